@@ -1,0 +1,1 @@
+//! AMQP 1.0 types, frames and connection, session and link state, sans-IO.

@@ -1,0 +1,1 @@
+//! Credentials: SCRAM-SHA-256 exchanges and password records, sans-IO.

@@ -1,0 +1,1 @@
+//! The broker core: topics, routing, sessions, queues and the ledger, sans-IO.

@@ -1,0 +1,1 @@
+//! Asynchronous client library for every protocol and transport of Sterna.

@@ -1,0 +1,1 @@
+//! HTTP/3 frames, static QPACK and request state, sans-IO.

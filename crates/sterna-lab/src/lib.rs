@@ -1,0 +1,1 @@
+//! Link emulator, scenarios, measurement, energy models and report.

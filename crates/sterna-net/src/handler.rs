@@ -1,0 +1,247 @@
+//! The one interface between the transports and whatever speaks a message protocol above them.
+//!
+//! A shard drives a [`Handler`] and the handler answers through [`Network`]. Both the shard on real
+//! sockets and the simulated network implement `Network`, so a handler cannot tell them apart. A
+//! handler never blocks, never waits and never reads a clock.
+
+use std::fmt;
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+
+/// A transport connection of one shard. The generation tells a reused slot from its predecessor:
+/// calls with an outdated identifier do nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ConnectionId {
+    /// Index into the shard's table of connections.
+    pub slot: u32,
+    /// How often the slot was used before.
+    pub generation: u32,
+}
+
+impl fmt::Debug for ConnectionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "c{}.{}", self.slot, self.generation)
+    }
+}
+
+/// A stream within a connection, numbered as RFC 9000, section 2.1 numbers QUIC streams.
+/// TCP, TLS and WebSocket connections have the single stream [`StreamId::FIRST`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct StreamId(pub u64);
+
+impl StreamId {
+    /// The first client-initiated bidirectional stream, and the only one of a byte-stream transport.
+    pub const FIRST: Self = Self(0);
+
+    /// Whether both ends may send on the stream.
+    #[must_use]
+    pub const fn is_bidirectional(self) -> bool {
+        self.0 & 2 == 0
+    }
+
+    /// Whether the client opened the stream.
+    #[must_use]
+    pub const fn is_client_initiated(self) -> bool {
+        self.0 & 1 == 0
+    }
+}
+
+/// What carries the bytes of a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum TransportKind {
+    /// TCP in the clear.
+    Tcp,
+    /// TLS 1.2 or 1.3 on TCP.
+    Tls,
+    /// WebSocket (RFC 6455) on TCP in the clear.
+    WebSocket,
+    /// WebSocket on TLS.
+    SecureWebSocket,
+    /// QUIC version 1.
+    Quic,
+    /// The simulated network.
+    Simulated,
+}
+
+impl TransportKind {
+    /// Whether the bytes are encrypted on the wire.
+    #[must_use]
+    pub const fn is_encrypted(self) -> bool {
+        matches!(self, Self::Tls | Self::SecureWebSocket | Self::Quic)
+    }
+}
+
+/// What a shard knows of a connection.
+#[derive(Clone, Debug)]
+pub struct ConnectionInfo {
+    /// Index of the listener that accepted the connection, in the order of the configuration.
+    pub listener: u16,
+    /// What carries the bytes.
+    pub transport: TransportKind,
+    /// The application protocol: the ALPN of TLS and QUIC, the subprotocol of WebSocket; empty
+    /// where nothing was negotiated.
+    pub protocol: Box<[u8]>,
+    /// The peer's current address. It changes when a QUIC peer migrates.
+    pub peer: SocketAddr,
+    /// The peer's certificate chain in DER, end-entity first; empty without client authentication.
+    pub peer_certificates: Vec<Box<[u8]>>,
+}
+
+/// Bytes that arrived on a stream, in order.
+#[derive(Clone, Copy, Debug)]
+pub struct Chunk<'a> {
+    /// The stream they arrived on.
+    pub stream: StreamId,
+    /// The bytes; valid during the call only.
+    pub bytes: &'a [u8],
+    /// Whether they arrived as early data (0-RTT), which an attacker can replay.
+    pub early: bool,
+    /// Whether the handshake was confirmed when they were handed up.
+    pub confirmed: bool,
+}
+
+/// Why a connection ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum CloseReason {
+    /// The handler asked for it.
+    Local,
+    /// The peer ended it in order; QUIC carries an application code, otherwise 0.
+    Peer {
+        /// Application error code.
+        code: u64,
+    },
+    /// Nothing arrived for as long as the transport allows.
+    TimedOut,
+    /// The transport failed or the peer broke its rules; the text is for the log.
+    Failed(String),
+    /// The shard is stopping.
+    Shutdown,
+}
+
+/// Live figures of a connection's path.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct PathStatistics {
+    /// Smoothed round-trip time in microseconds; 0 where the transport does not tell.
+    pub rtt_us: u64,
+    /// Packets declared lost.
+    pub lost_packets: u64,
+    /// Congestion window in bytes.
+    pub congestion_window_bytes: u64,
+    /// Bytes received from the wire.
+    pub received_bytes: u64,
+    /// Bytes sent to the wire.
+    pub sent_bytes: u64,
+    /// Changes of the peer's address.
+    pub migrations: u32,
+}
+
+/// What a handler may ask of the shard (or the simulation) that drives it.
+///
+/// Nothing here blocks or fails: a call for a connection or stream that is gone does nothing, and the
+/// handler learns of the end through [`Handler::closed`].
+pub trait Network {
+    /// Milliseconds since the Unix epoch; it never goes back and stays the same within one turn.
+    fn now_ms(&self) -> u64;
+
+    /// What is known of a connection; `None` once it is closed.
+    fn info(&self, connection: ConnectionId) -> Option<&ConnectionInfo>;
+
+    /// Queues bytes on a stream, copying them into the stream's buffer. They leave at the end of
+    /// the turn, together with everything else that was queued in it.
+    fn send(&mut self, connection: ConnectionId, stream: StreamId, bytes: &[u8]);
+
+    /// Queues bytes on a stream without copying; for payloads of [`SHARE_BYTES`] or more.
+    fn send_shared(&mut self, connection: ConnectionId, stream: StreamId, bytes: Bytes);
+
+    /// Queues one unreliable datagram (RFC 9221). Returns false where the peer does not take
+    /// datagrams or this one is too large; the caller then uses a stream.
+    fn send_datagram(&mut self, connection: ConnectionId, bytes: Bytes) -> bool;
+
+    /// Bytes queued on all streams of the connection that the transport has not yet taken over.
+    fn unsent_bytes(&self, connection: ConnectionId) -> usize;
+
+    /// Ends the sending side of a stream after what was queued.
+    fn finish(&mut self, connection: ConnectionId, stream: StreamId);
+
+    /// Aborts both directions of a stream with an application error code (RESET_STREAM and
+    /// STOP_SENDING on QUIC; closes a byte-stream connection).
+    fn abort(&mut self, connection: ConnectionId, stream: StreamId, code: u64);
+
+    /// Closes the connection after what was queued has been handed to the transport, or after the
+    /// configured linger time. `closed` follows with [`CloseReason::Local`].
+    fn close(&mut self, connection: ConnectionId, code: u64);
+
+    /// Stops (`true`) or resumes (`false`) reading from the connection, so that the peer feels the
+    /// transport's flow control.
+    fn pause(&mut self, connection: ConnectionId, paused: bool);
+
+    /// Live figures of the connection's path.
+    fn path(&self, connection: ConnectionId) -> PathStatistics;
+}
+
+/// Payloads of at least this many bytes are queued with [`Network::send_shared`]; below it a copy
+/// is cheaper than the bookkeeping of a shared buffer.
+pub const SHARE_BYTES: usize = 2048;
+
+/// What a shard drives. Every method is one step of the loop: it runs to its end and returns.
+pub trait Handler {
+    /// What other threads send to this shard.
+    type Mail: Send + 'static;
+
+    /// A connection is ready for application bytes: TCP accepted, TLS finished, WebSocket upgraded,
+    /// or a QUIC connection that carries early data or has finished its handshake.
+    fn opened(&mut self, net: &mut dyn Network, connection: ConnectionId);
+
+    /// Bytes arrived on a stream. The first chunk of a stream announces the stream.
+    fn received(&mut self, net: &mut dyn Network, connection: ConnectionId, chunk: Chunk<'_>);
+
+    /// The QUIC handshake is confirmed: early data can no longer be a replay. Not called for
+    /// connections that were confirmed when they opened.
+    fn confirmed(&mut self, net: &mut dyn Network, connection: ConnectionId) {
+        let _ = (net, connection);
+    }
+
+    /// An unreliable datagram arrived.
+    fn datagram(&mut self, net: &mut dyn Network, connection: ConnectionId, chunk: Chunk<'_>) {
+        let _ = (net, connection, chunk);
+    }
+
+    /// The peer ended its sending side of a stream in order (FIN, or the end of a TCP stream).
+    fn stream_finished(
+        &mut self,
+        net: &mut dyn Network,
+        connection: ConnectionId,
+        stream: StreamId,
+    );
+
+    /// The peer aborted a stream (RESET_STREAM or STOP_SENDING) with an application error code.
+    fn stream_aborted(
+        &mut self,
+        net: &mut dyn Network,
+        connection: ConnectionId,
+        stream: StreamId,
+        code: u64,
+    );
+
+    /// What was queued fell below the low watermark after it had been above the high one.
+    fn writable(&mut self, net: &mut dyn Network, connection: ConnectionId);
+
+    /// The connection is gone. No call for it follows.
+    fn closed(&mut self, net: &mut dyn Network, connection: ConnectionId, reason: &CloseReason);
+
+    /// Everything that other threads sent since the last turn, in order per sender.
+    fn mail(&mut self, net: &mut dyn Network, mail: &mut Vec<Self::Mail>);
+
+    /// The deadline that [`Handler::deadline_ms`] named has passed.
+    fn timeout(&mut self, net: &mut dyn Network);
+
+    /// All input of this turn was handed over; what is queued now leaves right after.
+    fn end_of_turn(&mut self, net: &mut dyn Network);
+
+    /// When `timeout` wants to be called next, on the clock of [`Network::now_ms`].
+    fn deadline_ms(&self) -> Option<u64>;
+
+    /// Whether the shard may end its loop; asked at the end of every turn.
+    fn finished(&self) -> bool;
+}

@@ -1,0 +1,8 @@
+//! The shard's loop: TCP, TLS, WebSocket and QUIC behind one handler interface.
+
+mod handler;
+
+pub use handler::{
+    Chunk, CloseReason, ConnectionId, ConnectionInfo, Handler, Network, PathStatistics,
+    SHARE_BYTES, StreamId, TransportKind,
+};

@@ -1,0 +1,1 @@
+//! The broker process: listeners, protocol front doors, authentication, configuration.

@@ -1,0 +1,1 @@
+//! Storage behind the broker's storage trait.
