@@ -1,3 +1,41 @@
-//! The command.
+//! The command `sterna`: the broker, its clients, and the tools around them.
 
-fn main() {}
+mod commands;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use commands::{exit, passwd};
+
+/// An IoT message broker and its clients, over QUIC, TLS, TCP and WebSocket.
+#[derive(Debug, Parser)]
+#[command(name = "sterna", version, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+// One variant, one file below `commands/`, one arm in `main`.
+#[derive(Debug, Subcommand)]
+enum Command {
+    Passwd(passwd::Args),
+}
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version are answers, not errors; the rest is a wrong command line.
+            let _ = error.print();
+            return if error.use_stderr() {
+                ExitCode::from(exit::USAGE)
+            } else {
+                ExitCode::SUCCESS
+            };
+        }
+    };
+    match cli.command {
+        Command::Passwd(args) => passwd::run(&args),
+    }
+}
