@@ -126,6 +126,7 @@ const CANDIDATES: usize = 64;
 #[derive(Clone, Debug)]
 pub struct OutgoingAliases {
     aliases: FxHashMap<Box<str>, u16>,
+    topic_bytes: usize,
     /// Hashes of topics that occurred once.
     seen: [u32; CANDIDATES],
 }
@@ -134,6 +135,7 @@ impl Default for OutgoingAliases {
     fn default() -> Self {
         Self {
             aliases: FxHashMap::default(),
+            topic_bytes: 0,
             seen: [0; CANDIDATES],
         }
     }
@@ -151,16 +153,19 @@ pub enum AliasUse {
 }
 
 impl OutgoingAliases {
-    /// How to name a topic, with aliases up to `maximum`. [`AliasUse::Set`] has to be confirmed
+    /// How to name a topic, with aliases up to `maximum` that stand for names of up to
+    /// `max_topic_bytes` in all. [`AliasUse::Set`] has to be confirmed
     /// with [`OutgoingAliases::set`] once the packet is written.
-    pub fn choose(&mut self, topic: &str, maximum: u16) -> AliasUse {
+    pub fn choose(&mut self, topic: &str, maximum: u16, max_topic_bytes: usize) -> AliasUse {
         // [MQTT-3.1.2-26] [MQTT-3.1.2-27] [MQTT-3.3.2-11]
         if let Some(&alias) = self.aliases.get(topic) {
             return AliasUse::Alias(alias);
         }
         let next = self.aliases.len() + 1;
         // An alias takes three bytes and saves the name, so short names stay as they are.
-        if next > usize::from(maximum) || topic.len() <= 3 {
+        let exhausted =
+            next > usize::from(maximum) || self.topic_bytes + topic.len() > max_topic_bytes;
+        if exhausted || topic.len() <= 3 {
             return AliasUse::Name;
         }
         let hash = hash(topic);
@@ -175,6 +180,7 @@ impl OutgoingAliases {
 
     /// The packet that sets the alias has been written.
     pub fn set(&mut self, topic: &str, alias: u16) {
+        self.topic_bytes += topic.len();
         self.aliases.insert(Box::from(topic), alias);
     }
 }

@@ -33,7 +33,7 @@
 //! use sterna_mqtt::{Framer, Lane, ReasonCode, Session};
 //!
 //! let limits = Limits::default();
-//! let mut now_ms = 0;
+//! let now_ms = 0;
 //! let mut connection = Connection::new(&limits, now_ms);
 //! let mut session = Session::new();
 //! let mut framer = Framer::new(); // one per lane
@@ -57,7 +57,7 @@
 //!         // The broker opens the session; when that takes time, the bytes that follow wait.
 //!         Ok(Some(Event::Connect(connect))) => {
 //!             assert_eq!(connect.client_id, "a");
-//!             connection.accept(&mut session, &Accept::default(), &mut out).unwrap();
+//!             connection.accept(&mut session, &Accept::default(), now_ms, &mut out).unwrap();
 //!         }
 //!         Ok(Some(Event::Publish(publish))) => {
 //!             assert_eq!(&*publish.topic, "t");

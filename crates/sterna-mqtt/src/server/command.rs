@@ -53,6 +53,7 @@ impl Connection {
         &mut self,
         session: &mut Session,
         accept: &Accept<'_>,
+        now_ms: u64,
         out: &mut impl LaneWriter,
     ) -> Result<(), EncodeError> {
         // [MQTT-3.2.0-2] one CONNACK
@@ -93,6 +94,8 @@ impl Connection {
             session.clear();
         }
         self.phase = Phase::Connected(Reauthentication::Idle);
+        // The time that the decision took is not the client's silence.
+        self.last_received_ms = now_ms;
         Ok(())
     }
 

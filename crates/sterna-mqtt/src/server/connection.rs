@@ -440,7 +440,9 @@ impl Connection {
             Packet::PingReq => {
                 // [MQTT-3.12.4-1] [MQTT311-3.12.4-1] on the lane that asks
                 let pong = [PacketType::PingResp.first_byte(), 0];
-                out.buffer(lane.reply()).extend_from_slice(&pong);
+                if pong.len() <= self.client_max() {
+                    out.buffer(lane.reply()).extend_from_slice(&pong);
+                }
                 session.compact();
                 Ok(None)
             }
@@ -512,12 +514,12 @@ impl Connection {
                 QoS::AtMostOnce => {}
                 QoS::AtLeastOnce => {
                     // [MQTT-4.3.2-5] [MQTT311-4.3.2-2] always a new message
+                    self.check_receive_maximum(session, 1)?;
                     self.unacknowledged_qos1 += 1;
-                    self.check_receive_maximum(session)?;
                 }
                 QoS::ExactlyOnce => match session.receive(lane, packet_id, publish.dup) {
                     Received::New => {
-                        if let Err(error) = self.check_receive_maximum(session) {
+                        if let Err(error) = self.check_receive_maximum(session, 0) {
                             // It was not handed on: when it is repeated it is still new.
                             session.forget_received(lane, packet_id);
                             return Err(error);
@@ -547,9 +549,10 @@ impl Connection {
         })))
     }
 
-    fn check_receive_maximum(&self, session: &Session) -> Result<(), DecodeError> {
+    /// Checks the Receive Maximum with `more` messages than are counted now.
+    fn check_receive_maximum(&self, session: &Session, more: usize) -> Result<(), DecodeError> {
         // [MQTT-3.3.4-8] [MQTT-4.9.0-1]
-        let in_flight = self.unacknowledged_qos1 as usize + session.incoming_in_flight();
+        let in_flight = self.unacknowledged_qos1 as usize + session.incoming_in_flight() + more;
         let exceeded = (self.version.is_v5()
             && in_flight > usize::from(self.limits.receive_maximum.get()))
             || session.incoming_len() > self.limits.max_incoming_ids as usize;

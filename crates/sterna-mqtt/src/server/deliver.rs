@@ -232,10 +232,11 @@ impl Connection {
             return (topic, None);
         }
         let maximum = self.outgoing_alias_maximum;
+        let max_bytes = self.limits.max_alias_topic_bytes as usize;
         let choice = self
             .outgoing_aliases
             .get_or_insert_default()
-            .choose(topic, maximum);
+            .choose(topic, maximum, max_bytes);
         match choice {
             AliasUse::Name => (topic, None),
             AliasUse::Alias(alias) => ("", Some(alias)),

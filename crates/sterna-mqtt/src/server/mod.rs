@@ -33,7 +33,7 @@ pub struct Limits {
     pub send_window: NonZeroU16,
     /// Topic Aliases that a client may set (Topic Alias Maximum).
     pub topic_alias_maximum: u16,
-    /// Bytes of all Topic Names that a connection's aliases may stand for.
+    /// Bytes of all Topic Names that a connection's aliases may stand for, in each direction.
     pub max_alias_topic_bytes: u32,
     /// Topic Aliases that are set towards a client, if it takes them.
     pub outgoing_topic_aliases: u16,
