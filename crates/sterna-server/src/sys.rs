@@ -76,7 +76,9 @@ impl Board {
     /// A board for a number of shards.
     #[must_use]
     pub fn new(shards: usize) -> Self {
-        Self { shards: Mutex::new(vec![Counts::default(); shards]) }
+        Self {
+            shards: Mutex::new(vec![Counts::default(); shards]),
+        }
     }
 
     /// Leaves one shard's counts.
@@ -91,7 +93,12 @@ impl Board {
     #[must_use]
     pub fn total(&self) -> Counts {
         let mut total = Counts::default();
-        for counts in self.shards.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+        for counts in self
+            .shards
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .iter()
+        {
             total.add(counts);
         }
         total
@@ -149,10 +156,19 @@ impl Reporter {
         self.maximum_clients = self.maximum_clients.max(counts.clients_connected);
         let mut topics: Vec<(String, String)> = Vec::with_capacity(64);
         let mut put = |topic: &str, value: String| topics.push((topic.to_owned(), value));
-        put("version", format!("sterna version {}", env!("CARGO_PKG_VERSION")));
-        put("uptime", format!("{} seconds", now_ms.saturating_sub(self.started_ms) / 1000));
+        put(
+            "version",
+            format!("sterna version {}", env!("CARGO_PKG_VERSION")),
+        );
+        put(
+            "uptime",
+            format!("{} seconds", now_ms.saturating_sub(self.started_ms) / 1000),
+        );
         for (topic, value) in [
-            ("clients/total", counts.clients_connected + counts.clients_disconnected),
+            (
+                "clients/total",
+                counts.clients_connected + counts.clients_disconnected,
+            ),
             ("clients/connected", counts.clients_connected),
             ("clients/active", counts.clients_connected),
             ("clients/disconnected", counts.clients_disconnected),
@@ -203,7 +219,13 @@ fn resident_bytes() -> Option<(u64, u64)> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let field = |name: &str| {
         status.lines().find_map(|line| {
-            let kib: u64 = line.strip_prefix(name)?.trim().strip_suffix("kB")?.trim().parse().ok()?;
+            let kib: u64 = line
+                .strip_prefix(name)?
+                .trim()
+                .strip_suffix("kB")?
+                .trim()
+                .parse()
+                .ok()?;
             Some(kib * 1024)
         })
     };
@@ -217,9 +239,29 @@ mod tests {
     #[test]
     fn counts_of_all_shards_are_summed() {
         let board = Board::new(2);
-        board.post(0, Counts { subscriptions: 2, ..Counts::default() });
-        board.post(1, Counts { subscriptions: 3, publish_sent: 1, ..Counts::default() });
-        assert_eq!(board.total(), Counts { subscriptions: 5, publish_sent: 1, ..Counts::default() });
+        board.post(
+            0,
+            Counts {
+                subscriptions: 2,
+                ..Counts::default()
+            },
+        );
+        board.post(
+            1,
+            Counts {
+                subscriptions: 3,
+                publish_sent: 1,
+                ..Counts::default()
+            },
+        );
+        assert_eq!(
+            board.total(),
+            Counts {
+                subscriptions: 5,
+                publish_sent: 1,
+                ..Counts::default()
+            }
+        );
     }
 
     #[test]
@@ -227,9 +269,16 @@ mod tests {
         let mut reporter = Reporter::new(0);
         let mut value = String::new();
         for minute in 1..=100 {
-            let counts = Counts { publish_sent: minute * 120, ..Counts::default() };
+            let counts = Counts {
+                publish_sent: minute * 120,
+                ..Counts::default()
+            };
             let topics = reporter.report(minute * 60_000, &counts, (0, 0));
-            value = topics.into_iter().find(|(t, _)| t == "load/publish/sent/5min").unwrap().1;
+            value = topics
+                .into_iter()
+                .find(|(t, _)| t == "load/publish/sent/5min")
+                .unwrap()
+                .1;
         }
         assert_eq!(value, "120.00");
     }
