@@ -4,26 +4,21 @@ use std::fmt::Write as _;
 use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose,
 };
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::sign::CertifiedKey;
+use sterna_net::Identity;
 
 use crate::config::Tls;
 
 /// Days a development certificate is valid.
 const DEVELOPMENT_DAYS: u64 = 397;
 
-/// A certificate chain with its key, ready to serve.
+/// What people need to know of the certificate in force.
 #[derive(Clone, Debug)]
 pub struct Certificate {
-    /// Chain and signing key.
-    pub key: Arc<CertifiedKey>,
     /// SHA-256 of the end-entity certificate in hexadecimal, bytes joined by colons.
     pub fingerprint: String,
     /// What a client takes as trust anchor: the development authority, or the operator's chain.
@@ -36,7 +31,7 @@ pub struct Certificate {
 ///
 /// # Errors
 /// A sentence that names the file and what is wrong with it.
-pub fn load(tls: &Tls, directory: &Path) -> Result<Certificate, String> {
+pub fn load(tls: &Tls, directory: &Path) -> Result<(Certificate, Identity), String> {
     let (chain, key, trust_anchor, development) =
         if let (Some(certificate), Some(key)) = (&tls.certificate, &tls.key) {
             (certificate.clone(), key.clone(), certificate.clone(), false)
@@ -44,57 +39,23 @@ pub fn load(tls: &Tls, directory: &Path) -> Result<Certificate, String> {
             let files = Files::new(directory);
             if !files.usable() {
                 files.make().map_err(|e| {
-                    format!(
-                        "cannot make a development certificate in {}: {e}",
-                        directory.display()
-                    )
+                    format!("cannot make a development certificate in {}: {e}", directory.display())
                 })?;
             }
             (files.certificate, files.key, files.authority, true)
         };
-    let key = certified_key(&chain, &key)?;
-    Ok(Certificate {
-        fingerprint: fingerprint(&key.cert[0]),
-        key,
-        trust_anchor,
-        development,
-    })
+    let identity = Identity::from_pem(&read(&chain)?, &read(&key)?)
+        .map_err(|e| format!("{} and {}: {e}", chain.display(), key.display()))?;
+    let fingerprint = fingerprint(&identity.chain[0]);
+    Ok((Certificate { fingerprint, trust_anchor, development }, identity))
 }
 
-/// Reads the certificates that sign client certificates.
+/// Reads a file that the configuration names.
 ///
 /// # Errors
-/// A sentence that names the file and what is wrong with it.
-pub fn client_authorities(path: &Path) -> Result<rustls::RootCertStore, String> {
-    let mut store = rustls::RootCertStore::empty();
-    for certificate in read_chain(path)? {
-        store
-            .add(certificate)
-            .map_err(|e| format!("{}: {e}", path.display()))?;
-    }
-    Ok(store)
-}
-
-fn read_chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    let chain = CertificateDer::pem_file_iter(path)
-        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
-        .map_err(|e| format!("{}: {e}", path.display()))?;
-    if chain.is_empty() {
-        return Err(format!("{}: there is no certificate in it", path.display()));
-    }
-    Ok(chain)
-}
-
-fn certified_key(chain: &Path, key: &Path) -> Result<Arc<CertifiedKey>, String> {
-    let certificates = read_chain(chain)?;
-    let der = PrivateKeyDer::from_pem_file(key).map_err(|e| format!("{}: {e}", key.display()))?;
-    let signing_key = rustls::crypto::ring::sign::any_supported_type(&der)
-        .map_err(|e| format!("{}: {e}", key.display()))?;
-    let certified = CertifiedKey::new(certificates, signing_key);
-    certified
-        .keys_match()
-        .map_err(|e| format!("{} and {}: {e}", chain.display(), key.display()))?;
-    Ok(Arc::new(certified))
+/// A sentence that names the file.
+pub fn read(path: &Path) -> Result<Vec<u8>, String> {
+    fs::read(path).map_err(|e| format!("{}: {e}", path.display()))
 }
 
 /// SHA-256 of a certificate in the form that people compare.
@@ -216,8 +177,8 @@ mod tests {
     #[test]
     fn the_development_certificate_is_made_once_and_kept() {
         let directory = tempfile::tempdir().unwrap();
-        let first = load(&Tls::default(), directory.path()).unwrap();
-        let second = load(&Tls::default(), directory.path()).unwrap();
+        let (first, _) = load(&Tls::default(), directory.path()).unwrap();
+        let (second, _) = load(&Tls::default(), directory.path()).unwrap();
         assert!(first.development);
         assert_eq!(first.fingerprint, second.fingerprint);
         assert_eq!(first.fingerprint.len(), 95);
@@ -227,19 +188,5 @@ mod tests {
                 .permissions(),
         );
         assert_eq!(mode & 0o777, 0o600);
-    }
-
-    #[test]
-    fn a_key_that_does_not_belong_is_refused() {
-        let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        load(&Tls::default(), one.path()).unwrap();
-        load(&Tls::default(), two.path()).unwrap();
-        let tls = Tls {
-            certificate: Some(one.path().join("development-certificate.pem")),
-            key: Some(two.path().join("development-key.pem")),
-            ..Tls::default()
-        };
-        let error = load(&tls, one.path()).unwrap_err();
-        assert!(error.contains("development-key.pem"), "{error}");
     }
 }

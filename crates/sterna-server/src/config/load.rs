@@ -198,4 +198,29 @@ mod tests {
         config.authentication.allow_anonymous_beyond_loopback = true;
         config.check().unwrap();
     }
+
+    #[test]
+    fn the_documentation_names_every_setting_with_its_default() {
+        let page = include_str!("../../../../docs/configuration.md");
+        let table: toml::Table = toml::to_string(&Config::default()).unwrap().parse().unwrap();
+        for (section, value) in &table {
+            let keys: Vec<String> = match value {
+                toml::Value::Table(keys) => keys.keys().cloned().collect(),
+                _ => vec![section.clone()],
+            };
+            for key in keys {
+                let qualified = format!("`{section}.{key}`");
+                let named = page.contains(&format!("`{key}`")) || page.contains(&qualified);
+                assert!(named, "docs/configuration.md does not name {section}.{key}");
+                if let Some(toml::Value::Integer(default)) = value.get(&key) {
+                    let row = page.lines().find(|line| {
+                        line.starts_with(&format!("| `{key}`"))
+                            || line.starts_with(&format!("| {qualified}"))
+                    });
+                    let row = row.unwrap_or_else(|| panic!("no row for {section}.{key}"));
+                    assert!(row.contains(&format!("| {default} |")), "{row}: not {default}");
+                }
+            }
+        }
+    }
 }
