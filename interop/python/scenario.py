@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib.util
+import os
 import secrets
+import subprocess
 import sys
 import time
+from pathlib import Path
 
 from harness import INTEROP, LEVELS, Cannot, Driver, Failure, Refused, Report, build_folder, listeners
 from steps import STEPS, Step
@@ -22,16 +26,32 @@ STEP_LIMIT_S = 25
 AT_ONCE = 12
 
 
+def python_with(module: str) -> str:
+    """This interpreter if it has the module, otherwise that of the build folder."""
+    if importlib.util.find_spec(module):
+        return sys.executable
+    return str(build_folder() / "venv" / "bin" / "python")
+
+
+def built(name: str) -> str:
+    """Builds a driver that is written in Rust, if it has to be, and returns its path."""
+    target = Path(os.environ.get("CARGO_TARGET_DIR") or build_folder() / "rust")
+    manifest = INTEROP / "rust" / "Cargo.toml"
+    subprocess.run(
+        ["cargo", "build", "--quiet", "--locked", "--manifest-path", str(manifest), "--bin", name],
+        check=True, env={**os.environ, "CARGO_TARGET_DIR": str(target)},
+    )
+    return str(target / "debug" / name)
+
+
 def command(name: str) -> list[str]:
-    build = build_folder()
-    python = build / "venv" / "bin" / "python"
-    return {
-        "paho": [str(python), str(INTEROP / "python" / "paho_driver.py")],
-        "aioquic": [str(python), str(INTEROP / "python" / "aioquic_driver.py")],
-        "mqttjs": ["node", str(build / "node" / "driver.mjs")],
-        "rumqttc": [str(build / "rust" / "release" / "rumqttc-driver")],
-        "mqtt5": [str(build / "rust" / "release" / "mqtt5-driver")],
-    }[name]
+    if name == "paho":
+        return [python_with("paho"), str(INTEROP / "python" / "paho_driver.py")]
+    if name == "aioquic":
+        return [python_with("aioquic"), str(INTEROP / "python" / "aioquic_driver.py")]
+    if name == "mqttjs":
+        return ["node", str(INTEROP / "node" / "driver.cjs")]
+    return [built(f"{name}-driver")]
 
 
 async def run_step(driver, listener, level, run, name, function, report: Report, gate, timings) -> None:
@@ -76,10 +96,10 @@ async def main() -> None:
     parser.add_argument("--timings", action="store_true", help="print the slowest steps")
     arguments = parser.parse_args()
     report, places = Report(), listeners()
-    driver = Driver(command(arguments.client))
     try:
+        driver = Driver(command(arguments.client))
         await driver.start()
-    except (Failure, OSError) as why:
+    except (Failure, OSError, subprocess.CalledProcessError) as why:
         report.not_ok(f"{arguments.client}/start", str(why))
         report.exit()
     wanted = [one for one in arguments.transports.split(",") if one]
