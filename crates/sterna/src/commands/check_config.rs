@@ -11,7 +11,7 @@ use super::serve::Source;
 ///
 /// Exit code 0 when it would be accepted, 2 when not.
 #[derive(Debug, ClapArgs)]
-pub struct Args {
+pub(crate) struct Args {
     #[command(flatten)]
     source: Source,
 
@@ -21,7 +21,7 @@ pub struct Args {
 }
 
 /// Checks, and prints the configuration in force as TOML.
-pub fn run(args: &Args) -> ExitCode {
+pub(crate) fn run(args: &Args) -> ExitCode {
     let configuration = config::load(args.source.config.as_deref(), std::env::vars())
         .and_then(|c| c.check().map_err(config::ConfigError::Problems).map(|()| c));
     match configuration {

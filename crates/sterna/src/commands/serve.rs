@@ -15,7 +15,7 @@ use tracing::{error, info};
 /// Without options it serves every transport on loopback, keeps everything in memory, and makes a
 /// development certificate on first start.
 #[derive(Debug, ClapArgs)]
-pub struct Args {
+pub(crate) struct Args {
     #[command(flatten)]
     source: Source,
 
@@ -39,10 +39,10 @@ pub struct Args {
 
 /// Where the configuration comes from.
 #[derive(Clone, Debug, ClapArgs)]
-pub struct Source {
+pub(crate) struct Source {
     /// Configuration file (TOML). Variables such as STERNA__MQTT__RECEIVE_MAXIMUM override it
     #[arg(short, long, value_name = "PATH", env = "STERNA_CONFIG")]
-    pub config: Option<PathBuf>,
+    pub(super) config: Option<PathBuf>,
 }
 
 impl Args {
@@ -64,7 +64,7 @@ impl Args {
 }
 
 /// Serves until SIGINT or SIGTERM; SIGHUP reads certificates and configuration again.
-pub fn run(args: &Args) -> ExitCode {
+pub(crate) fn run(args: &Args) -> ExitCode {
     let configuration = match args.configuration() {
         Ok(configuration) => configuration,
         Err(problem) => {
@@ -114,7 +114,7 @@ pub fn run(args: &Args) -> ExitCode {
 }
 
 /// Starts the log on standard error. Only the first call in a process has an effect.
-pub fn start_log(configuration: &Config) {
+pub(crate) fn start_log(configuration: &Config) {
     use std::io::IsTerminal as _;
     let filter = tracing_subscriber::EnvFilter::try_new(&configuration.log.level)
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
