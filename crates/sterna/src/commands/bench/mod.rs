@@ -9,6 +9,8 @@ mod links;
 mod packets;
 mod process;
 mod report;
+#[cfg(test)]
+mod tests;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -247,14 +249,7 @@ impl Credentials {
 
 /// Runs the workload and prints what came of it.
 pub(crate) fn run(args: &BenchArgs) -> ExitCode {
-    let common = match &args.workload {
-        Workload::Pairs { common, .. }
-        | Workload::Rate { common, .. }
-        | Workload::FanIn { common, .. }
-        | Workload::FanOut { common, .. }
-        | Workload::Idle { common, .. }
-        | Workload::Connect { common, .. } => common,
-    };
+    let common = workload_common(&args.workload);
     match measure(&args.workload, common) {
         Ok(report) => {
             print(&if common.json {
@@ -268,6 +263,17 @@ pub(crate) fn run(args: &BenchArgs) -> ExitCode {
             eprintln!("sterna bench: {why}");
             ExitCode::FAILURE
         }
+    }
+}
+
+fn workload_common(workload: &Workload) -> &Common {
+    match workload {
+        Workload::Pairs { common, .. }
+        | Workload::Rate { common, .. }
+        | Workload::FanIn { common, .. }
+        | Workload::FanOut { common, .. }
+        | Workload::Idle { common, .. }
+        | Workload::Connect { common, .. } => common,
     }
 }
 
