@@ -22,8 +22,8 @@ pub(super) struct Admission {
     /// Keep Alive to impose, where it is not the client's own.
     pub(super) server_keep_alive_s: Option<u16>,
     pub(super) will: Option<Will>,
-    /// The will's topic, for the rules.
-    pub(super) wants_response_information: bool,
+    /// Last message of an enhanced authentication.
+    pub(super) authentication_data: Option<String>,
     /// The user that was verified.
     pub(super) user: Option<String>,
 }
@@ -71,7 +71,7 @@ impl Admission {
             expiry_reduced: expiry_s < asked_s && connect.version.is_v5(),
             server_keep_alive_s: keep_alive(connect, limits),
             will,
-            wants_response_information: connect.wants_response_information(),
+            authentication_data: None,
             user: None,
         })
     }
