@@ -311,7 +311,7 @@ mod tests {
             }
             mailbox.wake_up();
             mailbox.collect(&mut letters);
-            for letter in letters.drain(..) {
+            for letter in std::mem::take(&mut letters) {
                 let sender = (letter / EACH) as usize;
                 assert_eq!(letter % EACH, next[sender]);
                 next[sender] += 1;

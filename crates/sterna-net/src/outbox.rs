@@ -114,10 +114,6 @@ impl Outbox {
         self.len
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
     /// Bytes held by copying.
     pub(crate) fn copied(&self) -> usize {
         self.copied
@@ -245,7 +241,7 @@ mod tests {
             }
             let left = outbox.len();
             outbox.advance(left, &mut pool);
-            prop_assert!(outbox.is_empty());
+            prop_assert_eq!(outbox.len(), 0);
             prop_assert_eq!(outbox.copied(), 0);
         }
     }

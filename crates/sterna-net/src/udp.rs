@@ -240,20 +240,6 @@ impl UdpListener {
             known.info = None;
         }
     }
-
-    /// The identifiers of all open connections.
-    pub(crate) fn open(&self, socket: usize) -> Vec<ConnectionId> {
-        let open = |(slot, known): (usize, &Known)| {
-            known.info.as_ref().map(|_| {
-                let key = Key {
-                    slot: slot as u32,
-                    generation: known.generation,
-                };
-                connection_id(socket, key)
-            })
-        };
-        self.infos.iter().enumerate().filter_map(open).collect()
-    }
 }
 
 /// An IPv4 peer of a dual-stack socket appears with its IPv4 address.

@@ -60,11 +60,6 @@ impl Admission {
             }
         }
     }
-
-    /// How many are in their handshake.
-    pub(super) fn half_open(&self) -> usize {
-        self.half_open
-    }
 }
 
 /// What counts as one address: one host has a whole /64 of IPv6.
@@ -133,7 +128,7 @@ mod tests {
         for text in ["2001:db8:0:1::3", "192.0.2.1", "192.0.2.1"] {
             admission.release(address(text));
         }
-        assert_eq!(admission.half_open(), 0);
+        assert_eq!(admission.half_open, 0);
         assert!(admission.per_address.is_empty());
     }
 

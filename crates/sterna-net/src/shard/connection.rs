@@ -58,6 +58,7 @@ pub(super) enum Pushed {
 
 /// See the module's description.
 #[derive(Debug)]
+#[allow(clippy::struct_excessive_bools)] // independent facts, each named at its field
 pub(super) struct Connection {
     pub(super) socket: TcpStream,
     pub(super) info: ConnectionInfo,

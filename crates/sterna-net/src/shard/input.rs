@@ -2,7 +2,7 @@
 
 use std::io::{self, Read};
 
-use super::connection::Phase;
+use super::connection::{Connection, Phase};
 use super::core::Core;
 use super::deadlines::Kind;
 use super::{Shard, guard};
@@ -46,7 +46,7 @@ impl<H: Handler> Shard<H> {
                         .core
                         .connections
                         .get(id)
-                        .is_some_and(|c| c.wants_input())
+                        .is_some_and(Connection::wants_input)
                 {
                     self.core.enqueue(id);
                 }
@@ -245,7 +245,7 @@ impl<H: Handler> Shard<H> {
     }
 
     fn tell_finished(&mut self, id: ConnectionId) {
-        let open = |c: &super::connection::Connection| c.phase == Phase::Open;
+        let open = |c: &Connection| c.phase == Phase::Open;
         if self.core.connections.get(id).is_some_and(open) {
             self.guard(id, |handler, net| {
                 handler.stream_finished(net, id, StreamId::FIRST);
@@ -256,7 +256,7 @@ impl<H: Handler> Shard<H> {
 
 /// Hands bytes to the handler, if it still wants any.
 fn deliver<H: Handler>(handler: &mut H, core: &mut Core, id: ConnectionId, bytes: &[u8]) {
-    let open = |c: &super::connection::Connection| c.phase == Phase::Open;
+    let open = |c: &Connection| c.phase == Phase::Open;
     if !core.connections.get(id).is_some_and(open) {
         return;
     }

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use mio::{Events, Interest, Poll};
 
 use self::accept::Acceptors;
-use self::connection::{CipherScratch, Phase};
+use self::connection::{CipherScratch, Connection, Phase};
 use self::core::Core;
 use crate::bind::BoundShard;
 use crate::mailbox::Mailbox;
@@ -56,6 +56,8 @@ pub(crate) struct Shard<H: Handler> {
     acceptors: Acceptors,
     mailbox: Mailbox<H::Mail>,
     letters: Vec<H::Mail>,
+    /// The list that is being worked through.
+    working: Vec<ConnectionId>,
     scratch: Scratch,
     /// Handshake flights that may still be worked on in this turn.
     handshakes_left: usize,
@@ -94,6 +96,7 @@ impl<H: Handler> Shard<H> {
             acceptors,
             mailbox,
             letters: Vec::new(),
+            working: Vec::new(),
             scratch,
             handshakes_left: 0,
         })
@@ -151,13 +154,9 @@ impl<H: Handler> Shard<H> {
                 Source::Connection(slot, cut) => self.note(slot, cut, event),
             }
         }
-        let mut ready = std::mem::take(&mut self.core.ready);
-        for id in ready.drain(..) {
-            self.attend(id);
-        }
-        self.reuse_ready(ready);
+        self.work_through(|core| &mut core.ready, Self::attend);
         self.receive_datagrams();
-        self.relieve();
+        self.work_through(|core| &mut core.relieved, Self::relieve);
         self.mail();
         while let Some((kind, id)) = self.core.deadlines.pop(self.core.now_ms) {
             self.core.expire(kind, id);
@@ -173,6 +172,22 @@ impl<H: Handler> Shard<H> {
         }
         self.handler.end_of_turn(&mut self.core);
         self.flush();
+    }
+
+    /// Takes a list of the core and goes through it; what is added meanwhile stays for the next
+    /// time.
+    fn work_through(
+        &mut self,
+        list: fn(&mut Core) -> &mut Vec<ConnectionId>,
+        each: fn(&mut Self, ConnectionId),
+    ) {
+        debug_assert!(self.working.is_empty(), "one list at a time");
+        std::mem::swap(&mut self.working, list(&mut self.core));
+        for index in 0..self.working.len() {
+            each(self, self.working[index]);
+        }
+        self.working.clear();
+        self.working.shrink_to(KEPT_ENTRIES);
     }
 
     /// Notes what the kernel says about a connection.
@@ -201,30 +216,17 @@ impl<H: Handler> Shard<H> {
             .core
             .connections
             .get(id)
-            .is_some_and(|c| c.wants_input())
+            .is_some_and(Connection::wants_input)
         {
             self.core.enqueue(id);
         }
     }
 
-    /// The next turn's list takes the memory of this one's.
-    fn reuse_ready(&mut self, mut drained: Vec<ConnectionId>) {
-        if drained.capacity() <= KEPT_ENTRIES {
-            drained.append(&mut self.core.ready);
-            self.core.ready = drained;
-        }
-    }
-
-    fn relieve(&mut self) {
-        let mut relieved = std::mem::take(&mut self.core.relieved);
-        for id in relieved.drain(..) {
-            let open = |c: &connection::Connection| c.phase == Phase::Open;
-            if self.core.connections.get(id).is_some_and(open) {
-                self.guard(id, |handler, net| handler.writable(net, id));
-            }
-        }
-        if self.core.relieved.is_empty() {
-            self.core.relieved = relieved;
+    /// What a connection had queued has shrunk enough for the handler to queue more.
+    fn relieve(&mut self, id: ConnectionId) {
+        let open = |c: &Connection| c.phase == Phase::Open;
+        if self.core.connections.get(id).is_some_and(open) {
+            self.guard(id, |handler, net| handler.writable(net, id));
         }
     }
 
@@ -265,13 +267,10 @@ impl<H: Handler> Shard<H> {
     }
 
     fn flush(&mut self) {
-        let mut dirty = std::mem::take(&mut self.core.dirty);
-        for id in dirty.drain(..) {
-            self.core.flush(id, &mut self.scratch.cipher);
-        }
-        if self.core.dirty.is_empty() && dirty.capacity() <= KEPT_ENTRIES {
-            self.core.dirty = dirty;
-        }
+        self.work_through(
+            |core| &mut core.dirty,
+            |shard, id| shard.core.flush(id, &mut shard.scratch.cipher),
+        );
         for udp in &mut self.core.udp {
             udp.transmit(self.core.now, &mut self.scratch.udp);
         }

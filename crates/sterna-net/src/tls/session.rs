@@ -4,9 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use rustls::server::UnbufferedServerConnection;
-use rustls::unbuffered::{
-    ConnectionState, EncodeError, EncryptError, InsufficientSizeError, UnbufferedStatus,
-};
+use rustls::unbuffered::{ConnectionState, EncodeError, InsufficientSizeError, UnbufferedStatus};
 use rustls::{Error, ServerConfig};
 
 use crate::outbox::Pool;
@@ -170,7 +168,7 @@ impl Session {
     /// much of it is filled.
     pub(crate) fn encrypt(&mut self, plaintext: &[u8], room: &mut [u8]) -> Result<usize, Error> {
         debug_assert!(plaintext.len() <= ROUND_BYTES && room.len() >= CIPHERTEXT_ROOM);
-        self.with_traffic(room, |traffic, room| traffic.encrypt(plaintext, room))
+        self.write(Some(plaintext), room)
     }
 
     /// Encrypts the end of this side's stream; nothing the second time, or where no keys are
@@ -183,8 +181,7 @@ impl Session {
         if !self.opened {
             return 0;
         }
-        self.with_traffic(room, |traffic, room| traffic.queue_close_notify(room))
-            .unwrap_or(0)
+        self.write(None, room).unwrap_or(0)
     }
 
     /// Whether the end of this side's stream was encrypted.
@@ -192,14 +189,8 @@ impl Session {
         self.close_sent
     }
 
-    fn with_traffic(
-        &mut self,
-        room: &mut [u8],
-        encrypt: impl FnOnce(
-            &mut rustls::unbuffered::WriteTraffic<'_, rustls::server::ServerConnectionData>,
-            &mut [u8],
-        ) -> Result<usize, EncryptError>,
-    ) -> Result<usize, Error> {
+    /// Encrypts plaintext, or the end of the stream, behind whatever TLS itself has to say.
+    fn write(&mut self, plaintext: Option<&[u8]>, room: &mut [u8]) -> Result<usize, Error> {
         let mut filled = 0;
         // All complete records were processed when they came: what can appear here are messages of
         // TLS's own, such as a change of keys.
@@ -209,7 +200,11 @@ impl Session {
             debug_assert_eq!(discard, 0, "incomplete records stay");
             match state? {
                 ConnectionState::WriteTraffic(mut traffic) => {
-                    return match encrypt(&mut traffic, &mut room[filled..]) {
+                    let result = match plaintext {
+                        Some(plaintext) => traffic.encrypt(plaintext, &mut room[filled..]),
+                        None => traffic.queue_close_notify(&mut room[filled..]),
+                    };
+                    return match result {
                         Ok(length) => Ok(filled + length),
                         Err(error) => Err(Error::General(error.to_string())),
                     };

@@ -169,14 +169,13 @@ impl Decoder {
                 code: code::UNSUPPORTED_DATA,
                 what: "a text frame",
             }),
-            CONTINUATION | BINARY => Ok(()),
             CLOSE | PING | PONG if first & FINAL == 0 => {
                 Err(violation("a control frame is fragmented"))
             }
             CLOSE | PING | PONG if usize::from(second & !MASKED) > CONTROL_BYTES => {
                 Err(violation("a control frame is too long"))
             }
-            CLOSE | PING | PONG => Ok(()),
+            CONTINUATION | BINARY | CLOSE | PING | PONG => Ok(()),
             _ => Err(violation("an unknown type of frame")),
         }
     }
@@ -296,11 +295,11 @@ mod tests {
         header
     }
 
+    /// Data, pings, close code.
+    type Content = (Vec<u8>, Vec<Vec<u8>>, Option<u16>);
+
     /// Feeds `wire` in pieces of these sizes (the last one for the rest).
-    fn feed(
-        wire: &[u8],
-        sizes: &[usize],
-    ) -> Result<(Vec<u8>, Vec<Vec<u8>>, Option<u16>), Violation> {
+    fn feed(wire: &[u8], sizes: &[usize]) -> Result<Content, Violation> {
         let mut decoder = Decoder::default();
         let (mut data, mut pings, mut rest) = (Vec::new(), Vec::new(), wire);
         let mut sizes = sizes.iter().copied().chain(std::iter::repeat(usize::MAX));
@@ -308,11 +307,11 @@ mod tests {
             let (piece, later) = rest.split_at(sizes.next().unwrap_or(1).clamp(1, rest.len()));
             rest = later;
             let mut piece = piece.to_vec();
-            let decoded = decoder.decode(&mut piece)?;
-            data.extend_from_slice(&piece[..decoded.data_bytes]);
-            pings.extend(decoded.ping);
-            if decoded.close.is_some() {
-                return Ok((data, pings, decoded.close));
+            let content = decoder.decode(&mut piece)?;
+            data.extend_from_slice(&piece[..content.data_bytes]);
+            pings.extend(content.ping);
+            if content.close.is_some() {
+                return Ok((data, pings, content.close));
             }
         }
         Ok((data, pings, None))
@@ -431,10 +430,10 @@ mod tests {
             frame(FINAL | CLOSE, &1005u16.to_be_bytes(), mask),
             frame(FINAL | CLOSE, &999u16.to_be_bytes(), mask),
             vec![FINAL | BINARY, 5, 1, 2, 3, 4, 5],
-            vec![FINAL | BINARY, MASKED | 126, 0, 125, 0, 0, 0, 0],
+            vec![FINAL | BINARY, MASKED | 0x7e, 0, 125, 0, 0, 0, 0],
             vec![
                 FINAL | BINARY,
-                MASKED | 127,
+                MASKED | 0x7f,
                 0,
                 0,
                 0,
@@ -450,7 +449,7 @@ mod tests {
             ],
             vec![
                 FINAL | BINARY,
-                MASKED | 127,
+                MASKED | 0x7f,
                 128,
                 0,
                 0,

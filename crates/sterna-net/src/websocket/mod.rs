@@ -184,11 +184,6 @@ impl Session {
         self.close_sent
     }
 
-    /// Whether there is something to answer that is not staged yet.
-    pub(crate) fn has_staged(&self) -> bool {
-        self.written < self.staged.len()
-    }
-
     /// What goes out next, as [`Outbox::gather`].
     pub(crate) fn gather<'a>(
         &'a self,
@@ -196,10 +191,9 @@ impl Session {
         slices: &mut [IoSlice<'a>],
     ) -> (usize, usize) {
         let staged = &self.staged[self.written..];
-        let mut used = 0;
-        if !staged.is_empty() {
+        let mut used = usize::from(!staged.is_empty());
+        if used > 0 {
             slices[0] = IoSlice::new(staged);
-            used = 1;
         }
         let payload = match outbox {
             Some(outbox) if self.frame_left > 0 => {
@@ -274,7 +268,6 @@ mod tests {
         ];
         assert_eq!(wire, expected.concat());
         session.stage_close();
-        assert!(session.has_staged());
         assert_eq!(session.staged, [0x88, 2, 3, 232]);
     }
 
@@ -306,6 +299,6 @@ mod tests {
             session.upgrade(&[0x10, 0x0c]),
             Upgrade::Refused { status: 400, .. }
         ));
-        assert!(session.has_staged());
+        assert!(!session.staged.is_empty());
     }
 }
