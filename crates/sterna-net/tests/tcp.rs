@@ -327,10 +327,10 @@ fn what_came_before_a_reset_is_handed_up() {
 
 #[test]
 fn letters_come_in_batches_and_across_shards() {
+    const LETTERS: u64 = 1_000;
     let mut setup = setup();
     setup.shards = 2;
     let server = setup.start();
-    const LETTERS: u64 = 1_000;
     server.run(0, |echo, _| {
         for _ in 0..LETTERS {
             echo.courier.post(1, Letter::Count(1));
