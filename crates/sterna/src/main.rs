@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use commands::{exit, passwd};
+use commands::{bench, check_config, exit, passwd, serve};
 
 /// An IoT message broker and its clients, over QUIC, TLS, TCP and WebSocket.
 #[derive(Debug, Parser)]
@@ -19,6 +19,9 @@ struct Cli {
 // One variant, one file below `commands/`, one arm in `main`.
 #[derive(Debug, Subcommand)]
 enum Command {
+    Serve(serve::Args),
+    CheckConfig(check_config::Args),
+    Bench(Box<bench::BenchArgs>),
     Passwd(passwd::Args),
 }
 
@@ -36,6 +39,9 @@ fn main() -> ExitCode {
         }
     };
     match cli.command {
+        Command::Serve(args) => serve::run(&args),
+        Command::CheckConfig(args) => check_config::run(&args),
+        Command::Bench(args) => bench::run(&args),
         Command::Passwd(args) => passwd::run(&args),
     }
 }
