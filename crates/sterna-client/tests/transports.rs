@@ -56,8 +56,8 @@ impl Pki {
         }
     }
 
-    fn file(&self, name: &str) -> Option<PathBuf> {
-        Some(self.folder.path().join(name))
+    fn file(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
     }
 
     fn server_config(&self, alpn: &[u8], wants_client_certificate: bool) -> ServerConfig {
@@ -131,7 +131,7 @@ fn options(scheme: Scheme, host: &str, address: SocketAddr, tls: Tls) -> Options
 
 fn trusting(pki: &Pki) -> Tls {
     let mut tls = Tls::default();
-    tls.ca_file = pki.file("ca.pem");
+    tls.ca_file = Some(pki.file("ca.pem"));
     tls
 }
 
@@ -167,7 +167,7 @@ async fn servers_are_verified() {
     let wrong_name = handshake_failure(tls("127.0.0.1", trusting(&pki)).await);
     assert!(wrong_name.contains("not valid for"), "{wrong_name}");
     let mut stranger = Tls::default();
-    stranger.ca_file = Pki::new().file("ca.pem");
+    stranger.ca_file = Some(Pki::new().file("ca.pem"));
     assert!(matches!(
         tls("localhost", stranger).await,
         Err(Error::Connect(ConnectError::Tls(TlsError::File { .. })))
@@ -206,12 +206,12 @@ async fn clients_have_certificates() {
             .await
             .is_err()
     );
-    tls.certificate = pki.file("client.pem");
-    tls.key = pki.file("client.key");
+    tls.certificate = Some(pki.file("client.pem"));
+    tls.key = Some(pki.file("client.key"));
     publish_one(options(Scheme::Mqtts, "localhost", address, tls.clone()))
         .await
         .unwrap();
-    tls.key = pki.file("client.pem");
+    tls.key = Some(pki.file("client.pem"));
     let no_key = publish_one(options(Scheme::Mqtts, "localhost", address, tls)).await;
     assert!(matches!(
         no_key,
@@ -310,10 +310,9 @@ async fn topics_spread_over_streams() {
     let mut control = next_stream(&connection).await;
     assert!(matches!(control.next().await, Got::Connect { .. }));
     control.connack(false, &[]).await;
-    let mut deliveries = Vec::new();
     for topic in ["a", "b", "c", "d", "a", "b", "c", "d"] {
         let message = Publish::new(topic, "x").unwrap().qos(QoS::AtLeastOnce);
-        deliveries.push(client.send(message).await.unwrap());
+        drop(client.send(message).await.unwrap());
     }
     let disconnecting = tokio::spawn(async move { client.disconnect().await });
     let mut topics = Vec::new();
