@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use sterna_broker::{Directory, Limits};
 use sterna_net::{
-    BoundShard, Certificates, ClientAuth, ClientAuthority, Gate, ListenerConfig, ListenerTransport,
-    Mailbox, QuicConfig, ShardConfig, TlsConfig, TlsVersions, WebSocketConfig,
+    BoundShard, Certificates, ClientAuth, ClientAuthority, Courier, Gate, ListenerConfig, ListenerTransport,
+    ShardConfig, TlsConfig, TlsVersions, WebSocketConfig,
 };
+use sterna_net::quic::{MtuDiscovery, QuicConfig};
 use sterna_store::MemoryStore;
 
 use crate::authentication::Checker;
@@ -32,7 +33,7 @@ pub struct Server {
     certificates: Arc<Certificates>,
     authority: Option<Arc<ClientAuthority>>,
     started_with: Config,
-    mailboxes: Vec<Mailbox<Mail>>,
+    courier: Mutex<Courier<Mail>>,
     gate: Gate,
     threads: Vec<JoinHandle<()>>,
 }
@@ -89,7 +90,7 @@ impl Server {
             .zip(bound[0].addresses())
             .map(|(url, address)| url.with_port(address.port()))
             .collect();
-        let mailboxes = bound[0].mailboxes().to_vec();
+        let courier = Mutex::new(bound[0].courier());
         let gate = bound[0].gate();
         let checker = Checker::start().map_err(|e| format!("cannot start a thread: {e}"))?;
         let threads = start_shards(bound, config, &policy, &checker)?;
@@ -99,7 +100,7 @@ impl Server {
             certificates,
             authority,
             started_with: config.clone(),
-            mailboxes,
+            courier,
             gate,
             threads,
         })
@@ -156,18 +157,22 @@ impl Server {
         }
         self.certificates.replace(vec![identity]).map_err(|e| e.to_string())?;
         *self.certificate.lock().unwrap_or_else(PoisonError::into_inner) = certificate;
-        for mailbox in &self.mailboxes {
-            mailbox.post(Mail::Policy(Arc::clone(&policy)));
-        }
+        self.tell_all(|| Mail::Policy(Arc::clone(&policy)));
         Ok(unchanged)
+    }
+
+    fn tell_all(&self, letter: impl Fn() -> Mail) {
+        let mut courier = self.courier.lock().unwrap_or_else(PoisonError::into_inner);
+        for shard in 0..courier.shards() {
+            courier.post(shard, letter());
+        }
+        courier.flush();
     }
 
     /// Takes no new connections, tells every client goodbye, and returns when all shards have ended.
     pub fn shutdown(self) {
         self.gate.shut();
-        for mailbox in &self.mailboxes {
-            mailbox.post(Mail::Stop);
-        }
+        self.tell_all(|| Mail::Stop);
         for thread in self.threads {
             // A shard that panicked has already said so on standard error.
             let _ = thread.join();
@@ -204,7 +209,7 @@ fn start_shards(
         let thread = std::thread::Builder::new()
             .name(format!("shard-{number}"))
             .spawn(move || {
-                let handler = Shard::new(parts, shard.now_ms());
+                let handler = Shard::new(parts, shard.clock().now_ms());
                 if let Err(error) = shard.run(handler) {
                     tracing::error!(shard = number, %error, "a shard ended");
                 }
@@ -266,7 +271,10 @@ fn quic_config(config: &Config) -> QuicConfig {
             .then(|| Duration::from_millis(quic.idle_timeout_ms)),
         linger: Duration::from_millis(network.linger_ms),
         initial_rtt: Duration::from_millis(quic.initial_rtt_ms),
-        mtu_discovery: quic.mtu_discovery.then(Default::default),
+        mtu_discovery: quic.mtu_discovery.then_some(MtuDiscovery {
+            upper_bound_bytes: 1452,
+            interval: Duration::from_mins(10),
+        }),
         max_bidirectional_streams: streams + 1,
         max_unidirectional_streams: streams,
         high_watermark_bytes: network.high_watermark_bytes as usize,

@@ -274,7 +274,7 @@ impl Door {
             reason_string: None,
             user_properties: &[],
         };
-        if client.engine.accept(state, &accept, &mut self.out).is_err() {
+        if client.engine.accept(state, &accept, cx.net.now_ms(), &mut self.out).is_err() {
             log_end(cx.net, client, "Packet too large", "the client takes not even CONNACK");
             return Self::lost(cx, client);
         }
