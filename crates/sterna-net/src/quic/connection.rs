@@ -67,7 +67,8 @@ struct Handshake {
 /// What only a connection that is being closed needs.
 struct Closing {
     code: VarInt,
-    deadline: Instant,
+    /// Set at the end of the turn: the handler tells no time.
+    deadline: Option<Instant>,
     /// Streams whose end has not been acknowledged.
     awaited: Vec<StreamId>,
 }
@@ -75,7 +76,6 @@ struct Closing {
 pub(super) struct Connected {
     key: Key,
     pub(super) quic: Connection,
-    pub(super) id: Option<crate::ConnectionId>,
     stage: Stage,
     /// Whether the connection is in the driver's list of those that may have events.
     pub(super) ready: bool,
@@ -94,17 +94,23 @@ pub(super) struct Connected {
     /// Streams that the client may have open at once, per direction; 0 before it opened one.
     limits: [u32; 2],
     migrations: u32,
+    /// Length of the first datagram, which the library's count leaves out.
+    first_bytes: u16,
 }
 
 impl Connected {
-    pub(super) fn new(key: Key, quic: Connection, shared: &mut Shared) -> Box<Self> {
+    pub(super) fn new(
+        key: Key,
+        quic: Connection,
+        first_bytes: usize,
+        shared: &mut Shared,
+    ) -> Box<Self> {
         let peer = quic.remote_address();
         shared.half_open.begin(peer);
         shared.counters.accepted += 1;
         Box::new(Self {
             key,
             quic,
-            id: None,
             stage: Stage::Handshake,
             ready: false,
             dirty: false,
@@ -122,6 +128,7 @@ impl Connected {
             opened: [0; 2],
             limits: [0; 2],
             migrations: 0,
+            first_bytes: first_bytes as u16,
         })
     }
 
@@ -151,7 +158,7 @@ impl Connected {
             rtt_us: u64::try_from(stats.path.rtt.as_micros()).unwrap_or(u64::MAX),
             lost_packets: stats.path.lost_packets,
             congestion_window_bytes: stats.path.cwnd,
-            received_bytes: stats.udp_rx.bytes,
+            received_bytes: stats.udp_rx.bytes + u64::from(self.first_bytes),
             sent_bytes: stats.udp_tx.bytes,
             migrations: self.migrations,
         }
@@ -195,7 +202,7 @@ impl Connected {
     fn own_deadline(&self) -> Option<Instant> {
         match self.stage {
             Stage::Closed | Stage::Left => None,
-            Stage::Lingering => self.closing.as_ref().map(|closing| closing.deadline),
+            Stage::Lingering => self.closing.as_ref().and_then(|closing| closing.deadline),
             _ => self.handshake.as_ref().map(|handshake| handshake.deadline),
         }
     }
@@ -626,7 +633,7 @@ impl Connected {
     }
 
     /// Begins to close: what is queued is delivered first, as far as that works in time.
-    pub(super) fn close(&mut self, shared: &Shared, reason: u64) {
+    pub(super) fn close(&mut self, reason: u64) {
         if !self.is_usable() {
             return;
         }
@@ -637,7 +644,7 @@ impl Connected {
         }
         self.closing = Some(Box::new(Closing {
             code: code(reason),
-            deadline: shared.now + shared.config.linger,
+            deadline: None,
             awaited: Vec::new(),
         }));
     }
@@ -653,6 +660,11 @@ impl Connected {
 
     /// Closes if that was asked for and everything queued has arrived; returns whether it did.
     pub(super) fn close_if_delivered(&mut self, shared: &mut Shared) -> bool {
+        if let Some(closing) = &mut self.closing {
+            closing
+                .deadline
+                .get_or_insert(shared.now + shared.config.linger);
+        }
         let delivered = self.stage == Stage::Lingering
             && self.outgoing.is_none()
             && self

@@ -19,7 +19,7 @@ use super::refusals::Refusals;
 use super::timers::Timers;
 use super::tls::TlsServer;
 use super::{Counters, DriverEvent, EventKind, Flush, Key, Outgoing, QuicConfig, Sent, SetupError};
-use crate::{ConnectionId, PathStatistics, StreamId};
+use crate::{PathStatistics, StreamId};
 
 /// Answers outside of connections (Retry, version negotiation, resets) that may wait for the socket.
 const MAX_RESPONSES: usize = 256;
@@ -161,19 +161,6 @@ impl Driver {
         Ok(())
     }
 
-    /// Remembers the shard's identifier of a connection; see [`Driver::bound`].
-    pub fn bind(&mut self, key: Key, id: ConnectionId) {
-        if let Some((connection, _)) = self.get_mut(key) {
-            connection.id = Some(id);
-        }
-    }
-
-    /// The identifier given with [`Driver::bind`], until the event after `Closed` was asked for.
-    #[must_use]
-    pub fn bound(&self, key: Key) -> Option<ConnectionId> {
-        self.get(key)?.id
-    }
-
     // --- Input -----------------------------------------------------------------------------------
 
     /// Takes in one datagram (batches of GRO are to be split before).
@@ -204,7 +191,7 @@ impl Driver {
         {
             None => {}
             Some(DatagramEvent::Response(transmit)) => self.respond(transmit),
-            Some(DatagramEvent::NewConnection(incoming)) => self.incoming(now, incoming),
+            Some(DatagramEvent::NewConnection(incoming)) => self.incoming(now, incoming, length),
             Some(DatagramEvent::ConnectionEvent(handle, event)) => {
                 self.routed(handle.0 as u32, event, one_rtt, length);
             }
@@ -223,7 +210,7 @@ impl Driver {
         }
     }
 
-    fn incoming(&mut self, now: Instant, incoming: Incoming) {
+    fn incoming(&mut self, now: Instant, incoming: Incoming, length: usize) {
         let peer = incoming.remote_address();
         let validated = incoming.remote_address_validated();
         match self
@@ -257,7 +244,7 @@ impl Driver {
                         slot,
                         generation: holder.generation,
                     };
-                    holder.connection = Some(Connected::new(key, quic, &mut self.shared));
+                    holder.connection = Some(Connected::new(key, quic, length, &mut self.shared));
                     self.live += 1;
                     self.after_input(slot);
                 }
@@ -568,7 +555,7 @@ impl Driver {
     /// [`crate::Network::close`]: streams on which something is queued are finished, and the
     /// connection closes once the peer has acknowledged that, or after [`QuicConfig::linger`].
     pub fn close(&mut self, key: Key, code: u64) {
-        self.with(key, |connection, shared| connection.close(shared, code));
+        self.with(key, |connection, _| connection.close(code));
     }
 
     /// [`crate::Network::pause`].
