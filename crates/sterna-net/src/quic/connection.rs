@@ -19,6 +19,8 @@ use super::tls::Negotiated;
 use super::{QuicConfig, refusals::Refusals};
 use crate::{CloseReason, ConnectionInfo, PathStatistics, TransportKind};
 
+/// Length of a client's first datagram (RFC 9000, section 14.1), as a rule.
+const MIN_INITIAL_BYTES: u64 = 1_200;
 /// Bytes read from a stream before others have their turn.
 const READ_BATCH_BYTES: usize = 64 * 1024;
 /// Streams that the handler may use before the peer has permitted them.
@@ -94,17 +96,10 @@ pub(super) struct Connected {
     /// Streams that the client may have open at once, per direction; 0 before it opened one.
     limits: [u32; 2],
     migrations: u32,
-    /// Length of the first datagram, which the library's count leaves out.
-    first_bytes: u16,
 }
 
 impl Connected {
-    pub(super) fn new(
-        key: Key,
-        quic: Connection,
-        first_bytes: usize,
-        shared: &mut Shared,
-    ) -> Box<Self> {
+    pub(super) fn new(key: Key, quic: Connection, shared: &mut Shared) -> Box<Self> {
         let peer = quic.remote_address();
         shared.half_open.begin(peer);
         shared.counters.accepted += 1;
@@ -128,7 +123,6 @@ impl Connected {
             opened: [0; 2],
             limits: [0; 2],
             migrations: 0,
-            first_bytes: first_bytes as u16,
         })
     }
 
@@ -158,7 +152,8 @@ impl Connected {
             rtt_us: u64::try_from(stats.path.rtt.as_micros()).unwrap_or(u64::MAX),
             lost_packets: stats.path.lost_packets,
             congestion_window_bytes: stats.path.cwnd,
-            received_bytes: stats.udp_rx.bytes + u64::from(self.first_bytes),
+            // The library's figure leaves the first datagram out.
+            received_bytes: stats.udp_rx.bytes + MIN_INITIAL_BYTES,
             sent_bytes: stats.udp_tx.bytes,
             migrations: self.migrations,
         }

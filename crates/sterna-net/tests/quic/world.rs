@@ -441,8 +441,8 @@ impl World {
 
     /// A turn of the shard.
     pub(crate) fn drive_server(&mut self) {
-        self.turns += 1;
         loop {
+            self.turns += 1;
             loop {
                 let guard = self.around_server.as_ref().map(|around| around());
                 let Some(event) = self.server.poll_event() else {
