@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Instant;
 
 use mio::Poll;
 use mio::net::TcpListener;
@@ -170,7 +171,7 @@ fn open_quic(
             shard: shard as u16,
             shards: shards as u16,
         };
-        let driver = Driver::new(quic.clone(), Arc::clone(&tls), placement)
+        let driver = Driver::new(quic.clone(), Arc::clone(&tls), placement, Instant::now())
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
         sockets.udp.push(UdpListener::new(socket, driver)?);
     }
