@@ -72,15 +72,12 @@ impl Core {
     }
 
     /// Whether there is work that needs no event.
-    pub(super) fn is_busy(&mut self) -> bool {
+    pub(super) fn is_busy(&self) -> bool {
         !(self.ready.is_empty()
             && self.dirty.is_empty()
             && self.relieved.is_empty()
             && self.ended.is_empty())
-            || self
-                .udp
-                .iter_mut()
-                .any(|udp| udp.readable || udp.has_events())
+            || self.udp.iter().any(|udp| udp.readable)
     }
 
     /// The earliest deadline of any connection.

@@ -95,9 +95,6 @@ impl Session {
                 self.tls.process_tls_records(&mut buffer[start..end]);
             match state {
                 Ok(ConnectionState::ReadTraffic(mut records)) => {
-                    if received.failure.is_some() {
-                        break; // Nothing that follows an error is looked at.
-                    }
                     while let Some(record) = records.next_record() {
                         match record {
                             Ok(record) => {
@@ -105,7 +102,7 @@ impl Session {
                                 plaintext.extend_from_slice(record.payload);
                             }
                             Err(error) => {
-                                received.failure = Some(error);
+                                received.failure.get_or_insert(error);
                                 break;
                             }
                         }
@@ -133,16 +130,15 @@ impl Session {
                     start += discard;
                     break;
                 }
-                Err(error) if received.failure.is_none() => {
-                    // The next step yields the alert, if there is one for the peer.
-                    received.failure = Some(error);
-                    start += discard;
-                    continue;
-                }
-                Err(_) => break,
+                Err(error) => received.failure = Some(error),
             }
             start += discard;
             if received.ended {
+                break;
+            }
+            // After an error only the alert is fetched, if there is one: records must not be looked
+            // at again.
+            if received.failure.is_some() && !self.tls.wants_write() {
                 break;
             }
         }
