@@ -32,9 +32,8 @@ const MEMORY_MB: u32 = 1024;
 /// Largest input in bytes that libFuzzer makes up.
 const INPUT_BYTES: u32 = 16 * 1024;
 
-/// What makes LLVM count edges and note what is compared; and no warning is let through.
-const COVERAGE_FLAGS: [&str; 7] = [
-    "-Dwarnings",
+/// What makes LLVM count edges and note what is compared.
+const COVERAGE_FLAGS: [&str; 6] = [
     "--cfg=fuzzing",
     "-Cpasses=sancov-module",
     "-Cllvm-args=-sanitizer-coverage-level=4",
