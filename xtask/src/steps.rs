@@ -337,18 +337,10 @@ fn statements(workspace: &Workspace, _: &mut Progress) -> Result<StepReport, Fai
 
 fn dependencies(workspace: &Workspace, progress: &mut Progress) -> Result<StepReport, Failure> {
     let result = deny::check(workspace, progress)?;
-    let mut remarks = Vec::new();
-    if !result.outcome.success {
-        remarks.push(result.outcome.tail());
-    }
-    if let Some(note) = result.note() {
-        remarks.push(note.to_owned());
-    }
-    let tally = Tally::check(result.outcome.success);
     Ok(StepReport {
-        tally,
-        detail: result.detail().to_owned(),
-        remarks,
+        tally: Tally::check(result.passed),
+        detail: result.detail.to_owned(),
+        remarks: result.remarks,
     })
 }
 
