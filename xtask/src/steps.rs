@@ -210,13 +210,7 @@ fn lints(workspace: &Workspace, progress: &mut Progress) -> Result<StepReport, F
 }
 
 fn docs(workspace: &Workspace, progress: &mut Progress) -> Result<StepReport, Failure> {
-    let arguments = [
-        "doc",
-        "--locked",
-        "--workspace",
-        "--no-deps",
-        "--document-private-items",
-    ];
+    let arguments = ["doc", "--locked", "--workspace", "--no-deps"];
     one_check(
         workspace,
         progress,
