@@ -2,4 +2,6 @@
 //! checks lies here, where the targets share it.
 
 pub mod mqtt;
+pub mod scram;
 pub mod topics;
+pub mod websocket;
