@@ -32,9 +32,8 @@ const MEMORY_MB: u32 = 1024;
 /// Largest input in bytes that libFuzzer makes up.
 const INPUT_BYTES: u32 = 16 * 1024;
 
-/// What makes LLVM count edges and note what is compared; and no warning is let through.
-const COVERAGE_FLAGS: [&str; 7] = [
-    "-Dwarnings",
+/// What makes LLVM count edges and note what is compared.
+const COVERAGE_FLAGS: [&str; 6] = [
     "--cfg=fuzzing",
     "-Cpasses=sancov-module",
     "-Cllvm-args=-sanitizer-coverage-level=4",
@@ -164,11 +163,14 @@ pub(crate) fn smoke(
 /// Names of all targets, in order.
 fn targets(workspace: &Workspace) -> Result<Vec<String>, Failure> {
     let files = workspace.files("fuzz/fuzz_targets", &["rs"])?;
-    Ok(files
-        .iter()
-        .filter_map(|path| path.file_stem())
+    let stems = files.iter().filter_map(|path| path.file_stem());
+    let targets: Vec<String> = stems
         .map(|stem| stem.to_string_lossy().into_owned())
-        .collect())
+        .collect();
+    if targets.is_empty() {
+        return Err(Failure::new("no target in fuzz/fuzz_targets"));
+    }
+    Ok(targets)
 }
 
 /// Builds all targets and returns the folder of their programs.
