@@ -193,10 +193,12 @@ class Driver:
         number, future = next(self.numbers), asyncio.get_running_loop().create_future()
         self.waiting[number] = future
         line = json.dumps({"n": number, "op": op, **arguments}) + "\n"
-        self.process.stdin.write(line.encode())
         try:
+            self.process.stdin.write(line.encode())
             await self.process.stdin.drain()
             return await asyncio.wait_for(future, timeout)
+        except ConnectionError:
+            raise Failure(f"the driver has ended: {' | '.join(self.stderr[-8:])}") from None
         except asyncio.TimeoutError:
             raise Failure(f"{op} was not answered within {timeout} s") from None
         finally:

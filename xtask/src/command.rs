@@ -36,11 +36,22 @@ pub(crate) struct Outcome {
 impl Outcome {
     /// The end of the output, for a person to read.
     pub(crate) fn tail(&self) -> String {
-        let skipped = self.lines.len().saturating_sub(TAIL_LINES);
+        self.tail_without(|_| false)
+    }
+
+    /// The same without the lines that only say that all is well.
+    pub(crate) fn tail_without(&self, noise: impl Fn(&str) -> bool) -> String {
+        let told: Vec<&str> = self
+            .lines
+            .iter()
+            .map(String::as_str)
+            .filter(|line| !noise(line))
+            .collect();
+        let skipped = told.len().saturating_sub(TAIL_LINES);
         let ending = format!("({}; all of it in {})", self.ending, self.log.display());
         let mut lines = vec!["..."];
         lines.truncate(skipped);
-        lines.extend(self.lines[skipped..].iter().map(String::as_str));
+        lines.extend(&told[skipped..]);
         lines.push(&ending);
         format!("    {}", lines.join("\n    "))
     }

@@ -10,7 +10,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::command::{Outcome, output, run as run_command};
-use crate::console::{Colour, Progress, Tally, seconds};
+use crate::console::{Colour, Progress, Tally};
 use crate::workspace::{Workspace, on_path};
 use crate::{Failure, Verdict};
 
@@ -32,8 +32,9 @@ const MEMORY_MB: u32 = 1024;
 /// Largest input in bytes that libFuzzer makes up.
 const INPUT_BYTES: u32 = 16 * 1024;
 
-/// What makes LLVM count edges and note what is compared.
-const COVERAGE_FLAGS: [&str; 6] = [
+/// What makes LLVM count edges and note what is compared; and no warning is let through.
+const COVERAGE_FLAGS: [&str; 7] = [
+    "-Dwarnings",
     "--cfg=fuzzing",
     "-Cpasses=sancov-module",
     "-Cllvm-args=-sanitizer-coverage-level=4",
@@ -238,6 +239,7 @@ fn fuzz(
         .arg(format!("-max_len={INPUT_BYTES}"))
         .arg(format!("-artifact_prefix={}/", crashes.display()))
         .args(["-print_final_stats=1", "-use_value_profile=1"])
+        .env("RUST_BACKTRACE", "0")
         .arg(&grown);
     if seeds.is_dir() {
         command.arg(&seeds);
@@ -245,29 +247,25 @@ fn fuzz(
     let log = workspace
         .target_folder("fuzz")?
         .join(format!("{target}.log"));
-    let before = progress.elapsed();
     let limit = Duration::from_secs(run_seconds) + GRACE;
-    let outcome = run_command(&mut command, &log, limit, progress)?;
-    let time = progress.elapsed().saturating_sub(before);
-    Ok(judge(target, &outcome, time))
+    Ok(judge(
+        target,
+        &run_command(&mut command, &log, limit, progress)?,
+    ))
 }
 
 /// Reads what libFuzzer printed.
-fn judge(target: &str, outcome: &Outcome, time: Duration) -> Fuzzed {
+fn judge(target: &str, outcome: &Outcome) -> Fuzzed {
     let lines = || outcome.lines.iter().map(String::as_str);
     let counters = lines().any(|line| line.starts_with("INFO: Loaded 1 modules"));
     let runs = lines()
         .find_map(|line| line.strip_prefix("stat::number_of_executed_units:"))
         .map_or("?", str::trim);
     let edges = lines().filter_map(edges_covered).next_back();
-    let detail = format!(
-        "{runs} inputs, {} edges, {}",
-        edges.unwrap_or(0),
-        seconds(time)
-    );
+    let detail = format!("{runs} inputs, {} edges", edges.unwrap_or(0));
     let mut report = Vec::new();
     if !outcome.success {
-        report.push(outcome.tail());
+        report.push(outcome.tail_without(|line| line.starts_with('#')));
         for line in lines().filter(|line| line.contains("Test unit written to ")) {
             if let Some((_, file)) = line.split_once("Test unit written to ") {
                 report.push(format!(
@@ -313,15 +311,15 @@ stat::number_of_executed_units: 70441658";
 
     #[test]
     fn a_good_run_is_told_with_its_figures() {
-        let fuzzed = judge("a", &outcome(true, GOOD), Duration::from_secs(5));
+        let fuzzed = judge("a", &outcome(true, GOOD));
         assert!(fuzzed.passed);
-        assert_eq!(fuzzed.detail, "70441658 inputs, 9 edges, 5.0 s");
+        assert_eq!(fuzzed.detail, "70441658 inputs, 9 edges");
     }
 
     #[test]
     fn a_crash_is_told_with_its_input() {
         let text = format!("{GOOD}\nartifact_prefix='c/'; Test unit written to c/crash-1");
-        let fuzzed = judge("a", &outcome(false, &text), Duration::ZERO);
+        let fuzzed = judge("a", &outcome(false, &text));
         assert!(!fuzzed.passed);
         let report = fuzzed.report.join("\n");
         assert!(
@@ -332,7 +330,7 @@ stat::number_of_executed_units: 70441658";
 
     #[test]
     fn a_run_without_counters_is_no_fuzzing() {
-        let fuzzed = judge("a", &outcome(true, "Done 5 runs"), Duration::ZERO);
+        let fuzzed = judge("a", &outcome(true, "Done 5 runs"));
         assert!(!fuzzed.passed);
     }
 
