@@ -1,3 +1,93 @@
-//! The project's own chores.
+//! The project's own chores: `cargo xtask help` lists them.
+//!
+//! This crate is compiled before anything else can run, so it stays with the standard library and a
+//! JSON parser.
 
-fn main() {}
+mod command;
+mod console;
+mod deny;
+mod fuzz;
+mod interop;
+mod invariants;
+mod rust_source;
+mod sources;
+mod spec;
+mod steps;
+mod test_report;
+mod tools;
+mod workspace;
+
+use std::process::ExitCode;
+
+use workspace::Workspace;
+
+/// What a chore returns: whether everything it looked at was in order, or why it could not look.
+type Verdict = Result<bool, Failure>;
+
+/// Why a chore could not do its work; the text is for the person who called it.
+#[derive(Debug)]
+struct Failure(String);
+
+impl Failure {
+    fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        Self(error.to_string())
+    }
+}
+
+const HELP: &str = "\
+The project's own chores.
+
+  cargo xtask test [--only STEP]... [--list]   every check; the last line counts them
+  cargo xtask invariants                       what the architecture promises of the source
+  cargo xtask spec                             statements of the specifications against code and tests
+  cargo xtask fuzz [TARGET] [--seconds N]      fuzz every target, or one; `--replay FILE` runs one input
+  cargo xtask interop [SUITE]... [--list]      foreign clients against the broker; `--release` for speed
+  cargo xtask deny                             licences, sources and bans of the dependencies
+";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let (chore, rest) = match arguments.split_first() {
+        Some((chore, rest)) => (chore.as_str(), rest),
+        None => ("help", &[][..]),
+    };
+    match dispatch(chore, rest) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(Failure(text)) => {
+            eprintln!("cargo xtask {chore}: {text}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn dispatch(chore: &str, arguments: &[String]) -> Verdict {
+    let workspace = Workspace::find()?;
+    match chore {
+        "test" => steps::run(&workspace, arguments),
+        "invariants" => invariants::run(&workspace, arguments),
+        "spec" => spec::run(&workspace, arguments),
+        "fuzz" => fuzz::run(&workspace, arguments),
+        "interop" => interop::run(&workspace, arguments),
+        "deny" => deny::run(&workspace, arguments),
+        "help" | "--help" | "-h" => {
+            print!("{HELP}");
+            Ok(true)
+        }
+        _ => Err(Failure::new(format!("no such chore\n\n{HELP}"))),
+    }
+}
+
+/// Refuses arguments where a chore takes none.
+fn no_arguments(arguments: &[String]) -> Result<(), Failure> {
+    match arguments.first() {
+        None => Ok(()),
+        Some(first) => Err(Failure::new(format!("unexpected argument `{first}`"))),
+    }
+}

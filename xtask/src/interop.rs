@@ -1,0 +1,450 @@
+//! Foreign clients against the broker.
+//!
+//! `interop/suites.json` lists suites; each is a program that prints one line per check and needs to
+//! know nothing about this runner:
+//!
+//! ```json
+//! {
+//!   "serve": ["--listen", "mqtt://127.0.0.1:0"],
+//!   "suites": [
+//!     {"name": "paho", "runtime": "python", "install": ["paho-mqtt==2.1.0"], "run": ["python", "paho_suite.py"]}
+//!   ]
+//! }
+//! ```
+//!
+//! A bare array of suites is the same without `serve`. `runtime` and `install` say what must be
+//! there (see [`runtime::Runtime`]); `run` is a command in the folder `interop`, with the runtime's
+//! programs first on the search path. A suite may have `serve` arguments of its own and is then
+//! given a broker of its own, and `timeout_s`.
+//!
+//! The environment of a suite: `STERNA_READY_FILE` (what the broker wrote when it was ready: its
+//! listeners with their ports), `STERNA_CA` (the certificate to trust, PEM), `STERNA_BIN` (the
+//! command itself), `STERNA_BUILD` (a folder that the suite may write and find again).
+//!
+//! A suite prints `ok NAME`, `not ok NAME: why` or `skip NAME: why`, anything else is for the log,
+//! and ends with exit code 0 where nothing failed.
+
+mod broker;
+mod results;
+mod runtime;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::command::run as run_command;
+use crate::console::{Colour, Progress, Tally};
+use crate::workspace::{Workspace, read};
+use crate::{Failure, Verdict};
+
+use broker::Broker;
+use results::Results;
+use runtime::Runtime;
+
+/// How long a suite may take unless it says otherwise.
+const SUITE_SECONDS: u64 = 300;
+
+/// The longest time that building the broker may take.
+const BUILD_LIMIT: Duration = Duration::from_mins(30);
+
+/// What is in `suites.json`.
+#[derive(Debug, Default)]
+struct Suites {
+    serve: Vec<String>,
+    suites: Vec<Suite>,
+}
+
+/// One suite of checks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Suite {
+    name: String,
+    runtime: Runtime,
+    /// What the runtime has to install or find.
+    install: Vec<String>,
+    run: Vec<String>,
+    /// Arguments of `sterna serve`, where the suite wants a broker of its own.
+    serve: Option<Vec<String>>,
+    timeout: Duration,
+}
+
+impl Suites {
+    fn load(workspace: &Workspace) -> Result<Self, Failure> {
+        let path = workspace.root.join("interop").join("suites.json");
+        if !path.is_file() {
+            return Ok(Self::default());
+        }
+        Self::parse(&read(&path)?)
+            .map_err(|Failure(why)| Failure(format!("interop/suites.json: {why}")))
+    }
+
+    fn parse(text: &str) -> Result<Self, Failure> {
+        let value: Value =
+            serde_json::from_str(text).map_err(|error| Failure::new(error.to_string()))?;
+        let (serve, suites) = match &value {
+            Value::Array(suites) => (Vec::new(), suites),
+            _ => (
+                strings(&value, "serve")?.unwrap_or_default(),
+                value["suites"]
+                    .as_array()
+                    .ok_or_else(|| Failure::new("no array `suites`"))?,
+            ),
+        };
+        let suites: Vec<Suite> = suites.iter().map(Suite::parse).collect::<Result<_, _>>()?;
+        for (index, suite) in suites.iter().enumerate() {
+            if suites[..index].iter().any(|other| other.name == suite.name) {
+                return Err(Failure(format!("two suites are called `{}`", suite.name)));
+            }
+        }
+        Ok(Self { serve, suites })
+    }
+}
+
+impl Suite {
+    fn parse(value: &Value) -> Result<Self, Failure> {
+        let name = value["name"]
+            .as_str()
+            .ok_or_else(|| Failure::new("a suite without `name`"))?;
+        let wrong = |what: &str| Failure(format!("suite `{name}`: {what}"));
+        let runtime = value["runtime"].as_str().and_then(Runtime::named);
+        let run = strings(value, "run")?.filter(|run| !run.is_empty());
+        let timeout = match &value["timeout_s"] {
+            Value::Null => SUITE_SECONDS,
+            seconds => seconds
+                .as_u64()
+                .ok_or_else(|| wrong("`timeout_s` is not a number"))?,
+        };
+        Ok(Self {
+            name: name.to_owned(),
+            runtime: runtime.ok_or_else(|| wrong("no `runtime` that is known"))?,
+            install: strings(value, "install")?.unwrap_or_default(),
+            run: run.ok_or_else(|| wrong("no command `run`"))?,
+            serve: strings(value, "serve")?,
+            timeout: Duration::from_secs(timeout),
+        })
+    }
+}
+
+fn strings(value: &Value, key: &str) -> Result<Option<Vec<String>>, Failure> {
+    let wrong = || Failure(format!("`{key}` is not an array of strings"));
+    match &value[key] {
+        Value::Null => Ok(None),
+        Value::Array(items) => items
+            .iter()
+            .map(|item| item.as_str().map(str::to_owned).ok_or_else(wrong))
+            .collect::<Result<_, _>>()
+            .map(Some),
+        _ => Err(wrong()),
+    }
+}
+
+/// Runs the suites that are named, or all.
+pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Verdict {
+    let mut suites = Suites::load(workspace)?;
+    let mut release = false;
+    let mut wanted = Vec::new();
+    for argument in arguments {
+        match argument.as_str() {
+            "--list" => {
+                for suite in &suites.suites {
+                    println!("{:<24} {}", suite.name, suite.runtime.name());
+                }
+                return Ok(true);
+            }
+            "--release" => release = true,
+            name if suites.suites.iter().any(|suite| suite.name == name) => wanted.push(name),
+            other => return Err(Failure(format!("no suite `{other}`; `--list` shows them"))),
+        }
+    }
+    if !wanted.is_empty() {
+        suites
+            .suites
+            .retain(|suite| wanted.contains(&suite.name.as_str()));
+    }
+    let mut progress = Progress::start("interop");
+    let report = check_suites(workspace, &suites, release, &mut progress)?;
+    let verdict = if report.tally.failed == 0 {
+        Colour::Green
+    } else {
+        Colour::Red
+    };
+    progress.finish(
+        verdict,
+        if report.tally.failed == 0 {
+            "ok"
+        } else {
+            "FAILED"
+        },
+        "",
+    );
+    for problem in &report.problems {
+        println!("{problem}");
+    }
+    println!("{}", report.tally.line());
+    Ok(report.tally.failed == 0)
+}
+
+/// What all suites found.
+#[derive(Debug, Default)]
+pub(crate) struct Report {
+    pub(crate) tally: Tally,
+    /// Every check that failed or was skipped, and the end of the log of suites that broke.
+    pub(crate) problems: Vec<String>,
+}
+
+impl Report {
+    fn broken(&mut self, suite: &str, why: &str) {
+        self.tally += Tally::FAILED;
+        self.problems.push(format!("{suite}: not ok: {why}"));
+    }
+}
+
+/// Runs all suites against a broker in the profile for development.
+pub(crate) fn check(workspace: &Workspace, progress: &mut Progress) -> Result<Report, Failure> {
+    check_suites(workspace, &Suites::load(workspace)?, false, progress)
+}
+
+fn check_suites(
+    workspace: &Workspace,
+    suites: &Suites,
+    release: bool,
+    progress: &mut Progress,
+) -> Result<Report, Failure> {
+    let mut report = Report::default();
+    let mut ready = Vec::new();
+    for suite in &suites.suites {
+        if let Some(missing) = suite.runtime.missing(&suite.install) {
+            report.tally += Tally::SKIPPED;
+            report
+                .problems
+                .push(format!("{}: skip: {missing} is not installed", suite.name));
+        } else {
+            ready.push(suite);
+        }
+    }
+    install(workspace, &mut ready, &mut report, progress)?;
+    if ready.is_empty() {
+        return Ok(report);
+    }
+    let program = build(workspace, release, progress)?;
+    // Suites that share a broker run one after the other, then those with a broker of their own.
+    let (alone, shared): (Vec<&Suite>, Vec<&Suite>) =
+        ready.into_iter().partition(|suite| suite.serve.is_some());
+    if !shared.is_empty() {
+        run_with_broker(
+            workspace,
+            &program,
+            &suites.serve,
+            &shared,
+            &mut report,
+            progress,
+        )?;
+    }
+    for suite in alone {
+        let serve = suite.serve.as_deref().unwrap_or_default();
+        run_with_broker(workspace, &program, serve, &[suite], &mut report, progress)?;
+    }
+    Ok(report)
+}
+
+/// Installs what the suites need, and takes those out of the list that cannot have it.
+fn install(
+    workspace: &Workspace,
+    ready: &mut Vec<&Suite>,
+    report: &mut Report,
+    progress: &mut Progress,
+) -> Result<(), Failure> {
+    let mut needs: BTreeMap<Runtime, Vec<String>> = BTreeMap::new();
+    for suite in ready.iter() {
+        needs
+            .entry(suite.runtime)
+            .or_default()
+            .extend(suite.install.iter().cloned());
+    }
+    for (runtime, mut packages) in needs {
+        packages.sort();
+        packages.dedup();
+        if let Some(why) = runtime.install(workspace, &packages, progress)? {
+            for suite in ready.iter().filter(|suite| suite.runtime == runtime) {
+                report.broken(
+                    &suite.name,
+                    &format!("what it needs could not be installed\n{why}"),
+                );
+            }
+            ready.retain(|suite| suite.runtime != runtime);
+        }
+    }
+    Ok(())
+}
+
+fn build(
+    workspace: &Workspace,
+    release: bool,
+    progress: &mut Progress,
+) -> Result<PathBuf, Failure> {
+    let mut command = workspace.cargo();
+    command.args(["build", "--package", "sterna"]);
+    if release {
+        command.arg("--release");
+    }
+    let log = workspace.target_folder("interop")?.join("build.log");
+    let outcome = run_command(&mut command, &log, BUILD_LIMIT, progress)?;
+    if !outcome.success {
+        return Err(Failure::new(format!(
+            "the broker does not build\n{}",
+            outcome.tail()
+        )));
+    }
+    let profile = if release { "release" } else { "debug" };
+    Ok(workspace.target.join(profile).join("sterna"))
+}
+
+fn run_with_broker(
+    workspace: &Workspace,
+    program: &Path,
+    serve: &[String],
+    suites: &[&Suite],
+    report: &mut Report,
+    progress: &mut Progress,
+) -> Result<(), Failure> {
+    let name = if suites.len() == 1 {
+        suites[0].name.as_str()
+    } else {
+        "shared"
+    };
+    let folder = workspace
+        .target_folder("interop")?
+        .join(format!("broker-{name}"));
+    let mut broker = match Broker::start(program, serve, &folder) {
+        Ok(broker) => broker,
+        Err(Failure(why)) => {
+            for suite in suites {
+                report.broken(&suite.name, &format!("no broker: {why}"));
+            }
+            return Ok(());
+        }
+    };
+    for suite in suites {
+        run_suite(workspace, program, &broker, suite, report, progress)?;
+        if let Some(ending) = broker.ended()? {
+            report.broken(&suite.name, &format!("the broker ended: {ending}"));
+            broker = match Broker::start(program, serve, &folder) {
+                Ok(broker) => broker,
+                Err(Failure(why)) => {
+                    report.broken(&suite.name, &format!("no broker after it: {why}"));
+                    return Ok(());
+                }
+            };
+        }
+    }
+    match broker.stop()? {
+        None => report.tally += Tally::PASSED,
+        Some(why) => report.broken(name, &format!("the broker did not end in order: {why}")),
+    }
+    Ok(())
+}
+
+fn run_suite(
+    workspace: &Workspace,
+    program: &Path,
+    broker: &Broker,
+    suite: &Suite,
+    report: &mut Report,
+    progress: &mut Progress,
+) -> Result<(), Failure> {
+    let (name, arguments) = suite
+        .run
+        .split_first()
+        .ok_or_else(|| Failure(format!("suite `{}` has no command", suite.name)))?;
+    let folder = workspace.target_folder(&format!("interop/suites/{}", suite.name))?;
+    let mut command = Command::new(name);
+    command
+        .args(arguments)
+        .current_dir(workspace.root.join("interop"))
+        .env("STERNA_READY_FILE", broker.ready_file())
+        .env("STERNA_CA", broker.certificate())
+        .env("STERNA_BIN", program)
+        .env("STERNA_BUILD", &folder);
+    suite.runtime.prepare(workspace, &mut command);
+    let before = progress.elapsed();
+    let outcome = match run_command(&mut command, &folder.join("log"), suite.timeout, progress) {
+        Ok(outcome) => outcome,
+        Err(Failure(why)) => {
+            report.broken(&suite.name, &why);
+            return Ok(());
+        }
+    };
+    let results = Results::read(outcome.lines.iter().map(String::as_str));
+    let mut tally = results.tally;
+    for problem in &results.problems {
+        report.problems.push(format!("{}: {problem}", suite.name));
+    }
+    if let Some(why) = results.contradiction(outcome.success) {
+        tally += Tally::FAILED;
+        report
+            .problems
+            .push(format!("{}: not ok: {why}", suite.name));
+        report.problems.push(outcome.tail());
+    }
+    report.tally += tally;
+    let time = crate::console::seconds(progress.elapsed().saturating_sub(before));
+    progress.note(&format!(
+        "          {:<20} {}, {time}",
+        suite.name,
+        tally.line()
+    ));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_forms_of_the_list_are_read() {
+        let suite =
+            r#"{"name": "a", "runtime": "python", "install": ["x==1"], "run": ["python", "a.py"]}"#;
+        let bare = Suites::parse(&format!("[{suite}]")).unwrap();
+        let full = Suites::parse(&format!(r#"{{"serve": ["--x"], "suites": [{suite}]}}"#)).unwrap();
+        assert_eq!(bare.suites, full.suites);
+        assert_eq!(full.serve, ["--x"]);
+        assert_eq!(
+            bare.suites[0],
+            Suite {
+                name: "a".into(),
+                runtime: Runtime::Python,
+                install: vec!["x==1".into()],
+                run: vec!["python".into(), "a.py".into()],
+                serve: None,
+                timeout: Duration::from_secs(SUITE_SECONDS),
+            }
+        );
+    }
+
+    #[test]
+    fn what_is_missing_in_the_list_is_named() {
+        for (text, why) in [
+            ("{}", "suites"),
+            (r#"[{"runtime": "python"}]"#, "name"),
+            (
+                r#"[{"name": "a", "runtime": "cobol", "run": ["x"]}]"#,
+                "runtime",
+            ),
+            (r#"[{"name": "a", "runtime": "node"}]"#, "run"),
+            (r#"[{"name": "a", "runtime": "node", "run": "x"}]"#, "run"),
+            (
+                r#"[{"name": "a", "runtime": "node", "run": ["x"], "timeout_s": "5"}]"#,
+                "timeout_s",
+            ),
+            (
+                r#"[{"name": "a", "runtime": "go", "run": ["x"]}, {"name": "a", "runtime": "go", "run": ["x"]}]"#,
+                "two suites",
+            ),
+        ] {
+            let Failure(text) = Suites::parse(text).unwrap_err();
+            assert!(text.contains(why), "{text}");
+        }
+    }
+}

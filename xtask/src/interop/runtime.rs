@@ -1,0 +1,246 @@
+//! The languages that suites are written in, and how what they need gets into the build folder.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use crate::Failure;
+use crate::command::run;
+use crate::console::Progress;
+use crate::tools::{self, Tool};
+use crate::workspace::{Workspace, on_path, write};
+
+/// The longest time that installing packages may take.
+const INSTALL_LIMIT: Duration = Duration::from_mins(15);
+
+/// What a suite runs on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Runtime {
+    /// `install` lists what pip installs.
+    Python,
+    /// `install` lists what npm installs; modules are found by `require`.
+    Node,
+    /// The suite's own `go.mod` says what it needs.
+    Go,
+    /// The suite's own `pom.xml` says what it needs.
+    Java,
+    /// `install` lists programs of crates.io as `package@version`.
+    Rust,
+    /// `install` lists programs of the system that must be there.
+    Debian,
+}
+
+impl Runtime {
+    const ALL: [Self; 6] = [
+        Self::Python,
+        Self::Node,
+        Self::Go,
+        Self::Java,
+        Self::Rust,
+        Self::Debian,
+    ];
+
+    /// As `suites.json` writes it.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Python => "python",
+            Self::Node => "node",
+            Self::Go => "go",
+            Self::Java => "java",
+            Self::Rust => "rust",
+            Self::Debian => "debian",
+        }
+    }
+
+    /// The runtime of this name.
+    pub(super) fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|runtime| runtime.name() == name)
+    }
+
+    /// The first program that must be on the machine and is not.
+    pub(super) fn missing(self, install: &[String]) -> Option<String> {
+        let programs: &[&str] = match self {
+            Self::Python => &["python3"],
+            Self::Node => &["node", "npm"],
+            Self::Go => &["go"],
+            Self::Java => &["java", "mvn"],
+            Self::Rust => &["cargo"],
+            Self::Debian => &[],
+        };
+        let system = if self == Self::Debian { install } else { &[] };
+        programs
+            .iter()
+            .copied()
+            .chain(system.iter().map(String::as_str))
+            .find(|program| !on_path(program))
+            .map(str::to_owned)
+    }
+
+    /// Installs packages unless the same ones are there; returns why it could not.
+    pub(super) fn install(
+        self,
+        workspace: &Workspace,
+        packages: &[String],
+        progress: &mut Progress,
+    ) -> Result<Option<String>, Failure> {
+        match self {
+            Self::Python => self.install_python(workspace, packages, progress),
+            Self::Node => self.install_node(workspace, packages, progress),
+            Self::Rust => Ok(install_rust(workspace, packages, progress)
+                .err()
+                .map(|why| why.0)),
+            Self::Go | Self::Java | Self::Debian => Ok(None),
+        }
+    }
+
+    /// Puts the runtime's programs first on a command's search path.
+    pub(super) fn prepare(self, workspace: &Workspace, command: &mut Command) {
+        let folder = self.folder(workspace);
+        let mut path: Vec<PathBuf> = match self {
+            Self::Python => vec![folder.join("bin")],
+            Self::Node => vec![folder.join("node_modules").join(".bin")],
+            Self::Rust => vec![tools::programs(workspace)],
+            Self::Go | Self::Java | Self::Debian => Vec::new(),
+        };
+        let inherited = std::env::var_os("PATH").unwrap_or_default();
+        path.extend(std::env::split_paths(&inherited));
+        // Only a folder with a colon in its name cannot be joined; the inherited path has none.
+        let path: OsString = std::env::join_paths(path).unwrap_or(inherited);
+        command.env("PATH", path);
+        match self {
+            Self::Python => command
+                .env("PYTHONUNBUFFERED", "1")
+                .env("PYTHONDONTWRITEBYTECODE", "1"),
+            Self::Node => command.env("NODE_PATH", folder.join("node_modules")),
+            Self::Rust => command.env("CARGO_TARGET_DIR", folder),
+            Self::Go | Self::Java | Self::Debian => command,
+        };
+    }
+
+    fn folder(self, workspace: &Workspace) -> PathBuf {
+        workspace.target.join("interop").join(self.name())
+    }
+
+    fn install_python(
+        self,
+        workspace: &Workspace,
+        packages: &[String],
+        progress: &mut Progress,
+    ) -> Result<Option<String>, Failure> {
+        let folder = self.folder(workspace);
+        let mut create = Command::new("python3");
+        create.args(["-m", "venv"]).arg(&folder);
+        let mut install = Command::new(folder.join("bin").join("python"));
+        install.args([
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+        ]);
+        install.args(packages);
+        let commands = if packages.is_empty() {
+            vec![create]
+        } else {
+            vec![create, install]
+        };
+        self.once(workspace, packages, commands, progress)
+    }
+
+    fn install_node(
+        self,
+        workspace: &Workspace,
+        packages: &[String],
+        progress: &mut Progress,
+    ) -> Result<Option<String>, Failure> {
+        let mut install = Command::new("npm");
+        install.args([
+            "install",
+            "--no-audit",
+            "--no-fund",
+            "--no-save",
+            "--prefix",
+        ]);
+        install.arg(self.folder(workspace)).args(packages);
+        let commands = if packages.is_empty() {
+            Vec::new()
+        } else {
+            vec![install]
+        };
+        self.once(workspace, packages, commands, progress)
+    }
+
+    /// Runs commands in order, unless they were run for the same packages before.
+    fn once(
+        self,
+        workspace: &Workspace,
+        packages: &[String],
+        commands: Vec<Command>,
+        progress: &mut Progress,
+    ) -> Result<Option<String>, Failure> {
+        let wanted = packages.join("\n");
+        let folder = workspace.target_folder(&format!("interop/{}", self.name()))?;
+        let stamp = folder.join("installed.txt");
+        if fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted) {
+            return Ok(None);
+        }
+        let log = workspace
+            .target
+            .join("interop")
+            .join(format!("{}.log", self.name()));
+        for mut command in commands {
+            let outcome = run(&mut command, &log, INSTALL_LIMIT, progress)?;
+            if !outcome.success {
+                return Ok(Some(outcome.tail()));
+            }
+        }
+        write(&stamp, &wanted)?;
+        Ok(None)
+    }
+}
+
+fn install_rust(
+    workspace: &Workspace,
+    packages: &[String],
+    progress: &mut Progress,
+) -> Result<(), Failure> {
+    for package in packages {
+        let (name, version) = package
+            .split_once('@')
+            .ok_or_else(|| Failure(format!("`{package}` is not `package@version`")))?;
+        tools::ensure(
+            workspace,
+            &Tool {
+                package: name,
+                version,
+            },
+            progress,
+        )?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runtimes_are_found_by_name() {
+        for runtime in Runtime::ALL {
+            assert_eq!(Runtime::named(runtime.name()), Some(runtime));
+        }
+        assert_eq!(Runtime::named("perl"), None);
+    }
+
+    #[test]
+    fn a_missing_program_is_named() {
+        let programs = ["sh".to_owned(), "no-such-program-here".to_owned()];
+        assert_eq!(
+            Runtime::Debian.missing(&programs),
+            Some("no-such-program-here".to_owned())
+        );
+        assert_eq!(Runtime::Debian.missing(&programs[..1]), None);
+    }
+}

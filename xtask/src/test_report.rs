@@ -1,0 +1,101 @@
+//! Reads what `cargo test` prints.
+
+use crate::console::Tally;
+
+/// What a run of `cargo test` said.
+#[derive(Debug, Default)]
+pub(crate) struct TestReport {
+    /// The sum of all summary lines.
+    pub(crate) tally: Tally,
+    /// Summary lines: one for each test program and each crate's documentation.
+    pub(crate) programs: u64,
+    /// Names of tests that failed.
+    pub(crate) failures: Vec<String>,
+    /// Names of tests that were ignored.
+    pub(crate) ignored: Vec<String>,
+}
+
+impl TestReport {
+    /// Reads all lines of a run.
+    pub(crate) fn read<'a>(lines: impl IntoIterator<Item = &'a str>) -> Self {
+        let mut report = Self::default();
+        for line in lines {
+            report.line(line.trim());
+        }
+        report
+    }
+
+    fn line(&mut self, line: &str) {
+        if let Some(summary) = line.strip_prefix("test result: ") {
+            self.summary(summary);
+        } else if let Some((name, verdict)) = line
+            .strip_prefix("test ")
+            .and_then(|rest| rest.rsplit_once(" ... "))
+        {
+            if verdict.starts_with("FAILED") {
+                self.failures.push(name.to_owned());
+            } else if verdict.starts_with("ignored") {
+                self.ignored.push(name.to_owned());
+            }
+        }
+    }
+
+    fn summary(&mut self, summary: &str) {
+        self.programs += 1;
+        for part in summary.split([';', '.']) {
+            let mut words = part.split_whitespace();
+            if let (Some(Ok(count)), Some(what)) =
+                (words.next().map(str::parse::<u64>), words.next())
+            {
+                match what {
+                    "passed" => self.tally.passed += count,
+                    "failed" => self.tally.failed += count,
+                    "ignored" => self.tally.skipped += count,
+                    _ => {}
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn summaries_of_all_programs_are_summed() {
+        let text = "
+     Running unittests src/lib.rs (target/debug/deps/a-1)
+
+running 3 tests
+test one ... ok
+test two ... FAILED
+test three ... ignored, needs a wire
+
+test result: FAILED. 1 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.01s
+
+   Doc-tests a
+test crates/a/src/lib.rs - f (line 3) ... ok
+test result: ok. 40 passed; 0 failed; 0 ignored; 0 measured; 2 filtered out; finished in 1.20s
+";
+        let report = TestReport::read(text.lines());
+        assert_eq!(
+            report.tally,
+            Tally {
+                passed: 41,
+                failed: 1,
+                skipped: 1
+            }
+        );
+        assert_eq!(report.programs, 2);
+        assert_eq!(report.failures, ["two"]);
+        assert_eq!(report.ignored, ["three"]);
+    }
+
+    #[test]
+    fn other_output_counts_nothing() {
+        let report = TestReport::read(["error: could not compile `a`", "test result of mine"]);
+        assert_eq!(report.tally, Tally::default());
+        assert_eq!(report.programs, 0);
+    }
+}
