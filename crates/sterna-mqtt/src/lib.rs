@@ -82,12 +82,18 @@
 //! caller's tag. Timers: [`server::Connection::deadline_ms`] and
 //! [`server::Connection::on_timeout`].
 //!
+//! # The client's end
+//!
+//! [`client::Connection`] is the counterpart: it writes CONNECT and requests, obeys the server's
+//! limits, and works on a [`Session`] just the same.
+//!
 //! # Reading the citations
 //!
 //! `[MQTT-…]` names a normative statement of MQTT 5.0, `[MQTT311-…]` one of MQTT 3.1.1, beside the
 //! code that keeps it and the test that shows it.
 
 pub mod alias;
+pub mod client;
 mod error;
 mod framer;
 mod lane;
