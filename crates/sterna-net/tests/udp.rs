@@ -285,6 +285,22 @@ fn silent_connections_hold_nobody_up() {
 }
 
 #[test]
+fn a_shut_gate_lets_nobody_in_and_nobody_fall() {
+    run(async {
+        let world = world(|_| ());
+        let endpoint = world.endpoint();
+        let connection = world.connect(&endpoint).await;
+        exchange(&connection, b"before").await;
+        world.server.gate.shut();
+        let newcomer = world.connect(&endpoint);
+        let outcome = tokio::time::timeout(Duration::from_millis(500), newcomer).await;
+        assert!(outcome.is_err(), "a newcomer was let in");
+        exchange(&connection, b"after").await;
+        world.server.stop();
+    });
+}
+
+#[test]
 fn a_stop_tells_the_peers() {
     run(async {
         let world = world(|_| ());
