@@ -1,1 +1,40 @@
 //! Credentials: SCRAM-SHA-256 exchanges and password records, sans-IO.
+//!
+//! One record per user serves every way of proving a password. A [`Record`] is what PostgreSQL stores
+//! (`SCRAM-SHA-256$<iterations>:<salt>$<StoredKey>:<ServerKey>`): from it a server can run a SCRAM
+//! exchange ([`ServerStart`], RFC 5802 and RFC 7677) without ever learning the password, and can check a
+//! password that arrives in plain text (the password field of an MQTT CONNECT, SASL PLAIN) in constant time.
+//!
+//! Nothing here reads a clock, a file or a source of randomness: nonces, salts and the secret behind
+//! decoy records are passed in.
+//!
+//! # A whole exchange
+//!
+//! ```
+//! use sterna_auth::{ClientFirst, Nonce, Record, ScramClient, ServerStart};
+//!
+//! let record = Record::from_password("pencil", b"sixteen random B", 4096)?;
+//! let (client, first) = ScramClient::start("user", "pencil", &Nonce::from_random([1; 18]))?;
+//! let hello = ClientFirst::parse(first.as_bytes())?;
+//! assert_eq!(hello.user(), "user");
+//! let (server, challenge) = ServerStart::new(hello, record, &Nonce::from_random([2; 18]));
+//! let (client, proof) = client.challenge(challenge.as_bytes())?;
+//! let signature = server.verify(proof.as_bytes())?;
+//! client.verify(signature.as_bytes())?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod keys;
+mod passwords;
+mod record;
+mod scram;
+
+pub use passwords::{MAX_USERS, PasswordFile, PasswordFileError};
+pub use record::{
+    DEFAULT_ITERATIONS, DecoySecret, MAX_ITERATIONS, MAX_PASSWORD_BYTES, MAX_SALT_BYTES,
+    MAX_USER_BYTES, MIN_ITERATIONS, MIN_SALT_BYTES, Record, RecordError,
+};
+pub use scram::{
+    ClientFinish, ClientFirst, MAX_CLIENT_ITERATIONS, MAX_MESSAGE_BYTES, MECHANISM, Nonce,
+    ScramClient, ScramError, ServerStart,
+};

@@ -1,3 +1,47 @@
-//! The command.
+//! The command `sterna`: the broker, its clients, and the tools around them.
 
-fn main() {}
+mod commands;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use commands::{bench, check_config, exit, passwd, serve};
+
+/// An IoT message broker and its clients, over QUIC, TLS, TCP and WebSocket.
+#[derive(Debug, Parser)]
+#[command(name = "sterna", version, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+// One variant, one file below `commands/`, one arm in `main`.
+#[derive(Debug, Subcommand)]
+enum Command {
+    Serve(serve::Args),
+    CheckConfig(check_config::Args),
+    Bench(Box<bench::Args>),
+    Passwd(passwd::Args),
+}
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version are answers, not errors; the rest is a wrong command line.
+            let _ = error.print();
+            return if error.use_stderr() {
+                ExitCode::from(exit::USAGE)
+            } else {
+                ExitCode::SUCCESS
+            };
+        }
+    };
+    match cli.command {
+        Command::Serve(args) => serve::run(&args),
+        Command::CheckConfig(args) => check_config::run(&args),
+        Command::Bench(args) => bench::run(&args),
+        Command::Passwd(args) => passwd::run(&args),
+    }
+}

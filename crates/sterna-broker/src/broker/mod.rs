@@ -1,0 +1,328 @@
+//! The broker of one shard: what all its parts share, and the mail between shards.
+
+mod delivery;
+mod members;
+mod open;
+mod publish;
+mod restore;
+mod subscribe;
+mod takeover;
+mod timers;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use crate::api::{Event, QueueState, SessionInfo, SessionKey, ShardId};
+use crate::counters::Counters;
+use crate::directory::{Directory, Log};
+use crate::index::Index;
+use crate::limits::Limits;
+use crate::mail::{Letter, Mail};
+use crate::message::Gauge;
+use crate::queues::Queues;
+use crate::route::{Parcel, RouteUpdate};
+use crate::store::{Store, StoredEntry};
+use takeover::Fence;
+
+/// One shard's broker. `P` is the front door's state per session, opaque here.
+///
+/// Everything happens in calls and ends with them. After a call (best once per turn of the loop)
+/// the caller carries out what has gathered: [`take_mail`](Self::take_mail),
+/// [`next_event`](Self::next_event), [`next_ready`](Self::next_ready).
+#[derive(Debug)]
+pub struct Broker<P> {
+    shard: u16,
+    directory: Arc<Directory>,
+    index: Index,
+    /// How much of the route log the index has applied.
+    applied: u64,
+    updates: Vec<RouteUpdate>,
+    queues: Queues<P>,
+    outbox: Vec<(ShardId, Mail<P>)>,
+    /// Where in the outbox a shard's last letter is, while that is one of deliveries.
+    open_letters: Box<[Option<usize>]>,
+    /// Mail to this shard itself.
+    loopback: VecDeque<Letter<P>>,
+    events: VecDeque<Event>,
+    fences: FxHashMap<u32, Fence>,
+    next_fence: u32,
+    gauge: Arc<Gauge>,
+    /// Publications since the shards' messages were last summed up.
+    unsummed: u32,
+    /// Restored queues of shared subscriptions whose members are yet to come.
+    orphans: FxHashMap<Box<str>, Vec<StoredEntry>>,
+}
+
+impl<P: Default + Send> Broker<P> {
+    /// The broker of one of the directory's shards.
+    #[must_use]
+    pub fn new(shard: ShardId, directory: Arc<Directory>, store: Box<dyn Store>) -> Self {
+        let limits = directory.limits().clone();
+        let shards = usize::from(directory.shards());
+        Self {
+            shard: shard.0,
+            index: Index::new(shard.0, directory.shards(), &limits, directory.hashing()),
+            applied: 0,
+            updates: Vec::new(),
+            queues: Queues::new(limits, store),
+            outbox: Vec::new(),
+            open_letters: vec![None; shards].into(),
+            loopback: VecDeque::new(),
+            events: VecDeque::new(),
+            fences: FxHashMap::default(),
+            next_fence: 0,
+            gauge: directory.gauge(shard.0),
+            unsummed: 0,
+            orphans: FxHashMap::default(),
+            directory,
+        }
+    }
+
+    /// Which shard this is.
+    #[must_use]
+    pub const fn shard(&self) -> ShardId {
+        ShardId(self.shard)
+    }
+
+    /// The limits that hold.
+    #[must_use]
+    pub const fn limits(&self) -> &Limits {
+        &self.queues.limits
+    }
+
+    /// What all shards share.
+    #[must_use]
+    pub const fn directory(&self) -> &Arc<Directory> {
+        &self.directory
+    }
+
+    /// The front door's state of a session; `None` for an outdated key.
+    #[must_use]
+    pub fn protocol(&self, session: SessionKey) -> Option<&P> {
+        Some(&self.queues.attended(session)?.protocol)
+    }
+
+    /// The front door's state of a session; `None` for an outdated key.
+    #[must_use]
+    pub fn protocol_mut(&mut self, session: SessionKey) -> Option<&mut P> {
+        Some(&mut self.queues.attended_mut(session)?.protocol)
+    }
+
+    /// Stores a snapshot of the front door's state, for a session that outlives its connection.
+    pub fn save_protocol(&mut self, session: SessionKey, snapshot: &[u8]) {
+        if let Some(session) = self.queues.attended(session)
+            && session.is_stored
+        {
+            let client_id = Arc::clone(&session.client_id);
+            self.queues.store.protocol_saved(&client_id, snapshot);
+        }
+    }
+
+    /// The snapshot a restored session came with: once, then `None`. The front door rebuilds its
+    /// state from it when the session is opened for the first time after a restart.
+    pub fn take_snapshot(&mut self, session: SessionKey) -> Option<Box<[u8]>> {
+        self.queues
+            .attended_mut(session)?
+            .rare
+            .as_mut()?
+            .snapshot
+            .take()
+    }
+
+    /// What a session's queue holds.
+    #[must_use]
+    pub fn queue(&self, session: SessionKey) -> Option<QueueState> {
+        self.queues.attended(session).map(|session| QueueState {
+            pending: session.pending.len(),
+            pending_bytes: session.pending_bytes,
+            unacknowledged: session.ledger.len(),
+        })
+    }
+
+    // Mail.
+
+    /// Mail for other shards, in the order it is to arrive.
+    pub fn take_mail(&mut self) -> std::vec::Drain<'_, (ShardId, Mail<P>)> {
+        self.open_letters.fill(None);
+        self.outbox.drain(..)
+    }
+
+    /// Whether there is mail to carry.
+    #[must_use]
+    pub fn has_mail(&self) -> bool {
+        !self.outbox.is_empty()
+    }
+
+    /// Mail from another shard.
+    pub fn mail(&mut self, now_ms: u64, mail: Mail<P>) {
+        // Whatever routes the sender knew of, this shard must know of them too.
+        self.catch_up();
+        self.handle(now_ms, mail.0);
+        self.finish(now_ms);
+    }
+
+    fn handle(&mut self, now_ms: u64, letter: Letter<P>) {
+        match letter {
+            Letter::Deliver(parcels) => {
+                for Parcel { message, targets } in parcels {
+                    for target in targets.iter() {
+                        self.queues.deliver(now_ms, &message, target);
+                    }
+                }
+            }
+            Letter::CatchUp => {} // done by `mail`
+            Letter::Claim(claim) => self.claimed(now_ms, claim),
+            Letter::Fence { from, fence } => self.send(from, Letter::FenceAck { fence }),
+            Letter::FenceAck { fence } => self.fence_answered(fence),
+            Letter::Handover {
+                slot,
+                generation,
+                state,
+            } => {
+                self.handed_session(now_ms, slot, generation, state);
+            }
+            Letter::Assign(assign) => self.assigned(now_ms, *assign),
+            Letter::Attend {
+                group,
+                member,
+                attendance,
+                credit,
+            } => {
+                self.member_attends(group, member, attendance, credit);
+            }
+            Letter::Detach {
+                group,
+                member,
+                attendance,
+            } => {
+                if let Some(group) = self.queues.groups.get_mut(&group) {
+                    group.detach(member, attendance);
+                }
+            }
+            Letter::Credit {
+                group,
+                member,
+                attendance,
+                credit,
+            } => {
+                self.member_credited(group, member, attendance, credit);
+            }
+            Letter::Return { group, messages } => self.queues.take_back(now_ms, group, messages),
+        }
+    }
+
+    /// Sends a letter, to this shard itself by the shortest way.
+    fn send(&mut self, shard: u16, letter: Letter<P>) {
+        if shard == self.shard {
+            self.loopback.push_back(letter);
+            return;
+        }
+        if let Some(open) = self.open_letters.get_mut(usize::from(shard)) {
+            *open = None;
+        }
+        self.outbox.push((ShardId(shard), Mail(letter)));
+    }
+
+    /// What is left to do at the end of every call: the letters to this shard itself, and what
+    /// groups can dispatch.
+    fn finish(&mut self, now_ms: u64) {
+        loop {
+            if let Some(letter) = self.loopback.pop_front() {
+                self.handle(now_ms, letter);
+            } else if let Some(owed) = self.queues.owed.pop() {
+                self.pay(owed);
+            } else if let Some(group) = self.queues.dirty_groups.pop() {
+                self.dispatch(now_ms, group);
+            } else {
+                return;
+            }
+        }
+    }
+
+    /// What the front door needs to know, in order.
+    pub fn next_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    // The route log.
+
+    /// Brings this shard's index up to the end of the route log.
+    fn catch_up(&mut self) {
+        let head = self.directory.head();
+        if head != self.applied {
+            self.catch_up_to(head);
+        }
+    }
+
+    /// Brings this shard's index to a point of the route log.
+    fn catch_up_to(&mut self, length: u64) {
+        if length <= self.applied {
+            return;
+        }
+        let mut updates = std::mem::take(&mut self.updates);
+        self.directory.read_log(self.shard, length, &mut updates);
+        for update in &updates {
+            self.index.apply(update);
+            self.apply_to_groups(update);
+        }
+        updates.clear();
+        if updates.capacity() <= 4096 {
+            self.updates = updates;
+        }
+        self.applied = length;
+    }
+
+    /// Changes routes, for all shards. Returns also the log's length after the change.
+    fn edit_log<R>(&mut self, edit: impl FnOnce(&mut Log) -> R) -> (R, u64) {
+        let (result, length, behind) = self.directory.edit_log(edit);
+        for shard in behind {
+            if shard != self.shard {
+                self.send(shard, Letter::CatchUp);
+            }
+        }
+        self.catch_up_to(length);
+        (result, length)
+    }
+
+    // For administrators.
+
+    /// What was counted.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        Counters {
+            sessions: self.queues.sessions.len() as u64,
+            ..self.queues.counters
+        }
+    }
+
+    /// Sessions of this shard for an administrator: up to `limit`, starting at a cursor (zero at
+    /// first); the second value is the cursor to go on with, `None` at the end.
+    #[must_use]
+    pub fn sessions(&self, cursor: usize, limit: usize) -> (Vec<SessionInfo>, Option<usize>) {
+        let slots = &self.queues.sessions;
+        let mut infos = Vec::new();
+        for at in cursor..slots.capacity() {
+            if infos.len() >= limit {
+                return (infos, Some(at));
+            }
+            let Some(session) = slots.get(at) else {
+                continue;
+            };
+            infos.push(SessionInfo {
+                client_id: Arc::clone(&session.client_id),
+                shard: self.shard(),
+                consumer: session.consumer,
+                expiry_s: session.expiry_s,
+                subscriptions: session.subscriptions.len(),
+                queue: QueueState {
+                    pending: session.pending.len(),
+                    pending_bytes: session.pending_bytes,
+                    unacknowledged: session.ledger.len(),
+                },
+            });
+        }
+        (infos, None)
+    }
+}

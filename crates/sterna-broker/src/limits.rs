@@ -1,0 +1,90 @@
+//! A named limit for everything a peer can make the broker hold.
+
+/// What to do with a message for a queue that is full.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum QueueFull {
+    /// The new message is dropped; what is queued stays (Mosquitto's choice).
+    #[default]
+    DropNewest,
+    /// The oldest message that was not yet sent makes room (EMQX's choice).
+    DropOldest,
+}
+
+/// The broker's limits. Counts and bytes are inclusive: the limit itself is still allowed.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Sessions on all shards, connected or away. More are refused at `open`.
+    pub sessions: usize,
+    /// Subscriptions of one session.
+    pub subscriptions_per_session: usize,
+    /// Subscriptions of all sessions.
+    pub subscriptions: usize,
+    /// Levels of a topic name or filter. A deeper filter is refused; a deeper topic is delivered to
+    /// exact subscriptions and `#` only as far as this many levels are walked, so it's refused too.
+    pub topic_levels: usize,
+    /// Bytes of a topic name or filter; the wire format allows 65,535.
+    pub topic_bytes: usize,
+    /// Messages waiting in one session's queue, not counting those that were sent, nor retained
+    /// messages that a subscription asked for (they are shared with the retained store).
+    pub queued_messages: usize,
+    /// Bytes of message bodies waiting in one session's queue. An empty queue takes a message of
+    /// any size.
+    pub queued_bytes: usize,
+    /// What happens when either is reached.
+    pub queue_full: QueueFull,
+    /// Messages of one session that were sent and not settled.
+    pub unacknowledged: usize,
+    /// Bytes of all message bodies that are alive on all shards. Above it, only messages for
+    /// connected consumers with an empty queue are taken.
+    pub message_bytes: u64,
+    /// Messages waiting in one shared subscription's queue.
+    pub group_queued_messages: usize,
+    /// Bytes of message bodies waiting in one shared subscription's queue.
+    pub group_queued_bytes: usize,
+    /// Members of one shared subscription.
+    pub group_members: usize,
+    /// Messages of one shared subscription that one member holds without having settled them.
+    pub group_window: u32,
+    /// Retained messages.
+    pub retained_messages: usize,
+    /// Bytes of retained message bodies.
+    pub retained_bytes: usize,
+    /// Retained messages waiting in one session's queue because subscriptions asked for them.
+    pub retained_deliveries: usize,
+    /// Bytes of the bodies of all wills, of connections that are open or whose will is delayed.
+    pub will_bytes: usize,
+    /// Topics whose matching subscribers a shard remembers.
+    pub match_cache_topics: usize,
+    /// Subscribers of one topic up to which its matches are remembered.
+    pub match_cache_targets: usize,
+    /// Route updates a shard may be behind before it is told to catch up.
+    pub route_backlog: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            sessions: 1_000_000,
+            subscriptions_per_session: 10_000,
+            subscriptions: 10_000_000,
+            topic_levels: 128, // EMQX: 128, Mosquitto: 200
+            topic_bytes: 65_535,
+            queued_messages: 1_000, // Mosquitto and EMQX
+            queued_bytes: 64 << 20,
+            queue_full: QueueFull::DropNewest,
+            unacknowledged: 65_535,
+            message_bytes: 1 << 30,
+            group_queued_messages: 10_000,
+            group_queued_bytes: 64 << 20,
+            group_members: 10_000,
+            group_window: 32,
+            retained_messages: 1_000_000,
+            retained_bytes: 1 << 30,
+            retained_deliveries: 100_000,
+            will_bytes: 256 << 20,
+            match_cache_topics: 16_384,
+            match_cache_targets: 4_096,
+            route_backlog: 1_024,
+        }
+    }
+}

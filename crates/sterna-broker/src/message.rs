@@ -1,0 +1,360 @@
+//! The application message: immutable, shared, one body.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+
+/// How hard the broker tries to deliver (MQTT 5.0, section 4.3).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+#[repr(u8)]
+pub enum Qos {
+    /// Sent once and forgotten.
+    #[default]
+    AtMostOnce = 0,
+    /// Kept until acknowledged; may arrive twice.
+    AtLeastOnce = 1,
+    /// Kept until settled in two steps; arrives once.
+    ExactlyOnce = 2,
+}
+
+impl Qos {
+    /// The level a number on the wire stands for; `None` above 2.
+    #[must_use]
+    pub const fn from_u8(level: u8) -> Option<Self> {
+        match level {
+            0 => Some(Self::AtMostOnce),
+            1 => Some(Self::AtLeastOnce),
+            2 => Some(Self::ExactlyOnce),
+            _ => None,
+        }
+    }
+
+    /// Whether a delivery at this level is kept in the ledger until it is settled.
+    #[must_use]
+    pub const fn is_acknowledged(self) -> bool {
+        !matches!(self, Self::AtMostOnce)
+    }
+}
+
+/// Who published a message, for the no-local option: a hash of the client identifier, the same on
+/// every shard and after a restart. Zero stands for the broker itself.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Origin(pub u64);
+
+impl Origin {
+    /// The broker itself, or anything without a client identifier.
+    pub const NONE: Self = Self(0);
+
+    /// The origin that a client identifier stands for (FNV-1a, 64 bits; never [`Origin::NONE`]).
+    #[must_use]
+    pub fn of_client(client_id: &str) -> Self {
+        Self(fnv1a(client_id.as_bytes()).max(1))
+    }
+}
+
+/// A hash that never changes: where it decides what is stored or which shard is asked, it must not
+/// depend on the process.
+pub(crate) fn fnv1a(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+/// Counts the bytes of message bodies that are alive, so that a limit on their sum can be kept
+/// however many queues share one body. One per shard: the cache line stays with its core.
+#[derive(Debug, Default)]
+pub(crate) struct Gauge {
+    bytes: AtomicU64,
+}
+
+impl Gauge {
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+}
+
+/// Everything about a message that isn't its bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MessageHeader {
+    /// The level the publisher asked for.
+    pub qos: Qos,
+    /// Whether the publisher asked to retain it.
+    pub retain: bool,
+    /// When the broker received it, in milliseconds since the Unix epoch.
+    pub published_ms: u64,
+    /// When it ceases to be of use, in milliseconds since the Unix epoch (received time plus
+    /// Message Expiry Interval); `None` where it never does.
+    pub expires_at_ms: Option<u64>,
+}
+
+/// A message is larger than its 32-bit ranges or its topic longer than 65,535 bytes, or the topic
+/// is not UTF-8, or a range lies outside the body.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct InvalidMessage;
+
+impl std::fmt::Display for InvalidMessage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the message's parts do not fit its body")
+    }
+}
+
+impl std::error::Error for InvalidMessage {}
+
+/// One application message: topic, the properties that pass through, and payload, in one body.
+///
+/// The properties are in MQTT 5 property encoding (section 2.2.2, without the length in front) and
+/// are everything a subscriber gets unaltered: no Topic Alias, no Message Expiry Interval, no
+/// Subscription Identifier. [MQTT-3.3.2-4] [MQTT-3.3.2-15] [MQTT-3.3.2-16] [MQTT-3.3.2-17]
+/// [MQTT-3.3.2-18]
+#[derive(Debug)]
+pub struct Message {
+    body: Bytes,
+    gauge: Option<Arc<Gauge>>,
+    published_ms: u64,
+    expires_at_ms: u64,
+    origin: Origin,
+    topic_start: u32,
+    properties_start: u32,
+    properties_len: u32,
+    payload_start: u32,
+    payload_len: u32,
+    topic_len: u16,
+    qos: Qos,
+    retain: bool,
+}
+
+const NEVER_MS: u64 = u64::MAX;
+
+impl Message {
+    /// Copies topic, properties and payload into a body of exactly their length: one allocation
+    /// here, a second when the broker shares the message.
+    ///
+    /// # Errors
+    /// [`InvalidMessage`] when the topic has more than 65,535 bytes or the whole more than 4 GiB.
+    pub fn copy(
+        topic: &str,
+        properties: &[u8],
+        payload: &[u8],
+        header: MessageHeader,
+    ) -> Result<Self, InvalidMessage> {
+        let total_bytes = topic.len() + properties.len() + payload.len();
+        // Capacity equal to length lets `Bytes` take the buffer without an allocation of its own.
+        let mut body = Vec::with_capacity(total_bytes);
+        body.extend_from_slice(topic.as_bytes());
+        body.extend_from_slice(properties);
+        body.extend_from_slice(payload);
+        let properties_end = topic.len() + properties.len();
+        Self::assemble(
+            Bytes::from(body),
+            0..topic.len(),
+            topic.len()..properties_end,
+            properties_end..total_bytes,
+            header,
+        )
+    }
+
+    /// Takes a body that holds the three parts anywhere in it, typically a received PUBLISH packet.
+    ///
+    /// # Errors
+    /// [`InvalidMessage`] when a range lies outside the body, the topic is not UTF-8 or longer than
+    /// 65,535 bytes, or the body is longer than 4 GiB.
+    pub fn from_body(
+        body: Bytes,
+        topic: Range<usize>,
+        properties: Range<usize>,
+        payload: Range<usize>,
+        header: MessageHeader,
+    ) -> Result<Self, InvalidMessage> {
+        let topic_is_text = body
+            .get(topic.clone())
+            .is_some_and(|bytes| std::str::from_utf8(bytes).is_ok());
+        if !topic_is_text
+            || body.get(properties.clone()).is_none()
+            || body.get(payload.clone()).is_none()
+        {
+            return Err(InvalidMessage);
+        }
+        Self::assemble(body, topic, properties, payload, header)
+    }
+
+    fn assemble(
+        body: Bytes,
+        topic: Range<usize>,
+        properties: Range<usize>,
+        payload: Range<usize>,
+        header: MessageHeader,
+    ) -> Result<Self, InvalidMessage> {
+        if u32::try_from(body.len()).is_err() {
+            return Err(InvalidMessage);
+        }
+        // [MQTT-4.7.3-3]
+        let topic_len = u16::try_from(topic.len()).map_err(|_| InvalidMessage)?;
+        Ok(Self {
+            gauge: None,
+            published_ms: header.published_ms,
+            expires_at_ms: header.expires_at_ms.unwrap_or(NEVER_MS),
+            origin: Origin::NONE,
+            topic_start: topic.start as u32,
+            properties_start: properties.start as u32,
+            properties_len: properties.len() as u32,
+            payload_start: payload.start as u32,
+            payload_len: payload.len() as u32,
+            topic_len,
+            qos: header.qos,
+            retain: header.retain,
+            body,
+        })
+    }
+
+    /// The same message (the body is shared) with other times: a will is published long after it
+    /// was received, and its expiry counts from then.
+    #[must_use]
+    pub(crate) fn republished(&self, published_ms: u64, expires_at_ms: Option<u64>) -> Self {
+        Self {
+            body: self.body.clone(),
+            gauge: None,
+            published_ms,
+            expires_at_ms: expires_at_ms.unwrap_or(NEVER_MS),
+            ..*self
+        }
+    }
+
+    /// Sets the publisher; for messages that don't go through a session.
+    #[must_use]
+    pub const fn with_origin(mut self, origin: Origin) -> Self {
+        self.origin = origin;
+        self
+    }
+
+    /// Starts counting the body in a gauge, until the message is dropped.
+    pub(crate) fn charge(&mut self, gauge: &Arc<Gauge>) {
+        if self.gauge.is_some() {
+            return;
+        }
+        gauge
+            .bytes
+            .fetch_add(self.body.len() as u64, Ordering::Relaxed);
+        self.gauge = Some(Arc::clone(gauge));
+    }
+
+    /// The topic name as text.
+    #[must_use]
+    pub fn topic(&self) -> &str {
+        // Checked when the message was made; checked again because it is cheaper than a reason for
+        // unsafe code.
+        std::str::from_utf8(self.topic_bytes()).unwrap_or_default()
+    }
+
+    /// The topic name as it goes on the wire.
+    #[must_use]
+    pub fn topic_bytes(&self) -> &[u8] {
+        part(&self.body, self.topic_start, u32::from(self.topic_len))
+    }
+
+    /// The properties that pass through, in MQTT 5 encoding without their length.
+    #[must_use]
+    pub fn properties(&self) -> &[u8] {
+        part(&self.body, self.properties_start, self.properties_len)
+    }
+
+    /// The payload.
+    #[must_use]
+    pub fn payload(&self) -> &[u8] {
+        part(&self.body, self.payload_start, self.payload_len)
+    }
+
+    /// The payload as a share of the body, for sending large ones without a copy.
+    #[must_use]
+    pub fn payload_shared(&self) -> Bytes {
+        let start = self.payload_start as usize;
+        self.body.slice(start..start + self.payload_len as usize)
+    }
+
+    /// The level the publisher asked for.
+    #[must_use]
+    pub const fn qos(&self) -> Qos {
+        self.qos
+    }
+
+    /// Whether the publisher asked to retain it.
+    #[must_use]
+    pub const fn retain(&self) -> bool {
+        self.retain
+    }
+
+    /// When the broker received it, in milliseconds since the Unix epoch.
+    #[must_use]
+    pub const fn published_ms(&self) -> u64 {
+        self.published_ms
+    }
+
+    /// When it ceases to be of use, in milliseconds since the Unix epoch.
+    #[must_use]
+    pub const fn expires_at_ms(&self) -> Option<u64> {
+        if self.expires_at_ms == NEVER_MS {
+            None
+        } else {
+            Some(self.expires_at_ms)
+        }
+    }
+
+    /// Whether its time is over.
+    #[must_use]
+    pub const fn is_expired(&self, now_ms: u64) -> bool {
+        self.expires_at_ms <= now_ms
+    }
+
+    /// The Message Expiry Interval to send now: what is left, rounded up to seconds, so that a
+    /// message that is not expired never claims zero. [MQTT-3.3.2-6]
+    #[must_use]
+    pub fn expiry_left_s(&self, now_ms: u64) -> Option<u32> {
+        let left_ms = self.expires_at_ms()?.saturating_sub(now_ms);
+        Some(u32::try_from(left_ms.div_ceil(1000)).unwrap_or(u32::MAX))
+    }
+
+    /// Who published it.
+    #[must_use]
+    pub const fn origin(&self) -> Origin {
+        self.origin
+    }
+
+    /// Bytes of the body, which is what the message is charged with in every limit.
+    #[must_use]
+    pub fn body_bytes(&self) -> usize {
+        self.body.len()
+    }
+
+    /// The header it was made with.
+    #[must_use]
+    pub const fn header(&self) -> MessageHeader {
+        MessageHeader {
+            qos: self.qos,
+            retain: self.retain,
+            published_ms: self.published_ms,
+            expires_at_ms: self.expires_at_ms(),
+        }
+    }
+}
+
+impl AsRef<Self> for Message {
+    fn as_ref(&self) -> &Self {
+        self
+    }
+}
+
+fn part(body: &[u8], start: u32, len: u32) -> &[u8] {
+    let start = start as usize;
+    &body[start..start + len as usize]
+}
+
+impl Drop for Message {
+    fn drop(&mut self) {
+        if let Some(gauge) = &self.gauge {
+            gauge
+                .bytes
+                .fetch_sub(self.body.len() as u64, Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! How long to wait before the next attempt to connect.
+
+use std::time::Duration;
+
+/// Exponential back-off with jitter.
+///
+/// The n-th wait lies between half and all of `min * 2^n`, at most `max`: clients that lost a broker at the
+/// same moment don't come back at the same moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Backoff {
+    /// The first wait; 0.5 to 1 times of it is really waited.
+    pub min: Duration,
+    /// The longest wait.
+    pub max: Duration,
+    /// Give up after so many attempts in a row that failed; never when none.
+    pub max_attempts: Option<u32>,
+}
+
+impl Default for Backoff {
+    /// From 0.5 s up to 60 s, for ever.
+    fn default() -> Self {
+        Self {
+            min: Duration::from_millis(500),
+            max: Duration::from_secs(60),
+            max_attempts: None,
+        }
+    }
+}
+
+impl Backoff {
+    /// The wait after `failures` failed attempts in a row (1 or more), or none when it is time to give up.
+    /// `random` is any value; it chooses the jitter.
+    #[must_use]
+    pub fn delay(&self, failures: u32, random: u32) -> Option<Duration> {
+        if self.max_attempts.is_some_and(|most| failures >= most) {
+            return None;
+        }
+        let doublings = failures.saturating_sub(1).min(31);
+        let full = self.min.saturating_mul(1 << doublings).min(self.max);
+        let jitter = full.mul_f64(f64::from(random) / f64::from(u32::MAX) / 2.0);
+        Some(full.saturating_sub(jitter))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_double_up_to_the_limit() {
+        let backoff = Backoff::default();
+        let longest = |failures| backoff.delay(failures, 0).unwrap();
+        assert_eq!(longest(0), Duration::from_millis(500));
+        assert_eq!(longest(1), Duration::from_millis(500));
+        assert_eq!(longest(2), Duration::from_secs(1));
+        assert_eq!(longest(5), Duration::from_secs(8));
+        assert_eq!(longest(9), Duration::from_secs(60));
+        assert_eq!(longest(u32::MAX), Duration::from_secs(60));
+    }
+
+    #[test]
+    fn jitter_takes_up_to_half_away() {
+        let backoff = Backoff::default();
+        let shortest = backoff.delay(9, u32::MAX).unwrap();
+        assert!(shortest >= Duration::from_secs(30) && shortest < Duration::from_millis(30_001));
+    }
+
+    #[test]
+    fn it_gives_up_when_told() {
+        let twice = Backoff {
+            max_attempts: Some(2),
+            ..Backoff::default()
+        };
+        assert!(twice.delay(1, 0).is_some());
+        assert_eq!(twice.delay(2, 0), None);
+    }
+}

@@ -1,0 +1,485 @@
+//! Which servers are trusted, and how a client proves itself by certificate.
+//!
+//! The default is what a browser does: the server's certificate must come from an authority that the
+//! system trusts, be in date and name the host. A private broker is reached with its authority's file, or
+//! with the fingerprint of its certificate, which `sterna serve` prints when it makes one.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{ClientSessionMemoryCache, Resumption, WebPkiServerVerifier};
+use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
+};
+use rustls_pki_types::pem::PemObject as _;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use sha2::{Digest as _, Sha256};
+
+/// Most certificates that are read from one file or folder of authorities.
+const MAX_AUTHORITIES: usize = 4_096;
+/// Largest file of certificates or keys, in bytes.
+const MAX_FILE_BYTES: u64 = 4 << 20;
+/// Most different TLS settings whose tickets one process keeps; the oldest go first.
+const MAX_CACHED_CONFIGS: usize = 32;
+/// Session tickets kept per TLS setting, over all servers.
+const MAX_TICKETS: usize = 1_024;
+
+/// Why TLS could not be set up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TlsError {
+    /// A file could not be read, or holds nothing usable.
+    File {
+        /// The file or folder.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The settings don't work together.
+    Settings(String),
+    /// Not a fingerprint: 64 hexadecimal digits, colons between them allowed.
+    Fingerprint,
+    /// The host cannot stand in a certificate.
+    ServerName,
+}
+
+impl fmt::Display for TlsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File { path, reason } => write!(f, "{}: {reason}", path.display()),
+            Self::Settings(reason) => f.write_str(reason),
+            Self::Fingerprint => f.write_str(
+                "a fingerprint is the SHA-256 of a certificate: 64 hexadecimal digits, with or without colons",
+            ),
+            Self::ServerName => f.write_str("the host is neither a valid DNS name nor an address"),
+        }
+    }
+}
+
+impl std::error::Error for TlsError {}
+
+/// The SHA-256 digest of a certificate in DER form, which pins exactly that certificate.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Fingerprint([u8; 32]);
+
+impl Fingerprint {
+    /// The fingerprint of a certificate, given in DER form.
+    #[must_use]
+    pub fn of(certificate: &[u8]) -> Self {
+        Self(Sha256::digest(certificate).into())
+    }
+}
+
+impl FromStr for Fingerprint {
+    type Err = TlsError;
+
+    fn from_str(text: &str) -> Result<Self, TlsError> {
+        // OpenSSL prints `sha256 Fingerprint=AA:BB:…`; others put `sha256:` before it.
+        let text = text.trim();
+        let digits = text.rsplit_once('=').map_or(text, |(_, digits)| digits);
+        let digits = match digits.get(..7) {
+            Some(prefix) if prefix.eq_ignore_ascii_case("sha256:") => &digits[7..],
+            _ => digits,
+        };
+        let mut out = [0; 32];
+        let mut nibbles = 0;
+        for character in digits.chars().filter(|character| *character != ':') {
+            let value = character.to_digit(16).ok_or(TlsError::Fingerprint)?;
+            let byte: &mut u8 = out.get_mut(nibbles / 2).ok_or(TlsError::Fingerprint)?;
+            *byte = (*byte << 4) | value as u8;
+            nibbles += 1;
+        }
+        if nibbles == 64 {
+            Ok(Self(out))
+        } else {
+            Err(TlsError::Fingerprint)
+        }
+    }
+}
+
+impl fmt::Display for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Fingerprint({self})")
+    }
+}
+
+/// TLS settings of a client; the default trusts the system's authorities and has no certificate of its own.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Tls {
+    /// A PEM file of authorities to trust, in place of the system's.
+    pub ca_file: Option<PathBuf>,
+    /// A folder of PEM files of authorities to trust, in place of the system's.
+    pub ca_path: Option<PathBuf>,
+    /// When not empty: accept exactly the certificates with these fingerprints, and look neither at who
+    /// signed them, nor for which name, nor until when.
+    pub fingerprints: Vec<Fingerprint>,
+    /// A PEM file with the client's certificate, and after it those of its authorities.
+    pub certificate: Option<PathBuf>,
+    /// A PEM file with the key of the client's certificate.
+    pub key: Option<PathBuf>,
+    /// Accept every server. Whoever is on the path can then read and change everything; for tests only.
+    pub insecure: bool,
+    /// The name that the certificate must be for, when it is not the host of the URL.
+    pub server_name: Option<String>,
+    /// Protocols to offer by ALPN on TLS over TCP; none by default. QUIC always offers `mqtt`.
+    pub alpn: Vec<String>,
+}
+
+impl Tls {
+    /// The name under which `host` must present itself.
+    pub(crate) fn server_name(&self, host: &str) -> Result<ServerName<'static>, TlsError> {
+        let name = self.server_name.clone().unwrap_or_else(|| host.to_owned());
+        ServerName::try_from(name).map_err(|_| TlsError::ServerName)
+    }
+
+    /// The configuration for rustls, the same object for the same settings, so that tickets of earlier
+    /// connections of this process are found. Reads files; a few milliseconds the first time.
+    pub(crate) fn config(&self, alpn: &[&[u8]]) -> Result<Arc<ClientConfig>, TlsError> {
+        let material = Material::load(self, alpn)?;
+        let mut cache = CONFIGS.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, config)) = cache.iter().find(|(cached, _)| *cached == material) {
+            return Ok(Arc::clone(config));
+        }
+        let config = Arc::new(material.build()?);
+        if cache.len() == MAX_CACHED_CONFIGS {
+            cache.remove(0);
+        }
+        cache.push((material, Arc::clone(&config)));
+        Ok(config)
+    }
+}
+
+/// Tickets belong to a configuration: rustls resumes only where verifier and client certificate are the
+/// very same objects, so that a session that one setting accepted isn't resumed under a stricter one.
+static CONFIGS: Mutex<Vec<(Material, Arc<ClientConfig>)>> = Mutex::new(Vec::new());
+
+/// All that a configuration is made from, read from its files: the key of the cache.
+#[derive(PartialEq, Eq)]
+struct Material {
+    trust: Trust,
+    identity: Option<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>,
+    alpn: Vec<Vec<u8>>,
+}
+
+#[derive(PartialEq, Eq)]
+enum Trust {
+    System,
+    Authorities(Vec<CertificateDer<'static>>),
+    Fingerprints(Vec<Fingerprint>),
+    Everyone,
+}
+
+impl Material {
+    fn load(tls: &Tls, alpn: &[&[u8]]) -> Result<Self, TlsError> {
+        let trust = if tls.insecure {
+            Trust::Everyone
+        } else if !tls.fingerprints.is_empty() {
+            Trust::Fingerprints(tls.fingerprints.clone())
+        } else if tls.ca_file.is_some() || tls.ca_path.is_some() {
+            let mut authorities = Vec::new();
+            if let Some(path) = &tls.ca_file {
+                let found = certificates(path)?;
+                if found.is_empty() {
+                    return Err(file_error(path, "holds no certificate in PEM form"));
+                }
+                authorities.extend(found);
+            }
+            if let Some(path) = &tls.ca_path {
+                authorities.extend(certificates_in(path)?);
+            }
+            if authorities.len() > MAX_AUTHORITIES {
+                return Err(TlsError::Settings(format!(
+                    "more than {MAX_AUTHORITIES} authorities"
+                )));
+            }
+            Trust::Authorities(authorities)
+        } else {
+            Trust::System
+        };
+        let identity = match (&tls.certificate, &tls.key) {
+            (Some(certificate), Some(key)) => {
+                let chain = certificates(certificate)?;
+                if chain.is_empty() {
+                    return Err(file_error(certificate, "holds no certificate in PEM form"));
+                }
+                let pem = read(key)?;
+                let key = PrivateKeyDer::from_pem_slice(&pem).map_err(|_| {
+                    file_error(
+                        key,
+                        "holds no private key in PEM form (encrypted ones are not read)",
+                    )
+                })?;
+                Some((chain, key))
+            }
+            (None, None) => None,
+            _ => {
+                return Err(TlsError::Settings(
+                    "a client certificate and its key are given together".to_owned(),
+                ));
+            }
+        };
+        Ok(Self {
+            trust,
+            identity,
+            alpn: alpn.iter().map(|name| name.to_vec()).collect(),
+        })
+    }
+
+    fn build(&self) -> Result<ClientConfig, TlsError> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let verifier: Arc<dyn ServerCertVerifier> = match &self.trust {
+            Trust::System => {
+                let found = rustls_native_certs::load_native_certs();
+                let mut roots = RootCertStore::empty();
+                roots.add_parsable_certificates(found.certs);
+                if roots.is_empty() {
+                    return Err(TlsError::Settings(
+                        "the system has no certificates of authorities; name a file of them, or the \
+                         fingerprint of the server's certificate"
+                            .to_owned(),
+                    ));
+                }
+                webpki(roots, &provider)?
+            }
+            Trust::Authorities(certificates) => {
+                let mut roots = RootCertStore::empty();
+                for certificate in certificates {
+                    roots.add(certificate.clone()).map_err(|error| {
+                        TlsError::Settings(format!(
+                            "an authority's certificate is not usable: {error}"
+                        ))
+                    })?;
+                }
+                webpki(roots, &provider)?
+            }
+            Trust::Fingerprints(fingerprints) => Arc::new(SignatureOnly {
+                provider: Arc::clone(&provider),
+                pinned: Some(fingerprints.clone()),
+            }),
+            Trust::Everyone => Arc::new(SignatureOnly {
+                provider: Arc::clone(&provider),
+                pinned: None,
+            }),
+        };
+        let builder = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| TlsError::Settings(error.to_string()))?
+            // Named `dangerous` for the two verifiers above that look at less than webpki does.
+            .dangerous()
+            .with_custom_certificate_verifier(verifier);
+        let mut config = match &self.identity {
+            Some((chain, key)) => builder
+                .with_client_auth_cert(chain.clone(), key.clone_key())
+                .map_err(|error| {
+                    TlsError::Settings(format!("the client certificate is not usable: {error}"))
+                })?,
+            None => builder.with_no_client_auth(),
+        };
+        config.alpn_protocols.clone_from(&self.alpn);
+        config.resumption = Resumption::store(Arc::new(ClientSessionMemoryCache::new(MAX_TICKETS)));
+        Ok(config)
+    }
+}
+
+fn webpki(
+    roots: RootCertStore,
+    provider: &Arc<CryptoProvider>,
+) -> Result<Arc<dyn ServerCertVerifier>, TlsError> {
+    let verifier =
+        WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider))
+            .build()
+            .map_err(|error| TlsError::Settings(error.to_string()))?;
+    Ok(verifier)
+}
+
+/// Accepts pinned certificates, or all when none are pinned. That the server holds the certificate's key
+/// is still checked: that is the signature in the handshake.
+#[derive(Debug)]
+struct SignatureOnly {
+    provider: Arc<CryptoProvider>,
+    pinned: Option<Vec<Fingerprint>>,
+}
+
+impl ServerCertVerifier for SignatureOnly {
+    fn verify_server_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        match &self.pinned {
+            Some(pinned) if !pinned.contains(&Fingerprint::of(certificate)) => {
+                Err(CertificateError::ApplicationVerificationFailure.into())
+            }
+            _ => Ok(ServerCertVerified::assertion()),
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls12_signature(message, certificate, signature, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls13_signature(message, certificate, signature, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider
+            .signature_verification_algorithms
+            .supported_schemes()
+    }
+}
+
+fn file_error(path: &Path, reason: impl fmt::Display) -> TlsError {
+    TlsError::File {
+        path: path.to_owned(),
+        reason: reason.to_string(),
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
+    let length = std::fs::metadata(path)
+        .map_err(|error| file_error(path, error))?
+        .len();
+    if length > MAX_FILE_BYTES {
+        return Err(file_error(
+            path,
+            format_args!("is larger than {MAX_FILE_BYTES} bytes"),
+        ));
+    }
+    std::fs::read(path).map_err(|error| file_error(path, error))
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    CertificateDer::pem_slice_iter(&read(path)?)
+        .collect::<Result<_, _>>()
+        .map_err(|error| file_error(path, format_args!("is not valid PEM: {error}")))
+}
+
+/// The certificates of a folder's files. Files that are not PEM are passed over, as OpenSSL does.
+fn certificates_in(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let entries = std::fs::read_dir(path).map_err(|error| file_error(path, error))?;
+    let mut files: Vec<PathBuf> = entries
+        .take(MAX_AUTHORITIES)
+        .filter_map(|entry| entry.ok().map(|entry| entry.path()))
+        .filter(|path| path.is_file())
+        .collect();
+    files.sort();
+    let found: Vec<_> = files
+        .iter()
+        .filter_map(|file| certificates(file).ok())
+        .flatten()
+        .collect();
+    if found.is_empty() {
+        return Err(file_error(
+            path,
+            "holds no file with certificates in PEM form",
+        ));
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fingerprints_are_read_as_they_are_printed_elsewhere() {
+        let plain = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+        let fingerprint = Fingerprint::of(b"");
+        assert_eq!(fingerprint.to_string(), plain);
+        let colons: Vec<_> = plain
+            .as_bytes()
+            .chunks(2)
+            .map(|two| std::str::from_utf8(two).unwrap().to_uppercase())
+            .collect();
+        let colons = colons.join(":");
+        for text in [
+            plain.to_owned(),
+            colons.clone(),
+            format!("SHA256:{plain}"),
+            format!("sha256 Fingerprint={colons}"),
+        ] {
+            assert_eq!(text.parse::<Fingerprint>().unwrap(), fingerprint, "{text}");
+        }
+        for text in [
+            "",
+            "e3b0",
+            &plain[1..],
+            &format!("{plain}00"),
+            &plain.replace('e', "g"),
+        ] {
+            assert_eq!(
+                text.parse::<Fingerprint>().unwrap_err(),
+                TlsError::Fingerprint,
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_same_settings_share_tickets_and_others_do_not() {
+        let pinned = Tls {
+            fingerprints: vec![Fingerprint::of(b"x")],
+            ..Tls::default()
+        };
+        let one = pinned.config(&[b"mqtt"]).unwrap();
+        assert!(Arc::ptr_eq(&one, &pinned.config(&[b"mqtt"]).unwrap()));
+        assert!(!Arc::ptr_eq(&one, &pinned.config(&[]).unwrap()));
+        let open = Tls {
+            insecure: true,
+            ..Tls::default()
+        };
+        assert!(!Arc::ptr_eq(&one, &open.config(&[b"mqtt"]).unwrap()));
+    }
+
+    #[test]
+    fn half_an_identity_and_missing_files_are_errors() {
+        let half = Tls {
+            certificate: Some("c.pem".into()),
+            ..Tls::default()
+        };
+        assert!(matches!(half.config(&[]), Err(TlsError::Settings(_))));
+        let gone = Tls {
+            ca_file: Some("/nonexistent/ca.pem".into()),
+            ..Tls::default()
+        };
+        assert!(matches!(gone.config(&[]), Err(TlsError::File { .. })));
+    }
+
+    #[test]
+    fn the_name_in_the_certificate_can_differ_from_the_host() {
+        let tls = Tls {
+            server_name: Some("broker.example".to_owned()),
+            ..Tls::default()
+        };
+        assert_eq!(tls.server_name("::1").unwrap().to_str(), "broker.example");
+        assert_eq!(Tls::default().server_name("::1").unwrap().to_str(), "::1");
+        assert_eq!(Tls::default().server_name("a b"), Err(TlsError::ServerName));
+    }
+}

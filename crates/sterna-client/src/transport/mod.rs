@@ -1,0 +1,205 @@
+//! Byte streams to a broker, over each transport.
+//!
+//! Every transport gives the connection the same thing: a stream that can be read and written, and over
+//! QUIC the means to open more of them. What leaves in one write here leaves in one segment, record,
+//! frame or packet as far as it fits, so CONNECT, SUBSCRIBE and the first PUBLISH travel together.
+
+mod quic;
+mod websocket;
+
+use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::task::JoinSet;
+use tokio_rustls::TlsConnector;
+
+pub(crate) use quic::Quic;
+
+use crate::error::ConnectError;
+use crate::tls::Tls;
+use crate::url::{Scheme, Url};
+
+/// How long one address may keep the next one waiting (RFC 8305 section 5: 250 ms).
+const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
+/// Most addresses of one host that are tried.
+const MAX_ADDRESSES: usize = 16;
+
+/// A stream in both directions.
+pub(crate) trait Stream: AsyncRead + AsyncWrite + Send {}
+impl<T: AsyncRead + AsyncWrite + Send> Stream for T {}
+
+/// A connection to a broker before any MQTT.
+pub(crate) struct Transport {
+    /// The stream that carries CONNECT; the only one but over QUIC.
+    pub(crate) control: Pin<Box<dyn Stream>>,
+    /// Over QUIC: the connection that the stream belongs to.
+    pub(crate) quic: Option<Quic>,
+    /// The address that answered.
+    pub(crate) peer: SocketAddr,
+}
+
+/// How to connect, apart from where.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) tls: Tls,
+    pub(crate) timeout: Duration,
+    pub(crate) bind: Option<IpAddr>,
+    /// MQTT's keep alive in seconds, to which QUIC's idle timeout is fitted.
+    pub(crate) keep_alive_s: u16,
+    /// The largest packet that is taken, which bounds a WebSocket frame.
+    pub(crate) max_packet_bytes: usize,
+}
+
+/// Connects to `url` by its scheme's transport.
+pub(crate) async fn connect(url: &Url, settings: &Settings) -> Result<Transport, ConnectError> {
+    match tokio::time::timeout(settings.timeout, connect_untimed(url, settings)).await {
+        Ok(result) => result,
+        Err(_) => Err(ConnectError::Timeout(settings.timeout)),
+    }
+}
+
+async fn connect_untimed(url: &Url, settings: &Settings) -> Result<Transport, ConnectError> {
+    if settings.tls.insecure && url.scheme().is_encrypted() {
+        tracing::warn!(%url, "the server is NOT verified: anyone on the path can read and change everything");
+    }
+    let addresses = resolve(url, settings.bind).await?;
+    if url.scheme() == Scheme::MqttQuic {
+        let config = quic::client_config(settings)?;
+        let name = settings.tls.server_name(url.host())?.to_str().into_owned();
+        let bind = settings.bind;
+        let quic = first_of(&addresses, move |address| {
+            quic::connect(config.clone(), address, name.clone(), bind)
+        })
+        .await?;
+        let peer = quic.peer();
+        return Ok(Transport {
+            control: quic.open().await?,
+            quic: Some(quic),
+            peer,
+        });
+    }
+
+    let bind = settings.bind;
+    let tcp = first_of(&addresses, move |address| connect_tcp(address, bind)).await?;
+    let peer = tcp.peer_addr()?;
+    let encrypted = url.scheme().is_encrypted();
+    let control: Pin<Box<dyn Stream>> = if encrypted {
+        let offered: Vec<&[u8]> = settings.tls.alpn.iter().map(String::as_bytes).collect();
+        let config = settings.tls.config(&offered)?;
+        let name = settings.tls.server_name(url.host())?;
+        let tls = TlsConnector::from(Arc::clone(&config))
+            .connect(name, tcp)
+            .await
+            .map_err(|error| ConnectError::Handshake(explain_tls(&error)))?;
+        if url.scheme().is_websocket() {
+            Box::pin(websocket::connect(url, tls, settings.max_packet_bytes).await?)
+        } else {
+            Box::pin(tls)
+        }
+    } else if url.scheme().is_websocket() {
+        Box::pin(websocket::connect(url, tcp, settings.max_packet_bytes).await?)
+    } else {
+        Box::pin(tcp)
+    };
+    Ok(Transport {
+        control,
+        quic: None,
+        peer,
+    })
+}
+
+async fn resolve(url: &Url, bind: Option<IpAddr>) -> Result<Vec<SocketAddr>, ConnectError> {
+    let failed = |error| ConnectError::Resolve {
+        host: url.host().to_owned(),
+        error: Arc::new(error),
+    };
+    let found = tokio::net::lookup_host((url.host(), url.port()))
+        .await
+        .map_err(failed)?;
+    let addresses: Vec<_> = found
+        .filter(|address| bind.is_none_or(|bind| bind.is_ipv4() == address.is_ipv4()))
+        .take(MAX_ADDRESSES)
+        .collect();
+    if addresses.is_empty() {
+        return Err(failed(std::io::Error::new(
+            std::io::ErrorKind::AddrNotAvailable,
+            "no address of the wanted family",
+        )));
+    }
+    Ok(addresses)
+}
+
+/// Tries the addresses in order, the next one when one fails or keeps silent for [`ATTEMPT_DELAY`], and
+/// gives the first connection that stands (the idea of RFC 8305). The error is the first address's.
+async fn first_of<T, F>(
+    addresses: &[SocketAddr],
+    attempt: impl Fn(SocketAddr) -> F,
+) -> Result<T, ConnectError>
+where
+    T: Send + 'static,
+    F: Future<Output = Result<T, ConnectError>> + Send + 'static,
+{
+    let mut attempts = JoinSet::new();
+    let mut first_error = None;
+    let mut remaining = addresses.iter();
+    loop {
+        if let Some(address) = remaining.next() {
+            attempts.spawn(attempt(*address));
+        }
+        let finished = if remaining.len() == 0 {
+            attempts.join_next().await
+        } else {
+            match tokio::time::timeout(ATTEMPT_DELAY, attempts.join_next()).await {
+                Ok(finished) => finished,
+                Err(_) => continue,
+            }
+        };
+        match finished {
+            Some(Ok(Ok(connected))) => return Ok(connected),
+            Some(Ok(Err(error))) => {
+                first_error.get_or_insert(error);
+            }
+            Some(Err(failed)) => {
+                first_error.get_or_insert(ConnectError::Socket(Arc::new(failed.into())));
+            }
+            None => {
+                return Err(first_error.unwrap_or_else(|| {
+                    ConnectError::Socket(Arc::new(std::io::ErrorKind::AddrNotAvailable.into()))
+                }));
+            }
+        }
+    }
+}
+
+async fn connect_tcp(address: SocketAddr, bind: Option<IpAddr>) -> Result<TcpStream, ConnectError> {
+    let socket = if address.is_ipv4() {
+        TcpSocket::new_v4()?
+    } else {
+        TcpSocket::new_v6()?
+    };
+    if let Some(bind) = bind {
+        socket.bind(SocketAddr::new(bind, 0))?;
+    }
+    // What is written belongs together already, so waiting for more only costs a round trip.
+    socket.set_nodelay(true)?;
+    Ok(socket.connect(address).await?)
+}
+
+/// A TLS failure with what to do about it, where that can be known.
+fn explain_tls(error: &(dyn std::error::Error + 'static)) -> String {
+    let text = error.to_string();
+    let hint = if text.contains("UnknownIssuer") {
+        " (no trusted authority signed it: name its authority with --cafile, or pin it with --fingerprint)"
+    } else if text.contains("ApplicationVerificationFailure") {
+        " (the server's certificate has another fingerprint)"
+    } else if text.contains("NoApplicationProtocol") {
+        " (the server does not serve MQTT on this port)"
+    } else {
+        ""
+    };
+    format!("{text}{hint}")
+}

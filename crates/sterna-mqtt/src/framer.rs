@@ -1,0 +1,298 @@
+//! Cuts the bytes of one lane into packets.
+
+use std::mem;
+
+use bytes::Bytes;
+
+use crate::{DecodeError, PacketType, ReasonCode};
+
+/// Room that a partial packet gets at first, in bytes; it doubles as bytes arrive.
+const FIRST_PARTIAL_BYTES: usize = 256;
+
+/// One whole packet: its first byte and what follows the fixed header.
+#[derive(Clone, Copy, Debug)]
+pub struct Frame<'a> {
+    first: u8,
+    body: &'a [u8],
+    shared: Option<&'a Bytes>,
+}
+
+impl<'a> Frame<'a> {
+    /// A frame from its parts, for bytes that did not go through a [`Framer`].
+    #[must_use]
+    pub const fn new(first: u8, body: &'a [u8]) -> Self {
+        Self {
+            first,
+            body,
+            shared: None,
+        }
+    }
+
+    /// The first byte: packet type and flags.
+    #[must_use]
+    pub const fn first_byte(&self) -> u8 {
+        self.first
+    }
+
+    /// The packet type; `None` for the reserved type 0.
+    #[must_use]
+    pub const fn packet_type(&self) -> Option<PacketType> {
+        PacketType::from_first_byte(self.first)
+    }
+
+    /// Variable header and payload.
+    #[must_use]
+    pub const fn body(&self) -> &'a [u8] {
+        self.body
+    }
+
+    /// The body as owned bytes, for a packet that arrived in pieces and had to be put together:
+    /// keep a slice of it (with [`Frame::range_of`]) instead of a copy of a large payload. `None`
+    /// for a packet that lay whole in the input.
+    #[must_use]
+    pub const fn shared(&self) -> Option<&'a Bytes> {
+        self.shared
+    }
+
+    /// Where `part`, a slice of this frame's body, lies within the body.
+    ///
+    /// `None` if it is not a slice of the body.
+    #[must_use]
+    pub fn range_of(&self, part: &[u8]) -> Option<std::ops::Range<usize>> {
+        let start = (part.as_ptr() as usize).checked_sub(self.body.as_ptr() as usize)?;
+        let end = start.checked_add(part.len())?;
+        (end <= self.body.len()).then_some(start..end)
+    }
+
+    /// Size of the whole packet on the wire, in bytes.
+    #[must_use]
+    pub const fn packet_bytes(&self) -> usize {
+        crate::wire::packet_bytes(self.body.len())
+    }
+}
+
+/// Cuts the bytes of one lane into frames, however they were split on the way.
+///
+/// A packet that lies whole in the input is borrowed from it. Only a partial packet is buffered;
+/// the buffer grows with the bytes that arrive, never by the claimed length, and is released with
+/// the call after the packet. An idle framer holds no heap memory.
+#[derive(Debug, Default)]
+pub struct Framer {
+    state: State,
+}
+
+#[derive(Debug, Default)]
+enum State {
+    /// Between packets.
+    #[default]
+    Empty,
+    /// Within the fixed header: the bytes so far.
+    Header { bytes: [u8; 5], len: u8 },
+    /// Within the body: the bytes so far.
+    Body {
+        first: u8,
+        remaining_bytes: u32,
+        body: Vec<u8>,
+    },
+    /// A packet that was put together and handed out.
+    Assembled(Bytes),
+}
+
+/// What the start of a packet tells.
+enum Header {
+    Incomplete,
+    Complete {
+        header_bytes: usize,
+        remaining_bytes: usize,
+    },
+}
+
+impl Framer {
+    /// A framer at the start of a lane.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The next whole packet, or `None` when `input` is used up. `input` is advanced past what was
+    /// taken; after `None` it is empty.
+    ///
+    /// # Errors
+    ///
+    /// * `PacketTooLarge` as soon as a fixed header announces a packet of more than
+    ///   `max_packet_bytes` (counted as the specification does: with the fixed header),
+    /// * `MalformedPacket` for a packet of type 0 or a Remaining Length that is not a Variable Byte
+    ///   Integer of at most four bytes in its shortest form.
+    ///
+    /// After an error the lane cannot be cut any further.
+    pub fn next<'a, 'i: 'a>(
+        &'a mut self,
+        input: &mut &'i [u8],
+        max_packet_bytes: usize,
+    ) -> Result<Option<Frame<'a>>, DecodeError> {
+        if let State::Empty | State::Assembled(_) = self.state {
+            // The common case: the packet lies whole in the input.
+            if let Header::Complete {
+                header_bytes,
+                remaining_bytes,
+            } = parse_header(input, max_packet_bytes)?
+                && let Some(body) = input.get(header_bytes..header_bytes + remaining_bytes)
+            {
+                if let State::Assembled(_) = self.state {
+                    self.state = State::Empty;
+                }
+                let first = input[0];
+                *input = &input[header_bytes + remaining_bytes..];
+                return Ok(Some(Frame {
+                    first,
+                    body,
+                    shared: None,
+                }));
+            }
+            self.state = State::Empty;
+            if input.is_empty() {
+                return Ok(None);
+            }
+        }
+        self.assemble(input, max_packet_bytes)
+    }
+
+    /// First byte of the packet of which only a part has arrived, if there is one. A server looks
+    /// at it to refuse a packet before it is complete.
+    #[must_use]
+    pub const fn partial(&self) -> Option<u8> {
+        match &self.state {
+            State::Header { bytes, .. } => Some(bytes[0]),
+            State::Body { first, .. } => Some(*first),
+            State::Empty | State::Assembled(_) => None,
+        }
+    }
+
+    /// Bytes of heap memory that the framer holds now.
+    #[must_use]
+    pub const fn buffered_bytes(&self) -> usize {
+        match &self.state {
+            State::Body { body, .. } => body.capacity(),
+            State::Assembled(bytes) => bytes.len(),
+            State::Empty | State::Header { .. } => 0,
+        }
+    }
+
+    /// The slow path: a packet that arrives in pieces.
+    fn assemble<'a>(
+        &'a mut self,
+        input: &mut &[u8],
+        max_packet_bytes: usize,
+    ) -> Result<Option<Frame<'a>>, DecodeError> {
+        loop {
+            match &mut self.state {
+                State::Empty | State::Assembled(_) => {
+                    self.state = State::Header {
+                        bytes: [0; 5],
+                        len: 0,
+                    };
+                }
+                State::Header { bytes, len } => {
+                    // The header is completed byte by byte so that nothing of the body is taken.
+                    let Some((&byte, rest)) = input.split_first() else {
+                        return Ok(None);
+                    };
+                    *input = rest;
+                    bytes[usize::from(*len)] = byte;
+                    *len += 1;
+                    let header = parse_header(&bytes[..usize::from(*len)], max_packet_bytes)?;
+                    if let Header::Complete {
+                        remaining_bytes, ..
+                    } = header
+                    {
+                        self.state = State::Body {
+                            first: bytes[0],
+                            remaining_bytes: remaining_bytes as u32,
+                            body: Vec::new(),
+                        };
+                    }
+                }
+                State::Body {
+                    first,
+                    remaining_bytes,
+                    body,
+                } => {
+                    let remaining_bytes = *remaining_bytes as usize;
+                    let wanted = remaining_bytes - body.len();
+                    let taken = wanted.min(input.len());
+                    let (head, rest) = input.split_at(taken);
+                    grow(body, taken, remaining_bytes);
+                    body.extend_from_slice(head);
+                    *input = rest;
+                    if taken < wanted {
+                        return Ok(None);
+                    }
+                    let first = *first;
+                    let body = Bytes::from(mem::take(body));
+                    self.state = State::Assembled(body);
+                    let State::Assembled(body) = &self.state else {
+                        return Ok(None);
+                    };
+                    return Ok(Some(Frame {
+                        first,
+                        body,
+                        shared: Some(body),
+                    }));
+                }
+            }
+        }
+    }
+}
+
+/// Makes room for `more` bytes in a body that will have `total` bytes: at least doubled, so that
+/// the copies stay linear, and never more than twice what has arrived.
+fn grow(body: &mut Vec<u8>, more: usize, total: usize) {
+    let needed = body.len() + more;
+    if needed > body.capacity() {
+        let target = needed
+            .max(body.capacity() * 2)
+            .max(FIRST_PARTIAL_BYTES)
+            .min(total);
+        body.reserve_exact(target - body.len());
+    }
+}
+
+/// Reads a fixed header (MQTT 5.0 section 2.1).
+#[inline]
+fn parse_header(input: &[u8], max_packet_bytes: usize) -> Result<Header, DecodeError> {
+    let Some(&first) = input.first() else {
+        return Ok(Header::Incomplete);
+    };
+    if first < 0x10 {
+        return Err(DecodeError::malformed("packet type 0 is reserved"));
+    }
+    let mut remaining_bytes = 0;
+    for index in 0..4 {
+        let Some(&byte) = input.get(1 + index) else {
+            return Ok(Header::Incomplete);
+        };
+        remaining_bytes |= usize::from(byte & 0x7f) << (7 * index);
+        if byte < 0x80 {
+            // [MQTT-1.5.5-1] the shortest form is required
+            if byte == 0 && index > 0 {
+                return Err(DecodeError::malformed(
+                    "Remaining Length is not in its shortest form",
+                ));
+            }
+            let header_bytes = 2 + index;
+            if header_bytes + remaining_bytes > max_packet_bytes {
+                return Err(DecodeError::new(
+                    ReasonCode::PacketTooLarge,
+                    "packet larger than the Maximum Packet Size",
+                ));
+            }
+            return Ok(Header::Complete {
+                header_bytes,
+                remaining_bytes,
+            });
+        }
+    }
+    Err(DecodeError::malformed(
+        "Remaining Length of more than four bytes",
+    ))
+}

@@ -1,0 +1,662 @@
+//! The driver of one QUIC listener on one shard.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::{Bytes, BytesMut};
+use quinn_proto::{
+    ConnectionEvent, ConnectionHandle, DatagramEvent, EcnCodepoint, Endpoint, EndpointEvent,
+    Incoming, Transmit, VarInt,
+};
+
+use super::connection::{Connected, Shared};
+use super::half_open::{HalfOpen, Verdict};
+use super::outgoing::Pool;
+use super::refusals::Refusals;
+use super::timers::Timers;
+use super::tls::TlsServer;
+use super::{Counters, DriverEvent, EventKind, Flush, Key, Outgoing, QuicConfig, Sent, SetupError};
+use crate::{PathStatistics, StreamId};
+
+/// Answers outside of connections (Retry, version negotiation, resets) that may wait for the socket.
+const MAX_RESPONSES: usize = 256;
+/// Calls to the socket for one connection before others have their turn.
+const TRANSMITS_PER_VISIT: usize = 16;
+/// The bit that long headers have (RFC 9000, section 17.2) and 1-RTT packets lack.
+const LONG_HEADER: u8 = 0x80;
+
+/// Where a driver stands among its siblings.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Placement {
+    /// Index of the listener in the order of the configuration.
+    pub listener: u16,
+    /// Index of the shard, below `shards`.
+    pub shard: u16,
+    /// Number of shards, from 1 to 256: connection identifiers carry the shard in their first byte.
+    pub shards: u16,
+}
+
+/// One QUIC listener on one shard: all its connections, without sockets or clocks.
+///
+/// In a turn of its loop the shard calls [`Driver::datagram`] for what arrived and
+/// [`Driver::timeout`] when [`Driver::deadline`] has passed, then [`Driver::poll_event`] until it
+/// returns `None`, and at the end [`Driver::transmit`].
+pub struct Driver {
+    endpoint: Endpoint,
+    server: Arc<quinn_proto::ServerConfig>,
+    shared: Shared,
+    /// Connections by the endpoint's handle.
+    slots: Vec<Slot>,
+    live: usize,
+    timers: Timers,
+    /// What the timers count from.
+    origin: Instant,
+    /// Connections that may have events.
+    ready: VecDeque<u32>,
+    /// Connections that may have something to send.
+    dirty: VecDeque<u32>,
+    /// Connections that are over, until the events before were handed out.
+    drained: Vec<(u32, EndpointEvent)>,
+    responses: VecDeque<Parcel>,
+    /// First packets that wait for their turn.
+    waiting: VecDeque<Incoming>,
+    /// Handshakes that may still be begun in this turn.
+    handshakes_left: usize,
+    /// What the socket didn't take.
+    rest: Option<Parcel>,
+    scratch: Vec<u8>,
+}
+
+struct Slot {
+    generation: u32,
+    connection: Option<Box<Connected>>,
+}
+
+/// Datagrams that wait for the socket.
+struct Parcel {
+    transmit: Transmit,
+    bytes: Box<[u8]>,
+}
+
+impl Parcel {
+    fn new(transmit: Transmit, bytes: &[u8]) -> Self {
+        let bytes = bytes[..transmit.size].into();
+        Self { transmit, bytes }
+    }
+
+    fn outgoing(&self) -> Outgoing<'_> {
+        outgoing(&self.transmit, &self.bytes)
+    }
+}
+
+fn outgoing<'a>(transmit: &Transmit, bytes: &'a [u8]) -> Outgoing<'a> {
+    Outgoing {
+        destination: transmit.destination,
+        source_ip: transmit.src_ip,
+        ecn: transmit.ecn,
+        segment_bytes: transmit.segment_size,
+        bytes: &bytes[..transmit.size],
+    }
+}
+
+impl Driver {
+    /// Makes a driver. `tls` is best made by [`QuicConfig::prepare_tls`].
+    ///
+    /// # Errors
+    ///
+    /// A setting or the TLS configuration doesn't suit QUIC.
+    pub fn new(
+        config: QuicConfig,
+        tls: Arc<rustls::ServerConfig>,
+        placement: Placement,
+        now: Instant,
+    ) -> Result<Self, SetupError> {
+        config.check()?;
+        if !(1..=256).contains(&placement.shards) || placement.shard >= placement.shards {
+            return Err(SetupError::Setting("shards, from 1 to 256".to_owned()));
+        }
+        let handshakes_left = config.handshakes_per_turn;
+        let server = Arc::new(config.server(Arc::new(TlsServer::new(tls)?))?);
+        let endpoint = Endpoint::new(
+            Arc::new(config.endpoint(placement)?),
+            Some(server.clone()),
+            config.mtu_discovery.is_some(),
+            None,
+        );
+        Ok(Self {
+            endpoint,
+            server,
+            shared: Shared {
+                config,
+                listener: placement.listener,
+                now,
+                pool: Pool::default(),
+                half_open: HalfOpen::default(),
+                counters: Counters::default(),
+                events: VecDeque::new(),
+                refusals: Refusals::default(),
+            },
+            slots: Vec::new(),
+            live: 0,
+            timers: Timers::default(),
+            origin: now,
+            ready: VecDeque::new(),
+            dirty: VecDeque::new(),
+            drained: Vec::new(),
+            responses: VecDeque::new(),
+            waiting: VecDeque::new(),
+            handshakes_left,
+            rest: None,
+            scratch: Vec::new(),
+        })
+    }
+
+    /// Replaces the TLS configuration for connections to come.
+    ///
+    /// # Errors
+    ///
+    /// The configuration doesn't suit QUIC; the one in force stays.
+    pub fn set_tls(&mut self, tls: Arc<rustls::ServerConfig>) -> Result<(), SetupError> {
+        // The key of Retry tokens stays, for clients that are under way.
+        let mut server = quinn_proto::ServerConfig::clone(&self.server);
+        server.crypto = Arc::new(TlsServer::new(tls)?);
+        self.server = Arc::new(server);
+        self.endpoint.set_server_config(Some(self.server.clone()));
+        Ok(())
+    }
+
+    // --- Input -----------------------------------------------------------------------------------
+
+    /// Takes in one datagram (batches of GRO are to be split before).
+    ///
+    /// # Parameters
+    ///
+    /// - `now`: must not go back.
+    /// - `local_ip`: the address the datagram was sent to, where the socket is bound to several.
+    /// - `remote`: where it came from.
+    /// - `ecn`: its ECN codepoint, if known.
+    /// - `bytes`: its payload. It is decrypted in place, and events point into it.
+    pub fn datagram(
+        &mut self,
+        now: Instant,
+        local_ip: Option<IpAddr>,
+        remote: SocketAddr,
+        ecn: Option<EcnCodepoint>,
+        bytes: BytesMut,
+    ) {
+        self.shared.now = now;
+        let Some(first) = bytes.first() else { return };
+        let one_rtt = first & LONG_HEADER == 0;
+        let length = bytes.len();
+        self.scratch.clear();
+        match self
+            .endpoint
+            .handle(now, remote, local_ip, ecn, bytes, &mut self.scratch)
+        {
+            None => {}
+            Some(DatagramEvent::Response(transmit)) => self.respond(transmit),
+            Some(DatagramEvent::NewConnection(incoming)) => self.incoming(now, incoming),
+            Some(DatagramEvent::ConnectionEvent(handle, event)) => {
+                self.routed(handle.0 as u32, event, one_rtt, length);
+            }
+        }
+    }
+
+    fn routed(&mut self, slot: u32, event: ConnectionEvent, one_rtt: bool, length: usize) {
+        let Some(connection) = self.slots[slot as usize].connection.as_deref_mut() else {
+            return;
+        };
+        if one_rtt && connection.is_handshaking() {
+            connection.hold_back(&mut self.shared, event, length);
+        } else {
+            connection.input(&mut self.shared, event);
+            self.after_input(slot);
+        }
+    }
+
+    fn incoming(&mut self, now: Instant, incoming: Incoming) {
+        let peer = incoming.remote_address();
+        let validated = incoming.remote_address_validated();
+        match self
+            .shared
+            .half_open
+            .judge(&self.shared.config, self.live, peer, validated)
+        {
+            Verdict::Ignore => {
+                self.shared.counters.ignored += 1;
+                self.endpoint.ignore(incoming);
+            }
+            Verdict::Retry => match self.endpoint.retry(incoming, &mut self.scratch) {
+                Ok(transmit) => {
+                    self.shared.counters.retried += 1;
+                    self.respond(transmit);
+                }
+                // Comes from a Retry of ours, yet isn't validated: cannot happen, costs nothing.
+                Err(error) => self.endpoint.ignore(error.into_incoming()),
+            },
+            Verdict::Accept if self.handshakes_left == 0 => {
+                if self.waiting.len() < self.shared.config.waiting_handshakes {
+                    self.waiting.push_back(incoming);
+                } else {
+                    self.shared.counters.ignored += 1;
+                    self.endpoint.ignore(incoming);
+                }
+            }
+            Verdict::Accept => self.accept(now, incoming),
+        }
+    }
+
+    fn accept(&mut self, now: Instant, incoming: Incoming) {
+        let peer = incoming.remote_address();
+        self.handshakes_left -= 1;
+        match self.endpoint.accept(incoming, now, &mut self.scratch, None) {
+            Ok((handle, quic)) => {
+                let slot = handle.0 as u32;
+                while self.slots.len() <= handle.0 {
+                    self.slots.push(Slot {
+                        generation: 0,
+                        connection: None,
+                    });
+                }
+                let holder = &mut self.slots[handle.0];
+                let key = Key {
+                    slot,
+                    generation: holder.generation,
+                };
+                holder.connection = Some(Connected::new(key, quic, &mut self.shared));
+                self.live += 1;
+                self.after_input(slot);
+            }
+            Err(error) => {
+                self.shared.counters.failed_handshakes += 1;
+                self.shared.refusal(peer, &error.cause);
+                if let Some(transmit) = error.response {
+                    self.respond(transmit);
+                }
+            }
+        }
+    }
+
+    fn respond(&mut self, transmit: Transmit) {
+        if self.responses.len() < MAX_RESPONSES {
+            self.responses
+                .push_back(Parcel::new(transmit, &self.scratch));
+        }
+    }
+
+    /// Lets everything happen that is due at `now`.
+    pub fn timeout(&mut self, now: Instant) {
+        self.shared.now = now;
+        while self.handshakes_left > 0
+            && let Some(incoming) = self.waiting.pop_front()
+        {
+            self.scratch.clear();
+            self.incoming(now, incoming);
+        }
+        // Rounded down, while deadlines are rounded up: what comes up is due.
+        let since = now.saturating_duration_since(self.origin);
+        let now_us = u64::try_from(since.as_micros()).unwrap_or(u64::MAX);
+        while let Some(slot) = self.timers.pop_due(now_us) {
+            let Some(connection) = self.slots[slot as usize].connection.as_deref_mut() else {
+                continue;
+            };
+            if connection.timeout(&mut self.shared) {
+                self.after_input(slot);
+            } else {
+                self.set_timer(slot);
+            }
+        }
+    }
+
+    /// When [`Driver::timeout`] wants to be called next. In the past while there are events to poll
+    /// or datagrams to send that the socket didn't refuse.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Instant> {
+        let to_poll = !self.shared.events.is_empty() || !self.ready.is_empty();
+        let to_begin = !self.waiting.is_empty() && self.handshakes_left > 0;
+        let to_send = !self.dirty.is_empty() || !self.responses.is_empty();
+        if to_poll || to_begin || (to_send && self.rest.is_none()) {
+            return Some(self.shared.now);
+        }
+        self.timers
+            .earliest_us()
+            .map(|us| self.origin + Duration::from_micros(us))
+    }
+
+    /// Microseconds from the origin, rounded up.
+    fn since_origin_us(&self, at: Instant) -> u64 {
+        let since = at.saturating_duration_since(self.origin);
+        u64::try_from(since.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX)
+    }
+
+    fn set_timer(&mut self, slot: u32) {
+        let Some(connection) = self.slots[slot as usize].connection.as_deref_mut() else {
+            return;
+        };
+        let at_us = connection.deadline().map(|at| self.since_origin_us(at));
+        self.timers.set(slot, at_us);
+    }
+
+    /// What follows everything that made a connection move.
+    fn after_input(&mut self, slot: u32) {
+        self.endpoint_events(slot);
+        let Some(connection) = self.slots[slot as usize].connection.as_deref_mut() else {
+            return;
+        };
+        if connection.is_handshaking() {
+            // At once, so that early data is read, and known as such, before the next datagram may
+            // finish the handshake.
+            while connection.step(&mut self.shared) {}
+            self.endpoint_events(slot);
+        }
+        self.mark_ready(slot);
+        self.mark_dirty(slot);
+    }
+
+    fn endpoint_events(&mut self, slot: u32) {
+        let Some(connection) = self.slots[slot as usize].connection.as_deref_mut() else {
+            return;
+        };
+        while let Some(event) = connection.quic.poll_endpoint_events() {
+            if event.is_drained() {
+                self.drained.push((slot, event));
+            } else if let Some(answer) = self
+                .endpoint
+                .handle_event(ConnectionHandle(slot as usize), event)
+            {
+                connection.quic.handle_event(answer);
+            }
+        }
+    }
+
+    fn mark_ready(&mut self, slot: u32) {
+        if let Some(connection) = self.slots[slot as usize].connection.as_deref_mut()
+            && !connection.ready
+        {
+            connection.ready = true;
+            self.ready.push_back(slot);
+        }
+    }
+
+    fn mark_dirty(&mut self, slot: u32) {
+        if let Some(connection) = self.slots[slot as usize].connection.as_deref_mut()
+            && !connection.dirty
+        {
+            connection.dirty = true;
+            self.dirty.push_back(slot);
+        }
+    }
+
+    // --- Events ----------------------------------------------------------------------------------
+
+    /// The next event, in order per connection.
+    pub fn poll_event(&mut self) -> Option<DriverEvent> {
+        loop {
+            while let Some(event) = self.shared.events.pop_front() {
+                if self.is_wanted(&event) {
+                    return Some(event);
+                }
+            }
+            let Some(&slot) = self.ready.front() else {
+                break;
+            };
+            let connection = self.slots[slot as usize].connection.as_deref_mut();
+            let Some(connection) = connection else {
+                self.ready.pop_front();
+                continue;
+            };
+            if !connection.step(&mut self.shared) {
+                connection.ready = false;
+                self.ready.pop_front();
+                // Held back datagrams and reads have something to say to the endpoint and the peer.
+                self.endpoint_events(slot);
+                self.mark_dirty(slot);
+            }
+        }
+        self.bury();
+        None
+    }
+
+    /// Whether an event still means something: after a `close` only the end does.
+    fn is_wanted(&self, event: &DriverEvent) -> bool {
+        match event.kind {
+            EventKind::Closed { .. } => true,
+            EventKind::Chunk { .. } | EventKind::Finished { .. } | EventKind::Aborted { .. } => {
+                self.get(event.connection).is_some_and(Connected::is_heard)
+            }
+            _ => self.get(event.connection).is_some(),
+        }
+    }
+
+    /// Forgets connections that are over.
+    fn bury(&mut self) {
+        for (slot, event) in self.drained.drain(..) {
+            let holder = &mut self.slots[slot as usize];
+            let Some(mut connection) = holder.connection.take() else {
+                continue;
+            };
+            connection.retire(&mut self.shared);
+            holder.generation = holder.generation.wrapping_add(1);
+            self.live -= 1;
+            self.timers.set(slot, None);
+            // From here on the endpoint may use the slot again.
+            self.endpoint
+                .handle_event(ConnectionHandle(slot as usize), event);
+        }
+    }
+
+    // --- Output ----------------------------------------------------------------------------------
+
+    /// Sends what became ready. Events may come up (`Writable`): [`Driver::deadline`] tells.
+    ///
+    /// # Parameters
+    ///
+    /// - `now`: must not go back.
+    /// - `max_segments`: datagrams per call to the socket; 1 without GSO.
+    /// - `buffer`: where datagrams are built; best kept for the next call.
+    /// - `sink`: hands datagrams to the socket.
+    pub fn transmit(
+        &mut self,
+        now: Instant,
+        max_segments: usize,
+        buffer: &mut Vec<u8>,
+        sink: &mut dyn FnMut(&Outgoing<'_>) -> Sent,
+    ) -> Flush {
+        self.shared.now = now;
+        self.handshakes_left = self.shared.config.handshakes_per_turn;
+        while let Some(parcel) = self.rest.take().or_else(|| self.responses.pop_front()) {
+            if sink(&parcel.outgoing()) == Sent::Blocked {
+                self.rest = Some(parcel);
+                return Flush::Blocked;
+            }
+        }
+        while let Some(slot) = self.dirty.pop_front() {
+            let Some(connection) = self.slots[slot as usize].connection.as_deref_mut() else {
+                continue;
+            };
+            connection.dirty = false;
+            connection.flush(&mut self.shared);
+            for visit in 0.. {
+                if visit == TRANSMITS_PER_VISIT {
+                    connection.dirty = true;
+                    self.dirty.push_back(slot);
+                    break;
+                }
+                buffer.clear();
+                let segments = max_segments.max(1);
+                let Some(transmit) = connection.quic.poll_transmit(now, segments, buffer) else {
+                    if connection.close_if_delivered(&mut self.shared) {
+                        continue;
+                    }
+                    break;
+                };
+                if sink(&outgoing(&transmit, buffer)) == Sent::Blocked {
+                    self.rest = Some(Parcel::new(transmit, buffer));
+                    connection.dirty = true;
+                    self.dirty.push_front(slot);
+                    self.set_timer(slot);
+                    return Flush::Blocked;
+                }
+            }
+            self.endpoint_events(slot);
+            self.set_timer(slot);
+        }
+        Flush::Complete
+    }
+
+    // --- What the handler asks for -----------------------------------------------------------------
+
+    fn get(&self, key: Key) -> Option<&Connected> {
+        let slot = self.slots.get(key.slot as usize)?;
+        slot.connection
+            .as_deref()
+            .filter(|_| slot.generation == key.generation)
+    }
+
+    fn get_mut(&mut self, key: Key) -> Option<(&mut Connected, &mut Shared)> {
+        let slot = self.slots.get_mut(key.slot as usize)?;
+        let connection = slot.connection.as_deref_mut()?;
+        (slot.generation == key.generation).then_some((connection, &mut self.shared))
+    }
+
+    /// Lets `act` work on a connection that the handler may use, and has the outcome sent.
+    fn with<R>(
+        &mut self,
+        key: Key,
+        act: impl FnOnce(&mut Connected, &mut Shared) -> R,
+    ) -> Option<R> {
+        let (connection, shared) = self.get_mut(key)?;
+        let result = act(connection, shared);
+        self.mark_dirty(key.slot);
+        Some(result)
+    }
+
+    /// [`crate::Network::send`]. On streams that are ours to open (RFC 9000, section 2.1) the first
+    /// bytes open them, and wait if the peer permits no more yet.
+    pub fn send(&mut self, key: Key, stream: StreamId, bytes: &[u8]) {
+        if let Some(stream) = library_id(stream) {
+            self.with(key, |connection, shared| {
+                connection.send(shared, stream, bytes);
+            });
+        }
+    }
+
+    /// [`crate::Network::send_shared`].
+    pub fn send_shared(&mut self, key: Key, stream: StreamId, bytes: Bytes) {
+        if let Some(stream) = library_id(stream) {
+            self.with(key, |connection, shared| {
+                connection.send_shared(shared, stream, bytes);
+            });
+        }
+    }
+
+    /// [`crate::Network::send_datagram`].
+    pub fn send_datagram(&mut self, key: Key, bytes: Bytes) -> bool {
+        self.with(key, |connection, _| connection.send_datagram(bytes))
+            .unwrap_or(false)
+    }
+
+    /// [`crate::Network::unsent_bytes`].
+    #[must_use]
+    pub fn unsent_bytes(&self, key: Key) -> usize {
+        self.get(key).map_or(0, Connected::unsent_bytes)
+    }
+
+    /// [`crate::Network::finish`].
+    pub fn finish(&mut self, key: Key, stream: StreamId) {
+        if let Some(stream) = library_id(stream) {
+            self.with(key, |connection, shared| connection.finish(shared, stream));
+        }
+    }
+
+    /// [`crate::Network::abort`].
+    pub fn abort(&mut self, key: Key, stream: StreamId, code: u64) {
+        if let Some(stream) = library_id(stream) {
+            self.with(key, |connection, shared| {
+                connection.abort(shared, stream, code);
+            });
+        }
+    }
+
+    /// [`crate::Network::close`]: streams on which something is queued are finished, and the
+    /// connection closes once the peer has acknowledged that, or after [`QuicConfig::linger`].
+    pub fn close(&mut self, key: Key, code: u64) {
+        self.with(key, |connection, _| connection.close(code));
+    }
+
+    /// [`crate::Network::pause`].
+    pub fn pause(&mut self, key: Key, paused: bool) {
+        if self.with(key, |connection, _| connection.pause(paused)) == Some(true) {
+            self.mark_ready(key.slot);
+        }
+    }
+
+    /// [`crate::Network::path`].
+    #[must_use]
+    pub fn path(&self, key: Key) -> PathStatistics {
+        self.get(key)
+            .map_or_else(PathStatistics::default, Connected::path)
+    }
+
+    /// Refuses new connections and closes those that exist, with an application error code; their
+    /// `Closed` events say [`crate::CloseReason::Shutdown`].
+    pub fn shutdown(&mut self, now: Instant, code: u64) {
+        self.shared.now = now;
+        self.endpoint.set_server_config(None);
+        for incoming in self.waiting.drain(..) {
+            self.endpoint.ignore(incoming);
+        }
+        for slot in 0..self.slots.len() {
+            if let Some(connection) = self.slots[slot].connection.as_deref_mut() {
+                connection.shut_down(&mut self.shared, code);
+                self.mark_dirty(slot as u32);
+            }
+        }
+    }
+
+    // --- Figures -----------------------------------------------------------------------------------
+
+    /// Number of connections, those in their handshake or draining included.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.live
+    }
+
+    /// Whether there is no connection.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.live == 0
+    }
+
+    /// Number of connections in their handshake, failed ones that still drain included.
+    #[must_use]
+    pub fn half_open(&self) -> usize {
+        self.shared.half_open.total()
+    }
+
+    /// What the driver has done so far.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.shared.counters
+    }
+}
+
+impl fmt::Debug for Driver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Driver")
+            .field("listener", &self.shared.listener)
+            .field("connections", &self.live)
+            .field("counters", &self.shared.counters)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The library's identifier of a stream; numbers beyond 62 bits name none.
+fn library_id(stream: StreamId) -> Option<quinn_proto::StreamId> {
+    VarInt::from_u64(stream.0)
+        .ok()
+        .map(quinn_proto::StreamId::from)
+}

@@ -1,0 +1,152 @@
+//! What goes in and out of a driver.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+use bytes::Bytes;
+use quinn_proto::EcnCodepoint;
+
+use crate::{CloseReason, ConnectionInfo, StreamId};
+
+/// A connection of one driver. Keys of connections that are gone are harmless: calls with them do
+/// nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Key {
+    /// Index into the driver's table; small numbers, reused.
+    pub slot: u32,
+    /// How often the slot was used before.
+    pub generation: u32,
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "q{}.{}", self.slot, self.generation)
+    }
+}
+
+/// Something that happened to a connection.
+#[derive(Clone, Debug)]
+pub struct DriverEvent {
+    /// The connection it happened to.
+    pub connection: Key,
+    /// What happened.
+    pub kind: EventKind,
+}
+
+/// What happened to a connection. `Opened` is the first event of every connection and `Closed` the
+/// last; a connection whose handshake fails has neither.
+#[derive(Clone, Debug)]
+pub enum EventKind {
+    /// The connection carries early data or has finished its handshake.
+    Opened {
+        /// What is known of it. The listener is the one of [`super::Placement`].
+        info: Box<ConnectionInfo>,
+        /// Whether the handshake is finished; otherwise `Confirmed` follows.
+        confirmed: bool,
+    },
+    /// Bytes arrived on a stream, in order.
+    Chunk {
+        /// The stream.
+        stream: StreamId,
+        /// The bytes; a slice of the decrypted packet, not a copy.
+        bytes: Bytes,
+        /// Whether they were read before the handshake finished, thus arrived as 0-RTT data.
+        early: bool,
+        /// Whether the handshake was confirmed when they were handed up.
+        confirmed: bool,
+    },
+    /// The peer ended its sending side of a stream in order.
+    Finished {
+        /// The stream.
+        stream: StreamId,
+    },
+    /// The peer aborted a stream with RESET_STREAM or STOP_SENDING. A peer that sends both causes
+    /// two events.
+    Aborted {
+        /// The stream.
+        stream: StreamId,
+        /// The application error code.
+        code: u64,
+    },
+    /// An unreliable datagram arrived (RFC 9221).
+    Datagram {
+        /// Its payload.
+        bytes: Bytes,
+        /// See [`EventKind::Chunk`].
+        early: bool,
+        /// See [`EventKind::Chunk`].
+        confirmed: bool,
+    },
+    /// The handshake of a connection that opened with early data has finished.
+    Confirmed,
+    /// What is unsent fell below the low watermark after it had been above the high one.
+    Writable,
+    /// The peer sends from another address (migration or a new binding of a NAT).
+    PeerAddressChanged {
+        /// The address it sends from now.
+        peer: SocketAddr,
+    },
+    /// The connection is gone. No event for it follows.
+    Closed {
+        /// Why.
+        reason: CloseReason,
+    },
+}
+
+/// Datagrams of one destination to hand to the socket in one call.
+#[derive(Clone, Copy, Debug)]
+pub struct Outgoing<'a> {
+    /// Where to.
+    pub destination: SocketAddr,
+    /// The local address to send from, where the socket is bound to several.
+    pub source_ip: Option<IpAddr>,
+    /// The ECN codepoint to set.
+    pub ecn: Option<EcnCodepoint>,
+    /// The size of every datagram but the last, where `bytes` holds several (GSO).
+    pub segment_bytes: Option<usize>,
+    /// The datagrams, back to back.
+    pub bytes: &'a [u8],
+}
+
+/// What the socket did with an [`Outgoing`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sent {
+    /// Taken, or refused for good (which counts as loss on the path).
+    Done,
+    /// The socket would block: the driver keeps the bytes and offers them first next time.
+    Blocked,
+}
+
+/// How [`super::Driver::transmit`] ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Flush {
+    /// Everything that may leave now has left.
+    Complete,
+    /// The socket blocked: call again once it is writable.
+    Blocked,
+}
+
+/// What a driver has done since it was made.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Counters {
+    /// Connections whose handshake was begun.
+    pub accepted: u64,
+    /// Connections that finished their handshake.
+    pub confirmed: u64,
+    /// Connections that opened with early data.
+    pub opened_early: u64,
+    /// Handshakes that failed or timed out.
+    pub failed_handshakes: u64,
+    /// Handshakes refused because nothing that the client offered is served (ALPN).
+    pub refused_protocols: u64,
+    /// First packets answered with Retry.
+    pub retried: u64,
+    /// First packets left unanswered because of a limit on connections.
+    pub ignored: u64,
+    /// Datagrams held back until the handshake finished.
+    pub held_back: u64,
+    /// Datagrams dropped because too many were held back.
+    pub held_back_dropped: u64,
+    /// Changes of a peer's address.
+    pub migrations: u64,
+}

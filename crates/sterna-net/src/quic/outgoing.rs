@@ -1,0 +1,257 @@
+//! What waits to be sent on a connection's streams.
+//!
+//! A connection has an [`Outgoing`] only while something waits; what it was made of goes back to a
+//! pool and serves the next connection. Small messages of one turn gather in one buffer per stream
+//! and go to the QUIC library in one write, which copies them to their exact size, so that no spare
+//! capacity is held until the acknowledgement.
+
+use std::collections::VecDeque;
+use std::mem;
+
+use bytes::Bytes;
+use quinn_proto::{Connection, StreamId, WriteError};
+
+/// Buffers kept for reuse.
+const POOLED: usize = 64;
+/// Larger ones are freed.
+const POOLED_BYTES: usize = 64 * 1024;
+
+/// Parts for reuse.
+#[derive(Debug, Default)]
+pub(super) struct Pool {
+    buffers: Vec<Vec<u8>>,
+    #[expect(
+        clippy::vec_box,
+        reason = "the boxes move between the pool and the connections"
+    )]
+    outgoing: Vec<Box<Outgoing>>,
+}
+
+impl Pool {
+    #[expect(
+        clippy::unnecessary_box_returns,
+        reason = "the boxes are what is pooled"
+    )]
+    pub(super) fn take(&mut self) -> Box<Outgoing> {
+        self.outgoing.pop().unwrap_or_default()
+    }
+
+    pub(super) fn recycle(&mut self, mut outgoing: Box<Outgoing>) {
+        for lane in outgoing.lanes.drain(..) {
+            recycle(&mut self.buffers, lane.tail);
+        }
+        if self.outgoing.len() < POOLED {
+            outgoing.unsent_bytes = 0;
+            outgoing.above = false;
+            self.outgoing.push(outgoing);
+        }
+    }
+}
+
+fn recycle(buffers: &mut Vec<Vec<u8>>, mut buffer: Vec<u8>) {
+    if buffers.len() < POOLED && (1..=POOLED_BYTES).contains(&buffer.capacity()) {
+        buffer.clear();
+        buffers.push(buffer);
+    }
+}
+
+/// All streams of a connection on which something waits.
+#[derive(Debug, Default)]
+pub(super) struct Outgoing {
+    lanes: Vec<Lane>,
+    unsent_bytes: usize,
+    /// Whether the high watermark was passed and not yet the low one.
+    above: bool,
+}
+
+/// What waits on one stream: first `queue`, then `tail` from `start` on, then the end.
+#[derive(Debug)]
+struct Lane {
+    stream: StreamId,
+    queue: VecDeque<Bytes>,
+    tail: Vec<u8>,
+    start: usize,
+    finish: bool,
+    /// Whether the library refused more until it says otherwise.
+    blocked: bool,
+}
+
+impl Lane {
+    fn unsent_bytes(&self) -> usize {
+        self.queue.iter().map(Bytes::len).sum::<usize>() + self.tail.len() - self.start
+    }
+}
+
+/// How a flush went.
+#[derive(Default, Debug)]
+pub(super) struct Flushed {
+    /// Streams whose end was handed over.
+    pub(super) finished: Vec<StreamId>,
+    /// Whether the low watermark was passed.
+    pub(super) writable: bool,
+}
+
+impl Outgoing {
+    pub(super) const fn unsent_bytes(&self) -> usize {
+        self.unsent_bytes
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.lanes.is_empty()
+    }
+
+    fn lane(&mut self, stream: StreamId, buffers: &mut Vec<Vec<u8>>) -> &mut Lane {
+        // Few streams have something to say in one turn, and the last one is the likeliest.
+        let at = self
+            .lanes
+            .iter()
+            .rposition(|lane| lane.stream == stream)
+            .unwrap_or_else(|| {
+                self.lanes.push(Lane {
+                    stream,
+                    queue: VecDeque::new(),
+                    tail: buffers.pop().unwrap_or_default(),
+                    start: 0,
+                    finish: false,
+                    blocked: false,
+                });
+                self.lanes.len() - 1
+            });
+        &mut self.lanes[at]
+    }
+
+    /// Queues a copy of the bytes.
+    pub(super) fn push(&mut self, pool: &mut Pool, stream: StreamId, bytes: &[u8], high: usize) {
+        let lane = self.lane(stream, &mut pool.buffers);
+        if lane.finish {
+            return;
+        }
+        lane.tail.extend_from_slice(bytes);
+        self.added(bytes.len(), high);
+    }
+
+    /// Queues the bytes without a copy.
+    pub(super) fn push_shared(
+        &mut self,
+        pool: &mut Pool,
+        stream: StreamId,
+        bytes: Bytes,
+        high: usize,
+    ) {
+        let lane = self.lane(stream, &mut pool.buffers);
+        if lane.finish || bytes.is_empty() {
+            return;
+        }
+        if lane.tail.len() > lane.start {
+            lane.queue
+                .push_back(Bytes::copy_from_slice(&lane.tail[lane.start..]));
+        }
+        lane.tail.clear();
+        lane.start = 0;
+        let added = bytes.len();
+        lane.queue.push_back(bytes);
+        self.added(added, high);
+    }
+
+    fn added(&mut self, bytes: usize, high: usize) {
+        self.unsent_bytes += bytes;
+        self.above |= self.unsent_bytes > high;
+    }
+
+    /// Ends the stream after what waits.
+    pub(super) fn finish(&mut self, pool: &mut Pool, stream: StreamId) {
+        self.lane(stream, &mut pool.buffers).finish = true;
+    }
+
+    /// Ends every stream on which something waits.
+    pub(super) fn finish_all(&mut self) {
+        for lane in &mut self.lanes {
+            lane.finish = true;
+        }
+    }
+
+    /// Forgets what waits on a stream.
+    pub(super) fn drop_stream(&mut self, pool: &mut Pool, stream: StreamId) {
+        if let Some(at) = self.lanes.iter().position(|lane| lane.stream == stream) {
+            let lane = self.lanes.remove(at);
+            self.unsent_bytes -= lane.unsent_bytes();
+            recycle(&mut pool.buffers, lane.tail);
+        }
+    }
+
+    /// The library takes more on this stream, or on all of them.
+    pub(super) fn unblock(&mut self, stream: Option<StreamId>) {
+        for lane in &mut self.lanes {
+            if stream.is_none_or(|stream| stream == lane.stream) {
+                lane.blocked = false;
+            }
+        }
+    }
+
+    /// Hands the library what it takes. `open` says whether a stream exists, and opens it where it
+    /// is for us to open.
+    pub(super) fn flush(
+        &mut self,
+        pool: &mut Pool,
+        connection: &mut Connection,
+        low: usize,
+        mut open: impl FnMut(&mut Connection, StreamId) -> bool,
+    ) -> Flushed {
+        let mut flushed = Flushed::default();
+        let unsent_bytes = &mut self.unsent_bytes;
+        self.lanes.retain_mut(|lane| {
+            if lane.blocked {
+                return true;
+            }
+            if !open(connection, lane.stream) {
+                lane.blocked = true;
+                return true;
+            }
+            let before = lane.unsent_bytes();
+            let gone = match lane.write(connection) {
+                Ok(()) => true,
+                Err(WriteError::Blocked) => {
+                    lane.blocked = true;
+                    false
+                }
+                // The peer wants no more of it, which it says in an event, or the stream is over.
+                Err(WriteError::Stopped(_) | WriteError::ClosedStream) => {
+                    lane.queue.clear();
+                    lane.start = lane.tail.len();
+                    lane.finish = false;
+                    true
+                }
+            };
+            *unsent_bytes -= before - lane.unsent_bytes();
+            if gone {
+                if lane.finish && connection.send_stream(lane.stream).finish().is_ok() {
+                    flushed.finished.push(lane.stream);
+                }
+                recycle(&mut pool.buffers, mem::take(&mut lane.tail));
+            }
+            !gone
+        });
+        if self.above && self.unsent_bytes < low {
+            self.above = false;
+            flushed.writable = true;
+        }
+        flushed
+    }
+}
+
+impl Lane {
+    fn write(&mut self, connection: &mut Connection) -> Result<(), WriteError> {
+        let mut stream = connection.send_stream(self.stream);
+        while !self.queue.is_empty() {
+            stream.write_chunks(self.queue.make_contiguous())?;
+            // What was taken whole is left behind empty.
+            while self.queue.front().is_some_and(Bytes::is_empty) {
+                self.queue.pop_front();
+            }
+        }
+        while self.start < self.tail.len() {
+            self.start += stream.write(&self.tail[self.start..])?;
+        }
+        Ok(())
+    }
+}

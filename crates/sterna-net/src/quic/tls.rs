@@ -1,0 +1,396 @@
+//! TLS 1.3 within QUIC (RFC 9001), server side, that keeps nothing it no longer needs.
+//!
+//! quinn-proto's own binding to rustls keeps the whole TLS connection and the keys of the next key
+//! phase for as long as the QUIC connection lives: 3 kB that an idle device never uses. This one
+//! drops the TLS connection with the end of the handshake, and derives the keys of the next phase
+//! when they are first wanted. What is not specific to a server's session it leaves to quinn-proto.
+
+use std::any::Any;
+use std::fmt;
+use std::io::Cursor;
+use std::mem;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use bytes::BytesMut;
+use quinn_proto::crypto::rustls::QuicServerConfig;
+use quinn_proto::crypto::{
+    CryptoError, ExportKeyingMaterialError, HeaderKey, KeyPair, Keys, PacketKey, ServerConfig,
+    Session, UnsupportedVersion,
+};
+use quinn_proto::transport_parameters::TransportParameters;
+use quinn_proto::{ConnectionId, Side, TransportError, TransportErrorCode};
+use rustls::quic::{KeyChange, PacketKeySet, Secrets, ServerConnection, Version};
+
+use super::SetupError;
+
+/// The TLS configuration of a listener.
+pub(super) struct TlsServer {
+    tls: Arc<rustls::ServerConfig>,
+    /// Initial keys and Retry tags, which need no session.
+    stateless: Arc<QuicServerConfig>,
+}
+
+impl TlsServer {
+    pub(super) fn new(tls: Arc<rustls::ServerConfig>) -> Result<Self, SetupError> {
+        if tls.max_early_data_size != 0 && tls.max_early_data_size != u32::MAX {
+            return Err(SetupError::Tls(
+                "max_early_data_size must be 0 or 0xffffffff (RFC 9001, section 4.6.1)".to_owned(),
+            ));
+        }
+        let stateless = QuicServerConfig::try_from(tls.clone()).map_err(|_| {
+            SetupError::Tls("TLS_AES_128_GCM_SHA256 is needed for Initial packets".to_owned())
+        })?;
+        // rustls checks the rest, TLS 1.3 above all, when a connection is made.
+        ServerConnection::new(tls.clone(), Version::V1, Vec::new())
+            .map_err(|error| SetupError::Tls(error.to_string()))?;
+        Ok(Self {
+            tls,
+            stateless: Arc::new(stateless),
+        })
+    }
+}
+
+impl ServerConfig for TlsServer {
+    fn initial_keys(
+        &self,
+        version: u32,
+        dst_cid: &ConnectionId,
+    ) -> Result<Keys, UnsupportedVersion> {
+        self.stateless.initial_keys(version, dst_cid)
+    }
+
+    fn retry_tag(&self, version: u32, orig_dst_cid: &ConnectionId, packet: &[u8]) -> [u8; 16] {
+        self.stateless.retry_tag(version, orig_dst_cid, packet)
+    }
+
+    fn start_session(
+        self: Arc<Self>,
+        version: u32,
+        params: &TransportParameters,
+    ) -> Box<dyn Session> {
+        let mut encoded = Vec::new();
+        params.write(&mut encoded);
+        let phase = match ServerConnection::new(self.tls.clone(), tls_version(version), encoded) {
+            Ok(connection) => Phase::Handshake(Box::new(connection)),
+            // `TlsServer::new` made one of the same configuration.
+            Err(error) => Phase::Failed(error.to_string()),
+        };
+        Box::new(ServerSession {
+            config: self,
+            version,
+            phase,
+            secrets: None,
+            later: None,
+            left: Mutex::default(),
+        })
+    }
+}
+
+const fn transport_error(code: TransportErrorCode, reason: String) -> TransportError {
+    TransportError {
+        code,
+        frame: None,
+        reason,
+    }
+}
+
+/// The TLS version label that goes with a version of QUIC; `initial_keys` refused all others.
+const fn tls_version(version: u32) -> Version {
+    match version {
+        0xff00_001d..=0xff00_0020 => Version::V1Draft,
+        _ => Version::V1,
+    }
+}
+
+/// What the handshake found out about the peer. A [`ServerSession`] hands it out through
+/// `handshake_data`, and once more after the handshake's end.
+#[derive(Debug, Default)]
+pub(super) struct Negotiated {
+    /// The application protocol (ALPN).
+    pub(super) protocol: Box<[u8]>,
+    /// The peer's certificates in DER, end-entity first.
+    pub(super) certificates: Vec<Box<[u8]>>,
+}
+
+impl Negotiated {
+    fn of(connection: &ServerConnection) -> Self {
+        let certificates = connection.peer_certificates().unwrap_or_default();
+        Self {
+            protocol: connection.alpn_protocol().unwrap_or_default().into(),
+            certificates: certificates.iter().map(|der| der.as_ref().into()).collect(),
+        }
+    }
+}
+
+enum Phase {
+    Handshake(Box<ServerConnection>),
+    Done,
+    Failed(String),
+}
+
+struct ServerSession {
+    config: Arc<TlsServer>,
+    version: u32,
+    phase: Phase,
+    secrets: Option<Arc<Mutex<Secrets>>>,
+    later: Option<Arc<LaterKeys>>,
+    /// What the finished handshake left for the driver, until it is fetched.
+    left: Mutex<Option<Box<Negotiated>>>,
+}
+
+impl ServerSession {
+    const fn handshake(&self) -> Option<&ServerConnection> {
+        match &self.phase {
+            Phase::Handshake(connection) => Some(connection),
+            _ => None,
+        }
+    }
+
+    /// Lets go of the TLS connection once it has nothing more to say. A server expects no TLS
+    /// messages after the handshake (RFC 9001, section 4.4 and 6).
+    fn shed(&mut self) {
+        if self
+            .handshake()
+            .is_none_or(|connection| connection.is_handshaking())
+        {
+            return;
+        }
+        if let Phase::Handshake(connection) = mem::replace(&mut self.phase, Phase::Done) {
+            *self.left.get_mut().unwrap_or_else(PoisonError::into_inner) =
+                Some(Box::new(Negotiated::of(&connection)));
+        }
+    }
+}
+
+impl Session for ServerSession {
+    fn initial_keys(&self, dst_cid: &ConnectionId, _side: Side) -> Keys {
+        match self.config.initial_keys(self.version, dst_cid) {
+            Ok(keys) => keys,
+            Err(UnsupportedVersion) => unreachable!("the version was checked before the session"),
+        }
+    }
+
+    /// A boxed [`Negotiated`]; after the handshake it is handed out once.
+    fn handshake_data(&self) -> Option<Box<dyn Any>> {
+        if let Some(connection) = self.handshake() {
+            return Some(Box::new(Negotiated::of(connection)));
+        }
+        let left = self
+            .left
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        left.map(|negotiated| negotiated as Box<dyn Any>)
+    }
+
+    /// In [`Negotiated`].
+    fn peer_identity(&self) -> Option<Box<dyn Any>> {
+        None
+    }
+
+    fn early_crypto(&self) -> Option<(Box<dyn HeaderKey>, Box<dyn PacketKey>)> {
+        let keys = self.handshake()?.zero_rtt_keys()?;
+        Some((Box::new(keys.header), Box::new(keys.packet)))
+    }
+
+    fn early_data_accepted(&self) -> Option<bool> {
+        None // asked of clients only
+    }
+
+    fn is_handshaking(&self) -> bool {
+        match &self.phase {
+            Phase::Handshake(connection) => connection.is_handshaking(),
+            Phase::Done => false,
+            Phase::Failed(_) => true,
+        }
+    }
+
+    fn read_handshake(&mut self, buf: &[u8]) -> Result<bool, TransportError> {
+        const UNEXPECTED_MESSAGE: u8 = 10;
+        let connection = match &mut self.phase {
+            Phase::Handshake(connection) => connection,
+            Phase::Done => {
+                return Err(transport_error(
+                    TransportErrorCode::crypto(UNEXPECTED_MESSAGE),
+                    "TLS message after the handshake".to_owned(),
+                ));
+            }
+            Phase::Failed(why) => {
+                return Err(transport_error(
+                    TransportErrorCode::INTERNAL_ERROR,
+                    why.clone(),
+                ));
+            }
+        };
+        match connection.read_hs(buf) {
+            // The driver asks for `handshake_data` when it wants it.
+            Ok(()) => Ok(false),
+            Err(error) => {
+                let code = connection
+                    .alert()
+                    .map_or(TransportErrorCode::PROTOCOL_VIOLATION, |a| {
+                        TransportErrorCode::crypto(a.into())
+                    });
+                Err(transport_error(code, error.to_string()))
+            }
+        }
+    }
+
+    fn transport_parameters(&self) -> Result<Option<TransportParameters>, TransportError> {
+        let Some(encoded) = self
+            .handshake()
+            .and_then(|tls| tls.quic_transport_parameters())
+        else {
+            return Ok(None);
+        };
+        Ok(Some(TransportParameters::read(
+            Side::Server,
+            &mut Cursor::new(encoded),
+        )?))
+    }
+
+    fn write_handshake(&mut self, buf: &mut Vec<u8>) -> Option<Keys> {
+        let Phase::Handshake(connection) = &mut self.phase else {
+            return None;
+        };
+        let before = buf.len();
+        let keys = match connection.write_hs(buf) {
+            None => {
+                if buf.len() == before {
+                    self.shed();
+                }
+                return None;
+            }
+            Some(KeyChange::Handshake { keys }) => keys,
+            Some(KeyChange::OneRtt { keys, next }) => {
+                self.secrets = Some(Arc::new(Mutex::new(next)));
+                keys
+            }
+        };
+        Some(Keys {
+            header: KeyPair {
+                local: Box::new(keys.local.header),
+                remote: Box::new(keys.remote.header),
+            },
+            packet: KeyPair {
+                local: Box::new(keys.local.packet),
+                remote: Box::new(keys.remote.packet),
+            },
+        })
+    }
+
+    fn next_1rtt_keys(&mut self) -> Option<KeyPair<Box<dyn PacketKey>>> {
+        let secrets = self.secrets.clone()?;
+        // The secrets move on by one phase per set of keys, so sets are derived in order.
+        if let Some(before) = &self.later {
+            before.keys();
+        }
+        let later = Arc::new(LaterKeys {
+            secrets,
+            keys: OnceLock::new(),
+        });
+        self.later = Some(later.clone());
+        Some(KeyPair {
+            local: Box::new(LaterKey {
+                pair: later.clone(),
+                local: true,
+            }),
+            remote: Box::new(LaterKey {
+                pair: later,
+                local: false,
+            }),
+        })
+    }
+
+    fn is_valid_retry(
+        &self,
+        _orig_dst_cid: &ConnectionId,
+        _header: &[u8],
+        _payload: &[u8],
+    ) -> bool {
+        false // servers get none
+    }
+
+    fn export_keying_material(
+        &self,
+        _output: &mut [u8],
+        _label: &[u8],
+        _context: &[u8],
+    ) -> Result<(), ExportKeyingMaterialError> {
+        Err(ExportKeyingMaterialError) // nobody asks, and the secret would have to be kept for it
+    }
+}
+
+/// Packet keys of one key phase (RFC 9001, section 6), derived when one of them is first used.
+///
+/// Deriving early, as section 9.5 advises, hides from an observer with a good clock which packet
+/// changes the phase. Here the first such packet of a phase takes some microseconds longer, once; a
+/// connection changes phase after many thousands of packets, most never.
+struct LaterKeys {
+    secrets: Arc<Mutex<Secrets>>,
+    keys: OnceLock<PacketKeySet>,
+}
+
+impl LaterKeys {
+    fn keys(&self) -> &PacketKeySet {
+        self.keys.get_or_init(|| {
+            self.secrets
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .next_packet_keys()
+        })
+    }
+}
+
+struct LaterKey {
+    pair: Arc<LaterKeys>,
+    local: bool,
+}
+
+impl LaterKey {
+    #[expect(
+        clippy::borrowed_box,
+        reason = "quinn-proto's trait is implemented for the box"
+    )]
+    fn key(&self) -> &Box<dyn rustls::quic::PacketKey> {
+        let keys = self.pair.keys();
+        if self.local {
+            &keys.local
+        } else {
+            &keys.remote
+        }
+    }
+}
+
+impl PacketKey for LaterKey {
+    fn encrypt(&self, packet: u64, buf: &mut [u8], header_len: usize) {
+        PacketKey::encrypt(self.key(), packet, buf, header_len);
+    }
+
+    fn decrypt(
+        &self,
+        packet: u64,
+        header: &[u8],
+        payload: &mut BytesMut,
+    ) -> Result<(), CryptoError> {
+        PacketKey::decrypt(self.key(), packet, header, payload)
+    }
+
+    fn tag_len(&self) -> usize {
+        PacketKey::tag_len(self.key())
+    }
+
+    fn confidentiality_limit(&self) -> u64 {
+        PacketKey::confidentiality_limit(self.key())
+    }
+
+    fn integrity_limit(&self) -> u64 {
+        PacketKey::integrity_limit(self.key())
+    }
+}
+
+impl fmt::Debug for TlsServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TlsServer").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,230 @@
+//! URLs of listeners.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::str::FromStr;
+
+/// Transport of a listener's URL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scheme {
+    /// `mqtt`, `tcp`: MQTT on TCP.
+    Mqtt,
+    /// `mqtts`, `tls`, `ssl`: MQTT on TLS.
+    Mqtts,
+    /// `ws`: MQTT on WebSocket.
+    Ws,
+    /// `wss`: MQTT on WebSocket on TLS.
+    Wss,
+    /// `mqtt+quic`, `quic`: MQTT on QUIC.
+    MqttQuic,
+}
+
+impl Scheme {
+    /// The scheme's usual name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Mqtt => "mqtt",
+            Self::Mqtts => "mqtts",
+            Self::Ws => "ws",
+            Self::Wss => "wss",
+            Self::MqttQuic => "mqtt+quic",
+        }
+    }
+
+    /// Port where the URL names none.
+    #[must_use]
+    pub const fn default_port(self) -> u16 {
+        match self {
+            Self::Mqtt => 1883,
+            Self::Mqtts => 8883,
+            Self::Ws => 8083,
+            Self::Wss => 8084,
+            Self::MqttQuic => 14567,
+        }
+    }
+
+    /// Whether a certificate is needed.
+    #[must_use]
+    pub const fn is_encrypted(self) -> bool {
+        matches!(self, Self::Mqtts | Self::Wss | Self::MqttQuic)
+    }
+
+    /// Whether the listener speaks WebSocket.
+    #[must_use]
+    pub const fn is_websocket(self) -> bool {
+        matches!(self, Self::Ws | Self::Wss)
+    }
+}
+
+/// A listener's URL, taken apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListenerUrl {
+    /// Transport.
+    pub scheme: Scheme,
+    /// Host as written, without brackets.
+    pub host: String,
+    /// Port; 0 lets the system choose.
+    pub port: u16,
+    /// Path of a WebSocket listener, `/mqtt` where the URL has none.
+    pub path: String,
+}
+
+impl ListenerUrl {
+    /// The address to bind. `localhost` is 127.0.0.1, `*` is every address of both families.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        SocketAddr::new(self.ip(), self.port)
+    }
+
+    fn ip(&self) -> IpAddr {
+        match self.host.as_str() {
+            "localhost" => IpAddr::V4(Ipv4Addr::LOCALHOST),
+            "*" => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+            host => host.parse().unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)),
+        }
+    }
+
+    /// Whether only this host can reach the address.
+    #[must_use]
+    pub fn is_loopback(&self) -> bool {
+        self.ip().is_loopback()
+    }
+
+    /// The URL with the port that was bound.
+    #[must_use]
+    pub fn with_port(&self, port: u16) -> String {
+        let host = if self.host.contains(':') {
+            format!("[{}]", self.host)
+        } else if self.host == "*" {
+            "[::]".to_owned()
+        } else {
+            self.host.clone()
+        };
+        let path = if self.scheme.is_websocket() {
+            self.path.as_str()
+        } else {
+            ""
+        };
+        format!("{}://{host}:{port}{path}", self.scheme.name())
+    }
+}
+
+/// What is wrong with a listener's URL.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ListenerUrlError {
+    /// No `scheme://`.
+    NoScheme,
+    /// A scheme that is not served.
+    Scheme(String),
+    /// The host is neither an IP address, `localhost` nor `*`.
+    Host(String),
+    /// The port is not a number from 0 to 65535.
+    Port(String),
+}
+
+impl fmt::Display for ListenerUrlError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoScheme => {
+                f.write_str("a listener is scheme://host:port, for example mqtts://[::]:8883")
+            }
+            Self::Scheme(scheme) => write!(
+                f,
+                "unknown scheme `{scheme}`; served are mqtt, mqtts, ws, wss and mqtt+quic"
+            ),
+            Self::Host(host) => {
+                write!(f, "`{host}` is neither an IP address, `localhost` nor `*`")
+            }
+            Self::Port(port) => write!(f, "`{port}` is not a port from 0 to 65535"),
+        }
+    }
+}
+
+impl std::error::Error for ListenerUrlError {}
+
+impl FromStr for ListenerUrl {
+    type Err = ListenerUrlError;
+
+    fn from_str(url: &str) -> Result<Self, Self::Err> {
+        let (scheme, rest) = url.split_once("://").ok_or(ListenerUrlError::NoScheme)?;
+        let scheme = match scheme {
+            "mqtt" | "tcp" => Scheme::Mqtt,
+            "mqtts" | "tls" | "ssl" => Scheme::Mqtts,
+            "ws" => Scheme::Ws,
+            "wss" => Scheme::Wss,
+            "mqtt+quic" | "quic" => Scheme::MqttQuic,
+            other => return Err(ListenerUrlError::Scheme(other.to_owned())),
+        };
+        let (authority, path) = match rest.find('/') {
+            Some(at) => (&rest[..at], &rest[at..]),
+            None => (rest, "/mqtt"),
+        };
+        let (host, port) = if let Some(bracketed) = authority.strip_prefix('[') {
+            let (host, after) = bracketed
+                .split_once(']')
+                .ok_or_else(|| ListenerUrlError::Host(authority.to_owned()))?;
+            (host, after.strip_prefix(':'))
+        } else {
+            match authority.rsplit_once(':') {
+                Some((host, port)) => (host, Some(port)),
+                None => (authority, None),
+            }
+        };
+        let port = match port {
+            None => scheme.default_port(),
+            Some(port) => port
+                .parse()
+                .map_err(|_| ListenerUrlError::Port(port.to_owned()))?,
+        };
+        if !(host == "localhost" || host == "*" || host.parse::<IpAddr>().is_ok()) {
+            return Err(ListenerUrlError::Host(host.to_owned()));
+        }
+        Ok(Self {
+            scheme,
+            host: host.to_owned(),
+            port,
+            path: path.to_owned(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_taken_apart() {
+        let url: ListenerUrl = "wss://[::1]:0/devices".parse().unwrap();
+        assert_eq!(url.scheme, Scheme::Wss);
+        assert_eq!(url.address(), "[::1]:0".parse().unwrap());
+        assert_eq!(url.with_port(4000), "wss://[::1]:4000/devices");
+        assert!(url.is_loopback());
+        let url: ListenerUrl = "mqtt+quic://localhost".parse().unwrap();
+        assert_eq!(url.with_port(14567), "mqtt+quic://localhost:14567");
+        assert!(
+            !"mqtt://*:1883"
+                .parse::<ListenerUrl>()
+                .unwrap()
+                .is_loopback()
+        );
+    }
+
+    #[test]
+    fn bad_urls_say_what_is_wrong() {
+        for (url, error) in [
+            ("localhost:1883", ListenerUrlError::NoScheme),
+            ("http://localhost", ListenerUrlError::Scheme("http".into())),
+            (
+                "mqtt://broker.example:1883",
+                ListenerUrlError::Host("broker.example".into()),
+            ),
+            (
+                "mqtt://localhost:70000",
+                ListenerUrlError::Port("70000".into()),
+            ),
+        ] {
+            assert_eq!(url.parse::<ListenerUrl>(), Err(error), "{url}");
+        }
+    }
+}

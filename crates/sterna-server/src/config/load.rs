@@ -1,0 +1,226 @@
+//! Reading the configuration: file, then environment, then flags.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use super::Config;
+
+/// Environment variables that start with this override the file: `STERNA__MQTT__RECEIVE_MAXIMUM=20`
+/// sets `mqtt.receive_maximum`. The value is read as TOML, and as a plain string where it is none.
+pub const ENVIRONMENT_PREFIX: &str = "STERNA__";
+
+/// Why a configuration was refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    Unreadable(PathBuf, String),
+    /// The text is not valid: where it came from, and what is wrong with line and column.
+    Invalid(String, String),
+    /// The values do not go together.
+    Problems(Vec<String>),
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unreadable(path, why) => write!(f, "cannot read {}: {why}", path.display()),
+            Self::Invalid(source, why) => write!(f, "{source}: {}", why.trim_end()),
+            Self::Problems(problems) => f.write_str(&problems.join("\n")),
+        }
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+/// Reads the configuration from an optional file and the given environment.
+///
+/// # Errors
+/// [`ConfigError`] says where and what; unknown keys come with the nearest known one. The values are
+/// not yet checked against each other: that is [`Config::check`], after flags were applied.
+pub fn load(
+    file: Option<&Path>,
+    environment: impl IntoIterator<Item = (String, String)>,
+) -> Result<Config, ConfigError> {
+    let (source, text) = match file {
+        None => ("the built-in configuration".to_owned(), String::new()),
+        Some(path) => (
+            path.display().to_string(),
+            std::fs::read_to_string(path)
+                .map_err(|e| ConfigError::Unreadable(path.to_owned(), e.to_string()))?,
+        ),
+    };
+    // The file alone first: its errors then carry the line and column of the file.
+    let config = parse(&source, &text)?;
+    let mut overrides: Vec<(String, String)> = environment
+        .into_iter()
+        .filter(|(name, _)| name.starts_with(ENVIRONMENT_PREFIX))
+        .collect();
+    if overrides.is_empty() {
+        return Ok(config);
+    }
+    overrides.sort();
+    let mut table: toml::Table = text.parse().unwrap_or_default();
+    for (name, value) in &overrides {
+        set(&mut table, &name[ENVIRONMENT_PREFIX.len()..], value)
+            .map_err(|why| ConfigError::Invalid(name.clone(), why))?;
+        // One by one, so that an error names its variable.
+        table
+            .clone()
+            .try_into::<Config>()
+            .map_err(|e| ConfigError::Invalid(name.clone(), with_nearest(&e.to_string())))?;
+    }
+    table
+        .try_into()
+        .map_err(|e: toml::de::Error| ConfigError::Invalid(source, with_nearest(&e.to_string())))
+}
+
+/// Reads a configuration from text.
+///
+/// # Errors
+/// [`ConfigError::Invalid`] with line, column, and the nearest known key for an unknown one.
+pub fn parse(source: &str, text: &str) -> Result<Config, ConfigError> {
+    toml::from_str(text)
+        .map_err(|e| ConfigError::Invalid(source.to_owned(), with_nearest(&e.to_string())))
+}
+
+fn set(table: &mut toml::Table, path: &str, value: &str) -> Result<(), String> {
+    let path = path.to_ascii_lowercase();
+    let mut table = table;
+    let mut parts = path.split("__").peekable();
+    while let Some(part) = parts.next() {
+        if part.is_empty() {
+            return Err("an empty part in the name".to_owned());
+        }
+        if parts.peek().is_none() {
+            table.insert(part.to_owned(), read_value(value));
+            break;
+        }
+        table = table
+            .entry(part.to_owned())
+            .or_insert_with(|| toml::Value::Table(toml::Table::new()))
+            .as_table_mut()
+            .ok_or_else(|| format!("`{part}` is not a table"))?;
+    }
+    Ok(())
+}
+
+fn read_value(text: &str) -> toml::Value {
+    format!("value = {text}")
+        .parse::<toml::Table>()
+        .ok()
+        .and_then(|mut table| table.remove("value"))
+        .unwrap_or_else(|| toml::Value::String(text.to_owned()))
+}
+
+/// Adds the nearest known key to serde's message about an unknown one, which lists them all.
+fn with_nearest(message: &str) -> String {
+    let Some(at) = message.find("unknown field `") else {
+        return message.to_owned();
+    };
+    let mut names = message[at..].split('`').skip(1).step_by(2);
+    let Some(unknown) = names.next() else {
+        return message.to_owned();
+    };
+    match names.min_by_key(|known| distance(unknown, known)) {
+        Some(nearest) => format!("{}\ndid you mean `{nearest}`?", message.trim_end()),
+        None => message.to_owned(),
+    }
+}
+
+/// Levenshtein distance.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, y) in b.iter().enumerate() {
+            let replaced = diagonal + usize::from(x != *y);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_key_names_the_nearest_known_one() {
+        let error = parse("f.toml", "[mqtt]\nrecieve_maximum = 3\n")
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("did you mean `receive_maximum`?"), "{error}");
+        assert!(error.contains("line 2"), "{error}");
+    }
+
+    #[test]
+    fn the_environment_overrides_the_file() {
+        let vars = [
+            ("STERNA__MQTT__RECEIVE_MAXIMUM".to_owned(), "7".to_owned()),
+            ("STERNA__LOG__LEVEL".to_owned(), "debug".to_owned()),
+            ("STERNA_UNRELATED".to_owned(), "x".to_owned()),
+        ];
+        let config = load(None, vars).unwrap();
+        assert_eq!(config.mqtt.receive_maximum, 7);
+        assert_eq!(config.log.level, "debug");
+    }
+
+    #[test]
+    fn an_unknown_variable_is_named() {
+        let vars = [("STERNA__MQTT__RECEIVE_MAX".to_owned(), "7".to_owned())];
+        let error = load(None, vars).unwrap_err().to_string();
+        assert!(error.starts_with("STERNA__MQTT__RECEIVE_MAX: "), "{error}");
+        assert!(error.contains("did you mean `receive_maximum`?"), "{error}");
+    }
+
+    #[test]
+    fn the_default_configuration_is_valid_and_survives_a_round_trip() {
+        let config = Config::default();
+        config.check().unwrap();
+        let text = toml::to_string(&config).unwrap();
+        assert_eq!(parse("x", &text).unwrap(), config);
+    }
+
+    #[test]
+    fn exposure_without_credentials_needs_a_word() {
+        let mut config = Config {
+            listeners: vec![super::super::Listener::at("mqtt://0.0.0.0:1883")],
+            ..Config::default()
+        };
+        let problems = config.check().unwrap_err();
+        assert!(
+            problems[0].contains("allow_anonymous_beyond_loopback"),
+            "{problems:?}"
+        );
+        config.authentication.allow_anonymous_beyond_loopback = true;
+        config.check().unwrap();
+    }
+
+    #[test]
+    fn the_documentation_names_every_setting_with_its_default() {
+        let page = include_str!("../../../../docs/configuration.md");
+        let table: toml::Table = toml::to_string(&Config::default()).unwrap().parse().unwrap();
+        for (section, value) in &table {
+            let keys: Vec<String> = match value {
+                toml::Value::Table(keys) => keys.keys().cloned().collect(),
+                _ => vec![section.clone()],
+            };
+            for key in keys {
+                let qualified = format!("`{section}.{key}`");
+                let named = page.contains(&format!("`{key}`")) || page.contains(&qualified);
+                assert!(named, "docs/configuration.md does not name {section}.{key}");
+                if let Some(toml::Value::Integer(default)) = value.get(&key) {
+                    let row = page.lines().find(|line| {
+                        line.starts_with(&format!("| `{key}`"))
+                            || line.starts_with(&format!("| {qualified}"))
+                    });
+                    let row = row.unwrap_or_else(|| panic!("no row for {section}.{key}"));
+                    assert!(row.contains(&format!("| {default} |")), "{row}: not {default}");
+                }
+            }
+        }
+    }
+}

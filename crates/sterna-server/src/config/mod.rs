@@ -1,0 +1,528 @@
+//! Configuration: one TOML file, overridden by the environment, overridden by flags.
+//!
+//! Every limit of the broker is a named setting here, with its unit last in the name. A key that
+//! does not exist is an error that names the nearest one that does.
+
+mod listener;
+mod load;
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+pub use listener::{ListenerUrl, ListenerUrlError, Scheme};
+pub use load::{ConfigError, ENVIRONMENT_PREFIX, load, parse};
+
+/// The whole configuration of a broker process.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Number of shards (threads that serve connections); 0 means one per processor.
+    pub shards: u16,
+    /// Where the development certificate is kept. Default: `sterna` in the user's state directory.
+    pub data_directory: Option<PathBuf>,
+    /// What to listen on; without any, [`Config::default_listeners`].
+    #[serde(rename = "listener")]
+    pub listeners: Vec<Listener>,
+    /// Certificates of every listener that encrypts.
+    pub tls: Tls,
+    /// Who may connect.
+    pub authentication: Authentication,
+    /// Who may publish and subscribe where.
+    pub authorization: Authorization,
+    /// What the broker grants to MQTT clients.
+    pub mqtt: Mqtt,
+    /// Sessions, queues, subscriptions and retained messages.
+    pub broker: Broker,
+    /// Sockets and handshakes.
+    pub network: Network,
+    /// QUIC's own settings.
+    pub quic: Quic,
+    /// `$SYS` topics.
+    pub sys: Sys,
+    /// The log.
+    pub log: Log,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            shards: 1,
+            data_directory: None,
+            listeners: Vec::new(),
+            tls: Tls::default(),
+            authentication: Authentication::default(),
+            authorization: Authorization::default(),
+            mqtt: Mqtt::default(),
+            broker: Broker::default(),
+            network: Network::default(),
+            quic: Quic::default(),
+            sys: Sys::default(),
+            log: Log::default(),
+        }
+    }
+}
+
+impl Config {
+    /// The listeners of a broker that was not told otherwise: every transport, on loopback.
+    #[must_use]
+    pub fn default_listeners() -> Vec<Listener> {
+        [
+            "mqtt://localhost:1883",
+            "mqtts://localhost:8883",
+            "ws://localhost:8083/mqtt",
+            "wss://localhost:8084/mqtt",
+            "mqtt+quic://localhost:14567",
+        ]
+        .into_iter()
+        .map(Listener::at)
+        .collect()
+    }
+
+    /// The listeners in force.
+    #[must_use]
+    pub fn listeners_in_force(&self) -> Vec<Listener> {
+        if self.listeners.is_empty() {
+            Self::default_listeners()
+        } else {
+            self.listeners.clone()
+        }
+    }
+
+    /// Directory of what the broker makes for itself.
+    #[must_use]
+    pub fn data_directory(&self) -> PathBuf {
+        self.data_directory.clone().unwrap_or_else(|| {
+            std::env::var_os("XDG_STATE_HOME")
+                .map(PathBuf::from)
+                .or_else(|| {
+                    std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".local/state"))
+                })
+                .unwrap_or_else(std::env::temp_dir)
+                .join("sterna")
+        })
+    }
+
+    /// Number of shards in force.
+    #[must_use]
+    pub fn shard_count(&self) -> u16 {
+        if self.shards > 0 {
+            return self.shards;
+        }
+        std::thread::available_parallelism()
+            .map_or(1, |n| u16::try_from(n.get()).unwrap_or(u16::MAX).min(256))
+    }
+
+    /// Checks what single values cannot tell: combinations, files that must exist, and exposure.
+    ///
+    /// # Errors
+    /// Every problem found, each a sentence that names the setting.
+    pub fn check(&self) -> Result<(), Vec<String>> {
+        let mut problems = Vec::new();
+        for listener in self.listeners_in_force() {
+            match listener.url.parse::<ListenerUrl>() {
+                Err(error) => problems.push(format!("listener `{}`: {error}", listener.url)),
+                Ok(url) => {
+                    if !url.is_loopback()
+                        && self.admits_anonymous(&listener)
+                        && !self.authentication.allow_anonymous_beyond_loopback
+                    {
+                        problems.push(format!(
+                            "listener `{}` is reachable from other hosts and admits clients without \
+                             credentials: set authentication.password_file, or \
+                             authentication.allow_anonymous_beyond_loopback = true if that is meant",
+                            listener.url
+                        ));
+                    }
+                }
+            }
+        }
+        if self.tls.certificate.is_some() != self.tls.key.is_some() {
+            problems.push("tls.certificate and tls.key go together".to_owned());
+        }
+        if self.tls.require_client_certificate && self.tls.client_ca.is_none() {
+            problems.push("tls.require_client_certificate needs tls.client_ca".to_owned());
+        }
+        for (name, path) in [
+            ("tls.certificate", &self.tls.certificate),
+            ("tls.key", &self.tls.key),
+            ("tls.client_ca", &self.tls.client_ca),
+            (
+                "authentication.password_file",
+                &self.authentication.password_file,
+            ),
+        ] {
+            if let Some(path) = path
+                && !path.is_file()
+            {
+                problems.push(format!("{name}: there is no file {}", path.display()));
+            }
+        }
+        if self.mqtt.maximum_qos > 2 {
+            problems.push("mqtt.maximum_qos is 0, 1 or 2".to_owned());
+        }
+        if self.mqtt.receive_maximum == 0 {
+            problems.push("mqtt.receive_maximum is at least 1".to_owned());
+        }
+        if self.shards > 256 {
+            problems.push("shards is at most 256".to_owned());
+        }
+        for rule in &self.authorization.rules {
+            if let Err(problem) = crate::authorization::check_rule(rule) {
+                problems.push(problem);
+            }
+        }
+        if problems.is_empty() {
+            Ok(())
+        } else {
+            Err(problems)
+        }
+    }
+
+    fn admits_anonymous(&self, listener: &Listener) -> bool {
+        listener
+            .anonymous
+            .unwrap_or_else(|| self.authentication.admits_anonymous())
+            && !(self.tls.require_client_certificate && listener.encrypts())
+    }
+}
+
+/// One listener.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Listener {
+    /// Transport, address and port, for example `mqtts://[::]:8883`. Schemes: `mqtt` (TCP),
+    /// `mqtts` (TLS), `ws`, `wss` (WebSocket; the path is served too) and `mqtt+quic`.
+    pub url: String,
+    /// Whether clients without credentials are admitted here; overrides `[authentication]`.
+    pub anonymous: Option<bool>,
+}
+
+impl Listener {
+    /// A listener with defaults at a URL.
+    #[must_use]
+    pub fn at(url: &str) -> Self {
+        Self {
+            url: url.to_owned(),
+            anonymous: None,
+        }
+    }
+
+    fn encrypts(&self) -> bool {
+        self.url
+            .parse::<ListenerUrl>()
+            .is_ok_and(|url| url.scheme.is_encrypted())
+    }
+}
+
+/// Certificates.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Tls {
+    /// Certificate chain in PEM. Without it a development certificate is made on first start.
+    pub certificate: Option<PathBuf>,
+    /// Private key in PEM.
+    pub key: Option<PathBuf>,
+    /// Certificates in PEM that sign client certificates.
+    pub client_ca: Option<PathBuf>,
+    /// Whether a client must present a certificate.
+    pub require_client_certificate: bool,
+    /// Whether the subject's common name of a client certificate is taken as user name.
+    pub certificate_as_username: bool,
+    /// Refuses TLS 1.2 on TCP. QUIC is always TLS 1.3.
+    pub only_tls13: bool,
+}
+
+/// Who may connect.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Authentication {
+    /// Whether clients without credentials are admitted. Default: only without a password file.
+    pub anonymous: Option<bool>,
+    /// Users, one `name:record` a line, made by `sterna passwd`.
+    pub password_file: Option<PathBuf>,
+    /// Serve clients without credentials on addresses that other hosts reach.
+    pub allow_anonymous_beyond_loopback: bool,
+}
+
+impl Authentication {
+    /// Whether clients without credentials are admitted where the listener does not say.
+    #[must_use]
+    pub fn admits_anonymous(&self) -> bool {
+        self.anonymous
+            .unwrap_or_else(|| self.password_file.is_none())
+    }
+}
+
+/// Who may publish and subscribe where. The first rule that names the client and the topic decides.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Authorization {
+    /// Whether what no rule names is allowed.
+    pub default_allow: bool,
+    /// The rules, in order.
+    #[serde(rename = "rule")]
+    pub rules: Vec<Rule>,
+}
+
+impl Default for Authorization {
+    fn default() -> Self {
+        Self {
+            default_allow: true,
+            rules: Vec::new(),
+        }
+    }
+}
+
+/// One rule.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Rule {
+    /// User names; `*` is every client that named itself, empty is every client.
+    pub users: Vec<String>,
+    /// Client identifiers; empty is every client.
+    pub clients: Vec<String>,
+    /// `allow` or `deny`.
+    pub effect: Effect,
+    /// `publish`, `subscribe` or both (the default).
+    pub actions: Vec<ActionName>,
+    /// Topic filters; `%u` and `%c` stand for the user name and the client identifier.
+    pub topics: Vec<String>,
+}
+
+/// What a rule does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Effect {
+    /// The action is allowed.
+    #[default]
+    Allow,
+    /// The action is refused.
+    Deny,
+}
+
+/// What a client does with a topic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ActionName {
+    /// PUBLISH, and a will.
+    Publish,
+    /// SUBSCRIBE.
+    Subscribe,
+}
+
+/// What the broker grants to MQTT clients.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Mqtt {
+    /// Largest packet accepted, in bytes (Maximum Packet Size).
+    pub maximum_packet_bytes: u32,
+    /// Largest packet accepted before CONNACK, in bytes; a CONNECT with its will must fit.
+    pub maximum_connect_bytes: u32,
+    /// Unacknowledged QoS 1 and 2 PUBLISH packets a client may have in flight (Receive Maximum).
+    pub receive_maximum: u16,
+    /// Cap on unacknowledged PUBLISH packets sent to one client, below what it asks for.
+    pub send_maximum: u16,
+    /// Topic aliases a client may set (Topic Alias Maximum).
+    pub topic_alias_maximum: u16,
+    /// Highest QoS granted: 0, 1 or 2.
+    pub maximum_qos: u8,
+    /// Whether retained messages are served.
+    pub retain_available: bool,
+    /// Whether wildcards are allowed in filters.
+    pub wildcard_subscription_available: bool,
+    /// Whether shared subscriptions are served.
+    pub shared_subscription_available: bool,
+    /// Whether subscription identifiers are served.
+    pub subscription_identifiers_available: bool,
+    /// Longest session expiry granted, in seconds.
+    pub maximum_session_expiry_s: u32,
+    /// Session expiry of persistent 3.1 and 3.1.1 sessions, in seconds.
+    pub legacy_session_expiry_s: u32,
+    /// Keep alive told to every client instead of its own, in seconds (Server Keep Alive).
+    pub server_keep_alive_s: Option<u16>,
+    /// Longest keep alive accepted, in seconds; a longer one (or none) is answered with this. 0: any.
+    pub maximum_keep_alive_s: u16,
+    /// Longest client identifier, in bytes.
+    pub maximum_client_id_bytes: u16,
+    /// Time from the accept of a connection to its CONNECT, in milliseconds.
+    pub connect_timeout_ms: u64,
+    /// Prefix of response topics told to clients that ask for Response Information.
+    pub response_information: Option<String>,
+    /// Server Reference told to clients that are turned away at shutdown (reason 0x9C is used then).
+    pub server_reference: Option<String>,
+    /// Streams besides the control stream that a QUIC client may use at once.
+    pub maximum_data_streams: u16,
+    /// Bytes held back on data streams until CONNACK.
+    pub maximum_held_bytes: u32,
+    /// Largest number of user properties and filters in one packet.
+    pub maximum_list_entries: u32,
+}
+
+impl Default for Mqtt {
+    fn default() -> Self {
+        Self {
+            maximum_packet_bytes: 1 << 21,
+            maximum_connect_bytes: 128 << 10,
+            receive_maximum: 1024,
+            send_maximum: 1024,
+            topic_alias_maximum: 32,
+            maximum_qos: 2,
+            retain_available: true,
+            wildcard_subscription_available: true,
+            shared_subscription_available: true,
+            subscription_identifiers_available: true,
+            maximum_session_expiry_s: u32::MAX,
+            legacy_session_expiry_s: 7 * 24 * 3600,
+            server_keep_alive_s: None,
+            maximum_keep_alive_s: 0,
+            maximum_client_id_bytes: 256,
+            connect_timeout_ms: 10_000,
+            response_information: None,
+            server_reference: None,
+            maximum_data_streams: 64,
+            maximum_held_bytes: 64 << 10,
+            maximum_list_entries: 1024,
+        }
+    }
+}
+
+/// Sessions, queues, subscriptions and retained messages.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Broker {
+    /// Sessions held at once, connected or not.
+    pub maximum_sessions: u64,
+    /// Messages that wait in one session's queue.
+    pub maximum_queued_messages: u32,
+    /// Bytes that wait in one session's queue.
+    pub maximum_queued_bytes: u64,
+    /// Subscriptions of one session.
+    pub maximum_subscriptions_per_session: u32,
+    /// Subscriptions in all.
+    pub maximum_subscriptions: u64,
+    /// Retained messages.
+    pub maximum_retained_messages: u64,
+    /// Bytes of retained messages.
+    pub maximum_retained_bytes: u64,
+    /// Levels of a topic or filter.
+    pub maximum_topic_levels: u16,
+}
+
+impl Default for Broker {
+    fn default() -> Self {
+        Self {
+            maximum_sessions: 1_000_000,
+            maximum_queued_messages: 1000,
+            maximum_queued_bytes: 64 << 20,
+            maximum_subscriptions_per_session: 1000,
+            maximum_subscriptions: 10_000_000,
+            maximum_retained_messages: 1_000_000,
+            maximum_retained_bytes: 1 << 30,
+            maximum_topic_levels: 128,
+        }
+    }
+}
+
+/// Sockets and handshakes.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Network {
+    /// Time a TLS, WebSocket or QUIC handshake may take, in milliseconds.
+    pub handshake_timeout_ms: u64,
+    /// Handshakes under way at once on one shard.
+    pub maximum_half_open: u32,
+    /// Handshakes under way at once from one address on one shard.
+    pub maximum_half_open_per_address: u32,
+    /// Connections of one shard.
+    pub maximum_connections: u32,
+    /// Bytes queued towards one client at which its queue is no longer drained.
+    pub high_watermark_bytes: u32,
+    /// Time that a closing connection may take to send what is queued, in milliseconds.
+    pub linger_ms: u64,
+}
+
+impl Default for Network {
+    fn default() -> Self {
+        Self {
+            handshake_timeout_ms: 10_000,
+            maximum_half_open: 10_000,
+            maximum_half_open_per_address: 5_000,
+            maximum_connections: 1_000_000,
+            high_watermark_bytes: 256 << 10,
+            linger_ms: 3_000,
+        }
+    }
+}
+
+/// QUIC's own settings.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Quic {
+    /// Time without a packet after which a connection ends, in milliseconds.
+    pub idle_timeout_ms: u64,
+    /// Round-trip time assumed before the first measurement, in milliseconds.
+    pub initial_rtt_ms: u64,
+    /// Half-open handshakes of a shard from which on addresses are validated by Retry.
+    pub retry_half_open: u32,
+    /// Whether 0-RTT is accepted.
+    pub early_data: bool,
+    /// Whether the path is probed for packets above 1,200 bytes.
+    pub mtu_discovery: bool,
+}
+
+impl Default for Quic {
+    fn default() -> Self {
+        Self {
+            idle_timeout_ms: 120_000,
+            initial_rtt_ms: 333,
+            retry_half_open: 1_000,
+            early_data: false,
+            mtu_discovery: false,
+        }
+    }
+}
+
+/// `$SYS` topics.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Sys {
+    /// Seconds between two updates; 0 turns `$SYS` off.
+    pub interval_s: u32,
+}
+
+impl Default for Sys {
+    fn default() -> Self {
+        Self { interval_s: 10 }
+    }
+}
+
+/// The log.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Log {
+    /// `error`, `warn`, `info`, `debug`, `trace`, or directives such as `sterna_net=debug`.
+    pub level: String,
+    /// `text` or `json`.
+    pub format: LogFormat,
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self {
+            level: "info".to_owned(),
+            format: LogFormat::Text,
+        }
+    }
+}
+
+/// Form of the log's lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// One readable line an event.
+    #[default]
+    Text,
+    /// One JSON object an event.
+    Json,
+}

@@ -1,0 +1,71 @@
+//! What is sent to a shard from other shards and from the control thread.
+
+use std::fmt;
+use std::sync::Arc;
+
+use sterna_net::{ConnectionId, Courier};
+
+use crate::mqtt;
+use crate::policy::Policy;
+
+/// A letter to a shard.
+#[derive(Debug)]
+pub enum Mail {
+    /// From another shard's broker.
+    Broker(Box<sterna_broker::Mail<mqtt::SessionState>>),
+    /// A password was checked.
+    PasswordChecked {
+        /// The connection that waits for it.
+        connection: ConnectionId,
+        /// Whether the password is the user's.
+        good: bool,
+    },
+    /// A new policy is in force.
+    Policy(Arc<Policy>),
+    /// Tell clients goodbye and end.
+    Stop,
+}
+
+/// The way to all shards. Real shards have a [`Courier`]; a simulation carries mail its own way.
+pub trait Outbox: Send + fmt::Debug {
+    /// Puts a letter aside for a shard.
+    fn post(&mut self, shard: usize, letter: Mail);
+
+    /// Sends what was put aside.
+    fn flush(&mut self);
+
+    /// A way for other threads to write to a shard; `None` where there are no other threads.
+    fn postbox(&self, shard: usize) -> Option<Box<dyn FnOnce(Mail) + Send>>;
+}
+
+/// Letters between real shards.
+#[derive(Debug)]
+pub struct Letters {
+    courier: Courier<Mail>,
+}
+
+impl Letters {
+    /// Letters carried by this courier.
+    #[must_use]
+    pub const fn new(courier: Courier<Mail>) -> Self {
+        Self { courier }
+    }
+}
+
+impl Outbox for Letters {
+    fn post(&mut self, shard: usize, letter: Mail) {
+        self.courier.post(shard, letter);
+    }
+
+    fn flush(&mut self) {
+        self.courier.flush();
+    }
+
+    fn postbox(&self, shard: usize) -> Option<Box<dyn FnOnce(Mail) + Send>> {
+        let mut courier = self.courier.clone();
+        Some(Box::new(move |letter| {
+            courier.post(shard, letter);
+            courier.flush();
+        }))
+    }
+}

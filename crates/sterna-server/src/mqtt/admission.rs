@@ -1,0 +1,169 @@
+//! What a CONNECT asks for, kept while it is decided whether the client may.
+
+use bytes::BytesMut;
+use sterna_broker::{Message, MessageHeader, Qos, Will};
+use sterna_mqtt::packet::{Connect, Will as WillPacket};
+use sterna_mqtt::{PublishProperties, QoS, ReasonCode};
+
+use crate::config::Mqtt;
+
+/// A CONNECT's wishes, owned.
+#[derive(Debug)]
+pub(super) struct Admission {
+    /// The client identifier, assigned where the client sent none.
+    pub(super) client_id: String,
+    /// Whether the identifier was assigned.
+    pub(super) assigned: bool,
+    pub(super) clean_start: bool,
+    /// Session Expiry Interval to grant.
+    pub(super) expiry_s: u32,
+    /// Whether that is less than what the client asked for.
+    pub(super) expiry_reduced: bool,
+    /// Keep Alive to impose, where it is not the client's own.
+    pub(super) server_keep_alive_s: Option<u16>,
+    pub(super) will: Option<Will>,
+    /// Last message of an enhanced authentication.
+    pub(super) authentication_data: Option<String>,
+    /// The user that was verified.
+    pub(super) user: Option<String>,
+}
+
+impl Admission {
+    /// Reads a CONNECT.
+    ///
+    /// # Errors
+    /// The reason code to refuse it with, and why.
+    pub(super) fn new(
+        connect: &Connect<'_>,
+        limits: &Mqtt,
+        now_ms: u64,
+    ) -> Result<Self, (ReasonCode, &'static str)> {
+        let assigned = connect.client_id.is_empty();
+        // [MQTT-3.1.3-8] [MQTT311-3.1.3-8] [MQTT311-3.1.3-9] a session that is to be kept needs a
+        // name that the client knows; 5.0 tells it the assigned one, the older versions cannot.
+        if assigned && !connect.version.is_v5() && !connect.clean_start {
+            return Err((
+                ReasonCode::ClientIdentifierNotValid,
+                "an empty client identifier needs a clean session",
+            ));
+        }
+        if connect.client_id.len() > usize::from(limits.maximum_client_id_bytes) {
+            return Err((ReasonCode::ClientIdentifierNotValid, "the client identifier is too long"));
+        }
+        // [MQTT-3.1.3-6] [MQTT-3.1.3-7] [MQTT311-3.1.3-6] [MQTT311-3.1.3-7]
+        let client_id = if assigned { assign()? } else { connect.client_id.to_owned() };
+        let asked_s = connect.session_expiry_s();
+        let most_s = if connect.version.is_v5() {
+            limits.maximum_session_expiry_s
+        } else {
+            limits.legacy_session_expiry_s
+        };
+        let expiry_s = asked_s.min(most_s);
+        let will = match &connect.will {
+            None => None,
+            Some(will) => Some(convert_will(will, limits, now_ms)?),
+        };
+        Ok(Self {
+            client_id,
+            assigned,
+            clean_start: connect.clean_start,
+            expiry_s,
+            expiry_reduced: expiry_s < asked_s && connect.version.is_v5(),
+            server_keep_alive_s: keep_alive(connect, limits),
+            will,
+            authentication_data: None,
+            user: None,
+        })
+    }
+}
+
+/// The Keep Alive that the broker imposes, if it is not what the client asked for.
+fn keep_alive(connect: &Connect<'_>, limits: &Mqtt) -> Option<u16> {
+    // [MQTT-3.2.2-22] only 5.0 has a way to tell it.
+    if !connect.version.is_v5() {
+        return None;
+    }
+    let asked = connect.keep_alive_s;
+    let granted = limits.server_keep_alive_s.unwrap_or_else(|| {
+        let most = limits.maximum_keep_alive_s;
+        if most > 0 && (asked == 0 || asked > most) { most } else { asked }
+    });
+    (granted != asked).then_some(granted)
+}
+
+/// An identifier that nobody else has: 96 random bits.
+fn assign() -> Result<String, (ReasonCode, &'static str)> {
+    use std::fmt::Write as _;
+    let mut random = [0; 12];
+    getrandom::fill(&mut random)
+        .map_err(|_| (ReasonCode::ServerUnavailable, "no randomness for a client identifier"))?;
+    let mut id = String::from("auto-");
+    for byte in random {
+        let _ = write!(id, "{byte:02x}");
+    }
+    Ok(id)
+}
+
+fn convert_will(
+    will: &WillPacket<'_>,
+    limits: &Mqtt,
+    now_ms: u64,
+) -> Result<Will, (ReasonCode, &'static str)> {
+    // [MQTT-3.2.2-12]
+    if will.qos as u8 > limits.maximum_qos {
+        return Err((ReasonCode::QoSNotSupported, "the will's QoS is not served"));
+    }
+    // [MQTT-3.2.2-13]
+    if will.retain && !limits.retain_available {
+        return Err((ReasonCode::RetainNotSupported, "retained messages are not served"));
+    }
+    // [MQTT-3.1.2-14] [MQTT-3.1.2-15] [MQTT-3.1.3-10] [MQTT311-3.1.2-16] [MQTT311-3.1.2-17]
+    let header = MessageHeader {
+        qos: qos(will.qos),
+        retain: will.retain,
+        published_ms: now_ms,
+        expires_at_ms: None,
+    };
+    let message = copy(will.topic, &will.properties, will.payload, header)?;
+    Ok(Will {
+        message,
+        delay_s: will.properties.will_delay_s(),
+        expiry_s: will.properties.message_expiry_s(),
+    })
+}
+
+/// Makes a message of a packet's parts, leaving out the properties that end at this hop.
+pub(super) fn copy(
+    topic: &str,
+    properties: &PublishProperties<'_>,
+    payload: &[u8],
+    header: MessageHeader,
+) -> Result<Message, (ReasonCode, &'static str)> {
+    let forward = properties.forward();
+    let message = if let Some(contiguous) = forward.contiguous() {
+        Message::copy(topic, contiguous, payload, header)
+    } else {
+        let mut rest = BytesMut::with_capacity(forward.len());
+        forward.copy_to(&mut rest);
+        Message::copy(topic, &rest, payload, header)
+    };
+    message.map_err(|_| (ReasonCode::TopicNameInvalid, "the message's parts do not fit"))
+}
+
+/// The broker's word for a QoS.
+pub(super) const fn qos(qos: QoS) -> Qos {
+    match qos {
+        QoS::AtMostOnce => Qos::AtMostOnce,
+        QoS::AtLeastOnce => Qos::AtLeastOnce,
+        QoS::ExactlyOnce => Qos::ExactlyOnce,
+    }
+}
+
+/// The engine's word for a QoS.
+pub(super) const fn wire_qos(qos: Qos) -> QoS {
+    match qos {
+        Qos::AtMostOnce => QoS::AtMostOnce,
+        Qos::AtLeastOnce => QoS::AtLeastOnce,
+        Qos::ExactlyOnce => QoS::ExactlyOnce,
+    }
+}

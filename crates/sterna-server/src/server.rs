@@ -1,0 +1,299 @@
+//! The process: from a configuration to running shards, and what can be asked of them from outside.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use sterna_broker::{Directory, Limits};
+use sterna_net::{
+    BoundShard, Certificates, ClientAuth, ClientAuthority, Courier, Gate, ListenerConfig, ListenerTransport,
+    ShardConfig, TlsConfig, TlsVersions, WebSocketConfig,
+};
+use sterna_net::quic::{MtuDiscovery, QuicConfig};
+use sterna_store::MemoryStore;
+
+use crate::authentication::Checker;
+use crate::certificate::{self, Certificate};
+use crate::config::{Config, ListenerUrl, Scheme};
+use crate::mail::{Letters, Mail};
+use crate::policy::Policy;
+use crate::shard::{Parts, Shard};
+use crate::sys::Board;
+
+/// The application protocols of TLS and QUIC listeners (ALPN).
+const PROTOCOLS: [&[u8]; 1] = [b"mqtt"];
+
+/// A running broker.
+///
+/// Dropping it without [`Server::shutdown`] leaves it running.
+#[derive(Debug)]
+pub struct Server {
+    listeners: Vec<String>,
+    certificate: Mutex<Certificate>,
+    certificates: Arc<Certificates>,
+    authority: Option<Arc<ClientAuthority>>,
+    started_with: Config,
+    courier: Mutex<Courier<Mail>>,
+    gate: Gate,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Binds every listener and starts the shards. When it returns, everything listens.
+    ///
+    /// # Errors
+    /// A sentence for the operator: which setting, file or address, and what is wrong with it.
+    pub fn start(config: &Config) -> Result<Self, String> {
+        config.check().map_err(|problems| problems.join("\n"))?;
+        let policy = Arc::new(Policy::load(config)?);
+        let (certificate, identity) = certificate::load(&config.tls, &config.data_directory())?;
+        let certificates = Certificates::new(vec![identity]).map_err(|e| e.to_string())?;
+        let authority = match &config.tls.client_ca {
+            None => None,
+            Some(path) => Some(
+                ClientAuthority::from_pem(&certificate::read(path)?, &[])
+                    .map_err(|e| format!("{}: {e}", path.display()))?,
+            ),
+        };
+        let urls = config
+            .listeners_in_force()
+            .iter()
+            .map(|listener| listener.url.parse::<ListenerUrl>())
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(|e| e.to_string())?;
+        let tls = Arc::new(TlsConfig {
+            client_auth: match &authority {
+                None => ClientAuth::None,
+                Some(authority) if config.tls.require_client_certificate => {
+                    ClientAuth::Required(Arc::clone(authority))
+                }
+                Some(authority) => ClientAuth::Optional(Arc::clone(authority)),
+            },
+            versions: if config.tls.only_tls13 { TlsVersions::Only13 } else { TlsVersions::From12 },
+            ..TlsConfig::new(Arc::clone(&certificates), &PROTOCOLS)
+        });
+        // A WebSocket client offers HTTP/1.1 in its TLS handshake, not MQTT.
+        let https = Arc::new(TlsConfig { alpn: vec![b"http/1.1".to_vec()], ..(*tls).clone() });
+        let listeners: Vec<ListenerConfig> = urls
+            .iter()
+            .map(|url| ListenerConfig {
+                address: url.address(),
+                transport: transport(url, config, &tls, &https),
+            })
+            .collect();
+
+        let count = usize::from(config.shard_count());
+        let bound = sterna_net::bind::<Mail>(&shard_config(config), &listeners, count)
+            .map_err(|e| format!("cannot listen: {e}"))?;
+        let listeners = urls
+            .iter()
+            .zip(bound[0].addresses())
+            .map(|(url, address)| url.with_port(address.port()))
+            .collect();
+        let courier = Mutex::new(bound[0].courier());
+        let gate = bound[0].gate();
+        let checker = Checker::start().map_err(|e| format!("cannot start a thread: {e}"))?;
+        let threads = start_shards(bound, config, &policy, &checker)?;
+        Ok(Self {
+            listeners,
+            certificate: Mutex::new(certificate),
+            certificates,
+            authority,
+            started_with: config.clone(),
+            courier,
+            gate,
+            threads,
+        })
+    }
+
+    /// URLs of the listeners, with the ports that were bound, in the order of the configuration.
+    #[must_use]
+    pub fn listeners(&self) -> &[String] {
+        &self.listeners
+    }
+
+    /// The certificate in force.
+    #[must_use]
+    pub fn certificate(&self) -> Certificate {
+        self.certificate.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Puts a new configuration in force as far as that goes without a restart: certificates, client
+    /// authorities, users, rules, and what MQTT clients are granted. Connections go on.
+    ///
+    /// Returns the names of sections that changed and need a restart.
+    ///
+    /// # Errors
+    /// A sentence for the operator; the old configuration then stays in force as a whole.
+    pub fn reload(&self, config: &Config) -> Result<Vec<&'static str>, String> {
+        config.check().map_err(|problems| problems.join("\n"))?;
+        let old = &self.started_with;
+        let mut unchanged = Vec::new();
+        let mut kept = config.clone();
+        kept.listeners.clone_from(&old.listeners);
+        if config.listeners_in_force() != old.listeners_in_force() {
+            unchanged.push("listener");
+        }
+        for (name, changed) in [
+            ("shards", config.shards != old.shards),
+            ("broker", config.broker != old.broker),
+            ("network", config.network != old.network),
+            ("quic", config.quic != old.quic),
+            ("sys", config.sys != old.sys),
+            ("log", config.log != old.log),
+        ] {
+            if changed {
+                unchanged.push(name);
+            }
+        }
+        let policy = Arc::new(Policy::load(&kept)?);
+        let (certificate, identity) = certificate::load(&config.tls, &config.data_directory())?;
+        match (&self.authority, &config.tls.client_ca) {
+            (Some(authority), Some(path)) => authority
+                .replace_pem(&certificate::read(path)?, &[])
+                .map_err(|e| format!("{}: {e}", path.display()))?,
+            (None, None) => {}
+            _ => unchanged.push("tls.client_ca"),
+        }
+        self.certificates.replace(vec![identity]).map_err(|e| e.to_string())?;
+        *self.certificate.lock().unwrap_or_else(PoisonError::into_inner) = certificate;
+        self.tell_all(|| Mail::Policy(Arc::clone(&policy)));
+        Ok(unchanged)
+    }
+
+    fn tell_all(&self, letter: impl Fn() -> Mail) {
+        let mut courier = self.courier.lock().unwrap_or_else(PoisonError::into_inner);
+        for shard in 0..courier.shards() {
+            courier.post(shard, letter());
+        }
+        courier.flush();
+    }
+
+    /// Takes no new connections, tells every client goodbye, and returns when all shards have ended.
+    pub fn shutdown(self) {
+        self.gate.shut();
+        self.tell_all(|| Mail::Stop);
+        for thread in self.threads {
+            // A shard that panicked has already said so on standard error.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn start_shards(
+    bound: Vec<BoundShard<Mail>>,
+    config: &Config,
+    policy: &Arc<Policy>,
+    checker: &Checker,
+) -> Result<Vec<JoinHandle<()>>, String> {
+    let mut seed = [0; 8];
+    getrandom::fill(&mut seed).map_err(|e| format!("no randomness: {e}"))?;
+    let directory =
+        Directory::new(bound.len() as u16, broker_limits(config), u64::from_ne_bytes(seed));
+    let board = Arc::new(Board::new(bound.len()));
+    let store = MemoryStore::new();
+    let mut threads = Vec::with_capacity(bound.len());
+    for shard in bound {
+        let number = shard.index();
+        let parts = Parts {
+            number,
+            directory: Arc::clone(&directory),
+            store: Box::new(store.clone()),
+            policy: Arc::clone(policy),
+            checker: Some(checker.clone()),
+            outbox: Box::new(Letters::new(shard.courier())),
+            board: Arc::clone(&board),
+            sys_interval_ms: u64::from(config.sys.interval_s) * 1000,
+            high_watermark_bytes: config.network.high_watermark_bytes as usize,
+        };
+        let thread = std::thread::Builder::new()
+            .name(format!("shard-{number}"))
+            .spawn(move || {
+                let handler = Shard::new(parts, shard.clock().now_ms());
+                if let Err(error) = shard.run(handler) {
+                    tracing::error!(shard = number, %error, "a shard ended");
+                }
+            })
+            .map_err(|e| format!("cannot start a thread: {e}"))?;
+        threads.push(thread);
+    }
+    Ok(threads)
+}
+
+fn transport(
+    url: &ListenerUrl,
+    config: &Config,
+    tls: &Arc<TlsConfig>,
+    https: &Arc<TlsConfig>,
+) -> ListenerTransport {
+    let websocket = || {
+        let mut paths = vec![url.path.clone()];
+        if url.path != "/" {
+            paths.push("/".to_owned());
+        }
+        Arc::new(WebSocketConfig { paths, ..WebSocketConfig::default() })
+    };
+    match url.scheme {
+        Scheme::Mqtt => ListenerTransport::Tcp,
+        Scheme::Mqtts => ListenerTransport::Tls(Arc::clone(tls)),
+        Scheme::Ws => ListenerTransport::WebSocket(websocket()),
+        Scheme::Wss => ListenerTransport::SecureWebSocket(Arc::clone(https), websocket()),
+        Scheme::MqttQuic => ListenerTransport::Quic(Arc::clone(tls), Arc::new(quic_config(config))),
+    }
+}
+
+fn shard_config(config: &Config) -> ShardConfig {
+    let network = &config.network;
+    ShardConfig {
+        connections: network.maximum_connections as usize,
+        half_open: network.maximum_half_open as usize,
+        half_open_per_address: network.maximum_half_open_per_address as usize,
+        handshake_timeout_ms: network.handshake_timeout_ms,
+        linger_ms: network.linger_ms,
+        high_watermark_bytes: network.high_watermark_bytes as usize,
+        low_watermark_bytes: network.high_watermark_bytes as usize / 4,
+        ..ShardConfig::default()
+    }
+}
+
+fn quic_config(config: &Config) -> QuicConfig {
+    let (network, quic) = (&config.network, &config.quic);
+    let streams = u32::from(config.mqtt.maximum_data_streams);
+    QuicConfig {
+        protocols: PROTOCOLS.iter().map(|name| name.to_vec()).collect(),
+        early_data: quic.early_data,
+        max_connections: network.maximum_connections as usize,
+        max_half_open: network.maximum_half_open as usize,
+        max_half_open_per_address: network.maximum_half_open_per_address as usize,
+        retry_half_open: quic.retry_half_open as usize,
+        handshake_timeout: Duration::from_millis(network.handshake_timeout_ms),
+        idle_timeout: (quic.idle_timeout_ms > 0)
+            .then(|| Duration::from_millis(quic.idle_timeout_ms)),
+        linger: Duration::from_millis(network.linger_ms),
+        initial_rtt: Duration::from_millis(quic.initial_rtt_ms),
+        mtu_discovery: quic.mtu_discovery.then_some(MtuDiscovery {
+            upper_bound_bytes: 1452,
+            interval: Duration::from_mins(10),
+        }),
+        max_bidirectional_streams: streams + 1,
+        max_unidirectional_streams: streams,
+        high_watermark_bytes: network.high_watermark_bytes as usize,
+        low_watermark_bytes: network.high_watermark_bytes as usize / 4,
+        ..QuicConfig::default()
+    }
+}
+
+fn broker_limits(config: &Config) -> Limits {
+    let broker = &config.broker;
+    Limits {
+        sessions: broker.maximum_sessions as usize,
+        subscriptions_per_session: broker.maximum_subscriptions_per_session as usize,
+        subscriptions: broker.maximum_subscriptions as usize,
+        topic_levels: usize::from(broker.maximum_topic_levels),
+        queued_messages: broker.maximum_queued_messages as usize,
+        queued_bytes: broker.maximum_queued_bytes as usize,
+        retained_messages: broker.maximum_retained_messages as usize,
+        retained_bytes: broker.maximum_retained_bytes as usize,
+        ..Limits::default()
+    }
+}

@@ -1,0 +1,253 @@
+//! What one shard runs: the front doors over one broker.
+
+use std::sync::Arc;
+
+use sterna_broker::{Broker, Event, Message, MessageHeader, Publication, ShardId};
+use sterna_net::{Chunk, CloseReason, ConnectionId, Handler, Network, StreamId};
+
+use crate::authentication::Checker;
+use crate::mail::{Mail, Outbox};
+use crate::mqtt;
+use crate::policy::Policy;
+use crate::sys::{Board, Counts, Reporter};
+
+/// Everything a front door needs for one step.
+pub(crate) struct Context<'a> {
+    /// The transports.
+    pub(crate) net: &'a mut dyn Network,
+    /// This shard's broker.
+    pub(crate) broker: &'a mut Broker<mqtt::SessionState>,
+    /// What clients may do.
+    pub(crate) policy: &'a Arc<Policy>,
+    /// Checks passwords beside the shard.
+    pub(crate) checker: Option<&'a Checker>,
+    /// The way to this and other shards.
+    pub(crate) outbox: &'a mut dyn Outbox,
+    /// Number of this shard.
+    pub(crate) shard: usize,
+}
+
+/// The handler of one shard.
+#[derive(Debug)]
+pub struct Shard {
+    number: usize,
+    broker: Broker<mqtt::SessionState>,
+    mqtt: mqtt::Door,
+    policy: Arc<Policy>,
+    checker: Option<Checker>,
+    outbox: Box<dyn Outbox>,
+    sys: Sys,
+    stopping: bool,
+}
+
+/// State of the `$SYS` topics on one shard.
+#[derive(Debug)]
+struct Sys {
+    board: Arc<Board>,
+    interval_ms: u64,
+    next_ms: Option<u64>,
+    /// Only the first shard publishes.
+    reporter: Option<Reporter>,
+    sockets: u64,
+    retained: Arc<sterna_broker::Directory>,
+}
+
+/// What a shard is made of.
+#[derive(Debug)]
+pub struct Parts {
+    /// Number of the shard, from 0.
+    pub number: usize,
+    /// What all shards share.
+    pub directory: Arc<sterna_broker::Directory>,
+    /// This shard's handle on the store.
+    pub store: Box<dyn sterna_broker::Store>,
+    /// What clients may do.
+    pub policy: Arc<Policy>,
+    /// Checks passwords; without it nobody with a password gets in.
+    pub checker: Option<Checker>,
+    /// The way to all shards.
+    pub outbox: Box<dyn Outbox>,
+    /// Where counts are gathered.
+    pub board: Arc<Board>,
+    /// Milliseconds between two updates of `$SYS`; 0 turns it off.
+    pub sys_interval_ms: u64,
+    /// Bytes queued towards a client above which its queue is no longer drained.
+    pub high_watermark_bytes: usize,
+}
+
+impl Shard {
+    /// A shard with nothing connected, at `now_ms`.
+    #[must_use]
+    pub fn new(parts: Parts, now_ms: u64) -> Self {
+        let number = parts.number;
+        let mut broker =
+            Broker::new(ShardId(number as u16), Arc::clone(&parts.directory), parts.store);
+        broker.restore(now_ms);
+        Self {
+            number,
+            broker,
+            mqtt: mqtt::Door::new(parts.high_watermark_bytes),
+            policy: parts.policy,
+            checker: parts.checker,
+            outbox: parts.outbox,
+            sys: Sys {
+                board: parts.board,
+                interval_ms: parts.sys_interval_ms,
+                next_ms: (parts.sys_interval_ms > 0).then_some(now_ms),
+                reporter: (number == 0).then(|| Reporter::new(now_ms)),
+                sockets: 0,
+                retained: parts.directory,
+            },
+            stopping: false,
+        }
+    }
+
+    /// The broker's view of this shard, for tests and administration.
+    #[must_use]
+    pub const fn broker(&self) -> &Broker<mqtt::SessionState> {
+        &self.broker
+    }
+
+    fn with_door<T>(
+        &mut self,
+        net: &mut dyn Network,
+        step: impl FnOnce(&mut mqtt::Door, &mut Context<'_>) -> T,
+    ) -> T {
+        let mut context = Context {
+            net,
+            broker: &mut self.broker,
+            policy: &self.policy,
+            checker: self.checker.as_ref(),
+            outbox: &mut *self.outbox,
+            shard: self.number,
+        };
+        step(&mut self.mqtt, &mut context)
+    }
+
+    fn report_sys(&mut self, now_ms: u64) {
+        let counters = self.broker.counters();
+        let door = self.mqtt.counts();
+        let counts = Counts {
+            clients_connected: counters.sessions_connected,
+            clients_disconnected: counters.sessions.saturating_sub(counters.sessions_connected),
+            clients_expired: counters.sessions_expired,
+            sockets: self.sys.sockets,
+            publish_dropped: counters.dropped_full
+                + counters.dropped_expired
+                + counters.dropped_away,
+            queued_messages: counters.stored_messages,
+            queued_bytes: counters.stored_bytes,
+            subscriptions: counters.subscriptions,
+            ..door
+        };
+        self.sys.board.post(self.number, counts);
+        let Some(reporter) = &mut self.sys.reporter else { return };
+        let (messages, bytes) = self.sys.retained.retained();
+        let total = self.sys.board.total();
+        for (topic, value) in reporter.report(now_ms, &total, (messages as u64, bytes as u64)) {
+            let header =
+                MessageHeader { retain: true, published_ms: now_ms, ..MessageHeader::default() };
+            let topic = format!("$SYS/broker/{topic}");
+            if let Ok(message) = Message::copy(&topic, &[], value.as_bytes(), header) {
+                self.broker.publish(now_ms, Publication { origin: None, message });
+            }
+        }
+    }
+}
+
+impl Handler for Shard {
+    type Mail = Mail;
+
+    fn opened(&mut self, net: &mut dyn Network, connection: ConnectionId) {
+        self.sys.sockets += 1;
+        self.with_door(net, |door, cx| door.opened(cx, connection));
+    }
+
+    fn received(&mut self, net: &mut dyn Network, connection: ConnectionId, chunk: Chunk<'_>) {
+        self.with_door(net, |door, cx| door.received(cx, connection, chunk));
+    }
+
+    fn confirmed(&mut self, net: &mut dyn Network, connection: ConnectionId) {
+        self.with_door(net, |door, cx| door.confirmed(cx, connection));
+    }
+
+    fn stream_finished(&mut self, net: &mut dyn Network, connection: ConnectionId, stream: StreamId) {
+        self.with_door(net, |door, cx| door.stream_finished(cx, connection, stream));
+    }
+
+    fn stream_aborted(
+        &mut self,
+        net: &mut dyn Network,
+        connection: ConnectionId,
+        stream: StreamId,
+        code: u64,
+    ) {
+        self.with_door(net, |door, cx| door.stream_aborted(cx, connection, stream, code));
+    }
+
+    fn writable(&mut self, net: &mut dyn Network, connection: ConnectionId) {
+        self.with_door(net, |door, cx| door.writable(cx, connection));
+    }
+
+    fn closed(&mut self, net: &mut dyn Network, connection: ConnectionId, reason: &CloseReason) {
+        self.with_door(net, |door, cx| door.closed(cx, connection, reason));
+    }
+
+    fn mail(&mut self, net: &mut dyn Network, mail: &mut Vec<Mail>) {
+        let now_ms = net.now_ms();
+        for letter in mail.drain(..) {
+            match letter {
+                Mail::Broker(letter) => self.broker.mail(now_ms, *letter),
+                Mail::PasswordChecked { connection, good } => {
+                    self.with_door(net, |door, cx| door.password_checked(cx, connection, good));
+                }
+                Mail::Policy(policy) => self.policy = policy,
+                Mail::Stop => {
+                    self.stopping = true;
+                    self.with_door(net, mqtt::Door::stop);
+                }
+            }
+        }
+    }
+
+    fn timeout(&mut self, net: &mut dyn Network) {
+        let now_ms = net.now_ms();
+        self.broker.timeout(now_ms);
+        self.with_door(net, mqtt::Door::timeout);
+        if self.sys.next_ms.is_some_and(|next_ms| next_ms <= now_ms) {
+            self.report_sys(now_ms);
+            self.sys.next_ms = Some(now_ms + self.sys.interval_ms);
+        }
+    }
+
+    fn end_of_turn(&mut self, net: &mut dyn Network) {
+        while let Some(event) = self.broker.next_event() {
+            self.with_door(net, |door, cx| match event {
+                Event::Evicted { consumer, reason } => door.evicted(cx, consumer, reason),
+                Event::Opened { consumer, session, present } => {
+                    door.session_opened(cx, consumer, session, present);
+                }
+            });
+        }
+        while let Some((consumer, session)) = self.broker.next_ready() {
+            self.with_door(net, |door, cx| door.deliver(cx, consumer, session));
+        }
+        if self.broker.has_mail() {
+            for (shard, letter) in self.broker.take_mail() {
+                self.outbox.post(usize::from(shard.0), Mail::Broker(Box::new(letter)));
+            }
+        }
+        self.outbox.flush();
+    }
+
+    fn deadline_ms(&self) -> Option<u64> {
+        [self.broker.deadline_ms(), self.mqtt.deadline_ms(), self.sys.next_ms]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    fn finished(&self) -> bool {
+        self.stopping && self.mqtt.is_empty()
+    }
+}

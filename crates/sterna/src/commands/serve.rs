@@ -1,0 +1,214 @@
+//! `sterna serve`: the broker.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Args as ClapArgs;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use sterna_server::Server;
+use sterna_server::config::{self, Config, Listener, LogFormat};
+use tracing::{error, info};
+
+/// Run the broker.
+///
+/// Without options it serves every transport on loopback, keeps everything in memory, and makes a
+/// development certificate on first start.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    source: Source,
+
+    /// Listen here instead of what the configuration says; may be repeated. Port 0 lets the system
+    /// choose
+    #[arg(long = "listen", value_name = "URL")]
+    listen: Vec<String>,
+
+    /// Number of shards, each a thread that serves connections; 0 means one per processor
+    #[arg(long, value_name = "N")]
+    shards: Option<u16>,
+
+    /// Directory of the development certificate
+    #[arg(long = "data-dir", value_name = "DIRECTORY")]
+    data_directory: Option<PathBuf>,
+
+    /// Write the bound addresses here as JSON once everything listens
+    #[arg(long, value_name = "PATH")]
+    ready_file: Option<PathBuf>,
+}
+
+/// Where the configuration comes from.
+#[derive(Clone, Debug, ClapArgs)]
+pub(crate) struct Source {
+    /// Configuration file (TOML). Variables such as STERNA__MQTT__RECEIVE_MAXIMUM override it
+    #[arg(short, long, value_name = "PATH", env = "STERNA_CONFIG")]
+    pub(super) config: Option<PathBuf>,
+}
+
+impl Args {
+    /// The configuration: file, environment, flags, checked.
+    fn configuration(&self) -> Result<Config, config::ConfigError> {
+        let mut configuration = config::load(self.source.config.as_deref(), std::env::vars())?;
+        if !self.listen.is_empty() {
+            configuration.listeners = self.listen.iter().map(|url| Listener::at(url)).collect();
+        }
+        if let Some(shards) = self.shards {
+            configuration.shards = shards;
+        }
+        if let Some(directory) = &self.data_directory {
+            configuration.data_directory = Some(directory.clone());
+        }
+        configuration.check().map_err(config::ConfigError::Problems)?;
+        Ok(configuration)
+    }
+}
+
+/// Serves until SIGINT or SIGTERM; SIGHUP reads certificates and configuration again.
+pub(crate) fn run(args: &Args) -> ExitCode {
+    let configuration = match args.configuration() {
+        Ok(configuration) => configuration,
+        Err(problem) => {
+            eprintln!("sterna serve: {problem}");
+            return ExitCode::from(2);
+        }
+    };
+    start_log(&configuration);
+    let server = match Server::start(&configuration) {
+        Ok(server) => server,
+        Err(problem) => {
+            eprintln!("sterna serve: {problem}");
+            return ExitCode::FAILURE;
+        }
+    };
+    // Before the ready file, so that whoever waits for it may send a signal at once.
+    let mut signals = match signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP]) {
+        Ok(signals) => signals,
+        Err(problem) => {
+            eprintln!("sterna serve: cannot handle signals: {problem}");
+            return ExitCode::FAILURE;
+        }
+    };
+    if let Some(path) = &args.ready_file
+        && let Err(problem) = write_ready_file(path, &server)
+    {
+        eprintln!("sterna serve: cannot write {}: {problem}", path.display());
+        return ExitCode::FAILURE;
+    }
+    greet(&server);
+    for signal in signals.forever() {
+        if signal != SIGHUP {
+            break;
+        }
+        match args.configuration().map_err(|e| e.to_string()).and_then(|c| server.reload(&c)) {
+            Ok(kept) if kept.is_empty() => info!("configuration and certificates reloaded"),
+            Ok(kept) => info!(
+                unchanged = kept.join(", "),
+                "configuration and certificates reloaded; a restart is needed for what is unchanged"
+            ),
+            Err(problem) => error!(%problem, "reload refused; the old configuration stays in force"),
+        }
+    }
+    info!("shutting down");
+    server.shutdown();
+    ExitCode::SUCCESS
+}
+
+/// Starts the log on standard error. Only the first call in a process has an effect.
+pub(crate) fn start_log(configuration: &Config) {
+    use std::io::IsTerminal as _;
+    let filter = tracing_subscriber::EnvFilter::try_new(&configuration.log.level)
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal());
+    // A second start in one process (the demo, tests) keeps the first one's log.
+    let _ = match configuration.log.format {
+        LogFormat::Text => builder.with_target(false).try_init(),
+        LogFormat::Json => builder.json().flatten_event(true).try_init(),
+    };
+}
+
+/// Writes the file under another name first: who waits for it never reads half of it.
+fn write_ready_file(path: &Path, server: &Server) -> std::io::Result<()> {
+    let listeners: Vec<_> =
+        server.listeners().iter().map(|url| serde_json::json!({ "url": url })).collect();
+    let certificate = server.certificate();
+    let ready = serde_json::json!({
+        "pid": std::process::id(),
+        "listeners": listeners,
+        "certificate": certificate.trust_anchor,
+        "fingerprint": certificate.fingerprint,
+    });
+    let mut name = path.as_os_str().to_owned();
+    name.push(".part");
+    std::fs::write(&name, format!("{ready}\n"))?;
+    std::fs::rename(&name, path)
+}
+
+/// Tells a person what listens where and what to type next.
+fn greet(server: &Server) {
+    let certificate = server.certificate();
+    let mut text = format!("Sterna {}\n\n", env!("CARGO_PKG_VERSION"));
+    for url in server.listeners() {
+        let what = match url.split("://").next().unwrap_or_default() {
+            "mqtt" => "MQTT on TCP",
+            "mqtts" => "MQTT on TLS",
+            "ws" => "MQTT on WebSocket",
+            "wss" => "MQTT on secure WebSocket",
+            _ => "MQTT on QUIC",
+        };
+        text += &format!("  {url:<34} {what}\n");
+    }
+    text += &format!("\n  certificate SHA-256 {}\n", certificate.fingerprint);
+    if certificate.development {
+        text += &format!("  for development only, signed by {}\n", certificate.trust_anchor.display());
+    }
+    let url = server
+        .listeners()
+        .iter()
+        .find(|url| url.starts_with("mqtt+quic:"))
+        .or_else(|| server.listeners().first());
+    if let Some(url) = url {
+        let command = own_command();
+        let url = url.replace("[::]", "localhost").replace("0.0.0.0", "localhost");
+        let trust = if url.starts_with("mqtt://") || url.starts_with("ws://") {
+            String::new()
+        } else {
+            format!(" --cafile {}", certificate.trust_anchor.display())
+        };
+        text += &format!(
+            "\nsubscribe:\n  {command} sub --url {url}{trust} -t 'hello/#' -v\n\
+             publish:\n  {command} pub --url {url}{trust} -t hello/world -m 'Hello from Sterna'\n\n"
+        );
+    }
+    let mut out = std::io::stdout().lock();
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
+/// This program as one would type it here.
+fn own_command() -> String {
+    let Ok(program) = std::env::current_exe() else { return "sterna".to_owned() };
+    let here = std::env::current_dir().unwrap_or_default();
+    program.strip_prefix(&here).unwrap_or(&program).display().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_override_the_configuration() {
+        let args = Args {
+            source: Source { config: None },
+            listen: vec!["mqtt://127.0.0.1:0".to_owned()],
+            shards: Some(3),
+            data_directory: Some(PathBuf::from("x")),
+            ready_file: None,
+        };
+        let configuration = args.configuration().unwrap();
+        assert_eq!(configuration.listeners, [Listener::at("mqtt://127.0.0.1:0")]);
+        assert_eq!(configuration.shard_count(), 3);
+        assert_eq!(configuration.data_directory(), PathBuf::from("x"));
+    }
+}
