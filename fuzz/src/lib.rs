@@ -2,6 +2,7 @@
 //! checks lies here, where the targets share it.
 
 pub mod mqtt;
+pub mod routing;
 pub mod scram;
 pub mod topics;
 pub mod websocket;

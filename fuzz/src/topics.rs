@@ -42,18 +42,18 @@ pub fn filter_and_name(bytes: &[u8]) {
     }
 }
 
-fn text(bytes: &[u8]) -> String {
+pub(crate) fn text(bytes: &[u8]) -> String {
     bytes
         .iter()
         .map(|byte| ALPHABET[usize::from(*byte) % ALPHABET.len()])
         .collect()
 }
 
-fn is_name(name: &str) -> bool {
+pub(crate) fn is_name(name: &str) -> bool {
     !name.is_empty() && name.len() <= 65_535 && !name.contains(['+', '#', '\0'])
 }
 
-fn is_filter(filter: &str) -> bool {
+pub(crate) fn is_filter(filter: &str) -> bool {
     let levels: Vec<&str> = filter.split('/').collect();
     !filter.is_empty()
         && filter.len() <= 65_535
@@ -69,7 +69,7 @@ fn is_filter(filter: &str) -> bool {
             .is_none_or(|level| !level.contains('#') || *level == "#")
 }
 
-fn is_match(filter: &str, name: &str) -> bool {
+pub(crate) fn is_match(filter: &str, name: &str) -> bool {
     let filter: Vec<&str> = filter.split('/').collect();
     let name: Vec<&str> = name.split('/').collect();
     let wildcard_first = filter[0] == "+" || filter[0] == "#";

@@ -267,7 +267,8 @@ fn judge(target: &str, outcome: &Outcome) -> Fuzzed {
     let detail = format!("{runs} inputs, {} edges", edges.unwrap_or(0));
     let mut report = Vec::new();
     if !outcome.success {
-        report.push(outcome.tail_without(|line| line.starts_with('#')));
+        report
+            .push(outcome.tail_without(|line| line.starts_with('#') || line.contains("NEW_FUNC[")));
         for line in lines().filter(|line| line.contains("Test unit written to ")) {
             if let Some((_, file)) = line.split_once("Test unit written to ") {
                 report.push(format!(
