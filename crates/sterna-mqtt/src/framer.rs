@@ -96,6 +96,8 @@ enum State {
     },
     /// A packet that was put together and handed out.
     Assembled(Bytes),
+    /// The bytes could not be cut; the rest of the lane cannot be either.
+    Failed(DecodeError),
 }
 
 /// What the start of a packet tells.
@@ -124,7 +126,7 @@ impl Framer {
     /// * `MalformedPacket` for a packet of type 0 or a Remaining Length that is not a Variable Byte
     ///   Integer of at most four bytes in its shortest form.
     ///
-    /// After an error the lane cannot be cut any further.
+    /// After an error the lane cannot be cut any further: every call returns the error again.
     pub fn next<'a, 'i: 'a>(
         &'a mut self,
         input: &mut &'i [u8],
@@ -132,10 +134,14 @@ impl Framer {
     ) -> Result<Option<Frame<'a>>, DecodeError> {
         if let State::Empty | State::Assembled(_) = self.state {
             // The common case: the packet lies whole in the input.
+            let header = match parse_header(input, max_packet_bytes) {
+                Ok(header) => header,
+                Err(error) => return Err(self.fail(error)),
+            };
             if let Header::Complete {
                 header_bytes,
                 remaining_bytes,
-            } = parse_header(input, max_packet_bytes)?
+            } = header
                 && let Some(body) = input.get(header_bytes..header_bytes + remaining_bytes)
             {
                 if let State::Assembled(_) = self.state {
@@ -164,7 +170,7 @@ impl Framer {
         match &self.state {
             State::Header { bytes, .. } => Some(bytes[0]),
             State::Body { first, .. } => Some(*first),
-            State::Empty | State::Assembled(_) => None,
+            State::Empty | State::Assembled(_) | State::Failed(_) => None,
         }
     }
 
@@ -174,8 +180,14 @@ impl Framer {
         match &self.state {
             State::Body { body, .. } => body.capacity(),
             State::Assembled(bytes) => bytes.len(),
-            State::Empty | State::Header { .. } => 0,
+            State::Empty | State::Header { .. } | State::Failed(_) => 0,
         }
+    }
+
+    #[cold]
+    fn fail(&mut self, error: DecodeError) -> DecodeError {
+        self.state = State::Failed(error);
+        error
     }
 
     /// The slow path: a packet that arrives in pieces.
@@ -200,7 +212,10 @@ impl Framer {
                     *input = rest;
                     bytes[usize::from(*len)] = byte;
                     *len += 1;
-                    let header = parse_header(&bytes[..usize::from(*len)], max_packet_bytes)?;
+                    let header = match parse_header(&bytes[..usize::from(*len)], max_packet_bytes) {
+                        Ok(header) => header,
+                        Err(error) => return Err(self.fail(error)),
+                    };
                     if let Header::Complete {
                         remaining_bytes, ..
                     } = header
@@ -212,6 +227,7 @@ impl Framer {
                         };
                     }
                 }
+                State::Failed(error) => return Err(*error),
                 State::Body {
                     first,
                     remaining_bytes,

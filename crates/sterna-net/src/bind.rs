@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Instant;
 
 use mio::Poll;
 use mio::net::TcpListener;
@@ -15,7 +16,7 @@ use crate::quic::{Driver, Placement, QuicConfig};
 use crate::shard::Shard;
 use crate::tls::TlsConfig;
 use crate::tokens;
-use crate::udp::UdpListener;
+use crate::udp::{self, UdpListener};
 use crate::{Handler, sockets};
 
 /// A byte-stream listener of one shard, with everything that its connections share.
@@ -67,7 +68,7 @@ pub fn bind<M: Send + 'static>(
     shards: usize,
 ) -> io::Result<Vec<BoundShard<M>>> {
     const MOST_SHARDS: usize = 256; // The first byte of a QUIC connection identifier names the shard.
-    const MOST_LISTENERS: usize = crate::udp::MOST_SOCKETS;
+    const MOST_LISTENERS: usize = udp::MOST_SOCKETS;
     if shards == 0 || shards > MOST_SHARDS || listeners.len() > MOST_LISTENERS {
         return Err(io::Error::new(
             io::ErrorKind::InvalidInput,
@@ -162,7 +163,14 @@ fn open_quic(
     config: &ShardConfig,
 ) -> io::Result<SocketAddr> {
     let shards = sockets.len();
-    let tls = Arc::new(tls.for_quic().map_err(io::Error::other)?);
+    if quic.max_connections > udp::MOST_CONNECTIONS {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "max_connections of a QUIC listener is above 16,777,216",
+        ));
+    }
+    let tls = Arc::new(tls.for_quic(quic).map_err(io::Error::other)?);
+    let now = Instant::now();
     let (bound, group) = sockets::bind_udp(address, shards, config)?;
     for (shard, (sockets, socket)) in sockets.iter_mut().zip(group).enumerate() {
         let placement = Placement {
@@ -170,7 +178,7 @@ fn open_quic(
             shard: shard as u16,
             shards: shards as u16,
         };
-        let driver = Driver::new(quic.clone(), Arc::clone(&tls), placement)
+        let driver = Driver::new(quic.clone(), Arc::clone(&tls), placement, now)
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
         sockets.udp.push(UdpListener::new(socket, driver)?);
     }

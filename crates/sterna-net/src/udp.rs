@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use bytes::BytesMut;
 use mio::net::UdpSocket;
+use mio::{Interest, Registry, Token};
 use quinn_udp::{BATCH_SIZE, RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 
 use crate::quic::{Driver, DriverEvent, EcnCodepoint, Flush, Key, Outgoing, Sent};
@@ -23,6 +24,8 @@ const SOCKET_SHIFT: u32 = 24;
 /// Most UDP sockets of one shard.
 pub(crate) const MOST_SOCKETS: usize = 1 << (31 - SOCKET_SHIFT);
 const SLOT_MASK: u32 = (1 << SOCKET_SHIFT) - 1;
+/// Most connections of one driver.
+pub(crate) const MOST_CONNECTIONS: usize = 1 << SOCKET_SHIFT;
 
 /// The identifier that handlers know a driver's connection by.
 pub(crate) fn connection_id(socket: usize, key: Key) -> ConnectionId {
@@ -75,8 +78,8 @@ pub(crate) struct UdpListener {
     pub(crate) readable: bool,
     /// Whether the last transmission stopped because the socket's buffer was full.
     blocked: bool,
-    /// An event that was fetched before its turn.
-    stash: Option<DriverEvent>,
+    /// Whether events for room in that buffer are asked for.
+    watched: bool,
     /// What is known of the connections, by the driver's slot.
     infos: Vec<Known>,
 }
@@ -105,9 +108,31 @@ impl UdpListener {
             driver,
             readable: true,
             blocked: false,
-            stash: None,
+            watched: false,
             infos: Vec::new(),
         })
+    }
+
+    /// Asks for events, once at the beginning.
+    pub(crate) fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
+        registry.register(&mut self.socket, token, Interest::READABLE)
+    }
+
+    /// Asks for events about room in the socket's buffer only while it is full: the kernel raises
+    /// one for every datagram that has left, which would wake the shard after each of its turns.
+    pub(crate) fn watch(&mut self, registry: &Registry, token: Token) {
+        if self.watched == self.blocked {
+            return;
+        }
+        let interest = if self.blocked {
+            Interest::READABLE | Interest::WRITABLE
+        } else {
+            Interest::READABLE
+        };
+        match registry.reregister(&mut self.socket, token, interest) {
+            Ok(()) => self.watched = self.blocked,
+            Err(error) => tracing::error!(%error, "cannot watch a UDP socket"),
+        }
     }
 
     /// Takes in up to `batches` batches. `readable` stays set when there may be more.
@@ -157,16 +182,8 @@ impl UdpListener {
 
     /// The next event, together with the identifier that the handler knows its connection by.
     pub(crate) fn poll_event(&mut self, socket: usize) -> Option<(ConnectionId, DriverEvent)> {
-        let event = self.stash.take().or_else(|| self.driver.poll_event())?;
+        let event = self.driver.poll_event()?;
         Some((connection_id(socket, event.connection), event))
-    }
-
-    /// Whether there are events; the next one is fetched for that.
-    pub(crate) fn has_events(&mut self) -> bool {
-        if self.stash.is_none() {
-            self.stash = self.driver.poll_event();
-        }
-        self.stash.is_some()
     }
 
     /// The socket has room again.

@@ -166,6 +166,16 @@ impl Connection {
         now_ms: u64,
         out: &mut impl LaneWriter,
     ) -> Result<Option<Event<'a>>, Violation> {
+        // What a broker reads most does not go through the large `Packet`.
+        if frame.first_byte() >> 4 == PacketType::Publish as u8
+            && self.is_connected()
+            && let Some(session) = session
+        {
+            self.last_received_ms = now_ms;
+            return Publish::decode(frame.first_byte(), frame.body(), self.version)
+                .and_then(|publish| self.publish_received(session, lane, &publish, out))
+                .map_err(|error| self.fail(lane, error));
+        }
         if self.is_closed() {
             return Ok(None);
         }

@@ -72,15 +72,12 @@ impl Core {
     }
 
     /// Whether there is work that needs no event.
-    pub(super) fn is_busy(&mut self) -> bool {
+    pub(super) fn is_busy(&self) -> bool {
         !(self.ready.is_empty()
             && self.dirty.is_empty()
             && self.relieved.is_empty()
             && self.ended.is_empty())
-            || self
-                .udp
-                .iter_mut()
-                .any(|udp| udp.readable || udp.has_events())
+            || self.udp.iter().any(|udp| udp.readable)
     }
 
     /// The earliest deadline of any connection.
@@ -165,8 +162,12 @@ impl Core {
         if connection.blocked || matches!(connection.phase, Phase::Lingering | Phase::Dead) {
             return;
         }
-        match connection.push(scratch, &mut self.pool) {
+        match connection.push(self.config.write_bytes_per_turn, scratch, &mut self.pool) {
             Ok(Pushed::Blocked) => connection.blocked = true,
+            Ok(Pushed::Enough) => {
+                connection.dirty = true;
+                self.dirty.push(id);
+            }
             Ok(Pushed::Everything) if connection.finishing && !connection.shut => {
                 connection.shut = true;
                 // A peer that is gone shows in the next read.

@@ -1,18 +1,29 @@
 //! What arrives on a byte-stream connection, up through its layers to the handler.
 
 use std::io::{self, Read};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::connection::{Connection, Phase};
 use super::core::Core;
 use super::deadlines::Kind;
-use super::{Shard, guard};
+use super::{Shard, end_after_panic, guard};
 use crate::tls::PARTIAL_ROOM;
 use crate::websocket::{self, Upgrade};
 use crate::{Chunk, CloseReason, ConnectionId, Handler, StreamId};
 
 impl<H: Handler> Shard<H> {
-    /// Reads from a connection that has something to read, once.
+    /// Reads from a connection that has something to read, once. A panic in one of its layers ends
+    /// this connection only.
     pub(super) fn attend(&mut self, id: ConnectionId) {
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.read(id))) {
+            // The buffer may have been on loan.
+            let room = PARTIAL_ROOM + self.core.config.read_bytes_per_turn.max(1);
+            self.scratch.read.resize(room, 0);
+            end_after_panic(&mut self.core, id, &*panic);
+        }
+    }
+
+    fn read(&mut self, id: ConnectionId) {
         let Some(connection) = self.core.connections.get_mut(id) else {
             return;
         };

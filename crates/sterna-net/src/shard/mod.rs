@@ -18,7 +18,7 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-use mio::{Events, Interest, Poll};
+use mio::{Events, Poll};
 
 use self::accept::Acceptors;
 use self::connection::{CipherScratch, Connection, Phase};
@@ -77,11 +77,7 @@ impl<H: Handler> Shard<H> {
         } = bound;
         let acceptors = Acceptors::new(listeners, gate, poll.registry())?;
         for (index, listener) in udp.iter_mut().enumerate() {
-            poll.registry().register(
-                &mut listener.socket,
-                tokens::udp(index),
-                Interest::READABLE | Interest::WRITABLE,
-            )?;
+            listener.register(poll.registry(), tokens::udp(index))?;
         }
         let scratch = Scratch {
             read: vec![0; PARTIAL_ROOM + config.read_bytes_per_turn.max(1)],
@@ -271,8 +267,9 @@ impl<H: Handler> Shard<H> {
             |core| &mut core.dirty,
             |shard, id| shard.core.flush(id, &mut shard.scratch.cipher),
         );
-        for udp in &mut self.core.udp {
+        for (index, udp) in self.core.udp.iter_mut().enumerate() {
             udp.transmit(self.core.now, &mut self.scratch.udp);
+            udp.watch(self.poll.registry(), tokens::udp(index));
         }
     }
 
@@ -314,14 +311,17 @@ fn guard<H: Handler>(
     id: ConnectionId,
     call: impl FnOnce(&mut H, &mut dyn Network),
 ) {
-    let result = catch_unwind(AssertUnwindSafe(|| call(handler, core)));
-    if let Err(panic) = result {
-        let what = panic_text(&*panic);
-        tracing::error!(?id, what, "a panic ended a connection; this is a bug");
-        match crate::udp::key(id) {
-            Some(_) => core.close(id, 0),
-            None => core.end(id, CloseReason::Failed("internal error".into())),
-        }
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| call(handler, core))) {
+        end_after_panic(core, id, &*panic);
+    }
+}
+
+fn end_after_panic(core: &mut Core, id: ConnectionId, panic: &(dyn Any + Send)) {
+    let what = panic_text(panic);
+    tracing::error!(?id, what, "a panic ended a connection; this is a bug");
+    match crate::udp::key(id) {
+        Some(_) => core.close(id, 0),
+        None => core.end(id, CloseReason::Failed("internal error".into())),
     }
 }
 

@@ -3,9 +3,13 @@
 use std::sync::{Arc, PoisonError, RwLock};
 
 use rustls::ServerConfig;
-use rustls::server::{NoServerSessionStorage, ProducesTickets};
+use rustls::server::{NoServerSessionStorage, ProducesTickets, StoresServerSessions};
 
 use super::{Certificates, ClientAuth, ClientAuthority};
+use crate::quic::{QuicConfig, TicketStore};
+
+/// Sessions that QUIC clients can resume, unless another store is given: about 30 MB when full.
+const QUIC_SESSIONS: usize = 100_000;
 
 /// Versions of TLS that a listener on TCP speaks. QUIC is always TLS 1.3.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -24,15 +28,20 @@ pub struct TlsConfig {
     pub certificates: Arc<Certificates>,
     /// Whether and how clients show certificates.
     pub client_auth: ClientAuth,
-    /// Application protocols (RFC 7301), the preferred one first. A client that names only others
-    /// is refused; one that names none is taken in. Empty switches the negotiation off.
+    /// Application protocols (RFC 7301) on TCP, the preferred one first. A client that names only
+    /// others is refused; one that names none is taken in. Empty switches the negotiation off.
+    /// A QUIC listener has its own, [`QuicConfig::protocols`].
     pub alpn: Vec<Vec<u8>>,
     /// Versions spoken on TCP.
     pub versions: TlsVersions,
+    /// Sessions that QUIC clients can resume, with early data: each leaves the store with its first
+    /// use. One that keeps its content lets clients resume after a restart. Listeners that ask for
+    /// different client certificates must not share one.
+    pub quic_sessions: Arc<dyn StoresServerSessions>,
 }
 
 impl TlsConfig {
-    /// No client certificates, both versions.
+    /// No client certificates, both versions, sessions of QUIC in memory.
     #[must_use]
     pub fn new(certificates: Arc<Certificates>, alpn: &[&[u8]]) -> Self {
         Self {
@@ -40,6 +49,7 @@ impl TlsConfig {
             client_auth: ClientAuth::None,
             alpn: alpn.iter().map(|protocol| protocol.to_vec()).collect(),
             versions: TlsVersions::default(),
+            quic_sessions: Arc::new(TicketStore::new(QUIC_SESSIONS)),
         }
     }
 
@@ -62,16 +72,22 @@ impl TlsConfig {
         Ok(config)
     }
 
-    /// Certificates, client authentication and ALPN for TLS 1.3, without any resumption: for QUIC,
-    /// which brings its own tickets.
+    /// The configuration for a QUIC listener: TLS 1.3, stateful tickets that are good for one use,
+    /// early data as the listener allows it.
     ///
     /// # Errors
     ///
     /// When the provider does not support TLS 1.3.
-    pub fn for_quic(&self) -> Result<ServerConfig, rustls::Error> {
-        let mut config = self.base(&[&rustls::version::TLS13])?;
-        config.session_storage = Arc::new(NoServerSessionStorage {});
-        config.send_tls13_tickets = 0;
+    pub fn for_quic(&self, quic: &QuicConfig) -> Result<ServerConfig, rustls::Error> {
+        let base = self.base(&[&rustls::version::TLS13])?;
+        let mut config = quic.prepare_tls(&base, Arc::new(TicketStore::new(0)));
+        config.session_storage = match self.client_auth.authority() {
+            None => Arc::clone(&self.quic_sessions),
+            Some(authority) => Arc::new(EpochSessions {
+                authority: Arc::clone(authority),
+                sessions: Arc::clone(&self.quic_sessions),
+            }),
+        };
         Ok(config)
     }
 
@@ -144,6 +160,43 @@ impl ProducesTickets for EpochTicketer {
     }
 }
 
+/// Stateful sessions that die when the authority over client certificates changes.
+#[derive(Debug)]
+struct EpochSessions {
+    authority: Arc<ClientAuthority>,
+    sessions: Arc<dyn StoresServerSessions>,
+}
+
+impl EpochSessions {
+    /// The session behind its epoch, if that is the present one.
+    fn strip(&self, mut value: Vec<u8>) -> Option<Vec<u8>> {
+        if value.len() < size_of::<u64>() {
+            return None;
+        }
+        let session = value.split_off(size_of::<u64>());
+        (value == self.authority.epoch().to_be_bytes()).then_some(session)
+    }
+}
+
+impl StoresServerSessions for EpochSessions {
+    fn put(&self, key: Vec<u8>, value: Vec<u8>) -> bool {
+        let epoch = self.authority.epoch().to_be_bytes();
+        self.sessions.put(key, [&epoch[..], &value].concat())
+    }
+
+    fn get(&self, key: &[u8]) -> Option<Vec<u8>> {
+        self.strip(self.sessions.get(key)?)
+    }
+
+    fn take(&self, key: &[u8]) -> Option<Vec<u8>> {
+        self.strip(self.sessions.take(key)?)
+    }
+
+    fn can_cache(&self) -> bool {
+        self.sessions.can_cache()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -163,6 +216,21 @@ mod tests {
         assert_eq!(ticketer.decrypt(&ticket), None);
         let ticket = ticketer.encrypt(b"state").expect("ticket");
         assert_eq!(ticketer.decrypt(&ticket).as_deref(), Some(&b"state"[..]));
+
+        let sessions = EpochSessions {
+            authority: Arc::clone(&authority),
+            sessions: Arc::new(TicketStore::new(10)),
+        };
+        for key in [[1; 32], [2; 32]] {
+            assert!(sessions.put(key.to_vec(), b"state".to_vec()));
+        }
+        assert_eq!(sessions.get(&[1; 32]).as_deref(), Some(&b"state"[..]));
+        assert_eq!(sessions.take(&[1; 32]).as_deref(), Some(&b"state"[..]));
+        assert_eq!(sessions.take(&[1; 32]), None);
+        authority
+            .replace([made.cert.der().clone()], Vec::new())
+            .expect("authority");
+        assert_eq!(sessions.take(&[2; 32]), None);
     }
 
     #[test]
@@ -178,6 +246,8 @@ mod tests {
         let tcp = config.for_tcp().expect("config");
         assert_eq!(tcp.alpn_protocols, [b"mqtt".to_vec()]);
         assert_eq!(tcp.max_early_data_size, 0);
-        config.for_quic().expect("config");
+        let quic = config.for_quic(&QuicConfig::default()).expect("config");
+        assert_eq!(quic.max_early_data_size, u32::MAX);
+        assert!(quic.session_storage.can_cache() && !quic.ticketer.enabled());
     }
 }

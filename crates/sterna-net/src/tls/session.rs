@@ -40,6 +40,8 @@ pub(crate) struct Session {
     written: usize,
     opened: bool,
     close_sent: bool,
+    /// Nothing but an alert that waits may follow.
+    failed: bool,
 }
 
 impl fmt::Debug for Session {
@@ -61,6 +63,7 @@ impl Session {
             written: 0,
             opened: false,
             close_sent: false,
+            failed: false,
         })
     }
 
@@ -95,9 +98,6 @@ impl Session {
                 self.tls.process_tls_records(&mut buffer[start..end]);
             match state {
                 Ok(ConnectionState::ReadTraffic(mut records)) => {
-                    if received.failure.is_some() {
-                        break; // Nothing that follows an error is looked at.
-                    }
                     while let Some(record) = records.next_record() {
                         match record {
                             Ok(record) => {
@@ -105,7 +105,7 @@ impl Session {
                                 plaintext.extend_from_slice(record.payload);
                             }
                             Err(error) => {
-                                received.failure = Some(error);
+                                received.failure.get_or_insert(error);
                                 break;
                             }
                         }
@@ -133,26 +133,28 @@ impl Session {
                     start += discard;
                     break;
                 }
-                Err(error) if received.failure.is_none() => {
-                    // The next step yields the alert, if there is one for the peer.
-                    received.failure = Some(error);
-                    start += discard;
-                    continue;
-                }
-                Err(_) => break,
+                Err(error) => received.failure = Some(error),
             }
             start += discard;
             if received.ended {
                 break;
             }
+            // After an error only the alert is fetched, if there is one: records must not be looked
+            // at again.
+            if received.failure.is_some() && !self.tls.wants_write() {
+                break;
+            }
         }
-        if !self.opened && received.failure.is_none() && !self.tls.is_handshaking() {
+        self.failed = received.failure.is_some();
+        if !self.opened && !self.failed && !self.tls.is_handshaking() {
             self.opened = true;
             received.opened = true;
         }
-        if received.failure.is_none() && !received.ended && start < end {
+        let goes_on = !(self.failed || received.ended);
+        if goes_on && start < end {
             let rest = &buffer[start..end];
             if rest.len() > PARTIAL_ROOM {
+                self.failed = true;
                 received.failure = Some(Error::General(
                     "a handshake message takes too many records".into(),
                 ));
@@ -178,7 +180,7 @@ impl Session {
             return 0;
         }
         self.close_sent = true;
-        if !self.opened {
+        if !self.opened || self.failed {
             return 0;
         }
         self.write(None, room).unwrap_or(0)
