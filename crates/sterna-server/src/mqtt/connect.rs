@@ -260,7 +260,6 @@ impl Door {
             |door, cx, client| match std::mem::replace(&mut client.state, State::New) {
                 State::Opening(awaited, admission) if awaited == session => {
                     door.accept(cx, client, session, present, &admission);
-                    door.release(cx, client);
                 }
                 other => client.state = other,
             },

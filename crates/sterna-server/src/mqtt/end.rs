@@ -154,7 +154,7 @@ impl Door {
             return;
         }
         // A whole session can come in one flight, its end included, before CONNECT is decided.
-        if !client.held.is_empty() || !client.accepts(Lane(stream.0)) {
+        if client.holds(stream) || !client.accepts(Lane(stream.0)) {
             self.hold(cx, client, Held::Finished(stream));
         } else if stream == StreamId::FIRST {
             // Without DISCONNECT before it this is a lost connection.

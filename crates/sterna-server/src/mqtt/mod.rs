@@ -125,10 +125,7 @@ impl Door {
 
     /// Early data can no longer be a replay.
     pub(crate) fn confirmed(&mut self, cx: &mut Context<'_>, connection: ConnectionId) {
-        self.with_client(cx, connection, |door, cx, client| {
-            client.unconfirmed = false;
-            door.release(cx, client);
-        });
+        self.with_client(cx, connection, |_, _, client| client.unconfirmed = false);
     }
 
     /// What was queued towards a client has left.
@@ -184,6 +181,7 @@ impl Door {
         };
         if client.id == connection {
             step(self, cx, &mut client);
+            self.release(cx, &mut client);
             self.out.flush(cx.net, connection);
             if matches!(client.state, State::Ended) {
                 cx.net.close(connection, 0);
@@ -198,7 +196,7 @@ impl Door {
         if matches!(client.state, State::Ended) {
             return;
         }
-        if !client.held.is_empty() || !client.accepts(lane) {
+        if client.holds(stream) || !client.accepts(lane) {
             self.hold(cx, client, Held::Bytes(stream, bytes.into()));
             return;
         }
@@ -264,11 +262,14 @@ impl Door {
         }
     }
 
-    /// Handles what was kept.
+    /// Handles what was kept, if it can be handled now.
     fn release(&mut self, cx: &mut Context<'_>, client: &mut Client) {
+        let ready = |held: &Held| client.accepts(Lane(held.stream().0));
+        if !client.held.first().is_some_and(ready) {
+            return;
+        }
         cx.net.pause(client.id, false);
-        let held = std::mem::take(&mut client.held);
-        for held in held {
+        for held in std::mem::take(&mut client.held) {
             match held {
                 Held::Bytes(stream, bytes) => self.feed(cx, client, stream, &bytes),
                 Held::Finished(stream) => self.finished(cx, client, stream),
