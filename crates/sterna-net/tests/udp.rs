@@ -292,6 +292,7 @@ fn a_shut_gate_lets_nobody_in_and_nobody_fall() {
         let connection = world.connect(&endpoint).await;
         exchange(&connection, b"before").await;
         world.server.gate.shut();
+        world.server.run(0, |_, _| ());
         let newcomer = world.connect(&endpoint);
         let outcome = tokio::time::timeout(Duration::from_millis(500), newcomer).await;
         assert!(outcome.is_err(), "a newcomer was let in");

@@ -88,8 +88,8 @@ impl Acceptors {
 }
 
 impl<H: Handler> Shard<H> {
-    /// Accepts what waits, up to the limit of a turn.
-    pub(super) fn accept(&mut self) {
+    /// Closes the listening sockets once the gate was shut.
+    pub(super) fn heed_gate(&mut self) {
         if self.acceptors.gate.is_shut() && !self.acceptors.shut {
             self.acceptors.shut = true;
             // Dropping a socket closes it, which also ends its registration.
@@ -99,6 +99,10 @@ impl<H: Handler> Shard<H> {
                 udp.driver.refuse_newcomers();
             }
         }
+    }
+
+    /// Accepts what waits, up to the limit of a turn.
+    pub(super) fn accept(&mut self) {
         if self
             .acceptors
             .retry_ms
