@@ -138,6 +138,7 @@ impl<H: Handler> Shard<H> {
                     Ok(Some(id)) => self.guard(id, |handler, net| handler.opened(net, id)),
                     Ok(None) => {}
                     Err(refusal) => {
+                        self.core.figures.refused += 1;
                         if let Some(more) = self.acceptors.refusals.pass(self.core.now_ms) {
                             tracing::warn!(%peer, ?refusal, more, "a connection was refused");
                         }
@@ -227,6 +228,7 @@ fn admit(
         connection.phase = Phase::Open;
         connection.announced = true;
     }
+    core.figures.accepted += 1;
     let id = core.connections.insert_with(|_| connection);
     let registered = core.connections.get_mut(id).map(|connection| {
         registry.register(
