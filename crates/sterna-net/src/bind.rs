@@ -11,6 +11,7 @@ use mio::net::TcpListener;
 
 use crate::clock::Clock;
 use crate::config::{ListenerConfig, ListenerTransport, ShardConfig, WebSocketConfig};
+use crate::counters::ShardCounters;
 use crate::mailbox::{Courier, Gate, Mailbox};
 use crate::quic::{Driver, Placement, QuicConfig};
 use crate::shard::Shard;
@@ -45,6 +46,7 @@ pub struct BoundShard<M> {
     pub(crate) addresses: Arc<[SocketAddr]>,
     pub(crate) mailboxes: Vec<Mailbox<M>>,
     pub(crate) gate: Gate,
+    pub(crate) counters: Arc<ShardCounters>,
 }
 
 impl<M> fmt::Debug for BoundShard<M> {
@@ -111,6 +113,7 @@ pub fn bind<M: Send + 'static>(
             addresses: Arc::clone(&addresses),
             mailboxes: mailboxes.clone(),
             gate: gate.clone(),
+            counters: Arc::default(),
         })
         .collect())
 }
@@ -226,6 +229,12 @@ impl<M: Send + 'static> BoundShard<M> {
     #[must_use]
     pub fn gate(&self) -> Gate {
         self.gate.clone()
+    }
+
+    /// Where the shard publishes what it has done.
+    #[must_use]
+    pub fn counters(&self) -> Arc<ShardCounters> {
+        Arc::clone(&self.counters)
     }
 
     /// Runs the loop on this thread until the handler has finished, and gives the handler back.

@@ -99,6 +99,10 @@ pub struct ShardConfig {
     pub copied_bytes: usize,
     /// Memory of output buffers that a shard keeps for reuse.
     pub pooled_bytes: usize,
+    /// Seconds without traffic after which the system asks a TCP peer whether it still exists, so
+    /// that those that vanished without a word are found even where the message protocol has no
+    /// keep-alive of its own; `None` never asks.
+    pub tcp_keepalive_s: Option<u32>,
     /// Size requested for a TCP connection's send buffer in the kernel; `None` leaves it to the
     /// system, which adapts it.
     pub send_buffer_bytes: Option<usize>,
@@ -130,6 +134,7 @@ impl Default for ShardConfig {
             low_watermark_bytes: 64 * 1024,
             copied_bytes: 4 * 1024 * 1024,
             pooled_bytes: 4 * 1024 * 1024,
+            tcp_keepalive_s: Some(600),
             send_buffer_bytes: None,
             receive_buffer_bytes: None,
             udp_buffer_bytes: 4 * 1024 * 1024,

@@ -8,6 +8,7 @@
 mod bind;
 mod clock;
 mod config;
+mod counters;
 mod handler;
 mod mailbox;
 mod outbox;
@@ -26,6 +27,7 @@ mod websocket;
 pub use bind::{BoundShard, bind};
 pub use clock::Clock;
 pub use config::{ListenerConfig, ListenerTransport, ShardConfig, WebSocketConfig};
+pub use counters::{ShardCounters, ShardFigures};
 pub use handler::{
     Chunk, CloseReason, ConnectionId, ConnectionInfo, Handler, Network, PathStatistics,
     SHARE_BYTES, StreamId, TransportKind,

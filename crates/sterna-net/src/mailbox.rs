@@ -236,7 +236,8 @@ impl Gate {
         }
     }
 
-    /// Closes the listening sockets; established connections go on. There is no way back.
+    /// Closes the listening sockets and refuses new QUIC connections, on each shard with its next
+    /// turn; established connections go on. There is no way back.
     pub fn shut(&self) {
         self.shut.store(true, Ordering::Release);
         (self.nudge)();

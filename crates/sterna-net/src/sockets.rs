@@ -1,9 +1,10 @@
 //! Opening the sockets of all shards.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
 
-use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
 
 use crate::config::ShardConfig;
 
@@ -14,7 +15,7 @@ pub(crate) fn listen(
     shards: usize,
     config: &ShardConfig,
 ) -> io::Result<(SocketAddr, Vec<mio::net::TcpListener>)> {
-    let mut bound = address;
+    let mut bound = resolve(address, Type::STREAM, Protocol::TCP);
     let mut group = Vec::with_capacity(shards);
     if bound.port() != 0 {
         probe(bound, Type::STREAM, Protocol::TCP)?;
@@ -25,6 +26,10 @@ pub(crate) fn listen(
         socket.set_reuse_port(true)?;
         // Accepted connections inherit these, which saves system calls for every one of them.
         socket.set_tcp_nodelay(true)?;
+        if let Some(seconds) = config.tcp_keepalive_s {
+            let keepalive = TcpKeepalive::new().with_time(Duration::from_secs(seconds.into()));
+            socket.set_tcp_keepalive(&keepalive)?;
+        }
         if let Some(bytes) = config.send_buffer_bytes {
             socket.set_send_buffer_size(bytes)?;
         }
@@ -46,7 +51,7 @@ pub(crate) fn bind_udp(
     shards: usize,
     config: &ShardConfig,
 ) -> io::Result<(SocketAddr, Vec<std::net::UdpSocket>)> {
-    let mut bound = address;
+    let mut bound = resolve(address, Type::DGRAM, Protocol::UDP);
     let mut group: Vec<std::net::UdpSocket> = Vec::with_capacity(shards);
     if bound.port() != 0 {
         probe(bound, Type::DGRAM, Protocol::UDP)?;
@@ -69,6 +74,17 @@ pub(crate) fn bind_udp(
         crate::steering::attach(first, shards)?;
     }
     Ok((bound, group))
+}
+
+/// The address that stands for all: where the system has no IPv6, `[::]` means `0.0.0.0`.
+fn resolve(address: SocketAddr, kind: Type, protocol: Protocol) -> SocketAddr {
+    if address.is_ipv6() && address.ip().is_unspecified() {
+        let attempt = Socket::new(Domain::IPV6, kind, Some(protocol));
+        if attempt.is_err_and(|error| error.raw_os_error() == Some(libc::EAFNOSUPPORT)) {
+            return SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), address.port());
+        }
+    }
+    address
 }
 
 fn open(address: SocketAddr, kind: Type, protocol: Protocol) -> io::Result<Socket> {

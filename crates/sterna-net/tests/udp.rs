@@ -112,6 +112,8 @@ fn streams_echo_and_the_shard_sleeps_in_between() {
         let turns = world.server.turns.load(Ordering::Relaxed) - before;
         assert!(turns <= 6, "{turns} turns for one exchange");
 
+        let figures = world.server.counters[0].figures();
+        assert_eq!((figures.quic.accepted, figures.quic.confirmed), (1, 1));
         connection.close(7u32.into(), b"done");
         endpoint.wait_idle().await;
         assert_eq!(
@@ -292,6 +294,7 @@ fn a_shut_gate_lets_nobody_in_and_nobody_fall() {
         let connection = world.connect(&endpoint).await;
         exchange(&connection, b"before").await;
         world.server.gate.shut();
+        world.server.run(0, |_, _| ());
         let newcomer = world.connect(&endpoint);
         let outcome = tokio::time::timeout(Duration::from_millis(500), newcomer).await;
         assert!(outcome.is_err(), "a newcomer was let in");
