@@ -20,7 +20,7 @@ const POLL: Duration = Duration::from_millis(20);
 const LOG_LINES: usize = 12;
 
 /// The listeners of a broker whose suites don't say otherwise.
-const LISTENERS: [&str; 5] = ["mqtt", "mqtts", "ws", "wss", "quic"];
+const LISTENERS: [&str; 5] = ["mqtt", "mqtts", "ws", "wss", "mqtt+quic"];
 
 /// A broker that is ready. Killed when dropped.
 #[derive(Debug)]
