@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 INTEROP = Path(__file__).resolve().parent.parent
 # The transports in the words of the report.
-SCHEMES = {"mqtt": "tcp", "mqtts": "tls", "ws": "ws", "wss": "wss", "mqtt+quic": "quic"}
+SCHEMES = {"mqtt": "tcp", "mqtts": "tls", "ws": "ws", "wss": "wss", "mqtt+quic": "quic", "quic": "quic"}
 LEVELS = {3: "3.1", 4: "3.1.1", 5: "5.0"}
 # A driver's line may carry a payload of 1 MiB in base64.
 LINE_LIMIT_BYTES = 16 * 1024 * 1024
@@ -79,7 +79,7 @@ class Listener:
         self.scheme, self.host, self.port = parts.scheme, parts.hostname, parts.port
         self.path = parts.path or "/mqtt"
         self.transport = SCHEMES.get(self.scheme, self.scheme)
-        self.secure = self.scheme in ("mqtts", "wss", "mqtt+quic")
+        self.secure = self.transport in ("tls", "wss", "quic")
 
 
 def listeners() -> dict[str, Listener]:

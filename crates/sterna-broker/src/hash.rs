@@ -82,7 +82,7 @@ impl Hasher for KeyedHasher {
             self.mix(word(rest), word(&rest[8..]));
             rest = &rest[16..];
         }
-        // The last 1 to 16 bytes, read as two words that may overlap; the length tells them apart.
+        // The last 1 to 16 bytes, read as two words that may overlap.
         let (low, high) = match rest.len() {
             8.. => (word(rest), word(&rest[rest.len() - 8..])),
             4..=7 => (half_word(rest), half_word(&rest[rest.len() - 4..])),
@@ -92,7 +92,10 @@ impl Hasher for KeyedHasher {
             ),
             0 => (0, 0),
         };
-        self.mix(low ^ (len as u64).rotate_left(32), high);
+        self.mix(low, high);
+        // The length tells apart what looks the same in words. On its own: combined with a word,
+        // it would let texts of different lengths be made to collide without the key.
+        self.mix(len as u64, MIX_1);
     }
 
     fn write_u8(&mut self, value: u8) {

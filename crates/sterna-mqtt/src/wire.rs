@@ -139,7 +139,11 @@ pub(crate) fn has_any<const N: usize>(bytes: &[u8], set: [u8; N]) -> bool {
         })
     };
     let (words, _) = bytes.as_chunks();
-    words.iter().fold(found(last), |all, word| all | found(word)) & HIGHS != 0
+    words
+        .iter()
+        .fold(found(last), |all, word| all | found(word))
+        & HIGHS
+        != 0
 }
 
 /// Bytes that a Variable Byte Integer takes.

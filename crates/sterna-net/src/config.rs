@@ -87,6 +87,8 @@ pub struct ShardConfig {
     pub half_closed_timeout_ms: u64,
     /// Most bytes read from one connection in one turn (the size of the shard's read buffer).
     pub read_bytes_per_turn: usize,
+    /// Bytes written to one connection in one turn, above which the rest waits for the next turn.
+    pub write_bytes_per_turn: usize,
     /// Unsent bytes above which a connection counts as blocked.
     pub high_watermark_bytes: usize,
     /// Unsent bytes below which a blocked connection gets [`crate::Handler::writable`].
@@ -123,6 +125,7 @@ impl Default for ShardConfig {
             linger_ms: 2_000,
             half_closed_timeout_ms: 10_000,
             read_bytes_per_turn: 64 * 1024,
+            write_bytes_per_turn: 1024 * 1024,
             high_watermark_bytes: 256 * 1024,
             low_watermark_bytes: 64 * 1024,
             copied_bytes: 4 * 1024 * 1024,

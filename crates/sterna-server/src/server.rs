@@ -4,13 +4,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use sterna_broker::{Directory, Limits};
-use sterna_net::{
-    BoundShard, Certificates, ClientAuth, ClientAuthority, Courier, Gate, ListenerConfig, ListenerTransport,
-    ShardConfig, TlsConfig, TlsVersions, WebSocketConfig,
-};
+use sterna_broker::{Directory, Limits, NoStore};
 use sterna_net::quic::{MtuDiscovery, QuicConfig};
-use sterna_store::MemoryStore;
+use sterna_net::{
+    BoundShard, Certificates, ClientAuth, ClientAuthority, Courier, Gate, ListenerConfig,
+    ListenerTransport, ShardConfig, TlsConfig, TlsVersions, WebSocketConfig,
+};
 
 use crate::authentication::Checker;
 use crate::certificate::{self, Certificate};
@@ -69,11 +68,18 @@ impl Server {
                 }
                 Some(authority) => ClientAuth::Optional(Arc::clone(authority)),
             },
-            versions: if config.tls.only_tls13 { TlsVersions::Only13 } else { TlsVersions::From12 },
+            versions: if config.tls.only_tls13 {
+                TlsVersions::Only13
+            } else {
+                TlsVersions::From12
+            },
             ..TlsConfig::new(Arc::clone(&certificates), &PROTOCOLS)
         });
         // A WebSocket client offers HTTP/1.1 in its TLS handshake, not MQTT.
-        let https = Arc::new(TlsConfig { alpn: vec![b"http/1.1".to_vec()], ..(*tls).clone() });
+        let https = Arc::new(TlsConfig {
+            alpn: vec![b"http/1.1".to_vec()],
+            ..(*tls).clone()
+        });
         let listeners: Vec<ListenerConfig> = urls
             .iter()
             .map(|url| ListenerConfig {
@@ -115,7 +121,10 @@ impl Server {
     /// The certificate in force.
     #[must_use]
     pub fn certificate(&self) -> Certificate {
-        self.certificate.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.certificate
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// Puts a new configuration in force as far as that goes without a restart: certificates, client
@@ -155,8 +164,13 @@ impl Server {
             (None, None) => {}
             _ => unchanged.push("tls.client_ca"),
         }
-        self.certificates.replace(vec![identity]).map_err(|e| e.to_string())?;
-        *self.certificate.lock().unwrap_or_else(PoisonError::into_inner) = certificate;
+        self.certificates
+            .replace(vec![identity])
+            .map_err(|e| e.to_string())?;
+        *self
+            .certificate
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = certificate;
         self.tell_all(|| Mail::Policy(Arc::clone(&policy)));
         Ok(unchanged)
     }
@@ -188,17 +202,19 @@ fn start_shards(
 ) -> Result<Vec<JoinHandle<()>>, String> {
     let mut seed = [0; 8];
     getrandom::fill(&mut seed).map_err(|e| format!("no randomness: {e}"))?;
-    let directory =
-        Directory::new(bound.len() as u16, broker_limits(config), u64::from_ne_bytes(seed));
+    let directory = Directory::new(
+        bound.len() as u16,
+        broker_limits(config),
+        u64::from_ne_bytes(seed),
+    );
     let board = Arc::new(Board::new(bound.len()));
-    let store = MemoryStore::new();
     let mut threads = Vec::with_capacity(bound.len());
     for shard in bound {
         let number = shard.index();
         let parts = Parts {
             number,
             directory: Arc::clone(&directory),
-            store: Box::new(store.clone()),
+            store: Box::new(NoStore),
             policy: Arc::clone(policy),
             checker: Some(checker.clone()),
             outbox: Box::new(Letters::new(shard.courier())),
@@ -231,7 +247,10 @@ fn transport(
         if url.path != "/" {
             paths.push("/".to_owned());
         }
-        Arc::new(WebSocketConfig { paths, ..WebSocketConfig::default() })
+        Arc::new(WebSocketConfig {
+            paths,
+            ..WebSocketConfig::default()
+        })
     };
     match url.scheme {
         Scheme::Mqtt => ListenerTransport::Tcp,

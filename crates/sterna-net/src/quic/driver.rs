@@ -605,15 +605,20 @@ impl Driver {
     /// `Closed` events say [`crate::CloseReason::Shutdown`].
     pub fn shutdown(&mut self, now: Instant, code: u64) {
         self.shared.now = now;
-        self.endpoint.set_server_config(None);
-        for incoming in self.waiting.drain(..) {
-            self.endpoint.ignore(incoming);
-        }
+        self.refuse_newcomers();
         for slot in 0..self.slots.len() {
             if let Some(connection) = self.slots[slot].connection.as_deref_mut() {
                 connection.shut_down(&mut self.shared, code);
                 self.mark_dirty(slot as u32);
             }
+        }
+    }
+
+    /// Refuses new connections; those that exist go on.
+    pub fn refuse_newcomers(&mut self) {
+        self.endpoint.set_server_config(None);
+        for incoming in self.waiting.drain(..) {
+            self.endpoint.ignore(incoming);
         }
     }
 

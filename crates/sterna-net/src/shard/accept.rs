@@ -22,6 +22,8 @@ const RETRY_MS: u64 = 100;
 pub(super) struct Acceptors {
     listeners: Vec<Acceptor>,
     gate: Gate,
+    /// The gate was shut, and the sockets are closed.
+    shut: bool,
     refusals: Throttle,
     errors: Throttle,
     /// Nothing is accepted before.
@@ -55,6 +57,7 @@ impl Acceptors {
         Ok(Self {
             listeners: acceptors,
             gate,
+            shut: false,
             refusals: Throttle::default(),
             errors: Throttle::default(),
             retry_ms: None,
@@ -87,10 +90,14 @@ impl Acceptors {
 impl<H: Handler> Shard<H> {
     /// Accepts what waits, up to the limit of a turn.
     pub(super) fn accept(&mut self) {
-        if self.acceptors.gate.is_shut() && !self.acceptors.listeners.is_empty() {
+        if self.acceptors.gate.is_shut() && !self.acceptors.shut {
+            self.acceptors.shut = true;
             // Dropping a socket closes it, which also ends its registration.
             self.acceptors.listeners.clear();
             self.acceptors.retry_ms = None;
+            for udp in &mut self.core.udp {
+                udp.driver.refuse_newcomers();
+            }
         }
         if self
             .acceptors

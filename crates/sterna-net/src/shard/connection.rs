@@ -54,6 +54,8 @@ pub(super) enum Pushed {
     Everything,
     /// The socket takes no more for now.
     Blocked,
+    /// It has written its share of this turn.
+    Enough,
 }
 
 /// See the module's description.
@@ -148,16 +150,18 @@ impl Connection {
         self.finishing || self.phase == Phase::Closing
     }
 
-    /// Writes as much as the socket takes.
+    /// Writes as much as the socket takes, and not much more than `share` bytes.
     pub(super) fn push(
         &mut self,
+        share: usize,
         scratch: &mut CipherScratch,
         pool: &mut Pool,
     ) -> io::Result<Pushed> {
+        let enough = self.sent_bytes + share as u64;
         let pushed = if self.tls.is_some() {
-            self.push_encrypted(scratch, pool)?
+            self.push_encrypted(enough, scratch, pool)?
         } else {
-            self.push_plain(pool)?
+            self.push_plain(enough, pool)?
         };
         if pushed == Pushed::Everything
             && let Some(outbox) = self.outbox.take()
@@ -167,8 +171,12 @@ impl Connection {
         Ok(pushed)
     }
 
-    fn push_plain(&mut self, pool: &mut Pool) -> io::Result<Pushed> {
+    /// Stops once `enough` bytes were sent since the beginning.
+    fn push_plain(&mut self, enough: u64, pool: &mut Pool) -> io::Result<Pushed> {
         loop {
+            if self.sent_bytes >= enough {
+                return Ok(Pushed::Enough);
+            }
             self.stage();
             let mut slices = [IoSlice::new(&[]); SLICES];
             let (used, gathered) = gather(
@@ -182,11 +190,11 @@ impl Connection {
                 }
                 return Ok(Pushed::Everything);
             }
-            let result = match &slices[..used] {
+            let written = write(|| match &slices[..used] {
                 [single] => self.socket.write(single),
                 several => self.socket.write_vectored(several),
-            };
-            let Some(written) = written(result)? else {
+            });
+            let Some(written) = written? else {
                 return Ok(Pushed::Blocked);
             };
             self.sent_bytes += written as u64;
@@ -199,16 +207,20 @@ impl Connection {
 
     fn push_encrypted(
         &mut self,
+        enough: u64,
         scratch: &mut CipherScratch,
         pool: &mut Pool,
     ) -> io::Result<Pushed> {
         loop {
+            if self.sent_bytes >= enough {
+                return Ok(Pushed::Enough);
+            }
             let Some(tls) = self.tls.as_deref_mut() else {
                 return Ok(Pushed::Everything);
             };
             let pending = tls.pending();
             if !pending.is_empty() {
-                let Some(written) = written(self.socket.write(pending))? else {
+                let Some(written) = write(|| self.socket.write(pending))? else {
                     return Ok(Pushed::Blocked);
                 };
                 self.sent_bytes += written as u64;
@@ -249,7 +261,7 @@ impl Connection {
                 continue;
             }
             let ciphertext = &scratch.ciphertext[..filled];
-            let written = written(self.socket.write(ciphertext))?.unwrap_or(0);
+            let written = write(|| self.socket.write(ciphertext))?.unwrap_or(0);
             self.sent_bytes += written as u64;
             if written < filled {
                 if let Some(tls) = self.tls.as_deref_mut() {
@@ -337,13 +349,14 @@ fn join<'a>(slices: &'a [IoSlice<'_>], joined: &'a mut Vec<u8>) -> &'a [u8] {
 }
 
 /// The number of bytes that a write took; `None` when the socket is full.
-fn written(result: io::Result<usize>) -> io::Result<Option<usize>> {
-    match result {
-        Ok(0) => Err(io::ErrorKind::WriteZero.into()),
-        Ok(count) => Ok(Some(count)),
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
-        // Nothing was written: the next event, or the next turn, tries again.
-        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(None),
-        Err(error) => Err(error),
+fn write(mut attempt: impl FnMut() -> io::Result<usize>) -> io::Result<Option<usize>> {
+    loop {
+        match attempt() {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => return Ok(Some(count)),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
     }
 }

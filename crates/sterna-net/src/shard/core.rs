@@ -162,8 +162,12 @@ impl Core {
         if connection.blocked || matches!(connection.phase, Phase::Lingering | Phase::Dead) {
             return;
         }
-        match connection.push(scratch, &mut self.pool) {
+        match connection.push(self.config.write_bytes_per_turn, scratch, &mut self.pool) {
             Ok(Pushed::Blocked) => connection.blocked = true,
+            Ok(Pushed::Enough) => {
+                connection.dirty = true;
+                self.dirty.push(id);
+            }
             Ok(Pushed::Everything) if connection.finishing && !connection.shut => {
                 connection.shut = true;
                 // A peer that is gone shows in the next read.

@@ -40,6 +40,8 @@ pub(crate) struct Session {
     written: usize,
     opened: bool,
     close_sent: bool,
+    /// Nothing but an alert that waits may follow.
+    failed: bool,
 }
 
 impl fmt::Debug for Session {
@@ -61,6 +63,7 @@ impl Session {
             written: 0,
             opened: false,
             close_sent: false,
+            failed: false,
         })
     }
 
@@ -142,13 +145,16 @@ impl Session {
                 break;
             }
         }
-        if !self.opened && received.failure.is_none() && !self.tls.is_handshaking() {
+        self.failed = received.failure.is_some();
+        if !self.opened && !self.failed && !self.tls.is_handshaking() {
             self.opened = true;
             received.opened = true;
         }
-        if received.failure.is_none() && !received.ended && start < end {
+        let goes_on = !(self.failed || received.ended);
+        if goes_on && start < end {
             let rest = &buffer[start..end];
             if rest.len() > PARTIAL_ROOM {
+                self.failed = true;
                 received.failure = Some(Error::General(
                     "a handshake message takes too many records".into(),
                 ));
@@ -174,7 +180,7 @@ impl Session {
             return 0;
         }
         self.close_sent = true;
-        if !self.opened {
+        if !self.opened || self.failed {
             return 0;
         }
         self.write(None, room).unwrap_or(0)

@@ -22,7 +22,7 @@ pub(super) struct Client {
     /// Cut the data streams, which only QUIC has.
     pub(super) lanes: Vec<(StreamId, Framer)>,
     /// What arrived while CONNECT was being decided, in order of arrival.
-    pub(super) held: Vec<(StreamId, Box<[u8]>)>,
+    pub(super) held: Vec<Held>,
     /// Whether early data waits for the handshake, after which it can't be a replay.
     pub(super) unconfirmed: bool,
     /// Deadline of this connection's entry among the timers; older entries are void.
@@ -54,6 +54,23 @@ pub(super) enum State {
     Ended,
 }
 
+/// What a stream brought before it could be looked at.
+#[derive(Debug)]
+pub(super) enum Held {
+    /// Bytes.
+    Bytes(StreamId, Box<[u8]>),
+    /// The end of the stream, in order.
+    Finished(StreamId),
+}
+
+impl Held {
+    pub(super) const fn stream(&self) -> StreamId {
+        match self {
+            Self::Bytes(stream, _) | Self::Finished(stream) => *stream,
+        }
+    }
+}
+
 impl Client {
     /// The session, while connected.
     pub(super) const fn session(&self) -> Option<SessionKey> {
@@ -69,11 +86,19 @@ impl Client {
     }
 
     pub(super) fn subject(&self) -> Subject<'_> {
-        Subject { user: self.user.as_deref(), client: &self.name }
+        Subject {
+            user: self.user.as_deref(),
+            client: &self.name,
+        }
     }
 
+    /// Heap of what is held; an end of a stream counts as much as its entry.
     pub(super) fn held_bytes(&self) -> usize {
-        self.held.iter().map(|(_, bytes)| bytes.len()).sum()
+        let entries = self.held.len() * size_of::<Held>();
+        self.held.iter().fold(entries, |sum, held| match held {
+            Held::Bytes(_, bytes) => sum + bytes.len(),
+            Held::Finished(_) => sum,
+        })
     }
 
     /// Where deliveries of a subscription that was made on `hint` go: the stream itself as long as it
@@ -89,13 +114,11 @@ impl Client {
         if stream == StreamId::FIRST {
             return std::mem::take(&mut self.framer);
         }
-        match self.lanes.iter_mut().find(|(id, _)| *id == stream) {
-            Some((_, framer)) => std::mem::take(framer),
-            None => {
-                self.lanes.push((stream, Framer::new()));
-                Framer::new()
-            }
+        if let Some((_, framer)) = self.lanes.iter_mut().find(|(id, _)| *id == stream) {
+            return std::mem::take(framer);
         }
+        self.lanes.push((stream, Framer::new()));
+        Framer::new()
     }
 
     /// Puts the framer of a stream back, unless the stream is gone.
@@ -115,5 +138,8 @@ pub(super) const fn consumer(connection: ConnectionId) -> ConsumerId {
 
 /// The connection behind the broker's name.
 pub(super) const fn connection(consumer: ConsumerId) -> ConnectionId {
-    ConnectionId { slot: consumer.0 as u32, generation: (consumer.0 >> 32) as u32 }
+    ConnectionId {
+        slot: consumer.0 as u32,
+        generation: (consumer.0 >> 32) as u32,
+    }
 }

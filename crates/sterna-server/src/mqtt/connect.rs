@@ -20,14 +20,15 @@ impl Door {
         client: &mut Client,
         connect: &Connect<'_>,
     ) {
-        let mut admission =
-            match Admission::new(connect, &cx.policy.mqtt, cx.net.now_ms()) {
-                Ok(admission) => Box::new(admission),
-                Err((reason, detail)) => return self.refuse(cx, client, reason, detail),
-            };
+        let mut admission = match Admission::new(connect, &cx.policy.mqtt, cx.net.now_ms()) {
+            Ok(admission) => Box::new(admission),
+            Err((reason, detail)) => return self.refuse(cx, client, reason, detail),
+        };
         client.name = admission.client_id.as_str().into();
-        let certificate =
-            cx.net.info(client.id).and_then(|info| info.peer_certificates.first().cloned());
+        let certificate = cx
+            .net
+            .info(client.id)
+            .and_then(|info| info.peer_certificates.first().cloned());
         if cx.policy.certificate_as_username
             && let Some(certificate) = &certificate
         {
@@ -80,7 +81,12 @@ impl Door {
         password: &[u8],
     ) {
         let (Some(checker), Some(post)) = (cx.checker, cx.outbox.postbox(cx.shard)) else {
-            return self.refuse(cx, client, ReasonCode::ServerUnavailable, "no password checker");
+            return self.refuse(
+                cx,
+                client,
+                ReasonCode::ServerUnavailable,
+                "no password checker",
+            );
         };
         admission.user = Some(user.to_owned());
         let connection = client.id;
@@ -93,7 +99,12 @@ impl Door {
         if started {
             client.state = State::Password(admission);
         } else {
-            self.refuse(cx, client, ReasonCode::ServerBusy, "too many passwords to check");
+            self.refuse(
+                cx,
+                client,
+                ReasonCode::ServerBusy,
+                "too many passwords to check",
+            );
         }
     }
 
@@ -148,41 +159,48 @@ impl Door {
             if let Ok((exchange, challenge)) = Exchange::start(&cx.policy.users, method, data) {
                 client.reauthentication = Some(Box::new(exchange));
                 let challenge = Some(challenge.as_bytes());
-                client.engine.auth(ReasonCode::ContinueAuthentication, challenge, &mut self.out);
+                client
+                    .engine
+                    .auth(ReasonCode::ContinueAuthentication, challenge, &mut self.out);
                 return;
             }
         } else if let Some(mut exchange) = client.reauthentication.take()
             && let Ok((user, last)) = exchange.finish(data)
             && client.user.as_deref() == Some(&*user)
         {
-            client.engine.auth(ReasonCode::Success, Some(last.as_bytes()), &mut self.out);
+            client
+                .engine
+                .auth(ReasonCode::Success, Some(last.as_bytes()), &mut self.out);
             return;
         }
         // [MQTT-4.12.1-2]
-        self.turn_away(cx, client, ReasonCode::NotAuthorized, "re-authentication failed");
+        self.turn_away(
+            cx,
+            client,
+            ReasonCode::NotAuthorized,
+            "re-authentication failed",
+        );
     }
 
     fn refuse_exchange(&mut self, cx: &Context<'_>, client: &mut Client, refusal: Refusal) {
         // [MQTT-4.12.0-1] [MQTT-4.12.0-4]
         let (reason, detail) = match refusal {
-            Refusal::Method => {
-                (ReasonCode::BadAuthenticationMethod, "the authentication method is not served")
-            }
+            Refusal::Method => (
+                ReasonCode::BadAuthenticationMethod,
+                "the authentication method is not served",
+            ),
             Refusal::Failed => (ReasonCode::NotAuthorized, "authentication failed"),
         };
         self.refuse(cx, client, reason, detail);
     }
 
     /// Refuses a CONNECT. [MQTT-3.1.4-2] [MQTT-3.2.2-7]
-    fn refuse(
-        &mut self,
-        cx: &Context<'_>,
-        client: &mut Client,
-        reason: ReasonCode,
-        detail: &str,
-    ) {
+    fn refuse(&mut self, cx: &Context<'_>, client: &mut Client, reason: ReasonCode, detail: &str) {
         log_end(cx.net, client, reason.name(), detail);
-        let refuse = Refuse { reason_string: Some(detail), ..Refuse::default() };
+        let refuse = Refuse {
+            reason_string: Some(detail),
+            ..Refuse::default()
+        };
         client.engine.refuse(reason, &refuse, &mut self.out);
         // [MQTT-3.1.4-6] what was held is not looked at
         client.held = Vec::new();
@@ -194,8 +212,8 @@ impl Door {
         client.user = admission.user.take().map(String::into_boxed_str);
         if let Some(will) = &admission.will {
             let topic = will.message.topic();
-            let allowed = !topic.starts_with("$SYS/")
-                && cx.policy.rules.may_publish(client.subject(), topic);
+            let allowed =
+                !topic.starts_with("$SYS/") && cx.policy.rules.may_publish(client.subject(), topic);
             if !allowed {
                 let detail = "the will's topic is not allowed";
                 return self.refuse(cx, client, ReasonCode::NotAuthorized, detail);
@@ -236,15 +254,17 @@ impl Door {
         session: SessionKey,
         present: bool,
     ) {
-        self.with_client(cx, connection(consumer), |door, cx, client| {
-            match std::mem::replace(&mut client.state, State::New) {
+        self.with_client(
+            cx,
+            connection(consumer),
+            |door, cx, client| match std::mem::replace(&mut client.state, State::New) {
                 State::Opening(awaited, admission) if awaited == session => {
                     door.accept(cx, client, session, present, &admission);
                     door.release(cx, client);
                 }
                 other => client.state = other,
-            }
-        });
+            },
+        );
     }
 
     /// Sends the CONNACK, and what the session has waiting. [MQTT-3.1.4-5]
@@ -258,7 +278,9 @@ impl Door {
     ) {
         client.state = State::Live(session);
         let snapshot = cx.broker.take_snapshot(session);
-        let Some(state) = cx.broker.protocol_mut(session) else { return };
+        let Some(state) = cx.broker.protocol_mut(session) else {
+            return;
+        };
         if let Some(snapshot) = snapshot
             && let Ok(restored) = sterna_mqtt::Session::restore(&snapshot)
         {
@@ -274,13 +296,25 @@ impl Door {
             reason_string: None,
             user_properties: &[],
         };
-        if client.engine.accept(state, &accept, cx.net.now_ms(), &mut self.out).is_err() {
-            log_end(cx.net, client, "Packet too large", "the client takes not even CONNACK");
+        if client
+            .engine
+            .accept(state, &accept, cx.net.now_ms(), &mut self.out)
+            .is_err()
+        {
+            log_end(
+                cx.net,
+                client,
+                "Packet too large",
+                "the client takes not even CONNACK",
+            );
             return Self::lost(cx, client);
         }
         self.counts.connections += 1;
         self.counts.messages_sent += 1;
-        let peer = cx.net.info(client.id).map(|info| (info.peer, info.transport));
+        let peer = cx
+            .net
+            .info(client.id)
+            .map(|info| (info.peer, info.transport));
         tracing::debug!(
             peer = peer.map(|(peer, _)| tracing::field::display(peer)),
             transport = peer.map(|(_, transport)| tracing::field::debug(transport)),

@@ -37,7 +37,9 @@ impl Door {
         let now_ms = cx.net.now_ms();
         let unsent_bytes = cx.net.unsent_bytes(client.id);
         for _ in 0..MESSAGES_PER_TURN {
-            let Some(qos) = cx.broker.next_qos(now_ms, session) else { return };
+            let Some(qos) = cx.broker.next_qos(now_ms, session) else {
+                return;
+            };
             let allowed = unsent_bytes + self.out.len() < self.high_watermark_bytes
                 && cx
                     .broker
@@ -49,20 +51,27 @@ impl Door {
                 cx.broker.park(session);
                 return;
             }
-            let Some(delivery) = cx.broker.next_delivery(now_ms, session) else { return };
+            let Some(delivery) = cx.broker.next_delivery(now_ms, session) else {
+                return;
+            };
             let lane = client.delivery_lane(delivery.hint);
-            let Some(state) = cx.broker.protocol_mut(session) else { return };
+            let Some(state) = cx.broker.protocol_mut(session) else {
+                return;
+            };
             let out = self.out.buffer(lane);
-            let sent =
-                client.engine.publish(state, &outgoing(&delivery, lane), now_ms, out);
+            let sent = client
+                .engine
+                .publish(state, &outgoing(&delivery, lane), now_ms, out);
             match sent {
                 Ok(sent) => self.sent(cx, client, lane, &delivery, sent.append_payload),
                 // [MQTT-3.1.2-25]
                 Err(NotSent::TooLarge) => {
-                    cx.broker.settle(now_ms, session, delivery.tag, Outcome::Accepted);
+                    cx.broker
+                        .settle(now_ms, session, delivery.tag, Outcome::Accepted);
                 }
                 Err(NotSent::NotNow) => {
-                    cx.broker.settle(now_ms, session, delivery.tag, Outcome::Released);
+                    cx.broker
+                        .settle(now_ms, session, delivery.tag, Outcome::Released);
                     client.parked = true;
                     cx.broker.park(session);
                     return;
@@ -73,24 +82,36 @@ impl Door {
 
     /// Sends again what an earlier connection left unacknowledged. [MQTT-4.4.0-1]
     pub(super) fn resend(&mut self, cx: &mut Context<'_>, client: &mut Client) {
-        let Some(session) = client.session() else { return };
+        let Some(session) = client.session() else {
+            return;
+        };
         let now_ms = cx.net.now_ms();
         loop {
-            let Some(state) = cx.broker.protocol_mut(session) else { return };
+            let Some(state) = cx.broker.protocol_mut(session) else {
+                return;
+            };
             let out = self.out.buffer(Lane::CONTROL);
-            let Some(again) = client.engine.next_resend(state, out) else { return };
+            let Some(again) = client.engine.next_resend(state, out) else {
+                return;
+            };
             let entry = cx.broker.unacknowledged_by_tag(session, again.tag);
-            let Some(state) = cx.broker.protocol_mut(session) else { return };
+            let Some(state) = cx.broker.protocol_mut(session) else {
+                return;
+            };
             let Some(Unacknowledged::Sent(delivery)) = entry else {
                 state.forget_outgoing(again.packet_id);
                 continue;
             };
             let publish = outgoing(&delivery, Lane::CONTROL);
             let out = self.out.buffer(Lane::CONTROL);
-            match client.engine.resend(state, again.packet_id, &publish, now_ms, out) {
+            match client
+                .engine
+                .resend(state, again.packet_id, &publish, now_ms, out)
+            {
                 Ok(sent) => self.sent(cx, client, Lane::CONTROL, &delivery, sent.append_payload),
                 Err(NotSent::TooLarge) => {
-                    cx.broker.settle(now_ms, session, again.tag, Outcome::Accepted);
+                    cx.broker
+                        .settle(now_ms, session, again.tag, Outcome::Accepted);
                 }
                 Err(NotSent::NotNow) => return,
             }
@@ -122,11 +143,20 @@ impl Door {
         tag: u64,
         reason: ReasonCode,
     ) {
-        let Some(session) = client.session() else { return };
-        let outcome =
-            if reason.is_error() { Outcome::Rejected(reason as u8) } else { Outcome::Accepted };
+        let Some(session) = client.session() else {
+            return;
+        };
+        let outcome = if reason.is_error() {
+            Outcome::Rejected(reason as u8)
+        } else {
+            Outcome::Accepted
+        };
         cx.broker.settle(cx.net.now_ms(), session, tag, outcome);
-        if cx.broker.protocol(session).is_some_and(sterna_mqtt::Session::has_resends) {
+        if cx
+            .broker
+            .protocol(session)
+            .is_some_and(sterna_mqtt::Session::has_resends)
+        {
             self.resend(cx, client);
         }
         if client.parked {

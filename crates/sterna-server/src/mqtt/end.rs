@@ -6,7 +6,7 @@ use sterna_mqtt::server::Refuse;
 use sterna_mqtt::{Lane, ReasonCode};
 use sterna_net::{CloseReason, ConnectionId, StreamId};
 
-use super::client::{Client, State, connection};
+use super::client::{Client, Held, State, connection};
 use super::{Door, log_end};
 use crate::shard::Context;
 
@@ -19,11 +19,15 @@ impl Door {
         reason: &CloseReason,
     ) {
         let slot = connection.slot as usize;
-        let Some(place) = self.clients.get_mut(slot) else { return };
+        let Some(place) = self.clients.get_mut(slot) else {
+            return;
+        };
         if place.as_ref().is_none_or(|client| client.id != connection) {
             return;
         }
-        let Some(mut client) = place.take() else { return };
+        let Some(mut client) = place.take() else {
+            return;
+        };
         self.connected -= 1;
         if matches!(client.state, State::Live(_)) {
             tracing::debug!(client = &*client.name, ?reason, "connection lost");
@@ -38,11 +42,20 @@ impl Door {
         disconnect: &Disconnect<'_>,
     ) {
         // [MQTT-3.14.4-3] [MQTT311-3.1.2-10] [MQTT311-3.14.4-3]
-        let will =
-            if disconnect.discards_will() { WillFate::Discard } else { WillFate::Publish };
+        let will = if disconnect.discards_will() {
+            WillFate::Discard
+        } else {
+            WillFate::Publish
+        };
         let most_s = cx.policy.mqtt.maximum_session_expiry_s;
-        let expiry_s = disconnect.session_expiry_s().map(|seconds| seconds.min(most_s));
-        tracing::debug!(client = &*client.name, reason = disconnect.reason.name(), "disconnected");
+        let expiry_s = disconnect
+            .session_expiry_s()
+            .map(|seconds| seconds.min(most_s));
+        tracing::debug!(
+            client = &*client.name,
+            reason = disconnect.reason.name(),
+            "disconnected"
+        );
         Self::close_session(cx, client, Close { will, expiry_s });
     }
 
@@ -68,7 +81,10 @@ impl Door {
         detail: &str,
     ) {
         log_end(cx.net, client, reason.name(), detail);
-        let refuse = Refuse { reason_string: Some(detail), ..Refuse::default() };
+        let refuse = Refuse {
+            reason_string: Some(detail),
+            ..Refuse::default()
+        };
         client.engine.disconnect(reason, &refuse, &mut self.out);
         Self::lost(cx, client);
     }
@@ -86,8 +102,14 @@ impl Door {
                 EvictReason::TakenOver => ReasonCode::SessionTakenOver,
                 EvictReason::Administrative => ReasonCode::AdministrativeAction,
             };
-            tracing::debug!(client = &*client.name, reason = reason.name(), "disconnected");
-            client.engine.disconnect(reason, &Refuse::default(), &mut door.out);
+            tracing::debug!(
+                client = &*client.name,
+                reason = reason.name(),
+                "disconnected"
+            );
+            client
+                .engine
+                .disconnect(reason, &Refuse::default(), &mut door.out);
             // The broker has taken the session already.
             client.state = State::Ended;
         });
@@ -105,7 +127,10 @@ impl Door {
                 } else {
                     ReasonCode::ServerShuttingDown
                 };
-                let refuse = Refuse { reason_string: None, server_reference };
+                let refuse = Refuse {
+                    reason_string: None,
+                    server_reference,
+                };
                 client.engine.disconnect(reason, &refuse, &mut door.out);
                 Self::lost(cx, client);
             });
@@ -120,16 +145,26 @@ impl Door {
         stream: StreamId,
     ) {
         self.with_client(cx, connection, |door, cx, client| {
-            if stream == StreamId::FIRST {
-                // Without DISCONNECT before it this is a lost connection.
-                Self::lost(cx, client);
-            } else {
-                if stream.is_bidirectional() {
-                    cx.net.finish(client.id, stream);
-                }
-                door.lane_gone(cx, client, stream);
-            }
+            door.finished(cx, client, stream);
         });
+    }
+
+    pub(super) fn finished(&mut self, cx: &mut Context<'_>, client: &mut Client, stream: StreamId) {
+        if matches!(client.state, State::Ended) {
+            return;
+        }
+        // A whole session can come in one flight, its end included, before CONNECT is decided.
+        if !client.held.is_empty() || !client.accepts(Lane(stream.0)) {
+            self.hold(cx, client, Held::Finished(stream));
+        } else if stream == StreamId::FIRST {
+            // Without DISCONNECT before it this is a lost connection.
+            Self::lost(cx, client);
+        } else {
+            if stream.is_bidirectional() {
+                cx.net.finish(client.id, stream);
+            }
+            Self::lane_gone(cx, client, stream);
+        }
     }
 
     /// A peer aborted a stream.
@@ -140,21 +175,28 @@ impl Door {
         stream: StreamId,
         code: u64,
     ) {
-        self.with_client(cx, connection, |door, cx, client| {
-            tracing::debug!(client = &*client.name, stream = stream.0, code, "stream aborted");
+        self.with_client(cx, connection, |_, cx, client| {
+            tracing::debug!(
+                client = &*client.name,
+                stream = stream.0,
+                code,
+                "stream aborted"
+            );
             if stream == StreamId::FIRST {
                 Self::lost(cx, client);
             } else {
-                door.lane_gone(cx, client, stream);
+                client.held.retain(|held| held.stream() != stream);
+                Self::lane_gone(cx, client, stream);
             }
         });
     }
 
     /// Forgets a data stream. The session's state does not depend on it.
-    pub(super) fn lane_gone(&mut self, cx: &mut Context<'_>, client: &mut Client, stream: StreamId) {
+    pub(super) fn lane_gone(cx: &mut Context<'_>, client: &mut Client, stream: StreamId) {
         client.lanes.retain(|(id, _)| *id != stream);
-        client.held.retain(|(id, _)| *id != stream);
-        let session = client.session().and_then(|session| cx.broker.protocol_mut(session));
+        let session = client
+            .session()
+            .and_then(|session| cx.broker.protocol_mut(session));
         client.engine.lane_closed(session, Lane(stream.0));
     }
 }

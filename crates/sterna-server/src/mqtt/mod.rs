@@ -14,13 +14,13 @@ mod subscribe;
 mod timers;
 
 use sterna_mqtt::server::{Connection, Event, Features, Limits};
-use sterna_mqtt::{Frame, Lane, QoS, Violation};
+use sterna_mqtt::{Frame, Framer, Lane, QoS, ReasonCode, Scope, Violation};
 use sterna_net::{Chunk, ConnectionId, Network, StreamId};
 
 use crate::config::Mqtt;
 use crate::shard::Context;
 use crate::sys::Counts;
-use client::{Client, State};
+use client::{Client, Held, State};
 use outgoing::Outgoing;
 use timers::Timers;
 
@@ -58,7 +58,10 @@ impl Door {
 
     /// What was counted so far.
     pub(crate) const fn counts(&self) -> Counts {
-        Counts { bytes_sent: self.out.sent_bytes, ..self.counts }
+        Counts {
+            bytes_sent: self.out.sent_bytes,
+            ..self.counts
+        }
     }
 
     /// Whether no connection is left.
@@ -85,7 +88,7 @@ impl Door {
             engine: Connection::new(&limits, now_ms),
             state: State::New,
             listener: cx.net.info(connection).map_or(0, |info| info.listener),
-            framer: sterna_mqtt::Framer::new(),
+            framer: Framer::new(),
             lanes: Vec::new(),
             held: Vec::new(),
             unconfirmed: false,
@@ -176,7 +179,9 @@ impl Door {
         step: impl FnOnce(&mut Self, &mut Context<'_>, &mut Client),
     ) {
         let slot = connection.slot as usize;
-        let Some(mut client) = self.clients.get_mut(slot).and_then(Option::take) else { return };
+        let Some(mut client) = self.clients.get_mut(slot).and_then(Option::take) else {
+            return;
+        };
         if client.id == connection {
             step(self, cx, &mut client);
             self.out.flush(cx.net, connection);
@@ -194,7 +199,7 @@ impl Door {
             return;
         }
         if !client.held.is_empty() || !client.accepts(lane) {
-            self.hold(cx, client, stream, bytes);
+            self.hold(cx, client, Held::Bytes(stream, bytes.into()));
             return;
         }
         let now_ms = cx.net.now_ms();
@@ -209,7 +214,10 @@ impl Door {
                         State::Live(session) => cx.broker.protocol_mut(session),
                         _ => None,
                     };
-                    match client.engine.receive(session, lane, &frame, now_ms, &mut self.out) {
+                    match client
+                        .engine
+                        .receive(session, lane, &frame, now_ms, &mut self.out)
+                    {
                         Ok(None) => {}
                         Ok(Some(event)) => self.handle(cx, client, lane, &frame, event),
                         Err(violation) => self.violated(cx, client, &violation),
@@ -235,7 +243,7 @@ impl Door {
             }
             if !client.accepts(lane) {
                 if !input.is_empty() {
-                    self.hold(cx, client, stream, input);
+                    self.hold(cx, client, Held::Bytes(stream, input.into()));
                 }
                 break;
             }
@@ -245,13 +253,13 @@ impl Door {
 
     /// Keeps bytes until the decision that they wait for. The transport is paused meanwhile, so that
     /// not much more than one read comes.
-    fn hold(&mut self, cx: &mut Context<'_>, client: &mut Client, stream: StreamId, bytes: &[u8]) {
-        if client.held_bytes() + bytes.len() > cx.policy.mqtt.maximum_held_bytes as usize {
-            self.turn_away(cx, client, sterna_mqtt::ReasonCode::QuotaExceeded, "too much before CONNACK");
-            return;
-        }
-        client.held.push((stream, bytes.into()));
-        if !client.unconfirmed && stream == StreamId::FIRST {
+    fn hold(&mut self, cx: &mut Context<'_>, client: &mut Client, held: Held) {
+        let control = held.stream() == StreamId::FIRST;
+        client.held.push(held);
+        if client.held_bytes() > cx.policy.mqtt.maximum_held_bytes as usize {
+            let detail = "too much before CONNACK";
+            self.turn_away(cx, client, ReasonCode::QuotaExceeded, detail);
+        } else if control && !client.unconfirmed {
             cx.net.pause(client.id, true);
         }
     }
@@ -260,8 +268,11 @@ impl Door {
     fn release(&mut self, cx: &mut Context<'_>, client: &mut Client) {
         cx.net.pause(client.id, false);
         let held = std::mem::take(&mut client.held);
-        for (stream, bytes) in held {
-            self.feed(cx, client, stream, &bytes);
+        for held in held {
+            match held {
+                Held::Bytes(stream, bytes) => self.feed(cx, client, stream, &bytes),
+                Held::Finished(stream) => self.finished(cx, client, stream),
+            }
         }
     }
 
@@ -294,11 +305,16 @@ impl Door {
         log_end(cx.net, client, violation.reason.name(), violation.detail);
         client.engine.violation(violation, &mut self.out);
         match violation.scope {
-            sterna_mqtt::Scope::Lane(lane) => {
-                cx.net.abort(client.id, StreamId(lane.0), u64::from(violation.reason as u8));
-                self.lane_gone(cx, client, StreamId(lane.0));
+            Scope::Lane(lane) => {
+                cx.net.abort(
+                    client.id,
+                    StreamId(lane.0),
+                    u64::from(violation.reason as u8),
+                );
+                client.held.retain(|held| held.stream().0 != lane.0);
+                Self::lane_gone(cx, client, StreamId(lane.0));
             }
-            sterna_mqtt::Scope::Connection => Self::lost(cx, client),
+            Scope::Connection => Self::lost(cx, client),
         }
     }
 }
@@ -322,7 +338,10 @@ fn engine_limits(mqtt: &Mqtt) -> Limits {
         (mqtt.retain_available, Features::RETAIN),
         (mqtt.wildcard_subscription_available, Features::WILDCARDS),
         (mqtt.shared_subscription_available, Features::SHARED),
-        (mqtt.subscription_identifiers_available, Features::IDENTIFIERS),
+        (
+            mqtt.subscription_identifiers_available,
+            Features::IDENTIFIERS,
+        ),
     ] {
         if !available {
             features = features.without(feature);
@@ -331,8 +350,14 @@ fn engine_limits(mqtt: &Mqtt) -> Limits {
     Limits {
         max_packet_bytes: mqtt.maximum_packet_bytes,
         max_connect_bytes: mqtt.maximum_connect_bytes.min(mqtt.maximum_packet_bytes),
-        receive_maximum: mqtt.receive_maximum.try_into().unwrap_or(std::num::NonZeroU16::MIN),
-        send_window: mqtt.send_maximum.try_into().unwrap_or(std::num::NonZeroU16::MIN),
+        receive_maximum: mqtt
+            .receive_maximum
+            .try_into()
+            .unwrap_or(std::num::NonZeroU16::MIN),
+        send_window: mqtt
+            .send_maximum
+            .try_into()
+            .unwrap_or(std::num::NonZeroU16::MIN),
         topic_alias_maximum: mqtt.topic_alias_maximum,
         outgoing_topic_aliases: mqtt.topic_alias_maximum,
         maximum_qos: QoS::from_u8(mqtt.maximum_qos).unwrap_or(QoS::ExactlyOnce),

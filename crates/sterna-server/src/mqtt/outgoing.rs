@@ -21,10 +21,14 @@ impl LaneWriter for Outgoing {
         if lane.is_control() {
             return &mut self.control;
         }
-        let at = self.lanes.iter().position(|(known, _)| *known == lane).unwrap_or_else(|| {
-            self.lanes.push((lane, BytesMut::new()));
-            self.lanes.len() - 1
-        });
+        let at = self
+            .lanes
+            .iter()
+            .position(|(known, _)| *known == lane)
+            .unwrap_or_else(|| {
+                self.lanes.push((lane, BytesMut::new()));
+                self.lanes.len() - 1
+            });
         &mut self.lanes[at].1
     }
 }
@@ -32,7 +36,12 @@ impl LaneWriter for Outgoing {
 impl Outgoing {
     /// Bytes gathered and not yet handed over.
     pub(super) fn len(&self) -> usize {
-        self.control.len() + self.lanes.iter().map(|(_, buffer)| buffer.len()).sum::<usize>()
+        self.control.len()
+            + self
+                .lanes
+                .iter()
+                .map(|(_, buffer)| buffer.len())
+                .sum::<usize>()
     }
 
     /// Hands everything over.

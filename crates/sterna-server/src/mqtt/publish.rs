@@ -18,7 +18,9 @@ impl Door {
         frame: &Frame<'_>,
         publish: &IncomingPublish<'_>,
     ) {
-        let Some(session) = client.session() else { return };
+        let Some(session) = client.session() else {
+            return;
+        };
         self.counts.publish_received += 1;
         self.counts.publish_bytes_received += publish.payload.len() as u64;
         let topic = &*publish.topic;
@@ -30,8 +32,13 @@ impl Door {
                 Err((reason, _)) => reason,
                 Ok(message) => {
                     // [MQTT-3.3.5-1] [MQTT311-3.3.5-1]
-                    let routed =
-                        cx.broker.publish(now_ms, Publication { origin: Some(session), message });
+                    let routed = cx.broker.publish(
+                        now_ms,
+                        Publication {
+                            origin: Some(session),
+                            message,
+                        },
+                    );
                     match routed.retention {
                         Retention::InvalidTopic => ReasonCode::TopicNameInvalid,
                         Retention::Refused => ReasonCode::QuotaExceeded,
@@ -65,7 +72,9 @@ impl Door {
                     log_end(cx.net, client, "", "the session is gone");
                     return;
                 };
-                client.engine.pubrec(state, lane, packet_id, reason, &mut self.out);
+                client
+                    .engine
+                    .pubrec(state, lane, packet_id, reason, &mut self.out);
                 self.counts.messages_sent += 1;
             }
             _ => {}
@@ -96,8 +105,14 @@ fn message(
         && let Some(payload) = frame.range_of(publish.payload)
     {
         let properties = frame.range_of(properties).unwrap_or(0..0);
-        return Message::from_body(body.clone(), topic, properties, payload, header)
-            .map_err(|_| (ReasonCode::TopicNameInvalid, "the message's parts do not fit"));
+        return Message::from_body(body.clone(), topic, properties, payload, header).map_err(
+            |_| {
+                (
+                    ReasonCode::TopicNameInvalid,
+                    "the message's parts do not fit",
+                )
+            },
+        );
     }
     copy(&publish.topic, &publish.properties, publish.payload, header)
 }

@@ -18,7 +18,12 @@ impl Door {
         subscribe: &Subscribe<'_>,
     ) {
         if subscribe.len() > cx.policy.mqtt.maximum_list_entries as usize {
-            self.turn_away(cx, client, ReasonCode::QuotaExceeded, "too many filters in SUBSCRIBE");
+            self.turn_away(
+                cx,
+                client,
+                ReasonCode::QuotaExceeded,
+                "too many filters in SUBSCRIBE",
+            );
             return;
         }
         // [MQTT-3.8.4-5] [MQTT-3.8.4-6] [MQTT311-3.8.4-4] each filter as if it came alone, one answer
@@ -28,7 +33,9 @@ impl Door {
                 subscribe_one(cx, client, lane, filter, options, subscribe.identifier())
             })
             .collect();
-        client.engine.suback(lane, subscribe.packet_id, &codes, &mut self.out);
+        client
+            .engine
+            .suback(lane, subscribe.packet_id, &codes, &mut self.out);
         self.counts.messages_sent += 1;
     }
 
@@ -40,10 +47,17 @@ impl Door {
         unsubscribe: &Unsubscribe<'_>,
     ) {
         if unsubscribe.len() > cx.policy.mqtt.maximum_list_entries as usize {
-            self.turn_away(cx, client, ReasonCode::QuotaExceeded, "too many filters in UNSUBSCRIBE");
+            self.turn_away(
+                cx,
+                client,
+                ReasonCode::QuotaExceeded,
+                "too many filters in UNSUBSCRIBE",
+            );
             return;
         }
-        let Some(session) = client.session() else { return };
+        let Some(session) = client.session() else {
+            return;
+        };
         let now_ms = cx.net.now_ms();
         // [MQTT-3.10.4-1] [MQTT-3.10.4-6] [MQTT311-3.10.4-1] [MQTT311-3.10.4-2]
         let codes: Vec<ReasonCode> = unsubscribe
@@ -56,7 +70,9 @@ impl Door {
                 }
             })
             .collect();
-        client.engine.unsuback(lane, unsubscribe.packet_id, &codes, &mut self.out);
+        client
+            .engine
+            .unsuback(lane, unsubscribe.packet_id, &codes, &mut self.out);
         self.counts.messages_sent += 1;
     }
 }
@@ -69,7 +85,9 @@ fn subscribe_one(
     options: packet::SubscribeOptions,
     identifier: Option<u32>,
 ) -> ReasonCode {
-    let Some(session) = client.session() else { return ReasonCode::UnspecifiedError };
+    let Some(session) = client.session() else {
+        return ReasonCode::UnspecifiedError;
+    };
     // Rules are about topics: of a shared subscription that is what follows the share name.
     let topics = topic::Filter::parse(filter).map_or(filter, |parsed| parsed.filter);
     if !cx.policy.rules.may_subscribe(client.subject(), topics) {
@@ -97,7 +115,10 @@ fn subscribe_one(
         // Deliveries come on the stream that asked for them.
         hint: lane.reply().0,
     };
-    match cx.broker.subscribe(cx.net.now_ms(), session, filter, options) {
+    match cx
+        .broker
+        .subscribe(cx.net.now_ms(), session, filter, options)
+    {
         Ok(subscribed) => ReasonCode::granted(wire_qos(subscribed.qos)),
         Err(SubscribeError::InvalidFilter) => ReasonCode::TopicFilterInvalid,
         Err(SubscribeError::TooMany) => ReasonCode::QuotaExceeded,

@@ -22,7 +22,9 @@ impl Timers {
 
     /// When the first entry comes due.
     pub(super) fn next_ms(&self) -> Option<u64> {
-        self.heap.peek().map(|Reverse((deadline_ms, _))| *deadline_ms)
+        self.heap
+            .peek()
+            .map(|Reverse((deadline_ms, _))| *deadline_ms)
     }
 
     /// The next entry that is due, with its deadline; it is gone from the heap.

@@ -207,7 +207,9 @@ fn every_workload_runs_on_every_transport() {
         .into_iter()
         .chain(["pairs -n 2 -w 1 -q 0", "fan-out -n 20 -q 1"])
         {
-            let result = bench(&format!("{line} {url} --messages 100 --seconds 20 --warm-up 0"));
+            let result = bench(&format!(
+                "{line} {url} --messages 100 --seconds 20 --warm-up 0"
+            ));
             assert!(result["delivered"].as_u64().unwrap() >= 100, "{result}");
             assert_eq!(result["lost"], 0, "{result}");
             assert_eq!(result["repeated"], 0, "{result}");
