@@ -46,7 +46,18 @@ impl Broker {
             .arg("serve")
             .arg("--ready-file")
             .arg(&ready_file)
+            .arg("--data-dir")
+            .arg(folder.join("data"))
             .current_dir(folder);
+        // Nothing of the caller's own broker.
+        for (name, _) in std::env::vars_os() {
+            if name
+                .to_str()
+                .is_some_and(|name| name.starts_with("STERNA_"))
+            {
+                command.env_remove(name);
+            }
+        }
         if serve.is_empty() {
             for scheme in LISTENERS {
                 command
