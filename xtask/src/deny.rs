@@ -21,31 +21,11 @@ const CHECK_LIMIT: Duration = Duration::from_mins(5);
 /// What cargo-deny said.
 #[derive(Debug)]
 pub(crate) struct DenyOutcome {
-    pub(crate) outcome: Outcome,
-    /// Whether known vulnerabilities were looked up as well.
-    pub(crate) advisories: bool,
-}
-
-impl DenyOutcome {
+    pub(crate) passed: bool,
     /// What was looked at.
-    pub(crate) const fn detail(&self) -> &'static str {
-        if self.advisories {
-            "bans, licences, sources, advisories"
-        } else {
-            "bans, licences, sources"
-        }
-    }
-
-    /// What was not looked at, and why.
-    pub(crate) const fn note(&self) -> Option<&'static str> {
-        if self.advisories {
-            None
-        } else {
-            Some(
-                "advisories were not checked: their database is not on this machine (`cargo deny fetch` gets it)",
-            )
-        }
-    }
+    pub(crate) detail: &'static str,
+    /// Everything it printed, and what was not looked at.
+    pub(crate) remarks: Vec<String>,
 }
 
 /// Prints what cargo-deny has to say.
@@ -53,13 +33,11 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Verdict {
     crate::no_arguments(arguments)?;
     let mut progress = Progress::start("cargo-deny");
     let result = check(workspace, &mut progress)?;
-    for line in &result.outcome.lines {
-        progress.note(line);
+    for remark in &result.remarks {
+        progress.note(remark);
     }
-    if let Some(note) = result.note() {
-        progress.note(note);
-    }
-    Ok(result.outcome.success)
+    progress.note(if result.passed { "ok" } else { "FAILED" });
+    Ok(result.passed)
 }
 
 /// Runs the checks; advisories only where their database lies on this machine.
@@ -68,28 +46,61 @@ pub(crate) fn check(
     progress: &mut Progress,
 ) -> Result<DenyOutcome, Failure> {
     tools::ensure(workspace, &CARGO_DENY, progress)?;
-    let advisories = advisory_database().is_some_and(|folder| {
-        std::fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_some())
-    });
+    let arguments = [
+        "--locked",
+        "check",
+        "--hide-inclusion-graph",
+        "bans",
+        "licenses",
+        "sources",
+    ];
+    let rules = cargo_deny(workspace, "deny", &arguments, progress)?;
+    let mut result = DenyOutcome {
+        passed: rules.success,
+        detail: "bans, licences, sources",
+        remarks: Vec::new(),
+    };
+    if !rules.success {
+        result.remarks.push(rules.tail());
+    }
+    if has_advisories() {
+        let arguments = ["--locked", "--offline", "check", "advisories"];
+        let advisories = cargo_deny(workspace, "advisories", &arguments, progress)?;
+        result.detail = "bans, licences, sources, advisories";
+        if !advisories.success {
+            result.passed = false;
+            result.remarks.push(advisories.tail());
+        }
+    } else {
+        result
+            .remarks
+            .push("advisories were not checked: their database is not on this machine".to_owned());
+    }
+    Ok(result)
+}
+
+fn cargo_deny(
+    workspace: &Workspace,
+    log: &str,
+    arguments: &[&str],
+    progress: &mut Progress,
+) -> Result<Outcome, Failure> {
     let mut command = Command::new(tools::programs(workspace).join(CARGO_DENY.package));
     command
         .current_dir(&workspace.root)
-        .args(["--locked", "--color", "never", "check"]);
-    command.args(["bans", "licenses", "sources"]);
-    if advisories {
-        command.args(["advisories", "--disable-fetch"]);
-    }
-    let log = workspace.target_folder("xtask")?.join("deny.log");
-    let outcome = run_command(&mut command, &log, CHECK_LIMIT, progress)?;
-    Ok(DenyOutcome {
-        outcome,
-        advisories,
-    })
+        .args(["--color", "never"])
+        .args(arguments);
+    let log = workspace.target_folder("xtask")?.join(format!("{log}.log"));
+    run_command(&mut command, &log, CHECK_LIMIT, progress)
 }
 
-fn advisory_database() -> Option<PathBuf> {
+/// Whether a copy of the advisory database was fetched before.
+fn has_advisories() -> bool {
     let home = std::env::var_os("CARGO_HOME")
         .map(PathBuf::from)
-        .or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cargo")))?;
-    Some(home.join("advisory-dbs"))
+        .or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cargo")));
+    home.and_then(|home| std::fs::read_dir(home.join("advisory-dbs")).ok())
+        .is_some_and(|mut copies| {
+            copies.any(|copy| copy.is_ok_and(|copy| copy.path().join("crates").is_dir()))
+        })
 }

@@ -32,9 +32,8 @@ const MEMORY_MB: u32 = 1024;
 /// Largest input in bytes that libFuzzer makes up.
 const INPUT_BYTES: u32 = 16 * 1024;
 
-/// What makes LLVM count edges and note what is compared; and no warning is let through.
-const COVERAGE_FLAGS: [&str; 7] = [
-    "-Dwarnings",
+/// What makes LLVM count edges and note what is compared.
+const COVERAGE_FLAGS: [&str; 6] = [
     "--cfg=fuzzing",
     "-Cpasses=sancov-module",
     "-Cllvm-args=-sanitizer-coverage-level=4",
@@ -164,11 +163,14 @@ pub(crate) fn smoke(
 /// Names of all targets, in order.
 fn targets(workspace: &Workspace) -> Result<Vec<String>, Failure> {
     let files = workspace.files("fuzz/fuzz_targets", &["rs"])?;
-    Ok(files
-        .iter()
-        .filter_map(|path| path.file_stem())
+    let stems = files.iter().filter_map(|path| path.file_stem());
+    let targets: Vec<String> = stems
         .map(|stem| stem.to_string_lossy().into_owned())
-        .collect())
+        .collect();
+    if targets.is_empty() {
+        return Err(Failure::new("no target in fuzz/fuzz_targets"));
+    }
+    Ok(targets)
 }
 
 /// Builds all targets and returns the folder of their programs.
@@ -265,7 +267,8 @@ fn judge(target: &str, outcome: &Outcome) -> Fuzzed {
     let detail = format!("{runs} inputs, {} edges", edges.unwrap_or(0));
     let mut report = Vec::new();
     if !outcome.success {
-        report.push(outcome.tail_without(|line| line.starts_with('#')));
+        report
+            .push(outcome.tail_without(|line| line.starts_with('#') || line.contains("NEW_FUNC[")));
         for line in lines().filter(|line| line.contains("Test unit written to ")) {
             if let Some((_, file)) = line.split_once("Test unit written to ") {
                 report.push(format!(

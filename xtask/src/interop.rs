@@ -51,7 +51,7 @@ const SUITE_SECONDS: u64 = 300;
 const BUILD_LIMIT: Duration = Duration::from_mins(30);
 
 /// What is in `suites.json`.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Suites {
     serve: Vec<String>,
     suites: Vec<Suite>,
@@ -73,9 +73,6 @@ struct Suite {
 impl Suites {
     fn load(workspace: &Workspace) -> Result<Self, Failure> {
         let path = workspace.root.join("interop").join("suites.json");
-        if !path.is_file() {
-            return Ok(Self::default());
-        }
         Self::parse(&read(&path)?)
             .map_err(|Failure(why)| Failure(format!("interop/suites.json: {why}")))
     }
@@ -93,6 +90,9 @@ impl Suites {
             ),
         };
         let suites: Vec<Suite> = suites.iter().map(Suite::parse).collect::<Result<_, _>>()?;
+        if suites.is_empty() {
+            return Err(Failure::new("no suite"));
+        }
         for (index, suite) in suites.iter().enumerate() {
             if suites[..index].iter().any(|other| other.name == suite.name) {
                 return Err(Failure(format!("two suites are called `{}`", suite.name)));
@@ -427,6 +427,7 @@ mod tests {
     fn what_is_missing_in_the_list_is_named() {
         for (text, why) in [
             ("{}", "suites"),
+            ("[]", "no suite"),
             (r#"[{"runtime": "python"}]"#, "name"),
             (
                 r#"[{"name": "a", "runtime": "cobol", "run": ["x"]}]"#,

@@ -3,6 +3,7 @@
 //! This crate is compiled before anything else can run, so it stays with the standard library and a
 //! JSON parser.
 
+mod bench;
 mod command;
 mod console;
 mod deny;
@@ -48,6 +49,7 @@ The project's own chores.
   cargo xtask spec                             statements of the specifications against code and tests
   cargo xtask fuzz [TARGET] [--seconds N]      fuzz every target, or one; `--replay FILE` runs one input
   cargo xtask interop [SUITE]... [--list]      foreign clients against the broker; `--release` for speed
+  cargo xtask bench quick|full                 what the broker costs in CPU and memory
   cargo xtask deny                             licences, sources and bans of the dependencies
 ";
 
@@ -75,6 +77,7 @@ fn dispatch(chore: &str, arguments: &[String]) -> Verdict {
         "spec" => spec::run(&workspace, arguments),
         "fuzz" => fuzz::run(&workspace, arguments),
         "interop" => interop::run(&workspace, arguments),
+        "bench" => bench::run(&workspace, arguments),
         "deny" => deny::run(&workspace, arguments),
         "help" | "--help" | "-h" => {
             print!("{HELP}");

@@ -15,6 +15,9 @@ const FUZZ_SECONDS: u64 = 8;
 /// The longest time that one of cargo's own steps may take.
 const CARGO_LIMIT: Duration = Duration::from_mins(50);
 
+/// The workspaces of the repository: the code, and what is built in its own way.
+const MANIFESTS: [&str; 3] = ["Cargo.toml", "fuzz/Cargo.toml", "interop/rust/Cargo.toml"];
+
 /// One step.
 struct Step {
     name: &'static str,
@@ -180,13 +183,17 @@ fn show(progress: &Progress, report: &StepReport) {
 }
 
 fn format(workspace: &Workspace, progress: &mut Progress) -> Result<StepReport, Failure> {
-    one_check(
-        workspace,
-        progress,
-        "format",
-        &["fmt", "--all", "--check"],
-        None,
-    )
+    let mut report = StepReport::default();
+    for manifest in MANIFESTS
+        .into_iter()
+        .filter(|manifest| workspace.root.join(manifest).is_file())
+    {
+        let arguments = ["fmt", "--all", "--check", "--manifest-path", manifest];
+        let part = one_check(workspace, progress, "format", &arguments, None)?;
+        report.tally += part.tally;
+        report.remarks.extend(part.remarks);
+    }
+    Ok(report)
 }
 
 fn lints(workspace: &Workspace, progress: &mut Progress) -> Result<StepReport, Failure> {
@@ -203,13 +210,7 @@ fn lints(workspace: &Workspace, progress: &mut Progress) -> Result<StepReport, F
 }
 
 fn docs(workspace: &Workspace, progress: &mut Progress) -> Result<StepReport, Failure> {
-    let arguments = [
-        "doc",
-        "--locked",
-        "--workspace",
-        "--no-deps",
-        "--document-private-items",
-    ];
+    let arguments = ["doc", "--locked", "--workspace", "--no-deps"];
     one_check(
         workspace,
         progress,
@@ -330,18 +331,10 @@ fn statements(workspace: &Workspace, _: &mut Progress) -> Result<StepReport, Fai
 
 fn dependencies(workspace: &Workspace, progress: &mut Progress) -> Result<StepReport, Failure> {
     let result = deny::check(workspace, progress)?;
-    let mut remarks = Vec::new();
-    if !result.outcome.success {
-        remarks.push(result.outcome.tail());
-    }
-    if let Some(note) = result.note() {
-        remarks.push(note.to_owned());
-    }
-    let tally = Tally::check(result.outcome.success);
     Ok(StepReport {
-        tally,
-        detail: result.detail().to_owned(),
-        remarks,
+        tally: Tally::check(result.passed),
+        detail: result.detail.to_owned(),
+        remarks: result.remarks,
     })
 }
 

@@ -2,12 +2,22 @@
 
 mod api;
 mod broker;
+mod cache;
 mod counters;
 mod directory;
+mod filter;
+mod group;
+mod hash;
+mod index;
+mod levels;
 mod limits;
+mod list;
 mod mail;
 mod message;
+mod nodes;
+mod queues;
 mod route;
+mod session;
 mod store;
 
 pub use api::{

@@ -1,7 +1,110 @@
 //! What shards say to each other. The caller carries it, in order per sender and receiver.
 
-/// A letter from one shard's broker to another's.
+use std::sync::Arc;
+
+use crate::message::{Message, Qos};
+use crate::nodes::Entry;
+use crate::route::{Context, Parcel};
+use crate::session::Subscription;
+
+/// A letter from one shard's broker to another's. Letters from one shard to another must arrive in
+/// the order they were taken; letters of different pairs may overtake each other.
 #[derive(Debug)]
-pub struct Mail<P> {
-    _protocol: std::marker::PhantomData<P>,
+pub struct Mail<P>(pub(crate) Letter<P>);
+
+/// A session's slot on a shard.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Address {
+    pub(crate) shard: u16,
+    pub(crate) slot: u32,
+    pub(crate) generation: u32,
+}
+
+#[derive(Debug)]
+pub(crate) enum Letter<P> {
+    /// Messages for queues here.
+    Deliver(Vec<Parcel>),
+    /// Your index is far behind the route log.
+    CatchUp,
+    /// A consumer came to me for the session you have in this slot.
+    Claim(Claim),
+    /// I have moved a session; answer when you know it.
+    Fence { from: u16, fence: u32 },
+    /// I know it, and what I sent you before is what there is.
+    FenceAck { fence: u32 },
+    /// The session you claimed; `None` if it ended.
+    Handover {
+        slot: u32,
+        generation: u32,
+        state: Option<Box<Moved<P>>>,
+    },
+    /// A shared subscription's message for one of its members.
+    Assign(Box<Assign>),
+    /// A member of the group is connected and takes so many messages.
+    Attend {
+        group: u32,
+        member: u32,
+        attendance: u32,
+        credit: u32,
+    },
+    /// A member of the group is no longer connected.
+    Detach {
+        group: u32,
+        member: u32,
+        attendance: u32,
+    },
+    /// A member has settled so many of the group's messages.
+    Credit {
+        group: u32,
+        member: u32,
+        attendance: u32,
+        credit: u32,
+    },
+    /// Messages that a member gives back, in their order.
+    Return { group: u32, messages: Vec<Returned> },
+}
+
+/// See [`Letter::Claim`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Claim {
+    pub(crate) slot: u32,
+    pub(crate) generation: u32,
+    pub(crate) clean_start: bool,
+    pub(crate) to: Address,
+}
+
+/// A session on its way to another shard.
+#[derive(Debug)]
+pub(crate) struct Moved<P> {
+    pub(crate) protocol: P,
+    pub(crate) subscriber: u32,
+    pub(crate) subscriptions: Vec<(Arc<str>, Subscription)>,
+    /// Sent and not settled, in the order it was sent.
+    pub(crate) ledger: Vec<Entry>,
+    pub(crate) pending: Vec<Entry>,
+    pub(crate) next_sequence: u32,
+    pub(crate) is_stored: bool,
+    pub(crate) snapshot: Option<Box<[u8]>>,
+}
+
+/// See [`Letter::Assign`].
+#[derive(Debug)]
+pub(crate) struct Assign {
+    pub(crate) home: u16,
+    pub(crate) group: u32,
+    pub(crate) slot: u32,
+    pub(crate) generation: u32,
+    pub(crate) attendance: u32,
+    pub(crate) message: Arc<Message>,
+    pub(crate) context: Option<Arc<Context>>,
+    pub(crate) qos: Qos,
+    pub(crate) retain: bool,
+    pub(crate) redelivered: bool,
+}
+
+/// A message given back to a shared subscription.
+#[derive(Debug)]
+pub(crate) struct Returned {
+    pub(crate) message: Arc<Message>,
+    pub(crate) redelivered: bool,
 }

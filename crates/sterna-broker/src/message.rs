@@ -230,7 +230,9 @@ impl Message {
 
     /// Starts counting the body in a gauge, until the message is dropped.
     pub(crate) fn charge(&mut self, gauge: &Arc<Gauge>) {
-        debug_assert!(self.gauge.is_none(), "a message is charged once");
+        if self.gauge.is_some() {
+            return;
+        }
         gauge
             .bytes
             .fetch_add(self.body.len() as u64, Ordering::Relaxed);
@@ -333,6 +335,12 @@ impl Message {
             published_ms: self.published_ms,
             expires_at_ms: self.expires_at_ms(),
         }
+    }
+}
+
+impl AsRef<Self> for Message {
+    fn as_ref(&self) -> &Self {
+        self
     }
 }
 

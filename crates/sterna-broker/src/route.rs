@@ -1,4 +1,9 @@
-//! What a route carries from a subscription to its deliveries.
+//! Routes: how a subscription gets from the shard it was made on into every shard's index.
+
+use std::sync::Arc;
+
+use crate::api::SubscribeOptions;
+use crate::message::{Message, Qos};
 
 /// What all deliveries of a subscription share. Subscriptions without identifier and hint, which
 /// are most, have none.
@@ -10,4 +15,132 @@ pub(crate) struct Context {
     pub(crate) hint: u64,
     /// The session's attendance in which it asked; the hint means nothing in a later one.
     pub(crate) attendance: u32,
+}
+
+/// A subscription's options, or those of all of one session's subscriptions that match a topic.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct RouteFlags(u8);
+
+impl RouteFlags {
+    const QOS: u8 = 3;
+    /// Skip what the session's own client published.
+    const NO_LOCAL: u8 = 4;
+    const RETAIN_AS_PUBLISHED: u8 = 8;
+    /// The route leads to a shared subscription's queue.
+    const GROUP: u8 = 16;
+    /// Skip all but what the session's own client published: the complement, where subscriptions
+    /// with and without no-local overlap.
+    const ONLY_LOCAL: u8 = 32;
+
+    pub(crate) const GROUP_ROUTE: Self = Self(Self::GROUP);
+
+    pub(crate) fn of(options: &SubscribeOptions) -> Self {
+        let mut flags = options.qos as u8;
+        if options.no_local {
+            flags |= Self::NO_LOCAL;
+        }
+        if options.retain_as_published {
+            flags |= Self::RETAIN_AS_PUBLISHED;
+        }
+        Self(flags)
+    }
+
+    pub(crate) const fn qos(self) -> Qos {
+        match self.0 & Self::QOS {
+            0 => Qos::AtMostOnce,
+            1 => Qos::AtLeastOnce,
+            _ => Qos::ExactlyOnce,
+        }
+    }
+
+    pub(crate) const fn is_group(self) -> bool {
+        self.0 & Self::GROUP != 0
+    }
+
+    pub(crate) const fn no_local(self) -> bool {
+        self.0 & Self::NO_LOCAL != 0
+    }
+
+    pub(crate) const fn only_local(self) -> bool {
+        self.0 & Self::ONLY_LOCAL != 0
+    }
+
+    pub(crate) const fn retain_as_published(self) -> bool {
+        self.0 & Self::RETAIN_AS_PUBLISHED != 0
+    }
+
+    /// The options of one delivery for two subscriptions. [MQTT-3.3.4-2]
+    pub(crate) fn merged(self, other: Self) -> Self {
+        let qos = (self.0 & Self::QOS).max(other.0 & Self::QOS);
+        let retain = (self.0 | other.0) & Self::RETAIN_AS_PUBLISHED;
+        Self(qos | retain)
+    }
+
+    pub(crate) const fn with_no_local(self) -> Self {
+        Self(self.0 | Self::NO_LOCAL)
+    }
+
+    pub(crate) const fn with_only_local(self) -> Self {
+        Self(self.0 | Self::ONLY_LOCAL)
+    }
+}
+
+/// Where a subscriber's queue is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub(crate) struct Place {
+    pub(crate) shard: u16,
+    /// Its slot on that shard; a group's number stands in for it among matches.
+    pub(crate) slot: u32,
+    /// Tells the sessions of a slot apart; zero for groups.
+    pub(crate) generation: u32,
+}
+
+/// One queue that a topic's messages go to.
+#[derive(Clone, Debug)]
+pub(crate) struct Target {
+    pub(crate) slot: u32,
+    pub(crate) generation: u32,
+    pub(crate) flags: RouteFlags,
+    pub(crate) context: Option<Arc<Context>>,
+}
+
+/// A message for some of a shard's queues.
+#[derive(Debug)]
+pub(crate) struct Parcel {
+    pub(crate) message: Arc<Message>,
+    pub(crate) targets: Arc<[Target]>,
+}
+
+/// An entry of the route log. Sessions with subscriptions, and groups, have numbers that are the
+/// same on every shard.
+#[derive(Clone, Debug)]
+pub(crate) enum RouteUpdate {
+    /// A session has a place, or has `moved` to another.
+    Placed { id: u32, place: Place, moved: bool },
+    /// A session subscribes, or replaces its subscription.
+    Subscribed {
+        id: u32,
+        filter: Arc<str>,
+        flags: RouteFlags,
+        context: Option<Arc<Context>>,
+    },
+    /// A session ends a subscription.
+    Unsubscribed { id: u32, filter: Arc<str> },
+    /// A session joins a group, or changes its options. `filter` is whole, with `$share/NAME/`.
+    Joined {
+        group: u32,
+        filter: Arc<str>,
+        member: u32,
+        flags: RouteFlags,
+        context: Option<Arc<Context>>,
+    },
+    /// A session leaves a group.
+    Left { group: u32, member: u32 },
+    /// A group's last member has left.
+    GroupEnded { group: u32, filter: Arc<str> },
+}
+
+/// The part of a `$share/NAME/FILTER` that topics are matched against.
+pub(crate) fn topics_of_shared(filter: &str) -> &str {
+    filter.splitn(3, '/').nth(2).unwrap_or_default()
 }

@@ -101,16 +101,7 @@ pub fn check_filter(filter: &str) -> Result<(), TopicError> {
 /// Tells the first rule that is broken; [`TopicError::Share`] for a filter that begins with
 /// [`SHARE_PREFIX`] (or is `$share` itself) and does not have the form `$share/NAME/FILTER`.
 pub fn check_any_filter(filter: &str) -> Result<(), TopicError> {
-    match Filter::parse(filter)? {
-        Filter {
-            share: Some(_),
-            filter,
-        }
-        | Filter {
-            share: None,
-            filter,
-        } => check_filter(filter),
-    }
+    check_filter(Filter::parse(filter)?.filter)
 }
 
 /// A Topic Filter, taken apart.

@@ -1,10 +1,36 @@
 //! The shard's loop: TCP, TLS, WebSocket and QUIC behind one handler interface.
+//!
+//! [`bind`] opens the sockets of a set of shards; each [`BoundShard`] moves to a thread of its own
+//! and runs a [`Handler`] there. A turn of the loop takes what arrived, hands it to the handler, and
+//! at its end writes what the handler queued, with one system call per connection that has something
+//! to say. A connection that is idle owns no buffer.
 
+mod bind;
+mod clock;
+mod config;
 mod handler;
+mod mailbox;
+mod outbox;
 pub mod quic;
+mod shard;
 pub mod sim;
+mod sockets;
+mod steering;
+mod table;
+mod tcp_info;
+mod tls;
+mod tokens;
+mod udp;
+mod websocket;
 
+pub use bind::{BoundShard, bind};
+pub use clock::Clock;
+pub use config::{ListenerConfig, ListenerTransport, ShardConfig, WebSocketConfig};
 pub use handler::{
     Chunk, CloseReason, ConnectionId, ConnectionInfo, Handler, Network, PathStatistics,
     SHARE_BYTES, StreamId, TransportKind,
+};
+pub use mailbox::{Courier, Gate, Mailbox};
+pub use tls::{
+    CertificateError, Certificates, ClientAuth, ClientAuthority, Identity, TlsConfig, TlsVersions,
 };

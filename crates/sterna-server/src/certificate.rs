@@ -39,7 +39,10 @@ pub fn load(tls: &Tls, directory: &Path) -> Result<(Certificate, Identity), Stri
             let files = Files::new(directory);
             if !files.usable() {
                 files.make().map_err(|e| {
-                    format!("cannot make a development certificate in {}: {e}", directory.display())
+                    format!(
+                        "cannot make a development certificate in {}: {e}",
+                        directory.display()
+                    )
                 })?;
             }
             (files.certificate, files.key, files.authority, true)
@@ -47,7 +50,14 @@ pub fn load(tls: &Tls, directory: &Path) -> Result<(Certificate, Identity), Stri
     let identity = Identity::from_pem(&read(&chain)?, &read(&key)?)
         .map_err(|e| format!("{} and {}: {e}", chain.display(), key.display()))?;
     let fingerprint = fingerprint(&identity.chain[0]);
-    Ok((Certificate { fingerprint, trust_anchor, development }, identity))
+    Ok((
+        Certificate {
+            fingerprint,
+            trust_anchor,
+            development,
+        },
+        identity,
+    ))
 }
 
 /// Reads a file that the configuration names.

@@ -5,4 +5,15 @@ pub mod authentication;
 pub mod authorization;
 pub mod certificate;
 pub mod config;
+mod mail;
+mod mqtt;
+mod policy;
+mod server;
+mod shard;
 pub mod sys;
+
+pub use mail::{Letters, Mail, Outbox};
+pub use mqtt::SessionState;
+pub use policy::Policy;
+pub use server::Server;
+pub use shard::{Parts, Shard};

@@ -4,12 +4,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use sterna_broker::{Directory, Limits};
+use sterna_broker::{Directory, Limits, NoStore};
+use sterna_net::quic::{MtuDiscovery, QuicConfig};
 use sterna_net::{
-    BoundShard, Certificates, ClientAuth, ClientAuthority, Gate, ListenerConfig, ListenerTransport,
-    Mailbox, QuicConfig, ShardConfig, TlsConfig, TlsVersions, WebSocketConfig,
+    BoundShard, Certificates, ClientAuth, ClientAuthority, Courier, Gate, ListenerConfig,
+    ListenerTransport, ShardConfig, TlsConfig, TlsVersions, WebSocketConfig,
 };
-use sterna_store::MemoryStore;
 
 use crate::authentication::Checker;
 use crate::certificate::{self, Certificate};
@@ -32,7 +32,7 @@ pub struct Server {
     certificates: Arc<Certificates>,
     authority: Option<Arc<ClientAuthority>>,
     started_with: Config,
-    mailboxes: Vec<Mailbox<Mail>>,
+    courier: Mutex<Courier<Mail>>,
     gate: Gate,
     threads: Vec<JoinHandle<()>>,
 }
@@ -68,11 +68,18 @@ impl Server {
                 }
                 Some(authority) => ClientAuth::Optional(Arc::clone(authority)),
             },
-            versions: if config.tls.only_tls13 { TlsVersions::Only13 } else { TlsVersions::From12 },
+            versions: if config.tls.only_tls13 {
+                TlsVersions::Only13
+            } else {
+                TlsVersions::From12
+            },
             ..TlsConfig::new(Arc::clone(&certificates), &PROTOCOLS)
         });
         // A WebSocket client offers HTTP/1.1 in its TLS handshake, not MQTT.
-        let https = Arc::new(TlsConfig { alpn: vec![b"http/1.1".to_vec()], ..(*tls).clone() });
+        let https = Arc::new(TlsConfig {
+            alpn: vec![b"http/1.1".to_vec()],
+            ..(*tls).clone()
+        });
         let listeners: Vec<ListenerConfig> = urls
             .iter()
             .map(|url| ListenerConfig {
@@ -89,7 +96,7 @@ impl Server {
             .zip(bound[0].addresses())
             .map(|(url, address)| url.with_port(address.port()))
             .collect();
-        let mailboxes = bound[0].mailboxes().to_vec();
+        let courier = Mutex::new(bound[0].courier());
         let gate = bound[0].gate();
         let checker = Checker::start().map_err(|e| format!("cannot start a thread: {e}"))?;
         let threads = start_shards(bound, config, &policy, &checker)?;
@@ -99,7 +106,7 @@ impl Server {
             certificates,
             authority,
             started_with: config.clone(),
-            mailboxes,
+            courier,
             gate,
             threads,
         })
@@ -114,7 +121,10 @@ impl Server {
     /// The certificate in force.
     #[must_use]
     pub fn certificate(&self) -> Certificate {
-        self.certificate.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.certificate
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// Puts a new configuration in force as far as that goes without a restart: certificates, client
@@ -154,20 +164,29 @@ impl Server {
             (None, None) => {}
             _ => unchanged.push("tls.client_ca"),
         }
-        self.certificates.replace(vec![identity]).map_err(|e| e.to_string())?;
-        *self.certificate.lock().unwrap_or_else(PoisonError::into_inner) = certificate;
-        for mailbox in &self.mailboxes {
-            mailbox.post(Mail::Policy(Arc::clone(&policy)));
-        }
+        self.certificates
+            .replace(vec![identity])
+            .map_err(|e| e.to_string())?;
+        *self
+            .certificate
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = certificate;
+        self.tell_all(|| Mail::Policy(Arc::clone(&policy)));
         Ok(unchanged)
+    }
+
+    fn tell_all(&self, letter: impl Fn() -> Mail) {
+        let mut courier = self.courier.lock().unwrap_or_else(PoisonError::into_inner);
+        for shard in 0..courier.shards() {
+            courier.post(shard, letter());
+        }
+        courier.flush();
     }
 
     /// Takes no new connections, tells every client goodbye, and returns when all shards have ended.
     pub fn shutdown(self) {
         self.gate.shut();
-        for mailbox in &self.mailboxes {
-            mailbox.post(Mail::Stop);
-        }
+        self.tell_all(|| Mail::Stop);
         for thread in self.threads {
             // A shard that panicked has already said so on standard error.
             let _ = thread.join();
@@ -183,17 +202,19 @@ fn start_shards(
 ) -> Result<Vec<JoinHandle<()>>, String> {
     let mut seed = [0; 8];
     getrandom::fill(&mut seed).map_err(|e| format!("no randomness: {e}"))?;
-    let directory =
-        Directory::new(bound.len() as u16, broker_limits(config), u64::from_ne_bytes(seed));
+    let directory = Directory::new(
+        bound.len() as u16,
+        broker_limits(config),
+        u64::from_ne_bytes(seed),
+    );
     let board = Arc::new(Board::new(bound.len()));
-    let store = MemoryStore::new();
     let mut threads = Vec::with_capacity(bound.len());
     for shard in bound {
         let number = shard.index();
         let parts = Parts {
             number,
             directory: Arc::clone(&directory),
-            store: Box::new(store.clone()),
+            store: Box::new(NoStore),
             policy: Arc::clone(policy),
             checker: Some(checker.clone()),
             outbox: Box::new(Letters::new(shard.courier())),
@@ -204,7 +225,7 @@ fn start_shards(
         let thread = std::thread::Builder::new()
             .name(format!("shard-{number}"))
             .spawn(move || {
-                let handler = Shard::new(parts, shard.now_ms());
+                let handler = Shard::new(parts, shard.clock().now_ms());
                 if let Err(error) = shard.run(handler) {
                     tracing::error!(shard = number, %error, "a shard ended");
                 }
@@ -226,7 +247,10 @@ fn transport(
         if url.path != "/" {
             paths.push("/".to_owned());
         }
-        Arc::new(WebSocketConfig { paths, ..WebSocketConfig::default() })
+        Arc::new(WebSocketConfig {
+            paths,
+            ..WebSocketConfig::default()
+        })
     };
     match url.scheme {
         Scheme::Mqtt => ListenerTransport::Tcp,
@@ -266,7 +290,10 @@ fn quic_config(config: &Config) -> QuicConfig {
             .then(|| Duration::from_millis(quic.idle_timeout_ms)),
         linger: Duration::from_millis(network.linger_ms),
         initial_rtt: Duration::from_millis(quic.initial_rtt_ms),
-        mtu_discovery: quic.mtu_discovery.then(Default::default),
+        mtu_discovery: quic.mtu_discovery.then_some(MtuDiscovery {
+            upper_bound_bytes: 1452,
+            interval: Duration::from_mins(10),
+        }),
         max_bidirectional_streams: streams + 1,
         max_unidirectional_streams: streams,
         high_watermark_bytes: network.high_watermark_bytes as usize,

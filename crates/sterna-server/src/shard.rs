@@ -80,8 +80,11 @@ impl Shard {
     #[must_use]
     pub fn new(parts: Parts, now_ms: u64) -> Self {
         let number = parts.number;
-        let mut broker =
-            Broker::new(ShardId(number as u16), Arc::clone(&parts.directory), parts.store);
+        let mut broker = Broker::new(
+            ShardId(number as u16),
+            Arc::clone(&parts.directory),
+            parts.store,
+        );
         broker.restore(now_ms);
         Self {
             number,
@@ -129,7 +132,9 @@ impl Shard {
         let door = self.mqtt.counts();
         let counts = Counts {
             clients_connected: counters.sessions_connected,
-            clients_disconnected: counters.sessions.saturating_sub(counters.sessions_connected),
+            clients_disconnected: counters
+                .sessions
+                .saturating_sub(counters.sessions_connected),
             clients_expired: counters.sessions_expired,
             sockets: self.sys.sockets,
             publish_dropped: counters.dropped_full
@@ -141,15 +146,26 @@ impl Shard {
             ..door
         };
         self.sys.board.post(self.number, counts);
-        let Some(reporter) = &mut self.sys.reporter else { return };
+        let Some(reporter) = &mut self.sys.reporter else {
+            return;
+        };
         let (messages, bytes) = self.sys.retained.retained();
         let total = self.sys.board.total();
         for (topic, value) in reporter.report(now_ms, &total, (messages as u64, bytes as u64)) {
-            let header =
-                MessageHeader { retain: true, published_ms: now_ms, ..MessageHeader::default() };
+            let header = MessageHeader {
+                retain: true,
+                published_ms: now_ms,
+                ..MessageHeader::default()
+            };
             let topic = format!("$SYS/broker/{topic}");
             if let Ok(message) = Message::copy(&topic, &[], value.as_bytes(), header) {
-                self.broker.publish(now_ms, Publication { origin: None, message });
+                self.broker.publish(
+                    now_ms,
+                    Publication {
+                        origin: None,
+                        message,
+                    },
+                );
             }
         }
     }
@@ -171,7 +187,12 @@ impl Handler for Shard {
         self.with_door(net, |door, cx| door.confirmed(cx, connection));
     }
 
-    fn stream_finished(&mut self, net: &mut dyn Network, connection: ConnectionId, stream: StreamId) {
+    fn stream_finished(
+        &mut self,
+        net: &mut dyn Network,
+        connection: ConnectionId,
+        stream: StreamId,
+    ) {
         self.with_door(net, |door, cx| door.stream_finished(cx, connection, stream));
     }
 
@@ -182,7 +203,9 @@ impl Handler for Shard {
         stream: StreamId,
         code: u64,
     ) {
-        self.with_door(net, |door, cx| door.stream_aborted(cx, connection, stream, code));
+        self.with_door(net, |door, cx| {
+            door.stream_aborted(cx, connection, stream, code);
+        });
     }
 
     fn writable(&mut self, net: &mut dyn Network, connection: ConnectionId) {
@@ -224,7 +247,11 @@ impl Handler for Shard {
         while let Some(event) = self.broker.next_event() {
             self.with_door(net, |door, cx| match event {
                 Event::Evicted { consumer, reason } => door.evicted(cx, consumer, reason),
-                Event::Opened { consumer, session, present } => {
+                Event::Opened {
+                    consumer,
+                    session,
+                    present,
+                } => {
                     door.session_opened(cx, consumer, session, present);
                 }
             });
@@ -234,17 +261,22 @@ impl Handler for Shard {
         }
         if self.broker.has_mail() {
             for (shard, letter) in self.broker.take_mail() {
-                self.outbox.post(usize::from(shard.0), Mail::Broker(Box::new(letter)));
+                self.outbox
+                    .post(usize::from(shard.0), Mail::Broker(Box::new(letter)));
             }
         }
         self.outbox.flush();
     }
 
     fn deadline_ms(&self) -> Option<u64> {
-        [self.broker.deadline_ms(), self.mqtt.deadline_ms(), self.sys.next_ms]
-            .into_iter()
-            .flatten()
-            .min()
+        [
+            self.broker.deadline_ms(),
+            self.mqtt.deadline_ms(),
+            self.sys.next_ms,
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
 
     fn finished(&self) -> bool {

@@ -21,7 +21,7 @@ struct Cli {
 enum Command {
     Serve(serve::Args),
     CheckConfig(check_config::Args),
-    Bench(Box<bench::BenchArgs>),
+    Bench(Box<bench::Args>),
     Passwd(passwd::Args),
 }
 

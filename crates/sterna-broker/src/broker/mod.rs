@@ -1,18 +1,30 @@
-//! The broker of one shard.
+//! The broker of one shard: what all its parts share, and the mail between shards.
 
+mod delivery;
+mod members;
+mod open;
+mod publish;
+mod restore;
+mod subscribe;
+mod takeover;
+mod timers;
+
+use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::api::{
-    Close, ConsumerId, Delivery, Event, OpenError, OpenSession, Opened, Outcome, Publication,
-    QueueState, Routed, SessionInfo, SessionKey, ShardId, SubscribeError, SubscribeOptions,
-    Subscribed, Unacknowledged,
-};
+use rustc_hash::FxHashMap;
+
+use crate::api::{Event, QueueState, SessionInfo, SessionKey, ShardId};
 use crate::counters::Counters;
-use crate::directory::Directory;
+use crate::directory::{Directory, Log};
+use crate::index::Index;
 use crate::limits::Limits;
-use crate::mail::Mail;
-use crate::message::Qos;
-use crate::store::Store;
+use crate::mail::{Letter, Mail};
+use crate::message::Gauge;
+use crate::queues::Queues;
+use crate::route::{Parcel, RouteUpdate};
+use crate::store::{Store, StoredEntry};
+use takeover::Fence;
 
 /// One shard's broker. `P` is the front door's state per session, opaque here.
 ///
@@ -21,201 +33,296 @@ use crate::store::Store;
 /// [`next_event`](Self::next_event), [`next_ready`](Self::next_ready).
 #[derive(Debug)]
 pub struct Broker<P> {
-    _protocol: std::marker::PhantomData<P>,
+    shard: u16,
+    directory: Arc<Directory>,
+    index: Index,
+    /// How much of the route log the index has applied.
+    applied: u64,
+    updates: Vec<RouteUpdate>,
+    queues: Queues<P>,
+    outbox: Vec<(ShardId, Mail<P>)>,
+    /// Where in the outbox a shard's last letter is, while that is one of deliveries.
+    open_letters: Box<[Option<usize>]>,
+    /// Mail to this shard itself.
+    loopback: VecDeque<Letter<P>>,
+    events: VecDeque<Event>,
+    fences: FxHashMap<u32, Fence>,
+    next_fence: u32,
+    gauge: Arc<Gauge>,
+    /// Publications since the shards' messages were last summed up.
+    unsummed: u32,
+    /// Restored queues of shared subscriptions whose members are yet to come.
+    orphans: FxHashMap<Box<str>, Vec<StoredEntry>>,
 }
 
 impl<P: Default + Send> Broker<P> {
     /// The broker of one of the directory's shards.
     #[must_use]
     pub fn new(shard: ShardId, directory: Arc<Directory>, store: Box<dyn Store>) -> Self {
-        unimplemented!("follows {shard:?} {directory:?} {store:?}")
-    }
-
-    /// Takes over this shard's share of what the store holds. Once, before anything else; all
-    /// sessions are away, and their expiry counts on from where it was.
-    pub fn restore(&mut self, now_ms: u64) {
-        unimplemented!("follows {now_ms}")
+        let limits = directory.limits().clone();
+        let shards = usize::from(directory.shards());
+        Self {
+            shard: shard.0,
+            index: Index::new(shard.0, directory.shards(), &limits, directory.hashing()),
+            applied: 0,
+            updates: Vec::new(),
+            queues: Queues::new(limits, store),
+            outbox: Vec::new(),
+            open_letters: vec![None; shards].into(),
+            loopback: VecDeque::new(),
+            events: VecDeque::new(),
+            fences: FxHashMap::default(),
+            next_fence: 0,
+            gauge: directory.gauge(shard.0),
+            unsummed: 0,
+            orphans: FxHashMap::default(),
+            directory,
+        }
     }
 
     /// Which shard this is.
     #[must_use]
-    pub fn shard(&self) -> ShardId {
-        unimplemented!("follows")
+    pub const fn shard(&self) -> ShardId {
+        ShardId(self.shard)
     }
 
     /// The limits that hold.
     #[must_use]
-    pub fn limits(&self) -> &Limits {
-        unimplemented!("follows")
+    pub const fn limits(&self) -> &Limits {
+        &self.queues.limits
     }
 
-    /// Opens a session for a consumer, evicting the one that has it now, wherever it is.
-    ///
-    /// # Errors
-    /// When a limit forbids it or the will can't be published.
-    pub fn open(&mut self, now_ms: u64, request: OpenSession<'_>) -> Result<Opened, OpenError> {
-        unimplemented!("follows {now_ms} {request:?}")
-    }
-
-    /// Ends a consumer's connection; the session lives on for its expiry interval. Does nothing
-    /// for an outdated key.
-    pub fn close(&mut self, now_ms: u64, session: SessionKey, close: Close) {
-        unimplemented!("follows {now_ms} {session:?} {close:?}")
-    }
-
-    /// Disconnects the consumer of a session of this shard ([`Event::Evicted`]) and, if `end`, ends
-    /// the session too. Returns whether this shard has the session.
-    pub fn evict(&mut self, now_ms: u64, client_id: &str, end: bool) -> bool {
-        unimplemented!("follows {now_ms} {client_id} {end}")
+    /// What all shards share.
+    #[must_use]
+    pub const fn directory(&self) -> &Arc<Directory> {
+        &self.directory
     }
 
     /// The front door's state of a session; `None` for an outdated key.
     #[must_use]
     pub fn protocol(&self, session: SessionKey) -> Option<&P> {
-        unimplemented!("follows {session:?}")
+        Some(&self.queues.attended(session)?.protocol)
     }
 
     /// The front door's state of a session; `None` for an outdated key.
     #[must_use]
     pub fn protocol_mut(&mut self, session: SessionKey) -> Option<&mut P> {
-        unimplemented!("follows {session:?}")
+        Some(&mut self.queues.attended_mut(session)?.protocol)
     }
 
     /// Stores a snapshot of the front door's state, for a session that outlives its connection.
     pub fn save_protocol(&mut self, session: SessionKey, snapshot: &[u8]) {
-        unimplemented!("follows {session:?} {snapshot:?}")
+        if let Some(session) = self.queues.attended(session)
+            && session.is_stored
+        {
+            let client_id = Arc::clone(&session.client_id);
+            self.queues.store.protocol_saved(&client_id, snapshot);
+        }
     }
 
     /// The snapshot a restored session came with: once, then `None`. The front door rebuilds its
     /// state from it when the session is opened for the first time after a restart.
     pub fn take_snapshot(&mut self, session: SessionKey) -> Option<Box<[u8]>> {
-        unimplemented!("follows {session:?}")
-    }
-
-    /// Adds or replaces a subscription. It is in force on all shards when this returns.
-    ///
-    /// # Errors
-    /// When the filter is not valid or a limit forbids it.
-    pub fn subscribe(
-        &mut self,
-        now_ms: u64,
-        session: SessionKey,
-        filter: &str,
-        options: SubscribeOptions,
-    ) -> Result<Subscribed, SubscribeError> {
-        unimplemented!("follows {now_ms} {session:?} {filter} {options:?}")
-    }
-
-    /// Removes a subscription; false where there was none.
-    pub fn unsubscribe(&mut self, now_ms: u64, session: SessionKey, filter: &str) -> bool {
-        unimplemented!("follows {now_ms} {session:?} {filter}")
-    }
-
-    /// Routes a message to every queue whose subscription it matches, here and on other shards.
-    pub fn publish(&mut self, now_ms: u64, publication: Publication) -> Routed {
-        unimplemented!("follows {now_ms} {publication:?}")
-    }
-
-    /// The next session with something to send and a consumer that isn't parked. A session comes
-    /// again, after the others, until it is drained or parked.
-    pub fn next_ready(&mut self) -> Option<(ConsumerId, SessionKey)> {
-        unimplemented!("follows")
-    }
-
-    /// The level of what [`next_delivery`](Self::next_delivery) would return, so that the front
-    /// door can see whether its window allows it.
-    pub fn next_qos(&mut self, now_ms: u64, session: SessionKey) -> Option<Qos> {
-        unimplemented!("follows {now_ms} {session:?}")
-    }
-
-    /// Takes the next message from the queue; expired ones are dropped on the way. At QoS 1 and 2
-    /// it enters the ledger as sent.
-    pub fn next_delivery(&mut self, now_ms: u64, session: SessionKey) -> Option<Delivery> {
-        unimplemented!("follows {now_ms} {session:?}")
-    }
-
-    /// Keeps a session from being ready, because its window or its transport is full.
-    pub fn park(&mut self, session: SessionKey) {
-        unimplemented!("follows {session:?}")
-    }
-
-    /// Lets a parked session be ready again.
-    pub fn unpark(&mut self, session: SessionKey) {
-        unimplemented!("follows {session:?}")
-    }
-
-    /// Ends a delivery. False for an unknown tag.
-    pub fn settle(&mut self, now_ms: u64, session: SessionKey, tag: u64, outcome: Outcome) -> bool {
-        unimplemented!("follows {now_ms} {session:?} {tag} {outcome:?}")
-    }
-
-    /// The receiver has taken a QoS 2 delivery over (PUBREC): the message is dropped, the tag kept
-    /// until it is settled. False for an unknown tag.
-    pub fn handed_over(&mut self, session: SessionKey, tag: u64) -> bool {
-        unimplemented!("follows {session:?} {tag}")
-    }
-
-    /// What was sent and not settled, in the order it was sent: what to send again on resume.
-    #[must_use]
-    pub fn unacknowledged(&self, session: SessionKey) -> Vec<Unacknowledged> {
-        unimplemented!("follows {session:?}")
-    }
-
-    /// One entry of the ledger by its tag.
-    #[must_use]
-    pub fn unacknowledged_by_tag(&self, session: SessionKey, tag: u64) -> Option<Unacknowledged> {
-        unimplemented!("follows {session:?} {tag}")
+        self.queues
+            .attended_mut(session)?
+            .rare
+            .as_mut()?
+            .snapshot
+            .take()
     }
 
     /// What a session's queue holds.
     #[must_use]
     pub fn queue(&self, session: SessionKey) -> Option<QueueState> {
-        unimplemented!("follows {session:?}")
+        self.queues.attended(session).map(|session| QueueState {
+            pending: session.pending.len(),
+            pending_bytes: session.pending_bytes,
+            unacknowledged: session.ledger.len(),
+        })
     }
+
+    // Mail.
 
     /// Mail for other shards, in the order it is to arrive.
     pub fn take_mail(&mut self) -> std::vec::Drain<'_, (ShardId, Mail<P>)> {
-        unimplemented!("follows")
+        self.open_letters.fill(None);
+        self.outbox.drain(..)
     }
 
     /// Whether there is mail to carry.
     #[must_use]
     pub fn has_mail(&self) -> bool {
-        unimplemented!("follows")
+        !self.outbox.is_empty()
     }
 
     /// Mail from another shard.
     pub fn mail(&mut self, now_ms: u64, mail: Mail<P>) {
-        let _ = mail;
-        unimplemented!("follows {now_ms}")
+        // Whatever routes the sender knew of, this shard must know of them too.
+        self.catch_up();
+        self.handle(now_ms, mail.0);
+        self.finish(now_ms);
+    }
+
+    fn handle(&mut self, now_ms: u64, letter: Letter<P>) {
+        match letter {
+            Letter::Deliver(parcels) => {
+                for Parcel { message, targets } in parcels {
+                    for target in targets.iter() {
+                        self.queues.deliver(now_ms, &message, target);
+                    }
+                }
+            }
+            Letter::CatchUp => {} // done by `mail`
+            Letter::Claim(claim) => self.claimed(now_ms, claim),
+            Letter::Fence { from, fence } => self.send(from, Letter::FenceAck { fence }),
+            Letter::FenceAck { fence } => self.fence_answered(fence),
+            Letter::Handover {
+                slot,
+                generation,
+                state,
+            } => {
+                self.handed_session(now_ms, slot, generation, state);
+            }
+            Letter::Assign(assign) => self.assigned(now_ms, *assign),
+            Letter::Attend {
+                group,
+                member,
+                attendance,
+                credit,
+            } => {
+                self.member_attends(group, member, attendance, credit);
+            }
+            Letter::Detach {
+                group,
+                member,
+                attendance,
+            } => {
+                if let Some(group) = self.queues.groups.get_mut(&group) {
+                    group.detach(member, attendance);
+                }
+            }
+            Letter::Credit {
+                group,
+                member,
+                attendance,
+                credit,
+            } => {
+                self.member_credited(group, member, attendance, credit);
+            }
+            Letter::Return { group, messages } => self.queues.take_back(now_ms, group, messages),
+        }
+    }
+
+    /// Sends a letter, to this shard itself by the shortest way.
+    fn send(&mut self, shard: u16, letter: Letter<P>) {
+        if shard == self.shard {
+            self.loopback.push_back(letter);
+            return;
+        }
+        if let Some(open) = self.open_letters.get_mut(usize::from(shard)) {
+            *open = None;
+        }
+        self.outbox.push((ShardId(shard), Mail(letter)));
+    }
+
+    /// What is left to do at the end of every call: the letters to this shard itself, and what
+    /// groups can dispatch.
+    fn finish(&mut self, now_ms: u64) {
+        loop {
+            if let Some(letter) = self.loopback.pop_front() {
+                self.handle(now_ms, letter);
+            } else if let Some(owed) = self.queues.owed.pop() {
+                self.pay(owed);
+            } else if let Some(group) = self.queues.dirty_groups.pop() {
+                self.dispatch(now_ms, group);
+            } else {
+                return;
+            }
+        }
     }
 
     /// What the front door needs to know, in order.
     pub fn next_event(&mut self) -> Option<Event> {
-        unimplemented!("follows")
+        self.events.pop_front()
     }
 
-    /// When [`timeout`](Self::timeout) wants to be called.
-    #[must_use]
-    pub fn deadline_ms(&self) -> Option<u64> {
-        unimplemented!("follows")
+    // The route log.
+
+    /// Brings this shard's index up to the end of the route log.
+    fn catch_up(&mut self) {
+        let head = self.directory.head();
+        if head != self.applied {
+            self.catch_up_to(head);
+        }
     }
 
-    /// Publishes wills that are due, ends sessions and drops messages whose time is over.
-    pub fn timeout(&mut self, now_ms: u64) {
-        unimplemented!("follows {now_ms}")
+    /// Brings this shard's index to a point of the route log.
+    fn catch_up_to(&mut self, length: u64) {
+        if length <= self.applied {
+            return;
+        }
+        let mut updates = std::mem::take(&mut self.updates);
+        self.directory.read_log(self.shard, length, &mut updates);
+        for update in &updates {
+            self.index.apply(update);
+            self.apply_to_groups(update);
+        }
+        updates.clear();
+        if updates.capacity() <= 4096 {
+            self.updates = updates;
+        }
+        self.applied = length;
     }
+
+    /// Changes routes, for all shards. Returns also the log's length after the change.
+    fn edit_log<R>(&mut self, edit: impl FnOnce(&mut Log) -> R) -> (R, u64) {
+        let (result, length, behind) = self.directory.edit_log(edit);
+        for shard in behind {
+            if shard != self.shard {
+                self.send(shard, Letter::CatchUp);
+            }
+        }
+        self.catch_up_to(length);
+        (result, length)
+    }
+
+    // For administrators.
 
     /// What was counted.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        unimplemented!("follows")
+        Counters {
+            sessions: self.queues.sessions.len() as u64,
+            ..self.queues.counters
+        }
     }
 
     /// Sessions of this shard for an administrator: up to `limit`, starting at a cursor (zero at
     /// first); the second value is the cursor to go on with, `None` at the end.
     #[must_use]
     pub fn sessions(&self, cursor: usize, limit: usize) -> (Vec<SessionInfo>, Option<usize>) {
-        unimplemented!("follows {cursor} {limit}")
+        let slots = &self.queues.sessions;
+        let mut infos = Vec::new();
+        for at in cursor..slots.capacity() {
+            if infos.len() >= limit {
+                return (infos, Some(at));
+            }
+            let Some(session) = slots.get(at) else {
+                continue;
+            };
+            infos.push(SessionInfo {
+                client_id: Arc::clone(&session.client_id),
+                shard: self.shard(),
+                consumer: session.consumer,
+                expiry_s: session.expiry_s,
+                subscriptions: session.subscriptions.len(),
+                queue: QueueState {
+                    pending: session.pending.len(),
+                    pending_bytes: session.pending_bytes,
+                    unacknowledged: session.ledger.len(),
+                },
+            });
+        }
+        (infos, None)
     }
 }

@@ -3,7 +3,7 @@
 use bytes::{BufMut, BytesMut};
 
 use super::{TRAILING, begin, block_bytes, put_block};
-use crate::property::{Properties, Property, PropertyContext};
+use crate::property::{Properties, Property, PropertyContext, value};
 use crate::wire::Reader;
 use crate::{DecodeError, EncodeError, PacketType, QoS, ReasonCode, Version};
 
@@ -97,13 +97,7 @@ impl<'a> ConnAck<'a> {
     #[must_use]
     pub fn receive_maximum(&self) -> u16 {
         self.properties
-            .find(|p| {
-                if let Property::ReceiveMaximum(v) = p {
-                    Some(v)
-                } else {
-                    None
-                }
-            })
+            .find(value!(ReceiveMaximum))
             .unwrap_or(u16::MAX)
     }
 
@@ -111,126 +105,65 @@ impl<'a> ConnAck<'a> {
     #[must_use]
     pub fn maximum_qos(&self) -> QoS {
         self.properties
-            .find(|p| {
-                if let Property::MaximumQoS(v) = p {
-                    QoS::from_u8(v)
-                } else {
-                    None
-                }
-            })
+            .find(value!(MaximumQoS))
+            .and_then(QoS::from_u8)
             .unwrap_or(QoS::ExactlyOnce)
     }
 
     /// Whether the server retains messages.
     #[must_use]
     pub fn retain_available(&self) -> bool {
-        self.flag(|p| {
-            if let Property::RetainAvailable(v) = p {
-                Some(v)
-            } else {
-                None
-            }
-        })
+        self.flag(value!(RetainAvailable))
     }
 
     /// Whether the server takes wildcards in filters.
     #[must_use]
     pub fn wildcard_available(&self) -> bool {
-        self.flag(|p| {
-            if let Property::WildcardSubscriptionAvailable(v) = p {
-                Some(v)
-            } else {
-                None
-            }
-        })
+        self.flag(value!(WildcardSubscriptionAvailable))
     }
 
     /// Whether the server takes Subscription Identifiers.
     #[must_use]
     pub fn subscription_identifier_available(&self) -> bool {
-        self.flag(|p| {
-            if let Property::SubscriptionIdentifierAvailable(v) = p {
-                Some(v)
-            } else {
-                None
-            }
-        })
+        self.flag(value!(SubscriptionIdentifierAvailable))
     }
 
     /// Whether the server takes shared subscriptions.
     #[must_use]
     pub fn shared_available(&self) -> bool {
-        self.flag(|p| {
-            if let Property::SharedSubscriptionAvailable(v) = p {
-                Some(v)
-            } else {
-                None
-            }
-        })
+        self.flag(value!(SharedSubscriptionAvailable))
     }
 
     /// Largest packet that the server takes, in bytes; `u32::MAX` where it names none.
     #[must_use]
     pub fn maximum_packet_bytes(&self) -> u32 {
         self.properties
-            .find(|p| {
-                if let Property::MaximumPacketSize(v) = p {
-                    Some(v)
-                } else {
-                    None
-                }
-            })
+            .find(value!(MaximumPacketSize))
             .unwrap_or(u32::MAX)
     }
 
     /// Highest Topic Alias that the server takes; 0 for none.
     #[must_use]
     pub fn topic_alias_maximum(&self) -> u16 {
-        self.properties
-            .find(|p| {
-                if let Property::TopicAliasMaximum(v) = p {
-                    Some(v)
-                } else {
-                    None
-                }
-            })
-            .unwrap_or(0)
+        self.properties.find(value!(TopicAliasMaximum)).unwrap_or(0)
     }
 
     /// The Client Identifier that the server chose.
     #[must_use]
     pub fn assigned_client_id(&self) -> Option<&'a str> {
-        self.properties.find(|p| {
-            if let Property::AssignedClientIdentifier(v) = p {
-                Some(v)
-            } else {
-                None
-            }
-        })
+        self.properties.find(value!(AssignedClientIdentifier))
     }
 
     /// The Keep Alive time that the server imposes, in seconds.
     #[must_use]
     pub fn server_keep_alive_s(&self) -> Option<u16> {
-        self.properties.find(|p| {
-            if let Property::ServerKeepAlive(v) = p {
-                Some(v)
-            } else {
-                None
-            }
-        })
+        self.properties.find(value!(ServerKeepAlive))
     }
 
     /// Basis for Response Topics.
     #[must_use]
     pub fn response_information(&self) -> Option<&'a str> {
-        self.properties.find(|p| {
-            if let Property::ResponseInformation(v) = p {
-                Some(v)
-            } else {
-                None
-            }
-        })
+        self.properties.find(value!(ResponseInformation))
     }
 
     /// A feature that is there unless the server says otherwise.

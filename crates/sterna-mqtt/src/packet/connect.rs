@@ -3,7 +3,7 @@
 use bytes::{BufMut, BytesMut};
 
 use super::{TRAILING, begin, block_bytes, field_bytes, put_block};
-use crate::property::{Properties, Property, PropertyContext, PublishProperties};
+use crate::property::{Properties, PropertyContext, PublishProperties, value};
 use crate::wire::{Reader, put_binary};
 use crate::{DecodeError, EncodeError, PacketType, QoS, ReasonCode, Version, topic};
 
@@ -152,13 +152,7 @@ impl<'a> Connect<'a> {
     #[must_use]
     pub fn receive_maximum(&self) -> u16 {
         self.properties
-            .find(|p| {
-                if let Property::ReceiveMaximum(v) = p {
-                    Some(v)
-                } else {
-                    None
-                }
-            })
+            .find(value!(ReceiveMaximum))
             .unwrap_or(u16::MAX)
     }
 
@@ -166,41 +160,21 @@ impl<'a> Connect<'a> {
     #[must_use]
     pub fn maximum_packet_bytes(&self) -> u32 {
         self.properties
-            .find(|p| {
-                if let Property::MaximumPacketSize(v) = p {
-                    Some(v)
-                } else {
-                    None
-                }
-            })
+            .find(value!(MaximumPacketSize))
             .unwrap_or(u32::MAX)
     }
 
     /// Highest Topic Alias that the client takes; 0 for none.
     #[must_use]
     pub fn topic_alias_maximum(&self) -> u16 {
-        self.properties
-            .find(|p| {
-                if let Property::TopicAliasMaximum(v) = p {
-                    Some(v)
-                } else {
-                    None
-                }
-            })
-            .unwrap_or(0)
+        self.properties.find(value!(TopicAliasMaximum)).unwrap_or(0)
     }
 
     /// Whether the client wants Reason Strings and User Properties with every packet.
     #[must_use]
     pub fn wants_problem_information(&self) -> bool {
         self.properties
-            .find(|p| {
-                if let Property::RequestProblemInformation(v) = p {
-                    Some(v)
-                } else {
-                    None
-                }
-            })
+            .find(value!(RequestProblemInformation))
             .unwrap_or(true)
     }
 
@@ -208,13 +182,7 @@ impl<'a> Connect<'a> {
     #[must_use]
     pub fn wants_response_information(&self) -> bool {
         self.properties
-            .find(|p| {
-                if let Property::RequestResponseInformation(v) = p {
-                    Some(v)
-                } else {
-                    None
-                }
-            })
+            .find(value!(RequestResponseInformation))
             .unwrap_or(false)
     }
 

@@ -58,6 +58,13 @@ impl<'a> Disconnect<'a> {
         self.properties.session_expiry_s()
     }
 
+    /// Whether the server discards the will instead of publishing it.
+    #[must_use]
+    pub fn discards_will(&self) -> bool {
+        // [MQTT-3.14.4-3] [MQTT311-3.14.4-3]
+        self.reason == ReasonCode::Success
+    }
+
     /// Appends the packet; nothing on error.
     ///
     /// # Errors

@@ -8,7 +8,7 @@ mod auth;
 mod connack;
 mod connect;
 mod disconnect;
-mod publish;
+pub(crate) mod publish;
 mod subscribe;
 mod unsubscribe;
 

@@ -3,7 +3,7 @@
 use bytes::{BufMut, BytesMut};
 
 use super::{begin, block_bytes, field_bytes, put_block};
-use crate::property::{Properties, Property, PropertyContext};
+use crate::property::{Properties, PropertyContext, value};
 use crate::wire::{Reader, put_binary};
 use crate::{DecodeError, EncodeError, PacketId, PacketType, QoS, ReasonCode, Version, topic};
 
@@ -167,13 +167,7 @@ impl<'a> Subscribe<'a> {
     /// The Subscription Identifier.
     #[must_use]
     pub fn identifier(&self) -> Option<u32> {
-        self.properties.find(|p| {
-            if let Property::SubscriptionIdentifier(v) = p {
-                Some(v)
-            } else {
-                None
-            }
-        })
+        self.properties.find(value!(SubscriptionIdentifier))
     }
 }
 

@@ -76,6 +76,11 @@ pub struct QuicConfig {
     pub retry_half_open: usize,
     /// The same per peer address. Default: 256.
     pub retry_half_open_per_address: usize,
+    /// Handshakes begun in one turn, each of which takes about 150 us of CPU: what a crowd of
+    /// newcomers adds to everyone's latency. Default: 16.
+    pub handshakes_per_turn: usize,
+    /// First packets that wait for their turn. Default: 1,024. More stay unanswered.
+    pub waiting_handshakes: usize,
     /// How long a handshake may take. Default: 30 s, for round trips of several seconds.
     pub handshake_timeout: Duration,
     /// 1-RTT datagrams that overtook the end of the handshake are held back, up to so many per
@@ -163,6 +168,8 @@ impl Default for QuicConfig {
             max_half_open_per_address: 1_024,
             retry_half_open: 2_048,
             retry_half_open_per_address: 256,
+            handshakes_per_turn: 16,
+            waiting_handshakes: 1_024,
             handshake_timeout: Duration::from_secs(30),
             held_back_datagrams: 8,
             held_back_bytes: 12_000,
@@ -246,8 +253,11 @@ impl QuicConfig {
         tokens.sent(self.address_tokens);
         server.validation_token_config(tokens);
         server.migration(self.migration);
-        // First packets are decided on at once, so nothing waits.
-        server.max_incoming(16);
+        // First packets that wait for their turn, and what follows them in the meantime.
+        server
+            .max_incoming(self.waiting_handshakes + 1)
+            .incoming_buffer_size(FLIGHT_BYTES)
+            .incoming_buffer_size_total(FLIGHT_BYTES * self.waiting_handshakes as u64 / 4);
         Ok(server)
     }
 
@@ -334,6 +344,11 @@ impl QuicConfig {
                 )));
             }
         }
+        if self.handshakes_per_turn == 0 {
+            return Err(SetupError::Setting(
+                "handshakes_per_turn must not be 0".to_owned(),
+            ));
+        }
         if self.low_watermark_bytes == 0 {
             return Err(SetupError::Setting(
                 "low_watermark_bytes must not be 0".to_owned(),
@@ -413,6 +428,9 @@ impl rustls::server::ProducesTickets for NoStatelessTickets {
         None
     }
 }
+
+/// Bytes kept of what a client sends while its first packet waits for its turn.
+const FLIGHT_BYTES: u64 = 16 * 1024;
 
 /// The key of stateless reset tokens (RFC 9000, section 10.3.2): HMAC-SHA-256.
 struct ResetKey([u8; 32]);

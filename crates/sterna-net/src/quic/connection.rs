@@ -19,6 +19,8 @@ use super::tls::Negotiated;
 use super::{QuicConfig, refusals::Refusals};
 use crate::{CloseReason, ConnectionInfo, PathStatistics, TransportKind};
 
+/// Length of a client's first datagram (RFC 9000, section 14.1), as a rule.
+const MIN_INITIAL_BYTES: u64 = 1_200;
 /// Bytes read from a stream before others have their turn.
 const READ_BATCH_BYTES: usize = 64 * 1024;
 /// Streams that the handler may use before the peer has permitted them.
@@ -67,7 +69,8 @@ struct Handshake {
 /// What only a connection that is being closed needs.
 struct Closing {
     code: VarInt,
-    deadline: Instant,
+    /// Set at the end of the turn: the handler tells no time.
+    deadline: Option<Instant>,
     /// Streams whose end has not been acknowledged.
     awaited: Vec<StreamId>,
 }
@@ -75,7 +78,6 @@ struct Closing {
 pub(super) struct Connected {
     key: Key,
     pub(super) quic: Connection,
-    pub(super) id: Option<crate::ConnectionId>,
     stage: Stage,
     /// Whether the connection is in the driver's list of those that may have events.
     pub(super) ready: bool,
@@ -104,7 +106,6 @@ impl Connected {
         Box::new(Self {
             key,
             quic,
-            id: None,
             stage: Stage::Handshake,
             ready: false,
             dirty: false,
@@ -151,7 +152,8 @@ impl Connected {
             rtt_us: u64::try_from(stats.path.rtt.as_micros()).unwrap_or(u64::MAX),
             lost_packets: stats.path.lost_packets,
             congestion_window_bytes: stats.path.cwnd,
-            received_bytes: stats.udp_rx.bytes,
+            // The library's figure leaves the first datagram out.
+            received_bytes: stats.udp_rx.bytes + MIN_INITIAL_BYTES,
             sent_bytes: stats.udp_tx.bytes,
             migrations: self.migrations,
         }
@@ -195,7 +197,7 @@ impl Connected {
     fn own_deadline(&self) -> Option<Instant> {
         match self.stage {
             Stage::Closed | Stage::Left => None,
-            Stage::Lingering => self.closing.as_ref().map(|closing| closing.deadline),
+            Stage::Lingering => self.closing.as_ref().and_then(|closing| closing.deadline),
             _ => self.handshake.as_ref().map(|handshake| handshake.deadline),
         }
     }
@@ -626,7 +628,7 @@ impl Connected {
     }
 
     /// Begins to close: what is queued is delivered first, as far as that works in time.
-    pub(super) fn close(&mut self, shared: &Shared, reason: u64) {
+    pub(super) fn close(&mut self, reason: u64) {
         if !self.is_usable() {
             return;
         }
@@ -637,7 +639,7 @@ impl Connected {
         }
         self.closing = Some(Box::new(Closing {
             code: code(reason),
-            deadline: shared.now + shared.config.linger,
+            deadline: None,
             awaited: Vec::new(),
         }));
     }
@@ -653,6 +655,11 @@ impl Connected {
 
     /// Closes if that was asked for and everything queued has arrived; returns whether it did.
     pub(super) fn close_if_delivered(&mut self, shared: &mut Shared) -> bool {
+        if let Some(closing) = &mut self.closing {
+            closing
+                .deadline
+                .get_or_insert(shared.now + shared.config.linger);
+        }
         let delivered = self.stage == Stage::Lingering
             && self.outgoing.is_none()
             && self

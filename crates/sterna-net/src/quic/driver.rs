@@ -19,7 +19,7 @@ use super::refusals::Refusals;
 use super::timers::Timers;
 use super::tls::TlsServer;
 use super::{Counters, DriverEvent, EventKind, Flush, Key, Outgoing, QuicConfig, Sent, SetupError};
-use crate::{ConnectionId, PathStatistics, StreamId};
+use crate::{PathStatistics, StreamId};
 
 /// Answers outside of connections (Retry, version negotiation, resets) that may wait for the socket.
 const MAX_RESPONSES: usize = 256;
@@ -61,6 +61,10 @@ pub struct Driver {
     /// Connections that are over, until the events before were handed out.
     drained: Vec<(u32, EndpointEvent)>,
     responses: VecDeque<Parcel>,
+    /// First packets that wait for their turn.
+    waiting: VecDeque<Incoming>,
+    /// Handshakes that may still be begun in this turn.
+    handshakes_left: usize,
     /// What the socket didn't take.
     rest: Option<Parcel>,
     scratch: Vec<u8>,
@@ -114,6 +118,7 @@ impl Driver {
         if !(1..=256).contains(&placement.shards) || placement.shard >= placement.shards {
             return Err(SetupError::Setting("shards, from 1 to 256".to_owned()));
         }
+        let handshakes_left = config.handshakes_per_turn;
         let server = Arc::new(config.server(Arc::new(TlsServer::new(tls)?))?);
         let endpoint = Endpoint::new(
             Arc::new(config.endpoint(placement)?),
@@ -142,6 +147,8 @@ impl Driver {
             dirty: VecDeque::new(),
             drained: Vec::new(),
             responses: VecDeque::new(),
+            waiting: VecDeque::new(),
+            handshakes_left,
             rest: None,
             scratch: Vec::new(),
         })
@@ -159,19 +166,6 @@ impl Driver {
         self.server = Arc::new(server);
         self.endpoint.set_server_config(Some(self.server.clone()));
         Ok(())
-    }
-
-    /// Remembers the shard's identifier of a connection; see [`Driver::bound`].
-    pub fn bind(&mut self, key: Key, id: ConnectionId) {
-        if let Some((connection, _)) = self.get_mut(key) {
-            connection.id = Some(id);
-        }
-    }
-
-    /// The identifier given with [`Driver::bind`], until the event after `Closed` was asked for.
-    #[must_use]
-    pub fn bound(&self, key: Key) -> Option<ConnectionId> {
-        self.get(key)?.id
     }
 
     // --- Input -----------------------------------------------------------------------------------
@@ -243,32 +237,46 @@ impl Driver {
                 // Comes from a Retry of ours, yet isn't validated: cannot happen, costs nothing.
                 Err(error) => self.endpoint.ignore(error.into_incoming()),
             },
-            Verdict::Accept => match self.endpoint.accept(incoming, now, &mut self.scratch, None) {
-                Ok((handle, quic)) => {
-                    let slot = handle.0 as u32;
-                    while self.slots.len() <= handle.0 {
-                        self.slots.push(Slot {
-                            generation: 0,
-                            connection: None,
-                        });
-                    }
-                    let holder = &mut self.slots[handle.0];
-                    let key = Key {
-                        slot,
-                        generation: holder.generation,
-                    };
-                    holder.connection = Some(Connected::new(key, quic, &mut self.shared));
-                    self.live += 1;
-                    self.after_input(slot);
+            Verdict::Accept if self.handshakes_left == 0 => {
+                if self.waiting.len() < self.shared.config.waiting_handshakes {
+                    self.waiting.push_back(incoming);
+                } else {
+                    self.shared.counters.ignored += 1;
+                    self.endpoint.ignore(incoming);
                 }
-                Err(error) => {
-                    self.shared.counters.failed_handshakes += 1;
-                    self.shared.refusal(peer, &error.cause);
-                    if let Some(transmit) = error.response {
-                        self.respond(transmit);
-                    }
+            }
+            Verdict::Accept => self.accept(now, incoming),
+        }
+    }
+
+    fn accept(&mut self, now: Instant, incoming: Incoming) {
+        let peer = incoming.remote_address();
+        self.handshakes_left -= 1;
+        match self.endpoint.accept(incoming, now, &mut self.scratch, None) {
+            Ok((handle, quic)) => {
+                let slot = handle.0 as u32;
+                while self.slots.len() <= handle.0 {
+                    self.slots.push(Slot {
+                        generation: 0,
+                        connection: None,
+                    });
                 }
-            },
+                let holder = &mut self.slots[handle.0];
+                let key = Key {
+                    slot,
+                    generation: holder.generation,
+                };
+                holder.connection = Some(Connected::new(key, quic, &mut self.shared));
+                self.live += 1;
+                self.after_input(slot);
+            }
+            Err(error) => {
+                self.shared.counters.failed_handshakes += 1;
+                self.shared.refusal(peer, &error.cause);
+                if let Some(transmit) = error.response {
+                    self.respond(transmit);
+                }
+            }
         }
     }
 
@@ -282,6 +290,12 @@ impl Driver {
     /// Lets everything happen that is due at `now`.
     pub fn timeout(&mut self, now: Instant) {
         self.shared.now = now;
+        while self.handshakes_left > 0
+            && let Some(incoming) = self.waiting.pop_front()
+        {
+            self.scratch.clear();
+            self.incoming(now, incoming);
+        }
         // Rounded down, while deadlines are rounded up: what comes up is due.
         let since = now.saturating_duration_since(self.origin);
         let now_us = u64::try_from(since.as_micros()).unwrap_or(u64::MAX);
@@ -302,8 +316,9 @@ impl Driver {
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         let to_poll = !self.shared.events.is_empty() || !self.ready.is_empty();
+        let to_begin = !self.waiting.is_empty() && self.handshakes_left > 0;
         let to_send = !self.dirty.is_empty() || !self.responses.is_empty();
-        if to_poll || (to_send && self.rest.is_none()) {
+        if to_poll || to_begin || (to_send && self.rest.is_none()) {
             return Some(self.shared.now);
         }
         self.timers
@@ -451,6 +466,7 @@ impl Driver {
         sink: &mut dyn FnMut(&Outgoing<'_>) -> Sent,
     ) -> Flush {
         self.shared.now = now;
+        self.handshakes_left = self.shared.config.handshakes_per_turn;
         while let Some(parcel) = self.rest.take().or_else(|| self.responses.pop_front()) {
             if sink(&parcel.outgoing()) == Sent::Blocked {
                 self.rest = Some(parcel);
@@ -568,7 +584,7 @@ impl Driver {
     /// [`crate::Network::close`]: streams on which something is queued are finished, and the
     /// connection closes once the peer has acknowledged that, or after [`QuicConfig::linger`].
     pub fn close(&mut self, key: Key, code: u64) {
-        self.with(key, |connection, shared| connection.close(shared, code));
+        self.with(key, |connection, _| connection.close(code));
     }
 
     /// [`crate::Network::pause`].
@@ -589,12 +605,20 @@ impl Driver {
     /// `Closed` events say [`crate::CloseReason::Shutdown`].
     pub fn shutdown(&mut self, now: Instant, code: u64) {
         self.shared.now = now;
-        self.endpoint.set_server_config(None);
+        self.refuse_newcomers();
         for slot in 0..self.slots.len() {
             if let Some(connection) = self.slots[slot].connection.as_deref_mut() {
                 connection.shut_down(&mut self.shared, code);
                 self.mark_dirty(slot as u32);
             }
+        }
+    }
+
+    /// Refuses new connections; those that exist go on.
+    pub fn refuse_newcomers(&mut self) {
+        self.endpoint.set_server_config(None);
+        for incoming in self.waiting.drain(..) {
+            self.endpoint.ignore(incoming);
         }
     }
 

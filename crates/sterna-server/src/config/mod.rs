@@ -317,6 +317,8 @@ pub enum ActionName {
 pub struct Mqtt {
     /// Largest packet accepted, in bytes (Maximum Packet Size).
     pub maximum_packet_bytes: u32,
+    /// Largest packet accepted before CONNACK, in bytes; a CONNECT with its will must fit.
+    pub maximum_connect_bytes: u32,
     /// Unacknowledged QoS 1 and 2 PUBLISH packets a client may have in flight (Receive Maximum).
     pub receive_maximum: u16,
     /// Cap on unacknowledged PUBLISH packets sent to one client, below what it asks for.
@@ -361,6 +363,7 @@ impl Default for Mqtt {
     fn default() -> Self {
         Self {
             maximum_packet_bytes: 1 << 21,
+            maximum_connect_bytes: 128 << 10,
             receive_maximum: 1024,
             send_maximum: 1024,
             topic_alias_maximum: 32,

@@ -22,8 +22,8 @@ pub(super) struct Admission {
     /// Keep Alive to impose, where it is not the client's own.
     pub(super) server_keep_alive_s: Option<u16>,
     pub(super) will: Option<Will>,
-    /// The will's topic, for the rules.
-    pub(super) wants_response_information: bool,
+    /// Last message of an enhanced authentication.
+    pub(super) authentication_data: Option<String>,
     /// The user that was verified.
     pub(super) user: Option<String>,
 }
@@ -48,10 +48,17 @@ impl Admission {
             ));
         }
         if connect.client_id.len() > usize::from(limits.maximum_client_id_bytes) {
-            return Err((ReasonCode::ClientIdentifierNotValid, "the client identifier is too long"));
+            return Err((
+                ReasonCode::ClientIdentifierNotValid,
+                "the client identifier is too long",
+            ));
         }
         // [MQTT-3.1.3-6] [MQTT-3.1.3-7] [MQTT311-3.1.3-6] [MQTT311-3.1.3-7]
-        let client_id = if assigned { assign()? } else { connect.client_id.to_owned() };
+        let client_id = if assigned {
+            assign()?
+        } else {
+            connect.client_id.to_owned()
+        };
         let asked_s = connect.session_expiry_s();
         let most_s = if connect.version.is_v5() {
             limits.maximum_session_expiry_s
@@ -71,7 +78,7 @@ impl Admission {
             expiry_reduced: expiry_s < asked_s && connect.version.is_v5(),
             server_keep_alive_s: keep_alive(connect, limits),
             will,
-            wants_response_information: connect.wants_response_information(),
+            authentication_data: None,
             user: None,
         })
     }
@@ -86,7 +93,11 @@ fn keep_alive(connect: &Connect<'_>, limits: &Mqtt) -> Option<u16> {
     let asked = connect.keep_alive_s;
     let granted = limits.server_keep_alive_s.unwrap_or_else(|| {
         let most = limits.maximum_keep_alive_s;
-        if most > 0 && (asked == 0 || asked > most) { most } else { asked }
+        if most > 0 && (asked == 0 || asked > most) {
+            most
+        } else {
+            asked
+        }
     });
     (granted != asked).then_some(granted)
 }
@@ -95,8 +106,12 @@ fn keep_alive(connect: &Connect<'_>, limits: &Mqtt) -> Option<u16> {
 fn assign() -> Result<String, (ReasonCode, &'static str)> {
     use std::fmt::Write as _;
     let mut random = [0; 12];
-    getrandom::fill(&mut random)
-        .map_err(|_| (ReasonCode::ServerUnavailable, "no randomness for a client identifier"))?;
+    getrandom::fill(&mut random).map_err(|_| {
+        (
+            ReasonCode::ServerUnavailable,
+            "no randomness for a client identifier",
+        )
+    })?;
     let mut id = String::from("auto-");
     for byte in random {
         let _ = write!(id, "{byte:02x}");
@@ -115,7 +130,10 @@ fn convert_will(
     }
     // [MQTT-3.2.2-13]
     if will.retain && !limits.retain_available {
-        return Err((ReasonCode::RetainNotSupported, "retained messages are not served"));
+        return Err((
+            ReasonCode::RetainNotSupported,
+            "retained messages are not served",
+        ));
     }
     // [MQTT-3.1.2-14] [MQTT-3.1.2-15] [MQTT-3.1.3-10] [MQTT311-3.1.2-16] [MQTT311-3.1.2-17]
     let header = MessageHeader {
@@ -147,7 +165,12 @@ pub(super) fn copy(
         forward.copy_to(&mut rest);
         Message::copy(topic, &rest, payload, header)
     };
-    message.map_err(|_| (ReasonCode::TopicNameInvalid, "the message's parts do not fit"))
+    message.map_err(|_| {
+        (
+            ReasonCode::TopicNameInvalid,
+            "the message's parts do not fit",
+        )
+    })
 }
 
 /// The broker's word for a QoS.

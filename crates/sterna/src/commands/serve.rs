@@ -58,7 +58,9 @@ impl Args {
         if let Some(directory) = &self.data_directory {
             configuration.data_directory = Some(directory.clone());
         }
-        configuration.check().map_err(config::ConfigError::Problems)?;
+        configuration
+            .check()
+            .map_err(config::ConfigError::Problems)?;
         Ok(configuration)
     }
 }
@@ -99,13 +101,19 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         if signal != SIGHUP {
             break;
         }
-        match args.configuration().map_err(|e| e.to_string()).and_then(|c| server.reload(&c)) {
+        match args
+            .configuration()
+            .map_err(|e| e.to_string())
+            .and_then(|c| server.reload(&c))
+        {
             Ok(kept) if kept.is_empty() => info!("configuration and certificates reloaded"),
             Ok(kept) => info!(
                 unchanged = kept.join(", "),
                 "configuration and certificates reloaded; a restart is needed for what is unchanged"
             ),
-            Err(problem) => error!(%problem, "reload refused; the old configuration stays in force"),
+            Err(problem) => {
+                error!(%problem, "reload refused; the old configuration stays in force")
+            }
         }
     }
     info!("shutting down");
@@ -131,8 +139,11 @@ pub(crate) fn start_log(configuration: &Config) {
 
 /// Writes the file under another name first: who waits for it never reads half of it.
 fn write_ready_file(path: &Path, server: &Server) -> std::io::Result<()> {
-    let listeners: Vec<_> =
-        server.listeners().iter().map(|url| serde_json::json!({ "url": url })).collect();
+    let listeners: Vec<_> = server
+        .listeners()
+        .iter()
+        .map(|url| serde_json::json!({ "url": url }))
+        .collect();
     let certificate = server.certificate();
     let ready = serde_json::json!({
         "pid": std::process::id(),
@@ -162,7 +173,10 @@ fn greet(server: &Server) {
     }
     text += &format!("\n  certificate SHA-256 {}\n", certificate.fingerprint);
     if certificate.development {
-        text += &format!("  for development only, signed by {}\n", certificate.trust_anchor.display());
+        text += &format!(
+            "  for development only, signed by {}\n",
+            certificate.trust_anchor.display()
+        );
     }
     let url = server
         .listeners()
@@ -171,7 +185,9 @@ fn greet(server: &Server) {
         .or_else(|| server.listeners().first());
     if let Some(url) = url {
         let command = own_command();
-        let url = url.replace("[::]", "localhost").replace("0.0.0.0", "localhost");
+        let url = url
+            .replace("[::]", "localhost")
+            .replace("0.0.0.0", "localhost");
         let trust = if url.starts_with("mqtt://") || url.starts_with("ws://") {
             String::new()
         } else {
@@ -188,9 +204,15 @@ fn greet(server: &Server) {
 
 /// This program as one would type it here.
 fn own_command() -> String {
-    let Ok(program) = std::env::current_exe() else { return "sterna".to_owned() };
+    let Ok(program) = std::env::current_exe() else {
+        return "sterna".to_owned();
+    };
     let here = std::env::current_dir().unwrap_or_default();
-    program.strip_prefix(&here).unwrap_or(&program).display().to_string()
+    program
+        .strip_prefix(&here)
+        .unwrap_or(&program)
+        .display()
+        .to_string()
 }
 
 #[cfg(test)]
@@ -207,7 +229,10 @@ mod tests {
             ready_file: None,
         };
         let configuration = args.configuration().unwrap();
-        assert_eq!(configuration.listeners, [Listener::at("mqtt://127.0.0.1:0")]);
+        assert_eq!(
+            configuration.listeners,
+            [Listener::at("mqtt://127.0.0.1:0")]
+        );
         assert_eq!(configuration.shard_count(), 3);
         assert_eq!(configuration.data_directory(), PathBuf::from("x"));
     }

@@ -3,9 +3,10 @@
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
+use sterna_mqtt::{Framer, Packet, PacketType, QoS, ReasonCode};
 
 use super::links::{LinkEvent, LinkOptions, Links, Observer, Outbox};
-use super::packets::{self, Acknowledgement, Incoming, Login, Publish, Reader, Stamp};
+use super::packets::{self, Login, Stamp, Template};
 use super::process::{Process, Usage};
 use super::{Credentials, new_latencies, process};
 
@@ -90,7 +91,7 @@ pub(super) enum Pace {
 pub(super) struct Plan {
     pub(super) shape: Shape,
     pub(super) pace: Pace,
-    pub(super) qos: u8,
+    pub(super) qos: QoS,
     pub(super) payload_bytes: usize,
     pub(super) warm_up: Duration,
     pub(super) duration: Duration,
@@ -122,13 +123,13 @@ enum State {
 
 struct Client {
     state: State,
-    reader: Reader,
+    framer: Framer,
     /// Next sequence number expected from each publisher that it hears (subscribers).
     expected: Box<[u32]>,
 }
 
 struct Publisher {
-    template: Publish,
+    template: Template,
     sent: u64,
     delivered: u64,
     acknowledged: u64,
@@ -184,7 +185,7 @@ pub(super) fn run(
     let outcome = flow.drive(&mut links, &mut out, broker);
     let now = Instant::now();
     for link in 0..total {
-        out.packet(link, &packets::DISCONNECT);
+        out.packet(link, &packets::empty(PacketType::Disconnect));
         links.close(link, &mut out, now);
     }
     flow.failure = None;
@@ -214,7 +215,7 @@ impl<'a> Flow<'a> {
         };
         let client = |index| Client {
             state: State::New,
-            reader: Reader::default(),
+            framer: Framer::new(),
             expected: if index < shape.subscribers() {
                 vec![0; heard].into_boxed_slice()
             } else {
@@ -222,7 +223,7 @@ impl<'a> Flow<'a> {
             },
         };
         let publisher = |index| Publisher {
-            template: Publish::new(
+            template: Template::new(
                 credentials.version,
                 &shape.topic(index),
                 plan.qos,
@@ -386,7 +387,8 @@ impl<'a> Flow<'a> {
                     (publisher.sent * fan).saturating_sub(publisher.delivered + publisher.forgiven);
                 let unacknowledged = publisher.sent - publisher.acknowledged;
                 if deliveries > (window - 1) * fan
-                    || self.plan.qos > 0 && unacknowledged >= window.min(publisher.receive_maximum)
+                    || self.plan.qos.is_acknowledged()
+                        && unacknowledged >= window.min(publisher.receive_maximum)
                 {
                     break;
                 }
@@ -412,7 +414,7 @@ impl<'a> Flow<'a> {
             let publisher = &self.publishers[index];
             let unacknowledged = publisher.sent - publisher.acknowledged;
             if out.pending_bytes(first_publisher + index) > MAX_PENDING_BYTES
-                || self.plan.qos > 0 && unacknowledged >= publisher.receive_maximum
+                || self.plan.qos.is_acknowledged() && unacknowledged >= publisher.receive_maximum
             {
                 // Its lateness shows in the latency, which counts from the due time.
                 return now + Duration::from_millis(1);
@@ -445,7 +447,7 @@ impl<'a> Flow<'a> {
         if silence < STALL || self.outstanding() == 0 {
             return Ok(());
         }
-        if self.plan.qos > 0 {
+        if self.plan.qos.is_acknowledged() {
             return if silence < BROKEN {
                 Ok(())
             } else {
@@ -471,88 +473,77 @@ impl<'a> Flow<'a> {
         }
     }
 
-    fn packet(&mut self, link: usize, packet: &Incoming<'_>, out: &mut Outbox, now: Instant) {
-        let subscribers = self.plan.shape.subscribers();
-        match *packet {
-            Incoming::Publish {
-                qos,
-                identifier,
-                payload,
-            } => {
-                match qos {
-                    0 => {}
-                    1 => answer(link, Acknowledgement::Puback, identifier, out),
-                    _ => answer(link, Acknowledgement::Pubrec, identifier, out),
-                }
-                self.arrived(link, payload, now);
+    fn packet(&mut self, link: usize, packet: &Packet<'_>, out: &mut Outbox, now: Instant) {
+        let answer = match packet {
+            Packet::Publish(publish) => {
+                self.arrived(link, publish.payload, now);
+                let kind = if publish.qos == QoS::ExactlyOnce {
+                    PacketType::PubRec
+                } else {
+                    PacketType::PubAck
+                };
+                publish.packet_id.map(|id| (kind, id))
             }
-            Incoming::Acknowledgement {
-                kind: Acknowledgement::Pubrel,
-                identifier,
-                ..
-            } => {
-                answer(link, Acknowledgement::Pubcomp, identifier, out);
+            Packet::PubRel(ack) => Some((PacketType::PubComp, ack.packet_id)),
+            Packet::PubAck(ack) | Packet::PubRec(ack) | Packet::PubComp(ack)
+                if ack.reason.is_error() =>
+            {
+                self.refused("a message", ack.reason);
+                None
             }
-            Incoming::Acknowledgement { code, .. } if code >= 0x80 => {
-                self.failure = Some(format!(
-                    "the broker refused a message with code {code:#04x}"
-                ));
-            }
-            Incoming::Acknowledgement {
-                kind: Acknowledgement::Pubrec,
-                identifier,
-                ..
-            } => {
-                answer(link, Acknowledgement::Pubrel, identifier, out);
-            }
-            Incoming::Acknowledgement { .. } => {
-                if let Some(index) = link.checked_sub(subscribers) {
+            Packet::PubRec(ack) => Some((PacketType::PubRel, ack.packet_id)),
+            Packet::PubAck(_) | Packet::PubComp(_) => {
+                if let Some(index) = link.checked_sub(self.plan.shape.subscribers()) {
                     self.publishers[index].acknowledged += 1;
                     self.queue(index);
                 }
+                None
             }
-            Incoming::Connack {
-                code: 0,
-                receive_maximum,
-            } => {
-                if let Some(index) = link.checked_sub(subscribers) {
-                    let publisher = &mut self.publishers[index];
-                    publisher.receive_maximum = MAX_UNACKNOWLEDGED.min(receive_maximum.into());
+            Packet::ConnAck(connack) if connack.reason.is_error() => {
+                self.refused("the connection", connack.reason);
+                None
+            }
+            Packet::ConnAck(connack) => {
+                if let Some(index) = link.checked_sub(self.plan.shape.subscribers()) {
+                    let limit = MAX_UNACKNOWLEDGED.min(connack.receive_maximum().into());
+                    self.publishers[index].receive_maximum = limit;
                     self.clients[link].state = State::Ready;
                     self.ready += 1;
                 } else {
                     self.clients[link].state = State::Subscribing;
                     let filter = self.plan.shape.filter(link);
                     let version = self.credentials.version;
-                    out.packet(
-                        link,
-                        &packets::subscribe(version, 1, &filter, self.plan.qos),
-                    );
+                    out.packet(link, &packets::subscribe(version, &filter, self.plan.qos));
                 }
+                None
             }
-            Incoming::Connack { code, .. } => {
-                self.failure = Some(format!(
-                    "the broker refused the connection: code {code:#04x}"
-                ));
+            Packet::SubAck(suback) => {
+                match suback.codes().find(|code| code.is_error()) {
+                    Some(code) => self.refused("a subscription", code),
+                    None => {
+                        self.clients[link].state = State::Ready;
+                        self.ready += 1;
+                    }
+                }
+                None
             }
-            Incoming::Suback { code } if code >= 0x80 => {
-                self.failure = Some(format!(
-                    "the broker refused a subscription: code {code:#04x}"
-                ));
+            Packet::Disconnect(disconnect) => {
+                self.refused("to go on", disconnect.reason);
+                None
             }
-            Incoming::Suback { .. } => {
-                self.clients[link].state = State::Ready;
-                self.ready += 1;
-            }
-            Incoming::Pingresp => {}
-            Incoming::Disconnect { code } => {
-                self.failure = Some(format!("the broker said DISCONNECT {code:#04x}"));
-            }
+            _ => None,
+        };
+        if let Some((kind, id)) = answer {
+            out.packet(link, &packets::acknowledgement(kind, id));
         }
     }
 
+    fn refused(&mut self, what: &str, why: ReasonCode) {
+        self.failure = Some(format!("the broker refused {what}: {why:?}"));
+    }
+
     fn arrived(&mut self, link: usize, payload: &[u8], now: Instant) {
-        let Some(stamp) = packets::stamp(payload) else {
+        let Some(stamp) = Stamp::of(payload) else {
             return;
         };
         let index = stamp.publisher as usize;
@@ -578,10 +569,6 @@ impl<'a> Flow<'a> {
     }
 }
 
-fn answer(link: usize, kind: Acknowledgement, identifier: u16, out: &mut Outbox) {
-    out.packet(link, &packets::acknowledgement(kind, identifier));
-}
-
 impl Observer for Flow<'_> {
     fn link_event(&mut self, link: usize, event: LinkEvent<'_>, out: &mut Outbox, now: Instant) {
         match event {
@@ -595,12 +582,12 @@ impl Observer for Flow<'_> {
                 out.packet(link, &packets::connect(login));
             }
             LinkEvent::Bytes(bytes) => {
-                let mut reader = std::mem::take(&mut self.clients[link].reader);
+                let mut framer = std::mem::take(&mut self.clients[link].framer);
                 let version = self.credentials.version;
-                let result = reader.read(version, bytes, &mut |packet| {
+                let result = packets::read(&mut framer, version, bytes, &mut |packet| {
                     self.packet(link, packet, out, now);
                 });
-                self.clients[link].reader = reader;
+                self.clients[link].framer = framer;
                 if let Err(why) = result {
                     self.failure = Some(why);
                 }

@@ -3,9 +3,10 @@
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
+use sterna_mqtt::{Framer, Packet, PacketType};
 
 use super::links::{LinkEvent, LinkOptions, Links, Observer, Outbox};
-use super::packets::{self, Incoming, Login, Reader};
+use super::packets::{self, Login};
 use super::process::{Process, Usage};
 use super::{Credentials, new_latencies};
 
@@ -50,7 +51,7 @@ enum Job {
 }
 
 struct Peer {
-    reader: Reader,
+    framer: Framer,
     since: Instant,
     /// The identifier of the client, new for each connect.
     number: usize,
@@ -98,7 +99,7 @@ pub(super) fn hold(
     let held_for = start.elapsed();
     let after = usage();
     for link in 0..total {
-        out.packet(link, &packets::PINGREQ);
+        out.packet(link, &packets::empty(PacketType::PingReq));
     }
     let end = Instant::now() + PING_LIMIT;
     while door.alive + door.failed < total as u64 && Instant::now() < end {
@@ -106,7 +107,7 @@ pub(super) fn hold(
     }
     let now = Instant::now();
     for link in 0..total {
-        out.packet(link, &packets::DISCONNECT);
+        out.packet(link, &packets::empty(PacketType::Disconnect));
         links.close(link, &mut out, now);
     }
     let _ = links.finish(&mut door, &mut out, SETTLE);
@@ -162,7 +163,7 @@ impl<'a> Door<'a> {
     fn new(job: Job, links: usize, credentials: &'a Credentials) -> Self {
         let since = Instant::now();
         let peer = |number| Peer {
-            reader: Reader::default(),
+            framer: Framer::new(),
             since,
             number,
         };
@@ -268,7 +269,7 @@ impl<'a> Door<'a> {
                 started += 1;
                 let peer = &mut self.peers[link];
                 *peer = Peer {
-                    reader: Reader::default(),
+                    framer: Framer::new(),
                     since: now,
                     number: started as usize,
                 };
@@ -306,25 +307,26 @@ impl Observer for Door<'_> {
                 out.packet(link, &packets::connect(login));
             }
             LinkEvent::Bytes(bytes) => {
-                let mut reader = std::mem::take(&mut self.peers[link].reader);
+                let mut framer = std::mem::take(&mut self.peers[link].framer);
                 let version = self.credentials.version;
-                let result = reader.read(version, bytes, &mut |packet| match *packet {
-                    Incoming::Connack { code: 0, .. } => {
-                        self.ready += 1;
-                        let latency = now.saturating_duration_since(self.peers[link].since);
-                        self.latencies.saturating_record(latency.as_nanos() as u64);
-                        if self.job == Job::ComeAndGo {
-                            out.packet(link, &packets::DISCONNECT);
-                            self.vacant.push(link);
+                let result =
+                    packets::read(&mut framer, version, bytes, &mut |packet| match packet {
+                        Packet::ConnAck(connack) if connack.reason.is_error() => {
+                            self.fail(link, format!("refused: {:?}", connack.reason));
                         }
-                    }
-                    Incoming::Connack { code, .. } => {
-                        self.fail(link, format!("refused with code {code:#04x}"));
-                    }
-                    Incoming::Pingresp => self.alive += 1,
-                    _ => {}
-                });
-                self.peers[link].reader = reader;
+                        Packet::ConnAck(_) => {
+                            self.ready += 1;
+                            let latency = now.saturating_duration_since(self.peers[link].since);
+                            self.latencies.saturating_record(latency.as_nanos() as u64);
+                            if self.job == Job::ComeAndGo {
+                                out.packet(link, &packets::empty(PacketType::Disconnect));
+                                self.vacant.push(link);
+                            }
+                        }
+                        Packet::PingResp => self.alive += 1,
+                        _ => {}
+                    });
+                self.peers[link].framer = framer;
                 if let Err(why) = result {
                     self.fail(link, why);
                 }

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Subcommand, ValueEnum};
 use hdrhistogram::Histogram;
 use serde_json::json;
 
@@ -24,9 +24,10 @@ use flow::{Pace, Plan, Shape};
 use links::LinkOptions;
 use links::target::Target;
 use links::tls::Trust;
-use packets::{Login, STAMP_BYTES, Version};
+use packets::{Login, STAMP_BYTES};
 use process::Process;
 use report::{Report, float};
+use sterna_mqtt::{QoS, Version};
 
 /// The most connections of one run.
 const MAX_CONNECTIONS: usize = 200_000;
@@ -43,8 +44,8 @@ fn new_latencies() -> Histogram<u64> {
 }
 
 /// Load a broker and measure it
-#[derive(Args, Debug)]
-pub(crate) struct BenchArgs {
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
     #[command(subcommand)]
     workload: Workload,
 }
@@ -125,7 +126,7 @@ enum Workload {
 }
 
 /// A closed loop.
-#[derive(Args, Clone, Debug)]
+#[derive(clap::Args, Clone, Debug)]
 struct Closed {
     /// Messages of one publisher under way at most, counted until they arrive
     #[arg(long, short = 'w', default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=10_000))]
@@ -133,7 +134,7 @@ struct Closed {
 }
 
 /// Messages.
-#[derive(Args, Clone, Debug)]
+#[derive(clap::Args, Clone, Debug)]
 struct Traffic {
     /// Quality of service of publishers and subscribers
     #[arg(long, short = 'q', default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=2))]
@@ -164,7 +165,7 @@ enum Mqtt {
 }
 
 /// Where and how.
-#[derive(Args, Clone, Debug)]
+#[derive(clap::Args, Clone, Debug)]
 struct Common {
     /// mqtt://, mqtts://, ws://, wss:// or mqtt+quic://HOST[:PORT]
     url: String,
@@ -241,14 +242,14 @@ impl Credentials {
         Login {
             version: self.version,
             client_id: "",
-            username: self.username.as_deref(),
+            user_name: self.username.as_deref(),
             password: self.password.as_deref(),
         }
     }
 }
 
 /// Runs the workload and prints what came of it.
-pub(crate) fn run(args: &BenchArgs) -> ExitCode {
+pub(crate) fn run(args: &Args) -> ExitCode {
     let common = workload_common(&args.workload);
     match measure(&args.workload, common) {
         Ok(report) => {
@@ -428,7 +429,7 @@ fn measure(workload: &Workload, common: &Common) -> Result<Report, String> {
     let plan = Plan {
         shape,
         pace,
-        qos: traffic.qos,
+        qos: QoS::from_u8(traffic.qos).unwrap_or_default(),
         payload_bytes: traffic.payload,
         warm_up: seconds(traffic.warm_up, "--warm-up")?,
         duration: seconds(traffic.seconds, "--seconds")?,
@@ -439,7 +440,7 @@ fn measure(workload: &Workload, common: &Common) -> Result<Report, String> {
     let outcome = flow::run(&plan, options(false), &credentials, broker)?;
     report.fact("workload", json!(name));
     report.fact("clients", json!(count));
-    report.fact("qos", json!(plan.qos));
+    report.fact("qos", json!(traffic.qos));
     report.fact("payload_bytes", json!(plan.payload_bytes));
     match pace {
         Pace::Window(window) => report.fact("window", json!(window)),

@@ -1,7 +1,24 @@
 //! Properties (MQTT 5.0 section 2.2.2): validated once, kept raw, read lazily.
 
-use crate::wire::{Reader, varint_bytes};
-use crate::{DecodeError, EncodeError};
+mod build;
+mod message;
+
+pub use build::PropertyBuf;
+pub use message::{Forward, ForwardSlices, PublishProperties};
+
+use crate::DecodeError;
+use crate::wire::Reader;
+
+/// A closure that picks the value of one kind of property, for [`Properties::find`].
+macro_rules! value {
+    ($name:ident) => {
+        |property| match property {
+            crate::property::Property::$name(value) => Some(value),
+            _ => None,
+        }
+    };
+}
+pub(crate) use value;
 
 /// Identifier of a property (MQTT 5.0 table 2-4).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -309,61 +326,31 @@ impl<'a> Properties<'a> {
     /// The Reason String.
     #[must_use]
     pub fn reason_string(self) -> Option<&'a str> {
-        self.find(|p| {
-            if let Property::ReasonString(v) = p {
-                Some(v)
-            } else {
-                None
-            }
-        })
+        self.find(value!(ReasonString))
     }
 
     /// The Server Reference.
     #[must_use]
     pub fn server_reference(self) -> Option<&'a str> {
-        self.find(|p| {
-            if let Property::ServerReference(v) = p {
-                Some(v)
-            } else {
-                None
-            }
-        })
+        self.find(value!(ServerReference))
     }
 
     /// The Session Expiry Interval in seconds.
     #[must_use]
     pub fn session_expiry_s(self) -> Option<u32> {
-        self.find(|p| {
-            if let Property::SessionExpiryInterval(v) = p {
-                Some(v)
-            } else {
-                None
-            }
-        })
+        self.find(value!(SessionExpiryInterval))
     }
 
     /// The Authentication Method.
     #[must_use]
     pub fn authentication_method(self) -> Option<&'a str> {
-        self.find(|p| {
-            if let Property::AuthenticationMethod(v) = p {
-                Some(v)
-            } else {
-                None
-            }
-        })
+        self.find(value!(AuthenticationMethod))
     }
 
     /// The Authentication Data.
     #[must_use]
     pub fn authentication_data(self) -> Option<&'a [u8]> {
-        self.find(|p| {
-            if let Property::AuthenticationData(v) = p {
-                Some(v)
-            } else {
-                None
-            }
-        })
+        self.find(value!(AuthenticationData))
     }
 }
 
@@ -516,446 +503,4 @@ fn validate<'a>(
         ));
     }
     Ok(())
-}
-
-/// The properties of a PUBLISH or of a will.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct PublishProperties<'a> {
-    raw: &'a [u8],
-    /// First and one past the last byte of the properties that are passed on.
-    forward_start: u32,
-    forward_end: u32,
-    /// Bytes that are passed on; less than the range where others lie in between.
-    forward_bytes: u32,
-    message_expiry_s: Option<u32>,
-    alias: Option<u16>,
-}
-
-impl<'a> PublishProperties<'a> {
-    /// No properties.
-    pub const EMPTY: Self = Self {
-        raw: &[],
-        forward_start: 0,
-        forward_end: 0,
-        forward_bytes: 0,
-        message_expiry_s: None,
-        alias: None,
-    };
-
-    /// Validates the properties (without their length) of a PUBLISH or of a will.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Properties::parse`], and `TopicAliasInvalid` for a Topic Alias of 0.
-    pub fn parse(raw: &'a [u8], context: PropertyContext) -> Result<Self, DecodeError> {
-        if raw.is_empty() {
-            return Ok(Self::EMPTY);
-        }
-        let mut this = Self { raw, ..Self::EMPTY };
-        let mut previous_kept: Option<u32> = None;
-        validate(raw, context, |id, start, bytes| {
-            let start = start as u32;
-            if let Some(kept) = previous_kept.take() {
-                this.keep(kept, start);
-            }
-            match id {
-                2 => this.message_expiry_s = Reader::new(&bytes[1..]).u32().ok(),
-                35 => this.alias = Reader::new(&bytes[1..]).u16().ok(),
-                11 | 24 => {}
-                _ => previous_kept = Some(start),
-            }
-        })?;
-        if let Some(kept) = previous_kept {
-            this.keep(kept, raw.len() as u32);
-        }
-        // [MQTT-3.3.2-7] [MQTT-3.3.2-8]
-        if this.alias == Some(0) {
-            return Err(DecodeError::new(
-                crate::ReasonCode::TopicAliasInvalid,
-                "Topic Alias is zero",
-            ));
-        }
-        Ok(this)
-    }
-
-    fn keep(&mut self, start: u32, end: u32) {
-        if self.forward_bytes == 0 {
-            self.forward_start = start;
-        }
-        self.forward_end = end;
-        self.forward_bytes += end - start;
-    }
-
-    /// All properties as a general view.
-    #[must_use]
-    pub const fn all(&self) -> Properties<'a> {
-        Properties { raw: self.raw }
-    }
-
-    /// The block as it stands on the wire, without its length.
-    #[must_use]
-    pub const fn raw(&self) -> &'a [u8] {
-        self.raw
-    }
-
-    /// Whether there are none.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.raw.is_empty()
-    }
-
-    /// The Topic Alias; not 0.
-    #[must_use]
-    pub const fn topic_alias(&self) -> Option<u16> {
-        self.alias
-    }
-
-    /// The Message Expiry Interval in seconds.
-    #[must_use]
-    pub const fn message_expiry_s(&self) -> Option<u32> {
-        self.message_expiry_s
-    }
-
-    /// Seconds until a will is published after its connection has ended (will only).
-    #[must_use]
-    pub fn will_delay_s(&self) -> u32 {
-        self.all()
-            .find(|p| {
-                if let Property::WillDelayInterval(v) = p {
-                    Some(v)
-                } else {
-                    None
-                }
-            })
-            .unwrap_or(0)
-    }
-
-    /// Whether the payload is declared to be UTF-8 text.
-    #[must_use]
-    pub fn is_utf8_payload(&self) -> bool {
-        self.all()
-            .find(|p| {
-                if let Property::PayloadFormatIndicator(v) = p {
-                    Some(v)
-                } else {
-                    None
-                }
-            })
-            .unwrap_or(false)
-    }
-
-    /// The Content Type.
-    #[must_use]
-    pub fn content_type(&self) -> Option<&'a str> {
-        self.all().find(|p| {
-            if let Property::ContentType(v) = p {
-                Some(v)
-            } else {
-                None
-            }
-        })
-    }
-
-    /// The Response Topic.
-    #[must_use]
-    pub fn response_topic(&self) -> Option<&'a str> {
-        self.all().find(|p| {
-            if let Property::ResponseTopic(v) = p {
-                Some(v)
-            } else {
-                None
-            }
-        })
-    }
-
-    /// The Correlation Data.
-    #[must_use]
-    pub fn correlation_data(&self) -> Option<&'a [u8]> {
-        self.all().find(|p| {
-            if let Property::CorrelationData(v) = p {
-                Some(v)
-            } else {
-                None
-            }
-        })
-    }
-
-    /// The User Properties in the order of the packet.
-    pub fn user_properties(&self) -> impl Iterator<Item = (&'a str, &'a str)> + Clone {
-        self.all().user_properties()
-    }
-
-    /// The Subscription Identifiers (server to client only).
-    pub fn subscription_identifiers(&self) -> impl Iterator<Item = u32> + Clone + 'a {
-        self.all().iter().filter_map(|property| match property {
-            Property::SubscriptionIdentifier(id) => Some(id),
-            _ => None,
-        })
-    }
-
-    /// What is passed on to subscribers unaltered and in order: everything but Topic Alias, Message
-    /// Expiry Interval, Subscription Identifiers and Will Delay Interval.
-    #[must_use]
-    pub const fn forward(&self) -> Forward<'a> {
-        Forward {
-            raw: self.raw,
-            start: self.forward_start,
-            end: self.forward_end,
-            bytes: self.forward_bytes,
-        }
-    }
-}
-
-/// Properties to pass on to subscribers, in their encoding on the wire.
-///
-/// [MQTT-3.3.2-4] [MQTT-3.3.2-15] [MQTT-3.3.2-16] [MQTT-3.3.2-17] [MQTT-3.3.2-18] [MQTT-3.3.2-20]
-/// [MQTT-3.1.3-10]
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Forward<'a> {
-    raw: &'a [u8],
-    start: u32,
-    end: u32,
-    bytes: u32,
-}
-
-impl<'a> Forward<'a> {
-    /// Their number of bytes.
-    #[must_use]
-    pub const fn len(&self) -> usize {
-        self.bytes as usize
-    }
-
-    /// Whether there are none.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.bytes == 0
-    }
-
-    /// All of them as one slice: always, except where a property that is not passed on stands
-    /// between others.
-    #[must_use]
-    pub fn contiguous(&self) -> Option<&'a [u8]> {
-        if self.end - self.start == self.bytes {
-            self.raw.get(self.start as usize..self.end as usize)
-        } else {
-            None
-        }
-    }
-
-    /// All of them as slices in order.
-    #[must_use]
-    pub fn slices(&self) -> ForwardSlices<'a> {
-        if let Some(whole) = self.contiguous() {
-            return ForwardSlices {
-                whole: Some(whole),
-                rest: PropertyIter {
-                    reader: Reader::new(&[]),
-                },
-            };
-        }
-        let range = self
-            .raw
-            .get(self.start as usize..self.end as usize)
-            .unwrap_or_default();
-        ForwardSlices {
-            whole: None,
-            rest: PropertyIter {
-                reader: Reader::new(range),
-            },
-        }
-    }
-
-    /// Appends all of them.
-    pub fn copy_to(&self, out: &mut impl bytes::BufMut) {
-        for slice in self.slices() {
-            out.put_slice(slice);
-        }
-    }
-}
-
-/// The slices of a [`Forward`].
-#[derive(Clone, Debug)]
-pub struct ForwardSlices<'a> {
-    whole: Option<&'a [u8]>,
-    rest: PropertyIter<'a>,
-}
-
-impl<'a> Iterator for ForwardSlices<'a> {
-    type Item = &'a [u8];
-
-    fn next(&mut self) -> Option<&'a [u8]> {
-        if let Some(whole) = self.whole.take() {
-            return (!whole.is_empty()).then_some(whole);
-        }
-        loop {
-            let before = self.rest.reader.rest();
-            let property = self.rest.next()?;
-            let after = self.rest.reader.rest();
-            match property {
-                Property::TopicAlias(_)
-                | Property::MessageExpiryInterval(_)
-                | Property::SubscriptionIdentifier(_)
-                | Property::WillDelayInterval(_) => {}
-                _ => return before.get(..before.len() - after.len()),
-            }
-        }
-    }
-}
-
-/// Builds a block of properties.
-#[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub struct PropertyBuf {
-    bytes: Vec<u8>,
-}
-
-impl PropertyBuf {
-    /// An empty block.
-    #[must_use]
-    pub const fn new() -> Self {
-        Self { bytes: Vec::new() }
-    }
-
-    /// Appends a property. The caller sees to it that it is allowed in the packet, in range, and
-    /// not there already.
-    ///
-    /// # Errors
-    ///
-    /// [`EncodeError::FieldTooLong`] for a string or binary value of more than 65,535 bytes; the
-    /// block is as before.
-    pub fn push(&mut self, property: Property<'_>) -> Result<(), EncodeError> {
-        match property {
-            Property::PayloadFormatIndicator(v) => self.bool(PropertyId::PayloadFormatIndicator, v),
-            Property::MessageExpiryInterval(v) => self.u32(PropertyId::MessageExpiryInterval, v),
-            Property::ContentType(v) => self.string(PropertyId::ContentType, v.as_bytes())?,
-            Property::ResponseTopic(v) => self.string(PropertyId::ResponseTopic, v.as_bytes())?,
-            Property::CorrelationData(v) => self.string(PropertyId::CorrelationData, v)?,
-            Property::SubscriptionIdentifier(v) => {
-                self.bytes.push(PropertyId::SubscriptionIdentifier as u8);
-                let mut value = v;
-                for _ in 1..varint_bytes(v as usize) {
-                    self.bytes.push(value as u8 | 0x80);
-                    value >>= 7;
-                }
-                self.bytes.push(value as u8 & 0x7f);
-            }
-            Property::SessionExpiryInterval(v) => self.u32(PropertyId::SessionExpiryInterval, v),
-            Property::AssignedClientIdentifier(v) => {
-                self.string(PropertyId::AssignedClientIdentifier, v.as_bytes())?;
-            }
-            Property::ServerKeepAlive(v) => self.u16(PropertyId::ServerKeepAlive, v),
-            Property::AuthenticationMethod(v) => {
-                self.string(PropertyId::AuthenticationMethod, v.as_bytes())?;
-            }
-            Property::AuthenticationData(v) => self.string(PropertyId::AuthenticationData, v)?,
-            Property::RequestProblemInformation(v) => {
-                self.bool(PropertyId::RequestProblemInformation, v);
-            }
-            Property::WillDelayInterval(v) => self.u32(PropertyId::WillDelayInterval, v),
-            Property::RequestResponseInformation(v) => {
-                self.bool(PropertyId::RequestResponseInformation, v);
-            }
-            Property::ResponseInformation(v) => {
-                self.string(PropertyId::ResponseInformation, v.as_bytes())?;
-            }
-            Property::ServerReference(v) => {
-                self.string(PropertyId::ServerReference, v.as_bytes())?;
-            }
-            Property::ReasonString(v) => self.string(PropertyId::ReasonString, v.as_bytes())?,
-            Property::ReceiveMaximum(v) => self.u16(PropertyId::ReceiveMaximum, v),
-            Property::TopicAliasMaximum(v) => self.u16(PropertyId::TopicAliasMaximum, v),
-            Property::TopicAlias(v) => self.u16(PropertyId::TopicAlias, v),
-            Property::MaximumQoS(v) => self.bool(PropertyId::MaximumQoS, v != 0),
-            Property::RetainAvailable(v) => self.bool(PropertyId::RetainAvailable, v),
-            Property::UserProperty(name, value) => {
-                if name.len() > 65_535 || value.len() > 65_535 {
-                    return Err(EncodeError::FieldTooLong);
-                }
-                self.string(PropertyId::UserProperty, name.as_bytes())?;
-                self.bytes
-                    .extend_from_slice(&(value.len() as u16).to_be_bytes());
-                self.bytes.extend_from_slice(value.as_bytes());
-            }
-            Property::MaximumPacketSize(v) => self.u32(PropertyId::MaximumPacketSize, v),
-            Property::WildcardSubscriptionAvailable(v) => {
-                self.bool(PropertyId::WildcardSubscriptionAvailable, v);
-            }
-            Property::SubscriptionIdentifierAvailable(v) => {
-                self.bool(PropertyId::SubscriptionIdentifierAvailable, v);
-            }
-            Property::SharedSubscriptionAvailable(v) => {
-                self.bool(PropertyId::SharedSubscriptionAvailable, v);
-            }
-        }
-        Ok(())
-    }
-
-    /// Appends all properties of another block, for instance a [`Forward::contiguous`] one.
-    pub fn extend(&mut self, properties: Properties<'_>) {
-        self.bytes.extend_from_slice(properties.raw);
-    }
-
-    /// Shortens the block to what it was when it had `len` bytes.
-    pub(crate) fn truncate(&mut self, len: usize) {
-        self.bytes.truncate(len);
-    }
-
-    /// Bytes of the block.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.bytes.len()
-    }
-
-    /// Whether it holds nothing.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.bytes.is_empty()
-    }
-
-    /// Empties the block and keeps its memory.
-    pub fn clear(&mut self) {
-        self.bytes.clear();
-    }
-
-    /// The block as a view for the encoders.
-    #[must_use]
-    pub fn properties(&self) -> Properties<'_> {
-        Properties { raw: &self.bytes }
-    }
-
-    /// The block as a view for a PUBLISH or a will.
-    ///
-    /// # Errors
-    ///
-    /// As for [`PublishProperties::parse`].
-    pub fn publish_properties(
-        &self,
-        context: PropertyContext,
-    ) -> Result<PublishProperties<'_>, DecodeError> {
-        PublishProperties::parse(&self.bytes, context)
-    }
-
-    fn bool(&mut self, id: PropertyId, value: bool) {
-        self.bytes.extend_from_slice(&[id as u8, u8::from(value)]);
-    }
-
-    fn u16(&mut self, id: PropertyId, value: u16) {
-        self.bytes.push(id as u8);
-        self.bytes.extend_from_slice(&value.to_be_bytes());
-    }
-
-    fn u32(&mut self, id: PropertyId, value: u32) {
-        self.bytes.push(id as u8);
-        self.bytes.extend_from_slice(&value.to_be_bytes());
-    }
-
-    fn string(&mut self, id: PropertyId, value: &[u8]) -> Result<(), EncodeError> {
-        if value.len() > 65_535 {
-            return Err(EncodeError::FieldTooLong);
-        }
-        self.bytes.push(id as u8);
-        self.bytes
-            .extend_from_slice(&(value.len() as u16).to_be_bytes());
-        self.bytes.extend_from_slice(value);
-        Ok(())
-    }
 }

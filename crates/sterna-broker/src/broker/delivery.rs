@@ -1,0 +1,145 @@
+//! From a queue to its consumer, and what becomes of it (MQTT 5.0, sections 4.3 and 4.4).
+
+use super::Broker;
+use crate::api::{ConsumerId, Delivery, Outcome, SessionKey, Unacknowledged};
+use crate::mail::Returned;
+use crate::message::Qos;
+use crate::nodes::NIL;
+use crate::session::State;
+use crate::store::{Phase, QueueName};
+
+impl<P: Default + Send> Broker<P> {
+    /// The next session with something to send and a consumer that isn't parked. A session comes
+    /// again, after the others, until it is drained or parked.
+    pub fn next_ready(&mut self) -> Option<(ConsumerId, SessionKey)> {
+        let slot = self.queues.next_ready()?;
+        let session = &self.queues.sessions[slot as usize];
+        Some((session.consumer?, session.key(slot)))
+    }
+
+    /// The level of what [`next_delivery`](Self::next_delivery) would return, so that the front
+    /// door can see whether its window allows it.
+    pub fn next_qos(&mut self, now_ms: u64, session: SessionKey) -> Option<Qos> {
+        let slot = session.slot;
+        self.queues.active_mut(session)?;
+        let node = self.queues.first_pending(now_ms, slot);
+        self.finish(now_ms);
+        Some(self.queues.nodes.entry(node?)?.qos)
+    }
+
+    /// Takes the next message from the queue; expired ones are dropped on the way. At QoS 1 and 2
+    /// it enters the ledger as sent.
+    pub fn next_delivery(&mut self, now_ms: u64, session: SessionKey) -> Option<Delivery> {
+        let slot = session.slot;
+        self.queues.active_mut(session)?;
+        let delivery = self.queues.take_next(now_ms, slot);
+        self.finish(now_ms);
+        delivery
+    }
+
+    /// Keeps a session from being ready, because its window or its transport is full.
+    pub fn park(&mut self, session: SessionKey) {
+        if let Some(session) = self.queues.attended_mut(session) {
+            session.is_parked = true;
+        }
+    }
+
+    /// Lets a parked session be ready again.
+    pub fn unpark(&mut self, session: SessionKey) {
+        let slot = session.slot;
+        if let Some(session) = self.queues.attended_mut(session)
+            && std::mem::take(&mut session.is_parked)
+        {
+            self.queues.list_if_ready(slot);
+        }
+    }
+
+    /// Where a delivery of a session lies; `None` for outdated keys and unknown tags.
+    fn find_sent(&mut self, session: SessionKey, tag: u64) -> Option<u32> {
+        self.queues.active_mut(session)?;
+        self.queues.find_sent(session.slot, tag)
+    }
+
+    /// Ends a delivery. False for an unknown tag.
+    ///
+    /// [`Outcome::Released`] puts it in front of its queue: of several, release the latest first to
+    /// keep their order. What was handed over can't be released: that counts as accepted.
+    pub fn settle(&mut self, now_ms: u64, session: SessionKey, tag: u64, outcome: Outcome) -> bool {
+        let slot = session.slot;
+        let Some(node) = self.find_sent(session, tag) else {
+            return false;
+        };
+        let Some(entry) = self.queues.nodes.entry(node) else {
+            return false;
+        };
+        let released = outcome == Outcome::Released && entry.phase == Phase::Sent;
+        if released && entry.group == NIL {
+            self.queues.release(slot, node);
+        } else if let Some(entry) = self.queues.remove_sent(slot, node) {
+            self.queues.forget_stored(slot, &entry);
+            self.queues.note_owed(slot, &entry);
+            if let Some(message) = entry.message.filter(|_| released) {
+                self.give_back(vec![(
+                    entry.group,
+                    Returned {
+                        message,
+                        redelivered: true,
+                    },
+                )]);
+            }
+        }
+        self.finish(now_ms);
+        true
+    }
+
+    /// The receiver has taken a QoS 2 delivery over (PUBREC): the message is dropped, the tag kept
+    /// until it is settled. False for an unknown tag. [MQTT-4.3.3-6]
+    pub fn handed_over(&mut self, session: SessionKey, tag: u64) -> bool {
+        let slot = session.slot;
+        let Some(node) = self.find_sent(session, tag) else {
+            return false;
+        };
+        let Some(entry) = self.queues.nodes.entry_mut(node) else {
+            return false;
+        };
+        entry.phase = Phase::HandedOver;
+        entry.context = None;
+        if let Some(message) = entry.message.take() {
+            self.queues.counters.stored_bytes -= message.body_bytes() as u64;
+        }
+        let session = &self.queues.sessions[slot as usize];
+        if session.is_stored {
+            let queue = QueueName::Session(&session.client_id);
+            self.queues.store.advanced(queue, tag, Phase::HandedOver);
+        }
+        true
+    }
+
+    /// What was sent and not settled, in the order it was sent: what to send again on resume, and
+    /// at no other time. [MQTT-4.4.0-1] [MQTT-4.6.0-1]
+    #[must_use]
+    pub fn unacknowledged(&self, session: SessionKey) -> Vec<Unacknowledged> {
+        let queues = &self.queues;
+        let Some(attended) = queues.attended(session) else {
+            return Vec::new();
+        };
+        if attended.state != State::Active {
+            return Vec::new();
+        }
+        let mut entries = Vec::with_capacity(attended.ledger.len());
+        let mut node = attended.ledger.first();
+        while node != NIL {
+            entries.extend(queues.unacknowledged(session.slot, node));
+            node = queues.nodes.next(node);
+        }
+        entries
+    }
+
+    /// One entry of the ledger by its tag.
+    #[must_use]
+    pub fn unacknowledged_by_tag(&self, session: SessionKey, tag: u64) -> Option<Unacknowledged> {
+        self.queues.attended(session)?;
+        let node = self.queues.find_sent(session.slot, tag)?;
+        self.queues.unacknowledged(session.slot, node)
+    }
+}

@@ -1,0 +1,296 @@
+//! Shared subscriptions between the shard of a group and the shards of its members.
+
+use std::sync::Arc;
+
+use super::Broker;
+use crate::group::Group;
+use crate::mail::{Assign, Letter, Returned};
+use crate::nodes::NIL;
+use crate::queues::{Item, Owed};
+use crate::route::RouteUpdate;
+use crate::session::State;
+
+impl<P: Default + Send> Broker<P> {
+    // On the member's shard.
+
+    /// Tells all groups of a session that it is connected.
+    pub(super) fn attend_groups(&mut self, slot: u32) {
+        let session = &self.queues.sessions[slot as usize];
+        let groups: Vec<u32> = session
+            .subscriptions
+            .iter()
+            .map(|(_, subscription)| subscription.group)
+            .filter(|&group| group != NIL)
+            .collect();
+        for group in groups {
+            self.send_attendance(slot, group);
+        }
+    }
+
+    /// Tells the group of a new shared subscription that its member is connected.
+    pub(super) fn attend_group(&mut self, slot: u32, filter: &str) {
+        let session = &self.queues.sessions[slot as usize];
+        if let Some(subscription) = session.subscriptions.get(filter) {
+            let group = subscription.group;
+            self.send_attendance(slot, group);
+        }
+    }
+
+    fn send_attendance(&mut self, slot: u32, group: u32) {
+        let queues = &self.queues;
+        let session = &queues.sessions[slot as usize];
+        // What it holds from before takes up its window.
+        let mut held = 0;
+        for list in [session.ledger, session.pending] {
+            let mut node = list.first();
+            while node != NIL {
+                held += u32::from(queues.nodes.entry(node).is_some_and(|e| e.group == group));
+                node = queues.nodes.next(node);
+            }
+        }
+        let credit = queues.limits.group_window.saturating_sub(held);
+        let (member, attendance) = (session.subscriber, session.attendance);
+        if let Some(home) = self.index.home(group) {
+            self.send(
+                home,
+                Letter::Attend {
+                    group,
+                    member,
+                    attendance,
+                    credit,
+                },
+            );
+        }
+    }
+
+    /// Tells all groups of a session that it is no longer connected.
+    pub(super) fn detach_groups(&mut self, slot: u32) {
+        let session = &self.queues.sessions[slot as usize];
+        let (member, attendance) = (session.subscriber, session.attendance);
+        let groups: Vec<u32> = session
+            .subscriptions
+            .iter()
+            .map(|(_, subscription)| subscription.group)
+            .filter(|&group| group != NIL)
+            .collect();
+        for group in groups {
+            if let Some(home) = self.index.home(group) {
+                self.send(
+                    home,
+                    Letter::Detach {
+                        group,
+                        member,
+                        attendance,
+                    },
+                );
+            }
+        }
+    }
+
+    /// Gives messages back to their groups.
+    pub(super) fn give_back(&mut self, messages: Vec<(u32, Returned)>) {
+        let mut groups: Vec<(u32, Vec<Returned>)> = Vec::new();
+        for (group, message) in messages {
+            match groups.iter_mut().find(|(known, _)| *known == group) {
+                Some((_, messages)) => messages.push(message),
+                None => groups.push((group, vec![message])),
+            }
+        }
+        for (group, messages) in groups {
+            if let Some(home) = self.index.home(group) {
+                self.send(home, Letter::Return { group, messages });
+            }
+        }
+    }
+
+    /// A group has chosen a session of this shard for a message.
+    pub(super) fn assigned(&mut self, now_ms: u64, assign: Assign) {
+        let Assign {
+            home,
+            group,
+            slot,
+            generation,
+            attendance,
+            message,
+            redelivered,
+            ..
+        } = assign;
+        let attends = self
+            .queues
+            .session(slot, generation)
+            .is_some_and(|session| {
+                session.is_connected()
+                    && session.attendance == attendance
+                    && session.state == State::Active
+            });
+        if !attends {
+            let messages = vec![Returned {
+                message,
+                redelivered,
+            }];
+            self.send(home, Letter::Return { group, messages });
+            return;
+        }
+        self.queues.push(
+            now_ms,
+            slot,
+            Item {
+                message,
+                context: assign.context,
+                group,
+                qos: assign.qos,
+                retain: assign.retain,
+                redelivered,
+                retained_copy: false,
+            },
+        );
+    }
+
+    /// Tells a group that its member has done with a message.
+    pub(super) fn pay(&mut self, owed: Owed) {
+        let Owed {
+            group,
+            member,
+            attendance,
+        } = owed;
+        let Some(home) = self.index.home(group) else {
+            return;
+        };
+        // Several in a row become one letter.
+        let mut credit = 1;
+        while let Some(next) = self.queues.owed.pop() {
+            if (next.group, next.member, next.attendance) != (group, member, attendance) {
+                self.queues.owed.push(next);
+                break;
+            }
+            credit += 1;
+        }
+        self.send(
+            home,
+            Letter::Credit {
+                group,
+                member,
+                attendance,
+                credit,
+            },
+        );
+    }
+
+    // On the group's shard.
+
+    /// Keeps groups in step with the route log.
+    pub(super) fn apply_to_groups(&mut self, update: &RouteUpdate) {
+        match update {
+            RouteUpdate::Joined {
+                group,
+                filter,
+                member,
+                flags,
+                context,
+            } => {
+                if self.index.home(*group) != Some(self.shard) {
+                    return;
+                }
+                let mut is_new = false;
+                let known = self.queues.groups.entry(*group).or_insert_with(|| {
+                    is_new = true;
+                    Group::new(Arc::clone(filter))
+                });
+                known.add_member(*member, *flags, context.clone(), self.directory.hashing());
+                if is_new && let Some(entries) = self.orphans.remove(&**filter) {
+                    self.restore_group(*group, entries);
+                }
+            }
+            RouteUpdate::Left { group, member } => {
+                if let Some(group) = self.queues.groups.get_mut(group) {
+                    group.remove_member(*member);
+                }
+            }
+            RouteUpdate::GroupEnded { group, .. } => self.queues.end_group(*group),
+            RouteUpdate::Placed { .. }
+            | RouteUpdate::Subscribed { .. }
+            | RouteUpdate::Unsubscribed { .. } => {}
+        }
+    }
+
+    pub(super) fn member_attends(&mut self, id: u32, member: u32, attendance: u32, credit: u32) {
+        let Some(group) = self.queues.groups.get_mut(&id) else {
+            return;
+        };
+        if let Some(known) = group.members.get_mut(&member) {
+            if known.attendance == 0 {
+                group.attending += 1;
+            }
+            known.attendance = attendance;
+            known.credit = credit;
+            group.list_if_available(member);
+            self.queues.mark_dirty(id);
+        }
+    }
+
+    pub(super) fn member_credited(&mut self, id: u32, member: u32, attendance: u32, credit: u32) {
+        let window = self.queues.limits.group_window;
+        let Some(group) = self.queues.groups.get_mut(&id) else {
+            return;
+        };
+        if let Some(known) = group.members.get_mut(&member)
+            && known.attendance == attendance
+        {
+            known.credit = known.credit.saturating_add(credit).min(window);
+            group.list_if_available(member);
+            self.queues.mark_dirty(id);
+        }
+    }
+
+    /// Hands a group's messages to the members whose turn it is.
+    pub(super) fn dispatch(&mut self, now_ms: u64, id: u32) {
+        let home = self.shard;
+        if let Some(group) = self.queues.groups.get_mut(&id) {
+            group.is_dirty = false;
+        }
+        loop {
+            let Some(group) = self.queues.groups.get_mut(&id) else {
+                return;
+            };
+            if group.queue.is_empty() {
+                return;
+            }
+            let Some(member) = group.next_member() else {
+                return;
+            };
+            let entry = self.queues.pop_from_group(id);
+            let message = entry.as_ref().and_then(|entry| entry.message.clone());
+            let (Some(entry), Some(message)) = (entry, message) else {
+                return;
+            };
+            let Some(group) = self.queues.groups.get_mut(&id) else {
+                return;
+            };
+            let expired = message.is_expired(now_ms);
+            let place = self.index.place(member);
+            let (Some(place), Some(known), false) =
+                (place, group.members.get_mut(&member), expired)
+            else {
+                self.queues.counters.dropped_expired += u64::from(expired);
+                group.list_if_available(member);
+                continue;
+            };
+            known.credit -= 1;
+            let assign = Assign {
+                home,
+                group: id,
+                slot: place.slot,
+                generation: place.generation,
+                attendance: known.attendance,
+                // [MQTT-4.8.2-3]
+                qos: message.qos().min(known.flags.qos()),
+                retain: message.retain() && known.flags.retain_as_published(),
+                context: known.context.clone(),
+                redelivered: entry.redelivered,
+                message,
+            };
+            group.list_if_available(member);
+            self.send(place.shard, Letter::Assign(Box::new(assign)));
+        }
+    }
+}

@@ -1,0 +1,494 @@
+//! Opening, closing and ending sessions (MQTT 5.0, sections 3.1 and 4.1).
+
+use std::sync::Arc;
+
+use super::Broker;
+use crate::api::{
+    Close, Event, EvictReason, NEVER_EXPIRES_S, OpenError, OpenSession, Opened, SessionKey,
+    WillFate,
+};
+use crate::directory::{Claimed, Owner};
+use crate::filter::is_topic;
+use crate::mail::{Address, Claim, Letter, Returned};
+use crate::message::Qos;
+use crate::nodes::NIL;
+use crate::queues::{TimerKey, stored_entry};
+use crate::route::RouteUpdate;
+use crate::session::{NEVER_MS, Session, SessionWill, State};
+use crate::store::{Phase, QueueName};
+
+impl<P: Default + Send> Broker<P> {
+    /// Opens a session for a consumer, evicting the one that has it now, wherever it is.
+    ///
+    /// A session that another shard has is asked for, and arrives with an [`Event::Opened`].
+    ///
+    /// # Errors
+    /// When a limit forbids it or the will can't be published.
+    pub fn open(&mut self, now_ms: u64, request: OpenSession<'_>) -> Result<Opened, OpenError> {
+        let mut will_bytes = 0;
+        if let Some(will) = &request.will {
+            if !is_topic(will.message.topic(), self.limits()) {
+                return Err(OpenError::InvalidWillTopic);
+            }
+            will_bytes = will.message.body_bytes();
+            if !self.directory.add_will(will_bytes) {
+                return Err(OpenError::TooManyWills);
+            }
+        }
+        let slot = self.queues.sessions.vacant_key() as u32;
+        let generation = self.directory.next_opening();
+        let shard = self.shard;
+        let claimed = self.directory.claim(request.client_id, shard, || Owner {
+            shard,
+            slot,
+            generation,
+        });
+        let opened = match claimed {
+            Claimed::Here(owner) => self.open_here(now_ms, owner, request),
+            Claimed::Elsewhere {
+                client_id,
+                old,
+                new,
+            } => {
+                let session = Session::new(client_id, generation, State::Claiming);
+                self.queues.sessions.insert(Box::new(session));
+                let clean_start = request.clean_start;
+                let key = self.seat(slot, request);
+                self.queues.counters.sessions_claimed += 1;
+                let to = Address {
+                    shard,
+                    slot,
+                    generation: new.generation,
+                };
+                let Owner {
+                    shard,
+                    slot,
+                    generation,
+                } = old;
+                self.send(
+                    shard,
+                    Letter::Claim(Claim {
+                        slot,
+                        generation,
+                        clean_start,
+                        to,
+                    }),
+                );
+                Opened::Pending { session: key }
+            }
+            Claimed::New { client_id, .. } => {
+                let session = Session::new(client_id, generation, State::Active);
+                self.queues.sessions.insert(Box::new(session));
+                let key = self.seat(slot, request);
+                self.attend(slot);
+                Opened::Ready {
+                    session: key,
+                    present: false,
+                }
+            }
+            Claimed::Full => {
+                self.directory.remove_will(will_bytes);
+                return Err(OpenError::TooManySessions);
+            }
+        };
+        self.finish(now_ms);
+        Ok(opened)
+    }
+
+    /// Opens a session that this shard has, or is about to have.
+    fn open_here(&mut self, now_ms: u64, owner: Owner, request: OpenSession<'_>) -> Opened {
+        let slot = owner.slot;
+        let state = self
+            .queues
+            .session(slot, owner.generation)
+            .map(|session| session.state);
+        if state == Some(State::Claiming) {
+            self.evict_claimer(slot, request.clean_start, EvictReason::TakenOver);
+            let session = &mut self.queues.sessions[slot as usize];
+            session.attendance = self.directory.next_opening();
+            return Opened::Pending {
+                session: self.seat(slot, request),
+            };
+        }
+        debug_assert_eq!(
+            state,
+            Some(State::Active),
+            "a registered session is here or coming"
+        );
+        self.evict_consumer(now_ms, slot, EvictReason::TakenOver);
+        let session = &self.queues.sessions[slot as usize];
+        // A session without expiry interval has ended with its connection, even if the next one
+        // came first. [MQTT-3.1.2-4] [MQTT-4.1.0-2]
+        let present = !request.clean_start && session.expiry_s > 0;
+        let slot = if present {
+            // [MQTT-3.1.2-5] [MQTT-3.1.3-9]
+            self.take_will(slot);
+            self.queues.sessions[slot as usize].attendance = self.directory.next_opening();
+            slot
+        } else {
+            let client_id = Arc::clone(&session.client_id);
+            self.end_session(now_ms, slot, false);
+            let slot = self.queues.sessions.vacant_key() as u32;
+            let generation = self.directory.next_opening();
+            let new = Owner {
+                shard: self.shard,
+                slot,
+                generation,
+            };
+            self.directory.reregister(&client_id, owner, new);
+            let session = Session::new(client_id, generation, State::Active);
+            self.queues.sessions.insert(Box::new(session));
+            slot
+        };
+        let key = self.seat(slot, request);
+        self.attend(slot);
+        Opened::Ready {
+            session: key,
+            present,
+        }
+    }
+
+    /// Gives a session its new consumer.
+    fn seat(&mut self, slot: u32, request: OpenSession<'_>) -> SessionKey {
+        let session = &mut self.queues.sessions[slot as usize];
+        debug_assert!(
+            !session.is_connected() && session.will.is_none(),
+            "a seat is free"
+        );
+        session.consumer = Some(request.consumer);
+
+        session.is_parked = false;
+        session.expiry_s = request.expiry_s;
+        session.will = request.will.map(|will| {
+            Box::new(SessionWill {
+                message: will.message.with_origin(session.origin),
+                delay_s: will.delay_s,
+                expiry_s: will.expiry_s,
+                due_ms: NEVER_MS,
+            })
+        });
+        self.queues.counters.sessions_connected += 1;
+        session.key(slot)
+    }
+
+    /// Takes up work for a session that is here and has a consumer.
+    pub(super) fn attend(&mut self, slot: u32) {
+        let session = &mut self.queues.sessions[slot as usize];
+        session.expires_at_ms = NEVER_MS;
+        session.sweep_at_ms = NEVER_MS;
+        self.queues.set_session_timer(slot);
+        self.store_presence(slot);
+        self.attend_groups(slot);
+        self.queues.list_if_ready(slot);
+    }
+
+    /// Tells the store that a session has a consumer, if it has to know it at all.
+    fn store_presence(&mut self, slot: u32) {
+        if !self.queues.is_durable {
+            return;
+        }
+        let session = &mut self.queues.sessions[slot as usize];
+        let store = &mut self.queues.store;
+        if session.expiry_s == 0 {
+            if std::mem::take(&mut session.is_stored) {
+                store.session_ended(&session.client_id);
+            }
+            return;
+        }
+        store.session_opened(&session.client_id, session.expiry_s);
+        if std::mem::replace(&mut session.is_stored, true) {
+            return;
+        }
+        // It is to outlive its connection only from now on.
+        for (filter, subscription) in session.subscriptions.iter() {
+            store.subscribed(&session.client_id, filter, &subscription.stored());
+        }
+        let queue = QueueName::Session(&session.client_id);
+        for list in [session.ledger, session.pending] {
+            let mut node = list.first();
+            while node != NIL {
+                if let Some(entry) = self.queues.nodes.entry(node)
+                    && entry.qos.is_acknowledged()
+                {
+                    store.enqueued(queue, stored_entry(entry));
+                }
+                node = self.queues.nodes.next(node);
+            }
+        }
+    }
+
+    /// Ends a consumer's connection; the session lives on for its expiry interval. Does nothing
+    /// for an outdated key.
+    pub fn close(&mut self, now_ms: u64, session: SessionKey, close: Close) {
+        let slot = session.slot;
+        let Some(session) = self.queues.attended_mut(session) else {
+            return;
+        };
+        if let Some(expiry_s) = close.expiry_s {
+            session.expiry_s = expiry_s;
+        }
+        if session.state == State::Claiming {
+            // What comes becomes a session that is away, or ends at once.
+            let discard = session.expiry_s == 0;
+            session.consumer = None;
+            session.rare_mut().discard |= discard;
+            self.queues.counters.sessions_connected -= 1;
+            // It was never told that it is connected, so its will was never in force.
+            self.take_will(slot);
+            return;
+        }
+        self.store_presence(slot);
+        self.disconnect(now_ms, slot, close.will);
+        self.leave(now_ms, slot);
+        self.finish(now_ms);
+    }
+
+    /// Disconnects the consumer of a session of this shard ([`Event::Evicted`]) and, if `end`, ends
+    /// the session too. Returns whether this shard has the session.
+    pub fn evict(&mut self, now_ms: u64, client_id: &str, end: bool) -> bool {
+        let Some(owner) = self.directory.owner(client_id) else {
+            return false;
+        };
+        if owner.shard != self.shard {
+            return false;
+        }
+        let slot = owner.slot;
+        let Some(session) = self.queues.session(slot, owner.generation) else {
+            return false;
+        };
+        if session.state == State::Claiming {
+            self.evict_claimer(slot, end, EvictReason::Administrative);
+        } else {
+            self.evict_consumer(now_ms, slot, EvictReason::Administrative);
+            if end {
+                self.end_session(now_ms, slot, true);
+            } else {
+                self.leave(now_ms, slot);
+            }
+            self.finish(now_ms);
+        }
+        true
+    }
+
+    /// Evicts the consumer of a session that is here. [MQTT-3.1.4-3]
+    pub(super) fn evict_consumer(&mut self, now_ms: u64, slot: u32, reason: EvictReason) {
+        let session = &self.queues.sessions[slot as usize];
+        if let Some(consumer) = session.consumer {
+            self.events.push_back(Event::Evicted { consumer, reason });
+            self.disconnect(now_ms, slot, WillFate::Publish);
+        }
+    }
+
+    /// Evicts the consumer of a session that is yet to come.
+    pub(super) fn evict_claimer(&mut self, slot: u32, discard: bool, reason: EvictReason) {
+        let session = &mut self.queues.sessions[slot as usize];
+        let mut discard = discard;
+        if let Some(consumer) = session.consumer.take() {
+            discard |= session.expiry_s == 0;
+            self.queues.counters.sessions_connected -= 1;
+            self.events.push_back(Event::Evicted { consumer, reason });
+        }
+        if discard {
+            session.rare_mut().discard = true;
+        }
+        self.take_will(slot);
+    }
+
+    /// Takes a session's consumer away: what can't wait is dropped, given back or published.
+    fn disconnect(&mut self, now_ms: u64, slot: u32, will: WillFate) {
+        let queues = &mut self.queues;
+        let session = &mut queues.sessions[slot as usize];
+        debug_assert!(session.is_connected() && session.state == State::Active);
+        session.consumer = None;
+        queues.counters.sessions_connected -= 1;
+        let mut earliest_ms = NEVER_MS;
+        let mut given_back: Vec<(u32, Returned)> = Vec::new();
+        let mut node = session.pending.first();
+        while node != NIL {
+            let next = queues.nodes.next(node);
+            let (group, waits) = queues.nodes.entry(node).map_or((NIL, false), |entry| {
+                (entry.group, entry.qos.is_acknowledged())
+            });
+            if group != NIL || !waits {
+                if let Some(entry) = queues.remove_pending(slot, node) {
+                    queues.forget_stored(slot, &entry);
+                    match entry.message {
+                        Some(message) if group != NIL => {
+                            let redelivered = entry.redelivered;
+                            given_back.push((
+                                group,
+                                Returned {
+                                    message,
+                                    redelivered,
+                                },
+                            ));
+                        }
+                        _ => queues.counters.dropped_away += 1,
+                    }
+                }
+            } else {
+                earliest_ms = earliest_ms.min(queues.expires_at_ms(node));
+            }
+            node = next;
+        }
+        queues.sessions[slot as usize].sweep_at_ms = earliest_ms;
+        self.detach_groups(slot);
+        self.give_back(given_back);
+        let session = &mut self.queues.sessions[slot as usize];
+        match (&mut session.will, will) {
+            (None, _) => {}
+            // [MQTT-3.14.4-3] [MQTT-3.1.2-10]
+            (Some(_), WillFate::Discard) => drop(self.take_will(slot)),
+            (Some(will), WillFate::Publish) if will.delay_s > 0 => {
+                will.due_ms = now_ms + u64::from(will.delay_s) * 1000;
+            }
+            (Some(_), WillFate::Publish) => self.publish_will(now_ms, slot),
+        }
+    }
+
+    /// What follows when a session's consumer is gone and no other has come.
+    fn leave(&mut self, now_ms: u64, slot: u32) {
+        let session = &mut self.queues.sessions[slot as usize];
+        match session.expiry_s {
+            // [MQTT-4.1.0-2]
+            0 => return self.end_session(now_ms, slot, true),
+            // [MQTT-3.1.2-23]
+            NEVER_EXPIRES_S => session.expires_at_ms = NEVER_MS,
+            expiry_s => session.expires_at_ms = now_ms + u64::from(expiry_s) * 1000,
+        }
+        if session.is_stored {
+            let expires_at_ms = Some(session.expires_at_ms).filter(|&at_ms| at_ms != NEVER_MS);
+            self.queues
+                .store
+                .session_closed(&session.client_id, session.expiry_s, expires_at_ms);
+        }
+        self.queues.set_session_timer(slot);
+    }
+
+    /// As [`leave`](Self::leave), for a session that came without anybody waiting for it.
+    pub(super) fn leave_after_handover(&mut self, now_ms: u64, slot: u32) {
+        let mut earliest_ms = NEVER_MS;
+        let mut node = self.queues.sessions[slot as usize].pending.first();
+        while node != NIL {
+            earliest_ms = earliest_ms.min(self.queues.expires_at_ms(node));
+            node = self.queues.nodes.next(node);
+        }
+        self.queues.sessions[slot as usize].sweep_at_ms = earliest_ms;
+        self.leave(now_ms, slot);
+    }
+
+    /// Ends a session: its subscriptions, its queue, itself; and publishes its will if that is still
+    /// due. `forget` is false where a new session takes its place in the registry.
+    pub(super) fn end_session(&mut self, now_ms: u64, slot: u32, forget: bool) {
+        self.drop_state(slot);
+        self.publish_will(now_ms, slot);
+        let session = self.queues.sessions.remove(slot as usize);
+        self.queues
+            .timers
+            .remove(&(session.timer_ms, TimerKey::Session(slot)));
+        if session.is_connected() {
+            self.queues.counters.sessions_connected -= 1;
+        }
+        if forget {
+            let generation = session.generation;
+            self.directory.unregister(
+                &session.client_id,
+                Owner {
+                    shard: self.shard,
+                    slot,
+                    generation,
+                },
+            );
+        }
+        let slots = &mut self.queues.sessions;
+        if slots.capacity() > 1024 && slots.capacity() > 8 * slots.len() {
+            slots.shrink_to_fit();
+        }
+    }
+
+    /// Drops what a session has gathered: subscriptions, queue, ledger, protocol state.
+    pub(super) fn drop_state(&mut self, slot: u32) {
+        let session = &mut self.queues.sessions[slot as usize];
+        let subscriber = std::mem::replace(&mut session.subscriber, NIL);
+        let subscriptions = session.subscriptions.take();
+        let (ledger, pending) = (session.ledger, session.pending);
+        session.ledger = crate::nodes::List::default();
+        session.pending = crate::nodes::List::default();
+        session.pending_bytes = 0;
+        session.retained_pending = 0;
+        session.protocol = P::default();
+        if let Some(rare) = &mut session.rare {
+            rare.rehomed.clear();
+            rare.snapshot = None;
+        }
+        if std::mem::take(&mut session.is_stored) {
+            self.queues.store.session_ended(&session.client_id);
+        }
+        // A shared subscription's QoS 1 messages that were sent and not settled go to another
+        // member; QoS 2 ones must not. [MQTT-4.8.2-5]
+        let mut given_back = Vec::new();
+        for entry in self.queues.drain(ledger) {
+            if let (Qos::AtLeastOnce, Phase::Sent, Some(message)) =
+                (entry.qos, entry.phase, entry.message)
+                && entry.group != NIL
+            {
+                given_back.push((
+                    entry.group,
+                    Returned {
+                        message,
+                        redelivered: true,
+                    },
+                ));
+            }
+        }
+        for entry in self.queues.drain(pending) {
+            if let Some(message) = entry.message.filter(|_| entry.group != NIL) {
+                let redelivered = entry.redelivered;
+                given_back.push((
+                    entry.group,
+                    Returned {
+                        message,
+                        redelivered,
+                    },
+                ));
+            }
+        }
+        let count = subscriptions.len();
+        self.directory.remove_subscriptions(count);
+        self.queues.counters.subscriptions -= count as u64;
+        self.give_back(given_back);
+        if subscriber != NIL {
+            self.edit_log(|log| {
+                for (filter, subscription) in subscriptions {
+                    if subscription.group == NIL {
+                        log.push(RouteUpdate::Unsubscribed {
+                            id: subscriber,
+                            filter,
+                        });
+                    } else {
+                        log.leave_group(&filter, subscription.group, subscriber);
+                    }
+                }
+                log.release_id(subscriber);
+            });
+        }
+    }
+
+    /// Takes a session's will out without publishing it.
+    pub(super) fn take_will(&mut self, slot: u32) -> Option<Box<SessionWill>> {
+        let will = self.queues.sessions[slot as usize].will.take()?;
+        self.directory.remove_will(will.message.body_bytes());
+        Some(will)
+    }
+
+    /// Publishes a session's will, if it has one. [MQTT-3.1.2-14] [MQTT-3.1.2-15]
+    pub(super) fn publish_will(&mut self, now_ms: u64, slot: u32) {
+        if let Some(will) = self.take_will(slot) {
+            let expires_at_ms = will
+                .expiry_s
+                .map(|expiry_s| now_ms + u64::from(expiry_s) * 1000);
+            self.queues.counters.wills_published += 1;
+            self.route(now_ms, will.message.republished(now_ms, expires_at_ms));
+        }
+    }
+}

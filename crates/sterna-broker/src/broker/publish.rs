@@ -1,0 +1,111 @@
+//! Routing a message (MQTT 5.0, sections 3.3 and 4.6).
+
+use std::sync::Arc;
+
+use super::Broker;
+use crate::api::{Publication, Retention, Routed, ShardId};
+use crate::mail::{Letter, Mail};
+use crate::message::Message;
+use crate::route::Parcel;
+
+/// All shards' messages are summed up every so many publications, and at every large one.
+const SUM_EVERY: u32 = 64;
+const LARGE_BYTES: usize = 65_536;
+
+impl<P: Default + Send> Broker<P> {
+    /// Routes a message to every queue whose subscription it matches, here and on other shards.
+    ///
+    /// The order of one publisher's messages is kept in every queue, across shards as well.
+    /// [MQTT-4.6.0-5] [MQTT-4.6.0-6]
+    pub fn publish(&mut self, now_ms: u64, publication: Publication) -> Routed {
+        let Publication {
+            origin,
+            mut message,
+        } = publication;
+        if let Some(session) = origin.and_then(|key| self.queues.attended(key)) {
+            message = message.with_origin(session.origin);
+        }
+        self.queues.counters.received_messages += 1;
+        self.queues.counters.received_bytes += message.payload().len() as u64;
+        let routed = self.route(now_ms, message);
+        self.finish(now_ms);
+        routed
+    }
+
+    pub(super) fn route(&mut self, now_ms: u64, mut message: Message) -> Routed {
+        message.charge(&self.gauge);
+        self.unsummed += 1;
+        if self.unsummed >= SUM_EVERY || message.body_bytes() >= LARGE_BYTES {
+            self.unsummed = 0;
+            self.queues.is_over_memory =
+                self.directory.message_bytes() > self.queues.limits.message_bytes;
+        }
+        // [MQTT-3.3.1-8]
+        if !message.retain() {
+            self.catch_up();
+            return self.spread(now_ms, message, Retention::NotAsked);
+        }
+        let message = Arc::new(message);
+        let (retention, length) = self.directory.retain(&message);
+        match retention {
+            Retention::InvalidTopic => {
+                return Routed {
+                    matched: 0,
+                    retention,
+                };
+            }
+            Retention::Stored if self.queues.is_durable => self.queues.store.retained_set(&message),
+            Retention::Cleared if self.queues.is_durable => {
+                self.queues.store.retained_cleared(message.topic());
+            }
+            _ => {}
+        }
+        self.catch_up_to(length);
+        self.spread(now_ms, message, retention)
+    }
+
+    /// Delivers a message by the index as it is.
+    fn spread(
+        &mut self,
+        now_ms: u64,
+        message: impl Into<Arc<Message>> + AsRef<Message>,
+        retention: Retention,
+    ) -> Routed {
+        let queues = &mut self.queues;
+        let Some(matches) = self.index.matches(message.as_ref().topic(), &queues.limits) else {
+            return Routed {
+                matched: 0,
+                retention: Retention::InvalidTopic,
+            };
+        };
+        let routed = Routed {
+            matched: matches.total,
+            retention,
+        };
+        if matches.total == 0 {
+            queues.counters.unmatched_messages += 1;
+            return routed;
+        }
+        let message = message.into();
+        for target in &matches.local {
+            queues.deliver(now_ms, &message, target);
+        }
+        for (shard, targets) in &matches.remote {
+            let parcel = Parcel {
+                message: Arc::clone(&message),
+                targets: Arc::clone(targets),
+            };
+            let open = &mut self.open_letters[usize::from(*shard)];
+            if let Some((_, Mail(Letter::Deliver(parcels)))) =
+                open.and_then(|at| self.outbox.get_mut(at))
+            {
+                parcels.push(parcel);
+            } else {
+                *open = Some(self.outbox.len());
+                self.outbox
+                    .push((ShardId(*shard), Mail(Letter::Deliver(vec![parcel]))));
+            }
+        }
+        routed
+    }
+}

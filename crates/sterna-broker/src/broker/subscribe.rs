@@ -1,0 +1,266 @@
+//! Subscriptions (MQTT 5.0, sections 3.8 and 3.10).
+
+use std::sync::Arc;
+
+use super::Broker;
+use crate::api::{RetainHandling, SessionKey, SubscribeError, SubscribeOptions, Subscribed};
+use crate::filter::Filter;
+use crate::mail::Returned;
+use crate::message::Origin;
+use crate::nodes::NIL;
+use crate::queues::Item;
+use crate::route::{Context, Place, RouteFlags, RouteUpdate};
+use crate::session::Subscription;
+
+impl<P: Default + Send> Broker<P> {
+    /// Adds or replaces a subscription. It is in force on all shards when this returns.
+    ///
+    /// # Errors
+    /// When the filter is not valid or a limit forbids it.
+    pub fn subscribe(
+        &mut self,
+        now_ms: u64,
+        session: SessionKey,
+        filter: &str,
+        options: SubscribeOptions,
+    ) -> Result<Subscribed, SubscribeError> {
+        let parsed =
+            Filter::parse(filter, &self.queues.limits).ok_or(SubscribeError::InvalidFilter)?;
+        if parsed.shared && options.no_local {
+            return Err(SubscribeError::NoLocalOnShared); // [MQTT-3.8.3-4]
+        }
+        let slot = session.slot;
+        let limit = self.queues.limits.subscriptions_per_session;
+        let session = self
+            .queues
+            .active_mut(session)
+            .ok_or(SubscribeError::NoSession)?;
+        let known = session
+            .subscriptions
+            .get_pair(filter)
+            .map(|(text, subscription)| (Arc::clone(text), subscription.group));
+        let existed = known.is_some();
+        if !existed && (session.subscriptions.len() >= limit || !self.directory.add_subscription())
+        {
+            return Err(SubscribeError::TooMany);
+        }
+        let (text, group) = known.unwrap_or_else(|| (Arc::from(filter), NIL));
+        let context = (options.identifier.is_some() || options.hint != 0).then(|| {
+            Arc::new(Context {
+                identifiers: options.identifier.into_iter().collect(),
+                hint: options.hint,
+                attendance: session.attendance,
+            })
+        });
+        let subscription = Subscription {
+            flags: RouteFlags::of(&options),
+            group,
+            context: context.clone(),
+        };
+        let Some(length) = self.add_routes(slot, &text, parsed.shared, subscription) else {
+            self.directory.remove_subscriptions(1);
+            return Err(SubscribeError::TooMany);
+        };
+        let wanted = match options.retain_handling {
+            RetainHandling::Always => true,    // [MQTT-3.3.1-9] [MQTT-3.8.4-4]
+            RetainHandling::IfNew => !existed, // [MQTT-3.3.1-10]
+            RetainHandling::Never => false,    // [MQTT-3.3.1-11]
+        };
+        let mut retained = 0;
+        if parsed.shared {
+            // No retained messages for shared subscriptions (section 4.8.2).
+            self.attend_group(slot, &text);
+        } else if wanted {
+            retained =
+                self.append_retained(now_ms, slot, &parsed, length, options, context.as_ref());
+        }
+        self.finish(now_ms);
+        Ok(Subscribed {
+            qos: options.qos,
+            existed,
+            retained,
+        })
+    }
+
+    /// Enters a subscription into the session and the route log; returns the log's length. `None`
+    /// where the group has no place for another member.
+    pub(super) fn add_routes(
+        &mut self,
+        slot: u32,
+        filter: &Arc<str>,
+        shared: bool,
+        subscription: Subscription,
+    ) -> Option<u64> {
+        let session = &self.queues.sessions[slot as usize];
+        let (known_subscriber, known_group) = (session.subscriber, subscription.group);
+        let place = Place {
+            shard: self.shard,
+            slot,
+            generation: session.generation,
+        };
+        let member_limit = self.queues.limits.group_members;
+        let Subscription { flags, context, .. } = subscription.clone();
+        let ((subscriber, group), length) = self.edit_log(|log| {
+            let mut id = known_subscriber;
+            if id == NIL {
+                id = log.take_id();
+                log.push(RouteUpdate::Placed {
+                    id,
+                    place,
+                    moved: false,
+                });
+            }
+            let filter = Arc::clone(filter);
+            if !shared {
+                // [MQTT-3.8.4-3]
+                log.push(RouteUpdate::Subscribed {
+                    id,
+                    filter,
+                    flags,
+                    context,
+                });
+                return (id, Some(NIL));
+            }
+            let mut group = known_group;
+            if group == NIL {
+                let Some(joined) = log.join_group(&filter, member_limit) else {
+                    return (id, None);
+                };
+                group = joined;
+            }
+            log.push(RouteUpdate::Joined {
+                group,
+                filter,
+                member: id,
+                flags,
+                context,
+            });
+            (id, Some(group))
+        });
+        let hashing = self.directory.hashing();
+        let session = &mut self.queues.sessions[slot as usize];
+        session.subscriber = subscriber;
+        let subscription = Subscription {
+            group: group?,
+            ..subscription
+        };
+        if session.is_stored {
+            self.queues
+                .store
+                .subscribed(&session.client_id, filter, &subscription.stored());
+        }
+        if session
+            .subscriptions
+            .insert(Arc::clone(filter), subscription, hashing)
+            .is_none()
+        {
+            self.queues.counters.subscriptions += 1;
+        }
+        Some(length)
+    }
+
+    /// Appends the retained messages that a new subscription matches, and that no publisher will
+    /// send it because it was set before.
+    fn append_retained(
+        &mut self,
+        now_ms: u64,
+        slot: u32,
+        filter: &Filter<'_>,
+        length: u64,
+        options: SubscribeOptions,
+        context: Option<&Arc<Context>>,
+    ) -> usize {
+        let session = &self.queues.sessions[slot as usize];
+        let origin = session.origin;
+        let room = self
+            .queues
+            .limits
+            .retained_deliveries
+            .saturating_sub(session.retained_pending as usize);
+        let messages =
+            self.directory
+                .retained_before(filter.topics, filter.wild, length, now_ms, room);
+        let mut appended = 0;
+        for message in messages {
+            if options.no_local && message.origin() == origin && origin != Origin::NONE {
+                continue;
+            }
+            appended += 1;
+            let qos = message.qos().min(options.qos);
+            self.queues.push(
+                now_ms,
+                slot,
+                Item {
+                    message,
+                    context: context.cloned(),
+                    group: NIL,
+                    qos,
+                    retain: true,
+                    redelivered: false,
+                    retained_copy: true,
+                },
+            );
+        }
+        appended
+    }
+
+    /// Removes a subscription; false where there was none. What is queued because of it stays; what
+    /// of a shared subscription was not yet sent goes to its other members. [MQTT-3.10.4-1]
+    /// [MQTT-3.10.4-2] [MQTT-3.10.4-3]
+    pub fn unsubscribe(&mut self, now_ms: u64, session: SessionKey, filter: &str) -> bool {
+        let slot = session.slot;
+        if self.queues.active_mut(session).is_none() {
+            return false;
+        }
+        let session = &mut self.queues.sessions[slot as usize];
+        let id = session.subscriber;
+        let Some((filter, subscription)) = session.subscriptions.remove(filter) else {
+            return false;
+        };
+        if session.is_stored {
+            self.queues.store.unsubscribed(&session.client_id, &filter);
+        }
+        self.queues.counters.subscriptions -= 1;
+        self.directory.remove_subscriptions(1);
+        let group = subscription.group;
+        if group == NIL {
+            self.edit_log(|log| log.push(RouteUpdate::Unsubscribed { id, filter }));
+        } else {
+            let given_back = self.unsent_of_group(slot, group);
+            self.give_back(given_back);
+            self.edit_log(|log| log.leave_group(&filter, group, id));
+        }
+        self.finish(now_ms);
+        true
+    }
+
+    /// Takes what a group has assigned to a session and isn't sent yet out of its queue.
+    fn unsent_of_group(&mut self, slot: u32, group: u32) -> Vec<(u32, Returned)> {
+        let queues = &mut self.queues;
+        let mut unsent = Vec::new();
+        let mut node = queues.sessions[slot as usize].pending.first();
+        while node != NIL {
+            let next = queues.nodes.next(node);
+            if queues
+                .nodes
+                .entry(node)
+                .is_some_and(|entry| entry.group == group)
+                && let Some(entry) = queues.remove_pending(slot, node)
+            {
+                queues.forget_stored(slot, &entry);
+                let redelivered = entry.redelivered;
+                unsent.extend(entry.message.map(|message| {
+                    (
+                        group,
+                        Returned {
+                            message,
+                            redelivered,
+                        },
+                    )
+                }));
+            }
+            node = next;
+        }
+        unsent
+    }
+}

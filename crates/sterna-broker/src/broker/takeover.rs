@@ -1,0 +1,260 @@
+//! Moving a session from one shard to another, in order and without loss.
+//!
+//! A consumer connects on shard K; the session is on shard J. K registers itself as the owner and
+//! sends J a claim. J evicts its consumer and writes the session's new place into the route log.
+//! From then on, whoever publishes on a shard that has read so far sends to K, where deliveries wait
+//! behind what is to come. Whoever hasn't read so far still sends to J. So J sends every other
+//! shard a fence; a shard answers when it has read the log, and since mail keeps its order per pair,
+//! everything it had sent to J is there before the answer. When all have answered, J hands the
+//! session over, and K puts what it brings in front of what waited. Per publisher, the order is
+//! kept: the older messages went to J, the younger to K.
+//!
+//! The fence is sent also where there is nothing to hand over: then it keeps the order of what the
+//! client itself published through J and will publish through K.
+
+use std::sync::Arc;
+
+use super::Broker;
+use crate::api::{Event, EvictReason};
+use crate::mail::{Address, Claim, Letter, Moved};
+use crate::nodes::{List, NIL};
+use crate::queues::TimerKey;
+use crate::route::{Place, RouteUpdate};
+use crate::session::{NEVER_MS, State};
+use crate::store::Phase;
+
+/// A fence that shards have yet to answer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Fence {
+    unanswered: u16,
+    to: Address,
+    /// The session to hand over, unless it has ended.
+    slot: Option<u32>,
+}
+
+impl<P: Default + Send> Broker<P> {
+    /// Another shard claims a session.
+    pub(super) fn claimed(&mut self, now_ms: u64, claim: Claim) {
+        let Claim {
+            slot,
+            generation,
+            clean_start,
+            to,
+        } = claim;
+        let Some(session) = self.queues.session(slot, generation) else {
+            // It ended while the claim was on its way.
+            self.send(
+                to.shard,
+                Letter::Handover {
+                    slot: to.slot,
+                    generation: to.generation,
+                    state: None,
+                },
+            );
+            return;
+        };
+        if session.state == State::Claiming {
+            // It is still to come from a third shard; then it goes on at once.
+            debug_assert!(
+                session
+                    .rare
+                    .as_ref()
+                    .is_none_or(|rare| rare.next_claim.is_none()),
+                "the registry names one owner at a time"
+            );
+            session.rare_mut().next_claim = Some(claim);
+            self.evict_claimer(slot, clean_start, EvictReason::TakenOver);
+            return;
+        }
+        debug_assert_eq!(
+            session.state,
+            State::Active,
+            "the registry names one owner at a time"
+        );
+        self.evict_consumer(now_ms, slot, EvictReason::TakenOver);
+        let session = &mut self.queues.sessions[slot as usize];
+        let moves = !clean_start && session.expiry_s > 0;
+        if moves {
+            session.state = State::Moving;
+            session.expires_at_ms = NEVER_MS;
+            session.sweep_at_ms = NEVER_MS;
+            let subscriber = session.subscriber;
+            // [MQTT-3.1.3-9]
+            self.take_will(slot);
+            self.queues.set_session_timer(slot);
+            if subscriber != NIL {
+                let place = Place {
+                    shard: to.shard,
+                    slot: to.slot,
+                    generation: to.generation,
+                };
+                self.edit_log(|log| {
+                    log.push(RouteUpdate::Placed {
+                        id: subscriber,
+                        place,
+                        moved: true,
+                    });
+                });
+            }
+        } else {
+            self.end_session(now_ms, slot, true);
+        }
+        self.next_fence = self.next_fence.wrapping_add(1);
+        let fence = self.next_fence;
+        let from = self.shard;
+        let mut unanswered = 0;
+        for shard in (0..self.directory.shards()).filter(|&shard| shard != from) {
+            self.send(shard, Letter::Fence { from, fence });
+            unanswered += 1;
+        }
+        self.fences.insert(
+            fence,
+            Fence {
+                unanswered,
+                to,
+                slot: moves.then_some(slot),
+            },
+        );
+    }
+
+    /// A shard has answered a fence.
+    pub(super) fn fence_answered(&mut self, fence: u32) {
+        let Some(waiting) = self.fences.get_mut(&fence) else {
+            return;
+        };
+        waiting.unanswered -= 1;
+        if waiting.unanswered > 0 {
+            return;
+        }
+        let Fence { to, slot, .. } = *waiting;
+        self.fences.remove(&fence);
+        let state = slot.map(|slot| Box::new(self.extract(slot)));
+        self.send(
+            to.shard,
+            Letter::Handover {
+                slot: to.slot,
+                generation: to.generation,
+                state,
+            },
+        );
+    }
+
+    /// Takes a session out of this shard.
+    fn extract(&mut self, slot: u32) -> Moved<P> {
+        let mut session = self.queues.sessions.remove(slot as usize);
+        self.queues
+            .timers
+            .remove(&(session.timer_ms, TimerKey::Session(slot)));
+        self.queues.counters.subscriptions -= session.subscriptions.len() as u64;
+        Moved {
+            subscriptions: session.subscriptions.take(),
+            ledger: self.queues.drain(session.ledger),
+            pending: self.queues.drain(session.pending),
+            protocol: session.protocol,
+            subscriber: session.subscriber,
+            next_sequence: session.next_sequence,
+            is_stored: session.is_stored,
+            snapshot: session.rare.and_then(|rare| rare.snapshot),
+        }
+    }
+
+    /// The session that was claimed arrives.
+    pub(super) fn handed_session(
+        &mut self,
+        now_ms: u64,
+        slot: u32,
+        generation: u32,
+        state: Option<Box<Moved<P>>>,
+    ) {
+        let Some(session) = self.queues.session(slot, generation) else {
+            debug_assert!(false, "a claiming session waits for what it claimed");
+            return;
+        };
+        debug_assert_eq!(session.state, State::Claiming);
+        session.state = State::Active;
+        let (discard, next_claim) = session
+            .rare
+            .as_mut()
+            .map_or((false, None), |rare| (rare.discard, rare.next_claim.take()));
+        if let Some(rare) = &mut session.rare {
+            rare.discard = false;
+        }
+        let present = if let Some(state) = state {
+            self.install(slot, *state);
+            if discard {
+                self.drop_state(slot);
+            }
+            !discard
+        } else {
+            false
+        };
+        let session = &mut self.queues.sessions[slot as usize];
+        if let Some(consumer) = session.consumer {
+            let session = session.key(slot);
+            self.events.push_back(Event::Opened {
+                consumer,
+                session,
+                present,
+            });
+            self.attend(slot);
+        } else if next_claim.is_none() {
+            self.leave_after_handover(now_ms, slot);
+        }
+        if let Some(claim) = next_claim {
+            self.claimed(now_ms, claim);
+        }
+    }
+
+    /// Puts an arriving session's state into its slot, in front of what has waited there.
+    fn install(&mut self, slot: u32, state: Moved<P>) {
+        let hashing = self.directory.hashing();
+        let queues = &mut self.queues;
+        let mut ledger = List::default();
+        let mut rehomed = Vec::with_capacity(state.ledger.len());
+        for entry in state.ledger {
+            let tag = entry.tag;
+            rehomed.push((tag, queues.restore(&mut ledger, slot, entry)));
+        }
+        let mut pending = List::default();
+        let mut pending_bytes = 0;
+        let mut retained_pending = 0;
+        for entry in state.pending {
+            debug_assert_eq!(entry.phase, Phase::Pending);
+            pending_bytes += entry.body_bytes();
+            retained_pending += u32::from(entry.retained_copy);
+            queues.restore(&mut pending, slot, entry);
+        }
+        let session = &mut queues.sessions[slot as usize];
+        session.protocol = state.protocol;
+        session.subscriber = state.subscriber;
+        queues.counters.subscriptions += state.subscriptions.len() as u64;
+        for (filter, subscription) in state.subscriptions {
+            session.subscriptions.insert(filter, subscription, hashing);
+        }
+        // What has waited here was tagged from one on; it follows what was tagged there.
+        let mut node = session.pending.first();
+        let waited_first = node;
+        session.next_sequence = state.next_sequence;
+        session.is_stored = state.is_stored;
+        while node != NIL {
+            let tag = session.next_tag(node);
+            if let Some(entry) = queues.nodes.entry_mut(node) {
+                entry.tag = tag;
+            }
+            node = queues.nodes.next(node);
+        }
+        session.ledger = ledger;
+        session.pending = queues.nodes.join(pending, session.pending);
+        session.pending_bytes += pending_bytes;
+        session.retained_pending += retained_pending;
+        if !rehomed.is_empty() || state.snapshot.is_some() {
+            let rare = session.rare_mut();
+            rare.rehomed.extend(rehomed);
+            rare.snapshot = state.snapshot;
+        }
+        if session.is_stored {
+            let client_id = Arc::clone(&session.client_id);
+            queues.store_waited(&client_id, waited_first);
+        }
+    }
+}

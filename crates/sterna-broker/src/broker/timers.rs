@@ -1,0 +1,68 @@
+//! What time does: wills, the end of sessions, the expiry of messages.
+
+use super::Broker;
+use crate::queues::TimerKey;
+
+/// Timers handled in one call, so that a crowd that expires together doesn't hold the shard up.
+const TIMERS_PER_CALL: usize = 1_024;
+
+/// Expired retained messages are dropped together this often; until then nobody is sent them.
+const RETAINED_SWEEP_MS: u64 = 10_000;
+
+impl<P: Default + Send> Broker<P> {
+    /// When [`timeout`](Self::timeout) wants to be called. In the past if there is more to do than
+    /// one call did.
+    #[must_use]
+    pub fn deadline_ms(&self) -> Option<u64> {
+        let timer_ms = self.queues.timers.first().map(|&(at_ms, _)| at_ms);
+        let retained_ms = Some(self.directory.retained_deadline_ms())
+            .filter(|&at_ms| self.shard == 0 && at_ms != u64::MAX)
+            .map(|at_ms| (at_ms / RETAINED_SWEEP_MS + 1) * RETAINED_SWEEP_MS);
+        [timer_ms, retained_ms].into_iter().flatten().min()
+    }
+
+    /// Publishes wills that are due, ends sessions and drops messages whose time is over.
+    pub fn timeout(&mut self, now_ms: u64) {
+        for _ in 0..TIMERS_PER_CALL {
+            match self.queues.timers.first() {
+                Some(&(at_ms, TimerKey::Session(slot))) if at_ms <= now_ms => {
+                    self.session_timeout(now_ms, slot);
+                }
+                Some(&(at_ms, TimerKey::Group(group))) if at_ms <= now_ms => {
+                    self.queues.sweep_group(now_ms, group);
+                }
+                _ => break,
+            }
+        }
+        if self.shard == 0 {
+            for message in self.directory.expire_retained(now_ms) {
+                if self.queues.is_durable {
+                    self.queues.store.retained_cleared(message.topic());
+                }
+            }
+        }
+        self.finish(now_ms);
+    }
+
+    fn session_timeout(&mut self, now_ms: u64, slot: u32) {
+        let session = &self.queues.sessions[slot as usize];
+        // [MQTT-4.1.0-2] The will is published with the end if it wasn't before.
+        if session.expires_at_ms <= now_ms {
+            self.queues.counters.sessions_expired += 1;
+            self.end_session(now_ms, slot, true);
+            return;
+        }
+        let sweeps = session.sweep_at_ms <= now_ms;
+        if session
+            .will
+            .as_ref()
+            .is_some_and(|will| will.due_ms <= now_ms)
+        {
+            self.publish_will(now_ms, slot);
+        }
+        if sweeps {
+            self.queues.sweep_session(now_ms, slot);
+        }
+        self.queues.set_session_timer(slot);
+    }
+}

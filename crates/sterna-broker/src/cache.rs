@@ -1,0 +1,138 @@
+//! What a shard remembers of recent topics' matches.
+//!
+//! A topic has one place in the table, given by its hash. It enters when it misses twice in a row
+//! there, so a stream of topics that are used once displaces nothing. A change of routes outdates
+//! entries by numbers, without visiting them: one per first level, one for all.
+
+use std::sync::Arc;
+
+use crate::filter::first_level;
+use crate::hash::KeyedState;
+use crate::route::Target;
+
+/// The queues that a topic's messages go to.
+#[derive(Debug, Default)]
+pub(crate) struct Matches {
+    /// On this shard.
+    pub(crate) local: Vec<Target>,
+    /// On others.
+    pub(crate) remote: Vec<(u16, Arc<[Target]>)>,
+    /// Sessions and groups on all shards.
+    pub(crate) total: usize,
+}
+
+impl Matches {
+    pub(crate) fn clear(&mut self) {
+        self.local.clear();
+        self.remote.clear();
+        self.total = 0;
+    }
+}
+
+#[derive(Debug)]
+struct Remembered {
+    hash: u64,
+    topic: Box<str>,
+    bucket: u8,
+    bucket_epoch: u32,
+    epoch: u32,
+    matches: Matches,
+}
+
+const BUCKETS: usize = 64;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct MatchCache {
+    table: Box<[Option<Box<Remembered>>]>,
+    /// The upper half of the hash of the last topic that missed at each place.
+    missed: Box<[u32]>,
+    hashing: KeyedState,
+    epoch: u32,
+    buckets: [u32; BUCKETS],
+}
+
+/// The answer to a lookup.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Lookup {
+    /// Remembered at this place.
+    Hit(usize),
+    /// Not remembered; worth it now if `enter`.
+    Miss {
+        place: usize,
+        hash: u64,
+        enter: bool,
+    },
+}
+
+impl MatchCache {
+    pub(crate) fn new(topics: usize, hashing: KeyedState) -> Self {
+        let len = topics.max(1).next_power_of_two();
+        Self {
+            table: std::iter::repeat_with(|| None).take(len).collect(),
+            missed: vec![0; len].into(),
+            hashing,
+            epoch: 0,
+            buckets: [0; BUCKETS],
+        }
+    }
+
+    fn bucket(&self, text: &str) -> usize {
+        self.hashing.hash_text(first_level(text)) as usize % BUCKETS
+    }
+
+    pub(crate) fn look_up(&mut self, topic: &str) -> Lookup {
+        let hash = self.hashing.hash_text(topic);
+        let place = hash as usize & (self.table.len() - 1);
+        if let Some(known) = &self.table[place]
+            && known.hash == hash
+            && known.epoch == self.epoch
+            && known.bucket_epoch == self.buckets[usize::from(known.bucket)]
+            && *known.topic == *topic
+        {
+            return Lookup::Hit(place);
+        }
+        let upper = (hash >> 32) as u32;
+        let enter = std::mem::replace(&mut self.missed[place], upper) == upper;
+        Lookup::Miss { place, hash, enter }
+    }
+
+    pub(crate) fn matches(&self, place: usize) -> Option<&Matches> {
+        self.table[place].as_ref().map(|known| &known.matches)
+    }
+
+    pub(crate) fn enter(&mut self, place: usize, hash: u64, topic: &str, matches: Matches) {
+        let bucket = self.bucket(topic);
+        self.table[place] = Some(Box::new(Remembered {
+            hash,
+            topic: topic.into(),
+            bucket: bucket as u8,
+            bucket_epoch: self.buckets[bucket],
+            epoch: self.epoch,
+            matches,
+        }));
+    }
+
+    /// The routes of a filter have changed.
+    pub(crate) fn outdate(&mut self, filter: &str, wild: bool) {
+        if !wild {
+            let place = self.hashing.hash_text(filter) as usize & (self.table.len() - 1);
+            if self.table[place]
+                .as_ref()
+                .is_some_and(|known| *known.topic == *filter)
+            {
+                self.table[place] = None;
+            }
+        } else if matches!(first_level(filter), "+" | "#") {
+            self.outdate_all();
+        } else {
+            let bucket = self.bucket(filter);
+            self.buckets[bucket] = self.buckets[bucket].wrapping_add(1);
+        }
+    }
+
+    /// Places have changed.
+    pub(crate) fn outdate_all(&mut self) {
+        self.epoch = self.epoch.wrapping_add(1);
+    }
+}

@@ -1,0 +1,147 @@
+//! The route log: every change of routes, in one order for all shards.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use crate::hash::KeyedState;
+use crate::nodes::NIL;
+use crate::route::RouteUpdate;
+
+/// What the log knows of a shared subscription.
+#[derive(Debug)]
+struct GroupRecord {
+    id: u32,
+    members: usize,
+}
+
+/// The part of the log that some shard has still to read, and the numbers it gives out.
+#[derive(Debug)]
+pub(crate) struct Log {
+    updates: VecDeque<RouteUpdate>,
+    /// Position of the first of them.
+    start: u64,
+    /// How far each shard has read, and whether it was told that it is behind.
+    readers: Box<[(u64, bool)]>,
+    free_ids: Vec<u32>,
+    next_id: u32,
+    next_group: u32,
+    groups: HashMap<Arc<str>, GroupRecord, KeyedState>,
+}
+
+impl Log {
+    pub(crate) fn new(shards: u16, hashing: KeyedState) -> Self {
+        Self {
+            updates: VecDeque::new(),
+            start: 0,
+            readers: vec![(0, false); usize::from(shards)].into(),
+            free_ids: Vec::new(),
+            next_id: 0,
+            next_group: 0,
+            groups: HashMap::with_hasher(hashing),
+        }
+    }
+
+    pub(crate) fn head(&self) -> u64 {
+        self.start + self.updates.len() as u64
+    }
+
+    pub(crate) fn push(&mut self, update: RouteUpdate) {
+        self.updates.push_back(update);
+    }
+
+    /// A number for a new subscriber. It may have belonged to another: every shard reads of that
+    /// one's end first.
+    pub(crate) fn take_id(&mut self) -> u32 {
+        self.free_ids.pop().unwrap_or_else(|| {
+            self.next_id += 1;
+            self.next_id - 1
+        })
+    }
+
+    /// Gives a number back, after the updates that removed all its routes.
+    pub(crate) fn release_id(&mut self, id: u32) {
+        self.free_ids.push(id);
+    }
+
+    /// Counts a new member of a group, unless it has as many as may be. Returns the group's number.
+    /// Those aren't used again (within four billion): messages that a session got from a group may
+    /// outlive it, and must not end up in another.
+    pub(crate) fn join_group(&mut self, filter: &Arc<str>, limit: usize) -> Option<u32> {
+        if let Some(record) = self.groups.get_mut(filter) {
+            if record.members >= limit {
+                return None;
+            }
+            record.members += 1;
+            return Some(record.id);
+        }
+        let group = self.next_group;
+        self.next_group = if group + 1 == NIL { 0 } else { group + 1 };
+        self.groups.insert(
+            Arc::clone(filter),
+            GroupRecord {
+                id: group,
+                members: 1,
+            },
+        );
+        Some(group)
+    }
+
+    /// Counts a member out; with the last one, the group ends.
+    pub(crate) fn leave_group(&mut self, filter: &Arc<str>, group: u32, member: u32) {
+        self.push(RouteUpdate::Left { group, member });
+        let Some(record) = self.groups.get_mut(filter) else {
+            return;
+        };
+        debug_assert_eq!(record.id, group, "a group is left by its members");
+        record.members -= 1;
+        if record.members == 0 {
+            self.groups.remove(filter);
+            self.push(RouteUpdate::GroupEnded {
+                group,
+                filter: Arc::clone(filter),
+            });
+        }
+    }
+
+    pub(crate) fn read(&mut self, shard: u16, up_to: u64, updates: &mut Vec<RouteUpdate>) {
+        let up_to = up_to.min(self.head());
+        let Some((position, told)) = self.readers.get_mut(usize::from(shard)) else {
+            return;
+        };
+        if *position < up_to {
+            let from = (*position - self.start) as usize;
+            let to = (up_to - self.start) as usize;
+            updates.extend(self.updates.range(from..to).cloned());
+            *position = up_to;
+        }
+        *told = false;
+        let slowest = self
+            .readers
+            .iter()
+            .map(|&(position, _)| position)
+            .min()
+            .unwrap_or(up_to);
+        let read_by_all = slowest - self.start;
+        self.updates.drain(..read_by_all as usize);
+        self.start = slowest;
+        if self.updates.is_empty() && self.updates.capacity() > 1024 {
+            self.updates = VecDeque::new();
+        }
+    }
+
+    /// Shards that are further behind than that and have not been told.
+    pub(crate) fn behind(&mut self, backlog: u64) -> Vec<u16> {
+        if self.updates.len() as u64 <= backlog {
+            return Vec::new();
+        }
+        let head = self.head();
+        let mut behind = Vec::new();
+        for (shard, (position, told)) in self.readers.iter_mut().enumerate() {
+            if head - *position > backlog && !*told {
+                *told = true;
+                behind.push(shard as u16);
+            }
+        }
+        behind
+    }
+}

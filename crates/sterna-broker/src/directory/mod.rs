@@ -1,0 +1,262 @@
+//! What all shards share.
+//!
+//! Three things, each behind a short lock: the log of route updates that every shard's index
+//! follows, the retained messages, and the registry of which shard has which client's session.
+
+mod log;
+mod registry;
+mod retained;
+
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+pub(crate) use log::Log;
+use registry::Registry;
+pub(crate) use registry::{Claimed, Owner};
+use retained::Retained;
+
+use crate::api::{Retention, ShardId};
+use crate::hash::KeyedState;
+use crate::limits::Limits;
+use crate::message::{Gauge, Message};
+use crate::route::RouteUpdate;
+
+/// Shared by all shards: the route log, retained messages, the registry of sessions.
+///
+/// Every shard counted in `shards` must have its [`Broker`](crate::Broker) and carry its mail:
+/// a session changes shards only when all have answered.
+#[derive(Debug)]
+pub struct Directory {
+    limits: Limits,
+    shards: u16,
+    hashing: KeyedState,
+    log: Mutex<Log>,
+    /// The log's length since the start. Set under the log's lock.
+    head: AtomicU64,
+    retained: RwLock<Retained>,
+    /// When the first retained message expires; `u64::MAX` if none does.
+    retained_deadline_ms: AtomicU64,
+    registry: Registry,
+    sessions: AtomicUsize,
+    subscriptions: AtomicUsize,
+    will_bytes: AtomicUsize,
+    openings: AtomicU32,
+    gauges: Box<[Arc<Gauge>]>,
+}
+
+/// A thread that panicked under a lock has left data that is still consistent enough to go on
+/// with: every update is complete before anything that can panic.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Adds to a counter unless the sum would exceed the limit.
+fn add_within(counter: &AtomicUsize, amount: usize, limit: usize) -> bool {
+    counter
+        .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| {
+            count.checked_add(amount).filter(|&sum| sum <= limit)
+        })
+        .is_ok()
+}
+
+impl Directory {
+    /// A directory for so many shards. `hash_seed` keys the hash tables that clients' strings go
+    /// into; it should be random, except where a run must be repeatable.
+    #[must_use]
+    pub fn new(shards: u16, limits: Limits, hash_seed: u64) -> Arc<Self> {
+        let shards = shards.max(1);
+        let hashing = KeyedState::new(hash_seed);
+        Arc::new(Self {
+            limits,
+            shards,
+            hashing,
+            log: Mutex::new(Log::new(shards, hashing)),
+            head: AtomicU64::new(0),
+            retained: RwLock::new(Retained::new(hashing)),
+            retained_deadline_ms: AtomicU64::new(u64::MAX),
+            registry: Registry::new(hashing),
+            sessions: AtomicUsize::new(0),
+            subscriptions: AtomicUsize::new(0),
+            will_bytes: AtomicUsize::new(0),
+            openings: AtomicU32::new(0),
+            gauges: (0..shards).map(|_| Arc::default()).collect(),
+        })
+    }
+
+    /// The limits that hold for all shards.
+    #[must_use]
+    pub const fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// How many shards there are.
+    #[must_use]
+    pub const fn shards(&self) -> u16 {
+        self.shards
+    }
+
+    /// Retained messages and the bytes of their bodies.
+    #[must_use]
+    pub fn retained(&self) -> (usize, usize) {
+        let retained = self.retained.read().unwrap_or_else(PoisonError::into_inner);
+        (retained.len(), retained.bytes())
+    }
+
+    /// Sessions on all shards.
+    #[must_use]
+    pub fn sessions(&self) -> usize {
+        self.sessions.load(Ordering::Relaxed)
+    }
+
+    /// Subscriptions on all shards.
+    #[must_use]
+    pub fn subscriptions(&self) -> usize {
+        self.subscriptions.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of all message bodies that are alive: queued, sent and not settled, or retained.
+    #[must_use]
+    pub fn message_bytes(&self) -> u64 {
+        self.gauges.iter().map(|gauge| gauge.bytes()).sum()
+    }
+
+    /// The shard that a client's session is on, or is moving to.
+    #[must_use]
+    pub fn shard_of(&self, client_id: &str) -> Option<ShardId> {
+        self.owner(client_id).map(|owner| ShardId(owner.shard))
+    }
+
+    pub(crate) fn owner(&self, client_id: &str) -> Option<Owner> {
+        self.registry.owner(client_id)
+    }
+
+    pub(crate) const fn hashing(&self) -> KeyedState {
+        self.hashing
+    }
+
+    pub(crate) fn gauge(&self, shard: u16) -> Arc<Gauge> {
+        Arc::clone(&self.gauges[usize::from(shard) % self.gauges.len()])
+    }
+
+    /// A number that no other opening of a session has (within four billion).
+    pub(crate) fn next_opening(&self) -> u32 {
+        self.openings
+            .fetch_add(1, Ordering::Relaxed)
+            .wrapping_add(1)
+    }
+
+    // The route log.
+
+    /// How many updates there have been.
+    pub(crate) fn head(&self) -> u64 {
+        self.head.load(Ordering::Acquire)
+    }
+
+    /// Changes the log. Returns also the log's new length, and the shards that are far behind and
+    /// are to be told, each once.
+    pub(crate) fn edit_log<R>(&self, edit: impl FnOnce(&mut Log) -> R) -> (R, u64, Vec<u16>) {
+        let mut log = locked(&self.log);
+        let result = edit(&mut log);
+        let head = log.head();
+        let behind = log.behind(self.limits.route_backlog as u64);
+        self.head.store(head, Ordering::Release);
+        (result, head, behind)
+    }
+
+    /// Copies to `updates` what a shard hasn't seen up to a position, and notes that it has.
+    pub(crate) fn read_log(&self, shard: u16, up_to: u64, updates: &mut Vec<RouteUpdate>) {
+        locked(&self.log).read(shard, up_to, updates);
+    }
+
+    // Retained messages.
+
+    /// Sets, replaces or clears a topic's retained message. Returns the length of the route log at
+    /// that moment: the publisher matches subscriptions up to there, and a subscriber whose
+    /// subscription is later finds the message among the retained ones. So each subscriber gets it
+    /// one way, and none gets it both ways.
+    pub(crate) fn retain(&self, message: &Arc<Message>) -> (Retention, u64) {
+        let mut retained = self
+            .retained
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        let head = self.head();
+        let retention = retained.set(message, head, &self.limits);
+        self.retained_deadline_ms
+            .store(retained.deadline_ms(), Ordering::Relaxed);
+        (retention, head)
+    }
+
+    /// The retained messages of a filter that were set before the route log had this length.
+    pub(crate) fn retained_before(
+        &self,
+        filter: &str,
+        wild: bool,
+        length: u64,
+        now_ms: u64,
+        limit: usize,
+    ) -> Vec<Arc<Message>> {
+        let retained = self.retained.read().unwrap_or_else(PoisonError::into_inner);
+        retained.find(filter, wild, length, now_ms, limit)
+    }
+
+    /// Drops retained messages whose time is over, and returns them.
+    pub(crate) fn expire_retained(&self, now_ms: u64) -> Vec<Arc<Message>> {
+        if self.retained_deadline_ms() > now_ms {
+            return Vec::new();
+        }
+        let mut retained = self
+            .retained
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        let expired = retained.expire(now_ms);
+        self.retained_deadline_ms
+            .store(retained.deadline_ms(), Ordering::Relaxed);
+        expired
+    }
+
+    pub(crate) fn retained_deadline_ms(&self) -> u64 {
+        self.retained_deadline_ms.load(Ordering::Relaxed)
+    }
+
+    // The registry and the counts that have limits.
+
+    /// Registers a shard as the owner of a client's session.
+    pub(crate) fn claim(
+        &self,
+        client_id: &str,
+        shard: u16,
+        make: impl FnOnce() -> Owner,
+    ) -> Claimed {
+        self.registry.claim(client_id, shard, make, || {
+            add_within(&self.sessions, 1, self.limits.sessions)
+        })
+    }
+
+    /// Registers another session of the same client on the same shard.
+    pub(crate) fn reregister(&self, client_id: &str, old: Owner, new: Owner) {
+        self.registry.replace(client_id, old, new);
+    }
+
+    /// Forgets a session, unless it has another owner by now.
+    pub(crate) fn unregister(&self, client_id: &str, owner: Owner) {
+        if self.registry.remove(client_id, owner) {
+            self.sessions.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn add_subscription(&self) -> bool {
+        add_within(&self.subscriptions, 1, self.limits.subscriptions)
+    }
+
+    pub(crate) fn remove_subscriptions(&self, count: usize) {
+        self.subscriptions.fetch_sub(count, Ordering::Relaxed);
+    }
+
+    pub(crate) fn add_will(&self, bytes: usize) -> bool {
+        add_within(&self.will_bytes, bytes, self.limits.will_bytes)
+    }
+
+    pub(crate) fn remove_will(&self, bytes: usize) {
+        self.will_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,107 @@
+//! Which shard has which client's session.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use super::locked;
+use crate::hash::KeyedState;
+
+/// A session's place, as registered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Owner {
+    pub(crate) shard: u16,
+    pub(crate) slot: u32,
+    pub(crate) generation: u32,
+}
+
+/// What a claim found.
+#[derive(Debug)]
+pub(crate) enum Claimed {
+    /// The shard itself has the session; nothing was changed.
+    Here(Owner),
+    /// Another shard has had it until now.
+    Elsewhere {
+        client_id: Arc<str>,
+        old: Owner,
+        new: Owner,
+    },
+    /// There was none.
+    New { client_id: Arc<str> },
+    /// There was none, and there may not be more.
+    Full,
+}
+
+/// Split so that shards that take in connections at the same time seldom meet.
+const PARTS: usize = 16;
+
+type Part = HashMap<Arc<str>, Owner, KeyedState>;
+
+#[derive(Debug)]
+pub(crate) struct Registry {
+    hashing: KeyedState,
+    parts: [Mutex<Part>; PARTS],
+}
+
+impl Registry {
+    pub(crate) fn new(hashing: KeyedState) -> Self {
+        let parts = std::array::from_fn(|_| Mutex::new(HashMap::with_hasher(hashing)));
+        Self { hashing, parts }
+    }
+
+    fn part(&self, client_id: &str) -> &Mutex<Part> {
+        // The lowest bits choose the bucket within a table; other bits choose the table.
+        &self.parts[(self.hashing.hash_text(client_id) >> 32) as usize % PARTS]
+    }
+
+    pub(crate) fn owner(&self, client_id: &str) -> Option<Owner> {
+        locked(self.part(client_id)).get(client_id).copied()
+    }
+
+    pub(crate) fn claim(
+        &self,
+        client_id: &str,
+        shard: u16,
+        make: impl FnOnce() -> Owner,
+        admit: impl FnOnce() -> bool,
+    ) -> Claimed {
+        let mut part = locked(self.part(client_id));
+        if let Some((known, owner)) = part.get_key_value(client_id) {
+            if owner.shard == shard {
+                return Claimed::Here(*owner);
+            }
+            let (client_id, old, new) = (Arc::clone(known), *owner, make());
+            part.insert(Arc::clone(&client_id), new);
+            return Claimed::Elsewhere {
+                client_id,
+                old,
+                new,
+            };
+        }
+        if !admit() {
+            return Claimed::Full;
+        }
+        let client_id = Arc::<str>::from(client_id);
+        part.insert(Arc::clone(&client_id), make());
+        Claimed::New { client_id }
+    }
+
+    pub(crate) fn replace(&self, client_id: &str, old: Owner, new: Owner) {
+        if let Some(owner) = locked(self.part(client_id)).get_mut(client_id)
+            && *owner == old
+        {
+            *owner = new;
+        }
+    }
+
+    pub(crate) fn remove(&self, client_id: &str, owner: Owner) -> bool {
+        let mut part = locked(self.part(client_id));
+        if part.get(client_id) != Some(&owner) {
+            return false;
+        }
+        part.remove(client_id);
+        if part.capacity() > 1024 && part.capacity() > 8 * part.len() {
+            part.shrink_to_fit();
+        }
+        true
+    }
+}

@@ -1,0 +1,153 @@
+//! Retained messages.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::api::Retention;
+use crate::filter::is_topic;
+use crate::hash::KeyedState;
+use crate::levels::LevelTree;
+use crate::limits::Limits;
+use crate::message::Message;
+
+#[derive(Debug)]
+struct Kept {
+    message: Arc<Message>,
+    /// The route log's length when it was set.
+    length: u64,
+    /// Tells messages of one expiry time apart.
+    serial: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Retained {
+    topics: LevelTree<Kept>,
+    bytes: usize,
+    /// Those that expire: when, and their serial number; the topic is the message's.
+    expiries: BTreeMap<(u64, u64), Arc<Message>>,
+    next_serial: u64,
+}
+
+impl Retained {
+    pub(crate) fn new(hashing: KeyedState) -> Self {
+        Self {
+            topics: LevelTree::new(hashing),
+            bytes: 0,
+            expiries: BTreeMap::new(),
+            next_serial: 0,
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.topics.len()
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(crate) fn set(
+        &mut self,
+        message: &Arc<Message>,
+        length: u64,
+        limits: &Limits,
+    ) -> Retention {
+        let topic = message.topic();
+        // [MQTT-3.3.1-6] [MQTT-3.3.1-7]
+        if message.payload().is_empty() {
+            self.remove(topic);
+            return Retention::Cleared;
+        }
+        if !is_topic(topic, limits) {
+            return Retention::InvalidTopic;
+        }
+        let old_bytes = self.topics.get(topic).map(|kept| kept.message.body_bytes());
+        let count = self.topics.len() + usize::from(old_bytes.is_none());
+        let bytes = self.bytes - old_bytes.unwrap_or(0) + message.body_bytes();
+        if count > limits.retained_messages || bytes > limits.retained_bytes {
+            return Retention::Refused;
+        }
+        // [MQTT-3.3.1-5]
+        self.remove_expiry(topic);
+        let serial = self.next_serial;
+        self.next_serial += 1;
+        let kept = Kept {
+            message: Arc::clone(message),
+            length,
+            serial,
+        };
+        if old_bytes.is_some() {
+            if let Some(old) = self.topics.get_mut(topic) {
+                *old = kept;
+            }
+        } else {
+            self.topics.get_or_insert_with(topic, || kept);
+        }
+        self.bytes = bytes;
+        if let Some(expires_at_ms) = message.expires_at_ms() {
+            self.expiries
+                .insert((expires_at_ms, serial), Arc::clone(message));
+        }
+        Retention::Stored
+    }
+
+    fn remove(&mut self, topic: &str) -> Option<Arc<Message>> {
+        self.remove_expiry(topic);
+        let kept = self.topics.remove(topic)?;
+        self.bytes -= kept.message.body_bytes();
+        Some(kept.message)
+    }
+
+    fn remove_expiry(&mut self, topic: &str) {
+        if let Some(kept) = self.topics.get(topic)
+            && let Some(expires_at_ms) = kept.message.expires_at_ms()
+        {
+            self.expiries.remove(&(expires_at_ms, kept.serial));
+        }
+    }
+
+    pub(crate) fn find(
+        &self,
+        filter: &str,
+        wild: bool,
+        length: u64,
+        now_ms: u64,
+        limit: usize,
+    ) -> Vec<Arc<Message>> {
+        let mut messages = Vec::new();
+        let mut take = |kept: &Kept| {
+            if kept.length < length && !kept.message.is_expired(now_ms) {
+                messages.push(Arc::clone(&kept.message));
+            }
+            messages.len() < limit
+        };
+        if limit == 0 {
+        } else if wild {
+            self.topics.matching_filter(filter, take);
+        } else if let Some(kept) = self.topics.get(filter) {
+            take(kept);
+        }
+        messages
+    }
+
+    pub(crate) fn expire(&mut self, now_ms: u64) -> Vec<Arc<Message>> {
+        let mut expired = Vec::new();
+        while let Some((&(expires_at_ms, _), message)) = self.expiries.first_key_value() {
+            if expires_at_ms > now_ms {
+                break;
+            }
+            let message = Arc::clone(message);
+            if self.remove(message.topic()).is_none() {
+                self.expiries.pop_first();
+            }
+            expired.push(message);
+        }
+        expired
+    }
+
+    pub(crate) fn deadline_ms(&self) -> u64 {
+        self.expiries
+            .first_key_value()
+            .map_or(u64::MAX, |(&(expires_at_ms, _), _)| expires_at_ms)
+    }
+}

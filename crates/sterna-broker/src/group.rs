@@ -1,0 +1,337 @@
+//! Shared subscriptions (MQTT 5.0, section 4.8.2), on the shard that is a group's home.
+//!
+//! A group is one queue with several consumers. Its home hands each connected member so many
+//! messages; when the member settles one it may have another. So a slow member holds few messages
+//! up, and what waits can still go to any other. What a member hasn't sent when its connection ends
+//! comes back.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::hash::KeyedState;
+use crate::limits::QueueFull;
+use crate::list::KeyedList;
+use crate::mail::Returned;
+use crate::message::Message;
+use crate::nodes::{Entry, List, NIL};
+use crate::queues::{Queues, TimerKey, next_sweep_ms, stored_entry};
+use crate::route::{Context, RouteFlags};
+use crate::session::NEVER_MS;
+use crate::store::{Phase, QueueName};
+
+/// The owner of the nodes in groups' queues: no session's slot, so no session's tag finds them.
+pub(crate) const GROUP_OWNER: u32 = NIL - 1;
+
+/// A session that has the shared subscription.
+#[derive(Debug)]
+pub(crate) struct Member {
+    pub(crate) flags: RouteFlags,
+    pub(crate) context: Option<Arc<Context>>,
+    /// Messages it may be given now.
+    pub(crate) credit: u32,
+    /// The connection it attends with; zero while away.
+    pub(crate) attendance: u32,
+    /// Whether it is in the list of those available.
+    pub(crate) is_available: bool,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Group {
+    /// The whole filter, `$share/NAME/FILTER`.
+    pub(crate) filter: Arc<str>,
+    pub(crate) members: KeyedList<u32, Member>,
+    /// Members with credit, in the order of their turns.
+    pub(crate) available: VecDeque<u32>,
+    /// Members that are connected.
+    pub(crate) attending: usize,
+    pub(crate) queue: List,
+    pub(crate) queued_bytes: u64,
+    pub(crate) is_dirty: bool,
+    sweep_at_ms: u64,
+    next_sequence: u32,
+}
+
+impl Group {
+    pub(crate) fn new(filter: Arc<str>) -> Self {
+        Self {
+            filter,
+            members: KeyedList::default(),
+            available: VecDeque::new(),
+            attending: 0,
+            queue: List::default(),
+            queued_bytes: 0,
+            is_dirty: false,
+            sweep_at_ms: NEVER_MS,
+            next_sequence: 0,
+        }
+    }
+
+    fn next_tag(&mut self, node: u32) -> u64 {
+        self.next_sequence = self.next_sequence.wrapping_add(1);
+        (u64::from(self.next_sequence) << 32) | u64::from(node)
+    }
+
+    pub(crate) fn resume_sequence(&mut self, tag: u64) {
+        self.next_sequence = (tag >> 32) as u32;
+    }
+
+    /// The member whose turn it is.
+    pub(crate) fn next_member(&mut self) -> Option<u32> {
+        while let Some(id) = self.available.pop_front() {
+            if let Some(member) = self.members.get_mut(&id) {
+                member.is_available = false;
+                if member.credit > 0 && member.attendance != 0 {
+                    return Some(id);
+                }
+            }
+        }
+        None
+    }
+
+    /// Lists a member as available if it is.
+    pub(crate) fn list_if_available(&mut self, id: u32) {
+        if let Some(member) = self.members.get_mut(&id)
+            && member.credit > 0
+            && member.attendance != 0
+            && !member.is_available
+        {
+            member.is_available = true;
+            self.available.push_back(id);
+        }
+    }
+
+    /// Adds a member, or changes its options.
+    pub(crate) fn add_member(
+        &mut self,
+        id: u32,
+        flags: RouteFlags,
+        context: Option<Arc<Context>>,
+        hashing: KeyedState,
+    ) {
+        if let Some(known) = self.members.get_mut(&id) {
+            known.flags = flags;
+            known.context = context;
+        } else {
+            let (credit, attendance, is_available) = (0, 0, false);
+            let member = Member {
+                flags,
+                context,
+                credit,
+                attendance,
+                is_available,
+            };
+            self.members.insert(id, member, hashing);
+        }
+    }
+
+    pub(crate) fn remove_member(&mut self, id: u32) {
+        if let Some((_, member)) = self.members.remove(&id) {
+            self.attending -= usize::from(member.attendance != 0);
+        }
+    }
+
+    /// Ends a member's attendance.
+    pub(crate) fn detach(&mut self, id: u32, attendance: u32) {
+        if let Some(member) = self.members.get_mut(&id)
+            && member.attendance == attendance
+            && attendance != 0
+        {
+            member.attendance = 0;
+            member.credit = 0;
+            self.attending -= 1;
+        }
+    }
+}
+
+impl<P> Queues<P> {
+    /// Appends a message to a group's queue, if its limits allow.
+    pub(crate) fn push_to_group(&mut self, now_ms: u64, id: u32, message: &Arc<Message>) {
+        let Some(group) = self.groups.get(&id) else {
+            return;
+        };
+        if group.attending == 0 && !message.qos().is_acknowledged() {
+            self.counters.dropped_away += 1;
+            return;
+        }
+        if self.is_over_memory && (group.attending == 0 || !group.queue.is_empty()) {
+            self.counters.dropped_full += 1;
+            return;
+        }
+        let body_bytes = message.body_bytes() as u64;
+        loop {
+            let Some(group) = self.groups.get(&id) else {
+                return;
+            };
+            let fits = group.queue.is_empty()
+                || (group.queue.len() < self.limits.group_queued_messages
+                    && group.queued_bytes + body_bytes <= self.limits.group_queued_bytes as u64);
+            if fits {
+                break;
+            }
+            self.counters.dropped_full += 1;
+            if self.limits.queue_full == QueueFull::DropNewest {
+                return;
+            }
+            self.pop_from_group(id);
+        }
+        self.add_to_group(now_ms, id, Arc::clone(message), false, false);
+    }
+
+    /// Adds a message to a group's queue: at the end, or in front if it comes back from a member.
+    fn add_to_group(
+        &mut self,
+        now_ms: u64,
+        id: u32,
+        message: Arc<Message>,
+        in_front: bool,
+        redelivered: bool,
+    ) {
+        let Some(group) = self.groups.get_mut(&id) else {
+            return;
+        };
+        let body_bytes = message.body_bytes() as u64;
+        let expires_at_ms = message.expires_at_ms();
+        let mut queue = group.queue;
+        let make = |node| Entry {
+            tag: group.next_tag(node),
+            qos: message.qos(),
+            retain: message.retain(),
+            message: Some(message),
+            context: None,
+            group: id,
+            phase: Phase::Pending,
+            redelivered,
+            retained_copy: false,
+        };
+        let node = if in_front {
+            self.nodes.push_front(&mut queue, GROUP_OWNER, make)
+        } else {
+            self.nodes.push_back(&mut queue, GROUP_OWNER, make)
+        };
+        group.queue = queue;
+        group.queued_bytes += body_bytes;
+        self.counters.stored_messages += 1;
+        self.counters.stored_bytes += body_bytes;
+        if let Some(entry) = self.nodes.entry(node)
+            && self.is_durable
+            && entry.qos.is_acknowledged()
+        {
+            let name = QueueName::Group(&group.filter);
+            self.store.enqueued(name, stored_entry(entry));
+            if in_front {
+                self.store.advanced(name, entry.tag, Phase::Pending);
+            }
+        }
+        if let (0, Some(expires_at_ms)) = (group.attending, expires_at_ms) {
+            let sweep_at_ms = next_sweep_ms(now_ms, expires_at_ms, group.queue.len());
+            self.set_group_timer(id, sweep_at_ms, true);
+        }
+        self.mark_dirty(id);
+    }
+
+    /// Takes back what a member hasn't sent, or couldn't finish. The messages stand in front of
+    /// what waits, in their order.
+    pub(crate) fn take_back(&mut self, now_ms: u64, id: u32, messages: Vec<Returned>) {
+        for Returned {
+            message,
+            redelivered,
+        } in messages.into_iter().rev()
+        {
+            let Some(group) = self.groups.get(&id) else {
+                return;
+            };
+            if group.attending == 0 && !message.qos().is_acknowledged() {
+                self.counters.dropped_away += 1;
+            } else {
+                self.add_to_group(now_ms, id, message, true, redelivered);
+            }
+        }
+    }
+
+    /// Notes that a group may have something to dispatch.
+    pub(crate) fn mark_dirty(&mut self, id: u32) {
+        if let Some(group) = self.groups.get_mut(&id)
+            && !group.is_dirty
+            && !group.queue.is_empty()
+            && !group.available.is_empty()
+        {
+            group.is_dirty = true;
+            self.dirty_groups.push(id);
+        }
+    }
+
+    /// Takes the first entry out of a group's queue.
+    pub(crate) fn pop_from_group(&mut self, id: u32) -> Option<Entry> {
+        let node = self.groups.get(&id)?.queue.first();
+        self.remove_from_group(id, node)
+    }
+
+    fn remove_from_group(&mut self, id: u32, node: u32) -> Option<Entry> {
+        let group = self.groups.get_mut(&id)?;
+        if group.queue.is_empty() {
+            return None;
+        }
+        let mut queue = group.queue;
+        let entry = self.nodes.remove(&mut queue, node)?;
+        group.queue = queue;
+        let body_bytes = entry.body_bytes();
+        group.queued_bytes -= body_bytes;
+        self.counters.stored_messages -= 1;
+        self.counters.stored_bytes -= body_bytes;
+        if self.is_durable && entry.qos.is_acknowledged() {
+            self.store
+                .settled(QueueName::Group(&group.filter), entry.tag);
+        }
+        Some(entry)
+    }
+
+    /// Drops a group with its queue.
+    pub(crate) fn end_group(&mut self, id: u32) {
+        self.set_group_timer(id, NEVER_MS, false);
+        if let Some(group) = self.groups.remove(&id) {
+            self.drain(group.queue);
+            if self.is_durable {
+                self.store.group_ended(&group.filter);
+            }
+        }
+    }
+
+    /// Sets a group's timer; `only_earlier` leaves one that is due before.
+    fn set_group_timer(&mut self, id: u32, sweep_at_ms: u64, only_earlier: bool) {
+        let Some(group) = self.groups.get_mut(&id) else {
+            return;
+        };
+        if sweep_at_ms == group.sweep_at_ms || (only_earlier && sweep_at_ms > group.sweep_at_ms) {
+            return;
+        }
+        self.timers
+            .remove(&(group.sweep_at_ms, TimerKey::Group(id)));
+        if sweep_at_ms != NEVER_MS {
+            self.timers.insert((sweep_at_ms, TimerKey::Group(id)));
+        }
+        group.sweep_at_ms = sweep_at_ms;
+    }
+
+    /// Drops the expired messages of a group.
+    pub(crate) fn sweep_group(&mut self, now_ms: u64, id: u32) {
+        let Some(group) = self.groups.get(&id) else {
+            return;
+        };
+        let mut earliest_ms = NEVER_MS;
+        let mut node = group.queue.first();
+        while node != NIL {
+            let next = self.nodes.next(node);
+            let expires_at_ms = self.expires_at_ms(node);
+            if expires_at_ms <= now_ms {
+                self.remove_from_group(id, node);
+                self.counters.dropped_expired += 1;
+            } else {
+                earliest_ms = earliest_ms.min(expires_at_ms);
+            }
+            node = next;
+        }
+        let entries = self.groups.get(&id).map_or(0, |group| group.queue.len());
+        self.set_group_timer(id, next_sweep_ms(now_ms, earliest_ms, entries), false);
+    }
+}

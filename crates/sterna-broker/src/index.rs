@@ -1,0 +1,346 @@
+//! One shard's replica of the routing index: which queues a topic's messages go to.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::cache::{Lookup, MatchCache, Matches};
+use crate::filter::is_topic;
+use rustc_hash::FxHashMap;
+
+use crate::hash::KeyedState;
+use crate::levels::{LevelTree, Scratch};
+use crate::limits::Limits;
+use crate::list::KeyedList;
+use crate::route::{Context, Place, RouteFlags, RouteUpdate, Target, topics_of_shared};
+use crate::store::Share;
+
+/// A subscriber's route at one filter.
+#[derive(Debug)]
+struct Route {
+    flags: RouteFlags,
+    context: Option<Arc<Context>>,
+}
+
+/// By the subscriber's or group's number, and whether it is a group's.
+type Routes = KeyedList<(u32, bool), Route>;
+
+/// A match on its way to becoming a target.
+#[derive(Debug)]
+struct Found {
+    place: Place,
+    flags: RouteFlags,
+    context: Option<Arc<Context>>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Index {
+    shard: u16,
+    shards: u16,
+    hashing: KeyedState,
+    /// Sessions' places by subscriber number.
+    places: Vec<Place>,
+    /// Groups' shards by their number.
+    homes: FxHashMap<u32, u16>,
+    /// Filters without wildcards.
+    exact: HashMap<Arc<str>, Routes, KeyedState>,
+    /// Filters with.
+    wild: LevelTree<Routes>,
+    cache: MatchCache,
+    cache_targets: usize,
+    scratch: Scratch,
+    found: Vec<Found>,
+    /// The result where it is not remembered.
+    fresh: Matches,
+}
+
+impl Index {
+    pub(crate) fn new(shard: u16, shards: u16, limits: &Limits, hashing: KeyedState) -> Self {
+        Self {
+            shard,
+            shards,
+            hashing,
+            places: Vec::new(),
+            homes: FxHashMap::default(),
+            exact: HashMap::with_hasher(hashing),
+            wild: LevelTree::new(hashing),
+            cache: MatchCache::new(limits.match_cache_topics, hashing),
+            cache_targets: limits.match_cache_targets,
+            scratch: Scratch::default(),
+            found: Vec::new(),
+            fresh: Matches::default(),
+        }
+    }
+
+    /// Where a session with subscriptions is.
+    pub(crate) fn place(&self, subscriber: u32) -> Option<Place> {
+        self.places.get(subscriber as usize).copied()
+    }
+
+    /// The shard where a group's queue is; `None` once the group has ended.
+    pub(crate) fn home(&self, group: u32) -> Option<u16> {
+        self.homes.get(&group).copied()
+    }
+
+    /// Applies the next entry of the route log.
+    pub(crate) fn apply(&mut self, update: &RouteUpdate) {
+        match update {
+            RouteUpdate::Placed { id, place, moved } => {
+                let at = *id as usize;
+                if self.places.len() <= at {
+                    self.places.resize(at + 1, Place::default());
+                }
+                self.places[at] = *place;
+                if *moved {
+                    self.cache.outdate_all();
+                }
+            }
+            RouteUpdate::Subscribed {
+                id,
+                filter,
+                flags,
+                context,
+            } => {
+                self.add(filter, Some(filter), *id, *flags, context.clone());
+            }
+            RouteUpdate::Unsubscribed { id, filter } => self.remove_route(filter, *id, false),
+            RouteUpdate::Joined { group, filter, .. } => {
+                // Only the first member makes a route. Its options are the members' business.
+                if !self.homes.contains_key(group) {
+                    self.homes.insert(*group, Share::home(filter, self.shards));
+                    let topics = topics_of_shared(filter);
+                    self.add(topics, None, *group, RouteFlags::GROUP_ROUTE, None);
+                }
+            }
+            RouteUpdate::Left { .. } => {}
+            RouteUpdate::GroupEnded { group, filter } => {
+                self.remove_route(topics_of_shared(filter), *group, true);
+                self.homes.remove(group);
+            }
+        }
+    }
+
+    fn add(
+        &mut self,
+        filter: &str,
+        shared_text: Option<&Arc<str>>,
+        id: u32,
+        flags: RouteFlags,
+        context: Option<Arc<Context>>,
+    ) {
+        let wild = is_wild(filter);
+        let routes = if wild {
+            self.wild.get_or_insert_with(filter, Routes::default)
+        } else {
+            // All shards' replicas and the session share the one text.
+            let text = shared_text.map_or_else(|| Arc::from(filter), Arc::clone);
+            self.exact.entry(text).or_default()
+        };
+        routes.insert(
+            (id, flags.is_group()),
+            Route { flags, context },
+            self.hashing,
+        );
+        self.cache.outdate(filter, wild);
+    }
+
+    fn remove_route(&mut self, filter: &str, id: u32, is_group: bool) {
+        let wild = is_wild(filter);
+        let routes = if wild {
+            self.wild.get_mut(filter)
+        } else {
+            self.exact.get_mut(filter)
+        };
+        if let Some(routes) = routes {
+            routes.remove(&(id, is_group));
+            if routes.is_empty() {
+                if wild {
+                    self.wild.remove(filter);
+                } else {
+                    self.exact.remove(filter);
+                    if self.exact.capacity() > 1024 && self.exact.capacity() > 8 * self.exact.len()
+                    {
+                        self.exact.shrink_to_fit();
+                    }
+                }
+            }
+        }
+        self.cache.outdate(filter, wild);
+    }
+
+    /// The queues a topic's messages go to; `None` where it is not a topic name.
+    pub(crate) fn matches(&mut self, topic: &str, limits: &Limits) -> Option<&Matches> {
+        match self.cache.look_up(topic) {
+            Lookup::Hit(place) => self.cache.matches(place),
+            Lookup::Miss { place, hash, enter } => {
+                if !is_topic(topic, limits) {
+                    return None;
+                }
+                self.find(topic);
+                let targets = self
+                    .fresh
+                    .remote
+                    .iter()
+                    .map(|(_, targets)| targets.len())
+                    .sum::<usize>()
+                    + self.fresh.local.len();
+                if enter && targets <= self.cache_targets {
+                    let mut matches = std::mem::take(&mut self.fresh);
+                    matches.local.shrink_to_fit();
+                    matches.remote.shrink_to_fit();
+                    self.cache.enter(place, hash, topic, matches);
+                    self.cache.matches(place)
+                } else {
+                    Some(&self.fresh)
+                }
+            }
+        }
+    }
+
+    /// Matches a topic into `fresh`.
+    fn find(&mut self, topic: &str) {
+        let Self {
+            places,
+            homes,
+            exact,
+            wild,
+            scratch,
+            found,
+            fresh,
+            ..
+        } = self;
+        fresh.clear();
+        found.clear();
+        let mut filters = 0;
+        let mut collect = |routes: &Routes| {
+            filters += 1;
+            found.reserve(routes.len());
+            for (&(id, is_group), route) in routes.iter().map(|(key, route)| (key, route)) {
+                let place = if is_group {
+                    let shard = homes.get(&id).copied().unwrap_or_default();
+                    Place {
+                        shard,
+                        slot: id,
+                        generation: 0,
+                    }
+                } else {
+                    places.get(id as usize).copied().unwrap_or_default()
+                };
+                found.push(Found {
+                    place,
+                    flags: route.flags,
+                    context: route.context.clone(),
+                });
+            }
+        };
+        if let Some(routes) = exact.get(topic) {
+            collect(routes);
+        }
+        wild.matching_topic(topic, scratch, &mut collect);
+        let is_grouped = found.iter().all(|found| found.place.shard == self.shard);
+        if filters > 1 || !is_grouped {
+            found.sort_by_key(|found| (found.place, found.flags.is_group()));
+        }
+        let mut found = found.drain(..).peekable();
+        let mut shard_targets = Vec::new();
+        while let Some(first) = found.next() {
+            let place = first.place;
+            let targets = if place.shard == self.shard {
+                &mut fresh.local
+            } else {
+                &mut shard_targets
+            };
+            fresh.total += 1;
+            let same = |next: &Found| {
+                next.place == place && !first.flags.is_group() && !next.flags.is_group()
+            };
+            if found.peek().is_some_and(same) {
+                let mut all = vec![Found {
+                    place,
+                    flags: first.flags,
+                    context: first.context,
+                }];
+                while let Some(next) =
+                    found.next_if(|next| next.place == place && !next.flags.is_group())
+                {
+                    all.push(next);
+                }
+                merge(&all, targets);
+            } else {
+                targets.push(target(place, first.flags, first.context));
+            }
+            let shard_is_complete = found
+                .peek()
+                .is_none_or(|next| next.place.shard != place.shard);
+            if shard_is_complete && !shard_targets.is_empty() {
+                fresh
+                    .remote
+                    .push((place.shard, std::mem::take(&mut shard_targets).into()));
+            }
+        }
+    }
+}
+
+fn is_wild(filter: &str) -> bool {
+    filter.bytes().any(|byte| byte == b'+' || byte == b'#')
+}
+
+fn target(place: Place, flags: RouteFlags, context: Option<Arc<Context>>) -> Target {
+    Target {
+        slot: place.slot,
+        generation: place.generation,
+        flags,
+        context,
+    }
+}
+
+/// One session's overlapping subscriptions become one delivery with the highest level and all
+/// identifiers. [MQTT-3.3.4-2] [MQTT-3.3.4-4]
+///
+/// Where only some of them are no-local, what the session itself published goes by the others.
+fn merge(all: &[Found], targets: &mut Vec<Target>) {
+    let combine = |subset: &mut dyn Iterator<Item = &Found>| -> Option<Target> {
+        let first = subset.next()?;
+        let mut flags = first.flags.merged(first.flags);
+        let mut strongest = first;
+        let mut identifiers = Vec::new();
+        let collect = |found: &Found, identifiers: &mut Vec<u32>| {
+            if let Some(context) = &found.context {
+                identifiers.extend_from_slice(&context.identifiers);
+            }
+        };
+        collect(first, &mut identifiers);
+        for found in subset {
+            flags = flags.merged(found.flags);
+            if found.flags.qos() > strongest.flags.qos() {
+                strongest = found;
+            }
+            collect(found, &mut identifiers);
+        }
+        let (hint, attendance) = strongest
+            .context
+            .as_ref()
+            .map_or((0, 0), |context| (context.hint, context.attendance));
+        let context = (hint != 0 || !identifiers.is_empty()).then(|| {
+            Arc::new(Context {
+                identifiers: identifiers.into(),
+                hint,
+                attendance,
+            })
+        });
+        Some(target(first.place, flags, context))
+    };
+    let open = all.iter().filter(|found| !found.flags.no_local()).count();
+    let mut everything = combine(&mut all.iter());
+    if open < all.len() {
+        if let Some(target) = &mut everything {
+            target.flags = target.flags.with_no_local();
+        }
+        let rest = combine(&mut all.iter().filter(|found| !found.flags.no_local()));
+        targets.extend(rest.map(|mut target| {
+            target.flags = target.flags.with_only_local();
+            target
+        }));
+    }
+    targets.extend(everything);
+}

@@ -1,0 +1,431 @@
+//! Where the entries of all queues and ledgers of a shard lie.
+//!
+//! An idle session's queue is three numbers; entries are taken from chunks that all queues share,
+//! so a queue that fills and drains allocates nothing, whichever it is. A chunk without entries is
+//! given back, but for one.
+
+use std::sync::Arc;
+
+use slab::Slab;
+
+use crate::message::{Message, Qos};
+use crate::route::Context;
+use crate::store::Phase;
+
+/// No entry.
+pub(crate) const NIL: u32 = u32::MAX;
+
+const CHUNK: usize = 256;
+
+/// A message in a queue or ledger.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    /// `None` once it was handed over.
+    pub(crate) message: Option<Arc<Message>>,
+    pub(crate) context: Option<Arc<Context>>,
+    /// The delivery's tag. Its upper half counts the session's entries; its lower half is where the
+    /// entry lay when it was made, which is where it still lies unless the session has moved.
+    pub(crate) tag: u64,
+    /// The shared subscription it came from, or [`NIL`].
+    pub(crate) group: u32,
+    pub(crate) qos: Qos,
+    pub(crate) phase: Phase,
+    pub(crate) retain: bool,
+    /// Whether it was sent before.
+    pub(crate) redelivered: bool,
+    /// Whether it is here because a new subscription asked for retained messages.
+    pub(crate) retained_copy: bool,
+}
+
+impl Entry {
+    pub(crate) fn body_bytes(&self) -> u64 {
+        self.message
+            .as_ref()
+            .map_or(0, |message| message.body_bytes() as u64)
+    }
+}
+
+#[derive(Debug)]
+struct Slot {
+    entry: Option<Entry>,
+    /// In a list: the neighbours. In a chunk's list of free slots: `next` only.
+    next: u32,
+    previous: u32,
+    /// The session or group whose list it is in; guards against tags that were made up.
+    owner: u32,
+}
+
+#[derive(Debug)]
+struct Chunk {
+    slots: Box<[Slot]>,
+    first_free: u32,
+    used: u32,
+    /// Neighbours among the chunks that have free slots.
+    next: u32,
+    previous: u32,
+}
+
+/// A queue: a doubly linked list of entries.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct List {
+    head: u32,
+    tail: u32,
+    len: u32,
+}
+
+impl Default for List {
+    fn default() -> Self {
+        Self {
+            head: NIL,
+            tail: NIL,
+            len: 0,
+        }
+    }
+}
+
+impl List {
+    pub(crate) const fn len(self) -> usize {
+        self.len as usize
+    }
+
+    pub(crate) const fn is_empty(self) -> bool {
+        self.len == 0
+    }
+
+    /// The first entry, or [`NIL`].
+    pub(crate) const fn first(self) -> u32 {
+        self.head
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Nodes {
+    chunks: Slab<Chunk>,
+    /// The first chunk with a free slot.
+    open: u32,
+    empty_chunks: u32,
+    used: usize,
+}
+
+impl Nodes {
+    pub(crate) const fn new() -> Self {
+        Self {
+            chunks: Slab::new(),
+            open: NIL,
+            empty_chunks: 0,
+            used: 0,
+        }
+    }
+
+    /// Entries in all lists.
+    #[cfg(test)]
+    const fn len(&self) -> usize {
+        self.used
+    }
+
+    fn slot(&self, node: u32) -> &Slot {
+        &self.chunks[node as usize / CHUNK].slots[node as usize % CHUNK]
+    }
+
+    fn slot_mut(&mut self, node: u32) -> &mut Slot {
+        &mut self.chunks[node as usize / CHUNK].slots[node as usize % CHUNK]
+    }
+
+    /// The entry of a node in a list.
+    pub(crate) fn entry(&self, node: u32) -> Option<&Entry> {
+        self.slot(node).entry.as_ref()
+    }
+
+    pub(crate) fn entry_mut(&mut self, node: u32) -> Option<&mut Entry> {
+        self.slot_mut(node).entry.as_mut()
+    }
+
+    /// The entry of a node that may never have been one, if it is in a list of this owner.
+    pub(crate) fn owned(&self, node: u32, owner: u32) -> Option<&Entry> {
+        let chunk = self.chunks.get(node as usize / CHUNK)?;
+        let slot = &chunk.slots[node as usize % CHUNK];
+        if slot.owner == owner {
+            slot.entry.as_ref()
+        } else {
+            None
+        }
+    }
+
+    pub(crate) fn next(&self, node: u32) -> u32 {
+        self.slot(node).next
+    }
+
+    /// Makes a node that is in no list yet; `make` gets its number.
+    fn allocate(&mut self, owner: u32, make: impl FnOnce(u32) -> Entry) -> u32 {
+        if self.open == NIL {
+            self.add_chunk();
+        }
+        let index = self.open;
+        let chunk = &mut self.chunks[index as usize];
+        let place = chunk.first_free;
+        let node = index * CHUNK as u32 + place;
+        let slot = &mut chunk.slots[place as usize];
+        debug_assert!(slot.entry.is_none(), "a free slot is empty");
+        chunk.first_free = slot.next;
+        slot.entry = Some(make(node));
+        slot.owner = owner;
+        slot.next = NIL;
+        slot.previous = NIL;
+        if chunk.used == 0 {
+            self.empty_chunks -= 1;
+        }
+        chunk.used += 1;
+        self.used += 1;
+        if chunk.first_free == NIL {
+            self.unlink_chunk(index);
+        }
+        node
+    }
+
+    fn add_chunk(&mut self) {
+        let slots = (1..=CHUNK as u32)
+            .map(|next| Slot {
+                entry: None,
+                next: if next == CHUNK as u32 { NIL } else { next },
+                previous: NIL,
+                owner: NIL,
+            })
+            .collect();
+        let index = self.chunks.insert(Chunk {
+            slots,
+            first_free: 0,
+            used: 0,
+            next: NIL,
+            previous: NIL,
+        });
+        self.empty_chunks += 1;
+        self.link_chunk(index as u32);
+    }
+
+    fn link_chunk(&mut self, index: u32) {
+        let first = self.open;
+        self.chunks[index as usize].next = first;
+        self.chunks[index as usize].previous = NIL;
+        if first != NIL {
+            self.chunks[first as usize].previous = index;
+        }
+        self.open = index;
+    }
+
+    fn unlink_chunk(&mut self, index: u32) {
+        let Chunk { next, previous, .. } = self.chunks[index as usize];
+        if previous == NIL {
+            self.open = next;
+        } else {
+            self.chunks[previous as usize].next = next;
+        }
+        if next != NIL {
+            self.chunks[next as usize].previous = previous;
+        }
+    }
+
+    fn free(&mut self, node: u32) -> Option<Entry> {
+        let index = node / CHUNK as u32;
+        let chunk = &mut self.chunks[index as usize];
+        let was_full = chunk.first_free == NIL;
+        let slot = &mut chunk.slots[node as usize % CHUNK];
+        let entry = slot.entry.take()?;
+        slot.owner = NIL;
+        slot.next = chunk.first_free;
+        chunk.first_free = node % CHUNK as u32;
+        chunk.used -= 1;
+        self.used -= 1;
+        let is_empty = chunk.used == 0;
+        if was_full {
+            self.link_chunk(index);
+        }
+        if is_empty {
+            if self.empty_chunks >= 1 {
+                self.unlink_chunk(index);
+                self.chunks.remove(index as usize);
+                if self.chunks.len() * 4 < self.chunks.capacity() {
+                    self.chunks.shrink_to_fit();
+                }
+            } else {
+                self.empty_chunks += 1;
+            }
+        }
+        Some(entry)
+    }
+
+    /// Appends an entry; `make` gets the number of its node.
+    pub(crate) fn push_back(
+        &mut self,
+        list: &mut List,
+        owner: u32,
+        make: impl FnOnce(u32) -> Entry,
+    ) -> u32 {
+        let node = self.allocate(owner, make);
+        self.link_back(list, node);
+        node
+    }
+
+    /// Puts an entry in front; `make` gets the number of its node.
+    pub(crate) fn push_front(
+        &mut self,
+        list: &mut List,
+        owner: u32,
+        make: impl FnOnce(u32) -> Entry,
+    ) -> u32 {
+        let node = self.allocate(owner, make);
+        self.link_front(list, node);
+        node
+    }
+
+    /// Takes a node out of its list and drops it, returning the entry.
+    pub(crate) fn remove(&mut self, list: &mut List, node: u32) -> Option<Entry> {
+        self.unlink(list, node);
+        self.free(node)
+    }
+
+    pub(crate) fn pop_front(&mut self, list: &mut List) -> Option<Entry> {
+        if list.is_empty() {
+            return None;
+        }
+        self.remove(list, list.head)
+    }
+
+    /// Moves a node from one list to the end of another.
+    pub(crate) fn move_back(&mut self, from: &mut List, to: &mut List, node: u32) {
+        self.unlink(from, node);
+        self.link_back(to, node);
+    }
+
+    /// Moves a node from one list to the front of another.
+    pub(crate) fn move_front(&mut self, from: &mut List, to: &mut List, node: u32) {
+        self.unlink(from, node);
+        self.link_front(to, node);
+    }
+
+    /// Joins two lists: `first`, then `second`.
+    pub(crate) fn join(&mut self, first: List, second: List) -> List {
+        if first.is_empty() {
+            return second;
+        }
+        if second.is_empty() {
+            return first;
+        }
+        self.slot_mut(first.tail).next = second.head;
+        self.slot_mut(second.head).previous = first.tail;
+        List {
+            head: first.head,
+            tail: second.tail,
+            len: first.len + second.len,
+        }
+    }
+
+    fn link_back(&mut self, list: &mut List, node: u32) {
+        let slot = self.slot_mut(node);
+        slot.next = NIL;
+        slot.previous = list.tail;
+        if list.tail == NIL {
+            list.head = node;
+        } else {
+            self.slot_mut(list.tail).next = node;
+        }
+        list.tail = node;
+        list.len += 1;
+    }
+
+    fn link_front(&mut self, list: &mut List, node: u32) {
+        let slot = self.slot_mut(node);
+        slot.previous = NIL;
+        slot.next = list.head;
+        if list.head == NIL {
+            list.tail = node;
+        } else {
+            self.slot_mut(list.head).previous = node;
+        }
+        list.head = node;
+        list.len += 1;
+    }
+
+    fn unlink(&mut self, list: &mut List, node: u32) {
+        let Slot { next, previous, .. } = *self.slot(node);
+        if previous == NIL {
+            list.head = next;
+        } else {
+            self.slot_mut(previous).next = next;
+        }
+        if next == NIL {
+            list.tail = previous;
+        } else {
+            self.slot_mut(next).previous = previous;
+        }
+        list.len -= 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use super::*;
+
+    fn entry(tag: u64) -> Entry {
+        Entry {
+            message: None,
+            context: None,
+            tag,
+            group: NIL,
+            qos: Qos::AtMostOnce,
+            phase: Phase::Pending,
+            retain: false,
+            redelivered: false,
+            retained_copy: false,
+        }
+    }
+
+    #[test]
+    fn lists_behave_like_queues_and_memory_is_given_back() {
+        let mut nodes = Nodes::new();
+        let mut lists = [List::default(); 5];
+        let mut models: [VecDeque<u64>; 5] = std::array::from_fn(|_| VecDeque::new());
+        let mut random = 1_u64;
+        for step in 0..200_000_u64 {
+            random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+            let (a, b) = ((random >> 40) as usize % 5, (random >> 50) as usize % 5);
+            // Grows for a while, then shrinks.
+            let grow = if step / 20_000 % 2 == 0 { 6 } else { 2 };
+            match (random >> 33) % 10 {
+                0 => {
+                    nodes.push_front(&mut lists[a], a as u32, |_| entry(step));
+                    models[a].push_front(step);
+                }
+                n if n < grow => {
+                    nodes.push_back(&mut lists[a], a as u32, |_| entry(step));
+                    models[a].push_back(step);
+                }
+                6 if a != b && !lists[a].is_empty() => {
+                    let [from, to] = lists.get_disjoint_mut([a, b]).unwrap();
+                    let node = from.first();
+                    nodes.move_back(from, to, node);
+                    let tag = models[a].pop_front().unwrap();
+                    models[b].push_back(tag);
+                }
+                _ => {
+                    let popped = nodes.pop_front(&mut lists[a]).map(|entry| entry.tag);
+                    assert_eq!(popped, models[a].pop_front());
+                }
+            }
+            assert_eq!(lists[a].len(), models[a].len());
+        }
+        assert_eq!(nodes.len(), models.iter().map(VecDeque::len).sum::<usize>());
+        for (list, model) in lists.iter_mut().zip(models) {
+            let mut node = list.first();
+            for tag in &model {
+                assert_eq!(nodes.entry(node).unwrap().tag, *tag);
+                node = nodes.next(node);
+            }
+            assert_eq!(node, NIL);
+            while nodes.pop_front(list).is_some() {}
+        }
+        assert_eq!((nodes.len(), nodes.chunks.len()), (0, 1));
+    }
+}

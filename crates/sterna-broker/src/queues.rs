@@ -1,0 +1,556 @@
+//! The queues and ledgers of a shard's sessions.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+use slab::Slab;
+
+use crate::api::{Delivery, SessionKey, Unacknowledged};
+use crate::counters::Counters;
+use crate::group::Group;
+use crate::limits::{Limits, QueueFull};
+use crate::message::{Message, Origin, Qos};
+use crate::nodes::{Entry, List, NIL, Nodes};
+use crate::route::{Context, Target};
+use crate::session::{NEVER_MS, Session, State};
+use crate::store::{Phase, QueueName, Store, StoredEntry};
+
+/// What a timer is for.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum TimerKey {
+    Session(u32),
+    Group(u32),
+}
+
+/// A settled or dropped message of a shared subscription: its member may have another.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Owed {
+    pub(crate) group: u32,
+    pub(crate) member: u32,
+    pub(crate) attendance: u32,
+}
+
+/// A message about to be queued for a session.
+#[derive(Debug)]
+pub(crate) struct Item {
+    pub(crate) message: Arc<Message>,
+    pub(crate) context: Option<Arc<Context>>,
+    /// The shared subscription it is from, or [`NIL`]. Such messages are limited by their group.
+    pub(crate) group: u32,
+    pub(crate) qos: Qos,
+    pub(crate) retain: bool,
+    pub(crate) redelivered: bool,
+    pub(crate) retained_copy: bool,
+}
+
+/// Sweeps of one queue are at least so far apart, plus so much per entry: looking for expired
+/// messages stays a small part of the work whatever clients send.
+const SWEEP_EVERY_MS: u64 = 1_000;
+const SWEEP_PER_ENTRY_MS: u64 = 10;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Queues<P> {
+    pub(crate) sessions: Slab<Box<Session<P>>>,
+    pub(crate) nodes: Nodes,
+    pub(crate) groups: FxHashMap<u32, Group>,
+    /// Groups with something to dispatch.
+    pub(crate) dirty_groups: Vec<u32>,
+    pub(crate) owed: Vec<Owed>,
+    pub(crate) timers: BTreeSet<(u64, TimerKey)>,
+    pub(crate) limits: Limits,
+    pub(crate) counters: Counters,
+    pub(crate) store: Box<dyn Store>,
+    pub(crate) is_durable: bool,
+    /// Whether all shards' messages together are above their limit.
+    pub(crate) is_over_memory: bool,
+    ready: VecDeque<u32>,
+    /// The session that `next_ready` gave last.
+    current: Option<u32>,
+}
+
+pub(crate) fn stored_entry(entry: &Entry) -> StoredEntry {
+    StoredEntry {
+        tag: entry.tag,
+        message: entry.message.clone(),
+        qos: entry.qos,
+        retain: entry.retain,
+        phase: entry.phase,
+        identifiers: entry
+            .context
+            .as_ref()
+            .map_or_else(Box::default, |context| context.identifiers.clone()),
+    }
+}
+
+/// When to look again for expired messages in a queue of so many entries.
+pub(crate) fn next_sweep_ms(now_ms: u64, earliest_ms: u64, entries: usize) -> u64 {
+    if earliest_ms == NEVER_MS {
+        return NEVER_MS;
+    }
+    earliest_ms.max(now_ms + SWEEP_EVERY_MS + SWEEP_PER_ENTRY_MS * entries as u64)
+}
+
+impl<P> Queues<P> {
+    pub(crate) fn new(limits: Limits, store: Box<dyn Store>) -> Self {
+        Self {
+            sessions: Slab::new(),
+            nodes: Nodes::new(),
+            groups: FxHashMap::default(),
+            dirty_groups: Vec::new(),
+            owed: Vec::new(),
+            timers: BTreeSet::new(),
+            limits,
+            counters: Counters::default(),
+            is_durable: store.is_durable(),
+            store,
+            is_over_memory: false,
+            ready: VecDeque::new(),
+            current: None,
+        }
+    }
+
+    /// The session of a slot, if it is still the one of that generation.
+    pub(crate) fn session(&mut self, slot: u32, generation: u32) -> Option<&mut Session<P>> {
+        let session = self.sessions.get_mut(slot as usize)?;
+        (session.generation == generation).then_some(&mut **session)
+    }
+
+    /// The session that a consumer opened and still has.
+    pub(crate) fn attended(&self, key: SessionKey) -> Option<&Session<P>> {
+        let session = self.sessions.get(key.slot as usize)?;
+        let valid = session.is_connected()
+            && session.generation == key.generation
+            && session.attendance == key.attendance;
+        valid.then_some(&**session)
+    }
+
+    /// As [`attended`](Self::attended).
+    pub(crate) fn attended_mut(&mut self, key: SessionKey) -> Option<&mut Session<P>> {
+        let session = self.sessions.get_mut(key.slot as usize)?;
+        let valid = session.is_connected()
+            && session.generation == key.generation
+            && session.attendance == key.attendance;
+        valid.then_some(&mut **session)
+    }
+
+    /// The session that a consumer opened, still has, and that is not on its way from elsewhere.
+    pub(crate) fn active_mut(&mut self, key: SessionKey) -> Option<&mut Session<P>> {
+        self.attended_mut(key)
+            .filter(|session| session.state == State::Active)
+    }
+
+    // Into the queue.
+
+    /// Delivers a message to one of the queues it matched.
+    pub(crate) fn deliver(&mut self, now_ms: u64, message: &Arc<Message>, target: &Target) {
+        if target.flags.is_group() {
+            self.push_to_group(now_ms, target.slot, message);
+            return;
+        }
+        let Some(session) = self.session(target.slot, target.generation) else {
+            return;
+        };
+        let is_own = message.origin() != Origin::NONE && message.origin() == session.origin;
+        if (target.flags.no_local() && is_own) || (target.flags.only_local() && !is_own) {
+            return;
+        }
+        self.push(
+            now_ms,
+            target.slot,
+            Item {
+                message: Arc::clone(message),
+                context: target.context.clone(),
+                group: NIL,
+                // [MQTT-3.8.4-8]
+                qos: message.qos().min(target.flags.qos()),
+                // [MQTT-3.3.1-12] [MQTT-3.3.1-13]
+                retain: message.retain() && target.flags.retain_as_published(),
+                redelivered: false,
+                retained_copy: false,
+            },
+        );
+    }
+
+    /// Appends a message to a session's queue, if its limits allow. [MQTT-4.5.0-1]
+    pub(crate) fn push(&mut self, now_ms: u64, slot: u32, item: Item) {
+        let Some(session) = self.sessions.get_mut(slot as usize) else {
+            return;
+        };
+        if !item.qos.is_acknowledged() && session.is_away() {
+            self.counters.dropped_away += 1;
+            return;
+        }
+        let body_bytes = item.message.body_bytes() as u64;
+        let within = |session: &Session<P>, limits: &Limits| {
+            let waiting = session.pending.len();
+            let live = waiting - session.retained_pending as usize;
+            waiting == 0
+                || (live < limits.queued_messages
+                    && session.pending_bytes + body_bytes <= limits.queued_bytes as u64)
+        };
+        if item.retained_copy {
+            // Their number was limited when they were looked up.
+        } else if item.group == NIL {
+            let busy = !session.is_connected() || !session.pending.is_empty();
+            if self.is_over_memory && busy && session.state == State::Active {
+                self.counters.dropped_full += 1;
+                return;
+            }
+            if !within(session, &self.limits) {
+                if self.limits.queue_full == QueueFull::DropNewest {
+                    self.counters.dropped_full += 1;
+                    return;
+                }
+                while !within(&self.sessions[slot as usize], &self.limits) {
+                    self.drop_first(slot);
+                    self.counters.dropped_full += 1;
+                }
+            }
+        }
+        let session = &mut self.sessions[slot as usize];
+        session.pending_bytes += body_bytes;
+        session.retained_pending += u32::from(item.retained_copy);
+        let (mut pending, expires_at_ms) = (session.pending, item.message.expires_at_ms());
+        let node = self.nodes.push_back(&mut pending, slot, |node| Entry {
+            tag: session.next_tag(node),
+            message: Some(item.message),
+            context: item.context,
+            group: item.group,
+            qos: item.qos,
+            phase: Phase::Pending,
+            retain: item.retain,
+            redelivered: item.redelivered,
+            retained_copy: item.retained_copy,
+        });
+        session.pending = pending;
+        self.counters.stored_messages += 1;
+        self.counters.stored_bytes += body_bytes;
+        if session.is_stored
+            && item.qos.is_acknowledged()
+            && let Some(entry) = self.nodes.entry(node)
+        {
+            let queue = QueueName::Session(&session.client_id);
+            self.store.enqueued(queue, stored_entry(entry));
+        }
+        if session.is_connected() {
+            self.list_if_ready(slot);
+        } else if let Some(expires_at_ms) = expires_at_ms {
+            let sweep_at_ms = next_sweep_ms(now_ms, expires_at_ms, session.pending.len());
+            if sweep_at_ms < session.sweep_at_ms {
+                session.sweep_at_ms = sweep_at_ms;
+                self.set_session_timer(slot);
+            }
+        }
+    }
+
+    /// Lists a session as ready if it is.
+    pub(crate) fn list_if_ready(&mut self, slot: u32) {
+        let session = &mut self.sessions[slot as usize];
+        if session.is_ready() && !session.is_listed {
+            session.is_listed = true;
+            self.ready.push_back(slot);
+        }
+    }
+
+    // Out of the queue.
+
+    /// The next session with something to send.
+    pub(crate) fn next_ready(&mut self) -> Option<u32> {
+        if let Some(slot) = self.current.take()
+            && self.sessions.contains(slot as usize)
+        {
+            self.list_if_ready(slot);
+        }
+        while let Some(slot) = self.ready.pop_front() {
+            let Some(session) = self.sessions.get_mut(slot as usize) else {
+                continue;
+            };
+            // A session that ended may have left its slot in the list.
+            if std::mem::take(&mut session.is_listed) && session.is_ready() {
+                self.current = Some(slot);
+                return Some(slot);
+            }
+        }
+        if self.ready.capacity() > 4096 {
+            self.ready = VecDeque::new();
+        }
+        None
+    }
+
+    /// Drops expired messages from the front of a queue and returns the first that isn't.
+    /// [MQTT-3.3.2-5]
+    pub(crate) fn first_pending(&mut self, now_ms: u64, slot: u32) -> Option<u32> {
+        loop {
+            let node = self.sessions[slot as usize].pending.first();
+            if node == NIL {
+                return None;
+            }
+            let expired = self
+                .nodes
+                .entry(node)
+                .and_then(|entry| entry.message.as_ref())
+                .is_none_or(|message| message.is_expired(now_ms));
+            if !expired {
+                return Some(node);
+            }
+            self.drop_first(slot);
+            self.counters.dropped_expired += 1;
+        }
+    }
+
+    /// Takes the next message from a queue.
+    pub(crate) fn take_next(&mut self, now_ms: u64, slot: u32) -> Option<Delivery> {
+        let node = self.first_pending(now_ms, slot)?;
+        let session = &mut self.sessions[slot as usize];
+        let entry = self.nodes.entry_mut(node)?;
+        if entry.qos.is_acknowledged() && session.ledger.len() >= self.limits.unacknowledged {
+            return None;
+        }
+        let body_bytes = entry.body_bytes();
+        session.pending_bytes -= body_bytes;
+        session.retained_pending -= u32::from(std::mem::take(&mut entry.retained_copy));
+        let delivery = if entry.qos.is_acknowledged() {
+            let delivery = delivery(session, entry)?;
+            entry.phase = Phase::Sent;
+            entry.redelivered = true;
+            if entry.tag as u32 != node {
+                session.rare_mut().rehomed.insert(delivery.tag, node);
+            }
+            let (mut pending, mut ledger) = (session.pending, session.ledger);
+            self.nodes.move_back(&mut pending, &mut ledger, node);
+            (session.pending, session.ledger) = (pending, ledger);
+            if session.is_stored {
+                let queue = QueueName::Session(&session.client_id);
+                self.store.advanced(queue, delivery.tag, Phase::Sent);
+            }
+            delivery
+        } else {
+            let mut pending = session.pending;
+            let entry = self.nodes.remove(&mut pending, node)?;
+            session.pending = pending;
+            self.counters.stored_messages -= 1;
+            self.counters.stored_bytes -= body_bytes;
+            if entry.group != NIL {
+                self.owed.push(Owed {
+                    group: entry.group,
+                    member: session.subscriber,
+                    attendance: session.attendance,
+                });
+            }
+            Delivery {
+                tag: 0,
+                qos: entry.qos,
+                retain: entry.retain,
+                redelivered: false, // [MQTT-3.3.1-2]
+                hint: hint(entry.context.as_deref(), session.attendance),
+                message: entry.message?,
+                context: entry.context,
+            }
+        };
+        if !delivery.redelivered {
+            self.counters.sent_messages += 1;
+            self.counters.sent_bytes += delivery.message.payload().len() as u64;
+        }
+        Some(delivery)
+    }
+
+    /// Drops the first message that waits.
+    fn drop_first(&mut self, slot: u32) {
+        let node = self.sessions[slot as usize].pending.first();
+        if let Some(entry) = self.remove_pending(slot, node) {
+            self.forget_stored(slot, &entry);
+            self.note_owed(slot, &entry);
+        }
+    }
+
+    /// Takes a waiting entry out of a queue, with its share of the sums.
+    pub(crate) fn remove_pending(&mut self, slot: u32, node: u32) -> Option<Entry> {
+        let session = &mut self.sessions[slot as usize];
+        let mut pending = session.pending;
+        let entry = self.nodes.remove(&mut pending, node)?;
+        session.pending = pending;
+        session.pending_bytes -= entry.body_bytes();
+        session.retained_pending -= u32::from(entry.retained_copy);
+        self.counters.stored_messages -= 1;
+        self.counters.stored_bytes -= entry.body_bytes();
+        Some(entry)
+    }
+
+    /// Takes an entry out of the ledger, with its share of the sums.
+    pub(crate) fn remove_sent(&mut self, slot: u32, node: u32) -> Option<Entry> {
+        let session = &mut self.sessions[slot as usize];
+        let mut ledger = session.ledger;
+        let entry = self.nodes.remove(&mut ledger, node)?;
+        session.ledger = ledger;
+        session.forget_rehomed(entry.tag);
+        self.counters.stored_messages -= 1;
+        self.counters.stored_bytes -= entry.body_bytes();
+        Some(entry)
+    }
+
+    /// Tells the store that an entry is no longer in a session's queue.
+    pub(crate) fn forget_stored(&mut self, slot: u32, entry: &Entry) {
+        let session = &self.sessions[slot as usize];
+        if session.is_stored && entry.qos.is_acknowledged() {
+            self.store
+                .settled(QueueName::Session(&session.client_id), entry.tag);
+        }
+    }
+
+    /// Notes that a group's member may have another message.
+    pub(crate) fn note_owed(&mut self, slot: u32, entry: &Entry) {
+        if entry.group != NIL {
+            let session = &self.sessions[slot as usize];
+            self.owed.push(Owed {
+                group: entry.group,
+                member: session.subscriber,
+                attendance: session.attendance,
+            });
+        }
+    }
+
+    // The ledger.
+
+    /// Where a sent delivery lies.
+    pub(crate) fn find_sent(&self, slot: u32, tag: u64) -> Option<u32> {
+        let is_it = |node: &u32| {
+            self.nodes
+                .owned(*node, slot)
+                .is_some_and(|entry| entry.tag == tag && entry.phase != Phase::Pending)
+        };
+        Some(tag as u32)
+            .filter(is_it)
+            .or_else(|| self.sessions[slot as usize].rehomed(tag).filter(is_it))
+    }
+
+    /// An entry of the ledger, as told to the front door.
+    pub(crate) fn unacknowledged(&self, slot: u32, node: u32) -> Option<Unacknowledged> {
+        let entry = self.nodes.entry(node)?;
+        if entry.phase == Phase::HandedOver {
+            return Some(Unacknowledged::HandedOver { tag: entry.tag });
+        }
+        delivery(&self.sessions[slot as usize], entry).map(Unacknowledged::Sent)
+    }
+
+    /// Puts a sent delivery back in front of its queue.
+    pub(crate) fn release(&mut self, slot: u32, node: u32) {
+        let session = &mut self.sessions[slot as usize];
+        let Some(entry) = self.nodes.entry_mut(node) else {
+            return;
+        };
+        entry.phase = Phase::Pending;
+        session.pending_bytes += entry.body_bytes();
+        let tag = entry.tag;
+        let (mut ledger, mut pending) = (session.ledger, session.pending);
+        self.nodes.move_front(&mut ledger, &mut pending, node);
+        (session.ledger, session.pending) = (ledger, pending);
+        session.forget_rehomed(tag);
+        if session.is_stored {
+            let queue = QueueName::Session(&session.client_id);
+            self.store.advanced(queue, tag, Phase::Pending);
+        }
+        self.list_if_ready(slot);
+    }
+
+    // While no consumer is connected.
+
+    /// Sets the session's one timer to what it waits for.
+    pub(crate) fn set_session_timer(&mut self, slot: u32) {
+        let session = &mut self.sessions[slot as usize];
+        let deadline_ms = session.deadline_ms();
+        if deadline_ms != session.timer_ms {
+            self.timers
+                .remove(&(session.timer_ms, TimerKey::Session(slot)));
+            if deadline_ms != NEVER_MS {
+                self.timers.insert((deadline_ms, TimerKey::Session(slot)));
+            }
+            session.timer_ms = deadline_ms;
+        }
+    }
+
+    /// Drops the expired messages of a session that is away.
+    pub(crate) fn sweep_session(&mut self, now_ms: u64, slot: u32) {
+        let mut earliest_ms = NEVER_MS;
+        let mut node = self.sessions[slot as usize].pending.first();
+        while node != NIL {
+            let next = self.nodes.next(node);
+            let expires_at_ms = self.expires_at_ms(node);
+            if expires_at_ms <= now_ms {
+                if let Some(entry) = self.remove_pending(slot, node) {
+                    self.forget_stored(slot, &entry);
+                    self.note_owed(slot, &entry);
+                    self.counters.dropped_expired += 1;
+                }
+            } else {
+                earliest_ms = earliest_ms.min(expires_at_ms);
+            }
+            node = next;
+        }
+        let session = &mut self.sessions[slot as usize];
+        session.sweep_at_ms = next_sweep_ms(now_ms, earliest_ms, session.pending.len());
+    }
+
+    /// When the message of a node expires.
+    pub(crate) fn expires_at_ms(&self, node: u32) -> u64 {
+        self.nodes
+            .entry(node)
+            .and_then(|entry| entry.message.as_ref()?.expires_at_ms())
+            .unwrap_or(NEVER_MS)
+    }
+
+    /// Stores what has waited for a stored session to arrive.
+    pub(crate) fn store_waited(&mut self, client_id: &str, first: u32) {
+        let mut node = first;
+        while node != NIL {
+            if let Some(entry) = self.nodes.entry(node)
+                && entry.qos.is_acknowledged()
+            {
+                self.store
+                    .enqueued(QueueName::Session(client_id), stored_entry(entry));
+            }
+            node = self.nodes.next(node);
+        }
+    }
+
+    /// Empties a list, with its entries' share of the sums.
+    pub(crate) fn drain(&mut self, mut list: List) -> Vec<Entry> {
+        let mut entries = Vec::with_capacity(list.len());
+        while let Some(entry) = self.nodes.pop_front(&mut list) {
+            self.counters.stored_messages -= 1;
+            self.counters.stored_bytes -= entry.body_bytes();
+            entries.push(entry);
+        }
+        entries
+    }
+
+    /// Appends an entry that has its tag to a list, with its share of the sums.
+    pub(crate) fn restore(&mut self, list: &mut List, owner: u32, entry: Entry) -> u32 {
+        self.counters.stored_messages += 1;
+        self.counters.stored_bytes += entry.body_bytes();
+        self.nodes.push_back(list, owner, |_| entry)
+    }
+}
+
+fn hint(context: Option<&Context>, attendance: u32) -> u64 {
+    context.map_or(0, |context| {
+        if context.attendance == attendance {
+            context.hint
+        } else {
+            0
+        }
+    })
+}
+
+fn delivery<P>(session: &Session<P>, entry: &Entry) -> Option<Delivery> {
+    Some(Delivery {
+        tag: entry.tag,
+        message: Arc::clone(entry.message.as_ref()?),
+        qos: entry.qos,
+        retain: entry.retain,
+        redelivered: entry.redelivered,
+        hint: hint(entry.context.as_deref(), session.attendance),
+        context: entry.context.clone(),
+    })
+}

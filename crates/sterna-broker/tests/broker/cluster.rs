@@ -1,0 +1,325 @@
+//! Several shards' brokers in one thread, and the mail between them.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use sterna_broker::{
+    Broker, Close, ConsumerId, Delivery, Directory, Event, Limits, Mail, Message, MessageHeader,
+    NoStore, OpenSession, Opened, Outcome, Publication, Qos, Routed, SessionKey, ShardId, Store,
+    SubscribeOptions, Subscribed, Will,
+};
+
+/// A front door's state, to see that it goes where the session goes.
+pub(crate) type Protocol = Vec<u32>;
+
+pub(crate) struct Cluster {
+    pub(crate) brokers: Vec<Broker<Protocol>>,
+    pub(crate) directory: Arc<Directory>,
+    pub(crate) now_ms: u64,
+    mail: BTreeMap<(u16, u16), VecDeque<Mail<Protocol>>>,
+    pub(crate) events: Vec<Event>,
+    next_consumer: u64,
+}
+
+/// A session as a test knows it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Client {
+    pub(crate) shard: u16,
+    pub(crate) key: SessionKey,
+    pub(crate) consumer: ConsumerId,
+    pub(crate) present: bool,
+}
+
+pub(crate) fn text(delivery: &Delivery) -> String {
+    String::from_utf8(delivery.message.payload().to_vec()).unwrap()
+}
+
+pub(crate) fn message(topic: &str, payload: &str, qos: Qos, retain: bool) -> Message {
+    let header = MessageHeader {
+        qos,
+        retain,
+        ..MessageHeader::default()
+    };
+    Message::copy(topic, &[], payload.as_bytes(), header).unwrap()
+}
+
+pub(crate) fn expiring(topic: &str, payload: &str, qos: Qos, expires_at_ms: u64) -> Message {
+    let header = MessageHeader {
+        qos,
+        expires_at_ms: Some(expires_at_ms),
+        ..MessageHeader::default()
+    };
+    Message::copy(topic, &[], payload.as_bytes(), header).unwrap()
+}
+
+pub(crate) fn qos(qos: Qos) -> SubscribeOptions {
+    SubscribeOptions {
+        qos,
+        ..SubscribeOptions::default()
+    }
+}
+
+impl Cluster {
+    pub(crate) fn new(shards: u16) -> Self {
+        Self::with(shards, Limits::default(), |_| Box::new(NoStore))
+    }
+
+    pub(crate) fn limited(limits: Limits) -> Self {
+        Self::with(1, limits, |_| Box::new(NoStore))
+    }
+
+    pub(crate) fn with(shards: u16, limits: Limits, store: impl Fn(u16) -> Box<dyn Store>) -> Self {
+        let directory = Directory::new(shards, limits, 42);
+        let brokers = (0..shards)
+            .map(|shard| Broker::new(ShardId(shard), Arc::clone(&directory), store(shard)))
+            .collect();
+        Self {
+            brokers,
+            directory,
+            now_ms: 1_000_000,
+            mail: BTreeMap::new(),
+            events: Vec::new(),
+            next_consumer: 0,
+        }
+    }
+
+    /// Gathers mail and events from a shard.
+    pub(crate) fn collect(&mut self, shard: u16) {
+        let broker = &mut self.brokers[usize::from(shard)];
+        for (to, mail) in broker.take_mail() {
+            assert_ne!(to.0, shard, "no mail to oneself");
+            self.mail.entry((shard, to.0)).or_default().push_back(mail);
+        }
+        while let Some(event) = broker.next_event() {
+            self.events.push(event);
+        }
+    }
+
+    /// Delivers the next letter of one pair of shards.
+    pub(crate) fn deliver_one(&mut self, from: u16, to: u16) -> bool {
+        let Some(mail) = self.mail.get_mut(&(from, to)).and_then(VecDeque::pop_front) else {
+            return false;
+        };
+        self.brokers[usize::from(to)].mail(self.now_ms, mail);
+        self.collect(to);
+        true
+    }
+
+    /// The pairs of shards that have mail under way.
+    pub(crate) fn pairs(&self) -> Vec<(u16, u16)> {
+        self.mail
+            .iter()
+            .filter(|(_, mail)| !mail.is_empty())
+            .map(|(&pair, _)| pair)
+            .collect()
+    }
+
+    /// Delivers all mail, and what follows from it.
+    pub(crate) fn run(&mut self) {
+        while let Some(&(from, to)) = self.pairs().first() {
+            self.deliver_one(from, to);
+        }
+    }
+
+    pub(crate) fn broker(&mut self, shard: u16) -> &mut Broker<Protocol> {
+        &mut self.brokers[usize::from(shard)]
+    }
+
+    pub(crate) fn start_open(
+        &mut self,
+        shard: u16,
+        client_id: &str,
+        clean_start: bool,
+        expiry_s: u32,
+        will: Option<Will>,
+    ) -> (ConsumerId, Opened) {
+        self.next_consumer += 1;
+        let consumer = ConsumerId(self.next_consumer);
+        let now_ms = self.now_ms;
+        let request = OpenSession {
+            client_id,
+            clean_start,
+            expiry_s,
+            consumer,
+            will,
+        };
+        let opened = self.broker(shard).open(now_ms, request).unwrap();
+        self.collect(shard);
+        (consumer, opened)
+    }
+
+    pub(crate) fn open_with(
+        &mut self,
+        shard: u16,
+        client_id: &str,
+        clean_start: bool,
+        expiry_s: u32,
+        will: Option<Will>,
+    ) -> Client {
+        let (consumer, opened) = self.start_open(shard, client_id, clean_start, expiry_s, will);
+        let (key, present) = match opened {
+            Opened::Ready { session, present } => (session, present),
+            Opened::Pending { session: pending } => {
+                self.run();
+                let arrived = self.events.iter().rev().find_map(|event| match event {
+                    Event::Opened {
+                        consumer: who,
+                        session,
+                        present,
+                    } if *who == consumer => Some((*session, *present)),
+                    _ => None,
+                });
+                let (session, present) = arrived.expect("a claimed session arrives");
+                assert_eq!(session, pending);
+                (session, present)
+            }
+        };
+        Client {
+            shard,
+            key,
+            consumer,
+            present,
+        }
+    }
+
+    /// A persistent session, resumed if it is there.
+    pub(crate) fn open(&mut self, shard: u16, client_id: &str) -> Client {
+        self.open_with(shard, client_id, false, 3600, None)
+    }
+
+    pub(crate) fn subscribe(
+        &mut self,
+        client: Client,
+        filter: &str,
+        options: SubscribeOptions,
+    ) -> Subscribed {
+        let now_ms = self.now_ms;
+        let result = self
+            .broker(client.shard)
+            .subscribe(now_ms, client.key, filter, options);
+        self.collect(client.shard);
+        self.run();
+        result.unwrap()
+    }
+
+    pub(crate) fn unsubscribe(&mut self, client: Client, filter: &str) -> bool {
+        let now_ms = self.now_ms;
+        let existed = self
+            .broker(client.shard)
+            .unsubscribe(now_ms, client.key, filter);
+        self.collect(client.shard);
+        self.run();
+        existed
+    }
+
+    pub(crate) fn send(
+        &mut self,
+        shard: u16,
+        origin: Option<SessionKey>,
+        message: Message,
+    ) -> Routed {
+        let now_ms = self.now_ms;
+        let routed = self
+            .broker(shard)
+            .publish(now_ms, Publication { origin, message });
+        self.collect(shard);
+        routed
+    }
+
+    /// Publishes from a shard and carries the mail.
+    pub(crate) fn publish(&mut self, shard: u16, topic: &str, payload: &str, qos: Qos) -> Routed {
+        let routed = self.send(shard, None, message(topic, payload, qos, false));
+        self.run();
+        routed
+    }
+
+    pub(crate) fn retain(&mut self, shard: u16, topic: &str, payload: &str) -> Routed {
+        let routed = self.send(shard, None, message(topic, payload, Qos::ExactlyOnce, true));
+        self.run();
+        routed
+    }
+
+    pub(crate) fn next(&mut self, client: Client) -> Option<Delivery> {
+        let now_ms = self.now_ms;
+        let delivery = self.broker(client.shard).next_delivery(now_ms, client.key);
+        self.collect(client.shard);
+        delivery
+    }
+
+    /// Takes everything that a client can be sent now.
+    pub(crate) fn take(&mut self, client: Client) -> Vec<Delivery> {
+        let mut deliveries = Vec::new();
+        while let Some(delivery) = self.next(client) {
+            deliveries.push(delivery);
+            self.run();
+        }
+        deliveries
+    }
+
+    /// Takes everything and accepts it; returns the payloads.
+    pub(crate) fn drain(&mut self, client: Client) -> Vec<String> {
+        let mut payloads = Vec::new();
+        loop {
+            let deliveries = self.take(client);
+            if deliveries.is_empty() {
+                return payloads;
+            }
+            for delivery in deliveries {
+                payloads.push(text(&delivery));
+                if delivery.tag != 0 {
+                    self.settle(client, delivery.tag, Outcome::Accepted);
+                }
+            }
+        }
+    }
+
+    pub(crate) fn settle(&mut self, client: Client, tag: u64, outcome: Outcome) {
+        let now_ms = self.now_ms;
+        assert!(
+            self.broker(client.shard)
+                .settle(now_ms, client.key, tag, outcome)
+        );
+        self.collect(client.shard);
+        self.run();
+    }
+
+    pub(crate) fn close(&mut self, client: Client, close: Close) {
+        let now_ms = self.now_ms;
+        self.broker(client.shard).close(now_ms, client.key, close);
+        self.collect(client.shard);
+        self.run();
+    }
+
+    /// Lets time pass, with all timers on the way.
+    pub(crate) fn pass(&mut self, duration_ms: u64) {
+        let end_ms = self.now_ms + duration_ms;
+        loop {
+            let next = (0..self.brokers.len())
+                .filter_map(|shard| Some((self.brokers[shard].deadline_ms()?, shard)))
+                .filter(|&(at_ms, _)| at_ms <= end_ms)
+                .min();
+            let Some((at_ms, shard)) = next else { break };
+            self.now_ms = self.now_ms.max(at_ms);
+            let now_ms = self.now_ms;
+            self.brokers[shard].timeout(now_ms);
+            self.collect(shard as u16);
+            self.run();
+        }
+        self.now_ms = end_ms;
+    }
+
+    pub(crate) fn was_evicted(&self, client: Client) -> bool {
+        self.events.iter().any(
+            |event| matches!(event, Event::Evicted { consumer, .. } if *consumer == client.consumer),
+        )
+    }
+
+    /// Nothing is stored and no memory charged once all is delivered and dropped.
+    pub(crate) fn assert_empty(&self) {
+        for broker in &self.brokers {
+            let counters = broker.counters();
+            assert_eq!((counters.stored_messages, counters.stored_bytes), (0, 0));
+        }
+        assert_eq!(self.directory.message_bytes(), 0);
+    }
+}

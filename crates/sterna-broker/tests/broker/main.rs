@@ -1,0 +1,11 @@
+//! The broker through its public face: one or several shards, virtual time, mail carried by hand.
+
+mod cluster;
+mod delivery;
+mod limits;
+mod retained;
+mod sessions;
+mod shared;
+mod subscriptions;
+mod takeover;
+mod wills;

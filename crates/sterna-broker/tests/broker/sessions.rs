@@ -1,0 +1,203 @@
+//! Opening, resuming and ending sessions.
+
+use sterna_broker::{
+    Close, Event, EvictReason, Limits, NEVER_EXPIRES_S, OpenError, OpenSession, Opened, Qos,
+    WillFate,
+};
+
+use crate::cluster::{Cluster, qos};
+
+/// [MQTT-3.1.2-4] [MQTT-3.2.2-2] [MQTT-3.2.2-3] [MQTT-3.1.2-5] [MQTT-3.1.3-2]
+#[test]
+fn a_session_is_resumed_unless_a_clean_start_discards_it() {
+    let mut cluster = Cluster::new(1);
+    let client = cluster.open(0, "a");
+    assert!(!client.present);
+    cluster.subscribe(client, "t", qos(Qos::AtLeastOnce));
+    cluster.broker(0).protocol_mut(client.key).unwrap().push(7);
+    cluster.close(client, Close::LOST);
+    assert!(
+        cluster.broker(0).protocol(client.key).is_none(),
+        "the key is outdated"
+    );
+
+    let client = cluster.open(0, "a");
+    assert!(client.present);
+    assert_eq!(cluster.broker(0).protocol(client.key), Some(&vec![7]));
+    assert_eq!(cluster.publish(0, "t", "1", Qos::AtLeastOnce).matched, 1);
+    cluster.close(client, Close::LOST);
+
+    let client = cluster.open_with(0, "a", true, 3600, None);
+    assert!(!client.present);
+    assert_eq!(cluster.broker(0).protocol(client.key), Some(&vec![]));
+    assert_eq!(cluster.publish(0, "t", "2", Qos::AtLeastOnce).matched, 0);
+    assert!(cluster.drain(client).is_empty());
+    cluster.assert_empty();
+}
+
+/// [MQTT-4.1.0-1] [MQTT-4.1.0-2] [MQTT-3.1.2-23]
+#[test]
+fn a_session_outlives_its_connection_by_its_expiry_interval() {
+    let mut cluster = Cluster::new(1);
+    let short = cluster.open_with(0, "short", false, 10, None);
+    let never = cluster.open_with(0, "never", false, NEVER_EXPIRES_S, None);
+    let none = cluster.open_with(0, "none", false, 0, None);
+    for client in [short, never, none] {
+        cluster.subscribe(client, "t", qos(Qos::AtLeastOnce));
+    }
+    // While the connection is open nothing expires.
+    cluster.pass(100_000);
+    assert_eq!(cluster.directory.sessions(), 3);
+    for client in [short, never, none] {
+        cluster.close(client, Close::LOST);
+    }
+    assert_eq!(cluster.directory.sessions(), 2);
+    cluster.pass(9_999);
+    assert_eq!(cluster.publish(0, "t", "1", Qos::AtLeastOnce).matched, 2);
+    cluster.pass(1);
+    assert_eq!(cluster.publish(0, "t", "2", Qos::AtLeastOnce).matched, 1);
+    assert_eq!(cluster.broker(0).counters().sessions_expired, 1);
+    assert!(!cluster.open(0, "short").present);
+    cluster.pass(1_000_000_000_000);
+    let never = cluster.open(0, "never");
+    assert!(never.present);
+    assert_eq!(cluster.drain(never), ["1", "2"]);
+}
+
+#[test]
+fn a_reconnect_in_time_stops_the_expiry_and_disconnect_can_change_it() {
+    let mut cluster = Cluster::new(1);
+    let client = cluster.open_with(0, "a", false, 10, None);
+    cluster.close(client, Close::LOST);
+    cluster.pass(5_000);
+    let client = cluster.open_with(0, "a", false, 10, None);
+    assert!(client.present);
+    cluster.pass(20_000);
+    cluster.close(
+        client,
+        Close {
+            will: WillFate::Discard,
+            expiry_s: Some(100),
+        },
+    );
+    cluster.pass(99_999);
+    let client = cluster.open_with(0, "a", false, 10, None);
+    assert!(client.present);
+    cluster.close(
+        client,
+        Close {
+            will: WillFate::Discard,
+            expiry_s: Some(0),
+        },
+    );
+    assert_eq!(cluster.directory.sessions(), 0);
+    assert_eq!(cluster.broker(0).deadline_ms(), None);
+}
+
+/// [MQTT-3.1.4-3]
+#[test]
+fn a_second_connection_takes_the_session_over() {
+    let mut cluster = Cluster::new(1);
+    let first = cluster.open(0, "a");
+    cluster.subscribe(first, "t", qos(Qos::AtLeastOnce));
+    cluster.publish(0, "t", "1", Qos::AtLeastOnce);
+    let second = cluster.open(0, "a");
+    assert!(second.present);
+    assert_eq!(
+        cluster.events,
+        [Event::Evicted {
+            consumer: first.consumer,
+            reason: EvictReason::TakenOver,
+        }]
+    );
+    // Whatever the evicted connection still does, it does to nobody.
+    assert!(cluster.next(first).is_none());
+    cluster.close(
+        first,
+        Close {
+            will: WillFate::Publish,
+            expiry_s: Some(0),
+        },
+    );
+    assert!(!cluster.unsubscribe(first, "t"));
+    assert_eq!(cluster.drain(second), ["1"]);
+}
+
+/// [MQTT-4.1.0-2]: the old connection's session ended with it, although the next came first.
+#[test]
+fn a_session_without_expiry_is_not_taken_over() {
+    let mut cluster = Cluster::new(1);
+    let first = cluster.open_with(0, "a", false, 0, None);
+    cluster.subscribe(first, "t", qos(Qos::AtLeastOnce));
+    let second = cluster.open(0, "a");
+    assert!(cluster.was_evicted(first) && !second.present);
+    assert_eq!(cluster.publish(0, "t", "1", Qos::AtLeastOnce).matched, 0);
+    assert_eq!(cluster.directory.sessions(), 1);
+}
+
+/// Attack 13: sessions that never expire, from ever new clients.
+#[test]
+fn the_number_of_sessions_is_limited() {
+    let mut cluster = Cluster::limited(Limits {
+        sessions: 2,
+        ..Limits::default()
+    });
+    let a = cluster.open_with(0, "a", false, NEVER_EXPIRES_S, None);
+    cluster.open_with(0, "b", false, 0, None);
+    cluster.close(a, Close::LOST);
+    let now_ms = cluster.now_ms;
+    let mut open = |client_id| {
+        let request = OpenSession {
+            client_id,
+            clean_start: true,
+            expiry_s: 0,
+            consumer: sterna_broker::ConsumerId(9),
+            will: None,
+        };
+        cluster.broker(0).open(now_ms, request)
+    };
+    assert_eq!(open("c"), Err(OpenError::TooManySessions));
+    // Those that have one may come back, and make room.
+    assert!(matches!(
+        open("a"),
+        Ok(Opened::Ready { present: false, .. })
+    ));
+    assert_eq!(open("c"), Err(OpenError::TooManySessions));
+}
+
+#[test]
+fn administrators_see_and_evict_sessions() {
+    let mut cluster = Cluster::new(1);
+    let clients: Vec<_> = (0..5).map(|i| cluster.open(0, &format!("c{i}"))).collect();
+    cluster.subscribe(clients[1], "t", qos(Qos::AtLeastOnce));
+    cluster.publish(0, "t", "hello", Qos::AtLeastOnce);
+    cluster.close(clients[1], Close::LOST);
+    let mut names = Vec::new();
+    let mut cursor = Some(0);
+    while let Some(at) = cursor {
+        let (infos, next) = cluster.broker(0).sessions(at, 2);
+        assert!(infos.len() <= 2);
+        for info in infos {
+            if &*info.client_id == "c1" {
+                assert_eq!((info.subscriptions, info.queue.pending), (1, 1));
+                assert_eq!(info.consumer, None);
+            }
+            names.push(info.client_id);
+        }
+        cursor = next;
+    }
+    names.sort();
+    assert_eq!(names.len(), 5);
+
+    let now_ms = cluster.now_ms;
+    assert!(cluster.broker(0).evict(now_ms, "c2", false));
+    assert!(cluster.broker(0).evict(now_ms, "c3", true));
+    assert!(!cluster.broker(0).evict(now_ms, "nobody", true));
+    cluster.collect(0);
+    assert!(cluster.was_evicted(clients[2]) && cluster.was_evicted(clients[3]));
+    assert_eq!(cluster.directory.sessions(), 4);
+    assert!(cluster.open(0, "c2").present);
+    assert!(!cluster.open(0, "c3").present);
+    let counters = cluster.broker(0).counters();
+    assert_eq!((counters.sessions, counters.sessions_connected), (5, 4));
+}

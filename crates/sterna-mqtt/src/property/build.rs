@@ -1,0 +1,163 @@
+//! Properties to be sent.
+
+use super::{Properties, Property, PropertyContext, PropertyId, PublishProperties};
+use crate::wire::varint_bytes;
+use crate::{DecodeError, EncodeError};
+
+/// Builds a block of properties.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct PropertyBuf {
+    bytes: Vec<u8>,
+}
+
+impl PropertyBuf {
+    /// An empty block.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { bytes: Vec::new() }
+    }
+
+    /// Appends a property. The caller sees to it that it is allowed in the packet, in range, and
+    /// not there already.
+    ///
+    /// # Errors
+    ///
+    /// [`EncodeError::FieldTooLong`] for a string or binary value of more than 65,535 bytes; the
+    /// block is as before.
+    pub fn push(&mut self, property: Property<'_>) -> Result<(), EncodeError> {
+        match property {
+            Property::PayloadFormatIndicator(v) => self.bool(PropertyId::PayloadFormatIndicator, v),
+            Property::MessageExpiryInterval(v) => self.u32(PropertyId::MessageExpiryInterval, v),
+            Property::ContentType(v) => self.string(PropertyId::ContentType, v.as_bytes())?,
+            Property::ResponseTopic(v) => self.string(PropertyId::ResponseTopic, v.as_bytes())?,
+            Property::CorrelationData(v) => self.string(PropertyId::CorrelationData, v)?,
+            Property::SubscriptionIdentifier(v) => {
+                self.bytes.push(PropertyId::SubscriptionIdentifier as u8);
+                let mut value = v;
+                for _ in 1..varint_bytes(v as usize) {
+                    self.bytes.push(value as u8 | 0x80);
+                    value >>= 7;
+                }
+                self.bytes.push(value as u8 & 0x7f);
+            }
+            Property::SessionExpiryInterval(v) => self.u32(PropertyId::SessionExpiryInterval, v),
+            Property::AssignedClientIdentifier(v) => {
+                self.string(PropertyId::AssignedClientIdentifier, v.as_bytes())?;
+            }
+            Property::ServerKeepAlive(v) => self.u16(PropertyId::ServerKeepAlive, v),
+            Property::AuthenticationMethod(v) => {
+                self.string(PropertyId::AuthenticationMethod, v.as_bytes())?;
+            }
+            Property::AuthenticationData(v) => self.string(PropertyId::AuthenticationData, v)?,
+            Property::RequestProblemInformation(v) => {
+                self.bool(PropertyId::RequestProblemInformation, v);
+            }
+            Property::WillDelayInterval(v) => self.u32(PropertyId::WillDelayInterval, v),
+            Property::RequestResponseInformation(v) => {
+                self.bool(PropertyId::RequestResponseInformation, v);
+            }
+            Property::ResponseInformation(v) => {
+                self.string(PropertyId::ResponseInformation, v.as_bytes())?;
+            }
+            Property::ServerReference(v) => {
+                self.string(PropertyId::ServerReference, v.as_bytes())?;
+            }
+            Property::ReasonString(v) => self.string(PropertyId::ReasonString, v.as_bytes())?,
+            Property::ReceiveMaximum(v) => self.u16(PropertyId::ReceiveMaximum, v),
+            Property::TopicAliasMaximum(v) => self.u16(PropertyId::TopicAliasMaximum, v),
+            Property::TopicAlias(v) => self.u16(PropertyId::TopicAlias, v),
+            Property::MaximumQoS(v) => self.bool(PropertyId::MaximumQoS, v != 0),
+            Property::RetainAvailable(v) => self.bool(PropertyId::RetainAvailable, v),
+            Property::UserProperty(name, value) => {
+                if name.len() > 65_535 || value.len() > 65_535 {
+                    return Err(EncodeError::FieldTooLong);
+                }
+                self.string(PropertyId::UserProperty, name.as_bytes())?;
+                self.bytes
+                    .extend_from_slice(&(value.len() as u16).to_be_bytes());
+                self.bytes.extend_from_slice(value.as_bytes());
+            }
+            Property::MaximumPacketSize(v) => self.u32(PropertyId::MaximumPacketSize, v),
+            Property::WildcardSubscriptionAvailable(v) => {
+                self.bool(PropertyId::WildcardSubscriptionAvailable, v);
+            }
+            Property::SubscriptionIdentifierAvailable(v) => {
+                self.bool(PropertyId::SubscriptionIdentifierAvailable, v);
+            }
+            Property::SharedSubscriptionAvailable(v) => {
+                self.bool(PropertyId::SharedSubscriptionAvailable, v);
+            }
+        }
+        Ok(())
+    }
+
+    /// Appends all properties of another block, for instance a [`Forward::contiguous`] one.
+    pub fn extend(&mut self, properties: Properties<'_>) {
+        self.bytes.extend_from_slice(properties.raw);
+    }
+
+    /// Shortens the block to what it was when it had `len` bytes.
+    pub(crate) fn truncate(&mut self, len: usize) {
+        self.bytes.truncate(len);
+    }
+
+    /// Bytes of the block.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Whether it holds nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// Empties the block and keeps its memory.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+    }
+
+    /// The block as a view for the encoders.
+    #[must_use]
+    pub fn properties(&self) -> Properties<'_> {
+        Properties { raw: &self.bytes }
+    }
+
+    /// The block as a view for a PUBLISH or a will.
+    ///
+    /// # Errors
+    ///
+    /// As for [`PublishProperties::parse`].
+    pub fn publish_properties(
+        &self,
+        context: PropertyContext,
+    ) -> Result<PublishProperties<'_>, DecodeError> {
+        PublishProperties::parse(&self.bytes, context)
+    }
+
+    fn bool(&mut self, id: PropertyId, value: bool) {
+        self.bytes.extend_from_slice(&[id as u8, u8::from(value)]);
+    }
+
+    fn u16(&mut self, id: PropertyId, value: u16) {
+        self.bytes.push(id as u8);
+        self.bytes.extend_from_slice(&value.to_be_bytes());
+    }
+
+    fn u32(&mut self, id: PropertyId, value: u32) {
+        self.bytes.push(id as u8);
+        self.bytes.extend_from_slice(&value.to_be_bytes());
+    }
+
+    fn string(&mut self, id: PropertyId, value: &[u8]) -> Result<(), EncodeError> {
+        if value.len() > 65_535 {
+            return Err(EncodeError::FieldTooLong);
+        }
+        self.bytes.push(id as u8);
+        self.bytes
+            .extend_from_slice(&(value.len() as u16).to_be_bytes());
+        self.bytes.extend_from_slice(value);
+        Ok(())
+    }
+}

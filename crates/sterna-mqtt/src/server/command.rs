@@ -1,0 +1,445 @@
+//! What the server says: CONNACK, acknowledgements, DISCONNECT.
+
+use bytes::BytesMut;
+
+use super::connection::{Phase, Reauthentication};
+use super::{Connection, Features};
+use crate::packet::{Ack, Auth, ConnAck, Disconnect, encode_suback, encode_unsuback};
+use crate::{
+    Answer, EncodeError, Lane, LaneWriter, MAX_PACKET_BYTES, PacketId, PacketType, Properties,
+    Property, PropertyBuf, QoS, ReasonCode, Session, Version, Violation,
+};
+
+/// What a CONNACK with success tells beyond the limits of the connection.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Accept<'a> {
+    /// Whether the session existed. Ignored (as false) if the client asked for a clean start.
+    pub session_present: bool,
+    /// The Client Identifier that was assigned because the client sent none. Required then in 5.0.
+    pub assigned_client_id: Option<&'a str>,
+    /// Keep Alive time in seconds that is imposed (5.0 only; ignored before).
+    pub keep_alive_s: Option<u16>,
+    /// Session Expiry Interval in seconds, where it is not what the client asked for (5.0 only).
+    pub session_expiry_s: Option<u32>,
+    /// Basis for Response Topics; sent if the client asked for it.
+    pub response_information: Option<&'a str>,
+    /// Last data of the extended authentication.
+    pub authentication_data: Option<&'a [u8]>,
+    /// Text for a human; left out if it does not fit.
+    pub reason_string: Option<&'a str>,
+    /// User Properties; left out if they do not fit.
+    pub user_properties: &'a [(&'a str, &'a str)],
+}
+
+/// What goes with a refusal or a DISCONNECT.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Refuse<'a> {
+    /// Text for a human; left out if it does not fit.
+    pub reason_string: Option<&'a str>,
+    /// Where else to connect; with `UseAnotherServer` and `ServerMoved`.
+    pub server_reference: Option<&'a str>,
+}
+
+impl Connection {
+    /// Accepts the connection: writes the CONNACK on the control lane and prepares the session.
+    /// Input of all lanes may be handed in from now on; deliveries of the session that are to be
+    /// repeated come from [`Connection::next_resend`].
+    ///
+    /// # Errors
+    ///
+    /// [`EncodeError`] if the client does not take even the smallest CONNACK; nothing was written
+    /// and the connection is over.
+    pub fn accept(
+        &mut self,
+        session: &mut Session,
+        accept: &Accept<'_>,
+        now_ms: u64,
+        out: &mut impl LaneWriter,
+    ) -> Result<(), EncodeError> {
+        // [MQTT-3.2.0-2] one CONNACK
+        if self.phase != Phase::Deciding {
+            return Ok(());
+        }
+        // [MQTT-3.2.2-2] [MQTT-3.2.2-3] [MQTT311-3.2.2-1] [MQTT311-3.2.2-2] [MQTT311-3.2.2-3]
+        let session_present = accept.session_present && !self.clean_start;
+        let mut properties = PropertyBuf::new();
+        if self.version.is_v5() {
+            if let Some(keep_alive_s) = accept.keep_alive_s {
+                self.keep_alive_s = keep_alive_s;
+            }
+            self.describe(accept, &mut properties)?;
+        }
+        let base = properties.len();
+        let out = out.buffer(Lane::CONTROL);
+        if self.version.is_v5() {
+            self.explain(
+                accept.reason_string,
+                accept.user_properties,
+                &mut properties,
+            );
+        }
+        let mut encoded = self.connack(session_present, ReasonCode::Success, &properties, out);
+        if encoded.is_err() && properties.len() > base {
+            // [MQTT-3.2.2-19] [MQTT-3.2.2-20]
+            properties.truncate(base);
+            encoded = self.connack(session_present, ReasonCode::Success, &properties, out);
+        }
+        if encoded.is_err() {
+            self.phase = Phase::Closed;
+            return encoded;
+        }
+        if session_present {
+            session.begin_connection();
+        } else {
+            session.clear();
+        }
+        self.phase = Phase::Connected(Reauthentication::Idle);
+        // The time that the decision took is not the client's silence.
+        self.last_received_ms = now_ms;
+        Ok(())
+    }
+
+    /// Refuses the connection: writes a CONNACK with the reason, or nothing where the version has
+    /// no return code for it. Close afterwards.
+    pub fn refuse(&mut self, reason: ReasonCode, refuse: &Refuse<'_>, out: &mut impl LaneWriter) {
+        if matches!(self.phase, Phase::Deciding | Phase::Authenticating) {
+            self.phase = Phase::Closed;
+            if self.version.is_v5() || reason.for_v3_connack().is_some() {
+                self.write_refusal(self.version, reason, refuse, out.buffer(Lane::CONTROL));
+            }
+        }
+    }
+
+    /// Goes on with an extended authentication: `ContinueAuthentication` awaits another AUTH;
+    /// `Success` ends a re-authentication. (The first authentication ends with
+    /// [`Connection::accept`] or [`Connection::refuse`], a failed re-authentication with
+    /// [`Connection::disconnect`].) Does nothing if no AUTH is due.
+    pub fn auth(&mut self, reason: ReasonCode, data: Option<&[u8]>, out: &mut impl LaneWriter) {
+        let next = match (self.phase, reason) {
+            // [MQTT-4.12.0-2] [MQTT-4.12.0-3]
+            (Phase::Deciding, ReasonCode::ContinueAuthentication) => Phase::Authenticating,
+            (Phase::Connected(Reauthentication::Deciding), ReasonCode::ContinueAuthentication) => {
+                Phase::Connected(Reauthentication::Awaiting)
+            }
+            (Phase::Connected(Reauthentication::Deciding), ReasonCode::Success) => {
+                Phase::Connected(Reauthentication::Idle)
+            }
+            _ => return,
+        };
+        // [MQTT-4.12.0-6]
+        let Some(method) = self.authentication_method() else {
+            return;
+        };
+        let mut properties = PropertyBuf::new();
+        // [MQTT-4.12.0-5] [MQTT-4.12.1-1]
+        let pushed = properties
+            .push(Property::AuthenticationMethod(method))
+            .and_then(|()| {
+                data.map_or(Ok(()), |data| {
+                    properties.push(Property::AuthenticationData(data))
+                })
+            });
+        if pushed.is_ok() {
+            let auth = Auth {
+                reason,
+                properties: properties.properties(),
+            };
+            // Too large for the client: as if it had been sent, and the authentication times out.
+            let _ = auth.encode(self.client_max(), out.buffer(Lane::CONTROL));
+        }
+        self.phase = next;
+    }
+
+    /// Acknowledges a PUBLISH with QoS 1 that arrived on `lane`. Before 5.0 there is no reason: an
+    /// error is either acknowledged all the same or answered with a close ([MQTT311-3.3.5-2]).
+    ///
+    /// Call it in the order of the PUBLISH packets.
+    pub fn puback(
+        &mut self,
+        lane: Lane,
+        packet_id: PacketId,
+        reason: ReasonCode,
+        out: &mut impl LaneWriter,
+    ) {
+        if self.is_connected() {
+            self.unacknowledged_qos1 = self.unacknowledged_qos1.saturating_sub(1);
+            // [MQTT-3.3.4-1] [MQTT-4.3.2-4] [MQTT311-3.3.4-1] [MQTT311-4.3.2-2]
+            self.acknowledge(PacketType::PubAck, &Ack::new(packet_id, reason), lane, out);
+        }
+    }
+
+    /// Acknowledges a PUBLISH with QoS 2 that arrived on `lane`. With an error code the message was
+    /// not accepted and its identifier is free.
+    ///
+    /// Call it in the order of the PUBLISH packets.
+    pub fn pubrec(
+        &mut self,
+        session: &mut Session,
+        lane: Lane,
+        packet_id: PacketId,
+        reason: ReasonCode,
+        out: &mut impl LaneWriter,
+    ) {
+        if !self.is_connected() {
+            return;
+        }
+        // Before 5.0 the client takes every PUBREC as a success and goes on with PUBREL.
+        if reason.is_error() && self.version.is_v5() {
+            // [MQTT-4.3.3-9]
+            session.forget_received(lane, packet_id);
+        } else {
+            session.mark_received(lane, packet_id);
+        }
+        // [MQTT-3.3.4-1] [MQTT-4.3.3-8] [MQTT311-3.3.4-1] [MQTT311-4.3.3-2]
+        self.acknowledge(PacketType::PubRec, &Ack::new(packet_id, reason), lane, out);
+    }
+
+    /// Answers a SUBSCRIBE that arrived on `lane`: one code per filter, in order.
+    pub fn suback(
+        &mut self,
+        lane: Lane,
+        packet_id: PacketId,
+        codes: &[ReasonCode],
+        out: &mut impl LaneWriter,
+    ) {
+        if self.is_connected() {
+            // [MQTT-3.8.4-1] [MQTT-3.8.4-5] [MQTT-3.8.4-7] [MQTT311-3.8.4-1] [MQTT311-3.8.4-4]
+            // Without properties there is nothing to leave out: [MQTT-3.9.2-2].
+            let _ = encode_suback(
+                self.version,
+                packet_id,
+                Properties::EMPTY,
+                codes.iter().copied(),
+                self.client_max(),
+                out.buffer(lane.reply()),
+            );
+        }
+    }
+
+    /// Answers an UNSUBSCRIBE that arrived on `lane`: one code per filter, in order.
+    pub fn unsuback(
+        &mut self,
+        lane: Lane,
+        packet_id: PacketId,
+        codes: &[ReasonCode],
+        out: &mut impl LaneWriter,
+    ) {
+        if self.is_connected() {
+            // [MQTT-3.10.4-4] [MQTT-3.10.4-6] [MQTT-3.11.2-2] [MQTT311-3.10.4-5]
+            let _ = encode_unsuback(
+                self.version,
+                packet_id,
+                Properties::EMPTY,
+                codes.iter().copied(),
+                self.client_max(),
+                out.buffer(lane.reply()),
+            );
+        }
+    }
+
+    /// Ends the connection for a reason of the server's own: DISCONNECT (5.0), a refusing CONNACK
+    /// where none has been sent, or nothing. Close afterwards.
+    pub fn disconnect(
+        &mut self,
+        reason: ReasonCode,
+        refuse: &Refuse<'_>,
+        out: &mut impl LaneWriter,
+    ) {
+        match self.phase {
+            Phase::Connected(_) => {
+                // [MQTT-3.14.4-1]
+                self.phase = Phase::Closed;
+                if self.version.is_v5() {
+                    self.write_disconnect(reason, refuse, out.buffer(Lane::CONTROL));
+                }
+            }
+            // [MQTT-3.14.0-1]
+            Phase::Deciding | Phase::Authenticating => self.refuse(reason, refuse, out),
+            Phase::Start | Phase::Closed => self.phase = Phase::Closed,
+        }
+    }
+
+    /// Tells the client about a violation as [`Violation::answer`] says. Close what
+    /// [`Violation::scope`] names afterwards.
+    pub fn violation(&mut self, violation: &Violation, out: &mut impl LaneWriter) {
+        let refuse = Refuse {
+            reason_string: Some(violation.detail),
+            server_reference: None,
+        };
+        match violation.answer {
+            Answer::Nothing => {}
+            // [MQTT-3.1.4-1] [MQTT-3.1.4-2]
+            Answer::ConnAck(version) => {
+                self.write_refusal(
+                    version,
+                    violation.reason,
+                    &refuse,
+                    out.buffer(Lane::CONTROL),
+                );
+            }
+            // [MQTT-4.13.1-1] [MQTT-4.13.2-1]
+            Answer::Disconnect => {
+                self.write_disconnect(violation.reason, &refuse, out.buffer(Lane::CONTROL));
+            }
+        }
+    }
+
+    pub(super) const fn client_max(&self) -> usize {
+        self.client_max_packet_bytes as usize
+    }
+
+    fn connack(
+        &self,
+        session_present: bool,
+        reason: ReasonCode,
+        properties: &PropertyBuf,
+        out: &mut BytesMut,
+    ) -> Result<(), EncodeError> {
+        // [MQTT-3.2.2-8]
+        let connack = ConnAck {
+            session_present,
+            reason,
+            properties: properties.properties(),
+        };
+        connack.encode(self.version, self.client_max(), out)
+    }
+
+    /// The properties of a CONNACK with success.
+    fn describe(
+        &self,
+        accept: &Accept<'_>,
+        properties: &mut PropertyBuf,
+    ) -> Result<(), EncodeError> {
+        let limits = &self.limits;
+        if let Some(v) = accept.session_expiry_s {
+            properties.push(Property::SessionExpiryInterval(v))?;
+        }
+        if limits.receive_maximum.get() != u16::MAX {
+            properties.push(Property::ReceiveMaximum(limits.receive_maximum.get()))?;
+        }
+        if limits.maximum_qos != QoS::ExactlyOnce {
+            properties.push(Property::MaximumQoS(limits.maximum_qos as u8))?;
+        }
+        if (limits.max_packet_bytes as usize) < MAX_PACKET_BYTES {
+            properties.push(Property::MaximumPacketSize(limits.max_packet_bytes))?;
+        }
+        // [MQTT-3.1.3-7]
+        if let Some(v) = accept.assigned_client_id {
+            properties.push(Property::AssignedClientIdentifier(v))?;
+        }
+        if limits.topic_alias_maximum != 0 {
+            properties.push(Property::TopicAliasMaximum(limits.topic_alias_maximum))?;
+        }
+        if !limits.features.contains(Features::RETAIN) {
+            properties.push(Property::RetainAvailable(false))?;
+        }
+        if !limits.features.contains(Features::WILDCARDS) {
+            properties.push(Property::WildcardSubscriptionAvailable(false))?;
+        }
+        if !limits.features.contains(Features::IDENTIFIERS) {
+            properties.push(Property::SubscriptionIdentifierAvailable(false))?;
+        }
+        if !limits.features.contains(Features::SHARED) {
+            properties.push(Property::SharedSubscriptionAvailable(false))?;
+        }
+        // [MQTT-3.1.2-21] [MQTT-3.2.2-22]
+        if let Some(v) = accept.keep_alive_s {
+            properties.push(Property::ServerKeepAlive(v))?;
+        }
+        // [MQTT-3.1.2-28]
+        if let Some(v) = accept.response_information
+            && self.wants_response_information
+        {
+            properties.push(Property::ResponseInformation(v))?;
+        }
+        // [MQTT-4.12.0-5] [MQTT-4.12.0-6]
+        if let Some(method) = self.authentication_method() {
+            properties.push(Property::AuthenticationMethod(method))?;
+            if let Some(v) = accept.authentication_data {
+                properties.push(Property::AuthenticationData(v))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reason String and User Properties, unless the client does not want them.
+    fn explain(
+        &self,
+        reason_string: Option<&str>,
+        user_properties: &[(&str, &str)],
+        properties: &mut PropertyBuf,
+    ) {
+        // [MQTT-3.1.2-29]
+        if !self.wants_problem_information {
+            return;
+        }
+        // What cannot be expressed is left out like what does not fit.
+        if let Some(v) = reason_string {
+            let _ = properties.push(Property::ReasonString(v));
+        }
+        for (name, value) in user_properties {
+            let _ = properties.push(Property::UserProperty(name, value));
+        }
+    }
+
+    fn write_refusal(
+        &self,
+        version: Version,
+        reason: ReasonCode,
+        refuse: &Refuse<'_>,
+        out: &mut BytesMut,
+    ) {
+        // [MQTT-3.2.2-8] [MQTT311-3.2.2-5]
+        let reason = if reason.is_valid_in(PacketType::ConnAck) {
+            reason
+        } else {
+            ReasonCode::UnspecifiedError
+        };
+        self.write_with_reason(refuse, version, out, |properties, max, out| {
+            // [MQTT-3.2.2-6] [MQTT311-3.2.2-4]
+            ConnAck {
+                session_present: false,
+                reason,
+                properties,
+            }
+            .encode(version, max, out)
+        });
+    }
+
+    fn write_disconnect(&self, reason: ReasonCode, refuse: &Refuse<'_>, out: &mut BytesMut) {
+        // [MQTT-3.14.2-1] [MQTT-3.14.2-2]
+        let reason = if reason.is_valid_in(PacketType::Disconnect) {
+            reason
+        } else {
+            ReasonCode::UnspecifiedError
+        };
+        self.write_with_reason(refuse, self.version, out, |properties, max, out| {
+            Disconnect { reason, properties }.encode(Version::V5, max, out)
+        });
+    }
+
+    /// Writes a packet with the Reason String if it fits, and without otherwise.
+    fn write_with_reason(
+        &self,
+        refuse: &Refuse<'_>,
+        version: Version,
+        out: &mut BytesMut,
+        mut encode: impl FnMut(Properties<'_>, usize, &mut BytesMut) -> Result<(), EncodeError>,
+    ) {
+        let mut properties = PropertyBuf::new();
+        if version.is_v5() {
+            if let Some(v) = refuse.server_reference {
+                let _ = properties.push(Property::ServerReference(v));
+            }
+            let base = properties.len();
+            self.explain(refuse.reason_string, &[], &mut properties);
+            // [MQTT-3.14.2-3] [MQTT-3.2.2-19]
+            if encode(properties.properties(), self.client_max(), out).is_ok() {
+                return;
+            }
+            properties.truncate(base);
+        }
+        // What the client does not take is not sent: it learns from the close.
+        let _ = encode(properties.properties(), self.client_max(), out);
+    }
+}

@@ -1,0 +1,355 @@
+//! Messages on their way to the client.
+
+use bytes::{BufMut, BytesMut};
+
+use super::Connection;
+use crate::alias::AliasUse;
+use crate::packet::{Ack, encode_ack, publish};
+use crate::session::Stage;
+use crate::wire::{packet_bytes, put_binary, put_varint, varint_bytes};
+use crate::{
+    Lane, MAX_REMAINING_BYTES, PacketId, PacketType, PropertyId, QoS, ReasonCode, Session,
+};
+
+/// A message for the client.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OutgoingPublish<'a> {
+    /// The caller's name of the delivery; comes back with `Event::Delivered`.
+    pub tag: u64,
+    /// The lane on which it is sent. Topic Aliases are used on the control lane only.
+    pub lane: Lane,
+    /// QoS of this delivery.
+    pub qos: QoS,
+    /// The RETAIN flag.
+    pub retain: bool,
+    /// Topic Name.
+    pub topic: &'a str,
+    /// Properties as [`PublishProperties::forward`](crate::PublishProperties::forward) gives them,
+    /// in their encoding.
+    pub properties: &'a [u8],
+    /// When the message expires, in milliseconds since the Unix epoch.
+    pub expires_at_ms: Option<u64>,
+    /// Subscription Identifiers of the subscriptions that matched.
+    pub identifiers: &'a [u32],
+    /// The application's data.
+    pub payload: &'a [u8],
+}
+
+/// A PUBLISH that was written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Sent {
+    /// Its identifier; `None` with QoS 0.
+    pub packet_id: Option<PacketId>,
+    /// Whether the payload is left to the caller: it has to follow the buffer directly, before
+    /// anything else on that lane.
+    pub append_payload: bool,
+}
+
+/// Why a PUBLISH was not written. Nothing has changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NotSent {
+    /// Larger than the client takes, or than a packet can be. Treat it as delivered
+    /// ([MQTT-3.1.2-25]).
+    TooLarge,
+    /// [`Connection::can_send`] says no; try again after an acknowledgement.
+    NotNow,
+}
+
+/// A delivery of an earlier connection that is to be sent again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Resend {
+    /// Its identifier.
+    pub packet_id: PacketId,
+    /// The caller's name of the delivery.
+    pub tag: u64,
+    /// Its QoS: 1 or 2.
+    pub qos: QoS,
+}
+
+/// What a PUBLISH carries besides the message.
+struct Head<'a> {
+    topic: &'a str,
+    alias: Option<u16>,
+    packet_id: Option<PacketId>,
+    dup: bool,
+}
+
+impl Connection {
+    /// Whether a new message of this QoS may be sent now: the connection is up and, above QoS 0,
+    /// the client's Receive Maximum leaves room and everything of an earlier connection has been
+    /// sent again. Ask anew after each `Event::Delivered`.
+    #[must_use]
+    pub fn can_send(&self, session: &Session, qos: QoS) -> bool {
+        if !qos.is_acknowledged() {
+            return self.is_connected();
+        }
+        // The span keeps a client that never acknowledges one message, and all others, from
+        // growing the session without end.
+        self.has_quota(session)
+            && !session.has_resends()
+            && session.span() < 4 * usize::from(self.send_quota) + 64
+    }
+
+    /// Writes a PUBLISH for a new delivery.
+    ///
+    /// The packet is written with what the client's version and limits allow: identifier, Topic
+    /// Alias, remaining lifetime, Subscription Identifiers, properties.
+    ///
+    /// # Errors
+    ///
+    /// See [`NotSent`].
+    pub fn publish(
+        &mut self,
+        session: &mut Session,
+        delivery: &OutgoingPublish<'_>,
+        now_ms: u64,
+        out: &mut BytesMut,
+    ) -> Result<Sent, NotSent> {
+        // [MQTT-3.3.4-7] [MQTT-3.3.4-9] [MQTT-4.9.0-2]
+        if !self.can_send(session, delivery.qos) {
+            return Err(NotSent::NotNow);
+        }
+        // The check comes before the identifier is taken, so that nothing has to be undone.
+        if self.publish_bytes(delivery, delivery.topic, None) > self.client_max() {
+            return Err(NotSent::TooLarge);
+        }
+        let packet_id = match delivery.qos {
+            QoS::AtMostOnce => None,
+            QoS::AtLeastOnce => Some(
+                session
+                    .allocate(delivery.tag, Stage::PublishQoS1)
+                    .ok_or(NotSent::NotNow)?,
+            ),
+            QoS::ExactlyOnce => Some(
+                session
+                    .allocate(delivery.tag, Stage::PublishQoS2)
+                    .ok_or(NotSent::NotNow)?,
+            ),
+        };
+        let (topic, alias) = self.name(delivery);
+        // [MQTT-4.3.1-1] [MQTT-4.3.2-2] [MQTT-4.3.3-2] [MQTT-3.3.1-3] a new delivery has no DUP
+        // flag, whatever the publisher's packet had
+        let head = Head {
+            topic,
+            alias,
+            packet_id,
+            dup: false,
+        };
+        Ok(self.write(delivery, &head, now_ms, out))
+    }
+
+    /// The next message of an earlier connection that is to be sent again, in the original order;
+    /// `None` when there is none or the client's Receive Maximum leaves no room for it now. PUBREL
+    /// packets that are due before it are written to `out`, the buffer of the control lane.
+    ///
+    /// Answer with [`Connection::resend`], or [`Session::forget_outgoing`] if there is no such
+    /// message any more.
+    pub fn next_resend(&self, session: &mut Session, out: &mut BytesMut) -> Option<Resend> {
+        // [MQTT-4.4.0-1] [MQTT-4.6.0-1] [MQTT311-4.4.0-1] [MQTT311-4.6.0-1]
+        while self.is_connected() {
+            let next = session.next_resend()?;
+            let qos = match next.stage {
+                Stage::PublishQoS1 => QoS::AtLeastOnce,
+                Stage::PublishQoS2 => QoS::ExactlyOnce,
+                // [MQTT-4.3.3-5] [MQTT-4.3.3-6] [MQTT-4.3.3-13]
+                Stage::Release => {
+                    let ack = Ack::new(next.packet_id, ReasonCode::Success);
+                    let _ = encode_ack(
+                        PacketType::PubRel,
+                        &ack,
+                        self.version,
+                        self.client_max(),
+                        out,
+                    );
+                    session.mark_resent(next.packet_id);
+                    continue;
+                }
+                Stage::Subscribe | Stage::Unsubscribe => {
+                    session.forget_outgoing(next.packet_id);
+                    continue;
+                }
+            };
+            if !self.has_quota(session) {
+                return None;
+            }
+            return Some(Resend {
+                packet_id: next.packet_id,
+                tag: next.tag,
+                qos,
+            });
+        }
+        None
+    }
+
+    /// Writes a PUBLISH again with its identifier and the DUP flag.
+    ///
+    /// # Errors
+    ///
+    /// [`NotSent::TooLarge`]: the identifier is free, treat the message as delivered.
+    /// [`NotSent::NotNow`]: the identifier is not one to be sent again now.
+    pub fn resend(
+        &mut self,
+        session: &mut Session,
+        packet_id: PacketId,
+        delivery: &OutgoingPublish<'_>,
+        now_ms: u64,
+        out: &mut BytesMut,
+    ) -> Result<Sent, NotSent> {
+        let qos = match session.outgoing(packet_id).map(|outgoing| outgoing.stage) {
+            Some(Stage::PublishQoS1) => QoS::AtLeastOnce,
+            Some(Stage::PublishQoS2) => QoS::ExactlyOnce,
+            _ => return Err(NotSent::NotNow),
+        };
+        if !self.has_quota(session) {
+            return Err(NotSent::NotNow);
+        }
+        let delivery = &OutgoingPublish { qos, ..*delivery };
+        if self.publish_bytes(delivery, delivery.topic, None) > self.client_max() {
+            // [MQTT-3.1.2-25]
+            session.forget_outgoing(packet_id);
+            return Err(NotSent::TooLarge);
+        }
+        session.mark_resent(packet_id);
+        let (topic, alias) = self.name(delivery);
+        // [MQTT-3.3.1-1] [MQTT311-3.3.1-1]
+        let head = Head {
+            topic,
+            alias,
+            packet_id: Some(packet_id),
+            dup: true,
+        };
+        Ok(self.write(delivery, &head, now_ms, out))
+    }
+
+    fn has_quota(&self, session: &Session) -> bool {
+        self.is_connected() && session.in_flight() < usize::from(self.send_quota)
+    }
+
+    /// How the packet names its topic: the name and the alias that it carries.
+    fn name<'d>(&mut self, delivery: &OutgoingPublish<'d>) -> (&'d str, Option<u16>) {
+        let topic = delivery.topic;
+        if self.outgoing_alias_maximum == 0 || !delivery.lane.is_control() {
+            return (topic, None);
+        }
+        let maximum = self.outgoing_alias_maximum;
+        let max_bytes = self.limits.max_alias_topic_bytes as usize;
+        let choice = self
+            .outgoing_aliases
+            .get_or_insert_default()
+            .choose(topic, maximum, max_bytes);
+        match choice {
+            AliasUse::Name => (topic, None),
+            AliasUse::Alias(alias) => ("", Some(alias)),
+            AliasUse::Set(alias) => {
+                // Only if the larger packet is still one that the client takes.
+                if self.publish_bytes(delivery, topic, Some(alias)) > self.client_max() {
+                    return (topic, None);
+                }
+                self.outgoing_aliases
+                    .get_or_insert_default()
+                    .set(topic, alias);
+                (topic, Some(alias))
+            }
+        }
+    }
+
+    /// Size of the whole packet in bytes; `usize::MAX` if there is no such packet.
+    fn publish_bytes(
+        &self,
+        delivery: &OutgoingPublish<'_>,
+        topic: &str,
+        alias: Option<u16>,
+    ) -> usize {
+        let mut remaining = 2 + topic.len() + delivery.payload.len();
+        if delivery.qos.is_acknowledged() {
+            remaining += 2;
+        }
+        if self.version.is_v5() {
+            let block = block_bytes(delivery, alias);
+            remaining += varint_bytes(block) + block;
+        }
+        if remaining > MAX_REMAINING_BYTES {
+            usize::MAX
+        } else {
+            packet_bytes(remaining)
+        }
+    }
+
+    fn write(
+        &self,
+        delivery: &OutgoingPublish<'_>,
+        head: &Head<'_>,
+        now_ms: u64,
+        out: &mut BytesMut,
+    ) -> Sent {
+        let v5 = self.version.is_v5();
+        let block = if v5 {
+            block_bytes(delivery, head.alias)
+        } else {
+            0
+        };
+        let mut header = 2 + head.topic.len();
+        if head.packet_id.is_some() {
+            header += 2;
+        }
+        if v5 {
+            header += varint_bytes(block) + block;
+        }
+        let remaining = header + delivery.payload.len();
+        let append_payload = delivery.payload.len() >= self.limits.share_payload_bytes as usize;
+        let copied = if append_payload {
+            0
+        } else {
+            delivery.payload.len()
+        };
+        out.reserve(5 + header + copied);
+        out.put_u8(publish::first_byte(head.dup, delivery.qos, delivery.retain));
+        put_varint(out, remaining);
+        put_binary(out, head.topic.as_bytes());
+        if let Some(packet_id) = head.packet_id {
+            out.put_u16(packet_id.get());
+        }
+        if v5 {
+            put_varint(out, block);
+            if let Some(alias) = head.alias {
+                out.put_u8(PropertyId::TopicAlias as u8);
+                out.put_u16(alias);
+            }
+            if let Some(expires_at_ms) = delivery.expires_at_ms {
+                // [MQTT-3.3.2-6]
+                let left_s = expires_at_ms.saturating_sub(now_ms).div_ceil(1000);
+                out.put_u8(PropertyId::MessageExpiryInterval as u8);
+                out.put_u32(u32::try_from(left_s).unwrap_or(u32::MAX));
+            }
+            // [MQTT-3.3.4-3] [MQTT-3.3.4-4]
+            for &identifier in delivery.identifiers {
+                out.put_u8(PropertyId::SubscriptionIdentifier as u8);
+                put_varint(out, identifier as usize);
+            }
+            out.put_slice(delivery.properties);
+        }
+        if !append_payload {
+            out.put_slice(delivery.payload);
+        }
+        Sent {
+            packet_id: head.packet_id,
+            append_payload,
+        }
+    }
+}
+
+/// Bytes of the properties of a PUBLISH, without their length.
+fn block_bytes(delivery: &OutgoingPublish<'_>, alias: Option<u16>) -> usize {
+    let identifiers: usize = delivery
+        .identifiers
+        .iter()
+        .map(|&id| 1 + varint_bytes(id as usize))
+        .sum();
+    let alias = if alias.is_some() { 3 } else { 0 };
+    let expiry = if delivery.expires_at_ms.is_some() {
+        5
+    } else {
+        0
+    };
+    alias + expiry + identifiers + delivery.properties.len()
+}

@@ -1,0 +1,165 @@
+//! The server's end of a connection: order of packets, limits, acknowledgements, versions.
+
+mod command;
+mod connection;
+mod deliver;
+
+pub use command::{Accept, Refuse};
+pub use connection::Connection;
+pub use deliver::{NotSent, OutgoingPublish, Resend, Sent};
+
+use std::num::NonZeroU16;
+
+use crate::alias::TopicName;
+use crate::packet::{Auth, Connect, Disconnect, Subscribe, Unsubscribe};
+use crate::{MAX_PACKET_BYTES, PacketId, PublishProperties, QoS, ReasonCode, Version};
+
+/// What a server grants a connection. The values that the protocol can express are told to the
+/// client in the CONNACK.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// Oldest version that is served.
+    pub min_version: Version,
+    /// Largest packet that is accepted, in bytes, with its fixed header (Maximum Packet Size).
+    pub max_packet_bytes: u32,
+    /// The same for the time before the CONNACK, when nothing is known of the client.
+    pub max_connect_bytes: u32,
+    /// QoS 1 and 2 messages that a 5.0 client may have unacknowledged (Receive Maximum).
+    pub receive_maximum: NonZeroU16,
+    /// QoS 2 identifiers of any version that a session may have open at a time, in all.
+    pub max_incoming_ids: u32,
+    /// QoS 1 and 2 messages that are sent to a client without acknowledgement; the client's
+    /// Receive Maximum lowers it.
+    pub send_window: NonZeroU16,
+    /// Topic Aliases that a client may set (Topic Alias Maximum).
+    pub topic_alias_maximum: u16,
+    /// Bytes of all Topic Names that a connection's aliases may stand for, in each direction.
+    pub max_alias_topic_bytes: u32,
+    /// Topic Aliases that are set towards a client, if it takes them.
+    pub outgoing_topic_aliases: u16,
+    /// Highest QoS of publications (Maximum QoS).
+    pub maximum_qos: QoS,
+    /// What is available.
+    pub features: Features,
+    /// Time from the start of the connection to its CONNECT, in milliseconds.
+    pub connect_timeout_ms: u32,
+    /// Payloads of at least this many bytes are not copied into the buffer of the connection.
+    pub share_payload_bytes: u32,
+    /// Whether a violation on a lane other than control ends that lane only, as some servers of
+    /// MQTT over QUIC do. The specification wants the connection closed ([MQTT-4.13.1-1]).
+    pub isolate_lanes: bool,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            min_version: Version::V31,
+            max_packet_bytes: 1024 * 1024,
+            max_connect_bytes: 64 * 1024,
+            receive_maximum: NonZeroU16::new(1024).unwrap_or(NonZeroU16::MIN),
+            max_incoming_ids: 16 * 1024,
+            send_window: NonZeroU16::new(1024).unwrap_or(NonZeroU16::MIN),
+            topic_alias_maximum: 32,
+            max_alias_topic_bytes: 64 * 1024,
+            outgoing_topic_aliases: 32,
+            maximum_qos: QoS::ExactlyOnce,
+            features: Features::ALL,
+            connect_timeout_ms: 10_000,
+            share_payload_bytes: 2048,
+            isolate_lanes: false,
+        }
+    }
+}
+
+impl Limits {
+    /// The largest packet before or after the CONNACK.
+    pub(crate) fn packet_bytes(&self, connected: bool) -> usize {
+        let bytes = if connected {
+            self.max_packet_bytes
+        } else {
+            self.max_connect_bytes
+        };
+        (bytes as usize).min(MAX_PACKET_BYTES)
+    }
+}
+
+/// A set of optional features of a server.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Features(u8);
+
+impl Features {
+    /// Retained messages.
+    pub const RETAIN: Self = Self(1);
+    /// Wildcards in Topic Filters.
+    pub const WILDCARDS: Self = Self(2);
+    /// Shared subscriptions.
+    pub const SHARED: Self = Self(4);
+    /// Subscription Identifiers.
+    pub const IDENTIFIERS: Self = Self(8);
+    /// All of them.
+    pub const ALL: Self = Self(15);
+
+    /// Whether all of `other` are in the set.
+    #[must_use]
+    pub const fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// The set without `other`.
+    #[must_use]
+    pub const fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+}
+
+/// What a packet asks of the server.
+#[derive(Clone, Debug)]
+pub enum Event<'a> {
+    /// A client wants to connect. Until it is answered with [`Connection::accept`],
+    /// [`Connection::refuse`] or [`Connection::auth`] no more bytes are to be handed in
+    /// ([`Connection::accepts_input`]).
+    Connect(Connect<'a>),
+    /// A step of an extended authentication, before the CONNACK (answer as for `Connect`) or as
+    /// re-authentication (answer with [`Connection::auth`] or [`Connection::disconnect`]).
+    Auth(Auth<'a>),
+    /// A message was published. Answer QoS 1 with [`Connection::puback`] and QoS 2 with
+    /// [`Connection::pubrec`], on the lane on which it arrived.
+    Publish(IncomingPublish<'a>),
+    /// Answer with [`Connection::suback`].
+    Subscribe(Subscribe<'a>),
+    /// Answer with [`Connection::unsuback`].
+    Unsubscribe(Unsubscribe<'a>),
+    /// The client is done with a delivery: it has the message, or refused it with an error code.
+    /// Either way it is not sent again ([MQTT-4.4.0-2], [MQTT-4.8.2-6]).
+    Delivered {
+        /// The tag of the delivery.
+        tag: u64,
+        /// What the client said.
+        reason: ReasonCode,
+    },
+    /// The client has a QoS 2 message; `Delivered` follows. The message itself is no longer needed.
+    HandedOver {
+        /// The tag of the delivery.
+        tag: u64,
+    },
+    /// The client ends the connection; nothing more is processed. The will is discarded if the
+    /// reason is `Success` ([`Disconnect::discards_will`]).
+    Disconnect(Disconnect<'a>),
+}
+
+/// A received PUBLISH with its topic resolved.
+#[derive(Clone, Debug)]
+pub struct IncomingPublish<'a> {
+    /// The Topic Name, where necessary from the table of aliases.
+    pub topic: TopicName<'a>,
+    /// QoS of the publication.
+    pub qos: QoS,
+    /// Whether it is to be retained.
+    pub retain: bool,
+    /// Present exactly when the QoS is not 0.
+    pub packet_id: Option<PacketId>,
+    /// Properties; [`PublishProperties::forward`] is what subscribers get.
+    pub properties: PublishProperties<'a>,
+    /// The application's data.
+    pub payload: &'a [u8],
+}

@@ -1,0 +1,163 @@
+//! Identifiers of QoS 2 messages that were received and not yet released.
+
+use std::collections::BTreeMap;
+
+use crate::{Lane, PacketId};
+
+/// Stands for the lane of what an earlier connection received.
+const EARLIER: u64 = u64::MAX;
+
+/// Stands for the lane of what was received on a lane of this connection that is gone.
+const ORPHAN: u64 = u64::MAX - 1;
+
+/// A PUBREC with success has been sent.
+const ACKNOWLEDGED: u8 = 0b01;
+
+/// Received on this connection: counts against the Receive Maximum.
+const IN_FLIGHT: u8 = 0b10;
+
+/// What a PUBLISH with QoS 2 is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Received {
+    /// A new message.
+    New,
+    /// A repetition of a message that was accepted: answer it with PUBREC.
+    Repeated,
+    /// A repetition of a message whose PUBREC is yet to come: do nothing.
+    Pending,
+}
+
+/// Ordered by identifier, then by lane: all lanes of an identifier lie side by side.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub(super) struct Incoming {
+    ids: BTreeMap<(u16, u64), u8>,
+    in_flight: u32,
+}
+
+impl Incoming {
+    pub(super) fn begin_connection(&mut self) {
+        self.in_flight = 0;
+        let ids = std::mem::take(&mut self.ids);
+        // What was received had been handed on, so it counts as acknowledged from now on.
+        // [MQTT-4.3.3-10]
+        self.ids = ids
+            .into_keys()
+            .map(|(id, _)| ((id, EARLIER), ACKNOWLEDGED))
+            .collect();
+    }
+
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.ids.len()
+    }
+
+    pub(super) const fn in_flight(&self) -> usize {
+        self.in_flight as usize
+    }
+
+    pub(super) fn receive(&mut self, lane: Lane, packet_id: PacketId, dup: bool) -> Received {
+        let id = packet_id.get();
+        if let Some(state) = self.ids.get(&(id, lane.0)) {
+            // [MQTT-4.3.3-10]
+            return if state & ACKNOWLEDGED != 0 {
+                Received::Repeated
+            } else {
+                Received::Pending
+            };
+        }
+        // Of an earlier connection: a repetition, whatever the DUP flag says. Of a lane that is
+        // gone: one only with the DUP flag, since some clients give each lane identifiers of its
+        // own and forget them with it.
+        if self.ids.remove(&(id, EARLIER)).is_some() {
+            self.insert(id, lane, ACKNOWLEDGED);
+            return Received::Repeated;
+        }
+        if let Some(state) = self.ids.remove(&(id, ORPHAN)) {
+            self.in_flight -= u32::from(state & IN_FLIGHT != 0);
+            if dup {
+                self.insert(id, lane, state & ACKNOWLEDGED);
+                return if state & ACKNOWLEDGED != 0 {
+                    Received::Repeated
+                } else {
+                    Received::Pending
+                };
+            }
+        }
+        self.insert(id, lane, 0);
+        Received::New
+    }
+
+    fn insert(&mut self, id: u16, lane: Lane, state: u8) {
+        self.ids.insert((id, lane.0), state | IN_FLIGHT);
+        self.in_flight += 1;
+    }
+
+    pub(super) fn mark_received(&mut self, lane: Lane, packet_id: PacketId) {
+        if let Some(key) = self.find(lane, packet_id)
+            && let Some(state) = self.ids.get_mut(&key)
+        {
+            *state |= ACKNOWLEDGED;
+        }
+    }
+
+    pub(super) fn release(&mut self, lane: Lane, packet_id: PacketId) -> Option<bool> {
+        let key = self.find(lane, packet_id)?;
+        let state = self.ids.remove(&key)?;
+        self.in_flight -= u32::from(state & IN_FLIGHT != 0);
+        Some(state & ACKNOWLEDGED != 0)
+    }
+
+    /// The entry that an identifier on a lane means: the lane's own, or else one of an earlier
+    /// connection or of a lane that is gone, or else one of another lane (clients that publish on
+    /// unidirectional streams release on another lane).
+    fn find(&self, lane: Lane, packet_id: PacketId) -> Option<(u16, u64)> {
+        let id = packet_id.get();
+        let own = (id, lane.0);
+        if self.ids.contains_key(&own) {
+            return Some(own);
+        }
+        let mut entries = self
+            .ids
+            .range((id, 0)..=(id, u64::MAX))
+            .map(|(&key, _)| key);
+        let first = entries.next()?;
+        Some(entries.find(|key| key.1 >= ORPHAN).unwrap_or(first))
+    }
+
+    pub(super) fn lane_closed(&mut self, lane: Lane) {
+        if self.in_flight == 0 {
+            return;
+        }
+        let lost: Vec<_> = self
+            .ids
+            .iter()
+            .filter(|(key, _)| key.1 == lane.0)
+            .map(|(&key, &state)| (key, state))
+            .collect();
+        for ((id, lane), state) in lost {
+            self.ids.remove(&(id, lane));
+            if let Some(older) = self.ids.insert((id, ORPHAN), state) {
+                self.in_flight -= u32::from(older & IN_FLIGHT != 0);
+            }
+        }
+    }
+
+    /// Identifiers for a snapshot.
+    pub(super) fn ids(&self) -> impl Iterator<Item = u16> + '_ {
+        let mut previous = 0;
+        self.ids.keys().filter_map(move |&(id, _)| {
+            let new = id != previous;
+            previous = id;
+            new.then_some(id)
+        })
+    }
+
+    /// The counterpart of [`Incoming::ids`].
+    pub(super) fn from_ids(ids: impl Iterator<Item = u16>) -> Self {
+        let ids = ids.map(|id| ((id, EARLIER), ACKNOWLEDGED)).collect();
+        Self { ids, in_flight: 0 }
+    }
+}

@@ -1,0 +1,213 @@
+//! Session state that outlives connections (MQTT 5.0 section 4.1): Packet Identifiers and where
+//! each delivery stands. One type for both ends.
+//!
+//! *Outgoing*: every identifier that this end uses, in the order in which it was sent, each with
+//! the caller's `tag` (a broker's delivery, a client's publication or request). *Incoming*: the
+//! identifiers of QoS 2 messages that were received and not yet released.
+//!
+//! An empty session holds no heap memory after [`Session::compact`].
+
+mod incoming;
+mod outgoing;
+mod snapshot;
+
+pub use incoming::Received;
+pub use outgoing::{AckError, Outgoing, Stage};
+pub use snapshot::SnapshotError;
+
+use incoming::Incoming;
+use outgoing::Outbox;
+
+use crate::{Lane, PacketId, ReasonCode};
+
+/// The state of one MQTT session at one end.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Session {
+    outgoing: Outbox,
+    incoming: Incoming,
+}
+
+impl Session {
+    /// A new session without state.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Prepares for a new connection that continues the session: everything unacknowledged is to
+    /// be sent again, requests that were not answered are forgotten, lanes start anew.
+    ///
+    /// `server::Connection::accept` and its counterpart of the client call it.
+    pub fn begin_connection(&mut self) {
+        self.outgoing.begin_connection();
+        self.incoming.begin_connection();
+    }
+
+    /// Discards all state: the session starts anew.
+    pub fn clear(&mut self) {
+        // [MQTT-3.1.2-4] [MQTT311-3.1.2-6]
+        self.outgoing.clear();
+        self.incoming.clear();
+    }
+
+    /// Whether nothing is under way in either direction.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.outgoing.len() == 0 && self.incoming.len() == 0
+    }
+
+    /// Gives memory back that an idle session does not need.
+    pub fn compact(&mut self) {
+        self.outgoing.compact();
+    }
+
+    // ---- Outgoing --------------------------------------------------------------------------
+
+    /// Takes the next free Packet Identifier; `None` when all are in use. Identifiers are unique in
+    /// the session, whatever lane they travel on.
+    pub fn allocate(&mut self, tag: u64, stage: Stage) -> Option<PacketId> {
+        self.outgoing.allocate(tag, stage)
+    }
+
+    /// What an identifier is used for.
+    #[must_use]
+    pub fn outgoing(&self, packet_id: PacketId) -> Option<Outgoing> {
+        self.outgoing.get(packet_id)
+    }
+
+    /// Everything unacknowledged in the order in which it was first sent.
+    pub fn unacknowledged(&self) -> impl Iterator<Item = Outgoing> + '_ {
+        self.outgoing.iter()
+    }
+
+    /// Number of outgoing identifiers in use.
+    #[must_use]
+    pub fn outgoing_len(&self) -> usize {
+        self.outgoing.len()
+    }
+
+    /// QoS 1 and 2 messages that were sent on this connection and are not yet acknowledged: what
+    /// counts against the receiver's Receive Maximum.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.outgoing.in_flight()
+    }
+
+    /// Distance between the oldest unacknowledged and the newest identifier. A sender stops before
+    /// it grows far beyond the receiver's Receive Maximum.
+    #[must_use]
+    pub fn span(&self) -> usize {
+        self.outgoing.span()
+    }
+
+    /// The next delivery of an earlier connection that is to be sent again, in the original order;
+    /// `None` when all have been. Follow it with [`Session::mark_resent`] or
+    /// [`Session::forget_outgoing`].
+    pub fn next_resend(&mut self) -> Option<Outgoing> {
+        self.outgoing.next_resend()
+    }
+
+    /// Whether [`Session::next_resend`] has more.
+    #[must_use]
+    pub fn has_resends(&self) -> bool {
+        self.outgoing.has_resends()
+    }
+
+    /// The delivery has been sent again on this connection.
+    pub fn mark_resent(&mut self, packet_id: PacketId) {
+        self.outgoing.mark_resent(packet_id);
+    }
+
+    /// Gives an identifier up without an acknowledgement and returns what it was used for.
+    pub fn forget_outgoing(&mut self, packet_id: PacketId) -> Option<Outgoing> {
+        self.outgoing.remove(packet_id)
+    }
+
+    /// A PUBACK arrived. Returns the tag.
+    ///
+    /// # Errors
+    ///
+    /// Tells that the identifier is not in use, or for something else.
+    pub fn puback(&mut self, packet_id: PacketId) -> Result<u64, AckError> {
+        self.outgoing.finish(packet_id, Stage::PublishQoS1)
+    }
+
+    /// A PUBREC arrived. Returns the tag and whether it is the first one: then the message has been
+    /// handed over (or, with an error code, refused, and the identifier is free). Answer a success
+    /// with PUBREL in either case.
+    ///
+    /// # Errors
+    ///
+    /// Tells that the identifier is not in use, or for something else.
+    pub fn pubrec(
+        &mut self,
+        packet_id: PacketId,
+        reason: ReasonCode,
+    ) -> Result<(u64, bool), AckError> {
+        self.outgoing.pubrec(packet_id, reason)
+    }
+
+    /// A PUBCOMP arrived. Returns the tag.
+    ///
+    /// # Errors
+    ///
+    /// Tells that the identifier is not in use, or for something else.
+    pub fn pubcomp(&mut self, packet_id: PacketId) -> Result<u64, AckError> {
+        self.outgoing.finish(packet_id, Stage::Release)
+    }
+
+    /// A SUBACK (`Stage::Subscribe`) or UNSUBACK (`Stage::Unsubscribe`) arrived. Returns the tag.
+    ///
+    /// # Errors
+    ///
+    /// Tells that the identifier is not in use, or for something else.
+    pub fn answered(&mut self, packet_id: PacketId, stage: Stage) -> Result<u64, AckError> {
+        self.outgoing.finish(packet_id, stage)
+    }
+
+    // ---- Incoming QoS 2 --------------------------------------------------------------------
+
+    /// A PUBLISH with QoS 2 arrived. Lanes have identifiers of their own, except that what was
+    /// received on an earlier connection, or on a lane that is gone, is found on every lane.
+    pub fn receive(&mut self, lane: Lane, packet_id: PacketId, dup: bool) -> Received {
+        self.incoming.receive(lane, packet_id, dup)
+    }
+
+    /// A PUBREC with success was sent: a repeated PUBLISH is answered without being delivered.
+    pub fn mark_received(&mut self, lane: Lane, packet_id: PacketId) {
+        self.incoming.mark_received(lane, packet_id);
+    }
+
+    /// A PUBREC with an error was sent (or the message could not be accepted): the next PUBLISH
+    /// with the identifier is a new message.
+    pub fn forget_received(&mut self, lane: Lane, packet_id: PacketId) {
+        // [MQTT-4.3.3-9]
+        self.incoming.release(lane, packet_id);
+    }
+
+    /// A PUBREL arrived. Returns whether the identifier was known and its PUBREC had been sent;
+    /// `None` if it is unknown. The identifier is free afterwards.
+    pub fn release(&mut self, lane: Lane, packet_id: PacketId) -> Option<bool> {
+        // [MQTT-4.3.3-12]
+        self.incoming.release(lane, packet_id)
+    }
+
+    /// A lane of the current connection is gone: what was received on it can be released on any
+    /// lane.
+    pub fn lane_closed(&mut self, lane: Lane) {
+        self.incoming.lane_closed(lane);
+    }
+
+    /// Number of incoming QoS 2 identifiers.
+    #[must_use]
+    pub fn incoming_len(&self) -> usize {
+        self.incoming.len()
+    }
+
+    /// Of these, how many were received on this connection: what counts against the Receive
+    /// Maximum of this end.
+    #[must_use]
+    pub fn incoming_in_flight(&self) -> usize {
+        self.incoming.in_flight()
+    }
+}

@@ -1,0 +1,241 @@
+//! Binding: from a configuration to shards that are ready to run.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use mio::Poll;
+use mio::net::TcpListener;
+
+use crate::clock::Clock;
+use crate::config::{ListenerConfig, ListenerTransport, ShardConfig, WebSocketConfig};
+use crate::mailbox::{Courier, Gate, Mailbox};
+use crate::quic::{Driver, Placement, QuicConfig};
+use crate::shard::Shard;
+use crate::tls::TlsConfig;
+use crate::tokens;
+use crate::udp::{self, UdpListener};
+use crate::{Handler, sockets};
+
+/// A byte-stream listener of one shard, with everything that its connections share.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    pub(crate) socket: TcpListener,
+    pub(crate) kind: ListenerKind,
+}
+
+/// What a byte-stream listener puts on top of TCP.
+#[derive(Clone, Debug)]
+pub(crate) struct ListenerKind {
+    pub(crate) index: u16,
+    pub(crate) tls: Option<Arc<rustls::ServerConfig>>,
+    pub(crate) websocket: Option<Arc<WebSocketConfig>>,
+}
+
+/// A shard whose sockets are bound and whose mailbox is open. It moves to its thread and runs there.
+pub struct BoundShard<M> {
+    pub(crate) index: usize,
+    pub(crate) config: Arc<ShardConfig>,
+    pub(crate) clock: Clock,
+    pub(crate) poll: Poll,
+    pub(crate) listeners: Vec<Listener>,
+    pub(crate) udp: Vec<UdpListener>,
+    pub(crate) addresses: Arc<[SocketAddr]>,
+    pub(crate) mailboxes: Vec<Mailbox<M>>,
+    pub(crate) gate: Gate,
+}
+
+impl<M> fmt::Debug for BoundShard<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BoundShard")
+            .field("index", &self.index)
+            .field("addresses", &self.addresses)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Binds every listener once per shard and opens the shards' mailboxes.
+///
+/// # Errors
+///
+/// When an address cannot be bound, a TLS configuration cannot be used, `shards` is 0, or there are
+/// more than 256 shards or 128 listeners, which is what identifiers have room for.
+pub fn bind<M: Send + 'static>(
+    config: &ShardConfig,
+    listeners: &[ListenerConfig],
+    shards: usize,
+) -> io::Result<Vec<BoundShard<M>>> {
+    const MOST_SHARDS: usize = 256; // The first byte of a QUIC connection identifier names the shard.
+    const MOST_LISTENERS: usize = udp::MOST_SOCKETS;
+    if shards == 0 || shards > MOST_SHARDS || listeners.len() > MOST_LISTENERS {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "there must be 1 to 256 shards and at most 128 listeners",
+        ));
+    }
+    let config = Arc::new(config.clone());
+    let clock = Clock::start();
+    let mut addresses = Vec::with_capacity(listeners.len());
+    let mut sockets: Vec<Sockets> = (0..shards).map(|_| Sockets::default()).collect();
+    for (index, listener) in listeners.iter().enumerate() {
+        let bound = open(index as u16, listener, &mut sockets, &config).map_err(|error| {
+            io::Error::new(error.kind(), format!("{}: {error}", listener.address))
+        })?;
+        addresses.push(bound);
+    }
+    let addresses: Arc<[SocketAddr]> = addresses.into();
+    let mut polls = Vec::with_capacity(shards);
+    let mut mailboxes = Vec::with_capacity(shards);
+    for _ in 0..shards {
+        let poll = Poll::new()?;
+        mailboxes.push(Mailbox::new(mio::Waker::new(
+            poll.registry(),
+            tokens::WAKER,
+        )?));
+        polls.push(poll);
+    }
+    let gate = Gate::new(mailboxes.clone());
+    Ok(polls
+        .into_iter()
+        .zip(sockets)
+        .enumerate()
+        .map(|(index, (poll, sockets))| BoundShard {
+            index,
+            config: Arc::clone(&config),
+            clock,
+            poll,
+            listeners: sockets.listeners,
+            udp: sockets.udp,
+            addresses: Arc::clone(&addresses),
+            mailboxes: mailboxes.clone(),
+            gate: gate.clone(),
+        })
+        .collect())
+}
+
+/// What one shard listens on.
+#[derive(Debug, Default)]
+struct Sockets {
+    listeners: Vec<Listener>,
+    udp: Vec<UdpListener>,
+}
+
+/// Opens one listener on all shards and returns its address.
+fn open(
+    index: u16,
+    listener: &ListenerConfig,
+    sockets: &mut [Sockets],
+    config: &ShardConfig,
+) -> io::Result<SocketAddr> {
+    let (tls, websocket) = match &listener.transport {
+        ListenerTransport::Tcp => (None, None),
+        ListenerTransport::Tls(tls) => (Some(tls), None),
+        ListenerTransport::WebSocket(websocket) => (None, Some(websocket)),
+        ListenerTransport::SecureWebSocket(tls, websocket) => (Some(tls), Some(websocket)),
+        ListenerTransport::Quic(tls, quic) => {
+            return open_quic(index, listener.address, tls, quic, sockets, config);
+        }
+    };
+    let tls = match tls {
+        Some(tls) => Some(Arc::new(tls.for_tcp().map_err(io::Error::other)?)),
+        None => None,
+    };
+    let (bound, group) = sockets::listen(listener.address, sockets.len(), config)?;
+    for (shard, socket) in sockets.iter_mut().zip(group) {
+        let kind = ListenerKind {
+            index,
+            tls: tls.clone(),
+            websocket: websocket.cloned(),
+        };
+        shard.listeners.push(Listener { socket, kind });
+    }
+    Ok(bound)
+}
+
+fn open_quic(
+    index: u16,
+    address: SocketAddr,
+    tls: &TlsConfig,
+    quic: &QuicConfig,
+    sockets: &mut [Sockets],
+    config: &ShardConfig,
+) -> io::Result<SocketAddr> {
+    let shards = sockets.len();
+    if quic.max_connections > udp::MOST_CONNECTIONS {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "max_connections of a QUIC listener is above 16,777,216",
+        ));
+    }
+    let tls = Arc::new(tls.for_quic(quic).map_err(io::Error::other)?);
+    let now = Instant::now();
+    let (bound, group) = sockets::bind_udp(address, shards, config)?;
+    for (shard, (sockets, socket)) in sockets.iter_mut().zip(group).enumerate() {
+        let placement = Placement {
+            listener: index,
+            shard: shard as u16,
+            shards: shards as u16,
+        };
+        let driver = Driver::new(quic.clone(), Arc::clone(&tls), placement, now)
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+        sockets.udp.push(UdpListener::new(socket, driver)?);
+    }
+    Ok(bound)
+}
+
+impl<M: Send + 'static> BoundShard<M> {
+    /// Which shard this is, from 0.
+    #[must_use]
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// How many shards were bound together.
+    #[must_use]
+    pub fn shards(&self) -> usize {
+        self.mailboxes.len()
+    }
+
+    /// The address of every listener, in the order of the configuration.
+    #[must_use]
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// The clock that [`crate::Network::now_ms`] follows on all shards.
+    #[must_use]
+    pub fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    /// This shard's mailbox.
+    #[must_use]
+    pub fn mailbox(&self) -> Mailbox<M> {
+        self.mailboxes[self.index].clone()
+    }
+
+    /// A courier to all shards that were bound together; each thread makes its own.
+    #[must_use]
+    pub fn courier(&self) -> Courier<M> {
+        Courier::new(self.mailboxes.iter().cloned())
+    }
+
+    /// What stops new connections on all shards.
+    #[must_use]
+    pub fn gate(&self) -> Gate {
+        self.gate.clone()
+    }
+
+    /// Runs the loop on this thread until the handler has finished, and gives the handler back.
+    /// Connections that are still open then are closed with [`crate::CloseReason::Shutdown`].
+    ///
+    /// # Errors
+    ///
+    /// When the system refuses to wait for events or to register a listener; nothing that a peer
+    /// does leads there.
+    pub fn run<H: Handler<Mail = M>>(self, handler: H) -> io::Result<H> {
+        Shard::new(self, handler)?.run()
+    }
+}

@@ -1,0 +1,139 @@
+//! What a set of shards is told before it binds: listeners, and every limit by name.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use crate::quic::QuicConfig;
+use crate::tls::TlsConfig;
+
+/// Where to listen, and what carries the bytes there.
+#[derive(Clone, Debug)]
+pub struct ListenerConfig {
+    /// Address to bind. Port 0 lets the system pick one, the same for every shard; `[::]` takes
+    /// IPv4 as well.
+    pub address: SocketAddr,
+    /// What carries the bytes.
+    pub transport: ListenerTransport,
+}
+
+/// What carries the bytes of a listener's connections.
+#[derive(Clone, Debug)]
+pub enum ListenerTransport {
+    /// TCP in the clear.
+    Tcp,
+    /// TLS 1.2 or 1.3 on TCP.
+    Tls(Arc<TlsConfig>),
+    /// WebSocket on TCP in the clear.
+    WebSocket(Arc<WebSocketConfig>),
+    /// WebSocket on TLS.
+    SecureWebSocket(Arc<TlsConfig>, Arc<WebSocketConfig>),
+    /// QUIC version 1 on UDP. The application protocols are those of the [`QuicConfig`].
+    Quic(Arc<TlsConfig>, Arc<QuicConfig>),
+}
+
+/// How a WebSocket listener answers upgrade requests (RFC 6455, section 4.2).
+#[derive(Clone, Debug)]
+pub struct WebSocketConfig {
+    /// Request paths that are upgraded; any other is answered with 404. The query is ignored.
+    pub paths: Vec<String>,
+    /// Subprotocols this listener speaks, the preferred one first.
+    pub subprotocols: Vec<String>,
+    /// Whether a client must offer one of the subprotocols. Without it a client that offers none is
+    /// taken in with an empty protocol; one that offers only foreign ones never is.
+    pub require_subprotocol: bool,
+    /// Values of the `Origin` header that are let in, compared without regard to case; empty lets
+    /// every origin in. Clients that send no `Origin` are no browsers and always let in.
+    pub origins: Vec<String>,
+    /// Longest request head in bytes; a longer one is answered with 431.
+    pub request_head_bytes: usize,
+}
+
+impl Default for WebSocketConfig {
+    fn default() -> Self {
+        Self {
+            paths: vec!["/mqtt".into(), "/".into()],
+            subprotocols: vec!["mqtt".into(), "mqttv3.1".into()],
+            require_subprotocol: true,
+            origins: Vec::new(),
+            request_head_bytes: 8 * 1024,
+        }
+    }
+}
+
+/// Limits of every shard. Counts are per shard, so a broker of N shards admits N times as many;
+/// the system spreads connections evenly over the shards.
+#[derive(Clone, Debug)]
+pub struct ShardConfig {
+    /// Most byte-stream connections at a time; more are closed as they are accepted.
+    pub connections: usize,
+    /// Most byte-stream connections at a time that have not finished TLS or the WebSocket upgrade.
+    pub half_open: usize,
+    /// Of these, most from one peer address (IPv6: from one /64).
+    pub half_open_per_address: usize,
+    /// Most connections taken from one listener's queue in one turn, so that a flood of connects
+    /// does not hold up those that are established.
+    pub accepts_per_turn: usize,
+    /// Most handshake flights (TLS, WebSocket upgrade) worked on in one turn. One TLS flight costs
+    /// about 120 us of CPU, so this bounds what a crowd of newcomers adds to everyone's latency.
+    pub handshakes_per_turn: usize,
+    /// Length of a TCP listener's queue of connections that nobody accepted yet.
+    pub backlog: u32,
+    /// Milliseconds from accept until TLS and the WebSocket upgrade must be finished.
+    pub handshake_timeout_ms: u64,
+    /// Milliseconds a closing connection may take to pass on what was queued, and again as many to
+    /// see the peer's end of the stream.
+    pub linger_ms: u64,
+    /// Milliseconds a connection stays open for writing after the peer ended its side.
+    pub half_closed_timeout_ms: u64,
+    /// Most bytes read from one connection in one turn (the size of the shard's read buffer).
+    pub read_bytes_per_turn: usize,
+    /// Bytes written to one connection in one turn, above which the rest waits for the next turn.
+    pub write_bytes_per_turn: usize,
+    /// Unsent bytes above which a connection counts as blocked.
+    pub high_watermark_bytes: usize,
+    /// Unsent bytes below which a blocked connection gets [`crate::Handler::writable`].
+    pub low_watermark_bytes: usize,
+    /// Most unsent bytes of one byte-stream connection that were queued by copying
+    /// ([`crate::Network::send`]); a peer that makes the handler exceed it without ever reading is
+    /// cut off. Shared payloads do not count: they are bounded by the queues they come from.
+    pub copied_bytes: usize,
+    /// Memory of output buffers that a shard keeps for reuse.
+    pub pooled_bytes: usize,
+    /// Size requested for a TCP connection's send buffer in the kernel; `None` leaves it to the
+    /// system, which adapts it.
+    pub send_buffer_bytes: Option<usize>,
+    /// Size requested for a TCP connection's receive buffer in the kernel; `None` leaves it to the
+    /// system, which adapts it.
+    pub receive_buffer_bytes: Option<usize>,
+    /// Size requested for each UDP socket's send and receive buffer in the kernel. One socket serves
+    /// all QUIC connections of a shard, so this is large.
+    pub udp_buffer_bytes: usize,
+    /// Most batches of datagrams taken from one UDP socket in one turn.
+    pub datagram_batches_per_turn: usize,
+}
+
+impl Default for ShardConfig {
+    fn default() -> Self {
+        Self {
+            connections: 1_000_000,
+            half_open: 4_096,
+            half_open_per_address: 256,
+            accepts_per_turn: 64,
+            handshakes_per_turn: 16,
+            backlog: 1_024,
+            handshake_timeout_ms: 10_000,
+            linger_ms: 2_000,
+            half_closed_timeout_ms: 10_000,
+            read_bytes_per_turn: 64 * 1024,
+            write_bytes_per_turn: 1024 * 1024,
+            high_watermark_bytes: 256 * 1024,
+            low_watermark_bytes: 64 * 1024,
+            copied_bytes: 4 * 1024 * 1024,
+            pooled_bytes: 4 * 1024 * 1024,
+            send_buffer_bytes: None,
+            receive_buffer_bytes: None,
+            udp_buffer_bytes: 4 * 1024 * 1024,
+            datagram_batches_per_turn: 8,
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Who is let in: limits on connections that have not proven anything yet.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+use crate::config::ShardConfig;
+
+/// Why a connection is turned away.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Refusal {
+    /// There are as many connections as the shard admits.
+    Connections,
+    /// Too many connections are in their handshake.
+    HalfOpen,
+    /// Too many of them are from this address.
+    HalfOpenPerAddress,
+}
+
+/// Counts half-open connections, all and per address.
+#[derive(Debug, Default)]
+pub(super) struct Admission {
+    half_open: usize,
+    // Keyed by what peers choose, hence a map that cannot be made slow by choosing.
+    per_address: HashMap<IpAddr, usize>,
+}
+
+impl Admission {
+    /// Lets a connection in or not; one that is let in counts until [`Admission::release`].
+    pub(super) fn admit(
+        &mut self,
+        peer: IpAddr,
+        connections: usize,
+        config: &ShardConfig,
+    ) -> Result<(), Refusal> {
+        if connections >= config.connections {
+            return Err(Refusal::Connections);
+        }
+        if self.half_open >= config.half_open {
+            return Err(Refusal::HalfOpen);
+        }
+        let key = network(peer);
+        let count = self.per_address.get(&key).copied().unwrap_or(0);
+        if count >= config.half_open_per_address {
+            return Err(Refusal::HalfOpenPerAddress);
+        }
+        self.per_address.insert(key, count + 1);
+        self.half_open += 1;
+        Ok(())
+    }
+
+    /// The connection has finished its handshake or is gone.
+    pub(super) fn release(&mut self, peer: IpAddr) {
+        debug_assert!(self.half_open > 0, "what is released was admitted");
+        self.half_open = self.half_open.saturating_sub(1);
+        let key = network(peer);
+        if let Some(count) = self.per_address.get_mut(&key) {
+            *count -= 1;
+            if *count == 0 {
+                self.per_address.remove(&key);
+            }
+        }
+    }
+}
+
+/// What counts as one address: one host has a whole /64 of IPv6.
+fn network(peer: IpAddr) -> IpAddr {
+    match peer.to_canonical() {
+        IpAddr::V6(v6) => {
+            let bits = v6.to_bits() & !u128::from(u64::MAX);
+            IpAddr::V6(bits.into())
+        }
+        v4 @ IpAddr::V4(_) => v4,
+    }
+}
+
+/// Lets one log line through per second and counts the others.
+#[derive(Debug, Default)]
+pub(super) struct Throttle {
+    quiet_until_ms: u64,
+    suppressed: u64,
+}
+
+impl Throttle {
+    /// How many lines were suppressed since the last one, if this one may pass.
+    pub(super) fn pass(&mut self, now_ms: u64) -> Option<u64> {
+        const QUIET_MS: u64 = 1_000;
+        if now_ms < self.quiet_until_ms {
+            self.suppressed += 1;
+            return None;
+        }
+        self.quiet_until_ms = now_ms + QUIET_MS;
+        Some(std::mem::take(&mut self.suppressed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(text: &str) -> IpAddr {
+        text.parse().expect("an address")
+    }
+
+    #[test]
+    fn limits_hold_in_total_and_per_address() {
+        let config = ShardConfig {
+            connections: 10,
+            half_open: 4,
+            half_open_per_address: 2,
+            ..ShardConfig::default()
+        };
+        let mut admission = Admission::default();
+        let mut admit = |text| admission.admit(address(text), 0, &config);
+        assert_eq!(admit("2001:db8::1"), Ok(()));
+        assert_eq!(admit("2001:db8::2"), Ok(()));
+        assert_eq!(admit("2001:db8::3"), Err(Refusal::HalfOpenPerAddress));
+        assert_eq!(admit("2001:db8:0:1::3"), Ok(()));
+        assert_eq!(admit("192.0.2.1"), Ok(()));
+        assert_eq!(admit("192.0.2.2"), Err(Refusal::HalfOpen));
+        admission.release(address("2001:db8::2"));
+        assert_eq!(
+            admission.admit(address("::ffff:192.0.2.1"), 0, &config),
+            Ok(())
+        );
+        admission.release(address("2001:db8::1"));
+        let full = admission.admit(address("192.0.2.9"), 10, &config);
+        assert_eq!(full, Err(Refusal::Connections));
+        for text in ["2001:db8:0:1::3", "192.0.2.1", "192.0.2.1"] {
+            admission.release(address(text));
+        }
+        assert_eq!(admission.half_open, 0);
+        assert!(admission.per_address.is_empty());
+    }
+
+    #[test]
+    fn the_log_is_not_flooded() {
+        let mut throttle = Throttle::default();
+        assert_eq!(throttle.pass(5_000), Some(0));
+        assert_eq!(throttle.pass(5_001), None);
+        assert_eq!(throttle.pass(5_999), None);
+        assert_eq!(throttle.pass(6_000), Some(2));
+    }
+}

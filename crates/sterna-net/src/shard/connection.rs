@@ -1,0 +1,362 @@
+//! One byte-stream connection: its socket, the layers on top of it, and what waits to be written.
+
+use std::io::{self, IoSlice, Write};
+
+use mio::net::TcpStream;
+
+use crate::outbox::{Outbox, Pool};
+use crate::tls::{self, CIPHERTEXT_ROOM, ROUND_BYTES};
+use crate::websocket;
+use crate::{CloseReason, ConnectionInfo};
+
+/// Most pieces handed to the kernel in one call.
+const SLICES: usize = 64;
+/// Pieces of plaintext are joined up to the size of a full TLS record.
+const RECORD_BYTES: usize = 16 * 1024;
+
+/// Where a connection stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Phase {
+    /// TLS or the WebSocket upgrade is not finished; the handler does not know of it.
+    Handshake,
+    /// The handler has it.
+    Open,
+    /// It writes what was queued, then its own end of the stream.
+    Closing,
+    /// Its end of the stream is written; it waits for the peer's, so that the system does not throw
+    /// away what is still on its way there.
+    Lingering,
+    /// It is removed as soon as the handler was told.
+    Dead,
+}
+
+/// Buffers for encryption, one set per shard.
+#[derive(Debug)]
+pub(super) struct CipherScratch {
+    plaintext: Vec<u8>,
+    ciphertext: Vec<u8>,
+}
+
+impl CipherScratch {
+    pub(super) fn new(needed: bool) -> Self {
+        let room = |bytes| if needed { bytes } else { 0 };
+        Self {
+            plaintext: Vec::with_capacity(room(RECORD_BYTES)),
+            ciphertext: vec![0; room(CIPHERTEXT_ROOM)],
+        }
+    }
+}
+
+/// How far writing has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Pushed {
+    /// Nothing is left to write.
+    Everything,
+    /// The socket takes no more for now.
+    Blocked,
+    /// It has written its share of this turn.
+    Enough,
+}
+
+/// See the module's description.
+#[derive(Debug)]
+#[allow(clippy::struct_excessive_bools)] // independent facts, each named at its field
+pub(super) struct Connection {
+    pub(super) socket: TcpStream,
+    pub(super) info: ConnectionInfo,
+    pub(super) phase: Phase,
+    /// The handler was told of it and has not been told of its end.
+    pub(super) announced: bool,
+    /// It is in the list of connections to attend to.
+    pub(super) queued: bool,
+    /// There may be something to read.
+    pub(super) readable: bool,
+    /// The peer has ended its side, or worse: read until the system says what.
+    pub(super) hangup: bool,
+    /// The peer's end of the stream was read.
+    pub(super) ended: bool,
+    /// The handler does not want to read.
+    pub(super) paused: bool,
+    /// It is in the list of connections to write to.
+    pub(super) dirty: bool,
+    /// The socket did not take everything; wait for it to become writable.
+    pub(super) blocked: bool,
+    /// What waits was above the high watermark and has not been below the low one since.
+    pub(super) above_high: bool,
+    /// The handler has ended its side of the stream.
+    pub(super) finishing: bool,
+    /// That end is written.
+    pub(super) shut: bool,
+    pub(super) tls: Option<Box<tls::Session>>,
+    pub(super) websocket: Option<Box<websocket::Session>>,
+    pub(super) outbox: Option<Box<Outbox>>,
+    /// What the handler will be told when it is closed; `None` stands for [`CloseReason::Local`].
+    pub(super) reason: Option<Box<CloseReason>>,
+    pub(super) received_bytes: u64,
+    pub(super) sent_bytes: u64,
+}
+
+impl Connection {
+    pub(super) fn new(socket: TcpStream, info: ConnectionInfo) -> Self {
+        Self {
+            socket,
+            info,
+            phase: Phase::Handshake,
+            announced: false,
+            queued: false,
+            readable: false,
+            hangup: false,
+            ended: false,
+            paused: false,
+            dirty: false,
+            blocked: false,
+            above_high: false,
+            finishing: false,
+            shut: false,
+            tls: None,
+            websocket: None,
+            outbox: None,
+            reason: None,
+            received_bytes: 0,
+            sent_bytes: 0,
+        }
+    }
+
+    /// Whether the handler may queue bytes.
+    pub(super) fn takes_bytes(&self) -> bool {
+        self.phase == Phase::Open && !self.finishing
+    }
+
+    /// Bytes that the kernel has not taken.
+    pub(super) fn unsent_bytes(&self) -> usize {
+        let queued = self.outbox.as_ref().map_or(0, |outbox| outbox.len());
+        let encrypted = self.tls.as_ref().map_or(0, |tls| tls.pending().len());
+        queued + encrypted
+    }
+
+    /// Whether there is a reason to read.
+    pub(super) fn wants_input(&self) -> bool {
+        self.readable
+            && !self.ended
+            && match self.phase {
+                Phase::Handshake | Phase::Lingering => true,
+                Phase::Open => !self.paused,
+                Phase::Closing | Phase::Dead => false,
+            }
+    }
+
+    /// Whether this side of the stream is to be ended after what is queued.
+    fn is_ending(&self) -> bool {
+        self.finishing || self.phase == Phase::Closing
+    }
+
+    /// Writes as much as the socket takes, and not much more than `share` bytes.
+    pub(super) fn push(
+        &mut self,
+        share: usize,
+        scratch: &mut CipherScratch,
+        pool: &mut Pool,
+    ) -> io::Result<Pushed> {
+        let enough = self.sent_bytes + share as u64;
+        let pushed = if self.tls.is_some() {
+            self.push_encrypted(enough, scratch, pool)?
+        } else {
+            self.push_plain(enough, pool)?
+        };
+        if pushed == Pushed::Everything
+            && let Some(outbox) = self.outbox.take()
+        {
+            pool.recycle_outbox(outbox);
+        }
+        Ok(pushed)
+    }
+
+    /// Stops once `enough` bytes were sent since the beginning.
+    fn push_plain(&mut self, enough: u64, pool: &mut Pool) -> io::Result<Pushed> {
+        loop {
+            if self.sent_bytes >= enough {
+                return Ok(Pushed::Enough);
+            }
+            self.stage();
+            let mut slices = [IoSlice::new(&[]); SLICES];
+            let (used, gathered) = gather(
+                self.websocket.as_deref(),
+                self.outbox.as_deref(),
+                &mut slices,
+            );
+            if gathered == 0 {
+                if self.stage_end() {
+                    continue;
+                }
+                return Ok(Pushed::Everything);
+            }
+            let written = write(|| match &slices[..used] {
+                [single] => self.socket.write(single),
+                several => self.socket.write_vectored(several),
+            });
+            let Some(written) = written? else {
+                return Ok(Pushed::Blocked);
+            };
+            self.sent_bytes += written as u64;
+            self.advance(written, pool);
+            if written < gathered {
+                return Ok(Pushed::Blocked);
+            }
+        }
+    }
+
+    fn push_encrypted(
+        &mut self,
+        enough: u64,
+        scratch: &mut CipherScratch,
+        pool: &mut Pool,
+    ) -> io::Result<Pushed> {
+        loop {
+            if self.sent_bytes >= enough {
+                return Ok(Pushed::Enough);
+            }
+            let Some(tls) = self.tls.as_deref_mut() else {
+                return Ok(Pushed::Everything);
+            };
+            let pending = tls.pending();
+            if !pending.is_empty() {
+                let Some(written) = write(|| self.socket.write(pending))? else {
+                    return Ok(Pushed::Blocked);
+                };
+                self.sent_bytes += written as u64;
+                let complete = written == pending.len();
+                tls.advance(written, pool);
+                if !complete {
+                    return Ok(Pushed::Blocked);
+                }
+            }
+            self.stage();
+            let mut slices = [IoSlice::new(&[]); SLICES];
+            let (used, gathered) = gather(
+                self.websocket.as_deref(),
+                self.outbox.as_deref(),
+                &mut slices,
+            );
+            let Some(tls) = self.tls.as_deref_mut() else {
+                return Ok(Pushed::Everything);
+            };
+            let (taken, filled) = if gathered > 0 {
+                let plaintext = join(&slices[..used], &mut scratch.plaintext);
+                let filled = tls
+                    .encrypt(plaintext, &mut scratch.ciphertext)
+                    .map_err(io::Error::other)?;
+                (plaintext.len(), filled)
+            } else if self.stage_end() {
+                continue;
+            } else if self.is_ending()
+                && let Some(tls) = self.tls.as_deref_mut()
+                && !tls.close_sent()
+            {
+                (0, tls.encrypt_close(&mut scratch.ciphertext))
+            } else {
+                return Ok(Pushed::Everything);
+            };
+            self.advance(taken, pool);
+            if filled == 0 {
+                continue;
+            }
+            let ciphertext = &scratch.ciphertext[..filled];
+            let written = write(|| self.socket.write(ciphertext))?.unwrap_or(0);
+            self.sent_bytes += written as u64;
+            if written < filled {
+                if let Some(tls) = self.tls.as_deref_mut() {
+                    tls.keep(&ciphertext[written..], pool);
+                }
+                return Ok(Pushed::Blocked);
+            }
+        }
+    }
+
+    /// Lets the WebSocket layer put its frame around what is queued.
+    fn stage(&mut self) {
+        if let Some(websocket) = self.websocket.as_deref_mut() {
+            let queued = self.outbox.as_ref().map_or(0, |outbox| outbox.len());
+            websocket.stage(queued);
+        }
+    }
+
+    /// Stages the WebSocket layer's end of the stream when it is due; whether it did.
+    fn stage_end(&mut self) -> bool {
+        if !self.is_ending() {
+            return false;
+        }
+        match self.websocket.as_deref_mut() {
+            Some(websocket) if !websocket.close_sent() => {
+                websocket.stage_close();
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Drops the first `count` bytes of what was gathered.
+    fn advance(&mut self, count: usize, pool: &mut Pool) {
+        let queued = match self.websocket.as_deref_mut() {
+            Some(websocket) => websocket.advance(count),
+            None => count,
+        };
+        if let Some(outbox) = self.outbox.as_deref_mut() {
+            outbox.advance(queued, pool);
+        }
+    }
+
+    /// Gives back all buffers.
+    pub(super) fn dissolve(&mut self, pool: &mut Pool) {
+        if let Some(outbox) = self.outbox.take() {
+            pool.recycle_outbox(outbox);
+        }
+        if let Some(tls) = self.tls.take() {
+            tls.dissolve(pool);
+        }
+        self.websocket = None;
+    }
+}
+
+/// Puts the pieces that go out next into `slices`; returns how many and their bytes.
+fn gather<'a>(
+    websocket: Option<&'a websocket::Session>,
+    outbox: Option<&'a Outbox>,
+    slices: &mut [IoSlice<'a>],
+) -> (usize, usize) {
+    match (websocket, outbox) {
+        (Some(websocket), outbox) => websocket.gather(outbox, slices),
+        (None, Some(outbox)) => outbox.gather(usize::MAX, slices, 0),
+        (None, None) => (0, 0),
+    }
+}
+
+/// The plaintext of the next records: the first piece where it fills them or is alone, otherwise
+/// several pieces joined, since a record costs more than a copy.
+fn join<'a>(slices: &'a [IoSlice<'_>], joined: &'a mut Vec<u8>) -> &'a [u8] {
+    let first: &[u8] = slices.first().map_or(&[], |slice| slice);
+    if slices.len() <= 1 || first.len() >= RECORD_BYTES {
+        return &first[..first.len().min(ROUND_BYTES)];
+    }
+    joined.clear();
+    for slice in slices {
+        let room = RECORD_BYTES - joined.len();
+        joined.extend_from_slice(&slice[..slice.len().min(room)]);
+        if joined.len() == RECORD_BYTES {
+            break;
+        }
+    }
+    joined
+}
+
+/// The number of bytes that a write took; `None` when the socket is full.
+fn write(mut attempt: impl FnMut() -> io::Result<usize>) -> io::Result<Option<usize>> {
+    loop {
+        match attempt() {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => return Ok(Some(count)),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}

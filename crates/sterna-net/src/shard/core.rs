@@ -1,0 +1,390 @@
+//! The shard as its handler sees it: connections and the calls that queue something on them.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+
+use super::admission::Admission;
+use super::connection::{CipherScratch, Connection, Phase, Pushed};
+use super::deadlines::{Deadlines, Kind};
+use crate::clock::Clock;
+use crate::config::ShardConfig;
+use crate::outbox::Pool;
+use crate::table::Table;
+use crate::udp::{self, UdpListener};
+use crate::websocket;
+use crate::{CloseReason, ConnectionId, ConnectionInfo, Network, PathStatistics, StreamId};
+
+/// See the module's description.
+#[derive(Debug)]
+pub(super) struct Core {
+    pub(super) config: Arc<ShardConfig>,
+    clock: Clock,
+    /// The time of this turn.
+    pub(super) now: Instant,
+    pub(super) now_ms: u64,
+    pub(super) connections: Table<Connection>,
+    pub(super) pool: Pool,
+    pub(super) admission: Admission,
+    pub(super) deadlines: Deadlines,
+    /// Connections with something to read, or room to write, in the next turn.
+    pub(super) ready: Vec<ConnectionId>,
+    /// Connections to write to at the end of this turn.
+    pub(super) dirty: Vec<ConnectionId>,
+    /// Connections whose queue fell below the low watermark.
+    pub(super) relieved: Vec<ConnectionId>,
+    /// Connections whose end the handler is to be told.
+    pub(super) ended: Vec<ConnectionId>,
+    /// QUIC.
+    pub(super) udp: Vec<UdpListener>,
+}
+
+impl Core {
+    pub(super) fn new(config: Arc<ShardConfig>, clock: Clock, udp: Vec<UdpListener>) -> Self {
+        let now = Instant::now();
+        Self {
+            pool: Pool::new(config.pooled_bytes),
+            config,
+            clock,
+            now,
+            now_ms: clock.at(now),
+            connections: Table::new(),
+            admission: Admission::default(),
+            deadlines: Deadlines::default(),
+            ready: Vec::new(),
+            dirty: Vec::new(),
+            relieved: Vec::new(),
+            ended: Vec::new(),
+            udp,
+        }
+    }
+
+    /// Reads the clock, once per turn.
+    pub(super) fn tick(&mut self) {
+        self.now = Instant::now();
+        self.now_ms = self.clock.at(self.now);
+    }
+
+    /// When the clock shows `now_ms`.
+    pub(super) fn instant(&self, now_ms: u64) -> Instant {
+        self.clock.instant(now_ms)
+    }
+
+    /// Whether there is work that needs no event.
+    pub(super) fn is_busy(&self) -> bool {
+        !(self.ready.is_empty()
+            && self.dirty.is_empty()
+            && self.relieved.is_empty()
+            && self.ended.is_empty())
+            || self.udp.iter().any(|udp| udp.readable)
+    }
+
+    /// The earliest deadline of any connection.
+    pub(super) fn next_deadline_ms(&mut self) -> Option<u64> {
+        let connections = &self.connections;
+        self.deadlines
+            .next_ms(|kind, id| connections.get(id).is_some_and(|c| concerns(kind, c)))
+    }
+
+    /// Puts a connection on the list of those to attend to.
+    pub(super) fn enqueue(&mut self, id: ConnectionId) {
+        if let Some(connection) = self.connections.get_mut(id)
+            && !connection.queued
+        {
+            connection.queued = true;
+            self.ready.push(id);
+        }
+    }
+
+    /// Puts a connection on the list of those to write to.
+    pub(super) fn mark_dirty(&mut self, id: ConnectionId) {
+        if let Some(connection) = self.connections.get_mut(id)
+            && !connection.dirty
+        {
+            connection.dirty = true;
+            self.dirty.push(id);
+        }
+    }
+
+    /// Ends a connection at once; what was queued is dropped.
+    pub(super) fn end(&mut self, id: ConnectionId, reason: CloseReason) {
+        let Some(connection) = self.connections.get_mut(id) else {
+            return;
+        };
+        if connection.phase == Phase::Dead {
+            return;
+        }
+        if connection.phase == Phase::Handshake {
+            self.admission.release(connection.info.peer.ip());
+            tracing::debug!(?id, peer = %connection.info.peer, ?reason, "a handshake failed");
+        }
+        connection.phase = Phase::Dead;
+        // A reason that was given earlier, with an orderly close, says more.
+        connection.reason.get_or_insert_with(|| Box::new(reason));
+        connection.dissolve(&mut self.pool);
+        self.ended.push(id);
+    }
+
+    /// Closes a connection in order: what is queued is written first.
+    pub(super) fn begin_close(&mut self, id: ConnectionId, reason: Option<CloseReason>) {
+        let Some(connection) = self.connections.get_mut(id) else {
+            return;
+        };
+        match connection.phase {
+            Phase::Handshake => self.admission.release(connection.info.peer.ip()),
+            Phase::Open => {}
+            Phase::Closing | Phase::Lingering | Phase::Dead => return,
+        }
+        connection.phase = Phase::Closing;
+        connection.reason = Some(Box::new(reason.unwrap_or(CloseReason::Local)));
+        let deadline_ms = self.now_ms + self.config.linger_ms;
+        self.deadlines.push(Kind::Closing, deadline_ms, id);
+        self.mark_dirty(id);
+    }
+
+    /// A deadline of a connection has passed.
+    pub(super) fn expire(&mut self, kind: Kind, id: ConnectionId) {
+        match self.connections.get(id) {
+            Some(connection) if concerns(kind, connection) => {
+                self.end(id, CloseReason::TimedOut);
+            }
+            _ => {}
+        }
+    }
+
+    /// Writes what a connection has queued.
+    pub(super) fn flush(&mut self, id: ConnectionId, scratch: &mut CipherScratch) {
+        let Some(connection) = self.connections.get_mut(id) else {
+            return;
+        };
+        connection.dirty = false;
+        if connection.blocked || matches!(connection.phase, Phase::Lingering | Phase::Dead) {
+            return;
+        }
+        match connection.push(self.config.write_bytes_per_turn, scratch, &mut self.pool) {
+            Ok(Pushed::Blocked) => connection.blocked = true,
+            Ok(Pushed::Enough) => {
+                connection.dirty = true;
+                self.dirty.push(id);
+            }
+            Ok(Pushed::Everything) if connection.finishing && !connection.shut => {
+                connection.shut = true;
+                // A peer that is gone shows in the next read.
+                let _ = connection.socket.shutdown(std::net::Shutdown::Write);
+                if connection.phase == Phase::Closing {
+                    self.finish_close(id);
+                    return;
+                }
+            }
+            Ok(Pushed::Everything) if connection.phase == Phase::Closing => {
+                self.finish_close(id);
+                return;
+            }
+            Ok(Pushed::Everything) => {}
+            Err(error) => {
+                self.fail(id, &error);
+                return;
+            }
+        }
+        if connection.above_high && connection.unsent_bytes() < self.config.low_watermark_bytes {
+            connection.above_high = false;
+            self.relieved.push(id);
+        }
+    }
+
+    /// Everything that a closing connection had to say is with the kernel.
+    fn finish_close(&mut self, id: ConnectionId) {
+        let Some(connection) = self.connections.get_mut(id) else {
+            return;
+        };
+        connection.dissolve(&mut self.pool);
+        let gone = connection.ended || connection.socket_shutdown().is_err();
+        self.ended.push(id);
+        if gone {
+            connection.phase = Phase::Dead;
+            return;
+        }
+        connection.phase = Phase::Lingering;
+        let deadline_ms = self.now_ms + self.config.linger_ms;
+        self.deadlines.push(Kind::Lingering, deadline_ms, id);
+        if connection.readable {
+            self.enqueue(id);
+        }
+    }
+
+    /// The system reported an error on a connection.
+    pub(super) fn fail(&mut self, id: ConnectionId, error: &std::io::Error) {
+        self.end(id, CloseReason::Failed(error.to_string()));
+    }
+
+    fn push(&mut self, id: ConnectionId, add: impl FnOnce(&mut crate::outbox::Outbox, &mut Pool)) {
+        let Some(connection) = self.connections.get_mut(id) else {
+            return;
+        };
+        if !connection.takes_bytes() {
+            return;
+        }
+        let pool = &mut self.pool;
+        let outbox = connection.outbox.get_or_insert_with(|| pool.outbox());
+        add(outbox, pool);
+        let copied = outbox.copied();
+        if outbox.len() > self.config.high_watermark_bytes {
+            connection.above_high = true;
+        }
+        if !connection.dirty {
+            connection.dirty = true;
+            self.dirty.push(id);
+        }
+        if copied > self.config.copied_bytes {
+            let reason = "the peer does not read what it causes to be sent";
+            self.end(id, CloseReason::Failed(reason.into()));
+        }
+    }
+}
+
+impl Connection {
+    /// Ends this side of the TCP stream.
+    fn socket_shutdown(&mut self) -> std::io::Result<()> {
+        if self.shut {
+            return Ok(());
+        }
+        self.shut = true;
+        self.socket.shutdown(std::net::Shutdown::Write)
+    }
+}
+
+/// Whether a deadline of this kind still has a meaning.
+fn concerns(kind: Kind, connection: &Connection) -> bool {
+    match kind {
+        Kind::Handshake => connection.phase == Phase::Handshake,
+        Kind::Closing => connection.phase == Phase::Closing,
+        Kind::Lingering => connection.phase == Phase::Lingering,
+        Kind::HalfClosed => connection.phase == Phase::Open && connection.ended,
+    }
+}
+
+impl Network for Core {
+    fn now_ms(&self) -> u64 {
+        self.now_ms
+    }
+
+    fn info(&self, connection: ConnectionId) -> Option<&ConnectionInfo> {
+        if let Some((socket, key)) = udp::key(connection) {
+            return self.udp.get(socket)?.info(key);
+        }
+        let connection = self.connections.get(connection)?;
+        connection.announced.then_some(&connection.info)
+    }
+
+    fn send(&mut self, connection: ConnectionId, stream: StreamId, bytes: &[u8]) {
+        if let Some((socket, key)) = udp::key(connection) {
+            if let Some(udp) = self.udp.get_mut(socket) {
+                udp.driver.send(key, stream, bytes);
+            }
+        } else if stream == StreamId::FIRST && !bytes.is_empty() {
+            self.push(connection, |outbox, pool| outbox.push(bytes, pool));
+        }
+    }
+
+    fn send_shared(&mut self, connection: ConnectionId, stream: StreamId, bytes: Bytes) {
+        if let Some((socket, key)) = udp::key(connection) {
+            if let Some(udp) = self.udp.get_mut(socket) {
+                udp.driver.send_shared(key, stream, bytes);
+            }
+        } else if stream == StreamId::FIRST && !bytes.is_empty() {
+            self.push(connection, |outbox, _| outbox.push_shared(bytes));
+        }
+    }
+
+    fn send_datagram(&mut self, connection: ConnectionId, bytes: Bytes) -> bool {
+        udp::key(connection).is_some_and(|(socket, key)| {
+            self.udp
+                .get_mut(socket)
+                .is_some_and(|udp| udp.driver.send_datagram(key, bytes))
+        })
+    }
+
+    fn unsent_bytes(&self, connection: ConnectionId) -> usize {
+        if let Some((socket, key)) = udp::key(connection) {
+            let udp = self.udp.get(socket);
+            return udp.map_or(0, |udp| udp.driver.unsent_bytes(key));
+        }
+        let connection = self.connections.get(connection);
+        connection.map_or(0, Connection::unsent_bytes)
+    }
+
+    fn finish(&mut self, connection: ConnectionId, stream: StreamId) {
+        if let Some((socket, key)) = udp::key(connection) {
+            if let Some(udp) = self.udp.get_mut(socket) {
+                udp.driver.finish(key, stream);
+            }
+        } else if stream == StreamId::FIRST
+            && let Some(entry) = self.connections.get_mut(connection)
+            && entry.phase == Phase::Open
+        {
+            entry.finishing = true;
+            self.mark_dirty(connection);
+        }
+    }
+
+    fn abort(&mut self, connection: ConnectionId, stream: StreamId, code: u64) {
+        if let Some((socket, key)) = udp::key(connection) {
+            if let Some(udp) = self.udp.get_mut(socket) {
+                udp.driver.abort(key, stream, code);
+            }
+        } else if stream == StreamId::FIRST
+            && let Some(entry) = self.connections.get(connection)
+            && entry.announced
+        {
+            self.end(connection, CloseReason::Local);
+        }
+    }
+
+    fn close(&mut self, connection: ConnectionId, code: u64) {
+        if let Some((socket, key)) = udp::key(connection) {
+            if let Some(udp) = self.udp.get_mut(socket) {
+                udp.driver.close(key, code);
+            }
+            return;
+        }
+        self.begin_close(connection, None);
+    }
+
+    fn pause(&mut self, connection: ConnectionId, paused: bool) {
+        if let Some((socket, key)) = udp::key(connection) {
+            if let Some(udp) = self.udp.get_mut(socket) {
+                udp.driver.pause(key, paused);
+            }
+        } else if let Some(entry) = self.connections.get_mut(connection) {
+            entry.paused = paused;
+            if entry.wants_input() {
+                self.enqueue(connection);
+            }
+        }
+    }
+
+    fn path(&self, connection: ConnectionId) -> PathStatistics {
+        if let Some((socket, key)) = udp::key(connection) {
+            let udp = self.udp.get(socket);
+            return udp.map_or_else(PathStatistics::default, |udp| udp.driver.path(key));
+        }
+        let Some(connection) = self.connections.get(connection) else {
+            return PathStatistics::default();
+        };
+        let tcp = crate::tcp_info::read(&connection.socket).unwrap_or_default();
+        PathStatistics {
+            received_bytes: connection.received_bytes,
+            sent_bytes: connection.sent_bytes,
+            ..tcp
+        }
+    }
+}
+
+impl Core {
+    /// Ends a WebSocket connection because of what its peer sent, with a Close frame.
+    pub(super) fn violate(&mut self, id: ConnectionId, violation: websocket::Violation) {
+        let reason = format!("WebSocket: {}", violation.what);
+        self.begin_close(id, Some(CloseReason::Failed(reason)));
+    }
+}

@@ -1,0 +1,283 @@
+//! What arrives on a byte-stream connection, up through its layers to the handler.
+
+use std::io::{self, Read};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use super::connection::{Connection, Phase};
+use super::core::Core;
+use super::deadlines::Kind;
+use super::{Shard, end_after_panic, guard};
+use crate::tls::PARTIAL_ROOM;
+use crate::websocket::{self, Upgrade};
+use crate::{Chunk, CloseReason, ConnectionId, Handler, StreamId};
+
+impl<H: Handler> Shard<H> {
+    /// Reads from a connection that has something to read, once. A panic in one of its layers ends
+    /// this connection only.
+    pub(super) fn attend(&mut self, id: ConnectionId) {
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.read(id))) {
+            // The buffer may have been on loan.
+            let room = PARTIAL_ROOM + self.core.config.read_bytes_per_turn.max(1);
+            self.scratch.read.resize(room, 0);
+            end_after_panic(&mut self.core, id, &*panic);
+        }
+    }
+
+    fn read(&mut self, id: ConnectionId) {
+        let Some(connection) = self.core.connections.get_mut(id) else {
+            return;
+        };
+        connection.queued = false;
+        if !connection.wants_input() {
+            return;
+        }
+        if connection.phase == Phase::Handshake {
+            if self.handshakes_left == 0 {
+                self.core.enqueue(id);
+                return;
+            }
+            self.handshakes_left -= 1;
+        }
+        let room = &mut self.scratch.read[PARTIAL_ROOM..];
+        match connection.socket.read(room) {
+            Ok(0) => {
+                connection.ended = true;
+                connection.readable = false;
+                self.stream_ended(id);
+            }
+            Ok(count) => {
+                connection.received_bytes += count as u64;
+                // A short read has emptied the queue: what comes now raises another event. Only an
+                // end of the stream that was announced already does not.
+                let more = count == room.len() || connection.hangup;
+                connection.readable = more;
+                self.digest(id, count);
+                if more
+                    && self
+                        .core
+                        .connections
+                        .get(id)
+                        .is_some_and(Connection::wants_input)
+                {
+                    self.core.enqueue(id);
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => connection.readable = false,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => self.core.enqueue(id),
+            Err(error) => self.core.fail(id, &error),
+        }
+    }
+
+    /// Passes `count` bytes that were read up through the layers.
+    fn digest(&mut self, id: ConnectionId, count: usize) {
+        let Some(connection) = self.core.connections.get_mut(id) else {
+            return;
+        };
+        if connection.phase == Phase::Lingering {
+            return;
+        }
+        let end = PARTIAL_ROOM + count;
+        if connection.tls.is_some() {
+            self.decrypt(id, end);
+        } else {
+            let mut read = std::mem::take(&mut self.scratch.read);
+            self.deframe(id, &mut read[PARTIAL_ROOM..end]);
+            self.scratch.read = read;
+        }
+    }
+
+    /// The TLS layer.
+    fn decrypt(&mut self, id: ConnectionId, end: usize) {
+        let Some(connection) = self.core.connections.get_mut(id) else {
+            return;
+        };
+        let Some(tls) = connection.tls.as_deref_mut() else {
+            return;
+        };
+        let mut plaintext = std::mem::take(&mut self.scratch.plaintext);
+        plaintext.clear();
+        let received = tls.receive(
+            &mut self.scratch.read,
+            end,
+            &mut plaintext,
+            &mut self.core.pool,
+        );
+        let has_output = !tls.pending().is_empty();
+        if received.opened {
+            connection.info.protocol = tls.protocol().into();
+            connection.info.peer_certificates = tls.peer_certificates();
+        }
+        if has_output {
+            self.core.mark_dirty(id);
+        }
+        if received.opened && self.is_without_websocket(id) {
+            self.open(id);
+        }
+        if !plaintext.is_empty() {
+            self.deframe(id, &mut plaintext);
+        }
+        self.scratch.plaintext = plaintext;
+        if let Some(error) = received.failure {
+            self.tls_failed(id, &error);
+        } else if received.ended {
+            if let Some(connection) = self.core.connections.get_mut(id) {
+                connection.ended = true;
+            }
+            self.stream_ended(id);
+        }
+    }
+
+    fn tls_failed(&mut self, id: ConnectionId, error: &rustls::Error) {
+        let Some(connection) = self.core.connections.get_mut(id) else {
+            return;
+        };
+        if matches!(error, rustls::Error::NoApplicationProtocol) {
+            tracing::info!(
+                peer = %connection.info.peer,
+                listener = connection.info.listener,
+                "a client names no application protocol that is served here"
+            );
+        }
+        // The alert, if there is one, is on its way; nothing else is.
+        if let Some(outbox) = connection.outbox.take() {
+            self.core.pool.recycle_outbox(outbox);
+        }
+        connection.websocket = None;
+        self.core
+            .begin_close(id, Some(CloseReason::Failed(format!("TLS: {error}"))));
+    }
+
+    fn is_without_websocket(&self, id: ConnectionId) -> bool {
+        let connection = self.core.connections.get(id);
+        connection.is_some_and(|connection| connection.websocket.is_none())
+    }
+
+    /// The WebSocket layer, where there is one.
+    fn deframe(&mut self, id: ConnectionId, bytes: &mut [u8]) {
+        let Some(connection) = self.core.connections.get_mut(id) else {
+            return;
+        };
+        let phase = connection.phase;
+        let Some(websocket) = connection.websocket.as_deref_mut() else {
+            deliver(&mut self.handler, &mut self.core, id, bytes);
+            return;
+        };
+        let mut bytes = bytes;
+        if !websocket.is_upgraded() {
+            match websocket.upgrade(bytes) {
+                Upgrade::Incomplete => return,
+                Upgrade::Refused { status, what } => {
+                    tracing::debug!(?id, peer = %connection.info.peer, status, what, "no upgrade");
+                    self.core.begin_close(id, None);
+                    return;
+                }
+                Upgrade::Done {
+                    frames_at,
+                    subprotocol,
+                } => {
+                    if phase != Phase::Handshake {
+                        return;
+                    }
+                    connection.info.protocol = subprotocol.into_bytes().into();
+                    self.core.mark_dirty(id);
+                    self.open(id);
+                    bytes = &mut bytes[frames_at..];
+                }
+            }
+        }
+        let Some(connection) = self.core.connections.get_mut(id) else {
+            return;
+        };
+        let Some(websocket) = connection.websocket.as_deref_mut() else {
+            return;
+        };
+        match websocket.decode(bytes) {
+            Ok(decoded) => {
+                if decoded.ping.is_some() {
+                    self.core.mark_dirty(id);
+                }
+                let data = &bytes[..decoded.data_bytes];
+                if !data.is_empty() {
+                    deliver(&mut self.handler, &mut self.core, id, data);
+                }
+                if let Some(status) = decoded.close {
+                    self.websocket_closed(id, status);
+                }
+            }
+            Err(violation) => self.core.violate(id, violation),
+        }
+    }
+
+    /// The peer has sent a Close frame: there is no half-closed WebSocket.
+    fn websocket_closed(&mut self, id: ConnectionId, status: u16) {
+        self.tell_finished(id);
+        let code = match status {
+            websocket::code::NORMAL | websocket::code::GOING_AWAY | websocket::code::NO_STATUS => 0,
+            other => u64::from(other),
+        };
+        self.core.begin_close(id, Some(CloseReason::Peer { code }));
+    }
+
+    /// The connection is ready for application bytes.
+    fn open(&mut self, id: ConnectionId) {
+        let Some(connection) = self.core.connections.get_mut(id) else {
+            return;
+        };
+        if connection.phase != Phase::Handshake {
+            return;
+        }
+        connection.phase = Phase::Open;
+        connection.announced = true;
+        let peer = connection.info.peer.ip();
+        self.core.admission.release(peer);
+        self.guard(id, |handler, net| handler.opened(net, id));
+    }
+
+    /// The peer's end of the stream was read.
+    fn stream_ended(&mut self, id: ConnectionId) {
+        let Some(connection) = self.core.connections.get(id) else {
+            return;
+        };
+        match connection.phase {
+            Phase::Open => {
+                let websocket = connection.websocket.is_some();
+                let deadline_ms = self.core.now_ms + self.core.config.half_closed_timeout_ms;
+                self.core.deadlines.push(Kind::HalfClosed, deadline_ms, id);
+                self.tell_finished(id);
+                if websocket {
+                    self.core
+                        .begin_close(id, Some(CloseReason::Peer { code: 0 }));
+                }
+            }
+            Phase::Handshake => self.core.end(id, CloseReason::Peer { code: 0 }),
+            Phase::Lingering => self.core.end(id, CloseReason::Local),
+            Phase::Closing | Phase::Dead => {}
+        }
+    }
+
+    fn tell_finished(&mut self, id: ConnectionId) {
+        let open = |c: &Connection| c.phase == Phase::Open;
+        if self.core.connections.get(id).is_some_and(open) {
+            self.guard(id, |handler, net| {
+                handler.stream_finished(net, id, StreamId::FIRST);
+            });
+        }
+    }
+}
+
+/// Hands bytes to the handler, if it still wants any.
+fn deliver<H: Handler>(handler: &mut H, core: &mut Core, id: ConnectionId, bytes: &[u8]) {
+    let open = |c: &Connection| c.phase == Phase::Open;
+    if !core.connections.get(id).is_some_and(open) {
+        return;
+    }
+    guard(handler, core, id, |handler, net| {
+        let chunk = Chunk {
+            stream: StreamId::FIRST,
+            bytes,
+            early: false,
+            confirmed: true,
+        };
+        handler.received(net, id, chunk);
+    });
+}

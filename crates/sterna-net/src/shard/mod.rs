@@ -1,0 +1,334 @@
+//! The loop of one shard.
+//!
+//! A turn: wait for events; write to connections that have room again; read, at most one buffer per
+//! connection; take datagrams; take letters; pass deadlines; accept; let the handler end its turn;
+//! write everything that was queued. Work that a limit leaves over goes to the next turn, which then
+//! does not wait. Connections that are established come before newcomers.
+
+mod accept;
+mod admission;
+mod connection;
+mod core;
+mod deadlines;
+mod input;
+mod quic;
+
+use std::any::Any;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+
+use mio::{Events, Poll};
+
+use self::accept::Acceptors;
+use self::connection::{CipherScratch, Connection, Phase};
+use self::core::Core;
+use crate::bind::BoundShard;
+use crate::mailbox::Mailbox;
+use crate::tls::PARTIAL_ROOM;
+use crate::tokens::{self, Source};
+use crate::udp::UdpScratch;
+use crate::{CloseReason, ConnectionId, Handler, Network};
+
+/// Most events fetched at once; more wait in the kernel.
+const EVENTS: usize = 1_024;
+/// Memory of lists that a burst has made long is given back beyond this many entries.
+const KEPT_ENTRIES: usize = 4_096;
+/// Application code of connections that are closed because the shard stops.
+const SHUTDOWN_CODE: u64 = 0;
+
+/// Buffers that all connections of the shard share.
+#[derive(Debug)]
+struct Scratch {
+    /// What was read: behind [`PARTIAL_ROOM`].
+    read: Vec<u8>,
+    /// What was decrypted of it.
+    plaintext: Vec<u8>,
+    cipher: CipherScratch,
+    udp: UdpScratch,
+}
+
+/// One thread's loop with everything that it drives.
+pub(crate) struct Shard<H: Handler> {
+    poll: Poll,
+    core: Core,
+    handler: H,
+    acceptors: Acceptors,
+    mailbox: Mailbox<H::Mail>,
+    letters: Vec<H::Mail>,
+    /// The list that is being worked through.
+    working: Vec<ConnectionId>,
+    scratch: Scratch,
+    /// Handshake flights that may still be worked on in this turn.
+    handshakes_left: usize,
+}
+
+impl<H: Handler> Shard<H> {
+    pub(crate) fn new(bound: BoundShard<H::Mail>, handler: H) -> io::Result<Self> {
+        let mailbox = bound.mailbox();
+        let BoundShard {
+            config,
+            clock,
+            poll,
+            listeners,
+            mut udp,
+            gate,
+            ..
+        } = bound;
+        let acceptors = Acceptors::new(listeners, gate, poll.registry())?;
+        for (index, listener) in udp.iter_mut().enumerate() {
+            listener.register(poll.registry(), tokens::udp(index))?;
+        }
+        let scratch = Scratch {
+            read: vec![0; PARTIAL_ROOM + config.read_bytes_per_turn.max(1)],
+            plaintext: Vec::new(),
+            cipher: CipherScratch::new(acceptors.have_tls()),
+            udp: UdpScratch::new(!udp.is_empty()),
+        };
+        Ok(Self {
+            poll,
+            core: Core::new(config, clock, udp),
+            handler,
+            acceptors,
+            mailbox,
+            letters: Vec::new(),
+            working: Vec::new(),
+            scratch,
+            handshakes_left: 0,
+        })
+    }
+
+    pub(crate) fn run(mut self) -> io::Result<H> {
+        let mut events = Events::with_capacity(EVENTS);
+        while !self.handler.finished() {
+            self.wait(&mut events)?;
+            self.turn(&events);
+        }
+        self.shut_down();
+        Ok(self.handler)
+    }
+
+    /// Waits for events, as long as there is nothing else to do.
+    fn wait(&mut self, events: &mut Events) -> io::Result<()> {
+        let timeout = self.timeout();
+        match self.poll.poll(events, timeout) {
+            // An interrupted wait is a turn without events.
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => events.clear(),
+            result => result?,
+        }
+        self.mailbox.wake_up();
+        self.core.tick();
+        Ok(())
+    }
+
+    fn timeout(&mut self) -> Option<Duration> {
+        if self.core.is_busy() || self.acceptors.are_busy() || !self.mailbox.fall_asleep() {
+            return Some(Duration::ZERO);
+        }
+        let milliseconds = [
+            self.core.next_deadline_ms(),
+            self.handler.deadline_ms(),
+            self.acceptors.retry_ms(),
+        ];
+        let deadline = milliseconds
+            .into_iter()
+            .flatten()
+            .min()
+            .map(|deadline_ms| self.core.instant(deadline_ms));
+        let quic = self.core.udp.iter().filter_map(|udp| udp.driver.deadline());
+        let earliest = quic.chain(deadline).min()?;
+        Some(earliest.saturating_duration_since(Instant::now()))
+    }
+
+    fn turn(&mut self, events: &Events) {
+        self.handshakes_left = self.core.config.handshakes_per_turn;
+        for event in events {
+            match tokens::source(event.token()) {
+                Source::Waker => {}
+                Source::Listener(index) => self.acceptors.note(index),
+                Source::Udp(index) => self.note_udp(index, event),
+                Source::Connection(slot, cut) => self.note(slot, cut, event),
+            }
+        }
+        self.work_through(|core| &mut core.ready, Self::attend);
+        self.receive_datagrams();
+        self.work_through(|core| &mut core.relieved, Self::relieve);
+        self.mail();
+        while let Some((kind, id)) = self.core.deadlines.pop(self.core.now_ms) {
+            self.core.expire(kind, id);
+        }
+        self.accept();
+        self.reap();
+        if self
+            .handler
+            .deadline_ms()
+            .is_some_and(|due| due <= self.core.now_ms)
+        {
+            self.handler.timeout(&mut self.core);
+        }
+        self.handler.end_of_turn(&mut self.core);
+        self.flush();
+    }
+
+    /// Takes a list of the core and goes through it; what is added meanwhile stays for the next
+    /// time.
+    fn work_through(
+        &mut self,
+        list: fn(&mut Core) -> &mut Vec<ConnectionId>,
+        each: fn(&mut Self, ConnectionId),
+    ) {
+        debug_assert!(self.working.is_empty(), "one list at a time");
+        std::mem::swap(&mut self.working, list(&mut self.core));
+        for index in 0..self.working.len() {
+            each(self, self.working[index]);
+        }
+        self.working.clear();
+        self.working.shrink_to(KEPT_ENTRIES);
+    }
+
+    /// Notes what the kernel says about a connection.
+    fn note(&mut self, slot: u32, cut: u32, event: &mio::event::Event) {
+        let Some(id) = self.core.connections.current(slot) else {
+            return;
+        };
+        let Some(connection) = self.core.connections.get_mut(id) else {
+            return;
+        };
+        if !tokens::same_generation(cut, id.generation) {
+            return;
+        }
+        if event.is_read_closed() || event.is_error() {
+            connection.hangup = true;
+        }
+        if event.is_readable() || connection.hangup {
+            connection.readable = true;
+        }
+        let unblocked = connection.blocked && (event.is_writable() || event.is_write_closed());
+        if unblocked {
+            connection.blocked = false;
+            self.core.flush(id, &mut self.scratch.cipher);
+        }
+        if self
+            .core
+            .connections
+            .get(id)
+            .is_some_and(Connection::wants_input)
+        {
+            self.core.enqueue(id);
+        }
+    }
+
+    /// What a connection had queued has shrunk enough for the handler to queue more.
+    fn relieve(&mut self, id: ConnectionId) {
+        let open = |c: &Connection| c.phase == Phase::Open;
+        if self.core.connections.get(id).is_some_and(open) {
+            self.guard(id, |handler, net| handler.writable(net, id));
+        }
+    }
+
+    fn mail(&mut self) {
+        self.mailbox.collect(&mut self.letters);
+        if !self.letters.is_empty() {
+            self.handler.mail(&mut self.core, &mut self.letters);
+            self.letters.clear();
+            if self.letters.capacity() > KEPT_ENTRIES {
+                self.letters = Vec::new();
+            }
+        }
+    }
+
+    /// Tells the handler of connections that have ended, and removes those that are dead.
+    fn reap(&mut self) {
+        // The handler may end others in turn.
+        while let Some(id) = self.core.ended.pop() {
+            let Some(connection) = self.core.connections.get_mut(id) else {
+                continue;
+            };
+            if connection.announced {
+                let reason = match &connection.reason {
+                    Some(reason) => (**reason).clone(),
+                    None => CloseReason::Local,
+                };
+                // Still known while the handler says goodbye to it.
+                self.guard(id, |handler, net| handler.closed(net, id, &reason));
+            }
+            let Some(connection) = self.core.connections.get_mut(id) else {
+                continue;
+            };
+            connection.announced = false;
+            if connection.phase == Phase::Dead {
+                self.core.connections.remove(id);
+            }
+        }
+    }
+
+    fn flush(&mut self) {
+        self.work_through(
+            |core| &mut core.dirty,
+            |shard, id| shard.core.flush(id, &mut shard.scratch.cipher),
+        );
+        for (index, udp) in self.core.udp.iter_mut().enumerate() {
+            udp.transmit(self.core.now, &mut self.scratch.udp);
+            udp.watch(self.poll.registry(), tokens::udp(index));
+        }
+    }
+
+    /// Calls the handler about one connection. Should it panic, that connection is closed and the
+    /// others go on.
+    fn guard(&mut self, id: ConnectionId, call: impl FnOnce(&mut H, &mut dyn Network)) {
+        let (handler, core) = (&mut self.handler, &mut self.core);
+        guard(handler, core, id, call);
+    }
+
+    /// Closes what is open, as far as that goes without waiting.
+    fn shut_down(&mut self) {
+        for id in self.core.connections.ids() {
+            if let Some(connection) = self.core.connections.get_mut(id) {
+                if let Some(websocket) = &mut connection.websocket {
+                    websocket.set_close_code(crate::websocket::code::GOING_AWAY);
+                }
+                self.core.begin_close(id, Some(CloseReason::Shutdown));
+            }
+        }
+        let now = self.core.now;
+        for udp in &mut self.core.udp {
+            udp.driver.shutdown(now, SHUTDOWN_CODE);
+        }
+        self.flush();
+        for id in self.core.connections.ids() {
+            self.core.end(id, CloseReason::Shutdown);
+        }
+        self.reap();
+        self.drain_quic();
+        self.flush();
+    }
+}
+
+/// See [`Shard::guard`].
+fn guard<H: Handler>(
+    handler: &mut H,
+    core: &mut Core,
+    id: ConnectionId,
+    call: impl FnOnce(&mut H, &mut dyn Network),
+) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| call(handler, core))) {
+        end_after_panic(core, id, &*panic);
+    }
+}
+
+fn end_after_panic(core: &mut Core, id: ConnectionId, panic: &(dyn Any + Send)) {
+    let what = panic_text(panic);
+    tracing::error!(?id, what, "a panic ended a connection; this is a bug");
+    match crate::udp::key(id) {
+        Some(_) => core.close(id, 0),
+        None => core.end(id, CloseReason::Failed("internal error".into())),
+    }
+}
+
+fn panic_text(panic: &(dyn Any + Send)) -> &str {
+    match (panic.downcast_ref::<&str>(), panic.downcast_ref::<String>()) {
+        (Some(text), _) => text,
+        (None, Some(text)) => text,
+        (None, None) => "no message",
+    }
+}

@@ -1,0 +1,94 @@
+//! QUIC in the shard's turn: datagrams to the drivers, their events to the handler.
+
+use std::time::Instant;
+
+use super::Shard;
+use crate::quic::{DriverEvent, EventKind, Key};
+use crate::{Chunk, ConnectionId, Handler};
+
+impl<H: Handler> Shard<H> {
+    /// Notes what the kernel says about a UDP socket.
+    pub(super) fn note_udp(&mut self, index: usize, event: &mio::event::Event) {
+        if let Some(udp) = self.core.udp.get_mut(index) {
+            udp.readable |= event.is_readable() || event.is_error();
+            if event.is_writable() {
+                udp.unblock();
+            }
+        }
+    }
+
+    /// Takes in datagrams and lets deadlines pass; hands what came of it to the handler.
+    pub(super) fn receive_datagrams(&mut self) {
+        let now = self.core.now;
+        let batches = self.core.config.datagram_batches_per_turn;
+        for socket in 0..self.core.udp.len() {
+            let udp = &mut self.core.udp[socket];
+            udp.receive(now, batches, &mut self.scratch.udp);
+            if udp.driver.deadline().is_some_and(|due: Instant| due <= now) {
+                udp.driver.timeout(now);
+            }
+        }
+        self.drain_quic();
+    }
+
+    /// Hands all events of the drivers to the handler.
+    pub(super) fn drain_quic(&mut self) {
+        for socket in 0..self.core.udp.len() {
+            while let Some((id, event)) = self.core.udp[socket].poll_event(socket) {
+                self.tell(socket, id, event);
+            }
+        }
+    }
+
+    fn tell(&mut self, socket: usize, id: ConnectionId, event: DriverEvent) {
+        let key: Key = event.connection;
+        match event.kind {
+            EventKind::Opened { info, confirmed } => {
+                self.core.udp[socket].remember(key, info);
+                self.guard(id, |handler, net| handler.opened(net, id));
+                // A connection that opens with early data is confirmed by an event of its own.
+                let _ = confirmed;
+            }
+            EventKind::Chunk {
+                stream,
+                bytes,
+                early,
+                confirmed,
+            } => self.guard(id, |handler, net| {
+                let chunk = Chunk {
+                    stream,
+                    bytes: &bytes,
+                    early,
+                    confirmed,
+                };
+                handler.received(net, id, chunk);
+            }),
+            EventKind::Finished { stream } => {
+                self.guard(id, |handler, net| handler.stream_finished(net, id, stream));
+            }
+            EventKind::Aborted { stream, code } => self.guard(id, |handler, net| {
+                handler.stream_aborted(net, id, stream, code);
+            }),
+            EventKind::Datagram {
+                bytes,
+                early,
+                confirmed,
+            } => self.guard(id, |handler, net| {
+                let chunk = Chunk {
+                    stream: crate::StreamId::FIRST,
+                    bytes: &bytes,
+                    early,
+                    confirmed,
+                };
+                handler.datagram(net, id, chunk);
+            }),
+            EventKind::Confirmed => self.guard(id, |handler, net| handler.confirmed(net, id)),
+            EventKind::Writable => self.guard(id, |handler, net| handler.writable(net, id)),
+            EventKind::PeerAddressChanged { peer } => self.core.udp[socket].moved(key, peer),
+            EventKind::Closed { reason } => {
+                self.guard(id, |handler, net| handler.closed(net, id, &reason));
+                self.core.udp[socket].forget(key);
+            }
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Opening the sockets of all shards.
+
+use std::io;
+use std::net::SocketAddr;
+
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+
+use crate::config::ShardConfig;
+
+/// One listening TCP socket per shard on the same address. The system spreads incoming connections
+/// over them by a hash of the addresses (`SO_REUSEPORT`).
+pub(crate) fn listen(
+    address: SocketAddr,
+    shards: usize,
+    config: &ShardConfig,
+) -> io::Result<(SocketAddr, Vec<mio::net::TcpListener>)> {
+    let mut bound = address;
+    let mut group = Vec::with_capacity(shards);
+    if bound.port() != 0 {
+        probe(bound, Type::STREAM, Protocol::TCP)?;
+    }
+    for _ in 0..shards {
+        let socket = open(bound, Type::STREAM, Protocol::TCP)?;
+        socket.set_reuse_address(true)?;
+        socket.set_reuse_port(true)?;
+        // Accepted connections inherit these, which saves system calls for every one of them.
+        socket.set_tcp_nodelay(true)?;
+        if let Some(bytes) = config.send_buffer_bytes {
+            socket.set_send_buffer_size(bytes)?;
+        }
+        if let Some(bytes) = config.receive_buffer_bytes {
+            socket.set_recv_buffer_size(bytes)?;
+        }
+        socket.bind(&SockAddr::from(bound))?;
+        bound = local_address(&socket)?;
+        socket.listen(i32::try_from(config.backlog).unwrap_or(i32::MAX))?;
+        group.push(mio::net::TcpListener::from_std(socket.into()));
+    }
+    Ok((bound, group))
+}
+
+/// One UDP socket per shard on the same address, in the order of the shards: the position in the
+/// group is what [`crate::steering`] selects by.
+pub(crate) fn bind_udp(
+    address: SocketAddr,
+    shards: usize,
+    config: &ShardConfig,
+) -> io::Result<(SocketAddr, Vec<std::net::UdpSocket>)> {
+    let mut bound = address;
+    let mut group: Vec<std::net::UdpSocket> = Vec::with_capacity(shards);
+    if bound.port() != 0 {
+        probe(bound, Type::DGRAM, Protocol::UDP)?;
+    }
+    for _ in 0..shards {
+        let socket = open(bound, Type::DGRAM, Protocol::UDP)?;
+        if shards > 1 {
+            socket.set_reuse_port(true)?;
+        }
+        // The system grants what its own limit allows; that is no reason to fail.
+        let _ = socket.set_send_buffer_size(config.udp_buffer_bytes);
+        let _ = socket.set_recv_buffer_size(config.udp_buffer_bytes);
+        socket.bind(&SockAddr::from(bound))?;
+        bound = local_address(&socket)?;
+        group.push(socket.into());
+    }
+    if let Some(first) = group.first()
+        && shards > 1
+    {
+        crate::steering::attach(first, shards)?;
+    }
+    Ok((bound, group))
+}
+
+fn open(address: SocketAddr, kind: Type, protocol: Protocol) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(address), kind, Some(protocol))?;
+    socket.set_nonblocking(true)?;
+    if let SocketAddr::V6(v6) = address {
+        // A socket on [::] serves IPv4 too, whatever the system's default is.
+        socket.set_only_v6(!v6.ip().is_unspecified())?;
+    }
+    Ok(socket)
+}
+
+/// Fails when somebody else has the address. Sockets with `SO_REUSEPORT` of the same user join a
+/// group silently: without this look a second broker would take a share of the first one's clients.
+fn probe(address: SocketAddr, kind: Type, protocol: Protocol) -> io::Result<()> {
+    let socket = open(address, kind, protocol)?;
+    if kind == Type::STREAM {
+        socket.set_reuse_address(true)?; // Connections in TIME_WAIT are no obstacle.
+    }
+    socket.bind(&SockAddr::from(address))
+}
+
+fn local_address(socket: &Socket) -> io::Result<SocketAddr> {
+    socket
+        .local_addr()?
+        .as_socket()
+        .ok_or_else(|| io::Error::other("the socket has no IP address"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn loopback() -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], 0))
+    }
+
+    #[test]
+    fn shards_share_the_port_that_the_first_one_got() {
+        let config = ShardConfig::default();
+        let (bound, group) = listen(loopback(), 3, &config).expect("bound");
+        assert_ne!(bound.port(), 0);
+        for listener in &group {
+            assert_eq!(listener.local_addr().expect("address"), bound);
+        }
+        let (bound, group) = bind_udp(loopback(), 3, &config).expect("bound");
+        assert_ne!(bound.port(), 0);
+        for socket in &group {
+            assert_eq!(socket.local_addr().expect("address"), bound);
+        }
+    }
+
+    #[test]
+    fn a_second_group_on_the_same_port_is_refused() {
+        let config = ShardConfig::default();
+        let (bound, _group) = listen(loopback(), 2, &config).expect("bound");
+        let error = listen(bound, 2, &config).expect_err("taken");
+        assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+        let (bound, _group) = bind_udp(loopback(), 2, &config).expect("bound");
+        let error = bind_udp(bound, 2, &config).expect_err("taken");
+        assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+    }
+}

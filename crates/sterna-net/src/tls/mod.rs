@@ -1,0 +1,11 @@
+//! TLS: what a listener is configured with, and the server side of one connection.
+
+mod authority;
+mod certificates;
+mod config;
+mod session;
+
+pub use authority::{ClientAuth, ClientAuthority};
+pub use certificates::{CertificateError, Certificates, Identity};
+pub use config::{TlsConfig, TlsVersions};
+pub(crate) use session::{CIPHERTEXT_ROOM, PARTIAL_ROOM, ROUND_BYTES, Session};

@@ -1,0 +1,279 @@
+//! The server side of one TLS connection, without buffers of its own while nothing is under way.
+
+use std::fmt;
+use std::sync::Arc;
+
+use rustls::server::UnbufferedServerConnection;
+use rustls::unbuffered::{ConnectionState, EncodeError, InsufficientSizeError, UnbufferedStatus};
+use rustls::{Error, ServerConfig};
+
+use crate::outbox::Pool;
+
+/// Room that a caller of [`Session::receive`] leaves in front of what it has read, for the records
+/// that were incomplete before. A handshake message has at most 64 KiB; one that is cut into so many
+/// records that they do not fit here is refused.
+pub(crate) const PARTIAL_ROOM: usize = 72 * 1024;
+/// Most plaintext encrypted at once: four full records.
+pub(crate) const ROUND_BYTES: usize = 4 * 16 * 1024;
+/// Room that one round takes, with what TLS adds to each record and a message of TLS's own.
+pub(crate) const CIPHERTEXT_ROOM: usize = ROUND_BYTES + 4 * 64 + 1024;
+
+/// What came of received bytes.
+#[derive(Debug, Default)]
+pub(crate) struct Received {
+    /// The handshake has just finished.
+    pub(crate) opened: bool,
+    /// The peer will send no more.
+    pub(crate) ended: bool,
+    /// The connection cannot go on; an alert that says so waits to be written.
+    pub(crate) failure: Option<Error>,
+}
+
+/// See the module's description.
+pub(crate) struct Session {
+    tls: UnbufferedServerConnection,
+    /// Records that are not complete yet; without memory when there are none.
+    partial: Vec<u8>,
+    /// Records to be written; without memory when there are none.
+    pending: Vec<u8>,
+    /// How much of `pending` is written.
+    written: usize,
+    opened: bool,
+    close_sent: bool,
+    /// Nothing but an alert that waits may follow.
+    failed: bool,
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session")
+            .field("opened", &self.opened)
+            .field("partial_bytes", &self.partial.len())
+            .field("pending_bytes", &self.pending().len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Session {
+    pub(crate) fn new(config: Arc<ServerConfig>) -> Result<Self, Error> {
+        Ok(Self {
+            tls: UnbufferedServerConnection::new(config)?,
+            partial: Vec::new(),
+            pending: Vec::new(),
+            written: 0,
+            opened: false,
+            close_sent: false,
+            failed: false,
+        })
+    }
+
+    /// The application protocol that was negotiated.
+    pub(crate) fn protocol(&self) -> &[u8] {
+        self.tls.alpn_protocol().unwrap_or_default()
+    }
+
+    /// The client's certificates, end-entity first.
+    pub(crate) fn peer_certificates(&self) -> Vec<Box<[u8]>> {
+        let chain = self.tls.peer_certificates().unwrap_or_default();
+        chain.iter().map(|der| der.as_ref().into()).collect()
+    }
+
+    /// Takes in `buffer[PARTIAL_ROOM..end]` and appends what it decrypts to `plaintext`. What is in
+    /// front of it in `buffer` is overwritten.
+    pub(crate) fn receive(
+        &mut self,
+        buffer: &mut [u8],
+        end: usize,
+        plaintext: &mut Vec<u8>,
+        pool: &mut Pool,
+    ) -> Received {
+        let mut start = PARTIAL_ROOM - self.partial.len();
+        if !self.partial.is_empty() {
+            buffer[start..PARTIAL_ROOM].copy_from_slice(&self.partial);
+            pool.recycle(std::mem::take(&mut self.partial));
+        }
+        let mut received = Received::default();
+        loop {
+            let UnbufferedStatus { mut discard, state } =
+                self.tls.process_tls_records(&mut buffer[start..end]);
+            match state {
+                Ok(ConnectionState::ReadTraffic(mut records)) => {
+                    while let Some(record) = records.next_record() {
+                        match record {
+                            Ok(record) => {
+                                discard += record.discard;
+                                plaintext.extend_from_slice(record.payload);
+                            }
+                            Err(error) => {
+                                received.failure.get_or_insert(error);
+                                break;
+                            }
+                        }
+                    }
+                }
+                Ok(ConnectionState::EncodeTlsData(mut message)) => {
+                    append(&mut self.pending, pool, |room| match message.encode(room) {
+                        Ok(length) => Ok(length),
+                        Err(EncodeError::InsufficientSize(InsufficientSizeError {
+                            required_size,
+                        })) => Err(required_size),
+                        Err(EncodeError::AlreadyEncoded) => Ok(0),
+                    });
+                }
+                // What is in `pending` is written at the end of the turn.
+                Ok(ConnectionState::TransmitTlsData(transmit)) => transmit.done(),
+                Ok(ConnectionState::PeerClosed | ConnectionState::Closed) => {
+                    received.ended = true;
+                }
+                // Early data is not enabled; what does not fit the state is not read.
+                Ok(ConnectionState::ReadEarlyData(_)) => {
+                    received.failure = Some(Error::General("early data".into()));
+                }
+                Ok(_) => {
+                    start += discard;
+                    break;
+                }
+                Err(error) => received.failure = Some(error),
+            }
+            start += discard;
+            if received.ended {
+                break;
+            }
+            // After an error only the alert is fetched, if there is one: records must not be looked
+            // at again.
+            if received.failure.is_some() && !self.tls.wants_write() {
+                break;
+            }
+        }
+        self.failed = received.failure.is_some();
+        if !self.opened && !self.failed && !self.tls.is_handshaking() {
+            self.opened = true;
+            received.opened = true;
+        }
+        let goes_on = !(self.failed || received.ended);
+        if goes_on && start < end {
+            let rest = &buffer[start..end];
+            if rest.len() > PARTIAL_ROOM {
+                self.failed = true;
+                received.failure = Some(Error::General(
+                    "a handshake message takes too many records".into(),
+                ));
+            } else {
+                self.partial = pool.buffer();
+                self.partial.extend_from_slice(rest);
+            }
+        }
+        received
+    }
+
+    /// Encrypts up to [`ROUND_BYTES`] into `room`, which has [`CIPHERTEXT_ROOM`], and returns how
+    /// much of it is filled.
+    pub(crate) fn encrypt(&mut self, plaintext: &[u8], room: &mut [u8]) -> Result<usize, Error> {
+        debug_assert!(plaintext.len() <= ROUND_BYTES && room.len() >= CIPHERTEXT_ROOM);
+        self.write(Some(plaintext), room)
+    }
+
+    /// Encrypts the end of this side's stream; nothing the second time, or where no keys are
+    /// established.
+    pub(crate) fn encrypt_close(&mut self, room: &mut [u8]) -> usize {
+        if self.close_sent {
+            return 0;
+        }
+        self.close_sent = true;
+        if !self.opened || self.failed {
+            return 0;
+        }
+        self.write(None, room).unwrap_or(0)
+    }
+
+    /// Whether the end of this side's stream was encrypted.
+    pub(crate) fn close_sent(&self) -> bool {
+        self.close_sent
+    }
+
+    /// Encrypts plaintext, or the end of the stream, behind whatever TLS itself has to say.
+    fn write(&mut self, plaintext: Option<&[u8]>, room: &mut [u8]) -> Result<usize, Error> {
+        let mut filled = 0;
+        // All complete records were processed when they came: what can appear here are messages of
+        // TLS's own, such as a change of keys.
+        loop {
+            let UnbufferedStatus { discard, state } =
+                self.tls.process_tls_records(&mut self.partial);
+            debug_assert_eq!(discard, 0, "incomplete records stay");
+            match state? {
+                ConnectionState::WriteTraffic(mut traffic) => {
+                    let result = match plaintext {
+                        Some(plaintext) => traffic.encrypt(plaintext, &mut room[filled..]),
+                        None => traffic.queue_close_notify(&mut room[filled..]),
+                    };
+                    return match result {
+                        Ok(length) => Ok(filled + length),
+                        Err(error) => Err(Error::General(error.to_string())),
+                    };
+                }
+                ConnectionState::EncodeTlsData(mut message) => {
+                    filled += message
+                        .encode(&mut room[filled..])
+                        .map_err(|error| Error::General(error.to_string()))?;
+                }
+                ConnectionState::TransmitTlsData(transmit) => transmit.done(),
+                ConnectionState::PeerClosed => {}
+                _ => return Err(Error::HandshakeNotComplete),
+            }
+        }
+    }
+
+    /// Ciphertext that waits to be written.
+    pub(crate) fn pending(&self) -> &[u8] {
+        &self.pending[self.written..]
+    }
+
+    /// Drops the first `count` bytes of what waits.
+    pub(crate) fn advance(&mut self, count: usize, pool: &mut Pool) {
+        self.written += count;
+        debug_assert!(self.written <= self.pending.len());
+        if self.written == self.pending.len() {
+            self.written = 0;
+            pool.recycle(std::mem::take(&mut self.pending));
+        }
+    }
+
+    /// Keeps ciphertext that the socket did not take.
+    pub(crate) fn keep(&mut self, ciphertext: &[u8], pool: &mut Pool) {
+        if self.pending.capacity() == 0 {
+            self.pending = pool.buffer();
+        }
+        self.pending.extend_from_slice(ciphertext);
+    }
+
+    /// Returns its buffers.
+    pub(crate) fn dissolve(self, pool: &mut Pool) {
+        pool.recycle(self.partial);
+        pool.recycle(self.pending);
+    }
+}
+
+/// Appends what `encode` writes; it says how much room it needs when there is too little.
+fn append(
+    buffer: &mut Vec<u8>,
+    pool: &mut Pool,
+    mut encode: impl FnMut(&mut [u8]) -> Result<usize, usize>,
+) {
+    const FIRST_TRY: usize = 1024;
+    if buffer.capacity() == 0 {
+        *buffer = pool.buffer();
+    }
+    let start = buffer.len();
+    let mut room = FIRST_TRY;
+    for _ in 0..2 {
+        buffer.resize(start + room, 0);
+        match encode(&mut buffer[start..]) {
+            Ok(length) => {
+                buffer.truncate(start + length);
+                return;
+            }
+            Err(needed) => room = needed,
+        }
+    }
+    buffer.truncate(start);
+}

@@ -1,0 +1,265 @@
+//! The UDP socket of one QUIC listener on one shard: batches of datagrams between the kernel and the
+//! driver, with GRO, GSO and ECN where the kernel has them.
+
+use std::fmt;
+use std::io::{self, IoSliceMut};
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use bytes::BytesMut;
+use mio::net::UdpSocket;
+use mio::{Interest, Registry, Token};
+use quinn_udp::{BATCH_SIZE, RecvMeta, Transmit, UdpSockRef, UdpSocketState};
+
+use crate::quic::{Driver, DriverEvent, EcnCodepoint, Flush, Key, Outgoing, Sent};
+use crate::{ConnectionId, ConnectionInfo};
+
+/// Room for one entry of a receive batch: GRO joins datagrams up to the largest UDP payload.
+const ENTRY_BYTES: usize = 64 * 1024;
+
+/// Bit of a connection's slot that tells QUIC from byte streams.
+const QUIC: u32 = 1 << 31;
+/// Below it: 7 bits for the socket, 24 for the driver's slot.
+const SOCKET_SHIFT: u32 = 24;
+/// Most UDP sockets of one shard.
+pub(crate) const MOST_SOCKETS: usize = 1 << (31 - SOCKET_SHIFT);
+const SLOT_MASK: u32 = (1 << SOCKET_SHIFT) - 1;
+/// Most connections of one driver.
+pub(crate) const MOST_CONNECTIONS: usize = 1 << SOCKET_SHIFT;
+
+/// The identifier that handlers know a driver's connection by.
+pub(crate) fn connection_id(socket: usize, key: Key) -> ConnectionId {
+    debug_assert!(key.slot <= SLOT_MASK, "a driver's slots are small numbers");
+    ConnectionId {
+        slot: QUIC | (socket as u32) << SOCKET_SHIFT | key.slot & SLOT_MASK,
+        generation: key.generation,
+    }
+}
+
+/// The socket and the driver's key behind an identifier; `None` for byte streams.
+pub(crate) fn key(id: ConnectionId) -> Option<(usize, Key)> {
+    (id.slot & QUIC != 0).then(|| {
+        let key = Key {
+            slot: id.slot & SLOT_MASK,
+            generation: id.generation,
+        };
+        (((id.slot & !QUIC) >> SOCKET_SHIFT) as usize, key)
+    })
+}
+
+/// Buffers for receiving and sending, one set per shard.
+pub(crate) struct UdpScratch {
+    receive: Vec<u8>,
+    transmit: Vec<u8>,
+}
+
+impl fmt::Debug for UdpScratch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("UdpScratch").finish_non_exhaustive()
+    }
+}
+
+impl UdpScratch {
+    /// Reserves address space; memory is taken as far as batches fill it.
+    pub(crate) fn new(needed: bool) -> Self {
+        Self {
+            receive: vec![0; if needed { ENTRY_BYTES * BATCH_SIZE } else { 0 }],
+            transmit: Vec::new(),
+        }
+    }
+}
+
+/// See the module's description.
+pub(crate) struct UdpListener {
+    pub(crate) socket: UdpSocket,
+    state: UdpSocketState,
+    pub(crate) driver: Driver,
+    /// Whether there may be datagrams to read.
+    pub(crate) readable: bool,
+    /// Whether the last transmission stopped because the socket's buffer was full.
+    blocked: bool,
+    /// Whether events for room in that buffer are asked for.
+    watched: bool,
+    /// What is known of the connections, by the driver's slot.
+    infos: Vec<Known>,
+}
+
+/// An open connection of a driver.
+#[derive(Default)]
+struct Known {
+    generation: u32,
+    info: Option<Box<ConnectionInfo>>,
+}
+
+impl fmt::Debug for UdpListener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("UdpListener")
+            .field("socket", &self.socket)
+            .finish_non_exhaustive()
+    }
+}
+
+impl UdpListener {
+    pub(crate) fn new(socket: std::net::UdpSocket, driver: Driver) -> io::Result<Self> {
+        let state = UdpSocketState::new((&socket).into())?;
+        Ok(Self {
+            socket: UdpSocket::from_std(socket),
+            state,
+            driver,
+            readable: true,
+            blocked: false,
+            watched: false,
+            infos: Vec::new(),
+        })
+    }
+
+    /// Asks for events, once at the beginning.
+    pub(crate) fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
+        registry.register(&mut self.socket, token, Interest::READABLE)
+    }
+
+    /// Asks for events about room in the socket's buffer only while it is full: the kernel raises
+    /// one for every datagram that has left, which would wake the shard after each of its turns.
+    pub(crate) fn watch(&mut self, registry: &Registry, token: Token) {
+        if self.watched == self.blocked {
+            return;
+        }
+        let interest = if self.blocked {
+            Interest::READABLE | Interest::WRITABLE
+        } else {
+            Interest::READABLE
+        };
+        match registry.reregister(&mut self.socket, token, interest) {
+            Ok(()) => self.watched = self.blocked,
+            Err(error) => tracing::error!(%error, "cannot watch a UDP socket"),
+        }
+    }
+
+    /// Takes in up to `batches` batches. `readable` stays set when there may be more.
+    pub(crate) fn receive(&mut self, now: Instant, batches: usize, scratch: &mut UdpScratch) {
+        for _ in 0..batches {
+            if !self.readable {
+                return;
+            }
+            let mut metas = [RecvMeta::default(); BATCH_SIZE];
+            let mut entries = scratch.receive.chunks_exact_mut(ENTRY_BYTES);
+            let mut slices: [IoSliceMut<'_>; BATCH_SIZE] =
+                std::array::from_fn(|_| IoSliceMut::new(entries.next().unwrap_or_default()));
+            let socket = UdpSockRef::from(&self.socket);
+            let count = match self.state.recv(socket, &mut slices, &mut metas) {
+                Ok(count) => count,
+                Err(error) => {
+                    // Anything else than an empty queue is an error of an earlier send that came
+                    // back (ICMP): the next look may find datagrams.
+                    self.readable = error.kind() != io::ErrorKind::WouldBlock;
+                    continue;
+                }
+            };
+            // A batch that is not full has emptied the queue; a datagram that comes now raises
+            // another event.
+            self.readable = count == BATCH_SIZE;
+            for (meta, slice) in metas.iter().zip(&slices).take(count) {
+                self.take_in(now, meta, &slice[..meta.len]);
+            }
+        }
+    }
+
+    fn take_in(&mut self, now: Instant, meta: &RecvMeta, bytes: &[u8]) {
+        let ecn = meta.ecn.and_then(|ecn| EcnCodepoint::from_bits(ecn as u8));
+        // One allocation for what came from one peer in one piece: a stream's data that waits for
+        // a gap to be filled holds nothing of other peers' datagrams.
+        let mut rest = BytesMut::from(bytes);
+        while !rest.is_empty() {
+            let datagram = if meta.stride == 0 || rest.len() <= meta.stride {
+                std::mem::take(&mut rest)
+            } else {
+                rest.split_to(meta.stride)
+            };
+            self.driver
+                .datagram(now, meta.dst_ip, meta.addr, ecn, datagram);
+        }
+    }
+
+    /// The next event, together with the identifier that the handler knows its connection by.
+    pub(crate) fn poll_event(&mut self, socket: usize) -> Option<(ConnectionId, DriverEvent)> {
+        let event = self.driver.poll_event()?;
+        Some((connection_id(socket, event.connection), event))
+    }
+
+    /// The socket has room again.
+    pub(crate) fn unblock(&mut self) {
+        self.blocked = false;
+    }
+
+    /// Sends what the driver has, unless the socket is known to be full.
+    pub(crate) fn transmit(&mut self, now: Instant, scratch: &mut UdpScratch) {
+        if self.blocked {
+            return;
+        }
+        let (state, socket) = (&self.state, &self.socket);
+        let mut sink = |outgoing: &Outgoing<'_>| {
+            let transmit = Transmit {
+                destination: outgoing.destination,
+                ecn: outgoing
+                    .ecn
+                    .and_then(|ecn| quinn_udp::EcnCodepoint::from_bits(ecn as u8)),
+                contents: outgoing.bytes,
+                segment_size: outgoing.segment_bytes,
+                src_ip: outgoing.source_ip,
+            };
+            match state.send(socket.into(), &transmit) {
+                Ok(()) => Sent::Done,
+                Err(_) => Sent::Blocked, // `send` returns no other error than WouldBlock.
+            }
+        };
+        let segments = state.max_gso_segments();
+        let flush = self
+            .driver
+            .transmit(now, segments, &mut scratch.transmit, &mut sink);
+        self.blocked = flush == Flush::Blocked;
+    }
+
+    /// Remembers a connection that has opened.
+    pub(crate) fn remember(&mut self, key: Key, mut info: Box<ConnectionInfo>) {
+        let slot = key.slot as usize;
+        if slot >= self.infos.len() {
+            self.infos.resize_with(slot + 1, Known::default);
+        }
+        info.peer = canonical(info.peer);
+        self.infos[slot] = Known {
+            generation: key.generation,
+            info: Some(info),
+        };
+    }
+
+    /// What is known of an open connection.
+    pub(crate) fn info(&self, key: Key) -> Option<&ConnectionInfo> {
+        let known = self.infos.get(key.slot as usize)?;
+        known
+            .info
+            .as_deref()
+            .filter(|_| known.generation == key.generation)
+    }
+
+    pub(crate) fn moved(&mut self, key: Key, peer: SocketAddr) {
+        if let Some(known) = self.infos.get_mut(key.slot as usize)
+            && known.generation == key.generation
+            && let Some(info) = &mut known.info
+        {
+            info.peer = canonical(peer);
+        }
+    }
+
+    pub(crate) fn forget(&mut self, key: Key) {
+        if let Some(known) = self.infos.get_mut(key.slot as usize)
+            && known.generation == key.generation
+        {
+            known.info = None;
+        }
+    }
+}
+
+/// An IPv4 peer of a dual-stack socket appears with its IPv4 address.
+pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}

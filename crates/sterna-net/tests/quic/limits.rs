@@ -1,0 +1,300 @@
+//! Strangers, silent clients and crowds.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use quinn_proto::Dir;
+use sterna_net::quic::{EventKind, QuicConfig};
+
+use crate::world::{Fate, World, echo};
+
+const RTT: Duration = Duration::from_millis(40);
+
+#[test]
+fn a_handshake_that_does_not_end_is_given_up() {
+    let config = QuicConfig {
+        handshake_timeout: Duration::from_secs(5),
+        ..QuicConfig::default()
+    };
+    let mut world = World::new(config, RTT / 2);
+    world.connect();
+    world.rule = Box::new(|crossing| {
+        if crossing.to_server && crossing.number > 0 {
+            Fate::Drop
+        } else {
+            Fate::Deliver
+        }
+    });
+    world.run_for(Duration::from_secs(4));
+    assert_eq!((world.server.len(), world.server.half_open()), (1, 1));
+    world.run_for(Duration::from_secs(10));
+    assert_eq!((world.server.len(), world.server.half_open()), (0, 0));
+    assert_eq!(world.server.counters().failed_handshakes, 1);
+    assert!(world.log.is_empty());
+}
+
+#[test]
+fn a_thousand_silent_handshakes_slow_nobody() {
+    let config = QuicConfig {
+        retry_half_open: 10_000,
+        retry_half_open_per_address: 10_000,
+        max_half_open_per_address: 10_000,
+        ..QuicConfig::default()
+    };
+    let mut world = World::new(config, RTT / 2);
+    world.reaction = Box::new(echo);
+    for _ in 0..1_000 {
+        world.connect();
+    }
+    world.rule = Box::new(|crossing| {
+        let silent = crossing.client < 1_000 && crossing.to_server && crossing.number > 0;
+        if silent { Fate::Drop } else { Fate::Deliver }
+    });
+    world.run_for(RTT);
+    assert_eq!(world.server.half_open(), 1_000);
+    let start = world.since_start();
+    let client = world.connect();
+    world.run_until(RTT * 2, |world| world.clients[client].connected.is_some());
+    assert_eq!(
+        world.clients[client].connected,
+        Some(start + RTT),
+        "as if it were alone"
+    );
+    let stream = world.open(client, Dir::Bi, b"ping", false);
+    world.run_until(RTT * 2, |world| {
+        world.clients[client].received.contains_key(&stream.0)
+    });
+    assert_eq!(world.clients[client].first_byte[&stream.0], start + RTT * 2);
+}
+
+/// What is open and idle takes no part in a turn: as many calls for one busy connection among
+/// thousand idle ones as for one alone.
+#[test]
+fn a_thousand_idle_connections_cost_no_turn_anything() {
+    let mut costs = Vec::new();
+    for idle in [0, 1_000] {
+        let mut world = World::new(QuicConfig::default(), RTT / 2);
+        world.reaction = Box::new(echo);
+        let client = world.connect();
+        for _ in 0..idle {
+            world.connect();
+        }
+        world.run_for(Duration::from_secs(20));
+        assert_eq!(world.opened().len(), idle + 1);
+        let before = (world.turns, world.sends);
+        let stream = world.open(client, Dir::Bi, b"", false);
+        let clock = std::time::Instant::now();
+        for n in 1..=100 {
+            world.write(client, stream, &[7; 100], false);
+            world.run_until(RTT * 2, |world| {
+                world.clients[client]
+                    .received
+                    .get(&stream.0)
+                    .is_some_and(|all| all.len() == n * 100)
+            });
+        }
+        costs.push((world.turns - before.0, world.sends - before.1));
+        println!(
+            "{idle} idle: {:?} turns and sends, {:?}",
+            costs.last(),
+            clock.elapsed()
+        );
+    }
+    // A timer that was set before may come up for nothing.
+    assert!(
+        costs[1].0 <= costs[0].0 + 10 && costs[1].1 <= costs[0].1 + 10,
+        "{costs:?}"
+    );
+}
+
+#[test]
+fn crowds_are_asked_to_prove_their_address() {
+    let config = QuicConfig {
+        retry_half_open: 3,
+        ..QuicConfig::default()
+    };
+    let mut world = World::new(config, RTT / 2);
+    for _ in 0..10 {
+        world.connect();
+    }
+    world.run_for(RTT * 5);
+    let counters = world.server.counters();
+    assert_eq!(counters.retried, 7);
+    assert_eq!(counters.confirmed, 10);
+    let connected: Vec<_> = world
+        .clients
+        .iter()
+        .map(|client| client.connected.expect("connected"))
+        .collect();
+    assert_eq!(connected.iter().filter(|at| **at == RTT).count(), 3);
+    assert_eq!(
+        connected.iter().filter(|at| **at == RTT * 2).count(),
+        7,
+        "one round trip more"
+    );
+}
+
+#[test]
+fn one_address_cannot_take_all_half_open_connections() {
+    let config = QuicConfig {
+        retry_half_open_per_address: 2,
+        max_half_open_per_address: 4,
+        ..QuicConfig::default()
+    };
+    let mut world = World::new(config, RTT / 2);
+    // The first two never end their handshake; the others prove their address.
+    for _ in 0..10 {
+        world.connect();
+    }
+    world.rule = Box::new(|crossing| {
+        let silent = crossing.client < 4 && crossing.to_server && crossing.number > 1;
+        if silent { Fate::Drop } else { Fate::Deliver }
+    });
+    world.run_for(RTT);
+    assert!(world.server.half_open() <= 4);
+    let elsewhere: SocketAddr = "203.0.113.5:9".parse().unwrap();
+    let tls = world.identity.client_tls(&[b"mqtt"]);
+    let start = world.since_start();
+    let other = world.connect_from(Arc::new(tls), World::transport(), elsewhere);
+    world.run_until(RTT * 2, |world| world.clients[other].connected.is_some());
+    assert_eq!(world.clients[other].connected, Some(start + RTT));
+    // In time all those that mean it get in: they try again by themselves.
+    world.run_for(Duration::from_secs(40));
+    let counters = world.server.counters();
+    assert!(counters.ignored > 0, "{counters:?}");
+    for client in 4..10 {
+        assert!(world.clients[client].connected.is_some(), "client {client}");
+    }
+}
+
+#[test]
+fn above_the_limit_of_connections_first_packets_stay_unanswered() {
+    let config = QuicConfig {
+        max_connections: 2,
+        ..QuicConfig::default()
+    };
+    let mut world = World::new(config, RTT / 2);
+    for _ in 0..3 {
+        world.connect();
+    }
+    world.run_for(RTT * 3);
+    assert_eq!(world.opened().len(), 2);
+    assert!(world.clients[2].connected.is_none() && world.clients[2].lost.is_none());
+    // One goes, and the third gets in with its next attempt.
+    let now = world.now;
+    world.clients[0]
+        .connection
+        .close(now, 0u32.into(), bytes::Bytes::new());
+    world.run_for(Duration::from_secs(20));
+    assert!(world.clients[2].connected.is_some());
+}
+
+#[test]
+fn idle_connections_end_without_a_word() {
+    let config = QuicConfig {
+        idle_timeout: Some(Duration::from_secs(20)),
+        ..QuicConfig::default()
+    };
+    let mut world = World::new(config, RTT / 2);
+    let mut transport = World::transport();
+    transport.max_idle_timeout(None);
+    let tls = world.identity.client_tls(&[b"mqtt"]);
+    let client = world.connect_with(Arc::new(tls), transport);
+    world.run_for(Duration::from_secs(19));
+    let sent = world.clients[client].down;
+    assert!(
+        world
+            .events(|kind| matches!(kind, EventKind::Closed { .. }).then_some(()))
+            .is_empty()
+    );
+    world.run_for(Duration::from_secs(5));
+    let closed = world.events(|kind| match kind {
+        EventKind::Closed { reason } => Some(reason.clone()),
+        _ => None,
+    });
+    assert_eq!(closed[0].2, sterna_net::CloseReason::TimedOut);
+    assert_eq!(world.clients[client].down, sent);
+    assert!(world.server.is_empty());
+    assert!(
+        world.server.deadline().is_none(),
+        "nothing is left to wait for"
+    );
+}
+
+#[test]
+fn a_connection_that_never_times_out_holds_no_timer() {
+    let config = QuicConfig {
+        idle_timeout: None,
+        ..QuicConfig::default()
+    };
+    let mut world = World::new(config, RTT / 2);
+    let mut transport = World::transport();
+    transport.max_idle_timeout(None);
+    let tls = world.identity.client_tls(&[b"mqtt"]);
+    let client = world.connect_with(Arc::new(tls), transport);
+    world.run_for(Duration::from_secs(100_000));
+    assert!(world.clients[client].lost.is_none());
+    assert_eq!(world.server.len(), 1);
+    assert!(
+        world.server.deadline().is_none(),
+        "nothing is left to wait for"
+    );
+    assert!(
+        world.turns < 40,
+        "and nothing was waited for: {} turns",
+        world.turns
+    );
+}
+
+/// A hundred newcomers in one turn: the first get in at once, the others in the turns that follow
+/// right after, and what the established have to say in between isn't held up.
+#[test]
+fn a_crowd_of_newcomers_is_let_in_a_few_per_turn() {
+    let config = QuicConfig {
+        handshakes_per_turn: 10,
+        ..QuicConfig::default()
+    };
+    let mut world = World::new(config, RTT / 2);
+    world.reaction = Box::new(echo);
+    for _ in 0..100 {
+        world.connect();
+    }
+    let turns = world.turns;
+    world.run_for(RTT);
+    assert!(
+        world
+            .clients
+            .iter()
+            .all(|client| client.connected == Some(RTT))
+    );
+    assert!(world.turns >= turns + 10);
+
+    let config = QuicConfig {
+        handshakes_per_turn: 1,
+        waiting_handshakes: 5,
+        ..QuicConfig::default()
+    };
+    let mut world = World::new(config, RTT / 2);
+    for _ in 0..20 {
+        world.connect();
+    }
+    world.run_for(RTT);
+    assert_eq!(world.server.counters().ignored, 14);
+    assert_eq!(
+        world
+            .clients
+            .iter()
+            .filter(|client| client.connected.is_some())
+            .count(),
+        6
+    );
+    // The others come again by themselves.
+    world.run_for(Duration::from_secs(30));
+    assert!(
+        world
+            .clients
+            .iter()
+            .all(|client| client.connected.is_some())
+    );
+}

@@ -1,0 +1,368 @@
+//! Streams in both directions.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use quinn_proto::Dir;
+use sterna_net::StreamId;
+use sterna_net::quic::{EventKind, Key, QuicConfig};
+
+use crate::world::{World, echo};
+
+const RTT: Duration = Duration::from_millis(40);
+
+/// A world with one connected client.
+fn connected(config: QuicConfig) -> (World, usize, Key) {
+    let mut world = World::new(config, RTT / 2);
+    let client = world.connect();
+    world.run_until(RTT * 3, |world| !world.opened().is_empty());
+    world.run_for(RTT * 2);
+    let key = world.opened()[0].1;
+    (world, client, key)
+}
+
+#[test]
+fn streams_of_a_connection_are_told_apart_and_echoed_whole() {
+    let (mut world, client, key) = connected(QuicConfig::default());
+    world.reaction = Box::new(echo);
+    let mut sent = BTreeMap::new();
+    for n in 0..5u8 {
+        let bytes = vec![n; 3_000 * usize::from(n) + 1];
+        let stream = world.open(client, Dir::Bi, &bytes, true);
+        sent.insert(stream.0, bytes);
+    }
+    world.run_until(RTT * 20, |world| world.clients[client].finished.len() == 5);
+    assert_eq!(world.clients[client].received, sent);
+    for (stream, bytes) in sent {
+        assert_eq!(world.arrived(key, StreamId(stream)), bytes);
+    }
+    let finished = world.events(|kind| match kind {
+        EventKind::Finished { stream } => Some(*stream),
+        _ => None,
+    });
+    assert_eq!(finished.len(), 5);
+}
+
+#[test]
+fn more_streams_are_permitted_as_the_client_uses_them() {
+    let (mut world, client, _) = connected(QuicConfig::default());
+    world.reaction = Box::new(echo);
+    // Open for good: nothing is finished.
+    let mut open = 0;
+    for _ in 0..20 {
+        while world.clients[client]
+            .connection
+            .streams()
+            .open(Dir::Bi)
+            .is_some_and(|id| {
+                world.write(client, StreamId(id.into()), b"x", false);
+                true
+            })
+        {
+            open += 1;
+        }
+        world.run_for(RTT * 2);
+    }
+    assert_eq!(open, 256, "the limit grew to its maximum");
+    assert_eq!(world.clients[client].received.len(), 256);
+}
+
+#[test]
+fn a_stream_per_request_costs_few_frames_of_credit() {
+    let config = QuicConfig {
+        initial_bidirectional_streams: 16,
+        max_bidirectional_streams: 16,
+        ..QuicConfig::default()
+    };
+    let (mut world, client, _) = connected(config);
+    world.reaction = Box::new(echo);
+    for n in 1..=400 {
+        let stream = world.open(client, Dir::Bi, b"request", true);
+        world.run_until(RTT * 4, |world| {
+            world.clients[client].finished.contains(&stream.0)
+        });
+        world.run_for(RTT * 2);
+        assert_eq!(world.clients[client].finished.len(), n);
+    }
+    let frames = world.clients[client]
+        .connection
+        .stats()
+        .frame_rx
+        .max_streams_bidi;
+    println!("400 requests with a limit of 16: {frames} MAX_STREAMS frames");
+    assert!(frames <= 52, "one frame per half of the limit: {frames}");
+}
+
+#[test]
+fn unidirectional_streams_carry_publications_one_way() {
+    let (mut world, client, key) = connected(QuicConfig::default());
+    for n in 0..30u8 {
+        let stream = world.open(client, Dir::Uni, &[n; 100], true);
+        world.run_for(RTT * 2);
+        assert_eq!(world.arrived(key, stream), [n; 100]);
+        assert!(!stream.is_bidirectional() && stream.is_client_initiated());
+        // There is no way back on it, which must not hurt.
+        world.server.send(key, stream, b"?");
+        world.server.finish(key, stream);
+        world.server.abort(key, stream, 3);
+    }
+    world.run_for(RTT * 2);
+    assert!(world.clients[client].lost.is_none());
+    assert_eq!(world.server.unsent_bytes(key), 0);
+}
+
+#[test]
+fn the_server_opens_streams_by_using_them() {
+    let (mut world, client, key) = connected(QuicConfig::default());
+    // The third unidirectional and the first bidirectional stream of the server.
+    world.server.send(key, StreamId(11), b"control");
+    world
+        .server
+        .send_shared(key, StreamId(1), Bytes::from(vec![1; 5_000]));
+    world.server.finish(key, StreamId(1));
+    world.run_for(RTT * 4);
+    let client = &world.clients[client];
+    assert_eq!(client.received[&11], b"control");
+    assert_eq!(client.received[&1], [1; 5_000]);
+    assert!(client.finished.contains(&1));
+}
+
+#[test]
+fn streams_that_the_peer_does_not_permit_yet_wait() {
+    let mut world = World::new(QuicConfig::default(), RTT / 2);
+    let mut transport = World::transport();
+    transport.max_concurrent_uni_streams(1u32.into());
+    let tls = world.identity.client_tls(&[b"mqtt"]);
+    let client = world.connect_with(std::sync::Arc::new(tls), transport);
+    world.run_for(RTT * 3);
+    let key = world.opened()[0].1;
+    for n in 0..3u64 {
+        world.server.send(key, StreamId(3 + 4 * n), &[n as u8; 10]);
+        world.server.finish(key, StreamId(3 + 4 * n));
+    }
+    // Far beyond what may wait: refused.
+    world.server.send(key, StreamId(3 + 4 * 5_000), b"never");
+    world.run_for(RTT * 6);
+    assert_eq!(world.clients[client].received.len(), 3);
+    assert_eq!(world.clients[client].finished.len(), 3);
+    assert_eq!(world.server.unsent_bytes(key), 0);
+}
+
+#[test]
+fn aborts_reach_the_other_side_with_their_code() {
+    let (mut world, client, key) = connected(QuicConfig::default());
+    let first = world.open(client, Dir::Bi, b"first", false);
+    let second = world.open(client, Dir::Bi, b"second", false);
+    let third = world.open(client, Dir::Bi, b"third", false);
+    world.run_for(RTT);
+    let id = |stream: StreamId| quinn_proto::VarInt::from_u64(stream.0).unwrap().into();
+    let connection = &mut world.clients[client].connection;
+    connection
+        .send_stream(id(first))
+        .reset(17u32.into())
+        .unwrap();
+    connection
+        .recv_stream(id(second))
+        .stop(18u32.into())
+        .unwrap();
+    world.server.send(key, third, &[0; 100]);
+    world.server.abort(key, third, 19);
+    world.run_for(RTT * 2);
+    let aborted = world.events(|kind| match kind {
+        EventKind::Aborted { stream, code } => Some((*stream, *code)),
+        _ => None,
+    });
+    let aborted: Vec<_> = aborted.into_iter().map(|(_, _, aborted)| aborted).collect();
+    // The client answers our STOP_SENDING with a reset, of which the handler that aborted the
+    // stream hears nothing.
+    assert_eq!(aborted, [(first, 17), (second, 18)]);
+    assert_eq!(world.clients[client].reset[&third.0], 19);
+    assert_eq!(world.clients[client].stopped[&third.0], 19);
+    assert!(world.clients[client].lost.is_none());
+}
+
+#[test]
+fn small_messages_of_one_turn_share_packets() {
+    let (mut world, client, key) = connected(QuicConfig::default());
+    let stream = world.open(client, Dir::Bi, b"subscribe", false);
+    world.run_for(RTT * 2);
+    let before = world.clients[client].down.0;
+    for n in 0..100u8 {
+        world.server.send(key, stream, &[n; 40]);
+    }
+    world.run_for(RTT);
+    let datagrams = world.clients[client].down.0 - before;
+    assert_eq!(world.clients[client].received[&stream.0].len(), 4_000);
+    assert!(
+        datagrams <= 4,
+        "100 messages of 40 bytes took {datagrams} datagrams"
+    );
+}
+
+#[test]
+fn shared_and_copied_bytes_keep_their_order() {
+    let (mut world, client, key) = connected(QuicConfig::default());
+    let stream = world.open(client, Dir::Bi, b"x", false);
+    world.run_for(RTT);
+    let mut expected = Vec::new();
+    for n in 0..200u8 {
+        let bytes = vec![n; 10 + usize::from(n) * 13];
+        expected.extend_from_slice(&bytes);
+        if n % 3 == 0 {
+            world.server.send_shared(key, stream, Bytes::from(bytes));
+        } else {
+            world.server.send(key, stream, &bytes);
+        }
+        if n % 50 == 49 {
+            world.run_for(RTT);
+        }
+    }
+    world.server.finish(key, stream);
+    world.server.send(key, stream, b"after the end, ignored");
+    world.run_until(RTT * 50, |world| {
+        world.clients[client].finished.contains(&stream.0)
+    });
+    assert_eq!(world.clients[client].received[&stream.0], expected);
+}
+
+#[test]
+fn what_the_peer_does_not_take_counts_as_unsent_until_it_does() {
+    let config = QuicConfig {
+        send_window_bytes: 32 * 1024,
+        ..QuicConfig::default()
+    };
+    let (mut world, client, key) = connected(config);
+    let stream = world.open(client, Dir::Bi, b"subscribe", false);
+    world.run_for(RTT);
+    let writable = |world: &World| {
+        world
+            .events(|kind| matches!(kind, EventKind::Writable).then_some(()))
+            .len()
+    };
+    for n in 0..300u32 {
+        world.server.send(key, stream, &[n as u8; 1_000]);
+    }
+    assert_eq!(world.server.unsent_bytes(key), 300_000);
+    world.run_for(RTT / 2);
+    let unsent = world.server.unsent_bytes(key);
+    assert!((200_000..300_000).contains(&unsent), "{unsent}");
+    assert_eq!(writable(&world), 0);
+    world.run_for(RTT * 100);
+    assert_eq!(world.server.unsent_bytes(key), 0);
+    assert_eq!(writable(&world), 1);
+    assert_eq!(world.clients[client].received[&stream.0].len(), 300_000);
+    // Below the high watermark nothing is reported.
+    world.server.send(key, stream, &vec![0; 100_000]);
+    world.run_for(RTT * 100);
+    assert_eq!(writable(&world), 1);
+    assert_eq!(world.clients[client].received[&stream.0].len(), 400_000);
+}
+
+#[test]
+fn a_connection_that_takes_nothing_is_given_up() {
+    let config = QuicConfig {
+        max_unsent_bytes: 1_000_000,
+        ..QuicConfig::default()
+    };
+    let (mut world, client, key) = connected(config);
+    let stream = world.open(client, Dir::Bi, b"subscribe", false);
+    world.run_for(RTT);
+    for _ in 0..1_001 {
+        world.server.send(key, stream, &[0; 1_000]);
+    }
+    world.run_for(RTT);
+    let closed = world.events(|kind| match kind {
+        EventKind::Closed { reason } => Some(format!("{reason:?}")),
+        _ => None,
+    });
+    assert!(closed[0].2.contains("unsent"), "{closed:?}");
+    assert!(world.clients[client].lost.is_some());
+}
+
+#[test]
+fn a_paused_connection_holds_the_client_back() {
+    let config = QuicConfig {
+        receive_window_bytes: 64 * 1024,
+        ..QuicConfig::default()
+    };
+    let (mut world, client, key) = connected(config);
+    world.server.pause(key, true);
+    let stream = world.open(client, Dir::Bi, &vec![5; 300_000], false);
+    world.run_for(RTT * 20);
+    assert_eq!(world.arrived(key, stream).len(), 0);
+    assert!(
+        !world.clients[client].unsent.is_empty(),
+        "the client is stopped by flow control"
+    );
+    world.server.pause(key, false);
+    world.run_until(RTT * 200, |world| {
+        world.arrived(key, stream).len() == 300_000
+    });
+}
+
+#[test]
+fn pausing_takes_effect_within_a_batch() {
+    let (mut world, client, key) = connected(QuicConfig::default());
+    let read = Rc::new(RefCell::new(0));
+    let counted = Rc::clone(&read);
+    world.reaction = Box::new(move |server, event| {
+        if let EventKind::Chunk { bytes, .. } = &event.kind {
+            *counted.borrow_mut() += bytes.len();
+            server.pause(event.connection, true);
+        }
+    });
+    let stream = world.open(client, Dir::Bi, &vec![5; 200_000], false);
+    for _ in 0..100 {
+        world.run_for(RTT * 4);
+        let before = *read.borrow();
+        assert!(before <= 200_000);
+        world.server.pause(key, false);
+        world.run_for(Duration::ZERO);
+        assert!(*read.borrow() - before <= 67_000, "one batch at a time");
+    }
+    assert_eq!(*read.borrow(), 200_000);
+    assert_eq!(world.arrived(key, stream).len(), 200_000);
+}
+
+#[test]
+fn unreliable_datagrams_go_both_ways() {
+    let (mut world, client, key) = connected(QuicConfig::default());
+    world.reaction = Box::new(echo);
+    let connection = &mut world.clients[client].connection;
+    connection
+        .datagrams()
+        .send(Bytes::from_static(b"temperature 21"), true)
+        .unwrap();
+    world.run_for(RTT * 2);
+    assert_eq!(
+        world.clients[client].datagrams,
+        [Bytes::from_static(b"temperature 21")]
+    );
+    assert!(
+        !world.server.send_datagram(key, Bytes::from(vec![0; 5_000])),
+        "too large"
+    );
+
+    let mut world = World::new(
+        QuicConfig {
+            datagram_buffer_bytes: None,
+            ..QuicConfig::default()
+        },
+        RTT / 2,
+    );
+    let client = world.connect();
+    world.run_for(RTT * 3);
+    let key = world.opened()[0].1;
+    assert!(
+        world.clients[client]
+            .connection
+            .datagrams()
+            .max_size()
+            .is_none(),
+        "not offered"
+    );
+    assert!(!world.server.send_datagram(key, Bytes::from_static(b"x")));
+}

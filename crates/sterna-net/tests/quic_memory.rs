@@ -1,0 +1,162 @@
+//! What an idle connection costs in memory, counted by the allocator.
+//!
+//! A binary of its own, because the counting allocator serves the whole process.
+
+#![allow(unsafe_code)] // a global allocator is unsafe by its nature; this one counts and forwards
+
+#[path = "quic/world.rs"]
+#[expect(dead_code, reason = "the other tests of QUIC use the rest")]
+mod world;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use quinn_proto::Dir;
+use sterna_net::quic::QuicConfig;
+use world::{World, echo};
+
+/// Counts what is allocated while the server runs, by size.
+struct Counting;
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+static ON: AtomicBool = AtomicBool::new(false);
+static LIVE_BYTES: AtomicUsize = AtomicUsize::new(0);
+/// Sizes of live allocations that the server made; allocates itself, hence only with `ON` off.
+const CLASSES: usize = 1 << 14;
+static SIZES: [AtomicUsize; CLASSES] = [const { AtomicUsize::new(0) }; CLASSES];
+
+fn class(bytes: usize) -> usize {
+    bytes.min(CLASSES - 1)
+}
+
+/// Owners of live allocations: a set of addresses, so that what the clients free isn't counted.
+struct Owned {
+    table: Vec<usize>,
+}
+
+static OWNED: Mutex<Owned> = Mutex::new(Owned { table: Vec::new() });
+
+impl Owned {
+    fn insert(&mut self, address: usize) {
+        let mut at = (address >> 4).wrapping_mul(0x9E37_79B9_7F4A_7C15) % self.table.len();
+        while self.table[at] > 1 {
+            at = (at + 1) % self.table.len();
+        }
+        self.table[at] = address;
+    }
+    fn remove(&mut self, address: usize) -> bool {
+        if self.table.is_empty() {
+            return false;
+        }
+        let mut at = (address >> 4).wrapping_mul(0x9E37_79B9_7F4A_7C15) % self.table.len();
+        loop {
+            match self.table[at] {
+                0 => return false,
+                found if found == address => {
+                    self.table[at] = 1; // a tombstone
+                    return true;
+                }
+                _ => at = (at + 1) % self.table.len(),
+            }
+        }
+    }
+}
+
+// SAFETY: every call goes to the system's allocator unchanged; the bookkeeping allocates nothing.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's promise is passed on.
+        let pointer = unsafe { System.alloc(layout) };
+        if ON.load(Ordering::Relaxed) && !pointer.is_null() {
+            LIVE_BYTES.fetch_add(layout.size(), Ordering::Relaxed);
+            SIZES[class(layout.size())].fetch_add(1, Ordering::Relaxed);
+            if let Ok(mut owned) = OWNED.lock() {
+                owned.insert(pointer as usize);
+            }
+        }
+        pointer
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        if let Ok(mut owned) = OWNED.lock()
+            && owned.remove(pointer as usize)
+        {
+            LIVE_BYTES.fetch_sub(layout.size(), Ordering::Relaxed);
+            SIZES[class(layout.size())].fetch_sub(1, Ordering::Relaxed);
+        }
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+/// Runs a part of the server's work with counting on.
+struct Counted;
+
+impl Counted {
+    fn start() -> Self {
+        ON.store(true, Ordering::Relaxed);
+        Self
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        ON.store(false, Ordering::Relaxed);
+    }
+}
+
+const CONNECTIONS: usize = 400;
+/// What the allocator may hand out per idle connection. With the allocator's own overhead (about a
+/// tenth) and the table's slack this stays well below 18 kB of resident memory.
+const BUDGET_BYTES: usize = 14_500;
+
+#[test]
+fn an_idle_connection_keeps_its_budget() {
+    OWNED.lock().unwrap().table = vec![0; 1 << 20];
+    let mut world = World::new(QuicConfig::default(), Duration::from_millis(20));
+    world.around_server = Some(Box::new(|| Box::new(Counted::start())));
+    world.reaction = Box::new(echo);
+    let live = |world: &mut World, connections: usize| {
+        for _ in 0..connections {
+            let tls = std::sync::Arc::new(world.identity.client_tls(&[b"mqtt"]));
+            let mut transport = World::transport();
+            transport.max_idle_timeout(None);
+            let client = world.connect_with(tls, transport);
+            world.run_until(Duration::from_secs(1), |world| {
+                world.clients[client].connected.is_some()
+            });
+            let stream = world.open(client, Dir::Bi, &[7; 64], false);
+            world.run_until(Duration::from_secs(1), |world| {
+                world.clients[client].received.contains_key(&stream.0)
+            });
+            world.log.clear();
+        }
+        world.run_for(Duration::from_secs(15));
+        LIVE_BYTES.load(Ordering::Relaxed)
+    };
+    let before = live(&mut world, CONNECTIONS);
+    let sizes: Vec<_> = SIZES.iter().map(|n| n.load(Ordering::Relaxed)).collect();
+    let after = live(&mut world, CONNECTIONS);
+    assert_eq!(world.server.len(), 2 * CONNECTIONS);
+    let per_connection = (after - before) / CONNECTIONS;
+    println!("{per_connection} bytes per idle connection, of which");
+    let mut classes = BTreeMap::new();
+    for (bytes, (now, before)) in SIZES.iter().zip(sizes).enumerate() {
+        let more = now.load(Ordering::Relaxed).saturating_sub(before);
+        if more * 10 > CONNECTIONS {
+            classes.insert((more * bytes / CONNECTIONS, bytes), more);
+        }
+    }
+    for ((total, bytes), more) in classes.iter().rev().take(30) {
+        println!("{total:>8} = {more:>5} / {CONNECTIONS} x {bytes}");
+    }
+    assert!(
+        per_connection <= BUDGET_BYTES,
+        "{per_connection} bytes per connection"
+    );
+}

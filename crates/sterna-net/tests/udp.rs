@@ -1,0 +1,321 @@
+//! QUIC on UDP sockets, on loopback, with quinn's client: what lies between the kernel and the
+//! driver. The driver's own tests run in virtual time, in `quic`.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod support;
+
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use quinn::crypto::rustls::QuicClientConfig;
+use quinn::{Connection, Endpoint};
+use sterna_net::quic::QuicConfig;
+use sterna_net::{CloseReason, ListenerTransport, StreamId, TransportKind};
+use support::pki::Authority;
+use support::{Seen, Server, Setup, loopback, pattern};
+
+struct World {
+    server: Server,
+    authority: Authority,
+}
+
+fn world(change: impl FnOnce(&mut Setup)) -> World {
+    let authority = Authority::new();
+    let tls = Arc::new(authority.tls_config(&[]));
+    let quic = Arc::new(QuicConfig::default());
+    let mut setup = Setup::new(ListenerTransport::Quic(tls, quic));
+    change(&mut setup);
+    World {
+        server: setup.start(),
+        authority,
+    }
+}
+
+impl World {
+    /// A client endpoint; its connections share tickets.
+    fn endpoint(&self) -> Endpoint {
+        let mut endpoint = Endpoint::client(loopback()).unwrap();
+        let mut config = (*self
+            .authority
+            .client(&[&rustls::version::TLS13], None, &[b"mqtt"]))
+        .clone();
+        config.enable_early_data = true;
+        let crypto = QuicClientConfig::try_from(config).unwrap();
+        endpoint.set_default_client_config(quinn::ClientConfig::new(Arc::new(crypto)));
+        endpoint
+    }
+
+    async fn connect(&self, endpoint: &Endpoint) -> Connection {
+        let connecting = endpoint
+            .connect(self.server.address(), "localhost")
+            .unwrap();
+        connecting.await.unwrap()
+    }
+}
+
+async fn exchange(connection: &Connection, bytes: &[u8]) {
+    let (mut send, mut receive) = connection.open_bi().await.unwrap();
+    send.write_all(bytes).await.unwrap();
+    send.finish().unwrap();
+    let answer = receive.read_to_end(bytes.len() + 1).await.unwrap();
+    assert!(answer == bytes);
+}
+
+fn run(test: impl Future<Output = ()>) {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap()
+        .block_on(async {
+            tokio::time::timeout(Duration::from_mins(1), test)
+                .await
+                .expect("in time");
+        });
+}
+
+#[test]
+fn streams_echo_and_the_shard_sleeps_in_between() {
+    run(async {
+        let world = world(|_| ());
+        let endpoint = world.endpoint();
+        let connection = world.connect(&endpoint).await;
+        for length in [1, 64, 1_200, 50_000] {
+            exchange(&connection, &pattern(length)).await;
+        }
+        let id = world.server.log.wait_opened();
+        let info = world.server.info(id);
+        assert_eq!(info.transport, TransportKind::Quic);
+        assert_eq!(&*info.protocol, b"mqtt");
+        assert_eq!(info.peer, endpoint.local_addr().unwrap());
+        assert!(
+            world
+                .server
+                .log
+                .count(|_, seen| matches!(seen, Seen::Finished(_, StreamId(12))))
+                == 1
+        );
+        let path = world.server.run(0, move |_, net| net.path(id));
+        assert!(path.received_bytes > 50_000 && path.rtt_us > 0);
+
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let before = world.server.turns.load(Ordering::Relaxed);
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let turns = world.server.turns.load(Ordering::Relaxed) - before;
+        assert!(turns <= 1, "{turns} turns while nothing happened");
+
+        // One exchange must not cost more turns than there are datagrams and timers.
+        let before = world.server.turns.load(Ordering::Relaxed);
+        exchange(&connection, b"hello").await;
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let turns = world.server.turns.load(Ordering::Relaxed) - before;
+        assert!(turns <= 6, "{turns} turns for one exchange");
+
+        connection.close(7u32.into(), b"done");
+        endpoint.wait_idle().await;
+        assert_eq!(
+            world.server.log.wait_closed(id),
+            CloseReason::Peer { code: 7 }
+        );
+        world.server.stop();
+    });
+}
+
+#[test]
+fn large_transfers_and_datagrams() {
+    const BYTES: usize = 6 << 20;
+    run(async {
+        let world = world(|_| ());
+        let endpoint = world.endpoint();
+        let connection = world.connect(&endpoint).await;
+        let payload = pattern(BYTES);
+        let (mut send, mut receive) = connection.open_bi().await.unwrap();
+        let writing = async {
+            send.write_all(&payload).await.unwrap();
+            send.finish().unwrap();
+        };
+        let reading = async {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            receive.read_to_end(BYTES + 1).await.unwrap()
+        };
+        let ((), received) = tokio::join!(writing, reading);
+        assert!(received == payload, "the bytes differ");
+        connection
+            .send_datagram(bytes::Bytes::from_static(b"unreliable"))
+            .unwrap();
+        assert_eq!(
+            connection.read_datagram().await.unwrap(),
+            &b"unreliable"[..]
+        );
+        world.server.stop();
+    });
+}
+
+/// Connections stay with their shard when the client's address changes: the first byte of the
+/// connection identifier steers the datagrams.
+#[test]
+fn a_connection_stays_with_its_shard_when_the_address_changes() {
+    run(async {
+        let world = world(|setup| setup.shards = 4);
+        let mut shards = [0; 4];
+        for _ in 0..16 {
+            let endpoint = world.endpoint();
+            world.server.log.forget();
+            let connection = world.connect(&endpoint).await;
+            exchange(&connection, b"before").await;
+            for _ in 0..3 {
+                endpoint
+                    .rebind(UdpSocket::bind(loopback()).unwrap())
+                    .unwrap();
+                exchange(&connection, b"after").await;
+            }
+            let id = world.server.log.wait_opened();
+            let opened = |who: usize| {
+                move |shard: usize, seen: &Seen| shard == who && *seen == Seen::Opened(id)
+            };
+            let owner = (0..4)
+                .find(|who| world.server.log.count(opened(*who)) == 1)
+                .unwrap();
+            shards[owner] += 1;
+            let moved = endpoint.local_addr().unwrap();
+            let peer = world
+                .server
+                .run(owner, move |_, net| net.info(id).map(|info| info.peer));
+            assert_eq!(peer, Some(moved));
+            connection.close(0u32.into(), b"");
+        }
+        assert!(
+            shards.iter().filter(|count| **count > 0).count() > 1,
+            "{shards:?}"
+        );
+        world.server.stop();
+    });
+}
+
+#[test]
+fn early_data_reaches_the_handler_on_any_shard() {
+    run(async {
+        let world = world(|setup| setup.shards = 3);
+        let endpoint = world.endpoint();
+        let connection = world.connect(&endpoint).await;
+        exchange(&connection, b"for a ticket").await;
+        let mut accepted = 0;
+        for _ in 0..8 {
+            let connecting = endpoint
+                .connect(world.server.address(), "localhost")
+                .unwrap();
+            let (connection, verdict) = connecting.into_0rtt().expect("a ticket");
+            exchange(&connection, b"early").await;
+            accepted += usize::from(verdict.await);
+            exchange(&connection, b"for another ticket").await;
+        }
+        assert_eq!(accepted, 8);
+        let confirmed = world
+            .server
+            .log
+            .count(|_, seen| matches!(seen, Seen::Confirmed(_)));
+        assert_eq!(confirmed, 8);
+        world.server.stop();
+    });
+}
+
+#[test]
+fn a_dual_stack_socket_takes_both_families() {
+    run(async {
+        let world = world(|setup| setup.listeners[0].address = "[::]:0".parse().unwrap());
+        let port = world.server.address().port();
+        for host in ["127.0.0.1", "::1"] {
+            world.server.log.forget();
+            let address = SocketAddr::new(host.parse().unwrap(), port);
+            let any: SocketAddr = if address.is_ipv4() {
+                loopback()
+            } else {
+                "[::1]:0".parse().unwrap()
+            };
+            let mut endpoint = Endpoint::client(any).unwrap();
+            let config = world
+                .authority
+                .client(&[&rustls::version::TLS13], None, &[b"mqtt"]);
+            let crypto = QuicClientConfig::try_from(config).unwrap();
+            endpoint.set_default_client_config(quinn::ClientConfig::new(Arc::new(crypto)));
+            let connection = endpoint
+                .connect(address, "localhost")
+                .unwrap()
+                .await
+                .unwrap();
+            exchange(&connection, b"hello").await;
+            let info = world.server.info(world.server.log.wait_opened());
+            assert_eq!(info.peer, endpoint.local_addr().unwrap());
+        }
+        world.server.stop();
+    });
+}
+
+/// Clients that open no stream, and clients that never finish their handshake, are nobody else's
+/// problem.
+#[test]
+fn silent_connections_hold_nobody_up() {
+    run(async {
+        let world = world(|_| ());
+        let endpoint = world.endpoint();
+        let mut silent = Vec::new();
+        for _ in 0..100 {
+            silent.push(world.connect(&endpoint).await);
+        }
+        // Half-open: the first flight of a handshake that nobody goes on with.
+        for _ in 0..100 {
+            let connecting = endpoint
+                .connect(world.server.address(), "localhost")
+                .unwrap();
+            let _ = tokio::time::timeout(Duration::from_micros(200), connecting).await;
+        }
+        let started = Instant::now();
+        let honest_endpoint = world.endpoint();
+        let connection = world.connect(&honest_endpoint).await;
+        exchange(&connection, b"hello").await;
+        assert!(
+            started.elapsed() < Duration::from_secs(1),
+            "{:?}",
+            started.elapsed()
+        );
+        drop(silent);
+        world.server.stop();
+    });
+}
+
+#[test]
+fn a_shut_gate_lets_nobody_in_and_nobody_fall() {
+    run(async {
+        let world = world(|_| ());
+        let endpoint = world.endpoint();
+        let connection = world.connect(&endpoint).await;
+        exchange(&connection, b"before").await;
+        world.server.gate.shut();
+        let newcomer = world.connect(&endpoint);
+        let outcome = tokio::time::timeout(Duration::from_millis(500), newcomer).await;
+        assert!(outcome.is_err(), "a newcomer was let in");
+        exchange(&connection, b"after").await;
+        world.server.stop();
+    });
+}
+
+#[test]
+fn a_stop_tells_the_peers() {
+    run(async {
+        let world = world(|_| ());
+        let endpoint = world.endpoint();
+        let connection = world.connect(&endpoint).await;
+        exchange(&connection, b"hello").await;
+        let id = world.server.log.wait_opened();
+        let log = world.server.log.clone();
+        let handlers = world.server.stop();
+        assert!(handlers[0].open.is_empty());
+        assert_eq!(log.wait_closed(id), CloseReason::Shutdown);
+        let closed = connection.closed().await;
+        assert!(
+            matches!(closed, quinn::ConnectionError::ApplicationClosed(_)),
+            "{closed}"
+        );
+    });
+}

@@ -1,0 +1,145 @@
+//! One connection as the front door sees it.
+
+use sterna_broker::{ConsumerId, SessionKey};
+use sterna_mqtt::server::Connection;
+use sterna_mqtt::{Framer, Lane};
+use sterna_net::{ConnectionId, StreamId};
+
+use super::admission::Admission;
+use crate::authentication::Exchange;
+use crate::authorization::Subject;
+
+/// A client's connection.
+#[derive(Debug)]
+pub(super) struct Client {
+    pub(super) id: ConnectionId,
+    pub(super) engine: Connection,
+    pub(super) state: State,
+    /// Index of the listener in the configuration.
+    pub(super) listener: u16,
+    /// Cuts the control stream into packets.
+    pub(super) framer: Framer,
+    /// Cut the data streams, which only QUIC has.
+    pub(super) lanes: Vec<(StreamId, Framer)>,
+    /// What arrived while CONNECT was being decided, in order of arrival.
+    pub(super) held: Vec<Held>,
+    /// Whether early data waits for the handshake, after which it can't be a replay.
+    pub(super) unconfirmed: bool,
+    /// Deadline of this connection's entry among the timers; older entries are void.
+    pub(super) timer_ms: u64,
+    /// Client identifier, once known.
+    pub(super) name: Box<str>,
+    /// The user that was verified.
+    pub(super) user: Option<Box<str>>,
+    /// Re-authentication under way.
+    pub(super) reauthentication: Option<Box<Exchange>>,
+    /// Whether the session's queue waits for acknowledgements or for the transport.
+    pub(super) parked: bool,
+}
+
+/// How far a client has come.
+#[derive(Debug)]
+pub(super) enum State {
+    /// Nothing but CONNECT is accepted.
+    New,
+    /// A password is being checked.
+    Password(Box<Admission>),
+    /// An enhanced authentication is under way.
+    Exchange(Box<Admission>, Box<Exchange>),
+    /// The session is on its way from another shard.
+    Opening(SessionKey, Box<Admission>),
+    /// Connected.
+    Live(SessionKey),
+    /// Being closed: nothing that arrives is looked at.
+    Ended,
+}
+
+/// What a stream brought before it could be looked at.
+#[derive(Debug)]
+pub(super) enum Held {
+    /// Bytes.
+    Bytes(StreamId, Box<[u8]>),
+    /// The end of the stream, in order.
+    Finished(StreamId),
+}
+
+impl Held {
+    pub(super) const fn stream(&self) -> StreamId {
+        match self {
+            Self::Bytes(stream, _) | Self::Finished(stream) => *stream,
+        }
+    }
+}
+
+impl Client {
+    /// The session, while connected.
+    pub(super) const fn session(&self) -> Option<SessionKey> {
+        match self.state {
+            State::Live(session) => Some(session),
+            _ => None,
+        }
+    }
+
+    /// Whether bytes of a lane can be looked at now.
+    pub(super) const fn accepts(&self, lane: Lane) -> bool {
+        !self.unconfirmed && self.engine.accepts_input(lane)
+    }
+
+    pub(super) fn subject(&self) -> Subject<'_> {
+        Subject {
+            user: self.user.as_deref(),
+            client: &self.name,
+        }
+    }
+
+    /// Heap of what is held; an end of a stream counts as much as its entry.
+    pub(super) fn held_bytes(&self) -> usize {
+        let entries = self.held.len() * size_of::<Held>();
+        self.held.iter().fold(entries, |sum, held| match held {
+            Held::Bytes(_, bytes) => sum + bytes.len(),
+            Held::Finished(_) => sum,
+        })
+    }
+
+    /// Where deliveries of a subscription that was made on `hint` go: the stream itself as long as it
+    /// is open, else the control stream.
+    pub(super) fn delivery_lane(&self, hint: u64) -> Lane {
+        let lane = Lane(hint);
+        let open = !lane.is_control() && self.lanes.iter().any(|(stream, _)| stream.0 == hint);
+        if open { lane } else { Lane::CONTROL }
+    }
+
+    /// Takes the framer of a stream out while its packets are handled.
+    pub(super) fn take_framer(&mut self, stream: StreamId) -> Framer {
+        if stream == StreamId::FIRST {
+            return std::mem::take(&mut self.framer);
+        }
+        if let Some((_, framer)) = self.lanes.iter_mut().find(|(id, _)| *id == stream) {
+            return std::mem::take(framer);
+        }
+        self.lanes.push((stream, Framer::new()));
+        Framer::new()
+    }
+
+    /// Puts the framer of a stream back, unless the stream is gone.
+    pub(super) fn return_framer(&mut self, stream: StreamId, framer: Framer) {
+        if stream == StreamId::FIRST {
+            self.framer = framer;
+        } else if let Some((_, place)) = self.lanes.iter_mut().find(|(id, _)| *id == stream) {
+            *place = framer;
+        }
+    }
+}
+
+/// The broker's name for a connection.
+pub(super) const fn consumer(connection: ConnectionId) -> ConsumerId {
+    ConsumerId((connection.generation as u64) << 32 | connection.slot as u64)
+}
+
+/// The connection behind the broker's name.
+pub(super) const fn connection(consumer: ConsumerId) -> ConnectionId {
+    ConnectionId {
+        slot: consumer.0 as u32,
+        generation: (consumer.0 >> 32) as u32,
+    }
+}

@@ -1,0 +1,332 @@
+//! CONNECT and AUTH: who gets in.
+
+use sterna_broker::{OpenError, OpenSession, Opened, SessionKey};
+use sterna_mqtt::ReasonCode;
+use sterna_mqtt::packet::{Auth, Connect};
+use sterna_mqtt::server::{Accept, Refuse};
+use sterna_net::ConnectionId;
+
+use super::admission::Admission;
+use super::client::{Client, State, connection, consumer};
+use super::{Door, log_end};
+use crate::authentication::{Exchange, Refusal, common_name};
+use crate::mail::Mail;
+use crate::shard::Context;
+
+impl Door {
+    pub(super) fn connect(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: &mut Client,
+        connect: &Connect<'_>,
+    ) {
+        let mut admission = match Admission::new(connect, &cx.policy.mqtt, cx.net.now_ms()) {
+            Ok(admission) => Box::new(admission),
+            Err((reason, detail)) => return self.refuse(cx, client, reason, detail),
+        };
+        client.name = admission.client_id.as_str().into();
+        let certificate = cx
+            .net
+            .info(client.id)
+            .and_then(|info| info.peer_certificates.first().cloned());
+        if cx.policy.certificate_as_username
+            && let Some(certificate) = &certificate
+        {
+            let Some(name) = common_name(certificate) else {
+                let detail = "the client certificate has no common name";
+                return self.refuse(cx, client, ReasonCode::NotAuthorized, detail);
+            };
+            admission.user = Some(name);
+            return self.admit(cx, client, admission);
+        }
+        if let Some(method) = connect.properties.authentication_method() {
+            let first = connect.properties.authentication_data().unwrap_or_default();
+            match Exchange::start(&cx.policy.users, method, first) {
+                Ok((exchange, challenge)) => {
+                    client.state = State::Exchange(admission, Box::new(exchange));
+                    client.engine.auth(
+                        ReasonCode::ContinueAuthentication,
+                        Some(challenge.as_bytes()),
+                        &mut self.out,
+                    );
+                }
+                Err(refusal) => self.refuse_exchange(cx, client, refusal),
+            }
+            return;
+        }
+        match connect.user_name {
+            Some(user) if !cx.policy.users.is_empty() => {
+                let password = connect.password.unwrap_or_default();
+                self.check_password(cx, client, admission, user, password);
+            }
+            _ => {
+                let listener = usize::from(client.listener);
+                let anonymous = cx.policy.anonymous.get(listener).copied().unwrap_or(false);
+                if anonymous || certificate.is_some() {
+                    self.admit(cx, client, admission);
+                } else {
+                    let detail = "no credentials";
+                    self.refuse(cx, client, ReasonCode::NotAuthorized, detail);
+                }
+            }
+        }
+    }
+
+    fn check_password(
+        &mut self,
+        cx: &Context<'_>,
+        client: &mut Client,
+        mut admission: Box<Admission>,
+        user: &str,
+        password: &[u8],
+    ) {
+        let (Some(checker), Some(post)) = (cx.checker, cx.outbox.postbox(cx.shard)) else {
+            return self.refuse(
+                cx,
+                client,
+                ReasonCode::ServerUnavailable,
+                "no password checker",
+            );
+        };
+        admission.user = Some(user.to_owned());
+        let connection = client.id;
+        let started = checker.check(
+            cx.policy.users.clone(),
+            user.to_owned(),
+            password.to_vec(),
+            move |good| post(Mail::PasswordChecked { connection, good }),
+        );
+        if started {
+            client.state = State::Password(admission);
+        } else {
+            self.refuse(
+                cx,
+                client,
+                ReasonCode::ServerBusy,
+                "too many passwords to check",
+            );
+        }
+    }
+
+    /// The verdict on a password.
+    pub(crate) fn password_checked(
+        &mut self,
+        cx: &mut Context<'_>,
+        connection: ConnectionId,
+        good: bool,
+    ) {
+        self.with_client(cx, connection, |door, cx, client| {
+            match std::mem::replace(&mut client.state, State::New) {
+                State::Password(admission) if good => door.admit(cx, client, admission),
+                State::Password(_) => {
+                    let detail = "wrong user name or password";
+                    door.refuse(cx, client, ReasonCode::BadUserNameOrPassword, detail);
+                }
+                other => client.state = other,
+            }
+        });
+    }
+
+    /// A step of an enhanced authentication.
+    pub(super) fn auth(&mut self, cx: &mut Context<'_>, client: &mut Client, auth: &Auth<'_>) {
+        let data = auth.properties.authentication_data().unwrap_or_default();
+        if matches!(client.state, State::Live(_)) {
+            return self.reauthenticate(cx, client, auth.reason, data);
+        }
+        if let State::Exchange(mut admission, mut exchange) =
+            std::mem::replace(&mut client.state, State::New)
+        {
+            match exchange.finish(data) {
+                Ok((user, last)) => {
+                    admission.user = Some(user);
+                    admission.authentication_data = Some(last);
+                    self.admit(cx, client, admission);
+                }
+                Err(refusal) => self.refuse_exchange(cx, client, refusal),
+            }
+        }
+    }
+
+    fn reauthenticate(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: &mut Client,
+        reason: ReasonCode,
+        data: &[u8],
+    ) {
+        if reason == ReasonCode::ReAuthenticate {
+            let method = client.engine.authentication_method().unwrap_or_default();
+            if let Ok((exchange, challenge)) = Exchange::start(&cx.policy.users, method, data) {
+                client.reauthentication = Some(Box::new(exchange));
+                let challenge = Some(challenge.as_bytes());
+                client
+                    .engine
+                    .auth(ReasonCode::ContinueAuthentication, challenge, &mut self.out);
+                return;
+            }
+        } else if let Some(mut exchange) = client.reauthentication.take()
+            && let Ok((user, last)) = exchange.finish(data)
+            && client.user.as_deref() == Some(&*user)
+        {
+            client
+                .engine
+                .auth(ReasonCode::Success, Some(last.as_bytes()), &mut self.out);
+            return;
+        }
+        // [MQTT-4.12.1-2]
+        self.turn_away(
+            cx,
+            client,
+            ReasonCode::NotAuthorized,
+            "re-authentication failed",
+        );
+    }
+
+    fn refuse_exchange(&mut self, cx: &Context<'_>, client: &mut Client, refusal: Refusal) {
+        // [MQTT-4.12.0-1] [MQTT-4.12.0-4]
+        let (reason, detail) = match refusal {
+            Refusal::Method => (
+                ReasonCode::BadAuthenticationMethod,
+                "the authentication method is not served",
+            ),
+            Refusal::Failed => (ReasonCode::NotAuthorized, "authentication failed"),
+        };
+        self.refuse(cx, client, reason, detail);
+    }
+
+    /// Refuses a CONNECT. [MQTT-3.1.4-2] [MQTT-3.2.2-7]
+    fn refuse(&mut self, cx: &Context<'_>, client: &mut Client, reason: ReasonCode, detail: &str) {
+        log_end(cx.net, client, reason.name(), detail);
+        let refuse = Refuse {
+            reason_string: Some(detail),
+            ..Refuse::default()
+        };
+        client.engine.refuse(reason, &refuse, &mut self.out);
+        // [MQTT-3.1.4-6] what was held is not looked at
+        client.held = Vec::new();
+        client.state = State::Ended;
+    }
+
+    /// Opens the session of a client that may come in.
+    fn admit(&mut self, cx: &mut Context<'_>, client: &mut Client, mut admission: Box<Admission>) {
+        client.user = admission.user.take().map(String::into_boxed_str);
+        if let Some(will) = &admission.will {
+            let topic = will.message.topic();
+            let allowed =
+                !topic.starts_with("$SYS/") && cx.policy.rules.may_publish(client.subject(), topic);
+            if !allowed {
+                let detail = "the will's topic is not allowed";
+                return self.refuse(cx, client, ReasonCode::NotAuthorized, detail);
+            }
+        }
+        let opened = cx.broker.open(
+            cx.net.now_ms(),
+            OpenSession {
+                client_id: &admission.client_id,
+                clean_start: admission.clean_start,
+                expiry_s: admission.expiry_s,
+                consumer: consumer(client.id),
+                will: admission.will.take(),
+            },
+        );
+        match opened {
+            Ok(Opened::Ready { session, present }) => {
+                self.accept(cx, client, session, present, &admission);
+            }
+            Ok(Opened::Pending { session }) => client.state = State::Opening(session, admission),
+            Err(OpenError::InvalidWillTopic) => {
+                self.refuse(cx, client, ReasonCode::TopicNameInvalid, "the will's topic");
+            }
+            Err(OpenError::TooManySessions) => {
+                self.refuse(cx, client, ReasonCode::QuotaExceeded, "too many sessions");
+            }
+            Err(OpenError::TooManyWills) => {
+                self.refuse(cx, client, ReasonCode::QuotaExceeded, "too many wills");
+            }
+        }
+    }
+
+    /// A session has come from another shard.
+    pub(crate) fn session_opened(
+        &mut self,
+        cx: &mut Context<'_>,
+        consumer: sterna_broker::ConsumerId,
+        session: SessionKey,
+        present: bool,
+    ) {
+        self.with_client(
+            cx,
+            connection(consumer),
+            |door, cx, client| match std::mem::replace(&mut client.state, State::New) {
+                State::Opening(awaited, admission) if awaited == session => {
+                    door.accept(cx, client, session, present, &admission);
+                    door.release(cx, client);
+                }
+                other => client.state = other,
+            },
+        );
+    }
+
+    /// Sends the CONNACK, and what the session has waiting. [MQTT-3.1.4-5]
+    fn accept(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: &mut Client,
+        session: SessionKey,
+        present: bool,
+        admission: &Admission,
+    ) {
+        client.state = State::Live(session);
+        let snapshot = cx.broker.take_snapshot(session);
+        let Some(state) = cx.broker.protocol_mut(session) else {
+            return;
+        };
+        if let Some(snapshot) = snapshot
+            && let Ok(restored) = sterna_mqtt::Session::restore(&snapshot)
+        {
+            *state = restored;
+        }
+        let accept = Accept {
+            session_present: present,
+            assigned_client_id: admission.assigned.then_some(&admission.client_id),
+            keep_alive_s: admission.server_keep_alive_s,
+            session_expiry_s: admission.expiry_reduced.then_some(admission.expiry_s),
+            response_information: cx.policy.mqtt.response_information.as_deref(),
+            authentication_data: admission.authentication_data.as_deref().map(str::as_bytes),
+            reason_string: None,
+            user_properties: &[],
+        };
+        if client
+            .engine
+            .accept(state, &accept, cx.net.now_ms(), &mut self.out)
+            .is_err()
+        {
+            log_end(
+                cx.net,
+                client,
+                "Packet too large",
+                "the client takes not even CONNACK",
+            );
+            return Self::lost(cx, client);
+        }
+        self.counts.connections += 1;
+        self.counts.messages_sent += 1;
+        let peer = cx
+            .net
+            .info(client.id)
+            .map(|info| (info.peer, info.transport));
+        tracing::debug!(
+            peer = peer.map(|(peer, _)| tracing::field::display(peer)),
+            transport = peer.map(|(_, transport)| tracing::field::debug(transport)),
+            client = &*client.name,
+            session_present = present,
+            "connected"
+        );
+        if let Some(deadline_ms) = client.engine.deadline_ms()
+            && deadline_ms < client.timer_ms
+        {
+            self.set_timer(client, deadline_ms);
+        }
+        self.resend(cx, client);
+    }
+}

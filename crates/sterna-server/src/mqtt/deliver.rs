@@ -1,0 +1,182 @@
+//! Messages on their way to a client.
+
+use sterna_broker::{ConsumerId, Delivery, Outcome, SessionKey, Unacknowledged};
+use sterna_mqtt::server::{NotSent, OutgoingPublish};
+use sterna_mqtt::{Lane, LaneWriter as _, ReasonCode};
+
+use super::Door;
+use super::admission::wire_qos;
+use super::client::{Client, connection};
+use crate::shard::Context;
+
+/// Messages taken from one queue before the next ready session has its turn.
+const MESSAGES_PER_TURN: usize = 256;
+
+impl Door {
+    /// Sends what waits for a session, as far as its client's window and the transport allow.
+    pub(crate) fn deliver(
+        &mut self,
+        cx: &mut Context<'_>,
+        consumer: ConsumerId,
+        session: SessionKey,
+    ) {
+        let mut found = false;
+        self.with_client(cx, connection(consumer), |door, cx, client| {
+            // Not yet connected (the CONNACK goes first), or no longer.
+            if client.session() == Some(session) {
+                found = true;
+                door.drain(cx, client, session);
+            }
+        });
+        if !found {
+            cx.broker.park(session);
+        }
+    }
+
+    fn drain(&mut self, cx: &mut Context<'_>, client: &mut Client, session: SessionKey) {
+        let now_ms = cx.net.now_ms();
+        let unsent_bytes = cx.net.unsent_bytes(client.id);
+        for _ in 0..MESSAGES_PER_TURN {
+            let Some(qos) = cx.broker.next_qos(now_ms, session) else {
+                return;
+            };
+            let allowed = unsent_bytes + self.out.len() < self.high_watermark_bytes
+                && cx
+                    .broker
+                    .protocol(session)
+                    .is_some_and(|state| client.engine.can_send(state, wire_qos(qos)));
+            if !allowed {
+                // An acknowledgement or the transport lets it go on.
+                client.parked = true;
+                cx.broker.park(session);
+                return;
+            }
+            let Some(delivery) = cx.broker.next_delivery(now_ms, session) else {
+                return;
+            };
+            let lane = client.delivery_lane(delivery.hint);
+            let Some(state) = cx.broker.protocol_mut(session) else {
+                return;
+            };
+            let out = self.out.buffer(lane);
+            let sent = client
+                .engine
+                .publish(state, &outgoing(&delivery, lane), now_ms, out);
+            match sent {
+                Ok(sent) => self.sent(cx, client, lane, &delivery, sent.append_payload),
+                // [MQTT-3.1.2-25]
+                Err(NotSent::TooLarge) => {
+                    cx.broker
+                        .settle(now_ms, session, delivery.tag, Outcome::Accepted);
+                }
+                Err(NotSent::NotNow) => {
+                    cx.broker
+                        .settle(now_ms, session, delivery.tag, Outcome::Released);
+                    client.parked = true;
+                    cx.broker.park(session);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Sends again what an earlier connection left unacknowledged. [MQTT-4.4.0-1]
+    pub(super) fn resend(&mut self, cx: &mut Context<'_>, client: &mut Client) {
+        let Some(session) = client.session() else {
+            return;
+        };
+        let now_ms = cx.net.now_ms();
+        loop {
+            let Some(state) = cx.broker.protocol_mut(session) else {
+                return;
+            };
+            let out = self.out.buffer(Lane::CONTROL);
+            let Some(again) = client.engine.next_resend(state, out) else {
+                return;
+            };
+            let entry = cx.broker.unacknowledged_by_tag(session, again.tag);
+            let Some(state) = cx.broker.protocol_mut(session) else {
+                return;
+            };
+            let Some(Unacknowledged::Sent(delivery)) = entry else {
+                state.forget_outgoing(again.packet_id);
+                continue;
+            };
+            let publish = outgoing(&delivery, Lane::CONTROL);
+            let out = self.out.buffer(Lane::CONTROL);
+            match client
+                .engine
+                .resend(state, again.packet_id, &publish, now_ms, out)
+            {
+                Ok(sent) => self.sent(cx, client, Lane::CONTROL, &delivery, sent.append_payload),
+                Err(NotSent::TooLarge) => {
+                    cx.broker
+                        .settle(now_ms, session, again.tag, Outcome::Accepted);
+                }
+                Err(NotSent::NotNow) => return,
+            }
+        }
+    }
+
+    fn sent(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: &Client,
+        lane: Lane,
+        delivery: &Delivery,
+        append_payload: bool,
+    ) {
+        self.counts.messages_sent += 1;
+        self.counts.publish_sent += 1;
+        self.counts.publish_bytes_sent += delivery.message.payload().len() as u64;
+        if append_payload {
+            let payload = delivery.message.payload_shared();
+            self.out.append_shared(cx.net, client.id, lane, payload);
+        }
+    }
+
+    /// A client is done with a delivery.
+    pub(super) fn delivered(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: &mut Client,
+        tag: u64,
+        reason: ReasonCode,
+    ) {
+        let Some(session) = client.session() else {
+            return;
+        };
+        let outcome = if reason.is_error() {
+            Outcome::Rejected(reason as u8)
+        } else {
+            Outcome::Accepted
+        };
+        cx.broker.settle(cx.net.now_ms(), session, tag, outcome);
+        if cx
+            .broker
+            .protocol(session)
+            .is_some_and(sterna_mqtt::Session::has_resends)
+        {
+            self.resend(cx, client);
+        }
+        if client.parked {
+            client.parked = false;
+            cx.broker.unpark(session);
+        }
+    }
+}
+
+fn outgoing(delivery: &Delivery, lane: Lane) -> OutgoingPublish<'_> {
+    let message = &*delivery.message;
+    OutgoingPublish {
+        tag: delivery.tag,
+        lane,
+        qos: wire_qos(delivery.qos),
+        retain: delivery.retain,
+        topic: message.topic(),
+        properties: message.properties(),
+        expires_at_ms: message.expires_at_ms(),
+        identifiers: delivery.identifiers(),
+        payload: message.payload(),
+    }
+}

@@ -1,0 +1,202 @@
+//! The ends of connections and streams.
+
+use sterna_broker::{Close, ConsumerId, EvictReason, WillFate};
+use sterna_mqtt::packet::Disconnect;
+use sterna_mqtt::server::Refuse;
+use sterna_mqtt::{Lane, ReasonCode};
+use sterna_net::{CloseReason, ConnectionId, StreamId};
+
+use super::client::{Client, Held, State, connection};
+use super::{Door, log_end};
+use crate::shard::Context;
+
+impl Door {
+    /// The connection is gone.
+    pub(crate) fn closed(
+        &mut self,
+        cx: &mut Context<'_>,
+        connection: ConnectionId,
+        reason: &CloseReason,
+    ) {
+        let slot = connection.slot as usize;
+        let Some(place) = self.clients.get_mut(slot) else {
+            return;
+        };
+        if place.as_ref().is_none_or(|client| client.id != connection) {
+            return;
+        }
+        let Some(mut client) = place.take() else {
+            return;
+        };
+        self.connected -= 1;
+        if matches!(client.state, State::Live(_)) {
+            tracing::debug!(client = &*client.name, ?reason, "connection lost");
+        }
+        Self::lost(cx, &mut client);
+    }
+
+    /// The client's DISCONNECT.
+    pub(super) fn disconnected(
+        cx: &mut Context<'_>,
+        client: &mut Client,
+        disconnect: &Disconnect<'_>,
+    ) {
+        // [MQTT-3.14.4-3] [MQTT311-3.1.2-10] [MQTT311-3.14.4-3]
+        let will = if disconnect.discards_will() {
+            WillFate::Discard
+        } else {
+            WillFate::Publish
+        };
+        let most_s = cx.policy.mqtt.maximum_session_expiry_s;
+        let expiry_s = disconnect
+            .session_expiry_s()
+            .map(|seconds| seconds.min(most_s));
+        tracing::debug!(
+            client = &*client.name,
+            reason = disconnect.reason.name(),
+            "disconnected"
+        );
+        Self::close_session(cx, client, Close { will, expiry_s });
+    }
+
+    /// The connection was lost, or ends because of an error. [MQTT-3.1.2-10]
+    pub(super) fn lost(cx: &mut Context<'_>, client: &mut Client) {
+        Self::close_session(cx, client, Close::LOST);
+    }
+
+    fn close_session(cx: &mut Context<'_>, client: &mut Client, close: Close) {
+        let state = std::mem::replace(&mut client.state, State::Ended);
+        client.held = Vec::new();
+        if let State::Live(session) | State::Opening(session, _) = state {
+            cx.broker.close(cx.net.now_ms(), session, close);
+        }
+    }
+
+    /// Ends a connection for a reason of the broker's own, with a line for the operator.
+    pub(super) fn turn_away(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: &mut Client,
+        reason: ReasonCode,
+        detail: &str,
+    ) {
+        log_end(cx.net, client, reason.name(), detail);
+        let refuse = Refuse {
+            reason_string: Some(detail),
+            ..Refuse::default()
+        };
+        client.engine.disconnect(reason, &refuse, &mut self.out);
+        Self::lost(cx, client);
+    }
+
+    /// The broker has given the session to another connection.
+    pub(crate) fn evicted(
+        &mut self,
+        cx: &mut Context<'_>,
+        consumer: ConsumerId,
+        reason: EvictReason,
+    ) {
+        self.with_client(cx, connection(consumer), |door, _, client| {
+            // [MQTT-3.1.4-3] [MQTT311-3.1.4-2]
+            let reason = match reason {
+                EvictReason::TakenOver => ReasonCode::SessionTakenOver,
+                EvictReason::Administrative => ReasonCode::AdministrativeAction,
+            };
+            tracing::debug!(
+                client = &*client.name,
+                reason = reason.name(),
+                "disconnected"
+            );
+            client
+                .engine
+                .disconnect(reason, &Refuse::default(), &mut door.out);
+            // The broker has taken the session already.
+            client.state = State::Ended;
+        });
+    }
+
+    /// Tells every client goodbye; new ones are turned away.
+    pub(crate) fn stop(&mut self, cx: &mut Context<'_>) {
+        self.stopping = true;
+        let ids: Vec<ConnectionId> = self.clients.iter().flatten().map(|c| c.id).collect();
+        for id in ids {
+            self.with_client(cx, id, |door, cx, client| {
+                let server_reference = cx.policy.mqtt.server_reference.as_deref();
+                let reason = if server_reference.is_some() {
+                    ReasonCode::UseAnotherServer
+                } else {
+                    ReasonCode::ServerShuttingDown
+                };
+                let refuse = Refuse {
+                    reason_string: None,
+                    server_reference,
+                };
+                client.engine.disconnect(reason, &refuse, &mut door.out);
+                Self::lost(cx, client);
+            });
+        }
+    }
+
+    /// A peer ended its side of a stream.
+    pub(crate) fn stream_finished(
+        &mut self,
+        cx: &mut Context<'_>,
+        connection: ConnectionId,
+        stream: StreamId,
+    ) {
+        self.with_client(cx, connection, |door, cx, client| {
+            door.finished(cx, client, stream);
+        });
+    }
+
+    pub(super) fn finished(&mut self, cx: &mut Context<'_>, client: &mut Client, stream: StreamId) {
+        if matches!(client.state, State::Ended) {
+            return;
+        }
+        // A whole session can come in one flight, its end included, before CONNECT is decided.
+        if !client.held.is_empty() || !client.accepts(Lane(stream.0)) {
+            self.hold(cx, client, Held::Finished(stream));
+        } else if stream == StreamId::FIRST {
+            // Without DISCONNECT before it this is a lost connection.
+            Self::lost(cx, client);
+        } else {
+            if stream.is_bidirectional() {
+                cx.net.finish(client.id, stream);
+            }
+            Self::lane_gone(cx, client, stream);
+        }
+    }
+
+    /// A peer aborted a stream.
+    pub(crate) fn stream_aborted(
+        &mut self,
+        cx: &mut Context<'_>,
+        connection: ConnectionId,
+        stream: StreamId,
+        code: u64,
+    ) {
+        self.with_client(cx, connection, |_, cx, client| {
+            tracing::debug!(
+                client = &*client.name,
+                stream = stream.0,
+                code,
+                "stream aborted"
+            );
+            if stream == StreamId::FIRST {
+                Self::lost(cx, client);
+            } else {
+                client.held.retain(|held| held.stream() != stream);
+                Self::lane_gone(cx, client, stream);
+            }
+        });
+    }
+
+    /// Forgets a data stream. The session's state does not depend on it.
+    pub(super) fn lane_gone(cx: &mut Context<'_>, client: &mut Client, stream: StreamId) {
+        client.lanes.retain(|(id, _)| *id != stream);
+        let session = client
+            .session()
+            .and_then(|session| cx.broker.protocol_mut(session));
+        client.engine.lane_closed(session, Lane(stream.0));
+    }
+}

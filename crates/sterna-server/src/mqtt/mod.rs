@@ -1,0 +1,369 @@
+//! The front door of MQTT: between the engine's words and the broker's.
+//!
+//! `connect.rs` decides who gets in, `publish.rs` and `subscribe.rs` carry requests to the broker,
+//! `deliver.rs` carries messages to the client, `end.rs` ends connections.
+
+mod admission;
+mod client;
+mod connect;
+mod deliver;
+mod end;
+mod outgoing;
+mod publish;
+mod subscribe;
+mod timers;
+
+use sterna_mqtt::server::{Connection, Event, Features, Limits};
+use sterna_mqtt::{Frame, Framer, Lane, QoS, ReasonCode, Scope, Violation};
+use sterna_net::{Chunk, ConnectionId, Network, StreamId};
+
+use crate::config::Mqtt;
+use crate::shard::Context;
+use crate::sys::Counts;
+use client::{Client, Held, State};
+use outgoing::Outgoing;
+use timers::Timers;
+
+/// What the broker keeps of MQTT for each session.
+pub type SessionState = sterna_mqtt::Session;
+
+/// Milliseconds after which a connection is looked at again while its CONNECT is being decided.
+const DECISION_CHECK_MS: u64 = 1000;
+
+/// The front door of one shard.
+#[derive(Debug)]
+pub(crate) struct Door {
+    /// By slot of the connection.
+    clients: Vec<Option<Box<Client>>>,
+    connected: usize,
+    out: Outgoing,
+    timers: Timers,
+    counts: Counts,
+    high_watermark_bytes: usize,
+    stopping: bool,
+}
+
+impl Door {
+    pub(crate) fn new(high_watermark_bytes: usize) -> Self {
+        Self {
+            clients: Vec::new(),
+            connected: 0,
+            out: Outgoing::default(),
+            timers: Timers::default(),
+            counts: Counts::default(),
+            high_watermark_bytes,
+            stopping: false,
+        }
+    }
+
+    /// What was counted so far.
+    pub(crate) const fn counts(&self) -> Counts {
+        Counts {
+            bytes_sent: self.out.sent_bytes,
+            ..self.counts
+        }
+    }
+
+    /// Whether no connection is left.
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.connected == 0
+    }
+
+    /// When `timeout` wants to be called.
+    pub(crate) fn deadline_ms(&self) -> Option<u64> {
+        self.timers.next_ms()
+    }
+
+    /// A connection is ready for CONNECT.
+    pub(crate) fn opened(&mut self, cx: &mut Context<'_>, connection: ConnectionId) {
+        if self.stopping {
+            cx.net.close(connection, 0);
+            return;
+        }
+        let now_ms = cx.net.now_ms();
+        let limits = engine_limits(&cx.policy.mqtt);
+        let timer_ms = now_ms + cx.policy.mqtt.connect_timeout_ms;
+        let client = Client {
+            id: connection,
+            engine: Connection::new(&limits, now_ms),
+            state: State::New,
+            listener: cx.net.info(connection).map_or(0, |info| info.listener),
+            framer: Framer::new(),
+            lanes: Vec::new(),
+            held: Vec::new(),
+            unconfirmed: false,
+            timer_ms,
+            name: Box::default(),
+            user: None,
+            reauthentication: None,
+            parked: false,
+        };
+        self.timers.set(connection, timer_ms);
+        let slot = connection.slot as usize;
+        if self.clients.len() <= slot {
+            self.clients.resize_with(slot + 1, || None);
+        }
+        self.clients[slot] = Some(Box::new(client));
+        self.connected += 1;
+    }
+
+    /// Bytes arrived.
+    pub(crate) fn received(
+        &mut self,
+        cx: &mut Context<'_>,
+        connection: ConnectionId,
+        chunk: Chunk<'_>,
+    ) {
+        self.with_client(cx, connection, |door, cx, client| {
+            door.counts.bytes_received += chunk.bytes.len() as u64;
+            // Early data can be a replay. It is looked at once the handshake has shown that it isn't,
+            // and whatever follows waits behind it.
+            client.unconfirmed |= chunk.early && !chunk.confirmed;
+            door.feed(cx, client, chunk.stream, chunk.bytes);
+        });
+    }
+
+    /// Early data can no longer be a replay.
+    pub(crate) fn confirmed(&mut self, cx: &mut Context<'_>, connection: ConnectionId) {
+        self.with_client(cx, connection, |door, cx, client| {
+            client.unconfirmed = false;
+            door.release(cx, client);
+        });
+    }
+
+    /// What was queued towards a client has left.
+    pub(crate) fn writable(&mut self, cx: &mut Context<'_>, connection: ConnectionId) {
+        self.with_client(cx, connection, |_, cx, client| {
+            if client.parked
+                && let Some(session) = client.session()
+            {
+                client.parked = false;
+                cx.broker.unpark(session);
+            }
+        });
+    }
+
+    /// Looks at connections whose time may be over.
+    pub(crate) fn timeout(&mut self, cx: &mut Context<'_>) {
+        let now_ms = cx.net.now_ms();
+        while let Some((deadline_ms, connection)) = self.timers.pop_due(now_ms) {
+            self.with_client(cx, connection, |door, cx, client| {
+                if client.timer_ms != deadline_ms {
+                    return;
+                }
+                if let Err(violation) = client.engine.on_timeout(now_ms) {
+                    door.violated(cx, client, &violation);
+                    return;
+                }
+                let next_ms = match (client.engine.deadline_ms(), &client.state) {
+                    (Some(next_ms), _) => next_ms,
+                    (None, State::Password(_) | State::Opening(..)) => now_ms + DECISION_CHECK_MS,
+                    // Keep alive is off: the transport alone says whether the client lives.
+                    (None, _) => return,
+                };
+                door.set_timer(client, next_ms);
+            });
+        }
+    }
+
+    fn set_timer(&mut self, client: &mut Client, deadline_ms: u64) {
+        client.timer_ms = deadline_ms;
+        self.timers.set(client.id, deadline_ms);
+    }
+
+    /// Takes a client out of the table for one step, and hands over what the step has written.
+    fn with_client(
+        &mut self,
+        cx: &mut Context<'_>,
+        connection: ConnectionId,
+        step: impl FnOnce(&mut Self, &mut Context<'_>, &mut Client),
+    ) {
+        let slot = connection.slot as usize;
+        let Some(mut client) = self.clients.get_mut(slot).and_then(Option::take) else {
+            return;
+        };
+        if client.id == connection {
+            step(self, cx, &mut client);
+            self.out.flush(cx.net, connection);
+            if matches!(client.state, State::Ended) {
+                cx.net.close(connection, 0);
+            }
+        }
+        self.clients[slot] = Some(client);
+    }
+
+    /// Cuts bytes of a stream into packets and handles them, or keeps them until they can be.
+    fn feed(&mut self, cx: &mut Context<'_>, client: &mut Client, stream: StreamId, bytes: &[u8]) {
+        let lane = Lane(stream.0);
+        if matches!(client.state, State::Ended) {
+            return;
+        }
+        if !client.held.is_empty() || !client.accepts(lane) {
+            self.hold(cx, client, Held::Bytes(stream, bytes.into()));
+            return;
+        }
+        let now_ms = cx.net.now_ms();
+        let mut framer = client.take_framer(stream);
+        let mut input = bytes;
+        loop {
+            let most = client.engine.max_packet_bytes();
+            match framer.next(&mut input, most) {
+                Ok(Some(frame)) => {
+                    self.counts.messages_received += 1;
+                    let session = match client.state {
+                        State::Live(session) => cx.broker.protocol_mut(session),
+                        _ => None,
+                    };
+                    match client
+                        .engine
+                        .receive(session, lane, &frame, now_ms, &mut self.out)
+                    {
+                        Ok(None) => {}
+                        Ok(Some(event)) => self.handle(cx, client, lane, &frame, event),
+                        Err(violation) => self.violated(cx, client, &violation),
+                    }
+                }
+                Ok(None) => {
+                    // What can only be refused is not waited for.
+                    if let Some(first_byte) = framer.partial()
+                        && let Err(violation) = client.engine.check_partial(lane, first_byte)
+                    {
+                        self.violated(cx, client, &violation);
+                    }
+                    break;
+                }
+                Err(error) => {
+                    let violation = client.engine.decode_failed(lane, error);
+                    self.violated(cx, client, &violation);
+                    break;
+                }
+            }
+            if matches!(client.state, State::Ended) {
+                break;
+            }
+            if !client.accepts(lane) {
+                if !input.is_empty() {
+                    self.hold(cx, client, Held::Bytes(stream, input.into()));
+                }
+                break;
+            }
+        }
+        client.return_framer(stream, framer);
+    }
+
+    /// Keeps bytes until the decision that they wait for. The transport is paused meanwhile, so that
+    /// not much more than one read comes.
+    fn hold(&mut self, cx: &mut Context<'_>, client: &mut Client, held: Held) {
+        let control = held.stream() == StreamId::FIRST;
+        client.held.push(held);
+        if client.held_bytes() > cx.policy.mqtt.maximum_held_bytes as usize {
+            let detail = "too much before CONNACK";
+            self.turn_away(cx, client, ReasonCode::QuotaExceeded, detail);
+        } else if control && !client.unconfirmed {
+            cx.net.pause(client.id, true);
+        }
+    }
+
+    /// Handles what was kept.
+    fn release(&mut self, cx: &mut Context<'_>, client: &mut Client) {
+        cx.net.pause(client.id, false);
+        let held = std::mem::take(&mut client.held);
+        for held in held {
+            match held {
+                Held::Bytes(stream, bytes) => self.feed(cx, client, stream, &bytes),
+                Held::Finished(stream) => self.finished(cx, client, stream),
+            }
+        }
+    }
+
+    fn handle(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: &mut Client,
+        lane: Lane,
+        frame: &Frame<'_>,
+        event: Event<'_>,
+    ) {
+        match event {
+            Event::Publish(publish) => self.publish(cx, client, lane, frame, &publish),
+            Event::Delivered { tag, reason } => self.delivered(cx, client, tag, reason),
+            Event::HandedOver { tag } => {
+                if let Some(session) = client.session() {
+                    cx.broker.handed_over(session, tag);
+                }
+            }
+            Event::Subscribe(subscribe) => self.subscribe(cx, client, lane, &subscribe),
+            Event::Unsubscribe(unsubscribe) => self.unsubscribe(cx, client, lane, &unsubscribe),
+            Event::Connect(connect) => self.connect(cx, client, &connect),
+            Event::Auth(auth) => self.auth(cx, client, &auth),
+            Event::Disconnect(disconnect) => Self::disconnected(cx, client, &disconnect),
+        }
+    }
+
+    /// Tells a client what it did wrong, and the operator who did it.
+    fn violated(&mut self, cx: &mut Context<'_>, client: &mut Client, violation: &Violation) {
+        log_end(cx.net, client, violation.reason.name(), violation.detail);
+        client.engine.violation(violation, &mut self.out);
+        match violation.scope {
+            Scope::Lane(lane) => {
+                cx.net.abort(
+                    client.id,
+                    StreamId(lane.0),
+                    u64::from(violation.reason as u8),
+                );
+                client.held.retain(|held| held.stream().0 != lane.0);
+                Self::lane_gone(cx, client, StreamId(lane.0));
+            }
+            Scope::Connection => Self::lost(cx, client),
+        }
+    }
+}
+
+/// A line for the operator about a connection that is ended because of what the client did.
+fn log_end(net: &dyn Network, client: &Client, reason: &str, detail: &str) {
+    let peer = net.info(client.id).map(|info| info.peer);
+    tracing::warn!(
+        peer = peer.map(tracing::field::display),
+        client = (!client.name.is_empty()).then_some(&*client.name),
+        reason,
+        detail,
+        "client disconnected"
+    );
+}
+
+/// The engine's limits for a new connection.
+fn engine_limits(mqtt: &Mqtt) -> Limits {
+    let mut features = Features::ALL;
+    for (available, feature) in [
+        (mqtt.retain_available, Features::RETAIN),
+        (mqtt.wildcard_subscription_available, Features::WILDCARDS),
+        (mqtt.shared_subscription_available, Features::SHARED),
+        (
+            mqtt.subscription_identifiers_available,
+            Features::IDENTIFIERS,
+        ),
+    ] {
+        if !available {
+            features = features.without(feature);
+        }
+    }
+    Limits {
+        max_packet_bytes: mqtt.maximum_packet_bytes,
+        max_connect_bytes: mqtt.maximum_connect_bytes.min(mqtt.maximum_packet_bytes),
+        receive_maximum: mqtt
+            .receive_maximum
+            .try_into()
+            .unwrap_or(std::num::NonZeroU16::MIN),
+        send_window: mqtt
+            .send_maximum
+            .try_into()
+            .unwrap_or(std::num::NonZeroU16::MIN),
+        topic_alias_maximum: mqtt.topic_alias_maximum,
+        outgoing_topic_aliases: mqtt.topic_alias_maximum,
+        maximum_qos: QoS::from_u8(mqtt.maximum_qos).unwrap_or(QoS::ExactlyOnce),
+        features,
+        connect_timeout_ms: mqtt.connect_timeout_ms.try_into().unwrap_or(u32::MAX),
+        share_payload_bytes: sterna_net::SHARE_BYTES as u32,
+        ..Limits::default()
+    }
+}

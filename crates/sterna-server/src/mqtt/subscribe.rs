@@ -1,0 +1,129 @@
+//! SUBSCRIBE and UNSUBSCRIBE.
+
+use sterna_broker::{RetainHandling, SubscribeError, SubscribeOptions};
+use sterna_mqtt::packet::{self, Subscribe, Unsubscribe};
+use sterna_mqtt::{Lane, QoS, ReasonCode, topic};
+
+use super::Door;
+use super::admission::{qos, wire_qos};
+use super::client::Client;
+use crate::shard::Context;
+
+impl Door {
+    pub(super) fn subscribe(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: &mut Client,
+        lane: Lane,
+        subscribe: &Subscribe<'_>,
+    ) {
+        if subscribe.len() > cx.policy.mqtt.maximum_list_entries as usize {
+            self.turn_away(
+                cx,
+                client,
+                ReasonCode::QuotaExceeded,
+                "too many filters in SUBSCRIBE",
+            );
+            return;
+        }
+        // [MQTT-3.8.4-5] [MQTT-3.8.4-6] [MQTT311-3.8.4-4] each filter as if it came alone, one answer
+        let codes: Vec<ReasonCode> = subscribe
+            .filters()
+            .map(|(filter, options)| {
+                subscribe_one(cx, client, lane, filter, options, subscribe.identifier())
+            })
+            .collect();
+        client
+            .engine
+            .suback(lane, subscribe.packet_id, &codes, &mut self.out);
+        self.counts.messages_sent += 1;
+    }
+
+    pub(super) fn unsubscribe(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: &mut Client,
+        lane: Lane,
+        unsubscribe: &Unsubscribe<'_>,
+    ) {
+        if unsubscribe.len() > cx.policy.mqtt.maximum_list_entries as usize {
+            self.turn_away(
+                cx,
+                client,
+                ReasonCode::QuotaExceeded,
+                "too many filters in UNSUBSCRIBE",
+            );
+            return;
+        }
+        let Some(session) = client.session() else {
+            return;
+        };
+        let now_ms = cx.net.now_ms();
+        // [MQTT-3.10.4-1] [MQTT-3.10.4-6] [MQTT311-3.10.4-1] [MQTT311-3.10.4-2]
+        let codes: Vec<ReasonCode> = unsubscribe
+            .topics()
+            .map(|filter| {
+                if cx.broker.unsubscribe(now_ms, session, filter) {
+                    ReasonCode::Success
+                } else {
+                    ReasonCode::NoSubscriptionExisted
+                }
+            })
+            .collect();
+        client
+            .engine
+            .unsuback(lane, unsubscribe.packet_id, &codes, &mut self.out);
+        self.counts.messages_sent += 1;
+    }
+}
+
+fn subscribe_one(
+    cx: &mut Context<'_>,
+    client: &Client,
+    lane: Lane,
+    filter: &str,
+    options: packet::SubscribeOptions,
+    identifier: Option<u32>,
+) -> ReasonCode {
+    let Some(session) = client.session() else {
+        return ReasonCode::UnspecifiedError;
+    };
+    // Rules are about topics: of a shared subscription that is what follows the share name.
+    let topics = topic::Filter::parse(filter).map_or(filter, |parsed| parsed.filter);
+    if !cx.policy.rules.may_subscribe(client.subject(), topics) {
+        let peer = cx.net.info(client.id).map(|info| info.peer);
+        tracing::info!(
+            peer = peer.map(tracing::field::display),
+            client = &*client.name,
+            filter,
+            "subscription refused"
+        );
+        return ReasonCode::NotAuthorized;
+    }
+    // [MQTT-3.2.2-9] [MQTT-3.2.2-10] [MQTT-3.8.4-7] [MQTT311-3.8.4-6] granted at what is served
+    let most = QoS::from_u8(cx.policy.mqtt.maximum_qos).unwrap_or(QoS::ExactlyOnce);
+    let options = SubscribeOptions {
+        qos: qos(options.qos.min(most)),
+        no_local: options.no_local,
+        retain_as_published: options.retain_as_published,
+        retain_handling: match options.retain_handling {
+            packet::RetainHandling::Send => RetainHandling::Always,
+            packet::RetainHandling::SendIfNew => RetainHandling::IfNew,
+            packet::RetainHandling::DoNotSend => RetainHandling::Never,
+        },
+        identifier,
+        // Deliveries come on the stream that asked for them.
+        hint: lane.reply().0,
+    };
+    match cx
+        .broker
+        .subscribe(cx.net.now_ms(), session, filter, options)
+    {
+        Ok(subscribed) => ReasonCode::granted(wire_qos(subscribed.qos)),
+        Err(SubscribeError::InvalidFilter) => ReasonCode::TopicFilterInvalid,
+        Err(SubscribeError::TooMany) => ReasonCode::QuotaExceeded,
+        Err(SubscribeError::NoLocalOnShared | SubscribeError::NoSession) => {
+            ReasonCode::UnspecifiedError
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! The heap on the road of a message: a budget, not a time, so it does not flake.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use sterna_broker::{Directory, Limits, NoStore};
+use sterna_net::{
+    Chunk, ConnectionId, ConnectionInfo, Handler as _, Network, PathStatistics, StreamId,
+    TransportKind,
+};
+use sterna_server::config::Config;
+use sterna_server::{Mail, Outbox, Parts, Policy, Shard, sys};
+
+/// Counts what this thread allocates. Every call goes to the system's allocator unchanged, so its
+/// contract is the system's.
+mod counting {
+    #![allow(unsafe_code)]
+
+    use std::alloc::{GlobalAlloc, Layout, System};
+    use std::cell::Cell;
+
+    thread_local! {
+        static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+        static LIVE_BYTES: Cell<i64> = const { Cell::new(0) };
+    }
+
+    pub(super) struct Counting;
+
+    pub(super) fn allocations() -> u64 {
+        ALLOCATIONS.with(Cell::get)
+    }
+
+    pub(super) fn live_bytes() -> i64 {
+        LIVE_BYTES.with(Cell::get)
+    }
+
+    // The thread's last calls may come after its locals are gone.
+    fn count(allocations: u64, bytes: i64) {
+        let _ = ALLOCATIONS.try_with(|n| n.set(n.get() + allocations));
+        let _ = LIVE_BYTES.try_with(|n| n.set(n.get() + bytes));
+    }
+
+    // SAFETY: forwards every call to `System` with the arguments it got.
+    unsafe impl GlobalAlloc for Counting {
+        unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+            count(1, layout.size() as i64);
+            unsafe { System.alloc(layout) }
+        }
+
+        unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+            count(0, -(layout.size() as i64));
+            unsafe { System.dealloc(ptr, layout) }
+        }
+
+        unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+            count(1, new_size as i64 - layout.size() as i64);
+            unsafe { System.realloc(ptr, layout, new_size) }
+        }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: counting::Counting = counting::Counting;
+
+/// A network that keeps what was sent and reuses its memory, as the shard's does.
+#[derive(Default)]
+struct Wire {
+    infos: HashMap<ConnectionId, ConnectionInfo>,
+    sent: HashMap<ConnectionId, Vec<u8>>,
+}
+
+impl Wire {
+    /// Heap of the fixture itself, whose tables double as well.
+    fn bytes(&self) -> i64 {
+        let info = size_of::<(ConnectionId, ConnectionInfo)>() + 1;
+        let sent = size_of::<(ConnectionId, Vec<u8>)>() + 1;
+        let buffers: usize = self.sent.values().map(Vec::capacity).sum();
+        // A hash table has eight places for every seven that can be used.
+        (self.infos.capacity() * 8 / 7 * info + self.sent.capacity() * 8 / 7 * sent + buffers)
+            as i64
+    }
+}
+
+impl Network for Wire {
+    fn now_ms(&self) -> u64 {
+        1_700_000_000_000
+    }
+    fn info(&self, connection: ConnectionId) -> Option<&ConnectionInfo> {
+        self.infos.get(&connection)
+    }
+    fn send(&mut self, connection: ConnectionId, _: StreamId, bytes: &[u8]) {
+        self.sent
+            .entry(connection)
+            .or_default()
+            .extend_from_slice(bytes);
+    }
+    fn send_shared(&mut self, connection: ConnectionId, stream: StreamId, bytes: Bytes) {
+        self.send(connection, stream, &bytes);
+    }
+    fn send_datagram(&mut self, _: ConnectionId, _: Bytes) -> bool {
+        false
+    }
+    fn unsent_bytes(&self, _: ConnectionId) -> usize {
+        0
+    }
+    fn finish(&mut self, _: ConnectionId, _: StreamId) {}
+    fn abort(&mut self, _: ConnectionId, _: StreamId, _: u64) {}
+    fn close(&mut self, _: ConnectionId, _: u64) {}
+    fn pause(&mut self, _: ConnectionId, _: bool) {}
+    fn path(&self, _: ConnectionId) -> PathStatistics {
+        PathStatistics::default()
+    }
+}
+
+#[derive(Debug)]
+struct Nowhere;
+
+impl Outbox for Nowhere {
+    fn post(&mut self, _: usize, _: Mail) {}
+    fn flush(&mut self) {}
+    fn postbox(&self, _: usize) -> Option<Box<dyn FnOnce(Mail) + Send>> {
+        None
+    }
+}
+
+struct Fixture {
+    shard: Shard,
+    wire: Wire,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let config = Config::default();
+        let wire = Wire::default();
+        let parts = Parts {
+            number: 0,
+            directory: Directory::new(1, Limits::default(), 7),
+            store: Box::new(NoStore),
+            policy: Arc::new(Policy::load(&config).expect("the default policy")),
+            checker: None,
+            outbox: Box::new(Nowhere),
+            board: Arc::new(sys::Board::new(1)),
+            sys_interval_ms: 0,
+            high_watermark_bytes: 256 << 10,
+        };
+        let shard = Shard::new(parts, wire.now_ms());
+        Self { shard, wire }
+    }
+
+    fn connect(&mut self, slot: u32, packets: &[u8]) -> ConnectionId {
+        let connection = ConnectionId {
+            slot,
+            generation: 0,
+        };
+        self.wire.infos.insert(
+            connection,
+            ConnectionInfo {
+                listener: 0,
+                transport: TransportKind::Tcp,
+                protocol: Box::default(),
+                peer: SocketAddr::from(([127, 0, 0, 1], 4000 + slot as u16)),
+                peer_certificates: Vec::new(),
+            },
+        );
+        self.shard.opened(&mut self.wire, connection);
+        self.turn(connection, packets);
+        connection
+    }
+
+    fn turn(&mut self, connection: ConnectionId, bytes: &[u8]) {
+        let chunk = Chunk {
+            stream: StreamId::FIRST,
+            bytes,
+            early: false,
+            confirmed: true,
+        };
+        self.shard.received(&mut self.wire, connection, chunk);
+        self.shard.end_of_turn(&mut self.wire);
+    }
+
+    fn take(&mut self, connection: ConnectionId) -> Vec<u8> {
+        std::mem::take(self.wire.sent.entry(connection).or_default())
+    }
+}
+
+/// CONNECT of 3.1.1 with a clean session.
+fn connect(client_id: &str) -> Vec<u8> {
+    let mut packet = vec![0x10, 12 + client_id.len() as u8, 0, 4];
+    packet.extend_from_slice(b"MQTT\x04\x02\x00\x3c\x00");
+    packet.push(client_id.len() as u8);
+    packet.extend_from_slice(client_id.as_bytes());
+    packet
+}
+
+fn publish(topic: &str, payload: &[u8]) -> Vec<u8> {
+    let mut packet = vec![
+        0x30,
+        (2 + topic.len() + payload.len()) as u8,
+        0,
+        topic.len() as u8,
+    ];
+    packet.extend_from_slice(topic.as_bytes());
+    packet.extend_from_slice(payload);
+    packet
+}
+
+#[test]
+fn a_qos_0_publish_to_one_subscriber_makes_at_most_two_allocations() {
+    let mut fixture = Fixture::new();
+    let mut packets = connect("sub");
+    packets.extend_from_slice(&[0x82, 9, 0, 1, 0, 4, b'a', b'/', b'b', b'c', 0]);
+    let subscriber = fixture.connect(1, &packets);
+    assert_eq!(fixture.take(subscriber), [0x20, 2, 0, 0, 0x90, 3, 0, 1, 0]);
+    let publisher = fixture.connect(2, &connect("pub"));
+    let message = publish("a/bc", &[b'x'; 64]);
+    for _ in 0..1000 {
+        fixture.turn(publisher, &message);
+    }
+    assert_eq!(fixture.take(subscriber), message.repeat(1000));
+    fixture
+        .wire
+        .sent
+        .entry(subscriber)
+        .or_default()
+        .reserve(1 << 20);
+
+    let before = counting::allocations();
+    for _ in 0..1000 {
+        fixture.turn(publisher, &message);
+    }
+    let each = (counting::allocations() - before) as f64 / 1000.0;
+    assert_eq!(fixture.take(subscriber).len(), 1000 * message.len());
+    assert!(each <= 2.0, "{each} allocations a message");
+}
+
+#[test]
+fn an_idle_client_with_its_session_stays_below_a_kilobyte() {
+    let mut fixture = Fixture::new();
+    // Tables double; a power of two beside the measured ones keeps their growth out of the figure.
+    for slot in 0..=1024 {
+        fixture.connect(slot, &connect(&format!("client-{slot}")));
+    }
+    let (wire, live) = (fixture.wire.bytes(), counting::live_bytes());
+    for slot in 1025..=2000 {
+        fixture.connect(slot, &connect(&format!("client-{slot}")));
+    }
+    let grown = counting::live_bytes() - live - (fixture.wire.bytes() - wire);
+    let each = grown / 976;
+    println!("{each} bytes a client");
+    assert!(each <= 1024, "{each} bytes a client");
+}
