@@ -5,6 +5,11 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use sterna_auth::ScramError;
+use sterna_mqtt::client::SendError;
+use sterna_mqtt::{Properties, ReasonCode, Violation};
+
+use crate::message::InvalidError;
 use crate::tls::TlsError;
 
 /// Why no connection came about, before any MQTT was spoken.
@@ -57,5 +62,146 @@ impl From<io::Error> for ConnectError {
 impl From<TlsError> for ConnectError {
     fn from(error: TlsError) -> Self {
         Self::Tls(error)
+    }
+}
+
+/// What a server says when it refuses something.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Refusal {
+    /// The reason code of MQTT 5; return codes of older versions are mapped to it.
+    pub reason: ReasonCode,
+    /// The server's words, if it found any.
+    pub text: Option<String>,
+    /// The server to use instead, if it named one.
+    pub server_reference: Option<String>,
+}
+
+impl Refusal {
+    pub(crate) fn new(reason: ReasonCode, properties: Properties<'_>) -> Self {
+        Self {
+            reason,
+            text: properties.reason_string().map(str::to_owned),
+            server_reference: properties.server_reference().map(str::to_owned),
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (0x{:02x})", self.reason.name(), self.reason as u8)?;
+        if let Some(text) = &self.text {
+            write!(f, ": {text}")?;
+        }
+        if let Some(reference) = &self.server_reference {
+            write!(f, "; use {reference}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Why a client's request failed or its connection ended.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// No connection came about.
+    Connect(ConnectError),
+    /// The server refused the connection.
+    Refused(Refusal),
+    /// The server ended the connection and said why (MQTT 5).
+    Disconnected(Refusal),
+    /// The server refused this message or this subscription.
+    Rejected(Refusal),
+    /// The connection broke, or the server closed it without a word.
+    Lost(Arc<io::Error>),
+    /// The server does not answer any more.
+    Silent,
+    /// The server broke the protocol.
+    Protocol(Violation),
+    /// The authentication exchange failed.
+    Authentication(ScramError),
+    /// The request cannot be sent to this server.
+    Send(SendError),
+    /// The request is not valid in itself.
+    Invalid(InvalidError),
+    /// The server forgot the session while a QoS 2 message was under way: whether it arrived is not known, and
+    /// sending it again might deliver it twice.
+    SessionLost,
+    /// The connection has no such thing; the text says which.
+    Unavailable(&'static str),
+    /// The client was disconnected by its own application, or the runtime is shutting down.
+    Ended,
+}
+
+impl Error {
+    /// Whether another attempt to connect can succeed without anybody changing something.
+    #[must_use]
+    pub const fn is_temporary(&self) -> bool {
+        match self {
+            Self::Connect(error) => !matches!(error, ConnectError::Tls(_)),
+            Self::Refused(refusal) | Self::Disconnected(refusal) => !matches!(
+                refusal.reason,
+                ReasonCode::UnsupportedProtocolVersion
+                    | ReasonCode::ClientIdentifierNotValid
+                    | ReasonCode::BadUserNameOrPassword
+                    | ReasonCode::NotAuthorized
+                    | ReasonCode::Banned
+                    | ReasonCode::BadAuthenticationMethod
+                    | ReasonCode::SessionTakenOver
+                    | ReasonCode::ServerMoved
+                    | ReasonCode::UseAnotherServer
+                    | ReasonCode::AdministrativeAction
+            ),
+            Self::Lost(_) | Self::Silent | Self::Protocol(_) => true,
+            _ => false,
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Connect(error) => error.fmt(f),
+            Self::Refused(refusal) => write!(f, "the broker refused the connection: {refusal}"),
+            Self::Disconnected(refusal) => write!(f, "the broker ended the connection: {refusal}"),
+            Self::Rejected(refusal) => write!(f, "the broker refused: {refusal}"),
+            Self::Lost(error) => write!(f, "the connection was lost: {error}"),
+            Self::Silent => f.write_str("the broker doesn't answer any more"),
+            Self::Protocol(violation) => write!(f, "the broker broke the protocol: {violation}"),
+            Self::Authentication(error) => error.fmt(f),
+            Self::Send(error) => error.fmt(f),
+            Self::Invalid(error) => error.fmt(f),
+            Self::SessionLost => {
+                f.write_str("the broker lost the session: whether the message arrived is not known")
+            }
+            Self::Unavailable(what) => f.write_str(what),
+            Self::Ended => f.write_str("the client has ended"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<ConnectError> for Error {
+    fn from(error: ConnectError) -> Self {
+        Self::Connect(error)
+    }
+}
+
+impl From<InvalidError> for Error {
+    fn from(error: InvalidError) -> Self {
+        Self::Invalid(error)
+    }
+}
+
+impl From<SendError> for Error {
+    fn from(error: SendError) -> Self {
+        Self::Send(error)
+    }
+}
+
+impl From<ScramError> for Error {
+    fn from(error: ScramError) -> Self {
+        Self::Authentication(error)
     }
 }

@@ -1,12 +1,41 @@
 //! Asynchronous client library for every protocol and transport of Sterna.
+//!
+//! A [`Client`] speaks MQTT 3.1, 3.1.1 or 5.0 to any broker, over QUIC, TLS, TCP or WebSocket: the [`Url`] says
+//! which. It connects, stays connected, and keeps its promises about messages over lost connections.
+//!
+//! * **One flight.** What is requested before the connection stands leaves with the CONNECT, in the same
+//!   segment or packet.
+//! * **Bounded.** Queues have limits; publishing waits for room, and a client that isn't read stops reading.
+//! * **Verified.** Encrypted transports check the server's certificate unless told not to; see [`Tls`].
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use sterna_client::{Client, Options, Publish, QoS};
+//!
+//! let (client, _events) = Client::connect(Options::new("mqtt://localhost".parse()?)).await?;
+//! client.publish(Publish::new("hello", "world")?.qos(QoS::AtLeastOnce)).await?;
+//! client.disconnect().await?;
+//! # Ok(())
+//! # }
+//! ```
 
 mod backoff;
+mod client;
+mod driver;
 mod error;
+mod message;
+mod options;
 mod tls;
 mod transport;
 mod url;
 
 pub use backoff::Backoff;
-pub use error::ConnectError;
+pub use client::{Client, Connected, Delivery, Event, Events, Published};
+pub use error::{ConnectError, Error, Refusal};
+pub use message::{InvalidError, Message, Publish, Subscription, Will};
+pub use options::{Login, Options};
+pub use sterna_mqtt::client::{SendError, ServerLimits};
+pub use sterna_mqtt::packet::RetainHandling;
+pub use sterna_mqtt::{Property, PropertyBuf, PublishProperties, QoS, ReasonCode, Version};
 pub use tls::{Fingerprint, Tls, TlsError};
 pub use url::{MAX_URL_BYTES, Scheme, Url, UrlError};

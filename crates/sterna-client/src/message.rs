@@ -23,6 +23,8 @@ pub enum InvalidError {
     Range,
     /// The request names no topic filter.
     Empty,
+    /// The version of MQTT has no such thing.
+    Version,
 }
 
 impl fmt::Display for InvalidError {
@@ -37,6 +39,7 @@ impl fmt::Display for InvalidError {
             Self::Field => "a field has more than 65,535 bytes or a null character",
             Self::Range => "a number is out of its range",
             Self::Empty => "no topic filter",
+            Self::Version => "this version of MQTT has no such thing",
         })
     }
 }
@@ -74,10 +77,7 @@ impl Publish {
     ///
     /// # Errors
     /// When the topic cannot be published to.
-    pub fn new(
-        topic: impl Into<String>,
-        payload: impl Into<Bytes>,
-    ) -> Result<Self, InvalidError> {
+    pub fn new(topic: impl Into<String>, payload: impl Into<Bytes>) -> Result<Self, InvalidError> {
         let topic = topic.into();
         topic::check_name(&topic).map_err(|_| InvalidError::Topic)?;
         Ok(Self {
@@ -164,7 +164,10 @@ impl Publish {
     /// # Errors
     /// When the property cannot stand in a message, stands there already, or its value is not valid.
     pub fn property(mut self, property: Property<'_>) -> Result<Self, InvalidError> {
-        if matches!(property, Property::TopicAlias(_) | Property::SubscriptionIdentifier(_)) {
+        if matches!(
+            property,
+            Property::TopicAlias(_) | Property::SubscriptionIdentifier(_)
+        ) {
             return Err(InvalidError::Range);
         }
         push(&mut self.properties, property, PropertyContext::Publish)?;
@@ -224,7 +227,11 @@ impl Subscription {
     pub fn new(filter: impl Into<String>, qos: QoS) -> Result<Self, InvalidError> {
         let filter = filter.into();
         topic::check_any_filter(&filter).map_err(|_| InvalidError::Filter)?;
-        Ok(Self { filter, options: SubscribeOptions::new(qos), identifier: None })
+        Ok(Self {
+            filter,
+            options: SubscribeOptions::new(qos),
+            identifier: None,
+        })
     }
 
     /// Leaves out what this client itself publishes (MQTT 5). Not for shared subscriptions.
@@ -257,7 +264,7 @@ impl Subscription {
     ///
     /// # Errors
     /// When it is not from 1 to 268,435,455.
-    pub const fn identifier(mut self, identifier: u32) -> Result<Self, InvalidError> {
+    pub fn identifier(mut self, identifier: u32) -> Result<Self, InvalidError> {
         if identifier == 0 || identifier > 268_435_455 {
             return Err(InvalidError::Range);
         }
@@ -289,7 +296,10 @@ impl Will {
             return Err(InvalidError::Field);
         }
         let properties = message.properties.clone();
-        Ok(Self { message, properties })
+        Ok(Self {
+            message,
+            properties,
+        })
     }
 
     /// Seconds that the server waits for the client to come back (MQTT 5).
@@ -297,7 +307,11 @@ impl Will {
     /// # Errors
     /// When the delay was set before.
     pub fn delay_s(mut self, seconds: u32) -> Result<Self, InvalidError> {
-        push(&mut self.properties, Property::WillDelayInterval(seconds), PropertyContext::Will)?;
+        push(
+            &mut self.properties,
+            Property::WillDelayInterval(seconds),
+            PropertyContext::Will,
+        )?;
         Ok(self)
     }
 }
@@ -321,9 +335,8 @@ pub struct Message {
 impl Message {
     pub(crate) fn new(publish: &packet::Publish<'_>) -> Self {
         let properties = publish.properties.raw();
-        let mut body = BytesMut::with_capacity(
-            publish.topic.len() + properties.len() + publish.payload.len(),
-        );
+        let mut body =
+            BytesMut::with_capacity(publish.topic.len() + properties.len() + publish.payload.len());
         body.put_slice(publish.topic.as_bytes());
         body.put_slice(properties);
         body.put_slice(publish.payload);
@@ -413,16 +426,32 @@ mod tests {
     #[test]
     fn invalid_messages_cannot_be_made() {
         for topic in ["", "a/+", "#", "a\0b"] {
-            assert_eq!(Publish::new(topic, "").unwrap_err(), InvalidError::Topic, "{topic:?}");
+            assert_eq!(
+                Publish::new(topic, "").unwrap_err(),
+                InvalidError::Topic,
+                "{topic:?}"
+            );
         }
         let message = || Publish::new("a", "").unwrap();
-        assert_eq!(message().response_topic("a/#").unwrap_err(), InvalidError::Topic);
-        assert_eq!(message().content_type("\0").unwrap_err(), InvalidError::Field);
+        assert_eq!(
+            message().response_topic("a/#").unwrap_err(),
+            InvalidError::Topic
+        );
+        assert_eq!(
+            message().content_type("\0").unwrap_err(),
+            InvalidError::Field
+        );
         let long = "x".repeat(65_536);
-        assert_eq!(message().user_property("a", &long).unwrap_err(), InvalidError::Field);
+        assert_eq!(
+            message().user_property("a", &long).unwrap_err(),
+            InvalidError::Field
+        );
         let once = message().expires_after_s(1).unwrap();
         assert_eq!(once.expires_after_s(2).unwrap_err(), InvalidError::Field);
-        assert_eq!(message().property(Property::TopicAlias(1)).unwrap_err(), InvalidError::Range);
+        assert_eq!(
+            message().property(Property::TopicAlias(1)).unwrap_err(),
+            InvalidError::Range
+        );
         let large = message().payload(vec![0; 65_536]);
         assert_eq!(Will::new(large).unwrap_err(), InvalidError::Field);
     }
@@ -434,8 +463,14 @@ mod tests {
             assert_eq!(made.unwrap_err(), InvalidError::Filter, "{filter:?}");
         }
         let plain = Subscription::new("a/+/#", QoS::ExactlyOnce).unwrap();
-        assert_eq!(plain.clone().identifier(0).unwrap_err(), InvalidError::Range);
-        assert_eq!(plain.clone().identifier(268_435_456).unwrap_err(), InvalidError::Range);
+        assert_eq!(
+            plain.clone().identifier(0).unwrap_err(),
+            InvalidError::Range
+        );
+        assert_eq!(
+            plain.clone().identifier(268_435_456).unwrap_err(),
+            InvalidError::Range
+        );
         assert!(plain.identifier(268_435_455).unwrap().no_local().is_ok());
         let shared = Subscription::new("$share/g/a", QoS::AtMostOnce).unwrap();
         assert_eq!(shared.no_local().unwrap_err(), InvalidError::Filter);
@@ -455,10 +490,19 @@ mod tests {
             properties: block.publish_properties(PropertyContext::Publish).unwrap(),
             payload: b"data",
         });
-        assert_eq!((message.topic(), message.payload_bytes()), ("a/b", &b"data"[..]));
+        assert_eq!(
+            (message.topic(), message.payload_bytes()),
+            ("a/b", &b"data"[..])
+        );
         assert_eq!(message.payload(), "data");
         assert_eq!(message.properties().content_type(), Some("text"));
-        assert_eq!(message.properties().subscription_identifiers().collect::<Vec<_>>(), [7]);
+        assert_eq!(
+            message
+                .properties()
+                .subscription_identifiers()
+                .collect::<Vec<_>>(),
+            [7]
+        );
         assert_eq!((message.packet_id(), message.qos()), (5, QoS::AtLeastOnce));
         assert!(message.retain() && message.is_duplicate());
         assert!(format!("{message:?}").contains("payload_bytes: 4"));

@@ -164,7 +164,7 @@ where
                 first_error.get_or_insert(error);
             }
             Some(Err(failed)) => {
-                first_error.get_or_insert(ConnectError::Socket(Arc::new(failed.into())));
+                first_error.get_or_insert_with(|| ConnectError::Socket(Arc::new(failed.into())));
             }
             None => {
                 return Err(first_error.unwrap_or_else(|| {
@@ -192,11 +192,11 @@ async fn connect_tcp(address: SocketAddr, bind: Option<IpAddr>) -> Result<TcpStr
 /// A TLS failure with what to do about it, where that can be known.
 fn explain_tls(error: &(dyn std::error::Error + 'static)) -> String {
     let text = error.to_string();
-    let hint = if text.contains("UnknownIssuer") {
+    let hint = if text.contains("UnknownIssuer") || text.contains("BadSignature") {
         " (no trusted authority signed it: name its authority with --cafile, or pin it with --fingerprint)"
     } else if text.contains("ApplicationVerificationFailure") {
         " (the server's certificate has another fingerprint)"
-    } else if text.contains("NoApplicationProtocol") {
+    } else if text.contains("NoApplicationProtocol") || text.contains("error 120") {
         " (the server does not serve MQTT on this port)"
     } else {
         ""

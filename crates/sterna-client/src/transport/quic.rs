@@ -22,8 +22,8 @@ use crate::error::ConnectError;
 const ALPN: &[u8] = b"mqtt";
 /// Shortest idle timeout, in seconds.
 const MIN_IDLE_S: u64 = 30;
-/// Longest wait for the news of the end to leave.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
+/// Time for the news of the end to leave. All data has arrived before, so nobody needs an answer.
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(50);
 /// Application error code of an orderly end, as other brokers and clients use it.
 const NO_ERROR: VarInt = VarInt::from_u32(0);
 
@@ -109,11 +109,6 @@ impl Quic {
         let mut address = self.endpoint.local_addr()?;
         address.set_port(0);
         self.endpoint.rebind(std::net::UdpSocket::bind(address)?)
-    }
-
-    /// The estimated round trip.
-    pub(crate) fn round_trip(&self) -> Duration {
-        self.connection.rtt()
     }
 
     /// Ends the connection. What was written to a stream that was not shut down may be lost.

@@ -144,6 +144,7 @@ mod tests {
 
     #[expect(
         clippy::result_large_err,
+        clippy::unnecessary_wraps,
         reason = "tungstenite's callback has this signature"
     )]
     fn answer_mqtt(

@@ -202,6 +202,11 @@ impl Connection {
         self.max_packet_bytes
     }
 
+    /// Takes no larger packets than this, also where the server cannot be told: before MQTT 5.0.
+    pub fn limit_packets(&mut self, max_packet_bytes: usize) {
+        self.max_packet_bytes = self.max_packet_bytes.min(max_packet_bytes);
+    }
+
     /// What the server takes; guesses until it has answered.
     #[must_use]
     pub const fn limits(&self) -> &ServerLimits {

@@ -1,0 +1,371 @@
+//! The application's side: a handle for requests, and a stream of events.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use sterna_mqtt::client::ServerLimits;
+use sterna_mqtt::{PropertyBuf, ReasonCode};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::driver::{self, Publication, Request};
+use crate::error::Error;
+use crate::message::{InvalidError, Message, Publish, Subscription};
+use crate::options::Options;
+
+/// Requests (subscriptions and the like) that wait for their turn.
+pub(crate) const QUEUED_REQUESTS: usize = 64;
+
+/// What a client knows once a server has accepted it.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Connected {
+    /// Whether the server still had the session.
+    pub session_present: bool,
+    /// The client's identifier, chosen by itself or by the server.
+    pub client_id: String,
+    /// The server's address.
+    pub peer: SocketAddr,
+    /// What the server takes.
+    pub limits: ServerLimits,
+    /// Where to build response topics from, if it was asked for and the server knows.
+    pub response_information: Option<String>,
+    /// How many connections there were, this one included.
+    pub connections: u64,
+}
+
+/// A message's fate, for QoS 1 and 2; with QoS 0 that it was handed to the operating system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Published {
+    /// Success, or that nobody subscribes to the topic.
+    pub reason: ReasonCode,
+}
+
+/// What happens to a client.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Event {
+    /// A message came. With QoS 1 and 2 it has been acknowledged.
+    Message(Message),
+    /// A connection stands.
+    Connected(Arc<Connected>),
+    /// A connection was lost, or an attempt to connect failed. Unless the events end here the client tries
+    /// again.
+    Disconnected(Error),
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Status {
+    Connecting,
+    Connected(Arc<Connected>),
+    Ended(Error),
+}
+
+/// A handle to a client. Clones are handles to the same one; it ends when it is disconnected, or when the last
+/// handle is gone.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use sterna_client::{Client, Options, Publish, QoS, Subscription};
+///
+/// let options = Options::new("mqtt+quic://localhost".parse()?);
+/// let (client, mut events) = Client::start(options)?;
+/// // Nothing here waits for the connection: all three leave in the first flight.
+/// let subscribed = client.subscribe([Subscription::new("house/#", QoS::AtLeastOnce)?]);
+/// let published = client.publish(Publish::new("house/door", "open")?.qos(QoS::AtLeastOnce));
+/// let (subscribed, published) = tokio::join!(subscribed, published);
+/// println!("{:?} {:?}", subscribed?, published?);
+/// if let Some(message) = events.message().await {
+///     println!("{}: {:?}", message.topic(), message.payload());
+/// }
+/// client.disconnect().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Client {
+    requests: mpsc::Sender<Request>,
+    publications: mpsc::Sender<Publication>,
+    status: watch::Receiver<Status>,
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client")
+            .field("status", &*self.status.borrow())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Client {
+    /// Starts a client without waiting for its connection: what is requested meanwhile leaves right behind the
+    /// CONNECT. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// When the options are not valid.
+    pub fn start(options: Options) -> Result<(Self, Events), InvalidError> {
+        options.check()?;
+        let (request_sender, requests) = mpsc::channel(QUEUED_REQUESTS);
+        let (publication_sender, publications) = mpsc::channel(options.queued_messages);
+        let (event_sender, events) = mpsc::channel(options.incoming_messages);
+        let (status_sender, status) = watch::channel(Status::Connecting);
+        let inlets = driver::Inlets {
+            requests,
+            publications,
+            events: event_sender,
+            status: status_sender,
+        };
+        tokio::spawn(driver::run(options, inlets));
+        let client = Self {
+            requests: request_sender,
+            publications: publication_sender,
+            status,
+        };
+        Ok((client, Events { receiver: events }))
+    }
+
+    /// Starts a client and waits for its first connection.
+    ///
+    /// # Errors
+    /// When the options are not valid, or there is no connection to be had.
+    pub async fn connect(options: Options) -> Result<(Self, Events), Error> {
+        let (client, events) = Self::start(options)?;
+        client.connected().await?;
+        Ok((client, events))
+    }
+
+    /// Waits until there is a connection.
+    ///
+    /// # Errors
+    /// When the client has ended, with the reason.
+    pub async fn connected(&self) -> Result<Arc<Connected>, Error> {
+        let mut status = self.status.clone();
+        let found = status
+            .wait_for(|status| !matches!(status, Status::Connecting))
+            .await;
+        match found.as_deref() {
+            Ok(Status::Connected(connected)) => Ok(Arc::clone(connected)),
+            Ok(Status::Ended(error)) => Err(error.clone()),
+            Ok(Status::Connecting) | Err(_) => Err(Error::Ended),
+        }
+    }
+
+    /// Why nothing more can be requested.
+    fn end(&self) -> Error {
+        match &*self.status.borrow() {
+            Status::Ended(error) => error.clone(),
+            _ => Error::Ended,
+        }
+    }
+
+    /// Hands a message over for publication, waiting for room in the client's queue. What becomes of it is told
+    /// by the future that comes back, which may be dropped.
+    ///
+    /// # Errors
+    /// When the client has ended.
+    pub async fn send(&self, message: Publish) -> Result<Delivery, Error> {
+        let (done, receiver) = oneshot::channel();
+        let publication = Publication {
+            message,
+            done: Some(done),
+        };
+        self.publications
+            .send(publication)
+            .await
+            .map_err(|_| self.end())?;
+        Ok(Delivery { receiver })
+    }
+
+    /// Publishes a message and waits for its fate: with QoS 1 and 2 for the server's acknowledgement, with QoS 0
+    /// for the hand-over to the operating system. Waits through lost connections.
+    ///
+    /// # Errors
+    /// When the server refuses the message or cannot take it, or the client ends.
+    pub async fn publish(&self, message: Publish) -> Result<Published, Error> {
+        self.send(message).await?.await
+    }
+
+    async fn request<T>(
+        &self,
+        request: impl FnOnce(oneshot::Sender<Result<T, Error>>) -> Request,
+    ) -> Result<T, Error> {
+        let (done, receiver) = oneshot::channel();
+        self.requests
+            .send(request(done))
+            .await
+            .map_err(|_| self.end())?;
+        receiver.await.map_err(|_| self.end())?
+    }
+
+    /// Subscribes and waits for the server's answer: one code per subscription, the QoS granted or an error.
+    /// Whenever the server has lost the session, the client subscribes again by itself.
+    ///
+    /// # Errors
+    /// When the server cannot take the request, or the client ends. A subscription that the server refuses is no
+    /// error here; look at its code.
+    pub async fn subscribe(
+        &self,
+        subscriptions: impl IntoIterator<Item = Subscription>,
+    ) -> Result<Vec<ReasonCode>, Error> {
+        self.subscribe_with(subscriptions, PropertyBuf::new()).await
+    }
+
+    /// The same with User Properties. Subscriptions with different identifiers travel in packets of their own.
+    ///
+    /// # Errors
+    /// As for [`Client::subscribe`].
+    pub async fn subscribe_with(
+        &self,
+        subscriptions: impl IntoIterator<Item = Subscription>,
+        properties: PropertyBuf,
+    ) -> Result<Vec<ReasonCode>, Error> {
+        let mut codes = Vec::new();
+        let mut rest: Vec<_> = subscriptions.into_iter().collect();
+        if rest.is_empty() {
+            return Err(InvalidError::Empty.into());
+        }
+        while let Some(first) = rest.first() {
+            let identifier = first.identifier;
+            let same = rest
+                .iter()
+                .take_while(|one| one.identifier == identifier)
+                .count();
+            let later = rest.split_off(same);
+            let packet = std::mem::replace(&mut rest, later);
+            let properties = properties.clone();
+            let answer = self
+                .request(|done| Request::Subscribe {
+                    subscriptions: packet,
+                    properties,
+                    done,
+                })
+                .await?;
+            codes.extend(answer);
+        }
+        Ok(codes)
+    }
+
+    /// Unsubscribes and waits for the server's answer: one code per filter; none before MQTT 5.
+    ///
+    /// # Errors
+    /// When a filter is not valid, or the client ends.
+    pub async fn unsubscribe<F: Into<String>>(
+        &self,
+        filters: impl IntoIterator<Item = F>,
+    ) -> Result<Vec<ReasonCode>, Error> {
+        self.unsubscribe_with(filters, PropertyBuf::new()).await
+    }
+
+    /// The same with User Properties.
+    ///
+    /// # Errors
+    /// As for [`Client::unsubscribe`].
+    pub async fn unsubscribe_with<F: Into<String>>(
+        &self,
+        filters: impl IntoIterator<Item = F>,
+        properties: PropertyBuf,
+    ) -> Result<Vec<ReasonCode>, Error> {
+        let filters: Vec<String> = filters.into_iter().map(Into::into).collect();
+        if filters.is_empty() {
+            return Err(InvalidError::Empty.into());
+        }
+        self.request(|done| Request::Unsubscribe {
+            filters,
+            properties,
+            done,
+        })
+        .await
+    }
+
+    /// Authenticates again on the standing connection (MQTT 5 section 4.12.1), with the login of the options,
+    /// which must be SCRAM.
+    ///
+    /// # Errors
+    /// When the login is another one, or the server refuses: then the connection ends, too.
+    pub async fn reauthenticate(&self) -> Result<(), Error> {
+        self.request(Request::Reauthenticate).await
+    }
+
+    /// Over QUIC: moves the connection to another local port, as a change of network would. Nothing is lost and
+    /// nothing is connected anew.
+    ///
+    /// # Errors
+    /// When there is no QUIC connection at the moment.
+    pub async fn migrate(&self) -> Result<(), Error> {
+        self.request(Request::Migrate).await
+    }
+
+    /// Writes everything that was handed over before, disconnects and ends the client. Messages whose
+    /// acknowledgement is still to come end with an error, so wait for them first.
+    ///
+    /// # Errors
+    /// When there was no connection to end in order.
+    pub async fn disconnect(&self) -> Result<(), Error> {
+        self.disconnect_with(ReasonCode::Success, PropertyBuf::new())
+            .await
+    }
+
+    /// The same with another reason, for example [`ReasonCode::DisconnectWithWill`], and with properties (MQTT 5).
+    ///
+    /// # Errors
+    /// As for [`Client::disconnect`], and when DISCONNECT cannot have the properties.
+    pub async fn disconnect_with(
+        &self,
+        reason: ReasonCode,
+        properties: PropertyBuf,
+    ) -> Result<(), Error> {
+        self.request(|done| Request::Disconnect {
+            reason,
+            properties,
+            done,
+        })
+        .await
+    }
+}
+
+/// The fate of a message that was handed over with [`Client::send`]. Dropping it changes nothing.
+#[derive(Debug)]
+pub struct Delivery {
+    receiver: oneshot::Receiver<Result<Published, Error>>,
+}
+
+impl Future for Delivery {
+    type Output = Result<Published, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        Poll::Ready(ready!(Pin::new(&mut self.receiver).poll(cx)).unwrap_or(Err(Error::Ended)))
+    }
+}
+
+/// What happens to a client, in order.
+///
+/// Read it, or drop it: a client whose events are neither read nor dropped stops reading from the server when
+/// the room for messages is used up.
+#[derive(Debug)]
+pub struct Events {
+    receiver: mpsc::Receiver<Event>,
+}
+
+impl Events {
+    /// The next event; none when the client has ended.
+    pub async fn next(&mut self) -> Option<Event> {
+        self.receiver.recv().await
+    }
+
+    /// The next message, passing over everything else; none when the client has ended.
+    pub async fn message(&mut self) -> Option<Message> {
+        loop {
+            if let Event::Message(message) = self.receiver.recv().await? {
+                return Some(message);
+            }
+        }
+    }
+
+    /// The next event if there is one already.
+    pub fn try_next(&mut self) -> Option<Event> {
+        self.receiver.try_recv().ok()
+    }
+}

@@ -1,0 +1,783 @@
+//! One connection: its streams, its engine, and the loop that moves bytes between them.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use bytes::{Buf as _, BytesMut};
+use sterna_auth::{ClientFinish, MECHANISM, Nonce, ScramClient};
+use sterna_mqtt::client::{Connection, Event as Input};
+use sterna_mqtt::packet::{ConnAck, Connect, Disconnect, Will};
+use sterna_mqtt::{Framer, Lane, LaneWriter, Property, PropertyContext, ReasonCode, Violation};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, ReadBuf};
+use tokio::sync::mpsc::OwnedPermit;
+use tokio::time::Sleep;
+
+use super::{Done, Driver, End, Sent};
+use crate::client::{Connected, Event, Published};
+use crate::error::{Error, Refusal};
+use crate::message::Message;
+use crate::options::{Login, Options, random_bytes};
+use crate::transport::{Quic, Stream, Transport};
+
+/// Bytes that are read at once.
+const READ_BYTES: usize = 16 << 10;
+/// With so many bytes waiting to be sent, no more messages are taken from the application.
+const MAX_UNSENT_BYTES: usize = 256 << 10;
+/// Reads and requests that are handled before the runtime gets its turn again.
+const MAX_ROUNDS: usize = 64;
+/// Longest wait for the server to close after DISCONNECT.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+/// Longest wait for room for the extra streams that the options ask for.
+const STREAM_TIMEOUT: Duration = Duration::from_millis(50);
+
+/// One byte stream of the connection.
+struct LaneIo {
+    lane: Lane,
+    stream: Pin<Box<dyn Stream>>,
+    framer: Framer,
+    /// What was read while the application had no room for messages.
+    unread: BytesMut,
+    /// Something was written that the stream has not been told to send.
+    unflushed: bool,
+}
+
+impl LaneIo {
+    fn new(lane: Lane, stream: Pin<Box<dyn Stream>>) -> Self {
+        Self {
+            lane,
+            stream,
+            framer: Framer::new(),
+            unread: BytesMut::new(),
+            unflushed: false,
+        }
+    }
+}
+
+/// What is to be sent, by lane; the lanes are in the order of [`Link::lanes`].
+pub(super) struct Outgoing {
+    buffers: Vec<(Lane, BytesMut)>,
+}
+
+impl Outgoing {
+    pub(super) fn control(&mut self) -> &mut BytesMut {
+        &mut self.buffers[0].1
+    }
+
+    pub(super) fn unsent_bytes(&self) -> usize {
+        self.buffers.iter().map(|(_, buffer)| buffer.len()).sum()
+    }
+
+    /// The lane for a message: always the same one for the same topic, so that its messages keep their order.
+    pub(super) fn lane_for(&self, topic: &str) -> Lane {
+        let extra = self.buffers.len() - 1;
+        if extra == 0 {
+            return Lane::CONTROL;
+        }
+        // FNV-1a: stable, and good enough to spread topics.
+        let hash = topic.bytes().fold(0xCBF2_9CE4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3)
+        });
+        self.buffers[1 + (hash % extra as u64) as usize].0
+    }
+}
+
+impl LaneWriter for Outgoing {
+    fn buffer(&mut self, lane: Lane) -> &mut BytesMut {
+        // A lane that is gone is answered on the control lane.
+        let at = self
+            .buffers
+            .iter()
+            .position(|(known, _)| *known == lane)
+            .unwrap_or(0);
+        &mut self.buffers[at].1
+    }
+}
+
+/// Where a SCRAM exchange stands.
+enum Exchange {
+    Started(ScramClient),
+    Proven(ClientFinish),
+}
+
+/// A message with QoS 0 counts as published when everything up to here has been written.
+struct Written {
+    /// Bytes handed to the lane's buffer since the start, this message included.
+    at: u64,
+    lane: Lane,
+    done: Done<Published>,
+}
+
+type Room = Pin<Box<dyn Future<Output = Result<OwnedPermit<Event>, ()>> + Send>>;
+
+/// One connection.
+pub(super) struct Link {
+    pub(super) connection: Connection,
+    pub(super) out: Outgoing,
+    lanes: Vec<LaneIo>,
+    pub(super) quic: Option<Quic>,
+    peer: std::net::SocketAddr,
+    exchange: Option<Exchange>,
+    pub(super) reauthenticating: Option<Done<()>>,
+    /// The CONNACK must have come by then.
+    deadline: Instant,
+    timer: Pin<Box<Sleep>>,
+    /// Waits for room for events.
+    room: Option<Room>,
+    input: Box<[u8]>,
+    /// QoS 0 messages that are not written yet, in order.
+    written: VecDeque<Written>,
+    /// Bytes written per lane since the start.
+    sent_bytes: Vec<u64>,
+    /// The application's wish to disconnect, when it is carried out.
+    pub(super) closing: Option<Done<()>>,
+    /// Nothing is to be sent before the server has answered the CONNECT.
+    pub(super) awaits_answer: bool,
+}
+
+impl Link {
+    /// Writes CONNECT, and behind it what may follow at once.
+    pub(super) async fn open(
+        driver: &mut Driver,
+        transport: Transport,
+        deadline: Instant,
+    ) -> Result<Self, Error> {
+        let Transport {
+            control,
+            quic,
+            peer,
+        } = transport;
+        let mut lanes = vec![LaneIo::new(Lane::CONTROL, control)];
+        if let Some(quic) = &quic {
+            for number in 1..=u64::from(driver.options.streams) {
+                let opening = tokio::time::timeout(STREAM_TIMEOUT, quic.open());
+                let Ok(Ok(stream)) = opening.await else { break };
+                // The n-th stream of a client in both directions (RFC 9000 section 2.1).
+                lanes.push(LaneIo::new(Lane(number * 4), stream));
+            }
+        }
+        let mut out = Outgoing {
+            buffers: lanes.iter().map(|io| (io.lane, BytesMut::new())).collect(),
+        };
+        let (connection, exchange) = open_connection(driver, out.control())?;
+        driver.requeue_lost();
+        let sent_bytes = vec![0; lanes.len()];
+        let mut link = Self {
+            connection,
+            out,
+            lanes,
+            quic,
+            peer,
+            exchange,
+            reauthenticating: None,
+            deadline,
+            timer: Box::pin(tokio::time::sleep_until(deadline.into())),
+            room: None,
+            input: vec![0; READ_BYTES].into_boxed_slice(),
+            written: VecDeque::new(),
+            sent_bytes,
+            closing: None,
+            awaits_answer: !driver.options.early_requests,
+        };
+        if driver.options.early_requests && driver.options.clean_start_at(driver.connections) {
+            link.subscribe_again(driver);
+        }
+        Ok(link)
+    }
+
+    /// Moves bytes until the connection ends.
+    pub(super) async fn run(&mut self, driver: &mut Driver) -> End {
+        let end = poll_fn(|cx| self.poll(driver, cx)).await;
+        if let Some(done) = self.reauthenticating.take() {
+            let error = if let End::Failed(error) = &end {
+                error.clone()
+            } else {
+                Error::Ended
+            };
+            let _ = done.send(Err(error));
+        }
+        if matches!(end, End::Wanted) {
+            self.close().await;
+            if let Some(done) = self.closing.take() {
+                let _ = done.send(Ok(()));
+            }
+        } else if let Some(quic) = self.quic.take() {
+            tokio::spawn(quic.close());
+        }
+        self.lose_written(|_| true);
+        end
+    }
+
+    /// QoS 0 messages that were not written to the end are lost: at most once.
+    fn lose_written(&mut self, lost: impl Fn(Lane) -> bool) {
+        for written in std::mem::take(&mut self.written) {
+            if lost(written.lane) {
+                let error = io::Error::from(io::ErrorKind::ConnectionReset);
+                let _ = written.done.send(Err(Error::Lost(Arc::new(error))));
+            } else {
+                self.written.push_back(written);
+            }
+        }
+    }
+
+    /// One turn: as much of everything as is possible without waiting.
+    fn poll(&mut self, driver: &mut Driver, cx: &mut Context<'_>) -> Poll<End> {
+        for _ in 0..MAX_ROUNDS {
+            let mut progress = false;
+            self.take_requests(driver, cx, &mut progress);
+            match self.write(driver, cx) {
+                // There is room for more.
+                Ok(wrote) => progress |= wrote,
+                Err(error) => return Poll::Ready(End::Failed(Error::Lost(Arc::new(error)))),
+            }
+            if self.connection.is_closed() {
+                // A DISCONNECT of the application's is written.
+                if self.out.unsent_bytes() == 0 {
+                    return Poll::Ready(End::Wanted);
+                }
+                return Poll::Pending;
+            }
+            if driver.is_blocked() {
+                progress |= self.wait_for_room(driver, cx);
+            } else {
+                match self.read(driver, cx) {
+                    Ok(read) => progress |= read,
+                    Err(error) => return Poll::Ready(self.give_up(error, cx)),
+                }
+            }
+            match self.poll_timer(driver, cx) {
+                Ok(fired) => progress |= fired,
+                Err(error) => return Poll::Ready(self.give_up(error, cx)),
+            }
+            if !progress {
+                return Poll::Pending;
+            }
+        }
+        // Others on this runtime get their turn.
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// Writes what is still to be said to a server that broke the protocol or was refused, as far as it goes
+    /// without waiting.
+    fn give_up(&mut self, error: Error, cx: &mut Context<'_>) -> End {
+        for (io, (_, buffer)) in self.lanes.iter_mut().zip(&mut self.out.buffers) {
+            if !buffer.is_empty()
+                && let Poll::Ready(Ok(bytes)) = io.stream.as_mut().poll_write(cx, buffer)
+            {
+                buffer.advance(bytes);
+            }
+            let _ = io.stream.as_mut().poll_flush(cx);
+        }
+        End::Failed(error)
+    }
+
+    // ---- Writing ---------------------------------------------------------------------------
+
+    fn write(&mut self, driver: &Driver, cx: &mut Context<'_>) -> io::Result<bool> {
+        let mut wrote = false;
+        for (at, io) in self.lanes.iter_mut().enumerate() {
+            let buffer = &mut self.out.buffers[at].1;
+            while !buffer.is_empty() {
+                match io.stream.as_mut().poll_write(cx, buffer) {
+                    Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
+                    Poll::Ready(Ok(bytes)) => {
+                        buffer.advance(bytes);
+                        self.sent_bytes[at] += bytes as u64;
+                        io.unflushed = true;
+                        wrote = true;
+                    }
+                    Poll::Ready(Err(error)) => return Err(error),
+                    Poll::Pending => break,
+                }
+            }
+            if io.unflushed
+                && let Poll::Ready(flushed) = io.stream.as_mut().poll_flush(cx)
+            {
+                flushed?;
+                io.unflushed = false;
+            }
+        }
+        if wrote {
+            self.connection.sent(driver.clock.now_ms());
+        }
+        self.report_written();
+        Ok(wrote)
+    }
+
+    /// Tells about QoS 0 messages that have been handed to the operating system.
+    fn report_written(&mut self) {
+        while let Some(first) = self.written.front() {
+            let at = self
+                .lanes
+                .iter()
+                .position(|io| io.lane == first.lane)
+                .unwrap_or(0);
+            if self.sent_bytes[at] < first.at || self.lanes[at].unflushed {
+                return;
+            }
+            if let Some(written) = self.written.pop_front() {
+                let _ = written.done.send(Ok(Published {
+                    reason: ReasonCode::Success,
+                }));
+            }
+        }
+    }
+
+    /// A QoS 0 message was put into the buffer of a lane.
+    pub(super) fn note_written(&mut self, lane: Lane, done: Done<Published>) {
+        let at = self
+            .lanes
+            .iter()
+            .position(|io| io.lane == lane)
+            .unwrap_or(0);
+        let end = self.sent_bytes[at] + self.out.buffers[at].1.len() as u64;
+        self.written.push_back(Written {
+            at: end,
+            lane,
+            done,
+        });
+    }
+
+    /// Whether there is room for more messages in the buffers.
+    pub(super) fn has_room(&self) -> bool {
+        self.out.unsent_bytes() < MAX_UNSENT_BYTES
+    }
+
+    // ---- Reading ---------------------------------------------------------------------------
+
+    fn read(&mut self, driver: &mut Driver, cx: &mut Context<'_>) -> Result<bool, Error> {
+        let mut progress = false;
+        let mut at = 0;
+        while at < self.lanes.len() {
+            if !self.lanes[at].unread.is_empty() {
+                let bytes = std::mem::take(&mut self.lanes[at].unread);
+                self.process(driver, at, &bytes)?;
+                progress = true;
+            }
+            if driver.is_blocked() {
+                return Ok(progress);
+            }
+            let mut buffer = ReadBuf::new(&mut self.input);
+            match self.lanes[at].stream.as_mut().poll_read(cx, &mut buffer) {
+                Poll::Pending => at += 1,
+                Poll::Ready(Err(error)) if at == 0 => return Err(Error::Lost(Arc::new(error))),
+                Poll::Ready(Ok(())) if at == 0 && buffer.filled().is_empty() => {
+                    let closed = io::Error::new(
+                        io::ErrorKind::UnexpectedEof,
+                        "the broker closed the connection",
+                    );
+                    return Err(Error::Lost(Arc::new(closed)));
+                }
+                Poll::Ready(Ok(())) if !buffer.filled().is_empty() => {
+                    let filled = buffer.filled().len();
+                    self.connection.heard(driver.clock.now_ms());
+                    let input = std::mem::take(&mut self.input);
+                    let result = self.process(driver, at, &input[..filled]);
+                    self.input = input;
+                    result?;
+                    progress = true;
+                    at += 1;
+                }
+                // A further stream has ended: the connection goes on without it.
+                Poll::Ready(_) => {
+                    let io = self.lanes.remove(at);
+                    self.out.buffers.remove(at);
+                    self.sent_bytes.remove(at);
+                    self.lose_written(|lane| lane == io.lane);
+                    driver.session.lane_closed(io.lane);
+                }
+            }
+        }
+        Ok(progress)
+    }
+
+    /// Handles bytes of one lane; what there is no room for stays in the lane's `unread`.
+    fn process(&mut self, driver: &mut Driver, at: usize, bytes: &[u8]) -> Result<(), Error> {
+        let mut input = bytes;
+        let now_ms = driver.clock.now_ms();
+        loop {
+            if driver.is_blocked() {
+                self.lanes[at].unread.extend_from_slice(input);
+                return Ok(());
+            }
+            let io = &mut self.lanes[at];
+            let limit = self.connection.max_packet_bytes();
+            let frame = match io.framer.next(&mut input, limit) {
+                Ok(Some(frame)) => frame,
+                Ok(None) => return Ok(()),
+                Err(error) => {
+                    let violation = self.connection.decode_failed(error);
+                    return Err(self.violated(&violation));
+                }
+            };
+            self.awaits_answer = false;
+            let session = &mut driver.session;
+            let received = self
+                .connection
+                .receive(session, io.lane, &frame, now_ms, &mut self.out);
+            let event = match received {
+                Ok(Some(event)) => event,
+                Ok(None) => continue,
+                Err(violation) => return Err(self.violated(&violation)),
+            };
+            match event {
+                Input::Publish { topic, mut publish } => {
+                    publish.topic = &topic;
+                    let message = Message::new(&publish);
+                    let packet_id = publish.packet_id;
+                    driver.events.push_back(Event::Message(message));
+                    if let Some(packet_id) = packet_id {
+                        // [MQTT-4.5.0-2]: the message is the application's from here on.
+                        let success = ReasonCode::Success;
+                        self.connection
+                            .acknowledge(session, packet_id, success, &mut self.out);
+                    }
+                }
+                Input::HandedOver { tag } => {
+                    if let Some(sent) = driver.sent.get_mut(&tag) {
+                        sent.handed_over = true;
+                    }
+                }
+                Input::Delivered {
+                    tag,
+                    reason,
+                    properties,
+                } => {
+                    if let Some(Sent { publication, .. }) = driver.sent.remove(&tag) {
+                        publication.finish(if reason.is_error() {
+                            Err(Error::Rejected(Refusal::new(reason, properties)))
+                        } else {
+                            Ok(Published { reason })
+                        });
+                    }
+                    resend(driver, &mut self.connection, &mut self.out);
+                }
+                Input::Subscribed { tag, codes, .. } | Input::Unsubscribed { tag, codes, .. } => {
+                    driver.answered(tag, codes.collect());
+                }
+                Input::Connected(connack) => {
+                    let (connection, exchange) = (&mut self.connection, &mut self.exchange);
+                    if let Err(error) =
+                        finish_exchange(exchange, connack.properties.authentication_data())
+                    {
+                        return Err(self.end_with(ReasonCode::NotAuthorized, error));
+                    }
+                    let connected = accepted(driver, connection, &connack, self.peer);
+                    driver.events.push_back(Event::Connected(connected));
+                    let session_lost = !connack.session_present;
+                    resend(driver, connection, &mut self.out);
+                    if session_lost && !driver.asks_for_all() {
+                        self.subscribe_again(driver);
+                    }
+                }
+                Input::Refused(connack) => {
+                    return Err(Error::Refused(Refusal::new(
+                        connack.reason,
+                        connack.properties,
+                    )));
+                }
+                Input::Disconnected(disconnect) => {
+                    let refusal = Refusal::new(disconnect.reason, disconnect.properties);
+                    return Err(Error::Disconnected(refusal));
+                }
+                Input::Challenge(auth) => {
+                    let data = auth.properties.authentication_data().unwrap_or_default();
+                    match prove(&mut self.exchange, data) {
+                        Ok(proof) => {
+                            self.connection
+                                .authenticate(proof.as_bytes(), self.out.control())?;
+                        }
+                        Err(error) => return Err(self.end_with(ReasonCode::NotAuthorized, error)),
+                    }
+                }
+                Input::Reauthenticated(auth) => {
+                    let data = auth.properties.authentication_data();
+                    let proven = finish_exchange(&mut self.exchange, data);
+                    if let Err(error) = proven {
+                        // [MQTT-4.12.1-2]
+                        return Err(self.end_with(ReasonCode::NotAuthorized, error));
+                    }
+                    if let Some(done) = self.reauthenticating.take() {
+                        let _ = done.send(Ok(()));
+                    }
+                }
+            }
+        }
+    }
+
+    fn violated(&mut self, violation: &Violation) -> Error {
+        self.connection.violation(violation, self.out.control());
+        if violation.reason == ReasonCode::KeepAliveTimeout {
+            return Error::Silent;
+        }
+        Error::Protocol(*violation)
+    }
+
+    /// Ends the connection because of something that this end found.
+    fn end_with(&mut self, reason: ReasonCode, error: Error) -> Error {
+        let _ = self
+            .connection
+            .disconnect(&Disconnect::new(reason), self.out.control());
+        error
+    }
+
+    /// True when there is room for events again.
+    fn wait_for_room(&mut self, driver: &mut Driver, cx: &mut Context<'_>) -> bool {
+        // As long as nothing is read, silence means nothing.
+        self.connection.heard(driver.clock.now_ms());
+        let room = self.room.get_or_insert_with(|| {
+            let events = driver.inlets.events.clone();
+            Box::pin(async move { events.reserve_owned().await.map_err(|_| ()) })
+        });
+        let Poll::Ready(permit) = room.as_mut().poll(cx) else {
+            return false;
+        };
+        self.room = None;
+        if let (Ok(permit), Some(event)) = (permit, driver.events.pop_front()) {
+            permit.send(event);
+        }
+        true
+    }
+
+    // ---- Time ------------------------------------------------------------------------------
+
+    fn poll_timer(&mut self, driver: &Driver, cx: &mut Context<'_>) -> Result<bool, Error> {
+        let due = if self.connection.is_connected() {
+            self.connection
+                .deadline_ms()
+                .map(|at_ms| driver.clock.instant(at_ms))
+        } else {
+            Some(self.deadline)
+        };
+        let Some(due) = due else { return Ok(false) };
+        if self.timer.deadline().into_std() != due {
+            self.timer.as_mut().reset(due.into());
+        }
+        if self.timer.as_mut().poll(cx).is_pending() {
+            return Ok(false);
+        }
+        if !self.connection.is_connected() {
+            let timeout = driver.options.connect_timeout;
+            return Err(crate::error::ConnectError::Timeout(timeout).into());
+        }
+        let now_ms = driver.clock.now_ms();
+        match self.connection.on_timeout(now_ms, self.out.control()) {
+            Ok(()) => Ok(true),
+            Err(violation) => Err(self.violated(&violation)),
+        }
+    }
+
+    /// Ends the streams besides the first one, and tells when the server has all that was written to them:
+    /// the DISCONNECT on the first one must not overtake messages.
+    pub(super) fn finish_further_lanes(&mut self, cx: &mut Context<'_>) -> bool {
+        let mut finished = true;
+        for (io, (_, buffer)) in self.lanes.iter_mut().zip(&self.out.buffers).skip(1) {
+            finished &= buffer.is_empty() && io.stream.as_mut().poll_shutdown(cx).is_ready();
+        }
+        finished
+    }
+
+    /// Ends the transport in order: everything written arrives, then both sides close.
+    async fn close(&mut self) {
+        let control = &mut self.lanes[0].stream;
+        let closing = async {
+            control.shutdown().await?;
+            // The server closes when it has read the DISCONNECT. To close before it does could reset the
+            // connection and take the DISCONNECT away from it.
+            if self.quic.is_none() {
+                while control.read(&mut self.input).await? > 0 {}
+            }
+            Ok::<_, io::Error>(())
+        };
+        let _ = tokio::time::timeout(CLOSE_TIMEOUT, closing).await;
+        if let Some(quic) = self.quic.take() {
+            quic.close().await;
+        }
+    }
+
+    // ---- Authentication --------------------------------------------------------------------
+
+    /// Starts an exchange anew on a connection that stands.
+    pub(super) fn reauthenticate(&mut self, options: &Options, done: Done<()>) {
+        let Login::Scram { user, password } = &options.login else {
+            let _ = done.send(Err(Error::Unavailable(
+                "only a SCRAM login can be repeated",
+            )));
+            return;
+        };
+        let started = start_exchange(user, password).and_then(|(exchange, first)| {
+            self.connection
+                .reauthenticate(first.as_bytes(), self.out.control())?;
+            Ok(exchange)
+        });
+        match started {
+            Ok(exchange) => {
+                self.exchange = Some(exchange);
+                self.reauthenticating = Some(done);
+            }
+            Err(error) => {
+                let _ = done.send(Err(error));
+            }
+        }
+    }
+}
+
+/// Sends again what an earlier connection left over, as far as the server's Receive Maximum goes.
+fn resend(driver: &mut Driver, connection: &mut Connection, out: &mut Outgoing) {
+    while let Some(outgoing) = connection.next_resend(&mut driver.session, out.control()) {
+        let Some(sent) = driver.sent.get(&outgoing.tag) else {
+            driver.session.forget_outgoing(outgoing.packet_id);
+            continue;
+        };
+        let publication = super::requests::view(&sent.publication.message);
+        let again = connection.resend(&mut driver.session, outgoing, &publication, out.control());
+        if let Err(error) = again {
+            driver.session.forget_outgoing(outgoing.packet_id);
+            if let Some(sent) = driver.sent.remove(&outgoing.tag) {
+                sent.publication.finish(Err(error.into()));
+            }
+        }
+    }
+}
+
+/// The server has accepted.
+fn accepted(
+    driver: &mut Driver,
+    connection: &Connection,
+    connack: &ConnAck<'_>,
+    peer: std::net::SocketAddr,
+) -> Arc<Connected> {
+    driver.connections += 1;
+    if let Some(assigned) = connack.assigned_client_id() {
+        // [MQTT-3.1.3-7]
+        assigned.clone_into(&mut driver.client_id);
+    }
+    driver.requeue_lost();
+    driver.set_connected(Connected {
+        session_present: connack.session_present,
+        client_id: driver.client_id.clone(),
+        peer,
+        limits: *connection.limits(),
+        response_information: connack.response_information().map(str::to_owned),
+        connections: driver.connections,
+    })
+}
+
+fn start_exchange(user: &str, password: &str) -> Result<(Exchange, String), Error> {
+    let mut random = [0; 18];
+    random_bytes(&mut random);
+    let (client, first) = ScramClient::start(user, password, &Nonce::from_random(random))?;
+    Ok((Exchange::Started(client), first))
+}
+
+/// Answers the server's challenge.
+fn prove(exchange: &mut Option<Exchange>, challenge: &[u8]) -> Result<String, Error> {
+    let Some(Exchange::Started(client)) = exchange.take() else {
+        return Err(sterna_auth::ScramError::Syntax.into());
+    };
+    let (finish, proof) = client.challenge(challenge)?;
+    *exchange = Some(Exchange::Proven(finish));
+    Ok(proof)
+}
+
+/// Checks that the server knows the password, too, where an exchange was under way.
+fn finish_exchange(exchange: &mut Option<Exchange>, signature: Option<&[u8]>) -> Result<(), Error> {
+    match exchange.take() {
+        None => Ok(()),
+        Some(Exchange::Proven(finish)) => Ok(finish.verify(signature.unwrap_or_default())?),
+        // A server that lets everybody in without an exchange has proven nothing.
+        Some(Exchange::Started(_)) => Err(sterna_auth::ScramError::Signature.into()),
+    }
+}
+
+/// Writes the CONNECT that these options and this session ask for.
+fn open_connection(
+    driver: &mut Driver,
+    out: &mut BytesMut,
+) -> Result<(Connection, Option<Exchange>), Error> {
+    let options = &driver.options;
+    let mut properties = options.properties.clone();
+    let mut exchange = None;
+    let mut first_data = String::new();
+    let (mut user_name, mut password) = (None, None);
+    match &options.login {
+        Login::Anonymous => {}
+        Login::Password {
+            user,
+            password: secret,
+        } => {
+            user_name = user.as_deref();
+            password = secret.as_deref();
+        }
+        Login::Scram { user, password } => {
+            let (started, first) = start_exchange(user, password)?;
+            exchange = Some(started);
+            first_data = first;
+        }
+    }
+    let mut set = |property| properties.push(property).map_err(crate::InvalidError::from);
+    if options.version.is_v5() {
+        if options.session_expiry_s > 0 {
+            set(Property::SessionExpiryInterval(options.session_expiry_s))?;
+        }
+        set(Property::ReceiveMaximum(options.receive_maximum))?;
+        set(Property::MaximumPacketSize(options.max_packet_bytes))?;
+        if options.topic_alias_maximum > 0 {
+            set(Property::TopicAliasMaximum(options.topic_alias_maximum))?;
+        }
+        if exchange.is_some() {
+            set(Property::AuthenticationMethod(MECHANISM))?;
+            set(Property::AuthenticationData(first_data.as_bytes()))?;
+        }
+    } else {
+        properties.clear();
+    }
+    let will = match &options.will {
+        Some(will) => Some(Will {
+            topic: &will.message.topic,
+            payload: &will.message.payload,
+            qos: will.message.qos,
+            retain: will.message.retain,
+            properties: will
+                .properties
+                .publish_properties(PropertyContext::Will)
+                .map_err(|_| crate::InvalidError::Field)?,
+        }),
+        None => None,
+    };
+    let clean_start = options.clean_start_at(driver.connections);
+    let connect = Connect {
+        version: options.version,
+        clean_start,
+        keep_alive_s: options.keep_alive_s,
+        client_id: &driver.client_id,
+        will,
+        user_name,
+        password,
+        properties: properties.properties(),
+    };
+    let now_ms = driver.clock.now_ms();
+    let mut connection = Connection::open(&connect, !clean_start, &mut driver.session, now_ms, out)
+        .map_err(|error| Error::Send(error.into()))?;
+    if !options.version.is_v5() {
+        connection.limit_packets(options.max_packet_bytes as usize);
+    }
+    Ok((connection, exchange))
+}
+
+impl Options {
+    /// Whether this connection starts anew: the first as the application says; later ones go on with what
+    /// the server kept, if it keeps anything.
+    pub(super) const fn clean_start_at(&self, connections: u64) -> bool {
+        if connections == 0 {
+            self.clean_start
+        } else {
+            !self.keeps_session()
+        }
+    }
+}

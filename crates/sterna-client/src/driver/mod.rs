@@ -1,0 +1,451 @@
+//! The task behind a client: connects, keeps the session, connects again.
+//!
+//! One task does everything for one client. [`Driver`] holds what outlives a connection: the MQTT session, the
+//! messages that are not acknowledged yet, the subscriptions. [`Link`](link::Link) is one connection.
+
+mod link;
+mod requests;
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use sterna_mqtt::{PropertyBuf, ReasonCode, Session};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::client::{Event, Published, Status};
+use crate::error::Error;
+use crate::message::{Publish, Subscription};
+use crate::options::{Options, random_bytes, random_id};
+use crate::transport;
+
+/// A connection that lasted so long starts the back-off anew when it breaks.
+const STABLE_AFTER: Duration = Duration::from_secs(5);
+
+/// Where an answer goes.
+pub(crate) type Done<T> = oneshot::Sender<Result<T, Error>>;
+
+/// What an application asks for, other than publishing.
+pub(crate) enum Request {
+    Subscribe {
+        /// All with the same subscription identifier.
+        subscriptions: Vec<Subscription>,
+        properties: PropertyBuf,
+        done: Done<Vec<ReasonCode>>,
+    },
+    Unsubscribe {
+        filters: Vec<String>,
+        properties: PropertyBuf,
+        done: Done<Vec<ReasonCode>>,
+    },
+    Reauthenticate(Done<()>),
+    Migrate(Done<()>),
+    Disconnect {
+        reason: ReasonCode,
+        properties: PropertyBuf,
+        done: Done<()>,
+    },
+}
+
+impl Request {
+    /// What the loss of the last handle means.
+    fn last() -> Self {
+        let (done, _) = oneshot::channel();
+        let properties = PropertyBuf::new();
+        Self::Disconnect {
+            reason: ReasonCode::Success,
+            properties,
+            done,
+        }
+    }
+
+    fn fail(self, error: Error) {
+        // Whoever asked may have gone away meanwhile.
+        match self {
+            Self::Subscribe { done, .. } | Self::Unsubscribe { done, .. } => {
+                let _ = done.send(Err(error));
+            }
+            Self::Reauthenticate(done) | Self::Migrate(done) | Self::Disconnect { done, .. } => {
+                let _ = done.send(Err(error));
+            }
+        }
+    }
+}
+
+/// A message on its way out.
+pub(crate) struct Publication {
+    pub(crate) message: Publish,
+    /// Who waits for its fate.
+    pub(crate) done: Option<Done<Published>>,
+}
+
+impl Publication {
+    fn finish(self, fate: Result<Published, Error>) {
+        if let Some(done) = self.done {
+            let _ = done.send(fate);
+        }
+    }
+}
+
+/// A message with QoS 1 or 2 that was sent.
+struct Sent {
+    publication: Publication,
+    /// The server has said that it received it (QoS 2).
+    handed_over: bool,
+}
+
+/// A request that was sent.
+enum Asked {
+    Subscribe {
+        subscriptions: Vec<Subscription>,
+        properties: PropertyBuf,
+        /// None when the client itself subscribes again.
+        done: Option<Done<Vec<ReasonCode>>>,
+    },
+    Unsubscribe {
+        filters: Vec<String>,
+        properties: PropertyBuf,
+        done: Done<Vec<ReasonCode>>,
+    },
+}
+
+/// The driver's ends of the channels to the application.
+pub(crate) struct Inlets {
+    pub(crate) requests: mpsc::Receiver<Request>,
+    pub(crate) publications: mpsc::Receiver<Publication>,
+    pub(crate) events: mpsc::Sender<Event>,
+    pub(crate) status: watch::Sender<Status>,
+}
+
+/// How a connection or an attempt ended.
+enum End {
+    /// The application wanted it.
+    Wanted,
+    /// Something went wrong.
+    Failed(Error),
+}
+
+/// What outlives connections.
+struct Driver {
+    options: Options,
+    client_id: String,
+    inlets: Inlets,
+    /// Requests that wait for a connection or for their turn.
+    requests: VecDeque<Request>,
+    /// Messages that go before those in the channel: what was taken from it and could not be sent yet, and
+    /// what a lost session left over.
+    publications: VecDeque<Publication>,
+    /// Events that wait for room.
+    events: VecDeque<Event>,
+    session: Session,
+    /// By tag, so in the order of sending.
+    sent: BTreeMap<u64, Sent>,
+    asked: HashMap<u64, Asked>,
+    next_tag: u64,
+    /// What the server must be asked for again when it has lost the session.
+    subscriptions: BTreeMap<String, Subscription>,
+    /// Connections that the server accepted.
+    connections: u64,
+    clock: Clock,
+}
+
+/// The time for the engine: it doesn't go back, and starts at the wall's.
+#[derive(Clone, Copy)]
+struct Clock {
+    started: Instant,
+    started_ms: u64,
+}
+
+impl Clock {
+    fn new() -> Self {
+        let since_epoch = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
+        Self {
+            started: Instant::now(),
+            started_ms: since_epoch.as_millis() as u64,
+        }
+    }
+
+    fn now_ms(self) -> u64 {
+        self.started_ms + self.started.elapsed().as_millis() as u64
+    }
+
+    /// The moment that this engine time means.
+    fn instant(self, at_ms: u64) -> Instant {
+        self.started + Duration::from_millis(at_ms.saturating_sub(self.started_ms))
+    }
+}
+
+/// Runs a client to its end.
+pub(crate) async fn run(options: Options, inlets: Inlets) {
+    let client_id = options.client_id.clone().unwrap_or_else(random_id);
+    let mut driver = Driver {
+        options,
+        client_id,
+        inlets,
+        requests: VecDeque::new(),
+        publications: VecDeque::new(),
+        events: VecDeque::new(),
+        session: Session::new(),
+        sent: BTreeMap::new(),
+        asked: HashMap::new(),
+        next_tag: 1,
+        subscriptions: BTreeMap::new(),
+        connections: 0,
+        clock: Clock::new(),
+    };
+    let end = driver.live().await;
+    driver.end(end).await;
+}
+
+impl Driver {
+    /// Connects, and connects again, until there is a reason to stop.
+    async fn live(&mut self) -> Error {
+        let mut failures = 0;
+        loop {
+            let connections = self.connections;
+            let started = Instant::now();
+            let error = match self.connect_once().await {
+                End::Wanted => return Error::Ended,
+                End::Failed(error) => error,
+            };
+            tracing::debug!(url = %self.options.url, %error, "no connection");
+            let was_connected = self.connections > connections;
+            if was_connected && started.elapsed() >= STABLE_AFTER {
+                failures = 0;
+            }
+            failures += 1;
+            let may_retry = self.connections > 0 || self.options.retry_first;
+            let mut random = [0; 4];
+            random_bytes(&mut random);
+            let delay = self
+                .options
+                .reconnect
+                .filter(|_| may_retry && error.is_temporary())
+                .and_then(|backoff| backoff.delay(failures, u32::from_ne_bytes(random)));
+            self.requests_ended_with_their_connection();
+            let Some(delay) = delay.filter(|_| !self.wants_to_end()) else {
+                return error;
+            };
+            self.inlets.status.send_replace(Status::Connecting);
+            self.events.push_back(Event::Disconnected(error));
+            if self.wait(delay).await {
+                return Error::Ended;
+            }
+        }
+    }
+
+    /// Waits before the next attempt; true when the application wants to end meanwhile.
+    async fn wait(&mut self, delay: Duration) -> bool {
+        let pause = tokio::time::sleep(delay);
+        tokio::pin!(pause);
+        loop {
+            self.pass_events();
+            if self.wants_to_end() {
+                return true;
+            }
+            tokio::select! {
+                () = &mut pause => return false,
+                () = self.next_request() => {}
+            }
+        }
+    }
+
+    fn wants_to_end(&self) -> bool {
+        self.requests
+            .iter()
+            .any(|request| matches!(request, Request::Disconnect { .. }))
+    }
+
+    /// Whether the application has handed something over that is yet to be sent.
+    fn has_work(&self) -> bool {
+        let asks = |request: &Request| !matches!(request, Request::Disconnect { .. });
+        !self.publications.is_empty()
+            || !self.inlets.publications.is_empty()
+            || self.requests.iter().any(asks)
+    }
+
+    /// Takes a request while there is no connection. Never returns while there is no room for more requests,
+    /// or when there will be no more.
+    async fn next_request(&mut self) {
+        if self.requests.len() >= crate::client::QUEUED_REQUESTS || self.wants_to_end() {
+            return std::future::pending().await;
+        }
+        let request = self.inlets.requests.recv().await;
+        self.requests
+            .push_back(request.unwrap_or_else(Request::last));
+    }
+
+    /// One connection, from the first packet to the last.
+    async fn connect_once(&mut self) -> End {
+        let settings = transport::Settings {
+            tls: self.options.tls.clone(),
+            timeout: self.options.connect_timeout,
+            bind: self.options.bind,
+            keep_alive_s: self.options.keep_alive_s,
+            max_packet_bytes: self.options.max_packet_bytes as usize,
+        };
+        let deadline = Instant::now() + self.options.connect_timeout;
+        let url = self.options.url.clone();
+        let connecting = transport::connect(&url, &settings);
+        tokio::pin!(connecting);
+        let transport = loop {
+            tokio::select! {
+                result = &mut connecting => match result {
+                    Ok(transport) => break transport,
+                    Err(error) => return End::Failed(error.into()),
+                },
+                () = self.next_request() => {
+                    if self.wants_to_end() && !self.has_work() {
+                        return End::Wanted;
+                    }
+                }
+            }
+        };
+        match link::Link::open(self, transport, deadline).await {
+            Ok(mut link) => link.run(self).await,
+            Err(error) => End::Failed(error),
+        }
+    }
+
+    fn tag(&mut self) -> u64 {
+        let tag = self.next_tag;
+        self.next_tag += 1;
+        tag
+    }
+
+    /// Passes events to the application as far as it has room.
+    fn pass_events(&mut self) {
+        while let Some(event) = self.events.pop_front() {
+            match self.inlets.events.try_send(event) {
+                Ok(()) => {}
+                Err(mpsc::error::TrySendError::Full(event)) => {
+                    self.events.push_front(event);
+                    return;
+                }
+                // Nobody wants events.
+                Err(mpsc::error::TrySendError::Closed(_)) => self.events.clear(),
+            }
+        }
+    }
+
+    /// Whether the application has no room for what comes in.
+    fn is_blocked(&mut self) -> bool {
+        self.pass_events();
+        !self.events.is_empty()
+    }
+
+    /// Takes care of messages that the session doesn't know any more: what may be sent again as a new message
+    /// is, in front of everything else.
+    fn requeue_lost(&mut self) {
+        if self.sent.len() == self.session.outgoing_len() && self.asked.is_empty() {
+            return;
+        }
+        let known: std::collections::BTreeSet<u64> = self
+            .session
+            .unacknowledged()
+            .map(|outgoing| outgoing.tag)
+            .collect();
+        let lost: Vec<u64> = self
+            .sent
+            .keys()
+            .filter(|tag| !known.contains(tag))
+            .copied()
+            .collect();
+        for tag in lost.into_iter().rev() {
+            let Some(Sent {
+                publication,
+                handed_over,
+            }) = self.sent.remove(&tag)
+            else {
+                continue;
+            };
+            if publication.message.qos == sterna_mqtt::QoS::AtLeastOnce {
+                self.publications.push_front(publication);
+            } else if handed_over {
+                publication.finish(Ok(Published {
+                    reason: ReasonCode::Success,
+                }));
+            } else {
+                publication.finish(Err(Error::SessionLost));
+            }
+        }
+    }
+
+    /// SUBSCRIBE and UNSUBSCRIBE that were not answered are asked again on the next connection.
+    fn requests_ended_with_their_connection(&mut self) {
+        let mut asked: Vec<_> = self.asked.drain().collect();
+        asked.sort_unstable_by_key(|(tag, _)| std::cmp::Reverse(*tag));
+        for (_, asked) in asked {
+            match asked {
+                Asked::Subscribe { done: None, .. } => {}
+                Asked::Subscribe {
+                    subscriptions,
+                    properties,
+                    done: Some(done),
+                } => {
+                    let again = Request::Subscribe {
+                        subscriptions,
+                        properties,
+                        done,
+                    };
+                    self.requests.push_front(again);
+                }
+                Asked::Unsubscribe {
+                    filters,
+                    properties,
+                    done,
+                } => {
+                    self.requests.push_front(Request::Unsubscribe {
+                        filters,
+                        properties,
+                        done,
+                    });
+                }
+            }
+        }
+    }
+
+    /// Tells everybody that it is over.
+    async fn end(mut self, error: Error) {
+        self.inlets
+            .status
+            .send_replace(Status::Ended(error.clone()));
+        self.inlets.requests.close();
+        self.inlets.publications.close();
+        self.requests_ended_with_their_connection();
+        while let Ok(request) = self.inlets.requests.try_recv() {
+            self.requests.push_back(request);
+        }
+        for request in self.requests.drain(..) {
+            request.fail(error.clone());
+        }
+        for (_, sent) in std::mem::take(&mut self.sent) {
+            sent.publication.finish(Err(error.clone()));
+        }
+        while let Ok(publication) = self.inlets.publications.try_recv() {
+            self.publications.push_back(publication);
+        }
+        for publication in self.publications.drain(..) {
+            publication.finish(Err(error.clone()));
+        }
+        if !matches!(error, Error::Ended) {
+            self.events.push_back(Event::Disconnected(error));
+        }
+        // The application reads what came before; should it have dropped its end, this ends at once.
+        for event in std::mem::take(&mut self.events) {
+            if self.inlets.events.send(event).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    fn set_connected(&self, connected: crate::client::Connected) -> Arc<crate::client::Connected> {
+        let connected = Arc::new(connected);
+        self.inlets
+            .status
+            .send_replace(Status::Connected(Arc::clone(&connected)));
+        connected
+    }
+}

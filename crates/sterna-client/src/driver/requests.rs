@@ -1,0 +1,343 @@
+//! What the application asks for, turned into packets.
+
+use std::task::{Context, Poll};
+
+use sterna_mqtt::client::{Publication as View, SendError};
+use sterna_mqtt::packet::Disconnect;
+use sterna_mqtt::{Property, PropertyBuf, ReasonCode};
+
+use super::link::Link;
+use super::{Asked, Driver, Publication, Request, Sent};
+use crate::error::Error;
+use crate::message::{Publish, Subscription};
+
+/// Filters in one SUBSCRIBE of the client's own making.
+const FILTERS_AT_ONCE: usize = 32;
+
+/// The engine's view of a message.
+pub(super) fn view(message: &Publish) -> View<'_> {
+    View {
+        topic: &message.topic,
+        payload: &message.payload,
+        qos: message.qos,
+        retain: message.retain,
+        properties: message.properties.properties(),
+    }
+}
+
+/// What became of an attempt to send.
+enum Attempt {
+    /// Sent, or failed for good.
+    Done,
+    /// It must wait for the server.
+    Later,
+}
+
+impl Link {
+    /// Takes what the application has asked for, as far as the server and the buffers have room.
+    pub(super) fn take_requests(
+        &mut self,
+        driver: &mut Driver,
+        cx: &mut Context<'_>,
+        progress: &mut bool,
+    ) {
+        if self.connection.is_closed() {
+            return;
+        }
+        while driver.requests.len() < crate::client::QUEUED_REQUESTS && !driver.wants_to_end() {
+            match driver.inlets.requests.poll_recv(cx) {
+                Poll::Ready(request) => {
+                    // Without a handle left: what was handed over is sent, then it is over.
+                    driver
+                        .requests
+                        .push_back(request.unwrap_or_else(Request::last));
+                }
+                Poll::Pending => break,
+            }
+        }
+        if self.awaits_answer {
+            return;
+        }
+        while let Some(request) = driver.requests.pop_front() {
+            if matches!(request, Request::Disconnect { .. }) {
+                // After everything that was handed over before it, and not before the server has answered:
+                // only then is it known whether it took anything.
+                self.take_publications(driver, cx, progress);
+                let all_sent = !driver.has_work() && self.connection.is_connected();
+                if !all_sent || !self.finish_further_lanes(cx) {
+                    driver.requests.push_front(request);
+                    return;
+                }
+            }
+            match self.ask(driver, request) {
+                Ok(()) => *progress = true,
+                Err(request) => {
+                    driver.requests.push_front(request);
+                    break;
+                }
+            }
+        }
+        if !self.connection.is_closed() {
+            self.take_publications(driver, cx, progress);
+        }
+    }
+
+    fn take_publications(
+        &mut self,
+        driver: &mut Driver,
+        cx: &mut Context<'_>,
+        progress: &mut bool,
+    ) {
+        while self.has_room() {
+            let publication = match driver.publications.pop_front() {
+                Some(publication) => publication,
+                None => match driver.inlets.publications.poll_recv(cx) {
+                    Poll::Ready(Some(publication)) => publication,
+                    Poll::Ready(None) | Poll::Pending => return,
+                },
+            };
+            match self.publish(driver, publication) {
+                Attempt::Done => *progress = true,
+                Attempt::Later => return,
+            }
+        }
+    }
+
+    fn publish(&mut self, driver: &mut Driver, mut publication: Publication) -> Attempt {
+        let lane = self.out.lane_for(&publication.message.topic);
+        let tag = driver.tag();
+        let buffer = sterna_mqtt::LaneWriter::buffer(&mut self.out, lane);
+        let message = view(&publication.message);
+        match self
+            .connection
+            .publish(&mut driver.session, lane, &message, tag, buffer)
+        {
+            Ok(None) => {
+                if let Some(done) = publication.done.take() {
+                    self.note_written(lane, done);
+                }
+                Attempt::Done
+            }
+            Ok(Some(_)) => {
+                driver.sent.insert(
+                    tag,
+                    Sent {
+                        publication,
+                        handed_over: false,
+                    },
+                );
+                Attempt::Done
+            }
+            Err(SendError::Later) => {
+                driver.publications.push_front(publication);
+                Attempt::Later
+            }
+            Err(error) => {
+                publication.finish(Err(error.into()));
+                Attempt::Done
+            }
+        }
+    }
+
+    /// Carries a request out; gives it back when it must wait.
+    fn ask(&mut self, driver: &mut Driver, request: Request) -> Result<(), Request> {
+        match request {
+            Request::Subscribe {
+                subscriptions,
+                properties,
+                done,
+            } => match self.send_subscribe(driver, &subscriptions, &properties) {
+                Ok(tag) => {
+                    let asked = Asked::Subscribe {
+                        subscriptions,
+                        properties,
+                        done: Some(done),
+                    };
+                    driver.asked.insert(tag, asked);
+                }
+                Err(SendError::Later) => {
+                    return Err(Request::Subscribe {
+                        subscriptions,
+                        properties,
+                        done,
+                    });
+                }
+                Err(error) => {
+                    let _ = done.send(Err(error.into()));
+                }
+            },
+            Request::Unsubscribe {
+                filters,
+                properties,
+                done,
+            } => {
+                let tag = driver.tag();
+                let sent = self.connection.unsubscribe(
+                    &mut driver.session,
+                    filters.iter().map(String::as_str),
+                    properties.properties(),
+                    tag,
+                    self.out.control(),
+                );
+                match sent {
+                    Ok(_) => {
+                        driver.asked.insert(
+                            tag,
+                            Asked::Unsubscribe {
+                                filters,
+                                properties,
+                                done,
+                            },
+                        );
+                    }
+                    Err(SendError::Later) => {
+                        return Err(Request::Unsubscribe {
+                            filters,
+                            properties,
+                            done,
+                        });
+                    }
+                    Err(error) => {
+                        let _ = done.send(Err(error.into()));
+                    }
+                }
+            }
+            Request::Reauthenticate(done) => {
+                if !self.connection.is_connected() || self.reauthenticating.is_some() {
+                    return Err(Request::Reauthenticate(done));
+                }
+                self.reauthenticate(&driver.options, done);
+            }
+            Request::Migrate(done) => {
+                let migrated = match &self.quic {
+                    Some(quic) => quic.rebind().map_err(|error| Error::Lost(error.into())),
+                    None => Err(Error::Unavailable("only connections over QUIC can move")),
+                };
+                let _ = done.send(migrated);
+            }
+            Request::Disconnect {
+                reason,
+                properties,
+                done,
+            } => {
+                let disconnect = Disconnect {
+                    reason,
+                    properties: properties.properties(),
+                };
+                match self.connection.disconnect(&disconnect, self.out.control()) {
+                    Ok(()) => self.closing = Some(done),
+                    Err(error) => {
+                        let _ = done.send(Err(error.into()));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn send_subscribe(
+        &mut self,
+        driver: &mut Driver,
+        subscriptions: &[Subscription],
+        properties: &PropertyBuf,
+    ) -> Result<u64, SendError> {
+        let tag = driver.tag();
+        let mut properties = properties.clone();
+        if let Some(identifier) = subscriptions.first().and_then(|first| first.identifier) {
+            properties.push(Property::SubscriptionIdentifier(identifier))?;
+        }
+        self.connection.subscribe(
+            &mut driver.session,
+            subscriptions
+                .iter()
+                .map(|one| (one.filter.as_str(), one.options)),
+            properties.properties(),
+            tag,
+            self.out.control(),
+        )?;
+        Ok(tag)
+    }
+
+    /// Subscribes to everything again, because the server has forgotten it.
+    pub(super) fn subscribe_again(&mut self, driver: &mut Driver) {
+        let mut by_identifier: Vec<(Option<u32>, Vec<Subscription>)> = Vec::new();
+        for subscription in driver.subscriptions.values() {
+            let identifier = subscription.identifier;
+            match by_identifier
+                .iter_mut()
+                .find(|(known, list)| *known == identifier && list.len() < FILTERS_AT_ONCE)
+            {
+                Some((_, list)) => list.push(subscription.clone()),
+                None => by_identifier.push((identifier, vec![subscription.clone()])),
+            }
+        }
+        for (_, subscriptions) in by_identifier {
+            // What is too much before the CONNACK, or fails, is asked again after it; see `asks_for_all`.
+            if let Ok(tag) = self.send_subscribe(driver, &subscriptions, &PropertyBuf::new()) {
+                let properties = PropertyBuf::new();
+                let asked = Asked::Subscribe {
+                    subscriptions,
+                    properties,
+                    done: None,
+                };
+                driver.asked.insert(tag, asked);
+            }
+        }
+    }
+}
+
+impl Driver {
+    /// Whether all subscriptions are being asked for on this connection already.
+    pub(super) fn asks_for_all(&self) -> bool {
+        let asked: usize = self
+            .asked
+            .values()
+            .map(|asked| match asked {
+                Asked::Subscribe {
+                    subscriptions,
+                    done: None,
+                    ..
+                } => subscriptions.len(),
+                _ => 0,
+            })
+            .sum();
+        asked >= self.subscriptions.len()
+    }
+
+    /// A SUBACK or UNSUBACK came.
+    pub(super) fn answered(&mut self, tag: u64, codes: Vec<ReasonCode>) {
+        match self.asked.remove(&tag) {
+            Some(Asked::Subscribe {
+                subscriptions,
+                done,
+                ..
+            }) => {
+                for (subscription, code) in subscriptions.into_iter().zip(&codes) {
+                    if code.is_error() {
+                        if done.is_none() {
+                            tracing::warn!(
+                                filter = subscription.filter,
+                                reason = code.name(),
+                                "the broker refuses a subscription that it granted before"
+                            );
+                        }
+                        self.subscriptions.remove(&subscription.filter);
+                    } else {
+                        self.subscriptions
+                            .insert(subscription.filter.clone(), subscription);
+                    }
+                }
+                if let Some(done) = done {
+                    let _ = done.send(Ok(codes));
+                }
+            }
+            Some(Asked::Unsubscribe { filters, done, .. }) => {
+                for filter in filters {
+                    self.subscriptions.remove(&filter);
+                }
+                let _ = done.send(Ok(codes));
+            }
+            None => {}
+        }
+    }
+}

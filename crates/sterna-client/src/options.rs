@@ -1,0 +1,307 @@
+//! How a client connects.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use sterna_mqtt::{Property, PropertyBuf, PropertyContext, Version};
+
+use crate::backoff::Backoff;
+use crate::message::{InvalidError, Will, push};
+use crate::tls::Tls;
+use crate::url::Url;
+
+/// Letters and digits in a Client Identifier that the client makes up. With [`ID_PREFIX`] they stay within
+/// the 23 characters that every server must take ([MQTT-3.1.3-3]).
+const RANDOM_ID_CHARACTERS: usize = 14;
+
+/// Start of a Client Identifier that the client makes up.
+const ID_PREFIX: &str = "sterna";
+
+/// Most extra streams of one QUIC connection.
+const MAX_STREAMS: u8 = 16;
+
+/// How a client proves who it is, besides by certificate.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Login {
+    /// Not at all.
+    Anonymous,
+    /// By user name and password in the CONNECT. Over an encrypted transport only the server sees them.
+    Password {
+        /// User name.
+        user: Option<String>,
+        /// Password; any bytes.
+        password: Option<Vec<u8>>,
+    },
+    /// By an exchange from which the server doesn't learn the password, and in which it has to prove that it
+    /// knows it (SCRAM-SHA-256, RFC 7677; MQTT 5).
+    Scram {
+        /// User name.
+        user: String,
+        /// Password.
+        password: String,
+    },
+}
+
+impl fmt::Debug for Login {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Anonymous => f.write_str("Anonymous"),
+            Self::Password { user, .. } => write!(f, "Password {{ user: {user:?}, .. }}"),
+            Self::Scram { user, .. } => write!(f, "Scram {{ user: {user:?}, .. }}"),
+        }
+    }
+}
+
+/// Settings of a client. [`Options::new`] has the defaults; set what shall differ.
+///
+/// ```
+/// use sterna_client::{Login, Options};
+///
+/// let mut options = Options::new("mqtt+quic://broker.example".parse()?);
+/// options.keep_alive_s = 120;
+/// options.login = Login::Scram { user: "sensor".into(), password: "secret".into() };
+/// # Ok::<(), sterna_client::UrlError>(())
+/// ```
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Options {
+    /// Where the broker is.
+    pub url: Url,
+    /// Version of MQTT; 5.0 by default.
+    pub version: Version,
+    /// Client Identifier; a random one by default. An empty one asks the server to choose.
+    pub client_id: Option<String>,
+    /// Start anew at the first connection, which is the default. When false, the client goes on with the
+    /// session that it had under its identifier. This client keeps no session in a file, so that is right when
+    /// nothing of its own was under way when it ended.
+    pub clean_start: bool,
+    /// Seconds that the session outlives a connection (MQTT 5); 0 by default, `u32::MAX` for ever. With older
+    /// versions a session lives for ever exactly when `clean_start` is false.
+    pub session_expiry_s: u32,
+    /// Seconds without a packet after which the client sends a PINGREQ; 60 by default, 0 turns it off.
+    pub keep_alive_s: u16,
+    /// User name and password; by default those of the URL.
+    pub login: Login,
+    /// What the server publishes when the client is lost.
+    pub will: Option<Will>,
+    /// Whom to trust, on encrypted transports.
+    pub tls: Tls,
+    /// Local address to connect from.
+    pub bind: Option<IpAddr>,
+    /// Longest time from the first packet of the transport to the CONNACK; 20 s by default.
+    pub connect_timeout: Duration,
+    /// How to come back after a connection was lost; never when none.
+    pub reconnect: Option<Backoff>,
+    /// Whether to try again also when the very first connection fails; off by default.
+    pub retry_first: bool,
+    /// Messages with QoS 1 and 2 that the server may send ahead of their acknowledgement (MQTT 5); 1,024
+    /// by default, not 0.
+    pub receive_maximum: u16,
+    /// Largest packet that is taken, in bytes; 16 MiB by default, not 0. Servers before MQTT 5 are not told.
+    pub max_packet_bytes: u32,
+    /// Topic Aliases that the server may set (MQTT 5); 32 by default.
+    pub topic_alias_maximum: u16,
+    /// Send requests and messages right behind the CONNECT, without waiting for the server's answer; on by
+    /// default.
+    pub early_requests: bool,
+    /// Messages that wait in the client for their turn; 1,024 by default. Beyond, publishing waits.
+    pub queued_messages: usize,
+    /// Received messages that wait for the application; 1,024 by default. Beyond, the client stops reading,
+    /// and so, in the end, the server stops sending.
+    pub incoming_messages: usize,
+    /// Over QUIC: streams besides the first one, over which messages are spread by topic, so that a lost packet
+    /// holds up fewer of them; 0 by default, at most 16.
+    pub streams: u8,
+    /// Further properties of the CONNECT.
+    pub(crate) properties: PropertyBuf,
+}
+
+impl Options {
+    /// The defaults for this broker.
+    #[must_use]
+    pub fn new(url: Url) -> Self {
+        let login = if url.user().is_some() || url.password().is_some() {
+            Login::Password {
+                user: url.user().map(str::to_owned),
+                password: url.password().map(|password| password.as_bytes().to_vec()),
+            }
+        } else {
+            Login::Anonymous
+        };
+        Self {
+            url,
+            version: Version::V5,
+            client_id: None,
+            clean_start: true,
+            session_expiry_s: 0,
+            keep_alive_s: 60,
+            login,
+            will: None,
+            tls: Tls::default(),
+            bind: None,
+            connect_timeout: Duration::from_secs(20),
+            reconnect: Some(Backoff::default()),
+            retry_first: false,
+            receive_maximum: 1_024,
+            max_packet_bytes: 16 << 20,
+            topic_alias_maximum: 32,
+            early_requests: true,
+            queued_messages: 1_024,
+            incoming_messages: 1_024,
+            streams: 0,
+            properties: PropertyBuf::new(),
+        }
+    }
+
+    /// Adds a property to the CONNECT: a User Property, Request Problem Information or Request Response
+    /// Information. Others have their own settings.
+    ///
+    /// # Errors
+    /// When the property is another one, stands there already, or its value is not valid.
+    pub fn property(&mut self, property: Property<'_>) -> Result<(), InvalidError> {
+        if !matches!(
+            property,
+            Property::UserProperty(..)
+                | Property::RequestProblemInformation(_)
+                | Property::RequestResponseInformation(_)
+        ) {
+            return Err(InvalidError::Range);
+        }
+        push(&mut self.properties, property, PropertyContext::Connect)
+    }
+
+    /// Checks what types cannot.
+    pub(crate) fn check(&self) -> Result<(), InvalidError> {
+        let counts = [self.queued_messages, self.incoming_messages];
+        if self.receive_maximum == 0
+            || self.max_packet_bytes == 0
+            || counts.contains(&0)
+            || self.streams > MAX_STREAMS
+        {
+            return Err(InvalidError::Range);
+        }
+        let id = self.client_id.as_deref().unwrap_or_default();
+        if id.len() > 65_535 || id.contains('\0') {
+            return Err(InvalidError::Field);
+        }
+        match &self.login {
+            // [MQTT311-3.1.2-22] no password without a user name
+            Login::Scram { .. }
+            | Login::Password {
+                user: None,
+                password: Some(_),
+            } if !self.version.is_v5() => Err(InvalidError::Version),
+            Login::Password { user, password } => {
+                let user = user.as_deref().unwrap_or_default();
+                let password_bytes = password.as_ref().map_or(0, Vec::len);
+                if user.len() > 65_535 || user.contains('\0') || password_bytes > 65_535 {
+                    return Err(InvalidError::Field);
+                }
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the server keeps the session when a connection ends.
+    pub(crate) const fn keeps_session(&self) -> bool {
+        if self.version.is_v5() {
+            self.session_expiry_s > 0
+        } else {
+            !self.clean_start
+        }
+    }
+}
+
+/// A new Client Identifier of letters and digits.
+pub(crate) fn random_id() -> String {
+    const CHARACTERS: &[u8; 32] = b"0123456789abcdefghijkmnpqrstuvwx";
+    let mut random = [0; RANDOM_ID_CHARACTERS];
+    random_bytes(&mut random);
+    let characters = random
+        .iter()
+        .map(|byte| char::from(CHARACTERS[usize::from(byte % 32)]));
+    ID_PREFIX.chars().chain(characters).collect()
+}
+
+/// Fills a buffer with random bytes from the operating system.
+pub(crate) fn random_bytes(buffer: &mut [u8]) {
+    // The system's source fails only before it is seeded, at boot; then nothing else works either.
+    if let Err(error) = getrandom::fill(buffer) {
+        unreachable!("the system has no random numbers: {error}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(url: &str) -> Options {
+        Options::new(url.parse().unwrap())
+    }
+
+    #[test]
+    fn the_url_brings_the_login() {
+        let login = options("mqtt://u:p@h").login;
+        assert_eq!(
+            login,
+            Login::Password {
+                user: Some("u".into()),
+                password: Some(b"p".to_vec())
+            }
+        );
+        assert_eq!(format!("{login:?}"), "Password { user: Some(\"u\"), .. }");
+        assert_eq!(options("mqtt://h").login, Login::Anonymous);
+    }
+
+    #[test]
+    fn impossible_settings_are_refused() {
+        let check = |change: fn(&mut Options)| {
+            let mut options = options("mqtt://h");
+            change(&mut options);
+            options.check()
+        };
+        assert_eq!(check(|_| {}), Ok(()));
+        assert_eq!(
+            check(|options| options.receive_maximum = 0),
+            Err(InvalidError::Range)
+        );
+        assert_eq!(
+            check(|options| options.queued_messages = 0),
+            Err(InvalidError::Range)
+        );
+        assert_eq!(
+            check(|options| options.streams = 17),
+            Err(InvalidError::Range)
+        );
+        assert_eq!(
+            check(|o| o.client_id = Some("a\0".into())),
+            Err(InvalidError::Field)
+        );
+        let scram = |options: &mut Options| {
+            options.version = Version::V311;
+            options.login = Login::Scram {
+                user: "u".into(),
+                password: "p".into(),
+            };
+        };
+        assert_eq!(check(scram), Err(InvalidError::Version));
+        let mut options = options("mqtt://h");
+        assert_eq!(
+            options.property(Property::ReceiveMaximum(3)),
+            Err(InvalidError::Range)
+        );
+        options.property(Property::UserProperty("a", "b")).unwrap();
+    }
+
+    #[test]
+    fn made_up_identifiers_suit_every_server() {
+        let (one, two) = (random_id(), random_id());
+        assert_ne!(one, two);
+        assert!(
+            one.len() <= 23 && one.chars().all(|c| c.is_ascii_alphanumeric()),
+            "{one}"
+        );
+    }
+}
