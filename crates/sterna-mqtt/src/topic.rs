@@ -187,7 +187,7 @@ fn check_common(topic: &str) -> Result<(), TopicError> {
     if topic.is_empty() {
         return Err(TopicError::Empty);
     }
-    // [MQTT-4.7.3-3] [MQTT311-4.7.3-3]
+    // [MQTT-4.7.3-3]
     if topic.len() > MAX_TOPIC_BYTES {
         return Err(TopicError::TooLong);
     }

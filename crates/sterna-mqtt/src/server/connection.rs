@@ -271,7 +271,10 @@ impl Connection {
         let answer = match self.phase {
             _ if lane_only => Answer::Nothing,
             // [MQTT-3.14.0-1] no DISCONNECT before a CONNACK
-            Phase::Start => connack_answer(error.connect_version, error.reason),
+            Phase::Start => {
+                self.version = error.connect_version.unwrap_or(self.version);
+                connack_answer(error.connect_version, error.reason)
+            }
             Phase::Deciding | Phase::Authenticating => {
                 connack_answer(Some(self.version), error.reason)
             }
