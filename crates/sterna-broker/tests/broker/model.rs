@@ -70,21 +70,36 @@ struct Published {
 #[derive(Clone, Copy, Debug)]
 struct Connection {
     client: Client,
-    clean_start: bool,
     expiry_s: u32,
     ready: bool,
+    fate: Fate,
+}
+
+/// What those that came before leave to a connection.
+#[derive(Clone, Copy, Debug, Default)]
+struct Fate {
+    /// The session there was has ended, or will have.
+    doomed: bool,
+    /// It ended in a way that doesn't order what the client publishes next.
+    unordered: bool,
+    /// A connection before it never got its session: that may then be present and empty.
+    chained: bool,
+}
+
+impl Fate {
+    fn add(&mut self, other: Self) {
+        self.doomed |= other.doomed;
+        self.unordered |= other.unordered;
+        self.chained |= other.chained;
+    }
 }
 
 #[derive(Debug, Default)]
 struct Session {
     /// Connections the broker has not ended yet: one that is ready, and any number that wait.
     connections: Vec<Connection>,
-    /// What there is now will not reach the next connection.
-    doomed: bool,
-    /// It ended in a way that doesn't order what the client publishes next.
-    unordered: bool,
-    /// Openings since one was last completed.
-    openings: usize,
+    /// What the next connection will find.
+    next: Fate,
     /// It may have expired from here on.
     may_expire_at_ms: u64,
     subscriptions: BTreeMap<&'static str, SubscribeOptions>,
@@ -126,6 +141,21 @@ fn matches(filter: &str, topic: &str) -> bool {
 
 fn topics_of_group(filter: &str) -> &str {
     filter.splitn(3, '/').nth(2).unwrap_or_default()
+}
+
+impl Session {
+    /// A connection is gone, with what that means for the one after it.
+    fn remove(&mut self, at: usize, mut left: Fate) {
+        let connection = self.connections.remove(at);
+        if !connection.ready {
+            left.add(connection.fate);
+            left.chained = true;
+        }
+        match self.connections.get_mut(at) {
+            Some(next) => next.fate.add(left),
+            None => self.next.add(left),
+        }
+    }
 }
 
 struct Model {
@@ -182,6 +212,12 @@ impl Model {
             sessions: (0..sessions)
                 .map(|i| Session {
                     anchor: i < GROUPS.len() * 2,
+                    may_expire_at_ms: u64::MAX,
+                    // The first time there is nothing to be present.
+                    next: Fate {
+                        doomed: true,
+                        ..Fate::default()
+                    },
                     ..Session::default()
                 })
                 .collect(),
@@ -238,9 +274,15 @@ impl Model {
                         .iter()
                         .position(|connection| connection.client.consumer == consumer)
                         .expect("only a connected consumer is evicted");
-                    let connection = session.connections.remove(at);
-                    session.doomed |= connection.expiry_s == 0;
-                    session.doomed |= connection.clean_start && !connection.ready;
+                    let connection = session.connections[at];
+                    let doomed = connection.expiry_s == 0;
+                    session.remove(
+                        at,
+                        Fate {
+                            doomed,
+                            ..Fate::default()
+                        },
+                    );
                 }
                 Event::Opened {
                     consumer,
@@ -269,22 +311,17 @@ impl Model {
             .expect("only a waiting consumer's session is opened");
         assert_eq!(connection.client.key, key);
         connection.ready = true;
-        let Connection {
-            client,
-            clean_start,
-            ..
-        } = *connection;
-        session.doomed |= clean_start;
-        let expired = !present && !session.doomed && now_ms >= session.may_expire_at_ms;
-        if session.doomed {
+        let Connection { client, fate, .. } = *connection;
+        let expired = !present && !fate.doomed && now_ms >= session.may_expire_at_ms;
+        if fate.doomed {
             assert!(
-                !present || session.openings > 1,
+                !present || fate.chained,
                 "what was discarded is not present"
             );
         } else {
             assert!(present || expired, "session {index} was lost");
         }
-        if session.doomed || expired {
+        if fate.doomed || expired {
             session.subscriptions.clear();
             session.joined.clear();
             session.expected.clear();
@@ -292,13 +329,11 @@ impl Model {
             session.sent.clear();
             session.latest.clear();
             session.protocol.clear();
-            if expired || session.unordered {
+            if expired || fate.unordered {
                 session.epoch += 1;
             }
         }
-        session.doomed = false;
-        session.unordered = false;
-        session.openings = session.connections.len() - 1;
+
         session.may_expire_at_ms = u64::MAX;
         let broker = &self.cluster.brokers[usize::from(client.shard)];
         let sent: Vec<_> = broker
@@ -348,17 +383,14 @@ impl Model {
         // Evictions that the opening caused count before it.
         self.take_events();
         let session = &mut self.sessions[index];
+        let mut fate = std::mem::take(&mut session.next);
+        fate.doomed |= clean_start;
         session.connections.push(Connection {
             client,
-            clean_start,
             expiry_s,
             ready: false,
+            fate,
         });
-        session.openings += 1;
-
-        if session.openings == 1 && session.epoch == 0 && session.may_expire_at_ms == 0 {
-            session.doomed = true; // the first time there is nothing to be present
-        }
         if let Some(present) = ready {
             self.opened(index, consumer, key, present);
         }
@@ -376,21 +408,23 @@ impl Model {
         };
         let Connection {
             client,
-            clean_start,
-            mut expiry_s,
+            expiry_s,
             ready,
+            ..
         } = session.connections[at];
         let changed = (!session.anchor && self.random.chance(10))
             .then(|| [0, 7, 1_000][self.random.below(3)]);
-        // Among those that wait, only the latest still has a say; others are evicted by now.
-        session.connections.remove(at);
-        expiry_s = changed.unwrap_or(expiry_s);
-        if expiry_s == 0 {
-            session.doomed = true;
-            session.unordered = true;
-        }
-        session.doomed |= clean_start && !ready;
-        if ready && expiry_s == 0 {
+        let expiry_s = changed.unwrap_or(expiry_s);
+        let ends = expiry_s == 0;
+        session.remove(
+            at,
+            Fate {
+                doomed: ends,
+                unordered: ends,
+                chained: false,
+            },
+        );
+        if ready && ends {
             session.subscriptions.clear();
             session.expected.clear();
         }
@@ -399,7 +433,7 @@ impl Model {
         } else {
             self.cluster.now_ms + u64::from(expiry_s) * 1_000
         };
-        session.may_expire_at_ms = expires_at_ms;
+        session.may_expire_at_ms = session.may_expire_at_ms.min(expires_at_ms);
         let now_ms = self.cluster.now_ms;
         let close = Close {
             will: WillFate::Publish,
@@ -526,10 +560,6 @@ impl Model {
         let header = MessageHeader { retain, ..header };
         let message = Message::copy(topic, &[], &id.to_le_bytes(), header).expect("small");
 
-        self.trace(usize::MAX, &0);
-        if number("DBG") == Some(id) {
-            eprintln!("DBG publish {id} shard {shard} {topic} {header:?}");
-        }
         let mut matched = 0;
         for (at, session) in self.sessions.iter_mut().enumerate() {
             let hits: Vec<_> = session
@@ -584,7 +614,11 @@ impl Model {
         }
         let quiet = self.cluster.pairs().is_empty()
             && self.sessions.iter().all(|session| {
-                !session.doomed && session.may_expire_at_ms > now_ms
+                let comes = session
+                    .connections
+                    .iter()
+                    .any(|connection| !connection.ready);
+                (!session.next.doomed && !comes && session.may_expire_at_ms > now_ms)
                     || session.subscriptions.is_empty()
             });
         let routed = self.cluster.send(shard, origin, message);
@@ -611,12 +645,6 @@ impl Model {
     fn check(&mut self, index: usize, delivery: &Delivery) {
         let now_ms = self.cluster.now_ms;
         let id = payload_id(delivery);
-        if number("DBG") == Some(id) {
-            eprintln!(
-                "DBG {now_ms} session {index} {:?} {delivery:?}",
-                self.published[id as usize]
-            );
-        }
         let published = &mut self.published[id as usize];
         let session = &mut self.sessions[index];
         assert_eq!(delivery.message.topic(), published.topic);
@@ -790,10 +818,9 @@ impl Model {
         self.deliver_mail(usize::MAX);
         for index in 0..self.sessions.len() {
             let session = &self.sessions[index];
-            let resumes = !session.doomed
+            let resumes = !session.next.doomed
                 && session.connections.is_empty()
-                && session.may_expire_at_ms > self.cluster.now_ms
-                && session.openings == 0;
+                && session.may_expire_at_ms > self.cluster.now_ms;
             if resumes && (session.anchor || self.random.chance(60)) {
                 self.open(index);
                 self.deliver_mail(usize::MAX);
