@@ -13,7 +13,8 @@ struct Inbox<M> {
     waiting: AtomicUsize,
     /// Whether the shard sleeps, or is about to, and has to be woken for a letter.
     asleep: AtomicBool,
-    waker: Waker,
+    /// `None` where nobody sleeps.
+    waker: Option<Waker>,
 }
 
 /// The address of one shard: any thread may post to it. Clones write to the same shard.
@@ -35,6 +36,15 @@ impl<M> fmt::Debug for Mailbox<M> {
 
 impl<M> Mailbox<M> {
     pub(crate) fn new(waker: Waker) -> Self {
+        Self::with(Some(waker))
+    }
+
+    /// A mailbox that somebody looks into unasked, as a simulation does.
+    pub(crate) fn unattended() -> Self {
+        Self::with(None)
+    }
+
+    fn with(waker: Option<Waker>) -> Self {
         Self(Arc::new(Inbox {
             letters: Mutex::new(Vec::new()),
             waiting: AtomicUsize::new(0),
@@ -69,7 +79,9 @@ impl<M> Mailbox<M> {
     }
 
     fn wake(&self) {
-        if let Err(error) = self.0.waker.wake() {
+        if let Some(waker) = &self.0.waker
+            && let Err(error) = waker.wake()
+        {
             tracing::error!(%error, "cannot wake a shard");
         }
     }
