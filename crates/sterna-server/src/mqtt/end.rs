@@ -42,6 +42,8 @@ impl Door {
         disconnect: &Disconnect<'_>,
     ) {
         // [MQTT-3.14.4-3] [MQTT311-3.1.2-10] [MQTT311-3.14.4-3]
+        // Whatever comes after it is not looked at, and the transport is closed.
+        // [MQTT311-3.14.4-1] [MQTT311-3.14.4-2]
         let will = if disconnect.discards_will() {
             WillFate::Discard
         } else {
@@ -59,7 +61,8 @@ impl Door {
         Self::close_session(cx, client, Close { will, expiry_s });
     }
 
-    /// The connection was lost, or ends because of an error. [MQTT-3.1.2-10]
+    /// The connection was lost, or ends because of an error: the will is due. [MQTT-3.1.2-10]
+    /// [MQTT311-3.1.2-8] [MQTT311-3.1.2-12] [MQTT311-3.1.4-1]
     pub(super) fn lost(cx: &mut Context<'_>, client: &mut Client) {
         Self::close_session(cx, client, Close::LOST);
     }
