@@ -70,8 +70,10 @@ pub(crate) fn bind_udp(
     }
     if let Some(first) = group.first()
         && shards > 1
+        && config.kernel_steering
+        && let Err(error) = crate::steering::attach(first, shards)
     {
-        crate::steering::attach(first, shards)?;
+        tracing::warn!(%bound, %error, "the kernel does not steer datagrams; the shards will");
     }
     Ok((bound, group))
 }
