@@ -140,6 +140,27 @@ mod tests {
     }
 
     #[test]
+    fn accepted_connections_inherit_the_options() {
+        let (bound, group) = listen(loopback(), 1, &ShardConfig::default()).expect("bound");
+        let _client = std::net::TcpStream::connect(bound).expect("connected");
+        let started = std::time::Instant::now();
+        let accepted = loop {
+            match group[0].accept() {
+                Ok((socket, _)) => break socket,
+                Err(_) if started.elapsed() < Duration::from_secs(5) => std::thread::yield_now(),
+                Err(error) => panic!("{error}"),
+            }
+        };
+        assert!(accepted.nodelay().expect("option"));
+        let accepted = socket2::SockRef::from(&accepted);
+        assert!(accepted.keepalive().expect("option"));
+        assert_eq!(
+            accepted.tcp_keepalive_time().expect("option"),
+            Duration::from_mins(10)
+        );
+    }
+
+    #[test]
     fn a_second_group_on_the_same_port_is_refused() {
         let config = ShardConfig::default();
         let (bound, _group) = listen(loopback(), 2, &config).expect("bound");
