@@ -17,6 +17,7 @@ mod shard;
 pub mod sim;
 mod sockets;
 mod steering;
+mod strays;
 mod table;
 mod tcp_info;
 mod tls;
