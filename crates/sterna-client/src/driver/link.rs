@@ -428,10 +428,12 @@ impl Link {
             match event {
                 Input::Publish { topic, mut publish } => {
                     publish.topic = &topic;
-                    let message = Message::new(&publish);
+                    let message = Message::new(&publish, driver.connections);
                     let packet_id = publish.packet_id;
                     driver.events.push_back(Event::Message(message));
-                    if let Some(packet_id) = packet_id {
+                    if let Some(packet_id) =
+                        packet_id.filter(|_| driver.options.acknowledge_on_receipt)
+                    {
                         // [MQTT-4.5.0-2]: the message is the application's from here on.
                         let success = ReasonCode::Success;
                         self.connection

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use sterna_mqtt::{PropertyBuf, ReasonCode, Session};
+use sterna_mqtt::{PacketId, PropertyBuf, ReasonCode, Session};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::client::{Event, Published, Status};
@@ -37,6 +37,10 @@ pub(crate) enum Request {
         filters: Vec<String>,
         properties: PropertyBuf,
         done: Done<Vec<ReasonCode>>,
+    },
+    Acknowledge {
+        packet_id: PacketId,
+        connection: u64,
     },
     Reauthenticate(Done<()>),
     Migrate(Done<()>),
@@ -65,6 +69,7 @@ impl Request {
             Self::Subscribe { done, .. } | Self::Unsubscribe { done, .. } => {
                 let _ = done.send(Err(error));
             }
+            Self::Acknowledge { .. } => {}
             Self::Reauthenticate(done) | Self::Migrate(done) | Self::Disconnect { done, .. } => {
                 let _ = done.send(Err(error));
             }

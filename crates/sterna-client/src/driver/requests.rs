@@ -202,6 +202,18 @@ impl Link {
                     }
                 }
             }
+            Request::Acknowledge {
+                packet_id,
+                connection,
+            } => {
+                // What came over an earlier connection comes again over this one.
+                if connection == driver.connections {
+                    let success = ReasonCode::Success;
+                    let session = &mut driver.session;
+                    self.connection
+                        .acknowledge(session, packet_id, success, &mut self.out);
+                }
+            }
             Request::Reauthenticate(done) => {
                 if !self.connection.is_connected() || self.reauthenticating.is_some() {
                     return Err(Request::Reauthenticate(done));
