@@ -82,15 +82,12 @@ struct Fate {
     doomed: bool,
     /// It ended in a way that doesn't order what the client publishes next.
     unordered: bool,
-    /// A connection before it never got its session: that may then be present and empty.
-    chained: bool,
 }
 
 impl Fate {
     fn add(&mut self, other: Self) {
         self.doomed |= other.doomed;
         self.unordered |= other.unordered;
-        self.chained |= other.chained;
     }
 }
 
@@ -149,7 +146,6 @@ impl Session {
         let connection = self.connections.remove(at);
         if !connection.ready {
             left.add(connection.fate);
-            left.chained = true;
         }
         match self.connections.get_mut(at) {
             Some(next) => next.fate.add(left),
@@ -314,10 +310,7 @@ impl Model {
         let Connection { client, fate, .. } = *connection;
         let expired = !present && !fate.doomed && now_ms >= session.may_expire_at_ms;
         if fate.doomed {
-            assert!(
-                !present || fate.chained,
-                "what was discarded is not present"
-            );
+            assert!(!present, "what was discarded is not present");
         } else {
             assert!(present || expired, "session {index} was lost");
         }
@@ -421,7 +414,6 @@ impl Model {
             Fate {
                 doomed: ends,
                 unordered: ends,
-                chained: false,
             },
         );
         if ready && ends {
@@ -439,6 +431,7 @@ impl Model {
             will: WillFate::Publish,
             expiry_s: changed,
         };
+        self.trace(index, &("close", client, expiry_s));
         self.cluster
             .broker(client.shard)
             .close(now_ms, client.key, close);
