@@ -180,6 +180,9 @@ impl<P: Default + Send> Broker<P> {
         if let Some(state) = state {
             self.install(slot, *state);
         }
+        // Whoever claimed it and is gone again has never had a session: if none came, there is none
+        // to pass on, and the next is told so.
+        let ends = discard || !present;
         let session = &mut self.queues.sessions[slot as usize];
         debug_assert!(
             session.consumer.is_none() || !discard,
@@ -194,7 +197,7 @@ impl<P: Default + Send> Broker<P> {
             });
             self.attend(slot);
         } else if let Some(claim) = next_claim {
-            let clean_start = claim.clean_start || discard;
+            let clean_start = claim.clean_start || ends;
             self.claimed(
                 now_ms,
                 Claim {
@@ -202,7 +205,7 @@ impl<P: Default + Send> Broker<P> {
                     ..claim
                 },
             );
-        } else if discard {
+        } else if ends {
             self.end_session(now_ms, slot, true);
         } else {
             self.leave_after_handover(now_ms, slot);
