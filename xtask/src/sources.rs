@@ -16,7 +16,7 @@ pub(crate) struct SourceFile {
     pub(crate) text: String,
     /// Its text, divided.
     pub(crate) parsed: RustSource,
-    /// Whether only tests see the file as a whole.
+    /// Whether only tests, measurements or examples see the file as a whole.
     pub(crate) only_tests: bool,
 }
 
@@ -62,7 +62,7 @@ pub(crate) fn divide(files: Vec<(String, String)>) -> Vec<SourceFile> {
     let mut divided: Vec<SourceFile> = files
         .into_iter()
         .map(|(name, text)| SourceFile {
-            only_tests: is_test_path(&name),
+            only_tests: is_beside_the_code(&name),
             parsed: RustSource::parse(&text),
             name,
             text,
@@ -86,6 +86,14 @@ pub(crate) fn divide(files: Vec<(String, String)>) -> Vec<SourceFile> {
         });
     }
     divided
+}
+
+/// Whether the folders of a path say that nothing in it ships.
+fn is_beside_the_code(name: &str) -> bool {
+    is_test_path(name)
+        || name
+            .split('/')
+            .any(|part| matches!(part, "benches" | "examples"))
 }
 
 /// Whether the folders of a path say that it holds tests only.
@@ -126,11 +134,15 @@ mod tests {
             file("crates/a/src/topic/checksum.rs", ""),
             file("crates/a/src/fakes/mod.rs", ""),
             file("crates/a/tests/all.rs", ""),
+            file("crates/a/benches/speed.rs", ""),
             file("fuzz/fuzz_targets/a.rs", ""),
         ]);
         let tests: Vec<bool> = files.iter().map(|file| file.only_tests).collect();
-        assert_eq!(tests, [false, false, true, true, false, true, true, true]);
+        assert_eq!(
+            tests,
+            [false, false, true, true, false, true, true, true, true]
+        );
         assert_eq!(files[0].crate_name(), "a");
-        assert_eq!(files[7].crate_name(), "fuzz");
+        assert_eq!(files[8].crate_name(), "fuzz");
     }
 }

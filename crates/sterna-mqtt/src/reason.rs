@@ -186,7 +186,7 @@ impl ReasonCode {
             Self::Success => 0,
             Self::GrantedQoS1 => 1,
             Self::GrantedQoS2 => 2,
-            // [MQTT311-3.9.3-2] no other value exists
+            // MQTT 3.1.1 section 3.9.3: no other value exists
             _ => 0x80,
         }
     }

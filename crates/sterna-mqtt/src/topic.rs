@@ -62,7 +62,7 @@ impl std::error::Error for TopicError {}
 /// Tells the first rule that is broken.
 pub fn check_name(name: &str) -> Result<(), TopicError> {
     check_common(name)?;
-    // [MQTT-3.3.2-2] [MQTT-4.7.0-1] [MQTT311-3.3.2-2] [MQTT311-4.7.1-1]
+    // [MQTT-3.3.2-2] [MQTT-4.7.0-1] [MQTT311-3.3.2-2] [MQTT311-4.7.0-1] [MQTT311-4.7.1-1]
     if has_wildcard(name) {
         Err(TopicError::WildcardInName)
     } else {
@@ -187,7 +187,7 @@ fn check_common(topic: &str) -> Result<(), TopicError> {
     if topic.is_empty() {
         return Err(TopicError::Empty);
     }
-    // [MQTT-4.7.3-3] [MQTT311-4.7.3-3]
+    // [MQTT-4.7.3-3]
     if topic.len() > MAX_TOPIC_BYTES {
         return Err(TopicError::TooLong);
     }

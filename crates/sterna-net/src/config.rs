@@ -99,6 +99,10 @@ pub struct ShardConfig {
     pub copied_bytes: usize,
     /// Memory of output buffers that a shard keeps for reuse.
     pub pooled_bytes: usize,
+    /// Seconds without traffic after which the system asks a TCP peer whether it still exists, so
+    /// that those that vanished without a word are found even where the message protocol has no
+    /// keep-alive of its own; `None` never asks.
+    pub tcp_keepalive_s: Option<u32>,
     /// Size requested for a TCP connection's send buffer in the kernel; `None` leaves it to the
     /// system, which adapts it.
     pub send_buffer_bytes: Option<usize>,
@@ -108,6 +112,9 @@ pub struct ShardConfig {
     /// Size requested for each UDP socket's send and receive buffer in the kernel. One socket serves
     /// all QUIC connections of a shard, so this is large.
     pub udp_buffer_bytes: usize,
+    /// Whether the kernel hands a QUIC datagram to the shard that owns the connection. Otherwise, or
+    /// where it cannot, the shards hand them to each other, which costs a wake-up.
+    pub kernel_steering: bool,
     /// Most batches of datagrams taken from one UDP socket in one turn.
     pub datagram_batches_per_turn: usize,
 }
@@ -130,9 +137,11 @@ impl Default for ShardConfig {
             low_watermark_bytes: 64 * 1024,
             copied_bytes: 4 * 1024 * 1024,
             pooled_bytes: 4 * 1024 * 1024,
+            tcp_keepalive_s: Some(600),
             send_buffer_bytes: None,
             receive_buffer_bytes: None,
             udp_buffer_bytes: 4 * 1024 * 1024,
+            kernel_steering: true,
             datagram_batches_per_turn: 8,
         }
     }

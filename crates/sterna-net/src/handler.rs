@@ -208,6 +208,10 @@ pub trait Handler {
     }
 
     /// The peer ended its sending side of a stream in order (FIN, or the end of a TCP stream).
+    ///
+    /// A byte-stream connection stays open for what the handler still has to say, until the handler
+    /// closes it or [`crate::ShardConfig::half_closed_timeout_ms`] has passed. A WebSocket is closed
+    /// right after this call, as its protocol demands.
     fn stream_finished(
         &mut self,
         net: &mut dyn Network,

@@ -8,6 +8,7 @@
 mod bind;
 mod clock;
 mod config;
+mod counters;
 mod handler;
 mod mailbox;
 mod outbox;
@@ -16,6 +17,7 @@ mod shard;
 pub mod sim;
 mod sockets;
 mod steering;
+mod strays;
 mod table;
 mod tcp_info;
 mod tls;
@@ -26,6 +28,7 @@ mod websocket;
 pub use bind::{BoundShard, bind};
 pub use clock::Clock;
 pub use config::{ListenerConfig, ListenerTransport, ShardConfig, WebSocketConfig};
+pub use counters::{ShardCounters, ShardFigures};
 pub use handler::{
     Chunk, CloseReason, ConnectionId, ConnectionInfo, Handler, Network, PathStatistics,
     SHARE_BYTES, StreamId, TransportKind,

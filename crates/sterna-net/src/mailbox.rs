@@ -13,7 +13,8 @@ struct Inbox<M> {
     waiting: AtomicUsize,
     /// Whether the shard sleeps, or is about to, and has to be woken for a letter.
     asleep: AtomicBool,
-    waker: Waker,
+    /// `None` where nobody sleeps.
+    waker: Option<Waker>,
 }
 
 /// The address of one shard: any thread may post to it. Clones write to the same shard.
@@ -35,6 +36,15 @@ impl<M> fmt::Debug for Mailbox<M> {
 
 impl<M> Mailbox<M> {
     pub(crate) fn new(waker: Waker) -> Self {
+        Self::with(Some(waker))
+    }
+
+    /// A mailbox that somebody looks into unasked, as a simulation does.
+    pub(crate) fn unattended() -> Self {
+        Self::with(None)
+    }
+
+    fn with(waker: Option<Waker>) -> Self {
         Self(Arc::new(Inbox {
             letters: Mutex::new(Vec::new()),
             waiting: AtomicUsize::new(0),
@@ -68,8 +78,18 @@ impl<M> Mailbox<M> {
         self.wake();
     }
 
+    pub(crate) fn nudger(&self) -> Nudge
+    where
+        M: Send + 'static,
+    {
+        let mailbox = self.clone();
+        Nudge(Arc::new(move || mailbox.nudge()))
+    }
+
     fn wake(&self) {
-        if let Err(error) = self.0.waker.wake() {
+        if let Some(waker) = &self.0.waker
+            && let Err(error) = waker.wake()
+        {
             tracing::error!(%error, "cannot wake a shard");
         }
     }
@@ -200,12 +220,22 @@ impl<M> Courier<M> {
     }
 }
 
+/// Wakes one shard, without a letter.
+#[derive(Clone)]
+pub(crate) struct Nudge(Arc<dyn Fn() + Send + Sync>);
+
+impl Nudge {
+    pub(crate) fn give(&self) {
+        (self.0)();
+    }
+}
+
 /// Stops taking new connections, on all shards of one [`crate::bind`] at once. Clones work on the
 /// same shards.
 #[derive(Clone)]
 pub struct Gate {
     shut: Arc<AtomicBool>,
-    nudge: Arc<dyn Fn() + Send + Sync>,
+    nudges: Arc<[Nudge]>,
 }
 
 impl fmt::Debug for Gate {
@@ -217,17 +247,18 @@ impl fmt::Debug for Gate {
 }
 
 impl Gate {
-    pub(crate) fn new<M: Send + 'static>(mailboxes: Vec<Mailbox<M>>) -> Self {
+    pub(crate) fn new(nudges: &[Nudge]) -> Self {
         Self {
             shut: Arc::new(AtomicBool::new(false)),
-            nudge: Arc::new(move || mailboxes.iter().for_each(Mailbox::nudge)),
+            nudges: nudges.into(),
         }
     }
 
-    /// Closes the listening sockets; established connections go on. There is no way back.
+    /// Closes the listening sockets and refuses new QUIC connections, on each shard with its next
+    /// turn; established connections go on. There is no way back.
     pub fn shut(&self) {
         self.shut.store(true, Ordering::Release);
-        (self.nudge)();
+        self.nudges.iter().for_each(Nudge::give);
     }
 
     /// Whether the gate was shut.

@@ -142,6 +142,14 @@ impl Outbox {
         }
     }
 
+    /// All waiting bytes, where they are in one piece.
+    pub(crate) fn single(&self) -> Option<&[u8]> {
+        match self.chunks.len() {
+            1 => Some(&self.chunks[0].bytes()[self.first_offset..]),
+            _ => None,
+        }
+    }
+
     /// Puts the first `limit` waiting bytes into `slices`, as far as there is room, from index
     /// `used` on. Returns how many slices are used then, and how many bytes were put in.
     pub(crate) fn gather<'a>(

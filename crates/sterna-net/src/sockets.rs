@@ -1,9 +1,10 @@
 //! Opening the sockets of all shards.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
 
-use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
 
 use crate::config::ShardConfig;
 
@@ -14,7 +15,7 @@ pub(crate) fn listen(
     shards: usize,
     config: &ShardConfig,
 ) -> io::Result<(SocketAddr, Vec<mio::net::TcpListener>)> {
-    let mut bound = address;
+    let mut bound = resolve(address, Type::STREAM, Protocol::TCP);
     let mut group = Vec::with_capacity(shards);
     if bound.port() != 0 {
         probe(bound, Type::STREAM, Protocol::TCP)?;
@@ -25,6 +26,10 @@ pub(crate) fn listen(
         socket.set_reuse_port(true)?;
         // Accepted connections inherit these, which saves system calls for every one of them.
         socket.set_tcp_nodelay(true)?;
+        if let Some(seconds) = config.tcp_keepalive_s {
+            let keepalive = TcpKeepalive::new().with_time(Duration::from_secs(seconds.into()));
+            socket.set_tcp_keepalive(&keepalive)?;
+        }
         if let Some(bytes) = config.send_buffer_bytes {
             socket.set_send_buffer_size(bytes)?;
         }
@@ -46,7 +51,7 @@ pub(crate) fn bind_udp(
     shards: usize,
     config: &ShardConfig,
 ) -> io::Result<(SocketAddr, Vec<std::net::UdpSocket>)> {
-    let mut bound = address;
+    let mut bound = resolve(address, Type::DGRAM, Protocol::UDP);
     let mut group: Vec<std::net::UdpSocket> = Vec::with_capacity(shards);
     if bound.port() != 0 {
         probe(bound, Type::DGRAM, Protocol::UDP)?;
@@ -65,10 +70,23 @@ pub(crate) fn bind_udp(
     }
     if let Some(first) = group.first()
         && shards > 1
+        && config.kernel_steering
+        && let Err(error) = crate::steering::attach(first, shards)
     {
-        crate::steering::attach(first, shards)?;
+        tracing::warn!(%bound, %error, "the kernel does not steer datagrams; the shards will");
     }
     Ok((bound, group))
+}
+
+/// The address that stands for all: where the system has no IPv6, `[::]` means `0.0.0.0`.
+fn resolve(address: SocketAddr, kind: Type, protocol: Protocol) -> SocketAddr {
+    if address.is_ipv6() && address.ip().is_unspecified() {
+        let attempt = Socket::new(Domain::IPV6, kind, Some(protocol));
+        if attempt.is_err_and(|error| error.raw_os_error() == Some(libc::EAFNOSUPPORT)) {
+            return SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), address.port());
+        }
+    }
+    address
 }
 
 fn open(address: SocketAddr, kind: Type, protocol: Protocol) -> io::Result<Socket> {
@@ -119,6 +137,27 @@ mod tests {
         for socket in &group {
             assert_eq!(socket.local_addr().expect("address"), bound);
         }
+    }
+
+    #[test]
+    fn accepted_connections_inherit_the_options() {
+        let (bound, group) = listen(loopback(), 1, &ShardConfig::default()).expect("bound");
+        let _client = std::net::TcpStream::connect(bound).expect("connected");
+        let started = std::time::Instant::now();
+        let accepted = loop {
+            match group[0].accept() {
+                Ok((socket, _)) => break socket,
+                Err(_) if started.elapsed() < Duration::from_secs(5) => std::thread::yield_now(),
+                Err(error) => panic!("{error}"),
+            }
+        };
+        assert!(accepted.nodelay().expect("option"));
+        let accepted = socket2::SockRef::from(&accepted);
+        assert!(accepted.keepalive().expect("option"));
+        assert_eq!(
+            accepted.tcp_keepalive_time().expect("option"),
+            Duration::from_mins(10)
+        );
     }
 
     #[test]

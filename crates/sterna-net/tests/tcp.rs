@@ -57,6 +57,11 @@ fn bytes_come_back_and_the_end_of_the_stream_ends_the_connection() {
     let finished = Seen::Finished(id, StreamId::FIRST);
     assert_eq!(server.log.count(|_, seen| *seen == finished), 1);
     assert!(server.run(0, move |_, net| net.info(id).is_none()));
+    let figures = server.wait_figures(|figures| figures.connections == 0);
+    assert_eq!((figures.accepted, figures.refused), (1, 0));
+    assert_eq!(figures.received_bytes, figures.sent_bytes);
+    assert_eq!(figures.received_bytes, 1 + 64 + 2_048 + 100_000);
+    assert!(figures.turns > 4);
     server.stop();
 }
 
@@ -430,6 +435,7 @@ fn limits_and_the_gate_turn_newcomers_away() {
     let mut third = connect(server.address());
     let refused = third.read(&mut [0; 1]);
     assert!(matches!(refused, Ok(0) | Err(_)), "{refused:?}");
+    server.wait_figures(|figures| figures.refused > 0);
     drop(second);
     let started = Instant::now();
     loop {

@@ -112,6 +112,8 @@ fn streams_echo_and_the_shard_sleeps_in_between() {
         let turns = world.server.turns.load(Ordering::Relaxed) - before;
         assert!(turns <= 6, "{turns} turns for one exchange");
 
+        let figures = world.server.counters[0].figures();
+        assert_eq!((figures.quic.accepted, figures.quic.confirmed), (1, 1));
         connection.close(7u32.into(), b"done");
         endpoint.wait_idle().await;
         assert_eq!(
@@ -156,8 +158,21 @@ fn large_transfers_and_datagrams() {
 /// connection identifier steers the datagrams.
 #[test]
 fn a_connection_stays_with_its_shard_when_the_address_changes() {
+    change_addresses(true);
+}
+
+/// The same where the kernel does not look at identifiers: the shards forward what strayed.
+#[test]
+fn shards_forward_what_strayed() {
+    change_addresses(false);
+}
+
+fn change_addresses(kernel_steering: bool) {
     run(async {
-        let world = world(|setup| setup.shards = 4);
+        let world = world(|setup| {
+            setup.shards = 4;
+            setup.config.kernel_steering = kernel_steering;
+        });
         let mut shards = [0; 4];
         for _ in 0..16 {
             let endpoint = world.endpoint();
@@ -292,6 +307,7 @@ fn a_shut_gate_lets_nobody_in_and_nobody_fall() {
         let connection = world.connect(&endpoint).await;
         exchange(&connection, b"before").await;
         world.server.gate.shut();
+        world.server.run(0, |_, _| ());
         let newcomer = world.connect(&endpoint);
         let outcome = tokio::time::timeout(Duration::from_millis(500), newcomer).await;
         assert!(outcome.is_err(), "a newcomer was let in");

@@ -20,7 +20,7 @@ const POLL: Duration = Duration::from_millis(20);
 const LOG_LINES: usize = 12;
 
 /// The listeners of a broker whose suites don't say otherwise.
-const LISTENERS: [&str; 5] = ["mqtt", "mqtts", "ws", "wss", "quic"];
+const LISTENERS: [&str; 5] = ["mqtt", "mqtts", "ws", "wss", "mqtt+quic"];
 
 /// A broker that is ready. Killed when dropped.
 #[derive(Debug)]
@@ -46,7 +46,18 @@ impl Broker {
             .arg("serve")
             .arg("--ready-file")
             .arg(&ready_file)
+            .arg("--data-dir")
+            .arg(folder.join("data"))
             .current_dir(folder);
+        // Nothing of the caller's own broker.
+        for (name, _) in std::env::vars_os() {
+            if name
+                .to_str()
+                .is_some_and(|name| name.starts_with("STERNA_"))
+            {
+                command.env_remove(name);
+            }
+        }
         if serve.is_empty() {
             for scheme in LISTENERS {
                 command

@@ -80,7 +80,7 @@ impl Coverage {
                 let tests = tests.remove(&statement.id).unwrap_or_default();
                 let verdict = match not_applicable.remove(&statement.id) {
                     Some(reason) => {
-                        if let Some(location) = code.first().or_else(|| tests.first()) {
+                        if let Some(location) = code.first() {
                             mistakes.push(format!(
                                 "{location}: cites {}, which spec/not-applicable.tsv rules out",
                                 statement.id

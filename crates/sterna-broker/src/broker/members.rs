@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use rustc_hash::FxHashMap;
+
 use super::Broker;
 use crate::group::Group;
 use crate::mail::{Assign, Letter, Returned};
@@ -13,43 +15,44 @@ use crate::session::State;
 impl<P: Default + Send> Broker<P> {
     // On the member's shard.
 
-    /// Tells all groups of a session that it is connected.
-    pub(super) fn attend_groups(&mut self, slot: u32) {
+    /// The groups a session is a member of.
+    fn groups_of(&self, slot: u32) -> Vec<u32> {
         let session = &self.queues.sessions[slot as usize];
-        let groups: Vec<u32> = session
+        let groups = session
             .subscriptions
             .iter()
-            .map(|(_, subscription)| subscription.group)
-            .filter(|&group| group != NIL)
-            .collect();
-        for group in groups {
-            self.send_attendance(slot, group);
-        }
+            .map(|(_, subscription)| subscription.group);
+        groups.filter(|&group| group != NIL).collect()
     }
 
-    /// Tells the group of a new shared subscription that its member is connected.
-    pub(super) fn attend_group(&mut self, slot: u32, filter: &str) {
-        let session = &self.queues.sessions[slot as usize];
-        if let Some(subscription) = session.subscriptions.get(filter) {
-            let group = subscription.group;
-            self.send_attendance(slot, group);
+    /// Tells all groups of a session that it is connected.
+    pub(super) fn attend_groups(&mut self, slot: u32) {
+        let groups = self.groups_of(slot);
+        if groups.is_empty() {
+            return;
         }
-    }
-
-    fn send_attendance(&mut self, slot: u32, group: u32) {
-        let queues = &self.queues;
-        let session = &queues.sessions[slot as usize];
         // What it holds from before takes up its window.
-        let mut held = 0;
-        for list in [session.ledger, session.pending] {
-            let mut node = list.first();
-            while node != NIL {
-                held += u32::from(queues.nodes.entry(node).is_some_and(|e| e.group == group));
-                node = queues.nodes.next(node);
+        let mut held: FxHashMap<u32, u32> = FxHashMap::default();
+        let session = &self.queues.sessions[slot as usize];
+        let mut node = session.ledger.first();
+        while node != NIL {
+            if let Some(entry) = self.queues.nodes.entry(node)
+                && entry.group != NIL
+            {
+                *held.entry(entry.group).or_default() += 1;
             }
+            node = self.queues.nodes.next(node);
         }
-        let credit = queues.limits.group_window.saturating_sub(held);
+        for group in groups {
+            self.attend_group(slot, group, held.get(&group).copied().unwrap_or(0));
+        }
+    }
+
+    /// Tells a group that its member is connected.
+    pub(super) fn attend_group(&mut self, slot: u32, group: u32, held: u32) {
+        let session = &self.queues.sessions[slot as usize];
         let (member, attendance) = (session.subscriber, session.attendance);
+        let credit = self.queues.limits.group_window.saturating_sub(held);
         if let Some(home) = self.index.home(group) {
             self.send(
                 home,
@@ -67,13 +70,7 @@ impl<P: Default + Send> Broker<P> {
     pub(super) fn detach_groups(&mut self, slot: u32) {
         let session = &self.queues.sessions[slot as usize];
         let (member, attendance) = (session.subscriber, session.attendance);
-        let groups: Vec<u32> = session
-            .subscriptions
-            .iter()
-            .map(|(_, subscription)| subscription.group)
-            .filter(|&group| group != NIL)
-            .collect();
-        for group in groups {
+        for group in self.groups_of(slot) {
             if let Some(home) = self.index.home(group) {
                 self.send(
                     home,
@@ -88,17 +85,23 @@ impl<P: Default + Send> Broker<P> {
     }
 
     /// Gives messages back to their groups.
-    pub(super) fn give_back(&mut self, messages: Vec<(u32, Returned)>) {
-        let mut groups: Vec<(u32, Vec<Returned>)> = Vec::new();
-        for (group, message) in messages {
-            match groups.iter_mut().find(|(known, _)| *known == group) {
-                Some((_, messages)) => messages.push(message),
-                None => groups.push((group, vec![message])),
+    pub(super) fn give_back(&mut self, mut messages: Vec<(u32, Returned)>) {
+        // Stable: the order within a group is kept.
+        messages.sort_by_key(|&(group, _)| group);
+        let mut messages = messages.into_iter().peekable();
+        while let Some((group, first)) = messages.next() {
+            let mut of_group = vec![first];
+            while let Some((_, next)) = messages.next_if(|&(next, _)| next == group) {
+                of_group.push(next);
             }
-        }
-        for (group, messages) in groups {
             if let Some(home) = self.index.home(group) {
-                self.send(home, Letter::Return { group, messages });
+                self.send(
+                    home,
+                    Letter::Return {
+                        group,
+                        messages: of_group,
+                    },
+                );
             }
         }
     }

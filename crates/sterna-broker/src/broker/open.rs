@@ -103,12 +103,7 @@ impl<P: Default + Send> Broker<P> {
             .session(slot, owner.generation)
             .map(|session| session.state);
         if state == Some(State::Claiming) {
-            self.evict_claimer(slot, request.clean_start, EvictReason::TakenOver);
-            let session = &mut self.queues.sessions[slot as usize];
-            session.attendance = self.directory.next_opening();
-            return Opened::Pending {
-                session: self.seat(slot, request),
-            };
+            return self.open_coming(owner, request);
         }
         debug_assert_eq!(
             state,
@@ -145,6 +140,45 @@ impl<P: Default + Send> Broker<P> {
         Opened::Ready {
             session: key,
             present,
+        }
+    }
+
+    /// Opens a session that this shard has claimed from another and that is yet to come.
+    fn open_coming(&mut self, owner: Owner, request: OpenSession<'_>) -> Opened {
+        let mut slot = owner.slot;
+        self.evict_claimer(slot, request.clean_start, EvictReason::TakenOver);
+        let session = &mut self.queues.sessions[slot as usize];
+        let attendance = self.directory.next_opening();
+        if session.rare.as_ref().is_some_and(|rare| rare.discard) {
+            // What comes is dropped, but messages may still be on their way to it. They must not
+            // reach the new session, so it is another, and waits like one of another shard.
+            let client_id = Arc::clone(&session.client_id);
+            let vacant = self.queues.sessions.vacant_key() as u32;
+            let new = Owner {
+                shard: self.shard,
+                slot: vacant,
+                generation: attendance,
+            };
+            let to = Address {
+                shard: new.shard,
+                slot: new.slot,
+                generation: new.generation,
+            };
+            let claim = Claim {
+                slot,
+                generation: owner.generation,
+                clean_start: true,
+                to,
+            };
+            self.queues.sessions[slot as usize].rare_mut().next_claim = Some(claim);
+            self.directory.reregister(&client_id, owner, new);
+            let session = Session::new(client_id, attendance, State::Claiming);
+            slot = self.queues.sessions.insert(Box::new(session)) as u32;
+        } else {
+            session.attendance = attendance;
+        }
+        Opened::Pending {
+            session: self.seat(slot, request),
         }
     }
 

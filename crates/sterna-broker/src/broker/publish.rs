@@ -12,6 +12,9 @@ use crate::route::Parcel;
 const SUM_EVERY: u32 = 64;
 const LARGE_BYTES: usize = 65_536;
 
+/// A turn's letter to another shard has room for so many messages from the start.
+const PARCELS: usize = 8;
+
 impl<P: Default + Send> Broker<P> {
     /// Routes a message to every queue whose subscription it matches, here and on other shards.
     ///
@@ -102,8 +105,10 @@ impl<P: Default + Send> Broker<P> {
                 parcels.push(parcel);
             } else {
                 *open = Some(self.outbox.len());
+                let mut parcels = Vec::with_capacity(PARCELS);
+                parcels.push(parcel);
                 self.outbox
-                    .push((ShardId(*shard), Mail(Letter::Deliver(vec![parcel]))));
+                    .push((ShardId(*shard), Mail(Letter::Deliver(parcels))));
             }
         }
         routed

@@ -69,7 +69,11 @@ impl<P: Default + Send> Broker<P> {
         let mut retained = 0;
         if parsed.shared {
             // No retained messages for shared subscriptions (section 4.8.2).
-            self.attend_group(slot, &text);
+            let session = &self.queues.sessions[slot as usize];
+            if let Some(joined) = session.subscriptions.get(&*text).filter(|_| !existed) {
+                let group = joined.group;
+                self.attend_group(slot, group, 0);
+            }
         } else if wanted {
             retained =
                 self.append_retained(now_ms, slot, &parsed, length, options, context.as_ref());

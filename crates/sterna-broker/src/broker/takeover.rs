@@ -176,19 +176,18 @@ impl<P: Default + Send> Broker<P> {
             .rare
             .as_mut()
             .map_or((false, None), |rare| (rare.discard, rare.next_claim.take()));
-        if let Some(rare) = &mut session.rare {
-            rare.discard = false;
-        }
-        let present = if let Some(state) = state {
+        let present = state.is_some();
+        if let Some(state) = state {
             self.install(slot, *state);
-            if discard {
-                self.drop_state(slot);
-            }
-            !discard
-        } else {
-            false
-        };
+        }
+        // Whoever claimed it and is gone again has never had a session: if none came, there is none
+        // to pass on, and the next is told so.
+        let ends = discard || !present;
         let session = &mut self.queues.sessions[slot as usize];
+        debug_assert!(
+            session.consumer.is_none() || !discard,
+            "a discarded session has no consumer"
+        );
         if let Some(consumer) = session.consumer {
             let session = session.key(slot);
             self.events.push_back(Event::Opened {
@@ -197,11 +196,19 @@ impl<P: Default + Send> Broker<P> {
                 present,
             });
             self.attend(slot);
-        } else if next_claim.is_none() {
+        } else if let Some(claim) = next_claim {
+            let clean_start = claim.clean_start || ends;
+            self.claimed(
+                now_ms,
+                Claim {
+                    clean_start,
+                    ..claim
+                },
+            );
+        } else if ends {
+            self.end_session(now_ms, slot, true);
+        } else {
             self.leave_after_handover(now_ms, slot);
-        }
-        if let Some(claim) = next_claim {
-            self.claimed(now_ms, claim);
         }
     }
 

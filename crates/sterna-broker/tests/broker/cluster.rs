@@ -31,7 +31,7 @@ pub(crate) struct Client {
 }
 
 pub(crate) fn text(delivery: &Delivery) -> String {
-    String::from_utf8(delivery.message.payload().to_vec()).unwrap()
+    String::from_utf8(delivery.message.payload().to_vec()).expect("text")
 }
 
 pub(crate) fn message(topic: &str, payload: &str, qos: Qos, retain: bool) -> Message {
@@ -40,7 +40,7 @@ pub(crate) fn message(topic: &str, payload: &str, qos: Qos, retain: bool) -> Mes
         retain,
         ..MessageHeader::default()
     };
-    Message::copy(topic, &[], payload.as_bytes(), header).unwrap()
+    Message::copy(topic, &[], payload.as_bytes(), header).expect("a small message")
 }
 
 pub(crate) fn expiring(topic: &str, payload: &str, qos: Qos, expires_at_ms: u64) -> Message {
@@ -49,7 +49,7 @@ pub(crate) fn expiring(topic: &str, payload: &str, qos: Qos, expires_at_ms: u64)
         expires_at_ms: Some(expires_at_ms),
         ..MessageHeader::default()
     };
-    Message::copy(topic, &[], payload.as_bytes(), header).unwrap()
+    Message::copy(topic, &[], payload.as_bytes(), header).expect("a small message")
 }
 
 pub(crate) fn qos(qos: Qos) -> SubscribeOptions {
@@ -143,7 +143,10 @@ impl Cluster {
             consumer,
             will,
         };
-        let opened = self.broker(shard).open(now_ms, request).unwrap();
+        let opened = self
+            .broker(shard)
+            .open(now_ms, request)
+            .expect("within limits");
         self.collect(shard);
         (consumer, opened)
     }
@@ -199,7 +202,7 @@ impl Cluster {
             .subscribe(now_ms, client.key, filter, options);
         self.collect(client.shard);
         self.run();
-        result.unwrap()
+        result.expect("a valid filter within limits")
     }
 
     pub(crate) fn unsubscribe(&mut self, client: Client, filter: &str) -> bool {

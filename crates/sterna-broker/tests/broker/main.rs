@@ -3,6 +3,7 @@
 mod cluster;
 mod delivery;
 mod limits;
+mod model;
 mod retained;
 mod sessions;
 mod shared;

@@ -316,7 +316,7 @@ fn properties_pass_through_unaltered() {
     assert_eq!(delivery.message.properties(), properties);
     assert_eq!(delivery.message.payload(), b"payload");
     assert_eq!(&delivery.message.payload_shared()[..], b"payload");
-    assert!(Message::from_body(body.clone(), 0..1, 1..end, end..99, header).is_err());
+    assert!(Message::from_body(body, 0..1, 1..end, end..99, header).is_err());
     assert!(
         Message::from_body(bytes::Bytes::from_static(b"\xff"), 0..1, 1..1, 1..1, header).is_err()
     );

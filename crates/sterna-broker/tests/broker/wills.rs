@@ -4,12 +4,13 @@ use sterna_broker::{Close, Limits, OpenError, OpenSession, Qos, Retention, Will,
 
 use crate::cluster::{Client, Cluster, message, qos};
 
-fn will(delay_s: u32, retain: bool) -> Option<Will> {
-    Some(Will {
-        message: message("will", "gone", Qos::AtLeastOnce, retain),
+fn will(delay_s: u32, retain: bool) -> Will {
+    let message = message("will", "gone", Qos::AtLeastOnce, retain);
+    Will {
+        message,
         delay_s,
         expiry_s: None,
-    })
+    }
 }
 
 fn watcher(cluster: &mut Cluster) -> Client {
@@ -23,8 +24,8 @@ fn watcher(cluster: &mut Cluster) -> Client {
 fn a_will_is_published_when_the_connection_is_lost() {
     let mut cluster = Cluster::new(1);
     let watcher = watcher(&mut cluster);
-    let lost = cluster.open_with(0, "lost", true, 0, will(0, false));
-    let polite = cluster.open_with(0, "polite", true, 0, will(0, false));
+    let lost = cluster.open_with(0, "lost", true, 0, Some(will(0, false)));
+    let polite = cluster.open_with(0, "polite", true, 0, Some(will(0, false)));
     let none = cluster.open_with(0, "none", true, 0, None);
     cluster.close(polite, Close::NORMAL);
     cluster.close(none, Close::LOST);
@@ -39,7 +40,7 @@ fn a_will_is_published_when_the_connection_is_lost() {
 #[test]
 fn a_retained_will_is_retained_and_its_expiry_counts_from_its_publication() {
     let mut cluster = Cluster::new(1);
-    let mut will = will(0, true).unwrap();
+    let mut will = will(0, true);
     will.expiry_s = Some(10);
     let lost = cluster.open_with(0, "lost", true, 0, Some(will));
     cluster.pass(1_000_000);
@@ -64,10 +65,10 @@ fn a_retained_will_is_retained_and_its_expiry_counts_from_its_publication() {
 fn a_delayed_will_is_cancelled_by_a_reconnect() {
     let mut cluster = Cluster::new(1);
     let watcher = watcher(&mut cluster);
-    let client = cluster.open_with(0, "c", false, 100, will(10, false));
+    let client = cluster.open_with(0, "c", false, 100, Some(will(10, false)));
     cluster.close(client, Close::LOST);
     cluster.pass(9_999);
-    let client = cluster.open_with(0, "c", false, 100, will(10, false));
+    let client = cluster.open_with(0, "c", false, 100, Some(will(10, false)));
     assert!(client.present);
     cluster.pass(100_000);
     assert!(cluster.drain(watcher).is_empty());
@@ -83,25 +84,25 @@ fn a_delayed_will_is_cancelled_by_a_reconnect() {
 fn the_end_of_the_session_publishes_a_delayed_will() {
     let mut cluster = Cluster::new(1);
     let watcher = watcher(&mut cluster);
-    let expiring = cluster.open_with(0, "expiring", false, 5, will(100, false));
+    let expiring = cluster.open_with(0, "expiring", false, 5, Some(will(100, false)));
     cluster.close(expiring, Close::LOST);
     cluster.pass(4_999);
     assert!(cluster.drain(watcher).is_empty());
     cluster.pass(1);
     assert_eq!(cluster.drain(watcher), ["gone"]);
 
-    let ending = cluster.open_with(0, "ending", false, 0, will(100, false));
+    let ending = cluster.open_with(0, "ending", false, 0, Some(will(100, false)));
     cluster.close(ending, Close::LOST);
     assert_eq!(cluster.drain(watcher), ["gone"]);
 
     // A clean start ends the session as well. [MQTT-3.1.2-4]
-    let discarded = cluster.open_with(0, "discarded", false, 100, will(50, false));
+    let discarded = cluster.open_with(0, "discarded", false, 100, Some(will(50, false)));
     cluster.close(discarded, Close::LOST);
     cluster.open_with(0, "discarded", true, 100, None);
     assert_eq!(cluster.drain(watcher), ["gone"]);
 
     // DISCONNECT with Session Expiry Interval 0 and a wish for the will.
-    let leaving = cluster.open_with(0, "leaving", false, 100, will(50, false));
+    let leaving = cluster.open_with(0, "leaving", false, 100, Some(will(50, false)));
     cluster.close(
         leaving,
         Close {
@@ -119,10 +120,10 @@ fn the_end_of_the_session_publishes_a_delayed_will() {
 fn taking_a_session_over_treats_the_will_like_a_lost_connection() {
     let mut cluster = Cluster::new(1);
     let watcher = watcher(&mut cluster);
-    cluster.open_with(0, "c", false, 100, will(0, false));
-    cluster.open_with(0, "c", false, 100, will(10, false));
+    cluster.open_with(0, "c", false, 100, Some(will(0, false)));
+    cluster.open_with(0, "c", false, 100, Some(will(10, false)));
     assert_eq!(cluster.drain(watcher), ["gone"]);
-    cluster.open_with(0, "c", false, 100, will(10, false));
+    cluster.open_with(0, "c", false, 100, Some(will(10, false)));
     cluster.pass(100_000);
     assert!(cluster.drain(watcher).is_empty());
     cluster.open_with(0, "c", true, 100, None);

@@ -114,7 +114,7 @@ impl<'a> Publish<'a> {
 
 /// The first byte of a PUBLISH.
 pub(crate) const fn first_byte(dup: bool, qos: QoS, retain: bool) -> u8 {
-    // [MQTT-3.3.1-2] [MQTT-4.3.1-1] no DUP flag with QoS 0
+    // [MQTT-3.3.1-2] [MQTT-4.3.1-1] [MQTT311-4.3.1-1] no DUP flag with QoS 0
     let dup = if dup && qos.is_acknowledged() { DUP } else { 0 };
     PacketType::Publish.first_byte() | dup | (qos as u8) << 1 | if retain { RETAIN } else { 0 }
 }

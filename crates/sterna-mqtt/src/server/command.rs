@@ -56,7 +56,7 @@ impl Connection {
         now_ms: u64,
         out: &mut impl LaneWriter,
     ) -> Result<(), EncodeError> {
-        // [MQTT-3.2.0-2] one CONNACK
+        // [MQTT-3.2.0-1] [MQTT-3.2.0-2] [MQTT311-3.2.0-1] one CONNACK, before anything else
         if self.phase != Phase::Deciding {
             return Ok(());
         }
@@ -78,6 +78,7 @@ impl Connection {
                 &mut properties,
             );
         }
+        // [MQTT-3.1.4-5] [MQTT311-3.1.4-4]
         let mut encoded = self.connack(session_present, ReasonCode::Success, &properties, out);
         if encoded.is_err() && properties.len() > base {
             // [MQTT-3.2.2-19] [MQTT-3.2.2-20]
@@ -88,9 +89,12 @@ impl Connection {
             self.phase = Phase::Closed;
             return encoded;
         }
+        // [MQTT-3.1.4-4] [MQTT311-3.1.4-3]
         if session_present {
+            // [MQTT-3.1.2-5] [MQTT311-3.1.2-4]
             session.begin_connection();
         } else {
+            // [MQTT-3.1.2-4] [MQTT311-3.1.2-6]
             session.clear();
         }
         self.phase = Phase::Connected(Reauthentication::Idle);
@@ -102,7 +106,9 @@ impl Connection {
     /// Refuses the connection: writes a CONNACK with the reason, or nothing where the version has
     /// no return code for it. Close afterwards.
     pub fn refuse(&mut self, reason: ReasonCode, refuse: &Refuse<'_>, out: &mut impl LaneWriter) {
+        // [MQTT-3.1.3-5] [MQTT-3.1.3-8] [MQTT-3.1.4-2] [MQTT-4.12.0-1] [MQTT-4.12.0-4] [MQTT311-3.1.3-9]
         if matches!(self.phase, Phase::Deciding | Phase::Authenticating) {
+            // [MQTT-3.2.2-7] [MQTT-4.13.2-1] [MQTT311-3.2.2-5] nothing is processed from now on
             self.phase = Phase::Closed;
             if self.version.is_v5() || reason.for_v3_connack().is_some() {
                 self.write_refusal(self.version, reason, refuse, out.buffer(Lane::CONTROL));
@@ -131,7 +137,8 @@ impl Connection {
             return;
         };
         let mut properties = PropertyBuf::new();
-        // [MQTT-4.12.0-5] [MQTT-4.12.1-1]
+        // [MQTT-4.12.0-5] [MQTT-4.12.1-1]; neither Reason String nor User Properties, so nothing has
+        // to be left out: [MQTT-3.15.2-2] [MQTT-3.15.2-3]
         let pushed = properties
             .push(Property::AuthenticationMethod(method))
             .and_then(|()| {
@@ -247,7 +254,7 @@ impl Connection {
     ) {
         match self.phase {
             Phase::Connected(_) => {
-                // [MQTT-3.14.4-1]
+                // [MQTT-3.14.4-1] [MQTT-3.1.4-3] [MQTT-4.12.1-2]
                 self.phase = Phase::Closed;
                 if self.version.is_v5() {
                     self.write_disconnect(reason, refuse, out.buffer(Lane::CONTROL));
@@ -433,7 +440,7 @@ impl Connection {
             }
             let base = properties.len();
             self.explain(refuse.reason_string, &[], &mut properties);
-            // [MQTT-3.14.2-3] [MQTT-3.2.2-19]
+            // [MQTT-3.14.2-3] [MQTT-3.14.2-4] [MQTT-3.2.2-19]
             if encode(properties.properties(), self.client_max(), out).is_ok() {
                 return;
             }

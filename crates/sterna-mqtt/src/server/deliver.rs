@@ -83,6 +83,7 @@ impl Connection {
         if !qos.is_acknowledged() {
             return self.is_connected();
         }
+        // [MQTT-4.9.0-2] [MQTT-4.9.0-3] nothing else is ever held back
         // The span keeps a client that never acknowledges one message, and all others, from
         // growing the session without end.
         self.has_quota(session)
@@ -145,7 +146,8 @@ impl Connection {
     /// Answer with [`Connection::resend`], or [`Session::forget_outgoing`] if there is no such
     /// message any more.
     pub fn next_resend(&self, session: &mut Session, out: &mut BytesMut) -> Option<Resend> {
-        // [MQTT-4.4.0-1] [MQTT-4.6.0-1] [MQTT311-4.4.0-1] [MQTT311-4.6.0-1]
+        // [MQTT-4.4.0-1] [MQTT-4.6.0-1] [MQTT-4.8.2-4] [MQTT311-2.3.1-3] [MQTT311-4.4.0-1]
+        // [MQTT311-4.6.0-1]
         while self.is_connected() {
             let next = session.next_resend()?;
             let qos = match next.stage {
@@ -316,7 +318,8 @@ impl Connection {
                 out.put_u16(alias);
             }
             if let Some(expires_at_ms) = delivery.expires_at_ms {
-                // [MQTT-3.3.2-6]
+                // [MQTT-3.3.2-6]; what was sent before is repeated even if nothing is left of it:
+                // [MQTT-4.3.3-7] [MQTT-4.3.3-13]
                 let left_s = expires_at_ms.saturating_sub(now_ms).div_ceil(1000);
                 out.put_u8(PropertyId::MessageExpiryInterval as u8);
                 out.put_u32(u32::try_from(left_s).unwrap_or(u32::MAX));

@@ -1,7 +1,16 @@
 //! Tests of the whole engine through its public face. One file per concern.
 
 mod bodies;
+mod connecting;
+mod delivering;
+mod ending;
 mod generate;
+mod harness;
+mod lanes;
 mod malformed;
+mod publishing;
 mod robustness;
 mod round_trip;
+mod sessions;
+mod subscribing;
+mod wire;

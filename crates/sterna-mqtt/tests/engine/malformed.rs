@@ -206,6 +206,22 @@ fn run(case: &Case, piece_bytes: usize) {
     }
 }
 
+/// Replays the sequences of the table that show one of these statements.
+pub(crate) fn replay(statements: &[&str]) {
+    let cases = table::cases();
+    for statement in statements {
+        let mut found = 0;
+        for case in cases
+            .iter()
+            .filter(|case| case.statements.iter().any(|s| s == statement))
+        {
+            run(case, usize::MAX);
+            found += 1;
+        }
+        assert!(found > 0, "no sequence shows {statement}");
+    }
+}
+
 /// Every sequence ends as the specification asks, however its bytes arrive.
 #[test]
 fn table_of_malformed_sequences() {

@@ -136,7 +136,8 @@ fn steps(packets: &str, version: u8) -> Vec<Step> {
     steps
 }
 
-fn bytes(text: &str, version: u8) -> Vec<u8> {
+/// The bytes of a line of tokens.
+pub(crate) fn bytes(text: &str, version: u8) -> Vec<u8> {
     // Blocks that are not closed yet; the last is the innermost.
     let mut blocks = vec![Vec::new()];
     for token in text.split_whitespace() {

@@ -457,51 +457,40 @@ impl Connected {
             return;
         }
         let confirmed = self.handshake.is_none();
+        let connection = self.key;
         let name = number(stream);
-        let mut events = Vec::new();
+        let mut emit = |kind| shared.events.push_back(DriverEvent { connection, kind });
         let mut over = false;
-        let mut more = false;
-        {
-            let mut receiver = self.quic.recv_stream(stream);
-            let Ok(mut chunks) = receiver.read(true) else {
-                return;
-            };
-            let mut bytes = 0;
-            loop {
-                match chunks.next(usize::MAX) {
-                    Ok(Some(chunk)) => {
-                        bytes += chunk.bytes.len();
-                        events.push(EventKind::Chunk {
-                            stream: name,
-                            bytes: chunk.bytes,
-                            early: !confirmed,
-                            confirmed,
-                        });
-                        if bytes >= READ_BATCH_BYTES {
-                            more = true;
-                            break;
-                        }
-                    }
-                    Ok(None) => {
-                        events.push(EventKind::Finished { stream: name });
-                        over = true;
-                        break;
-                    }
-                    Err(ReadError::Reset(code)) => {
-                        let code = code.into_inner();
-                        events.push(EventKind::Aborted { stream: name, code });
-                        over = true;
-                        break;
-                    }
-                    Err(ReadError::Blocked) => break,
+        let mut receiver = self.quic.recv_stream(stream);
+        let Ok(mut chunks) = receiver.read(true) else {
+            return;
+        };
+        let mut bytes = 0;
+        while bytes < READ_BATCH_BYTES && !over {
+            match chunks.next(usize::MAX) {
+                Ok(Some(chunk)) => {
+                    bytes += chunk.bytes.len();
+                    emit(EventKind::Chunk {
+                        stream: name,
+                        bytes: chunk.bytes,
+                        early: !confirmed,
+                        confirmed,
+                    });
                 }
+                Ok(None) => {
+                    emit(EventKind::Finished { stream: name });
+                    over = true;
+                }
+                Err(ReadError::Reset(code)) => {
+                    let code = code.into_inner();
+                    emit(EventKind::Aborted { stream: name, code });
+                    over = true;
+                }
+                Err(ReadError::Blocked) => break,
             }
-            let _ = chunks.finalize();
         }
-        for kind in events {
-            self.emit(shared, kind);
-        }
-        if more {
+        let _ = chunks.finalize();
+        if bytes >= READ_BATCH_BYTES && !over {
             self.readable.push(stream);
         }
         if over {
@@ -609,11 +598,14 @@ impl Connected {
     }
 
     pub(super) fn abort(&mut self, shared: &mut Shared, stream: StreamId, reason: u64) {
-        if !self.is_usable() || !self.exists(stream) {
+        if !self.is_usable() {
             return;
         }
         if let Some(outgoing) = &mut self.outgoing {
             outgoing.drop_stream(&mut shared.pool, stream);
+        }
+        if !self.exists(stream) {
+            return;
         }
         let (ours, both) = (stream.initiator() == Side::Server, stream.dir() == Dir::Bi);
         // Either half may be over, which is fine.

@@ -16,6 +16,9 @@ const POOLED: usize = 64;
 /// Larger ones are freed.
 const POOLED_BYTES: usize = 64 * 1024;
 
+/// Bytes that are gone from the front of a buffer before the rest moves up.
+const COMPACTED_BYTES: usize = 4 * 1024;
+
 /// Parts for reuse.
 #[derive(Debug, Default)]
 pub(super) struct Pool {
@@ -250,8 +253,69 @@ impl Lane {
             }
         }
         while self.start < self.tail.len() {
-            self.start += stream.write(&self.tail[self.start..])?;
+            let written = stream.write(&self.tail[self.start..])?;
+            self.advance(written);
         }
         Ok(())
+    }
+
+    /// Notes that so many bytes of the tail are gone. Their room is used again before they are many,
+    /// or a stream that is never quite drained would grow without end.
+    fn advance(&mut self, bytes: usize) {
+        self.start += bytes;
+        if self.start >= COMPACTED_BYTES && self.start * 2 >= self.tail.len() {
+            self.tail.drain(..self.start);
+            self.start = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STREAM: fn() -> StreamId =
+        || StreamId::new(quinn_proto::Side::Client, quinn_proto::Dir::Bi, 0);
+
+    #[test]
+    fn a_stream_that_is_never_quite_drained_stays_small() {
+        let (mut outgoing, mut pool) = (Outgoing::default(), Pool::default());
+        let mut expected: VecDeque<u8> = VecDeque::new();
+        for n in 0..100_000u32 {
+            let bytes = [n as u8; 37];
+            outgoing.push(&mut pool, STREAM(), &bytes, usize::MAX);
+            expected.extend(bytes);
+            let lane = &mut outgoing.lanes[0];
+            let taken = expected.len().saturating_sub(500).min(40);
+            assert!(lane.tail[lane.start..].iter().eq(expected.iter()) || n % 997 != 0);
+            lane.advance(taken);
+            expected.drain(..taken);
+            assert!(lane.tail.capacity() <= 64 * 1024);
+        }
+    }
+
+    #[test]
+    fn what_is_queued_is_counted_and_what_is_dropped_is_not() {
+        let (mut outgoing, mut pool) = (Outgoing::default(), Pool::default());
+        outgoing.push(&mut pool, STREAM(), &[1; 100], 150);
+        assert!(!outgoing.above);
+        outgoing.push_shared(&mut pool, STREAM(), Bytes::from_static(&[2; 100]), 150);
+        outgoing.push(&mut pool, STREAM(), &[3; 10], 150);
+        assert!(outgoing.above);
+        assert_eq!(outgoing.unsent_bytes(), 210);
+        let lane = &outgoing.lanes[0];
+        assert_eq!(
+            lane.queue.iter().map(Bytes::len).collect::<Vec<_>>(),
+            [100, 100]
+        );
+        assert_eq!(lane.tail, [3; 10]);
+        outgoing.drop_stream(&mut pool, STREAM());
+        assert_eq!(outgoing.unsent_bytes(), 0);
+        assert!(outgoing.is_empty());
+        assert_eq!(pool.buffers.len(), 1, "the buffer serves the next stream");
+        // After its end nothing is added to a stream.
+        outgoing.finish(&mut pool, STREAM());
+        outgoing.push(&mut pool, STREAM(), &[4; 10], 150);
+        assert_eq!(outgoing.unsent_bytes(), 0);
     }
 }

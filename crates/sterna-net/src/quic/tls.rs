@@ -324,8 +324,9 @@ impl Session for ServerSession {
 /// Packet keys of one key phase (RFC 9001, section 6), derived when one of them is first used.
 ///
 /// Deriving early, as section 9.5 advises, hides from an observer with a good clock which packet
-/// changes the phase. Here the first such packet of a phase takes some microseconds longer, once; a
-/// connection changes phase after many thousands of packets, most never.
+/// changes the phase. Here the first packet that claims to, genuine or not, takes some microseconds
+/// longer, once per phase. The library changes the first phase within a thousand packets, and later
+/// ones with the limits of the cipher; what most devices send in a connection is less.
 struct LaterKeys {
     secrets: Arc<Mutex<Secrets>>,
     keys: OnceLock<PacketKeySet>,

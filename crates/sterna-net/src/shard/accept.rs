@@ -88,8 +88,8 @@ impl Acceptors {
 }
 
 impl<H: Handler> Shard<H> {
-    /// Accepts what waits, up to the limit of a turn.
-    pub(super) fn accept(&mut self) {
+    /// Closes the listening sockets once the gate was shut.
+    pub(super) fn heed_gate(&mut self) {
         if self.acceptors.gate.is_shut() && !self.acceptors.shut {
             self.acceptors.shut = true;
             // Dropping a socket closes it, which also ends its registration.
@@ -99,6 +99,10 @@ impl<H: Handler> Shard<H> {
                 udp.driver.refuse_newcomers();
             }
         }
+    }
+
+    /// Accepts what waits, up to the limit of a turn.
+    pub(super) fn accept(&mut self) {
         if self
             .acceptors
             .retry_ms
@@ -134,6 +138,7 @@ impl<H: Handler> Shard<H> {
                     Ok(Some(id)) => self.guard(id, |handler, net| handler.opened(net, id)),
                     Ok(None) => {}
                     Err(refusal) => {
+                        self.core.figures.refused += 1;
                         if let Some(more) = self.acceptors.refusals.pass(self.core.now_ms) {
                             tracing::warn!(%peer, ?refusal, more, "a connection was refused");
                         }
@@ -223,6 +228,7 @@ fn admit(
         connection.phase = Phase::Open;
         connection.announced = true;
     }
+    core.figures.accepted += 1;
     let id = core.connections.insert_with(|_| connection);
     let registered = core.connections.get_mut(id).map(|connection| {
         registry.register(

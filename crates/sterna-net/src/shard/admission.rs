@@ -48,6 +48,11 @@ impl Admission {
         Ok(())
     }
 
+    /// How many are in their handshake.
+    pub(super) fn half_open(&self) -> usize {
+        self.half_open
+    }
+
     /// The connection has finished its handshake or is gone.
     pub(super) fn release(&mut self, peer: IpAddr) {
         debug_assert!(self.half_open > 0, "what is released was admitted");

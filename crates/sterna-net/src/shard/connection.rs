@@ -177,6 +177,22 @@ impl Connection {
             if self.sent_bytes >= enough {
                 return Ok(Pushed::Enough);
             }
+            // What a turn queues is nearly always one piece.
+            if self.websocket.is_none()
+                && let Some(outbox) = self.outbox.as_deref_mut()
+                && let Some(piece) = outbox.single()
+            {
+                let length = piece.len();
+                let Some(written) = write(|| self.socket.write(piece))? else {
+                    return Ok(Pushed::Blocked);
+                };
+                self.sent_bytes += written as u64;
+                outbox.advance(written, pool);
+                if written < length {
+                    return Ok(Pushed::Blocked);
+                }
+                return Ok(Pushed::Everything);
+            }
             self.stage();
             let mut slices = [IoSlice::new(&[]); SLICES];
             let (used, gathered) = gather(

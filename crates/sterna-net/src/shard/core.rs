@@ -10,6 +10,7 @@ use super::connection::{CipherScratch, Connection, Phase, Pushed};
 use super::deadlines::{Deadlines, Kind};
 use crate::clock::Clock;
 use crate::config::ShardConfig;
+use crate::counters::ShardFigures;
 use crate::outbox::Pool;
 use crate::table::Table;
 use crate::udp::{self, UdpListener};
@@ -36,6 +37,8 @@ pub(super) struct Core {
     pub(super) relieved: Vec<ConnectionId>,
     /// Connections whose end the handler is to be told.
     pub(super) ended: Vec<ConnectionId>,
+    /// What the shard has done so far.
+    pub(super) figures: ShardFigures,
     /// QUIC.
     pub(super) udp: Vec<UdpListener>,
 }
@@ -56,6 +59,7 @@ impl Core {
             dirty: Vec::new(),
             relieved: Vec::new(),
             ended: Vec::new(),
+            figures: ShardFigures::default(),
             udp,
         }
     }
@@ -117,6 +121,7 @@ impl Core {
         }
         if connection.phase == Phase::Handshake {
             self.admission.release(connection.info.peer.ip());
+            self.figures.failed_handshakes += 1;
             tracing::debug!(?id, peer = %connection.info.peer, ?reason, "a handshake failed");
         }
         connection.phase = Phase::Dead;
@@ -132,7 +137,10 @@ impl Core {
             return;
         };
         match connection.phase {
-            Phase::Handshake => self.admission.release(connection.info.peer.ip()),
+            Phase::Handshake => {
+                self.admission.release(connection.info.peer.ip());
+                self.figures.failed_handshakes += 1;
+            }
             Phase::Open => {}
             Phase::Closing | Phase::Lingering | Phase::Dead => return,
         }
@@ -162,7 +170,10 @@ impl Core {
         if connection.blocked || matches!(connection.phase, Phase::Lingering | Phase::Dead) {
             return;
         }
-        match connection.push(self.config.write_bytes_per_turn, scratch, &mut self.pool) {
+        let (share, sent_before) = (self.config.write_bytes_per_turn, connection.sent_bytes);
+        let pushed = connection.push(share, scratch, &mut self.pool);
+        self.figures.sent_bytes += connection.sent_bytes - sent_before;
+        match pushed {
             Ok(Pushed::Blocked) => connection.blocked = true,
             Ok(Pushed::Enough) => {
                 connection.dirty = true;

@@ -47,6 +47,7 @@ impl<H: Handler> Shard<H> {
             }
             Ok(count) => {
                 connection.received_bytes += count as u64;
+                self.core.figures.received_bytes += count as u64;
                 // A short read has emptied the queue: what comes now raises another event. Only an
                 // end of the stream that was announced already does not.
                 let more = count == room.len() || connection.hangup;

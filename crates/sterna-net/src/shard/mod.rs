@@ -16,6 +16,7 @@ mod quic;
 use std::any::Any;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mio::{Events, Poll};
@@ -24,6 +25,7 @@ use self::accept::Acceptors;
 use self::connection::{CipherScratch, Connection, Phase};
 use self::core::Core;
 use crate::bind::BoundShard;
+use crate::counters::{ShardCounters, ShardFigures, add};
 use crate::mailbox::Mailbox;
 use crate::tls::PARTIAL_ROOM;
 use crate::tokens::{self, Source};
@@ -56,6 +58,9 @@ pub(crate) struct Shard<H: Handler> {
     acceptors: Acceptors,
     mailbox: Mailbox<H::Mail>,
     letters: Vec<H::Mail>,
+    counters: Arc<ShardCounters>,
+    /// The figures that other threads see.
+    published: ShardFigures,
     /// The list that is being worked through.
     working: Vec<ConnectionId>,
     scratch: Scratch,
@@ -73,6 +78,7 @@ impl<H: Handler> Shard<H> {
             listeners,
             mut udp,
             gate,
+            counters,
             ..
         } = bound;
         let acceptors = Acceptors::new(listeners, gate, poll.registry())?;
@@ -92,6 +98,8 @@ impl<H: Handler> Shard<H> {
             acceptors,
             mailbox,
             letters: Vec::new(),
+            counters,
+            published: ShardFigures::default(),
             working: Vec::new(),
             scratch,
             handshakes_left: 0,
@@ -142,6 +150,7 @@ impl<H: Handler> Shard<H> {
 
     fn turn(&mut self, events: &Events) {
         self.handshakes_left = self.core.config.handshakes_per_turn;
+        self.heed_gate();
         for event in events {
             match tokens::source(event.token()) {
                 Source::Waker => {}
@@ -168,6 +177,21 @@ impl<H: Handler> Shard<H> {
         }
         self.handler.end_of_turn(&mut self.core);
         self.flush();
+        self.publish();
+    }
+
+    /// Lets other threads see the figures of this turn.
+    fn publish(&mut self) {
+        let figures = &mut self.core.figures;
+        figures.turns += 1;
+        figures.connections = self.core.connections.len() as u64;
+        figures.half_open = self.core.admission.half_open() as u64;
+        figures.quic = crate::quic::Counters::default();
+        for udp in &self.core.udp {
+            add(&mut figures.quic, &udp.driver.counters());
+        }
+        self.counters.publish(figures, &self.published);
+        self.published = *figures;
     }
 
     /// Takes a list of the core and goes through it; what is added meanwhile stays for the next

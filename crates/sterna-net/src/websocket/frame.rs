@@ -54,6 +54,9 @@ pub(crate) struct Decoded {
 
 /// Reads frames from chunks that end anywhere. It holds no data: payload is unmasked where it is and
 /// moved to the front of the buffer, so that the data of many small frames is handed up at once.
+///
+/// [MQTT-6.0.0-2] What comes out is a stream of bytes: nothing downstream sees
+/// where frames began.
 #[derive(Debug, Default)]
 pub(crate) struct Decoder {
     /// The header as far as it has come.

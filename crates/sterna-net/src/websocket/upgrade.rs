@@ -312,6 +312,7 @@ mod tests {
         }
     }
 
+    /// [MQTT-6.0.0-3] Among others: a client that does not offer "mqtt".
     #[test]
     fn each_mistake_has_its_status() {
         let drop = |dropped: &'static str| move |name: &str| (name == dropped).then(String::new);

@@ -176,6 +176,7 @@ fn lost_and_doubled_packets_are_survived() {
                 0..4 => Fate::Drop,
                 4..6 => Fate::Twice,
                 6..9 => Fate::Late(RTT),
+                9 => Fate::Garbled(state as usize >> 20),
                 _ => Fate::Deliver,
             }
         });
@@ -382,4 +383,42 @@ fn shutting_down_tells_every_peer() {
     world
         .server
         .send(closed[0].1, StreamId::FIRST, b"nobody is there");
+}
+
+#[test]
+fn keys_are_changed_as_often_as_the_peer_likes() {
+    let mut world = world();
+    world.reaction = Box::new(echo);
+    let client = world.connect();
+    world.run_until(RTT * 3, |world| world.clients[client].connected.is_some());
+    let stream = world.open(client, Dir::Bi, b"", false);
+    for n in 1..=20 {
+        world.write(client, stream, &[n; 3_000], false);
+        world.run_until(RTT * 4, |world| {
+            world.clients[client]
+                .received
+                .get(&stream.0)
+                .is_some_and(|all| all.len() == usize::from(n) * 3_000)
+        });
+        world.run_for(Duration::from_secs(2));
+        world.clients[client].connection.force_key_update();
+    }
+    assert!(world.clients[client].lost.is_none());
+}
+
+/// Enough packets for the library to change the keys by itself, several times.
+#[test]
+fn long_transfers_change_keys_by_themselves() {
+    let mut world = world();
+    let client = world.connect();
+    world.run_until(RTT * 3, |world| world.clients[client].connected.is_some());
+    let stream = world.open(client, Dir::Bi, b"x", false);
+    world.run_for(RTT * 2);
+    let key = world.opened()[0].1;
+    for _ in 0..40 {
+        world.server.send(key, stream, &vec![7; 100_000]);
+        world.run_for(RTT * 20);
+    }
+    assert_eq!(world.clients[client].received[&stream.0].len(), 4_000_000);
+    assert!(world.clients[client].connection.stats().udp_rx.datagrams > 3_000);
 }

@@ -72,6 +72,8 @@ pub(crate) enum Fate {
     /// Deliver so much later than usual.
     Late(Duration),
     Twice,
+    /// Deliver with one byte changed.
+    Garbled(usize),
 }
 
 /// A datagram about to cross the link.
@@ -513,6 +515,12 @@ impl World {
             Fate::Deliver => (1, Duration::ZERO),
             Fate::Late(extra) => (1, extra),
             Fate::Twice => (2, Duration::ZERO),
+            Fate::Garbled(at) => {
+                let mut garbled = bytes.to_vec();
+                let at = at % garbled.len();
+                garbled[at] ^= 0x55;
+                return self.launch(Fate::Deliver, to_server, client, from, &garbled);
+            }
         };
         for _ in 0..copies {
             self.flown += 1;

@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use sterna_net::{
     BoundShard, Chunk, CloseReason, ConnectionId, ConnectionInfo, Courier, Gate, Handler,
-    ListenerConfig, ListenerTransport, Mailbox, Network, SHARE_BYTES, ShardConfig, StreamId, bind,
+    ListenerConfig, ListenerTransport, Mailbox, Network, SHARE_BYTES, ShardConfig, ShardCounters,
+    ShardFigures, StreamId, bind,
 };
 
 /// How long a test waits for something that is to happen.
@@ -268,6 +269,7 @@ pub(crate) struct Server {
     pub(crate) log: Arc<Log>,
     pub(crate) mailboxes: Vec<Mailbox<Letter>>,
     pub(crate) gate: Gate,
+    pub(crate) counters: Vec<Arc<ShardCounters>>,
     pub(crate) timeouts: Arc<AtomicUsize>,
     pub(crate) turns: Arc<AtomicUsize>,
     threads: Vec<JoinHandle<Echo>>,
@@ -309,6 +311,7 @@ impl Setup {
         let addresses = bound[0].addresses().to_vec();
         let mailboxes = bound.iter().map(BoundShard::mailbox).collect();
         let gate = bound[0].gate();
+        let counters = bound.iter().map(BoundShard::counters).collect();
         let threads = bound
             .into_iter()
             .map(|shard| {
@@ -334,6 +337,7 @@ impl Setup {
             log,
             mailboxes,
             gate,
+            counters,
             timeouts,
             turns,
             threads,
@@ -362,6 +366,19 @@ impl Server {
     pub(crate) fn info(&self, id: ConnectionId) -> ConnectionInfo {
         self.run(0, move |_, net| net.info(id).cloned())
             .expect("open")
+    }
+
+    /// Waits until the first shard's figures are as wanted, and returns them.
+    pub(crate) fn wait_figures(&self, wanted: impl Fn(&ShardFigures) -> bool) -> ShardFigures {
+        let started = Instant::now();
+        loop {
+            let figures = self.counters[0].figures();
+            if wanted(&figures) {
+                return figures;
+            }
+            assert!(started.elapsed() < PATIENCE, "in vain: {figures:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     /// Stops all shards and returns their handlers.

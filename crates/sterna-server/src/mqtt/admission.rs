@@ -47,13 +47,14 @@ impl Admission {
                 "an empty client identifier needs a clean session",
             ));
         }
+        // [MQTT-3.1.3-3] [MQTT-3.1.3-5] [MQTT311-3.1.3-5] any UTF-8 string up to the limit is taken
         if connect.client_id.len() > usize::from(limits.maximum_client_id_bytes) {
             return Err((
                 ReasonCode::ClientIdentifierNotValid,
                 "the client identifier is too long",
             ));
         }
-        // [MQTT-3.1.3-6] [MQTT-3.1.3-7] [MQTT311-3.1.3-6] [MQTT311-3.1.3-7]
+        // [MQTT-3.1.3-4] [MQTT-3.1.3-6] [MQTT-3.1.3-7] [MQTT311-3.1.3-6] [MQTT311-3.1.3-7]
         let client_id = if assigned {
             assign()?
         } else {

@@ -92,6 +92,11 @@ impl Client {
         }
     }
 
+    /// Whether something of a stream is held, which anything later must not overtake.
+    pub(super) fn holds(&self, stream: StreamId) -> bool {
+        self.held.iter().any(|held| held.stream() == stream)
+    }
+
     /// Heap of what is held; an end of a stream counts as much as its entry.
     pub(super) fn held_bytes(&self) -> usize {
         let entries = self.held.len() * size_of::<Held>();

@@ -194,7 +194,7 @@ impl Door {
         self.refuse(cx, client, reason, detail);
     }
 
-    /// Refuses a CONNECT. [MQTT-3.1.4-2] [MQTT-3.2.2-7]
+    /// Refuses a CONNECT. [MQTT-3.1.4-2] [MQTT-3.2.2-7] [MQTT311-3.1.4-3]
     fn refuse(&mut self, cx: &Context<'_>, client: &mut Client, reason: ReasonCode, detail: &str) {
         log_end(cx.net, client, reason.name(), detail);
         let refuse = Refuse {
@@ -202,12 +202,14 @@ impl Door {
             ..Refuse::default()
         };
         client.engine.refuse(reason, &refuse, &mut self.out);
-        // [MQTT-3.1.4-6] what was held is not looked at
+        // [MQTT-3.1.4-6] [MQTT311-3.1.4-5] what was held is not looked at
         client.held = Vec::new();
         client.state = State::Ended;
     }
 
-    /// Opens the session of a client that may come in.
+    /// Opens the session of a client that may come in: the one that its identifier names, or a new one.
+    /// [MQTT-3.1.3-2] [MQTT-3.1.4-4] [MQTT311-3.1.2-4] [MQTT311-3.1.2-5] [MQTT311-3.1.2-6]
+    /// [MQTT311-3.1.3-2] [MQTT311-3.1.4-2]
     fn admit(&mut self, cx: &mut Context<'_>, client: &mut Client, mut admission: Box<Admission>) {
         client.user = admission.user.take().map(String::into_boxed_str);
         if let Some(will) = &admission.will {
@@ -260,14 +262,14 @@ impl Door {
             |door, cx, client| match std::mem::replace(&mut client.state, State::New) {
                 State::Opening(awaited, admission) if awaited == session => {
                     door.accept(cx, client, session, present, &admission);
-                    door.release(cx, client);
                 }
                 other => client.state = other,
             },
         );
     }
 
-    /// Sends the CONNACK, and what the session has waiting. [MQTT-3.1.4-5]
+    /// Sends the CONNACK, before anything else, and what the session has waiting. [MQTT-3.1.4-5]
+    /// [MQTT311-3.1.4-4] [MQTT311-3.2.0-1]
     fn accept(
         &mut self,
         cx: &mut Context<'_>,

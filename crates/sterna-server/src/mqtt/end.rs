@@ -18,17 +18,9 @@ impl Door {
         connection: ConnectionId,
         reason: &CloseReason,
     ) {
-        let slot = connection.slot as usize;
-        let Some(place) = self.clients.get_mut(slot) else {
+        let Some(Some(mut client)) = self.clients.remove(&connection) else {
             return;
         };
-        if place.as_ref().is_none_or(|client| client.id != connection) {
-            return;
-        }
-        let Some(mut client) = place.take() else {
-            return;
-        };
-        self.connected -= 1;
         if matches!(client.state, State::Live(_)) {
             tracing::debug!(client = &*client.name, ?reason, "connection lost");
         }
@@ -42,6 +34,8 @@ impl Door {
         disconnect: &Disconnect<'_>,
     ) {
         // [MQTT-3.14.4-3] [MQTT311-3.1.2-10] [MQTT311-3.14.4-3]
+        // Whatever comes after it is not looked at, and the transport is closed.
+        // [MQTT311-3.14.4-1] [MQTT311-3.14.4-2]
         let will = if disconnect.discards_will() {
             WillFate::Discard
         } else {
@@ -59,7 +53,8 @@ impl Door {
         Self::close_session(cx, client, Close { will, expiry_s });
     }
 
-    /// The connection was lost, or ends because of an error. [MQTT-3.1.2-10]
+    /// The connection was lost, or ends because of an error: the will is due. [MQTT-3.1.2-10]
+    /// [MQTT311-3.1.2-8] [MQTT311-3.1.2-12] [MQTT311-3.1.4-1]
     pub(super) fn lost(cx: &mut Context<'_>, client: &mut Client) {
         Self::close_session(cx, client, Close::LOST);
     }
@@ -118,7 +113,7 @@ impl Door {
     /// Tells every client goodbye; new ones are turned away.
     pub(crate) fn stop(&mut self, cx: &mut Context<'_>) {
         self.stopping = true;
-        let ids: Vec<ConnectionId> = self.clients.iter().flatten().map(|c| c.id).collect();
+        let ids: Vec<ConnectionId> = self.clients.keys().copied().collect();
         for id in ids {
             self.with_client(cx, id, |door, cx, client| {
                 let server_reference = cx.policy.mqtt.server_reference.as_deref();
@@ -154,7 +149,7 @@ impl Door {
             return;
         }
         // A whole session can come in one flight, its end included, before CONNECT is decided.
-        if !client.held.is_empty() || !client.accepts(Lane(stream.0)) {
+        if client.holds(stream) || !client.accepts(Lane(stream.0)) {
             self.hold(cx, client, Held::Finished(stream));
         } else if stream == StreamId::FIRST {
             // Without DISCONNECT before it this is a lost connection.

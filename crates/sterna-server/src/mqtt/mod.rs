@@ -13,6 +13,7 @@ mod publish;
 mod subscribe;
 mod timers;
 
+use rustc_hash::FxHashMap;
 use sterna_mqtt::server::{Connection, Event, Features, Limits};
 use sterna_mqtt::{Frame, Framer, Lane, QoS, ReasonCode, Scope, Violation};
 use sterna_net::{Chunk, ConnectionId, Network, StreamId};
@@ -33,9 +34,8 @@ const DECISION_CHECK_MS: u64 = 1000;
 /// The front door of one shard.
 #[derive(Debug)]
 pub(crate) struct Door {
-    /// By slot of the connection.
-    clients: Vec<Option<Box<Client>>>,
-    connected: usize,
+    /// A client is missing from its place while a step works on it.
+    clients: FxHashMap<ConnectionId, Option<Box<Client>>>,
     out: Outgoing,
     timers: Timers,
     counts: Counts,
@@ -46,8 +46,7 @@ pub(crate) struct Door {
 impl Door {
     pub(crate) fn new(high_watermark_bytes: usize) -> Self {
         Self {
-            clients: Vec::new(),
-            connected: 0,
+            clients: FxHashMap::default(),
             out: Outgoing::default(),
             timers: Timers::default(),
             counts: Counts::default(),
@@ -65,8 +64,8 @@ impl Door {
     }
 
     /// Whether no connection is left.
-    pub(crate) const fn is_empty(&self) -> bool {
-        self.connected == 0
+    pub(crate) fn is_empty(&self) -> bool {
+        self.clients.is_empty()
     }
 
     /// When `timeout` wants to be called.
@@ -99,12 +98,7 @@ impl Door {
             parked: false,
         };
         self.timers.set(connection, timer_ms);
-        let slot = connection.slot as usize;
-        if self.clients.len() <= slot {
-            self.clients.resize_with(slot + 1, || None);
-        }
-        self.clients[slot] = Some(Box::new(client));
-        self.connected += 1;
+        self.clients.insert(connection, Some(Box::new(client)));
     }
 
     /// Bytes arrived.
@@ -125,10 +119,7 @@ impl Door {
 
     /// Early data can no longer be a replay.
     pub(crate) fn confirmed(&mut self, cx: &mut Context<'_>, connection: ConnectionId) {
-        self.with_client(cx, connection, |door, cx, client| {
-            client.unconfirmed = false;
-            door.release(cx, client);
-        });
+        self.with_client(cx, connection, |_, _, client| client.unconfirmed = false);
     }
 
     /// What was queued towards a client has left.
@@ -178,18 +169,19 @@ impl Door {
         connection: ConnectionId,
         step: impl FnOnce(&mut Self, &mut Context<'_>, &mut Client),
     ) {
-        let slot = connection.slot as usize;
-        let Some(mut client) = self.clients.get_mut(slot).and_then(Option::take) else {
+        let place = self.clients.get_mut(&connection);
+        let Some(mut client) = place.and_then(Option::take) else {
             return;
         };
-        if client.id == connection {
-            step(self, cx, &mut client);
-            self.out.flush(cx.net, connection);
-            if matches!(client.state, State::Ended) {
-                cx.net.close(connection, 0);
-            }
+        step(self, cx, &mut client);
+        self.release(cx, &mut client);
+        self.out.flush(cx.net, connection);
+        if matches!(client.state, State::Ended) {
+            cx.net.close(connection, 0);
         }
-        self.clients[slot] = Some(client);
+        if let Some(place) = self.clients.get_mut(&connection) {
+            *place = Some(client);
+        }
     }
 
     /// Cuts bytes of a stream into packets and handles them, or keeps them until they can be.
@@ -198,7 +190,7 @@ impl Door {
         if matches!(client.state, State::Ended) {
             return;
         }
-        if !client.held.is_empty() || !client.accepts(lane) {
+        if client.holds(stream) || !client.accepts(lane) {
             self.hold(cx, client, Held::Bytes(stream, bytes.into()));
             return;
         }
@@ -264,11 +256,14 @@ impl Door {
         }
     }
 
-    /// Handles what was kept.
+    /// Handles what was kept, if it can be handled now.
     fn release(&mut self, cx: &mut Context<'_>, client: &mut Client) {
+        let ready = |held: &Held| client.accepts(Lane(held.stream().0));
+        if !client.held.first().is_some_and(ready) {
+            return;
+        }
         cx.net.pause(client.id, false);
-        let held = std::mem::take(&mut client.held);
-        for held in held {
+        for held in std::mem::take(&mut client.held) {
             match held {
                 Held::Bytes(stream, bytes) => self.feed(cx, client, stream, &bytes),
                 Held::Finished(stream) => self.finished(cx, client, stream),

@@ -1,0 +1,295 @@
+//! Brokers rebuilt from a store: sessions, subscriptions, retained messages and queues are back.
+
+use std::sync::Arc;
+
+use sterna_broker::{
+    Broker, Close, ConsumerId, Delivery, Directory, Event, Limits, Message, MessageHeader,
+    OpenSession, Opened, Outcome, Phase, Publication, Qos, SessionKey, ShardId, SubscribeOptions,
+    Unacknowledged,
+};
+use sterna_store::MemoryStore;
+
+struct Node {
+    brokers: Vec<Broker<()>>,
+    directory: Arc<Directory>,
+    now_ms: u64,
+}
+
+impl Node {
+    fn start(store: &MemoryStore, shards: u16, now_ms: u64) -> Self {
+        let directory = Directory::new(shards, Limits::default(), 7);
+        let mut brokers: Vec<_> = (0..shards)
+            .map(|shard| {
+                let store = Box::new(store.clone());
+                Broker::new(ShardId(shard), Arc::clone(&directory), store)
+            })
+            .collect();
+        for broker in &mut brokers {
+            broker.restore(now_ms);
+        }
+        let mut node = Self {
+            brokers,
+            directory,
+            now_ms,
+        };
+        node.run();
+        node
+    }
+
+    fn run(&mut self) {
+        loop {
+            let mail: Vec<_> = self
+                .brokers
+                .iter_mut()
+                .flat_map(|broker| broker.take_mail().collect::<Vec<_>>())
+                .collect();
+            if mail.is_empty() {
+                return;
+            }
+            for (to, mail) in mail {
+                self.brokers[usize::from(to.0)].mail(self.now_ms, mail);
+            }
+        }
+    }
+
+    fn open(&mut self, shard: usize, client_id: &str, expiry_s: u32) -> (SessionKey, bool) {
+        let consumer = ConsumerId(1);
+        let request = OpenSession {
+            client_id,
+            clean_start: false,
+            expiry_s,
+            consumer,
+            will: None,
+        };
+        match self.brokers[shard]
+            .open(self.now_ms, request)
+            .expect("within limits")
+        {
+            Opened::Ready { session, present } => (session, present),
+            Opened::Pending { .. } => {
+                self.run();
+                loop {
+                    match self.brokers[shard]
+                        .next_event()
+                        .expect("the session arrives")
+                    {
+                        Event::Opened {
+                            session, present, ..
+                        } => return (session, present),
+                        Event::Evicted { .. } => {}
+                    }
+                }
+            }
+        }
+    }
+
+    fn subscribe(&mut self, shard: usize, key: SessionKey, filter: &str, identifier: Option<u32>) {
+        let options = SubscribeOptions {
+            qos: Qos::ExactlyOnce,
+            identifier,
+            ..SubscribeOptions::default()
+        };
+        self.brokers[shard]
+            .subscribe(self.now_ms, key, filter, options)
+            .expect("a valid filter");
+        self.run();
+    }
+
+    fn publish(&mut self, shard: usize, topic: &str, payload: &str, retain: bool) -> usize {
+        let header = MessageHeader {
+            qos: Qos::ExactlyOnce,
+            retain,
+            ..MessageHeader::default()
+        };
+        let message =
+            Message::copy(topic, &[], payload.as_bytes(), header).expect("a small message");
+        let routed = self.brokers[shard].publish(
+            self.now_ms,
+            Publication {
+                origin: None,
+                message,
+            },
+        );
+        self.run();
+        routed.matched
+    }
+
+    fn next(&mut self, shard: usize, key: SessionKey) -> Option<Delivery> {
+        let delivery = self.brokers[shard].next_delivery(self.now_ms, key);
+        self.run();
+        delivery
+    }
+
+    fn drain(&mut self, shard: usize, key: SessionKey) -> Vec<String> {
+        let mut payloads = Vec::new();
+        while let Some(delivery) = self.next(shard, key) {
+            payloads.push(String::from_utf8(delivery.message.payload().to_vec()).expect("text"));
+            if delivery.tag != 0 {
+                self.brokers[shard].settle(self.now_ms, key, delivery.tag, Outcome::Accepted);
+                self.run();
+            }
+        }
+        payloads
+    }
+}
+
+/// [MQTT-3.1.2-23] [MQTT-4.1.0-1]
+#[test]
+fn a_restart_loses_nothing_that_was_to_last() {
+    for (shards, shards_after) in [(1, 1), (2, 2), (3, 2), (1, 4)] {
+        let store = MemoryStore::new();
+        let mut node = Node::start(&store, shards, 1_000);
+        let last = usize::from(shards) - 1;
+        let (lasting, present) = node.open(last, "lasting", 3600);
+        assert!(!present);
+        let (fleeting, _) = node.open(0, "fleeting", 0);
+        let (away, _) = node.open(0, "away", 10);
+        node.subscribe(last, lasting, "a/+", Some(5));
+        node.subscribe(last, lasting, "gone", None);
+        assert!(node.brokers[last].unsubscribe(1_000, lasting, "gone"));
+        node.subscribe(0, fleeting, "a/+", None);
+        node.subscribe(0, away, "a/1", None);
+        node.brokers[0].close(1_000, away, Close::LOST);
+        node.publish(0, "r/1", "retained", true);
+        node.publish(0, "r/2", "cleared", true);
+        node.publish(0, "r/2", "", true);
+        for i in 0..5 {
+            node.publish(0, "a/1", &i.to_string(), false);
+        }
+        let tags: Vec<_> = (0..3)
+            .map(|_| node.next(last, lasting).unwrap().tag)
+            .collect();
+        let broker = &mut node.brokers[last];
+        assert!(broker.settle(1_000, lasting, tags[0], Outcome::Accepted));
+        assert!(broker.handed_over(lasting, tags[1]));
+        broker.save_protocol(lasting, b"packet identifiers");
+        assert_eq!(store.counts(), (2, 4 + 5, 1));
+        drop(node);
+
+        let mut node = Node::start(&store, shards_after, 2_000);
+        assert_eq!(node.directory.sessions(), 2);
+        assert_eq!(node.directory.retained().0, 1);
+        assert_eq!(node.publish(0, "a/1", "5", false), 2);
+        let (lasting, present) = node.open(0, "lasting", 3600);
+        assert!(present);
+        let broker = &mut node.brokers[0];
+        assert_eq!(
+            broker.take_snapshot(lasting).as_deref(),
+            Some(&b"packet identifiers"[..])
+        );
+        assert_eq!(broker.take_snapshot(lasting), None);
+        let entries = broker.unacknowledged(lasting);
+        let phases: Vec<_> = entries
+            .iter()
+            .map(|entry| (entry.tag(), entry.phase()))
+            .collect();
+        assert_eq!(
+            phases,
+            [(tags[1], Phase::HandedOver), (tags[2], Phase::Sent)]
+        );
+        let Unacknowledged::Sent(again) = &entries[1] else {
+            panic!("it was sent")
+        };
+        assert!(again.redelivered && again.message.payload() == b"2");
+        assert_eq!(again.identifiers(), [5]);
+        assert!(broker.settle(2_000, lasting, tags[2], Outcome::Accepted));
+        assert!(broker.settle(2_000, lasting, tags[1], Outcome::Accepted));
+        assert_eq!(node.drain(0, lasting), ["3", "4", "5"]);
+        node.subscribe(0, lasting, "r/+", None);
+        assert_eq!(node.drain(0, lasting), ["retained"]);
+
+        // The session that was away expires when it would have without the restart.
+        for broker in &mut node.brokers {
+            broker.timeout(10_999);
+        }
+        assert_eq!(node.directory.sessions(), 2);
+        for broker in &mut node.brokers {
+            broker.timeout(11_000);
+        }
+        assert_eq!(node.directory.sessions(), 1);
+        assert_eq!(store.counts(), (1, 0, 1));
+    }
+}
+
+/// A shared subscription's queue, with nobody there to read it.
+#[test]
+fn queues_of_shared_subscriptions_are_back() {
+    for shards_after in 1..=3 {
+        let store = MemoryStore::new();
+        let mut node = Node::start(&store, 2, 1_000);
+        let (member, _) = node.open(1, "member", 3600);
+        node.subscribe(1, member, "$share/g/t", None);
+        node.brokers[1].close(1_000, member, Close::LOST);
+        node.run();
+        for i in 0..3 {
+            assert_eq!(node.publish(0, "t", &i.to_string(), false), 1);
+        }
+        drop(node);
+        let mut node = Node::start(&store, shards_after, 2_000);
+        assert_eq!(node.publish(0, "t", "3", false), 1);
+        let (member, present) = node.open(0, "member", 3600);
+        assert!(present);
+        assert_eq!(node.drain(0, member), ["0", "1", "2", "3"]);
+        assert_eq!(store.counts(), (1, 0, 0));
+        assert!(node.brokers[0].unsubscribe(2_000, member, "$share/g/t"));
+        assert_eq!(node.publish(0, "t", "4", false), 0);
+    }
+}
+
+/// A session that is made to last only when it is closed.
+#[test]
+fn an_expiry_interval_given_at_the_end_counts() {
+    let store = MemoryStore::new();
+    let mut node = Node::start(&store, 1, 1_000);
+    let (key, _) = node.open(0, "a", 0);
+    node.subscribe(0, key, "t", None);
+    node.publish(0, "t", "1", false);
+    node.publish(0, "t", "2", false);
+    let tag = node.next(0, key).unwrap().tag;
+    assert_eq!(store.counts(), (0, 0, 0));
+    node.brokers[0].close(
+        1_000,
+        key,
+        Close {
+            expiry_s: Some(100),
+            ..Close::NORMAL
+        },
+    );
+    assert_eq!(store.counts(), (1, 2, 0));
+    drop(node);
+    let mut node = Node::start(&store, 1, 2_000);
+    let (key, present) = node.open(0, "a", 100);
+    assert!(present);
+    assert_eq!(node.brokers[0].unacknowledged(key)[0].tag(), tag);
+    assert_eq!(node.drain(0, key), ["2"]);
+    // And the other way round.
+    node.brokers[0].close(
+        2_000,
+        key,
+        Close {
+            expiry_s: Some(0),
+            ..Close::NORMAL
+        },
+    );
+    assert_eq!(store.counts(), (0, 0, 0));
+}
+
+/// Released deliveries stand in front, also after a restart.
+#[test]
+fn the_order_of_released_deliveries_is_kept() {
+    let store = MemoryStore::new();
+    let mut node = Node::start(&store, 1, 1_000);
+    let (key, _) = node.open(0, "a", 100);
+    node.subscribe(0, key, "t", None);
+    for i in 0..4 {
+        node.publish(0, "t", &i.to_string(), false);
+    }
+    let tags: Vec<_> = (0..3).map(|_| node.next(0, key).unwrap().tag).collect();
+    for tag in tags.into_iter().rev() {
+        node.brokers[0].settle(1_000, key, tag, Outcome::Released);
+    }
+    drop(node);
+    let mut node = Node::start(&store, 1, 2_000);
+    let (key, _) = node.open(0, "a", 100);
+    assert_eq!(node.drain(0, key), ["0", "1", "2", "3"]);
+}
