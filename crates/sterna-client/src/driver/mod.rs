@@ -234,7 +234,10 @@ impl Driver {
                 return error;
             };
             self.inlets.status.send_replace(Status::Connecting);
-            self.events.push_back(Event::Disconnected(error));
+            self.events.push_back(Event::Disconnected {
+                error,
+                retry_in: Some(delay),
+            });
             if self.wait(delay).await {
                 return Error::Ended;
             }
@@ -436,7 +439,10 @@ impl Driver {
             publication.finish(Err(error.clone()));
         }
         if !matches!(error, Error::Ended) {
-            self.events.push_back(Event::Disconnected(error));
+            self.events.push_back(Event::Disconnected {
+                error,
+                retry_in: None,
+            });
         }
         // The application reads what came before; should it have dropped its end, this ends at once.
         for event in std::mem::take(&mut self.events) {

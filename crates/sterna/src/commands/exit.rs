@@ -103,7 +103,9 @@ impl Failure {
 }
 
 fn is_tls(error: &std::io::Error) -> bool {
-    error.get_ref().is_some_and(|inner| inner.is::<rustls::Error>())
+    error
+        .get_ref()
+        .is_some_and(|inner| inner.is::<rustls::Error>())
 }
 
 impl From<String> for Failure {
