@@ -296,6 +296,7 @@ impl Driver {
         };
         let deadline = Instant::now() + self.options.connect_timeout;
         let url = self.options.url.clone();
+        tracing::debug!(%url, "connecting");
         let connecting = transport::connect(&url, &settings);
         tokio::pin!(connecting);
         let transport = loop {
@@ -311,6 +312,7 @@ impl Driver {
                 }
             }
         };
+        tracing::debug!(peer = %transport.peer, client_id = self.client_id, "transport connected, sending CONNECT");
         match link::Link::open(self, transport, deadline).await {
             Ok(mut link) => link.run(self).await,
             Err(error) => End::Failed(error),
