@@ -105,7 +105,7 @@ impl Failure {
 fn is_tls(error: &std::io::Error) -> bool {
     error
         .get_ref()
-        .is_some_and(|inner| inner.is::<rustls::Error>())
+        .is_some_and(<dyn std::error::Error + Send + Sync>::is::<rustls::Error>)
 }
 
 impl From<String> for Failure {
