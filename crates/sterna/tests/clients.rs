@@ -362,6 +362,27 @@ fn passwords_and_scram_let_in() {
     assert_eq!(publish(&["-u", "ann", "-P", "wrong"]), 134);
     assert_eq!(publish(&["-u", "ann", "-P", "wrong", "-V", "311"]), 4);
     assert_eq!(publish(&["-u", "ann", "-P", "secret", "--scram"]), 0);
+    assert_eq!(publish(&["-u", "ann", "--scram"]), 1);
+    let mut from_environment = broker.command(QUIC, "pub", &["-t", "a", "-m", "x", "-u", "ann"]);
+    assert!(
+        from_environment
+            .env("STERNA_PASSWORD", "secret")
+            .status()
+            .unwrap()
+            .success()
+    );
+    let mut elsewhere = broker.command(
+        TCP,
+        "pub",
+        &["-t", "a", "-m", "x", "-u", "ann", "-P", "secret"],
+    );
+    assert!(
+        elsewhere
+            .env("STERNA_URL", "mqtt://127.0.0.1:1")
+            .status()
+            .unwrap()
+            .success()
+    );
     assert_eq!(publish(&["-u", "ann", "-P", "wrong", "--scram"]), 135);
     assert_eq!(publish(&["-u", "eve", "-P", "secret", "--scram"]), 135);
 }
