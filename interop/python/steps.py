@@ -176,9 +176,11 @@ async def takeover(t: Step) -> None:
     # [MQTT-3.1.4-3] [MQTT311-3.1.4-2]
     first = await t.client("a")
     second = await t.client("a")
-    reason, _ = await first.closed()
+    reason, detail = await first.closed()
     if t.level >= 5:
-        equal(reason, 0x8E, "reason code of the DISCONNECT to the first client")
+        unread = t.driver.hello.get("misses_disconnect")
+        expect(reason == 0x8E or (reason is None and unread),
+               f"DISCONNECT to the first client has the code {reason}, expected 0x8E ({detail})")
     await second.subscribe(t.topic("x"), 1)
     await second.publish(t.topic("x"), b"mine", 1)
     equal((await second.receive()).payload, b"mine", "payload at the second client")
