@@ -72,7 +72,7 @@ class Stream:
     async def _arrival(self, timeout: float):
         try:
             return await asyncio.wait_for(self.arrived.get(), timeout)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             return None
 
     def copies(self) -> int:
@@ -161,7 +161,7 @@ class QuicClient(QuicConnectionProtocol):
         """Waits for the end of the connection."""
         try:
             return await asyncio.wait_for(asyncio.shield(self.over), timeout)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             raise Failure(f"the connection is still open after {timeout} s") from None
 
     def end(self, code: int = 0, reason: str = "") -> None:
@@ -245,7 +245,7 @@ async def opened(listener: Listener, level: int = 5, alpn=("mqtt",), ticket=None
                 quic.transmit()
                 await asyncio.wait_for(quic.wait_connected(), PATIENCE_S)
             yield quic
-    except asyncio.TimeoutError:
+    except TimeoutError:
         raise Failure(f"the QUIC handshake was not done within {PATIENCE_S} s") from None
     except ConnectionError as why:
         raise Failure(f"the QUIC connection failed: {why or type(why).__name__}") from None
