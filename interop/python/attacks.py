@@ -319,7 +319,7 @@ def wildcard_explosion(at: Listener) -> None:
     for number in range(400):
         bits = (number * 2654435761) & ((1 << depth) - 1)
         filters.append("/".join("+" if bits >> level & 1 else "a" for level in range(depth)))
-    with subscriber(at, *dict.fromkeys(filters), options=0) as one, Raw(at) as publisher:
+    with subscriber(at, *dict.fromkeys(filters), options=0), Raw(at) as publisher:
         publisher.connect()
         start = time.monotonic()
         for number in range(200):
@@ -649,7 +649,7 @@ class Runner:
                    f"{now} KiB are resident {SETTLE_S:.0f} s later, {before} KiB were before")
             time.sleep(0.1)
 
-    def guarded(self, label: str, work, bystander: Bystander | None = None) -> None:
+    def guarded(self, label: str, work) -> None:
         """Runs one row with a bystander, and checks the memory and that the broker still serves."""
         try:
             before = resident_kib(self.pid) if self.pid else 0

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use sterna_mqtt::client::ServerLimits;
 use sterna_mqtt::{PacketId, PropertyBuf, ReasonCode};
@@ -53,9 +54,13 @@ pub enum Event {
     Message(Message),
     /// A connection stands.
     Connected(Arc<Connected>),
-    /// A connection was lost, or an attempt to connect failed. Unless the events end here the client tries
-    /// again.
-    Disconnected(Error),
+    /// A connection was lost, or an attempt to connect failed.
+    Disconnected {
+        /// Why.
+        error: Error,
+        /// When the client tries again; it doesn't when none, and this is the last event.
+        retry_in: Option<Duration>,
+    },
 }
 
 #[derive(Clone, Debug)]

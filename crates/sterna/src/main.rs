@@ -6,7 +6,9 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use commands::{bench, check_config, exit, passwd, property, publish, request, serve, subscribe};
+use commands::{
+    bench, check_config, demo, exit, passwd, property, publish, request, serve, subscribe,
+};
 
 /// An IoT message broker and its clients, over QUIC, TLS, TCP and WebSocket.
 #[derive(Debug, Parser)]
@@ -28,6 +30,7 @@ enum Command {
     Subscribe(Box<subscribe::Args>),
     Request(Box<request::Args>),
     Passwd(passwd::Args),
+    Demo(demo::Args),
 }
 
 fn main() -> ExitCode {
@@ -51,5 +54,6 @@ fn main() -> ExitCode {
         Command::Subscribe(args) => subscribe::run(&args),
         Command::Request(args) => request::run(&args),
         Command::Passwd(args) => passwd::run(&args),
+        Command::Demo(args) => demo::run(&args),
     }
 }

@@ -198,6 +198,7 @@ impl<P: Default + Send> Broker<P> {
                     message,
                     context: context.cloned(),
                     group: NIL,
+                    group_tag: 0,
                     qos,
                     retain: true,
                     redelivered: false,
@@ -252,16 +253,7 @@ impl<P: Default + Send> Broker<P> {
                 && let Some(entry) = queues.remove_pending(slot, node)
             {
                 queues.forget_stored(slot, &entry);
-                let redelivered = entry.redelivered;
-                unsent.extend(entry.message.map(|message| {
-                    (
-                        group,
-                        Returned {
-                            message,
-                            redelivered,
-                        },
-                    )
-                }));
+                unsent.extend(Returned::of(entry));
             }
             node = next;
         }

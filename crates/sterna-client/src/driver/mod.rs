@@ -234,7 +234,10 @@ impl Driver {
                 return error;
             };
             self.inlets.status.send_replace(Status::Connecting);
-            self.events.push_back(Event::Disconnected(error));
+            self.events.push_back(Event::Disconnected {
+                error,
+                retry_in: Some(delay),
+            });
             if self.wait(delay).await {
                 return Error::Ended;
             }
@@ -293,6 +296,7 @@ impl Driver {
         };
         let deadline = Instant::now() + self.options.connect_timeout;
         let url = self.options.url.clone();
+        tracing::debug!(%url, "connecting");
         let connecting = transport::connect(&url, &settings);
         tokio::pin!(connecting);
         let transport = loop {
@@ -308,6 +312,7 @@ impl Driver {
                 }
             }
         };
+        tracing::debug!(peer = %transport.peer, client_id = self.client_id, "transport connected, sending CONNECT");
         match link::Link::open(self, transport, deadline).await {
             Ok(mut link) => link.run(self).await,
             Err(error) => End::Failed(error),
@@ -436,7 +441,10 @@ impl Driver {
             publication.finish(Err(error.clone()));
         }
         if !matches!(error, Error::Ended) {
-            self.events.push_back(Event::Disconnected(error));
+            self.events.push_back(Event::Disconnected {
+                error,
+                retry_in: None,
+            });
         }
         // The application reads what came before; should it have dropped its end, this ends at once.
         for event in std::mem::take(&mut self.events) {

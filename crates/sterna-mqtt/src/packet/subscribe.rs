@@ -183,7 +183,7 @@ impl<'a> Iterator for Filters<'a> {
 
     fn next(&mut self) -> Option<Self::Item> {
         // Validated when the packet was decoded.
-        let filter = std::str::from_utf8(self.reader.binary().ok()?).ok()?;
+        let filter = self.reader.text()?;
         let options = SubscribeOptions::from_byte(self.reader.u8().ok()?, self.version).ok()?;
         Some((filter, options))
     }

@@ -90,6 +90,8 @@ impl Failure {
             Error::Connect(ConnectError::Handshake(_)) => TLS,
             Error::Connect(ConnectError::Quic(text)) if text.contains("handshake failed") => TLS,
             Error::Connect(_) => UNREACHABLE,
+            // In TLS 1.3 a server refuses a client's certificate after the client has finished.
+            Error::Lost(error) if is_tls(error) => TLS,
             Error::Authentication(_) => AUTHENTICATION,
             Error::Send(SendError::Unsupported(reason)) => *reason as u8,
             Error::Send(SendError::Encode(_)) => TOO_LARGE,
@@ -98,6 +100,12 @@ impl Failure {
         };
         Self::new(code, error)
     }
+}
+
+fn is_tls(error: &std::io::Error) -> bool {
+    error
+        .get_ref()
+        .is_some_and(<dyn std::error::Error + Send + Sync>::is::<rustls::Error>)
 }
 
 impl From<String> for Failure {

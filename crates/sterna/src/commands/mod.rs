@@ -4,6 +4,7 @@ pub(crate) mod bench;
 pub(crate) mod check_config;
 mod clock;
 mod connection;
+pub(crate) mod demo;
 pub(crate) mod exit;
 mod format;
 mod output;

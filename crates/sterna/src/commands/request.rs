@@ -173,7 +173,7 @@ impl Exchange<'_> {
                     Some(Event::Connected(_)) if deadline.is_none() => {
                         deadline = Some(tokio::time::Instant::now() + self.args.timeout);
                     }
-                    Some(Event::Disconnected(error)) if !error.is_temporary() => {
+                    Some(Event::Disconnected { error, retry_in: None }) => {
                         return Err(failed(&error));
                     }
                     Some(_) => {}

@@ -344,10 +344,21 @@ impl Printer<'_> {
                     end = self.message(&message).await?;
                     printed.push(message);
                 }
-                Event::Disconnected(error) if !error.is_temporary() => {
+                Event::Disconnected {
+                    error,
+                    retry_in: None,
+                } => {
                     return Err(Failure::client(&error, self.version));
                 }
-                Event::Disconnected(error) => self.say(&format!("{error}; trying again")),
+                Event::Disconnected {
+                    error,
+                    retry_in: Some(delay),
+                } => {
+                    self.say(&format!(
+                        "{error}; trying again in {:.1} s",
+                        delay.as_secs_f64()
+                    ));
+                }
                 _ => {}
             }
             if end == Next::GoOn && printed.len() < 256 {
