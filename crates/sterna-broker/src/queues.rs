@@ -178,7 +178,7 @@ impl<P> Queues<P> {
                 group_tag: 0,
                 // [MQTT-3.8.4-8]
                 qos: message.qos().min(target.flags.qos()),
-                // [MQTT-3.3.1-12] [MQTT-3.3.1-13]
+                // [MQTT-3.3.1-12] [MQTT-3.3.1-13] [MQTT311-3.3.1-8] [MQTT311-3.3.1-9]
                 retain: message.retain() && target.flags.retain_as_published(),
                 redelivered: false,
                 retained_copy: false,
