@@ -65,9 +65,7 @@ pub(crate) struct Args {
         short = 'P',
         long = "pw",
         value_name = "PASSWORD",
-        requires = "username",
-        env = "STERNA_PASSWORD",
-        hide_env_values = true
+        requires = "username"
     )]
     password: Option<String>,
 }
