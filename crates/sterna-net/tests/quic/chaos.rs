@@ -120,6 +120,7 @@ fn run(seed: u64) {
     let mut expected: BTreeMap<(usize, StreamId), Vec<u8>> = BTreeMap::new();
     let mut given_up = BTreeSet::new();
     let mut writable: Vec<(usize, StreamId)> = Vec::new();
+    let mut port = 30_000;
     for _ in 0..300 {
         let clients = world.clients.len();
         let client = random.below(clients.max(1) as u64) as usize;
@@ -182,7 +183,7 @@ fn run(seed: u64) {
                     .handshake_done
                     > 0 =>
             {
-                let port = 50_000 + random.below(10_000) as u16;
+                port += 1;
                 world.clients[client].address.set_port(port);
             }
             12 if established => {
