@@ -82,12 +82,17 @@ class Listener:
         self.secure = self.transport in ("tls", "wss", "quic")
 
 
+def ready() -> dict:
+    """What the broker wrote when it was ready."""
+    return json.loads(Path(os.environ["STERNA_READY_FILE"]).read_text())
+
+
 def listeners() -> dict[str, Listener]:
     """The broker's listeners by transport (tcp, tls, ws, wss, quic); the first of each kind."""
-    ready = json.loads(Path(os.environ["STERNA_READY_FILE"]).read_text())
+    said = ready()
     found: dict[str, Listener] = {}
-    for entry in ready["listeners"]:
-        one = Listener(entry["url"], ready.get("certificate"))
+    for entry in said["listeners"]:
+        one = Listener(entry["url"], said.get("certificate"))
         found.setdefault(one.transport, one)
     return found
 
