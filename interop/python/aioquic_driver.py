@@ -192,7 +192,7 @@ class Connection(QuicClient):
         self.control.send(data, fin=True)
         try:
             await asyncio.wait_for(asyncio.shield(self.over), 0.5)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             self.end()
         await self.terminated()
         return {}

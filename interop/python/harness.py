@@ -82,12 +82,17 @@ class Listener:
         self.secure = self.transport in ("tls", "wss", "quic")
 
 
+def ready() -> dict:
+    """What the broker wrote when it was ready."""
+    return json.loads(Path(os.environ["STERNA_READY_FILE"]).read_text())
+
+
 def listeners() -> dict[str, Listener]:
     """The broker's listeners by transport (tcp, tls, ws, wss, quic); the first of each kind."""
-    ready = json.loads(Path(os.environ["STERNA_READY_FILE"]).read_text())
+    said = ready()
     found: dict[str, Listener] = {}
-    for entry in ready["listeners"]:
-        one = Listener(entry["url"], ready.get("certificate"))
+    for entry in said["listeners"]:
+        one = Listener(entry["url"], said.get("certificate"))
         found.setdefault(one.transport, one)
     return found
 
@@ -154,7 +159,7 @@ class Driver:
         self.process.stdin.close()
         try:
             await asyncio.wait_for(self.process.wait(), 3)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             self.process.kill()
             await self.process.wait()
         for task in self.tasks:
@@ -199,7 +204,7 @@ class Driver:
             return await asyncio.wait_for(future, timeout)
         except ConnectionError:
             raise Failure(f"the driver has ended: {' | '.join(self.stderr[-8:])}") from None
-        except asyncio.TimeoutError:
+        except TimeoutError:
             raise Failure(f"{op} was not answered within {timeout} s") from None
         finally:
             self.waiting.pop(number, None)
@@ -276,7 +281,7 @@ class Client:
     async def receive(self, timeout: float = 5) -> Message:
         try:
             return await asyncio.wait_for(self.inbox.get(), timeout)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             end = f" (its connection ended: {self.end.result()})" if self.end.done() else ""
             raise Failure(f"{self.name} got no message within {timeout} s{end}") from None
 
@@ -284,7 +289,7 @@ class Client:
         """Waits for the end of the connection: the server's reason code if it gave one, and a text."""
         try:
             return await asyncio.wait_for(asyncio.shield(self.end), timeout)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             raise Failure(f"{self.name} was not disconnected within {timeout} s") from None
 
     async def disconnect(self, reason: int = 0, **properties) -> None:

@@ -46,7 +46,7 @@ class Subscriber:
     async def _line(self, timeout: float) -> str | None:
         try:
             raw = await asyncio.wait_for(self.process.stdout.readline(), timeout)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             return None
         if not raw:
             raise Failure(f"mosquitto_sub ended: {' | '.join(self.log[-4:])}")
@@ -112,7 +112,7 @@ class Step:
         )
         try:
             out, err = await asyncio.wait_for(process.communicate(data), PATIENCE_S)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             process.kill()
             await process.wait()
             raise Failure(f"{program} {' '.join(arguments)} is not done after {PATIENCE_S} s") from None
@@ -269,7 +269,7 @@ async def properties(t: Step) -> None:
                          ("payload-format-indicator", 1)):
         equal(got.get(name), wanted, name)
     pairs = got.get("user-properties", got.get("user-property"))
-    flat = [list(pair.items())[0] for pair in pairs] if isinstance(pairs, list) else list((pairs or {}).items())
+    flat = [next(iter(pair.items())) for pair in pairs] if isinstance(pairs, list) else list((pairs or {}).items())
     equal(flat, [("b", "2"), ("a", "1")], "user properties")
     if not 490 <= got.get("message-expiry-interval", 0) <= 500:
         raise Failure(f"message expiry interval {got.get('message-expiry-interval')} of 500")
@@ -342,7 +342,7 @@ async def run_step(listener, level, name, function, report, gate) -> None:
                 report.ok(label)
             except Failure as why:
                 report.not_ok(label, str(why))
-            except asyncio.TimeoutError:
+            except TimeoutError:
                 report.not_ok(label, "not done within 30 s")
             except Exception as error:  # a fault of the suite must name itself and not end the others
                 report.not_ok(label, f"{type(error).__name__}: {error}")

@@ -106,7 +106,7 @@ class Connection:
         self.client.loop_start()
 
     def _callbacks(self) -> None:
-        post = lambda kind, *values: turns.put((self, kind, values))  # noqa: E731
+        post = lambda kind, *values: turns.put((self, kind, values))
         self.client.on_connect = lambda c, u, flags, code, props: post("connected", flags, code, props)
         self.client.on_connect_fail = lambda c, u: post("unreachable")
         self.client.on_disconnect = lambda c, u, flags, code, props: post("closed", flags, code)

@@ -72,7 +72,7 @@ class Stream:
     async def _arrival(self, timeout: float):
         try:
             return await asyncio.wait_for(self.arrived.get(), timeout)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             return None
 
     def copies(self) -> int:
@@ -161,7 +161,7 @@ class QuicClient(QuicConnectionProtocol):
         """Waits for the end of the connection."""
         try:
             return await asyncio.wait_for(asyncio.shield(self.over), timeout)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             raise Failure(f"the connection is still open after {timeout} s") from None
 
     def end(self, code: int = 0, reason: str = "") -> None:
@@ -219,7 +219,7 @@ class QuicClient(QuicConnectionProtocol):
 
 
 def configuration(listener: Listener, alpn=("mqtt",), **settings) -> QuicConfiguration:
-    made = QuicConfiguration(is_client=True, alpn_protocols=list(alpn), idle_timeout=IDLE_S,
+    made = QuicConfiguration(is_client=True, alpn_protocols=list(alpn) if alpn else None, idle_timeout=IDLE_S,
                              server_name=listener.host, **settings)
     made.verify_mode = ssl.CERT_REQUIRED
     made.load_verify_locations(listener.certificate)
@@ -240,8 +240,13 @@ async def opened(listener: Listener, level: int = 5, alpn=("mqtt",), ticket=None
 
     try:
         async with connect(listener.host, listener.port, configuration=made, create_protocol=create,
-                           session_ticket_handler=tickets, wait_connected=not early) as quic:
+                           session_ticket_handler=tickets, wait_connected=False) as quic:
+            if not early:
+                quic.transmit()
+                await asyncio.wait_for(quic.wait_connected(), PATIENCE_S)
             yield quic
+    except TimeoutError:
+        raise Failure(f"the QUIC handshake was not done within {PATIENCE_S} s") from None
     except ConnectionError as why:
         raise Failure(f"the QUIC connection failed: {why or type(why).__name__}") from None
 

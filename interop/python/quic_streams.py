@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import secrets
 import socket
 import time
 
 import wire
 from harness import Failure, Listener, Report, listeners
-from quic_client import Fin, QuicClient, Reset, Stop, Stream, alert, opened
+from quic_client import Fin, QuicClient, Reset, Stop, alert
+from quic_step import STEPS, Skip, Step, delivered, expect, ping, published, step, subscribed, watcher, will
 from raw import Raw
 
-STEPS: list[tuple[str, object]] = []
 STEP_LIMIT_S = 25
 AT_ONCE = 6
 QUIET_S = 0.5
@@ -27,106 +26,6 @@ MEBIBYTE = 1024 * 1024
 NO_APPLICATION_PROTOCOL = 120
 # What NanoNNG resets a sub-stream with (NNG_ECONNSHUT).
 NNG_ECONNSHUT = 31
-
-
-class Skip(Exception):
-    """What the broker's settings leave out."""
-
-
-def step(name: str):
-    def add(function):
-        STEPS.append((name, function))
-        return function
-
-    return add
-
-
-def expect(condition, why: str) -> None:
-    if not condition:
-        raise Failure(why)
-
-
-class Step:
-    def __init__(self, at: Listener, plain: Listener | None):
-        self.at, self.plain = at, plain
-        self.root = "iop/quic/" + secrets.token_hex(5)
-        self.seen: list[QuicClient] = []
-
-    def topic(self, name: str = "t") -> str:
-        return f"{self.root}/{name}"
-
-    def id(self, name: str) -> str:
-        return f"q{self.root[-10:]}{name}"
-
-    def open(self, **options):
-        step = self
-
-        class Watched(QuicClient):
-            def __init__(self, *arguments, **keywords):
-                super().__init__(*arguments, **keywords)
-                step.seen.append(self)
-
-        return opened(self.at, kind=Watched, **options)
-
-    def finish(self) -> None:
-        for one in self.seen:
-            if one.alpn == "mqtt":
-                expect(not one.by_server, f"the server opened stream {one.by_server[:3]} to a client with ALPN mqtt")
-
-
-async def subscribed(stream: Stream, *filters: str, options: int = 1, pid: int = 1) -> None:
-    stream.send(wire.subscribe(pid, [(each, options) for each in filters], stream.quic.level))
-    answer = await stream.expect(wire.SUBACK)
-    expect(answer.pid == pid, f"SUBACK for {answer.pid} instead of {pid}")
-    expect(all(code <= 2 for code in answer.codes), f"SUBACK with {answer.codes}")
-
-
-async def published(stream: Stream, topic: str, payload: bytes, qos: int, pid: int | None, acks: Stream | None = None,
-                    ) -> None:
-    """The whole exchange of one PUBLISH; acknowledgements come on the same stream unless `acks` says otherwise."""
-    acks = acks or stream
-    stream.send(wire.publish(topic, payload, qos, pid))
-    if qos == 1:
-        got = await acks.expect(wire.PUBACK)
-        expect(got.pid == pid and got.reason < 0x80, f"{got} for {got.pid}, published {pid}")
-    if qos == 2:
-        got = await acks.expect(wire.PUBREC)
-        expect(got.pid == pid and got.reason < 0x80, f"{got} for {got.pid}, published {pid}")
-        acks.send(wire.ack(wire.PUBREL, pid))
-        got = await acks.expect(wire.PUBCOMP)
-        expect(got.pid == pid and not got.reason, f"{got} for {got.pid}, published {pid}")
-
-
-async def delivered(stream: Stream) -> wire.Packet:
-    """The next message on a stream, acknowledged there."""
-    got = await stream.expect(wire.PUBLISH)
-    if got.qos == 1:
-        stream.send(wire.ack(wire.PUBACK, got.pid))
-    if got.qos == 2:
-        stream.send(wire.ack(wire.PUBREC, got.pid))
-        release = await stream.expect(wire.PUBREL)
-        expect(release.pid == got.pid, f"PUBREL for {release.pid} instead of {got.pid}")
-        stream.send(wire.ack(wire.PUBCOMP, got.pid))
-    return got
-
-
-async def ping(stream: Stream) -> float:
-    start = time.monotonic()
-    stream.send(wire.pingreq())
-    await stream.expect(wire.PINGRESP)
-    return time.monotonic() - start
-
-
-async def watcher(t: Step, stack: QuicClient, name: str = "will") -> Stream:
-    """A second client that hears the step's will topic on its control stream."""
-    control = stack.bidirectional(0)
-    await stack.connect_mqtt(client_id=t.id("watch"))
-    await subscribed(control, t.topic(name))
-    return control
-
-
-def will(t: Step) -> dict:
-    return {"topic": t.topic("will"), "payload": b"gone", "qos": 1}
 
 
 # --------------------------------------------------------------------------- EMQX: data streams
@@ -676,12 +575,12 @@ async def alpn_next(t: Step) -> None:
 @step("handshake/alpn-unknown")
 async def alpn_unknown(t: Step) -> None:
     # RFC 9001 section 8.1: no_application_protocol
-    for offered in (("sterna-interop",), ()):
+    for offered in (("sterna-interop",), None):
         async with t.open(alpn=offered, early=True) as quic:
             quic.bidirectional(0).send(b"")
             end = await quic.terminated()
             expect(alert(end.error_code) == NO_APPLICATION_PROTOCOL,
-                   f"{quic.ending} for ALPN {list(offered)}, expected 0x178")
+                   f"{quic.ending} for ALPN {offered}, expected 0x178")
 
 
 @step("handshake/version-3.1.1")
@@ -794,7 +693,7 @@ async def run_step(name: str, function, at: Listener, plain: Listener | None, re
             report.skip(label, str(why))
         except Failure as why:
             report.not_ok(label, str(why))
-        except asyncio.TimeoutError:
+        except TimeoutError:
             report.not_ok(label, f"not done within {STEP_LIMIT_S} s")
         except Exception as error:  # a fault of the suite must name itself and not end the others
             report.not_ok(label, f"{type(error).__name__}: {error}")

@@ -77,7 +77,7 @@ async def run_step(driver, listener, level, run, name, function, report: Report,
         except Refused as why:
             code = "" if why.reason is None else f" with 0x{why.reason:02X}"
             report.not_ok(label, f"refused{code}: {why}")
-        except asyncio.TimeoutError:
+        except TimeoutError:
             report.not_ok(label, f"not done within {STEP_LIMIT_S} s")
         except Exception as error:  # a fault of the suite must name itself and not end the others
             report.not_ok(label, f"{type(error).__name__}: {error}")

@@ -7,9 +7,8 @@ client of 5.0 that was connected, and live.
 
 from __future__ import annotations
 
-import struct
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Callable
 
 import wire
 from harness import Failure

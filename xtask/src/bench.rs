@@ -206,6 +206,20 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Verdict {
          connection; {} shard(s) on core {}, generator on core {}, medians of {}.",
         options.shards, options.broker_core, options.generator_core, options.runs
     );
+    let empty = bench.rows.iter().filter_map(|row| {
+        Some(format!(
+            "{} {:.1} MiB",
+            row.transport.name(),
+            row.resident_kib()? / 1024.0
+        ))
+    });
+    let empty: Vec<String> = empty.collect();
+    if !empty.is_empty() {
+        println!(
+            "The broker itself, with ten connections: {}.",
+            empty.join(", ")
+        );
+    }
     if let Some((before, after)) = before.zip(pressure()) {
         println!(
             "Tasks waited for a CPU {before:.0} % of the time before and {after:.0} % at the end."

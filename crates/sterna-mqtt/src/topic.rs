@@ -3,7 +3,7 @@
 //! Lengths are limited by their encoding to 65,535 bytes ([MQTT-4.7.3-3]); nothing here normalises
 //! or changes a character ([MQTT-4.7.3-4]).
 
-use crate::wire::has_any;
+use crate::text::has_any;
 
 /// Most bytes that a Topic Name or Topic Filter can have.
 pub const MAX_TOPIC_BYTES: usize = 65_535;

@@ -11,6 +11,7 @@ use crate::nodes::NIL;
 use crate::queues::{Item, Owed};
 use crate::route::RouteUpdate;
 use crate::session::State;
+use crate::store::QueueName;
 
 impl<P: Default + Send> Broker<P> {
     // On the member's shard.
@@ -129,6 +130,7 @@ impl<P: Default + Send> Broker<P> {
         if !attends {
             let messages = vec![Returned {
                 message,
+                tag: assign.tag,
                 redelivered,
             }];
             self.send(home, Letter::Return { group, messages });
@@ -141,6 +143,7 @@ impl<P: Default + Send> Broker<P> {
                 message,
                 context: assign.context,
                 group,
+                group_tag: assign.tag,
                 qos: assign.qos,
                 retain: assign.retain,
                 redelivered,
@@ -155,18 +158,22 @@ impl<P: Default + Send> Broker<P> {
             group,
             member,
             attendance,
+            ..
         } = owed;
         let Some(home) = self.index.home(group) else {
             return;
         };
         // Several in a row become one letter.
-        let mut credit = 1;
-        while let Some(next) = self.queues.owed.pop() {
-            if (next.group, next.member, next.attendance) != (group, member, attendance) {
-                self.queues.owed.push(next);
-                break;
+        let (mut credit, mut kept) = (0, Vec::new());
+        let mut next = Some(owed);
+        while let Some(owed) = next {
+            credit += owed.credit;
+            if owed.tag != 0 {
+                kept.push(owed.tag);
             }
-            credit += 1;
+            next = self.queues.owed.pop_if(|next| {
+                (next.group, next.member, next.attendance) == (group, member, attendance)
+            });
         }
         self.send(
             home,
@@ -175,6 +182,7 @@ impl<P: Default + Send> Broker<P> {
                 member,
                 attendance,
                 credit,
+                kept,
             },
         );
     }
@@ -231,11 +239,23 @@ impl<P: Default + Send> Broker<P> {
         }
     }
 
-    pub(super) fn member_credited(&mut self, id: u32, member: u32, attendance: u32, credit: u32) {
+    pub(super) fn member_credited(
+        &mut self,
+        id: u32,
+        member: u32,
+        attendance: u32,
+        credit: u32,
+        kept: &[u64],
+    ) {
         let window = self.queues.limits.group_window;
         let Some(group) = self.queues.groups.get_mut(&id) else {
             return;
         };
+        for &tag in kept {
+            self.queues
+                .store
+                .settled(QueueName::Group(&group.filter), tag);
+        }
         if let Some(known) = group.members.get_mut(&member)
             && known.attendance == attendance
         {
@@ -276,12 +296,16 @@ impl<P: Default + Send> Broker<P> {
             else {
                 self.queues.counters.dropped_expired += u64::from(expired);
                 group.list_if_available(member);
+                self.queues.forget_stored_in_group(id, &entry);
                 continue;
             };
             known.credit -= 1;
+            // The group's store keeps it until the member's session does, or is done with it.
+            let is_kept = self.queues.is_durable && message.qos().is_acknowledged();
             let assign = Assign {
                 home,
                 group: id,
+                tag: if is_kept { entry.tag } else { 0 },
                 slot: place.slot,
                 generation: place.generation,
                 attendance: known.attendance,

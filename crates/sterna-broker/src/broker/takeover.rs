@@ -12,8 +12,6 @@
 //! The fence is sent also where there is nothing to hand over: then it keeps the order of what the
 //! client itself published through J and will publish through K.
 
-use std::sync::Arc;
-
 use super::Broker;
 use crate::api::{Event, EvictReason};
 use crate::mail::{Address, Claim, Letter, Moved};
@@ -260,8 +258,7 @@ impl<P: Default + Send> Broker<P> {
             rare.snapshot = state.snapshot;
         }
         if session.is_stored {
-            let client_id = Arc::clone(&session.client_id);
-            queues.store_waited(&client_id, waited_first);
+            queues.store_from(slot, waited_first);
         }
     }
 }

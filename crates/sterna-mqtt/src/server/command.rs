@@ -47,8 +47,8 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// [`EncodeError`] if the client does not take even the smallest CONNACK; nothing was written
-    /// and the connection is over.
+    /// [`EncodeError`] if the client does not take even the smallest CONNACK, or a field of `accept`
+    /// is too long; nothing was written and the connection is over.
     pub fn accept(
         &mut self,
         session: &mut Session,
@@ -62,32 +62,16 @@ impl Connection {
         }
         // [MQTT-3.2.2-2] [MQTT-3.2.2-3] [MQTT311-3.2.2-1] [MQTT311-3.2.2-2] [MQTT311-3.2.2-3]
         let session_present = accept.session_present && !self.clean_start;
-        let mut properties = PropertyBuf::new();
-        if self.version.is_v5() {
-            if let Some(keep_alive_s) = accept.keep_alive_s {
-                self.keep_alive_s = keep_alive_s;
-            }
-            self.describe(accept, &mut properties)?;
+        if let Some(keep_alive_s) = accept.keep_alive_s
+            && self.version.is_v5()
+        {
+            self.keep_alive_s = keep_alive_s;
         }
-        let base = properties.len();
-        let out = out.buffer(Lane::CONTROL);
-        if self.version.is_v5() {
-            self.explain(
-                accept.reason_string,
-                accept.user_properties,
-                &mut properties,
-            );
-        }
-        // [MQTT-3.1.4-5] [MQTT311-3.1.4-4]
-        let mut encoded = self.connack(session_present, ReasonCode::Success, &properties, out);
-        if encoded.is_err() && properties.len() > base {
-            // [MQTT-3.2.2-19] [MQTT-3.2.2-20]
-            properties.truncate(base);
-            encoded = self.connack(session_present, ReasonCode::Success, &properties, out);
-        }
-        if encoded.is_err() {
+        if let Err(error) =
+            self.write_acceptance(session_present, accept, out.buffer(Lane::CONTROL))
+        {
             self.phase = Phase::Closed;
-            return encoded;
+            return Err(error);
         }
         // [MQTT-3.1.4-4] [MQTT311-3.1.4-3]
         if session_present {
@@ -295,14 +279,37 @@ impl Connection {
         self.client_max_packet_bytes as usize
     }
 
-    fn connack(
+    /// Writes a CONNACK with success, with Reason String and User Properties if they fit.
+    fn write_acceptance(
         &self,
         session_present: bool,
-        reason: ReasonCode,
-        properties: &PropertyBuf,
+        accept: &Accept<'_>,
         out: &mut BytesMut,
     ) -> Result<(), EncodeError> {
-        // [MQTT-3.2.2-8]
+        // [MQTT-3.1.4-5] [MQTT-3.2.2-8] [MQTT311-3.1.4-4]
+        let reason = ReasonCode::Success;
+        let mut properties = PropertyBuf::new();
+        if self.version.is_v5() {
+            self.describe(accept, &mut properties)?;
+        }
+        let base = properties.len();
+        if self.version.is_v5() {
+            self.explain(
+                accept.reason_string,
+                accept.user_properties,
+                &mut properties,
+            );
+            let connack = ConnAck {
+                session_present,
+                reason,
+                properties: properties.properties(),
+            };
+            if connack.encode(self.version, self.client_max(), out).is_ok() {
+                return Ok(());
+            }
+            // [MQTT-3.2.2-19] [MQTT-3.2.2-20]
+            properties.truncate(base);
+        }
         let connack = ConnAck {
             session_present,
             reason,

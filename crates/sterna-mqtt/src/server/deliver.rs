@@ -6,6 +6,7 @@ use super::Connection;
 use crate::alias::AliasUse;
 use crate::packet::{Ack, encode_ack, publish};
 use crate::session::Stage;
+use crate::topic::MAX_TOPIC_BYTES;
 use crate::wire::{packet_bytes, put_binary, put_varint, varint_bytes};
 use crate::{
     Lane, MAX_REMAINING_BYTES, PacketId, PacketType, PropertyId, QoS, ReasonCode, Session,
@@ -270,7 +271,7 @@ impl Connection {
             let block = block_bytes(delivery, alias);
             remaining += varint_bytes(block) + block;
         }
-        if remaining > MAX_REMAINING_BYTES {
+        if remaining > MAX_REMAINING_BYTES || topic.len() > MAX_TOPIC_BYTES {
             usize::MAX
         } else {
             packet_bytes(remaining)
@@ -325,7 +326,7 @@ impl Connection {
                 out.put_u32(u32::try_from(left_s).unwrap_or(u32::MAX));
             }
             // [MQTT-3.3.4-3] [MQTT-3.3.4-4]
-            for &identifier in delivery.identifiers {
+            for identifier in identifiers(delivery) {
                 out.put_u8(PropertyId::SubscriptionIdentifier as u8);
                 put_varint(out, identifier as usize);
             }
@@ -341,12 +342,20 @@ impl Connection {
     }
 }
 
-/// Bytes of the properties of a PUBLISH, without their length.
-fn block_bytes(delivery: &OutgoingPublish<'_>, alias: Option<u16>) -> usize {
-    let identifiers: usize = delivery
+/// The Subscription Identifiers, less what none can be.
+fn identifiers(delivery: &OutgoingPublish<'_>) -> impl Iterator<Item = u32> {
+    let valid = 1..=MAX_REMAINING_BYTES as u32;
+    delivery
         .identifiers
         .iter()
-        .map(|&id| 1 + varint_bytes(id as usize))
+        .copied()
+        .filter(move |id| valid.contains(id))
+}
+
+/// Bytes of the properties of a PUBLISH, without their length.
+fn block_bytes(delivery: &OutgoingPublish<'_>, alias: Option<u16>) -> usize {
+    let identifiers: usize = identifiers(delivery)
+        .map(|id| 1 + varint_bytes(id as usize))
         .sum();
     let alias = if alias.is_some() { 3 } else { 0 };
     let expiry = if delivery.expires_at_ms.is_some() {

@@ -208,13 +208,15 @@ fn incoming(
     let mut waiting = waiting.lock().unwrap();
     match packet {
         Packet::Publish(publish) => {
-            say(&json!({
+            let line = json!({
                 "event": "message", "client": handle, "topic": publish.topic, "payload": pack(&publish.payload),
                 "qos": publish.qos as u8, "retain": publish.retain, "dup": publish.dup,
-            }));
+            });
             if publish.qos != QoS::AtMostOnce {
                 unacknowledged.lock().unwrap().push_back(publish);
             }
+            // Only now, so that an acknowledgement that is asked for at once finds its message.
+            say(&line);
         }
         Packet::PubAck(ack) => waiting.publish.done(ack.pkid, json!({})),
         Packet::PubComp(ack) => waiting.publish.done(ack.pkid, json!({})),

@@ -1,6 +1,6 @@
 //! Connections of MQTT 5.0.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -78,6 +78,32 @@ fn quality(value: &Value) -> QoS {
     }
 }
 
+/// What has arrived on one connection.
+#[derive(Debug, Default)]
+pub(crate) struct Received {
+    unacknowledged: VecDeque<Publish>,
+    aliases: HashMap<u16, String>,
+}
+
+impl Received {
+    /// The library tells the application of a message before it resolves the alias.
+    fn topic(&mut self, publish: &Publish) -> String {
+        let topic = String::from_utf8_lossy(&publish.topic).into_owned();
+        let Some(alias) = publish
+            .properties
+            .as_ref()
+            .and_then(|given| given.topic_alias)
+        else {
+            return topic;
+        };
+        if topic.is_empty() {
+            return self.aliases.get(&alias).cloned().unwrap_or_default();
+        }
+        self.aliases.insert(alias, topic.clone());
+        topic
+    }
+}
+
 /// One connection from CONNECT to its end.
 pub(crate) async fn run(
     options: MqttOptions,
@@ -96,12 +122,12 @@ pub(crate) async fn run(
         }
     };
     answer(number, connected(&connack));
-    let unacknowledged: Arc<Mutex<VecDeque<Publish>>> = Arc::default();
+    let received: Arc<Mutex<Received>> = Arc::default();
     let requests = {
-        let (waiting, unacknowledged) = (waiting.clone(), unacknowledged.clone());
+        let (waiting, received) = (waiting.clone(), received.clone());
         tokio::spawn(async move {
             while let Some(request) = inbox.recv().await {
-                if let Err(error) = perform(&client, &request, &waiting, &unacknowledged).await {
+                if let Err(error) = perform(&client, &request, &waiting, &received).await {
                     fail(request["n"].as_u64().unwrap_or_default(), &error, None);
                 }
             }
@@ -109,7 +135,7 @@ pub(crate) async fn run(
     };
     let (reason, detail) = loop {
         match events.poll().await {
-            Ok(Event::Incoming(packet)) => incoming(handle, packet, &waiting, &unacknowledged),
+            Ok(Event::Incoming(packet)) => incoming(handle, packet, &waiting, &received),
             Ok(Event::Outgoing(Outgoing::Publish(pid))) => {
                 waiting.lock().unwrap().publish.sent(pid)
             }
@@ -134,7 +160,7 @@ async fn perform(
     client: &AsyncClient,
     request: &Value,
     waiting: &Mutex<Waiting>,
-    unacknowledged: &Mutex<VecDeque<Publish>>,
+    received: &Mutex<Received>,
 ) -> Result<(), String> {
     let done = match request["op"].as_str().unwrap_or_default() {
         "subscribe" => {
@@ -173,7 +199,7 @@ async fn perform(
         }
         "ack" => {
             for _ in 0..request["count"].as_u64().unwrap_or_default() {
-                let next = unacknowledged.lock().unwrap().pop_front();
+                let next = received.lock().unwrap().unacknowledged.pop_front();
                 let next = next.ok_or("no message is left to acknowledge")?;
                 client.ack(&next).await.map_err(|error| error.to_string())?;
             }
@@ -280,12 +306,7 @@ const fn server_reason(error: &ConnectionError) -> Option<u8> {
     }
 }
 
-fn incoming(
-    handle: u64,
-    packet: Packet,
-    waiting: &Mutex<Waiting>,
-    unacknowledged: &Mutex<VecDeque<Publish>>,
-) {
+fn incoming(handle: u64, packet: Packet, waiting: &Mutex<Waiting>, received: &Mutex<Received>) {
     let mut waiting = waiting.lock().unwrap();
     match packet {
         Packet::Publish(publish) => {
@@ -302,14 +323,18 @@ fn incoming(
                     }))
                 },
             );
-            say(&json!({
-                "event": "message", "client": handle, "topic": String::from_utf8_lossy(&publish.topic),
-                "payload": pack(&publish.payload), "qos": publish.qos as u8, "retain": publish.retain,
-                "dup": publish.dup, "properties": properties,
-            }));
+            let mut received = received.lock().unwrap();
+            let topic = received.topic(&publish);
+            let line = json!({
+                "event": "message", "client": handle, "topic": topic, "payload": pack(&publish.payload),
+                "qos": publish.qos as u8, "retain": publish.retain, "dup": publish.dup,
+                "properties": properties,
+            });
             if publish.qos != QoS::AtMostOnce {
-                unacknowledged.lock().unwrap().push_back(publish);
+                received.unacknowledged.push_back(publish);
             }
+            // Only now, so that an acknowledgement that is asked for at once finds its message.
+            say(&line);
         }
         Packet::PubAck(ack) => {
             let Some(waiter) = waiting.publish.take(ack.pkid) else {
