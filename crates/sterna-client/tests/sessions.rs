@@ -165,8 +165,8 @@ async fn a_kept_session_goes_on_where_it_broke() {
     }
 }
 
-/// Without a session at the broker, subscriptions are made again, QoS 1 goes out again as new, and QoS 2, which
-/// might then come twice, does not.
+/// Without a session at the broker, subscriptions are made again, QoS 1 goes out again as new, and
+/// QoS 2, which might then come twice, does not.
 #[tokio::test]
 async fn a_lost_session_is_rebuilt() {
     let listener = Listener::new().await;
@@ -303,7 +303,8 @@ async fn a_broker_that_says_nothing_is_given_up() {
     );
 }
 
-/// A client that was replaced stays away: two that come back for ever would throw each other out for ever.
+/// A client that was replaced stays away: two that come back for ever would throw each other out
+/// for ever.
 #[tokio::test]
 async fn a_client_that_was_taken_over_does_not_come_back() {
     let listener = Listener::new().await;

@@ -1,7 +1,8 @@
 //! The client's engine against the server's, over connections that break at any byte.
 //!
-//! Messages go both ways with every QoS. Whatever happens, QoS 2 arrives exactly once and in order, QoS 1 at
-//! least once and first in order, QoS 0 at most once and in order, and every sender learns of its success once.
+//! Messages go both ways with every QoS. Whatever happens, QoS 2 arrives exactly once and in order,
+//! QoS 1 at least once and first in order, QoS 0 at most once and in order, and every sender learns
+//! of its success once.
 #![allow(clippy::unwrap_used)] // it is all test
 
 use std::collections::BTreeMap;

@@ -278,7 +278,8 @@ fn retained_messages_are_shown_left_out_and_removed() {
     assert_eq!(sub(&[]), ["r/2 b"]);
 }
 
-/// A session that is kept gets what came while its client was away, and what it didn't print comes again.
+/// A session that is kept gets what came while its client was away, and what it didn't print comes
+/// again.
 #[test]
 fn nothing_is_lost_between_two_runs() {
     let broker = Broker::new();

@@ -1,7 +1,8 @@
 //! The task behind a client: connects, keeps the session, connects again.
 //!
-//! One task does everything for one client. [`Driver`] holds what outlives a connection: the MQTT session, the
-//! messages that are not acknowledged yet, the subscriptions. [`Link`](link::Link) is one connection.
+//! One task does everything for one client. [`Driver`] holds what outlives a connection: the MQTT
+//! session, the messages that are not acknowledged yet, the subscriptions. [`Link`](link::Link) is
+//! one connection.
 
 mod link;
 mod requests;
@@ -137,8 +138,8 @@ struct Driver {
     inlets: Inlets,
     /// Requests that wait for a connection or for their turn.
     requests: VecDeque<Request>,
-    /// Messages that go before those in the channel: what was taken from it and could not be sent yet, and
-    /// what a lost session left over.
+    /// Messages that go before those in the channel: what was taken from it and could not be sent
+    /// yet, and what a lost session left over.
     publications: VecDeque<Publication>,
     /// Events that wait for room.
     events: VecDeque<Event>,
@@ -274,8 +275,8 @@ impl Driver {
             || self.requests.iter().any(asks)
     }
 
-    /// Takes a request while there is no connection. Never returns while there is no room for more requests,
-    /// or when there will be no more.
+    /// Takes a request while there is no connection. Never returns while there is no room for more
+    /// requests, or when there will be no more.
     async fn next_request(&mut self) {
         if self.requests.len() >= crate::client::QUEUED_REQUESTS || self.wants_to_end() {
             return std::future::pending().await;
@@ -312,7 +313,7 @@ impl Driver {
                 }
             }
         };
-        tracing::debug!(peer = %transport.peer, client_id = self.client_id, "transport connected, sending CONNECT");
+        tracing::debug!(peer = %transport.peer, client_id = self.client_id, "sending CONNECT");
         match link::Link::open(self, transport, deadline).await {
             Ok(mut link) => link.run(self).await,
             Err(error) => End::Failed(error),
@@ -346,8 +347,8 @@ impl Driver {
         !self.events.is_empty()
     }
 
-    /// Takes care of messages that the session doesn't know any more: what may be sent again as a new message
-    /// is, in front of everything else.
+    /// Takes care of messages that the session doesn't know any more: what may be sent again as a
+    /// new message is, in front of everything else.
     fn requeue_lost(&mut self) {
         if self.sent.len() == self.session.outgoing_len() && self.asked.is_empty() {
             return;
@@ -446,7 +447,8 @@ impl Driver {
                 retry_in: None,
             });
         }
-        // The application reads what came before; should it have dropped its end, this ends at once.
+        // The application reads what came before; should it have dropped its end, this ends at
+        // once.
         for event in std::mem::take(&mut self.events) {
             if self.inlets.events.send(event).await.is_err() {
                 return;

@@ -3,8 +3,8 @@
 use crate::packet::ConnAck;
 use crate::{MAX_PACKET_BYTES, QoS};
 
-/// Bytes that a client sends after CONNECT before it has a CONNACK. Servers bound what they hold for
-/// clients that they do not know yet; this fits into the first flight of TCP and of QUIC.
+/// Bytes that a client sends after CONNECT before it has a CONNACK. Servers bound what they hold
+/// for clients that they do not know yet; this fits into the first flight of TCP and of QUIC.
 pub const EARLY_BYTES: usize = 8_192;
 
 /// Messages with QoS 1 and 2 that a client sends before it knows the server's Receive Maximum.

@@ -130,14 +130,16 @@ impl Connection {
         !qos.is_acknowledged() || session.in_flight() < usize::from(self.limits.receive_maximum)
     }
 
-    /// Publishes a message on `lane`, whose buffer is `out`. `tag` is the caller's own name of the message,
-    /// which comes back with [`Event::Delivered`](super::Event::Delivered). With QoS 1 and 2 the caller keeps the
-    /// message until then, or until [`Event::HandedOver`](super::Event::HandedOver).
+    /// Publishes a message on `lane`, whose buffer is `out`. `tag` is the caller's own name of the
+    /// message, which comes back with [`Event::Delivered`](super::Event::Delivered). With QoS 1 and
+    /// 2 the caller keeps the message until then, or until
+    /// [`Event::HandedOver`](super::Event::HandedOver).
     ///
     /// # Errors
     ///
-    /// [`SendError::Later`] when the server's Receive Maximum is reached, when older messages are yet to be
-    /// sent again, or when it is too early; otherwise the message can never be sent on this connection.
+    /// [`SendError::Later`] when the server's Receive Maximum is reached, when older messages are
+    /// yet to be sent again, or when it is too early; otherwise the message can never be sent on
+    /// this connection.
     pub fn publish(
         &mut self,
         session: &mut Session,
@@ -219,8 +221,8 @@ impl Connection {
             payload: publication.payload,
         };
         let room_bytes = self.room_bytes();
-        // [MQTT-3.2.2-17] [MQTT-3.2.2-18] [MQTT-3.3.2-9]. Lanes are not ordered among each other, so only
-        // one of them can use aliases.
+        // [MQTT-3.2.2-17] [MQTT-3.2.2-18] [MQTT-3.3.2-9]. Lanes are not ordered among each other,
+        // so only one of them can use aliases.
         let choice = if lane.is_control() {
             let maximum = self.limits.topic_alias_maximum.min(MAX_ALIASES);
             self.aliases
@@ -253,10 +255,10 @@ impl Connection {
         Ok(())
     }
 
-    /// The next message of an earlier connection that has to be sent again, with its tag; PUBRELs that come
-    /// before it are written to `out`. None when all is sent, or when the server's Receive Maximum is reached:
-    /// ask again after each acknowledgement. Follow it with [`Connection::resend`], or with
-    /// [`Session::forget_outgoing`].
+    /// The next message of an earlier connection that has to be sent again, with its tag; PUBRELs
+    /// that come before it are written to `out`. None when all is sent, or when the server's
+    /// Receive Maximum is reached: ask again after each acknowledgement. Follow it with
+    /// [`Connection::resend`], or with [`Session::forget_outgoing`].
     pub fn next_resend(&mut self, session: &mut Session, out: &mut BytesMut) -> Option<Outgoing> {
         if self.state != State::Connected {
             return None;
@@ -292,8 +294,8 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// When the server of this connection takes less than the one before: it will never be sent, so call
-    /// [`Session::forget_outgoing`].
+    /// When the server of this connection takes less than the one before: it will never be sent, so
+    /// call [`Session::forget_outgoing`].
     pub fn resend(
         &mut self,
         session: &mut Session,
@@ -315,8 +317,8 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// [`SendError::Later`] when it is too early or too many requests are unanswered; otherwise the server
-    /// doesn't take the request, or a filter is not valid.
+    /// [`SendError::Later`] when it is too early or too many requests are unanswered; otherwise the
+    /// server doesn't take the request, or a filter is not valid.
     pub fn subscribe<'f>(
         &mut self,
         session: &mut Session,
@@ -470,8 +472,8 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// [`SendError::Closed`] when it has ended before; [`SendError::Invalid`] for a Session Expiry Interval
-    /// where the CONNECT had none (section 3.14.2.2.2).
+    /// [`SendError::Closed`] when it has ended before; [`SendError::Invalid`] for a Session Expiry
+    /// Interval where the CONNECT had none (section 3.14.2.2.2).
     pub fn disconnect(
         &mut self,
         disconnect: &Disconnect<'_>,

@@ -1,4 +1,5 @@
-//! The options that every client command has: where the broker is, who the client is, whom it trusts.
+//! The options that every client command has: where the broker is, who the client is, whom it
+//! trusts.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -11,7 +12,8 @@ use super::property::{Given, Properties};
 /// Options of a connection. Names and meanings are mosquitto's where it has the same.
 #[derive(clap::Args, Clone, Debug)]
 pub(super) struct Connection {
-    /// The broker: mqtt://, mqtts://, ws://, wss:// or mqtt+quic://[USER[:PASSWORD]@]HOST[:PORT][/TOPIC]
+    /// The broker: mqtt://, mqtts://, ws://, wss:// or
+    /// mqtt+quic://[USER[:PASSWORD]@]HOST[:PORT][/TOPIC]
     #[arg(value_name = "URL")]
     broker: Option<String>,
     /// The broker, as an option in place of the argument [env: STERNA_URL]
@@ -124,7 +126,8 @@ pub(super) struct Connection {
     /// Folder of PEM files of authorities to trust, in place of the system's
     #[arg(long, value_name = "FOLDER", help_heading = "TLS and QUIC")]
     capath: Option<PathBuf>,
-    /// Trust exactly the certificate with this SHA-256, which `sterna serve` prints; may be repeated
+    /// Trust exactly the certificate with this SHA-256, which `sterna serve` prints; may be
+    /// repeated
     #[arg(long, value_name = "SHA256", help_heading = "TLS and QUIC")]
     fingerprint: Vec<Fingerprint>,
     /// PEM file with this client's certificate
