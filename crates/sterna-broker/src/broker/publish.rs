@@ -40,6 +40,7 @@ impl<P: Default + Send> Broker<P> {
         self.unsummed += 1;
         if self.unsummed >= SUM_EVERY || message.body_bytes() >= LARGE_BYTES {
             self.unsummed = 0;
+            self.report();
             self.queues.is_over_memory =
                 self.directory.message_bytes() > self.queues.limits.message_bytes;
         }
@@ -75,7 +76,7 @@ impl<P: Default + Send> Broker<P> {
         retention: Retention,
     ) -> Routed {
         let queues = &mut self.queues;
-        let Some(matches) = self.index.matches(message.as_ref().topic(), &queues.limits) else {
+        let Some(matches) = self.index.matches(message.as_ref(), &queues.limits) else {
             return Routed {
                 matched: 0,
                 retention: Retention::InvalidTopic,
