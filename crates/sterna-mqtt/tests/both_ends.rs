@@ -142,7 +142,11 @@ fn open(session: &mut Session, out: &mut BytesMut) -> client::Connection {
         password: None,
         properties: properties.properties(),
     };
-    client::Connection::open(&connect, true, session, NOW_MS, out).unwrap()
+    let known = client::ServerLimits {
+        receive_maximum: RECEIVE_MAXIMUM,
+        ..client::ServerLimits::EARLY
+    };
+    client::Connection::open(&connect, true, known, session, NOW_MS, out).unwrap()
 }
 
 impl World {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use bytes::{Buf as _, BytesMut};
 use sterna_auth::{ClientFinish, MECHANISM, Nonce, ScramClient};
-use sterna_mqtt::client::{Connection, Event as Input};
+use sterna_mqtt::client::{Connection, Event as Input, ServerLimits};
 use sterna_mqtt::packet::{ConnAck, Connect, Disconnect, Will};
 use sterna_mqtt::{Framer, Lane, LaneWriter, Property, PropertyContext, ReasonCode, Violation};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, ReadBuf};
@@ -182,9 +182,9 @@ impl Link {
             written: VecDeque::new(),
             sent_bytes,
             closing: None,
-            awaits_answer: !driver.options.early_requests,
+            awaits_answer: !driver.may_be_early(),
         };
-        if driver.options.early_requests && driver.options.clean_start_at(driver.connections) {
+        if driver.may_be_early() && driver.options.clean_start_at(driver.connections) {
             link.subscribe_again(driver);
         }
         Ok(link)
@@ -225,6 +225,14 @@ impl Link {
                 self.written.push_back(written);
             }
         }
+    }
+
+    /// Whether the server hung up on what came right behind the CONNECT, without a word.
+    pub(super) fn is_unanswered(&self, end: &End) -> bool {
+        self.connection.has_sent_early()
+            && !self.connection.is_closed()
+            && !self.connection.is_connected()
+            && matches!(end, End::Failed(Error::Lost(_)))
     }
 
     /// One turn: as much of everything as is possible without waiting.
@@ -668,6 +676,7 @@ fn accepted(
     }
     let (session_present, limits) = (connack.session_present, connection.limits());
     tracing::debug!(session_present, ?limits, "CONNACK received");
+    driver.limits = Some(*limits);
     driver.requeue_lost();
     driver.set_connected(Connected {
         session_present: connack.session_present,
@@ -773,8 +782,16 @@ fn open_connection(
         properties: properties.properties(),
     };
     let now_ms = driver.clock.now_ms();
-    let mut connection = Connection::open(&connect, !clean_start, &mut driver.session, now_ms, out)
-        .map_err(|error| Error::Send(error.into()))?;
+    let expected = driver.limits.unwrap_or(ServerLimits::EARLY);
+    let mut connection = Connection::open(
+        &connect,
+        !clean_start,
+        expected,
+        &mut driver.session,
+        now_ms,
+        out,
+    )
+    .map_err(|error| Error::Send(error.into()))?;
     if !options.version.is_v5() {
         connection.limit_packets(options.max_packet_bytes as usize);
     }

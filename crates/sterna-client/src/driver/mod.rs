@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use sterna_mqtt::client::ServerLimits;
 use sterna_mqtt::{PacketId, PropertyBuf, ReasonCode, Session};
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -152,6 +153,10 @@ struct Driver {
     subscriptions: BTreeMap<String, Subscription>,
     /// Connections that the server accepted.
     connections: u64,
+    /// What the server took on the last connection.
+    limits: Option<ServerLimits>,
+    /// A connection on which something was sent right behind the CONNECT ended without an answer.
+    early_failed: bool,
     clock: Clock,
 }
 
@@ -199,6 +204,8 @@ pub(crate) async fn run(options: Options, inlets: Inlets) {
         next_tag: 1,
         subscriptions: BTreeMap::new(),
         connections: 0,
+        limits: None,
+        early_failed: false,
         clock: Clock::new(),
     };
     let end = driver.live().await;
@@ -211,12 +218,18 @@ impl Driver {
         let mut failures = 0;
         loop {
             let connections = self.connections;
+            let early_failed = self.early_failed;
             let started = Instant::now();
             let error = match self.connect_once().await {
                 End::Wanted => return Error::Ended,
                 End::Failed(error) => error,
             };
             tracing::debug!(url = %self.options.url, %error, "no connection");
+            if self.early_failed && !early_failed && !self.wants_to_end() {
+                // Some servers want to be the first to speak: once more, and at once, in their way.
+                self.requests_ended_with_their_connection();
+                continue;
+            }
             let was_connected = self.connections > connections;
             if was_connected && started.elapsed() >= STABLE_AFTER {
                 failures = 0;
@@ -315,9 +328,18 @@ impl Driver {
         };
         tracing::debug!(peer = %transport.peer, client_id = self.client_id, "sending CONNECT");
         match link::Link::open(self, transport, deadline).await {
-            Ok(mut link) => link.run(self).await,
+            Ok(mut link) => {
+                let end = link.run(self).await;
+                self.early_failed |= self.limits.is_none() && link.is_unanswered(&end);
+                end
+            }
             Err(error) => End::Failed(error),
         }
+    }
+
+    /// Whether anything may leave before the server has answered the CONNECT.
+    const fn may_be_early(&self) -> bool {
+        self.options.early_requests && (self.limits.is_some() || !self.early_failed)
     }
 
     fn tag(&mut self) -> u64 {

@@ -102,7 +102,7 @@ struct Unanswered {
 pub struct Connection {
     pub(super) version: Version,
     pub(super) state: State,
-    /// The limits that are in force: [`ServerLimits::EARLY`] until the CONNACK.
+    /// The limits that are in force: guesses until the CONNACK.
     pub(super) limits: ServerLimits,
     pub(super) aliases: OutgoingAliases,
     /// Filters in each request that waits for its answer.
@@ -139,12 +139,16 @@ impl Connection {
     /// does. With Clean Start the session is emptied. What it holds otherwise is sent again after
     /// the CONNACK.
     ///
+    /// `expected` is what the server took on an earlier connection, or [`ServerLimits::EARLY`]: what
+    /// leaves before the CONNACK keeps within it.
+    ///
     /// # Errors
     ///
     /// When the CONNECT cannot be written; nothing was written then.
     pub fn open(
         connect: &Connect<'_>,
         holds_session: bool,
+        expected: ServerLimits,
         session: &mut Session,
         now_ms: u64,
         out: &mut BytesMut,
@@ -159,7 +163,7 @@ impl Connection {
         Ok(Self {
             version: connect.version,
             state: State::Connecting,
-            limits: ServerLimits::EARLY,
+            limits: expected.early(),
             aliases: OutgoingAliases::default(),
             requests: BTreeMap::new(),
             // With nothing to send again there is nothing that early messages could overtake.
@@ -201,6 +205,12 @@ impl Connection {
     #[must_use]
     pub const fn max_packet_bytes(&self) -> usize {
         self.max_packet_bytes
+    }
+
+    /// Whether something was sent without knowing whether the server takes it.
+    #[must_use]
+    pub const fn has_sent_early(&self) -> bool {
+        self.sent_early
     }
 
     /// Takes no larger packets than this, also where the server cannot be told: before MQTT 5.0.

@@ -44,6 +44,18 @@ impl ServerLimits {
         shared_subscriptions: true,
     };
 
+    /// What may be sent before the CONNACK to a server that took this much on an earlier connection.
+    #[must_use]
+    pub fn early(self) -> Self {
+        Self {
+            receive_maximum: self.receive_maximum.min(EARLY_PUBLISHES),
+            max_packet_bytes: self.max_packet_bytes.min(EARLY_BYTES),
+            // Aliases need the server's word on this connection. [MQTT-3.2.2-17]
+            topic_alias_maximum: 0,
+            ..self
+        }
+    }
+
     /// What a CONNACK tells; what it leaves out has the specification's defaults.
     #[must_use]
     pub fn of(connack: &ConnAck<'_>) -> Self {

@@ -115,6 +115,14 @@ impl Connection {
         }
     }
 
+    /// What the server doesn't take, or, before the CONNACK, didn't take the last time.
+    fn unsupported(&self, reason: ReasonCode) -> SendError {
+        match self.state {
+            State::Connecting => SendError::Later,
+            _ => SendError::Unsupported(reason),
+        }
+    }
+
     fn room_bytes(&self) -> usize {
         // [MQTT-3.2.2-15]
         match self.state {
@@ -184,11 +192,11 @@ impl Connection {
     fn check_supported(&self, publication: &Publication<'_>) -> Result<(), SendError> {
         // [MQTT-3.2.2-11]
         if publication.qos > self.limits.max_qos {
-            return Err(SendError::Unsupported(ReasonCode::QoSNotSupported));
+            return Err(self.unsupported(ReasonCode::QoSNotSupported));
         }
         // [MQTT-3.2.2-14]
         if publication.retain && !self.limits.retain {
-            return Err(SendError::Unsupported(ReasonCode::RetainNotSupported));
+            return Err(self.unsupported(ReasonCode::RetainNotSupported));
         }
         // [MQTT-3.3.2-2] [MQTT-4.7.3-1]
         topic::check_name(publication.topic)
@@ -343,9 +351,7 @@ impl Connection {
         let has_identifier = properties
             .find(|property| matches!(property, Property::SubscriptionIdentifier(_)).then_some(()));
         if has_identifier.is_some() && !self.limits.subscription_identifiers {
-            return Err(SendError::Unsupported(
-                ReasonCode::SubscriptionIdentifiersNotSupported,
-            ));
+            return Err(self.unsupported(ReasonCode::SubscriptionIdentifiersNotSupported));
         }
         let packet_id = self.begin_request(session, tag, Stage::Subscribe, count)?;
         let before = out.len();
@@ -501,15 +507,11 @@ impl Connection {
         check_syntax(filter)?;
         // [MQTT-3.2.2-21]
         if !self.limits.wildcards && topic::has_wildcard(filter) {
-            return Err(SendError::Unsupported(
-                ReasonCode::WildcardSubscriptionsNotSupported,
-            ));
+            return Err(self.unsupported(ReasonCode::WildcardSubscriptionsNotSupported));
         }
         // Section 3.2.2.3.13
         if !self.limits.shared_subscriptions && topic::is_shared(filter) {
-            return Err(SendError::Unsupported(
-                ReasonCode::SharedSubscriptionsNotSupported,
-            ));
+            return Err(self.unsupported(ReasonCode::SharedSubscriptionsNotSupported));
         }
         Ok(())
     }
