@@ -130,10 +130,12 @@ impl Nodes {
         self.used
     }
 
+    #[inline]
     fn slot(&self, node: u32) -> &Slot {
         &self.chunks[node as usize / CHUNK].slots[node as usize % CHUNK]
     }
 
+    #[inline]
     fn slot_mut(&mut self, node: u32) -> &mut Slot {
         &mut self.chunks[node as usize / CHUNK].slots[node as usize % CHUNK]
     }
@@ -163,6 +165,7 @@ impl Nodes {
     }
 
     /// Makes a node that is in no list yet.
+    #[inline]
     fn allocate(&mut self, owner: u32, mut entry: Entry) -> u32 {
         if self.open == NIL {
             self.add_chunk();
@@ -235,6 +238,7 @@ impl Nodes {
         }
     }
 
+    #[inline]
     fn free(&mut self, node: u32) -> Option<Entry> {
         let index = node / CHUNK as u32;
         let chunk = &mut self.chunks[index as usize];
@@ -265,6 +269,7 @@ impl Nodes {
     }
 
     /// Appends an entry and returns its node.
+    #[inline]
     pub(crate) fn push_back(&mut self, list: &mut List, owner: u32, entry: Entry) -> u32 {
         let node = self.allocate(owner, entry);
         self.link_back(list, node);
@@ -279,11 +284,13 @@ impl Nodes {
     }
 
     /// Takes a node out of its list and drops it, returning the entry.
+    #[inline]
     pub(crate) fn remove(&mut self, list: &mut List, node: u32) -> Option<Entry> {
         self.unlink(list, node);
         self.free(node)
     }
 
+    #[inline]
     pub(crate) fn pop_front(&mut self, list: &mut List) -> Option<Entry> {
         if list.is_empty() {
             return None;
@@ -320,6 +327,7 @@ impl Nodes {
         }
     }
 
+    #[inline]
     fn link_back(&mut self, list: &mut List, node: u32) {
         let slot = self.slot_mut(node);
         slot.next = NIL;
@@ -346,6 +354,7 @@ impl Nodes {
         list.len += 1;
     }
 
+    #[inline]
     fn unlink(&mut self, list: &mut List, node: u32) {
         let Slot { next, previous, .. } = *self.slot(node);
         if previous == NIL {

@@ -156,9 +156,9 @@ impl<P> Queues<P> {
     // Into the queue.
 
     /// Delivers a message to one of the queues it matched.
-    pub(crate) fn deliver(&mut self, now_ms: u64, message: &Arc<Message>, target: &Target) {
+    pub(crate) fn deliver(&mut self, now_ms: u64, message: Arc<Message>, target: &Target) {
         if target.flags.is_group() {
-            self.push_to_group(now_ms, target.slot, message);
+            self.push_to_group(now_ms, target.slot, &message);
             return;
         }
         let Some(session) = self.sessions.get_mut(target.slot as usize) else {
@@ -175,23 +175,24 @@ impl<P> Queues<P> {
         }
         // [MQTT-3.8.4-8]
         let qos = message.qos().min(target.flags.qos());
-        if !self.admits(target.slot, message, qos) {
+        if !self.admits(target.slot, &message, qos) {
             return;
         }
+        // [MQTT-3.3.1-12] [MQTT-3.3.1-13] [MQTT311-3.3.1-8] [MQTT311-3.3.1-9]
+        let retain = message.retain() && target.flags.retain_as_published();
         let entry = Entry {
-            message: Some(Arc::clone(message)),
+            message: Some(message),
             context: target.context.clone(),
             tag: self.sessions[target.slot as usize].next_tag(),
             group_tag: 0,
             group: NIL,
             qos,
             phase: Phase::Pending,
-            // [MQTT-3.3.1-12] [MQTT-3.3.1-13] [MQTT311-3.3.1-8] [MQTT311-3.3.1-9]
-            retain: message.retain() && target.flags.retain_as_published(),
+            retain,
             redelivered: false,
             retained_copy: false,
         };
-        self.append(now_ms, target.slot, message, entry);
+        self.append(now_ms, target.slot, entry);
     }
 
     /// Appends a message to a session's queue for another reason than that it was just published:
@@ -202,7 +203,6 @@ impl<P> Queues<P> {
             self.counters.dropped_away += 1;
             return;
         }
-        let message = Arc::clone(&item.message);
         let entry = Entry {
             message: Some(item.message),
             context: item.context,
@@ -215,7 +215,7 @@ impl<P> Queues<P> {
             redelivered: item.redelivered,
             retained_copy: item.retained_copy,
         };
-        self.append(now_ms, slot, &message, entry);
+        self.append(now_ms, slot, entry);
     }
 
     /// Whether a session's queue may take another message; makes room where that is the rule.
@@ -253,8 +253,8 @@ impl<P> Queues<P> {
     }
 
     /// Appends an entry to a session's queue. [MQTT-4.5.0-1]
-    fn append(&mut self, now_ms: u64, slot: u32, message: &Message, entry: Entry) {
-        let body_bytes = message.body_bytes() as u64;
+    fn append(&mut self, now_ms: u64, slot: u32, entry: Entry) {
+        let body_bytes = entry.body_bytes();
         let session = &mut *self.sessions[slot as usize];
         session.pending_bytes += body_bytes;
         session.retained_pending += u32::from(entry.retained_copy);
@@ -272,8 +272,10 @@ impl<P> Queues<P> {
                 session.is_listed = true;
                 self.ready.push_back(slot);
             }
-        } else if let Some(expires_at_ms) = message.expires_at_ms() {
-            let sweep_at_ms = next_sweep_ms(now_ms, expires_at_ms, session.pending.len());
+        } else {
+            let entries = session.pending.len();
+            let sweep_at_ms = next_sweep_ms(now_ms, self.expires_at_ms(node), entries);
+            let session = &mut self.sessions[slot as usize];
             if sweep_at_ms < session.sweep_at_ms {
                 session.sweep_at_ms = sweep_at_ms;
                 self.set_session_timer(slot);

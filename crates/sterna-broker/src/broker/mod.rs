@@ -169,7 +169,7 @@ impl<P: Default + Send> Broker<P> {
             Letter::Deliver(parcels) => {
                 for Parcel { message, targets } in parcels {
                     for target in targets.iter() {
-                        self.queues.deliver(now_ms, &message, target);
+                        self.queues.deliver(now_ms, Arc::clone(&message), target);
                     }
                 }
             }

@@ -91,9 +91,6 @@ impl<P: Default + Send> Broker<P> {
             return routed;
         }
         let message = message.into();
-        for target in &matches.local {
-            queues.deliver(now_ms, &message, target);
-        }
         for (shard, targets) in &matches.remote {
             let parcel = Parcel {
                 message: Arc::clone(&message),
@@ -111,6 +108,12 @@ impl<P: Default + Send> Broker<P> {
                 self.outbox
                     .push((ShardId(*shard), Mail(Letter::Deliver(parcels))));
             }
+        }
+        if let Some((last, others)) = matches.local.split_last() {
+            for target in others {
+                queues.deliver(now_ms, Arc::clone(&message), target);
+            }
+            queues.deliver(now_ms, message, last);
         }
         routed
     }
