@@ -84,7 +84,11 @@ class Listener:
 
 def ready() -> dict:
     """What the broker wrote when it was ready."""
-    return json.loads(Path(os.environ["STERNA_READY_FILE"]).read_text())
+    try:
+        return json.loads(Path(os.environ["STERNA_READY_FILE"]).read_text())
+    except (KeyError, OSError, ValueError) as why:
+        print(f"not ok broker: STERNA_READY_FILE does not say where it is: {type(why).__name__}: {why}", flush=True)
+        sys.exit(1)
 
 
 def listeners() -> dict[str, Listener]:

@@ -642,6 +642,8 @@ async def early_data(t: Step) -> None:
             four.send(wire.publish(t.topic(str(attempt)), b"early", 1, 1))
             await control.expect(wire.CONNACK)
             await four.expect(wire.PUBACK)
+            # RFC 8446 section 8: what can be replayed is not taken twice.
+            expect(not attempt or not quic.early_data_accepted, "a ticket's early data was taken a second time")
             expect((await delivered(other.bidirectional(0))).payload == b"early", "message")
             await other.bidirectional(0).quiet(QUIET_S, f"attempt {attempt}: the message again")
 
