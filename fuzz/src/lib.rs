@@ -1,8 +1,27 @@
 //! What the fuzz targets do with the bytes that they are given. A target proper is one line; what it
 //! checks lies here, where the targets share it.
 
+pub mod configuration;
 pub mod mqtt;
 pub mod routing;
 pub mod scram;
 pub mod topics;
 pub mod websocket;
+
+// Two modules of the server that need nothing but each other. Taken from there as they are, because
+// the server's crate would bring sockets, TLS and QUIC along, and minutes of building.
+#[allow(
+    dead_code,
+    unreachable_pub,
+    reason = "its own crate uses and shows more of it"
+)]
+#[path = "../../crates/sterna-server/src/authorization.rs"]
+mod authorization;
+#[allow(
+    dead_code,
+    unused_imports,
+    unreachable_pub,
+    reason = "its own crate uses and shows more"
+)]
+#[path = "../../crates/sterna-server/src/config/mod.rs"]
+mod config;

@@ -62,7 +62,13 @@ pub fn play(bytes: &[u8]) {
         .collect();
     let clients = (0..CLIENTS.len()).map(|_| Client::default()).collect();
     let retained = BTreeMap::new();
-    let mut world = World { now_ms: 1_000, shards, clients, retained, next_consumer: 0 };
+    let mut world = World {
+        now_ms: 1_000,
+        shards,
+        clients,
+        retained,
+        next_consumer: 0,
+    };
     let mut input = Input(bytes);
     for client in 0..CLIENTS.len() {
         world.open(client, client as u16 % SHARDS, true);
@@ -94,7 +100,11 @@ impl Input<'_> {
 
     /// A topic or filter: what comes up to a line feed.
     fn topic(&mut self) -> String {
-        let end = self.0.iter().position(|byte| *byte == b'\n').unwrap_or(self.0.len());
+        let end = self
+            .0
+            .iter()
+            .position(|byte| *byte == b'\n')
+            .unwrap_or(self.0.len());
         let (topic, rest) = self.0.split_at(end);
         self.0 = rest.get(1..).unwrap_or_default();
         text(&topic[..topic.len().min(TOPIC_CHARACTERS)])
@@ -110,7 +120,9 @@ impl World {
     fn subscribe(&mut self, client: usize, input: &mut Input<'_>) -> bool {
         let bits = input.byte().unwrap_or(0);
         let filter = input.topic();
-        let Some((session, _)) = self.clients[client].connection else { return true };
+        let Some((session, _)) = self.clients[client].connection else {
+            return true;
+        };
         let options = SubscribeOptions {
             qos: qos(bits),
             no_local: bits & 0x04 != 0,
@@ -128,7 +140,10 @@ impl World {
         assert_eq!(result.is_ok(), is_filter(&filter), "{filter:?} {result:?}");
         let Ok(subscribed) = result else { return true };
         let model = &mut self.clients[client];
-        let existed = model.subscriptions.insert(filter.clone(), options).is_some();
+        let existed = model
+            .subscriptions
+            .insert(filter.clone(), options)
+            .is_some();
         assert_eq!(subscribed.existed, existed);
         let wanted = match options.retain_handling {
             RetainHandling::Always => true,
@@ -155,21 +170,33 @@ impl World {
     fn unsubscribe(&mut self, client: usize, input: &mut Input<'_>) -> bool {
         let filter = input.topic();
         let model = &mut self.clients[client];
-        let Some((session, _)) = model.connection else { return true };
+        let Some((session, _)) = model.connection else {
+            return true;
+        };
         let shard = usize::from(model.shard);
         let existed = self.shards[shard].unsubscribe(self.now_ms, session, &filter);
-        assert_eq!(existed, model.subscriptions.remove(&filter).is_some(), "{filter:?}");
+        assert_eq!(
+            existed,
+            model.subscriptions.remove(&filter).is_some(),
+            "{filter:?}"
+        );
         true
     }
 
     fn publish(&mut self, client: usize, input: &mut Input<'_>) -> bool {
         let bits = input.byte().unwrap_or(0);
         let topic = input.topic();
-        let Some((session, _)) = self.clients[client].connection else { return true };
+        let Some((session, _)) = self.clients[client].connection else {
+            return true;
+        };
         if !is_name(&topic) {
             return true;
         }
-        let payload = if bits & 0x30 == 0x30 { Vec::new() } else { self.now_ms.to_be_bytes().to_vec() };
+        let payload = if bits & 0x30 == 0x30 {
+            Vec::new()
+        } else {
+            self.now_ms.to_be_bytes().to_vec()
+        };
         let header = MessageHeader {
             qos: qos(bits),
             retain: bits & 0x08 != 0,
@@ -178,12 +205,16 @@ impl World {
         };
         let message = Message::copy(&topic, &[], &payload, header).expect("a small message");
         let shard = usize::from(self.clients[client].shard);
-        let publication = Publication { origin: Some(session), message };
+        let publication = Publication {
+            origin: Some(session),
+            message,
+        };
         self.shards[shard].publish(self.now_ms, publication);
         if header.retain && payload.is_empty() {
             self.retained.remove(&topic);
         } else if header.retain {
-            self.retained.insert(topic.clone(), (payload.clone(), header.qos, client));
+            self.retained
+                .insert(topic.clone(), (payload.clone(), header.qos, client));
         }
         for (index, model) in self.clients.iter_mut().enumerate() {
             model.expect(index == client, &topic, &payload, header);
@@ -225,13 +256,19 @@ impl World {
             Opened::Ready { session, present } => (session, Some(present)),
             Opened::Pending { session } => (session, None),
         };
-        let before = self.clients[client].connection.map(|(_, consumer)| consumer);
+        let before = self.clients[client]
+            .connection
+            .map(|(_, consumer)| consumer);
         let mut evicted = None;
         for broker in &mut self.shards {
             while let Some(event) = broker.next_event() {
                 match event {
                     Event::Evicted { consumer, .. } => evicted = Some(consumer),
-                    Event::Opened { consumer: who, session: key, present: there } => {
+                    Event::Opened {
+                        consumer: who,
+                        session: key,
+                        present: there,
+                    } => {
                         assert_eq!((who, key, present), (consumer, session, None));
                         present = Some(there);
                     }
@@ -317,20 +354,32 @@ impl Client {
             })
             .map(|(_, options)| options)
             .collect();
-        let Some(level) = matching.iter().map(|options| options.qos).max() else { return };
+        let Some(level) = matching.iter().map(|options| options.qos).max() else {
+            return;
+        };
         let qos = level.min(header.qos);
         if self.connection.is_none() && qos == Qos::AtMostOnce {
             return;
         }
-        let mut identifiers: Vec<u32> =
-            matching.iter().filter_map(|options| options.identifier).collect();
+        let mut identifiers: Vec<u32> = matching
+            .iter()
+            .filter_map(|options| options.identifier)
+            .collect();
         identifiers.sort_unstable();
         identifiers.dedup();
         let kept = matching[0].retain_as_published;
-        let agree = matching.iter().all(|options| options.retain_as_published == kept);
+        let agree = matching
+            .iter()
+            .all(|options| options.retain_as_published == kept);
         let retain = agree.then_some(kept && header.retain);
         let (topic, payload) = (topic.to_owned(), payload.to_owned());
-        self.expected.push(Seen { topic, payload, qos, identifiers, retain });
+        self.expected.push(Seen {
+            topic,
+            payload,
+            qos,
+            identifiers,
+            retain,
+        });
     }
 }
 

@@ -17,19 +17,17 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::command::{in_words, run as run_command};
+use crate::command::{in_words, output, run as run_command};
 use crate::console::{Colour, Progress, paint};
 use crate::workspace::{Workspace, on_path, write};
 use crate::{Failure, Verdict};
 
-use broker::{Broker, pinned};
+use broker::{Broker, Place};
 use cells::{CELLS, Cell, Transport};
 use table::{Row, Run, render};
 
 /// How long a release build may take.
 const BUILD_LIMIT: Duration = Duration::from_mins(30);
-/// How long one run may take.
-const RUN_LIMIT: Duration = Duration::from_mins(2);
 
 const HELP: &str = "\
 cargo xtask bench quick|full [OPTION]...
@@ -45,6 +43,7 @@ cargo xtask bench quick|full [OPTION]...
   --pid PID            its process
   --cores B,G          cores of broker and generator (0,1)
   --shards N           shards of the broker (1)
+  --realtime           run broker and generator before all other work (SCHED_FIFO; root)
   --no-build           take target/release/sterna as it is
   --json FILE          append every run and every result as a line of JSON
 ";
@@ -62,6 +61,7 @@ struct Options {
     broker_core: usize,
     generator_core: usize,
     shards: usize,
+    realtime: bool,
     build: bool,
     json: Option<PathBuf>,
 }
@@ -85,13 +85,21 @@ impl Options {
             broker_core: 0,
             generator_core: 1,
             shards: 1,
+            realtime: false,
             build: true,
             json: None,
         };
         while let Some(name) = arguments.next() {
-            if name == "--no-build" {
-                options.build = false;
-                continue;
+            match name.as_str() {
+                "--no-build" => {
+                    options.build = false;
+                    continue;
+                }
+                "--realtime" => {
+                    options.realtime = true;
+                    continue;
+                }
+                _ => {}
             }
             let value = arguments
                 .next()
@@ -131,6 +139,14 @@ impl Options {
             ));
         }
         Ok(options)
+    }
+
+    /// Where a process runs, and how urgently.
+    const fn place(&self, core: usize) -> Place {
+        Place {
+            core,
+            realtime: self.realtime,
+        }
     }
 
     /// Whether the cell is to be measured on the transport.
@@ -190,6 +206,20 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Verdict {
          connection; {} shard(s) on core {}, generator on core {}, medians of {}.",
         options.shards, options.broker_core, options.generator_core, options.runs
     );
+    let empty = bench.rows.iter().filter_map(|row| {
+        Some(format!(
+            "{} {:.1} MiB",
+            row.transport.name(),
+            row.resident_kib()? / 1024.0
+        ))
+    });
+    let empty: Vec<String> = empty.collect();
+    if !empty.is_empty() {
+        println!(
+            "The broker itself, with ten connections: {}.",
+            empty.join(", ")
+        );
+    }
     if let Some((before, after)) = before.zip(pressure()) {
         println!(
             "Tasks waited for a CPU {before:.0} % of the time before and {after:.0} % at the end."
@@ -280,14 +310,14 @@ impl Bench<'_> {
         if self.rows.iter().all(|row| row.transport != transport) {
             return Ok(());
         }
-        let core = self.options.broker_core;
+        let place = self.options.place(self.options.broker_core);
         let own = if let Some(pid) = self.options.pid {
             Broker::foreign(pid, self.options.foreign.clone())
         } else {
-            Broker::sterna(&self.program, &self.folder, core, self.options.shards)?
+            Broker::sterna(&self.program, &self.folder, place, self.options.shards)?
         };
         let peer = match &self.peer {
-            Some(program) => Some(Broker::mosquitto(program, &self.folder, core)?),
+            Some(program) => Some(Broker::mosquitto(program, &self.folder, place)?),
             None => None,
         };
         for index in 0..self.rows.len() {
@@ -296,14 +326,14 @@ impl Bench<'_> {
                 continue;
             }
             progress.busy(&format!("run {}, {name}, {}", run + 1, cell.name));
-            match self.run_cell(&cell, transport, &own, "sterna", progress) {
+            match self.run_cell(&cell, transport, &own, "sterna") {
                 Ok(Some(found)) => self.rows[index].runs.push(found),
                 Ok(None) => self.rows[index].failure = Some("not served".to_owned()),
                 Err(Failure(why)) => self.rows[index].failure = Some(why),
             }
             if let Some(peer) = &peer {
                 let name = self.options.against.clone().unwrap_or_default();
-                match self.run_cell(&cell, transport, peer, &name, progress) {
+                match self.run_cell(&cell, transport, peer, &name) {
                     Ok(found) => self.rows[index].peer.extend(found),
                     Err(Failure(why)) => progress.note(&format!("{name}: {why}")),
                 }
@@ -319,12 +349,14 @@ impl Bench<'_> {
         transport: Transport,
         broker: &Broker,
         name: &str,
-        progress: &mut Progress,
     ) -> Result<Option<Run>, Failure> {
         let Some(url) = broker.url(transport) else {
             return Ok(None);
         };
-        let mut command = pinned(self.options.generator_core, &self.program);
+        let mut command = self
+            .options
+            .place(self.options.generator_core)
+            .command(&self.program);
         command.arg("bench").args(cell.arguments).arg(url);
         command.args(broker.trust(transport));
         if cell.timed {
@@ -333,7 +365,7 @@ impl Bench<'_> {
             command.args(["--warm-up", &warm_up.to_string()]);
         }
         command.args(["--json", "--pid", &broker.pid().to_string()]);
-        let line = generator_line(&mut command, &self.folder.join("run.log"), progress)?;
+        let line = generator_line(&mut command)?;
         let run = Run::read(cell, &line)
             .ok_or_else(|| Failure(format!("no figure from {}: {line}", in_words(&command))))?;
         self.lines.push(json!({
@@ -365,17 +397,10 @@ impl Bench<'_> {
     }
 }
 
-fn generator_line(
-    command: &mut Command,
-    log: &Path,
-    progress: &mut Progress,
-) -> Result<Value, Failure> {
-    let outcome = run_command(command, log, RUN_LIMIT, progress)?;
-    let last = outcome.lines.last().map_or("", String::as_str);
-    if !outcome.success {
-        return Err(Failure(format!("{} ({})", last, outcome.ending)));
-    }
-    serde_json::from_str(last).map_err(|e| Failure(format!("{}: {e}: {last}", in_words(command))))
+/// The line of JSON that the generator prints; it bounds its own time.
+fn generator_line(command: &mut Command) -> Result<Value, Failure> {
+    let text = output(command)?;
+    serde_json::from_str(&text).map_err(|e| Failure(format!("{}: {e}", in_words(command))))
 }
 
 /// Share of the last ten seconds in which some task waited for a CPU, in percent.

@@ -173,7 +173,9 @@ impl<P> Queues<P> {
             if self.limits.queue_full == QueueFull::DropNewest {
                 return;
             }
-            self.pop_from_group(id);
+            if let Some(entry) = self.pop_from_group(id) {
+                self.forget_stored_in_group(id, &entry);
+            }
         }
         self.add_to_group(now_ms, id, Arc::clone(message), false, false);
     }
@@ -199,6 +201,7 @@ impl<P> Queues<P> {
             retain: message.retain(),
             message: Some(message),
             context: None,
+            group_tag: 0,
             group: id,
             phase: Phase::Pending,
             redelivered,
@@ -235,12 +238,16 @@ impl<P> Queues<P> {
     pub(crate) fn take_back(&mut self, now_ms: u64, id: u32, messages: Vec<Returned>) {
         for Returned {
             message,
+            tag,
             redelivered,
         } in messages.into_iter().rev()
         {
             let Some(group) = self.groups.get(&id) else {
                 return;
             };
+            if tag != 0 {
+                self.store.settled(QueueName::Group(&group.filter), tag);
+            }
             if group.attending == 0 && !message.qos().is_acknowledged() {
                 self.counters.dropped_away += 1;
             } else {
@@ -261,10 +268,21 @@ impl<P> Queues<P> {
         }
     }
 
-    /// Takes the first entry out of a group's queue.
+    /// Takes the first entry out of a group's queue, but not out of its store.
     pub(crate) fn pop_from_group(&mut self, id: u32) -> Option<Entry> {
         let node = self.groups.get(&id)?.queue.first();
         self.remove_from_group(id, node)
+    }
+
+    /// Tells the store that an entry is no longer a group's.
+    pub(crate) fn forget_stored_in_group(&mut self, id: u32, entry: &Entry) {
+        if let Some(group) = self.groups.get(&id)
+            && self.is_durable
+            && entry.qos.is_acknowledged()
+        {
+            self.store
+                .settled(QueueName::Group(&group.filter), entry.tag);
+        }
     }
 
     fn remove_from_group(&mut self, id: u32, node: u32) -> Option<Entry> {
@@ -279,10 +297,6 @@ impl<P> Queues<P> {
         group.queued_bytes -= body_bytes;
         self.counters.stored_messages -= 1;
         self.counters.stored_bytes -= body_bytes;
-        if self.is_durable && entry.qos.is_acknowledged() {
-            self.store
-                .settled(QueueName::Group(&group.filter), entry.tag);
-        }
         Some(entry)
     }
 
@@ -324,7 +338,9 @@ impl<P> Queues<P> {
             let next = self.nodes.next(node);
             let expires_at_ms = self.expires_at_ms(node);
             if expires_at_ms <= now_ms {
-                self.remove_from_group(id, node);
+                if let Some(entry) = self.remove_from_group(id, node) {
+                    self.forget_stored_in_group(id, &entry);
+                }
                 self.counters.dropped_expired += 1;
             } else {
                 earliest_ms = earliest_ms.min(expires_at_ms);

@@ -1,4 +1,7 @@
 //! One shard's replica of the routing index: which queues a topic's messages go to.
+//!
+//! A message is routed by its topic and keeps it, so what a subscriber gets matches what it asked for.
+//! [MQTT-3.3.2-3] [MQTT311-3.3.2-3]
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::message::{Message, Qos};
-use crate::nodes::Entry;
+use crate::nodes::{Entry, NIL};
 use crate::route::{Context, Parcel};
 use crate::session::Subscription;
 
@@ -59,6 +59,8 @@ pub(crate) enum Letter<P> {
         member: u32,
         attendance: u32,
         credit: u32,
+        /// What the group's store need no longer keep.
+        kept: Vec<u64>,
     },
     /// Messages that a member gives back, in their order.
     Return { group: u32, messages: Vec<Returned> },
@@ -95,6 +97,8 @@ pub(crate) struct Assign {
     pub(crate) slot: u32,
     pub(crate) generation: u32,
     pub(crate) attendance: u32,
+    /// See [`Entry::group_tag`].
+    pub(crate) tag: u64,
     pub(crate) message: Arc<Message>,
     pub(crate) context: Option<Arc<Context>>,
     pub(crate) qos: Qos,
@@ -106,5 +110,29 @@ pub(crate) struct Assign {
 #[derive(Debug)]
 pub(crate) struct Returned {
     pub(crate) message: Arc<Message>,
+    /// See [`Entry::group_tag`].
+    pub(crate) tag: u64,
     pub(crate) redelivered: bool,
+}
+
+impl Returned {
+    /// What an entry becomes that goes back to its group, whose number comes first; `None` where it
+    /// is from none or was handed over.
+    pub(crate) fn of(entry: Entry) -> Option<(u32, Self)> {
+        let Entry {
+            group,
+            group_tag: tag,
+            redelivered,
+            ..
+        } = entry;
+        let message = entry.message.filter(|_| group != NIL)?;
+        Some((
+            group,
+            Self {
+                message,
+                tag,
+                redelivered,
+            },
+        ))
+    }
 }

@@ -29,6 +29,8 @@ pub(crate) struct Entry {
     /// The delivery's tag. Its upper half counts the session's entries; its lower half is where the
     /// entry lay when it was made, which is where it still lies unless the session has moved.
     pub(crate) tag: u64,
+    /// The tag it has in its group's store, as long as only that keeps it; zero otherwise.
+    pub(crate) group_tag: u64,
     /// The shared subscription it came from, or [`NIL`].
     pub(crate) group: u32,
     pub(crate) qos: Qos,
@@ -376,6 +378,7 @@ mod tests {
             message: None,
             context: None,
             tag,
+            group_tag: 0,
             group: NIL,
             qos: Qos::AtMostOnce,
             phase: Phase::Pending,

@@ -27,6 +27,10 @@ pub(crate) enum TimerKey {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Owed {
     pub(crate) group: u32,
+    /// See [`Entry::group_tag`].
+    pub(crate) tag: u64,
+    /// Zero where only the group's store is to forget the message.
+    pub(crate) credit: u32,
     pub(crate) member: u32,
     pub(crate) attendance: u32,
 }
@@ -38,6 +42,8 @@ pub(crate) struct Item {
     pub(crate) context: Option<Arc<Context>>,
     /// The shared subscription it is from, or [`NIL`]. Such messages are limited by their group.
     pub(crate) group: u32,
+    /// See [`Entry::group_tag`].
+    pub(crate) group_tag: u64,
     pub(crate) qos: Qos,
     pub(crate) retain: bool,
     pub(crate) redelivered: bool,
@@ -82,6 +88,12 @@ pub(crate) fn stored_entry(entry: &Entry) -> StoredEntry {
             .as_ref()
             .map_or_else(Box::default, |context| context.identifiers.clone()),
     }
+}
+
+/// Whether a stored session's part of the store has an entry. What a group has assigned stays in the
+/// group's part until it is sent.
+fn is_kept_by_session(entry: &Entry) -> bool {
+    entry.qos.is_acknowledged() && (entry.group == NIL || entry.phase != Phase::Pending)
 }
 
 /// When to look again for expired messages in a queue of so many entries.
@@ -163,9 +175,10 @@ impl<P> Queues<P> {
                 message: Arc::clone(message),
                 context: target.context.clone(),
                 group: NIL,
+                group_tag: 0,
                 // [MQTT-3.8.4-8]
                 qos: message.qos().min(target.flags.qos()),
-                // [MQTT-3.3.1-12] [MQTT-3.3.1-13]
+                // [MQTT-3.3.1-12] [MQTT-3.3.1-13] [MQTT311-3.3.1-8] [MQTT311-3.3.1-9]
                 retain: message.retain() && target.flags.retain_as_published(),
                 redelivered: false,
                 retained_copy: false,
@@ -218,6 +231,7 @@ impl<P> Queues<P> {
             message: Some(item.message),
             context: item.context,
             group: item.group,
+            group_tag: item.group_tag,
             qos: item.qos,
             phase: Phase::Pending,
             retain: item.retain,
@@ -228,8 +242,8 @@ impl<P> Queues<P> {
         self.counters.stored_messages += 1;
         self.counters.stored_bytes += body_bytes;
         if session.is_stored
-            && item.qos.is_acknowledged()
             && let Some(entry) = self.nodes.entry(node)
+            && is_kept_by_session(entry)
         {
             let queue = QueueName::Session(&session.client_id);
             self.store.enqueued(queue, stored_entry(entry));
@@ -313,6 +327,7 @@ impl<P> Queues<P> {
         session.retained_pending -= u32::from(std::mem::take(&mut entry.retained_copy));
         let delivery = if entry.qos.is_acknowledged() {
             let delivery = delivery(session, entry)?;
+            let is_from_group = entry.group != NIL;
             entry.phase = Phase::Sent;
             entry.redelivered = true;
             if entry.tag as u32 != node {
@@ -321,9 +336,18 @@ impl<P> Queues<P> {
             let (mut pending, mut ledger) = (session.pending, session.ledger);
             self.nodes.move_back(&mut pending, &mut ledger, node);
             (session.pending, session.ledger) = (pending, ledger);
-            if session.is_stored {
-                let queue = QueueName::Session(&session.client_id);
-                self.store.advanced(queue, delivery.tag, Phase::Sent);
+            let queue = QueueName::Session(&session.client_id);
+            let is_stored = session.is_stored;
+            match self.nodes.entry(node) {
+                Some(entry) if is_stored && is_from_group => {
+                    self.store.enqueued(queue, stored_entry(entry));
+                }
+                _ if is_stored => self.store.advanced(queue, delivery.tag, Phase::Sent),
+                _ => {}
+            }
+            if is_stored || delivery.qos == Qos::ExactlyOnce {
+                // Whatever happens, it's for nobody else now. [MQTT-4.8.2-5]
+                self.release_from_group(slot, node);
             }
             delivery
         } else {
@@ -332,13 +356,8 @@ impl<P> Queues<P> {
             session.pending = pending;
             self.counters.stored_messages -= 1;
             self.counters.stored_bytes -= body_bytes;
-            if entry.group != NIL {
-                self.owed.push(Owed {
-                    group: entry.group,
-                    member: session.subscriber,
-                    attendance: session.attendance,
-                });
-            }
+            self.note_owed(slot, &entry);
+            let session = &self.sessions[slot as usize];
             Delivery {
                 tag: 0,
                 qos: entry.qos,
@@ -393,7 +412,7 @@ impl<P> Queues<P> {
     /// Tells the store that an entry is no longer in a session's queue.
     pub(crate) fn forget_stored(&mut self, slot: u32, entry: &Entry) {
         let session = &self.sessions[slot as usize];
-        if session.is_stored && entry.qos.is_acknowledged() {
+        if session.is_stored && is_kept_by_session(entry) {
             self.store
                 .settled(QueueName::Session(&session.client_id), entry.tag);
         }
@@ -405,6 +424,26 @@ impl<P> Queues<P> {
             let session = &self.sessions[slot as usize];
             self.owed.push(Owed {
                 group: entry.group,
+                tag: entry.group_tag,
+                credit: 1,
+                member: session.subscriber,
+                attendance: session.attendance,
+            });
+        }
+    }
+
+    /// Lets a group's store forget a message that its member's session keeps from now on.
+    pub(crate) fn release_from_group(&mut self, slot: u32, node: u32) {
+        let Some(entry) = self.nodes.entry_mut(node) else {
+            return;
+        };
+        let tag = std::mem::take(&mut entry.group_tag);
+        if tag != 0 {
+            let session = &self.sessions[slot as usize];
+            self.owed.push(Owed {
+                group: entry.group,
+                tag,
+                credit: 0,
                 member: session.subscriber,
                 attendance: session.attendance,
             });
@@ -500,15 +539,17 @@ impl<P> Queues<P> {
             .unwrap_or(NEVER_MS)
     }
 
-    /// Stores what has waited for a stored session to arrive.
-    pub(crate) fn store_waited(&mut self, client_id: &str, first: u32) {
+    /// Stores a session's entries from a node to the end of its list.
+    pub(crate) fn store_from(&mut self, slot: u32, first: u32) {
         let mut node = first;
         while node != NIL {
             if let Some(entry) = self.nodes.entry(node)
-                && entry.qos.is_acknowledged()
+                && is_kept_by_session(entry)
             {
+                let session = &self.sessions[slot as usize];
                 self.store
-                    .enqueued(QueueName::Session(client_id), stored_entry(entry));
+                    .enqueued(QueueName::Session(&session.client_id), stored_entry(entry));
+                self.release_from_group(slot, node);
             }
             node = self.nodes.next(node);
         }

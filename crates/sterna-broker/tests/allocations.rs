@@ -120,7 +120,7 @@ fn one_message_to_one_subscriber() {
     assert_eq!(allocated, 3_200);
     // Nobody to send it to: not even shared.
     let allocated = count(100, || {
-        assert_eq!(publish(broker, "nowhere", Qos::AtMostOnce), 0)
+        assert_eq!(publish(broker, "nowhere", Qos::AtMostOnce), 0);
     });
     assert_eq!(allocated, 100);
 }

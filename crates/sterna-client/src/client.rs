@@ -5,9 +5,10 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use sterna_mqtt::client::ServerLimits;
-use sterna_mqtt::{PropertyBuf, ReasonCode};
+use sterna_mqtt::{PacketId, PropertyBuf, ReasonCode};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::driver::{self, Publication, Request};
@@ -48,13 +49,18 @@ pub struct Published {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Event {
-    /// A message came. With QoS 1 and 2 it has been acknowledged.
+    /// A message came. With QoS 1 and 2 it has been acknowledged, unless
+    /// [`Options::acknowledge_on_receipt`] is off.
     Message(Message),
     /// A connection stands.
     Connected(Arc<Connected>),
-    /// A connection was lost, or an attempt to connect failed. Unless the events end here the client tries
-    /// again.
-    Disconnected(Error),
+    /// A connection was lost, or an attempt to connect failed.
+    Disconnected {
+        /// Why.
+        error: Error,
+        /// When the client tries again; it doesn't when none, and this is the last event.
+        retry_in: Option<Duration>,
+    },
 }
 
 #[derive(Clone, Debug)]
@@ -278,6 +284,23 @@ impl Client {
             done,
         })
         .await
+    }
+
+    /// Acknowledges a message with QoS 1 or 2, where [`Options::acknowledge_on_receipt`] is off. Acknowledgements
+    /// leave in the order of the messages, so one that is left out holds up those after it. For a message that
+    /// came over an earlier connection it does nothing: that one comes again.
+    ///
+    /// # Errors
+    /// When the client has ended.
+    pub async fn acknowledge(&self, message: &Message) -> Result<(), Error> {
+        let Some(packet_id) = PacketId::new(message.packet_id()) else {
+            return Ok(());
+        };
+        let request = Request::Acknowledge {
+            packet_id,
+            connection: message.connection(),
+        };
+        self.requests.send(request).await.map_err(|_| self.end())
     }
 
     /// Authenticates again on the standing connection (MQTT 5 section 4.12.1), with the login of the options,

@@ -36,6 +36,7 @@ pub use message::{InvalidError, Message, Publish, Subscription, Will};
 pub use options::{Login, Options};
 pub use sterna_mqtt::client::{SendError, ServerLimits};
 pub use sterna_mqtt::packet::RetainHandling;
+pub use sterna_mqtt::topic;
 pub use sterna_mqtt::{Property, PropertyBuf, PublishProperties, QoS, ReasonCode, Version};
 pub use tls::{Fingerprint, Tls, TlsError};
 pub use url::{MAX_URL_BYTES, Scheme, Url, UrlError};

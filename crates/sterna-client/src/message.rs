@@ -330,10 +330,12 @@ pub struct Message {
     qos: QoS,
     retain: bool,
     duplicate: bool,
+    /// Number of the connection over which it came.
+    connection: u64,
 }
 
 impl Message {
-    pub(crate) fn new(publish: &packet::Publish<'_>) -> Self {
+    pub(crate) fn new(publish: &packet::Publish<'_>, connection: u64) -> Self {
         let properties = publish.properties.raw();
         let mut body =
             BytesMut::with_capacity(publish.topic.len() + properties.len() + publish.payload.len());
@@ -348,6 +350,7 @@ impl Message {
             qos: publish.qos,
             retain: publish.retain,
             duplicate: publish.dup,
+            connection,
         }
     }
 
@@ -399,6 +402,10 @@ impl Message {
     #[must_use]
     pub const fn is_duplicate(&self) -> bool {
         self.duplicate
+    }
+
+    pub(crate) const fn connection(&self) -> u64 {
+        self.connection
     }
 
     /// The identifier of the delivery; 0 with QoS 0.
@@ -481,15 +488,18 @@ mod tests {
         let mut block = PropertyBuf::new();
         block.push(Property::ContentType("text")).unwrap();
         block.push(Property::SubscriptionIdentifier(7)).unwrap();
-        let message = Message::new(&packet::Publish {
-            dup: true,
-            qos: QoS::AtLeastOnce,
-            retain: true,
-            topic: "a/b",
-            packet_id: PacketId::new(5),
-            properties: block.publish_properties(PropertyContext::Publish).unwrap(),
-            payload: b"data",
-        });
+        let message = Message::new(
+            &packet::Publish {
+                dup: true,
+                qos: QoS::AtLeastOnce,
+                retain: true,
+                topic: "a/b",
+                packet_id: PacketId::new(5),
+                properties: block.publish_properties(PropertyContext::Publish).unwrap(),
+                payload: b"data",
+            },
+            1,
+        );
         assert_eq!(
             (message.topic(), message.payload_bytes()),
             ("a/b", &b"data"[..])

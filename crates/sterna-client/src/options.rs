@@ -110,6 +110,10 @@ pub struct Options {
     /// Received messages that wait for the application; 1,024 by default. Beyond, the client stops reading,
     /// and so, in the end, the server stops sending.
     pub incoming_messages: usize,
+    /// Acknowledge messages with QoS 1 and 2 as soon as they are received; on by default. When off, the
+    /// application acknowledges each with [`Client::acknowledge`](crate::Client::acknowledge) once it is done with
+    /// it, and messages that it didn't get to are delivered again to a session that goes on.
+    pub acknowledge_on_receipt: bool,
     /// Over QUIC: streams besides the first one, over which messages are spread by topic, so that a lost packet
     /// holds up fewer of them; 0 by default, at most 16.
     pub streams: u8,
@@ -149,6 +153,7 @@ impl Options {
             early_requests: true,
             queued_messages: 1_024,
             incoming_messages: 1_024,
+            acknowledge_on_receipt: true,
             streams: 0,
             properties: PropertyBuf::new(),
         }

@@ -151,7 +151,10 @@ async fn a_kept_session_goes_on_where_it_broke() {
     assert!(matches!(events.next().await, Some(Event::Connected(_))));
     assert!(matches!(
         events.next().await,
-        Some(Event::Disconnected(Error::Lost(_)))
+        Some(Event::Disconnected {
+            error: Error::Lost(_),
+            retry_in: Some(_)
+        })
     ));
     match events.next().await {
         Some(Event::Connected(connected)) => {
@@ -256,7 +259,10 @@ async fn refusals_come_with_their_reason() {
     );
     assert!(matches!(
         events.next().await,
-        Some(Event::Disconnected(Error::Refused(_)))
+        Some(Event::Disconnected {
+            error: Error::Refused(_),
+            retry_in: None
+        })
     ));
     assert!(events.next().await.is_none());
 }

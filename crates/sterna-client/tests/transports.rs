@@ -150,6 +150,7 @@ fn handshake_failure(result: Result<(), Error>) -> String {
     }
 }
 
+/// [MQTT-4.2-1] TLS over TCP is one of the transports.
 #[tokio::test]
 async fn servers_are_verified() {
     let pki = Pki::new();

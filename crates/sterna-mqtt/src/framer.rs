@@ -71,7 +71,7 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// Cuts the bytes of one lane into frames, however they were split on the way.
+/// Cuts the bytes of one lane into frames, however they were split on the way ([MQTT-6.0.0-2]).
 ///
 /// A packet that lies whole in the input is borrowed from it. Only a partial packet is buffered;
 /// the buffer grows with the bytes that arrive, never by the claimed length, and is released with

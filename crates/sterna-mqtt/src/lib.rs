@@ -102,6 +102,7 @@ pub mod property;
 mod reason;
 pub mod server;
 pub mod session;
+mod text;
 pub mod topic;
 mod types;
 mod wire;

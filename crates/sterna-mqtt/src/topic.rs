@@ -3,7 +3,7 @@
 //! Lengths are limited by their encoding to 65,535 bytes ([MQTT-4.7.3-3]); nothing here normalises
 //! or changes a character ([MQTT-4.7.3-4]).
 
-use crate::wire::has_any;
+use crate::text::has_any;
 
 /// Most bytes that a Topic Name or Topic Filter can have.
 pub const MAX_TOPIC_BYTES: usize = 65_535;
@@ -62,7 +62,7 @@ impl std::error::Error for TopicError {}
 /// Tells the first rule that is broken.
 pub fn check_name(name: &str) -> Result<(), TopicError> {
     check_common(name)?;
-    // [MQTT-3.3.2-2] [MQTT-4.7.0-1] [MQTT311-3.3.2-2] [MQTT311-4.7.1-1]
+    // [MQTT-3.3.2-2] [MQTT-4.7.0-1] [MQTT311-3.3.2-2] [MQTT311-4.7.0-1] [MQTT311-4.7.1-1]
     if has_wildcard(name) {
         Err(TopicError::WildcardInName)
     } else {

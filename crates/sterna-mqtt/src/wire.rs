@@ -2,7 +2,7 @@
 
 use bytes::{BufMut, BytesMut};
 
-use crate::{DecodeError, PacketId};
+use crate::{DecodeError, PacketId, text};
 
 /// Reads the fields of a packet one after the other; never past its end.
 #[derive(Clone, Copy, Debug)]
@@ -95,55 +95,35 @@ impl<'a> Reader<'a> {
     /// Section 1.5.4: a UTF-8 Encoded String.
     #[inline]
     pub(crate) fn string(&mut self) -> Result<&'a str, DecodeError> {
-        checked_str(self.binary()?)
+        // [MQTT-1.5.4-2] [MQTT311-1.5.3-2]
+        match text::checked(self.binary()?, [0])? {
+            (text, false) => Ok(text),
+            (_, true) => Err(text::NULL),
+        }
+    }
+
+    /// A string that was validated before.
+    #[inline]
+    pub(crate) fn text(&mut self) -> Option<&'a str> {
+        text::utf8(self.binary().ok()?)
     }
 
     /// A block of properties: its length and that many bytes.
     #[inline]
     pub(crate) fn property_block(&mut self) -> Result<&'a [u8], DecodeError> {
+        // Most packets have none.
+        if let Some((0, rest)) = self.rest.split_first() {
+            self.rest = rest;
+            return Ok(&[]);
+        }
+        self.filled_property_block()
+    }
+
+    fn filled_property_block(&mut self) -> Result<&'a [u8], DecodeError> {
         let len = self.varint()?;
         self.take(len as usize)
             .map_err(|_| DecodeError::malformed("Property Length beyond the end of the packet"))
     }
-}
-
-/// The bytes as a string, if they are one by section 1.5.4.
-#[inline]
-pub(crate) fn checked_str(bytes: &[u8]) -> Result<&str, DecodeError> {
-    // [MQTT-1.5.4-1] [MQTT311-1.5.3-1] well-formed, which excludes surrogates;
-    // [MQTT-1.5.4-3] [MQTT311-1.5.3-3] U+FEFF is a character like any other and stays.
-    let text = std::str::from_utf8(bytes)
-        .map_err(|_| DecodeError::malformed("string is not well-formed UTF-8"))?;
-    // [MQTT-1.5.4-2] [MQTT311-1.5.3-2]
-    if has_any(bytes, [0]) {
-        return Err(DecodeError::malformed("string contains U+0000"));
-    }
-    Ok(text)
-}
-
-/// Whether one of `set` occurs. Eight bytes at a time, the last eight overlapping: topics are too
-/// short for anything that has to finish byte by byte.
-#[inline]
-pub(crate) fn has_any<const N: usize>(bytes: &[u8], set: [u8; N]) -> bool {
-    const ONES: u64 = 0x0101_0101_0101_0101;
-    const HIGHS: u64 = 0x8080_8080_8080_8080;
-    let Some(last) = bytes.last_chunk() else {
-        return bytes.iter().any(|b| set.contains(b));
-    };
-    // Bits are left in a byte's place exactly if some byte of the word equals one of the set.
-    let found = |word: &[u8; 8]| {
-        let word = u64::from_le_bytes(*word);
-        set.iter().fold(0, |found, &byte| {
-            let zero_where_equal = word ^ (ONES * u64::from(byte));
-            found | (zero_where_equal.wrapping_sub(ONES) & !zero_where_equal)
-        })
-    };
-    let (words, _) = bytes.as_chunks();
-    words
-        .iter()
-        .fold(found(last), |all, word| all | found(word))
-        & HIGHS
-        != 0
 }
 
 /// Bytes that a Variable Byte Integer takes.

@@ -12,9 +12,10 @@ use mio::net::TcpListener;
 use crate::clock::Clock;
 use crate::config::{ListenerConfig, ListenerTransport, ShardConfig, WebSocketConfig};
 use crate::counters::ShardCounters;
-use crate::mailbox::{Courier, Gate, Mailbox};
+use crate::mailbox::{Courier, Gate, Mailbox, Nudge};
 use crate::quic::{Driver, Placement, QuicConfig};
 use crate::shard::Shard;
+use crate::strays::Siblings;
 use crate::tls::TlsConfig;
 use crate::tokens;
 use crate::udp::{self, UdpListener};
@@ -79,26 +80,30 @@ pub fn bind<M: Send + 'static>(
     }
     let config = Arc::new(config.clone());
     let clock = Clock::start();
-    let mut addresses = Vec::with_capacity(listeners.len());
-    let mut sockets: Vec<Sockets> = (0..shards).map(|_| Sockets::default()).collect();
-    for (index, listener) in listeners.iter().enumerate() {
-        let bound = open(index as u16, listener, &mut sockets, &config).map_err(|error| {
-            io::Error::new(error.kind(), format!("{}: {error}", listener.address))
-        })?;
-        addresses.push(bound);
-    }
-    let addresses: Arc<[SocketAddr]> = addresses.into();
     let mut polls = Vec::with_capacity(shards);
     let mut mailboxes = Vec::with_capacity(shards);
     for _ in 0..shards {
         let poll = Poll::new()?;
-        mailboxes.push(Mailbox::new(mio::Waker::new(
-            poll.registry(),
-            tokens::WAKER,
-        )?));
+        let waker = mio::Waker::new(poll.registry(), tokens::WAKER)?;
+        mailboxes.push(Mailbox::new(waker));
         polls.push(poll);
     }
-    let gate = Gate::new(mailboxes.clone());
+    let nudges: Vec<Nudge> = mailboxes.iter().map(Mailbox::nudger).collect();
+    let mut opening = Opening {
+        config: &config,
+        nudges: &nudges,
+        sockets: (0..shards).map(|_| Sockets::default()).collect(),
+    };
+    let mut addresses = Vec::with_capacity(listeners.len());
+    for (index, listener) in listeners.iter().enumerate() {
+        let bound = opening.open(index as u16, listener).map_err(|error| {
+            io::Error::new(error.kind(), format!("{}: {error}", listener.address))
+        })?;
+        addresses.push(bound);
+    }
+    let sockets = opening.sockets;
+    let addresses: Arc<[SocketAddr]> = addresses.into();
+    let gate = Gate::new(&nudges);
     Ok(polls
         .into_iter()
         .zip(sockets)
@@ -125,67 +130,73 @@ struct Sockets {
     udp: Vec<UdpListener>,
 }
 
-/// Opens one listener on all shards and returns its address.
-fn open(
-    index: u16,
-    listener: &ListenerConfig,
-    sockets: &mut [Sockets],
-    config: &ShardConfig,
-) -> io::Result<SocketAddr> {
-    let (tls, websocket) = match &listener.transport {
-        ListenerTransport::Tcp => (None, None),
-        ListenerTransport::Tls(tls) => (Some(tls), None),
-        ListenerTransport::WebSocket(websocket) => (None, Some(websocket)),
-        ListenerTransport::SecureWebSocket(tls, websocket) => (Some(tls), Some(websocket)),
-        ListenerTransport::Quic(tls, quic) => {
-            return open_quic(index, listener.address, tls, quic, sockets, config);
-        }
-    };
-    let tls = match tls {
-        Some(tls) => Some(Arc::new(tls.for_tcp().map_err(io::Error::other)?)),
-        None => None,
-    };
-    let (bound, group) = sockets::listen(listener.address, sockets.len(), config)?;
-    for (shard, socket) in sockets.iter_mut().zip(group) {
-        let kind = ListenerKind {
-            index,
-            tls: tls.clone(),
-            websocket: websocket.cloned(),
-        };
-        shard.listeners.push(Listener { socket, kind });
-    }
-    Ok(bound)
+/// The sockets of all shards in the making.
+struct Opening<'a> {
+    config: &'a ShardConfig,
+    nudges: &'a [Nudge],
+    sockets: Vec<Sockets>,
 }
 
-fn open_quic(
-    index: u16,
-    address: SocketAddr,
-    tls: &TlsConfig,
-    quic: &QuicConfig,
-    sockets: &mut [Sockets],
-    config: &ShardConfig,
-) -> io::Result<SocketAddr> {
-    let shards = sockets.len();
-    if quic.max_connections > udp::MOST_CONNECTIONS {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            "max_connections of a QUIC listener is above 16,777,216",
-        ));
-    }
-    let tls = Arc::new(tls.for_quic(quic).map_err(io::Error::other)?);
-    let now = Instant::now();
-    let (bound, group) = sockets::bind_udp(address, shards, config)?;
-    for (shard, (sockets, socket)) in sockets.iter_mut().zip(group).enumerate() {
-        let placement = Placement {
-            listener: index,
-            shard: shard as u16,
-            shards: shards as u16,
+impl Opening<'_> {
+    /// Opens one listener on all shards and returns its address.
+    fn open(&mut self, index: u16, listener: &ListenerConfig) -> io::Result<SocketAddr> {
+        let (tls, websocket) = match &listener.transport {
+            ListenerTransport::Tcp => (None, None),
+            ListenerTransport::Tls(tls) => (Some(tls), None),
+            ListenerTransport::WebSocket(websocket) => (None, Some(websocket)),
+            ListenerTransport::SecureWebSocket(tls, websocket) => (Some(tls), Some(websocket)),
+            ListenerTransport::Quic(tls, quic) => {
+                return self.open_quic(index, listener.address, tls, quic);
+            }
         };
-        let driver = Driver::new(quic.clone(), Arc::clone(&tls), placement, now)
-            .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
-        sockets.udp.push(UdpListener::new(socket, driver)?);
+        let tls = match tls {
+            Some(tls) => Some(Arc::new(tls.for_tcp().map_err(io::Error::other)?)),
+            None => None,
+        };
+        let shards = self.sockets.len();
+        let (bound, group) = sockets::listen(listener.address, shards, self.config)?;
+        for (shard, socket) in self.sockets.iter_mut().zip(group) {
+            let kind = ListenerKind {
+                index,
+                tls: tls.clone(),
+                websocket: websocket.cloned(),
+            };
+            shard.listeners.push(Listener { socket, kind });
+        }
+        Ok(bound)
     }
-    Ok(bound)
+
+    fn open_quic(
+        &mut self,
+        index: u16,
+        address: SocketAddr,
+        tls: &TlsConfig,
+        quic: &QuicConfig,
+    ) -> io::Result<SocketAddr> {
+        let shards = self.sockets.len();
+        if quic.max_connections > udp::MOST_CONNECTIONS {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "max_connections of a QUIC listener is above 16,777,216",
+            ));
+        }
+        let tls = Arc::new(tls.for_quic(quic).map_err(io::Error::other)?);
+        let now = Instant::now();
+        let (bound, group) = sockets::bind_udp(address, shards, self.config)?;
+        let siblings = Siblings::new(self.nudges);
+        for (shard, (socket, siblings)) in group.into_iter().zip(siblings).enumerate() {
+            let placement = Placement {
+                listener: index,
+                shard: shard as u16,
+                shards: shards as u16,
+            };
+            let driver = Driver::new(quic.clone(), Arc::clone(&tls), placement, now)
+                .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+            let listener = UdpListener::new(socket, driver, siblings)?;
+            self.sockets[shard].udp.push(listener);
+        }
+        Ok(bound)
+    }
 }
 
 impl<M: Send + 'static> BoundShard<M> {

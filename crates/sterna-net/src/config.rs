@@ -112,6 +112,9 @@ pub struct ShardConfig {
     /// Size requested for each UDP socket's send and receive buffer in the kernel. One socket serves
     /// all QUIC connections of a shard, so this is large.
     pub udp_buffer_bytes: usize,
+    /// Whether the kernel hands a QUIC datagram to the shard that owns the connection. Otherwise, or
+    /// where it cannot, the shards hand them to each other, which costs a wake-up.
+    pub kernel_steering: bool,
     /// Most batches of datagrams taken from one UDP socket in one turn.
     pub datagram_batches_per_turn: usize,
 }
@@ -138,6 +141,7 @@ impl Default for ShardConfig {
             send_buffer_bytes: None,
             receive_buffer_bytes: None,
             udp_buffer_bytes: 4 * 1024 * 1024,
+            kernel_steering: true,
             datagram_batches_per_turn: 8,
         }
     }

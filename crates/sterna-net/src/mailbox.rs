@@ -78,6 +78,14 @@ impl<M> Mailbox<M> {
         self.wake();
     }
 
+    pub(crate) fn nudger(&self) -> Nudge
+    where
+        M: Send + 'static,
+    {
+        let mailbox = self.clone();
+        Nudge(Arc::new(move || mailbox.nudge()))
+    }
+
     fn wake(&self) {
         if let Some(waker) = &self.0.waker
             && let Err(error) = waker.wake()
@@ -212,12 +220,22 @@ impl<M> Courier<M> {
     }
 }
 
+/// Wakes one shard, without a letter.
+#[derive(Clone)]
+pub(crate) struct Nudge(Arc<dyn Fn() + Send + Sync>);
+
+impl Nudge {
+    pub(crate) fn give(&self) {
+        (self.0)();
+    }
+}
+
 /// Stops taking new connections, on all shards of one [`crate::bind`] at once. Clones work on the
 /// same shards.
 #[derive(Clone)]
 pub struct Gate {
     shut: Arc<AtomicBool>,
-    nudge: Arc<dyn Fn() + Send + Sync>,
+    nudges: Arc<[Nudge]>,
 }
 
 impl fmt::Debug for Gate {
@@ -229,10 +247,10 @@ impl fmt::Debug for Gate {
 }
 
 impl Gate {
-    pub(crate) fn new<M: Send + 'static>(mailboxes: Vec<Mailbox<M>>) -> Self {
+    pub(crate) fn new(nudges: &[Nudge]) -> Self {
         Self {
             shut: Arc::new(AtomicBool::new(false)),
-            nudge: Arc::new(move || mailboxes.iter().for_each(Mailbox::nudge)),
+            nudges: nudges.into(),
         }
     }
 
@@ -240,7 +258,7 @@ impl Gate {
     /// turn; established connections go on. There is no way back.
     pub fn shut(&self) {
         self.shut.store(true, Ordering::Release);
-        (self.nudge)();
+        self.nudges.iter().for_each(Nudge::give);
     }
 
     /// Whether the gate was shut.

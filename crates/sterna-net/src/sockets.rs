@@ -70,8 +70,10 @@ pub(crate) fn bind_udp(
     }
     if let Some(first) = group.first()
         && shards > 1
+        && config.kernel_steering
+        && let Err(error) = crate::steering::attach(first, shards)
     {
-        crate::steering::attach(first, shards)?;
+        tracing::warn!(%bound, %error, "the kernel does not steer datagrams; the shards will");
     }
     Ok((bound, group))
 }
@@ -135,6 +137,27 @@ mod tests {
         for socket in &group {
             assert_eq!(socket.local_addr().expect("address"), bound);
         }
+    }
+
+    #[test]
+    fn accepted_connections_inherit_the_options() {
+        let (bound, group) = listen(loopback(), 1, &ShardConfig::default()).expect("bound");
+        let _client = std::net::TcpStream::connect(bound).expect("connected");
+        let started = std::time::Instant::now();
+        let accepted = loop {
+            match group[0].accept() {
+                Ok((socket, _)) => break socket,
+                Err(_) if started.elapsed() < Duration::from_secs(5) => std::thread::yield_now(),
+                Err(error) => panic!("{error}"),
+            }
+        };
+        assert!(accepted.nodelay().expect("option"));
+        let accepted = socket2::SockRef::from(&accepted);
+        assert!(accepted.keepalive().expect("option"));
+        assert_eq!(
+            accepted.tcp_keepalive_time().expect("option"),
+            Duration::from_mins(10)
+        );
     }
 
     #[test]

@@ -12,6 +12,7 @@ use mio::{Interest, Registry, Token};
 use quinn_udp::{BATCH_SIZE, RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 
 use crate::quic::{Driver, DriverEvent, EcnCodepoint, Flush, Key, Outgoing, Sent};
+use crate::strays::{Siblings, Stray};
 use crate::{ConnectionId, ConnectionInfo};
 
 /// Room for one entry of a receive batch: GRO joins datagrams up to the largest UDP payload.
@@ -74,6 +75,7 @@ pub(crate) struct UdpListener {
     pub(crate) socket: UdpSocket,
     state: UdpSocketState,
     pub(crate) driver: Driver,
+    siblings: Siblings,
     /// Whether there may be datagrams to read.
     pub(crate) readable: bool,
     /// Whether the last transmission stopped because the socket's buffer was full.
@@ -100,12 +102,17 @@ impl fmt::Debug for UdpListener {
 }
 
 impl UdpListener {
-    pub(crate) fn new(socket: std::net::UdpSocket, driver: Driver) -> io::Result<Self> {
+    pub(crate) fn new(
+        socket: std::net::UdpSocket,
+        driver: Driver,
+        siblings: Siblings,
+    ) -> io::Result<Self> {
         let state = UdpSocketState::new((&socket).into())?;
         Ok(Self {
             socket: UdpSocket::from_std(socket),
             state,
             driver,
+            siblings,
             readable: true,
             blocked: false,
             watched: false,
@@ -135,8 +142,18 @@ impl UdpListener {
         }
     }
 
-    /// Takes in up to `batches` batches. `readable` stays set when there may be more.
+    /// Takes in what siblings have forwarded, and up to `batches` batches from the socket.
+    /// `readable` stays set when there may be more.
     pub(crate) fn receive(&mut self, now: Instant, batches: usize, scratch: &mut UdpScratch) {
+        for stray in self.siblings.take() {
+            let Stray {
+                local_ip,
+                remote,
+                ecn,
+                bytes,
+            } = stray;
+            self.driver.datagram(now, local_ip, remote, ecn, bytes);
+        }
         for _ in 0..batches {
             if !self.readable {
                 return;
@@ -175,8 +192,21 @@ impl UdpListener {
             } else {
                 rest.split_to(meta.stride)
             };
-            self.driver
-                .datagram(now, meta.dst_ip, meta.addr, ecn, datagram);
+            match self.siblings.owner(&datagram) {
+                None => {
+                    self.driver
+                        .datagram(now, meta.dst_ip, meta.addr, ecn, datagram);
+                }
+                Some(owner) => {
+                    let stray = Stray {
+                        local_ip: meta.dst_ip,
+                        remote: meta.addr,
+                        ecn,
+                        bytes: datagram,
+                    };
+                    self.siblings.forward(owner, stray);
+                }
+            }
         }
     }
 

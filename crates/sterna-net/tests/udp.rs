@@ -158,8 +158,21 @@ fn large_transfers_and_datagrams() {
 /// connection identifier steers the datagrams.
 #[test]
 fn a_connection_stays_with_its_shard_when_the_address_changes() {
+    change_addresses(true);
+}
+
+/// The same where the kernel does not look at identifiers: the shards forward what strayed.
+#[test]
+fn shards_forward_what_strayed() {
+    change_addresses(false);
+}
+
+fn change_addresses(kernel_steering: bool) {
     run(async {
-        let world = world(|setup| setup.shards = 4);
+        let world = world(|setup| {
+            setup.shards = 4;
+            setup.config.kernel_steering = kernel_steering;
+        });
         let mut shards = [0; 4];
         for _ in 0..16 {
             let endpoint = world.endpoint();

@@ -293,3 +293,27 @@ fn the_order_of_released_deliveries_is_kept() {
     let (key, _) = node.open(0, "a", 100);
     assert_eq!(node.drain(0, key), ["0", "1", "2", "3"]);
 }
+
+/// What was assigned to a member whose session doesn't last is the group's again after a crash,
+/// unless it was exactly-once and sent: then it was for that member only. [MQTT-4.8.2-5]
+#[test]
+fn a_crash_does_not_take_assigned_messages_along() {
+    let store = MemoryStore::new();
+    let mut node = Node::start(&store, 2, 1_000);
+    let (fleeting, _) = node.open(0, "fleeting", 0);
+    node.subscribe(0, fleeting, "$share/g/t", None);
+    let (lasting, _) = node.open(1, "lasting", 100);
+    node.subscribe(1, lasting, "$share/g/t", None);
+    node.brokers[1].close(1_000, lasting, Close::LOST);
+    node.run();
+    for i in 0..4 {
+        node.publish(1, "t", &i.to_string(), false);
+    }
+    assert_eq!(node.next(0, fleeting).unwrap().message.payload(), b"0");
+    assert_eq!(store.counts(), (1, 3, 0));
+    drop(node);
+    let mut node = Node::start(&store, 1, 2_000);
+    let (lasting, _) = node.open(0, "lasting", 100);
+    assert_eq!(node.drain(0, lasting), ["1", "2", "3"]);
+    assert_eq!(store.counts(), (1, 0, 0));
+}

@@ -6,7 +6,9 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use commands::{bench, check_config, exit, passwd, serve};
+use commands::{
+    bench, check_config, demo, exit, passwd, property, publish, request, serve, subscribe,
+};
 
 /// An IoT message broker and its clients, over QUIC, TLS, TCP and WebSocket.
 #[derive(Debug, Parser)]
@@ -22,11 +24,17 @@ enum Command {
     Serve(serve::Args),
     CheckConfig(check_config::Args),
     Bench(Box<bench::Args>),
+    #[command(name = "pub")]
+    Publish(Box<publish::Args>),
+    #[command(name = "sub")]
+    Subscribe(Box<subscribe::Args>),
+    Request(Box<request::Args>),
     Passwd(passwd::Args),
+    Demo(demo::Args),
 }
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match Cli::try_parse_from(property::join(std::env::args_os())) {
         Ok(cli) => cli,
         Err(error) => {
             // Help and version are answers, not errors; the rest is a wrong command line.
@@ -42,6 +50,10 @@ fn main() -> ExitCode {
         Command::Serve(args) => serve::run(&args),
         Command::CheckConfig(args) => check_config::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Publish(args) => publish::run(&args),
+        Command::Subscribe(args) => subscribe::run(&args),
+        Command::Request(args) => request::run(&args),
         Command::Passwd(args) => passwd::run(&args),
+        Command::Demo(args) => demo::run(&args),
     }
 }

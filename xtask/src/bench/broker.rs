@@ -35,14 +35,14 @@ impl Broker {
     pub(super) fn sterna(
         program: &Path,
         folder: &Path,
-        core: usize,
+        place: Place,
         shards: usize,
     ) -> Result<Self, Failure> {
         let ready_file = folder.join("ready.json");
         if ready_file.exists() {
             fs::remove_file(&ready_file)?;
         }
-        let mut command = pinned(core, program);
+        let mut command = place.command(program);
         command.args(["serve", "--shards", &shards.to_string()]);
         for scheme in ["mqtt", "mqtts", "ws", "quic"] {
             command.args(["--listen", &format!("{scheme}://127.0.0.1:0")]);
@@ -68,7 +68,7 @@ impl Broker {
     }
 
     /// Starts mosquitto on one core, with the certificate that Sterna made in the same folder.
-    pub(super) fn mosquitto(program: &Path, folder: &Path, core: usize) -> Result<Self, Failure> {
+    pub(super) fn mosquitto(program: &Path, folder: &Path, place: Place) -> Result<Self, Failure> {
         let [tcp, tls, websocket] = free_ports()?;
         let data = folder.join("data");
         let path = |name: &str| data.join(name).display().to_string();
@@ -84,7 +84,7 @@ impl Broker {
         );
         let file = folder.join("mosquitto.conf");
         write(&file, &configuration)?;
-        let mut command = pinned(core, program);
+        let mut command = place.command(program);
         command.arg("-c").arg(&file);
         let log = folder.join("mosquitto.log");
         let mut child = spawn(command, &log)?;
@@ -145,11 +145,26 @@ impl Drop for Broker {
     }
 }
 
-/// A command that runs on one core and keeps its process id: `taskset` replaces itself.
-pub(super) fn pinned(core: usize, program: &Path) -> Command {
-    let mut command = Command::new("taskset");
-    command.arg("-c").arg(core.to_string()).arg(program);
-    command
+/// Where a process runs, and how urgently.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub(super) core: usize,
+    /// Before all other work.
+    pub(super) realtime: bool,
+}
+
+impl Place {
+    /// A command that runs there and keeps its process id: `taskset` and `chrt` replace
+    /// themselves.
+    pub(super) fn command(self, program: &Path) -> Command {
+        let mut command = Command::new("taskset");
+        command.arg("-c").arg(self.core.to_string());
+        if self.realtime {
+            command.args(["chrt", "--fifo", "1"]);
+        }
+        command.arg(program);
+        command
+    }
 }
 
 fn spawn(mut command: Command, log: &Path) -> Result<Child, Failure> {

@@ -13,6 +13,8 @@ pub(super) struct Run {
     pub(super) rate_per_s: Option<f64>,
     pub(super) latency_us: Option<(f64, f64)>,
     pub(super) lost: u64,
+    /// Memory of the broker with ten connections, where the cell is about memory.
+    pub(super) resident_kib: Option<f64>,
 }
 
 impl Run {
@@ -27,6 +29,7 @@ impl Run {
                 .as_u64()
                 .or_else(|| line["failed"].as_u64())
                 .unwrap_or(0),
+            resident_kib: line["resident_kib"].as_f64(),
         })
     }
 }
@@ -67,6 +70,11 @@ impl Verdict {
 impl Row {
     pub(super) fn median(&self) -> Option<f64> {
         median(self.runs.iter().map(|run| run.figure))
+    }
+
+    /// Memory of the broker before the connections that were counted.
+    pub(super) fn resident_kib(&self) -> Option<f64> {
+        median(self.runs.iter().filter_map(|run| run.resident_kib))
     }
 
     /// Own figure over the peer's, the median over the pairs of runs.
@@ -229,6 +237,7 @@ mod tests {
             rate_per_s: Some(1000.0),
             latency_us: Some((10.0, 99.0)),
             lost: 0,
+            resident_kib: None,
         }
     }
 

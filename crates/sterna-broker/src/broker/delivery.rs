@@ -78,14 +78,8 @@ impl<P: Default + Send> Broker<P> {
         } else if let Some(entry) = self.queues.remove_sent(slot, node) {
             self.queues.forget_stored(slot, &entry);
             self.queues.note_owed(slot, &entry);
-            if let Some(message) = entry.message.filter(|_| released) {
-                self.give_back(vec![(
-                    entry.group,
-                    Returned {
-                        message,
-                        redelivered: true,
-                    },
-                )]);
+            if released {
+                self.give_back(Returned::of(entry).into_iter().collect());
             }
         }
         self.finish(now_ms);

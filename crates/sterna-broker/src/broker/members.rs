@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use rustc_hash::FxHashMap;
+
 use super::Broker;
 use crate::group::Group;
 use crate::mail::{Assign, Letter, Returned};
@@ -9,47 +11,49 @@ use crate::nodes::NIL;
 use crate::queues::{Item, Owed};
 use crate::route::RouteUpdate;
 use crate::session::State;
+use crate::store::QueueName;
 
 impl<P: Default + Send> Broker<P> {
     // On the member's shard.
 
-    /// Tells all groups of a session that it is connected.
-    pub(super) fn attend_groups(&mut self, slot: u32) {
+    /// The groups a session is a member of.
+    fn groups_of(&self, slot: u32) -> Vec<u32> {
         let session = &self.queues.sessions[slot as usize];
-        let groups: Vec<u32> = session
+        let groups = session
             .subscriptions
             .iter()
-            .map(|(_, subscription)| subscription.group)
-            .filter(|&group| group != NIL)
-            .collect();
-        for group in groups {
-            self.send_attendance(slot, group);
-        }
+            .map(|(_, subscription)| subscription.group);
+        groups.filter(|&group| group != NIL).collect()
     }
 
-    /// Tells the group of a new shared subscription that its member is connected.
-    pub(super) fn attend_group(&mut self, slot: u32, filter: &str) {
-        let session = &self.queues.sessions[slot as usize];
-        if let Some(subscription) = session.subscriptions.get(filter) {
-            let group = subscription.group;
-            self.send_attendance(slot, group);
+    /// Tells all groups of a session that it is connected.
+    pub(super) fn attend_groups(&mut self, slot: u32) {
+        let groups = self.groups_of(slot);
+        if groups.is_empty() {
+            return;
         }
-    }
-
-    fn send_attendance(&mut self, slot: u32, group: u32) {
-        let queues = &self.queues;
-        let session = &queues.sessions[slot as usize];
         // What it holds from before takes up its window.
-        let mut held = 0;
-        for list in [session.ledger, session.pending] {
-            let mut node = list.first();
-            while node != NIL {
-                held += u32::from(queues.nodes.entry(node).is_some_and(|e| e.group == group));
-                node = queues.nodes.next(node);
+        let mut held: FxHashMap<u32, u32> = FxHashMap::default();
+        let session = &self.queues.sessions[slot as usize];
+        let mut node = session.ledger.first();
+        while node != NIL {
+            if let Some(entry) = self.queues.nodes.entry(node)
+                && entry.group != NIL
+            {
+                *held.entry(entry.group).or_default() += 1;
             }
+            node = self.queues.nodes.next(node);
         }
-        let credit = queues.limits.group_window.saturating_sub(held);
+        for group in groups {
+            self.attend_group(slot, group, held.get(&group).copied().unwrap_or(0));
+        }
+    }
+
+    /// Tells a group that its member is connected.
+    pub(super) fn attend_group(&mut self, slot: u32, group: u32, held: u32) {
+        let session = &self.queues.sessions[slot as usize];
         let (member, attendance) = (session.subscriber, session.attendance);
+        let credit = self.queues.limits.group_window.saturating_sub(held);
         if let Some(home) = self.index.home(group) {
             self.send(
                 home,
@@ -67,13 +71,7 @@ impl<P: Default + Send> Broker<P> {
     pub(super) fn detach_groups(&mut self, slot: u32) {
         let session = &self.queues.sessions[slot as usize];
         let (member, attendance) = (session.subscriber, session.attendance);
-        let groups: Vec<u32> = session
-            .subscriptions
-            .iter()
-            .map(|(_, subscription)| subscription.group)
-            .filter(|&group| group != NIL)
-            .collect();
-        for group in groups {
+        for group in self.groups_of(slot) {
             if let Some(home) = self.index.home(group) {
                 self.send(
                     home,
@@ -88,17 +86,23 @@ impl<P: Default + Send> Broker<P> {
     }
 
     /// Gives messages back to their groups.
-    pub(super) fn give_back(&mut self, messages: Vec<(u32, Returned)>) {
-        let mut groups: Vec<(u32, Vec<Returned>)> = Vec::new();
-        for (group, message) in messages {
-            match groups.iter_mut().find(|(known, _)| *known == group) {
-                Some((_, messages)) => messages.push(message),
-                None => groups.push((group, vec![message])),
+    pub(super) fn give_back(&mut self, mut messages: Vec<(u32, Returned)>) {
+        // Stable: the order within a group is kept.
+        messages.sort_by_key(|&(group, _)| group);
+        let mut messages = messages.into_iter().peekable();
+        while let Some((group, first)) = messages.next() {
+            let mut of_group = vec![first];
+            while let Some((_, next)) = messages.next_if(|&(next, _)| next == group) {
+                of_group.push(next);
             }
-        }
-        for (group, messages) in groups {
             if let Some(home) = self.index.home(group) {
-                self.send(home, Letter::Return { group, messages });
+                self.send(
+                    home,
+                    Letter::Return {
+                        group,
+                        messages: of_group,
+                    },
+                );
             }
         }
     }
@@ -126,6 +130,7 @@ impl<P: Default + Send> Broker<P> {
         if !attends {
             let messages = vec![Returned {
                 message,
+                tag: assign.tag,
                 redelivered,
             }];
             self.send(home, Letter::Return { group, messages });
@@ -138,6 +143,7 @@ impl<P: Default + Send> Broker<P> {
                 message,
                 context: assign.context,
                 group,
+                group_tag: assign.tag,
                 qos: assign.qos,
                 retain: assign.retain,
                 redelivered,
@@ -152,18 +158,22 @@ impl<P: Default + Send> Broker<P> {
             group,
             member,
             attendance,
+            ..
         } = owed;
         let Some(home) = self.index.home(group) else {
             return;
         };
         // Several in a row become one letter.
-        let mut credit = 1;
-        while let Some(next) = self.queues.owed.pop() {
-            if (next.group, next.member, next.attendance) != (group, member, attendance) {
-                self.queues.owed.push(next);
-                break;
+        let (mut credit, mut kept) = (0, Vec::new());
+        let mut next = Some(owed);
+        while let Some(owed) = next {
+            credit += owed.credit;
+            if owed.tag != 0 {
+                kept.push(owed.tag);
             }
-            credit += 1;
+            next = self.queues.owed.pop_if(|next| {
+                (next.group, next.member, next.attendance) == (group, member, attendance)
+            });
         }
         self.send(
             home,
@@ -172,6 +182,7 @@ impl<P: Default + Send> Broker<P> {
                 member,
                 attendance,
                 credit,
+                kept,
             },
         );
     }
@@ -228,11 +239,23 @@ impl<P: Default + Send> Broker<P> {
         }
     }
 
-    pub(super) fn member_credited(&mut self, id: u32, member: u32, attendance: u32, credit: u32) {
+    pub(super) fn member_credited(
+        &mut self,
+        id: u32,
+        member: u32,
+        attendance: u32,
+        credit: u32,
+        kept: &[u64],
+    ) {
         let window = self.queues.limits.group_window;
         let Some(group) = self.queues.groups.get_mut(&id) else {
             return;
         };
+        for &tag in kept {
+            self.queues
+                .store
+                .settled(QueueName::Group(&group.filter), tag);
+        }
         if let Some(known) = group.members.get_mut(&member)
             && known.attendance == attendance
         {
@@ -273,12 +296,16 @@ impl<P: Default + Send> Broker<P> {
             else {
                 self.queues.counters.dropped_expired += u64::from(expired);
                 group.list_if_available(member);
+                self.queues.forget_stored_in_group(id, &entry);
                 continue;
             };
             known.credit -= 1;
+            // The group's store keeps it until the member's session does, or is done with it.
+            let is_kept = self.queues.is_durable && message.qos().is_acknowledged();
             let assign = Assign {
                 home,
                 group: id,
+                tag: if is_kept { entry.tag } else { 0 },
                 slot: place.slot,
                 generation: place.generation,
                 attendance: known.attendance,

@@ -206,8 +206,9 @@ impl<P: Default + Send> Broker<P> {
                 member,
                 attendance,
                 credit,
+                kept,
             } => {
-                self.member_credited(group, member, attendance, credit);
+                self.member_credited(group, member, attendance, credit, &kept);
             }
             Letter::Return { group, messages } => self.queues.take_back(now_ms, group, messages),
         }

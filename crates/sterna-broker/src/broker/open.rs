@@ -12,10 +12,9 @@ use crate::filter::is_topic;
 use crate::mail::{Address, Claim, Letter, Returned};
 use crate::message::Qos;
 use crate::nodes::NIL;
-use crate::queues::{TimerKey, stored_entry};
+use crate::queues::TimerKey;
 use crate::route::RouteUpdate;
 use crate::session::{NEVER_MS, Session, SessionWill, State};
-use crate::store::{Phase, QueueName};
 
 impl<P: Default + Send> Broker<P> {
     /// Opens a session for a consumer, evicting the one that has it now, wherever it is.
@@ -237,17 +236,8 @@ impl<P: Default + Send> Broker<P> {
         for (filter, subscription) in session.subscriptions.iter() {
             store.subscribed(&session.client_id, filter, &subscription.stored());
         }
-        let queue = QueueName::Session(&session.client_id);
-        for list in [session.ledger, session.pending] {
-            let mut node = list.first();
-            while node != NIL {
-                if let Some(entry) = self.queues.nodes.entry(node)
-                    && entry.qos.is_acknowledged()
-                {
-                    store.enqueued(queue, stored_entry(entry));
-                }
-                node = self.queues.nodes.next(node);
-            }
+        for first in [session.ledger.first(), session.pending.first()] {
+            self.queues.store_from(slot, first);
         }
     }
 
@@ -346,19 +336,10 @@ impl<P: Default + Send> Broker<P> {
             if group != NIL || !waits {
                 if let Some(entry) = queues.remove_pending(slot, node) {
                     queues.forget_stored(slot, &entry);
-                    match entry.message {
-                        Some(message) if group != NIL => {
-                            let redelivered = entry.redelivered;
-                            given_back.push((
-                                group,
-                                Returned {
-                                    message,
-                                    redelivered,
-                                },
-                            ));
-                        }
-                        _ => queues.counters.dropped_away += 1,
+                    if group == NIL {
+                        queues.counters.dropped_away += 1;
                     }
+                    given_back.extend(Returned::of(entry));
                 }
             } else {
                 earliest_ms = earliest_ms.min(queues.expires_at_ms(node));
@@ -462,31 +443,16 @@ impl<P: Default + Send> Broker<P> {
         // member; QoS 2 ones must not. [MQTT-4.8.2-5]
         let mut given_back = Vec::new();
         for entry in self.queues.drain(ledger) {
-            if let (Qos::AtLeastOnce, Phase::Sent, Some(message)) =
-                (entry.qos, entry.phase, entry.message)
-                && entry.group != NIL
-            {
-                given_back.push((
-                    entry.group,
-                    Returned {
-                        message,
-                        redelivered: true,
-                    },
-                ));
+            if entry.qos != Qos::ExactlyOnce {
+                given_back.extend(Returned::of(entry));
             }
         }
-        for entry in self.queues.drain(pending) {
-            if let Some(message) = entry.message.filter(|_| entry.group != NIL) {
-                let redelivered = entry.redelivered;
-                given_back.push((
-                    entry.group,
-                    Returned {
-                        message,
-                        redelivered,
-                    },
-                ));
-            }
-        }
+        given_back.extend(
+            self.queues
+                .drain(pending)
+                .into_iter()
+                .filter_map(Returned::of),
+        );
         let count = subscriptions.len();
         self.directory.remove_subscriptions(count);
         self.queues.counters.subscriptions -= count as u64;

@@ -19,7 +19,7 @@ impl<P: Default + Send> Broker<P> {
     /// Routes a message to every queue whose subscription it matches, here and on other shards.
     ///
     /// The order of one publisher's messages is kept in every queue, across shards as well.
-    /// [MQTT-4.6.0-5] [MQTT-4.6.0-6]
+    /// [MQTT-4.6.0-5] [MQTT-4.6.0-6] [MQTT311-4.6.0-5] [MQTT311-4.6.0-6]
     pub fn publish(&mut self, now_ms: u64, publication: Publication) -> Routed {
         let Publication {
             origin,
@@ -43,7 +43,7 @@ impl<P: Default + Send> Broker<P> {
             self.queues.is_over_memory =
                 self.directory.message_bytes() > self.queues.limits.message_bytes;
         }
-        // [MQTT-3.3.1-8]
+        // [MQTT-3.3.1-8] [MQTT311-3.3.1-12]
         if !message.retain() {
             self.catch_up();
             return self.spread(now_ms, message, Retention::NotAsked);

@@ -168,6 +168,7 @@ fn entry(stored: StoredEntry, group: u32) -> Entry {
         message: stored.message,
         context: context(&stored.identifiers),
         tag: stored.tag,
+        group_tag: 0,
         group,
         qos: stored.qos,
         phase: stored.phase,

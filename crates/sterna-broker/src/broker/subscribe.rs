@@ -62,14 +62,19 @@ impl<P: Default + Send> Broker<P> {
             return Err(SubscribeError::TooMany);
         };
         let wanted = match options.retain_handling {
-            RetainHandling::Always => true,    // [MQTT-3.3.1-9] [MQTT-3.8.4-4]
+            // [MQTT-3.3.1-9] [MQTT-3.8.4-4] [MQTT311-3.3.1-6]
+            RetainHandling::Always => true,
             RetainHandling::IfNew => !existed, // [MQTT-3.3.1-10]
             RetainHandling::Never => false,    // [MQTT-3.3.1-11]
         };
         let mut retained = 0;
         if parsed.shared {
             // No retained messages for shared subscriptions (section 4.8.2).
-            self.attend_group(slot, &text);
+            let session = &self.queues.sessions[slot as usize];
+            if let Some(joined) = session.subscriptions.get(&*text).filter(|_| !existed) {
+                let group = joined.group;
+                self.attend_group(slot, group, 0);
+            }
         } else if wanted {
             retained =
                 self.append_retained(now_ms, slot, &parsed, length, options, context.as_ref());
@@ -112,7 +117,7 @@ impl<P: Default + Send> Broker<P> {
             }
             let filter = Arc::clone(filter);
             if !shared {
-                // [MQTT-3.8.4-3]
+                // [MQTT-3.8.4-3] [MQTT311-3.8.4-3]
                 log.push(RouteUpdate::Subscribed {
                     id,
                     filter,
@@ -194,6 +199,7 @@ impl<P: Default + Send> Broker<P> {
                     message,
                     context: context.cloned(),
                     group: NIL,
+                    group_tag: 0,
                     qos,
                     retain: true,
                     redelivered: false,
@@ -206,7 +212,7 @@ impl<P: Default + Send> Broker<P> {
 
     /// Removes a subscription; false where there was none. What is queued because of it stays; what
     /// of a shared subscription was not yet sent goes to its other members. [MQTT-3.10.4-1]
-    /// [MQTT-3.10.4-2] [MQTT-3.10.4-3]
+    /// [MQTT-3.10.4-2] [MQTT-3.10.4-3] [MQTT311-3.10.4-3]
     pub fn unsubscribe(&mut self, now_ms: u64, session: SessionKey, filter: &str) -> bool {
         let slot = session.slot;
         if self.queues.active_mut(session).is_none() {
@@ -248,16 +254,7 @@ impl<P: Default + Send> Broker<P> {
                 && let Some(entry) = queues.remove_pending(slot, node)
             {
                 queues.forget_stored(slot, &entry);
-                let redelivered = entry.redelivered;
-                unsent.extend(entry.message.map(|message| {
-                    (
-                        group,
-                        Returned {
-                            message,
-                            redelivered,
-                        },
-                    )
-                }));
+                unsent.extend(Returned::of(entry));
             }
             node = next;
         }

@@ -12,8 +12,6 @@
 //! The fence is sent also where there is nothing to hand over: then it keeps the order of what the
 //! client itself published through J and will publish through K.
 
-use std::sync::Arc;
-
 use super::Broker;
 use crate::api::{Event, EvictReason};
 use crate::mail::{Address, Claim, Letter, Moved};
@@ -180,6 +178,9 @@ impl<P: Default + Send> Broker<P> {
         if let Some(state) = state {
             self.install(slot, *state);
         }
+        // Whoever claimed it and is gone again has never had a session: if none came, there is none
+        // to pass on, and the next is told so.
+        let ends = discard || !present;
         let session = &mut self.queues.sessions[slot as usize];
         debug_assert!(
             session.consumer.is_none() || !discard,
@@ -194,7 +195,7 @@ impl<P: Default + Send> Broker<P> {
             });
             self.attend(slot);
         } else if let Some(claim) = next_claim {
-            let clean_start = claim.clean_start || discard;
+            let clean_start = claim.clean_start || ends;
             self.claimed(
                 now_ms,
                 Claim {
@@ -202,7 +203,7 @@ impl<P: Default + Send> Broker<P> {
                     ..claim
                 },
             );
-        } else if discard {
+        } else if ends {
             self.end_session(now_ms, slot, true);
         } else {
             self.leave_after_handover(now_ms, slot);
@@ -257,8 +258,7 @@ impl<P: Default + Send> Broker<P> {
             rare.snapshot = state.snapshot;
         }
         if session.is_stored {
-            let client_id = Arc::clone(&session.client_id);
-            queues.store_waited(&client_id, waited_first);
+            queues.store_from(slot, waited_first);
         }
     }
 }

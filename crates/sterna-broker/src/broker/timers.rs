@@ -23,6 +23,7 @@ impl<P: Default + Send> Broker<P> {
 
     /// Publishes wills that are due, ends sessions and drops messages whose time is over.
     pub fn timeout(&mut self, now_ms: u64) {
+        self.catch_up();
         for _ in 0..TIMERS_PER_CALL {
             match self.queues.timers.first() {
                 Some(&(at_ms, TimerKey::Session(slot))) if at_ms <= now_ms => {

@@ -293,3 +293,76 @@ fn an_idle_shard_does_not_hold_the_route_log_up() {
     assert_eq!(cluster.publish(1, "t/99", "x", Qos::AtMostOnce).matched, 1);
     assert_eq!(cluster.drain(client), ["x"]);
 }
+
+/// A clean start on the shard that still waits for the old session: what is on its way to that one
+/// must not reach the new one. [MQTT-3.1.2-4]
+#[test]
+fn a_discarded_sessions_messages_do_not_reach_its_successor() {
+    let mut cluster = Cluster::new(3);
+    let old = cluster.open(0, "a");
+    cluster.subscribe(old, "t", qos(Qos::AtLeastOnce));
+    cluster.start_open(1, "a", false, 3600, None);
+    assert!(cluster.deliver_one(1, 0), "the claim");
+    let (consumer, opened) = cluster.start_open(1, "a", true, 3600, None);
+    let Opened::Pending { session: key } = opened else {
+        panic!("{opened:?}")
+    };
+    // Routed to the session's new place, and slower than everything else.
+    cluster.send(2, None, message("t", "late", Qos::AtLeastOnce, false));
+    while let Some(&(from, to)) = cluster.pairs().iter().find(|&&pair| pair != (2, 1)) {
+        cluster.deliver_one(from, to);
+    }
+    cluster.run();
+    let opened = Event::Opened {
+        consumer,
+        session: key,
+        present: false,
+    };
+    assert_eq!(cluster.events.last(), Some(&opened));
+    let client = crate::cluster::Client {
+        shard: 1,
+        key,
+        consumer,
+        present: false,
+    };
+    assert!(cluster.drain(client).is_empty());
+    assert_eq!(cluster.publish(0, "t", "x", Qos::AtLeastOnce).matched, 0);
+    cluster.assert_empty();
+}
+
+/// The session expires, its claimer is gone before it knows, and the next must not be told that it
+/// is present.
+#[test]
+fn a_session_that_nobody_got_is_not_passed_on() {
+    let mut cluster = Cluster::new(3);
+    let old = cluster.open_with(0, "a", false, 1, None);
+    cluster.subscribe(old, "t", qos(Qos::AtLeastOnce));
+    cluster.close(old, Close::LOST);
+    cluster.start_open(1, "a", false, 3600, None);
+    let (consumer, opened) = cluster.start_open(2, "a", false, 3600, None);
+    let Opened::Pending { session } = opened else {
+        panic!("{opened:?}")
+    };
+    cluster.now_ms += 1_000;
+    let now_ms = cluster.now_ms;
+    cluster.broker(0).timeout(now_ms);
+    assert!(cluster.deliver_one(2, 1), "the second claim comes first");
+    cluster.run();
+    let opened = Event::Opened {
+        consumer,
+        session,
+        present: false,
+    };
+    assert_eq!(cluster.events.last(), Some(&opened));
+    assert_eq!(cluster.directory.sessions(), 1);
+}
+
+/// Brokers and their mail go between threads.
+#[test]
+fn brokers_and_mail_can_be_sent() {
+    const fn is_send<T: Send>() {}
+    const fn is_sync<T: Sync>() {}
+    is_send::<sterna_broker::Broker<crate::cluster::Protocol>>();
+    is_send::<sterna_broker::Mail<crate::cluster::Protocol>>();
+    is_sync::<sterna_broker::Directory>();
+}

@@ -201,7 +201,9 @@ impl Link {
             let _ = done.send(Err(error));
         }
         if matches!(end, End::Wanted) {
+            tracing::debug!("DISCONNECT written, closing");
             self.close().await;
+            tracing::debug!("closed");
             if let Some(done) = self.closing.take() {
                 let _ = done.send(Ok(()));
             }
@@ -428,10 +430,13 @@ impl Link {
             match event {
                 Input::Publish { topic, mut publish } => {
                     publish.topic = &topic;
-                    let message = Message::new(&publish);
+                    tracing::debug!(topic = publish.topic, qos = publish.qos as u8, id = ?publish.packet_id, payload_bytes = publish.payload.len(), "PUBLISH received");
+                    let message = Message::new(&publish, driver.connections);
                     let packet_id = publish.packet_id;
                     driver.events.push_back(Event::Message(message));
-                    if let Some(packet_id) = packet_id {
+                    if let Some(packet_id) =
+                        packet_id.filter(|_| driver.options.acknowledge_on_receipt)
+                    {
                         // [MQTT-4.5.0-2]: the message is the application's from here on.
                         let success = ReasonCode::Success;
                         self.connection
@@ -448,6 +453,7 @@ impl Link {
                     reason,
                     properties,
                 } => {
+                    tracing::debug!(reason = reason.name(), "message acknowledged");
                     if let Some(Sent { publication, .. }) = driver.sent.remove(&tag) {
                         publication.finish(if reason.is_error() {
                             Err(Error::Rejected(Refusal::new(reason, properties)))
@@ -657,6 +663,7 @@ fn accepted(
         // [MQTT-3.1.3-7]
         assigned.clone_into(&mut driver.client_id);
     }
+    tracing::debug!(session_present = connack.session_present, limits = ?connection.limits(), "CONNACK received");
     driver.requeue_lost();
     driver.set_connected(Connected {
         session_present: connack.session_present,

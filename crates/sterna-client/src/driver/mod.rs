@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use sterna_mqtt::{PropertyBuf, ReasonCode, Session};
+use sterna_mqtt::{PacketId, PropertyBuf, ReasonCode, Session};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::client::{Event, Published, Status};
@@ -37,6 +37,10 @@ pub(crate) enum Request {
         filters: Vec<String>,
         properties: PropertyBuf,
         done: Done<Vec<ReasonCode>>,
+    },
+    Acknowledge {
+        packet_id: PacketId,
+        connection: u64,
     },
     Reauthenticate(Done<()>),
     Migrate(Done<()>),
@@ -65,6 +69,7 @@ impl Request {
             Self::Subscribe { done, .. } | Self::Unsubscribe { done, .. } => {
                 let _ = done.send(Err(error));
             }
+            Self::Acknowledge { .. } => {}
             Self::Reauthenticate(done) | Self::Migrate(done) | Self::Disconnect { done, .. } => {
                 let _ = done.send(Err(error));
             }
@@ -229,7 +234,10 @@ impl Driver {
                 return error;
             };
             self.inlets.status.send_replace(Status::Connecting);
-            self.events.push_back(Event::Disconnected(error));
+            self.events.push_back(Event::Disconnected {
+                error,
+                retry_in: Some(delay),
+            });
             if self.wait(delay).await {
                 return Error::Ended;
             }
@@ -288,6 +296,7 @@ impl Driver {
         };
         let deadline = Instant::now() + self.options.connect_timeout;
         let url = self.options.url.clone();
+        tracing::debug!(%url, "connecting");
         let connecting = transport::connect(&url, &settings);
         tokio::pin!(connecting);
         let transport = loop {
@@ -303,6 +312,7 @@ impl Driver {
                 }
             }
         };
+        tracing::debug!(peer = %transport.peer, client_id = self.client_id, "transport connected, sending CONNECT");
         match link::Link::open(self, transport, deadline).await {
             Ok(mut link) => link.run(self).await,
             Err(error) => End::Failed(error),
@@ -431,7 +441,10 @@ impl Driver {
             publication.finish(Err(error.clone()));
         }
         if !matches!(error, Error::Ended) {
-            self.events.push_back(Event::Disconnected(error));
+            self.events.push_back(Event::Disconnected {
+                error,
+                retry_in: None,
+            });
         }
         // The application reads what came before; should it have dropped its end, this ends at once.
         for event in std::mem::take(&mut self.events) {

@@ -4,7 +4,7 @@ use std::task::{Context, Poll};
 
 use sterna_mqtt::client::{Publication as View, SendError};
 use sterna_mqtt::packet::Disconnect;
-use sterna_mqtt::{Property, PropertyBuf, ReasonCode};
+use sterna_mqtt::{PacketId, Property, PropertyBuf, ReasonCode};
 
 use super::link::Link;
 use super::{Asked, Driver, Publication, Request, Sent};
@@ -23,6 +23,17 @@ pub(super) fn view(message: &Publish) -> View<'_> {
         retain: message.retain,
         properties: message.properties.properties(),
     }
+}
+
+fn log_publish(message: &Publish, id: Option<PacketId>) {
+    let (qos, payload_bytes) = (message.qos as u8, message.payload.len());
+    tracing::debug!(
+        topic = message.topic,
+        qos,
+        ?id,
+        payload_bytes,
+        "PUBLISH sent"
+    );
 }
 
 /// What became of an attempt to send.
@@ -113,12 +124,14 @@ impl Link {
             .publish(&mut driver.session, lane, &message, tag, buffer)
         {
             Ok(None) => {
+                log_publish(&publication.message, None);
                 if let Some(done) = publication.done.take() {
                     self.note_written(lane, done);
                 }
                 Attempt::Done
             }
-            Ok(Some(_)) => {
+            Ok(Some(packet_id)) => {
+                log_publish(&publication.message, Some(packet_id));
                 driver.sent.insert(
                     tag,
                     Sent {
@@ -202,6 +215,18 @@ impl Link {
                     }
                 }
             }
+            Request::Acknowledge {
+                packet_id,
+                connection,
+            } => {
+                // What came over an earlier connection comes again over this one.
+                if connection == driver.connections {
+                    let success = ReasonCode::Success;
+                    let session = &mut driver.session;
+                    self.connection
+                        .acknowledge(session, packet_id, success, &mut self.out);
+                }
+            }
             Request::Reauthenticate(done) => {
                 if !self.connection.is_connected() || self.reauthenticating.is_some() {
                     return Err(Request::Reauthenticate(done));
@@ -255,6 +280,7 @@ impl Link {
             tag,
             self.out.control(),
         )?;
+        tracing::debug!(filters = ?subscriptions.iter().map(Subscription::filter).collect::<Vec<_>>(), "SUBSCRIBE sent");
         Ok(tag)
     }
 
@@ -306,6 +332,7 @@ impl Driver {
 
     /// A SUBACK or UNSUBACK came.
     pub(super) fn answered(&mut self, tag: u64, codes: Vec<ReasonCode>) {
+        tracing::debug!(codes = ?codes, "request answered");
         match self.asked.remove(&tag) {
             Some(Asked::Subscribe {
                 subscriptions,

@@ -1,8 +1,9 @@
 //! Byte streams to a broker, over each transport.
 //!
-//! Every transport gives the connection the same thing: a stream that can be read and written, and over
-//! QUIC the means to open more of them. What leaves in one write here leaves in one segment, record,
-//! frame or packet as far as it fits, so CONNECT, SUBSCRIBE and the first PUBLISH travel together.
+//! [MQTT-4.2-1] Every transport gives the connection the same thing: an ordered, lossless stream that can
+//! be read and written, and over QUIC the means to open more of them. What leaves in one write here leaves
+//! in one segment, record, frame or packet as far as it fits, so CONNECT, SUBSCRIBE and the first PUBLISH
+//! travel together.
 
 mod quic;
 mod websocket;

@@ -507,7 +507,7 @@ impl Connection {
         if let Some(message) = found {
             message.reason = Some(reason);
         }
-        // [MQTT-4.6.0-2] [MQTT-4.6.0-3]
+        // [MQTT-4.6.0-2] [MQTT-4.6.0-3] [MQTT311-4.6.0-2] [MQTT311-4.6.0-3]
         while let Some(Unanswered {
             packet_id,
             qos,
@@ -707,7 +707,7 @@ impl Connection {
             let since = self.last_sent_ms.max(self.last_heard_ms);
             return Some(since + self.ping_timeout_ms());
         }
-        // [MQTT-3.1.2-20]
+        // [MQTT-3.1.2-20] [MQTT311-3.1.2-23]
         Some(self.last_sent_ms + self.keep_alive_ms)
     }
 

@@ -54,6 +54,7 @@ pub struct Will<'a> {
 impl<'a> Connect<'a> {
     /// Decodes the body of a CONNECT.
     pub(crate) fn decode(body: &'a [u8]) -> Result<Self, DecodeError> {
+        // [MQTT-3.1.4-1] [MQTT311-3.1.4-1]
         let mut reader = Reader::new(body);
         let name = reader.binary()?;
         let level = reader.u8()?;
@@ -89,11 +90,13 @@ impl<'a> Connect<'a> {
         } else {
             Properties::EMPTY
         };
-        // [MQTT-3.1.3-1] [MQTT311-3.1.3-1] the order of the fields
+        // [MQTT-3.1.3-1] [MQTT311-3.1.3-1] [MQTT311-3.1.3-3] the order of the fields
+        // [MQTT-3.1.3-3] [MQTT311-3.1.3-4] [MQTT311-3.1.3-5] any string will do
         let client_id = reader.string()?;
         let will = if flags & WILL != 0 {
             Some(Will::decode(&mut reader, flags, version)?)
         } else {
+            // [MQTT-3.1.2-10] [MQTT311-3.1.2-12] no will
             // [MQTT-3.1.2-7] [MQTT-3.1.2-8] [MQTT-3.1.2-13] [MQTT311-3.1.2-11] [MQTT311-3.1.2-13]
             // [MQTT311-3.1.2-15]
             if flags & (WILL_RETAIN | 0b11 << WILL_QOS_SHIFT) != 0 {

@@ -61,7 +61,7 @@ impl<'a> Disconnect<'a> {
     /// Whether the server discards the will instead of publishing it.
     #[must_use]
     pub fn discards_will(&self) -> bool {
-        // [MQTT-3.14.4-3]
+        // [MQTT-3.14.4-3] [MQTT311-3.1.2-10]
         self.reason == ReasonCode::Success
     }
 

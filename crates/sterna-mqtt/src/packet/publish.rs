@@ -4,8 +4,8 @@ use bytes::{BufMut, BytesMut};
 
 use super::{begin, block_bytes, field_bytes, put_block};
 use crate::property::{PropertyContext, PublishProperties};
-use crate::wire::{Reader, has_any, put_binary};
-use crate::{DecodeError, EncodeError, PacketId, PacketType, QoS, ReasonCode, Version};
+use crate::wire::{Reader, put_binary};
+use crate::{DecodeError, EncodeError, PacketId, PacketType, QoS, ReasonCode, Version, text};
 
 const DUP: u8 = 0b1000;
 const RETAIN: u8 = 0b0001;
@@ -114,7 +114,7 @@ impl<'a> Publish<'a> {
 
 /// The first byte of a PUBLISH.
 pub(crate) const fn first_byte(dup: bool, qos: QoS, retain: bool) -> u8 {
-    // [MQTT-3.3.1-2] [MQTT-4.3.1-1] no DUP flag with QoS 0
+    // [MQTT-3.3.1-2] [MQTT-4.3.1-1] [MQTT311-4.3.1-1] no DUP flag with QoS 0
     let dup = if dup && qos.is_acknowledged() { DUP } else { 0 };
     PacketType::Publish.first_byte() | dup | (qos as u8) << 1 | if retain { RETAIN } else { 0 }
 }
@@ -122,20 +122,14 @@ pub(crate) const fn first_byte(dup: bool, qos: QoS, retain: bool) -> u8 {
 /// A Topic Name that may be empty, checked in as few passes as possible.
 #[inline]
 fn checked_topic(bytes: &[u8]) -> Result<&str, DecodeError> {
-    // [MQTT-1.5.4-1] [MQTT311-1.5.3-1]
-    let topic = std::str::from_utf8(bytes)
-        .map_err(|_| DecodeError::malformed("string is not well-formed UTF-8"))?;
     // [MQTT-1.5.4-2] [MQTT-3.3.2-2] [MQTT-4.7.0-1] [MQTT-4.7.3-2]
     // [MQTT311-1.5.3-2] [MQTT311-3.3.2-2] [MQTT311-4.7.1-1] [MQTT311-4.7.3-2]
-    if has_any(bytes, [0, b'+', b'#']) {
-        return Err(if bytes.contains(&0) {
-            DecodeError::malformed("string contains U+0000")
-        } else {
-            DecodeError::new(
-                ReasonCode::TopicNameInvalid,
-                "Topic Name contains a wildcard",
-            )
-        });
+    match text::checked(bytes, [0, b'+', b'#'])? {
+        (topic, false) => Ok(topic),
+        (_, true) if bytes.contains(&0) => Err(text::NULL),
+        (_, true) => Err(DecodeError::new(
+            ReasonCode::TopicNameInvalid,
+            "Topic Name contains a wildcard",
+        )),
     }
-    Ok(topic)
 }

@@ -183,7 +183,7 @@ impl<'a> Iterator for Filters<'a> {
 
     fn next(&mut self) -> Option<Self::Item> {
         // Validated when the packet was decoded.
-        let filter = std::str::from_utf8(self.reader.binary().ok()?).ok()?;
+        let filter = self.reader.text()?;
         let options = SubscribeOptions::from_byte(self.reader.u8().ok()?, self.version).ok()?;
         Some((filter, options))
     }
@@ -225,7 +225,7 @@ impl<'a> SubAck<'a> {
             return Err(DecodeError::protocol("SUBACK without a reason code"));
         }
         for &code in codes {
-            // [MQTT-3.9.3-2]
+            // [MQTT-3.9.3-2] [MQTT311-3.9.3-2]
             let valid = if version.is_v5() {
                 ReasonCode::from_u8(code).is_some_and(|code| code.is_valid_in(PacketType::SubAck))
             } else {

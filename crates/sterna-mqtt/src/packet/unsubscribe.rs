@@ -79,7 +79,7 @@ impl<'a> Iterator for Topics<'a> {
 
     fn next(&mut self) -> Option<&'a str> {
         // Validated when the packet was decoded.
-        std::str::from_utf8(self.reader.binary().ok()?).ok()
+        self.reader.text()
     }
 }
 

@@ -91,7 +91,7 @@ impl PropertyBuf {
         Ok(())
     }
 
-    /// Appends all properties of another block, for instance a [`Forward::contiguous`] one.
+    /// Appends all properties of another block.
     pub fn extend(&mut self, properties: Properties<'_>) {
         self.bytes.extend_from_slice(properties.raw);
     }

@@ -35,10 +35,16 @@ impl<'a> PublishProperties<'a> {
     /// # Errors
     ///
     /// As for [`Properties::parse`], and `TopicAliasInvalid` for a Topic Alias of 0.
+    #[inline]
     pub fn parse(raw: &'a [u8], context: PropertyContext) -> Result<Self, DecodeError> {
         if raw.is_empty() {
-            return Ok(Self::EMPTY);
+            Ok(Self::EMPTY)
+        } else {
+            Self::parse_some(raw, context)
         }
+    }
+
+    fn parse_some(raw: &'a [u8], context: PropertyContext) -> Result<Self, DecodeError> {
         let mut this = Self { raw, ..Self::EMPTY };
         let mut previous_kept: Option<u32> = None;
         validate(raw, context, |id, start, bytes| {

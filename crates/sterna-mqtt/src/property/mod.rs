@@ -411,13 +411,6 @@ impl<'a> Iterator for PropertyIter<'a> {
     }
 }
 
-impl<'a> Reader<'a> {
-    /// A string that was validated before.
-    fn text(&mut self) -> Option<&'a str> {
-        std::str::from_utf8(self.binary().ok()?).ok()
-    }
-}
-
 /// Walks through a block and checks everything. `seen` gets the identifier, where the property
 /// begins in the block and the bytes from its identifier on.
 #[inline]

@@ -47,8 +47,8 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// [`EncodeError`] if the client does not take even the smallest CONNACK; nothing was written
-    /// and the connection is over.
+    /// [`EncodeError`] if the client does not take even the smallest CONNACK, or a field of `accept`
+    /// is too long; nothing was written and the connection is over.
     pub fn accept(
         &mut self,
         session: &mut Session,
@@ -56,41 +56,29 @@ impl Connection {
         now_ms: u64,
         out: &mut impl LaneWriter,
     ) -> Result<(), EncodeError> {
-        // [MQTT-3.2.0-2] one CONNACK
+        // [MQTT-3.2.0-1] [MQTT-3.2.0-2] [MQTT311-3.2.0-1] one CONNACK, before anything else
         if self.phase != Phase::Deciding {
             return Ok(());
         }
         // [MQTT-3.2.2-2] [MQTT-3.2.2-3] [MQTT311-3.2.2-1] [MQTT311-3.2.2-2] [MQTT311-3.2.2-3]
         let session_present = accept.session_present && !self.clean_start;
-        let mut properties = PropertyBuf::new();
-        if self.version.is_v5() {
-            if let Some(keep_alive_s) = accept.keep_alive_s {
-                self.keep_alive_s = keep_alive_s;
-            }
-            self.describe(accept, &mut properties)?;
+        if let Some(keep_alive_s) = accept.keep_alive_s
+            && self.version.is_v5()
+        {
+            self.keep_alive_s = keep_alive_s;
         }
-        let base = properties.len();
-        let out = out.buffer(Lane::CONTROL);
-        if self.version.is_v5() {
-            self.explain(
-                accept.reason_string,
-                accept.user_properties,
-                &mut properties,
-            );
-        }
-        let mut encoded = self.connack(session_present, ReasonCode::Success, &properties, out);
-        if encoded.is_err() && properties.len() > base {
-            // [MQTT-3.2.2-19] [MQTT-3.2.2-20]
-            properties.truncate(base);
-            encoded = self.connack(session_present, ReasonCode::Success, &properties, out);
-        }
-        if encoded.is_err() {
+        if let Err(error) =
+            self.write_acceptance(session_present, accept, out.buffer(Lane::CONTROL))
+        {
             self.phase = Phase::Closed;
-            return encoded;
+            return Err(error);
         }
+        // [MQTT-3.1.4-4] [MQTT311-3.1.4-3]
         if session_present {
+            // [MQTT-3.1.2-5] [MQTT311-3.1.2-4]
             session.begin_connection();
         } else {
+            // [MQTT-3.1.2-4] [MQTT311-3.1.2-6]
             session.clear();
         }
         self.phase = Phase::Connected(Reauthentication::Idle);
@@ -102,7 +90,9 @@ impl Connection {
     /// Refuses the connection: writes a CONNACK with the reason, or nothing where the version has
     /// no return code for it. Close afterwards.
     pub fn refuse(&mut self, reason: ReasonCode, refuse: &Refuse<'_>, out: &mut impl LaneWriter) {
+        // [MQTT-3.1.3-5] [MQTT-3.1.3-8] [MQTT-3.1.4-2] [MQTT-4.12.0-1] [MQTT-4.12.0-4] [MQTT311-3.1.3-9]
         if matches!(self.phase, Phase::Deciding | Phase::Authenticating) {
+            // [MQTT-3.2.2-7] [MQTT-4.13.2-1] [MQTT311-3.2.2-5] nothing is processed from now on
             self.phase = Phase::Closed;
             if self.version.is_v5() || reason.for_v3_connack().is_some() {
                 self.write_refusal(self.version, reason, refuse, out.buffer(Lane::CONTROL));
@@ -131,7 +121,8 @@ impl Connection {
             return;
         };
         let mut properties = PropertyBuf::new();
-        // [MQTT-4.12.0-5] [MQTT-4.12.1-1]
+        // [MQTT-4.12.0-5] [MQTT-4.12.1-1]; neither Reason String nor User Properties, so nothing has
+        // to be left out: [MQTT-3.15.2-2] [MQTT-3.15.2-3]
         let pushed = properties
             .push(Property::AuthenticationMethod(method))
             .and_then(|()| {
@@ -247,7 +238,7 @@ impl Connection {
     ) {
         match self.phase {
             Phase::Connected(_) => {
-                // [MQTT-3.14.4-1]
+                // [MQTT-3.14.4-1] [MQTT-3.1.4-3] [MQTT-4.12.1-2]
                 self.phase = Phase::Closed;
                 if self.version.is_v5() {
                     self.write_disconnect(reason, refuse, out.buffer(Lane::CONTROL));
@@ -288,14 +279,37 @@ impl Connection {
         self.client_max_packet_bytes as usize
     }
 
-    fn connack(
+    /// Writes a CONNACK with success, with Reason String and User Properties if they fit.
+    fn write_acceptance(
         &self,
         session_present: bool,
-        reason: ReasonCode,
-        properties: &PropertyBuf,
+        accept: &Accept<'_>,
         out: &mut BytesMut,
     ) -> Result<(), EncodeError> {
-        // [MQTT-3.2.2-8]
+        // [MQTT-3.1.4-5] [MQTT-3.2.2-8] [MQTT311-3.1.4-4]
+        let reason = ReasonCode::Success;
+        let mut properties = PropertyBuf::new();
+        if self.version.is_v5() {
+            self.describe(accept, &mut properties)?;
+        }
+        let base = properties.len();
+        if self.version.is_v5() {
+            self.explain(
+                accept.reason_string,
+                accept.user_properties,
+                &mut properties,
+            );
+            let connack = ConnAck {
+                session_present,
+                reason,
+                properties: properties.properties(),
+            };
+            if connack.encode(self.version, self.client_max(), out).is_ok() {
+                return Ok(());
+            }
+            // [MQTT-3.2.2-19] [MQTT-3.2.2-20]
+            properties.truncate(base);
+        }
         let connack = ConnAck {
             session_present,
             reason,
@@ -433,7 +447,7 @@ impl Connection {
             }
             let base = properties.len();
             self.explain(refuse.reason_string, &[], &mut properties);
-            // [MQTT-3.14.2-3] [MQTT-3.2.2-19]
+            // [MQTT-3.14.2-3] [MQTT-3.14.2-4] [MQTT-3.2.2-19]
             if encode(properties.properties(), self.client_max(), out).is_ok() {
                 return;
             }

@@ -214,7 +214,8 @@ impl Connection {
                 Some(session) => self.handle_connected(session, state, lane, packet, out),
                 None => Err(NO_SESSION),
             },
-            // [MQTT-3.14.4-1] [MQTT-4.13.1-1] [MQTT311-4.8.0-1] nothing is processed after the end
+            // [MQTT-3.14.4-1] [MQTT-4.13.1-1] [MQTT-3.1.4-6] [MQTT311-3.1.4-5] [MQTT311-3.14.4-1]
+            // [MQTT311-3.14.4-2] [MQTT311-4.8.0-1] nothing is processed after the end
             Phase::Closed => return Ok(None),
             Phase::Start | Phase::Authenticating | Phase::Deciding => {
                 self.handle_unconnected(lane, packet)
@@ -370,7 +371,8 @@ impl Connection {
                 "protocol version is not served",
             ));
         }
-        // [MQTT311-3.1.3-7] [MQTT311-3.1.3-8]; MQTT 3.1 has no empty Client Identifiers
+        // [MQTT-3.1.3-4] [MQTT-3.1.3-6] [MQTT311-3.1.3-6]
+        // [MQTT311-3.1.3-7] [MQTT311-3.1.3-8] [MQTT311-3.1.3-9]; MQTT 3.1 has no empty Client Identifiers
         let may_be_empty = match connect.version {
             Version::V31 => false,
             Version::V311 => connect.clean_start,
@@ -635,8 +637,9 @@ impl Connection {
 
     /// Section 3.2.2.3: what was declared unavailable in the CONNACK.
     fn check_subscribe(&self, subscribe: &Subscribe<'_>) -> Result<(), DecodeError> {
+        // [MQTT-3.2.2-9] any QoS may be asked for, whatever the Maximum QoS is
         let features = self.limits.features;
-        if features == Features::ALL || !self.version.is_v5() {
+        if features == Features::ALL {
             return Ok(());
         }
         if !features.contains(Features::IDENTIFIERS) && subscribe.identifier().is_some() {
@@ -646,13 +649,14 @@ impl Connection {
             ));
         }
         for (filter, _) in subscribe.filters() {
-            if !features.contains(Features::SHARED) && topic::is_shared(filter) {
+            let shared = self.version.is_v5() && topic::is_shared(filter);
+            if shared && !features.contains(Features::SHARED) {
                 return Err(DecodeError::new(
                     ReasonCode::SharedSubscriptionsNotSupported,
                     "shared subscriptions are not supported",
                 ));
             }
-            // [MQTT-3.2.2-21]
+            // [MQTT-3.2.2-21] [MQTT311-3.8.3-2]
             if !features.contains(Features::WILDCARDS) && topic::has_wildcard(filter) {
                 return Err(DecodeError::new(
                     ReasonCode::WildcardSubscriptionsNotSupported,
@@ -710,6 +714,8 @@ impl Connection {
         lane: Lane,
         out: &mut impl LaneWriter,
     ) {
+        // Neither Reason String nor User Properties: [MQTT-3.1.2-29] [MQTT-3.4.2-2] [MQTT-3.4.2-3]
+        // [MQTT-3.5.2-2] [MQTT-3.5.2-3] [MQTT-3.6.2-2] [MQTT-3.6.2-3] [MQTT-3.7.2-2] [MQTT-3.7.2-3].
         // A packet that the client does not take is treated as sent: [MQTT-3.1.2-25].
         let _ = encode_ack(
             packet_type,

@@ -6,6 +6,7 @@ use super::Connection;
 use crate::alias::AliasUse;
 use crate::packet::{Ack, encode_ack, publish};
 use crate::session::Stage;
+use crate::topic::MAX_TOPIC_BYTES;
 use crate::wire::{packet_bytes, put_binary, put_varint, varint_bytes};
 use crate::{
     Lane, MAX_REMAINING_BYTES, PacketId, PacketType, PropertyId, QoS, ReasonCode, Session,
@@ -83,6 +84,7 @@ impl Connection {
         if !qos.is_acknowledged() {
             return self.is_connected();
         }
+        // [MQTT-4.9.0-2] [MQTT-4.9.0-3] nothing else is ever held back
         // The span keeps a client that never acknowledges one message, and all others, from
         // growing the session without end.
         self.has_quota(session)
@@ -145,7 +147,8 @@ impl Connection {
     /// Answer with [`Connection::resend`], or [`Session::forget_outgoing`] if there is no such
     /// message any more.
     pub fn next_resend(&self, session: &mut Session, out: &mut BytesMut) -> Option<Resend> {
-        // [MQTT-4.4.0-1] [MQTT-4.6.0-1] [MQTT311-4.4.0-1] [MQTT311-4.6.0-1]
+        // [MQTT-4.4.0-1] [MQTT-4.6.0-1] [MQTT-4.8.2-4] [MQTT311-2.3.1-3] [MQTT311-4.4.0-1]
+        // [MQTT311-4.6.0-1]
         while self.is_connected() {
             let next = session.next_resend()?;
             let qos = match next.stage {
@@ -268,7 +271,7 @@ impl Connection {
             let block = block_bytes(delivery, alias);
             remaining += varint_bytes(block) + block;
         }
-        if remaining > MAX_REMAINING_BYTES {
+        if remaining > MAX_REMAINING_BYTES || topic.len() > MAX_TOPIC_BYTES {
             usize::MAX
         } else {
             packet_bytes(remaining)
@@ -316,13 +319,14 @@ impl Connection {
                 out.put_u16(alias);
             }
             if let Some(expires_at_ms) = delivery.expires_at_ms {
-                // [MQTT-3.3.2-6]
+                // [MQTT-3.3.2-6]; what was sent before is repeated even if nothing is left of it:
+                // [MQTT-4.3.3-7] [MQTT-4.3.3-13]
                 let left_s = expires_at_ms.saturating_sub(now_ms).div_ceil(1000);
                 out.put_u8(PropertyId::MessageExpiryInterval as u8);
                 out.put_u32(u32::try_from(left_s).unwrap_or(u32::MAX));
             }
             // [MQTT-3.3.4-3] [MQTT-3.3.4-4]
-            for &identifier in delivery.identifiers {
+            for identifier in identifiers(delivery) {
                 out.put_u8(PropertyId::SubscriptionIdentifier as u8);
                 put_varint(out, identifier as usize);
             }
@@ -338,12 +342,20 @@ impl Connection {
     }
 }
 
-/// Bytes of the properties of a PUBLISH, without their length.
-fn block_bytes(delivery: &OutgoingPublish<'_>, alias: Option<u16>) -> usize {
-    let identifiers: usize = delivery
+/// The Subscription Identifiers, less what none can be.
+fn identifiers(delivery: &OutgoingPublish<'_>) -> impl Iterator<Item = u32> {
+    let valid = 1..=MAX_REMAINING_BYTES as u32;
+    delivery
         .identifiers
         .iter()
-        .map(|&id| 1 + varint_bytes(id as usize))
+        .copied()
+        .filter(move |id| valid.contains(id))
+}
+
+/// Bytes of the properties of a PUBLISH, without their length.
+fn block_bytes(delivery: &OutgoingPublish<'_>, alias: Option<u16>) -> usize {
+    let identifiers: usize = identifiers(delivery)
+        .map(|id| 1 + varint_bytes(id as usize))
         .sum();
     let alias = if alias.is_some() { 3 } else { 0 };
     let expiry = if delivery.expires_at_ms.is_some() {

@@ -147,7 +147,8 @@ pub enum Event<'a> {
     Disconnect(Disconnect<'a>),
 }
 
-/// A received PUBLISH with its topic resolved.
+/// A received PUBLISH with its topic resolved, and without its DUP flag, which concerns nobody
+/// else ([MQTT-3.3.1-3], [MQTT311-3.3.1-3]).
 #[derive(Clone, Debug)]
 pub struct IncomingPublish<'a> {
     /// The Topic Name, where necessary from the table of aliases.

@@ -5,6 +5,9 @@
 //! the caller's `tag` (a broker's delivery, a client's publication or request). *Incoming*: the
 //! identifiers of QoS 2 messages that were received and not yet released.
 //!
+//! It lasts as long as the caller keeps it ([MQTT-4.1.0-1], [MQTT-3.1.2-23], [MQTT311-3.1.2-5]);
+//! [`Session::snapshot`] writes it down.
+//!
 //! An empty session holds no heap memory after [`Session::compact`].
 
 mod incoming;

@@ -48,7 +48,8 @@ pub enum AckError {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Slot {
     tag: u64,
-    /// `None`: acknowledged, kept until everything before it is.
+    /// What is unacknowledged stays so until the acknowledgement that it awaits: [MQTT-4.3.2-3]
+    /// [MQTT-4.3.3-3] [MQTT-4.3.3-5]. `None`: acknowledged, kept until everything before it is.
     stage: Option<Stage>,
     /// Sent (again) on this connection.
     sent: bool,

@@ -505,3 +505,28 @@ fn connack_fits_the_client() {
     assert!(accepted.is_err() && server.connection.is_closed());
     server.expect("");
 }
+
+/// A field that no packet can carry ends the connection, too.
+#[test]
+fn connack_that_cannot_be_written() {
+    let long = "x".repeat(65_536);
+    let mut server = Server::new(Version::V5, Limits::default());
+    server.send("CONNECT");
+    let accept = Accept {
+        assigned_client_id: Some(&long),
+        ..Accept::default()
+    };
+    let accepted = server
+        .connection
+        .accept(&mut server.session, &accept, 0, &mut server.out);
+    assert!(accepted.is_err() && server.connection.is_closed());
+    server.expect("");
+    // What is only for humans is left out.
+    let mut server = Server::new(Version::V5, Limits::default());
+    server.send("CONNECT");
+    server.accept(&Accept {
+        reason_string: Some(&long),
+        ..Accept::default()
+    });
+    server.expect("20 { 00 00 { 21 0400 27 00100000 22 0020 } }");
+}

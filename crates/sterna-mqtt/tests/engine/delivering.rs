@@ -538,3 +538,22 @@ fn nothing_is_delivered_after_the_end() {
     );
     server.expect("");
 }
+
+/// What no packet can carry is not written: a name that is too long, identifiers that are none.
+#[test]
+fn impossible_deliveries() {
+    let long = "x".repeat(65_536);
+    let mut server = Server::connected(Version::V5);
+    let impossible = OutgoingPublish {
+        topic: &long,
+        ..delivery(1, QoS::AtLeastOnce)
+    };
+    assert_eq!(server.deliver(&impossible), Err(NotSent::TooLarge));
+    assert!(server.session.is_empty());
+    let odd = OutgoingPublish {
+        identifiers: &[0, 268_435_455, 268_435_456, u32::MAX],
+        ..delivery(1, QoS::AtMostOnce)
+    };
+    server.deliver(&odd).expect("sent");
+    server.expect("30 { s\"t\" { 0b ffffff7f } \"x\" }");
+}

@@ -243,7 +243,8 @@ fn authenticating() -> Server {
     server
 }
 
-/// [MQTT-4.12.0-2] [MQTT-4.12.0-3] [MQTT-4.12.0-5] [MQTT-3.15.2-1] [MQTT-3.1.2-30]
+/// [MQTT-4.12.0-2] [MQTT-4.12.0-3] [MQTT-4.12.0-5] [MQTT-4.12.1-1] [MQTT-3.15.2-1] [MQTT-3.15.2-2]
+/// [MQTT-3.15.2-3] [MQTT-3.1.2-30]
 #[test]
 fn extended_authentication() {
     let mut server = authenticating();

@@ -10,6 +10,15 @@ use sterna_mqtt::{
     Version,
 };
 
+/// This many cases, or as many as `PROPTEST_CASES` asks for.
+pub(crate) fn config(cases: u32) -> ProptestConfig {
+    if std::env::var_os("PROPTEST_CASES").is_some() {
+        ProptestConfig::default()
+    } else {
+        ProptestConfig::with_cases(cases)
+    }
+}
+
 pub(crate) fn version() -> impl Strategy<Value = Version> {
     select(vec![Version::V31, Version::V311, Version::V5])
 }

@@ -1,7 +1,7 @@
 //! What is encoded decodes to the same, for every packet and version.
 
 use super::generate::{
-    filter, only_v5, options, packet_id, properties, qos, reason, text, topic_name, version,
+    config, filter, only_v5, options, packet_id, properties, qos, reason, text, topic_name, version,
 };
 use bytes::BytesMut;
 use proptest::collection::vec;
@@ -53,6 +53,8 @@ fn round_trip(packet: &Packet<'_>, version: Version) {
 }
 
 proptest! {
+    #![proptest_config(config(100))]
+
     #[test]
     fn connect(
         version in version(),

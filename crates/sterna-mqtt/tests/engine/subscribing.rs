@@ -1,6 +1,7 @@
 //! SUBSCRIBE, UNSUBSCRIBE and their answers.
 
 use sterna_mqtt::packet::{RetainHandling, SubscribeOptions};
+use sterna_mqtt::server::{Features, Limits};
 use sterna_mqtt::{Lane, QoS, ReasonCode, Version};
 
 use super::harness::{ALL, BOTH, Seen, Server};
@@ -83,4 +84,38 @@ fn unsuback_answers_every_filter_in_order() {
         let codes = if version == Version::V5 { "00 11" } else { "" };
         server.expect(&format!("b0 {{ 1234 P {codes} }}"));
     }
+}
+
+/// [MQTT-3.2.2-9]
+#[test]
+fn any_qos_may_be_asked_for() {
+    let limits = Limits {
+        maximum_qos: QoS::AtMostOnce,
+        ..Limits::default()
+    };
+    let mut server = Server::connected_with(Version::V5, limits, "CONNECT");
+    assert_eq!(server.send("82 { 0001 00 s\"a\" 02 s\"b\" 01 }").len(), 1);
+}
+
+/// [MQTT311-3.8.3-2] [MQTT-3.2.2-21]
+#[test]
+fn wildcards_can_be_unavailable() {
+    let limits = Limits {
+        features: Features::ALL
+            .without(Features::WILDCARDS)
+            .without(Features::SHARED),
+        ..Limits::default()
+    };
+    for version in BOTH {
+        let mut server = Server::connected_with(version, limits, "CONNECT");
+        assert_eq!(server.send("82 { 0001 P s\"a\" 00 }").len(), 1);
+        let violation = server.violate("82 { 0002 P s\"a/+\" 00 }");
+        assert_eq!(
+            violation.reason,
+            ReasonCode::WildcardSubscriptionsNotSupported
+        );
+    }
+    // Before 5.0 there are no shared subscriptions, so there is nothing to refuse.
+    let mut server = Server::connected_with(Version::V311, limits, "CONNECT");
+    assert_eq!(server.send("82 { 0001 s\"$share/n/a\" 00 }").len(), 1);
 }

@@ -208,6 +208,19 @@ fn user_name_and_password_agree_with_their_flags() {
     );
 }
 
+/// [MQTT-3.1.2-10] [MQTT311-3.1.2-12]
+#[test]
+fn no_will_without_its_flag() {
+    for (packet, version) in [
+        ("10 { s\"MQTT\" 05 02 0000 00 s\"c\" }", Version::V5),
+        ("10 { s\"MQTT\" 04 02 0000 s\"c\" }", Version::V311),
+    ] {
+        decoded(packet, version, |packet| {
+            assert!(matches!(packet, Packet::Connect(connect) if connect.will.is_none()));
+        });
+    }
+}
+
 /// The fields of the payload come in their order, and all of them arrive.
 ///
 /// [MQTT-3.1.3-1] [MQTT311-3.1.3-1] [MQTT311-3.1.3-3] [MQTT311-3.1.3-4]
@@ -430,7 +443,7 @@ fn disconnect_and_auth_are_validated() {
 
 /// What a server sends is validated in the same way; a client is built on it.
 ///
-/// [MQTT-3.2.2-1] [MQTT-3.2.2-6] [MQTT-3.2.2-8] [MQTT-3.9.3-1] [MQTT-3.9.3-2] [MQTT-3.11.3-1]
+/// [MQTT-3.2.2-1] [MQTT-3.2.2-6] [MQTT-3.2.2-8] [MQTT-3.9.3-1] [MQTT-3.9.3-2] [MQTT311-3.9.3-2] [MQTT-3.11.3-1]
 /// [MQTT-3.11.3-2] [MQTT311-3.2.2-4]
 #[test]
 fn packets_of_a_server_are_validated() {

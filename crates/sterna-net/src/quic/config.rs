@@ -56,6 +56,13 @@ pub struct QuicConfig {
 
     /// Whether early data (0-RTT) is accepted. Default: yes. It needs tickets.
     pub early_data: bool,
+    /// Bytes that may answer early data before the handshake is confirmed; the rest follows then.
+    /// Default: 6,000. At least 4,800 less than the initial congestion window.
+    ///
+    /// The library (quinn-proto 0.11.19) sets no loss timer when the handshake ends, so if by then
+    /// a full congestion window of answers was sent and lost, or could not be decrypted because
+    /// the server's first datagram was lost, the connection would stand still for ever.
+    pub early_answer_bytes: usize,
     /// Tickets sent per connection. Each is good for one resumption. Default: 1; 0 turns resumption
     /// off.
     pub tickets: usize,
@@ -161,6 +168,7 @@ impl Default for QuicConfig {
         Self {
             protocols: vec![b"mqtt".to_vec()],
             early_data: true,
+            early_answer_bytes: 6_000,
             tickets: 1,
             address_tokens: 0,
             max_connections: 1_000_000,
@@ -344,6 +352,15 @@ impl QuicConfig {
                 )));
             }
         }
+        let window = self
+            .initial_window_bytes
+            .unwrap_or(DEFAULT_INITIAL_WINDOW_BYTES);
+        if self.early_answer_bytes as u64 + EARLY_ROOM_BYTES > window {
+            let most = window.saturating_sub(EARLY_ROOM_BYTES);
+            return Err(SetupError::Setting(format!(
+                "early_answer_bytes must be at most {most}"
+            )));
+        }
         if self.handshakes_per_turn == 0 {
             return Err(SetupError::Setting(
                 "handshakes_per_turn must not be 0".to_owned(),
@@ -429,6 +446,10 @@ impl rustls::server::ProducesTickets for NoStatelessTickets {
     }
 }
 
+/// The library's initial congestion window.
+const DEFAULT_INITIAL_WINDOW_BYTES: u64 = 12_000;
+/// Room that answers to early data leave in it, for what else leaves with them.
+const EARLY_ROOM_BYTES: u64 = 4_800;
 /// Bytes kept of what a client sends while its first packet waits for its turn.
 const FLIGHT_BYTES: u64 = 16 * 1024;
 

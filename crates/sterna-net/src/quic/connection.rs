@@ -64,6 +64,12 @@ struct Handshake {
     deadline: Instant,
     held: Vec<ConnectionEvent>,
     held_bytes: usize,
+    /// Bytes that may still answer early data.
+    allowance: usize,
+    /// Whether the connection was over with its first datagram. The library (quinn-proto 0.11.19,
+    /// `handle_first_packet`) sets no time for the removal of a connection whose first packet carries
+    /// CONNECTION_CLOSE, which would stay until its idle timeout.
+    stillborn: bool,
 }
 
 /// What only a connection that is being closed needs.
@@ -101,6 +107,7 @@ pub(super) struct Connected {
 impl Connected {
     pub(super) fn new(key: Key, quic: Connection, shared: &mut Shared) -> Box<Self> {
         let peer = quic.remote_address();
+        let stillborn = quic.is_closed();
         shared.half_open.begin(peer);
         shared.counters.accepted += 1;
         Box::new(Self {
@@ -117,6 +124,8 @@ impl Connected {
                 deadline: shared.now + shared.config.handshake_timeout,
                 held: Vec::new(),
                 held_bytes: 0,
+                allowance: shared.config.early_answer_bytes,
+                stillborn,
             })),
             closing: None,
             accepted: [0; 2],
@@ -202,6 +211,13 @@ impl Connected {
         }
     }
 
+    /// Whether the connection is over and the library has set no time for its removal.
+    pub(super) fn is_stillborn(&self) -> bool {
+        self.handshake
+            .as_ref()
+            .is_some_and(|handshake| handshake.stillborn)
+    }
+
     /// Lets happen what is due; returns whether anything was.
     pub(super) fn timeout(&mut self, shared: &mut Shared) -> bool {
         let now = shared.now;
@@ -237,6 +253,10 @@ impl Connected {
         if peer != before {
             self.migrations = self.migrations.saturating_add(1);
             shared.counters.migrations += 1;
+            // What is in flight counts per path, and the library (quinn-proto 0.11.19) leaves the
+            // loss timer as it was: with nothing in flight on the path that counts now, what the
+            // other one lost would not be sent again. A PING puts something in flight.
+            self.quic.ping();
             self.emit(shared, EventKind::PeerAddressChanged { peer });
         }
     }
@@ -377,6 +397,16 @@ impl Connected {
             }
             Stage::Early => {
                 self.stage = Stage::Open;
+                // A window that shrank in the meantime may be full of lost answers, and nothing
+                // would ever empty it; see `QuicConfig::early_answer_bytes`.
+                let congestion = self.quic.congestion_state();
+                if congestion.window() < congestion.initial_window() {
+                    self.quic.path_changed(shared.now);
+                }
+                if let Some(outgoing) = &mut self.outgoing {
+                    outgoing.unblock(None);
+                    self.flush(shared);
+                }
                 // Known already; fetched so that the session lets go of it.
                 drop(self.quic.crypto_session().handshake_data());
                 self.emit(shared, EventKind::Confirmed);
@@ -588,7 +618,17 @@ impl Connected {
     }
 
     pub(super) fn send_datagram(&mut self, bytes: Bytes) -> bool {
-        self.is_usable() && self.quic.datagrams().send(bytes, true).is_ok()
+        let length = bytes.len();
+        if let Some(handshake) = &self.handshake
+            && handshake.allowance < length
+        {
+            return false;
+        }
+        let sent = self.is_usable() && self.quic.datagrams().send(bytes, true).is_ok();
+        if sent && let Some(handshake) = &mut self.handshake {
+            handshake.allowance -= length;
+        }
+        sent
     }
 
     pub(super) fn finish(&mut self, shared: &mut Shared, stream: StreamId) {
@@ -681,7 +721,13 @@ impl Connected {
         };
         let opened = &mut self.opened;
         let low = shared.config.low_watermark_bytes;
-        let flushed = outgoing.flush(&mut shared.pool, &mut self.quic, low, |quic, stream| {
+        let mut unlimited = usize::MAX;
+        let allowance = match &mut self.handshake {
+            Some(handshake) => &mut handshake.allowance,
+            None => &mut unlimited,
+        };
+        let pool = &mut shared.pool;
+        let flushed = outgoing.flush(pool, &mut self.quic, low, allowance, |quic, stream| {
             let opened = &mut opened[stream.dir() as usize];
             while stream.initiator() == Side::Server && stream.index() >= *opened {
                 if quic.streams().open(stream.dir()).is_none() {

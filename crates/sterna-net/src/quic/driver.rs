@@ -315,7 +315,8 @@ impl Driver {
     /// or datagrams to send that the socket didn't refuse.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
-        let to_poll = !self.shared.events.is_empty() || !self.ready.is_empty();
+        let to_poll =
+            !self.shared.events.is_empty() || !self.ready.is_empty() || !self.drained.is_empty();
         let to_begin = !self.waiting.is_empty() && self.handshakes_left > 0;
         let to_send = !self.dirty.is_empty() || !self.responses.is_empty();
         if to_poll || to_begin || (to_send && self.rest.is_none()) {
@@ -336,6 +337,10 @@ impl Driver {
         let Some(connection) = self.slots[slot as usize].connection.as_deref_mut() else {
             return;
         };
+        if connection.is_stillborn() {
+            // What it had to say was sent right before.
+            self.drained.push((slot, EndpointEvent::drained()));
+        }
         let at_us = connection.deadline().map(|at| self.since_origin_us(at));
         self.timers.set(slot, at_us);
     }

@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 use std::mem;
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use quinn_proto::{Connection, StreamId, WriteError};
 
 /// Buffers kept for reuse.
@@ -75,7 +75,7 @@ struct Lane {
     tail: Vec<u8>,
     start: usize,
     finish: bool,
-    /// Whether the library refused more until it says otherwise.
+    /// Whether the library refused more until it says otherwise, or the allowance is used up.
     blocked: bool,
 }
 
@@ -191,13 +191,14 @@ impl Outgoing {
         }
     }
 
-    /// Hands the library what it takes. `open` says whether a stream exists, and opens it where it
-    /// is for us to open.
+    /// Hands the library what it takes, up to `allowance` bytes, which become fewer by what it took.
+    /// `open` says whether a stream exists, and opens it where it is for us to open.
     pub(super) fn flush(
         &mut self,
         pool: &mut Pool,
         connection: &mut Connection,
         low: usize,
+        allowance: &mut usize,
         mut open: impl FnMut(&mut Connection, StreamId) -> bool,
     ) -> Flushed {
         let mut flushed = Flushed::default();
@@ -211,7 +212,7 @@ impl Outgoing {
                 return true;
             }
             let before = lane.unsent_bytes();
-            let gone = match lane.write(connection) {
+            let gone = match lane.write(connection, allowance) {
                 Ok(()) => true,
                 Err(WriteError::Blocked) => {
                     lane.blocked = true;
@@ -243,17 +244,38 @@ impl Outgoing {
 }
 
 impl Lane {
-    fn write(&mut self, connection: &mut Connection) -> Result<(), WriteError> {
+    fn write(
+        &mut self,
+        connection: &mut Connection,
+        allowance: &mut usize,
+    ) -> Result<(), WriteError> {
         let mut stream = connection.send_stream(self.stream);
-        while !self.queue.is_empty() {
-            stream.write_chunks(self.queue.make_contiguous())?;
+        while let Some(front) = self.queue.front_mut() {
+            if *allowance == 0 {
+                return Err(WriteError::Blocked);
+            }
+            let written = if front.len() > *allowance {
+                // The rest keeps its place.
+                let mut part = [front.slice(..*allowance)];
+                let written = stream.write_chunks(&mut part)?.bytes;
+                front.advance(written);
+                written
+            } else {
+                stream.write_chunks(std::slice::from_mut(front))?.bytes
+            };
+            *allowance -= written;
             // What was taken whole is left behind empty.
-            while self.queue.front().is_some_and(Bytes::is_empty) {
+            if self.queue.front().is_some_and(Bytes::is_empty) {
                 self.queue.pop_front();
             }
         }
         while self.start < self.tail.len() {
-            let written = stream.write(&self.tail[self.start..])?;
+            if *allowance == 0 {
+                return Err(WriteError::Blocked);
+            }
+            let end = self.tail.len().min(self.start.saturating_add(*allowance));
+            let written = stream.write(&self.tail[self.start..end])?;
+            *allowance -= written;
             self.advance(written);
         }
         Ok(())

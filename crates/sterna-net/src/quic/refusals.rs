@@ -38,3 +38,74 @@ impl Refusals {
         );
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write;
+    use std::sync::{Arc, Mutex};
+
+    use tracing::field::{Field, Visit};
+    use tracing::span::{Attributes, Id, Record};
+    use tracing::{Event, Metadata, Subscriber};
+
+    use super::*;
+
+    /// Keeps what is logged.
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<String>>>);
+
+    struct Line(String);
+
+    impl Visit for Line {
+        fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+            let _ = write!(self.0, " {field}={value:?}");
+        }
+    }
+
+    impl Subscriber for Lines {
+        fn enabled(&self, _: &Metadata<'_>) -> bool {
+            true
+        }
+        fn new_span(&self, _: &Attributes<'_>) -> Id {
+            Id::from_u64(1)
+        }
+        fn record(&self, _: &Id, _: &Record<'_>) {}
+        fn record_follows_from(&self, _: &Id, _: &Id) {}
+        fn event(&self, event: &Event<'_>) {
+            let mut line = Line(event.metadata().level().to_string());
+            event.record(&mut line);
+            self.0.lock().expect("the lines").push(line.0);
+        }
+        fn enter(&self, _: &Id) {}
+        fn exit(&self, _: &Id) {}
+    }
+
+    #[test]
+    fn the_log_names_what_is_served_and_is_not_flooded() {
+        let lines = Lines::default();
+        tracing::subscriber::with_default(lines.clone(), || {
+            let config = QuicConfig {
+                protocols: vec![b"mqtt".to_vec(), b"h3".to_vec()],
+                ..QuicConfig::default()
+            };
+            let mut refusals = Refusals::default();
+            let start = Instant::now();
+            let peer = "192.0.2.7:5".parse().expect("an address");
+            for n in 0..=20 {
+                refusals.log(start + n * INTERVAL / 10, peer, 4, &config);
+            }
+        });
+        let lines = lines.0.lock().expect("the lines");
+        assert_eq!(lines.len(), 3);
+        for part in [
+            "WARN",
+            "mqtt, h3",
+            "192.0.2.7:5",
+            "listener=4",
+            "left_out=0",
+        ] {
+            assert!(lines[0].contains(part), "{} lacks {part}", lines[0]);
+        }
+        assert!(lines[1].contains("left_out=9"), "{}", lines[1]);
+    }
+}

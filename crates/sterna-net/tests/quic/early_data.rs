@@ -266,3 +266,54 @@ fn early_data_on_several_streams_is_read_from_all() {
             .all(|(_, early, confirmed)| *early && !*confirmed)
     );
 }
+
+/// Early data asks for more than a congestion window, and the server's first datagram, without which
+/// the client can decrypt none of it, is lost.
+#[test]
+fn long_answers_to_early_data_survive_the_loss_of_the_first_datagram() {
+    let (mut world, tls) = with_ticket(QuicConfig::default());
+    world.reaction = Box::new(|server, event| {
+        if let EventKind::Chunk { stream, .. } = event.kind {
+            server.send(event.connection, stream, &vec![1; 10_000]);
+            server.send_shared(event.connection, stream, vec![2; 20_000].into());
+            server.finish(event.connection, stream);
+        }
+    });
+    let client = world.connect_with(tls, World::transport());
+    world.rule = Box::new(move |crossing| {
+        let first = crossing.client == client && !crossing.to_server && crossing.number == 0;
+        if first { Fate::Drop } else { Fate::Deliver }
+    });
+    let stream = world.open(client, Dir::Bi, b"SUBSCRIBE", false);
+    world.run_until(RTT * 12, |world| {
+        world.clients[client].finished.contains(&stream.0)
+    });
+    let mut expected = vec![1; 10_000];
+    expected.extend_from_slice(&[2; 10_000]);
+    expected.extend_from_slice(&[2; 10_000]);
+    assert_eq!(world.clients[client].received[&stream.0], expected);
+}
+
+#[test]
+fn answers_before_the_handshake_ends_are_limited() {
+    let (mut world, tls) = with_ticket(QuicConfig::default());
+    world.reaction = Box::new(|server, event| {
+        let key = event.connection;
+        if let EventKind::Chunk { stream, .. } = event.kind {
+            server.send(key, stream, &vec![1; 10_000]);
+            assert!(server.send_datagram(key, vec![3; 1_000].into()));
+        }
+    });
+    let client = world.connect_with(tls, World::transport());
+    world.open(client, Dir::Bi, b"SUBSCRIBE", false);
+    world.run_for(RTT * 5 / 4);
+    let key = world.opened()[0].1;
+    assert_eq!(world.server.unsent_bytes(key), 5_000);
+    assert!(
+        !world.server.send_datagram(key, vec![3; 1_000].into()),
+        "nothing is left"
+    );
+    world.run_for(RTT * 4);
+    assert_eq!(world.server.unsent_bytes(key), 0);
+    assert!(world.server.send_datagram(key, vec![3; 1_000].into()));
+}

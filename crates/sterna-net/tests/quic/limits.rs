@@ -298,3 +298,27 @@ fn a_crowd_of_newcomers_is_let_in_a_few_per_turn() {
             .all(|client| client.connected.is_some())
     );
 }
+
+/// A client whose first packet to arrive says that it has gone already leaves nothing behind.
+#[test]
+fn a_client_that_is_gone_before_it_came_is_forgotten() {
+    let mut world = World::new(QuicConfig::default(), RTT / 2);
+    world.rule = Box::new(|crossing| {
+        if crossing.number == 0 {
+            Fate::Drop
+        } else {
+            Fate::Deliver
+        }
+    });
+    let client = world.connect();
+    world.drive_client(client);
+    let now = world.now;
+    world.clients[client]
+        .connection
+        .close(now, 0u32.into(), bytes::Bytes::new());
+    world.run_for(RTT);
+    assert_eq!(world.server.counters().accepted, 1);
+    assert_eq!((world.server.len(), world.server.half_open()), (0, 0));
+    assert!(world.log.is_empty());
+    assert_eq!(world.server.deadline(), None);
+}

@@ -18,17 +18,9 @@ impl Door {
         connection: ConnectionId,
         reason: &CloseReason,
     ) {
-        let slot = connection.slot as usize;
-        let Some(place) = self.clients.get_mut(slot) else {
+        let Some(Some(mut client)) = self.clients.remove(&connection) else {
             return;
         };
-        if place.as_ref().is_none_or(|client| client.id != connection) {
-            return;
-        }
-        let Some(mut client) = place.take() else {
-            return;
-        };
-        self.connected -= 1;
         if matches!(client.state, State::Live(_)) {
             tracing::debug!(client = &*client.name, ?reason, "connection lost");
         }
@@ -121,7 +113,7 @@ impl Door {
     /// Tells every client goodbye; new ones are turned away.
     pub(crate) fn stop(&mut self, cx: &mut Context<'_>) {
         self.stopping = true;
-        let ids: Vec<ConnectionId> = self.clients.iter().flatten().map(|c| c.id).collect();
+        let ids: Vec<ConnectionId> = self.clients.keys().copied().collect();
         for id in ids {
             self.with_client(cx, id, |door, cx, client| {
                 let server_reference = cx.policy.mqtt.server_reference.as_deref();

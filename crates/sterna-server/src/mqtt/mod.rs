@@ -13,6 +13,7 @@ mod publish;
 mod subscribe;
 mod timers;
 
+use rustc_hash::FxHashMap;
 use sterna_mqtt::server::{Connection, Event, Features, Limits};
 use sterna_mqtt::{Frame, Framer, Lane, QoS, ReasonCode, Scope, Violation};
 use sterna_net::{Chunk, ConnectionId, Network, StreamId};
@@ -33,9 +34,8 @@ const DECISION_CHECK_MS: u64 = 1000;
 /// The front door of one shard.
 #[derive(Debug)]
 pub(crate) struct Door {
-    /// By slot of the connection.
-    clients: Vec<Option<Box<Client>>>,
-    connected: usize,
+    /// A client is missing from its place while a step works on it.
+    clients: FxHashMap<ConnectionId, Option<Box<Client>>>,
     out: Outgoing,
     timers: Timers,
     counts: Counts,
@@ -46,8 +46,7 @@ pub(crate) struct Door {
 impl Door {
     pub(crate) fn new(high_watermark_bytes: usize) -> Self {
         Self {
-            clients: Vec::new(),
-            connected: 0,
+            clients: FxHashMap::default(),
             out: Outgoing::default(),
             timers: Timers::default(),
             counts: Counts::default(),
@@ -65,8 +64,8 @@ impl Door {
     }
 
     /// Whether no connection is left.
-    pub(crate) const fn is_empty(&self) -> bool {
-        self.connected == 0
+    pub(crate) fn is_empty(&self) -> bool {
+        self.clients.is_empty()
     }
 
     /// When `timeout` wants to be called.
@@ -99,12 +98,7 @@ impl Door {
             parked: false,
         };
         self.timers.set(connection, timer_ms);
-        let slot = connection.slot as usize;
-        if self.clients.len() <= slot {
-            self.clients.resize_with(slot + 1, || None);
-        }
-        self.clients[slot] = Some(Box::new(client));
-        self.connected += 1;
+        self.clients.insert(connection, Some(Box::new(client)));
     }
 
     /// Bytes arrived.
@@ -175,19 +169,19 @@ impl Door {
         connection: ConnectionId,
         step: impl FnOnce(&mut Self, &mut Context<'_>, &mut Client),
     ) {
-        let slot = connection.slot as usize;
-        let Some(mut client) = self.clients.get_mut(slot).and_then(Option::take) else {
+        let place = self.clients.get_mut(&connection);
+        let Some(mut client) = place.and_then(Option::take) else {
             return;
         };
-        if client.id == connection {
-            step(self, cx, &mut client);
-            self.release(cx, &mut client);
-            self.out.flush(cx.net, connection);
-            if matches!(client.state, State::Ended) {
-                cx.net.close(connection, 0);
-            }
+        step(self, cx, &mut client);
+        self.release(cx, &mut client);
+        self.out.flush(cx.net, connection);
+        if matches!(client.state, State::Ended) {
+            cx.net.close(connection, 0);
         }
-        self.clients[slot] = Some(client);
+        if let Some(place) = self.clients.get_mut(&connection) {
+            *place = Some(client);
+        }
     }
 
     /// Cuts bytes of a stream into packets and handles them, or keeps them until they can be.

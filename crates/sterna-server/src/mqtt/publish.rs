@@ -31,7 +31,7 @@ impl Door {
             match message(frame, publish, now_ms) {
                 Err((reason, _)) => reason,
                 Ok(message) => {
-                    // [MQTT-3.3.5-1] [MQTT-4.5.0-1] [MQTT311-3.3.5-1] [MQTT311-4.5.0-1]
+                    // [MQTT-4.5.0-1] [MQTT311-3.3.5-1] [MQTT311-4.5.0-1]
                     let routed = cx.broker.publish(
                         now_ms,
                         Publication {

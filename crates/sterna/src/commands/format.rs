@@ -286,20 +286,18 @@ fn write_field(
 impl Layout {
     fn put(self, text: &[u8], zeros: bool, out: &mut Vec<u8>) {
         // Widths count characters where the text is UTF-8, else bytes.
-        let (text, width) = match std::str::from_utf8(text) {
-            Ok(valid) => {
-                let most = self.max_width.unwrap_or(usize::MAX);
+        let most = self.max_width.unwrap_or(usize::MAX);
+        let (end, width) = std::str::from_utf8(text).map_or_else(
+            |_| (text.len().min(most), text.len().min(most)),
+            |valid| {
                 let end = valid
                     .char_indices()
                     .nth(most)
                     .map_or(valid.len(), |(at, _)| at);
-                (&text[..end], valid[..end].chars().count())
-            }
-            Err(_) => {
-                let end = text.len().min(self.max_width.unwrap_or(usize::MAX));
-                (&text[..end], end)
-            }
-        };
+                (end, valid[..end].chars().count())
+            },
+        );
+        let text = &text[..end];
         let padding = self.min_width.saturating_sub(width);
         let fill = if zeros && !self.left { b'0' } else { b' ' };
         if self.left {

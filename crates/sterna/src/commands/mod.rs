@@ -3,7 +3,27 @@
 pub(crate) mod bench;
 pub(crate) mod check_config;
 mod clock;
+mod connection;
+pub(crate) mod demo;
 pub(crate) mod exit;
 mod format;
+mod output;
 pub(crate) mod passwd;
+mod payload;
+pub(crate) mod property;
+pub(crate) mod publish;
+pub(crate) mod request;
 pub(crate) mod serve;
+mod signals;
+pub(crate) mod subscribe;
+
+use exit::Failure;
+
+/// Runs a client command to its end, on this thread.
+fn block_on(command: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::local(format_args!("cannot start: {error}")))?;
+    runtime.block_on(command)
+}

@@ -41,7 +41,7 @@ fn messages_are_acknowledged() {
     );
 }
 
-/// [MQTT-4.6.0-2] [MQTT-4.6.0-3]: acknowledgements keep the order of the messages.
+/// [MQTT-4.6.0-2] [MQTT-4.6.0-3] [MQTT311-4.6.0-2] [MQTT311-4.6.0-3]: acknowledgements keep the order of the messages.
 #[test]
 fn acknowledgements_wait_for_their_turn() {
     let mut client = Client::connected(&[]);

@@ -4,6 +4,7 @@ mod authentication;
 mod end;
 mod incoming;
 mod outgoing;
+mod robustness;
 mod session;
 mod start;
 mod time;

@@ -518,12 +518,11 @@ impl<'a> Flow<'a> {
                 None
             }
             Packet::SubAck(suback) => {
-                match suback.codes().find(|code| code.is_error()) {
-                    Some(code) => self.refused("a subscription", code),
-                    None => {
-                        self.clients[link].state = State::Ready;
-                        self.ready += 1;
-                    }
+                if let Some(code) = suback.codes().find(|code| code.is_error()) {
+                    self.refused("a subscription", code);
+                } else {
+                    self.clients[link].state = State::Ready;
+                    self.ready += 1;
                 }
                 None
             }

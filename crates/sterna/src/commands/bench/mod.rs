@@ -481,6 +481,8 @@ fn report_held(report: &mut Report, held: &idle::Held) {
             growth(held.opened.resident_bytes),
             growth(held.after.resident_bytes),
         );
+        let whole = float(held.before.resident_bytes / 1024);
+        report.figure("resident_kib", whole, "broker memory", "KiB, before");
         report.figure(
             "bytes_opened",
             opened,

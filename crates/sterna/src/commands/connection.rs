@@ -1,0 +1,340 @@
+//! The options that every client command has: where the broker is, who the client is, whom it trusts.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use sterna_client::{Fingerprint, Login, Options, Publish, QoS, Scheme, Url, Version};
+
+use super::property::{Given, Properties};
+
+/// Options of a connection. Names and meanings are mosquitto's where it has the same.
+#[derive(clap::Args, Clone, Debug)]
+pub(super) struct Connection {
+    /// The broker: mqtt://, mqtts://, ws://, wss:// or mqtt+quic://[USER[:PASSWORD]@]HOST[:PORT][/TOPIC]
+    #[arg(value_name = "URL")]
+    broker: Option<String>,
+    /// The broker, as an option in place of the argument [env: STERNA_URL]
+    #[arg(short = 'L', long, value_name = "URL", conflicts_with = "broker")]
+    url: Option<String>,
+    /// Host of the broker, in place of a URL [default: localhost]
+    #[arg(short = 'h', long, value_name = "HOST", conflicts_with_all = ["broker", "url"])]
+    host: Option<String>,
+    /// Port of the broker [default: 1883; 8883 with TLS, 14567 with --quic]
+    #[arg(short = 'p', long, value_name = "PORT", conflicts_with_all = ["broker", "url"])]
+    port: Option<u16>,
+    /// With -h: connect over QUIC
+    #[arg(long, conflicts_with_all = ["broker", "url"])]
+    quic: bool,
+
+    /// Client identifier [default: random]
+    #[arg(short = 'i', long, value_name = "ID", help_heading = "Client")]
+    id: Option<String>,
+    /// Client identifier made of this and the process number
+    #[arg(
+        short = 'I',
+        long,
+        value_name = "PREFIX",
+        conflicts_with = "id",
+        help_heading = "Client"
+    )]
+    id_prefix: Option<String>,
+    /// User name
+    #[arg(
+        short = 'u',
+        long,
+        value_name = "USER",
+        env = "STERNA_USERNAME",
+        help_heading = "Client"
+    )]
+    username: Option<String>,
+    /// Password. Other users of this host can see it on the command line; the environment is safer
+    /// [env: STERNA_PASSWORD, if there is a user name]
+    #[arg(
+        short = 'P',
+        long = "pw",
+        value_name = "PASSWORD",
+        help_heading = "Client"
+    )]
+    password: Option<String>,
+    /// Log in by SCRAM-SHA-256: the password stays here, and the broker has to know it, too
+    #[arg(long, requires = "username", help_heading = "Client")]
+    scram: bool,
+    /// Version of MQTT: 5, 311 or 31
+    #[arg(short = 'V', long, value_name = "VERSION", default_value = "5", value_parser = version,
+          help_heading = "Client")]
+    protocol_version: Version,
+    /// Seconds between signs of life; 0 for none
+    #[arg(
+        short = 'k',
+        long,
+        value_name = "SECONDS",
+        default_value_t = 60,
+        help_heading = "Client"
+    )]
+    keepalive: u16,
+    /// Go on with the session that this identifier has at the broker, and leave it there (needs -i)
+    #[arg(short = 'c', long, requires = "id", help_heading = "Client")]
+    disable_clean_session: bool,
+    /// Seconds that the session outlives the connection; -1 for ever [default: 0; -1 with -c]
+    #[arg(short = 'x', long, value_name = "SECONDS", allow_hyphen_values = true, value_parser = expiry,
+          help_heading = "Client")]
+    session_expiry_interval: Option<u32>,
+    /// Local address to connect from
+    #[arg(short = 'A', long, value_name = "ADDRESS", help_heading = "Client")]
+    bind: Option<IpAddr>,
+    /// Longest wait for the connection
+    #[arg(long, value_name = "SECONDS", default_value = "20", value_parser = seconds,
+          help_heading = "Client")]
+    connect_timeout: Duration,
+    /// Over QUIC: spread messages by topic over so many streams besides the first
+    #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Client")]
+    streams: u8,
+    /// A property of MQTT 5: packet, name, and its value (user-property: key and value)
+    #[arg(
+        short = 'D',
+        long = "property",
+        value_name = "PACKET NAME [KEY] VALUE",
+        help_heading = "Client"
+    )]
+    pub(super) properties: Vec<Given>,
+
+    /// Topic of the message that the broker sends when this client is lost
+    #[arg(long, value_name = "TOPIC", help_heading = "Will")]
+    will_topic: Option<String>,
+    /// Its payload [default: empty]
+    #[arg(
+        long,
+        value_name = "TEXT",
+        requires = "will_topic",
+        allow_hyphen_values = true,
+        help_heading = "Will"
+    )]
+    will_payload: Option<String>,
+    /// Its QoS
+    #[arg(long, value_name = "QOS", default_value = "0", value_parser = qos, help_heading = "Will")]
+    will_qos: QoS,
+    /// Keep it as the topic's retained message
+    #[arg(long, requires = "will_topic", help_heading = "Will")]
+    will_retain: bool,
+
+    /// PEM file of authorities to trust, in place of the system's
+    #[arg(long, value_name = "FILE", help_heading = "TLS and QUIC")]
+    cafile: Option<PathBuf>,
+    /// Folder of PEM files of authorities to trust, in place of the system's
+    #[arg(long, value_name = "FOLDER", help_heading = "TLS and QUIC")]
+    capath: Option<PathBuf>,
+    /// Trust exactly the certificate with this SHA-256, which `sterna serve` prints; may be repeated
+    #[arg(long, value_name = "SHA256", help_heading = "TLS and QUIC")]
+    fingerprint: Vec<Fingerprint>,
+    /// PEM file with this client's certificate
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "key",
+        help_heading = "TLS and QUIC"
+    )]
+    cert: Option<PathBuf>,
+    /// PEM file with its key
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "cert",
+        help_heading = "TLS and QUIC"
+    )]
+    key: Option<PathBuf>,
+    /// Do not verify the broker at all: whoever is on the path can read and change everything
+    #[arg(long, help_heading = "TLS and QUIC")]
+    insecure: bool,
+    /// Name that the broker's certificate must have, if not the host's
+    #[arg(long, value_name = "NAME", help_heading = "TLS and QUIC")]
+    server_name: Option<String>,
+    /// Protocol to ask for on a TLS port that serves several
+    #[arg(long, value_name = "NAME", help_heading = "TLS and QUIC")]
+    tls_alpn: Option<String>,
+    /// With -h: use TLS and trust the system's authorities, as mqtts:// does
+    #[arg(long, help_heading = "TLS and QUIC")]
+    tls_use_os_certs: bool,
+
+    /// Say on standard error what happens
+    #[arg(short = 'd', long, help_heading = "Output")]
+    pub(super) debug: bool,
+    /// Say nothing on standard error about errors while running
+    #[arg(long, help_heading = "Output")]
+    pub(super) quiet: bool,
+    /// Print this help
+    #[arg(long, action = clap::ArgAction::Help, help_heading = "Output")]
+    help: Option<bool>,
+    /// Small messages are never held back; taken for the sake of old scripts
+    #[arg(long, hide = true)]
+    nodelay: bool,
+}
+
+/// What a command line says about the connection.
+pub(super) struct Settings {
+    pub(super) options: Options,
+    pub(super) properties: Properties,
+    /// The topic that the URL names.
+    pub(super) topic: Option<String>,
+}
+
+impl Connection {
+    /// Makes the options. `packets` are those that this command sends with properties.
+    pub(super) fn settings(&self, packets: &[&str]) -> Result<Settings, String> {
+        let url = self.url()?;
+        let topic = url.topic().map_err(|error| error.to_string())?;
+        let mut options = Options::new(url);
+        options.version = self.protocol_version;
+        let properties = Properties::new(&self.properties, options.version, packets)?;
+        options.client_id = match (&self.id, &self.id_prefix) {
+            (Some(id), _) => Some(id.clone()),
+            (None, Some(prefix)) => Some(format!("{prefix}{}", std::process::id())),
+            (None, None) => None,
+        };
+        options.clean_start = !self.disable_clean_session;
+        options.session_expiry_s = match self.session_expiry_interval {
+            Some(_) if !options.version.is_v5() => {
+                return Err(
+                    "-x: only MQTT 5 has a session expiry; -c keeps older sessions".to_owned(),
+                );
+            }
+            Some(seconds) => seconds,
+            None if self.disable_clean_session && options.version.is_v5() => u32::MAX,
+            None => 0,
+        };
+        let password = self
+            .password
+            .clone()
+            .or_else(|| from_environment("STERNA_PASSWORD"));
+        match (&self.username, password) {
+            (Some(user), Some(password)) if self.scram => {
+                options.login = Login::Scram {
+                    user: user.clone(),
+                    password,
+                };
+            }
+            (Some(_), None) if self.scram => return Err("--scram: there is no password".to_owned()),
+            (user, password) if user.is_some() || self.password.is_some() => {
+                let user = user.clone();
+                options.login = Login::Password {
+                    user,
+                    password: password.map(String::into_bytes),
+                };
+            }
+            // The environment's password belongs to a user name; without one it stays there.
+            _ => {}
+        }
+        options.keep_alive_s = self.keepalive;
+        options.bind = self.bind;
+        options.connect_timeout = self.connect_timeout;
+        options.streams = self.streams;
+        options.tls.ca_file.clone_from(&self.cafile);
+        options.tls.ca_path.clone_from(&self.capath);
+        options.tls.fingerprints.clone_from(&self.fingerprint);
+        options.tls.certificate.clone_from(&self.cert);
+        options.tls.key.clone_from(&self.key);
+        options.tls.insecure = self.insecure;
+        options.tls.server_name.clone_from(&self.server_name);
+        options.tls.alpn = self.tls_alpn.iter().cloned().collect();
+        properties.connect(&mut options)?;
+        if let Some(topic) = &self.will_topic {
+            let payload = self.will_payload.clone().unwrap_or_default();
+            let message = Publish::new(topic, payload)
+                .map_err(|error| format!("--will-topic: {error}"))?
+                .qos(self.will_qos)
+                .retain(self.will_retain);
+            options.will = Some(properties.will(message)?);
+        } else if properties.has_will() {
+            return Err("-D will: there is no --will-topic".to_owned());
+        }
+        if options.tls.insecure && options.url.scheme().is_encrypted() && !self.quiet {
+            eprintln!(
+                "Warning: --insecure: the broker is not verified; anyone on the path can read and change everything."
+            );
+        }
+        Ok(Settings {
+            options,
+            properties,
+            topic,
+        })
+    }
+
+    fn url(&self) -> Result<Url, String> {
+        let given = self.broker.clone().or_else(|| self.url.clone());
+        let url = given.or_else(|| {
+            let by_parts = self.host.is_some() || self.port.is_some() || self.quic;
+            from_environment("STERNA_URL").filter(|_| !by_parts)
+        });
+        if let Some(url) = url {
+            return url.parse().map_err(|error| format!("{url}: {error}"));
+        }
+        let wants_tls = self.tls_use_os_certs
+            || self.cafile.is_some()
+            || self.capath.is_some()
+            || self.cert.is_some()
+            || !self.fingerprint.is_empty()
+            || self.insecure
+            || self.port == Some(8883);
+        let scheme = match (self.quic, wants_tls) {
+            (true, _) => Scheme::MqttQuic,
+            (false, true) => Scheme::Mqtts,
+            (false, false) => Scheme::Mqtt,
+        };
+        Url::new(
+            scheme,
+            self.host.as_deref().unwrap_or("localhost"),
+            self.port,
+        )
+        .map_err(|error| error.to_string())
+    }
+
+    /// Starts the log on standard error, when -d asks for it.
+    pub(super) fn start_log(&self) {
+        if self.debug {
+            tracing_subscriber::fmt()
+                .with_writer(std::io::stderr)
+                .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
+                .with_max_level(tracing::Level::DEBUG)
+                .with_target(false)
+                .init();
+        }
+    }
+}
+
+fn from_environment(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// A QoS of the command line.
+pub(super) fn qos(text: &str) -> Result<QoS, String> {
+    text.parse()
+        .ok()
+        .and_then(QoS::from_u8)
+        .ok_or_else(|| "QoS is 0, 1 or 2".to_owned())
+}
+
+/// A length of time in seconds, fractions allowed.
+pub(super) fn seconds(text: &str) -> Result<Duration, String> {
+    text.parse()
+        .ok()
+        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+        .ok_or_else(|| "not a number of seconds".to_owned())
+}
+
+fn version(text: &str) -> Result<Version, String> {
+    match text.trim_start_matches("mqttv") {
+        "5" | "5.0" => Ok(Version::V5),
+        "311" | "3.1.1" | "4" => Ok(Version::V311),
+        "31" | "3.1" | "3" => Ok(Version::V31),
+        _ => Err("MQTT has the versions 5, 311 and 31".to_owned()),
+    }
+}
+
+fn expiry(text: &str) -> Result<u32, String> {
+    match text {
+        "-1" | "∞" => Ok(u32::MAX),
+        number => number
+            .parse()
+            .map_err(|_| "not a number of seconds, nor -1".to_owned()),
+    }
+}

@@ -1,0 +1,165 @@
+//! `sterna pub`: publish messages.
+
+use std::collections::VecDeque;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use sterna_client::{Client, Delivery, Publish, QoS, Version};
+
+use super::connection::{Connection, Settings, qos, seconds};
+use super::exit::{self, Failure};
+use super::payload::{self, Payload};
+
+/// Publish messages.
+#[derive(clap::Args, Debug)]
+#[command(disable_help_flag = true, after_help = help())]
+pub(crate) struct Args {
+    #[command(flatten)]
+    connection: Connection,
+    /// Topic to publish to [default: the path of the URL]
+    #[arg(short = 't', long, value_name = "TOPIC")]
+    topic: Option<String>,
+    #[command(flatten)]
+    payload: Payload,
+    /// Each line of standard input as a message of its own
+    #[arg(short = 'l', long, conflicts_with_all = ["Payload", "repeat"])]
+    stdin_line: bool,
+    /// Quality of service: 0, 1 or 2
+    #[arg(short = 'q', long, value_name = "QOS", default_value = "0", value_parser = qos)]
+    qos: QoS,
+    /// Let the broker keep it as the topic's retained message
+    #[arg(short = 'r', long)]
+    retain: bool,
+    /// Publish it so many times
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    repeat: u64,
+    /// Seconds between repetitions
+    #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = seconds)]
+    repeat_delay: Duration,
+    /// Messages that may wait for their acknowledgements
+    #[arg(short = 'M', long, value_name = "N", default_value_t = 256)]
+    max_inflight: usize,
+}
+
+fn help() -> String {
+    format!(
+        "\
+Examples:
+  sterna pub -t house/door -m open
+  sterna pub mqtt+quic://broker.example/house/door --cafile ca.pem -q 1 -m open
+  sensors | sterna pub -h broker.example -t sensors -l
+  sterna pub -t house/door -r -n              remove the retained message
+  sterna pub -t a -m x -D publish message-expiry-interval 60 -D publish user-property unit C
+
+With QoS 1 and 2 the command ends when the broker has acknowledged everything.
+
+{}",
+        exit::HELP
+    )
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &Args) -> ExitCode {
+    args.connection.start_log();
+    exit::code(super::block_on(publish(args)), args.connection.quiet)
+}
+
+async fn publish(args: &Args) -> Result<(), Failure> {
+    let Settings {
+        options,
+        properties,
+        topic,
+    } = args
+        .connection
+        .settings(&["connect", "publish", "disconnect", "will"])?;
+    let topic =
+        args.topic.clone().or(topic).ok_or_else(|| {
+            Failure::local("no topic: give one with -t or as the path of the URL")
+        })?;
+    if !args.stdin_line && !args.payload.is_given() {
+        return Err(Failure::local(
+            "nothing to publish: give one of -m, -f, -l, -n and -s",
+        ));
+    }
+    let message = Publish::new(topic, args.payload.read()?)
+        .map_err(|error| Failure::local(format_args!("-t: {error}")))?
+        .qos(args.qos)
+        .retain(args.retain);
+    let message = properties.publish(message)?;
+    let at_the_end = properties.block("disconnect")?;
+    let version = options.version;
+    let (client, events) = Client::start(options).map_err(Failure::local)?;
+    drop(events);
+    let mut sender = Sender {
+        client: &client,
+        version,
+        under_way: VecDeque::new(),
+        max_under_way: args.max_inflight.max(1),
+        failure: None,
+    };
+    if args.stdin_line {
+        let mut lines = payload::lines();
+        while let Some(line) = lines.recv().await {
+            let line =
+                line.map_err(|error| Failure::local(format_args!("standard input: {error}")))?;
+            sender.send(message.clone().payload(line)).await?;
+        }
+    } else {
+        for number in 0..args.repeat {
+            if number > 0 && !args.repeat_delay.is_zero() {
+                tokio::time::sleep(args.repeat_delay).await;
+            }
+            sender.send(message.clone()).await?;
+        }
+    }
+    // Before anything else is believed: the broker has let this client in.
+    client
+        .connected()
+        .await
+        .map_err(|error| Failure::client(&error, version))?;
+    while !sender.under_way.is_empty() {
+        sender.settle_one().await;
+    }
+    let failure = sender.failure.take();
+    let ended = client
+        .disconnect_with(sterna_client::ReasonCode::Success, at_the_end)
+        .await;
+    match failure {
+        Some(failure) => Err(failure),
+        None => ended.map_err(|error| Failure::client(&error, version)),
+    }
+}
+
+/// Messages under way, at most so many.
+struct Sender<'a> {
+    client: &'a Client,
+    version: Version,
+    under_way: VecDeque<Delivery>,
+    max_under_way: usize,
+    /// The first one.
+    failure: Option<Failure>,
+}
+
+impl Sender<'_> {
+    async fn send(&mut self, message: Publish) -> Result<(), Failure> {
+        while self.under_way.len() >= self.max_under_way {
+            self.settle_one().await;
+        }
+        let delivery = self
+            .client
+            .send(message)
+            .await
+            .map_err(|error| Failure::client(&error, self.version))?;
+        self.under_way.push_back(delivery);
+        Ok(())
+    }
+
+    async fn settle_one(&mut self) {
+        if let Some(delivery) = self.under_way.pop_front()
+            && let Err(error) = delivery.await
+        {
+            self.failure
+                .get_or_insert_with(|| Failure::client(&error, self.version));
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! SIGINT and SIGTERM as a wish to end in order.
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+use tokio::sync::mpsc;
+
+/// Gives a word at the first signal; the second one ends the process as if nobody had listened.
+pub(super) fn listen() -> mpsc::Receiver<()> {
+    let (sender, receiver) = mpsc::channel(1);
+    // Without signals the command still works; it only ends less politely.
+    if let Ok(mut signals) = signal_hook::iterator::Signals::new([SIGINT, SIGTERM]) {
+        std::thread::spawn(move || {
+            for signal in signals.forever() {
+                if sender.try_send(()).is_err() {
+                    let _ = signal_hook::low_level::emulate_default_handler(signal);
+                }
+            }
+        });
+    }
+    receiver
+}
