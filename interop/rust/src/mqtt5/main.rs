@@ -386,11 +386,11 @@ async fn main() -> ExitCode {
             });
         }
     }
-    let mut counts = BTreeMap::from([("ok", 0), ("not ok", 0), ("skip", 0)]);
+    let mut counts = BTreeMap::from([("ok", 0), ("not ok", 0), ("n/a", 0)]);
     while let Some(done) = running.join_next().await {
         let (verdict, line) = match done {
             Ok((label, Ok(()))) => ("ok", format!("ok {label}")),
-            Ok((label, Err(Stop::Left(why)))) => ("skip", format!("skip {label}: {why}")),
+            Ok((label, Err(Stop::Left(why)))) => ("n/a", format!("n/a {label}: {why}")),
             Ok((label, Err(Stop::Failed(why)))) => (
                 "not ok",
                 format!("not ok {label}: {}", why.replace('\n', " ")),
@@ -401,8 +401,8 @@ async fn main() -> ExitCode {
         println!("{line}");
     }
     println!(
-        "# {} ok, {} not ok, {} skipped",
-        counts["ok"], counts["not ok"], counts["skip"]
+        "# {} ok, {} not ok, {} not applicable",
+        counts["ok"], counts["not ok"], counts["n/a"]
     );
     if counts["not ok"] > 0 || counts["ok"] == 0 {
         ExitCode::FAILURE
