@@ -40,6 +40,7 @@ impl<P: Default + Send> Broker<P> {
         self.unsummed += 1;
         if self.unsummed >= SUM_EVERY || message.body_bytes() >= LARGE_BYTES {
             self.unsummed = 0;
+            self.report();
             self.queues.is_over_memory =
                 self.directory.message_bytes() > self.queues.limits.message_bytes;
         }
@@ -75,7 +76,7 @@ impl<P: Default + Send> Broker<P> {
         retention: Retention,
     ) -> Routed {
         let queues = &mut self.queues;
-        let Some(matches) = self.index.matches(message.as_ref().topic(), &queues.limits) else {
+        let Some(matches) = self.index.matches(message.as_ref(), &queues.limits) else {
             return Routed {
                 matched: 0,
                 retention: Retention::InvalidTopic,
@@ -90,9 +91,6 @@ impl<P: Default + Send> Broker<P> {
             return routed;
         }
         let message = message.into();
-        for target in &matches.local {
-            queues.deliver(now_ms, &message, target);
-        }
         for (shard, targets) in &matches.remote {
             let parcel = Parcel {
                 message: Arc::clone(&message),
@@ -110,6 +108,12 @@ impl<P: Default + Send> Broker<P> {
                 self.outbox
                     .push((ShardId(*shard), Mail(Letter::Deliver(parcels))));
             }
+        }
+        if let Some((last, others)) = matches.local.split_last() {
+            for target in others {
+                queues.deliver(now_ms, Arc::clone(&message), target);
+            }
+            queues.deliver(now_ms, message, last);
         }
         routed
     }

@@ -238,6 +238,7 @@ fn run(seed: u64) {
                 && round < 20
             {
                 world.write(client, *stream, b"x", false);
+                world.clients[client].connection.ping();
                 bytes.push(b'x');
             }
         }
