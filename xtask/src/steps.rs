@@ -188,7 +188,16 @@ fn format(workspace: &Workspace, progress: &mut Progress) -> Result<StepReport, 
         .into_iter()
         .filter(|manifest| workspace.root.join(manifest).is_file())
     {
-        let arguments = ["fmt", "--all", "--check", "--manifest-path", manifest];
+        let arguments = [
+            "fmt",
+            "--all",
+            "--check",
+            "--manifest-path",
+            manifest,
+            "--",
+            "--color",
+            "never",
+        ];
         let part = one_check(workspace, progress, "format", &arguments, None)?;
         report.tally += part.tally;
         report.remarks.extend(part.remarks);
