@@ -456,7 +456,7 @@ fn run(seed: u64) {
     model.empty();
 }
 
-/// [MQTT-4.5.0-1] [MQTT-4.6.0-1] [MQTT-4.6.0-5] [MQTT-4.6.0-6] [MQTT-3.3.5-1] [MQTT-4.3.3-10]
+/// [MQTT-4.5.0-1] [MQTT-4.6.0-1] [MQTT-4.6.0-5] [MQTT-4.6.0-6] [MQTT-4.3.3-10]
 #[test]
 fn brokers_agree_with_the_model() {
     let number = |name| {
