@@ -237,3 +237,80 @@ fn order_and_completeness_hold_between_threads() {
     assert!(received > 0);
     assert!(directory.sessions() <= CLIENTS);
 }
+
+/// Who subscribes while another shard publishes retained messages gets the one there is as a copy,
+/// and all later ones live: none twice, none not at all.
+#[test]
+fn a_new_subscriber_gets_each_message_one_way() {
+    const SUBSCRIPTIONS: usize = 3_000;
+    let directory = Directory::new(2, Limits::default(), 1);
+    let mut publisher: Broker<()> =
+        Broker::new(ShardId(0), Arc::clone(&directory), Box::new(NoStore));
+    let mut broker: Broker<()> = Broker::new(ShardId(1), Arc::clone(&directory), Box::new(NoStore));
+    let (to_subscriber, inbox) = channel::<Mail<()>>();
+    let subscribed = Arc::new(AtomicUsize::new(0));
+    let progress = Arc::clone(&subscribed);
+    let thread = std::thread::spawn(move || {
+        let mut number = 0_u64;
+        while progress.load(Ordering::Relaxed) < SUBSCRIPTIONS {
+            number += 1;
+            let header = MessageHeader {
+                retain: true,
+                ..MessageHeader::default()
+            };
+            let message = Message::copy("t", &[], &number.to_le_bytes(), header).expect("small");
+            publisher.publish(
+                NOW_MS,
+                Publication {
+                    origin: None,
+                    message,
+                },
+            );
+            for (_, mail) in publisher.take_mail() {
+                to_subscriber
+                    .send(mail)
+                    .expect("the subscriber waits for it");
+            }
+        }
+    });
+    for i in 0..SUBSCRIPTIONS {
+        let client_id = format!("client-{i}");
+        let request = OpenSession {
+            client_id: &client_id,
+            clean_start: true,
+            expiry_s: 0,
+            consumer: ConsumerId(1),
+            will: None,
+        };
+        let opened = broker.open(NOW_MS, request).expect("within limits");
+        let Opened::Ready { session, .. } = opened else {
+            panic!("{opened:?}")
+        };
+        let options = SubscribeOptions::default();
+        broker
+            .subscribe(NOW_MS, session, "t", options)
+            .expect("a valid filter");
+        let mut latest = None;
+        let mut live = 0;
+        while live < 3 {
+            while let Some(delivery) = broker.next_delivery(NOW_MS, session) {
+                let payload = delivery.message.payload().try_into().expect("eight bytes");
+                let number = u64::from_le_bytes(payload);
+                assert!(!delivery.retain || latest.is_none(), "a copy comes first");
+                assert!(
+                    latest.is_none_or(|latest| number == latest + 1),
+                    "{latest:?}, {number}"
+                );
+                latest = Some(number);
+                live += usize::from(!delivery.retain);
+            }
+            if live < 3 {
+                broker.mail(NOW_MS, inbox.recv().expect("the publisher goes on"));
+            }
+        }
+        broker.close(NOW_MS, session, Close::NORMAL);
+        subscribed.fetch_add(1, Ordering::Relaxed);
+    }
+    inbox.iter().for_each(drop);
+    thread.join().expect("no check failed");
+}
