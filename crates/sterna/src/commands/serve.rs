@@ -210,11 +210,12 @@ fn own_command() -> String {
         return "sterna".to_owned();
     };
     let here = std::env::current_dir().unwrap_or_default();
-    program
-        .strip_prefix(&here)
-        .unwrap_or(&program)
-        .display()
-        .to_string()
+    match program.strip_prefix(&here) {
+        // A shell looks for a name without a slash elsewhere.
+        Ok(relative) if relative.components().count() == 1 => format!("./{}", relative.display()),
+        Ok(relative) => relative.display().to_string(),
+        Err(_) => program.display().to_string(),
+    }
 }
 
 #[cfg(test)]
