@@ -289,7 +289,13 @@ fn rules(workspace: &Workspace, _: &mut Progress) -> Result<StepReport, Failure>
 
 fn tests(workspace: &Workspace, progress: &mut Progress) -> Result<StepReport, Failure> {
     let arguments = ["test", "--locked", "--workspace", "--no-fail-fast"];
-    let outcome = cargo(workspace, progress, "tests", &arguments, None)?;
+    let outcome = cargo(
+        workspace,
+        progress,
+        "tests",
+        &arguments,
+        Some(("RUST_BACKTRACE", "0")),
+    )?;
     let report = TestReport::read(outcome.lines.iter().map(String::as_str));
     let mut tally = report.tally;
     let mut remarks = Vec::new();

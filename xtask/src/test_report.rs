@@ -16,7 +16,9 @@ pub(crate) struct TestReport {
     pub(crate) failures: Vec<String>,
     /// What the failed tests printed, each cut to its first lines.
     pub(crate) told_by_failures: Vec<String>,
-    /// Lines that may still be taken from the failed test that is being told of.
+    /// Whether the lines are what failed tests printed.
+    is_told: bool,
+    /// Lines of it that are still taken.
     lines_left: usize,
     /// Names of tests that were ignored.
     pub(crate) ignored: Vec<String>,
@@ -35,9 +37,15 @@ impl TestReport {
     fn line(&mut self, line: &str) {
         if line.starts_with("---- ") && line.ends_with(" stdout ----") {
             self.lines_left = FAILURE_LINES;
+            self.is_told = true;
         } else if line == "failures:" {
             self.lines_left = 0;
-        } else if self.lines_left > 0 && !line.is_empty() {
+            self.is_told = false;
+        } else if self.is_told && line.starts_with("minimal failing input") {
+            // A property test says this after everything that its shrinking printed.
+            self.lines_left = FAILURE_LINES;
+        }
+        if self.lines_left > 0 && !line.is_empty() && !line.starts_with("---- ") {
             self.lines_left -= 1;
             self.told_by_failures.push(line.to_owned());
             return;
@@ -94,6 +102,18 @@ failures:
 
 thread 'two' panicked at src/lib.rs:3:5:
 left is not right
+1
+2
+3
+4
+5
+6
+7
+8
+9
+10
+11
+minimal failing input: [3]
 
 failures:
     two
@@ -115,11 +135,13 @@ test result: ok. 40 passed; 0 failed; 0 ignored; 0 measured; 2 filtered out; fin
         );
         assert_eq!(report.programs, 2);
         assert_eq!(report.failures, ["two"]);
+        let told = &report.told_by_failures;
+        assert_eq!(told.len(), FAILURE_LINES + 1);
         assert_eq!(
-            report.told_by_failures,
+            [&told[0], &told[FAILURE_LINES]],
             [
                 "thread 'two' panicked at src/lib.rs:3:5:",
-                "left is not right"
+                "minimal failing input: [3]"
             ]
         );
         assert_eq!(report.ignored, ["three"]);
