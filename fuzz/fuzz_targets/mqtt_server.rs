@@ -4,7 +4,10 @@
 
 use libfuzzer_sys::fuzz_target;
 
-#[allow(dead_code, reason = "the tests of sterna-mqtt run all of the bodies, a target one")]
+#[allow(
+    dead_code,
+    reason = "the tests of sterna-mqtt run all of the bodies, a target one"
+)]
 #[path = "../../crates/sterna-mqtt/tests/engine/bodies.rs"]
 mod bodies;
 

@@ -32,7 +32,7 @@ class Failure(Exception):
 
 
 class Cannot(Exception):
-    """What the client (or the broker's advertised settings) leaves out; reported as a skip."""
+    """What the client (or the broker's advertised settings) leaves out: there is nothing to check."""
 
 
 class Refused(Exception):
@@ -46,9 +46,8 @@ class Refused(Exception):
 class Report:
     """Prints the result lines and remembers whether one failed."""
 
-    def __init__(self, only: str | None = None):
-        self.failed = self.passed = self.skipped = 0
-        self.only = only
+    def __init__(self):
+        self.failed = self.passed = self.skipped = self.void = 0
 
     def ok(self, name: str) -> None:
         self.passed += 1
@@ -59,11 +58,18 @@ class Report:
         print(f"not ok {name}: {' '.join(why.split())}", flush=True)
 
     def skip(self, name: str, why: str) -> None:
+        """What could be there and is missing."""
         self.skipped += 1
         print(f"skip {name}: {' '.join(why.split())}", flush=True)
 
+    def nothing(self, name: str, why: str) -> None:
+        """What cannot be there: a library that has no way to do it, a version that has not got it."""
+        self.void += 1
+        print(f"n/a {name}: {' '.join(why.split())}", flush=True)
+
     def exit(self) -> None:
-        print(f"# {self.passed} ok, {self.failed} not ok, {self.skipped} skipped", flush=True)
+        print(f"# {self.passed} ok, {self.failed} not ok, {self.skipped} skipped, {self.void} not applicable",
+              flush=True)
         sys.exit(1 if self.failed or not self.passed else 0)
 
 
@@ -82,12 +88,21 @@ class Listener:
         self.secure = self.transport in ("tls", "wss", "quic")
 
 
+def ready() -> dict:
+    """What the broker wrote when it was ready."""
+    try:
+        return json.loads(Path(os.environ["STERNA_READY_FILE"]).read_text())
+    except (KeyError, OSError, ValueError) as why:
+        print(f"not ok broker: STERNA_READY_FILE does not say where it is: {type(why).__name__}: {why}", flush=True)
+        sys.exit(1)
+
+
 def listeners() -> dict[str, Listener]:
     """The broker's listeners by transport (tcp, tls, ws, wss, quic); the first of each kind."""
-    ready = json.loads(Path(os.environ["STERNA_READY_FILE"]).read_text())
+    said = ready()
     found: dict[str, Listener] = {}
-    for entry in ready["listeners"]:
-        one = Listener(entry["url"], ready.get("certificate"))
+    for entry in said["listeners"]:
+        one = Listener(entry["url"], said.get("certificate"))
         found.setdefault(one.transport, one)
     return found
 

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import wire
-from harness import Failure, Listener
+from harness import Failure, Listener, ready
 
 # How long an answer may take on a busy machine.
 PATIENCE_S = 5.0
@@ -219,8 +219,8 @@ def cpu_seconds(pid: int) -> float:
 
 
 def broker_pid(listener: Listener) -> int | None:
-    """The broker's process: as the runner says, or the owner of the listening socket."""
-    if value := os.environ.get("STERNA_PID"):
+    """The broker's process: as the runner or the broker says, or else the owner of the listening socket."""
+    if value := os.environ.get("STERNA_PID") or ready().get("pid"):
         return int(value)
     inodes = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):

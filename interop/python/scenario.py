@@ -1,8 +1,8 @@
 """Runs the common scenario with one foreign client: `scenario.py CLIENT [--only TEXT] [--transports tcp,tls]`.
 
 CLIENT names a driver: a process that wraps the client library and speaks JSON lines (README.md has the form).
-Prints `ok NAME`, `not ok NAME: why` or `skip NAME: why` for every step over every transport and protocol version
-that both the client and the broker have, and exits with 1 when a step failed.
+Prints `ok NAME`, `not ok NAME: why`, `skip NAME: why` (missing) or `n/a NAME: why` (nothing to check) for every step
+over every transport and protocol version that both the client and the broker have, and exits with 1 when one failed.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ async def run_step(driver, listener, level, run, name, function, report: Report,
     unable = driver.hello.get("cannot", {})
     for key in (name, f"{name}@{LEVELS[level]}", f"{listener.transport}/{name}"):
         if key in unable:
-            report.skip(label, f"{driver.hello['client']}: {unable[key]}")
+            report.nothing(label, f"{driver.hello['client']}: {unable[key]}")
             return
     async with gate:
         if driver.dead:
@@ -71,7 +71,7 @@ async def run_step(driver, listener, level, run, name, function, report: Report,
             await asyncio.wait_for(function(one), STEP_LIMIT_S)
             report.ok(label)
         except Cannot as why:
-            report.skip(label, str(why))
+            report.nothing(label, str(why))
         except Failure as why:
             report.not_ok(label, str(why))
         except Refused as why:
@@ -90,7 +90,7 @@ async def run_step(driver, listener, level, run, name, function, report: Report,
 
 async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("client", choices=["paho", "aioquic", "mqttjs", "rumqttc", "mqtt5"])
+    parser.add_argument("client", choices=["paho", "aioquic", "mqttjs", "rumqttc"])
     parser.add_argument("--only", default="", help="only steps whose transport/version/name contains this")
     parser.add_argument("--transports", default="", help="only these, separated by commas")
     parser.add_argument("--timings", action="store_true", help="print the slowest steps")

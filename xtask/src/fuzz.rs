@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::command::{Outcome, output, run as run_command};
 use crate::console::{Colour, Progress, Tally};
-use crate::workspace::{Workspace, on_path};
+use crate::workspace::{Workspace, on_path, read};
 use crate::{Failure, Verdict};
 
 /// How long each target runs unless told otherwise.
@@ -170,6 +170,14 @@ fn targets(workspace: &Workspace) -> Result<Vec<String>, Failure> {
     if targets.is_empty() {
         return Err(Failure::new("no target in fuzz/fuzz_targets"));
     }
+    let manifest = read(&workspace.root.join("fuzz").join("Cargo.toml"))?;
+    for target in &targets {
+        if !manifest.contains(&format!("path = \"fuzz_targets/{target}.rs\"")) {
+            return Err(Failure(format!(
+                "fuzz/Cargo.toml has no `[[bin]]` for {target}"
+            )));
+        }
+    }
     Ok(targets)
 }
 
@@ -199,7 +207,7 @@ fn build(workspace: &Workspace, progress: &mut Progress) -> Result<PathBuf, Fail
     } else {
         Err(Failure::new(format!(
             "the fuzz targets do not build\n{}",
-            outcome.tail()
+            outcome.cargo_tail()
         )))
     }
 }

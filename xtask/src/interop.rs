@@ -21,8 +21,17 @@
 //! listeners with their ports), `STERNA_CA` (the certificate to trust, PEM), `STERNA_BIN` (the
 //! command itself), `STERNA_BUILD` (a folder that the suite may write and find again).
 //!
-//! A suite prints `ok NAME`, `not ok NAME: why` or `skip NAME: why`, anything else is for the log,
-//! and ends with exit code 0 where nothing failed.
+//! `@interop` in an argument of `serve` stands for the folder `interop`.
+//!
+//! A suite prints one line for each check and ends with exit code 0 where nothing failed:
+//!
+//! * `ok NAME`
+//! * `not ok NAME: why`
+//! * `skip NAME: why`, where something is missing that could be there; continuous integration takes
+//!   that for a failure
+//! * `n/a NAME: why`, where there is nothing to check: a library that can't, a version that hasn't
+//!
+//! Anything else is for the log.
 
 mod broker;
 mod results;
@@ -36,7 +45,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::command::run as run_command;
-use crate::console::{Colour, Progress, Tally};
+use crate::console::{Colour, Progress, Tally, seconds};
 use crate::workspace::{Workspace, read};
 use crate::{Failure, Verdict};
 
@@ -309,6 +318,11 @@ fn run_with_broker(
     report: &mut Report,
     progress: &mut Progress,
 ) -> Result<(), Failure> {
+    let interop = workspace.root.join("interop");
+    let serve: Vec<String> = serve
+        .iter()
+        .map(|argument| argument.replace("@interop", &interop.to_string_lossy()))
+        .collect();
     let name = if suites.len() == 1 {
         suites[0].name.as_str()
     } else {
@@ -317,7 +331,7 @@ fn run_with_broker(
     let folder = workspace
         .target_folder("interop")?
         .join(format!("broker-{name}"));
-    let mut broker = match Broker::start(program, serve, &folder) {
+    let mut broker = match Broker::start(program, &serve, &folder) {
         Ok(broker) => broker,
         Err(Failure(why)) => {
             for suite in suites {
@@ -330,7 +344,7 @@ fn run_with_broker(
         run_suite(workspace, program, &broker, suite, report, progress)?;
         if let Some(ending) = broker.ended()? {
             report.broken(&suite.name, &format!("the broker ended: {ending}"));
-            broker = match Broker::start(program, serve, &folder) {
+            broker = match Broker::start(program, &serve, &folder) {
                 Ok(broker) => broker,
                 Err(Failure(why)) => {
                     report.broken(&suite.name, &format!("no broker after it: {why}"));
@@ -389,9 +403,13 @@ fn run_suite(
         report.problems.push(outcome.tail());
     }
     report.tally += tally;
-    let time = crate::console::seconds(progress.elapsed().saturating_sub(before));
+    let time = seconds(progress.elapsed().saturating_sub(before));
+    let inapplicable = match results.inapplicable {
+        0 => String::new(),
+        count => format!(", {count} n/a"),
+    };
     progress.note(&format!(
-        "          {:<20} {}, {time}",
+        "          {:<20} {}{inapplicable}, {time}",
         suite.name,
         tally.line()
     ));

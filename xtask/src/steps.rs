@@ -188,7 +188,16 @@ fn format(workspace: &Workspace, progress: &mut Progress) -> Result<StepReport, 
         .into_iter()
         .filter(|manifest| workspace.root.join(manifest).is_file())
     {
-        let arguments = ["fmt", "--all", "--check", "--manifest-path", manifest];
+        let arguments = [
+            "fmt",
+            "--all",
+            "--check",
+            "--manifest-path",
+            manifest,
+            "--",
+            "--color",
+            "never",
+        ];
         let part = one_check(workspace, progress, "format", &arguments, None)?;
         report.tally += part.tally;
         report.remarks.extend(part.remarks);
@@ -232,7 +241,7 @@ fn one_check(
     let remarks = if outcome.success {
         Vec::new()
     } else {
-        vec![outcome.tail()]
+        vec![outcome.cargo_tail()]
     };
     Ok(StepReport {
         tally: Tally::check(outcome.success),
@@ -284,9 +293,15 @@ fn tests(workspace: &Workspace, progress: &mut Progress) -> Result<StepReport, F
     let report = TestReport::read(outcome.lines.iter().map(String::as_str));
     let mut tally = report.tally;
     let mut remarks = Vec::new();
-    for name in &report.failures {
-        remarks.push(format!("failed: {name}"));
+    for failure in &report.failures {
+        remarks.push(format!("failed: {failure}"));
     }
+    remarks.extend(
+        report
+            .told_by_failures
+            .iter()
+            .map(|line| format!("    {line}")),
+    );
     for name in &report.ignored {
         remarks.push(format!("ignored: {name}"));
     }
@@ -295,7 +310,10 @@ fn tests(workspace: &Workspace, progress: &mut Progress) -> Result<StepReport, F
         tally += Tally::FAILED;
     }
     if !outcome.success {
-        remarks.push(outcome.tail());
+        if report.failures.is_empty() {
+            remarks.push(outcome.cargo_tail());
+        }
+        remarks.push(format!("all of it in {}", outcome.log.display()));
     }
     let detail = if tally.failed + tally.skipped == 0 {
         format!("{} tests in {} programs", tally.passed, report.programs)

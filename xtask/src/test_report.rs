@@ -2,6 +2,9 @@
 
 use crate::console::Tally;
 
+/// Lines that are kept of what one failed test printed.
+const FAILURE_LINES: usize = 12;
+
 /// What a run of `cargo test` said.
 #[derive(Debug, Default)]
 pub(crate) struct TestReport {
@@ -11,6 +14,10 @@ pub(crate) struct TestReport {
     pub(crate) programs: u64,
     /// Names of tests that failed.
     pub(crate) failures: Vec<String>,
+    /// What the failed tests printed, each cut to its first lines.
+    pub(crate) told_by_failures: Vec<String>,
+    /// Lines that may still be taken from the failed test that is being told of.
+    lines_left: usize,
     /// Names of tests that were ignored.
     pub(crate) ignored: Vec<String>,
 }
@@ -26,6 +33,15 @@ impl TestReport {
     }
 
     fn line(&mut self, line: &str) {
+        if line.starts_with("---- ") && line.ends_with(" stdout ----") {
+            self.lines_left = FAILURE_LINES;
+        } else if line == "failures:" {
+            self.lines_left = 0;
+        } else if self.lines_left > 0 && !line.is_empty() {
+            self.lines_left -= 1;
+            self.told_by_failures.push(line.to_owned());
+            return;
+        }
         if let Some(summary) = line.strip_prefix("test result: ") {
             self.summary(summary);
         } else if let Some((name, verdict)) = line
@@ -72,6 +88,16 @@ test one ... ok
 test two ... FAILED
 test three ... ignored, needs a wire
 
+failures:
+
+---- two stdout ----
+
+thread 'two' panicked at src/lib.rs:3:5:
+left is not right
+
+failures:
+    two
+
 test result: FAILED. 1 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.01s
 
    Doc-tests a
@@ -89,6 +115,13 @@ test result: ok. 40 passed; 0 failed; 0 ignored; 0 measured; 2 filtered out; fin
         );
         assert_eq!(report.programs, 2);
         assert_eq!(report.failures, ["two"]);
+        assert_eq!(
+            report.told_by_failures,
+            [
+                "thread 'two' panicked at src/lib.rs:3:5:",
+                "left is not right"
+            ]
+        );
         assert_eq!(report.ignored, ["three"]);
     }
 

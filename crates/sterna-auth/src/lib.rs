@@ -1,12 +1,13 @@
 //! Credentials: SCRAM-SHA-256 exchanges and password records, sans-IO.
 //!
-//! One record per user serves every way of proving a password. A [`Record`] is what PostgreSQL stores
-//! (`SCRAM-SHA-256$<iterations>:<salt>$<StoredKey>:<ServerKey>`): from it a server can run a SCRAM
-//! exchange ([`ServerStart`], RFC 5802 and RFC 7677) without ever learning the password, and can check a
-//! password that arrives in plain text (the password field of an MQTT CONNECT, SASL PLAIN) in constant time.
+//! One record per user serves every way of proving a password. A [`Record`] is what PostgreSQL
+//! stores (`SCRAM-SHA-256$<iterations>:<salt>$<StoredKey>:<ServerKey>`): from it a server can run a
+//! SCRAM exchange ([`ServerStart`], RFC 5802 and RFC 7677) without ever learning the password, and
+//! can check a password that arrives in plain text (the password field of an MQTT CONNECT, SASL
+//! PLAIN) in constant time.
 //!
-//! Nothing here reads a clock, a file or a source of randomness: nonces, salts and the secret behind
-//! decoy records are passed in.
+//! Nothing here reads a clock, a file or a source of randomness: nonces, salts and the secret
+//! behind decoy records are passed in.
 //!
 //! # A whole exchange
 //!

@@ -7,8 +7,8 @@ use crate::record::{
     DEFAULT_ITERATIONS, DecoySecret, MAX_USER_BYTES, Record, RecordError, prepared,
 };
 
-/// Most users in one file. A million records take about 300 MB in memory; larger sets of users belong
-/// in a database behind the server's own interface.
+/// Most users in one file. A million records take about 300 MB in memory; larger sets of users
+/// belong in a database behind the server's own interface.
 pub const MAX_USERS: usize = 1_000_000;
 
 /// Why a password file was refused, and where. The text never contains any part of the file.
@@ -56,8 +56,8 @@ enum Line {
 
 /// Users and their records, in the order of the file, with the file's comments.
 ///
-/// The text form is UTF-8, one `user:record` per line; lines that start with `#` and empty lines are
-/// kept when the file is written again.
+/// The text form is UTF-8, one `user:record` per line; lines that start with `#` and empty lines
+/// are kept when the file is written again.
 #[derive(Clone, Debug, Default)]
 pub struct PasswordFile {
     lines: Vec<Line>,
@@ -74,8 +74,8 @@ impl PasswordFile {
     /// Reads the text of a password file.
     ///
     /// # Errors
-    /// When a line is neither a comment, nor empty, nor a valid `user:record`; when a user stands there
-    /// twice; when there are more than [`MAX_USERS`].
+    /// When a line is neither a comment, nor empty, nor a valid `user:record`; when a user stands
+    /// there twice; when there are more than [`MAX_USERS`].
     pub fn parse(text: &str) -> Result<Self, PasswordFileError> {
         let mut file = Self::default();
         for (at, content) in text.lines().enumerate() {
@@ -133,7 +133,8 @@ impl PasswordFile {
         self.users.get(user).map(|(_, record)| record)
     }
 
-    /// The record of a user, or a decoy that looks the same from outside when there is no such user.
+    /// The record of a user, or a decoy that looks the same from outside when there is no such
+    /// user.
     #[must_use]
     pub fn get_or_decoy(&self, user: &str, secret: &DecoySecret) -> Record {
         // The decoy is made in either case, so that the time for it tells nothing.
@@ -161,7 +162,8 @@ impl PasswordFile {
         })
     }
 
-    /// The iterations of the first user, which a decoy copies; files are usually made with one setting.
+    /// The iterations of the first user, which a decoy copies; files are usually made with one
+    /// setting.
     fn usual_iterations(&self) -> u32 {
         self.users()
             .next()

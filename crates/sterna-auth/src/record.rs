@@ -13,9 +13,11 @@ use crate::keys::{self, KEY_BYTES, Key};
 pub const MIN_ITERATIONS: u32 = 4_096;
 /// Most iterations that a record may ask for; about 1 s of CPU for one password.
 pub const MAX_ITERATIONS: u32 = 10_000_000;
-/// Iterations of new records: the number that PostgreSQL uses, about 0.5 to 3 ms of CPU for one password.
+/// Iterations of new records: the number that PostgreSQL uses, about 0.5 to 3 ms of CPU for one
+/// password.
 ///
-/// More is better against a stolen password file and costs each device as much on each SCRAM exchange.
+/// More is better against a stolen password file and costs each device as much on each SCRAM
+/// exchange.
 pub const DEFAULT_ITERATIONS: u32 = MIN_ITERATIONS;
 /// Longest password taken, in bytes of UTF-8; longer ones are refused, not cut.
 pub const MAX_PASSWORD_BYTES: usize = 1_024;
@@ -79,16 +81,17 @@ impl std::error::Error for RecordError {}
 /// Prepares a user name or a password as SASLprep (RFC 4013) would, as far as Sterna goes: control
 /// characters are refused (section 2.3), everything else is taken as it is, byte for byte.
 ///
-/// Unicode normalisation is left out on purpose. It needs tables that change with each Unicode version,
-/// and devices send the bytes that they were provisioned with.
+/// Unicode normalisation is left out on purpose. It needs tables that change with each Unicode
+/// version, and devices send the bytes that they were provisioned with.
 pub(crate) fn prepared(text: &str, max_bytes: usize) -> bool {
     !text.is_empty() && text.len() <= max_bytes && !text.chars().any(char::is_control)
 }
 
 /// What a server keeps of one user's password: enough to check it, not enough to use it elsewhere.
 ///
-/// Parses from and prints as PostgreSQL's form, `SCRAM-SHA-256$<iterations>:<salt>$<StoredKey>:<ServerKey>`
-/// with base64 after the iterations (RFC 5803 holds the same four values). `Debug` shows no secret.
+/// Parses from and prints as PostgreSQL's form,
+/// `SCRAM-SHA-256$<iterations>:<salt>$<StoredKey>:<ServerKey>` with base64 after the iterations
+/// (RFC 5803 holds the same four values). `Debug` shows no secret.
 #[derive(Clone)]
 pub struct Record {
     iterations: u32,
@@ -245,7 +248,8 @@ fn decode_key(text: &str) -> Result<Key, RecordError> {
 
 /// A server's secret from which the records of users who do not exist are made.
 ///
-/// With them neither the salt, nor the number of messages, nor the time tells whether a user exists.
+/// With them neither the salt, nor the number of messages, nor the time tells whether a user
+/// exists.
 #[derive(Clone)]
 pub struct DecoySecret([u8; 32]);
 
@@ -257,8 +261,9 @@ impl DecoySecret {
         Self(secret)
     }
 
-    /// The record that stands for `user`: always the same one for the same name, and no password opens it.
-    /// `iterations` should be what the real records use; it is clamped to the limits of a record.
+    /// The record that stands for `user`: always the same one for the same name, and no password
+    /// opens it. `iterations` should be what the real records use; it is clamped to the limits of a
+    /// record.
     #[must_use]
     pub fn record(&self, user: &str, iterations: u32) -> Record {
         let salt = keys::hmac(&self.0, &[b"salt", user.as_bytes()]);

@@ -81,14 +81,14 @@ impl MatchCache {
         self.hashing.hash_text(first_level(text)) as usize % BUCKETS
     }
 
-    pub(crate) fn look_up(&mut self, topic: &str) -> Lookup {
-        let hash = self.hashing.hash_text(topic);
+    pub(crate) fn look_up(&mut self, topic: &[u8]) -> Lookup {
+        let hash = self.hashing.hash_bytes(topic);
         let place = hash as usize & (self.table.len() - 1);
         if let Some(known) = &self.table[place]
             && known.hash == hash
             && known.epoch == self.epoch
             && known.bucket_epoch == self.buckets[usize::from(known.bucket)]
-            && *known.topic == *topic
+            && known.topic.as_bytes() == topic
         {
             return Lookup::Hit(place);
         }

@@ -1,5 +1,7 @@
 //! What the broker counts, for `$SYS` and metrics.
 
+use crate::message::CHARGED_BYTES;
+
 /// Counters of one shard since it started, and its present sizes. Sum them over the shards.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -36,4 +38,43 @@ pub struct Counters {
     pub stored_messages: u64,
     /// Bytes of their bodies; a body shared by several queues counts in each.
     pub stored_bytes: u64,
+    /// Of them, those of bodies that are too small to be counted once for all queues.
+    pub(crate) small_bytes: u64,
+}
+
+impl Counters {
+    /// A queue takes a message.
+    pub(crate) fn stored(&mut self, body_bytes: u64) {
+        self.stored_messages += 1;
+        self.stored_bytes += body_bytes;
+        self.small_bytes += small(body_bytes);
+    }
+
+    /// A queue lets go of a message, whose body may be gone already.
+    pub(crate) fn unstored(&mut self, body_bytes: u64) {
+        self.stored_messages -= 1;
+        self.handed_over(body_bytes);
+    }
+
+    /// A queue lets go of a body.
+    pub(crate) fn handed_over(&mut self, body_bytes: u64) {
+        self.stored_bytes -= body_bytes;
+        self.small_bytes -= small(body_bytes);
+    }
+
+    /// What all queues hold, except for the bodies that are counted once.
+    pub(crate) const fn entry_bytes(&self) -> u64 {
+        self.small_bytes + self.stored_messages * ENTRY_BYTES
+    }
+}
+
+/// What a message in a queue costs beside its body.
+const ENTRY_BYTES: u64 = 64;
+
+const fn small(body_bytes: u64) -> u64 {
+    if body_bytes < CHARGED_BYTES as u64 {
+        body_bytes
+    } else {
+        0
+    }
 }

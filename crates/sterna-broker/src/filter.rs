@@ -49,7 +49,7 @@ pub(crate) fn is_topic(topic: &str, limits: &Limits) -> bool {
 
 /// Whether the text has wildcards, or `None` where it is not valid.
 fn check(text: &str, limits: &Limits, wildcards_allowed: bool) -> Option<bool> {
-    // [MQTT-4.7.3-1] [MQTT-4.7.3-2] [MQTT-4.7.3-3]
+    // [MQTT-4.7.3-1] [MQTT-4.7.3-2] [MQTT-4.7.3-3] [MQTT311-4.7.3-3]
     if text.is_empty() || text.len() > limits.topic_bytes || text.len() > 65_535 {
         return None;
     }
@@ -151,7 +151,7 @@ mod tests {
         assert!(!parse("$shared/group/a").unwrap().shared);
     }
 
-    /// [MQTT-4.7.0-1] [MQTT-4.7.3-3] and attack 9: a filter of 65,535 slashes.
+    /// [MQTT-4.7.0-1] [MQTT-4.7.3-3] [MQTT311-4.7.3-3] and attack 9: a filter of 65,535 slashes.
     #[test]
     fn names_have_no_wildcards_and_limits_hold() {
         let mut limits = Limits::default();

@@ -67,9 +67,9 @@ impl Group {
         }
     }
 
-    fn next_tag(&mut self, node: u32) -> u64 {
-        self.next_sequence = self.next_sequence.wrapping_add(1);
-        (u64::from(self.next_sequence) << 32) | u64::from(node)
+    fn next_tag(&mut self) -> u64 {
+        self.next_sequence = self.next_sequence.wrapping_add(1).max(1);
+        (u64::from(self.next_sequence) << 32) | u64::from(NIL)
     }
 
     pub(crate) fn resume_sequence(&mut self, tag: u64) {
@@ -195,8 +195,8 @@ impl<P> Queues<P> {
         let body_bytes = message.body_bytes() as u64;
         let expires_at_ms = message.expires_at_ms();
         let mut queue = group.queue;
-        let make = |node| Entry {
-            tag: group.next_tag(node),
+        let entry = Entry {
+            tag: group.next_tag(),
             qos: message.qos(),
             retain: message.retain(),
             message: Some(message),
@@ -208,14 +208,13 @@ impl<P> Queues<P> {
             retained_copy: false,
         };
         let node = if in_front {
-            self.nodes.push_front(&mut queue, GROUP_OWNER, make)
+            self.nodes.push_front(&mut queue, GROUP_OWNER, entry)
         } else {
-            self.nodes.push_back(&mut queue, GROUP_OWNER, make)
+            self.nodes.push_back(&mut queue, GROUP_OWNER, entry)
         };
         group.queue = queue;
         group.queued_bytes += body_bytes;
-        self.counters.stored_messages += 1;
-        self.counters.stored_bytes += body_bytes;
+        self.counters.stored(body_bytes);
         if let Some(entry) = self.nodes.entry(node)
             && self.is_durable
             && entry.qos.is_acknowledged()
@@ -295,8 +294,7 @@ impl<P> Queues<P> {
         group.queue = queue;
         let body_bytes = entry.body_bytes();
         group.queued_bytes -= body_bytes;
-        self.counters.stored_messages -= 1;
-        self.counters.stored_bytes -= body_bytes;
+        self.counters.unstored(body_bytes);
         Some(entry)
     }
 

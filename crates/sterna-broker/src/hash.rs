@@ -32,8 +32,13 @@ impl KeyedState {
 
     /// The hash of a string on its own.
     pub(crate) fn hash_text(self, text: &str) -> u64 {
+        self.hash_bytes(text.as_bytes())
+    }
+
+    /// As [`hash_text`](Self::hash_text).
+    pub(crate) fn hash_bytes(self, bytes: &[u8]) -> u64 {
         let mut hasher = self.build_hasher();
-        hasher.write(text.as_bytes());
+        hasher.write(bytes);
         hasher.finish()
     }
 }

@@ -1,4 +1,7 @@
 //! One shard's replica of the routing index: which queues a topic's messages go to.
+//!
+//! A message is routed by its topic and keeps it, so what a subscriber gets matches what it asked for.
+//! [MQTT-3.3.2-3] [MQTT311-3.3.2-3]
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,6 +14,7 @@ use crate::hash::KeyedState;
 use crate::levels::{LevelTree, Scratch};
 use crate::limits::Limits;
 use crate::list::KeyedList;
+use crate::message::Message;
 use crate::route::{Context, Place, RouteFlags, RouteUpdate, Target, topics_of_shared};
 use crate::store::Share;
 
@@ -168,11 +172,12 @@ impl Index {
         self.cache.outdate(filter, wild);
     }
 
-    /// The queues a topic's messages go to; `None` where it is not a topic name.
-    pub(crate) fn matches(&mut self, topic: &str, limits: &Limits) -> Option<&Matches> {
-        match self.cache.look_up(topic) {
+    /// The queues a message goes to; `None` where its topic is not a topic name.
+    pub(crate) fn matches(&mut self, message: &Message, limits: &Limits) -> Option<&Matches> {
+        match self.cache.look_up(message.topic_bytes()) {
             Lookup::Hit(place) => self.cache.matches(place),
             Lookup::Miss { place, hash, enter } => {
+                let topic = message.topic();
                 if !is_topic(topic, limits) {
                     return None;
                 }

@@ -1,4 +1,28 @@
 //! The broker core: topics, routing, sessions, queues and the ledger, sans-IO.
+//!
+//! Each shard (one thread) has a [`Broker`]; all share a [`Directory`]. A broker does everything in
+//! the caller's thread and turn, with the time it is given; what it has to say to other shards it
+//! leaves as [`Mail`], which the caller carries in order per pair of shards.
+//!
+//! The road of a message, and where to find its parts:
+//!
+//! - `broker/publish.rs`: the publisher's shard matches it in its own replica of the index
+//!   (`index.rs`: exact filters in a hash table, wildcards in a tree, `levels.rs`; recent topics in
+//!   `cache.rs`), appends it to the queues of its own sessions and to one letter per other shard.
+//! - `queues.rs`: a queue and the ledger of what was sent and not settled are lists of nodes in
+//!   chunks that all sessions share (`nodes.rs`); an idle session has none.
+//! - `broker/delivery.rs`: the front door takes what is ready, and settles it.
+//! - `broker/subscribe.rs`: a subscription is an entry of the route log (`directory/log.rs`), which
+//!   every shard applies before it matches; so it is in force everywhere when the call returns.
+//! - `broker/takeover.rs`: a session moves between shards behind a fence, in order, without loss.
+//! - `group.rs`, `broker/members.rs`: shared subscriptions, one queue on the shard that a hash of
+//!   their filter picks.
+//! - `store.rs`: what survives a restart; `broker/restore.rs` takes it up again.
+//!
+//! Invariants: no input or output, no clock, no thread, no task. Nothing a client sends is walked
+//! recursively, panics, or grows without one of the [`Limits`]. Per publisher, every queue gets
+//! messages in the order they were published. A message and a subscription meet exactly once: live,
+//! or as a retained copy.
 
 mod api;
 mod broker;

@@ -19,8 +19,7 @@ pub struct Limits {
     pub subscriptions_per_session: usize,
     /// Subscriptions of all sessions.
     pub subscriptions: usize,
-    /// Levels of a topic name or filter. A deeper filter is refused; a deeper topic is delivered to
-    /// exact subscriptions and `#` only as far as this many levels are walked, so it's refused too.
+    /// Levels of a topic name or filter. Deeper ones are refused.
     pub topic_levels: usize,
     /// Bytes of a topic name or filter; the wire format allows 65,535.
     pub topic_bytes: usize,
@@ -34,8 +33,9 @@ pub struct Limits {
     pub queue_full: QueueFull,
     /// Messages of one session that were sent and not settled.
     pub unacknowledged: usize,
-    /// Bytes of all message bodies that are alive on all shards. Above it, only messages for
-    /// connected consumers with an empty queue are taken.
+    /// Bytes that all shards' messages take, queued, sent and not settled, or retained: large bodies
+    /// once, small ones in every queue, and what each entry of a queue takes itself. Above it, only
+    /// consumers that are connected and have nothing waiting get messages.
     pub message_bytes: u64,
     /// Messages waiting in one shared subscription's queue.
     pub group_queued_messages: usize,
@@ -73,7 +73,7 @@ impl Default for Limits {
             queued_bytes: 64 << 20,
             queue_full: QueueFull::DropNewest,
             unacknowledged: 65_535,
-            message_bytes: 1 << 30,
+            message_bytes: 2 << 30,
             group_queued_messages: 10_000,
             group_queued_bytes: 64 << 20,
             group_members: 10_000,

@@ -62,16 +62,26 @@ pub(crate) fn fnv1a(bytes: &[u8]) -> u64 {
     })
 }
 
-/// Counts the bytes of message bodies that are alive, so that a limit on their sum can be kept
-/// however many queues share one body. One per shard: the cache line stays with its core.
+/// Bodies of at least so many bytes are counted once, however many queues share them; smaller ones
+/// in every queue, which is cheaper and never too little.
+pub(crate) const CHARGED_BYTES: usize = 1_024;
+
+/// Adds up what a shard's messages hold, so that a limit on all shards' sum can be kept. One per
+/// shard: the cache line stays with its core.
 #[derive(Debug, Default)]
 pub(crate) struct Gauge {
-    bytes: AtomicU64,
+    bodies: AtomicU64,
+    entries: AtomicU64,
 }
 
 impl Gauge {
     pub(crate) fn bytes(&self) -> u64 {
-        self.bytes.load(Ordering::Relaxed)
+        self.bodies.load(Ordering::Relaxed) + self.entries.load(Ordering::Relaxed)
+    }
+
+    /// Sets what the shard's queues hold beside the bodies that are counted once.
+    pub(crate) fn set_entries(&self, bytes: u64) {
+        self.entries.store(bytes, Ordering::Relaxed);
     }
 }
 
@@ -228,13 +238,13 @@ impl Message {
         self
     }
 
-    /// Starts counting the body in a gauge, until the message is dropped.
+    /// Starts counting the body in a gauge, until the message is dropped; small ones are not.
     pub(crate) fn charge(&mut self, gauge: &Arc<Gauge>) {
-        if self.gauge.is_some() {
+        if self.body.len() < CHARGED_BYTES || self.gauge.is_some() {
             return;
         }
         gauge
-            .bytes
+            .bodies
             .fetch_add(self.body.len() as u64, Ordering::Relaxed);
         self.gauge = Some(Arc::clone(gauge));
     }
@@ -353,7 +363,7 @@ impl Drop for Message {
     fn drop(&mut self) {
         if let Some(gauge) = &self.gauge {
             gauge
-                .bytes
+                .bodies
                 .fetch_sub(self.body.len() as u64, Ordering::Relaxed);
         }
     }

@@ -27,7 +27,8 @@ pub(crate) struct Entry {
     pub(crate) message: Option<Arc<Message>>,
     pub(crate) context: Option<Arc<Context>>,
     /// The delivery's tag. Its upper half counts the session's entries; its lower half is where the
-    /// entry lay when it was made, which is where it still lies unless the session has moved.
+    /// entry lay when it was made, which is where it still lies unless the session has moved. Until
+    /// it lies anywhere, that half is [`NIL`].
     pub(crate) tag: u64,
     /// The tag it has in its group's store, as long as only that keeps it; zero otherwise.
     pub(crate) group_tag: u64,
@@ -62,7 +63,7 @@ struct Slot {
 
 #[derive(Debug)]
 struct Chunk {
-    slots: Box<[Slot]>,
+    slots: Box<[Slot; CHUNK]>,
     first_free: u32,
     used: u32,
     /// Neighbours among the chunks that have free slots.
@@ -129,10 +130,12 @@ impl Nodes {
         self.used
     }
 
+    #[inline]
     fn slot(&self, node: u32) -> &Slot {
         &self.chunks[node as usize / CHUNK].slots[node as usize % CHUNK]
     }
 
+    #[inline]
     fn slot_mut(&mut self, node: u32) -> &mut Slot {
         &mut self.chunks[node as usize / CHUNK].slots[node as usize % CHUNK]
     }
@@ -161,8 +164,9 @@ impl Nodes {
         self.slot(node).next
     }
 
-    /// Makes a node that is in no list yet; `make` gets its number.
-    fn allocate(&mut self, owner: u32, make: impl FnOnce(u32) -> Entry) -> u32 {
+    /// Makes a node that is in no list yet.
+    #[inline]
+    fn allocate(&mut self, owner: u32, mut entry: Entry) -> u32 {
         if self.open == NIL {
             self.add_chunk();
         }
@@ -170,13 +174,15 @@ impl Nodes {
         let chunk = &mut self.chunks[index as usize];
         let place = chunk.first_free;
         let node = index * CHUNK as u32 + place;
-        let slot = &mut chunk.slots[place as usize];
-        debug_assert!(slot.entry.is_none(), "a free slot is empty");
+        if entry.tag as u32 == NIL {
+            entry.tag = (entry.tag & !u64::from(NIL)) | u64::from(node);
+        }
+        let slot = &mut chunk.slots[place as usize % CHUNK];
         chunk.first_free = slot.next;
-        slot.entry = Some(make(node));
+        let old = slot.entry.replace(entry);
+        debug_assert!(old.is_none(), "a free slot is empty");
+        std::mem::forget(old); // nothing to drop, and no need to look
         slot.owner = owner;
-        slot.next = NIL;
-        slot.previous = NIL;
         if chunk.used == 0 {
             self.empty_chunks -= 1;
         }
@@ -189,14 +195,16 @@ impl Nodes {
     }
 
     fn add_chunk(&mut self) {
-        let slots = (1..=CHUNK as u32)
-            .map(|next| Slot {
-                entry: None,
-                next: if next == CHUNK as u32 { NIL } else { next },
-                previous: NIL,
-                owner: NIL,
-            })
-            .collect();
+        let slots = Box::new(std::array::from_fn(|place| Slot {
+            entry: None,
+            next: if place + 1 == CHUNK {
+                NIL
+            } else {
+                place as u32 + 1
+            },
+            previous: NIL,
+            owner: NIL,
+        }));
         let index = self.chunks.insert(Chunk {
             slots,
             first_free: 0,
@@ -230,6 +238,7 @@ impl Nodes {
         }
     }
 
+    #[inline]
     fn free(&mut self, node: u32) -> Option<Entry> {
         let index = node / CHUNK as u32;
         let chunk = &mut self.chunks[index as usize];
@@ -259,36 +268,29 @@ impl Nodes {
         Some(entry)
     }
 
-    /// Appends an entry; `make` gets the number of its node.
-    pub(crate) fn push_back(
-        &mut self,
-        list: &mut List,
-        owner: u32,
-        make: impl FnOnce(u32) -> Entry,
-    ) -> u32 {
-        let node = self.allocate(owner, make);
+    /// Appends an entry and returns its node.
+    #[inline]
+    pub(crate) fn push_back(&mut self, list: &mut List, owner: u32, entry: Entry) -> u32 {
+        let node = self.allocate(owner, entry);
         self.link_back(list, node);
         node
     }
 
-    /// Puts an entry in front; `make` gets the number of its node.
-    pub(crate) fn push_front(
-        &mut self,
-        list: &mut List,
-        owner: u32,
-        make: impl FnOnce(u32) -> Entry,
-    ) -> u32 {
-        let node = self.allocate(owner, make);
+    /// Puts an entry in front and returns its node.
+    pub(crate) fn push_front(&mut self, list: &mut List, owner: u32, entry: Entry) -> u32 {
+        let node = self.allocate(owner, entry);
         self.link_front(list, node);
         node
     }
 
     /// Takes a node out of its list and drops it, returning the entry.
+    #[inline]
     pub(crate) fn remove(&mut self, list: &mut List, node: u32) -> Option<Entry> {
         self.unlink(list, node);
         self.free(node)
     }
 
+    #[inline]
     pub(crate) fn pop_front(&mut self, list: &mut List) -> Option<Entry> {
         if list.is_empty() {
             return None;
@@ -325,6 +327,7 @@ impl Nodes {
         }
     }
 
+    #[inline]
     fn link_back(&mut self, list: &mut List, node: u32) {
         let slot = self.slot_mut(node);
         slot.next = NIL;
@@ -351,6 +354,7 @@ impl Nodes {
         list.len += 1;
     }
 
+    #[inline]
     fn unlink(&mut self, list: &mut List, node: u32) {
         let Slot { next, previous, .. } = *self.slot(node);
         if previous == NIL {
@@ -401,11 +405,11 @@ mod tests {
             let grow = if step / 20_000 % 2 == 0 { 6 } else { 2 };
             match (random >> 33) % 10 {
                 0 => {
-                    nodes.push_front(&mut lists[a], a as u32, |_| entry(step));
+                    nodes.push_front(&mut lists[a], a as u32, entry(step));
                     models[a].push_front(step);
                 }
                 n if n < grow => {
-                    nodes.push_back(&mut lists[a], a as u32, |_| entry(step));
+                    nodes.push_back(&mut lists[a], a as u32, entry(step));
                     models[a].push_back(step);
                 }
                 6 if a != b && !lists[a].is_empty() => {

@@ -156,91 +156,110 @@ impl<P> Queues<P> {
     // Into the queue.
 
     /// Delivers a message to one of the queues it matched.
-    pub(crate) fn deliver(&mut self, now_ms: u64, message: &Arc<Message>, target: &Target) {
+    pub(crate) fn deliver(&mut self, now_ms: u64, message: Arc<Message>, target: &Target) {
         if target.flags.is_group() {
-            self.push_to_group(now_ms, target.slot, message);
+            self.push_to_group(now_ms, target.slot, &message);
             return;
         }
-        let Some(session) = self.session(target.slot, target.generation) else {
+        let Some(session) = self.sessions.get_mut(target.slot as usize) else {
             return;
         };
-        let is_own = message.origin() != Origin::NONE && message.origin() == session.origin;
-        if (target.flags.no_local() && is_own) || (target.flags.only_local() && !is_own) {
+        if session.generation != target.generation {
             return;
         }
-        self.push(
-            now_ms,
-            target.slot,
-            Item {
-                message: Arc::clone(message),
-                context: target.context.clone(),
-                group: NIL,
-                group_tag: 0,
-                // [MQTT-3.8.4-8]
-                qos: message.qos().min(target.flags.qos()),
-                // [MQTT-3.3.1-12] [MQTT-3.3.1-13]
-                retain: message.retain() && target.flags.retain_as_published(),
-                redelivered: false,
-                retained_copy: false,
-            },
-        );
+        if target.flags.is_selective() {
+            let is_own = message.origin() != Origin::NONE && message.origin() == session.origin;
+            if (target.flags.no_local() && is_own) || (target.flags.only_local() && !is_own) {
+                return;
+            }
+        }
+        // [MQTT-3.8.4-8]
+        let qos = message.qos().min(target.flags.qos());
+        if !self.admits(target.slot, &message, qos) {
+            return;
+        }
+        // [MQTT-3.3.1-12] [MQTT-3.3.1-13] [MQTT311-3.3.1-8] [MQTT311-3.3.1-9]
+        let retain = message.retain() && target.flags.retain_as_published();
+        let entry = Entry {
+            message: Some(message),
+            context: target.context.clone(),
+            tag: self.sessions[target.slot as usize].next_tag(),
+            group_tag: 0,
+            group: NIL,
+            qos,
+            phase: Phase::Pending,
+            retain,
+            redelivered: false,
+            retained_copy: false,
+        };
+        self.append(now_ms, target.slot, entry);
     }
 
-    /// Appends a message to a session's queue, if its limits allow. [MQTT-4.5.0-1]
+    /// Appends a message to a session's queue for another reason than that it was just published:
+    /// it is a retained one, or a group has chosen the session. Those were limited before.
     pub(crate) fn push(&mut self, now_ms: u64, slot: u32, item: Item) {
-        let Some(session) = self.sessions.get_mut(slot as usize) else {
-            return;
-        };
+        let session = &mut self.sessions[slot as usize];
         if !item.qos.is_acknowledged() && session.is_away() {
             self.counters.dropped_away += 1;
             return;
         }
-        let body_bytes = item.message.body_bytes() as u64;
-        let within = |session: &Session<P>, limits: &Limits| {
-            let waiting = session.pending.len();
-            let live = waiting - session.retained_pending as usize;
-            waiting == 0
-                || (live < limits.queued_messages
-                    && session.pending_bytes + body_bytes <= limits.queued_bytes as u64)
-        };
-        if item.retained_copy {
-            // Their number was limited when they were looked up.
-        } else if item.group == NIL {
-            let busy = !session.is_connected() || !session.pending.is_empty();
-            if self.is_over_memory && busy && session.state == State::Active {
-                self.counters.dropped_full += 1;
-                return;
-            }
-            if !within(session, &self.limits) {
-                if self.limits.queue_full == QueueFull::DropNewest {
-                    self.counters.dropped_full += 1;
-                    return;
-                }
-                while !within(&self.sessions[slot as usize], &self.limits) {
-                    self.drop_first(slot);
-                    self.counters.dropped_full += 1;
-                }
-            }
-        }
-        let session = &mut self.sessions[slot as usize];
-        session.pending_bytes += body_bytes;
-        session.retained_pending += u32::from(item.retained_copy);
-        let (mut pending, expires_at_ms) = (session.pending, item.message.expires_at_ms());
-        let node = self.nodes.push_back(&mut pending, slot, |node| Entry {
-            tag: session.next_tag(node),
+        let entry = Entry {
             message: Some(item.message),
             context: item.context,
-            group: item.group,
+            tag: session.next_tag(),
             group_tag: item.group_tag,
+            group: item.group,
             qos: item.qos,
             phase: Phase::Pending,
             retain: item.retain,
             redelivered: item.redelivered,
             retained_copy: item.retained_copy,
-        });
-        session.pending = pending;
-        self.counters.stored_messages += 1;
-        self.counters.stored_bytes += body_bytes;
+        };
+        self.append(now_ms, slot, entry);
+    }
+
+    /// Whether a session's queue may take another message; makes room where that is the rule.
+    fn admits(&mut self, slot: u32, message: &Message, qos: Qos) -> bool {
+        let session = &self.sessions[slot as usize];
+        let waiting = session.pending.len();
+        if session.is_connected() && waiting == 0 {
+            return true;
+        }
+        if !qos.is_acknowledged() && session.is_away() {
+            self.counters.dropped_away += 1;
+            return false;
+        }
+        let body_bytes = message.body_bytes() as u64;
+        let within = |session: &Session<P>, limits: &Limits| {
+            let live = session.pending.len() - session.retained_pending as usize;
+            session.pending.is_empty()
+                || (live < limits.queued_messages
+                    && session.pending_bytes + body_bytes <= limits.queued_bytes as u64)
+        };
+        let is_full = !within(session, &self.limits);
+        if (self.is_over_memory && session.state == State::Active)
+            || (is_full && self.limits.queue_full == QueueFull::DropNewest)
+        {
+            self.counters.dropped_full += 1;
+            return false;
+        }
+        if is_full {
+            while !within(&self.sessions[slot as usize], &self.limits) {
+                self.drop_first(slot);
+                self.counters.dropped_full += 1;
+            }
+        }
+        true
+    }
+
+    /// Appends an entry to a session's queue. [MQTT-4.5.0-1]
+    fn append(&mut self, now_ms: u64, slot: u32, entry: Entry) {
+        let body_bytes = entry.body_bytes();
+        let session = &mut *self.sessions[slot as usize];
+        session.pending_bytes += body_bytes;
+        session.retained_pending += u32::from(entry.retained_copy);
+        self.counters.stored(body_bytes);
+        let node = self.nodes.push_back(&mut session.pending, slot, entry);
         if session.is_stored
             && let Some(entry) = self.nodes.entry(node)
             && is_kept_by_session(entry)
@@ -249,9 +268,14 @@ impl<P> Queues<P> {
             self.store.enqueued(queue, stored_entry(entry));
         }
         if session.is_connected() {
-            self.list_if_ready(slot);
-        } else if let Some(expires_at_ms) = expires_at_ms {
-            let sweep_at_ms = next_sweep_ms(now_ms, expires_at_ms, session.pending.len());
+            if session.is_ready() && !session.is_listed {
+                session.is_listed = true;
+                self.ready.push_back(slot);
+            }
+        } else {
+            let entries = session.pending.len();
+            let sweep_at_ms = next_sweep_ms(now_ms, self.expires_at_ms(node), entries);
+            let session = &mut self.sessions[slot as usize];
             if sweep_at_ms < session.sweep_at_ms {
                 session.sweep_at_ms = sweep_at_ms;
                 self.set_session_timer(slot);
@@ -317,57 +341,69 @@ impl<P> Queues<P> {
     /// Takes the next message from a queue.
     pub(crate) fn take_next(&mut self, now_ms: u64, slot: u32) -> Option<Delivery> {
         let node = self.first_pending(now_ms, slot)?;
-        let session = &mut self.sessions[slot as usize];
+        let session = &mut *self.sessions[slot as usize];
         let entry = self.nodes.entry_mut(node)?;
-        if entry.qos.is_acknowledged() && session.ledger.len() >= self.limits.unacknowledged {
-            return None;
+        if entry.qos.is_acknowledged() {
+            if session.ledger.len() >= self.limits.unacknowledged {
+                return None;
+            }
+            return self.send_first(slot, node);
         }
-        let body_bytes = entry.body_bytes();
+        let entry = self.nodes.pop_front(&mut session.pending)?;
+        let message = entry.message?;
+        let body_bytes = message.body_bytes() as u64;
         session.pending_bytes -= body_bytes;
+        session.retained_pending -= u32::from(entry.retained_copy);
+        self.counters.unstored(body_bytes);
+        self.counters.sent_messages += 1;
+        self.counters.sent_bytes += message.payload().len() as u64;
+        if entry.group != NIL {
+            self.owed.push(Owed {
+                group: entry.group,
+                tag: entry.group_tag,
+                credit: 1,
+                member: session.subscriber,
+                attendance: session.attendance,
+            });
+        }
+        Some(Delivery {
+            tag: 0,
+            qos: entry.qos,
+            retain: entry.retain,
+            redelivered: false, // [MQTT-3.3.1-2]
+            hint: hint(entry.context.as_deref(), session.attendance),
+            message,
+            context: entry.context,
+        })
+    }
+
+    /// Moves the first message of a queue to the ledger.
+    fn send_first(&mut self, slot: u32, node: u32) -> Option<Delivery> {
+        let session = &mut *self.sessions[slot as usize];
+        let entry = self.nodes.entry_mut(node)?;
+        let delivery = delivery(session, entry)?;
+        session.pending_bytes -= entry.body_bytes();
         session.retained_pending -= u32::from(std::mem::take(&mut entry.retained_copy));
-        let delivery = if entry.qos.is_acknowledged() {
-            let delivery = delivery(session, entry)?;
-            let is_from_group = entry.group != NIL;
-            entry.phase = Phase::Sent;
-            entry.redelivered = true;
-            if entry.tag as u32 != node {
-                session.rare_mut().rehomed.insert(delivery.tag, node);
-            }
-            let (mut pending, mut ledger) = (session.pending, session.ledger);
-            self.nodes.move_back(&mut pending, &mut ledger, node);
-            (session.pending, session.ledger) = (pending, ledger);
+        let is_from_group = entry.group != NIL;
+        entry.phase = Phase::Sent;
+        entry.redelivered = true;
+        if entry.tag as u32 != node {
+            session.rare_mut().rehomed.insert(delivery.tag, node);
+        }
+        self.nodes
+            .move_back(&mut session.pending, &mut session.ledger, node);
+        let is_stored = session.is_stored;
+        if is_stored {
             let queue = QueueName::Session(&session.client_id);
-            let is_stored = session.is_stored;
             match self.nodes.entry(node) {
-                Some(entry) if is_stored && is_from_group => {
-                    self.store.enqueued(queue, stored_entry(entry));
-                }
-                _ if is_stored => self.store.advanced(queue, delivery.tag, Phase::Sent),
-                _ => {}
+                Some(entry) if is_from_group => self.store.enqueued(queue, stored_entry(entry)),
+                _ => self.store.advanced(queue, delivery.tag, Phase::Sent),
             }
-            if is_stored || delivery.qos == Qos::ExactlyOnce {
-                // Whatever happens, it's for nobody else now. [MQTT-4.8.2-5]
-                self.release_from_group(slot, node);
-            }
-            delivery
-        } else {
-            let mut pending = session.pending;
-            let entry = self.nodes.remove(&mut pending, node)?;
-            session.pending = pending;
-            self.counters.stored_messages -= 1;
-            self.counters.stored_bytes -= body_bytes;
-            self.note_owed(slot, &entry);
-            let session = &self.sessions[slot as usize];
-            Delivery {
-                tag: 0,
-                qos: entry.qos,
-                retain: entry.retain,
-                redelivered: false, // [MQTT-3.3.1-2]
-                hint: hint(entry.context.as_deref(), session.attendance),
-                message: entry.message?,
-                context: entry.context,
-            }
-        };
+        }
+        if is_from_group && (is_stored || delivery.qos == Qos::ExactlyOnce) {
+            // Whatever happens, it's for nobody else now. [MQTT-4.8.2-5]
+            self.release_from_group(slot, node);
+        }
         if !delivery.redelivered {
             self.counters.sent_messages += 1;
             self.counters.sent_bytes += delivery.message.payload().len() as u64;
@@ -386,26 +422,20 @@ impl<P> Queues<P> {
 
     /// Takes a waiting entry out of a queue, with its share of the sums.
     pub(crate) fn remove_pending(&mut self, slot: u32, node: u32) -> Option<Entry> {
-        let session = &mut self.sessions[slot as usize];
-        let mut pending = session.pending;
-        let entry = self.nodes.remove(&mut pending, node)?;
-        session.pending = pending;
+        let session = &mut *self.sessions[slot as usize];
+        let entry = self.nodes.remove(&mut session.pending, node)?;
         session.pending_bytes -= entry.body_bytes();
         session.retained_pending -= u32::from(entry.retained_copy);
-        self.counters.stored_messages -= 1;
-        self.counters.stored_bytes -= entry.body_bytes();
+        self.counters.unstored(entry.body_bytes());
         Some(entry)
     }
 
     /// Takes an entry out of the ledger, with its share of the sums.
     pub(crate) fn remove_sent(&mut self, slot: u32, node: u32) -> Option<Entry> {
-        let session = &mut self.sessions[slot as usize];
-        let mut ledger = session.ledger;
-        let entry = self.nodes.remove(&mut ledger, node)?;
-        session.ledger = ledger;
+        let session = &mut *self.sessions[slot as usize];
+        let entry = self.nodes.remove(&mut session.ledger, node)?;
         session.forget_rehomed(entry.tag);
-        self.counters.stored_messages -= 1;
-        self.counters.stored_bytes -= entry.body_bytes();
+        self.counters.unstored(entry.body_bytes());
         Some(entry)
     }
 
@@ -482,9 +512,8 @@ impl<P> Queues<P> {
         entry.phase = Phase::Pending;
         session.pending_bytes += entry.body_bytes();
         let tag = entry.tag;
-        let (mut ledger, mut pending) = (session.ledger, session.pending);
-        self.nodes.move_front(&mut ledger, &mut pending, node);
-        (session.ledger, session.pending) = (ledger, pending);
+        self.nodes
+            .move_front(&mut session.ledger, &mut session.pending, node);
         session.forget_rehomed(tag);
         if session.is_stored {
             let queue = QueueName::Session(&session.client_id);
@@ -559,8 +588,7 @@ impl<P> Queues<P> {
     pub(crate) fn drain(&mut self, mut list: List) -> Vec<Entry> {
         let mut entries = Vec::with_capacity(list.len());
         while let Some(entry) = self.nodes.pop_front(&mut list) {
-            self.counters.stored_messages -= 1;
-            self.counters.stored_bytes -= entry.body_bytes();
+            self.counters.unstored(entry.body_bytes());
             entries.push(entry);
         }
         entries
@@ -568,9 +596,8 @@ impl<P> Queues<P> {
 
     /// Appends an entry that has its tag to a list, with its share of the sums.
     pub(crate) fn restore(&mut self, list: &mut List, owner: u32, entry: Entry) -> u32 {
-        self.counters.stored_messages += 1;
-        self.counters.stored_bytes += entry.body_bytes();
-        self.nodes.push_back(list, owner, |_| entry)
+        self.counters.stored(entry.body_bytes());
+        self.nodes.push_back(list, owner, entry)
     }
 }
 

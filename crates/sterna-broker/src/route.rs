@@ -57,6 +57,11 @@ impl RouteFlags {
         self.0 & Self::GROUP != 0
     }
 
+    /// Whether it depends on the publisher who gets a message.
+    pub(crate) const fn is_selective(self) -> bool {
+        self.0 & (Self::NO_LOCAL | Self::ONLY_LOCAL) != 0
+    }
+
     pub(crate) const fn no_local(self) -> bool {
         self.0 & Self::NO_LOCAL != 0
     }

@@ -164,14 +164,11 @@ impl<P> Session<P> {
         !self.is_connected() && matches!(self.state, State::Active)
     }
 
-    /// What a new entry is tagged with, in the node it lies in.
-    pub(crate) fn next_tag(&mut self, node: u32) -> u64 {
+    /// What a new entry is tagged with before it lies anywhere.
+    pub(crate) fn next_tag(&mut self) -> u64 {
         // Zero is the tag of QoS 0 deliveries, so the count starts at one.
-        self.next_sequence = self.next_sequence.wrapping_add(1);
-        if self.next_sequence == 0 {
-            self.next_sequence = 1;
-        }
-        (u64::from(self.next_sequence) << 32) | u64::from(node)
+        self.next_sequence = self.next_sequence.wrapping_add(1).max(1);
+        (u64::from(self.next_sequence) << 32) | u64::from(NIL)
     }
 
     /// When something is to be done while no consumer is connected.

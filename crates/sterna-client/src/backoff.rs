@@ -4,8 +4,8 @@ use std::time::Duration;
 
 /// Exponential back-off with jitter.
 ///
-/// The n-th wait lies between half and all of `min * 2^n`, at most `max`: clients that lost a broker at the
-/// same moment don't come back at the same moment.
+/// The n-th wait lies between half and all of `min * 2^n`, at most `max`: clients that lost a
+/// broker at the same moment don't come back at the same moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
     /// The first wait; 0.5 to 1 times of it is really waited.
@@ -28,8 +28,8 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// The wait after `failures` failed attempts in a row (1 or more), or none when it is time to give up.
-    /// `random` is any value; it chooses the jitter.
+    /// The wait after `failures` failed attempts in a row (1 or more), or none when it is time to
+    /// give up. `random` is any value; it chooses the jitter.
     #[must_use]
     pub fn delay(&self, failures: u32, random: u32) -> Option<Duration> {
         if self.max_attempts.is_some_and(|most| failures >= most) {

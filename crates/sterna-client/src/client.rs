@@ -70,8 +70,8 @@ pub(crate) enum Status {
     Ended(Error),
 }
 
-/// A handle to a client. Clones are handles to the same one; it ends when it is disconnected, or when the last
-/// handle is gone.
+/// A handle to a client. Clones are handles to the same one; it ends when it is disconnected, or
+/// when the last handle is gone.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -107,8 +107,8 @@ impl fmt::Debug for Client {
 }
 
 impl Client {
-    /// Starts a client without waiting for its connection: what is requested meanwhile leaves right behind the
-    /// CONNECT. Must be called within a tokio runtime.
+    /// Starts a client without waiting for its connection: what is requested meanwhile leaves right
+    /// behind the CONNECT. Must be called within a tokio runtime.
     ///
     /// # Errors
     /// When the options are not valid.
@@ -167,8 +167,8 @@ impl Client {
         }
     }
 
-    /// Hands a message over for publication, waiting for room in the client's queue. What becomes of it is told
-    /// by the future that comes back, which may be dropped.
+    /// Hands a message over for publication, waiting for room in the client's queue. What becomes
+    /// of it is told by the future that comes back, which may be dropped.
     ///
     /// # Errors
     /// When the client has ended.
@@ -185,8 +185,9 @@ impl Client {
         Ok(Delivery { receiver })
     }
 
-    /// Publishes a message and waits for its fate: with QoS 1 and 2 for the server's acknowledgement, with QoS 0
-    /// for the hand-over to the operating system. Waits through lost connections.
+    /// Publishes a message and waits for its fate: with QoS 1 and 2 for the server's
+    /// acknowledgement, with QoS 0 for the hand-over to the operating system. Waits through lost
+    /// connections.
     ///
     /// # Errors
     /// When the server refuses the message or cannot take it, or the client ends.
@@ -206,12 +207,12 @@ impl Client {
         receiver.await.map_err(|_| self.end())?
     }
 
-    /// Subscribes and waits for the server's answer: one code per subscription, the QoS granted or an error.
-    /// Whenever the server has lost the session, the client subscribes again by itself.
+    /// Subscribes and waits for the server's answer: one code per subscription, the QoS granted or
+    /// an error. Whenever the server has lost the session, the client subscribes again by itself.
     ///
     /// # Errors
-    /// When the server cannot take the request, or the client ends. A subscription that the server refuses is no
-    /// error here; look at its code.
+    /// When the server cannot take the request, or the client ends. A subscription that the server
+    /// refuses is no error here; look at its code.
     pub async fn subscribe(
         &self,
         subscriptions: impl IntoIterator<Item = Subscription>,
@@ -219,7 +220,8 @@ impl Client {
         self.subscribe_with(subscriptions, PropertyBuf::new()).await
     }
 
-    /// The same with User Properties. Subscriptions with different identifiers travel in packets of their own.
+    /// The same with User Properties. Subscriptions with different identifiers travel in packets of
+    /// their own.
     ///
     /// # Errors
     /// As for [`Client::subscribe`].
@@ -286,9 +288,10 @@ impl Client {
         .await
     }
 
-    /// Acknowledges a message with QoS 1 or 2, where [`Options::acknowledge_on_receipt`] is off. Acknowledgements
-    /// leave in the order of the messages, so one that is left out holds up those after it. For a message that
-    /// came over an earlier connection it does nothing: that one comes again.
+    /// Acknowledges a message with QoS 1 or 2, where [`Options::acknowledge_on_receipt`] is off.
+    /// Acknowledgements leave in the order of the messages, so one that is left out holds up those
+    /// after it. For a message that came over an earlier connection it does nothing: that one comes
+    /// again.
     ///
     /// # Errors
     /// When the client has ended.
@@ -303,8 +306,8 @@ impl Client {
         self.requests.send(request).await.map_err(|_| self.end())
     }
 
-    /// Authenticates again on the standing connection (MQTT 5 section 4.12.1), with the login of the options,
-    /// which must be SCRAM.
+    /// Authenticates again on the standing connection (MQTT 5 section 4.12.1), with the login of
+    /// the options, which must be SCRAM.
     ///
     /// # Errors
     /// When the login is another one, or the server refuses: then the connection ends, too.
@@ -312,8 +315,8 @@ impl Client {
         self.request(Request::Reauthenticate).await
     }
 
-    /// Over QUIC: moves the connection to another local port, as a change of network would. Nothing is lost and
-    /// nothing is connected anew.
+    /// Over QUIC: moves the connection to another local port, as a change of network would. Nothing
+    /// is lost and nothing is connected anew.
     ///
     /// # Errors
     /// When there is no QUIC connection at the moment.
@@ -321,8 +324,8 @@ impl Client {
         self.request(Request::Migrate).await
     }
 
-    /// Writes everything that was handed over before, disconnects and ends the client. Messages whose
-    /// acknowledgement is still to come end with an error, so wait for them first.
+    /// Writes everything that was handed over before, disconnects and ends the client. Messages
+    /// whose acknowledgement is still to come end with an error, so wait for them first.
     ///
     /// # Errors
     /// When there was no connection to end in order.
@@ -331,7 +334,8 @@ impl Client {
             .await
     }
 
-    /// The same with another reason, for example [`ReasonCode::DisconnectWithWill`], and with properties (MQTT 5).
+    /// The same with another reason, for example [`ReasonCode::DisconnectWithWill`], and with
+    /// properties (MQTT 5).
     ///
     /// # Errors
     /// As for [`Client::disconnect`], and when DISCONNECT cannot have the properties.
@@ -365,8 +369,8 @@ impl Future for Delivery {
 
 /// What happens to a client, in order.
 ///
-/// Read it, or drop it: a client whose events are neither read nor dropped stops reading from the server when
-/// the room for messages is used up.
+/// Read it, or drop it: a client whose events are neither read nor dropped stops reading from the
+/// server when the room for messages is used up.
 #[derive(Debug)]
 pub struct Events {
     receiver: mpsc::Receiver<Event>,

@@ -124,8 +124,8 @@ pub enum Error {
     Send(SendError),
     /// The request is not valid in itself.
     Invalid(InvalidError),
-    /// The server forgot the session while a QoS 2 message was under way: whether it arrived is not known, and
-    /// sending it again might deliver it twice.
+    /// The server forgot the session while a QoS 2 message was under way: whether it arrived is not
+    /// known, and sending it again might deliver it twice.
     SessionLost,
     /// The connection has no such thing; the text says which.
     Unavailable(&'static str),

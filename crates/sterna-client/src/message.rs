@@ -158,11 +158,12 @@ impl Publish {
         self.property(Property::UserProperty(name, value))
     }
 
-    /// Adds any property of a PUBLISH. Those that the connection sets itself (Topic Alias, Subscription
-    /// Identifier) are refused. Versions before MQTT 5 don't send properties.
+    /// Adds any property of a PUBLISH. Those that the connection sets itself (Topic Alias,
+    /// Subscription Identifier) are refused. Versions before MQTT 5 don't send properties.
     ///
     /// # Errors
-    /// When the property cannot stand in a message, stands there already, or its value is not valid.
+    /// When the property cannot stand in a message, stands there already, or its value is not
+    /// valid.
     pub fn property(mut self, property: Property<'_>) -> Result<Self, InvalidError> {
         if matches!(
             property,
@@ -318,8 +319,8 @@ impl Will {
 
 /// A message that came in.
 ///
-/// Topic, properties and payload lie in one piece of memory, so that keeping a message or passing it to
-/// another task costs one allocation. Clones share it.
+/// Topic, properties and payload lie in one piece of memory, so that keeping a message or passing
+/// it to another task costs one allocation. Clones share it.
 #[derive(Clone)]
 pub struct Message {
     /// Topic, property block, payload, one behind the other.
@@ -391,8 +392,8 @@ impl Message {
         self.qos
     }
 
-    /// Whether it is a retained message, sent because of a new subscription; with "retain as published",
-    /// whether its publisher wanted it retained.
+    /// Whether it is a retained message, sent because of a new subscription; with "retain as
+    /// published", whether its publisher wanted it retained.
     #[must_use]
     pub const fn retain(&self) -> bool {
         self.retain

@@ -11,8 +11,8 @@ use crate::message::{InvalidError, Will, push};
 use crate::tls::Tls;
 use crate::url::Url;
 
-/// Letters and digits in a Client Identifier that the client makes up. With [`ID_PREFIX`] they stay within
-/// the 23 characters that every server must take ([MQTT-3.1.3-3]).
+/// Letters and digits in a Client Identifier that the client makes up. With [`ID_PREFIX`] they stay
+/// within the 23 characters that every server must take ([MQTT-3.1.3-3]).
 const RANDOM_ID_CHARACTERS: usize = 14;
 
 /// Start of a Client Identifier that the client makes up.
@@ -26,15 +26,16 @@ const MAX_STREAMS: u8 = 16;
 pub enum Login {
     /// Not at all.
     Anonymous,
-    /// By user name and password in the CONNECT. Over an encrypted transport only the server sees them.
+    /// By user name and password in the CONNECT. Over an encrypted transport only the server sees
+    /// them.
     Password {
         /// User name.
         user: Option<String>,
         /// Password; any bytes.
         password: Option<Vec<u8>>,
     },
-    /// By an exchange from which the server doesn't learn the password, and in which it has to prove that it
-    /// knows it (SCRAM-SHA-256, RFC 7677; MQTT 5).
+    /// By an exchange from which the server doesn't learn the password, and in which it has to
+    /// prove that it knows it (SCRAM-SHA-256, RFC 7677; MQTT 5).
     Scram {
         /// User name.
         user: String,
@@ -72,14 +73,15 @@ pub struct Options {
     pub version: Version,
     /// Client Identifier; a random one by default. An empty one asks the server to choose.
     pub client_id: Option<String>,
-    /// Start anew at the first connection, which is the default. When false, the client goes on with the
-    /// session that it had under its identifier. This client keeps no session in a file, so that is right when
-    /// nothing of its own was under way when it ended.
+    /// Start anew at the first connection, which is the default. When false, the client goes on
+    /// with the session that it had under its identifier. This client keeps no session in a file,
+    /// so that is right when nothing of its own was under way when it ended.
     pub clean_start: bool,
-    /// Seconds that the session outlives a connection (MQTT 5); 0 by default, `u32::MAX` for ever. With older
-    /// versions a session lives for ever exactly when `clean_start` is false.
+    /// Seconds that the session outlives a connection (MQTT 5); 0 by default, `u32::MAX` for ever.
+    /// With older versions a session lives for ever exactly when `clean_start` is false.
     pub session_expiry_s: u32,
-    /// Seconds without a packet after which the client sends a PINGREQ; 60 by default, 0 turns it off.
+    /// Seconds without a packet after which the client sends a PINGREQ; 60 by default, 0 turns it
+    /// off.
     pub keep_alive_s: u16,
     /// User name and password; by default those of the URL.
     pub login: Login,
@@ -95,27 +97,29 @@ pub struct Options {
     pub reconnect: Option<Backoff>,
     /// Whether to try again also when the very first connection fails; off by default.
     pub retry_first: bool,
-    /// Messages with QoS 1 and 2 that the server may send ahead of their acknowledgement (MQTT 5); 1,024
-    /// by default, not 0.
+    /// Messages with QoS 1 and 2 that the server may send ahead of their acknowledgement (MQTT 5);
+    /// 1,024 by default, not 0.
     pub receive_maximum: u16,
-    /// Largest packet that is taken, in bytes; 16 MiB by default, not 0. Servers before MQTT 5 are not told.
+    /// Largest packet that is taken, in bytes; 16 MiB by default, not 0. Servers before MQTT 5 are
+    /// not told.
     pub max_packet_bytes: u32,
     /// Topic Aliases that the server may set (MQTT 5); 32 by default.
     pub topic_alias_maximum: u16,
-    /// Send requests and messages right behind the CONNECT, without waiting for the server's answer; on by
-    /// default.
+    /// Send requests and messages right behind the CONNECT, without waiting for the server's
+    /// answer; on by default.
     pub early_requests: bool,
     /// Messages that wait in the client for their turn; 1,024 by default. Beyond, publishing waits.
     pub queued_messages: usize,
-    /// Received messages that wait for the application; 1,024 by default. Beyond, the client stops reading,
-    /// and so, in the end, the server stops sending.
+    /// Received messages that wait for the application; 1,024 by default. Beyond, the client stops
+    /// reading, and so, in the end, the server stops sending.
     pub incoming_messages: usize,
-    /// Acknowledge messages with QoS 1 and 2 as soon as they are received; on by default. When off, the
-    /// application acknowledges each with [`Client::acknowledge`](crate::Client::acknowledge) once it is done with
-    /// it, and messages that it didn't get to are delivered again to a session that goes on.
+    /// Acknowledge messages with QoS 1 and 2 as soon as they are received; on by default. When off,
+    /// the application acknowledges each with [`Client::acknowledge`](crate::Client::acknowledge)
+    /// once it is done with it, and messages that it didn't get to are delivered again to a session
+    /// that goes on.
     pub acknowledge_on_receipt: bool,
-    /// Over QUIC: streams besides the first one, over which messages are spread by topic, so that a lost packet
-    /// holds up fewer of them; 0 by default, at most 16.
+    /// Over QUIC: streams besides the first one, over which messages are spread by topic, so that a
+    /// lost packet holds up fewer of them; 0 by default, at most 16.
     pub streams: u8,
     /// Further properties of the CONNECT.
     pub(crate) properties: PropertyBuf,
@@ -159,8 +163,8 @@ impl Options {
         }
     }
 
-    /// Adds a property to the CONNECT: a User Property, Request Problem Information or Request Response
-    /// Information. Others have their own settings.
+    /// Adds a property to the CONNECT: a User Property, Request Problem Information or Request
+    /// Response Information. Others have their own settings.
     ///
     /// # Errors
     /// When the property is another one, stands there already, or its value is not valid.

@@ -1,8 +1,9 @@
 //! Which servers are trusted, and how a client proves itself by certificate.
 //!
-//! The default is what a browser does: the server's certificate must come from an authority that the
-//! system trusts, be in date and name the host. A private broker is reached with its authority's file, or
-//! with the fingerprint of its certificate, which `sterna serve` prints when it makes one.
+//! The default is what a browser does: the server's certificate must come from an authority that
+//! the system trusts, be in date and name the host. A private broker is reached with its
+//! authority's file, or with the fingerprint of its certificate, which `sterna serve` prints when
+//! it makes one.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -113,7 +114,8 @@ impl fmt::Debug for Fingerprint {
     }
 }
 
-/// TLS settings of a client; the default trusts the system's authorities and has no certificate of its own.
+/// TLS settings of a client; the default trusts the system's authorities and has no certificate of
+/// its own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Tls {
@@ -121,14 +123,15 @@ pub struct Tls {
     pub ca_file: Option<PathBuf>,
     /// A folder of PEM files of authorities to trust, in place of the system's.
     pub ca_path: Option<PathBuf>,
-    /// When not empty: accept exactly the certificates with these fingerprints, and look neither at who
-    /// signed them, nor for which name, nor until when.
+    /// When not empty: accept exactly the certificates with these fingerprints, and look neither at
+    /// who signed them, nor for which name, nor until when.
     pub fingerprints: Vec<Fingerprint>,
     /// A PEM file with the client's certificate, and after it those of its authorities.
     pub certificate: Option<PathBuf>,
     /// A PEM file with the key of the client's certificate.
     pub key: Option<PathBuf>,
-    /// Accept every server. Whoever is on the path can then read and change everything; for tests only.
+    /// Accept every server. Whoever is on the path can then read and change everything; for tests
+    /// only.
     pub insecure: bool,
     /// The name that the certificate must be for, when it is not the host of the URL.
     pub server_name: Option<String>,
@@ -143,8 +146,9 @@ impl Tls {
         ServerName::try_from(name).map_err(|_| TlsError::ServerName)
     }
 
-    /// The configuration for rustls, the same object for the same settings, so that tickets of earlier
-    /// connections of this process are found. Reads files; a few milliseconds the first time.
+    /// The configuration for rustls, the same object for the same settings, so that tickets of
+    /// earlier connections of this process are found. Reads files; a few milliseconds the first
+    /// time.
     pub(crate) fn config(&self, alpn: &[&[u8]]) -> Result<Arc<ClientConfig>, TlsError> {
         let material = Material::load(self, alpn)?;
         let mut cache = CONFIGS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -160,8 +164,9 @@ impl Tls {
     }
 }
 
-/// Tickets belong to a configuration: rustls resumes only where verifier and client certificate are the
-/// very same objects, so that a session that one setting accepted isn't resumed under a stricter one.
+/// Tickets belong to a configuration: rustls resumes only where verifier and client certificate are
+/// the very same objects, so that a session that one setting accepted isn't resumed under a
+/// stricter one.
 static CONFIGS: Mutex<Vec<(Material, Arc<ClientConfig>)>> = Mutex::new(Vec::new());
 
 /// All that a configuration is made from, read from its files: the key of the cache.
@@ -303,8 +308,8 @@ fn webpki(
     Ok(verifier)
 }
 
-/// Accepts pinned certificates, or all when none are pinned. That the server holds the certificate's key
-/// is still checked: that is the signature in the handshake.
+/// Accepts pinned certificates, or all when none are pinned. That the server holds the
+/// certificate's key is still checked: that is the signature in the handshake.
 #[derive(Debug)]
 struct SignatureOnly {
     provider: Arc<CryptoProvider>,

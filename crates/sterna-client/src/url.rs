@@ -119,8 +119,8 @@ impl std::error::Error for UrlError {}
 
 /// A broker's address: `scheme://[user[:password]@]host[:port][/path]`.
 ///
-/// `%XX` escapes are resolved in the user, the password and the topic. `Debug` and `Display` leave the
-/// password out.
+/// `%XX` escapes are resolved in the user, the password and the topic. `Debug` and `Display` leave
+/// the password out.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Url {
     scheme: Scheme,
@@ -203,8 +203,8 @@ impl Url {
         }
     }
 
-    /// The topic or topic filter that the path names, when the URL is not of a WebSocket: all after the
-    /// first slash, which is not part of it. `#` is an ordinary character there.
+    /// The topic or topic filter that the path names, when the URL is not of a WebSocket: all after
+    /// the first slash, which is not part of it. `#` is an ordinary character there.
     ///
     /// # Errors
     /// When the escapes in it are not valid.

@@ -78,6 +78,47 @@ async fn nothing_is_early_when_the_application_does_not_want_it() {
     delivery.await.unwrap();
 }
 
+/// A server that hangs up on what comes before its answer is asked again, in its own way.
+#[tokio::test]
+async fn a_server_that_wants_to_speak_first_may() {
+    let listener = Listener::new().await;
+    let (client, _events) = Client::start(listener.options()).unwrap();
+    let delivery = client.send(message("a", QoS::AtLeastOnce)).await.unwrap();
+    let mut broker = listener.accept().await;
+    assert!(matches!(broker.next().await, Got::Connect { .. }));
+    drop(broker);
+    let mut broker = listener.accept().await;
+    assert!(matches!(broker.next().await, Got::Connect { .. }));
+    tokio::time::sleep(Duration::from_millis(30)).await;
+    assert!(!broker.has_more());
+    broker.connack(false, &[Property::ReceiveMaximum(1)]).await;
+    assert_eq!(
+        broker.next().await,
+        published(1, "a", QoS::AtLeastOnce, false)
+    );
+    broker.ack(Packet::PubAck, 1).await;
+    delivery.await.unwrap();
+    // Now the server is known, and what it takes.
+    drop(broker);
+    let mut broker = listener.accept().await;
+    let one = client.send(message("b", QoS::AtLeastOnce)).await.unwrap();
+    let two = client.send(message("c", QoS::AtLeastOnce)).await.unwrap();
+    assert!(matches!(broker.next().await, Got::Connect { .. }));
+    assert_eq!(
+        broker.next().await,
+        published(1, "b", QoS::AtLeastOnce, false)
+    );
+    broker.connack(false, &[Property::ReceiveMaximum(1)]).await;
+    broker.ack(Packet::PubAck, 1).await;
+    assert_eq!(
+        broker.next().await,
+        published(2, "c", QoS::AtLeastOnce, false)
+    );
+    broker.ack(Packet::PubAck, 2).await;
+    one.await.unwrap();
+    two.await.unwrap();
+}
+
 #[tokio::test]
 async fn a_message_is_done_when_the_broker_says_so() {
     let listener = Listener::new().await;
@@ -165,8 +206,8 @@ async fn a_kept_session_goes_on_where_it_broke() {
     }
 }
 
-/// Without a session at the broker, subscriptions are made again, QoS 1 goes out again as new, and QoS 2, which
-/// might then come twice, does not.
+/// Without a session at the broker, subscriptions are made again, QoS 1 goes out again as new, and
+/// QoS 2, which might then come twice, does not.
 #[tokio::test]
 async fn a_lost_session_is_rebuilt() {
     let listener = Listener::new().await;
@@ -303,7 +344,8 @@ async fn a_broker_that_says_nothing_is_given_up() {
     );
 }
 
-/// A client that was replaced stays away: two that come back for ever would throw each other out for ever.
+/// A client that was replaced stays away: two that come back for ever would throw each other out
+/// for ever.
 #[tokio::test]
 async fn a_client_that_was_taken_over_does_not_come_back() {
     let listener = Listener::new().await;

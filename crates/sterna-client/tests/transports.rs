@@ -10,7 +10,7 @@ use std::sync::Arc;
 use broker::{Broker, Got, Listener, published};
 use quinn::crypto::rustls::QuicServerConfig;
 use rustls::server::WebPkiClientVerifier;
-use rustls::{RootCertStore, ServerConfig};
+use rustls::{HandshakeKind, RootCertStore, ServerConfig};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use sterna_client::{
     Client, ConnectError, Error, Fingerprint, Options, Publish, QoS, Scheme, Tls, TlsError,
@@ -150,6 +150,7 @@ fn handshake_failure(result: Result<(), Error>) -> String {
     }
 }
 
+/// [MQTT-4.2-1] TLS over TCP is one of the transports.
 #[tokio::test]
 async fn servers_are_verified() {
     let pki = Pki::new();
@@ -194,6 +195,36 @@ async fn a_fingerprint_pins_one_certificate() {
     publish_one(options(Scheme::Mqtts, "127.0.0.1", address, insecure))
         .await
         .unwrap();
+}
+
+/// Tickets of earlier connections are found again, also by another client with the same settings;
+/// and not by one with others.
+#[tokio::test]
+async fn sessions_are_resumed() {
+    let pki = Pki::new();
+    let acceptor = TlsAcceptor::from(Arc::new(pki.server_config(b"", false)));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (sender, mut kinds) = tokio::sync::mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        while let Ok((tcp, _)) = listener.accept().await {
+            let tls = acceptor.accept(tcp).await.unwrap();
+            sender.send(tls.get_ref().1.handshake_kind()).unwrap();
+            welcome(Broker::new(tls)).await;
+        }
+    });
+    let mut pinned = Tls::default();
+    pinned.fingerprints = vec![Fingerprint::of(&pki.server)];
+    for (tls, kind) in [
+        (trusting(&pki), HandshakeKind::Full),
+        (trusting(&pki), HandshakeKind::Resumed),
+        (pinned, HandshakeKind::Full),
+    ] {
+        publish_one(options(Scheme::Mqtts, "localhost", address, tls))
+            .await
+            .unwrap();
+        assert_eq!(kinds.recv().await.unwrap(), Some(kind));
+    }
 }
 
 #[tokio::test]

@@ -4,6 +4,9 @@
 //! and runs a [`Handler`] there. A turn of the loop takes what arrived, hands it to the handler, and
 //! at its end writes what the handler queued, with one system call per connection that has something
 //! to say. A connection that is idle owns no buffer.
+//!
+//! Every transport hands up what MQTT asks of one: ordered, lossless streams of bytes in both directions.
+//! [MQTT-4.2-1]
 
 mod bind;
 mod clock;

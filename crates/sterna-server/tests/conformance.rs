@@ -790,7 +790,7 @@ fn overlapping_subscriptions_give_one_copy_at_the_highest_level_with_all_identif
     assert_eq!(seen, [(QoS::ExactlyOnce, vec![1, 2, 300])]);
 }
 
-/// [MQTT-3.3.1-5] [MQTT-3.3.1-6] [MQTT-3.3.1-7] [MQTT-3.3.1-8] [MQTT-3.3.1-9] [MQTT-3.3.1-10]
+/// [MQTT311-3.3.1-7] [MQTT-3.3.1-5] [MQTT-3.3.1-6] [MQTT-3.3.1-7] [MQTT-3.3.1-8] [MQTT-3.3.1-9] [MQTT-3.3.1-10]
 /// [MQTT-3.3.1-11] [MQTT-3.3.1-12] [MQTT-3.3.1-13] [MQTT-3.8.4-4] [MQTT311-3.3.1-5] [MQTT311-3.3.1-6]
 /// [MQTT311-3.3.1-8] [MQTT311-3.3.1-9] [MQTT311-3.3.1-10] [MQTT311-3.3.1-11] [MQTT311-3.3.1-12]
 #[test]

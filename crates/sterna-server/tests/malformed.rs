@@ -135,6 +135,7 @@ fn play(address: SocketAddr, case: &Case) -> Result<(), String> {
     }
 }
 
+/// [MQTT-4.2-1] over TCP here; [MQTT311-3.14.1-1] and the reserved flags of every other packet
 #[test]
 fn every_fault_is_answered_as_the_specification_asks_and_others_are_served_meanwhile() {
     let (_directory, server, address) = broker();

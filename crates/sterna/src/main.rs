@@ -1,5 +1,10 @@
 //! The command `sterna`: the broker, its clients, and the tools around them.
 
+#![allow(
+    rustdoc::broken_intra_doc_links,
+    reason = "comments on arguments are the help that people read, where brackets are brackets"
+)]
+
 mod commands;
 
 use std::process::ExitCode;

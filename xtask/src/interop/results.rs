@@ -8,6 +8,8 @@ pub(super) struct Results {
     pub(super) tally: Tally,
     /// The lines of checks that failed or were skipped.
     pub(super) problems: Vec<String>,
+    /// Checks that had nothing to check.
+    pub(super) inapplicable: usize,
 }
 
 impl Results {
@@ -21,6 +23,8 @@ impl Results {
             } else if line.starts_with("not ok ") {
                 results.tally += Tally::FAILED;
                 results.problems.push(line.to_owned());
+            } else if line.starts_with("n/a ") {
+                results.inapplicable += 1;
             } else if line.starts_with("skip ") {
                 results.tally += Tally::SKIPPED;
                 results.problems.push(line.to_owned());
@@ -60,6 +64,7 @@ mod tests {
             "  ok publish",
             "not ok retain: nothing came",
             "skip quic: no library",
+            "n/a will: the library has none",
             "okay",
             "notok",
         ]);
@@ -75,6 +80,7 @@ mod tests {
             results.problems,
             ["not ok retain: nothing came", "skip quic: no library"]
         );
+        assert_eq!(results.inapplicable, 1);
         assert_eq!(results.contradiction(false), None);
         assert!(results.contradiction(true).is_some());
     }

@@ -53,7 +53,8 @@ impl ScramClient {
     /// Answers the server's first message; the second value is the proof to send.
     ///
     /// # Errors
-    /// When the message is malformed, answers another exchange, or asks for too few or too many iterations.
+    /// When the message is malformed, answers another exchange, or asks for too few or too many
+    /// iterations.
     pub fn challenge(self, message: &[u8]) -> Result<(ClientFinish, String), ScramError> {
         let challenge = message_text(message)?;
         if challenge.starts_with("m=") {
@@ -115,7 +116,8 @@ impl fmt::Debug for ClientFinish {
 }
 
 impl ClientFinish {
-    /// Checks the server's last message. Only then is it known that the server holds the user's record.
+    /// Checks the server's last message. Only then is it known that the server holds the user's
+    /// record.
     ///
     /// # Errors
     /// When the signature is wrong, or the server says that the exchange failed.

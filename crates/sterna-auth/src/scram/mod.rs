@@ -1,7 +1,7 @@
 //! SCRAM-SHA-256 (RFC 5802, RFC 7677): the four messages and what both sides share.
 //!
-//! Channel binding is not offered: the mechanism is `SCRAM-SHA-256`, not `SCRAM-SHA-256-PLUS`, and a
-//! client that demands a binding (`p=…`) is refused.
+//! Channel binding is not offered: the mechanism is `SCRAM-SHA-256`, not `SCRAM-SHA-256-PLUS`, and
+//! a client that demands a binding (`p=…`) is refused.
 
 mod client;
 mod server;
@@ -27,13 +27,13 @@ const MAX_NONCE_BYTES: usize = 256;
 
 /// Why an exchange failed.
 ///
-/// A server should tell its peer nothing but "not authorised": a wrong password and a user who does not
-/// exist are the same error here, [`ScramError::Proof`].
+/// A server should tell its peer nothing but "not authorised": a wrong password and a user who does
+/// not exist are the same error here, [`ScramError::Proof`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ScramError {
-    /// A message is longer than [`MAX_MESSAGE_BYTES`], is not UTF-8, or breaks the grammar of RFC 5802
-    /// section 7.
+    /// A message is longer than [`MAX_MESSAGE_BYTES`], is not UTF-8, or breaks the grammar of RFC
+    /// 5802 section 7.
     Syntax,
     /// The message asks for an extension that must be understood (`m=`); there are none.
     Extension,
@@ -43,12 +43,13 @@ pub enum ScramError {
     Credentials,
     /// A nonce is not what the exchange started with, or is not printable.
     Nonce,
-    /// The server asks for fewer iterations than [`MIN_ITERATIONS`](crate::MIN_ITERATIONS) or more than
-    /// [`MAX_CLIENT_ITERATIONS`].
+    /// The server asks for fewer iterations than [`MIN_ITERATIONS`](crate::MIN_ITERATIONS) or more
+    /// than [`MAX_CLIENT_ITERATIONS`].
     Iterations,
     /// The client's proof is wrong: a wrong password, or no such user.
     Proof,
-    /// The server's signature is wrong: it doesn't know the password and is not who it claims to be.
+    /// The server's signature is wrong: it doesn't know the password and is not who it claims to
+    /// be.
     Signature,
     /// The server ended the exchange with an error of its own (`e=…`).
     Refused,
@@ -79,7 +80,8 @@ impl std::error::Error for ScramError {}
 pub struct Nonce(String);
 
 impl Nonce {
-    /// From 18 random bytes, as 24 characters of base64. The bytes must never have been used before.
+    /// From 18 random bytes, as 24 characters of base64. The bytes must never have been used
+    /// before.
     #[must_use]
     pub fn from_random(random: [u8; 18]) -> Self {
         Self(BASE64.encode(random))
@@ -88,7 +90,8 @@ impl Nonce {
     /// From text.
     ///
     /// # Errors
-    /// When the text is empty, longer than 256 bytes, or has anything but printable ASCII without commas.
+    /// When the text is empty, longer than 256 bytes, or has anything but printable ASCII without
+    /// commas.
     pub fn from_text(text: &str) -> Result<Self, ScramError> {
         if is_nonce(text, MAX_NONCE_BYTES) {
             Ok(Self(text.to_owned()))
@@ -382,7 +385,8 @@ mod tests {
         let first = rfc::CLIENT_FIRST.replacen('n', "y", 1);
         let (server, challenge) = rfc_server(&first).unwrap();
         assert_eq!(challenge, rfc::SERVER_FIRST);
-        // The proof covers the header, so the exchange with `c=eSws` has another proof than the RFC's.
+        // The proof covers the header, so the exchange with `c=eSws` has another proof than the
+        // RFC's.
         let last = rfc::CLIENT_FINAL.replace("biws", "eSws");
         assert_eq!(
             server.verify(last.as_bytes()).unwrap_err(),

@@ -9,7 +9,8 @@ use super::{
 use crate::keys;
 use crate::record::{MAX_USER_BYTES, Record, prepared};
 
-/// A client's first message, read and checked; it names the user whose record the server needs next.
+/// A client's first message, read and checked; it names the user whose record the server needs
+/// next.
 #[derive(Clone, Debug)]
 pub struct ClientFirst {
     user: String,
@@ -69,8 +70,8 @@ impl ClientFirst {
         &self.user
     }
 
-    /// As whom the user wants to act, when that is said (RFC 5802's authzid). A server that knows no such
-    /// thing refuses anything but the user's own name.
+    /// As whom the user wants to act, when that is said (RFC 5802's authzid). A server that knows
+    /// no such thing refuses anything but the user's own name.
     #[must_use]
     pub fn acts_as(&self) -> Option<&str> {
         self.acts_as.as_deref()
@@ -90,8 +91,9 @@ pub struct ServerStart {
 impl ServerStart {
     /// Answers a client's first message; the second value is the challenge to send.
     ///
-    /// `record` is the user's, or a decoy ([`DecoySecret::record`](crate::DecoySecret::record)) when
-    /// there is no such user: then the exchange goes on to its end and fails there as with a wrong password.
+    /// `record` is the user's, or a decoy ([`DecoySecret::record`](crate::DecoySecret::record))
+    /// when there is no such user: then the exchange goes on to its end and fails there as with a
+    /// wrong password.
     #[must_use]
     pub fn new(first: ClientFirst, record: Record, nonce: &Nonce) -> (Self, String) {
         let nonce = first.nonce + nonce.as_str();
@@ -112,12 +114,12 @@ impl ServerStart {
         )
     }
 
-    /// Checks the client's proof; the value is the last message to send, with which the server proves
-    /// itself in turn.
+    /// Checks the client's proof; the value is the last message to send, with which the server
+    /// proves itself in turn.
     ///
     /// # Errors
-    /// [`ScramError::Proof`] for a wrong password and for an unknown user; others when the message is
-    /// malformed or belongs to another exchange.
+    /// [`ScramError::Proof`] for a wrong password and for an unknown user; others when the message
+    /// is malformed or belongs to another exchange.
     pub fn verify(self, message: &[u8]) -> Result<String, ScramError> {
         let text = message_text(message)?;
         let (without_proof, proof) = text.rsplit_once(",p=").ok_or(ScramError::Syntax)?;

@@ -12,7 +12,10 @@ impl<P: Default + Send> Broker<P> {
     /// The next session with something to send and a consumer that isn't parked. A session comes
     /// again, after the others, until it is drained or parked.
     pub fn next_ready(&mut self) -> Option<(ConsumerId, SessionKey)> {
-        let slot = self.queues.next_ready()?;
+        let Some(slot) = self.queues.next_ready() else {
+            self.report();
+            return None;
+        };
         let session = &self.queues.sessions[slot as usize];
         Some((session.consumer?, session.key(slot)))
     }
@@ -99,7 +102,9 @@ impl<P: Default + Send> Broker<P> {
         entry.phase = Phase::HandedOver;
         entry.context = None;
         if let Some(message) = entry.message.take() {
-            self.queues.counters.stored_bytes -= message.body_bytes() as u64;
+            self.queues
+                .counters
+                .handed_over(message.body_bytes() as u64);
         }
         let session = &self.queues.sessions[slot as usize];
         if session.is_stored {

@@ -161,6 +161,7 @@ impl<P: Default + Send> Broker<P> {
         self.catch_up();
         self.handle(now_ms, mail.0);
         self.finish(now_ms);
+        self.report();
     }
 
     fn handle(&mut self, now_ms: u64, letter: Letter<P>) {
@@ -168,7 +169,7 @@ impl<P: Default + Send> Broker<P> {
             Letter::Deliver(parcels) => {
                 for Parcel { message, targets } in parcels {
                     for target in targets.iter() {
-                        self.queues.deliver(now_ms, &message, target);
+                        self.queues.deliver(now_ms, Arc::clone(&message), target);
                     }
                 }
             }
@@ -229,6 +230,15 @@ impl<P: Default + Send> Broker<P> {
     /// What is left to do at the end of every call: the letters to this shard itself, and what
     /// groups can dispatch.
     fn finish(&mut self, now_ms: u64) {
+        let queues = &self.queues;
+        let has_more =
+            !self.loopback.is_empty() || !queues.owed.is_empty() || !queues.dirty_groups.is_empty();
+        if has_more {
+            self.finish_all(now_ms);
+        }
+    }
+
+    fn finish_all(&mut self, now_ms: u64) {
         loop {
             if let Some(letter) = self.loopback.pop_front() {
                 self.handle(now_ms, letter);
@@ -240,6 +250,11 @@ impl<P: Default + Send> Broker<P> {
                 return;
             }
         }
+    }
+
+    /// Tells the other shards what this one's queues hold.
+    fn report(&self) {
+        self.gauge.set_entries(self.queues.counters.entry_bytes());
     }
 
     /// What the front door needs to know, in order.
@@ -292,6 +307,7 @@ impl<P: Default + Send> Broker<P> {
     /// What was counted.
     #[must_use]
     pub fn counters(&self) -> Counters {
+        self.report();
         Counters {
             sessions: self.queues.sessions.len() as u64,
             ..self.queues.counters

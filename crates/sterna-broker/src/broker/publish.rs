@@ -19,7 +19,7 @@ impl<P: Default + Send> Broker<P> {
     /// Routes a message to every queue whose subscription it matches, here and on other shards.
     ///
     /// The order of one publisher's messages is kept in every queue, across shards as well.
-    /// [MQTT-4.6.0-5] [MQTT-4.6.0-6]
+    /// [MQTT-4.6.0-5] [MQTT-4.6.0-6] [MQTT311-4.6.0-5] [MQTT311-4.6.0-6]
     pub fn publish(&mut self, now_ms: u64, publication: Publication) -> Routed {
         let Publication {
             origin,
@@ -40,10 +40,11 @@ impl<P: Default + Send> Broker<P> {
         self.unsummed += 1;
         if self.unsummed >= SUM_EVERY || message.body_bytes() >= LARGE_BYTES {
             self.unsummed = 0;
+            self.report();
             self.queues.is_over_memory =
                 self.directory.message_bytes() > self.queues.limits.message_bytes;
         }
-        // [MQTT-3.3.1-8]
+        // [MQTT-3.3.1-8] [MQTT311-3.3.1-12]
         if !message.retain() {
             self.catch_up();
             return self.spread(now_ms, message, Retention::NotAsked);
@@ -75,7 +76,7 @@ impl<P: Default + Send> Broker<P> {
         retention: Retention,
     ) -> Routed {
         let queues = &mut self.queues;
-        let Some(matches) = self.index.matches(message.as_ref().topic(), &queues.limits) else {
+        let Some(matches) = self.index.matches(message.as_ref(), &queues.limits) else {
             return Routed {
                 matched: 0,
                 retention: Retention::InvalidTopic,
@@ -90,9 +91,6 @@ impl<P: Default + Send> Broker<P> {
             return routed;
         }
         let message = message.into();
-        for target in &matches.local {
-            queues.deliver(now_ms, &message, target);
-        }
         for (shard, targets) in &matches.remote {
             let parcel = Parcel {
                 message: Arc::clone(&message),
@@ -110,6 +108,12 @@ impl<P: Default + Send> Broker<P> {
                 self.outbox
                     .push((ShardId(*shard), Mail(Letter::Deliver(parcels))));
             }
+        }
+        if let Some((last, others)) = matches.local.split_last() {
+            for target in others {
+                queues.deliver(now_ms, Arc::clone(&message), target);
+            }
+            queues.deliver(now_ms, message, last);
         }
         routed
     }

@@ -62,7 +62,8 @@ impl<P: Default + Send> Broker<P> {
             return Err(SubscribeError::TooMany);
         };
         let wanted = match options.retain_handling {
-            RetainHandling::Always => true,    // [MQTT-3.3.1-9] [MQTT-3.8.4-4]
+            // [MQTT-3.3.1-9] [MQTT-3.8.4-4] [MQTT311-3.3.1-6]
+            RetainHandling::Always => true,
             RetainHandling::IfNew => !existed, // [MQTT-3.3.1-10]
             RetainHandling::Never => false,    // [MQTT-3.3.1-11]
         };
@@ -116,7 +117,7 @@ impl<P: Default + Send> Broker<P> {
             }
             let filter = Arc::clone(filter);
             if !shared {
-                // [MQTT-3.8.4-3]
+                // [MQTT-3.8.4-3] [MQTT311-3.8.4-3]
                 log.push(RouteUpdate::Subscribed {
                     id,
                     filter,
@@ -211,7 +212,7 @@ impl<P: Default + Send> Broker<P> {
 
     /// Removes a subscription; false where there was none. What is queued because of it stays; what
     /// of a shared subscription was not yet sent goes to its other members. [MQTT-3.10.4-1]
-    /// [MQTT-3.10.4-2] [MQTT-3.10.4-3]
+    /// [MQTT-3.10.4-2] [MQTT-3.10.4-3] [MQTT311-3.10.4-3]
     pub fn unsubscribe(&mut self, now_ms: u64, session: SessionKey, filter: &str) -> bool {
         let slot = session.slot;
         if self.queues.active_mut(session).is_none() {

@@ -242,7 +242,7 @@ impl<P: Default + Send> Broker<P> {
         session.next_sequence = state.next_sequence;
         session.is_stored = state.is_stored;
         while node != NIL {
-            let tag = session.next_tag(node);
+            let tag = (session.next_tag() & !u64::from(NIL)) | u64::from(node);
             if let Some(entry) = queues.nodes.entry_mut(node) {
                 entry.tag = tag;
             }

@@ -1,4 +1,4 @@
-//! Retained messages.
+//! Retained messages. They belong to their topics: no session's end touches them. [MQTT311-3.1.2-7]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -53,7 +53,7 @@ impl Retained {
         limits: &Limits,
     ) -> Retention {
         let topic = message.topic();
-        // [MQTT-3.3.1-6] [MQTT-3.3.1-7]
+        // [MQTT-3.3.1-6] [MQTT-3.3.1-7] [MQTT311-3.3.1-10] [MQTT311-3.3.1-11]
         if message.payload().is_empty() {
             self.remove(topic);
             return Retention::Cleared;
@@ -67,7 +67,7 @@ impl Retained {
         if count > limits.retained_messages || bytes > limits.retained_bytes {
             return Retention::Refused;
         }
-        // [MQTT-3.3.1-5]
+        // [MQTT-3.3.1-5] [MQTT311-3.3.1-5] [MQTT311-3.3.1-7]
         self.remove_expiry(topic);
         let serial = self.next_serial;
         self.next_serial += 1;

@@ -9,4 +9,5 @@ mod sessions;
 mod shared;
 mod subscriptions;
 mod takeover;
+mod threads;
 mod wills;

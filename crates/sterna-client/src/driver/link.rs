@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use bytes::{Buf as _, BytesMut};
 use sterna_auth::{ClientFinish, MECHANISM, Nonce, ScramClient};
-use sterna_mqtt::client::{Connection, Event as Input};
+use sterna_mqtt::client::{Connection, Event as Input, ServerLimits};
 use sterna_mqtt::packet::{ConnAck, Connect, Disconnect, Will};
 use sterna_mqtt::{Framer, Lane, LaneWriter, Property, PropertyContext, ReasonCode, Violation};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, ReadBuf};
@@ -72,7 +72,8 @@ impl Outgoing {
         self.buffers.iter().map(|(_, buffer)| buffer.len()).sum()
     }
 
-    /// The lane for a message: always the same one for the same topic, so that its messages keep their order.
+    /// The lane for a message: always the same one for the same topic, so that its messages keep
+    /// their order.
     pub(super) fn lane_for(&self, topic: &str) -> Lane {
         let extra = self.buffers.len() - 1;
         if extra == 0 {
@@ -181,9 +182,9 @@ impl Link {
             written: VecDeque::new(),
             sent_bytes,
             closing: None,
-            awaits_answer: !driver.options.early_requests,
+            awaits_answer: !driver.may_be_early(),
         };
-        if driver.options.early_requests && driver.options.clean_start_at(driver.connections) {
+        if driver.may_be_early() && driver.options.clean_start_at(driver.connections) {
             link.subscribe_again(driver);
         }
         Ok(link)
@@ -226,6 +227,14 @@ impl Link {
         }
     }
 
+    /// Whether the server hung up on what came right behind the CONNECT, without a word.
+    pub(super) fn is_unanswered(&self, end: &End) -> bool {
+        self.connection.has_sent_early()
+            && !self.connection.is_closed()
+            && !self.connection.is_connected()
+            && matches!(end, End::Failed(Error::Lost(_)))
+    }
+
     /// One turn: as much of everything as is possible without waiting.
     fn poll(&mut self, driver: &mut Driver, cx: &mut Context<'_>) -> Poll<End> {
         for _ in 0..MAX_ROUNDS {
@@ -264,8 +273,8 @@ impl Link {
         Poll::Pending
     }
 
-    /// Writes what is still to be said to a server that broke the protocol or was refused, as far as it goes
-    /// without waiting.
+    /// Writes what is still to be said to a server that broke the protocol or was refused, as far
+    /// as it goes without waiting.
     fn give_up(&mut self, error: Error, cx: &mut Context<'_>) -> End {
         for (io, (_, buffer)) in self.lanes.iter_mut().zip(&mut self.out.buffers) {
             if !buffer.is_empty()
@@ -430,7 +439,9 @@ impl Link {
             match event {
                 Input::Publish { topic, mut publish } => {
                     publish.topic = &topic;
-                    tracing::debug!(topic = publish.topic, qos = publish.qos as u8, id = ?publish.packet_id, payload_bytes = publish.payload.len(), "PUBLISH received");
+                    let (qos, payload_bytes) = (publish.qos as u8, publish.payload.len());
+                    let (topic, id) = (publish.topic, publish.packet_id);
+                    tracing::debug!(topic, qos, ?id, payload_bytes, "PUBLISH received");
                     let message = Message::new(&publish, driver.connections);
                     let packet_id = publish.packet_id;
                     driver.events.push_back(Event::Message(message));
@@ -578,8 +589,8 @@ impl Link {
         }
     }
 
-    /// Ends the streams besides the first one, and tells when the server has all that was written to them:
-    /// the DISCONNECT on the first one must not overtake messages.
+    /// Ends the streams besides the first one, and tells when the server has all that was written
+    /// to them: the DISCONNECT on the first one must not overtake messages.
     pub(super) fn finish_further_lanes(&mut self, cx: &mut Context<'_>) -> bool {
         let mut finished = true;
         for (io, (_, buffer)) in self.lanes.iter_mut().zip(&self.out.buffers).skip(1) {
@@ -593,8 +604,8 @@ impl Link {
         let control = &mut self.lanes[0].stream;
         let closing = async {
             control.shutdown().await?;
-            // The server closes when it has read the DISCONNECT. To close before it does could reset the
-            // connection and take the DISCONNECT away from it.
+            // The server closes when it has read the DISCONNECT. To close before it does could
+            // reset the connection and take the DISCONNECT away from it.
             if self.quic.is_none() {
                 while control.read(&mut self.input).await? > 0 {}
             }
@@ -663,7 +674,9 @@ fn accepted(
         // [MQTT-3.1.3-7]
         assigned.clone_into(&mut driver.client_id);
     }
-    tracing::debug!(session_present = connack.session_present, limits = ?connection.limits(), "CONNACK received");
+    let (session_present, limits) = (connack.session_present, connection.limits());
+    tracing::debug!(session_present, ?limits, "CONNACK received");
+    driver.limits = Some(*limits);
     driver.requeue_lost();
     driver.set_connected(Connected {
         session_present: connack.session_present,
@@ -769,8 +782,16 @@ fn open_connection(
         properties: properties.properties(),
     };
     let now_ms = driver.clock.now_ms();
-    let mut connection = Connection::open(&connect, !clean_start, &mut driver.session, now_ms, out)
-        .map_err(|error| Error::Send(error.into()))?;
+    let expected = driver.limits.unwrap_or(ServerLimits::EARLY);
+    let mut connection = Connection::open(
+        &connect,
+        !clean_start,
+        expected,
+        &mut driver.session,
+        now_ms,
+        out,
+    )
+    .map_err(|error| Error::Send(error.into()))?;
     if !options.version.is_v5() {
         connection.limit_packets(options.max_packet_bytes as usize);
     }
@@ -778,8 +799,8 @@ fn open_connection(
 }
 
 impl Options {
-    /// Whether this connection starts anew: the first as the application says; later ones go on with what
-    /// the server kept, if it keeps anything.
+    /// Whether this connection starts anew: the first as the application says; later ones go on
+    /// with what the server kept, if it keeps anything.
     pub(super) const fn clean_start_at(&self, connections: u64) -> bool {
         if connections == 0 {
             self.clean_start

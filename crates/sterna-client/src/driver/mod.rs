@@ -1,7 +1,8 @@
 //! The task behind a client: connects, keeps the session, connects again.
 //!
-//! One task does everything for one client. [`Driver`] holds what outlives a connection: the MQTT session, the
-//! messages that are not acknowledged yet, the subscriptions. [`Link`](link::Link) is one connection.
+//! One task does everything for one client. [`Driver`] holds what outlives a connection: the MQTT
+//! session, the messages that are not acknowledged yet, the subscriptions. [`Link`](link::Link) is
+//! one connection.
 
 mod link;
 mod requests;
@@ -10,6 +11,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use sterna_mqtt::client::ServerLimits;
 use sterna_mqtt::{PacketId, PropertyBuf, ReasonCode, Session};
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -137,8 +139,8 @@ struct Driver {
     inlets: Inlets,
     /// Requests that wait for a connection or for their turn.
     requests: VecDeque<Request>,
-    /// Messages that go before those in the channel: what was taken from it and could not be sent yet, and
-    /// what a lost session left over.
+    /// Messages that go before those in the channel: what was taken from it and could not be sent
+    /// yet, and what a lost session left over.
     publications: VecDeque<Publication>,
     /// Events that wait for room.
     events: VecDeque<Event>,
@@ -151,6 +153,10 @@ struct Driver {
     subscriptions: BTreeMap<String, Subscription>,
     /// Connections that the server accepted.
     connections: u64,
+    /// What the server took on the last connection.
+    limits: Option<ServerLimits>,
+    /// A connection on which something was sent right behind the CONNECT ended without an answer.
+    early_failed: bool,
     clock: Clock,
 }
 
@@ -198,6 +204,8 @@ pub(crate) async fn run(options: Options, inlets: Inlets) {
         next_tag: 1,
         subscriptions: BTreeMap::new(),
         connections: 0,
+        limits: None,
+        early_failed: false,
         clock: Clock::new(),
     };
     let end = driver.live().await;
@@ -210,12 +218,18 @@ impl Driver {
         let mut failures = 0;
         loop {
             let connections = self.connections;
+            let early_failed = self.early_failed;
             let started = Instant::now();
             let error = match self.connect_once().await {
                 End::Wanted => return Error::Ended,
                 End::Failed(error) => error,
             };
             tracing::debug!(url = %self.options.url, %error, "no connection");
+            if self.early_failed && !early_failed && !self.wants_to_end() {
+                // Some servers want to be the first to speak: once more, and at once, in their way.
+                self.requests_ended_with_their_connection();
+                continue;
+            }
             let was_connected = self.connections > connections;
             if was_connected && started.elapsed() >= STABLE_AFTER {
                 failures = 0;
@@ -274,8 +288,8 @@ impl Driver {
             || self.requests.iter().any(asks)
     }
 
-    /// Takes a request while there is no connection. Never returns while there is no room for more requests,
-    /// or when there will be no more.
+    /// Takes a request while there is no connection. Never returns while there is no room for more
+    /// requests, or when there will be no more.
     async fn next_request(&mut self) {
         if self.requests.len() >= crate::client::QUEUED_REQUESTS || self.wants_to_end() {
             return std::future::pending().await;
@@ -312,11 +326,20 @@ impl Driver {
                 }
             }
         };
-        tracing::debug!(peer = %transport.peer, client_id = self.client_id, "transport connected, sending CONNECT");
+        tracing::debug!(peer = %transport.peer, client_id = self.client_id, "sending CONNECT");
         match link::Link::open(self, transport, deadline).await {
-            Ok(mut link) => link.run(self).await,
+            Ok(mut link) => {
+                let end = link.run(self).await;
+                self.early_failed |= self.limits.is_none() && link.is_unanswered(&end);
+                end
+            }
             Err(error) => End::Failed(error),
         }
+    }
+
+    /// Whether anything may leave before the server has answered the CONNECT.
+    const fn may_be_early(&self) -> bool {
+        self.options.early_requests && (self.limits.is_some() || !self.early_failed)
     }
 
     fn tag(&mut self) -> u64 {
@@ -346,8 +369,8 @@ impl Driver {
         !self.events.is_empty()
     }
 
-    /// Takes care of messages that the session doesn't know any more: what may be sent again as a new message
-    /// is, in front of everything else.
+    /// Takes care of messages that the session doesn't know any more: what may be sent again as a
+    /// new message is, in front of everything else.
     fn requeue_lost(&mut self) {
         if self.sent.len() == self.session.outgoing_len() && self.asked.is_empty() {
             return;
@@ -446,7 +469,8 @@ impl Driver {
                 retry_in: None,
             });
         }
-        // The application reads what came before; should it have dropped its end, this ends at once.
+        // The application reads what came before; should it have dropped its end, this ends at
+        // once.
         for event in std::mem::take(&mut self.events) {
             if self.inlets.events.send(event).await.is_err() {
                 return;

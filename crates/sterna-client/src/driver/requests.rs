@@ -71,8 +71,8 @@ impl Link {
         }
         while let Some(request) = driver.requests.pop_front() {
             if matches!(request, Request::Disconnect { .. }) {
-                // After everything that was handed over before it, and not before the server has answered:
-                // only then is it known whether it took anything.
+                // After everything that was handed over before it, and not before the server has
+                // answered: only then is it known whether it took anything.
                 self.take_publications(driver, cx, progress);
                 let all_sent = !driver.has_work() && self.connection.is_connected();
                 if !all_sent || !self.finish_further_lanes(cx) {
@@ -280,7 +280,8 @@ impl Link {
             tag,
             self.out.control(),
         )?;
-        tracing::debug!(filters = ?subscriptions.iter().map(Subscription::filter).collect::<Vec<_>>(), "SUBSCRIBE sent");
+        let filters: Vec<_> = subscriptions.iter().map(Subscription::filter).collect();
+        tracing::debug!(?filters, "SUBSCRIBE sent");
         Ok(tag)
     }
 
@@ -298,7 +299,8 @@ impl Link {
             }
         }
         for (_, subscriptions) in by_identifier {
-            // What is too much before the CONNACK, or fails, is asked again after it; see `asks_for_all`.
+            // What is too much before the CONNACK, or fails, is asked again after it; see
+            // `asks_for_all`.
             if let Ok(tag) = self.send_subscribe(driver, &subscriptions, &PropertyBuf::new()) {
                 let properties = PropertyBuf::new();
                 let asked = Asked::Subscribe {

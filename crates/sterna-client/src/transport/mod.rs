@@ -1,8 +1,9 @@
 //! Byte streams to a broker, over each transport.
 //!
-//! Every transport gives the connection the same thing: a stream that can be read and written, and over
-//! QUIC the means to open more of them. What leaves in one write here leaves in one segment, record,
-//! frame or packet as far as it fits, so CONNECT, SUBSCRIBE and the first PUBLISH travel together.
+//! [MQTT-4.2-1] Every transport gives the connection the same thing: an ordered, lossless stream
+//! that can be read and written, and over QUIC the means to open more of them. What leaves in one
+//! write here leaves in one segment, record, frame or packet as far as it fits, so CONNECT,
+//! SUBSCRIBE and the first PUBLISH travel together.
 
 mod quic;
 mod websocket;
@@ -64,7 +65,10 @@ pub(crate) async fn connect(url: &Url, settings: &Settings) -> Result<Transport,
 
 async fn connect_untimed(url: &Url, settings: &Settings) -> Result<Transport, ConnectError> {
     if settings.tls.insecure && url.scheme().is_encrypted() {
-        tracing::warn!(%url, "the server is NOT verified: anyone on the path can read and change everything");
+        tracing::warn!(
+            %url,
+            "the server is NOT verified: anyone on the path can read and change everything"
+        );
     }
     let addresses = resolve(url, settings.bind).await?;
     if url.scheme() == Scheme::MqttQuic {
@@ -133,8 +137,9 @@ async fn resolve(url: &Url, bind: Option<IpAddr>) -> Result<Vec<SocketAddr>, Con
     Ok(addresses)
 }
 
-/// Tries the addresses in order, the next one when one fails or keeps silent for [`ATTEMPT_DELAY`], and
-/// gives the first connection that stands (the idea of RFC 8305). The error is the first address's.
+/// Tries the addresses in order, the next one when one fails or keeps silent for [`ATTEMPT_DELAY`],
+/// and gives the first connection that stands (the idea of RFC 8305). The error is the first
+/// address's.
 async fn first_of<T, F>(
     addresses: &[SocketAddr],
     attempt: impl Fn(SocketAddr) -> F,

@@ -1,5 +1,5 @@
-//! MQTT over QUIC: the first stream that the client opens carries CONNECT, further ones carry more of the
-//! same session.
+//! MQTT over QUIC: the first stream that the client opens carries CONNECT, further ones carry more
+//! of the same session.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -27,7 +27,8 @@ const CLOSE_PAUSE: Duration = Duration::from_millis(2);
 /// Application error code of an orderly end, as other brokers and clients use it.
 const NO_ERROR: VarInt = VarInt::from_u32(0);
 
-/// A QUIC connection to a broker. It has its own socket, so that it can move to another network alone.
+/// A QUIC connection to a broker. It has its own socket, so that it can move to another network
+/// alone.
 #[derive(Clone, Debug)]
 pub(crate) struct Quic {
     endpoint: Endpoint,
@@ -41,8 +42,8 @@ pub(super) fn client_config(settings: &Settings) -> Result<ClientConfig, Connect
         .map_err(|error| ConnectError::Quic(format!("no cipher for QUIC: {error}")))?;
     let mut config = ClientConfig::new(Arc::new(crypto));
     let mut transport = TransportConfig::default();
-    // MQTT's keep alive finds a dead peer after 1.5 times its interval; QUIC must not be quicker, and a
-    // client without keep alive sleeps as long as it wants.
+    // MQTT's keep alive finds a dead peer after 1.5 times its interval; QUIC must not be quicker,
+    // and a client without keep alive sleeps as long as it wants.
     let idle_ms = match settings.keep_alive_s {
         0 => None,
         keep_alive_s => {

@@ -24,8 +24,8 @@ const MIN_PING_TIMEOUT_MS: u64 = 5_000;
 /// What a packet of the server means for the client.
 #[derive(Clone, Debug)]
 pub enum Event<'a> {
-    /// The server accepted. When `session_present` is false, everything that an earlier connection left
-    /// unfinished is gone from the session.
+    /// The server accepted. When `session_present` is false, everything that an earlier connection
+    /// left unfinished is gone from the session.
     Connected(ConnAck<'a>),
     /// The server refused and closes the connection.
     Refused(ConnAck<'a>),
@@ -102,7 +102,7 @@ struct Unanswered {
 pub struct Connection {
     pub(super) version: Version,
     pub(super) state: State,
-    /// The limits that are in force: [`ServerLimits::EARLY`] until the CONNACK.
+    /// The limits that are in force: guesses until the CONNACK.
     pub(super) limits: ServerLimits,
     pub(super) aliases: OutgoingAliases,
     /// Filters in each request that waits for its answer.
@@ -133,10 +133,14 @@ pub struct Connection {
 impl Connection {
     /// Writes a CONNECT and starts a connection with it.
     ///
-    /// `holds_session` says that the client has state of this session, if only the knowledge that nothing
-    /// is under way. A client that starts from nothing, with Clean Start off and `holds_session` false,
-    /// must close when the server turns out to have a session for it, and does.
-    /// With Clean Start the session is emptied. What it holds otherwise is sent again after the CONNACK.
+    /// `holds_session` says that the client has state of this session, if only the knowledge that
+    /// nothing is under way. A client that starts from nothing, with Clean Start off and
+    /// `holds_session` false, must close when the server turns out to have a session for it, and
+    /// does. With Clean Start the session is emptied. What it holds otherwise is sent again after
+    /// the CONNACK.
+    ///
+    /// `expected` is what the server took on an earlier connection, or [`ServerLimits::EARLY`]: what
+    /// leaves before the CONNACK keeps within it.
     ///
     /// # Errors
     ///
@@ -144,6 +148,7 @@ impl Connection {
     pub fn open(
         connect: &Connect<'_>,
         holds_session: bool,
+        expected: ServerLimits,
         session: &mut Session,
         now_ms: u64,
         out: &mut BytesMut,
@@ -158,7 +163,7 @@ impl Connection {
         Ok(Self {
             version: connect.version,
             state: State::Connecting,
-            limits: ServerLimits::EARLY,
+            limits: expected.early(),
             aliases: OutgoingAliases::default(),
             requests: BTreeMap::new(),
             // With nothing to send again there is nothing that early messages could overtake.
@@ -200,6 +205,12 @@ impl Connection {
     #[must_use]
     pub const fn max_packet_bytes(&self) -> usize {
         self.max_packet_bytes
+    }
+
+    /// Whether something was sent without knowing whether the server takes it.
+    #[must_use]
+    pub const fn has_sent_early(&self) -> bool {
+        self.sent_early
     }
 
     /// Takes no larger packets than this, also where the server cannot be told: before MQTT 5.0.
@@ -249,7 +260,8 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// When the server broke the protocol: pass the violation to [`Connection::violation`] and close.
+    /// When the server broke the protocol: pass the violation to [`Connection::violation`] and
+    /// close.
     pub fn handle<'a>(
         &mut self,
         session: &mut Session,
@@ -302,12 +314,12 @@ impl Connection {
         self.broken(error.reason, error.detail)
     }
 
-    /// Ends the connection because of a violation. Writes DISCONNECT where the version has it; close
-    /// the network connection next ([MQTT-4.13.2-1], [MQTT-3.14.4-2]).
+    /// Ends the connection because of a violation. Writes DISCONNECT where the version has it;
+    /// close the network connection next ([MQTT-4.13.2-1], [MQTT-3.14.4-2]).
     pub fn violation(&mut self, violation: &Violation, out: &mut BytesMut) {
         if self.state != State::Closed && violation.answer == Answer::Disconnect {
-            // A reason text would help nobody: servers don't show it. An error means that the server
-            // takes no packet of four bytes; then the close alone has to do.
+            // A reason text would help nobody: servers don't show it. An error means that the
+            // server takes no packet of four bytes; then the close alone has to do.
             let disconnect = Disconnect::new(violation.reason);
             let _ = disconnect.encode(self.version, self.limits.max_packet_bytes, out);
         }
@@ -377,9 +389,9 @@ impl Connection {
                 );
             }
         } else if self.version != Version::V31 && !self.sent_early {
-            // Section 3.2.2.1.1: the server has no session, so this end has none either. Where something
-            // was sent early the session was empty before, and what is in it now is new. MQTT 3.1
-            // doesn't tell.
+            // Section 3.2.2.1.1: the server has no session, so this end has none either. Where
+            // something was sent early the session was empty before, and what is in it now is new.
+            // MQTT 3.1 doesn't tell.
             session.clear();
         }
         self.limits = ServerLimits::of(&connack);
@@ -485,11 +497,11 @@ impl Connection {
         Ok(Some(Event::Publish { topic, publish }))
     }
 
-    /// Takes over a message with QoS 1 or 2 that came with [`Event::Publish`], or refuses it with an error
-    /// code (which servers before MQTT 5.0 are not told): writes PUBACK or PUBREC.
+    /// Takes over a message with QoS 1 or 2 that came with [`Event::Publish`], or refuses it with
+    /// an error code (which servers before MQTT 5.0 are not told): writes PUBACK or PUBREC.
     ///
-    /// Messages may be acknowledged in any order. The packets leave in the order in which the messages
-    /// came, so one that stays unacknowledged holds up the others.
+    /// Messages may be acknowledged in any order. The packets leave in the order in which the
+    /// messages came, so one that stays unacknowledged holds up the others.
     pub fn acknowledge(
         &mut self,
         session: &mut Session,
@@ -507,7 +519,7 @@ impl Connection {
         if let Some(message) = found {
             message.reason = Some(reason);
         }
-        // [MQTT-4.6.0-2] [MQTT-4.6.0-3]
+        // [MQTT-4.6.0-2] [MQTT-4.6.0-3] [MQTT311-4.6.0-2] [MQTT311-4.6.0-3]
         while let Some(Unanswered {
             packet_id,
             qos,
@@ -541,8 +553,8 @@ impl Connection {
         reason: ReasonCode,
         out: &mut impl LaneWriter,
     ) {
-        // [MQTT-2.2.1-5] [MQTT-4.5.0-2]. Never too large: the smallest Maximum Packet Size of a server
-        // that could speak MQTT holds five bytes.
+        // [MQTT-2.2.1-5] [MQTT-4.5.0-2]. Never too large: the smallest Maximum Packet Size of a
+        // server that could speak MQTT holds five bytes.
         let ack = Ack::new(packet_id, reason);
         let _ = encode_ack(
             packet_type,
@@ -633,8 +645,8 @@ impl Connection {
         match session.pubcomp(ack.packet_id) {
             Ok(tag) => Ok(Some(Event::Delivered {
                 tag,
-                // That the server has forgotten the identifier doesn't mean that it lost the message:
-                // it has answered PUBREC.
+                // That the server has forgotten the identifier doesn't mean that it lost the
+                // message: it has answered PUBREC.
                 reason: ReasonCode::Success,
                 properties: ack.properties,
             })),
@@ -707,7 +719,7 @@ impl Connection {
             let since = self.last_sent_ms.max(self.last_heard_ms);
             return Some(since + self.ping_timeout_ms());
         }
-        // [MQTT-3.1.2-20]
+        // [MQTT-3.1.2-20] [MQTT311-3.1.2-23]
         Some(self.last_sent_ms + self.keep_alive_ms)
     }
 
@@ -724,8 +736,8 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// When the server has not answered one in half the Keep Alive time (at least 5 s), though nothing
-    /// else came from it either: the connection is dead, close it.
+    /// When the server has not answered one in half the Keep Alive time (at least 5 s), though
+    /// nothing else came from it either: the connection is dead, close it.
     pub fn on_timeout(&mut self, now_ms: u64, out: &mut BytesMut) -> Result<(), Violation> {
         if self
             .deadline_ms()

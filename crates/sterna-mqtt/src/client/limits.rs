@@ -3,8 +3,8 @@
 use crate::packet::ConnAck;
 use crate::{MAX_PACKET_BYTES, QoS};
 
-/// Bytes that a client sends after CONNECT before it has a CONNACK. Servers bound what they hold for
-/// clients that they do not know yet; this fits into the first flight of TCP and of QUIC.
+/// Bytes that a client sends after CONNECT before it has a CONNACK. Servers bound what they hold
+/// for clients that they do not know yet; this fits into the first flight of TCP and of QUIC.
 pub const EARLY_BYTES: usize = 8_192;
 
 /// Messages with QoS 1 and 2 that a client sends before it knows the server's Receive Maximum.
@@ -43,6 +43,18 @@ impl ServerLimits {
         subscription_identifiers: true,
         shared_subscriptions: true,
     };
+
+    /// What may be sent before the CONNACK to a server that took this much on an earlier connection.
+    #[must_use]
+    pub fn early(self) -> Self {
+        Self {
+            receive_maximum: self.receive_maximum.min(EARLY_PUBLISHES),
+            max_packet_bytes: self.max_packet_bytes.min(EARLY_BYTES),
+            // Aliases need the server's word on this connection. [MQTT-3.2.2-17]
+            topic_alias_maximum: 0,
+            ..self
+        }
+    }
 
     /// What a CONNACK tells; what it leaves out has the specification's defaults.
     #[must_use]

@@ -1,15 +1,17 @@
 //! The client's end of a connection: packets in, events out; commands in, bytes out.
 //!
-//! A [`Connection`] lives as long as one network connection; the [`Session`](crate::Session) that it
-//! works on lives longer. The caller owns both, moves the bytes, keeps the messages until they are
-//! acknowledged, and tells the time.
+//! A [`Connection`] lives as long as one network connection; the [`Session`](crate::Session) that
+//! it works on lives longer. The caller owns both, moves the bytes, keeps the messages until they
+//! are acknowledged, and tells the time.
 //!
-//! 1. [`Connection::open`] writes CONNECT. SUBSCRIBE and PUBLISH may follow at once, in the same flight
-//!    (MQTT 5.0 section 3.1.4), except with an authentication method and except when messages of an
-//!    earlier connection wait to be sent again.
-//! 2. Every packet that arrives goes to [`Connection::handle`]; what it means comes back as an [`Event`].
+//! 1. [`Connection::open`] writes CONNECT. SUBSCRIBE and PUBLISH may follow at once, in the same
+//!    flight (MQTT 5.0 section 3.1.4), except with an authentication method and except when
+//!    messages of an earlier connection wait to be sent again.
+//! 2. Every packet that arrives goes to [`Connection::handle`]; what it means comes back as an
+//!    [`Event`].
 //! 3. After [`Event::Connected`] the caller sends again what [`Connection::next_resend`] asks for.
-//! 4. [`Event::Publish`] is answered with [`Connection::acknowledge`] once the message is in safe hands.
+//! 4. [`Event::Publish`] is answered with [`Connection::acknowledge`] once the message is in safe
+//!    hands.
 //! 5. At [`Connection::deadline_ms`] the caller calls [`Connection::on_timeout`].
 
 mod connection;

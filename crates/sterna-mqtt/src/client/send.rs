@@ -115,6 +115,14 @@ impl Connection {
         }
     }
 
+    /// What the server doesn't take, or, before the CONNACK, didn't take the last time.
+    fn unsupported(&self, reason: ReasonCode) -> SendError {
+        match self.state {
+            State::Connecting => SendError::Later,
+            _ => SendError::Unsupported(reason),
+        }
+    }
+
     fn room_bytes(&self) -> usize {
         // [MQTT-3.2.2-15]
         match self.state {
@@ -130,14 +138,16 @@ impl Connection {
         !qos.is_acknowledged() || session.in_flight() < usize::from(self.limits.receive_maximum)
     }
 
-    /// Publishes a message on `lane`, whose buffer is `out`. `tag` is the caller's own name of the message,
-    /// which comes back with [`Event::Delivered`](super::Event::Delivered). With QoS 1 and 2 the caller keeps the
-    /// message until then, or until [`Event::HandedOver`](super::Event::HandedOver).
+    /// Publishes a message on `lane`, whose buffer is `out`. `tag` is the caller's own name of the
+    /// message, which comes back with [`Event::Delivered`](super::Event::Delivered). With QoS 1 and
+    /// 2 the caller keeps the message until then, or until
+    /// [`Event::HandedOver`](super::Event::HandedOver).
     ///
     /// # Errors
     ///
-    /// [`SendError::Later`] when the server's Receive Maximum is reached, when older messages are yet to be
-    /// sent again, or when it is too early; otherwise the message can never be sent on this connection.
+    /// [`SendError::Later`] when the server's Receive Maximum is reached, when older messages are
+    /// yet to be sent again, or when it is too early; otherwise the message can never be sent on
+    /// this connection.
     pub fn publish(
         &mut self,
         session: &mut Session,
@@ -182,11 +192,11 @@ impl Connection {
     fn check_supported(&self, publication: &Publication<'_>) -> Result<(), SendError> {
         // [MQTT-3.2.2-11]
         if publication.qos > self.limits.max_qos {
-            return Err(SendError::Unsupported(ReasonCode::QoSNotSupported));
+            return Err(self.unsupported(ReasonCode::QoSNotSupported));
         }
         // [MQTT-3.2.2-14]
         if publication.retain && !self.limits.retain {
-            return Err(SendError::Unsupported(ReasonCode::RetainNotSupported));
+            return Err(self.unsupported(ReasonCode::RetainNotSupported));
         }
         // [MQTT-3.3.2-2] [MQTT-4.7.3-1]
         topic::check_name(publication.topic)
@@ -219,8 +229,8 @@ impl Connection {
             payload: publication.payload,
         };
         let room_bytes = self.room_bytes();
-        // [MQTT-3.2.2-17] [MQTT-3.2.2-18] [MQTT-3.3.2-9]. Lanes are not ordered among each other, so only
-        // one of them can use aliases.
+        // [MQTT-3.2.2-17] [MQTT-3.2.2-18] [MQTT-3.3.2-9]. Lanes are not ordered among each other,
+        // so only one of them can use aliases.
         let choice = if lane.is_control() {
             let maximum = self.limits.topic_alias_maximum.min(MAX_ALIASES);
             self.aliases
@@ -253,10 +263,10 @@ impl Connection {
         Ok(())
     }
 
-    /// The next message of an earlier connection that has to be sent again, with its tag; PUBRELs that come
-    /// before it are written to `out`. None when all is sent, or when the server's Receive Maximum is reached:
-    /// ask again after each acknowledgement. Follow it with [`Connection::resend`], or with
-    /// [`Session::forget_outgoing`].
+    /// The next message of an earlier connection that has to be sent again, with its tag; PUBRELs
+    /// that come before it are written to `out`. None when all is sent, or when the server's
+    /// Receive Maximum is reached: ask again after each acknowledgement. Follow it with
+    /// [`Connection::resend`], or with [`Session::forget_outgoing`].
     pub fn next_resend(&mut self, session: &mut Session, out: &mut BytesMut) -> Option<Outgoing> {
         if self.state != State::Connected {
             return None;
@@ -292,8 +302,8 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// When the server of this connection takes less than the one before: it will never be sent, so call
-    /// [`Session::forget_outgoing`].
+    /// When the server of this connection takes less than the one before: it will never be sent, so
+    /// call [`Session::forget_outgoing`].
     pub fn resend(
         &mut self,
         session: &mut Session,
@@ -315,8 +325,8 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// [`SendError::Later`] when it is too early or too many requests are unanswered; otherwise the server
-    /// doesn't take the request, or a filter is not valid.
+    /// [`SendError::Later`] when it is too early or too many requests are unanswered; otherwise the
+    /// server doesn't take the request, or a filter is not valid.
     pub fn subscribe<'f>(
         &mut self,
         session: &mut Session,
@@ -341,9 +351,7 @@ impl Connection {
         let has_identifier = properties
             .find(|property| matches!(property, Property::SubscriptionIdentifier(_)).then_some(()));
         if has_identifier.is_some() && !self.limits.subscription_identifiers {
-            return Err(SendError::Unsupported(
-                ReasonCode::SubscriptionIdentifiersNotSupported,
-            ));
+            return Err(self.unsupported(ReasonCode::SubscriptionIdentifiersNotSupported));
         }
         let packet_id = self.begin_request(session, tag, Stage::Subscribe, count)?;
         let before = out.len();
@@ -470,8 +478,8 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// [`SendError::Closed`] when it has ended before; [`SendError::Invalid`] for a Session Expiry Interval
-    /// where the CONNECT had none (section 3.14.2.2.2).
+    /// [`SendError::Closed`] when it has ended before; [`SendError::Invalid`] for a Session Expiry
+    /// Interval where the CONNECT had none (section 3.14.2.2.2).
     pub fn disconnect(
         &mut self,
         disconnect: &Disconnect<'_>,
@@ -499,15 +507,11 @@ impl Connection {
         check_syntax(filter)?;
         // [MQTT-3.2.2-21]
         if !self.limits.wildcards && topic::has_wildcard(filter) {
-            return Err(SendError::Unsupported(
-                ReasonCode::WildcardSubscriptionsNotSupported,
-            ));
+            return Err(self.unsupported(ReasonCode::WildcardSubscriptionsNotSupported));
         }
         // Section 3.2.2.3.13
         if !self.limits.shared_subscriptions && topic::is_shared(filter) {
-            return Err(SendError::Unsupported(
-                ReasonCode::SharedSubscriptionsNotSupported,
-            ));
+            return Err(self.unsupported(ReasonCode::SharedSubscriptionsNotSupported));
         }
         Ok(())
     }

@@ -217,6 +217,7 @@ fn check_flags(packet_type: PacketType, first: u8, version: Version) -> Result<(
     // [MQTT-2.1.3-1] [MQTT-3.1.2-12] [MQTT-3.6.1-1] [MQTT-3.8.1-1] [MQTT-3.10.1-1] [MQTT-3.14.1-1]
     // [MQTT-3.15.1-1]
     // [MQTT311-2.2.2-1] [MQTT311-2.2.2-2] [MQTT311-3.6.1-1] [MQTT311-3.8.1-1] [MQTT311-3.10.1-1]
+    // [MQTT311-3.14.1-1]
     Err(DecodeError::malformed("reserved flags of the fixed header"))
 }
 

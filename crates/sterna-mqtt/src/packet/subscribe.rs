@@ -225,7 +225,7 @@ impl<'a> SubAck<'a> {
             return Err(DecodeError::protocol("SUBACK without a reason code"));
         }
         for &code in codes {
-            // [MQTT-3.9.3-2]
+            // [MQTT-3.9.3-2] [MQTT311-3.9.3-2]
             let valid = if version.is_v5() {
                 ReasonCode::from_u8(code).is_some_and(|code| code.is_valid_in(PacketType::SubAck))
             } else {

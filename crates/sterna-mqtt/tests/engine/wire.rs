@@ -443,7 +443,7 @@ fn disconnect_and_auth_are_validated() {
 
 /// What a server sends is validated in the same way; a client is built on it.
 ///
-/// [MQTT-3.2.2-1] [MQTT-3.2.2-6] [MQTT-3.2.2-8] [MQTT-3.9.3-1] [MQTT-3.9.3-2] [MQTT-3.11.3-1]
+/// [MQTT-3.2.2-1] [MQTT-3.2.2-6] [MQTT-3.2.2-8] [MQTT-3.9.3-1] [MQTT-3.9.3-2] [MQTT311-3.9.3-2] [MQTT-3.11.3-1]
 /// [MQTT-3.11.3-2] [MQTT311-3.2.2-4]
 #[test]
 fn packets_of_a_server_are_validated() {

@@ -253,6 +253,10 @@ impl Connected {
         if peer != before {
             self.migrations = self.migrations.saturating_add(1);
             shared.counters.migrations += 1;
+            // What is in flight counts per path, and the library (quinn-proto 0.11.19) leaves the
+            // loss timer as it was: with nothing in flight on the path that counts now, what the
+            // other one lost would not be sent again. A PING puts something in flight.
+            self.quic.ping();
             self.emit(shared, EventKind::PeerAddressChanged { peer });
         }
     }

@@ -107,11 +107,7 @@ fn run(seed: u64) {
         state.borrow_mut().react(&mut handler_random, driver, event);
     });
     let mut link_random = Random::new(seed ^ 2);
-    // Either packets get lost or clients move. Both at once now and then trips a debug assertion of
-    // the library (quinn-proto 0.11.19, `pto_time_and_space`) when the check of a new path fails.
-    let moves = seed % 2 == 1;
     world.rule = Box::new(move |_| match link_random.below(100) {
-        0..6 | 18..20 if moves => Fate::Deliver,
         0..6 => Fate::Drop,
         6..10 => Fate::Twice,
         10..18 => Fate::Late(Duration::from_millis(link_random.below(60))),
@@ -124,13 +120,17 @@ fn run(seed: u64) {
     let mut expected: BTreeMap<(usize, StreamId), Vec<u8>> = BTreeMap::new();
     let mut given_up = BTreeSet::new();
     let mut writable: Vec<(usize, StreamId)> = Vec::new();
+    let mut port = 30_000;
     for _ in 0..300 {
         let clients = world.clients.len();
         let client = random.below(clients.max(1) as u64) as usize;
         let usable = clients > 0 && !given_up.contains(&client);
+        // A client's early data must leave room in its congestion window as well: lost early data
+        // that fills it keeps a client of this library from ever ending its handshake.
         let established = usable && {
             let client = &world.clients[client];
-            client.lost.is_none() && (client.connected.is_some() || client.connection.has_0rtt())
+            let early = client.connection.has_0rtt() && client.up.1 < 5_000;
+            client.lost.is_none() && (client.connected.is_some() || early)
         };
         match random.below(20) {
             0..2 if clients < 8 => {
@@ -151,7 +151,8 @@ fn run(seed: u64) {
                 };
                 if let Some(id) = world.clients[client].connection.streams().open(dir) {
                     let stream = StreamId(id.into());
-                    let length = random.below(15_000) as usize;
+                    let early = world.clients[client].connected.is_none();
+                    let length = random.below(if early { 500 } else { 15_000 }) as usize;
                     let bytes: Vec<u8> = (0..length).map(|_| random.number() as u8).collect();
                     world.write(client, stream, &bytes, false);
                     expected.insert((client, stream), bytes);
@@ -162,7 +163,9 @@ fn run(seed: u64) {
                 if let Some((client, stream)) = random.pick(&writable).copied()
                     && !given_up.contains(&client)
                 {
-                    let bytes = vec![random.number() as u8; random.below(3_000) as usize];
+                    let early = world.clients[client].connected.is_none();
+                    let length = random.below(if early { 300 } else { 3_000 }) as usize;
+                    let bytes = vec![random.number() as u8; length];
                     world.write(client, stream, &bytes, false);
                     expected
                         .entry((client, stream))
@@ -173,7 +176,6 @@ fn run(seed: u64) {
             // A new address, as behind a NAT that forgot. Not before the handshake is confirmed
             // (RFC 9000, section 9).
             11 if established
-                && moves
                 && world.clients[client]
                     .connection
                     .stats()
@@ -181,7 +183,7 @@ fn run(seed: u64) {
                     .handshake_done
                     > 0 =>
             {
-                let port = 50_000 + random.below(10_000) as u16;
+                port += 1;
                 world.clients[client].address.set_port(port);
             }
             12 if established => {
@@ -236,15 +238,25 @@ fn run(seed: u64) {
                 && round < 20
             {
                 world.write(client, *stream, b"x", false);
+                world.clients[client].connection.ping();
                 bytes.push(b'x');
             }
         }
         world.run_for(Duration::from_secs(1));
     }
+    let mut keys = BTreeMap::new();
+    for (_, event) in &world.log {
+        if let EventKind::Opened { info, .. } = &event.kind {
+            keys.insert(usize::from(info.peer.port() - 20_000), event.connection);
+        }
+    }
     let mut whole = 0;
-    for ((client, stream), bytes) in &expected {
-        let client = &world.clients[*client];
-        if client.lost.is_some() || client.connection.is_closed() {
+    for ((number, stream), bytes) in &expected {
+        let client = &world.clients[*number];
+        let closed = keys
+            .get(number)
+            .is_none_or(|key| server.borrow().closed.contains(key));
+        if closed || client.lost.is_some() || client.connection.is_closed() {
             continue;
         }
         // Early data that was refused is lost with its streams; the handshake says so.
@@ -266,9 +278,15 @@ fn run(seed: u64) {
         "seed {seed}: {whole} streams whole, {} bytes, {counters:?}",
         server.borrow().bytes
     );
-    let open = server.borrow().open.clone();
-    for key in &open {
-        assert_eq!(world.server.unsent_bytes(*key), 0, "seed {seed}: {key:?}");
+    for (client, key) in &keys {
+        // Who is gone without a word that arrived is written to for ever: there is no idle timeout.
+        if !given_up.contains(client) {
+            assert_eq!(
+                world.server.unsent_bytes(*key),
+                0,
+                "seed {seed}: client {client}"
+            );
+        }
     }
     world.server.shutdown(world.now, 0);
     world.run_for(Duration::from_mins(1));

@@ -161,6 +161,9 @@ impl Config {
         if self.mqtt.maximum_qos > 2 {
             problems.push("mqtt.maximum_qos is 0, 1 or 2".to_owned());
         }
+        if self.mqtt.maximum_data_streams < 4 {
+            problems.push("mqtt.maximum_data_streams is at least 4".to_owned());
+        }
         if self.mqtt.receive_maximum == 0 {
             problems.push("mqtt.receive_maximum is at least 1".to_owned());
         }

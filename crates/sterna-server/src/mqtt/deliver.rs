@@ -58,10 +58,13 @@ impl Door {
             let Some(state) = cx.broker.protocol_mut(session) else {
                 return;
             };
+            // A message of another shard may be a few milliseconds ahead of this turn's clock; what is left
+            // of it is never more than what it came with. [MQTT-3.3.2-6]
+            let sent_ms = now_ms.max(delivery.message.published_ms());
             let out = self.out.buffer(lane);
             let sent = client
                 .engine
-                .publish(state, &outgoing(&delivery, lane), now_ms, out);
+                .publish(state, &outgoing(&delivery, lane), sent_ms, out);
             match sent {
                 Ok(sent) => self.sent(cx, client, lane, &delivery, sent.append_payload),
                 // [MQTT-3.1.2-25]

@@ -1,7 +1,7 @@
 //! The local time, written as the C library's `strftime` writes it.
 //!
-//! `-F` promises every conversion of strftime, in the user's time zone and language. Only the C library
-//! knows both, so it is asked.
+//! `-F` promises every conversion of strftime, in the user's time zone and language. Only the C
+//! library knows both, so it is asked.
 #![allow(unsafe_code)] // localtime_r and strftime have no safe counterpart in the standard library
 
 use std::ffi::CString;
@@ -57,8 +57,8 @@ impl LocalTime {
             return Vec::new();
         };
         let mut text = vec![0_u8; MAX_TEXT_BYTES];
-        // SAFETY: `text` is valid for its length, `format` ends with a null and `fields` is a `tm` that
-        // localtime_r filled in.
+        // SAFETY: `text` is valid for its length, `format` ends with a null and `fields` is a `tm`
+        // that localtime_r filled in.
         let written = unsafe {
             libc::strftime(
                 text.as_mut_ptr().cast(),

@@ -1,4 +1,5 @@
-//! The options that every client command has: where the broker is, who the client is, whom it trusts.
+//! The options that every client command has: where the broker is, who the client is, whom it
+//! trusts.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -11,17 +12,12 @@ use super::property::{Given, Properties};
 /// Options of a connection. Names and meanings are mosquitto's where it has the same.
 #[derive(clap::Args, Clone, Debug)]
 pub(super) struct Connection {
-    /// The broker: mqtt://, mqtts://, ws://, wss:// or mqtt+quic://[USER[:PASSWORD]@]HOST[:PORT][/TOPIC]
+    /// The broker: mqtt://, mqtts://, ws://, wss:// or
+    /// mqtt+quic://[USER[:PASSWORD]@]HOST[:PORT][/TOPIC]
     #[arg(value_name = "URL")]
     broker: Option<String>,
-    /// The broker, as an option in place of the argument
-    #[arg(
-        short = 'L',
-        long,
-        value_name = "URL",
-        conflicts_with = "broker",
-        env = "STERNA_URL"
-    )]
+    /// The broker, as an option in place of the argument [env: STERNA_URL]
+    #[arg(short = 'L', long, value_name = "URL", conflicts_with = "broker")]
     url: Option<String>,
     /// Host of the broker, in place of a URL [default: localhost]
     #[arg(short = 'h', long, value_name = "HOST", conflicts_with_all = ["broker", "url"])]
@@ -55,22 +51,16 @@ pub(super) struct Connection {
     )]
     username: Option<String>,
     /// Password. Other users of this host can see it on the command line; the environment is safer
+    /// [env: STERNA_PASSWORD, if there is a user name]
     #[arg(
         short = 'P',
         long = "pw",
         value_name = "PASSWORD",
-        env = "STERNA_PASSWORD",
-        hide_env_values = true,
         help_heading = "Client"
     )]
     password: Option<String>,
     /// Log in by SCRAM-SHA-256: the password stays here, and the broker has to know it, too
-    #[arg(
-        long,
-        requires = "username",
-        requires = "password",
-        help_heading = "Client"
-    )]
+    #[arg(long, requires = "username", help_heading = "Client")]
     scram: bool,
     /// Version of MQTT: 5, 311 or 31
     #[arg(short = 'V', long, value_name = "VERSION", default_value = "5", value_parser = version,
@@ -136,7 +126,8 @@ pub(super) struct Connection {
     /// Folder of PEM files of authorities to trust, in place of the system's
     #[arg(long, value_name = "FOLDER", help_heading = "TLS and QUIC")]
     capath: Option<PathBuf>,
-    /// Trust exactly the certificate with this SHA-256, which `sterna serve` prints; may be repeated
+    /// Trust exactly the certificate with this SHA-256, which `sterna serve` prints; may be
+    /// repeated
     #[arg(long, value_name = "SHA256", help_heading = "TLS and QUIC")]
     fingerprint: Vec<Fingerprint>,
     /// PEM file with this client's certificate
@@ -214,19 +205,27 @@ impl Connection {
             None if self.disable_clean_session && options.version.is_v5() => u32::MAX,
             None => 0,
         };
-        if self.username.is_some() || self.password.is_some() {
-            options.login = match (&self.username, &self.password) {
-                (Some(user), Some(password)) if self.scram => Login::Scram {
+        let password = self
+            .password
+            .clone()
+            .or_else(|| from_environment("STERNA_PASSWORD"));
+        match (&self.username, password) {
+            (Some(user), Some(password)) if self.scram => {
+                options.login = Login::Scram {
                     user: user.clone(),
-                    password: password.clone(),
-                },
-                (user, password) => Login::Password {
-                    user: user.clone(),
-                    password: password
-                        .as_ref()
-                        .map(|password| password.clone().into_bytes()),
-                },
-            };
+                    password,
+                };
+            }
+            (Some(_), None) if self.scram => return Err("--scram: there is no password".to_owned()),
+            (user, password) if user.is_some() || self.password.is_some() => {
+                let user = user.clone();
+                options.login = Login::Password {
+                    user,
+                    password: password.map(String::into_bytes),
+                };
+            }
+            // The environment's password belongs to a user name; without one it stays there.
+            _ => {}
         }
         options.keep_alive_s = self.keepalive;
         options.bind = self.bind;
@@ -264,11 +263,12 @@ impl Connection {
     }
 
     fn url(&self) -> Result<Url, String> {
-        if let Some(url) = self
-            .broker
-            .as_ref()
-            .or_else(|| self.url.as_ref().filter(|_| self.host.is_none()))
-        {
+        let given = self.broker.clone().or_else(|| self.url.clone());
+        let url = given.or_else(|| {
+            let by_parts = self.host.is_some() || self.port.is_some() || self.quic;
+            from_environment("STERNA_URL").filter(|_| !by_parts)
+        });
+        if let Some(url) = url {
             return url.parse().map_err(|error| format!("{url}: {error}"));
         }
         let wants_tls = self.tls_use_os_certs
@@ -302,6 +302,10 @@ impl Connection {
                 .init();
         }
     }
+}
+
+fn from_environment(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
 /// A QoS of the command line.

@@ -18,8 +18,8 @@ const MAX_FILE_BYTES: u64 = 512 << 20;
 
 /// Add, change or remove users in a broker's password file.
 ///
-/// The file holds one line per user with a SCRAM-SHA-256 record, in the form that PostgreSQL uses. From it
-/// a broker can check a password, but nobody can read one.
+/// The file holds one line per user with a SCRAM-SHA-256 record, in the form that PostgreSQL uses.
+/// From it a broker can check a password, but nobody can read one.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -42,10 +42,12 @@ pub(crate) struct Args {
     /// Remove the user
     #[arg(short = 'D', long, conflicts_with_all = ["create", "batch", "iterations"])]
     delete: bool,
-    /// Take the password from the command line, after the user; other users of this host can see it there
+    /// Take the password from the command line, after the user; other users of this host can see it
+    /// there
     #[arg(short = 'b', long, requires = "password")]
     batch: bool,
-    /// How often the password is hashed: more is better against theft of the file, and costs each login
+    /// How often the password is hashed: more is better against theft of the file, and costs each
+    /// login
     #[arg(long, value_name = "N", default_value_t = DEFAULT_ITERATIONS)]
     iterations: u32,
 }
@@ -102,8 +104,8 @@ fn change(args: &Args) -> Result<String, String> {
     Ok(format!("{}: {done} {}", path.display(), args.user))
 }
 
-/// Writes the file beside the old one and puts it in its place, so that a broker that reads it at that
-/// moment sees the old or the new one. A new file is for its owner only.
+/// Writes the file beside the old one and puts it in its place, so that a broker that reads it at
+/// that moment sees the old or the new one. A new file is for its owner only.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
     let mut beside = path.as_os_str().to_owned();
     beside.push(format!(".{}.new", std::process::id()));

@@ -15,9 +15,9 @@ use super::signals;
 
 /// Publish a request and print the response.
 ///
-/// The request carries a response topic and correlation data (MQTT 5), to which the client is subscribed before
-/// anybody can answer: SUBSCRIBE and the request leave together. Before MQTT 5 every message on the response topic
-/// counts as a response.
+/// The request carries a response topic and correlation data (MQTT 5), to which the client is
+/// subscribed before anybody can answer: SUBSCRIBE and the request leave together. Before MQTT 5
+/// every message on the response topic counts as a response.
 #[derive(clap::Args, Debug)]
 #[command(disable_help_flag = true, after_help = help())]
 pub(crate) struct Args {
@@ -146,7 +146,8 @@ impl Exchange<'_> {
     ) -> Result<(), Failure> {
         let failed = |error: &Error| Failure::client(error, self.version);
         let asking = async {
-            // Requests of one client go out in the order of the calls, so this order is that of the packets.
+            // Requests of one client go out in the order of the calls, so this order is that of the
+            // packets.
             let subscribing = client.subscribe([subscription]);
             let publishing = client.publish(message);
             tokio::join!(subscribing, publishing)
@@ -183,17 +184,17 @@ impl Exchange<'_> {
                     if let Some(refused) = subscribed.map_err(|error| failed(&error))?.first()
                         && refused.is_error()
                     {
-                        let text = format!("the broker refused the subscription: {}", refused.name());
+                        let name = refused.name();
+                        let text = format!("the broker refused the subscription: {name}");
                         return Err(Failure::new(*refused as u8, text));
                     }
                     let published = published.map_err(|error| failed(&error))?;
                     if published.reason == ReasonCode::NoMatchingSubscribers {
-                        return Err(Failure::new(exit::NOBODY, "nobody is subscribed to this topic"));
+                        let text = "nobody is subscribed to this topic";
+                        return Err(Failure::new(exit::NOBODY, text));
                     }
                 }
-                () = async { tokio::time::sleep_until(deadline.unwrap_or_else(tokio::time::Instant::now)).await },
-                    if deadline.is_some() =>
-                {
+                () = super::subscribe::until(deadline), if deadline.is_some() => {
                     return Err(Failure::new(exit::TIMEOUT, "no response in time"));
                 }
                 word = super::subscribe::signal(&mut signals), if signals_alive => {

@@ -112,7 +112,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
                 "configuration and certificates reloaded; a restart is needed for what is unchanged"
             ),
             Err(problem) => {
-                error!(%problem, "reload refused; the old configuration stays in force")
+                error!(%problem, "reload refused; the old configuration stays in force");
             }
         }
     }
@@ -159,8 +159,14 @@ fn write_ready_file(path: &Path, server: &Server) -> std::io::Result<()> {
 
 /// Tells a person what listens where and what to type next.
 fn greet(server: &Server) {
+    let mut out = std::io::stdout().lock();
+    // Nobody may be reading, which is no reason not to serve.
+    let _ = write_greeting(&mut out, server).and_then(|()| out.flush());
+}
+
+fn write_greeting(out: &mut impl std::io::Write, server: &Server) -> std::io::Result<()> {
     let certificate = server.certificate();
-    let mut text = format!("Sterna {}\n\n", env!("CARGO_PKG_VERSION"));
+    writeln!(out, "Sterna {}\n", env!("CARGO_PKG_VERSION"))?;
     for url in server.listeners() {
         let what = match url.split("://").next().unwrap_or_default() {
             "mqtt" => "MQTT on TCP",
@@ -169,37 +175,33 @@ fn greet(server: &Server) {
             "wss" => "MQTT on secure WebSocket",
             _ => "MQTT on QUIC",
         };
-        text += &format!("  {url:<34} {what}\n");
+        writeln!(out, "  {url:<34} {what}")?;
     }
-    text += &format!("\n  certificate SHA-256 {}\n", certificate.fingerprint);
+    let anchor = certificate.trust_anchor.display();
+    writeln!(out, "\n  certificate SHA-256 {}", certificate.fingerprint)?;
     if certificate.development {
-        text += &format!(
-            "  for development only, signed by {}\n",
-            certificate.trust_anchor.display()
-        );
+        writeln!(out, "  for development only, signed by {anchor}")?;
     }
     let url = server
         .listeners()
         .iter()
         .find(|url| url.starts_with("mqtt+quic:"))
         .or_else(|| server.listeners().first());
-    if let Some(url) = url {
-        let command = own_command();
-        let url = url
-            .replace("[::]", "localhost")
-            .replace("0.0.0.0", "localhost");
-        let trust = if url.starts_with("mqtt://") || url.starts_with("ws://") {
-            String::new()
-        } else {
-            format!(" --cafile {}", certificate.trust_anchor.display())
-        };
-        text += &format!(
-            "\nsubscribe:\n  {command} sub --url {url}{trust} -t 'hello/#' -v\n\
-             publish:\n  {command} pub --url {url}{trust} -t hello/world -m 'Hello from Sterna'\n\n"
-        );
-    }
-    let mut out = std::io::stdout().lock();
-    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    let Some(url) = url else { return Ok(()) };
+    let command = own_command();
+    let url = url
+        .replace("[::]", "localhost")
+        .replace("0.0.0.0", "localhost");
+    let trust = if url.starts_with("mqtt://") || url.starts_with("ws://") {
+        String::new()
+    } else {
+        format!(" --cafile {anchor}")
+    };
+    writeln!(
+        out,
+        "\nsubscribe:\n  {command} sub --url {url}{trust} -t 'hello/#' -v\n\
+         publish:\n  {command} pub --url {url}{trust} -t hello/world -m 'Hello from Sterna'\n"
+    )
 }
 
 /// This program as one would type it here.
@@ -208,11 +210,12 @@ fn own_command() -> String {
         return "sterna".to_owned();
     };
     let here = std::env::current_dir().unwrap_or_default();
-    program
-        .strip_prefix(&here)
-        .unwrap_or(&program)
-        .display()
-        .to_string()
+    match program.strip_prefix(&here) {
+        // A shell looks for a name without a slash elsewhere.
+        Ok(relative) if relative.components().count() == 1 => format!("./{}", relative.display()),
+        Ok(relative) => relative.display().to_string(),
+        Err(_) => program.display().to_string(),
+    }
 }
 
 #[cfg(test)]

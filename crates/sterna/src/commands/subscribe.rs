@@ -85,7 +85,7 @@ Examples:
   sterna sub -t '#' --remove-retained --retained-only -W 1  empty a broker
   sterna sub -t 'jobs/#' -i worker -c -q 1                 get what came while away
 
-Messages with QoS 1 and 2 are acknowledged when they are printed. A connection that is lost is regained.
+Messages with QoS 1 and 2 are acknowledged when they are printed. A lost connection is regained.
 
 {FORMATS}
 
@@ -307,7 +307,8 @@ impl Printer<'_> {
                 event = events.next() => {
                     let Some(event) = event else { return Ok(()) };
                     if matches!(event, Event::Connected(_)) && deadline.is_none() {
-                        deadline = self.args.timeout.map(|timeout| tokio::time::Instant::now() + timeout);
+                        let now = tokio::time::Instant::now();
+                        deadline = self.args.timeout.map(|timeout| now + timeout);
                     }
                     if self.take(events, event).await? == Next::End {
                         return Ok(());
@@ -370,7 +371,8 @@ impl Printer<'_> {
             output::print(&out)?;
         }
         for message in &printed {
-            // They have left this process; the client ends by itself when there is no connection any more.
+            // They have left this process; the client ends by itself when there is no connection
+            // any more.
             let _ = self.client.acknowledge(message).await;
         }
         Ok(end)
@@ -433,7 +435,7 @@ impl Printer<'_> {
     }
 }
 
-async fn until(deadline: Option<tokio::time::Instant>) {
+pub(super) async fn until(deadline: Option<tokio::time::Instant>) {
     match deadline {
         Some(deadline) => tokio::time::sleep_until(deadline).await,
         None => std::future::pending().await,

@@ -24,8 +24,8 @@ fn disconnect_is_the_last_packet() {
     assert!(client.out.is_empty());
 }
 
-/// Section 3.14.2.2.2: no expiry where the CONNECT had none. [MQTT-3.14.2-3] [MQTT-3.14.2-4] and no text
-/// where the server has no room for it.
+/// Section 3.14.2.2.2: no expiry where the CONNECT had none. [MQTT-3.14.2-3] [MQTT-3.14.2-4] and no
+/// text where the server has no room for it.
 #[test]
 fn disconnect_says_what_it_may() {
     let mut client = Client::connected(&[Property::MaximumPacketSize(10)]);

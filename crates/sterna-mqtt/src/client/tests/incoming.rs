@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// [MQTT-4.3.2-4] [MQTT-4.3.3-8] [MQTT-4.3.3-11] [MQTT-4.5.0-2] [MQTT-2.2.1-5]: each QoS is answered.
+/// [MQTT-4.3.2-4] [MQTT-4.3.3-8] [MQTT-4.3.3-11] [MQTT-4.5.0-2] [MQTT-2.2.1-5]: each QoS is
+/// answered.
 #[test]
 fn messages_are_acknowledged() {
     let mut client = Client::connected(&[]);
@@ -41,7 +42,8 @@ fn messages_are_acknowledged() {
     );
 }
 
-/// [MQTT-4.6.0-2] [MQTT-4.6.0-3]: acknowledgements keep the order of the messages.
+/// [MQTT-4.6.0-2] [MQTT-4.6.0-3] [MQTT311-4.6.0-2] [MQTT311-4.6.0-3]: acknowledgements keep the
+/// order of the messages.
 #[test]
 fn acknowledgements_wait_for_their_turn() {
     let mut client = Client::connected(&[]);

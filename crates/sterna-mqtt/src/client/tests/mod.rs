@@ -4,6 +4,7 @@ mod authentication;
 mod end;
 mod incoming;
 mod outgoing;
+mod robustness;
 mod session;
 mod start;
 mod time;
@@ -194,8 +195,15 @@ fn seen(event: &Event<'_>) -> Seen {
 impl Client {
     fn open(connect: &Connect<'_>, holds_session: bool, mut session: Session) -> Self {
         let mut out = BytesMut::new();
-        let connection =
-            Connection::open(connect, holds_session, &mut session, NOW_MS, &mut out).unwrap();
+        let connection = Connection::open(
+            connect,
+            holds_session,
+            ServerLimits::EARLY,
+            &mut session,
+            NOW_MS,
+            &mut out,
+        )
+        .unwrap();
         let mut client = Self {
             connection,
             session,

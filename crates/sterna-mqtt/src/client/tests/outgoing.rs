@@ -86,8 +86,8 @@ fn answers_of_the_wrong_kind_are_not() {
     );
 }
 
-/// [MQTT-4.9.0-1] [MQTT-4.9.0-2] the Receive Maximum holds QoS 1 and 2 back; [MQTT-3.3.4-9] [MQTT-4.9.0-3] it
-/// holds nothing else back.
+/// [MQTT-4.9.0-1] [MQTT-4.9.0-2] the Receive Maximum holds QoS 1 and 2 back; [MQTT-3.3.4-9]
+/// [MQTT-4.9.0-3] it holds nothing else back.
 #[test]
 fn the_receive_maximum_is_kept() {
     let mut client = Client::connected(&[Property::ReceiveMaximum(2)]);
@@ -133,8 +133,8 @@ fn the_receive_maximum_holds_for_repetitions() {
     assert_eq!(client.resend_all(), [3]);
 }
 
-/// [MQTT-3.2.2-11] [MQTT-3.2.2-14] [MQTT-3.2.2-15] [MQTT-3.2.2-21]: what the server doesn't take is not
-/// sent.
+/// [MQTT-3.2.2-11] [MQTT-3.2.2-14] [MQTT-3.2.2-15] [MQTT-3.2.2-21]: what the server doesn't take is
+/// not sent.
 #[test]
 fn the_servers_limits_are_kept() {
     let mut client = Client::connected(&[
@@ -196,8 +196,8 @@ fn the_servers_limits_are_kept() {
     client.subscribe(&["a"], 1).unwrap();
 }
 
-/// [MQTT-3.3.2-9] [MQTT-3.2.2-17] [MQTT-3.2.2-18] [MQTT-3.3.2-10]: aliases up to the server's maximum, anew
-/// on each connection.
+/// [MQTT-3.3.2-9] [MQTT-3.2.2-17] [MQTT-3.2.2-18] [MQTT-3.3.2-10]: aliases up to the server's
+/// maximum, anew on each connection.
 #[test]
 fn topics_that_repeat_get_an_alias() {
     let mut client = Client::connected(&[Property::TopicAliasMaximum(1)]);
@@ -234,8 +234,8 @@ fn topics_that_repeat_get_an_alias() {
     assert_eq!(client.sent(), ["PUBLISH 0 'one/topic'"]);
 }
 
-/// [MQTT-3.3.4-6] [MQTT-3.3.2-2] [MQTT-3.8.3-2] [MQTT-3.8.3-4] [MQTT-3.10.3-2] [MQTT-4.7.1-1]: what is
-/// wrong in itself is not sent.
+/// [MQTT-3.3.4-6] [MQTT-3.3.2-2] [MQTT-3.8.3-2] [MQTT-3.8.3-4] [MQTT-3.10.3-2] [MQTT-4.7.1-1]: what
+/// is wrong in itself is not sent.
 #[test]
 fn invalid_packets_are_not_sent() {
     let mut client = Client::connected(&[Property::TopicAliasMaximum(5)]);
@@ -282,7 +282,8 @@ fn invalid_packets_are_not_sent() {
     assert!(client.out.is_empty() && client.session.is_empty());
 }
 
-/// [MQTT-3.8.4-2] [MQTT-3.8.4-6] [MQTT-2.2.1-6]: each answer belongs to its request and has all codes.
+/// [MQTT-3.8.4-2] [MQTT-3.8.4-6] [MQTT-2.2.1-6]: each answer belongs to its request and has all
+/// codes.
 #[test]
 fn requests_get_their_answers() {
     let mut client = Client::connected(&[]);

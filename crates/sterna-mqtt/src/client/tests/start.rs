@@ -133,3 +133,48 @@ fn nothing_may_precede_the_connack() {
         )
     );
 }
+
+/// What a server took before is what it gets early.
+#[test]
+fn early_messages_keep_within_what_is_known() {
+    let none = PropertyBuf::new();
+    let known = ServerLimits {
+        receive_maximum: 1,
+        retain: false,
+        ..ServerLimits::EARLY
+    };
+    let (mut session, mut out) = (Session::new(), BytesMut::new());
+    let connection = Connection::open(
+        &connect(&none),
+        false,
+        known,
+        &mut session,
+        NOW_MS,
+        &mut out,
+    )
+    .unwrap();
+    out.clear();
+    let mut client = Client {
+        connection,
+        session,
+        out,
+    };
+    assert!(!client.connection.has_sent_early());
+    client.publish("a", QoS::AtLeastOnce, 1).unwrap();
+    assert!(client.connection.has_sent_early());
+    assert_eq!(
+        client.publish("a", QoS::AtLeastOnce, 2),
+        Err(SendError::Later)
+    );
+    let retained = Publication {
+        retain: true,
+        ..message("a", QoS::AtMostOnce)
+    };
+    assert_eq!(
+        client.send(&retained, 3),
+        Err(SendError::Later),
+        "it may take it this time"
+    );
+    client.feed(&connack(false, &[])).unwrap();
+    client.send(&retained, 3).unwrap();
+}

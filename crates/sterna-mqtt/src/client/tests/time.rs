@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// [MQTT-3.1.2-20] a PINGREQ when nothing else is sent; [MQTT-3.1.2-21] in the server's interval.
+/// [MQTT-3.1.2-20] [MQTT311-3.1.2-23] a PINGREQ when nothing else is sent; [MQTT-3.1.2-21] in the
+/// server's interval.
 #[test]
 fn pings_keep_the_connection() {
     let mut client = Client::open(&connect(&PropertyBuf::new()), false, Session::new());
@@ -72,8 +73,8 @@ fn keep_alive_can_be_off() {
     assert!(client.sent().is_empty());
 }
 
-/// Acknowledgements go where the message came from; a QUIC stream that only the server writes is answered
-/// on the control stream.
+/// Acknowledgements go where the message came from; a QUIC stream that only the server writes is
+/// answered on the control stream.
 #[test]
 fn lanes_are_answered_on_themselves() {
     struct Lanes(Vec<(Lane, BytesMut)>);

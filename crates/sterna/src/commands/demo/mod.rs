@@ -29,13 +29,14 @@ const MARK: &str = "sterna-demo";
 
 /// See Sterna at work: this host's telemetry over QUIC and TCP, live.
 ///
-/// Starts a broker on free ports of this host, publishes the load of its processors, memory, network and disks from
-/// several devices over MQTT on QUIC and on TCP, subscribes to it, and shows every value as it arrives, with the
-/// time that it took. Nothing leaves this host.
+/// Starts a broker on free ports of this host, publishes the load of its processors, memory,
+/// network and disks from several devices over MQTT on QUIC and on TCP, subscribes to it, and shows
+/// every value as it arrives, with the time that it took. Nothing leaves this host.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
-On a terminal: q ends it, m moves the QUIC devices to other ports, as a phone that changes its network would: no
-message is lost and nothing connects anew. Piped, it prints one line a second and the last values in the end.
+On a terminal: q ends it, m moves the QUIC devices to other ports, as a phone that changes its
+network would: no message is lost and nothing connects anew. Piped, it prints one line a second,
+and the last values in the end.
 
 Examples:
   sterna demo
@@ -65,9 +66,7 @@ pub(crate) struct Args {
         short = 'P',
         long = "pw",
         value_name = "PASSWORD",
-        requires = "username",
-        env = "STERNA_PASSWORD",
-        hide_env_values = true
+        requires = "username"
     )]
     password: Option<String>,
 }
@@ -470,7 +469,8 @@ mod tests {
         }
     }
 
-    /// The whole of it: a broker on free ports, devices on both transports, and what the viewer counts.
+    /// The whole of it: a broker on free ports, devices on both transports, and what the viewer
+    /// counts.
     #[test]
     fn everything_arrives_over_both_transports() {
         let folder = tempfile::tempdir().unwrap();

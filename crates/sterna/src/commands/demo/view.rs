@@ -273,7 +273,8 @@ fn trend(values: &VecDeque<f64>) -> String {
         .collect()
 }
 
-/// The terminal while the table is on it; what it was before comes back in the end, whatever happens.
+/// The terminal while the table is on it; what it was before comes back in the end, whatever
+/// happens.
 pub(super) struct Screen {
     colour: bool,
 }

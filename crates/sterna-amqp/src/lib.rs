@@ -1,1 +1,0 @@
-//! AMQP 1.0 types, frames and connection, session and link state, sans-IO.

@@ -1,0 +1,316 @@
+//! Brokers on threads of their own, with channels for mail: what the directory's locks are for.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Barrier};
+
+use sterna_broker::{
+    Broker, Close, ConsumerId, Directory, Event, Limits, Mail, Message, MessageHeader, NoStore,
+    OpenSession, Opened, Outcome, Publication, Qos, RetainHandling, SessionKey, ShardId,
+    SubscribeOptions,
+};
+
+const SHARDS: usize = 3;
+const CLIENTS: usize = 12;
+const TURNS: usize = 4_000;
+const NOW_MS: u64 = 1_000_000;
+
+/// What a session has received; it moves with the session.
+#[derive(Debug, Default)]
+struct Received {
+    /// By publishing shard: the number of its latest message.
+    latest: HashMap<u64, u64>,
+    /// Those that came as retained copies.
+    copies: HashSet<(u64, u64)>,
+    deliveries: u64,
+}
+
+struct Shard {
+    number: usize,
+    broker: Broker<Received>,
+    inbox: Receiver<Mail<Received>>,
+    outboxes: Vec<Sender<Mail<Received>>>,
+    under_way: Arc<AtomicUsize>,
+    /// Sessions whose consumers are here, and ready.
+    sessions: HashMap<ConsumerId, SessionKey>,
+    random: u64,
+    published: u64,
+    consumers: u64,
+}
+
+impl Shard {
+    fn random(&mut self, below: usize) -> usize {
+        self.random = self
+            .random
+            .wrapping_mul(0x5851_f42d_4c95_7f2d)
+            .wrapping_add(1);
+        (self.random >> 33) as usize % below
+    }
+
+    fn open(&mut self) {
+        self.consumers += 1;
+        let consumer = ConsumerId(self.consumers);
+        let client_id = format!("client-{}", self.random(CLIENTS));
+        let clean_start = self.random(10) == 0;
+        let request = OpenSession {
+            client_id: &client_id,
+            clean_start,
+            expiry_s: 1_000,
+            consumer,
+            will: None,
+        };
+        let opened = self.broker.open(NOW_MS, request).expect("within limits");
+        self.take_events();
+        if let Opened::Ready { session, .. } = opened {
+            self.opened(consumer, session);
+        }
+    }
+
+    fn opened(&mut self, consumer: ConsumerId, session: SessionKey) {
+        self.sessions.insert(consumer, session);
+        let options = SubscribeOptions {
+            qos: Qos::AtLeastOnce,
+            retain_handling: RetainHandling::IfNew,
+            ..SubscribeOptions::default()
+        };
+        let subscribed = self.broker.subscribe(NOW_MS, session, "t/#", options);
+        subscribed.expect("a valid filter");
+        // What the connection before was sent and didn't acknowledge counts as received.
+        for entry in self.broker.unacknowledged(session) {
+            assert!(
+                self.broker
+                    .settle(NOW_MS, session, entry.tag(), Outcome::Accepted)
+            );
+        }
+    }
+
+    fn publish(&mut self) {
+        self.published += 1;
+        let payload = [self.number as u64, self.published]
+            .map(u64::to_le_bytes)
+            .concat();
+        let topic = format!("t/{}", self.random(5));
+        let retain = self.random(3) == 0;
+        let header = MessageHeader {
+            qos: Qos::AtLeastOnce,
+            retain,
+            ..MessageHeader::default()
+        };
+        let message = Message::copy(&topic, &[], &payload, header).expect("a small message");
+        self.broker.publish(
+            NOW_MS,
+            Publication {
+                origin: None,
+                message,
+            },
+        );
+    }
+
+    fn take_events(&mut self) {
+        while let Some(event) = self.broker.next_event() {
+            match event {
+                Event::Evicted { consumer, .. } => {
+                    self.sessions.remove(&consumer);
+                }
+                Event::Opened {
+                    consumer, session, ..
+                } => self.opened(consumer, session),
+            }
+        }
+    }
+
+    /// Sends what is ready, with all checks; leaves some unacknowledged.
+    fn send(&mut self) {
+        while let Some((_, session)) = self.broker.next_ready() {
+            while let Some(delivery) = self.broker.next_delivery(NOW_MS, session) {
+                let word = |at: usize| {
+                    let bytes = &delivery.message.payload()[at..at + 8];
+                    u64::from_le_bytes(bytes.try_into().expect("eight bytes"))
+                };
+                let (shard, number) = (word(0), word(8));
+                let received = self.broker.protocol_mut(session).expect("it is ready");
+                received.deliveries += 1;
+                if delivery.retain {
+                    assert!(received.copies.insert((shard, number)), "a copy came twice");
+                } else {
+                    assert!(
+                        !received.copies.contains(&(shard, number)),
+                        "retained and live"
+                    );
+                    let latest = received.latest.insert(shard, number);
+                    assert!(
+                        latest.is_none_or(|latest| number == latest + 1),
+                        "{number} of shard {shard} follows {latest:?}"
+                    );
+                }
+                if self.random(4) > 0 {
+                    let tag = delivery.tag;
+                    assert!(self.broker.settle(NOW_MS, session, tag, Outcome::Accepted));
+                }
+            }
+        }
+        for (to, mail) in self.broker.take_mail() {
+            self.under_way.fetch_add(1, Ordering::SeqCst);
+            self.outboxes[usize::from(to.0)]
+                .send(mail)
+                .expect("all shards run");
+        }
+    }
+
+    /// Takes the mail that is there; one turn of the loop.
+    fn turn(&mut self) {
+        let mut letters = 0;
+        while let Ok(mail) = self.inbox.try_recv() {
+            self.broker.mail(NOW_MS, mail);
+            letters += 1;
+        }
+        self.take_events();
+        self.send();
+        // What they caused is under way by now, so the count never falls to zero too early.
+        self.under_way.fetch_sub(letters, Ordering::SeqCst);
+    }
+
+    fn run(mut self, barrier: &Barrier) -> u64 {
+        barrier.wait();
+        for _ in 0..TURNS {
+            match self.random(20) {
+                0 => self.open(),
+                1 => {
+                    if let Some((&consumer, &session)) = self.sessions.iter().next() {
+                        self.sessions.remove(&consumer);
+                        self.broker.close(NOW_MS, session, Close::LOST);
+                    }
+                }
+                _ => self.publish(),
+            }
+            self.turn();
+        }
+        barrier.wait();
+        while self.under_way.load(Ordering::SeqCst) > 0 {
+            self.turn();
+            std::thread::yield_now();
+        }
+        barrier.wait();
+        let sessions: Vec<_> = self.sessions.values().copied().collect();
+        let received = sessions.iter().filter_map(|&key| self.broker.protocol(key));
+        received.map(|received| received.deliveries).sum()
+    }
+}
+
+/// [MQTT-4.6.0-6] and the retained messages' rule: each message reaches a subscriber once, live or
+/// as retained, in each publisher's order and without a gap, however its session moves.
+#[test]
+fn order_and_completeness_hold_between_threads() {
+    let limits = Limits {
+        queued_messages: 1_000_000,
+        ..Limits::default()
+    };
+    let directory = Directory::new(SHARDS as u16, limits, 1);
+    let under_way = Arc::new(AtomicUsize::new(0));
+    let barrier = Arc::new(Barrier::new(SHARDS));
+    let (outboxes, inboxes): (Vec<_>, Vec<_>) = (0..SHARDS).map(|_| channel()).unzip();
+    let threads: Vec<_> = inboxes
+        .into_iter()
+        .enumerate()
+        .map(|(number, inbox)| {
+            let shard = ShardId(number as u16);
+            let shard = Shard {
+                number,
+                broker: Broker::new(shard, Arc::clone(&directory), Box::new(NoStore)),
+                inbox,
+                outboxes: outboxes.clone(),
+                under_way: Arc::clone(&under_way),
+                sessions: HashMap::new(),
+                random: number as u64,
+                published: 0,
+                consumers: number as u64 * 1_000_000,
+            };
+            let barrier = Arc::clone(&barrier);
+            std::thread::spawn(move || shard.run(&barrier))
+        })
+        .collect();
+    let received: u64 = threads
+        .into_iter()
+        .map(|thread| thread.join().expect("no check failed"))
+        .sum();
+    assert!(received > 0);
+    assert!(directory.sessions() <= CLIENTS);
+}
+
+/// Who subscribes while another shard publishes retained messages gets the one there is as a copy,
+/// and all later ones live: none twice, none not at all.
+#[test]
+fn a_new_subscriber_gets_each_message_one_way() {
+    const SUBSCRIPTIONS: usize = 3_000;
+    let directory = Directory::new(2, Limits::default(), 1);
+    let mut publisher: Broker<()> =
+        Broker::new(ShardId(0), Arc::clone(&directory), Box::new(NoStore));
+    let mut broker: Broker<()> = Broker::new(ShardId(1), Arc::clone(&directory), Box::new(NoStore));
+    let (to_subscriber, inbox) = channel::<Mail<()>>();
+    let subscribed = Arc::new(AtomicUsize::new(0));
+    let progress = Arc::clone(&subscribed);
+    let thread = std::thread::spawn(move || {
+        let mut number = 0_u64;
+        while progress.load(Ordering::Relaxed) < SUBSCRIPTIONS {
+            number += 1;
+            let header = MessageHeader {
+                retain: true,
+                ..MessageHeader::default()
+            };
+            let message = Message::copy("t", &[], &number.to_le_bytes(), header).expect("small");
+            publisher.publish(
+                NOW_MS,
+                Publication {
+                    origin: None,
+                    message,
+                },
+            );
+            for (_, mail) in publisher.take_mail() {
+                to_subscriber
+                    .send(mail)
+                    .expect("the subscriber waits for it");
+            }
+        }
+    });
+    for i in 0..SUBSCRIPTIONS {
+        let client_id = format!("client-{i}");
+        let request = OpenSession {
+            client_id: &client_id,
+            clean_start: true,
+            expiry_s: 0,
+            consumer: ConsumerId(1),
+            will: None,
+        };
+        let opened = broker.open(NOW_MS, request).expect("within limits");
+        let Opened::Ready { session, .. } = opened else {
+            panic!("{opened:?}")
+        };
+        let options = SubscribeOptions::default();
+        broker
+            .subscribe(NOW_MS, session, "t", options)
+            .expect("a valid filter");
+        let mut latest = None;
+        let mut live = 0;
+        while live < 3 {
+            while let Some(delivery) = broker.next_delivery(NOW_MS, session) {
+                let payload = delivery.message.payload().try_into().expect("eight bytes");
+                let number = u64::from_le_bytes(payload);
+                assert!(!delivery.retain || latest.is_none(), "a copy comes first");
+                assert!(
+                    latest.is_none_or(|latest| number == latest + 1),
+                    "{latest:?}, {number}"
+                );
+                latest = Some(number);
+                live += usize::from(!delivery.retain);
+            }
+            if live < 3 {
+                broker.mail(NOW_MS, inbox.recv().expect("the publisher goes on"));
+            }
+        }
+        broker.close(NOW_MS, session, Close::NORMAL);
+        subscribed.fetch_add(1, Ordering::Relaxed);
+    }
+    inbox.iter().for_each(drop);
+    thread.join().expect("no check failed");
+}

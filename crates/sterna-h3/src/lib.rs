@@ -1,1 +1,0 @@
-//! HTTP/3 frames, static QPACK and request state, sans-IO.

@@ -1,1 +1,0 @@
-//! Link emulator, scenarios, measurement, energy models and report.

@@ -1,0 +1,507 @@
+//! The client commands as their users run them, against a broker in this process.
+#![allow(clippy::unwrap_used)] // it is all test
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use sterna_server::Server;
+use sterna_server::config::{Config, Listener};
+
+/// A broker with its URLs: TCP, QUIC, WebSocket, TLS.
+struct Broker {
+    server: Option<Server>,
+    urls: Vec<String>,
+    fingerprint: String,
+    folder: tempfile::TempDir,
+}
+
+const TCP: usize = 0;
+const QUIC: usize = 1;
+const WS: usize = 2;
+const TLS: usize = 3;
+
+impl Broker {
+    fn start(change: impl FnOnce(&mut Config, &std::path::Path)) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let schemes = ["mqtt", "mqtt+quic", "ws", "mqtts"];
+        let mut config = Config {
+            listeners: schemes
+                .map(|it| Listener::at(&format!("{it}://127.0.0.1:0")))
+                .to_vec(),
+            data_directory: Some(folder.path().to_owned()),
+            ..Config::default()
+        };
+        change(&mut config, folder.path());
+        let server = Server::start(&config).unwrap();
+        Self {
+            urls: server.listeners().to_vec(),
+            fingerprint: server.certificate().fingerprint,
+            server: Some(server),
+            folder,
+        }
+    }
+
+    fn new() -> Self {
+        Self::start(|_, _| {})
+    }
+
+    /// A command line that connects to this broker.
+    fn command(&self, transport: usize, name: &str, rest: &[&str]) -> Command {
+        let mut command = sterna();
+        command.args([
+            name,
+            "--url",
+            &self.urls[transport],
+            "--fingerprint",
+            &self.fingerprint,
+        ]);
+        command.args(rest);
+        command
+    }
+
+    fn run(&self, transport: usize, name: &str, rest: &[&str]) -> Output {
+        self.command(transport, name, rest).output().unwrap()
+    }
+
+    /// A subscriber that has its subscriptions already.
+    fn subscriber(&self, transport: usize, rest: &[&str]) -> Subscriber {
+        let mut command = self.command(transport, "sub", rest);
+        // With -d the subscriber says when its subscription stands.
+        command
+            .arg("-d")
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut log = BufReader::new(child.stderr.take().unwrap());
+        let mut line = String::new();
+        while !line.contains("request answered") {
+            line.clear();
+            assert!(
+                log.read_line(&mut line).unwrap() > 0,
+                "the subscriber ended"
+            );
+        }
+        std::thread::spawn(move || {
+            let _ = log.read_to_end(&mut Vec::new());
+        });
+        Subscriber { child }
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        if let Some(server) = self.server.take() {
+            server.shutdown();
+        }
+    }
+}
+
+struct Subscriber {
+    child: Child,
+}
+
+impl Subscriber {
+    /// What it has printed when it ends, and its exit code.
+    fn end(mut self) -> (String, i32) {
+        let mut text = String::new();
+        self.child
+            .stdout
+            .take()
+            .unwrap()
+            .read_to_string(&mut text)
+            .unwrap();
+        (text, self.child.wait().unwrap().code().unwrap())
+    }
+}
+
+fn sterna() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sterna"));
+    for name in ["STERNA_URL", "STERNA_USERNAME", "STERNA_PASSWORD"] {
+        command.env_remove(name);
+    }
+    command
+}
+
+fn code(output: &Output) -> i32 {
+    output.status.code().unwrap()
+}
+
+fn stdout(output: &Output) -> &str {
+    std::str::from_utf8(&output.stdout).unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn messages_pass_between_all_transports() {
+    let broker = Broker::new();
+    let subscriber = broker.subscriber(QUIC, &["-t", "house/#", "-v", "-q", "2", "-C", "5"]);
+    for (transport, qos) in [(TCP, "0"), (QUIC, "1"), (WS, "2"), (TLS, "1"), (QUIC, "2")] {
+        let topic = format!("house/{transport}");
+        let sent = broker.run(transport, "pub", &["-t", &topic, "-q", qos, "-m", qos]);
+        assert_eq!(code(&sent), 0, "{}", stderr(&sent));
+    }
+    let (text, code) = subscriber.end();
+    assert_eq!(
+        text,
+        "house/0 0\nhouse/1 1\nhouse/2 2\nhouse/3 1\nhouse/1 2\n"
+    );
+    assert_eq!(code, 0);
+}
+
+#[test]
+fn versions_and_properties_pass() {
+    let broker = Broker::new();
+    let format = "%t|%p|%q|%C|%P|%R|%D|%E|%F|%S";
+    let rest = [
+        "-t",
+        "p",
+        "-q",
+        "1",
+        "-C",
+        "3",
+        "-F",
+        format,
+        "--subscription-identifier",
+        "7",
+    ];
+    let subscriber = broker.subscriber(TCP, &rest);
+    for version in ["31", "311"] {
+        let sent = broker.run(
+            TCP,
+            "pub",
+            &["-V", version, "-t", "p", "-q", "2", "-m", version],
+        );
+        assert_eq!(code(&sent), 0, "{}", stderr(&sent));
+    }
+    let properties = "-D publish content-type text -D publish user-property a b \
+        -D publish user-property a c -D publish response-topic r -D publish correlation-data cd \
+        -D publish payload-format-indicator 1 -t p -m 5";
+    let words: Vec<_> = properties.split_whitespace().collect();
+    assert_eq!(code(&broker.run(TCP, "pub", &words)), 0);
+    let (text, _) = subscriber.end();
+    assert_eq!(
+        text,
+        "p|31|1|||||||7\np|311|1|||||||7\np|5|0|text|a:b a:c|r|cd||1|7\n"
+    );
+}
+
+#[test]
+fn payloads_come_from_everywhere() {
+    let broker = Broker::new();
+    let file = broker.folder.path().join("payload");
+    std::fs::write(&file, b"from\0file").unwrap();
+    let file = file.to_str().unwrap();
+    let subscriber = broker.subscriber(TCP, &["-t", "p", "-N", "-C", "6", "-F", "[%p]"]);
+    assert_eq!(code(&broker.run(TCP, "pub", &["-t", "p", "-f", file])), 0);
+    assert_eq!(code(&broker.run(TCP, "pub", &["-t", "p", "-n"])), 0);
+    assert_eq!(
+        code(&broker.run(TCP, "pub", &["-t", "p", "-m", "-5", "--repeat", "2"])),
+        0
+    );
+    for (flag, input) in [("-s", "all\nof it"), ("-l", "one line\n")] {
+        let mut command = broker.command(TCP, "pub", &["-t", "p", flag]);
+        let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+        child
+            .stdin
+            .take()
+            .unwrap()
+            .write_all(input.as_bytes())
+            .unwrap();
+        assert!(child.wait().unwrap().success());
+    }
+    let (text, _) = subscriber.end();
+    assert_eq!(text, "[from\0file][][-5][-5][all\nof it][one line]");
+}
+
+/// In order and complete, more than any window or buffer holds, over several streams of QUIC.
+#[test]
+fn many_lines_arrive_in_order() {
+    let broker = Broker::new();
+    let lines = (0..3_000)
+        .map(|number| number.to_string())
+        .collect::<Vec<_>>()
+        .join("\n")
+        + "\n";
+    let subscriber = broker.subscriber(TCP, &["-t", "l", "-q", "1", "-C", "3000", "-W", "60"]);
+    let mut command = broker.command(QUIC, "pub", &["-t", "l", "-q", "1", "-l", "--streams", "3"]);
+    let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+    child
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(lines.as_bytes())
+        .unwrap();
+    assert!(child.wait().unwrap().success());
+    assert_eq!(subscriber.end(), (lines, 0));
+}
+
+#[test]
+fn retained_messages_are_shown_left_out_and_removed() {
+    let broker = Broker::new();
+    for (topic, text) in [("r/1", "a"), ("r/2", "b"), ("r/3", "c")] {
+        assert_eq!(
+            code(&broker.run(TCP, "pub", &["-t", topic, "-r", "-m", text])),
+            0
+        );
+    }
+    let sub = |rest: &[&str]| {
+        let mut all = vec!["-t", "r/#", "-v", "-W", "0.5"];
+        all.extend(rest);
+        let output = broker.run(TCP, "sub", &all);
+        assert_eq!(code(&output), 27, "{}", stderr(&output));
+        // A broker sends them in any order.
+        let mut lines: Vec<_> = stdout(&output).lines().map(str::to_owned).collect();
+        lines.sort_unstable();
+        lines
+    };
+    assert_eq!(sub(&[]), ["r/1 a", "r/2 b", "r/3 c"]);
+    assert!(sub(&["-R"]).is_empty());
+    assert_eq!(sub(&["-T", "r/2", "-T", "+/3"]), ["r/1 a"]);
+    assert!(sub(&["--retain-handling", "never"]).is_empty());
+    let removing = [
+        "-t",
+        "r/#",
+        "-T",
+        "r/2",
+        "--remove-retained",
+        "--retained-only",
+    ];
+    assert_eq!(
+        code(&broker.run(TCP, "sub", &removing)),
+        0,
+        "ends at its own empty message"
+    );
+    assert_eq!(sub(&[]), ["r/2 b"]);
+}
+
+/// A session that is kept gets what came while its client was away, and what it didn't print comes
+/// again.
+#[test]
+fn nothing_is_lost_between_two_runs() {
+    let broker = Broker::new();
+    let session = ["-t", "jobs", "-q", "1", "-i", "worker", "-c"];
+    let sub = |rest: &[&str]| {
+        let output = broker.run(TCP, "sub", &[&session, rest].concat());
+        (stdout(&output).to_owned(), code(&output))
+    };
+    assert_eq!(sub(&["-E"]), (String::new(), 0));
+    for number in 1..=5 {
+        let number = number.to_string();
+        assert_eq!(
+            code(&broker.run(TCP, "pub", &["-t", "jobs", "-q", "1", "-m", &number])),
+            0
+        );
+    }
+    assert_eq!(sub(&["-C", "2"]), ("1\n2\n".to_owned(), 0));
+    assert_eq!(sub(&["-C", "3", "-W", "10"]), ("3\n4\n5\n".to_owned(), 0));
+    let unsubscribe = ["-U", "jobs", "-i", "worker", "-c", "-E"];
+    assert_eq!(code(&broker.run(TCP, "sub", &unsubscribe)), 0);
+    assert_eq!(
+        code(&broker.run(TCP, "pub", &["-t", "jobs", "-q", "1", "-m", "6"])),
+        0
+    );
+    let rest = ["-t", "other", "-i", "worker", "-c", "-W", "0.3"];
+    assert_eq!(stdout(&broker.run(TCP, "sub", &rest)), "");
+}
+
+#[test]
+fn requests_get_their_responses() {
+    let broker = Broker::new();
+    let nobody = broker.run(TCP, "request", &["-t", "ask", "-m", "x"]);
+    assert_eq!(code(&nobody), 16, "{}", stderr(&nobody));
+
+    let responder = broker.subscriber(TCP, &["-t", "ask", "-C", "1", "-F", "%R %D"]);
+    let waiting = broker
+        .command(QUIC, "request", &["-t", "ask", "-m", "x", "-W", "20", "-v"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let (asked, _) = responder.end();
+    let (topic, correlation) = asked.trim_end().split_once(' ').unwrap();
+    let answer = |data: &str, text: &str| {
+        let data = format!("-t {topic} -m {text} -D publish correlation-data {data}");
+        let words: Vec<_> = data.split_whitespace().collect();
+        assert_eq!(code(&broker.run(TCP, "pub", &words)), 0);
+    };
+    answer("of-another-request", "wrong");
+    answer(correlation, "right");
+    let output = waiting.wait_with_output().unwrap();
+    assert_eq!(
+        (stdout(&output), code(&output)),
+        (format!("{topic} right\n").as_str(), 0)
+    );
+
+    let silent = broker.subscriber(TCP, &["-t", "ask", "-C", "1"]);
+    let unanswered = broker.run(TCP, "request", &["-t", "ask", "-m", "x", "-W", "0.3"]);
+    assert_eq!(code(&unanswered), 27);
+    silent.end();
+}
+
+#[test]
+fn passwords_and_scram_let_in() {
+    let broker = Broker::start(|config, folder| {
+        let file = folder.join("users.pw");
+        let made = sterna()
+            .args(["passwd", "-c", "-b"])
+            .arg(&file)
+            .args(["ann", "secret"])
+            .output();
+        assert!(made.unwrap().status.success());
+        config.authentication.password_file = Some(file);
+    });
+    let publish = |rest: &[&str]| {
+        let mut all = vec!["-t", "a", "-m", "x", "-q", "1"];
+        all.extend(rest);
+        code(&broker.run(QUIC, "pub", &all))
+    };
+    assert_eq!(publish(&[]), 135);
+    assert_eq!(publish(&["-u", "ann", "-P", "secret"]), 0);
+    assert_eq!(publish(&["-u", "ann", "-P", "wrong"]), 134);
+    assert_eq!(publish(&["-u", "ann", "-P", "wrong", "-V", "311"]), 4);
+    assert_eq!(publish(&["-u", "ann", "-P", "secret", "--scram"]), 0);
+    assert_eq!(publish(&["-u", "ann", "--scram"]), 1);
+    let mut from_environment = broker.command(QUIC, "pub", &["-t", "a", "-m", "x", "-u", "ann"]);
+    assert!(
+        from_environment
+            .env("STERNA_PASSWORD", "secret")
+            .status()
+            .unwrap()
+            .success()
+    );
+    let mut elsewhere = broker.command(
+        TCP,
+        "pub",
+        &["-t", "a", "-m", "x", "-u", "ann", "-P", "secret"],
+    );
+    assert!(
+        elsewhere
+            .env("STERNA_URL", "mqtt://127.0.0.1:1")
+            .status()
+            .unwrap()
+            .success()
+    );
+    assert_eq!(publish(&["-u", "ann", "-P", "wrong", "--scram"]), 135);
+    assert_eq!(publish(&["-u", "eve", "-P", "secret", "--scram"]), 135);
+}
+
+#[test]
+fn failures_have_their_codes() {
+    let broker = Broker::new();
+    let run = |rest: &[&str]| {
+        let output = sterna().args(rest).output().unwrap();
+        (code(&output), stderr(&output))
+    };
+    let tcp = broker.urls[TCP].as_str();
+    for wrong in [
+        &["pub", tcp, "-t", "a"][..],
+        &["pub", tcp, "-m", "x"],
+        &["pub", tcp, "-t", "a/#", "-m", "x"],
+        &["pub", tcp, "-t", "a", "-m", "x", "-l"],
+        &["pub", tcp, "-t", "a", "-m", "x", "-q", "3"],
+        &["pub", tcp, "-t", "a", "-f", "/nonexistent"],
+        &["pub", tcp, "-t", "a", "-m", "x", "-c"],
+        &["pub", "http://h", "-t", "a", "-m", "x"],
+        &[
+            "pub", tcp, "-t", "a", "-m", "x", "-D", "publish", "nonsense", "1",
+        ],
+        &[
+            "pub",
+            tcp,
+            "-t",
+            "a",
+            "-m",
+            "x",
+            "-V",
+            "311",
+            "-D",
+            "publish",
+            "content-type",
+            "t",
+        ],
+        &["sub", tcp],
+        &["sub", tcp, "-t", "a#"],
+        &["sub", tcp, "-t", "a", "-F", "%y"],
+        &["request", tcp, "-t", "a"],
+        &["nonsense"],
+    ] {
+        let (code, text) = run(wrong);
+        assert_eq!(code, 1, "{wrong:?}: {text}");
+        assert!(!text.is_empty(), "{wrong:?}");
+    }
+    assert_eq!(
+        run(&["pub", "mqtt://127.0.0.1:1", "-t", "a", "-m", "x"]).0,
+        14
+    );
+    assert_eq!(
+        run(&["pub", "mqtt://nowhere.invalid", "-t", "a", "-m", "x"]).0,
+        15
+    );
+    let (untrusted, text) = run(&[
+        "pub",
+        &broker.urls[TLS],
+        "-t",
+        "a",
+        "-m",
+        "x",
+        "--fingerprint",
+        &"0".repeat(64),
+    ]);
+    assert_eq!(untrusted, 8, "{text}");
+    let (untrusted, text) = run(&[
+        "pub",
+        &broker.urls[QUIC],
+        "-t",
+        "a",
+        "-m",
+        "x",
+        "--fingerprint",
+        &"0".repeat(64),
+    ]);
+    assert_eq!(untrusted, 8, "{text}");
+    let (code, text) = run(&[
+        "pub",
+        &broker.urls[QUIC],
+        "-t",
+        "a",
+        "-m",
+        "x",
+        "--insecure",
+        "-q",
+        "1",
+    ]);
+    assert_eq!(code, 0, "{text}");
+    assert!(text.contains("--insecure"), "it is loud: {text}");
+    assert_eq!(run(&["pub", "--help"]).0, 0);
+}
+
+/// A reader that has seen enough is no error, and a signal ends in order.
+#[test]
+fn the_end_comes_quietly() {
+    let broker = Broker::new();
+    let mut subscriber = broker.subscriber(TCP, &["-t", "a"]);
+    drop(subscriber.child.stdout.take());
+    let started = Instant::now();
+    while subscriber.child.try_wait().unwrap().is_none() {
+        assert!(
+            started.elapsed() < Duration::from_secs(20),
+            "it writes into the void"
+        );
+        broker.run(TCP, "pub", &["-t", "a", "-m", "x"]);
+    }
+    assert!(subscriber.child.wait().unwrap().success());
+
+    let mut subscriber = broker.subscriber(TCP, &["-t", "a"]);
+    let pid = subscriber.child.id().to_string();
+    assert!(
+        Command::new("kill")
+            .args(["-INT", &pid])
+            .status()
+            .unwrap()
+            .success()
+    );
+    assert!(subscriber.child.wait().unwrap().success());
+}
