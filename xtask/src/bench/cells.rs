@@ -122,7 +122,7 @@ const fn flow(name: &'static str, arguments: &'static [&'static str]) -> Cell {
 
 /// The idle cell comes first on a new broker, because memory that a broker has had once it often
 /// keeps.
-pub(super) const CELLS: [Cell; 17] = [
+pub(super) const CELLS: [Cell; 18] = [
     Cell {
         figure: Figure::Bytes,
         timed: false,
@@ -195,6 +195,13 @@ pub(super) const CELLS: [Cell; 17] = [
     Cell {
         aim: three(1.0, 1.8, 6.0),
         ..flow("fan-out 1:1,000, QoS 0", &["fan-out", "-n", "1000"])
+    },
+    Cell {
+        quick: NOWHERE,
+        ..flow(
+            "fan-out 1:1,000, QoS 0, window 1",
+            &["fan-out", "-n", "1000", "-w", "1"],
+        )
     },
     Cell {
         quick: NOWHERE,

@@ -190,6 +190,9 @@ struct Common {
     /// One UDP socket for all QUIC connections, instead of one each as devices have
     #[arg(long)]
     shared_udp_socket: bool,
+    /// Ask the broker to acknowledge only every N-th QUIC packet, where it knows that extension
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    packets_per_ack: Option<u32>,
     /// Process of the broker on this machine: report its CPU time and memory too
     #[arg(long)]
     pid: Option<u32>,
@@ -326,6 +329,7 @@ fn measure(workload: &Workload, common: &Common) -> Result<Report, String> {
             (None, false) => Trust::System,
         },
         shared_udp_socket: common.shared_udp_socket,
+        packets_per_ack: common.packets_per_ack,
         resume,
     };
     let at_once = common.at_once.clamp(1, 10_000);

@@ -100,6 +100,8 @@ pub(super) struct LinkOptions {
     pub(super) trust: Trust,
     /// All QUIC connections leave from one UDP socket instead of one each.
     pub(super) shared_udp_socket: bool,
+    /// Ask the broker to acknowledge no more often than every so many packets, where it can.
+    pub(super) packets_per_ack: Option<u32>,
     /// Resume TLS sessions instead of full handshakes.
     pub(super) resume: bool,
 }
@@ -123,18 +125,12 @@ impl Links {
         out: &mut Outbox,
     ) -> Result<Self, String> {
         out.queues.resize_with(connections, Queue::default);
-        let target = options.target;
+        let target = options.target.clone();
         let poll = Poll::new().map_err(|e| format!("cannot create an event loop: {e}"))?;
         let (mut quic, mut tls) = (None, None);
         match target.scheme {
             Scheme::Quic => {
-                quic = Some(QuicLinks::new(
-                    &target,
-                    &options.trust,
-                    options.shared_udp_socket,
-                    options.resume,
-                    poll.registry(),
-                )?);
+                quic = Some(QuicLinks::new(&options, poll.registry())?);
             }
             Scheme::Tls | Scheme::SecureWebSocket => {
                 tls = Some(tls::ByteStreamTls::new(

@@ -13,14 +13,14 @@ use mio::net::UdpSocket;
 use mio::{Interest, Registry, Token};
 use quinn_proto::crypto::rustls::QuicClientConfig;
 use quinn_proto::{
-    ClientConfig, Connection, ConnectionHandle, DatagramEvent, Dir, Endpoint, EndpointConfig,
-    EndpointEvent, Event, StreamEvent, StreamId, TransportConfig, VarInt, WriteError,
+    AckFrequencyConfig, ClientConfig, Connection, ConnectionHandle, DatagramEvent, Dir, Endpoint,
+    EndpointConfig, EndpointEvent, Event, StreamEvent, StreamId, TransportConfig, VarInt,
+    WriteError,
 };
 use quinn_udp::{BATCH_SIZE, RecvMeta, Transmit, UdpSocketState};
 
-use super::target::Target;
-use super::tls::{Trust, client_config};
-use super::{LinkEvent, UDP_TOKENS};
+use super::tls::client_config;
+use super::{LinkEvent, LinkOptions, UDP_TOKENS};
 
 /// One receive buffer holds this much: the most that the kernel joins into one (UDP GRO).
 const DATAGRAM_BUFFER_BYTES: usize = 64 * 1024;
@@ -77,20 +77,21 @@ pub(super) struct QuicLinks {
 type Sink<'a> = dyn FnMut(usize, LinkEvent<'_>, Instant) + 'a;
 
 impl QuicLinks {
-    pub(super) fn new(
-        target: &Target,
-        trust: &Trust,
-        shares_socket: bool,
-        resume: bool,
-        registry: &Registry,
-    ) -> Result<Self, String> {
-        let tls = client_config(trust, Some(b"mqtt"), resume)?;
+    pub(super) fn new(options: &LinkOptions, registry: &Registry) -> Result<Self, String> {
+        let (target, shares_socket) = (&options.target, options.shared_udp_socket);
+        let tls = client_config(&options.trust, Some(b"mqtt"), options.resume)?;
         let crypto = QuicClientConfig::try_from(tls).map_err(|e| format!("cannot set up: {e}"))?;
         let mut config = ClientConfig::new(Arc::new(crypto));
         let mut transport = TransportConfig::default();
         transport
             .max_idle_timeout(None)
             .keep_alive_interval(Some(KEEP_ALIVE));
+        if let Some(packets) = options.packets_per_ack {
+            let mut asked = AckFrequencyConfig::default();
+            // The threshold counts those that stay unacknowledged.
+            asked.ack_eliciting_threshold(VarInt::from_u32(packets.saturating_sub(1)));
+            transport.ack_frequency_config(Some(asked));
+        }
         config.transport_config(Arc::new(transport));
         let mut this = Self {
             endpoint: Endpoint::new(Arc::new(EndpointConfig::default()), None, true, None),
