@@ -10,11 +10,11 @@ use quinn_proto::{
     AckFrequencyConfig, EndpointConfig, IdleTimeout, MtuDiscoveryConfig, TransportConfig,
     ValidationTokenConfig, VarInt,
 };
+use rustls::server::StoresServerSessions;
 use sha2::Sha256;
 
 use super::connection_ids::ShardConnectionIds;
 use super::driver::Placement;
-use super::tickets::TicketStore;
 use super::tls::TlsServer;
 
 /// How fast a connection sends.
@@ -212,14 +212,15 @@ impl Default for QuicConfig {
 }
 
 impl QuicConfig {
-    /// A copy of `base` made fit for this listener: its protocols, single-use tickets from
-    /// `tickets`, early data as allowed. `base` brings the certificates and the verification of
-    /// clients, and must allow TLS 1.3.
+    /// A copy of `base` made fit for this listener: its protocols, single-use tickets, early data as
+    /// allowed. `base` brings the certificates and the verification of clients, and must allow
+    /// TLS 1.3. `tickets` is a [`super::TicketStore`] or one that wraps it: what makes early data
+    /// safe against replay is that `take` gives a session away once.
     #[must_use]
     pub fn prepare_tls(
         &self,
         base: &rustls::ServerConfig,
-        tickets: Arc<TicketStore>,
+        tickets: Arc<dyn StoresServerSessions>,
     ) -> rustls::ServerConfig {
         let mut tls = base.clone();
         tls.alpn_protocols.clone_from(&self.protocols);

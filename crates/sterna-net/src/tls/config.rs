@@ -80,15 +80,14 @@ impl TlsConfig {
     /// When the provider does not support TLS 1.3.
     pub fn for_quic(&self, quic: &QuicConfig) -> Result<ServerConfig, rustls::Error> {
         let base = self.base(&[&rustls::version::TLS13])?;
-        let mut config = quic.prepare_tls(&base, Arc::new(TicketStore::new(0)));
-        config.session_storage = match self.client_auth.authority() {
+        let sessions: Arc<dyn StoresServerSessions> = match self.client_auth.authority() {
             None => Arc::clone(&self.quic_sessions),
             Some(authority) => Arc::new(EpochSessions {
                 authority: Arc::clone(authority),
                 sessions: Arc::clone(&self.quic_sessions),
             }),
         };
-        Ok(config)
+        Ok(quic.prepare_tls(&base, sessions))
     }
 
     fn base(
