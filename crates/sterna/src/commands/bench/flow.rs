@@ -173,7 +173,7 @@ struct Flow<'a> {
 /// Runs the plan.
 pub(super) fn run(
     plan: &Plan,
-    options: LinkOptions,
+    options: &LinkOptions,
     credentials: &Credentials,
     broker: Option<Process>,
 ) -> Result<Outcome, String> {

@@ -76,7 +76,7 @@ pub(super) fn hold(
     at_once: usize,
     duration: Duration,
     limit: Duration,
-    options: LinkOptions,
+    options: &LinkOptions,
     credentials: &Credentials,
     broker: Option<Process>,
 ) -> Result<Held, String> {
@@ -127,7 +127,7 @@ pub(super) fn come_and_go(
     connects: u64,
     at_once: usize,
     limit: Duration,
-    options: LinkOptions,
+    options: &LinkOptions,
     credentials: &Credentials,
     broker: Option<Process>,
 ) -> Result<Connected, String> {

@@ -390,7 +390,7 @@ fn measure(workload: &Workload, common: &Common) -> Result<Report, String> {
                 at_once,
                 hold,
                 limit,
-                options(false),
+                &options(false),
                 &credentials,
                 broker,
             )?;
@@ -405,7 +405,7 @@ fn measure(workload: &Workload, common: &Common) -> Result<Report, String> {
                 *connects,
                 at_once,
                 limit,
-                options(*resume),
+                &options(*resume),
                 &credentials,
                 broker,
             )?;
@@ -441,7 +441,7 @@ fn measure(workload: &Workload, common: &Common) -> Result<Report, String> {
         at_once,
         busy_poll: traffic.busy_poll,
     };
-    let outcome = flow::run(&plan, options(false), &credentials, broker)?;
+    let outcome = flow::run(&plan, &options(false), &credentials, broker)?;
     report.fact("workload", json!(name));
     report.fact("clients", json!(count));
     report.fact("qos", json!(traffic.qos));

@@ -120,7 +120,7 @@ pub(super) struct Links {
 impl Links {
     /// Prepares for up to `connections` connections at a time; opens none.
     pub(super) fn new(
-        options: LinkOptions,
+        options: &LinkOptions,
         connections: usize,
         out: &mut Outbox,
     ) -> Result<Self, String> {
@@ -130,7 +130,7 @@ impl Links {
         let (mut quic, mut tls) = (None, None);
         match target.scheme {
             Scheme::Quic => {
-                quic = Some(QuicLinks::new(&options, poll.registry())?);
+                quic = Some(QuicLinks::new(options, poll.registry())?);
             }
             Scheme::Tls | Scheme::SecureWebSocket => {
                 tls = Some(tls::ByteStreamTls::new(
