@@ -386,13 +386,14 @@ def many_retained(at: Listener) -> None:
             expect(took < 0.5, f"a subscription beside {len(codes)} retained messages took {took:.2f} s")
     finally:
         flood(b"")
-    # Tables and the allocator may keep room for as many again, but another round needs no more.
+    # Tables and the allocator may keep room for as many again, but another round needs no more (than what another
+    # shard may keep, which has not seen them yet).
     if pid:
         before = resident_kib(pid)
         flood(b"x", 30_000)
         flood(b"", 30_000)
         grown = resident_kib(pid) - before
-        expect(grown < 4096, f"a second round of retained messages, set and cleared, left {grown} KiB more")
+        expect(grown < 8192, f"a second round of retained messages, set and cleared, left {grown} KiB more")
 
 
 @row("10-subscriptions-100000")
@@ -703,8 +704,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", help="only rows whose transport/name contains this")
     parser.add_argument("--transports", default="tcp,tls,ws,wss", help="separated by commas")
-    parser.add_argument("--connect-timeout-ms", type=int, help="how long the broker lets a connection be without CONNECT",
-                        default=int(os.environ.get("STERNA_CONNECT_TIMEOUT_MS", "30000")))
+    parser.add_argument("--connect-timeout-ms", type=int,
+                        default=int(os.environ.get("STERNA_CONNECT_TIMEOUT_MS", "30000")),
+                        help="how long the broker lets a connection be without CONNECT")
     parser.add_argument("--timings", action="store_true", help="print how long each row took")
     arguments = parser.parse_args()
     report = Report()

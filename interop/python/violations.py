@@ -219,7 +219,7 @@ def packets() -> list[Violation]:
         Violation("07-topic/alias-unknown", unknown_alias, {PROTOCOL, 0x94}),
         Violation("07-topic/wildcard-plus", wire.publish("a/+", b"x"), BOTH | {0x90}),
         Violation("07-topic/wildcard-hash", wire.publish("#", b"x", 1, 9), BOTH | {0x90}, soft={0x90}),
-        # Row 11. [MQTT-3.1.0-2] [MQTT-3.15.1-1] [MQTT-4.12.0-7]
+        # Row 11. [MQTT-3.1.0-2] [MQTT-4.12.0-7]
         Violation("11-direction/second-connect", connect_with(), {PROTOCOL}),
         Violation("11-direction/connack", b"\x20\x03\x00\x00\x00", BOTH),
         Violation("11-direction/suback", with_body(0x90, b"\0\1\0\0"), BOTH),
