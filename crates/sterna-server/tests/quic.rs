@@ -260,6 +260,8 @@ fn a_datagram_is_one_message_of_qos_0() {
     assert_eq!(broker.told(watcher, V5), ["PUBLISH0 t=x"]);
     broker.datagram(peer, &message);
     assert_eq!(broker.told(watcher, V5), ["PUBLISH0 t=x"]);
+    // What begins with zero is no MQTT.
+    broker.datagram(peer, &[0, 1, 2, 3]);
     assert_eq!(broker.told(peer, V5), ["CONNACK Success"]);
 }
 

@@ -277,6 +277,10 @@ impl Door {
     /// Handles a datagram: one PUBLISH of QoS 0 and nothing else.
     fn feed_datagram(&mut self, cx: &mut Context<'_>, client: &mut Client, bytes: &[u8]) {
         const LANE: Lane = Lane::DATAGRAMS;
+        // Others mark with this what is not for the broker.
+        if bytes.first() == Some(&0) {
+            return;
+        }
         let mut framer = Framer::new();
         let mut input = bytes;
         let violation = match framer.next(&mut input, client.engine.max_packet_bytes()) {
