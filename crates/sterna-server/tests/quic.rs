@@ -52,11 +52,14 @@ fn flight(connect: &Connect<'_>, messages: &[(&str, QoS)]) -> Vec<u8> {
 
 /// A broker whose only listener treats early data in this way, and where `sensors/#` is idempotent.
 fn broker_with(early_data: EarlyData) -> (Broker, Peer) {
-    let mut config = Config::default();
-    config.listeners = vec![Listener {
+    let listener = Listener {
         early_data: Some(early_data),
         ..Listener::at("mqtt+quic://127.0.0.1:0")
-    }];
+    };
+    let mut config = Config {
+        listeners: vec![listener],
+        ..Config::default()
+    };
     config.authorization.rules = vec![Rule {
         topics: vec!["sensors/#".to_owned()],
         idempotent: true,
