@@ -5,6 +5,8 @@ mod closing;
 mod early_data;
 mod handshake;
 mod limits;
+mod migration;
 mod path;
 mod streams;
+mod trace;
 mod world;
