@@ -7,6 +7,7 @@ mod handshake;
 mod limits;
 mod migration;
 mod path;
+mod sleep;
 mod streams;
 mod trace;
 mod world;
