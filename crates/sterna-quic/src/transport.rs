@@ -5,10 +5,10 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quinn_proto::congestion::{BbrConfig, ControllerFactory, CubicConfig, NewRenoConfig};
+use quinn_proto::congestion::ControllerFactory;
 use quinn_proto::{AckFrequencyConfig, IdleTimeout, MtuDiscoveryConfig, TransportConfig, VarInt};
 
-use crate::choice::CongestionControl;
+use crate::careful_resume::{CarefulResume, plain_factory};
 use crate::settings::Settings;
 
 /// Which end of the connection the settings are for.
@@ -281,22 +281,13 @@ impl Settings {
 
     /// The congestion controller of the settings.
     fn congestion_factory(&self) -> Arc<dyn ControllerFactory + Send + Sync> {
-        match self.congestion {
-            CongestionControl::Cubic => {
-                let mut cubic = CubicConfig::default();
-                cubic.initial_window(self.initial_window_bytes);
-                Arc::new(cubic)
-            }
-            CongestionControl::NewReno => {
-                let mut reno = NewRenoConfig::default();
-                reno.initial_window(self.initial_window_bytes);
-                Arc::new(reno)
-            }
-            CongestionControl::Bbr => {
-                let mut bbr = BbrConfig::default();
-                bbr.initial_window(self.initial_window_bytes);
-                Arc::new(bbr)
-            }
+        if self.path_memory_lifetime_ms == 0 {
+            plain_factory(self.congestion, self.initial_window_bytes)
+        } else {
+            Arc::new(CarefulResume {
+                congestion: self.congestion,
+                initial_window_bytes: self.initial_window_bytes,
+            })
         }
     }
 }
