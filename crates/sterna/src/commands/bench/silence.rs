@@ -83,15 +83,10 @@ fn begin_quic(count: usize, options: &LinkOptions) -> Result<Silence, String> {
     let config = ClientConfig::new(Arc::new(crypto));
     let mut endpoint = Endpoint::new(Arc::new(EndpointConfig::default()), None, true, None);
     let (address, name) = (options.target.address, &options.target.host);
-    let any: SocketAddr = if address.is_ipv4() {
-        (Ipv4Addr::UNSPECIFIED, 0).into()
-    } else {
-        (Ipv6Addr::UNSPECIFIED, 0).into()
-    };
     let mut sockets = Vec::with_capacity(count);
     let mut buffer = Vec::new();
-    for _ in 0..count {
-        let socket = UdpSocket::bind(any).map_err(fail)?;
+    for number in 0..count {
+        let socket = UdpSocket::bind(source(address, number)).map_err(fail)?;
         socket.connect(address).map_err(fail)?;
         socket.set_nonblocking(true).map_err(fail)?;
         let now = Instant::now();
@@ -128,4 +123,17 @@ fn begin_quic(count: usize, options: &LinkOptions) -> Result<Silence, String> {
         answered,
         retried,
     })
+}
+
+/// Where a silent client sends from. A broker on loopback sees each at an address of its own, so that
+/// it is the crowd that is measured and not what the broker allows to one address.
+fn source(target: SocketAddr, number: usize) -> SocketAddr {
+    match target {
+        SocketAddr::V4(target) if target.ip().is_loopback() => {
+            let [high, low] = (number as u16).to_be_bytes();
+            (Ipv4Addr::new(127, 1, high, low), 0).into()
+        }
+        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+    }
 }
