@@ -342,7 +342,7 @@ impl Resuming {
         }
         // Until the initial window is acknowledged and more is waiting than the window lets through,
         // nothing is gained by a jump. With pacing, a window in use is never full; half of it counts
-        // as in use (RFC 7661, section 4.3, draws the line there).
+        // as in use (RFC 7661 draws the line there).
         let confirmed = self.acked_bytes >= self.config.initial_window_bytes;
         let in_use = !app_limited && self.peak_flight_bytes >= window_bytes / 2;
         if confirmed && in_use {

@@ -4,6 +4,7 @@
 //!   and consequence; [`Profile`]: named sets of them; [`Overrides`]: changes on top of a profile.
 //! - [`Settings::transport_config`]: the same for the QUIC library.
 //! - [`SavedPath`], [`PathMemory`]: what a connection remembers of its path for the next one.
+//! - [`advise`]: settings for a path that somebody describes, with the reason for each.
 //!
 //! The crate opens no socket, reads no clock and knows no message protocol; servers and clients
 //! share it.
@@ -14,6 +15,7 @@ mod profile;
 mod saved_path;
 mod settings;
 mod transport;
+mod tune;
 
 pub use careful_resume::{CarefulResume, PathMemory, Phase, Refused};
 pub use choice::{Cipher, CongestionControl, KeyShare, KeyShareUnavailable};
@@ -21,3 +23,4 @@ pub use profile::Profile;
 pub use saved_path::SavedPath;
 pub use settings::{Overrides, Settings};
 pub use transport::Role;
+pub use tune::{Advice, PathDescription, Reason, advise};
