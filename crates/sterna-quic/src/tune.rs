@@ -238,7 +238,7 @@ impl Work<'_> {
             "handshake_timeout_ms",
             format!(
                 "room for {tries} lost tries, each waiting twice as long as the one before: with \
-                 {} % loss each way, {failing_percent:.3} % of the handshakes fail then",
+                 {}% loss each way, {failing_percent:.3}% of the handshakes fail then",
                 path.loss_percent
             ),
             "RFC 9002, section 6.2.1 (back-off); HTTP/3 paper, section V (longer handshake timers)",
@@ -394,7 +394,7 @@ impl Work<'_> {
         }
         if let (true, Some(limited)) = (starved, limited) {
             self.notes.push(format!(
-                "Against {} % random loss a loss-based congestion controller reaches about \
+                "Against {}% random loss a loss-based congestion controller reaches about \
                  {:.0} kbit/s of the {:.0} kbit/s. That is enough for messages{}.",
                 path.loss_percent,
                 limited / 1_000.0,
@@ -546,7 +546,7 @@ impl Work<'_> {
         self.because(
             "cipher",
             "each device by its processor: AES where it has instructions for it",
-            "RFC 8446, section 9.1; HTTP/3 paper, section IV (ChaCha20 on the device)",
+            "RFC 8446, section 9.1; HTTP/3 paper, section V (ChaCha20 on both ends)",
         );
         self.because(
             "tickets",
