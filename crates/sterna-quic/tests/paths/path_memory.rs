@@ -1,13 +1,10 @@
-//! Path memory (RFC 9959) on the real QUIC library, in virtual time: a server answers a request with
-//! megabytes over a path of 600 ms.
-#![allow(clippy::unwrap_used)] // it is all test
-
-mod link;
+//! Path memory (RFC 9959): a server answers a request with megabytes over a path of 600 ms.
 
 use std::time::Duration;
 
-use link::{EPOCH_MS, Link, Path};
-use sterna_quic::{CongestionControl, Phase, Profile, Refused, SavedPath, Settings};
+use sterna_quic::{CongestionControl, PathMemory, Phase, Profile, Refused, SavedPath, Settings};
+
+use crate::link::{EPOCH_MS, Link, Moment, Path};
 
 const LIFETIME_MS: u64 = 3_600_000;
 
@@ -69,7 +66,7 @@ fn names(link: &Link) -> Vec<Phase> {
 
 /// Largest window of the server between two moments.
 fn most(link: &Link, from: Duration, to: Duration) -> u64 {
-    let within = |moment: &&link::Moment| (from..to).contains(&moment.at);
+    let within = |moment: &&Moment| (from..to).contains(&moment.at);
     let windows = link.moments.iter().filter(within);
     windows.map(|moment| moment.window_bytes).max().unwrap()
 }
@@ -291,6 +288,6 @@ fn without_a_lifetime_there_is_no_memory() {
     };
     let mut link = Link::new(Path::SATELLITE, &settings, 1_000);
     link.receive(1_000);
-    assert!(sterna_quic::PathMemory::of(link.server().unwrap()).is_none());
+    assert!(PathMemory::of(link.server().unwrap()).is_none());
     assert!(Phase::of(link.server().unwrap()).is_none());
 }
