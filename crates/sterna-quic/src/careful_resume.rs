@@ -220,7 +220,7 @@ impl ControllerFactory for CarefulResume {
             answered: None,
             acked_bytes: 0,
             flight_bytes: 0,
-            peak_flight_bytes: 0,
+            batch_bytes: 0,
             last_sent: now,
             rtt: None,
             filled: None,
@@ -310,11 +310,11 @@ struct Resuming {
     answered: Option<Instant>,
     /// All that was ever acknowledged.
     acked_bytes: u64,
-    /// In flight as far as the library tells: exact after each acknowledgement, with what was sent
-    /// since then on top.
+    /// In flight as far as the library tells: exact after each acknowledgement, with all that was
+    /// sent since then on top, even datagrams that only acknowledge.
     flight_bytes: u64,
-    /// Most in flight since the last acknowledgement.
-    peak_flight_bytes: u64,
+    /// Acknowledged within the batch that is being processed.
+    batch_bytes: u64,
     last_sent: Instant,
     /// Shortest time from sending to acknowledgement within the batch that is being processed. The
     /// library's own estimator does not have that sample yet.
@@ -344,7 +344,8 @@ impl Resuming {
         // nothing is gained by a jump. With pacing, a window in use is never full; half of it counts
         // as in use (RFC 7661 draws the line there).
         let confirmed = self.acked_bytes >= self.config.initial_window_bytes;
-        let in_use = !app_limited && self.peak_flight_bytes >= window_bytes / 2;
+        let flight_bytes = self.flight_bytes + self.batch_bytes;
+        let in_use = !app_limited && flight_bytes >= window_bytes / 2;
         if confirmed && in_use {
             self.phase = State::Unvalidated {
                 entered: now,
@@ -431,7 +432,6 @@ impl Controller for Resuming {
         self.inner.on_sent(now, bytes, last_packet_number);
         self.last_sent = now;
         self.flight_bytes += bytes;
-        self.peak_flight_bytes = self.peak_flight_bytes.max(self.flight_bytes);
         if let State::Unvalidated {
             entered,
             window_bytes,
@@ -456,6 +456,7 @@ impl Controller for Resuming {
         let sample = now.saturating_duration_since(sent);
         self.rtt = Some(self.rtt.map_or(sample, |least| least.min(sample)));
         self.acked_bytes += bytes;
+        self.batch_bytes += bytes;
         if !app_limited {
             self.filled = Some(now);
         }
@@ -556,7 +557,7 @@ impl Controller for Resuming {
             }
         }
         self.rtt = None;
-        self.peak_flight_bytes = in_flight;
+        self.batch_bytes = 0;
     }
 
     fn on_congestion_event(

@@ -23,6 +23,8 @@ pub(crate) struct Path {
     pub(crate) bytes_per_s: u64,
     /// Bytes that may wait at the bottleneck.
     pub(crate) queue_bytes: u64,
+    /// Datagrams of a thousand that get lost before it, by a generator with a fixed seed.
+    pub(crate) loss_per_mille: u32,
 }
 
 impl Path {
@@ -31,6 +33,7 @@ impl Path {
         round_trip: Duration::from_millis(600),
         bytes_per_s: 1_250_000,
         queue_bytes: 750_000,
+        loss_per_mille: 0,
     };
 }
 
@@ -58,6 +61,7 @@ pub(crate) struct Link {
     server: End,
     /// When the last datagram at the bottleneck has left it.
     busy_until: Instant,
+    dice: u32,
     request: Option<StreamId>,
     answer: Option<StreamId>,
     unwritten_bytes: usize,
@@ -128,6 +132,7 @@ impl Link {
                 remote: client_address,
             },
             busy_until: start,
+            dice: 1,
             request: None,
             answer: None,
             unwritten_bytes: answer_bytes,
@@ -315,7 +320,13 @@ impl Link {
             let waiting = self.busy_until.saturating_duration_since(at).as_micros() as u64
                 * self.path.bytes_per_s
                 / 1_000_000;
-            if waiting > self.path.queue_bytes {
+            // Numerical Recipes' generator; its upper bits are good enough for losses.
+            self.dice = self
+                .dice
+                .wrapping_mul(1_664_525)
+                .wrapping_add(1_013_904_223);
+            let lost = (self.dice >> 8) % 1_000 < self.path.loss_per_mille;
+            if lost || waiting > self.path.queue_bytes {
                 continue;
             }
             let takes_us = data.len() as u64 * 1_000_000 / self.path.bytes_per_s;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use proptest::prelude::*;
 use sterna_quic::{CongestionControl, PathMemory, Phase, Profile, Refused, SavedPath, Settings};
 
 use crate::link::{EPOCH_MS, Link, Moment, Path};
@@ -290,4 +291,67 @@ fn without_a_lifetime_there_is_no_memory() {
     link.receive(1_000);
     assert!(PathMemory::of(link.server().unwrap()).is_none());
     assert!(Phase::of(link.server().unwrap()).is_none());
+}
+
+/// Whether one phase may follow another (RFC 9959, section 3).
+const fn follows(from: Phase, to: Phase) -> bool {
+    matches!(
+        (from, to),
+        (Phase::Reconnaissance, Phase::Unvalidated | Phase::Normal)
+            // Several acknowledgements may come at one moment.
+            | (
+                Phase::Unvalidated,
+                Phase::Validating | Phase::SafeRetreat | Phase::Normal
+            )
+            | (Phase::Validating, Phase::SafeRetreat | Phase::Normal)
+            | (Phase::SafeRetreat, Phase::Normal)
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_memory_on_any_path_is_survived(
+        round_trip_ms in 5..=3_000_u64,
+        kbyte_per_s in 4..=5_000_u64,
+        queue_packets in 4..=600_u64,
+        loss_per_mille in 0..=60_u32,
+        congestion in prop::sample::select(CongestionControl::ALL),
+        rtt_percent in 30..=1_200_u64,
+        congestion_window_bytes in 1..=4_000_000_u64,
+    ) {
+        let path = Path {
+            round_trip: Duration::from_millis(round_trip_ms),
+            bytes_per_s: kbyte_per_s * 1_000,
+            queue_bytes: queue_packets * 1_200,
+            loss_per_mille,
+        };
+        let rtt_us = (round_trip_ms * rtt_percent * 10) as u32;
+        let memory = SavedPath {
+            rtt_us,
+            min_rtt_us: rtt_us,
+            congestion_window_bytes,
+            ..saved()
+        };
+        let bytes = 150_000;
+        let mut link = Link::new(path, &settings(congestion), bytes);
+        let place = link.accept();
+        let (_, now_ms) = link.now();
+        place.fill(memory, now_ms, LIFETIME_MS).unwrap();
+        link.receive(bytes);
+        let names = names(&link);
+        for pair in names.windows(2) {
+            prop_assert!(follows(pair[0], pair[1]), "{names:?}");
+        }
+        for moment in &link.moments {
+            prop_assert!(moment.window_bytes >= 2_400, "{moment:?}");
+            if moment.phase == Some(Phase::Unvalidated) {
+                prop_assert!(moment.window_bytes <= congestion_window_bytes / 2, "{moment:?}");
+            }
+        }
+        let (now, now_ms) = link.now();
+        let observed = SavedPath::observe(link.server().unwrap(), now, now_ms).unwrap();
+        prop_assert_eq!(SavedPath::decode(&observed.encode()), Some(observed));
+    }
 }

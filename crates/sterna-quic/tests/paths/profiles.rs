@@ -11,6 +11,7 @@ const NB_IOT: Path = Path {
     round_trip: Duration::from_secs(2),
     bytes_per_s: 15_875,
     queue_bytes: 64_000,
+    loss_per_mille: 0,
 };
 
 fn settings(profile: Profile, initial_rtt_ms: u32) -> Settings {
