@@ -328,8 +328,8 @@ impl Work<'_> {
              trip until it arrives",
             "HTTP/3 paper, section V",
         );
-        let initial = "what clients open by themselves; more is granted as it is used, and every \
-                       stream permitted costs the server 50 bytes per connection";
+        let initial = "enough for a connection that has just begun; more is granted as it is used, \
+                       and every stream permitted costs the server 50 bytes per connection";
         self.because(
             "initial_bidirectional_streams",
             initial,
