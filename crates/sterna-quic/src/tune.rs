@@ -20,6 +20,11 @@ const SLEEPS_FROM_MS: u64 = 10 * 60 * 1_000;
 /// Bytes of a full handshake in both directions, as measured (`docs/tuning.md`).
 const HANDSHAKE_UP_BYTES: u64 = 2_626;
 const HANDSHAKE_DOWN_BYTES: u64 = 1_503;
+/// Shortest initial round trip: a third of what a broker may be busy before it seems gone.
+const LEAST_INITIAL_RTT_MS: u64 = 25;
+/// Bounds of the flow-control window of a connection.
+const LEAST_WINDOW_BYTES: u64 = 32 * 1_024;
+const MOST_WINDOW_BYTES: u64 = 16 * 1_024 * 1_024;
 /// Columns of the printed comments.
 const COLUMNS: usize = 100;
 
@@ -209,17 +214,27 @@ impl Work<'_> {
         let up_us = PathDescription::link_us(MIN_PAYLOAD_BYTES.into(), path.rate_up_bits_per_s);
         let down_us = PathDescription::link_us(MIN_PAYLOAD_BYTES.into(), path.rate_down_bits_per_s);
         let padded_us = u64::from(path.rtt_us) + up_us + down_us;
-        let initial_ms = (padded_us * 3 / 4).div_ceil(1_000).clamp(25, 60_000) as u32;
+        let wanted_ms = (padded_us * 3 / 4).div_ceil(1_000);
+        let initial_ms = wanted_ms.clamp(LEAST_INITIAL_RTT_MS, 60_000) as u32;
         self.settings.initial_rtt_ms = initial_ms;
-        self.because(
-            "initial_rtt_ms",
+        let probe_ms = 3 * initial_ms;
+        let because = if wanted_ms < LEAST_INITIAL_RTT_MS {
+            format!(
+                "more than this path's {} us: the first probe leaves after three times the value, \
+                 and a broker that is busy for {probe_ms} ms has lost nothing",
+                self.path.rtt_us
+            )
+        } else {
             format!(
                 "three quarters of the {} ms that a datagram of 1,200 bytes and its answer take \
-                 here; the first probe leaves after three times the value, so {} ms after the \
-                 packet, when the answer should have come",
-                padded_us / 1_000,
-                3 * initial_ms
-            ),
+                 here; the first probe leaves after three times the value, so {probe_ms} ms after \
+                 the packet, when the answer should have come",
+                padded_us / 1_000
+            )
+        };
+        self.because(
+            "initial_rtt_ms",
+            because,
             "RFC 9002, section 6.2.2; HTTP/3 paper, section V: 1.5 s at a round trip of 2 s",
         );
 
@@ -229,18 +244,23 @@ impl Work<'_> {
         let tries = (2..=6)
             .find(|tries| fails.powi(*tries) <= 1e-4)
             .unwrap_or(6);
-        let waits_ms = u64::from(3 * initial_ms) * ((1 << tries) - 1);
+        let waits_ms = u64::from(probe_ms) * ((1 << tries) - 1);
         let whole_ms = (waits_ms + 2 * padded_us / 1_000).clamp(10_000, 600_000);
         // In whole seconds, which is precise enough.
         self.settings.handshake_timeout_ms = (whole_ms.div_ceil(1_000) * 1_000) as u32;
-        let failing_percent = fails.powi(tries) * 100.0;
+        let mut because =
+            format!("room for {tries} lost tries, each waiting twice as long as the one before");
+        if path.loss_percent > 0.0 {
+            let failing_percent = fails.powi(tries) * 100.0;
+            let _ = write!(
+                because,
+                ": with {}% loss each way, {failing_percent:.3}% of the handshakes fail then",
+                path.loss_percent
+            );
+        }
         self.because(
             "handshake_timeout_ms",
-            format!(
-                "room for {tries} lost tries, each waiting twice as long as the one before: with \
-                 {}% loss each way, {failing_percent:.3}% of the handshakes fail then",
-                path.loss_percent
-            ),
+            because,
             "RFC 9002, section 6.2.1 (back-off); HTTP/3 paper, section V (longer handshake timers)",
         );
 
@@ -494,23 +514,33 @@ impl Work<'_> {
         let bdp = path.bandwidth_delay_bytes();
         let message = u64::from(path.message_bytes.unwrap_or(0));
         // Twice what is under way, so that the sender never waits for credit; a power of two.
-        let connection = (2 * bdp)
-            .max(2 * message)
-            .clamp(32 * 1_024, 16 << 20)
+        let needed = (2 * bdp).max(2 * message);
+        let connection = needed
+            .clamp(LEAST_WINDOW_BYTES, MOST_WINDOW_BYTES)
             .next_power_of_two() as u32;
         self.settings.receive_window_bytes = connection;
         self.settings.stream_receive_window_bytes = connection / 2;
         self.settings.send_window_bytes = connection;
         self.settings.datagram_buffer_bytes = (connection / 8).clamp(4_096, 64 * 1_024);
         let source = "RFC 9000, section 4; RFC 9308, section 4.4";
-        self.because(
-            "stream_receive_window_bytes",
-            format!(
+        let because = match needed {
+            ..LEAST_WINDOW_BYTES => format!(
+                "room for a burst of messages; full rate would need no more than the {bdp} bytes \
+                 that are under way"
+            ),
+            LEAST_WINDOW_BYTES..=MOST_WINDOW_BYTES if message > bdp => {
+                format!("a whole message of {message} bytes, rounded up")
+            }
+            LEAST_WINDOW_BYTES..=MOST_WINDOW_BYTES => format!(
                 "the {bdp} bytes that are under way at full rate, rounded up, so that one stream \
                  can fill the path"
             ),
-            source,
-        );
+            _ => format!(
+                "no more, to bound the memory of a connection, though {} bytes would be of use",
+                needed / 2
+            ),
+        };
+        self.because("stream_receive_window_bytes", because, source);
         self.because(
             "receive_window_bytes",
             "twice that, so that a stream nobody reads doesn't stop the others; more is memory \
