@@ -13,11 +13,12 @@ use sterna_net::{
 
 use crate::authentication::Checker;
 use crate::certificate::{self, Certificate};
-use crate::config::{Config, ListenerUrl, Scheme};
+use crate::config::{Config, EarlyData, Listener, ListenerUrl, Scheme};
 use crate::mail::{Letters, Mail};
 use crate::policy::Policy;
 use crate::shard::{Parts, Shard};
 use crate::sys::Board;
+use crate::tracer::Tracer;
 
 /// The application protocols of TLS and QUIC listeners (ALPN).
 const PROTOCOLS: [&[u8]; 1] = [b"mqtt"];
@@ -82,9 +83,10 @@ impl Server {
         });
         let listeners: Vec<ListenerConfig> = urls
             .iter()
-            .map(|url| ListenerConfig {
+            .zip(config.listeners_in_force())
+            .map(|(url, listener)| ListenerConfig {
                 address: url.address(),
-                transport: transport(url, config, &tls, &https),
+                transport: transport(url, config, &listener, &tls, &https),
             })
             .collect();
 
@@ -99,7 +101,8 @@ impl Server {
         let courier = Mutex::new(bound[0].courier());
         let gate = bound[0].gate();
         let checker = Checker::start().map_err(|e| format!("cannot start a thread: {e}"))?;
-        let threads = start_shards(bound, config, &policy, &checker)?;
+        let tracer = Tracer::start().map_err(|e| format!("cannot start a thread: {e}"))?;
+        let threads = start_shards(bound, config, &policy, &checker, &tracer)?;
         Ok(Self {
             listeners,
             certificate: Mutex::new(certificate),
@@ -199,6 +202,7 @@ fn start_shards(
     config: &Config,
     policy: &Arc<Policy>,
     checker: &Checker,
+    tracer: &Tracer,
 ) -> Result<Vec<JoinHandle<()>>, String> {
     let mut seed = [0; 8];
     getrandom::fill(&mut seed).map_err(|e| format!("no randomness: {e}"))?;
@@ -217,6 +221,7 @@ fn start_shards(
             store: Box::new(NoStore),
             policy: Arc::clone(policy),
             checker: Some(checker.clone()),
+            tracer: Some(tracer.clone()),
             outbox: Box::new(Letters::new(shard.courier())),
             board: Arc::clone(&board),
             sys_interval_ms: u64::from(config.sys.interval_s) * 1000,
@@ -239,6 +244,7 @@ fn start_shards(
 fn transport(
     url: &ListenerUrl,
     config: &Config,
+    listener: &Listener,
     tls: &Arc<TlsConfig>,
     https: &Arc<TlsConfig>,
 ) -> ListenerTransport {
@@ -257,7 +263,9 @@ fn transport(
         Scheme::Mqtts => ListenerTransport::Tls(Arc::clone(tls)),
         Scheme::Ws => ListenerTransport::WebSocket(websocket()),
         Scheme::Wss => ListenerTransport::SecureWebSocket(Arc::clone(https), websocket()),
-        Scheme::MqttQuic => ListenerTransport::Quic(Arc::clone(tls), Arc::new(quic_config(config))),
+        Scheme::MqttQuic => {
+            ListenerTransport::Quic(Arc::clone(tls), Arc::new(quic_config(config, listener)))
+        }
     }
 }
 
@@ -275,12 +283,12 @@ fn shard_config(config: &Config) -> ShardConfig {
     }
 }
 
-fn quic_config(config: &Config) -> QuicConfig {
+fn quic_config(config: &Config, listener: &Listener) -> QuicConfig {
     let (network, quic) = (&config.network, &config.quic);
     let streams = u32::from(config.mqtt.maximum_data_streams);
     QuicConfig {
         protocols: PROTOCOLS.iter().map(|name| name.to_vec()).collect(),
-        early_data: quic.early_data,
+        early_data: listener.early_data.unwrap_or(quic.early_data) != EarlyData::Off,
         max_connections: network.maximum_connections as usize,
         max_half_open: network.maximum_half_open as usize,
         max_half_open_per_address: network.maximum_half_open_per_address as usize,
@@ -296,6 +304,11 @@ fn quic_config(config: &Config) -> QuicConfig {
         }),
         max_bidirectional_streams: streams + 1,
         max_unidirectional_streams: streams,
+        datagram_buffer_bytes: if config.mqtt.datagrams {
+            QuicConfig::default().datagram_buffer_bytes
+        } else {
+            None
+        },
         high_watermark_bytes: network.high_watermark_bytes as usize,
         low_watermark_bytes: network.high_watermark_bytes as usize / 4,
         ..QuicConfig::default()
