@@ -166,34 +166,15 @@ fn resuming(connection: &Connection) -> Option<Box<Resuming>> {
 }
 
 /// Makes congestion controllers that resume carefully, around one of the library's.
+#[derive(Clone, Debug)]
 pub struct CarefulResume {
-    congestion: CongestionControl,
-    initial_window_bytes: u64,
-    /// Makes the inner controllers of new connections, which share its configuration.
-    first: Arc<dyn ControllerFactory + Send + Sync>,
-}
-
-impl fmt::Debug for CarefulResume {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CarefulResume")
-            .field("congestion", &self.congestion)
-            .field("initial_window_bytes", &self.initial_window_bytes)
-            .finish_non_exhaustive()
-    }
+    /// What follows the path.
+    pub congestion: CongestionControl,
+    /// Congestion window of a connection without memory, in bytes.
+    pub initial_window_bytes: u64,
 }
 
 impl CarefulResume {
-    /// For connections that follow the path by `congestion`, and begin with a window of so many bytes
-    /// when nothing is remembered.
-    #[must_use]
-    pub fn new(congestion: CongestionControl, initial_window_bytes: u64) -> Self {
-        Self {
-            congestion,
-            initial_window_bytes,
-            first: plain_factory(congestion, initial_window_bytes),
-        }
-    }
-
     /// A controller that begins with a window, and with the packets sent after `since`.
     fn inner(&self, window_bytes: u64, since: Instant, mtu: u16) -> Box<dyn Controller> {
         // New Reno counts nothing that was sent up to the moment of its making.
@@ -229,7 +210,7 @@ impl CarefulResume {
 impl ControllerFactory for CarefulResume {
     fn build(self: Arc<Self>, now: Instant, current_mtu: u16) -> Box<dyn Controller> {
         Box::new(Resuming {
-            inner: Arc::clone(&self.first).build(now, current_mtu),
+            inner: self.inner(self.initial_window_bytes, now, current_mtu),
             config: self,
             mtu: current_mtu,
             memory: PathMemory::default(),
@@ -691,7 +672,10 @@ mod tests {
     fn a_settled_controller_has_the_window_that_was_asked_for() {
         let now = Instant::now();
         for congestion in CongestionControl::ALL {
-            let factory = CarefulResume::new(*congestion, 12_000);
+            let factory = CarefulResume {
+                congestion: *congestion,
+                initial_window_bytes: 12_000,
+            };
             for window_bytes in [2_400, 55_800, 1_000_001] {
                 let window = factory.settled(window_bytes, now, 1_200).window();
                 assert!(window.abs_diff(window_bytes) <= 1, "{congestion}: {window}");

@@ -291,10 +291,10 @@ impl Settings {
         if self.path_memory_lifetime_ms == 0 {
             plain_factory(self.congestion, self.initial_window_bytes)
         } else {
-            Arc::new(CarefulResume::new(
-                self.congestion,
-                self.initial_window_bytes,
-            ))
+            Arc::new(CarefulResume {
+                congestion: self.congestion,
+                initial_window_bytes: self.initial_window_bytes,
+            })
         }
     }
 }
