@@ -3,6 +3,7 @@
 //! - [`Settings`]: every value that the transports take from a configuration, each with unit, default
 //!   and consequence; [`Profile`]: named sets of them; [`Overrides`]: changes on top of a profile.
 //! - [`Settings::transport_config`]: the same for the QUIC library.
+//! - [`Meter`]: what the library's statistics leave out.
 //! - [`SavedPath`], [`PathMemory`]: what a connection remembers of its path for the next one.
 //!
 //! The crate opens no socket, reads no clock and knows no message protocol; servers and clients
@@ -10,6 +11,7 @@
 
 mod careful_resume;
 mod choice;
+mod meter;
 mod profile;
 mod saved_path;
 mod settings;
@@ -17,6 +19,7 @@ mod transport;
 
 pub use careful_resume::{CarefulResume, PathMemory, Phase, Refused};
 pub use choice::{Cipher, CongestionControl, KeyShare, KeyShareUnavailable};
+pub use meter::Meter;
 pub use profile::Profile;
 pub use saved_path::SavedPath;
 pub use settings::{Overrides, Settings};
