@@ -5,6 +5,7 @@
 //! - [`Settings::transport_config`]: the same for the QUIC library.
 //! - [`Meter`]: what the library's statistics leave out.
 //! - [`SavedPath`], [`PathMemory`]: what a connection remembers of its path for the next one.
+//! - [`advise`]: settings for a path that somebody describes, with the reason for each.
 //!
 //! The crate opens no socket, reads no clock and knows no message protocol; servers and clients
 //! share it.
@@ -16,6 +17,7 @@ mod profile;
 mod saved_path;
 mod settings;
 mod transport;
+mod tune;
 
 pub use careful_resume::{CarefulResume, PathMemory, Phase, Refused};
 pub use choice::{Cipher, CongestionControl, KeyShare, KeyShareUnavailable};
@@ -24,3 +26,4 @@ pub use profile::Profile;
 pub use saved_path::SavedPath;
 pub use settings::{Overrides, Settings};
 pub use transport::Role;
+pub use tune::{Advice, PathDescription, Reason, advise};

@@ -293,3 +293,152 @@ impl Settings {
         Arc::new(Metering(factory))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::choice::CongestionControl;
+    use crate::profile::Profile;
+    use crate::settings::Overrides;
+
+    fn debug(settings: &Settings, role: Role) -> String {
+        format!("{:?}", settings.transport_config(role).unwrap())
+    }
+
+    #[test]
+    fn every_setting_reaches_the_library_or_is_named_as_somebody_elses() {
+        // What the documentation of `transport_config` says is kept elsewhere, and what the library
+        // doesn't print: the congestion controller.
+        let elsewhere = [
+            "handshake_timeout_ms",
+            "stream_credit_watermark_percent",
+            "max_bidirectional_streams",
+            "max_unidirectional_streams",
+            "initial_window_bytes",
+            "congestion",
+            "max_received_payload_bytes",
+            "key_share",
+            "cipher",
+            "tickets",
+            "address_tokens",
+            "path_memory_lifetime_ms",
+        ];
+        let base = Settings {
+            ack_frequency: true,
+            mtu_discovery: true,
+            ..Settings::of(Profile::Default)
+        };
+        for (name, value) in base.values() {
+            let other = match (name, value.as_str()) {
+                (_, "true") => "false".to_owned(),
+                ("congestion", _) => "bbr".to_owned(),
+                ("key_share", _) => "p256".to_owned(),
+                ("cipher", _) => "aes".to_owned(),
+                ("time_threshold", _) => "2.0".to_owned(),
+                (_, number) => (number.parse::<u64>().unwrap() + 1).to_string(),
+            };
+            let mut overrides = Overrides::default();
+            overrides.set(name, &other).unwrap();
+            let mut changed = base.clone();
+            overrides.apply(&mut changed);
+            assert_eq!(
+                debug(&changed, Role::Server) == debug(&base, Role::Server),
+                elsewhere.contains(&name),
+                "{name}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_congestion_controller_begins_with_the_window_asked_for() {
+        for congestion in CongestionControl::ALL {
+            for path_memory_lifetime_ms in [0, 1] {
+                let settings = Settings {
+                    congestion: *congestion,
+                    initial_window_bytes: 14_000,
+                    path_memory_lifetime_ms,
+                    ..Settings::default()
+                };
+                let factory = settings.congestion_factory();
+                let controller = factory.build(std::time::Instant::now(), 1_200);
+                assert_eq!(controller.window(), 14_000, "{congestion}");
+                assert_eq!(controller.initial_window(), 14_000);
+            }
+        }
+    }
+
+    #[test]
+    fn zero_means_never_and_none() {
+        let sleepy = Settings {
+            datagram_buffer_bytes: 0,
+            ..Settings::of(Profile::Sleepy)
+        };
+        let text = debug(&sleepy, Role::Server);
+        for part in [
+            "max_idle_timeout: None",
+            "keep_alive_interval: None",
+            "datagram_receive_buffer_size: None",
+            "datagram_send_buffer_size: 0",
+            "mtu_discovery_config: None",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+    }
+
+    #[test]
+    fn a_client_grants_no_streams() {
+        let settings = Settings::default();
+        let text = debug(&settings, Role::Client);
+        assert!(text.contains("max_concurrent_bidi_streams: 0"), "{text}");
+        assert!(text.contains("max_concurrent_uni_streams: 0"), "{text}");
+        let text = debug(&settings, Role::Server);
+        assert!(text.contains("max_concurrent_bidi_streams: 5"), "{text}");
+        assert!(text.contains("max_concurrent_uni_streams: 2"), "{text}");
+    }
+
+    #[test]
+    fn everything_that_is_wrong_is_said_at_once() {
+        let wrong = Settings {
+            initial_rtt_ms: 0,
+            handshake_timeout_ms: 0,
+            idle_timeout_ms: 20_000,
+            keep_alive_interval_ms: 20_000,
+            max_bidirectional_streams: 4,
+            time_threshold: f64::NAN,
+            initial_mtu_bytes: 1_199,
+            receive_window_bytes: 100_000,
+            ..Settings::default()
+        };
+        let problems = wrong.check().unwrap_err();
+        assert_eq!(
+            problems,
+            [
+                "initial_rtt_ms must be from 1 to 60000, not 0",
+                "keep_alive_interval_ms must be less than idle_timeout_ms, which is 20000, not \
+                 20000",
+                "max_bidirectional_streams must be at least initial_bidirectional_streams, which \
+                 is 5, not 4",
+                "time_threshold must be from 1 to 10, not NaN",
+                "initial_mtu_bytes must be from 1200 to 65527, not 1199",
+                "receive_window_bytes must be at least stream_receive_window_bytes, which is \
+                 131072, not 100000",
+            ]
+        );
+        assert_eq!(wrong.transport_config(Role::Client).err(), Some(problems));
+
+        let hasty = Settings {
+            initial_rtt_ms: 20_000,
+            idle_timeout_ms: 30_000,
+            ..Settings::default()
+        };
+        assert_eq!(
+            hasty.check().unwrap_err(),
+            [
+                "handshake_timeout_ms must be at least three times initial_rtt_ms, which is 60000, \
+                 not 30000",
+                "idle_timeout_ms must be 0 (never) or at least three times initial_rtt_ms, which is \
+                 60000, not 30000",
+            ]
+        );
+    }
+}
