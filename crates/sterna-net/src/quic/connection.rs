@@ -484,7 +484,7 @@ impl Connected {
     }
 
     /// Remembers the path with the client's ticket.
-    pub(super) fn remember_path(&mut self, shared: &Shared) {
+    pub(super) fn remember_path(&self, shared: &Shared) {
         let Some(ticket) = &self.ticket else { return };
         let now_ms = shared.clock.at(shared.now);
         if let Some(path) = SavedPath::observe(&self.quic, shared.now, now_ms) {
