@@ -52,11 +52,14 @@ fn flight(connect: &Connect<'_>, messages: &[(&str, QoS)]) -> Vec<u8> {
 
 /// A broker whose only listener treats early data in this way, and where `sensors/#` is idempotent.
 fn broker_with(early_data: EarlyData) -> (Broker, Peer) {
-    let mut config = Config::default();
-    config.listeners = vec![Listener {
+    let listener = Listener {
         early_data: Some(early_data),
         ..Listener::at("mqtt+quic://127.0.0.1:0")
-    }];
+    };
+    let mut config = Config {
+        listeners: vec![listener],
+        ..Config::default()
+    };
     config.authorization.rules = vec![Rule {
         topics: vec!["sensors/#".to_owned()],
         idempotent: true,
@@ -124,7 +127,7 @@ fn early_data_waits_for_the_handshake_in_order() {
         peer,
         early(&flight(&plain(V5, "x"), &[("t/1", QoS::AtLeastOnce)])),
     );
-    assert_eq!(broker.take(peer), []);
+    assert_eq!(broker.take(peer), b"");
     let late = encode(V5, &Packet::Publish(publish("t/2", "x", QoS::AtLeastOnce)));
     let chunk = Chunk {
         early: false,
