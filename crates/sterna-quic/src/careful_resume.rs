@@ -157,12 +157,7 @@ impl PathMemory {
 
 /// The controller of a connection, if it is ours.
 fn resuming(connection: &Connection) -> Option<Box<Resuming>> {
-    connection
-        .congestion_state()
-        .clone_box()
-        .into_any()
-        .downcast()
-        .ok()
+    crate::meter::controller(connection).downcast().ok()
 }
 
 /// Makes congestion controllers that resume carefully, around one of the library's.

@@ -3,6 +3,7 @@
 //! - [`Settings`]: every value that the transports take from a configuration, each with unit, default
 //!   and consequence; [`Profile`]: named sets of them; [`Overrides`]: changes on top of a profile.
 //! - [`Settings::transport_config`]: the same for the QUIC library.
+//! - [`Meter`]: what the library's statistics leave out.
 //! - [`SavedPath`], [`PathMemory`]: what a connection remembers of its path for the next one.
 //! - [`advise`]: settings for a path that somebody describes, with the reason for each.
 //!
@@ -29,6 +30,7 @@
 
 mod careful_resume;
 mod choice;
+mod meter;
 mod profile;
 mod saved_path;
 mod settings;
@@ -37,6 +39,7 @@ mod tune;
 
 pub use careful_resume::{CarefulResume, PathMemory, Phase, Refused};
 pub use choice::{Cipher, CongestionControl, KeyShare, KeyShareUnavailable};
+pub use meter::Meter;
 pub use profile::Profile;
 pub use saved_path::SavedPath;
 pub use settings::{Overrides, Settings};

@@ -9,6 +9,7 @@ use quinn_proto::congestion::ControllerFactory;
 use quinn_proto::{AckFrequencyConfig, IdleTimeout, MtuDiscoveryConfig, TransportConfig, VarInt};
 
 use crate::careful_resume::{CarefulResume, plain_factory};
+use crate::meter::Metering;
 use crate::settings::Settings;
 
 /// Which end of the connection the settings are for.
@@ -288,14 +289,15 @@ impl Settings {
 
     /// The congestion controller of the settings.
     fn congestion_factory(&self) -> Arc<dyn ControllerFactory + Send + Sync> {
-        if self.path_memory_lifetime_ms == 0 {
+        let factory = if self.path_memory_lifetime_ms == 0 {
             plain_factory(self.congestion, self.initial_window_bytes)
         } else {
             Arc::new(CarefulResume {
                 congestion: self.congestion,
                 initial_window_bytes: self.initial_window_bytes,
             })
-        }
+        };
+        Arc::new(Metering(factory))
     }
 }
 
