@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use sterna_broker::{
     Broker, Close, ConsumerId, Directory, Event, Limits, Mail, Message, MessageHeader, NoStore,
-    OpenSession, Opened, Outcome, Publication, Qos, RetainHandling, SessionKey, ShardId,
+    OpenError, OpenSession, Opened, Outcome, Publication, Qos, RetainHandling, SessionKey, ShardId,
     SubscribeError, SubscribeOptions,
 };
 
@@ -93,10 +93,13 @@ impl Shard {
             consumer,
             will: None,
         };
-        let opened = self.broker.open(NOW_MS, request).expect("within limits");
+        let opened = self.broker.open(NOW_MS, request);
         self.take_events();
-        if let Opened::Ready { session, .. } = opened {
-            self.opened(consumer, session);
+        match opened {
+            Ok(Opened::Ready { session, .. }) => self.opened(consumer, session),
+            // Or another shard was quicker.
+            Ok(Opened::Pending { .. }) | Err(OpenError::TakenOver) => {}
+            Err(error) => panic!("{error:?}"),
         }
     }
 
