@@ -188,6 +188,40 @@ fn handshakes_keep_their_budgets() {
     within("0-RTT", early, [(3, 2_500), (3, 1_400)]);
 }
 
+/// A chain of the size that public authorities issue, compressed (RFC 8879).
+#[cfg(feature = "certificate-compression")]
+#[test]
+fn long_chains_are_compressed() {
+    let names: Vec<String> = (0..40)
+        .map(|n| format!("broker-{n}.devices.example"))
+        .collect();
+    let mut subjects = vec![SERVER_NAME.to_owned()];
+    subjects.extend(names);
+    let made = rcgen::generate_simple_self_signed(subjects).expect("a certificate");
+    let bytes = made.cert.der().len();
+    let costs = [true, false].map(|compressed| {
+        let (chain, key) = (made.cert.pem(), made.signing_key.serialize_pem());
+        let identity = Identity::from_pem(chain.as_bytes(), key.as_bytes()).expect("PEM");
+        let mut world = World::new(QuicConfig::default(), RTT / 2);
+        world.reaction = Box::new(echo);
+        let root = made.cert.der().clone();
+        world.identity.trusted.add(root).expect("a root");
+        let certificates = Certificates::new(vec![identity]).expect("usable");
+        let tls = TlsConfig::new(certificates, &[b"mqtt"]);
+        let tls = tls
+            .for_quic(&QuicConfig::default())
+            .expect("a configuration");
+        world.server.set_tls(Arc::new(tls)).expect("suits QUIC");
+        let mut client = world.identity.client_tls(&[b"mqtt"]);
+        if !compressed {
+            client.cert_decompressors.clear();
+        }
+        exchange(&mut world, &Arc::new(client), false).1
+    });
+    println!("a certificate of {bytes} bytes: {costs:?} with and without compression");
+    assert!(costs[0][1].1 + 500 < costs[1][1].1, "{costs:?}");
+}
+
 /// RFC 7250: the server shows its key alone, and knows its clients by theirs.
 #[test]
 fn raw_public_keys_serve_instead_of_certificates() {
