@@ -631,3 +631,50 @@ impl Controller for Resuming {
         self
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_that_has_nothing_to_remember_pays_little() {
+        // Beside the inner controller, per connection: this and the place of the memory.
+        assert!(size_of::<Resuming>() <= 256, "{}", size_of::<Resuming>());
+        assert!(size_of::<OnceLock<Restored>>() <= 64);
+    }
+
+    #[test]
+    fn the_round_trip_decides_whether_it_is_the_same_path() {
+        let path = SavedPath {
+            rtt_us: 120_000,
+            min_rtt_us: 100_000,
+            congestion_window_bytes: 1,
+            mtu_bytes: 1_200,
+            saved_at_ms: 0,
+        };
+        for (rtt_ms, same) in [
+            (49, false),
+            (50, false),
+            (51, true),
+            (999, true),
+            (1_000, false),
+        ] {
+            assert_eq!(is_same_path(&path, Duration::from_millis(rtt_ms)), same);
+        }
+    }
+
+    #[test]
+    fn a_settled_controller_has_the_window_that_was_asked_for() {
+        let now = Instant::now();
+        for congestion in CongestionControl::ALL {
+            let factory = CarefulResume {
+                congestion: *congestion,
+                initial_window_bytes: 12_000,
+            };
+            for window_bytes in [2_400, 55_800, 1_000_001] {
+                let window = factory.settled(window_bytes, now, 1_200).window();
+                assert!(window.abs_diff(window_bytes) <= 1, "{congestion}: {window}");
+            }
+        }
+    }
+}

@@ -7,6 +7,24 @@
 //! - [`SavedPath`], [`PathMemory`]: what a connection remembers of its path for the next one.
 //! - [`advise`]: settings for a path that somebody describes, with the reason for each.
 //!
+//! ```
+//! use sterna_quic::{Overrides, Profile, Role};
+//!
+//! // A profile, with one value of one's own, as a configuration or flags give it.
+//! let mut overrides = Overrides {
+//!     profile: Some(Profile::NbIot),
+//!     ..Overrides::default()
+//! };
+//! overrides.set("initial_rtt_ms", "1_800")?;
+//! let settings = overrides.settings();
+//! assert_eq!(settings.max_ack_delay_ms, 750);
+//!
+//! // What the QUIC library takes.
+//! let transport = settings.transport_config(Role::Server).map_err(|wrong| wrong.join("; "))?;
+//! # let _ = transport;
+//! # Ok::<(), String>(())
+//! ```
+//!
 //! The crate opens no socket, reads no clock and knows no message protocol; servers and clients
 //! share it.
 

@@ -207,8 +207,8 @@ settings! {
     /// packet is noticed later.
     initial_rtt_ms: u32,
 
-    /// How long a handshake may take, in milliseconds, at least three times `initial_rtt_ms`.
-    /// Default: 30,000. The driver keeps this time, not the library.
+    /// How long a handshake may take, in milliseconds: at least three times `initial_rtt_ms`, at
+    /// most an hour. Default: 30,000. The driver keeps this time, not the library.
     handshake_timeout_ms: u32,
 
     /// A connection on which nothing arrives for so long is dropped without a word, in milliseconds;

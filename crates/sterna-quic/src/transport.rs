@@ -71,6 +71,12 @@ impl Settings {
     pub fn check(&self) -> Result<(), Vec<String>> {
         let mut problems = Problems::default();
         problems.within("initial_rtt_ms", self.initial_rtt_ms, &(1..=60_000));
+        let most_ms = 3_600_000;
+        problems.within(
+            "handshake_timeout_ms",
+            self.handshake_timeout_ms,
+            &(1..=most_ms),
+        );
         // The first probe leaves after three initial round trips (RFC 9002, section 6.2.1); a
         // handshake given up before could not survive the loss of one datagram.
         let probe_ms = 3 * u64::from(self.initial_rtt_ms);
@@ -217,7 +223,8 @@ impl Settings {
     /// Not in it, because the library has other places for them or none: `handshake_timeout_ms`,
     /// `stream_credit_watermark_percent` and the `max_…_streams`, which the driver keeps;
     /// `max_received_payload_bytes` (`EndpointConfig`); `address_tokens` (`ServerConfig`); `tickets`,
-    /// `key_share` and `cipher` (TLS).
+    /// `key_share` and `cipher` (TLS). What is not among the settings is as the library has it, such
+    /// as the spin bit.
     ///
     /// # Errors
     ///
@@ -414,6 +421,7 @@ mod tests {
             problems,
             [
                 "initial_rtt_ms must be from 1 to 60000, not 0",
+                "handshake_timeout_ms must be from 1 to 3600000, not 0",
                 "keep_alive_interval_ms must be less than idle_timeout_ms, which is 20000, not \
                  20000",
                 "max_bidirectional_streams must be at least initial_bidirectional_streams, which \

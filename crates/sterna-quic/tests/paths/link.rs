@@ -188,6 +188,16 @@ impl Link {
             .map(|end| end.connection.as_mut().and_then(|(_, c)| c.poll_timeout()))
     }
 
+    /// From now on the client's datagrams come from there.
+    pub(crate) fn move_client(&mut self, address: SocketAddr) {
+        self.server.remote = address;
+    }
+
+    /// The client says something, which shows the server where it is.
+    pub(crate) fn ping(&mut self) {
+        self.client.connection.as_mut().unwrap().1.ping();
+    }
+
     /// The server has more to say.
     pub(crate) fn say(&mut self, bytes: usize) {
         self.unwritten_bytes += bytes;

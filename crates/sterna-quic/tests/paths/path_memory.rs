@@ -282,6 +282,30 @@ fn a_connection_remembers_what_it_filled_and_nothing_else() {
 }
 
 #[test]
+fn another_port_is_the_same_path_and_another_address_is_not() {
+    for (address, phase) in [
+        (([10, 0, 0, 1], 2_000), Phase::Normal),
+        (([10, 0, 9, 1], 1_000), Phase::Reconnaissance),
+    ] {
+        let (mut link, _) = resumed(Path::SATELLITE, CongestionControl::Cubic, 1_500_000);
+        assert_eq!(names(&link).last(), Some(&Phase::Normal));
+        let old = PathMemory::of(link.server().unwrap()).unwrap();
+        link.run(Duration::from_secs(10));
+        link.move_client(address.into());
+        link.ping();
+        link.run(Duration::from_secs(10));
+        let server = link.server().unwrap();
+        assert_eq!(server.remote_address(), address.into());
+        assert_eq!(Phase::of(server), Some(phase));
+        // The new path's memory is another, empty place.
+        let fill = |memory: &PathMemory| memory.fill(saved(), EPOCH_MS, LIFETIME_MS);
+        let new = PathMemory::of(server).unwrap();
+        assert_eq!(fill(&old), Err(Refused::Filled));
+        assert_eq!(fill(&new).is_ok(), phase == Phase::Reconnaissance);
+    }
+}
+
+#[test]
 fn without_a_lifetime_there_is_no_memory() {
     let settings = Settings {
         path_memory_lifetime_ms: 0,

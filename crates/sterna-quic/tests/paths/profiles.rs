@@ -30,11 +30,11 @@ fn padded(settings: &Settings) -> usize {
 
 #[test]
 fn the_initial_round_trip_saves_initial_packets() {
+    let [right, usual, hasty] = [1_500, 333, 100].map(|ms| padded(&settings(Profile::NbIot, ms)));
+    eprintln!("padded datagrams with 1,500, 333 and 100 ms: {right}, {usual}, {hasty}");
     // The last of them carries the acknowledgement of the server's.
-    assert_eq!(padded(&Settings::of(Profile::NbIot)), 2);
-    let default = padded(&Settings::of(Profile::Default));
-    assert!((3..=5).contains(&default), "{default}");
-    let hasty = padded(&settings(Profile::NbIot, 100));
+    assert_eq!(right, 2);
+    assert!((3..=5).contains(&usual), "{usual}");
     assert!(hasty >= 5, "{hasty}");
 }
 
@@ -60,6 +60,7 @@ fn trickle(settings: &Settings) -> [usize; 2] {
 #[test]
 fn a_peer_that_is_asked_acknowledges_less_often() {
     let [acknowledgements, messages] = trickle(&Settings::of(Profile::Default));
+    eprintln!("not asked: {messages} messages, {acknowledgements} acknowledgements");
     assert_eq!(messages, 50);
     assert!(acknowledgements >= 45, "{acknowledgements}");
     let asked = Settings {
@@ -67,6 +68,7 @@ fn a_peer_that_is_asked_acknowledges_less_often() {
         ..Settings::of(Profile::Satellite)
     };
     let [acknowledgements, messages] = trickle(&asked);
+    eprintln!("asked: {messages} messages, {acknowledgements} acknowledgements");
     assert!((50..=52).contains(&messages), "{messages}");
     assert!(acknowledgements <= 13, "{acknowledgements}");
 }
@@ -89,6 +91,7 @@ fn a_sleeping_connection_has_no_packet_on_the_air_and_no_timer_set() {
     let up: Vec<_> = link.sent[0][before[0].len()..].to_vec();
     let down: Vec<_> = link.sent[1][before[1].len()..].to_vec();
     assert_eq!([up.len(), down.len()], [1, 1], "{up:?} {down:?}");
+    eprintln!("awake: {down:?} down, {up:?} up");
     assert!(up[0] < 60 && down[0] < 110, "{up:?} {down:?}");
     assert_eq!(link.timers(), [None, None]);
 }
