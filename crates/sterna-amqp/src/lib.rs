@@ -6,13 +6,16 @@ mod error;
 pub mod frame;
 mod lane;
 mod limits;
+pub mod link;
 pub mod messaging;
 pub mod performatives;
 pub mod sasl;
 pub mod security;
+pub mod session;
 pub mod transactions;
 pub mod types;
 
+pub use connection::{Connection, Event};
 pub use error::{CommandError, Condition, DecodeError, Scope, Violation};
 pub use frame::{Frame, Framer};
 pub use lane::{Lane, LaneWriter};

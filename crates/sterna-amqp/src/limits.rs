@@ -19,6 +19,9 @@ pub struct Limits {
     pub unsettled_per_link: u32,
     /// Largest message that is taken, in bytes (attach, max-message-size).
     pub max_message_bytes: u64,
+    /// Most bytes that all messages of the connection together may have of which only parts have
+    /// arrived.
+    pub max_assembling_bytes: u64,
     /// Transfers that a session takes before it must renew the window (begin, incoming-window).
     pub incoming_window: u32,
     /// Frames that are passed over for a link or session that was ended with an error, before the
@@ -45,6 +48,7 @@ impl Default for Limits {
             max_link_name_bytes: 1_024,
             unsettled_per_link: 16_384,
             max_message_bytes: 64 * 1024 * 1024,
+            max_assembling_bytes: 128 * 1024 * 1024,
             incoming_window: 2_048,
             max_errant_frames: 65_536,
             idle_timeout_ms: 60_000,
