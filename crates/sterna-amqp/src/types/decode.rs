@@ -77,21 +77,28 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The next value of `input`, which may nest `depth` levels.
+/// The next value of `input`, which may nest `depth` levels. Every byte is looked at once.
 pub(super) fn value<'a>(input: &mut &'a [u8], depth: u8) -> Result<Value<'a>, DecodeError> {
-    let start = *input;
     let code = byte(input)?;
-    if code == code::DESCRIBED {
-        *input = start;
-        let constructor = constructor(input, depth)?;
-        return with_constructor(constructor, input, depth);
+    if code != code::DESCRIBED {
+        return primitive(code, input, depth);
     }
-    primitive(code, input, depth)
+    let depth = deeper(depth)?;
+    let start = *input;
+    value(input, depth)?;
+    let descriptor = &start[..start.len() - input.len()];
+    let start = *input;
+    value(input, depth)?;
+    Ok(Value::Described(Described {
+        descriptor,
+        constructor: &[],
+        data: &start[..start.len() - input.len()],
+    }))
 }
 
-/// Takes a constructor off `input`: a format code, behind any number of descriptors (part 1,
-/// section 1.2). Returns its bytes.
-pub(super) fn constructor<'a>(input: &mut &'a [u8], depth: u8) -> Result<&'a [u8], DecodeError> {
+/// Takes the constructor of an array's elements off `input`: a format code, behind any number of
+/// descriptors (part 1, section 1.2). Returns its bytes.
+fn constructor<'a>(input: &mut &'a [u8], depth: u8) -> Result<&'a [u8], DecodeError> {
     let start = *input;
     let mut depth = depth;
     while byte(input)? == code::DESCRIBED {
@@ -101,27 +108,35 @@ pub(super) fn constructor<'a>(input: &mut &'a [u8], depth: u8) -> Result<&'a [u8
     Ok(&start[..start.len() - input.len()])
 }
 
-/// Takes the data of one value off `input`, whose constructor has been validated.
+/// Takes the data of one element off `input`, whose constructor has been validated.
+fn element<'a>(
+    constructor: &[u8],
+    input: &mut &'a [u8],
+    depth: u8,
+) -> Result<Value<'a>, DecodeError> {
+    // The format code is behind the descriptors.
+    let code = constructor.last().copied().ok_or(SHORT)?;
+    primitive(code, input, depth)
+}
+
+/// Takes one element of an array with its descriptors off `input`.
 pub(super) fn with_constructor<'a>(
     constructor: &'a [u8],
     input: &mut &'a [u8],
     depth: u8,
 ) -> Result<Value<'a>, DecodeError> {
+    let start = *input;
+    let plain = element(constructor, input, depth)?;
     let mut inner = constructor;
-    let code = byte(&mut inner)?;
-    if code != code::DESCRIBED {
-        return primitive(code, input, depth);
+    if byte(&mut inner)? != code::DESCRIBED {
+        return Ok(plain);
     }
-    let depth = deeper(depth)?;
     let before = inner;
     value(&mut inner, depth)?;
-    let descriptor = &before[..before.len() - inner.len()];
-    let data = *input;
-    with_constructor(inner, input, depth)?;
     Ok(Value::Described(Described {
-        descriptor,
+        descriptor: &before[..before.len() - inner.len()],
         constructor: inner,
-        data: &data[..data.len() - input.len()],
+        data: &start[..start.len() - input.len()],
     }))
 }
 
@@ -213,7 +228,7 @@ fn array((count, body): (u32, &[u8]), depth: u8) -> Result<Array<'_>, DecodeErro
         check_count(count, data)?;
     }
     for _ in 0..count {
-        with_constructor(constructor, &mut rest, depth)?;
+        element(constructor, &mut rest, depth)?;
     }
     check_end(rest)?;
     Ok(Array {

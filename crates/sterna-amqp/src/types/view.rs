@@ -193,9 +193,9 @@ impl<'a> Iterator for MapIter<'a> {
 pub struct Described<'a> {
     /// The encoded descriptor.
     pub(super) descriptor: &'a [u8],
-    /// The constructor of the value without this descriptor.
+    /// Of an element of an array: the constructor without this descriptor. Else empty.
     pub(super) constructor: &'a [u8],
-    /// The value's data. Apart from its constructor when it is an element of an array.
+    /// The encoded value, without its constructor if that is apart.
     pub(super) data: &'a [u8],
 }
 
@@ -210,8 +210,13 @@ impl<'a> Described<'a> {
     /// The value.
     #[must_use]
     pub fn value(&self) -> Value<'a> {
-        decode::with_constructor(self.constructor, &mut { self.data }, MAX_DEPTH)
-            .unwrap_or(Value::Null)
+        let mut data = self.data;
+        let value = if self.constructor.is_empty() {
+            decode::value(&mut data, MAX_DEPTH)
+        } else {
+            decode::with_constructor(self.constructor, &mut data, MAX_DEPTH)
+        };
+        value.unwrap_or(Value::Null)
     }
 
     /// Whether the descriptor is this code, or this symbol.
@@ -224,7 +229,7 @@ impl<'a> Described<'a> {
         }
     }
 
-    /// The bytes of descriptor, constructor and data.
+    /// The bytes of descriptor, constructor (if it is apart) and data.
     #[must_use]
     pub const fn parts(&self) -> (&'a [u8], &'a [u8], &'a [u8]) {
         (self.descriptor, self.constructor, self.data)
