@@ -4,3 +4,4 @@
 mod both_ends;
 mod harness;
 mod links;
+mod violations;
