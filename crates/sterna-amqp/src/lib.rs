@@ -11,6 +11,7 @@ pub mod messaging;
 pub mod performatives;
 pub mod sasl;
 pub mod security;
+pub mod selector;
 pub mod session;
 pub mod transactions;
 pub mod types;

@@ -33,7 +33,8 @@ pub struct ClientOptions<'a> {
     /// How it proves itself; `None` for no SASL layer.
     pub mechanism: Option<Box<dyn Mechanism>>,
     /// Whether everything up to the open goes out at once, before anything has come from the
-    /// server (section 2.4.2). The server must be known to have the mechanism.
+    /// server (section 2.4.2). The server must be known to have the mechanism. With a mechanism
+    /// that may be challenged only its first message goes ahead.
     pub pipelined: bool,
 }
 
@@ -69,13 +70,14 @@ impl Connection {
         this.mechanism = options.mechanism;
         this.pipelined = options.pipelined;
         let out = out.buffer(Lane::CONTROL);
-        if this.mechanism.is_some() {
+        let may_be_challenged = this.mechanism.as_ref().map(|one| one.may_be_challenged());
+        if may_be_challenged.is_some() {
             ProtocolHeader::SASL.encode(out);
             if this.pipelined {
                 this.write_init(out);
-                this.write_header_and_open(out);
             }
-        } else {
+        }
+        if may_be_challenged.is_none_or(|may_be| this.pipelined && !may_be) {
             this.write_header_and_open(out);
         }
         this

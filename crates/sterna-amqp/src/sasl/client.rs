@@ -21,6 +21,12 @@ pub trait Mechanism: Send {
     /// The name by which servers offer it.
     fn name(&self) -> &str;
 
+    /// Whether the server may answer the first message with a challenge. If so, what comes after the
+    /// SASL layer cannot be sent before the outcome is known.
+    fn may_be_challenged(&self) -> bool {
+        true
+    }
+
     /// The first message.
     fn initial_response(&mut self) -> Option<Vec<u8>>;
 
@@ -58,6 +64,10 @@ impl Mechanism for Anonymous {
         mechanism::ANONYMOUS
     }
 
+    fn may_be_challenged(&self) -> bool {
+        false
+    }
+
     fn initial_response(&mut self) -> Option<Vec<u8>> {
         Some(self.trace.clone().into_bytes())
     }
@@ -81,6 +91,10 @@ pub struct External {
 impl Mechanism for External {
     fn name(&self) -> &str {
         mechanism::EXTERNAL
+    }
+
+    fn may_be_challenged(&self) -> bool {
+        false
     }
 
     fn initial_response(&mut self) -> Option<Vec<u8>> {
@@ -121,6 +135,10 @@ impl fmt::Debug for Plain {
 impl Mechanism for Plain {
     fn name(&self) -> &str {
         mechanism::PLAIN
+    }
+
+    fn may_be_challenged(&self) -> bool {
+        false
     }
 
     fn initial_response(&mut self) -> Option<Vec<u8>> {

@@ -354,7 +354,12 @@ impl World {
                 }
             }
             let sent: BTreeSet<&Vec<u8>> = sender.messages.values().collect();
-            assert!(receiver.accepted.keys().all(|message| sent.contains(message)));
+            assert!(
+                receiver
+                    .accepted
+                    .keys()
+                    .all(|message| sent.contains(message))
+            );
             assert_eq!(self.ends[from].connection.unsettled(SessionId(0)), (0, 0));
         }
     }
@@ -464,7 +469,10 @@ fn handle(
                 sender.sending = None;
                 sender.unsettled = unsettled;
                 assert!(
-                    sender.unsettled.iter().all(|one| !sender.waiting.contains(&one.token)),
+                    sender
+                        .unsettled
+                        .iter()
+                        .all(|one| !sender.waiting.contains(&one.token)),
                     "unsettled and never sent"
                 );
             } else {

@@ -2,6 +2,10 @@
 #![allow(clippy::unwrap_used)] // it is all test
 
 mod both_ends;
+mod codec;
 mod harness;
 mod links;
+mod messages;
+mod sasl;
+mod time;
 mod violations;

@@ -64,7 +64,9 @@ impl Script {
     /// A frame with any body.
     fn body(&mut self, channel: u16, body: &[u8]) -> &mut Self {
         let mut out = BytesMut::new();
-        frame::encode(&mut out, frame::TYPE_AMQP, channel, |out| out.put_slice(body));
+        frame::encode(&mut out, frame::TYPE_AMQP, channel, |out| {
+            out.put_slice(body)
+        });
         self.raw(&out)
     }
 
@@ -427,7 +429,12 @@ fn every_violation_has_its_condition_and_scope() {
         };
         assert_eq!(scope, *lost, "{name}: {violation}");
         let told = frames(&script.server.out.0[&0]);
-        let last = &told.iter().rev().find(|frame| frame.1 != "Empty").unwrap().1;
+        let last = &told
+            .iter()
+            .rev()
+            .find(|frame| frame.1 != "Empty")
+            .unwrap()
+            .1;
         let expected = match violation.scope {
             // The header that would have been right is all that can be said.
             Scope::Connection if last.starts_with("ProtocolHeader") => {
@@ -469,11 +476,18 @@ fn what_is_not_lost_goes_on() {
         assert!(script.server.connection.is_open(), "{name}");
         // The answers to what was ended end the matter.
         let told = frames(&script.server.out.0[&0]);
-        assert!(told.iter().any(|frame| frame.1.starts_with("Attach")), "{name}");
+        assert!(
+            told.iter().any(|frame| frame.1.starts_with("Attach")),
+            "{name}"
+        );
         if *lost == Session {
             script.send(1, Performative::End(EndFrame { error: None }));
             script.send(1, Performative::Begin(begin()));
-            assert_eq!(script.server.violations, [], "{name}: channel is free again");
+            assert_eq!(
+                script.server.violations,
+                [],
+                "{name}: channel is free again"
+            );
         }
     }
 }
@@ -497,8 +511,16 @@ fn a_closed_window_is_a_limit() {
 fn a_wrong_header_is_answered_with_the_right_one() {
     for (bytes, mechanisms, right) in [
         (&b"AMQP\x00\x01\x01\x00"[..], vec![], ProtocolId::Amqp),
-        (b"AMQP\x00\x01\x00\x00", vec!["PLAIN".to_owned()], ProtocolId::Sasl),
-        (b"AMQP\x02\x01\x00\x00", vec!["PLAIN".to_owned()], ProtocolId::Sasl),
+        (
+            b"AMQP\x00\x01\x00\x00",
+            vec!["PLAIN".to_owned()],
+            ProtocolId::Sasl,
+        ),
+        (
+            b"AMQP\x02\x01\x00\x00",
+            vec!["PLAIN".to_owned()],
+            ProtocolId::Sasl,
+        ),
         (b"GET / HTTP/1.1\r\n", vec![], ProtocolId::Amqp),
     ] {
         let options = sterna_amqp::connection::ServerOptions {
