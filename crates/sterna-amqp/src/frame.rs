@@ -30,7 +30,7 @@ pub enum Unit<'a> {
 /// One whole frame.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame<'a> {
-    frame_type: u8,
+    kind: u8,
     channel: u16,
     body: &'a [u8],
     shared: Option<&'a Bytes>,
@@ -41,7 +41,7 @@ impl<'a> Frame<'a> {
     #[must_use]
     pub const fn new(frame_type: u8, channel: u16, body: &'a [u8]) -> Self {
         Self {
-            frame_type,
+            kind: frame_type,
             channel,
             body,
             shared: None,
@@ -51,7 +51,7 @@ impl<'a> Frame<'a> {
     /// [`TYPE_AMQP`], [`TYPE_SASL`] or another.
     #[must_use]
     pub const fn frame_type(&self) -> u8 {
-        self.frame_type
+        self.kind
     }
 
     /// The channel of an AMQP frame.
@@ -188,7 +188,7 @@ impl Framer {
                         if let Some((frame, after)) = rest.split_at_checked(head.rest_bytes) {
                             *input = after;
                             return Ok(Some(Unit::Frame(Frame {
-                                frame_type: head.frame_type,
+                                kind: head.frame_type,
                                 channel: head.channel,
                                 body: &frame[head.extension_bytes..],
                                 shared: None,
@@ -280,7 +280,7 @@ impl Framer {
                         return Ok(None);
                     };
                     return Ok(Some(Unit::Frame(Frame {
-                        frame_type: head.frame_type,
+                        kind: head.frame_type,
                         channel: head.channel,
                         body: &whole[head.extension_bytes..],
                         shared: Some(whole),

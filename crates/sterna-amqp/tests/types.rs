@@ -332,7 +332,7 @@ fn nesting_has_a_limit() {
     assert!(Value::decode(&nested(usize::from(MAX_DEPTH))).is_ok());
     assert!(Value::decode(&nested(usize::from(MAX_DEPTH) + 1)).is_err());
     // Descriptors nest, too: however many there are, the stack holds.
-    let descriptors = [0_u8; 100_000];
+    let descriptors = vec![0_u8; 100_000];
     assert!(Value::decode(&descriptors).is_err());
 }
 
@@ -354,7 +354,7 @@ fn nested_descriptors_are_read_once() {
     let mut body = vec![code::DESCRIBED];
     body.extend_from_slice(Encoded::new(&Value::Symbol(&name)).bytes());
     body.push(code::UBYTE);
-    body.extend([7; 200_000]);
+    body.resize(body.len() + 200_000, 7);
     let array = compound([code::ARRAY8, code::ARRAY32], 200_000, &body, true);
     assert!(Value::decode(&array).is_ok());
 }

@@ -83,6 +83,7 @@ impl Connection {
         out: &mut impl LaneWriter,
     ) -> Result<(), CommandError> {
         let (session, context) = self.session(id)?;
+        *context.wrote = true;
         frame::encode(out.buffer(session.lane), TYPE_AMQP, id.0, |out| {
             Performative::End(End { error }).encode(out);
         });

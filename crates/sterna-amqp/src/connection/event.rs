@@ -78,6 +78,8 @@ pub enum Event<'a> {
         /// Whether what cannot be used is to be given back with
         /// [`drained`](super::Connection::drained).
         drain: bool,
+        /// The transaction to which deliveries on this credit belong (part 4, section 4.4.3).
+        txn_id: Option<&'a [u8]>,
     },
     /// The peer's incoming window has opened after it was used up.
     Window {
@@ -123,7 +125,8 @@ pub enum Event<'a> {
         /// What to do.
         recovery: Recovery,
     },
-    /// A link is gone, by whichever end. Every link that was surfaced ends with this event.
+    /// A link is gone, by whichever end. Every link that was surfaced ends with this event; so does
+    /// one whose attach was a violation, and that was never surfaced.
     Detached {
         /// The link.
         link: LinkId,

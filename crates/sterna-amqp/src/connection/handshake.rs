@@ -67,6 +67,7 @@ impl Connection {
             Performative::Open(this.with_limits(&options.open)).encode(out);
         });
         this.open_frame = Some(open_frame);
+        this.hostname = options.open.hostname.map(Into::into);
         this.mechanism = options.mechanism;
         this.pipelined = options.pipelined;
         let out = out.buffer(Lane::CONTROL);
@@ -98,7 +99,7 @@ impl Connection {
             let init = SaslInit {
                 mechanism: Symbol(mechanism.name()),
                 initial_response: response.as_deref(),
-                hostname: None,
+                hostname: self.hostname.as_deref(),
             };
             frame::encode(out, TYPE_SASL, 0, |out| SaslFrame::Init(init).encode(out));
         }

@@ -116,6 +116,8 @@ pub(crate) struct Context<'c> {
     pub(crate) peer_frame_bytes: usize,
     /// Events that follow from what is being done.
     pub(crate) events: &'c mut VecDeque<Event<'static>>,
+    /// Set when something is written.
+    pub(crate) wrote: &'c mut bool,
 }
 
 /// One end of a connection.
@@ -135,6 +137,8 @@ pub struct Connection {
     /// Client.
     mechanism: Option<Box<dyn Mechanism>>,
     pipelined: bool,
+    /// Client: the host that it addresses.
+    hostname: Option<Box<str>>,
     /// Client: the open frame until it is sent.
     open_frame: Option<BytesMut>,
     /// By the channel in the direction of what is sent.
@@ -173,6 +177,7 @@ impl Connection {
             sasl_rounds: 0,
             mechanism: None,
             pipelined: false,
+            hostname: None,
             open_frame: None,
             sessions: Vec::new(),
             channels: FxHashMap::default(),
@@ -247,12 +252,10 @@ impl Connection {
             limits: &self.limits,
             peer_frame_bytes: self.peer.max_frame_bytes as usize,
             events: &mut self.events,
+            wrote: &mut self.wrote,
         };
         match self.sessions.get_mut(usize::from(id.0)) {
-            Some(Some(session)) if session.is_live() => {
-                self.wrote = true;
-                Ok((session, context))
-            }
+            Some(Some(session)) if session.is_live() => Ok((session, context)),
             _ => Err(CommandError::NoSession),
         }
     }

@@ -1,6 +1,6 @@
 //! What arrives.
 
-use super::{Connection, Context, Event, Fault, LinkId, Phase, SessionId};
+use super::{Connection, Context, ErrorBuf, Event, Fault, LinkId, Phase, SessionId};
 use crate::frame::{self, Frame, TYPE_AMQP, Unit};
 use crate::performatives::{Attach, Begin, Close, End, Performative, Role};
 use crate::session::{Session, SessionState};
@@ -26,8 +26,7 @@ impl Connection {
         self.now_ms = self.now_ms.max(now_ms);
         self.last_received_ms = self.now_ms;
         let handled = match (self.phase, unit) {
-            (Phase::Closed, _) => return Ok(None),
-            (Phase::CloseSent, Unit::Header(_)) => return Ok(None),
+            (Phase::Closed, _) | (Phase::CloseSent, Unit::Header(_)) => return Ok(None),
             (Phase::CloseSent, Unit::Frame(frame)) => return Ok(self.only_close(frame)),
             _ if !self.accepts_input(lane) => Err(Fault::Connection(DecodeError::new(
                 Condition::ILLEGAL_STATE,
@@ -96,24 +95,19 @@ impl Connection {
         };
         if let Some(Some(session)) = self.sessions.get_mut(usize::from(id.0)) {
             let out = out.buffer(session.lane);
-            match scope {
-                Scope::Link(link) => {
-                    session.fail_link(link.handle, error.into(), out, &mut self.events);
-                }
-                _ => {
-                    frame::encode(out, TYPE_AMQP, id.0, |out| {
-                        let error = Some(error.into());
-                        Performative::End(End { error }).encode(out);
-                    });
-                    session.surface_end(
-                        Some((&crate::performatives::Error::from(error)).into()),
-                        &mut self.events,
-                    );
-                    session.state = SessionState::EndSent {
-                        frames: 0,
-                        surfaced: true,
-                    };
-                }
+            if let Scope::Link(link) = scope {
+                session.fail_link(link.handle, error.into(), out, &mut self.events);
+            } else {
+                let error = crate::performatives::Error::from(error);
+                let kept = ErrorBuf::from(&error);
+                frame::encode(out, TYPE_AMQP, id.0, |out| {
+                    Performative::End(End { error: Some(error) }).encode(out);
+                });
+                session.surface_end(Some(kept), &mut self.events);
+                session.state = SessionState::EndSent {
+                    frames: 0,
+                    surfaced: true,
+                };
             }
         }
         Violation {
@@ -177,10 +171,11 @@ impl Connection {
         let Some(Some(session)) = self.sessions.get_mut(usize::from(id.0)) else {
             return Ok(None);
         };
-        let context = Context {
+        let mut context = Context {
             limits: &self.limits,
             peer_frame_bytes: self.peer.max_frame_bytes as usize,
             events: &mut self.events,
+            wrote: &mut self.wrote,
         };
         let out = out.buffer(session.lane);
         if let Performative::End(end) = performative {
@@ -189,7 +184,7 @@ impl Connection {
                 frame::encode(out, TYPE_AMQP, id.0, |out| {
                     Performative::End(End { error: None }).encode(out);
                 });
-                self.wrote = true;
+                *context.wrote = true;
             }
             session.surface_end(error, context.events);
             self.sessions[usize::from(id.0)] = None;
@@ -209,21 +204,21 @@ impl Connection {
         let bytes_before = out.len();
         let is_transfer = matches!(performative, Performative::Transfer(_));
         let event = match performative {
-            Performative::Attach(attach) => session.attach_received(attach, context, out),
-            Performative::Flow(flow) => session.flow_received(&flow, context, out),
+            Performative::Attach(attach) => session.attach_received(attach, &mut context, out),
+            Performative::Flow(flow) => session.flow_received(&flow, &mut context, out),
             Performative::Transfer(transfer) => {
-                session.transfer_received(&transfer, payload, frame, context, out)
+                session.transfer_received(&transfer, payload, frame, &mut context, out)
             }
             Performative::Disposition(disposition) => {
-                session.disposition_received(&disposition, context)
+                session.disposition_received(&disposition, &mut context)
             }
-            Performative::Detach(detach) => session.detach_received(&detach, context, out),
+            Performative::Detach(detach) => session.detach_received(&detach, &mut context, out),
             Performative::Open(_)
             | Performative::Begin(_)
             | Performative::End(_)
             | Performative::Close(_) => Ok(None),
         };
-        self.wrote |= out.len() != bytes_before;
+        *context.wrote |= out.len() != bytes_before;
         if is_transfer && session.assembling_bytes > 0 {
             self.check_assembling()?;
         }

@@ -6,9 +6,10 @@ use super::recovery::{encode_map, reconcile};
 use super::{AttachOptions, Link, LinkState, Recovery, Unsettled};
 use crate::connection::{Connection, Context, Event, LinkId, SessionId};
 use crate::frame::{self, TYPE_AMQP};
-use crate::performatives::{Attach, Detach, Error, Performative, Role};
+use crate::performatives::{Attach, Detach, Error, Flow, Performative, Role};
 use crate::session::Session;
-use crate::types::{Encoded, Map, Value};
+use crate::session::flow::TXN_ID;
+use crate::types::{Encoded, Map, MapWriter, Value};
 use crate::{CommandError, LaneWriter, Limits};
 
 /// Most of a frame that an unsettled map may take: the rest of the attach needs room, too.
@@ -68,7 +69,7 @@ impl Session {
         &mut self,
         handle: u32,
         remote: Option<Map<'_>>,
-        context: Context<'_>,
+        context: &mut Context<'_>,
         _out: &mut BytesMut,
     ) {
         let id = LinkId {
@@ -150,6 +151,7 @@ impl Connection {
         link.rcv_settle_mode = options.rcv_settle_mode;
         session.put_link(link);
         let buffer = out.buffer(session.lane);
+        *context.wrote = true;
         if let Err(error) = session.write_attach(handle, options, &context, buffer) {
             session.links[handle as usize] = None;
             return Err(error);
@@ -171,11 +173,12 @@ impl Connection {
         options: &AttachOptions<'_>,
         out: &mut impl LaneWriter,
     ) -> Result<(), CommandError> {
-        let (session, context) = self.session(id.session)?;
+        let (session, mut context) = self.session(id.session)?;
         if session.link(id.handle)?.state != LinkState::Deciding {
             return Err(CommandError::State);
         }
         let buffer = out.buffer(session.lane);
+        *context.wrote = true;
         session.write_attach(id.handle, options, &context, buffer)?;
         let link = session.link(id.handle)?;
         link.state = LinkState::Attached;
@@ -186,7 +189,7 @@ impl Connection {
             Some(Value::Map(map)) => Some(map),
             _ => None,
         };
-        session.recover_link(id.handle, remote, context, buffer);
+        session.recover_link(id.handle, remote, &mut context, buffer);
         Ok(())
     }
 
@@ -206,6 +209,7 @@ impl Connection {
             return Err(CommandError::State);
         }
         let buffer = out.buffer(session.lane);
+        *context.wrote = true;
         session.fail_link(id.handle, error, buffer, context.events);
         Ok(())
     }
@@ -233,6 +237,7 @@ impl Connection {
         }
         if let Some(error) = error {
             let buffer = out.buffer(session.lane);
+            *context.wrote = true;
             session.fail_link(id.handle, error, buffer, context.events);
             return Ok(());
         }
@@ -243,6 +248,7 @@ impl Connection {
             error: None,
         });
         let buffer = out.buffer(session.lane);
+        *context.wrote = true;
         session.write(&detach, context.peer_frame_bytes, buffer)
     }
 
@@ -260,7 +266,7 @@ impl Connection {
         echo: bool,
         out: &mut impl LaneWriter,
     ) -> Result<(), CommandError> {
-        let (session, _) = self.session(id.session)?;
+        let (session, context) = self.session(id.session)?;
         let link = session.link(id.handle)?;
         if link.role != Role::Receiver {
             return Err(CommandError::WrongRole);
@@ -268,13 +274,54 @@ impl Connection {
         if link.state == LinkState::Deciding {
             return Err(CommandError::State);
         }
-        // Transfers may be on their way that the earlier credit allowed.
-        link.grace = (link.credit + link.grace).saturating_sub(credit);
-        link.credit = credit.min(i32::MAX as u32);
+        link.grant(credit);
         link.drain = drain;
         let buffer = out.buffer(session.lane);
+        *context.wrote = true;
         session.write_link_flow(id.handle, echo, buffer);
         Ok(())
+    }
+
+    /// Receiver: sets the credit for deliveries that belong to a transaction (part 4, section 4.4.3).
+    ///
+    /// # Errors
+    ///
+    /// As [`Connection::set_credit`], and [`CommandError::FrameTooLarge`].
+    pub fn acquire(
+        &mut self,
+        id: LinkId,
+        credit: u32,
+        txn_id: &[u8],
+        out: &mut impl LaneWriter,
+    ) -> Result<(), CommandError> {
+        let (session, context) = self.session(id.session)?;
+        let link = session.link(id.handle)?;
+        if link.role != Role::Receiver {
+            return Err(CommandError::WrongRole);
+        }
+        if link.state == LinkState::Deciding {
+            return Err(CommandError::State);
+        }
+        link.grant(credit);
+        link.drain = false;
+        let properties = Encoded::build(|out| {
+            let mut map = MapWriter::new(out);
+            map.push(&Value::Symbol(TXN_ID), &Value::Binary(txn_id));
+            map.finish();
+        });
+        let Value::Map(properties) = properties.value() else {
+            return Err(CommandError::Argument);
+        };
+        let Some(Some(link)) = session.links.get(id.handle as usize) else {
+            return Err(CommandError::NoLink);
+        };
+        let flow = Performative::Flow(Flow {
+            properties: Some(properties),
+            ..session.link_flow(link)
+        });
+        let buffer = out.buffer(session.lane);
+        *context.wrote = true;
+        session.write(&flow, context.peer_frame_bytes, buffer)
     }
 
     /// Sender: says how many messages are ready, and gives back what credit is left if the receiver
@@ -289,7 +336,7 @@ impl Connection {
         available: u32,
         out: &mut impl LaneWriter,
     ) -> Result<(), CommandError> {
-        let (session, _) = self.session(id.session)?;
+        let (session, context) = self.session(id.session)?;
         let link = session.link(id.handle)?;
         if link.role != Role::Sender {
             return Err(CommandError::WrongRole);
@@ -303,6 +350,7 @@ impl Connection {
             link.credit = 0;
         }
         let buffer = out.buffer(session.lane);
+        *context.wrote = true;
         session.write_link_flow(id.handle, false, buffer);
         Ok(())
     }

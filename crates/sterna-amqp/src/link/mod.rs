@@ -128,6 +128,14 @@ impl Link {
         }
     }
 
+    /// Receiver: sets the credit. Transfers may be on their way that the earlier credit allowed.
+    pub(crate) fn grant(&mut self, credit: u32) {
+        let credit = credit.min(i32::MAX as u32);
+        let allowed = self.credit.saturating_add(self.grace);
+        self.grace = allowed.saturating_sub(credit);
+        self.credit = credit;
+    }
+
     /// Whether the caller knows the link and has not been told of its end.
     pub(crate) const fn is_surfaced(&self) -> bool {
         !matches!(self.state, LinkState::Errant { .. })

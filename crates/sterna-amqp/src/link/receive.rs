@@ -136,10 +136,10 @@ impl Session {
         transfer: &Transfer<'a>,
         payload: &'a [u8],
         frame: &Frame<'a>,
-        context: Context<'_>,
+        context: &mut Context<'_>,
         out: &mut BytesMut,
     ) -> Result<Option<Event<'a>>, Fault> {
-        self.count_incoming(&context, out)?;
+        self.count_incoming(context, out)?;
         let session = self.id;
         let last_delivery_id = self.last_delivery_id;
         let link = self.remote_link(transfer.handle)?;
@@ -237,7 +237,7 @@ impl Session {
         partial: Partial,
         payload: Payload<'a>,
         id: LinkId,
-        context: Context<'_>,
+        context: &mut Context<'_>,
         out: &mut BytesMut,
     ) -> Result<Option<Event<'a>>, Fault> {
         let decided = partial
@@ -260,7 +260,7 @@ impl Session {
             let token = partial
                 .resumed
                 .as_ref()
-                .map_or(u64::from(partial.delivery_id), |delivery| delivery.token);
+                .map_or_else(|| partial.delivery_id.into(), |delivery| delivery.token);
             let incoming = Incoming {
                 handle: id.handle,
                 tag: partial.tag,

@@ -46,20 +46,25 @@ pub enum Recovery {
     Wait,
 }
 
+/// What the peer's unsettled map says of a delivery.
+#[derive(Clone, Debug)]
+enum Entry<'a> {
+    /// Nothing.
+    Absent,
+    /// That it is there; its state, if one is known.
+    Present(Option<DeliveryState<'a>>),
+}
+
 /// A sender's decision for one delivery, with the receiver's entry for it (the examples of section
 /// 2.6.13).
-fn sender_recovery(
-    own: Option<&DeliveryStateBuf>,
-    theirs: Option<Option<DeliveryState<'_>>>,
-    complete: bool,
-) -> Recovery {
+fn sender_recovery(own: Option<&DeliveryStateBuf>, theirs: Entry<'_>, complete: bool) -> Recovery {
     let decided = own.filter(|state| state.is_terminal());
     match (decided, theirs) {
-        (None, None) if !complete => Recovery::Wait,
-        (None, None) => Recovery::Resend,
-        (Some(state), None) => Recovery::Settled(Some(state.clone())),
-        (None, Some(None)) => Recovery::Resume(None),
-        (None, Some(Some(DeliveryState::Received(received)))) => {
+        (None, Entry::Absent) if !complete => Recovery::Wait,
+        (None, Entry::Absent) => Recovery::Resend,
+        (Some(state), Entry::Absent) => Recovery::Settled(Some(state.clone())),
+        (None, Entry::Present(None)) => Recovery::Resume(None),
+        (None, Entry::Present(Some(DeliveryState::Received(received)))) => {
             // Less than the receiver once had: what was received is gone (example 7).
             match own.map(DeliveryStateBuf::view) {
                 Some(DeliveryState::Received(earlier))
@@ -71,10 +76,10 @@ fn sender_recovery(
                 _ => Recovery::Resume(Some(received)),
             }
         }
-        (None, Some(Some(state))) => Recovery::Settle(DeliveryStateBuf::new(&state)),
-        (Some(_), Some(None | Some(DeliveryState::Received(_)))) => Recovery::Abort,
+        (None, Entry::Present(Some(state))) => Recovery::Settle(DeliveryStateBuf::new(&state)),
+        (Some(_), Entry::Present(None | Some(DeliveryState::Received(_)))) => Recovery::Abort,
         // The outcome takes effect at the sender: its view is definitive (example 13).
-        (Some(state), Some(Some(_))) => Recovery::Settle(state.clone()),
+        (Some(state), Entry::Present(Some(_))) => Recovery::Settle(state.clone()),
     }
 }
 
@@ -91,7 +96,7 @@ pub(crate) fn reconcile(
     remote: Option<Map<'_>>,
     remote_incomplete: bool,
 ) -> Reconciled {
-    let mut theirs: FxHashMap<&[u8], Option<DeliveryState<'_>>> = FxHashMap::default();
+    let mut theirs = FxHashMap::default();
     for (tag, state) in remote.unwrap_or(Map::EMPTY) {
         if let Value::Binary(tag) = tag {
             // A state that this end does not know counts as none.
@@ -101,7 +106,11 @@ pub(crate) fn reconcile(
     let mut events = Vec::new();
     let mut kept = Vec::new();
     for delivery in own {
-        let entry = theirs.get(delivery.tag.as_bytes()).cloned();
+        let entry = theirs
+            .get(delivery.tag.as_bytes())
+            .map_or(Entry::Absent, |state: &Option<_>| {
+                Entry::Present(state.clone())
+            });
         match role {
             Role::Sender => {
                 let recovery = sender_recovery(delivery.state.as_ref(), entry, !remote_incomplete);
@@ -109,7 +118,7 @@ pub(crate) fn reconcile(
                 // the transfer only.
                 events.push((delivery, recovery));
             }
-            Role::Receiver if entry.is_some() => kept.push(delivery),
+            Role::Receiver if matches!(entry, Entry::Present(_)) => kept.push(delivery),
             Role::Receiver if remote_incomplete => {
                 events.push((delivery.clone(), Recovery::Wait));
                 kept.push(delivery);
@@ -229,9 +238,9 @@ mod tests {
             (14, Some(accepted), Some(None), Recovery::Abort),
         ];
         for (number, own, theirs, expected) in cases {
-            let view = theirs
-                .as_ref()
-                .map(|state| state.as_ref().map(DeliveryStateBuf::view));
+            let view = theirs.as_ref().map_or(Entry::Absent, |state| {
+                Entry::Present(state.as_ref().map(DeliveryStateBuf::view))
+            });
             assert_eq!(
                 sender_recovery(own.as_ref(), view, true),
                 expected,

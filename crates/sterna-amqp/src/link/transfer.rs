@@ -63,7 +63,7 @@ pub struct Sent {
 
 /// Bytes of several slices, one after the other.
 struct Pieces<'p> {
-    pieces: &'p [&'p [u8]],
+    slices: &'p [&'p [u8]],
     offset: usize,
     left: usize,
 }
@@ -71,7 +71,7 @@ struct Pieces<'p> {
 impl<'p> Pieces<'p> {
     fn new(pieces: &'p [&'p [u8]]) -> Self {
         Self {
-            pieces,
+            slices: pieces,
             offset: 0,
             left: pieces.iter().map(|piece| piece.len()).sum(),
         }
@@ -79,7 +79,7 @@ impl<'p> Pieces<'p> {
 
     fn take(&mut self, mut bytes: usize, out: &mut BytesMut) {
         self.left -= bytes;
-        while let Some((piece, rest)) = self.pieces.split_first() {
+        while let Some((piece, rest)) = self.slices.split_first() {
             let available = &piece[self.offset..];
             if available.len() > bytes {
                 out.extend_from_slice(&available[..bytes]);
@@ -88,7 +88,7 @@ impl<'p> Pieces<'p> {
             }
             out.extend_from_slice(available);
             bytes -= available.len();
-            self.pieces = rest;
+            self.slices = rest;
             self.offset = 0;
         }
     }
@@ -256,6 +256,7 @@ impl Connection {
             return Err(CommandError::Limit);
         }
         let buffer = out.buffer(session.lane);
+        *context.wrote = true;
         let start = buffer.len();
         let written = session.write_transfers(id.handle, first, payload, more, &context, buffer);
         let (payload_bytes, complete) = match written {
@@ -314,6 +315,7 @@ impl Connection {
             return Err(CommandError::MessageTooLarge);
         }
         let buffer = out.buffer(session.lane);
+        *context.wrote = true;
         let next = continuation(id.handle);
         let (payload_bytes, complete) =
             session.write_transfers(id.handle, next, payload, more, &context, buffer)?;
@@ -350,6 +352,7 @@ impl Connection {
         session.remote_incoming_window -= 1;
         session.next_outgoing_id = session.next_outgoing_id.wrapping_add(1);
         let buffer = out.buffer(session.lane);
+        *context.wrote = true;
         session.write(
             &Performative::Transfer(transfer),
             context.peer_frame_bytes,
@@ -397,6 +400,7 @@ impl Connection {
             ..continuation(id.handle)
         };
         let buffer = out.buffer(session.lane);
+        *context.wrote = true;
         session.write(
             &Performative::Transfer(transfer),
             context.peer_frame_bytes,

@@ -21,7 +21,7 @@ pub mod descriptor {
 }
 
 /// One filter of a source.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Filter<'a> {
     /// A selector ([`crate::selector::Selector`]).
     Selector(&'a str),

@@ -7,7 +7,7 @@ use crate::types::{Field, Symbol, Timestamp, Value, composite};
 
 composite! {
     /// How a message is to be treated on its way (section 3.2.1).
-    #[derive(Copy, Eq)]
+    #[derive(Copy)]
     Header = 0x70, "amqp:header:list" {
         /// Not to be lost when a node restarts.
         durable: bool, default false;

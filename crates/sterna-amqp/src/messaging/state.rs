@@ -9,7 +9,7 @@ use crate::types::{Composite, Described, Encoded, Field, Map, Value, composite};
 
 composite! {
     /// How much has been received (section 3.4.1).
-    #[derive(Copy, Eq)]
+    #[derive(Copy)]
     Received = 0x23, "amqp:received:list" {
         /// Index of the section up to which everything has been received.
         section_number: u32, required;
@@ -20,7 +20,7 @@ composite! {
 
 composite! {
     /// Taken (section 3.4.2).
-    #[derive(Copy, Eq)]
+    #[derive(Copy)]
     Accepted = 0x24, "amqp:accepted:list" {}
 }
 
@@ -34,7 +34,7 @@ composite! {
 
 composite! {
     /// Not taken, as if it had never been sent (section 3.4.4).
-    #[derive(Copy, Eq)]
+    #[derive(Copy)]
     Released = 0x26, "amqp:released:list" {}
 }
 
@@ -52,7 +52,7 @@ composite! {
 }
 
 /// A terminal delivery state.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 #[allow(missing_docs, reason = "the types have the documentation")]
 pub enum Outcome<'a> {
     Accepted,
@@ -109,7 +109,7 @@ impl<'a> Field<'a> for Outcome<'a> {
 }
 
 /// What an end of a link thinks of a delivery.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum DeliveryState<'a> {
     /// On its way.
     Received(Received),

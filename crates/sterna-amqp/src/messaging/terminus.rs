@@ -186,7 +186,7 @@ impl<'a> Target<'a> {
 }
 
 /// What a link's target can be.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 #[allow(
     clippy::large_enum_variant,
     reason = "lives on the stack for the time of one frame"

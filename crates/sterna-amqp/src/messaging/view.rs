@@ -70,7 +70,7 @@ impl SectionKind {
 }
 
 /// One section of a message.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Section<'a> {
     /// Which one.
     pub kind: SectionKind,

@@ -15,7 +15,7 @@ use crate::DecodeError;
 use crate::types::{Composite as _, Reader, Value};
 
 /// A frame body.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 #[allow(
     clippy::large_enum_variant,
     reason = "lives on the stack for the time of one frame"

@@ -89,7 +89,7 @@ composite! {
 }
 
 /// A body of a SASL frame.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 #[allow(missing_docs, reason = "the types have the documentation")]
 pub enum SaslFrame<'a> {
     Mechanisms(SaslMechanisms<'a>),

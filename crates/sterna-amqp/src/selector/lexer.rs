@@ -94,7 +94,7 @@ impl<'s> Lexer<'s> {
             _ if is_identifier_start(first) => self.word(),
             _ => {
                 let symbol = SYMBOLS.iter().find(|one| self.rest().starts_with(**one));
-                let symbol = symbol.ok_or(Self::error(start, "unexpected character"))?;
+                let symbol = symbol.ok_or_else(|| Self::error(start, "unexpected character"))?;
                 self.position += symbol.len();
                 Token::Symbol(symbol)
             }

@@ -113,7 +113,7 @@ impl<'s> Parser<'s> {
     fn deeper(&self, depth: u8) -> Result<u8, SelectorError> {
         depth
             .checked_sub(1)
-            .ok_or(self.error("selector is nested too deeply"))
+            .ok_or_else(|| self.error("selector is nested too deeply"))
     }
 
     fn or(&mut self, depth: u8) -> Parsed {
@@ -198,7 +198,7 @@ impl<'s> Parser<'s> {
                 }
             }
             let pattern = Pattern::parse(&pattern, escape)
-                .ok_or(self.error("escape character escapes nothing"))?;
+                .ok_or_else(|| self.error("escape character escapes nothing"))?;
             Expression::Like(Box::new(left), pattern)
         } else if negated {
             return Err(self.error("BETWEEN, IN or LIKE is expected"));
@@ -261,7 +261,7 @@ impl<'s> Parser<'s> {
             if let Token::Integer(magnitude) = self.token {
                 let value = 0_i64
                     .checked_sub_unsigned(magnitude)
-                    .ok_or(self.error("number is too large"))?;
+                    .ok_or_else(|| self.error("number is too large"))?;
                 self.advance()?;
                 return Ok(Expression::Integer(value));
             }

@@ -17,7 +17,7 @@ impl Session {
     pub(crate) fn disposition_received<'a>(
         &mut self,
         disposition: &Disposition<'a>,
-        context: Context<'_>,
+        context: &mut Context<'_>,
     ) -> Result<Option<Event<'a>>, Fault> {
         let first = disposition.first;
         let last = disposition.last.unwrap_or(first);
@@ -104,6 +104,7 @@ impl Connection {
             batchable: false,
         });
         let buffer = out.buffer(session.lane);
+        *context.wrote = true;
         session.write(&disposition, context.peer_frame_bytes, buffer)?;
         let links = &mut session.links;
         session.incoming.retain_range(first, last, |_, one| {
@@ -145,6 +146,7 @@ impl Connection {
             batchable: false,
         });
         let buffer = out.buffer(session.lane);
+        *context.wrote = true;
         session.write(&disposition, context.peer_frame_bytes, buffer)?;
         let links = &mut session.links;
         session.outgoing.retain_range(first, last, |_, one| {
@@ -180,6 +182,7 @@ impl Connection {
             batchable: false,
         });
         let buffer = out.buffer(session.lane);
+        *context.wrote = true;
         session.write(&disposition, context.peer_frame_bytes, buffer)?;
         if let Some(one) = session.outgoing.get_mut(delivery_id) {
             one.state = Some(DeliveryStateBuf::new(state));

@@ -7,7 +7,11 @@ use crate::connection::{Context, Event, Fault, LinkId};
 use crate::frame::{self, TYPE_AMQP};
 use crate::link::{Link, LinkState};
 use crate::performatives::{Flow, Performative, Role};
+use crate::types::Value;
 use crate::{Condition, DecodeError};
+
+/// Key of the transaction among the properties of a flow (part 4, section 4.4.3).
+pub(crate) const TXN_ID: &str = "txn-id";
 
 impl Session {
     /// What a flow of this session says of the session.
@@ -80,7 +84,7 @@ impl Session {
     pub(crate) fn flow_received<'a>(
         &mut self,
         flow: &Flow<'a>,
-        context: Context<'_>,
+        context: &mut Context<'_>,
         out: &mut BytesMut,
     ) -> Result<Option<Event<'a>>, Fault> {
         // Without it the peer has not read the begin: what was sent since counts.
@@ -138,6 +142,10 @@ impl Session {
                     },
                     credit: link.credit,
                     drain: link.drain,
+                    txn_id: flow.properties.and_then(|map| match map.get(TXN_ID) {
+                        Some(Value::Binary(txn_id)) => Some(txn_id),
+                        _ => None,
+                    }),
                 }
             }
             Role::Receiver => {
@@ -172,7 +180,7 @@ impl Link {
             return Err(DecodeError::invalid("delivery-count goes back"));
         }
         let skipped = count.wrapping_sub(self.delivery_count);
-        if skipped > self.credit + self.grace {
+        if skipped > self.credit.saturating_add(self.grace) {
             return Err(DecodeError::new(
                 Condition::TRANSFER_LIMIT_EXCEEDED,
                 "delivery-count beyond the credit",

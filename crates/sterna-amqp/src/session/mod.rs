@@ -3,7 +3,7 @@
 //! The commands are methods of [`Connection`](crate::Connection); here is the state of an endpoint.
 
 mod disposition;
-mod flow;
+pub(crate) mod flow;
 mod ledger;
 
 use std::collections::VecDeque;
@@ -138,7 +138,8 @@ impl Session {
     pub(crate) fn begun(&mut self, channel: u16, begin: &Begin<'_>) {
         self.remote_channel = Some(channel);
         self.next_incoming_id = begin.next_outgoing_id;
-        self.remote_incoming_window = begin.incoming_window;
+        // With credit known beforehand, transfers may have gone ahead of the begin's answer.
+        self.remote_incoming_window = begin.incoming_window.saturating_sub(self.next_outgoing_id);
         self.remote_handle_max = begin.handle_max;
         if self.is_live() {
             self.state = SessionState::Mapped;
@@ -348,7 +349,7 @@ impl Session {
     pub(crate) fn attach_received<'a>(
         &mut self,
         attach: Attach<'a>,
-        context: Context<'_>,
+        context: &mut Context<'_>,
         out: &mut BytesMut,
     ) -> Result<Option<Event<'a>>, Fault> {
         let limits = context.limits;
@@ -458,7 +459,7 @@ impl Session {
     pub(crate) fn detach_received<'a>(
         &mut self,
         detach: &Detach<'a>,
-        context: Context<'_>,
+        context: &mut Context<'_>,
         out: &mut BytesMut,
     ) -> Result<Option<Event<'a>>, Fault> {
         let channel = self.id.0;

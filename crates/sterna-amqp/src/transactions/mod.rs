@@ -41,7 +41,7 @@ composite! {
 
 composite! {
     /// The message that ends a transaction (section 4.5.3).
-    #[derive(Copy, Eq)]
+    #[derive(Copy)]
     Discharge<'a> = 0x32, "amqp:discharge:list" {
         /// The transaction.
         txn_id: &'a [u8], required;
@@ -52,7 +52,7 @@ composite! {
 
 composite! {
     /// The outcome of a declare (section 4.5.5).
-    #[derive(Copy, Eq)]
+    #[derive(Copy)]
     Declared<'a> = 0x33, "amqp:declared:list" {
         /// The transaction.
         txn_id: &'a [u8], required;
@@ -70,7 +70,7 @@ composite! {
 }
 
 /// A message to a coordinator.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 #[allow(missing_docs, reason = "the types have the documentation")]
 pub enum Request<'a> {
     Declare(Declare<'a>),

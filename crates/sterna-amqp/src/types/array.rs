@@ -53,6 +53,15 @@ impl<'a> Array<'a> {
     }
 }
 
+impl<'a> IntoIterator for &Array<'a> {
+    type Item = Value<'a>;
+    type IntoIter = ArrayIter<'a>;
+
+    fn into_iter(self) -> ArrayIter<'a> {
+        self.iter()
+    }
+}
+
 impl<'a> IntoIterator for Array<'a> {
     type Item = Value<'a>;
     type IntoIter = ArrayIter<'a>;

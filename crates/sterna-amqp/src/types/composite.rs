@@ -76,7 +76,7 @@ macro_rules! composite {
         }
     ) => {
         $(#[$doc])*
-        #[derive(Clone, PartialEq, Debug)]
+        #[derive(Clone, PartialEq, Eq, Debug)]
         pub struct $name $(<$life>)? {
             $($(#[$field_doc])* pub $field: crate::types::composite!(@type $kind $type),)*
         }

@@ -69,12 +69,11 @@ fn fixed<const N: usize>(out: &mut BytesMut, code: u8, bytes: [u8; N]) {
 }
 
 fn variable(out: &mut BytesMut, code8: u8, code32: u8, bytes: &[u8]) {
-    match u8::try_from(bytes.len()) {
-        Ok(len) => out.put_slice(&[code8, len]),
-        Err(_) => {
-            out.put_u8(code32);
-            out.put_u32(bytes.len() as u32);
-        }
+    if let Ok(len) = u8::try_from(bytes.len()) {
+        out.put_slice(&[code8, len]);
+    } else {
+        out.put_u8(code32);
+        out.put_u32(bytes.len() as u32);
     }
     out.put_slice(bytes);
 }
@@ -82,13 +81,12 @@ fn variable(out: &mut BytesMut, code8: u8, code32: u8, bytes: &[u8]) {
 /// A list, map or array whose parts are encoded already.
 fn whole(out: &mut BytesMut, [code8, code32]: [u8; 2], count: u32, parts: &[&[u8]]) {
     let bytes: usize = parts.iter().map(|part| part.len()).sum();
-    match (u8::try_from(bytes + 1), u8::try_from(count)) {
-        (Ok(size), Ok(count)) => out.put_slice(&[code8, size, count]),
-        _ => {
-            out.put_u8(code32);
-            out.put_u32(bytes as u32 + 4);
-            out.put_u32(count);
-        }
+    if let (Ok(size), Ok(count)) = (u8::try_from(bytes + 1), u8::try_from(count)) {
+        out.put_slice(&[code8, size, count]);
+    } else {
+        out.put_u8(code32);
+        out.put_u32(bytes as u32 + 4);
+        out.put_u32(count);
     }
     for part in parts {
         out.put_slice(part);

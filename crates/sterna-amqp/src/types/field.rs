@@ -16,7 +16,7 @@ pub struct Timestamp(pub i64);
 
 /// Any number of symbols: null is none, a symbol is one, an array holds any number (part 1, section
 /// 1.4, `multiple="true"`).
-#[derive(Clone, Copy, PartialEq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Multiple<'a> {
     /// None.
     #[default]
@@ -110,7 +110,7 @@ field! {
 }
 
 impl<'a> Field<'a> for Value<'a> {
-    fn from_value(value: Value<'a>) -> Result<Self, DecodeError> {
+    fn from_value(value: Self) -> Result<Self, DecodeError> {
         Ok(value)
     }
 

@@ -113,8 +113,9 @@ pub mod code {
 
 /// One value of any type, borrowed from its encoding.
 ///
-/// Two lists, maps, arrays or described values are equal when their encodings are.
-#[derive(Clone, Copy, PartialEq, Debug)]
+/// Floating-point numbers are equal when their bits are, so that what is not a number equals itself;
+/// lists, maps, arrays and described values when their encodings are.
+#[derive(Clone, Copy, Debug)]
 pub enum Value<'a> {
     /// Nothing.
     Null,
@@ -167,6 +168,38 @@ pub enum Value<'a> {
     /// A value with a descriptor, which says what it means.
     Described(Described<'a>),
 }
+
+impl PartialEq for Value<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Null, Self::Null) => true,
+            (Self::Boolean(a), Self::Boolean(b)) => a == b,
+            (Self::Ubyte(a), Self::Ubyte(b)) => a == b,
+            (Self::Ushort(a), Self::Ushort(b)) => a == b,
+            (Self::Uint(a), Self::Uint(b)) => a == b,
+            (Self::Ulong(a), Self::Ulong(b)) => a == b,
+            (Self::Byte(a), Self::Byte(b)) => a == b,
+            (Self::Short(a), Self::Short(b)) => a == b,
+            (Self::Int(a), Self::Int(b)) => a == b,
+            (Self::Long(a), Self::Long(b)) | (Self::Timestamp(a), Self::Timestamp(b)) => a == b,
+            (Self::Float(a), Self::Float(b)) => a.to_bits() == b.to_bits(),
+            (Self::Double(a), Self::Double(b)) => a.to_bits() == b.to_bits(),
+            (Self::Decimal32(a), Self::Decimal32(b)) => a == b,
+            (Self::Decimal64(a), Self::Decimal64(b)) => a == b,
+            (Self::Decimal128(a), Self::Decimal128(b)) | (Self::Uuid(a), Self::Uuid(b)) => a == b,
+            (Self::Char(a), Self::Char(b)) => a == b,
+            (Self::Binary(a), Self::Binary(b)) => a == b,
+            (Self::String(a), Self::String(b)) | (Self::Symbol(a), Self::Symbol(b)) => a == b,
+            (Self::List(a), Self::List(b)) => a == b,
+            (Self::Map(a), Self::Map(b)) => a == b,
+            (Self::Array(a), Self::Array(b)) => a == b,
+            (Self::Described(a), Self::Described(b)) => a == b,
+            _ => false,
+        }
+    }
+}
+
+impl Eq for Value<'_> {}
 
 impl<'a> Value<'a> {
     /// Decodes bytes that are one value and nothing else.

@@ -51,6 +51,15 @@ impl<'a> List<'a> {
     }
 }
 
+impl<'a> IntoIterator for &List<'a> {
+    type Item = Value<'a>;
+    type IntoIter = ValueIter<'a>;
+
+    fn into_iter(self) -> ValueIter<'a> {
+        self.iter()
+    }
+}
+
 impl<'a> IntoIterator for List<'a> {
     type Item = Value<'a>;
     type IntoIter = ValueIter<'a>;
@@ -164,6 +173,15 @@ impl<'a> Map<'a> {
             reader.value()?;
         }
         Ok(())
+    }
+}
+
+impl<'a> IntoIterator for &Map<'a> {
+    type Item = (Value<'a>, Value<'a>);
+    type IntoIter = MapIter<'a>;
+
+    fn into_iter(self) -> MapIter<'a> {
+        self.iter()
     }
 }
 

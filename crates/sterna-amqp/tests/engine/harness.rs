@@ -181,14 +181,14 @@ pub(crate) fn encode(channel: u16, performative: &Performative<'_>, payload: &[u
     out
 }
 
-pub(crate) fn target(address: &str) -> Option<TargetArchetype<'_>> {
-    Some(TargetArchetype::Target(Target::new(address)))
+pub(crate) fn target(address: &str) -> TargetArchetype<'_> {
+    TargetArchetype::Target(Target::new(address))
 }
 
 pub(crate) fn options<'a>(source: &'a str, to: &'a str) -> AttachOptions<'a> {
     AttachOptions {
         source: Some(Source::new(source)),
-        target: target(to),
+        target: Some(target(to)),
         ..AttachOptions::default()
     }
 }
@@ -201,7 +201,7 @@ pub(crate) fn attach(name: &str, handle: u32, role: Role) -> Attach<'_> {
         snd_settle_mode: sterna_amqp::performatives::SenderSettleMode::Mixed,
         rcv_settle_mode: sterna_amqp::performatives::ReceiverSettleMode::First,
         source: Some(Source::new("from")),
-        target: target("to"),
+        target: Some(target("to")),
         unsettled: None,
         incomplete_unsettled: false,
         initial_delivery_count: (role == Role::Sender).then_some(0),

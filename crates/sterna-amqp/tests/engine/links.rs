@@ -254,12 +254,8 @@ fn a_disposition_covers_a_range_over_several_links() {
         )
         .unwrap();
     pair.run();
-    let settled: Vec<&String> = pair
-        .client_events
-        .iter()
-        .filter(|event| event.contains("Disposition"))
-        .collect();
-    assert_eq!(settled.len(), 2);
+    let is_disposition = |event: &&String| event.contains("Disposition");
+    assert_eq!(pair.client_events.iter().filter(is_disposition).count(), 2);
     assert_eq!(pair.client.connection.unsettled(session).0, 2);
 }
 

@@ -57,15 +57,15 @@ impl Script {
         self
     }
 
-    fn send(&mut self, channel: u16, performative: Performative<'_>) -> &mut Self {
-        self.raw(&encode(channel, &performative, &[]))
+    fn send(&mut self, channel: u16, performative: &Performative<'_>) -> &mut Self {
+        self.raw(&encode(channel, performative, &[]))
     }
 
     /// A frame with any body.
     fn body(&mut self, channel: u16, body: &[u8]) -> &mut Self {
         let mut out = BytesMut::new();
         frame::encode(&mut out, frame::TYPE_AMQP, channel, |out| {
-            out.put_slice(body)
+            out.put_slice(body);
         });
         self.raw(&out)
     }
@@ -81,24 +81,24 @@ impl Script {
     }
 
     fn open(&mut self) -> &mut Self {
-        self.header().send(0, Performative::Open(Open::new("me")))
+        self.header().send(0, &Performative::Open(Open::new("me")))
     }
 
     /// Open, and a session on channel 1.
     fn begin(&mut self) -> &mut Self {
-        self.open().send(1, Performative::Begin(begin()))
+        self.open().send(1, &Performative::Begin(begin()))
     }
 
     /// A session with a link on which the client sends, with credit 5.
     fn sender(&mut self) -> &mut Self {
         self.begin()
-            .send(1, Performative::Attach(attach("out", 0, Role::Sender)))
+            .send(1, &Performative::Attach(attach("out", 0, Role::Sender)))
     }
 
     /// A session with a link on which the client receives.
     fn receiver(&mut self) -> &mut Self {
         self.begin()
-            .send(1, Performative::Attach(attach("in", 0, Role::Receiver)))
+            .send(1, &Performative::Attach(attach("in", 0, Role::Receiver)))
     }
 
     fn transfer(&mut self, transfer: Transfer<'_>, payload: &[u8]) -> &mut Self {
@@ -252,7 +252,7 @@ const ROWS: &[Row] = &[
     ("TLS within AMQP", Connection, NOT_IMPLEMENTED, |s| { s.raw(b"AMQP\x02\x01\x00\x00"); }),
     ("SASL that is not offered", Connection, NOT_IMPLEMENTED, |s| { s.raw(b"AMQP\x03\x01\x00\x00"); }),
     ("an unknown layer", Connection, NOT_IMPLEMENTED, |s| { s.raw(b"AMQP\x07\x01\x00\x00"); }),
-    ("frame before the header", Connection, FRAMING, |s| { s.send(0, Performative::Open(Open::new("me"))); }),
+    ("frame before the header", Connection, FRAMING, |s| { s.send(0, &Performative::Open(Open::new("me"))); }),
     ("header twice", Connection, FRAMING, |s| { s.header().header(); }),
     ("header after the open", Connection, FRAMING, |s| { s.open().header(); }),
     ("frame of 7 bytes", Connection, FRAMING, |s| { s.open().raw(&[0, 0, 0, 7, 2, 0, 0, 0]); }),
@@ -264,20 +264,20 @@ const ROWS: &[Row] = &[
     ("SASL frame after open", Connection, FRAMING, |s| { s.open().raw(&[0, 0, 0, 8, 2, 1, 0, 0]); }),
     ("unknown frame type", Connection, FRAMING, |s| { s.open().raw(&[0, 0, 0, 8, 2, 9, 0, 0]); }),
     // Open: section 2.7.1.
-    ("begin before open", Connection, STATE, |s| { s.header().send(1, Performative::Begin(begin())); }),
-    ("close before open", Connection, STATE, |s| { s.header().send(0, Performative::Close(Close { error: None })); }),
+    ("begin before open", Connection, STATE, |s| { s.header().send(1, &Performative::Begin(begin())); }),
+    ("close before open", Connection, STATE, |s| { s.header().send(0, &Performative::Close(Close { error: None })); }),
     ("open without container-id", Connection, DECODE, |s| { s.header().list(0, 0x10, &[]); }),
     ("container-id that is a symbol", Connection, DECODE, |s| { s.header().list(0, 0x10, &[Value::Symbol("me")]); }),
     ("max-frame-size of 511", Connection, INVALID, |s| { s.header().list(0, 0x10, &[Value::String("me"), Value::Null, Value::Uint(511)]); }),
-    ("idle-time-out of 1 ms", Connection, NOT_ALLOWED, |s| { s.header().send(0, Performative::Open(Open { idle_time_out: Some(1), ..Open::new("me") })); }),
-    ("open on channel 1", Connection, FRAMING, |s| { s.header().send(1, Performative::Open(Open::new("me"))); }),
+    ("idle-time-out of 1 ms", Connection, NOT_ALLOWED, |s| { s.header().send(0, &Performative::Open(Open { idle_time_out: Some(1), ..Open::new("me") })); }),
+    ("open on channel 1", Connection, FRAMING, |s| { s.header().send(1, &Performative::Open(Open::new("me"))); }),
     ("open with eleven fields", Connection, DECODE, |s| {
         let mut fields = [Value::Null; 11];
         fields[0] = Value::String("me");
         s.header().list(0, 0x10, &fields);
     }),
     ("bytes after open", Connection, DECODE, |s| { s.header().raw(&encode(0, &Performative::Open(Open::new("me")), b"x")); }),
-    ("second open", Connection, STATE, |s| { s.open().send(0, Performative::Open(Open::new("me"))); }),
+    ("second open", Connection, STATE, |s| { s.open().send(0, &Performative::Open(Open::new("me"))); }),
     // Frame bodies: part 1.
     ("body that is no described type", Connection, DECODE, |s| { s.open().body(0, &[0x45]); }),
     ("body of an unknown type", Connection, DECODE, |s| { s.open().list(0, 0x7f, &[]); }),
@@ -288,40 +288,40 @@ const ROWS: &[Row] = &[
     ("SASL body in an AMQP frame", Connection, DECODE, |s| { s.open().list(0, 0x41, &[Value::Symbol("PLAIN")]); }),
     ("message section as a body", Connection, DECODE, |s| { s.open().body(0, &[0x00, 0x53, 0x77, 0x40]); }),
     // Begin and channels: sections 2.5.1 and 2.7.2.
-    ("begin on a channel in use", Connection, NOT_ALLOWED, |s| { s.begin().send(1, Performative::Begin(begin())); }),
-    ("answer to a begin that was not sent", Connection, INVALID, |s| { s.open().send(1, Performative::Begin(Begin { remote_channel: Some(0), ..begin() })); }),
-    ("channel above channel-max", Connection, FRAMING, |s| { s.open().send(4, Performative::Begin(begin())); }),
+    ("begin on a channel in use", Connection, NOT_ALLOWED, |s| { s.begin().send(1, &Performative::Begin(begin())); }),
+    ("answer to a begin that was not sent", Connection, INVALID, |s| { s.open().send(1, &Performative::Begin(Begin { remote_channel: Some(0), ..begin() })); }),
+    ("channel above channel-max", Connection, FRAMING, |s| { s.open().send(4, &Performative::Begin(begin())); }),
     ("begin without next-outgoing-id", Connection, DECODE, |s| { s.open().list(1, 0x11, &[Value::Null, Value::Null, Value::Uint(1), Value::Uint(1)]); }),
     ("begin without incoming-window", Connection, DECODE, |s| { s.open().list(1, 0x11, &[Value::Null, Value::Uint(1), Value::Null, Value::Uint(1)]); }),
     ("begin without outgoing-window", Connection, DECODE, |s| { s.open().list(1, 0x11, &[Value::Null, Value::Uint(1), Value::Uint(1)]); }),
     ("begin with a negative window", Connection, DECODE, |s| { s.open().list(1, 0x11, &[Value::Null, Value::Uint(1), Value::Int(-1), Value::Uint(1)]); }),
-    ("attach without a session", Connection, NOT_ALLOWED, |s| { s.open().send(1, Performative::Attach(attach("x", 0, Role::Sender))); }),
-    ("flow without a session", Connection, NOT_ALLOWED, |s| { s.open().send(1, Performative::Flow(flow())); }),
+    ("attach without a session", Connection, NOT_ALLOWED, |s| { s.open().send(1, &Performative::Attach(attach("x", 0, Role::Sender))); }),
+    ("flow without a session", Connection, NOT_ALLOWED, |s| { s.open().send(1, &Performative::Flow(flow())); }),
     ("transfer without a session", Connection, NOT_ALLOWED, |s| { s.open().transfer(transfer(0), b"m"); }),
-    ("disposition without a session", Connection, NOT_ALLOWED, |s| { s.open().send(1, disposition(0, None)); }),
-    ("detach without a session", Connection, NOT_ALLOWED, |s| { s.open().send(1, detach(0)); }),
-    ("end without a session", Connection, NOT_ALLOWED, |s| { s.open().send(1, Performative::End(EndFrame { error: None })); }),
-    ("frame after the end", Connection, NOT_ALLOWED, |s| { s.begin().send(1, Performative::End(EndFrame { error: None })).send(1, Performative::Flow(flow())); }),
+    ("disposition without a session", Connection, NOT_ALLOWED, |s| { s.open().send(1, &disposition(0, None)); }),
+    ("detach without a session", Connection, NOT_ALLOWED, |s| { s.open().send(1, &detach(0)); }),
+    ("end without a session", Connection, NOT_ALLOWED, |s| { s.open().send(1, &Performative::End(EndFrame { error: None })); }),
+    ("frame after the end", Connection, NOT_ALLOWED, |s| { s.begin().send(1, &Performative::End(EndFrame { error: None })).send(1, &Performative::Flow(flow())); }),
     ("session that goes on after an error", Connection, NOT_ALLOWED, |s| {
-        s.begin().send(1, detach(7));
+        s.begin().send(1, &detach(7));
         s.server.violations.clear();
-        for _ in 0..3 { s.send(1, Performative::Flow(flow())); }
+        for _ in 0..3 { s.send(1, &Performative::Flow(flow())); }
     }),
     // Attach: sections 2.6.3 and 2.7.3.
-    ("handle above handle-max", Connection, FRAMING, |s| { s.begin().send(1, Performative::Attach(attach("x", 4, Role::Sender))); }),
-    ("handle in use", Session, Condition::HANDLE_IN_USE, |s| { s.sender().send(1, Performative::Attach(attach("other", 0, Role::Sender))); }),
-    ("handle in use by a link of the same name", Session, Condition::HANDLE_IN_USE, |s| { s.sender().send(1, Performative::Attach(attach("out", 0, Role::Sender))); }),
+    ("handle above handle-max", Connection, FRAMING, |s| { s.begin().send(1, &Performative::Attach(attach("x", 4, Role::Sender))); }),
+    ("handle in use", Session, Condition::HANDLE_IN_USE, |s| { s.sender().send(1, &Performative::Attach(attach("other", 0, Role::Sender))); }),
+    ("handle in use by a link of the same name", Session, Condition::HANDLE_IN_USE, |s| { s.sender().send(1, &Performative::Attach(attach("out", 0, Role::Sender))); }),
     ("link without a name", Connection, DECODE, |s| { s.begin().list(1, 0x12, &[Value::Null, Value::Uint(0), Value::Boolean(true)]); }),
     ("link without a handle", Connection, DECODE, |s| { s.begin().list(1, 0x12, &[Value::String("x"), Value::Null, Value::Boolean(true)]); }),
     ("link without a role", Connection, DECODE, |s| { s.begin().list(1, 0x12, &[Value::String("x"), Value::Uint(0)]); }),
     ("unknown snd-settle-mode", Connection, INVALID, |s| { s.begin().list(1, 0x12, &[Value::String("x"), Value::Uint(0), Value::Boolean(true), Value::Ubyte(3)]); }),
     ("unknown rcv-settle-mode", Connection, INVALID, |s| { s.begin().list(1, 0x12, &[Value::String("x"), Value::Uint(0), Value::Boolean(true), Value::Null, Value::Ubyte(2)]); }),
-    ("sender without initial-delivery-count", Link, INVALID, |s| { s.begin().send(1, Performative::Attach(Attach { initial_delivery_count: None, ..attach("x", 0, Role::Sender) })); }),
-    ("name of 17 bytes", Session, LIMIT, |s| { s.begin().send(1, Performative::Attach(attach("a name too long..", 0, Role::Sender))); }),
+    ("sender without initial-delivery-count", Link, INVALID, |s| { s.begin().send(1, &Performative::Attach(Attach { initial_delivery_count: None, ..attach("x", 0, Role::Sender) })); }),
+    ("name of 17 bytes", Session, LIMIT, |s| { s.begin().send(1, &Performative::Attach(attach("a name too long..", 0, Role::Sender))); }),
     ("more links than the client itself takes", Session, LIMIT, |s| {
-        s.open().send(1, Performative::Begin(Begin { handle_max: 0, ..begin() }))
-            .send(1, Performative::Attach(attach("a", 0, Role::Sender)))
-            .send(1, Performative::Attach(attach("b", 1, Role::Sender)));
+        s.open().send(1, &Performative::Begin(Begin { handle_max: 0, ..begin() }))
+            .send(1, &Performative::Attach(attach("a", 0, Role::Sender)))
+            .send(1, &Performative::Attach(attach("b", 1, Role::Sender)));
     }),
     ("source of an unknown type", Connection, DECODE, |s| {
         let (source, target) = (encoded(0x7f, &[]), null());
@@ -344,14 +344,14 @@ const ROWS: &[Row] = &[
     ("an unsettled tag twice", Link, DECODE, |s| with_unsettled(s, &[(Value::Binary(b"a"), Value::Null), (Value::Binary(b"a"), Value::Null)])),
     ("too many unsettled deliveries in a map", Link, LIMIT, |s| with_unsettled(s, &[(Value::Binary(b"a"), Value::Null), (Value::Binary(b"b"), Value::Null), (Value::Binary(b"c"), Value::Null), (Value::Binary(b"d"), Value::Null)])),
     // Flow: sections 2.5.6, 2.6.7 and 2.7.4.
-    ("next-incoming-id of a transfer to come", Session, INVALID, |s| { s.begin().send(1, Performative::Flow(Flow { next_incoming_id: Some(1), ..flow() })); }),
-    ("delivery-count without a handle", Session, INVALID, |s| { s.begin().send(1, Performative::Flow(Flow { delivery_count: Some(0), ..flow() })); }),
-    ("link-credit without a handle", Session, INVALID, |s| { s.begin().send(1, Performative::Flow(Flow { link_credit: Some(0), ..flow() })); }),
-    ("drain without a handle", Session, INVALID, |s| { s.begin().send(1, Performative::Flow(Flow { drain: true, ..flow() })); }),
-    ("flow of a link that is not attached", Session, UNATTACHED, |s| { s.begin().send(1, Performative::Flow(Flow { handle: Some(1), ..flow() })); }),
-    ("a receiver that counts too far", Link, INVALID, |s| { s.receiver().send(1, Performative::Flow(Flow { handle: Some(0), delivery_count: Some(1), link_credit: Some(1), ..flow() })); }),
-    ("a sender that counts back", Link, INVALID, |s| { s.sender().send(1, Performative::Flow(Flow { handle: Some(0), delivery_count: Some(u32::MAX), ..flow() })); }),
-    ("a sender that counts beyond its credit", Link, NO_CREDIT, |s| { s.sender().send(1, Performative::Flow(Flow { handle: Some(0), delivery_count: Some(6), ..flow() })); }),
+    ("next-incoming-id of a transfer to come", Session, INVALID, |s| { s.begin().send(1, &Performative::Flow(Flow { next_incoming_id: Some(1), ..flow() })); }),
+    ("delivery-count without a handle", Session, INVALID, |s| { s.begin().send(1, &Performative::Flow(Flow { delivery_count: Some(0), ..flow() })); }),
+    ("link-credit without a handle", Session, INVALID, |s| { s.begin().send(1, &Performative::Flow(Flow { link_credit: Some(0), ..flow() })); }),
+    ("drain without a handle", Session, INVALID, |s| { s.begin().send(1, &Performative::Flow(Flow { drain: true, ..flow() })); }),
+    ("flow of a link that is not attached", Session, UNATTACHED, |s| { s.begin().send(1, &Performative::Flow(Flow { handle: Some(1), ..flow() })); }),
+    ("a receiver that counts too far", Link, INVALID, |s| { s.receiver().send(1, &Performative::Flow(Flow { handle: Some(0), delivery_count: Some(1), link_credit: Some(1), ..flow() })); }),
+    ("a sender that counts back", Link, INVALID, |s| { s.sender().send(1, &Performative::Flow(Flow { handle: Some(0), delivery_count: Some(u32::MAX), ..flow() })); }),
+    ("a sender that counts beyond its credit", Link, NO_CREDIT, |s| { s.sender().send(1, &Performative::Flow(Flow { handle: Some(0), delivery_count: Some(6), ..flow() })); }),
     ("flow without incoming-window", Connection, DECODE, |s| { s.begin().list(1, 0x13, &[Value::Uint(0), Value::Null, Value::Uint(0), Value::Uint(0)]); }),
     // Transfer: sections 2.6.12, 2.6.14 and 2.7.5.
     ("transfer on a handle that is not attached", Session, UNATTACHED, |s| { s.begin().transfer(transfer(0), b"m"); }),
@@ -367,20 +367,20 @@ const ROWS: &[Row] = &[
     ("message of 101 bytes", Link, Condition::MESSAGE_SIZE_EXCEEDED, |s| { s.sender().transfer(transfer(0), &[0; 101]); }),
     ("message of 101 bytes in two", Link, Condition::MESSAGE_SIZE_EXCEEDED, |s| { s.sender().transfer(Transfer { more: true, ..transfer(0) }, &[0; 100]).transfer(transfer(0), &[0; 1]); }),
     ("incomplete messages of 200 bytes on two links", Session, LIMIT, |s| {
-        s.sender().send(1, Performative::Attach(attach("out2", 1, Role::Sender)))
+        s.sender().send(1, &Performative::Attach(attach("out2", 1, Role::Sender)))
             .transfer(Transfer { more: true, ..transfer(0) }, &[0; 100])
             .transfer(Transfer { handle: 1, more: true, ..transfer(1) }, &[0; 100]);
     }),
     ("unsettled on a link of settled ones", Link, NOT_ALLOWED, |s| {
-        s.begin().send(1, Performative::Attach(Attach { snd_settle_mode: SenderSettleMode::Settled, ..attach("out", 0, Role::Sender) }))
+        s.begin().send(1, &Performative::Attach(Attach { snd_settle_mode: SenderSettleMode::Settled, ..attach("out", 0, Role::Sender) }))
             .transfer(transfer(0), b"m");
     }),
     ("unsettled in its last transfer on a link of settled ones", Link, NOT_ALLOWED, |s| {
-        s.begin().send(1, Performative::Attach(Attach { snd_settle_mode: SenderSettleMode::Settled, ..attach("out", 0, Role::Sender) }))
+        s.begin().send(1, &Performative::Attach(Attach { snd_settle_mode: SenderSettleMode::Settled, ..attach("out", 0, Role::Sender) }))
             .transfer(Transfer { more: true, ..transfer(0) }, b"m").transfer(transfer(0), b"m");
     }),
     ("settled on a link of unsettled ones", Link, NOT_ALLOWED, |s| {
-        s.begin().send(1, Performative::Attach(Attach { snd_settle_mode: SenderSettleMode::Unsettled, ..attach("out", 0, Role::Sender) }))
+        s.begin().send(1, &Performative::Attach(Attach { snd_settle_mode: SenderSettleMode::Unsettled, ..attach("out", 0, Role::Sender) }))
             .transfer(Transfer { settled: Some(true), ..transfer(0) }, b"m");
     }),
     ("settle mode second on a link of mode first", Link, INVALID, |s| { s.sender().transfer(Transfer { rcv_settle_mode: Some(ReceiverSettleMode::Second), ..transfer(0) }, b"m"); }),
@@ -389,7 +389,7 @@ const ROWS: &[Row] = &[
     ("unknown delivery state", Connection, INVALID, |s| { let state = encoded(0x7f, &[]); s.sender().list(1, 0x14, &[Value::Uint(0), Value::Uint(0), Value::Binary(b"t"), Value::Null, Value::Null, Value::Null, Value::Null, state.value()]); }),
     ("transfer without a handle", Connection, DECODE, |s| { s.sender().list(1, 0x14, &[Value::Null, Value::Uint(0)]); }),
     // Disposition: section 2.7.6; delivery states: part 3, section 3.4.
-    ("last delivery before the first", Session, INVALID, |s| { s.begin().send(1, disposition(5, Some(4))); }),
+    ("last delivery before the first", Session, INVALID, |s| { s.begin().send(1, &disposition(5, Some(4))); }),
     ("disposition without a role", Connection, DECODE, |s| { s.begin().list(1, 0x15, &[Value::Null, Value::Uint(0)]); }),
     ("disposition without a first delivery", Connection, DECODE, |s| { s.begin().list(1, 0x15, &[Value::Boolean(true)]); }),
     ("state that is no described type", Connection, DECODE, |s| { s.begin().list(1, 0x15, &[Value::Boolean(true), Value::Uint(0), Value::Null, Value::Null, Value::String("ok")]); }),
@@ -401,9 +401,9 @@ const ROWS: &[Row] = &[
     ("received without a section", Connection, DECODE, |s| { let state = encoded(0x23, &[]); s.begin().list(1, 0x15, &[Value::Boolean(true), Value::Uint(0), Value::Null, Value::Null, state.value()]); }),
     ("transactional state without a transaction", Connection, DECODE, |s| { let state = encoded(0x34, &[]); s.begin().list(1, 0x15, &[Value::Boolean(true), Value::Uint(0), Value::Null, Value::Null, state.value()]); }),
     // Detach: section 2.7.7.
-    ("detach of a handle that is not attached", Session, UNATTACHED, |s| { s.begin().send(1, detach(0)); }),
-    ("detach twice", Session, UNATTACHED, |s| { s.sender().send(1, detach(0)).send(1, detach(0)); }),
-    ("transfer after the detach", Session, UNATTACHED, |s| { s.sender().send(1, detach(0)).transfer(transfer(0), b"m"); }),
+    ("detach of a handle that is not attached", Session, UNATTACHED, |s| { s.begin().send(1, &detach(0)); }),
+    ("detach twice", Session, UNATTACHED, |s| { s.sender().send(1, &detach(0)).send(1, &detach(0)); }),
+    ("transfer after the detach", Session, UNATTACHED, |s| { s.sender().send(1, &detach(0)).transfer(transfer(0), b"m"); }),
     ("link that goes on after an error", Session, Condition::ERRANT_LINK, |s| {
         s.sender().transfer(transfer(0), &[0; 101]);
         s.server.violations.clear();
@@ -462,8 +462,8 @@ fn what_is_not_lost_goes_on() {
         script.server.out = Lanes::default();
         script.server.violations.clear();
         script
-            .send(3, Performative::Begin(begin()))
-            .send(3, Performative::Attach(attach("new", 1, Role::Sender)));
+            .send(3, &Performative::Begin(begin()))
+            .send(3, &Performative::Attach(attach("new", 1, Role::Sender)));
         script.raw(&encode(
             3,
             &Performative::Transfer(Transfer {
@@ -481,8 +481,8 @@ fn what_is_not_lost_goes_on() {
             "{name}"
         );
         if *lost == Session {
-            script.send(1, Performative::End(EndFrame { error: None }));
-            script.send(1, Performative::Begin(begin()));
+            script.send(1, &Performative::End(EndFrame { error: None }));
+            script.send(1, &Performative::Begin(begin()));
             assert_eq!(
                 script.server.violations,
                 [],
@@ -548,14 +548,14 @@ fn a_wrong_header_is_answered_with_the_right_one() {
 #[test]
 fn after_the_close_only_its_answer_counts() {
     let mut script = Script::new(&limits());
-    script.open().send(1, Performative::Flow(flow()));
+    script.open().send(1, &Performative::Flow(flow()));
     assert_eq!(script.server.violations.len(), 1);
     let before = script.server.out.0[&0].len();
-    script.send(1, Performative::Begin(begin()));
+    script.send(1, &Performative::Begin(begin()));
     script.body(0, &[0x45]);
     assert_eq!(script.server.out.0[&0].len(), before, "nothing is answered");
     assert!(!script.server.connection.is_closed());
-    script.send(0, Performative::Close(Close { error: None }));
+    script.send(0, &Performative::Close(Close { error: None }));
     assert!(script.server.connection.is_closed());
     assert_eq!(script.server.violations.len(), 1);
 }
