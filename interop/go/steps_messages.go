@@ -183,17 +183,28 @@ func outlives(t *Step) {
 
 // takenOver: [MQTT-3.1.4-3] [MQTT311-3.1.4-2]
 func takenOver(t *Step) {
-	first := t.client("a")
-	second := t.client("a")
-	if t.dialect.Name() == "5.0" {
-		got := first.control.expect(five.DISCONNECT)
-		expect(got.Reason == five.DisconnectSessionTakenOver, "%v for who was taken over", got)
+	const tries = 10
+	told := t.dialect.Name() != "5.0"
+	for try := 0; try == 0 || !told && try < tries; try++ {
+		first := t.client("a")
+		second := t.client("a")
+		var end *quic.ApplicationError
+		if why := first.over(); !errors.As(why, &end) || !end.Remote || end.ErrorCode != 0 {
+			fail("the first connection: %w", why)
+		}
+		// quic-go throws away what was not read when the connection ends, and the broker ends it as soon as DISCONNECT
+		// has been acknowledged: not every time does it get through to the reader.
+		ctx, cancel := t.short()
+		if got, err := first.control.next(ctx); err == nil {
+			expect(!told && got.Kind == five.DISCONNECT && got.Reason == five.DisconnectSessionTakenOver,
+				"%v for who was taken over", got)
+			told = true
+		}
+		cancel()
+		second.control.ping()
+		second.leave()
 	}
-	var end *quic.ApplicationError
-	if why := first.over(); !errors.As(why, &end) || !end.Remote {
-		fail("the first connection: %w", why)
-	}
-	second.control.ping()
+	expect(told, "no DISCONNECT in %d times", tries)
 }
 
 func will(t *Step) {

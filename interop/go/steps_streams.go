@@ -16,9 +16,12 @@ func init() {
 	both("streams/one-per-publish", perPublish)
 	both("streams/one-way-per-publish", oneWayPerPublish)
 	both("streams/identifiers-of-their-own", ownIdentifiers)
+	add("streams/opened-before-they-are-used", openedFirst)
 	add("streams/large-beside-small", largeBesideSmall)
 	add("streams/reset-in-mid-flow", resetInFlow)
 	add("streams/reading-stopped-in-mid-flow", readingStopped)
+	add("streams/reading-stopped-then-written", stoppedThenWritten)
+	add("streams/many-abandoned", abandoned)
 	add("streams/subscriber-stream-finished", subscriberFinished)
 }
 
@@ -144,6 +147,19 @@ func ownIdentifiers(t *Step) {
 	each(client.control, len(lanes))
 }
 
+// openedFirst: a client that keeps a pool of streams opens them all before it writes on one. A stream that is open and
+// not used is nothing that the broker sees; what it sees is that the client waits for more (STREAMS_BLOCKED).
+func openedFirst(t *Step) {
+	client := t.client("a")
+	lanes := make([]*Lane, 10)
+	for index := range lanes {
+		lanes[index] = client.open()
+	}
+	for index := len(lanes) - 1; index >= 0; index-- {
+		lanes[index].ping()
+	}
+}
+
 // largeBesideSmall: a message that is being written does not hold up those on other streams.
 func largeBesideSmall(t *Step) {
 	client := t.client("a")
@@ -170,6 +186,7 @@ func resetInFlow(t *Step) {
 	open := make([]*Lane, lanes)
 	for index := range open {
 		open[index] = client.open()
+		open[index].ping()
 	}
 	var acked []string
 	sent := 0
@@ -264,13 +281,18 @@ func readingStopped(t *Step) {
 	for range count / 4 {
 		seen[string(to.delivered().Payload)] = true
 	}
+	// With this answered no acknowledgement is under way; what that makes is the next step's matter.
+	to.ping()
 	to.both.CancelRead(0)
+	// The broker knows of it when it answers: what it writes on the stream before is lost with the stream.
+	client.control.ping()
 	t.wait()
 	other.control.publish(Message{Topic: t.topic("t"), Payload: []byte("last"), QoS: 1}, count+1, other.control)
 	for !seen["last"] {
 		seen[string(client.control.delivered().Payload)] = true
 	}
-	client.alive()
+	// The acknowledgements are through when this is answered.
+	client.control.ping()
 	client.vanish()
 	again := t.connect(options)
 	expect(again.connack.SessionPresent, "the session is not present")
@@ -283,6 +305,39 @@ func readingStopped(t *Step) {
 	for number := range count {
 		expect(seen[fmt.Sprint(number)], "message %d is lost", number)
 	}
+}
+
+// stoppedThenWritten: the client refuses what comes on a stream and still writes on it; what the broker has to say
+// because of it, and messages, come on control.
+func stoppedThenWritten(t *Step) {
+	client := t.client("a")
+	beside := client.open()
+	beside.subscribe(1, t.topic("t"))
+	beside.both.CancelRead(0)
+	client.control.ping()
+	beside.write(t.dialect.Publish(Message{Topic: t.topic("t"), Payload: []byte("x"), QoS: 1}, 1))
+	kinds := map[byte]bool{}
+	for range 2 {
+		ctx, cancel := t.short()
+		got, err := client.control.next(ctx)
+		cancel()
+		must(err, fmt.Sprintf("waiting for PUBLISH and PUBACK on control, had %v", kinds))
+		kinds[got.Kind] = true
+	}
+	expect(kinds[five.PUBLISH] && kinds[five.PUBACK], "packets of the kinds %v on control", kinds)
+}
+
+// abandoned: streams of which the client abandons its side, and only that, are over: they don't count for ever as
+// open ones (RFC 9000 section 4.6).
+func abandoned(t *Step) {
+	client := t.client("a")
+	half := t.dialect.Publish(Message{Topic: t.topic("t"), Payload: []byte("half"), QoS: 1}, 1)
+	for range 400 {
+		lane := client.open()
+		lane.write(half[:len(half)-1])
+		lane.reset()
+	}
+	client.control.ping()
 }
 
 // subscriberFinished: the stream of a SUBSCRIBE is finished at once; messages come all the same.
