@@ -1,4 +1,4 @@
-module sterna.invalid/interop
+module sterna.invalid/quic-go
 
 go 1.26.0
 
