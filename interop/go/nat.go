@@ -2,62 +2,83 @@ package main
 
 import (
 	"net"
+	"net/netip"
 	"sync"
+	"time"
 )
 
-// Nat passes datagrams between one client and the broker, as a router at home does that gives its clients another
-// address: it forgets them and gives them another port, and it can keep back what the broker sends.
+// Nat passes datagrams between a client and the broker, as a router at home does that gives its clients another
+// address: it forgets them and gives them another port. It can keep back what the broker sends, and take its time.
 type Nat struct {
 	inside *net.UDPConn
 	broker *net.UDPAddr
-	mutex  sync.Mutex
-	// The side that the broker sees.
-	outside *net.UDPConn
-	client  *net.UDPAddr
+	// How long a datagram is under way, in either direction.
+	delay   time.Duration
+	up      chan parcel
+	down    chan parcel
+	mutex   sync.Mutex
+	sides   map[netip.AddrPort]*net.UDPConn
+	last    netip.AddrPort
 	holding bool
-	held    [][]byte
+	held    []parcel
 }
 
-// Datagrams are no longer than this on any path that the steps use.
-const datagramBytes = 65536
+// parcel is a datagram on its way from or to a client.
+type parcel struct {
+	due    time.Time
+	client netip.AddrPort
+	data   []byte
+}
 
-func (t *Step) nat(broker *net.UDPAddr) *Nat {
+const (
+	// Datagrams are no longer than this on any path.
+	datagramBytes = 65536
+	// Datagrams under way; more are lost.
+	queueLimit = 4096
+)
+
+func (t *Step) nat(broker *net.UDPAddr, delay time.Duration) *Nat {
 	inside, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	must(err, "a socket")
-	nat := &Nat{inside: inside, broker: broker}
-	nat.rebind()
+	nat := &Nat{
+		inside: inside, broker: broker, delay: delay, sides: map[netip.AddrPort]*net.UDPConn{},
+		up: make(chan parcel, queueLimit), down: make(chan parcel, queueLimit),
+	}
 	t.atEnd(func() {
 		_ = inside.Close()
 		nat.mutex.Lock()
 		defer nat.mutex.Unlock()
-		_ = nat.outside.Close()
+		for _, outside := range nat.sides {
+			_ = outside.Close()
+		}
 	})
-	go nat.up()
+	go nat.fromClients()
+	go nat.carry(t, nat.up, nat.toBroker)
+	go nat.carry(t, nat.down, nat.toClient)
 	return nat
 }
 
-// address is what the client takes for the broker.
+// address is what the clients take for the broker.
 func (n *Nat) address() *net.UDPAddr { return n.inside.LocalAddr().(*net.UDPAddr) }
 
-// seen is the client's address as the broker sees it.
+// seen is the address of the client that sent last as the broker sees it.
 func (n *Nat) seen() string {
 	n.mutex.Lock()
 	defer n.mutex.Unlock()
-	return n.outside.LocalAddr().String()
+	return n.sides[n.last].LocalAddr().String()
 }
 
-// rebind gives the client another port. What is on its way to the old one is lost.
+// rebind gives every client another port. What is on its way to the old one is lost.
 func (n *Nat) rebind() {
-	fresh, err := net.DialUDP("udp4", nil, n.broker)
-	must(err, "a socket")
 	n.mutex.Lock()
-	old := n.outside
-	n.outside = fresh
-	n.mutex.Unlock()
-	if old != nil {
+	defer n.mutex.Unlock()
+	for client, old := range n.sides {
+		fresh, err := net.DialUDP("udp4", nil, n.broker)
+		must(err, "a socket")
+		n.sides[client] = fresh
+		go n.fromBroker(fresh, client)
 		_ = old.Close()
 	}
-	go n.down(fresh)
 }
 
 // hold keeps back what the broker sends until release.
@@ -71,40 +92,78 @@ func (n *Nat) release() {
 	n.mutex.Lock()
 	defer n.mutex.Unlock()
 	n.holding = false
-	for _, datagram := range n.held {
-		_, _ = n.inside.WriteToUDP(datagram, n.client)
+	for _, one := range n.held {
+		_, _ = n.inside.WriteToUDPAddrPort(one.data, one.client)
 	}
 	n.held = nil
 }
 
-func (n *Nat) up() {
-	buffer := make([]byte, datagramBytes)
-	for {
-		count, from, err := n.inside.ReadFromUDP(buffer)
-		if err != nil {
-			return
-		}
-		n.mutex.Lock()
-		n.client = from
-		// A datagram that cannot be sent is a lost one.
-		_, _ = n.outside.Write(buffer[:count])
-		n.mutex.Unlock()
+// enqueue puts a datagram on its way; one for which there is no room is lost, as on any path.
+func (n *Nat) enqueue(queue chan<- parcel, client netip.AddrPort, data []byte) {
+	select {
+	case queue <- parcel{time.Now().Add(n.delay), client, append([]byte(nil), data...)}:
+	default:
 	}
 }
 
-func (n *Nat) down(outside *net.UDPConn) {
+// carry hands datagrams over when they are due.
+func (n *Nat) carry(t *Step, queue <-chan parcel, deliver func(parcel)) {
+	for {
+		select {
+		case one := <-queue:
+			time.Sleep(time.Until(one.due))
+			deliver(one)
+		case <-t.ctx.Done():
+			return
+		}
+	}
+}
+
+func (n *Nat) fromClients() {
+	buffer := make([]byte, datagramBytes)
+	for {
+		count, client, err := n.inside.ReadFromUDPAddrPort(buffer)
+		if err != nil {
+			return
+		}
+		n.enqueue(n.up, client, buffer[:count])
+	}
+}
+
+func (n *Nat) toBroker(one parcel) {
+	n.mutex.Lock()
+	defer n.mutex.Unlock()
+	outside := n.sides[one.client]
+	if outside == nil {
+		fresh, err := net.DialUDP("udp4", nil, n.broker)
+		if err != nil {
+			return
+		}
+		outside, n.sides[one.client] = fresh, fresh
+		go n.fromBroker(fresh, one.client)
+	}
+	n.last = one.client
+	// What cannot be sent is lost.
+	_, _ = outside.Write(one.data)
+}
+
+func (n *Nat) fromBroker(outside *net.UDPConn, client netip.AddrPort) {
 	buffer := make([]byte, datagramBytes)
 	for {
 		count, err := outside.Read(buffer)
 		if err != nil {
 			return
 		}
-		n.mutex.Lock()
-		if n.holding {
-			n.held = append(n.held, append([]byte(nil), buffer[:count]...))
-		} else if n.client != nil {
-			_, _ = n.inside.WriteToUDP(buffer[:count], n.client)
-		}
-		n.mutex.Unlock()
+		n.enqueue(n.down, client, buffer[:count])
 	}
+}
+
+func (n *Nat) toClient(one parcel) {
+	n.mutex.Lock()
+	defer n.mutex.Unlock()
+	if n.holding {
+		n.held = append(n.held, one)
+		return
+	}
+	_, _ = n.inside.WriteToUDPAddrPort(one.data, one.client)
 }

@@ -3,24 +3,31 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"time"
 
 	five "github.com/eclipse/paho.golang/packets"
 )
 
-// Messages of a flow in which somebody moves, and how many of them may be unacknowledged.
-const flowCount, flowWindow = 500, 24
+const (
+	// Messages of a flow in which somebody moves, and how many of them may be unacknowledged.
+	flowCount, flowWindow = 500, 24
+	// From a client to the broker on a path that is slow: much is under way when the path ends.
+	oneWayDelay = 15 * time.Millisecond
+)
 
 func init() {
 	for qos := byte(1); qos <= 2; qos++ {
 		both(fmt.Sprintf("migration/publisher-in-qos-%d-flow", qos), func(t *Step) { publisherMoves(t, qos) })
 		both(fmt.Sprintf("migration/subscriber-in-qos-%d-flow", qos), func(t *Step) { subscriberMoves(t, qos) })
 		both(fmt.Sprintf("rebinding/publisher-in-qos-%d-flow", qos), func(t *Step) { publisherRebound(t, qos) })
+		both(fmt.Sprintf("migration/both-ends-of-a-slow-qos-%d-flow", qos), func(t *Step) { bothMove(t, qos) })
 		both(fmt.Sprintf("rebinding/subscriber-in-qos-%d-flow", qos), func(t *Step) { subscriberRebound(t, qos) })
 	}
 	add("migration/probed-and-not-taken", probedOnly)
 	add("migration/broker-knows-the-address", knownAddress)
 	add("migration/streams-of-all-kinds", streamsMove)
 	add("migration/large-message", largeMoves)
+	add("rebinding/broker-knows-the-address", knownRebound)
 	add("rebinding/idle-then-one-packet", idleRebound)
 }
 
@@ -162,17 +169,17 @@ func subscriberMoves(t *Step, qos byte) {
 
 // behind connects a client through a router that changes the client's address, and returns what does that. The client
 // knows nothing of it; what it sends by itself tells the broker.
-func (t *Step) behind(name string) (*Client, func()) {
-	nat := t.nat(t.broker.Address)
+func (t *Step) behind(name string, delay time.Duration) (*Client, *Nat, func()) {
+	nat := t.nat(t.broker.Address, delay)
 	client := t.connect(Options{Connect: Connect{ID: t.id(name)}, at: nat.address()})
-	return client, func() {
+	return client, nat, func() {
 		nat.rebind()
 		client.control.write(t.dialect.Ping())
 	}
 }
 
 func publisherRebound(t *Step, qos byte) {
-	from, rebind := t.behind("a")
+	from, _, rebind := t.behind("a", 0)
 	to := t.client("b")
 	t.flow(from, to, qos, at(rebind, 100, 200, 300, 400), nil)
 	from.quiet()
@@ -180,9 +187,21 @@ func publisherRebound(t *Step, qos byte) {
 }
 
 func subscriberRebound(t *Step, qos byte) {
-	to, rebind := t.behind("b")
+	to, _, rebind := t.behind("b", 0)
 	from := t.client("a")
 	t.flow(from, to, qos, nil, at(rebind, 100, 200, 300, 400))
+	from.quiet()
+	to.quiet()
+}
+
+// bothMove: both ends of a flow move, and their addresses change under them, while windows full of messages and
+// acknowledgements are under way on the paths that end.
+func bothMove(t *Step, qos byte) {
+	from, _, rebindFrom := t.behind("a", oneWayDelay)
+	to, _, rebindTo := t.behind("b", oneWayDelay)
+	t.flow(from, to, qos,
+		map[int]func(){100: from.move, 200: rebindFrom, 300: from.move, 400: rebindFrom},
+		map[int]func(){150: rebindTo, 250: to.move, 350: rebindTo, 450: to.move})
 	from.quiet()
 	to.quiet()
 }
@@ -214,32 +233,39 @@ func probedOnly(t *Step) {
 type told struct {
 	Peer       string
 	Migrations int
-	EarlyData  string `json:"early_data"`
+}
+
+// untilTold waits until the broker says what is hoped for.
+func (l *Lane) untilTold(peer string, migrations int) {
+	var said told
+	for said.Peer != peer || said.Migrations < migrations {
+		ctx, cancel := l.t.short()
+		got, err := l.next(ctx)
+		cancel()
+		must(err, fmt.Sprintf("waiting for %s, moved %d times; the broker says %+v", peer, migrations, said))
+		must(json.Unmarshal(got.Payload, &said), "the path")
+	}
 }
 
 // knownAddress: after each move the broker tells the address that is in use now.
 func knownAddress(t *Step) {
 	client, watcher := t.client("a"), t.client("w")
 	watcher.control.subscribe(0, "$SYS/sterna/clients/"+t.id("a")+"/path")
-	until := func(holds func(told) bool, what string) {
-		var last []byte
-		for {
-			ctx, cancel := t.short()
-			got, err := watcher.control.next(ctx)
-			cancel()
-			must(err, fmt.Sprintf("waiting for %s, the broker says %s", what, last))
-			last = got.Payload
-			var said told
-			must(json.Unmarshal(last, &said), "the path")
-			if holds(said) {
-				return
-			}
-		}
-	}
 	for moves := range 3 {
-		address := client.socket.LocalAddr().String()
-		until(func(said told) bool { return said.Peer == address && said.Migrations >= moves }, address)
+		watcher.control.untilTold(client.socket.LocalAddr().String(), moves)
 		client.move()
+		client.control.expect(five.PINGRESP)
+	}
+}
+
+// knownRebound: and after each change that the client does not know of.
+func knownRebound(t *Step) {
+	client, nat, rebind := t.behind("a", 0)
+	watcher := t.client("w")
+	watcher.control.subscribe(0, "$SYS/sterna/clients/"+t.id("a")+"/path")
+	for moves := range 3 {
+		watcher.control.untilTold(nat.seen(), moves)
+		rebind()
 		client.control.expect(five.PINGRESP)
 	}
 }
@@ -288,7 +314,7 @@ func largeMoves(t *Step) {
 
 // idleRebound: a sleeper whose router forgot it sends one packet and gets what is for it.
 func idleRebound(t *Step) {
-	client, rebind := t.behind("a")
+	client, _, rebind := t.behind("a", 0)
 	sender := t.client("s")
 	client.control.subscribe(2, t.topic("t"))
 	for number := range 5 {

@@ -289,7 +289,7 @@ func strictTicket(t *Step) {
 func earlyAtOnce(t *Step) {
 	ticket := t.ticket(nil)
 	watcher := t.watched(t.topic("t"))
-	nat := t.nat(t.broker.Address)
+	nat := t.nat(t.broker.Address, 0)
 	nat.hold()
 	client, err := t.dial(Options{tickets: using(ticket), early: true, at: nat.address()})
 	must(err, "the QUIC connection")
