@@ -4,7 +4,16 @@
 //!   from a seed. It knows no socket and reads no clock.
 //! - [`profile`] names links that papers and standards describe, and [`quantity`] reads the way
 //!   people write rates, times and losses.
+//! - [`netns`] makes network namespaces, [`emulator`] joins them by the model, [`netem`] by the
+//!   kernel's own emulator where there is one. [`capture`] records packets.
+//! - [`session`] is one link with programs at its ends: what `sterna lab link` runs.
 
+pub mod capture;
+pub mod emulator;
+pub mod kernel;
 pub mod link;
+pub mod netem;
+pub mod netns;
 pub mod profile;
 pub mod quantity;
+pub mod session;

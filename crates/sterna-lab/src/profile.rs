@@ -243,11 +243,11 @@ impl Overrides {
                 *field(&mut settings.down) = value.down.clone();
             }
         }
-        fn both<T: Clone>(value: Option<&T>) -> Option<PerDirection<T>> {
-            value.map(|value| PerDirection {
+        fn both<T: Clone>(value: &T) -> PerDirection<T> {
+            PerDirection {
                 up: value.clone(),
                 down: value.clone(),
-            })
+            }
         }
         let rtt = self.rtt_ns.map(|rtt_ns| PerDirection {
             up: rtt_ns / 2,
@@ -257,13 +257,13 @@ impl Overrides {
         set(settings, self.delay_ns.as_ref(), |pipe| &mut pipe.delay_ns);
         set(settings, self.rate_bps.as_ref(), |pipe| &mut pipe.rate_bps);
         set(settings, self.loss.as_ref(), |pipe| &mut pipe.loss);
-        set(settings, both(self.loss_at.as_ref()).as_ref(), |pipe| {
+        set(settings, self.loss_at.as_ref().map(both).as_ref(), |pipe| {
             &mut pipe.loss_at
         });
         set(settings, self.jitter.as_ref(), |pipe| &mut pipe.jitter);
         set(
             settings,
-            both(self.jitter_reorders.as_ref()).as_ref(),
+            self.jitter_reorders.as_ref().map(both).as_ref(),
             |pipe| &mut pipe.jitter_reorders,
         );
         set(settings, self.queue.as_ref(), |pipe| &mut pipe.queue);
@@ -272,17 +272,21 @@ impl Overrides {
         });
         set(settings, self.corrupt.as_ref(), |pipe| &mut pipe.corrupt);
         set(settings, self.reorder.as_ref(), |pipe| &mut pipe.reorder);
-        set(settings, both(self.mtu_bytes.as_ref()).as_ref(), |pipe| {
-            &mut pipe.mtu_bytes
-        });
         set(
             settings,
-            both(self.overhead_bytes.as_ref()).as_ref(),
+            self.mtu_bytes.as_ref().map(both).as_ref(),
+            |pipe| &mut pipe.mtu_bytes,
+        );
+        set(
+            settings,
+            self.overhead_bytes.as_ref().map(both).as_ref(),
             |pipe| &mut pipe.overhead_bytes,
         );
-        set(settings, both(self.schedule.as_ref()).as_ref(), |pipe| {
-            &mut pipe.schedule
-        });
+        set(
+            settings,
+            self.schedule.as_ref().map(both).as_ref(),
+            |pipe| &mut pipe.schedule,
+        );
     }
 }
 

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use commands::{
-    bench, check_config, demo, exit, passwd, property, publish, request, serve, subscribe,
+    bench, check_config, demo, exit, lab, passwd, property, publish, request, serve, subscribe,
 };
 
 /// An IoT message broker and its clients, over QUIC, TLS, TCP and WebSocket.
@@ -36,6 +36,7 @@ enum Command {
     Request(Box<request::Args>),
     Passwd(passwd::Args),
     Demo(demo::Args),
+    Lab(Box<lab::Args>),
 }
 
 fn main() -> ExitCode {
@@ -60,5 +61,6 @@ fn main() -> ExitCode {
         Command::Request(args) => request::run(&args),
         Command::Passwd(args) => passwd::run(&args),
         Command::Demo(args) => demo::run(&args),
+        Command::Lab(args) => lab::run(&args),
     }
 }

@@ -201,7 +201,7 @@ impl PipeSettings {
     }
 
     /// The queue's limits in bytes and packets, given the round trip of the whole link.
-    pub(super) fn queue_limits(&self, rtt_ns: u64) -> (u64, u64) {
+    pub(crate) fn queue_limits(&self, rtt_ns: u64) -> (u64, u64) {
         match self.queue {
             Queue::Bytes(bytes) => (bytes, u64::MAX),
             Queue::Packets(packets) => (u64::MAX, packets),

@@ -1,0 +1,35 @@
+//! `sterna lab`: links as they are in the field, on this machine.
+
+mod link;
+mod settings;
+
+use std::process::ExitCode;
+
+use clap::Subcommand;
+
+/// Run programs behind emulated links, and see how true the emulation is.
+#[derive(clap::Args, Debug)]
+#[command(arg_required_else_help = true)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+// One variant, one file, one arm in `run`.
+#[derive(Debug, Subcommand)]
+enum Command {
+    Link(Box<link::Args>),
+    /// List the profiles, and where their numbers come from
+    Profiles,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &Args) -> ExitCode {
+    match &args.command {
+        Command::Link(args) => link::run(args),
+        Command::Profiles => {
+            print!("{}", settings::list_profiles());
+            ExitCode::SUCCESS
+        }
+    }
+}
