@@ -6,8 +6,10 @@
 //!   people write rates, times and losses.
 //! - [`netns`] makes network namespaces, [`emulator`] joins them by the model, [`netem`] by the
 //!   kernel's own emulator where there is one. [`capture`] records packets.
+//! - [`calibrate`] compares what a link was asked to do with what it does on this machine.
 //! - [`session`] is one link with programs at its ends: what `sterna lab link` runs.
 
+pub mod calibrate;
 pub mod capture;
 pub mod emulator;
 pub mod kernel;

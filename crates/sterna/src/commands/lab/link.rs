@@ -316,10 +316,7 @@ fn statistics(args: &Args, link: &LinkSettings, report: &SessionReport) -> Strin
         let _ = writeln!(
             text,
             "  late: mean {:.0} us, 95 % {:.0} us, 99 % {:.0} us, worst {:.0} us",
-            late.mean_us,
-            late.p95_us,
-            late.p99_us,
-            late.max_us
+            late.mean_us, late.p95_us, late.p99_us, late.max_us
         );
         if cell.refused > 0 {
             let _ = writeln!(

@@ -1,5 +1,6 @@
 //! `sterna lab`: links as they are in the field, on this machine.
 
+mod calibrate;
 mod link;
 mod settings;
 
@@ -19,6 +20,7 @@ pub(crate) struct Args {
 #[derive(Debug, Subcommand)]
 enum Command {
     Link(Box<link::Args>),
+    Calibrate(Box<calibrate::Args>),
     /// List the profiles, and where their numbers come from
     Profiles,
 }
@@ -27,6 +29,7 @@ enum Command {
 pub(crate) fn run(args: &Args) -> ExitCode {
     match &args.command {
         Command::Link(args) => link::run(args),
+        Command::Calibrate(args) => calibrate::run(args),
         Command::Profiles => {
             print!("{}", settings::list_profiles());
             ExitCode::SUCCESS

@@ -103,6 +103,12 @@ fn reorders(text: &str) -> Result<PerDirection<Reorder>, String> {
 }
 
 impl LinkArgs {
+    /// Whether anything describes a link.
+    pub(super) fn is_given(&self) -> bool {
+        self.settings()
+            .is_ok_and(|settings| settings != LinkSettings::default())
+    }
+
     /// The link that is meant.
     pub(super) fn settings(&self) -> Result<LinkSettings, String> {
         let profile = Profile::find(&self.profile).ok_or_else(|| {
