@@ -286,7 +286,13 @@ impl Epoll {
 const fn interest(readable: bool, writable: bool) -> u32 {
     let readable = if readable { libc::EPOLLIN } else { 0 };
     let writable = if writable { libc::EPOLLOUT } else { 0 };
-    (readable | writable).cast_unsigned()
+    // Without interest a hang-up is still reported: once, not for ever.
+    let once = if readable | writable == 0 {
+        libc::EPOLLONESHOT
+    } else {
+        0
+    };
+    (readable | writable | once).cast_unsigned()
 }
 
 /// A timer of the monotonic clock that makes a descriptor readable.

@@ -7,6 +7,7 @@
 //! - [`netns`] makes network namespaces, [`emulator`] joins them by the model, [`netem`] by the
 //!   kernel's own emulator where there is one. [`capture`] records packets.
 //! - [`calibrate`] compares what a link was asked to do with what it does on this machine.
+//! - [`relay`] is what needs no rights: TCP and UDP through a link in user space.
 //! - [`session`] is one link with programs at its ends: what `sterna lab link` runs.
 
 pub mod calibrate;
@@ -18,4 +19,5 @@ pub mod netem;
 pub mod netns;
 pub mod profile;
 pub mod quantity;
+pub mod relay;
 pub mod session;

@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
@@ -11,9 +12,10 @@ use std::time::{Duration, Instant};
 use crate::capture::{CaptureFiles, Recorder};
 use crate::emulator::{Attachment, Cell, CellReport, Emulator, EmulatorOptions};
 use crate::kernel;
-use crate::link::LinkSettings;
+use crate::link::{LinkSettings, PipeSettings};
 use crate::netem;
 use crate::netns::{Namespace, NamespaceSettings, Side};
+use crate::relay::{Relay, RelayOptions};
 
 /// How long programs have to end when they are asked to.
 const GRACE: Duration = Duration::from_secs(2);
@@ -104,6 +106,52 @@ pub fn check_rights() -> Result<(), String> {
     }
 }
 
+/// The variable by which processes of a lab know its process.
+const LAB_PID: &str = "STERNA_LAB_PID";
+
+/// Ends processes that a lab left behind when it was killed. Whoever it started itself died with it,
+/// but not what those have started. Returns how many there were.
+///
+/// They are recognised by their environment: it names a lab that does not run any more, and the
+/// network that they are in is not this process's.
+#[must_use]
+pub fn end_stale_processes() -> usize {
+    let mut ended = 0;
+    let own_network = fs::read_link("/proc/self/ns/net").ok();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(pid) = entry
+            .file_name()
+            .to_str()
+            .and_then(|name| name.parse().ok())
+        else {
+            continue;
+        };
+        let environment = fs::read(entry.path().join("environ")).unwrap_or_default();
+        let Some(lab) = lab_of(&environment) else {
+            continue;
+        };
+        let network = fs::read_link(entry.path().join("ns/net")).ok();
+        if network.is_some()
+            && network != own_network
+            && !Path::new("/proc").join(lab.to_string()).exists()
+            && kernel::signal(pid, kernel::SIGKILL).is_ok()
+        {
+            ended += 1;
+        }
+    }
+    ended
+}
+
+/// The process of the lab in an environment.
+fn lab_of(environment: &[u8]) -> Option<u32> {
+    environment
+        .split(|byte| *byte == 0)
+        .filter_map(|variable| std::str::from_utf8(variable).ok())
+        .find_map(|variable| variable.strip_prefix(LAB_PID)?.strip_prefix('='))?
+        .parse()
+        .ok()
+}
+
 /// A link that is up.
 #[derive(Debug)]
 pub struct Session {
@@ -137,6 +185,7 @@ impl Session {
             .validate()
             .map_err(|error| StartError::Failed(error.to_string()))?;
         check_rights().map_err(StartError::Unavailable)?;
+        let _ = end_stale_processes();
         let failed = |what: &str| {
             let what = what.to_owned();
             move |error: io::Error| StartError::Failed(format!("{what}: {error}"))
@@ -210,6 +259,7 @@ impl Session {
     pub fn command(&self, side: Side, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
         command
+            .env(LAB_PID, std::process::id().to_string())
             .env("LAB_SIDE", side.name())
             .env("LAB_CLIENT", Side::Client.address().to_string())
             .env("LAB_SERVER", Side::Server.address().to_string())
@@ -226,6 +276,30 @@ impl Session {
         self.recorder
             .as_ref()
             .map(|recorder| recorder.files().secrets.as_path())
+    }
+
+    /// Lets the server's side reach a server outside: what connects to the server's address, at the
+    /// target's port, goes to the target by a relay without a link.
+    ///
+    /// # Errors
+    ///
+    /// If the port is taken, or no descriptors are left.
+    pub fn relay(&self, target: SocketAddr) -> io::Result<Relay> {
+        let address = (Side::Server.address(), target.port());
+        let (listener, socket) = self
+            .cell
+            .server
+            .run(|| Ok((TcpListener::bind(address)?, UdpSocket::bind(address)?)))?;
+        Relay::start(RelayOptions {
+            listener,
+            socket,
+            target,
+            link: LinkSettings::symmetric(PipeSettings {
+                mtu_bytes: 65_535,
+                ..PipeSettings::default()
+            }),
+            seed: 0,
+        })
     }
 
     /// Ends all processes in the namespaces: asks them first, and does not ask for long.
@@ -303,5 +377,18 @@ impl Drop for Session {
     fn drop(&mut self) {
         // After `finish` there is nobody left; after a failure this is the cleaning up.
         let _ = self.end_processes();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_labs_processes_are_known_by_their_environment() {
+        assert_eq!(lab_of(b"A=1\0STERNA_LAB_PID=42\0B=2\0"), Some(42));
+        assert_eq!(lab_of(b"STERNA_LAB_PIDS=42\0"), None);
+        assert_eq!(lab_of(b"STERNA_LAB_PID=x\0"), None);
+        assert_eq!(lab_of(b""), None);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::{self, Write as _};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs as _, UdpSocket};
 use std::os::fd::AsFd as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
@@ -16,6 +16,7 @@ use clap::ValueEnum;
 use sterna_lab::emulator::EmulatorOptions;
 use sterna_lab::link::{Cause, Counters, LinkSettings};
 use sterna_lab::netns::Side;
+use sterna_lab::relay::{Relay, RelayOptions};
 use sterna_lab::session::{Backend, Session, SessionOptions, SessionReport, StartError};
 
 use super::settings::{self, LinkArgs};
@@ -27,6 +28,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 const GRACE: Duration = Duration::from_secs(2);
 /// How long a server may take until it listens.
 const SERVER_START: Duration = Duration::from_secs(10);
+/// How often a port is tried that both protocols must have.
+const MAX_PORT_TRIES: usize = 16;
 /// What a shell returns for a command that a signal has ended, less the signal.
 const SIGNAL_BASE: u8 = 128;
 /// What a shell returns when there is no such command, or it cannot be run.
@@ -55,6 +58,10 @@ pub(super) struct Args {
     /// Start the command when the server listens on this TCP or UDP port [default: on any]
     #[arg(long, value_name = "PORT", requires = "server")]
     wait: Option<u16>,
+    /// Lead the link to this server outside of the lab, instead of running one: LAB_SERVER and
+    /// LAB_PORT are where the command reaches it
+    #[arg(long, value_name = "HOST:PORT", conflicts_with = "server")]
+    to: Option<String>,
     /// Record packets, with TLS secrets: FILE.client.pcapng and FILE.server.pcapng
     #[arg(long, value_name = "FILE")]
     capture: Option<PathBuf>,
@@ -72,12 +79,15 @@ Values of the link are for both directions, or UP/DOWN, up being from the comman
 
 The command finds in its environment:
   LAB_SERVER, LAB_CLIENT                 addresses of the other side, and its own
+  LAB_PORT                               with --to: the port there
   LAB_SERVER_NETNS, LAB_CLIENT_NETNS     for nsenter --net=$LAB_SERVER_NETNS COMMAND
   SSLKEYLOGFILE                          with --capture
 
 Examples:
   sterna lab link --profile nb-iot --server 'mosquitto -c lab.conf' -- \\
       sh -c 'mosquitto_pub -h $LAB_SERVER -t x -m 21.5'
+  sterna lab link --profile lte --to broker.example:1883 -- \\
+      sh -c 'mosquitto_pub -h $LAB_SERVER -p $LAB_PORT -t x -m 21.5'
   sterna lab link --rtt 600ms --loss 2% --congestion cubic --server 'sterna serve' -- \\
       sh -c 'sterna pub -u mqtt://$LAB_SERVER -t x -m 21.5'
 
@@ -89,6 +99,9 @@ enum Emulator {
     Tun,
     /// The kernel's netem, between two network namespaces; needs root and a kernel that has it
     Netem,
+    /// A relay on this host, in user space; needs no rights, but --to. Datagrams are delayed,
+    /// lost and limited; of TCP only the bytes are delayed and limited, its packets are not seen
+    Proxy,
     /// ns-3 in real time: not in this build
     Ns3,
 }
@@ -106,9 +119,14 @@ pub(super) fn run(args: &Args) -> ExitCode {
 
 fn run_link(args: &Args) -> Result<ExitCode, String> {
     let link = args.link.settings()?;
+    let target = match &args.to {
+        Some(target) => Some(resolve(target)?),
+        None => None,
+    };
     let backend = match args.emulator {
         Emulator::Tun => Backend::Tun,
         Emulator::Netem => Backend::Netem,
+        Emulator::Proxy => return run_behind_relay(args, &link, target),
         Emulator::Ns3 => {
             return Err(
                 "ns-3 is not in this build: `--emulator tun` emulates the same links without it"
@@ -129,7 +147,16 @@ fn run_link(args: &Args) -> Result<ExitCode, String> {
         StartError::Unavailable(why) if backend == Backend::Tun => format!("{why}\n{OFFER}"),
         error => error.to_string(),
     })?;
-    let result = run_commands(args, &session, &caught);
+    let relay = match target {
+        Some(target) => Some(
+            session
+                .relay(target)
+                .map_err(|error| format!("cannot relay to {target}: {error}"))?,
+        ),
+        None => None,
+    };
+    let result = run_commands(args, &session, target, &caught);
+    drop(relay);
     let report = session.finish().map_err(|error| format!("lab: {error}"))?;
     let code = result?;
     if !args.quiet {
@@ -141,8 +168,87 @@ fn run_link(args: &Args) -> Result<ExitCode, String> {
 }
 
 /// What is possible without rights.
-const OFFER: &str = "without them, `sterna lab relay` emulates delay, rate and loss in user space, \
-                     within limits that its help names";
+const OFFER: &str = "without that, `--emulator proxy --to HOST:PORT` emulates delay, rate and the \
+                     loss of datagrams in user space; --help names its limits";
+
+/// The first address of a server.
+fn resolve(target: &str) -> Result<SocketAddr, String> {
+    target
+        .to_socket_addrs()
+        .map_err(|error| format!("{target}: {error}"))?
+        .next()
+        .ok_or_else(|| format!("{target}: has no address"))
+}
+
+/// Runs the command on this host, with a relay that it can connect to.
+fn run_behind_relay(
+    args: &Args,
+    link: &LinkSettings,
+    target: Option<SocketAddr>,
+) -> Result<ExitCode, String> {
+    let target = target.ok_or("--emulator proxy needs --to HOST:PORT, the server that is meant")?;
+    if args.capture.is_some() || args.congestion.is_some() {
+        return Err(
+            "--capture and --congestion need `--emulator tun`: a relay has no packets".into(),
+        );
+    }
+    let caught = catch_signals()?;
+    let failed = |error: io::Error| format!("cannot make a relay: {error}");
+    let (listener, socket) = local_sockets().map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    let relay = Relay::start(RelayOptions {
+        listener,
+        socket,
+        target,
+        link: link.clone(),
+        seed: args.link.seed,
+    })
+    .map_err(failed)?;
+    let (program, arguments) = args
+        .command
+        .split_first()
+        .ok_or("there is no command to run")?;
+    let mut command = Command::new(program);
+    command
+        .args(arguments)
+        .env("LAB_SIDE", Side::Client.name())
+        .env("LAB_CLIENT", address.ip().to_string())
+        .env("LAB_SERVER", address.ip().to_string())
+        .env("LAB_PORT", address.port().to_string());
+    let code = match command.spawn() {
+        Ok(mut child) => wait(&mut child, None, &caught)?,
+        Err(error) => cannot_run(&command, &error),
+    };
+    let report = relay.stop().map_err(|error| format!("relay: {error}"))?;
+    if !args.quiet {
+        let text = format!(
+            "relay {} (seed {})\n  up    {}\n  down  {}\n UDP\n{} TCP, {} connections, {} failed; \
+             its bytes as packets would carry them, without acknowledgements\n{}",
+            args.link.profile,
+            args.link.seed,
+            settings::describe(&link.up),
+            settings::describe(&link.down),
+            table(&report.datagrams_up, &report.datagrams_down),
+            report.connections,
+            report.failed_connections,
+            table(&report.streams_up, &report.streams_down),
+        );
+        // Nobody is there to read it when standard error is closed.
+        let _ = io::stderr().write_all(text.as_bytes());
+    }
+    Ok(code)
+}
+
+/// A port of the loopback device that is free for both protocols.
+fn local_sockets() -> io::Result<(TcpListener, UdpSocket)> {
+    for _ in 0..MAX_PORT_TRIES {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        if let Ok(socket) = UdpSocket::bind(listener.local_addr()?) {
+            return Ok((listener, socket));
+        }
+    }
+    Err(io::ErrorKind::AddrInUse.into())
+}
 
 /// A number that becomes that of the signal which has come.
 fn catch_signals() -> Result<Arc<AtomicUsize>, String> {
@@ -158,7 +264,12 @@ fn catch_signals() -> Result<Arc<AtomicUsize>, String> {
     Ok(caught)
 }
 
-fn run_commands(args: &Args, session: &Session, caught: &AtomicUsize) -> Result<ExitCode, String> {
+fn run_commands(
+    args: &Args,
+    session: &Session,
+    target: Option<SocketAddr>,
+    caught: &AtomicUsize,
+) -> Result<ExitCode, String> {
     let mut server = match &args.server {
         Some(line) => {
             let mut command = session.command(Side::Server, "sh");
@@ -190,8 +301,11 @@ fn run_commands(args: &Args, session: &Session, caught: &AtomicUsize) -> Result<
         .ok_or("there is no command to run")?;
     let mut command = session.command(Side::Client, program);
     command.args(arguments);
+    if let Some(target) = target {
+        command.env("LAB_PORT", target.port().to_string());
+    }
     let code = match command.spawn() {
-        Ok(mut child) => wait(&mut child, session, caught)?,
+        Ok(mut child) => wait(&mut child, Some(session), caught)?,
         Err(error) => cannot_run(&command, &error),
     };
     Ok(code)
@@ -255,7 +369,11 @@ fn signal_code(caught: &AtomicUsize) -> Option<ExitCode> {
 }
 
 /// Waits for the command, and makes it end when the lab has to.
-fn wait(child: &mut Child, session: &Session, caught: &AtomicUsize) -> Result<ExitCode, String> {
+fn wait(
+    child: &mut Child,
+    session: Option<&Session>,
+    caught: &AtomicUsize,
+) -> Result<ExitCode, String> {
     let mut since: Option<Instant> = None;
     loop {
         if let Some(status) = ended(child)? {
@@ -268,9 +386,11 @@ fn wait(child: &mut Child, session: &Session, caught: &AtomicUsize) -> Result<Ex
                 caught.load(Ordering::Relaxed) == libc::SIGINT.unsigned_abs() as usize;
             // From a terminal, the command has got the interrupt too and may have work to finish.
             if !is_interrupt && first || began.elapsed() > GRACE {
-                session
-                    .end_processes()
-                    .map_err(|error| format!("cannot end the command: {error}"))?;
+                match session {
+                    Some(session) => session.end_processes(),
+                    None => child.kill(),
+                }
+                .map_err(|error| format!("cannot end the command: {error}"))?;
                 return Ok(ended(child)?.map_or(code, code_of));
             }
         }
@@ -366,7 +486,10 @@ fn table(up: &Counters, down: &Counters) -> String {
                 dropped.push(format!("{count} {}", cause.name()));
             }
         }
+        let under_way = (counters.offered_packets + counters.duplicated)
+            .saturating_sub(counters.delivered_packets + counters.dropped.total());
         for (count, what) in [
+            (under_way, "still under way"),
             (counters.duplicated, "duplicated"),
             (counters.corrupted, "corrupted"),
             (counters.reordered, "late on purpose"),
@@ -409,13 +532,16 @@ mod tests {
     fn drops_are_listed_by_cause() {
         let mut up = Counters {
             offered_packets: 10,
+            delivered_packets: 6,
             ..Counters::default()
         };
         up.dropped.loss = 2;
         up.dropped.queue = 1;
         up.held_back = 3;
         let text = table(&up, &Counters::default());
-        assert!(text.contains("2 lost, 1 queue full, (3 held back for order)"));
+        assert!(
+            text.contains("2 lost, 1 queue full, (1 still under way), (3 held back for order)")
+        );
         assert_eq!(text.lines().count(), 3);
     }
 }
