@@ -8,11 +8,13 @@
 //!   kernel's own emulator where there is one. [`capture`] records packets.
 //! - [`calibrate`] compares what a link was asked to do with what it does on this machine.
 //! - [`relay`] is what needs no rights: TCP and UDP through a link in user space.
+//! - [`energy`] models what packets cost a device's radio and battery.
 //! - [`session`] is one link with programs at its ends: what `sterna lab link` runs.
 
 pub mod calibrate;
 pub mod capture;
 pub mod emulator;
+pub mod energy;
 pub mod kernel;
 pub mod link;
 pub mod netem;

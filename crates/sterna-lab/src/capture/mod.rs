@@ -17,6 +17,8 @@ use crate::emulator::{Captured, Event};
 use crate::kernel;
 use crate::netns::Side;
 
+pub use pcapng::{PacketRecord, read_packets};
+
 /// Copies that may wait for the disk; what comes beyond is dropped and counted.
 const QUEUED_PACKETS: usize = 16_384;
 /// Largest file of secrets that is taken into a capture, in bytes.

@@ -101,6 +101,56 @@ pub(super) fn write_packet(
     write_block(out, ENHANCED_PACKET, &body)
 }
 
+/// A packet of a capture, without its bytes.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct PacketRecord {
+    /// Nanoseconds since 1970.
+    pub at_ns: u64,
+    /// Bytes from the IP header on.
+    pub length_bytes: u32,
+    /// Whether the side whose capture it is has sent it.
+    pub is_outbound: bool,
+}
+
+/// Reads what a capture of the lab's own says about its packets.
+///
+/// # Errors
+///
+/// If it is none, or cut off.
+pub fn read_packets(mut bytes: &[u8]) -> io::Result<Vec<PacketRecord>> {
+    let broken = || io::Error::new(io::ErrorKind::InvalidData, "not a capture of the lab");
+    let number = |bytes: &[u8], at: usize| -> io::Result<u32> {
+        bytes
+            .get(at..at + 4)
+            .and_then(|bytes| bytes.try_into().ok())
+            .map(u32::from_le_bytes)
+            .ok_or_else(broken)
+    };
+    if number(bytes, 0)? != SECTION_HEADER || number(bytes, 8)? != BYTE_ORDER {
+        return Err(broken());
+    }
+    let mut packets = Vec::new();
+    while !bytes.is_empty() {
+        let (kind, length) = (number(bytes, 0)?, number(bytes, 4)? as usize);
+        if length < 12 || length > bytes.len() {
+            return Err(broken());
+        }
+        let body = &bytes[8..length - 4];
+        if kind == ENHANCED_PACKET {
+            let kept = number(body, 12)? as usize;
+            // The flags are the first option behind the packet.
+            let flags_at = 20 + kept.next_multiple_of(4) + 4;
+            packets.push(PacketRecord {
+                at_ns: u64::from(number(body, 4)?) << 32 | u64::from(number(body, 8)?),
+                length_bytes: number(body, 16)?,
+                is_outbound: number(body, flags_at)? == OUTBOUND,
+            });
+        }
+        bytes = &bytes[length..];
+    }
+    Ok(packets)
+}
+
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
@@ -192,6 +242,20 @@ pub(super) mod tests {
         let at_ns = 1_795_197_950_123_456_789;
         write_packet(&mut bytes, at_ns, &[1, 2, 3], true, Some("lost")).unwrap();
         write_packet(&mut bytes, at_ns + 1, &[], false, None).unwrap();
+        let records = read_packets(&bytes).unwrap();
+        assert_eq!(
+            records[0],
+            PacketRecord {
+                at_ns,
+                length_bytes: 3,
+                is_outbound: true
+            }
+        );
+        assert!(!records[1].is_outbound);
+        for length in 0..bytes.len() {
+            // Cut off anywhere it is an error or a shorter capture, never a panic.
+            let _ = read_packets(&bytes[..length]);
+        }
         let file = read(&bytes);
         assert!(file.secrets.is_empty());
         assert_eq!(file.packets[0].at_ns, at_ns);

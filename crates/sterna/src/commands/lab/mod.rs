@@ -1,5 +1,6 @@
 //! `sterna lab`: links as they are in the field, on this machine.
 
+mod battery;
 mod calibrate;
 mod link;
 mod settings;
@@ -7,6 +8,8 @@ mod settings;
 use std::process::ExitCode;
 
 use clap::Subcommand;
+
+use super::{exit, output};
 
 /// Run programs behind emulated links, and see how true the emulation is.
 #[derive(clap::Args, Debug)]
@@ -21,6 +24,7 @@ pub(crate) struct Args {
 enum Command {
     Link(Box<link::Args>),
     Calibrate(Box<calibrate::Args>),
+    Battery(battery::Args),
     /// List the profiles, and where their numbers come from
     Profiles,
 }
@@ -30,9 +34,10 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     match &args.command {
         Command::Link(args) => link::run(args),
         Command::Calibrate(args) => calibrate::run(args),
+        Command::Battery(args) => battery::run(args),
         Command::Profiles => {
-            print!("{}", settings::list_profiles());
-            ExitCode::SUCCESS
+            let list = settings::list_profiles();
+            exit::code(output::print(list.as_bytes()), false)
         }
     }
 }
