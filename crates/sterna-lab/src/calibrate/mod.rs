@@ -13,7 +13,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::emulator::LatenessSummary;
-use crate::link::{Direction, Jitter, LinkSettings, Loss, PipeSettings, Queue};
+use crate::link::{Direction, Jitter, LinkSettings, Loss, Pipe, PipeSettings, Queue};
 use crate::quantity::{show_rate, show_time_ns};
 
 pub use machine::Machine;
@@ -28,6 +28,8 @@ const JITTER_TOLERANCE: f64 = 0.1;
 /// How many standard deviations a loss may be off: three are passed by chance once in 370 times,
 /// which a table of ten rows would show too often.
 const LOSS_DEVIATIONS: f64 = 4.0;
+/// With fewer losses, or bursts of them, than this their share says nothing.
+const MIN_LOSS_EVENTS: f64 = 20.0;
 /// Lateness of the emulator that an experiment can live with, 99 %, in microseconds.
 const LATENESS_US: f64 = 1000.0;
 
@@ -268,7 +270,7 @@ impl Measurement {
         Ok(self
             .quantities
             .iter()
-            .map(|quantity| self.row(*quantity, &measured))
+            .map(|quantity| self.row(*quantity, &measured, seed))
             .collect())
     }
 
@@ -279,12 +281,12 @@ impl Measurement {
         }
     }
 
-    fn row(&self, quantity: Quantity, measured: &Measured) -> Row {
+    fn row(&self, quantity: Quantity, measured: &Measured, seed: u64) -> Row {
         let (set, got, is_true, mut note) = match quantity {
             Quantity::Rate => self.rate(measured),
             Quantity::Delay => self.delay(measured),
             Quantity::Jitter => self.jitter(measured),
-            Quantity::Loss => self.loss(measured),
+            Quantity::Loss => self.loss(measured, seed),
         };
         let mut is_true = is_true;
         let inversions = measured.inversions();
@@ -427,7 +429,7 @@ impl Measurement {
         (set, got, is_true, note)
     }
 
-    fn loss(&self, measured: &Measured) -> (f64, f64, bool, String) {
+    fn loss(&self, measured: &Measured, seed: u64) -> (f64, f64, bool, String) {
         let loss = &self.pipe().loss;
         let set = loss.expected();
         let counters = measured.report.counters(self.plan.direction);
@@ -437,16 +439,43 @@ impl Measurement {
         // All that is missing is what the link says that it has lost.
         let missing = measured.sent - measured.arrivals.len() as u64;
         let elsewhere = missing.saturating_sub(counters.dropped.total());
-        let mut note = format!(
-            "chance allows +-{:.2} points",
-            deviation * LOSS_DEVIATIONS * 100.0
-        );
+        // The link must lose what the model loses from this seed, packet for packet.
+        let predicted = self.predicted_losses(counters.offered_packets, seed);
+        let is_as_modelled = predicted == Some(counters.dropped.loss);
+        let events = loss.events_per_packet() * packets;
+        let is_likely = (got - set).abs() <= LOSS_DEVIATIONS.mul_add(deviation, 1e-9);
+        let mut note = if events < MIN_LOSS_EVENTS {
+            "too few losses to compare, but those of the seed".to_owned()
+        } else {
+            format!(
+                "chance allows +-{:.2} points",
+                deviation * LOSS_DEVIATIONS * 100.0
+            )
+        };
+        if !is_as_modelled {
+            note = format!("{note}, not those of the seed");
+        }
         if elsewhere > 0 {
             note = format!("{note}, {elsewhere} more lost outside of the link");
         }
-        let is_true = (got - set).abs() <= LOSS_DEVIATIONS.mul_add(deviation, 1e-9)
+        let is_true = is_as_modelled
+            && (is_likely || events < MIN_LOSS_EVENTS)
             && elsewhere as f64 <= packets / 1000.0;
         (set, got, is_true, note)
+    }
+
+    /// How many of so many packets the model loses.
+    fn predicted_losses(&self, packets: u64, seed: u64) -> Option<u64> {
+        let only_loss = PipeSettings {
+            loss: self.pipe().loss.clone(),
+            ..PipeSettings::default()
+        };
+        let mut pipe = Pipe::<Vec<u8>>::new(&only_loss, 0, seed, self.plan.direction).ok()?;
+        for now_ns in 0..packets {
+            pipe.push(now_ns, Vec::new());
+            pipe.pop(now_ns);
+        }
+        Some(pipe.counters().dropped.loss)
     }
 }
 

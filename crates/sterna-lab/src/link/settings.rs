@@ -357,6 +357,18 @@ impl Loss {
         }
     }
 
+    /// How often something happens that loses packets, be it one or several in a row, per packet.
+    #[must_use]
+    pub fn events_per_packet(&self) -> f64 {
+        match self {
+            Self::GilbertElliott {
+                to_bad, to_good, ..
+            } => to_bad * to_good / (to_bad + to_good),
+            Self::Burst { packets, .. } => self.expected() / f64::from(*packets),
+            _ => self.expected(),
+        }
+    }
+
     /// How much wider the spread of the measured loss is than that of independent losses, as a
     /// factor on its variance: losses that come together say less about the mean.
     #[must_use]

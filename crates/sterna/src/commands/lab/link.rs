@@ -88,8 +88,8 @@ Examples:
       sh -c 'mosquitto_pub -h $LAB_SERVER -t x -m 21.5'
   sterna lab link --profile lte --to broker.example:1883 -- \\
       sh -c 'mosquitto_pub -h $LAB_SERVER -p $LAB_PORT -t x -m 21.5'
-  sterna lab link --rtt 600ms --loss 2% --congestion cubic --server 'sterna serve' -- \\
-      sh -c 'sterna pub -u mqtt://$LAB_SERVER -t x -m 21.5'
+  sterna lab link --rtt 600ms --loss 2% --congestion cubic --server 'sterna serve -c lab.toml' \\
+      -- sh -c 'sterna pub mqtt+quic://$LAB_SERVER -t x -m 21.5'
 
 The exit status is the command's.";
 
