@@ -535,6 +535,7 @@ impl Driver {
             };
             connection.dirty = false;
             connection.flush(&mut self.shared);
+            let mut sent = false;
             for visit in 0.. {
                 if visit == TRANSMITS_PER_VISIT {
                     connection.dirty = true;
@@ -552,16 +553,17 @@ impl Driver {
                 if let Some(trace) = connection.tracer() {
                     trace.sent(now, transmit.size, transmit.segment_size);
                 }
+                sent = true;
                 if sink(&outgoing(&transmit, buffer)) == Sent::Blocked {
                     self.rest = Some(Parcel::new(transmit, buffer));
-                    connection.after_transmit(&self.shared);
+                    connection.after_transmit(&self.shared, sent);
                     connection.dirty = true;
                     self.dirty.push_front(slot);
                     self.set_timer(slot);
                     return Flush::Blocked;
                 }
             }
-            connection.after_transmit(&self.shared);
+            connection.after_transmit(&self.shared, sent);
             self.endpoint_events(slot);
             self.set_timer(slot);
         }
