@@ -12,7 +12,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use commands::{
-    bench, check_config, demo, exit, passwd, property, publish, request, serve, subscribe, tune,
+    bench, check_config, demo, exit, lab, passwd, property, publish, request, serve, subscribe,
+    tune,
 };
 
 /// An IoT message broker and its clients, over QUIC, TLS, TCP and WebSocket.
@@ -37,6 +38,7 @@ enum Command {
     Passwd(passwd::Args),
     Demo(demo::Args),
     Tune(tune::Args),
+    Lab(Box<lab::Args>),
 }
 
 fn main() -> ExitCode {
@@ -62,5 +64,6 @@ fn main() -> ExitCode {
         Command::Passwd(args) => passwd::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Tune(args) => tune::run(&args),
+        Command::Lab(args) => lab::run(&args),
     }
 }
