@@ -10,4 +10,5 @@ mod messages;
 mod robustness;
 mod sasl;
 mod time;
+mod transactions;
 mod violations;
