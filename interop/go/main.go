@@ -31,8 +31,10 @@ type Broker struct {
 	Address *net.UDPAddr
 	// No early data here; nil where the broker has no such listener.
 	Strict *net.UDPAddr
-	host   string
-	roots  *x509.CertPool
+	// Early data may do here what is idempotent; may be nil too.
+	Idempotent *net.UDPAddr
+	host       string
+	roots      *x509.CertPool
 }
 
 // TLS is the client's configuration; no resumption unless the caller adds a cache.
@@ -80,6 +82,8 @@ func findBroker() (*Broker, error) {
 			broker.Address, broker.host = address, place.Hostname()
 		case broker.Strict == nil:
 			broker.Strict = address
+		case broker.Idempotent == nil:
+			broker.Idempotent = address
 		}
 	}
 	if broker.Address == nil {
