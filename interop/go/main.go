@@ -155,7 +155,7 @@ func main() {
 	verbose := flag.Bool("times", false, "print how long each step took")
 	times := flag.Int("repeat", 1, "run every step so often")
 	flag.Parse()
-	// Sockets that can be cut hide how large their buffers are, which quic-go would complain of.
+	// quic-go would complain of sockets that hide how large their buffers are, and of hosts that limit it.
 	_ = os.Setenv("QUIC_GO_DISABLE_RECEIVE_BUFFER_WARNING", "true")
 	if *list {
 		for _, one := range steps {
