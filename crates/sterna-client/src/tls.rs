@@ -149,8 +149,15 @@ impl Tls {
     /// The configuration for rustls, the same object for the same settings, so that tickets of
     /// earlier connections of this process are found. Reads files; a few milliseconds the first
     /// time.
-    pub(crate) fn config(&self, alpn: &[&[u8]]) -> Result<Arc<ClientConfig>, TlsError> {
-        let material = Material::load(self, alpn)?;
+    ///
+    /// With `early_data` it may write before the handshake is complete, which only QUIC makes use
+    /// of.
+    pub(crate) fn config(
+        &self,
+        alpn: &[&[u8]],
+        early_data: bool,
+    ) -> Result<Arc<ClientConfig>, TlsError> {
+        let material = Material::load(self, alpn, early_data)?;
         let mut cache = CONFIGS.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, config)) = cache.iter().find(|(cached, _)| *cached == material) {
             return Ok(Arc::clone(config));
@@ -175,6 +182,7 @@ struct Material {
     trust: Trust,
     identity: Option<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>,
     alpn: Vec<Vec<u8>>,
+    early_data: bool,
 }
 
 #[derive(PartialEq, Eq)]
@@ -186,7 +194,7 @@ enum Trust {
 }
 
 impl Material {
-    fn load(tls: &Tls, alpn: &[&[u8]]) -> Result<Self, TlsError> {
+    fn load(tls: &Tls, alpn: &[&[u8]], early_data: bool) -> Result<Self, TlsError> {
         let trust = if tls.insecure {
             Trust::Everyone
         } else if !tls.fingerprints.is_empty() {
@@ -238,6 +246,7 @@ impl Material {
             trust,
             identity,
             alpn: alpn.iter().map(|name| name.to_vec()).collect(),
+            early_data,
         })
     }
 
@@ -292,6 +301,7 @@ impl Material {
             None => builder.with_no_client_auth(),
         };
         config.alpn_protocols.clone_from(&self.alpn);
+        config.enable_early_data = self.early_data;
         config.resumption = Resumption::store(Arc::new(ClientSessionMemoryCache::new(MAX_TICKETS)));
         Ok(config)
     }
@@ -453,14 +463,21 @@ mod tests {
             fingerprints: vec![Fingerprint::of(b"x")],
             ..Tls::default()
         };
-        let one = pinned.config(&[b"mqtt"]).unwrap();
-        assert!(Arc::ptr_eq(&one, &pinned.config(&[b"mqtt"]).unwrap()));
-        assert!(!Arc::ptr_eq(&one, &pinned.config(&[]).unwrap()));
+        let one = pinned.config(&[b"mqtt"], false).unwrap();
+        assert!(Arc::ptr_eq(
+            &one,
+            &pinned.config(&[b"mqtt"], false).unwrap()
+        ));
+        assert!(!Arc::ptr_eq(&one, &pinned.config(&[], false).unwrap()));
+        assert!(!Arc::ptr_eq(
+            &one,
+            &pinned.config(&[b"mqtt"], true).unwrap()
+        ));
         let open = Tls {
             insecure: true,
             ..Tls::default()
         };
-        assert!(!Arc::ptr_eq(&one, &open.config(&[b"mqtt"]).unwrap()));
+        assert!(!Arc::ptr_eq(&one, &open.config(&[b"mqtt"], false).unwrap()));
     }
 
     #[test]
@@ -469,12 +486,18 @@ mod tests {
             certificate: Some("c.pem".into()),
             ..Tls::default()
         };
-        assert!(matches!(half.config(&[]), Err(TlsError::Settings(_))));
+        assert!(matches!(
+            half.config(&[], false),
+            Err(TlsError::Settings(_))
+        ));
         let gone = Tls {
             ca_file: Some("/nonexistent/ca.pem".into()),
             ..Tls::default()
         };
-        assert!(matches!(gone.config(&[]), Err(TlsError::File { .. })));
+        assert!(matches!(
+            gone.config(&[], false),
+            Err(TlsError::File { .. })
+        ));
     }
 
     #[test]

@@ -1,6 +1,5 @@
 //! One connection: its streams, its engine, and the loop that moves bytes between them.
 
-use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
@@ -8,21 +7,24 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use bytes::{Buf as _, BytesMut};
+use bytes::BytesMut;
 use sterna_auth::{ClientFinish, MECHANISM, Nonce, ScramClient};
 use sterna_mqtt::client::{Connection, Event as Input, ServerLimits};
 use sterna_mqtt::packet::{ConnAck, Connect, Disconnect, Will};
-use sterna_mqtt::{Framer, Lane, LaneWriter, Property, PropertyContext, ReasonCode, Violation};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, ReadBuf};
+use sterna_mqtt::{Lane, Property, PropertyContext, ReasonCode, Violation};
+use tokio::io::ReadBuf;
 use tokio::sync::mpsc::OwnedPermit;
 use tokio::time::Sleep;
 
+use super::lanes::{LaneIo, Outgoing, Purpose, Sharing};
 use super::{Done, Driver, End, Sent};
 use crate::client::{Connected, Event, Published};
 use crate::error::{Error, Refusal};
 use crate::message::Message;
-use crate::options::{Login, Options, random_bytes};
-use crate::transport::{Quic, Stream, Transport};
+use crate::options::{Login, Options, Streams, random_bytes};
+use crate::transport::quic::EarlyData;
+use crate::transport::quic::memory::{self, Known};
+use crate::transport::{Quic, Transport};
 
 /// Bytes that are read at once.
 const READ_BYTES: usize = 16 << 10;
@@ -32,85 +34,11 @@ const MAX_UNSENT_BYTES: usize = 256 << 10;
 const MAX_ROUNDS: usize = 64;
 /// Longest wait for the server to close after DISCONNECT.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
-/// Longest wait for room for the extra streams that the options ask for.
-const STREAM_TIMEOUT: Duration = Duration::from_millis(50);
-
-/// One byte stream of the connection.
-struct LaneIo {
-    lane: Lane,
-    stream: Pin<Box<dyn Stream>>,
-    framer: Framer,
-    /// What was read while the application had no room for messages.
-    unread: BytesMut,
-    /// Something was written that the stream has not been told to send.
-    unflushed: bool,
-}
-
-impl LaneIo {
-    fn new(lane: Lane, stream: Pin<Box<dyn Stream>>) -> Self {
-        Self {
-            lane,
-            stream,
-            framer: Framer::new(),
-            unread: BytesMut::new(),
-            unflushed: false,
-        }
-    }
-}
-
-/// What is to be sent, by lane; the lanes are in the order of [`Link::lanes`].
-pub(super) struct Outgoing {
-    buffers: Vec<(Lane, BytesMut)>,
-}
-
-impl Outgoing {
-    pub(super) fn control(&mut self) -> &mut BytesMut {
-        &mut self.buffers[0].1
-    }
-
-    pub(super) fn unsent_bytes(&self) -> usize {
-        self.buffers.iter().map(|(_, buffer)| buffer.len()).sum()
-    }
-
-    /// The lane for a message: always the same one for the same topic, so that its messages keep
-    /// their order.
-    pub(super) fn lane_for(&self, topic: &str) -> Lane {
-        let extra = self.buffers.len() - 1;
-        if extra == 0 {
-            return Lane::CONTROL;
-        }
-        // FNV-1a: stable, and good enough to spread topics.
-        let hash = topic.bytes().fold(0xCBF2_9CE4_8422_2325_u64, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3)
-        });
-        self.buffers[1 + (hash % extra as u64) as usize].0
-    }
-}
-
-impl LaneWriter for Outgoing {
-    fn buffer(&mut self, lane: Lane) -> &mut BytesMut {
-        // A lane that is gone is answered on the control lane.
-        let at = self
-            .buffers
-            .iter()
-            .position(|(known, _)| *known == lane)
-            .unwrap_or(0);
-        &mut self.buffers[at].1
-    }
-}
 
 /// Where a SCRAM exchange stands.
 enum Exchange {
     Started(ScramClient),
     Proven(ClientFinish),
-}
-
-/// A message with QoS 0 counts as published when everything up to here has been written.
-struct Written {
-    /// Bytes handed to the lane's buffer since the start, this message included.
-    at: u64,
-    lane: Lane,
-    done: Done<Published>,
 }
 
 type Room = Pin<Box<dyn Future<Output = Result<OwnedPermit<Event>, ()>> + Send>>;
@@ -119,7 +47,10 @@ type Room = Pin<Box<dyn Future<Output = Result<OwnedPermit<Event>, ()>> + Send>>
 pub(super) struct Link {
     pub(super) connection: Connection,
     pub(super) out: Outgoing,
-    lanes: Vec<LaneIo>,
+    pub(super) lanes: Vec<LaneIo>,
+    pub(super) sharing: Sharing,
+    /// Streams that were opened.
+    pub(super) streams: u64,
     pub(super) quic: Option<Quic>,
     peer: std::net::SocketAddr,
     exchange: Option<Exchange>,
@@ -130,19 +61,17 @@ pub(super) struct Link {
     /// Waits for room for events.
     room: Option<Room>,
     input: Box<[u8]>,
-    /// QoS 0 messages that are not written yet, in order.
-    written: VecDeque<Written>,
-    /// Bytes written per lane since the start.
-    sent_bytes: Vec<u64>,
     /// The application's wish to disconnect, when it is carried out.
     pub(super) closing: Option<Done<()>>,
     /// Nothing is to be sent before the server has answered the CONNECT.
     pub(super) awaits_answer: bool,
+    /// Something was sent, and QUIC's handshake is not complete.
+    handshaking: bool,
 }
 
 impl Link {
     /// Writes CONNECT, and behind it what may follow at once.
-    pub(super) async fn open(
+    pub(super) fn open(
         driver: &mut Driver,
         transport: Transport,
         deadline: Instant,
@@ -152,25 +81,17 @@ impl Link {
             quic,
             peer,
         } = transport;
-        let mut lanes = vec![LaneIo::new(Lane::CONTROL, control)];
-        if let Some(quic) = &quic {
-            for number in 1..=u64::from(driver.options.streams) {
-                let opening = tokio::time::timeout(STREAM_TIMEOUT, quic.open());
-                let Ok(Ok(stream)) = opening.await else { break };
-                // The n-th stream of a client in both directions (RFC 9000 section 2.1).
-                lanes.push(LaneIo::new(Lane(number * 4), stream));
-            }
-        }
-        let mut out = Outgoing {
-            buffers: lanes.iter().map(|io| (io.lane, BytesMut::new())).collect(),
-        };
+        let now_ms = driver.clock.now_ms();
+        let control = LaneIo::new(Lane::CONTROL, control, Purpose::Control, now_ms);
+        let mut out = Outgoing::new();
         let (connection, exchange) = open_connection(driver, out.control())?;
         driver.requeue_lost();
-        let sent_bytes = vec![0; lanes.len()];
         let mut link = Self {
             connection,
             out,
-            lanes,
+            lanes: vec![control],
+            sharing: Sharing::default(),
+            streams: 1,
             quic,
             peer,
             exchange,
@@ -179,10 +100,9 @@ impl Link {
             timer: Box::pin(tokio::time::sleep_until(deadline.into())),
             room: None,
             input: vec![0; READ_BYTES].into_boxed_slice(),
-            written: VecDeque::new(),
-            sent_bytes,
             closing: None,
             awaits_answer: !driver.may_be_early(),
+            handshaking: false,
         };
         if driver.may_be_early() && driver.options.clean_start_at(driver.connections) {
             link.subscribe_again(driver);
@@ -192,7 +112,15 @@ impl Link {
 
     /// Moves bytes until the connection ends.
     pub(super) async fn run(&mut self, driver: &mut Driver) -> End {
-        let end = poll_fn(|cx| self.poll(driver, cx)).await;
+        let end = poll_fn(|cx| {
+            let end = self.poll(driver, cx);
+            // Whatever belongs into the first datagram is written now.
+            if let Some(quic) = &mut self.quic {
+                quic.uncork();
+            }
+            end
+        })
+        .await;
         if let Some(done) = self.reauthenticating.take() {
             let error = if let End::Failed(error) = &end {
                 error.clone()
@@ -211,20 +139,10 @@ impl Link {
         } else if let Some(quic) = self.quic.take() {
             tokio::spawn(quic.close());
         }
-        self.lose_written(|_| true);
-        end
-    }
-
-    /// QoS 0 messages that were not written to the end are lost: at most once.
-    fn lose_written(&mut self, lost: impl Fn(Lane) -> bool) {
-        for written in std::mem::take(&mut self.written) {
-            if lost(written.lane) {
-                let error = io::Error::from(io::ErrorKind::ConnectionReset);
-                let _ = written.done.send(Err(Error::Lost(Arc::new(error))));
-            } else {
-                self.written.push_back(written);
-            }
+        for io in &mut self.lanes {
+            io.lose_written();
         }
+        end
     }
 
     /// Whether the server hung up on what came right behind the CONNECT, without a word.
@@ -235,10 +153,18 @@ impl Link {
             && matches!(end, End::Failed(Error::Lost(_)))
     }
 
+    /// Whether QUIC's handshake is still under way.
+    pub(super) fn is_handshaking(&self) -> bool {
+        self.handshaking
+    }
+
     /// One turn: as much of everything as is possible without waiting.
     fn poll(&mut self, driver: &mut Driver, cx: &mut Context<'_>) -> Poll<End> {
         for _ in 0..MAX_ROUNDS {
             let mut progress = false;
+            if let Err(error) = self.poll_handshake(driver, cx) {
+                return Poll::Ready(End::Failed(error));
+            }
             self.take_requests(driver, cx, &mut progress);
             match self.write(driver, cx) {
                 // There is room for more.
@@ -276,87 +202,48 @@ impl Link {
     /// Writes what is still to be said to a server that broke the protocol or was refused, as far
     /// as it goes without waiting.
     fn give_up(&mut self, error: Error, cx: &mut Context<'_>) -> End {
-        for (io, (_, buffer)) in self.lanes.iter_mut().zip(&mut self.out.buffers) {
-            if !buffer.is_empty()
-                && let Poll::Ready(Ok(bytes)) = io.stream.as_mut().poll_write(cx, buffer)
-            {
-                buffer.advance(bytes);
-            }
-            let _ = io.stream.as_mut().poll_flush(cx);
-        }
+        self.write_last(cx);
         End::Failed(error)
     }
 
     // ---- Writing ---------------------------------------------------------------------------
 
-    fn write(&mut self, driver: &Driver, cx: &mut Context<'_>) -> io::Result<bool> {
-        let mut wrote = false;
-        for (at, io) in self.lanes.iter_mut().enumerate() {
-            let buffer = &mut self.out.buffers[at].1;
-            while !buffer.is_empty() {
-                match io.stream.as_mut().poll_write(cx, buffer) {
-                    Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
-                    Poll::Ready(Ok(bytes)) => {
-                        buffer.advance(bytes);
-                        self.sent_bytes[at] += bytes as u64;
-                        io.unflushed = true;
-                        wrote = true;
-                    }
-                    Poll::Ready(Err(error)) => return Err(error),
-                    Poll::Pending => break,
+    /// Learns that QUIC's handshake is complete, where something was sent before.
+    fn poll_handshake(&mut self, driver: &Driver, cx: &mut Context<'_>) -> Result<(), Error> {
+        let Some(quic) = &mut self.quic else {
+            return Ok(());
+        };
+        self.handshaking = quic.early_data() == EarlyData::Pending;
+        let url = &driver.options.url;
+        match quic.poll_handshake(cx) {
+            Poll::Pending => Ok(()),
+            Poll::Ready(Ok(verdict)) => {
+                self.handshaking = false;
+                if verdict == EarlyData::Rejected {
+                    self.open_again(cx);
                 }
+                Ok(())
             }
-            if io.unflushed
-                && let Poll::Ready(flushed) = io.stream.as_mut().poll_flush(cx)
-            {
-                flushed?;
-                io.unflushed = false;
-            }
-        }
-        if wrote {
-            self.connection.sent(driver.clock.now_ms());
-        }
-        self.report_written();
-        Ok(wrote)
-    }
-
-    /// Tells about QoS 0 messages that have been handed to the operating system.
-    fn report_written(&mut self) {
-        while let Some(first) = self.written.front() {
-            let at = self
-                .lanes
-                .iter()
-                .position(|io| io.lane == first.lane)
-                .unwrap_or(0);
-            if self.sent_bytes[at] < first.at || self.lanes[at].unflushed {
-                return;
-            }
-            if let Some(written) = self.written.pop_front() {
-                let _ = written.done.send(Ok(Published {
-                    reason: ReasonCode::Success,
-                }));
+            Poll::Ready(Err(error)) => {
+                memory::forget(url.host(), url.port());
+                Err(error.into())
             }
         }
-    }
-
-    /// A QoS 0 message was put into the buffer of a lane.
-    pub(super) fn note_written(&mut self, lane: Lane, done: Done<Published>) {
-        let at = self
-            .lanes
-            .iter()
-            .position(|io| io.lane == lane)
-            .unwrap_or(0);
-        let end = self.sent_bytes[at] + self.out.buffers[at].1.len() as u64;
-        self.written.push_back(Written {
-            at: end,
-            lane,
-            done,
-        });
     }
 
     /// Whether there is room for more messages in the buffers.
-    pub(super) fn has_room(&self) -> bool {
-        self.out.unsent_bytes() < MAX_UNSENT_BYTES
+    pub(super) fn has_room(&self, driver: &Driver) -> bool {
+        let bytes = match driver.options.streams {
+            // Bulk that waits holds up nothing else.
+            Streams::Priority => self.out.control_bytes(),
+            _ => self.out.unsent_bytes(),
+        };
+        bytes < MAX_UNSENT_BYTES
+    }
+
+    /// The same for messages that must not hold up others.
+    pub(super) fn has_room_for_bulk(&self) -> bool {
+        self.bulk_bytes() < MAX_UNSENT_BYTES
     }
 
     // ---- Reading ---------------------------------------------------------------------------
@@ -374,7 +261,7 @@ impl Link {
                 return Ok(progress);
             }
             let mut buffer = ReadBuf::new(&mut self.input);
-            match self.lanes[at].stream.as_mut().poll_read(cx, &mut buffer) {
+            match self.lanes[at].channel.poll_read(cx, &mut buffer) {
                 Poll::Pending => at += 1,
                 Poll::Ready(Err(error)) if at == 0 => return Err(Error::Lost(Arc::new(error))),
                 Poll::Ready(Ok(())) if at == 0 && buffer.filled().is_empty() => {
@@ -394,13 +281,9 @@ impl Link {
                     progress = true;
                     at += 1;
                 }
-                // A further stream has ended: the connection goes on without it.
                 Poll::Ready(_) => {
-                    let io = self.lanes.remove(at);
-                    self.out.buffers.remove(at);
-                    self.sent_bytes.remove(at);
-                    self.lose_written(|lane| lane == io.lane);
-                    driver.session.lane_closed(io.lane);
+                    self.lane_lost(driver, at);
+                    progress = true;
                 }
             }
         }
@@ -465,12 +348,16 @@ impl Link {
                     properties,
                 } => {
                     tracing::debug!(reason = reason.name(), "message acknowledged");
-                    if let Some(Sent { publication, .. }) = driver.sent.remove(&tag) {
+                    if let Some(Sent {
+                        publication, lane, ..
+                    }) = driver.sent.remove(&tag)
+                    {
                         publication.finish(if reason.is_error() {
                             Err(Error::Rejected(Refusal::new(reason, properties)))
                         } else {
                             Ok(Published { reason })
                         });
+                        self.note_answered(lane);
                     }
                     resend(driver, &mut self.connection, &mut self.out);
                 }
@@ -484,7 +371,14 @@ impl Link {
                     {
                         return Err(self.end_with(ReasonCode::NotAuthorized, error));
                     }
-                    let connected = accepted(driver, connection, &connack, self.peer);
+                    let quic = self.quic.as_ref();
+                    let early_data = quic.map_or(EarlyData::NotTried, Quic::early_data);
+                    let connected = accepted(driver, connection, &connack, self.peer, early_data);
+                    if self.quic.is_some() {
+                        let url = &driver.options.url;
+                        let address = self.peer;
+                        memory::remember(url.host(), url.port(), Known { address });
+                    }
                     driver.events.push_back(Event::Connected(connected));
                     let session_lost = !connack.session_present;
                     resend(driver, connection, &mut self.out);
@@ -589,25 +483,21 @@ impl Link {
         }
     }
 
-    /// Ends the streams besides the first one, and tells when the server has all that was written
-    /// to them: the DISCONNECT on the first one must not overtake messages.
-    pub(super) fn finish_further_lanes(&mut self, cx: &mut Context<'_>) -> bool {
-        let mut finished = true;
-        for (io, (_, buffer)) in self.lanes.iter_mut().zip(&self.out.buffers).skip(1) {
-            finished &= buffer.is_empty() && io.stream.as_mut().poll_shutdown(cx).is_ready();
-        }
-        finished
-    }
-
     /// Ends the transport in order: everything written arrives, then both sides close.
     async fn close(&mut self) {
-        let control = &mut self.lanes[0].stream;
+        let control = &mut self.lanes[0].channel;
         let closing = async {
-            control.shutdown().await?;
+            poll_fn(|cx| control.poll_shutdown(cx)).await?;
             // The server closes when it has read the DISCONNECT. To close before it does could
             // reset the connection and take the DISCONNECT away from it.
             if self.quic.is_none() {
-                while control.read(&mut self.input).await? > 0 {}
+                loop {
+                    let mut buffer = ReadBuf::new(&mut self.input);
+                    poll_fn(|cx| control.poll_read(cx, &mut buffer)).await?;
+                    if buffer.filled().is_empty() {
+                        break;
+                    }
+                }
             }
             Ok::<_, io::Error>(())
         };
@@ -647,10 +537,11 @@ impl Link {
 /// Sends again what an earlier connection left over, as far as the server's Receive Maximum goes.
 fn resend(driver: &mut Driver, connection: &mut Connection, out: &mut Outgoing) {
     while let Some(outgoing) = connection.next_resend(&mut driver.session, out.control()) {
-        let Some(sent) = driver.sent.get(&outgoing.tag) else {
+        let Some(sent) = driver.sent.get_mut(&outgoing.tag) else {
             driver.session.forget_outgoing(outgoing.packet_id);
             continue;
         };
+        sent.lane = Lane::CONTROL;
         let publication = super::requests::view(&sent.publication.message);
         let again = connection.resend(&mut driver.session, outgoing, &publication, out.control());
         if let Err(error) = again {
@@ -668,6 +559,7 @@ fn accepted(
     connection: &Connection,
     connack: &ConnAck<'_>,
     peer: std::net::SocketAddr,
+    early_data: EarlyData,
 ) -> Arc<Connected> {
     driver.connections += 1;
     if let Some(assigned) = connack.assigned_client_id() {
@@ -685,6 +577,7 @@ fn accepted(
         limits: *connection.limits(),
         response_information: connack.response_information().map(str::to_owned),
         connections: driver.connections,
+        early_data,
     })
 }
 

@@ -10,6 +10,7 @@ use super::link::Link;
 use super::{Asked, Driver, Publication, Request, Sent};
 use crate::error::Error;
 use crate::message::{Publish, Subscription};
+use crate::options::Streams;
 
 /// Filters in one SUBSCRIBE of the client's own making.
 const FILTERS_AT_ONCE: usize = 32;
@@ -34,14 +35,6 @@ fn log_publish(message: &Publish, id: Option<PacketId>) {
         payload_bytes,
         "PUBLISH sent"
     );
-}
-
-/// What became of an attempt to send.
-enum Attempt {
-    /// Sent, or failed for good.
-    Done,
-    /// It must wait for the server.
-    Later,
 }
 
 impl Link {
@@ -99,23 +92,67 @@ impl Link {
         cx: &mut Context<'_>,
         progress: &mut bool,
     ) {
-        while self.has_room() {
+        while self.has_room(driver) {
             let publication = match driver.publications.pop_front() {
                 Some(publication) => publication,
                 None => match driver.inlets.publications.poll_recv(cx) {
                     Poll::Ready(Some(publication)) => publication,
-                    Poll::Ready(None) | Poll::Pending => return,
+                    Poll::Ready(None) | Poll::Pending => break,
                 },
             };
-            match self.publish(driver, publication) {
-                Attempt::Done => *progress = true,
-                Attempt::Later => return,
+            match self.publish(driver, publication, cx) {
+                None => *progress = true,
+                Some(waiting) => {
+                    driver.publications.push_front(waiting);
+                    break;
+                }
+            }
+        }
+        while self.has_room_for_bulk() {
+            let publication = match driver.bulk.pop_front() {
+                Some(publication) => publication,
+                None => match driver.inlets.bulk.poll_recv(cx) {
+                    Poll::Ready(Some(publication)) => publication,
+                    Poll::Ready(None) | Poll::Pending => break,
+                },
+            };
+            match self.publish(driver, publication, cx) {
+                None => *progress = true,
+                Some(waiting) => {
+                    driver.bulk.push_front(waiting);
+                    break;
+                }
             }
         }
     }
 
-    fn publish(&mut self, driver: &mut Driver, mut publication: Publication) -> Attempt {
-        let lane = self.out.lane_for(&publication.message.topic);
+    /// Whether a message that must not hold up others would take what the others need.
+    fn takes_too_much(&self, driver: &Driver, message: &Publish) -> bool {
+        let window = usize::from(self.connection.limits().receive_maximum);
+        driver.options.streams == Streams::Priority
+            && message.is_bulk()
+            && message.qos.is_acknowledged()
+            && driver.session.in_flight() >= (window - window / 4).max(1)
+    }
+
+    /// Sends a message; gives it back when it must wait for the server.
+    fn publish(
+        &mut self,
+        driver: &mut Driver,
+        mut publication: Publication,
+        cx: &mut Context<'_>,
+    ) -> Option<Publication> {
+        if self.takes_too_much(driver, &publication.message) {
+            return Some(publication);
+        }
+        // A stream must not be opened for what cannot be sent yet.
+        let qos = publication.message.qos;
+        if driver.session.has_resends() || !self.connection.has_room(&driver.session, qos) {
+            return Some(publication);
+        }
+        let Some(lane) = self.lane_for(driver, &publication.message, cx) else {
+            return Some(publication);
+        };
         let tag = driver.tag();
         let buffer = sterna_mqtt::LaneWriter::buffer(&mut self.out, lane);
         let message = view(&publication.message);
@@ -123,31 +160,28 @@ impl Link {
             .connection
             .publish(&mut driver.session, lane, &message, tag, buffer)
         {
-            Ok(None) => {
-                log_publish(&publication.message, None);
-                if let Some(done) = publication.done.take() {
-                    self.note_written(lane, done);
-                }
-                Attempt::Done
-            }
-            Ok(Some(packet_id)) => {
-                log_publish(&publication.message, Some(packet_id));
-                driver.sent.insert(
-                    tag,
-                    Sent {
+            Ok(packet_id) => {
+                log_publish(&publication.message, packet_id);
+                if packet_id.is_some() {
+                    self.note_sent(lane, true, None);
+                    let sent = Sent {
                         publication,
                         handed_over: false,
-                    },
-                );
-                Attempt::Done
-            }
-            Err(SendError::Later) => {
-                driver.publications.push_front(publication);
-                Attempt::Later
+                        lane,
+                    };
+                    driver.sent.insert(tag, sent);
+                } else {
+                    self.note_sent(lane, false, publication.done.take());
+                }
+                None
             }
             Err(error) => {
+                self.note_unused(lane);
+                if error == SendError::Later {
+                    return Some(publication);
+                }
                 publication.finish(Err(error.into()));
-                Attempt::Done
+                None
             }
         }
     }
@@ -234,7 +268,7 @@ impl Link {
                 self.reauthenticate(&driver.options, done);
             }
             Request::Migrate(done) => {
-                let migrated = match &self.quic {
+                let migrated = match &mut self.quic {
                     Some(quic) => quic.rebind().map_err(|error| Error::Lost(error.into())),
                     None => Err(Error::Unavailable("only connections over QUIC can move")),
                 };

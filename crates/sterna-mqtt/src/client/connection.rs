@@ -583,6 +583,28 @@ impl Connection {
         Ok(())
     }
 
+    /// A lane other than control is gone, and with it what was set on it. What was not acknowledged
+    /// there may be sent again on another with [`Connection::resend`] and
+    /// [`Connection::release_again`]: the rule that nothing is sent again within a connection
+    /// ([MQTT-4.4.0-1]) is for networks that lose nothing as long as the connection stands.
+    pub fn lane_closed(&mut self, session: &mut Session, lane: Lane) {
+        self.peer_aliases.lane_closed(lane);
+        session.lane_closed(lane);
+    }
+
+    /// Writes the PUBREL of a message that the server has received, because the lane of the first
+    /// one is gone.
+    pub fn release_again(&self, packet_id: PacketId, out: &mut BytesMut) {
+        let ack = Ack::new(packet_id, ReasonCode::Success);
+        let _ = encode_ack(
+            PacketType::PubRel,
+            &ack,
+            self.version,
+            MAX_PACKET_BYTES,
+            out,
+        );
+    }
+
     // ---- Answers to what the client sent ---------------------------------------------------
 
     fn puback<'a>(

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use sterna_client::{Fingerprint, Login, Options, Publish, QoS, Scheme, Url, Version};
+use sterna_client::{Fingerprint, Login, Options, Publish, QoS, Scheme, Streams, Url, Version};
 
 use super::property::{Given, Properties};
 
@@ -89,9 +89,18 @@ pub(super) struct Connection {
     #[arg(long, value_name = "SECONDS", default_value = "20", value_parser = seconds,
           help_heading = "Client")]
     connect_timeout: Duration,
-    /// Over QUIC: spread messages by topic over so many streams besides the first
-    #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Client")]
-    streams: u8,
+    /// Over QUIC: one stream for all messages (single), one for each topic (per-topic), one for each
+    /// message (per-publish), or QoS 0 on a stream behind all others (priority)
+    #[arg(long, value_name = "MODE", default_value = "single", value_parser = streams,
+          help_heading = "TLS and QUIC")]
+    streams: Streams,
+    /// Over QUIC: wait for the handshake, also where a ticket would save that (when it connects
+    /// again). For brokers that do not protect themselves against repeated packets
+    #[arg(long, overrides_with = "early_data", help_heading = "TLS and QUIC")]
+    no_early_data: bool,
+    /// Over QUIC: do not wait for it, which is the default
+    #[arg(long, overrides_with = "no_early_data", help_heading = "TLS and QUIC")]
+    early_data: bool,
     /// A property of MQTT 5: packet, name, and its value (user-property: key and value)
     #[arg(
         short = 'D',
@@ -231,6 +240,7 @@ impl Connection {
         options.bind = self.bind;
         options.connect_timeout = self.connect_timeout;
         options.streams = self.streams;
+        options.early_data = !self.no_early_data || self.early_data;
         options.tls.ca_file.clone_from(&self.cafile);
         options.tls.ca_path.clone_from(&self.capath);
         options.tls.fingerprints.clone_from(&self.fingerprint);
@@ -322,6 +332,11 @@ pub(super) fn seconds(text: &str) -> Result<Duration, String> {
         .ok()
         .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
         .ok_or_else(|| "not a number of seconds".to_owned())
+}
+
+fn streams(text: &str) -> Result<Streams, String> {
+    text.parse()
+        .map_err(|_| "single, per-topic, per-publish or priority".to_owned())
 }
 
 fn version(text: &str) -> Result<Version, String> {
