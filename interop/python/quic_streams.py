@@ -14,7 +14,7 @@ import time
 
 import wire
 from harness import Failure, Listener, Report, listeners
-from quic_client import Fin, QuicClient, Reset, Stop, alert
+from quic_client import PATIENCE_S, Fin, QuicClient, Reset, Stop, alert
 from quic_step import STEPS, Skip, Step, delivered, expect, ping, published, step, subscribed, watcher, will
 from raw import Raw
 
@@ -668,16 +668,54 @@ async def address_change(t: Step) -> None:
         await ping(control)
 
 
-@step("handshake/datagrams-ignored")
+# --------------------------------------------------------------------------- datagrams
+
+
+ASKS_FOR_DATAGRAMS = {"user_properties": [("datagrams", "1")]}
+
+
+@step("datagrams/both-ways-for-who-asks")
 async def datagrams(t: Step) -> None:
-    # EMQX takes none; the mqtt5 crate may send some. They harm nobody.
+    async with t.open(max_datagram_frame_size=1200) as quic:
+        agreed = await quic.connect_mqtt(client_id=t.id("a"), props=ASKS_FOR_DATAGRAMS)
+        expect(("datagrams", "1") in map(tuple, agreed.properties.get("user_properties", [])), "CONNACK does not agree")
+        control = quic.bidirectional(0)
+        await subscribed(control, t.topic(), options=1)
+        quic._quic.send_datagram_frame(wire.publish(t.topic(), b"x"))
+        quic.transmit()
+        got = wire.Parser(5).feed(await asyncio.wait_for(quic.datagrams.get(), PATIENCE_S))
+        expect([one.payload for one in got] == [b"x"], f"a datagram with {got}")
+        await published(control, t.topic(), b"y", 1, 1)
+        expect((await delivered(control)).payload == b"y", "not on the stream what is acknowledged")
+
+
+@step("datagrams/none-for-who-does-not-ask")
+async def no_datagrams(t: Step) -> None:
     async with t.open(max_datagram_frame_size=1200) as quic:
         await quic.connect_mqtt(client_id=t.id("a"))
-        if quic._quic._remote_max_datagram_frame_size:
-            for data in (b"\x00junk", wire.pingreq(), b"\xff" * 500):
-                quic._quic.send_datagram_frame(data)
-            quic.transmit()
+        control = quic.bidirectional(0)
+        await subscribed(control, t.topic(), options=0)
+        quic._quic.send_datagram_frame(wire.publish(t.topic(), b"x"))
+        quic.transmit()
+        expect((await delivered(control)).payload == b"x", "delivered something else")
+
+
+@step("datagrams/what-is-no-mqtt-is-ignored")
+async def not_mqtt(t: Step) -> None:
+    async with t.open(max_datagram_frame_size=1200) as quic:
+        await quic.connect_mqtt(client_id=t.id("a"))
+        quic._quic.send_datagram_frame(b"\x00junk")
+        quic.transmit()
         await ping(quic.bidirectional(0))
+
+
+@step("datagrams/what-is-no-message-ends-the-connection")
+async def no_message(t: Step) -> None:
+    async with t.open(max_datagram_frame_size=1200) as quic:
+        await quic.connect_mqtt(client_id=t.id("a"))
+        quic._quic.send_datagram_frame(wire.pingreq())
+        quic.transmit()
+        expect((await quic.bidirectional(0).expect(wire.DISCONNECT)).reason == 0x82, "another reason")
 
 
 # --------------------------------------------------------------------------- running them

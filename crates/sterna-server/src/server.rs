@@ -13,7 +13,7 @@ use sterna_net::{
 
 use crate::authentication::Checker;
 use crate::certificate::{self, Certificate};
-use crate::config::{Config, ListenerUrl, Scheme};
+use crate::config::{Config, EarlyData, Listener, ListenerUrl, Scheme};
 use crate::mail::{Letters, Mail};
 use crate::policy::Policy;
 use crate::shard::{Parts, Shard};
@@ -82,9 +82,10 @@ impl Server {
         });
         let listeners: Vec<ListenerConfig> = urls
             .iter()
-            .map(|url| ListenerConfig {
+            .zip(config.listeners_in_force())
+            .map(|(url, listener)| ListenerConfig {
                 address: url.address(),
-                transport: transport(url, config, &tls, &https),
+                transport: transport(url, config, &listener, &tls, &https),
             })
             .collect();
 
@@ -239,6 +240,7 @@ fn start_shards(
 fn transport(
     url: &ListenerUrl,
     config: &Config,
+    listener: &Listener,
     tls: &Arc<TlsConfig>,
     https: &Arc<TlsConfig>,
 ) -> ListenerTransport {
@@ -257,7 +259,9 @@ fn transport(
         Scheme::Mqtts => ListenerTransport::Tls(Arc::clone(tls)),
         Scheme::Ws => ListenerTransport::WebSocket(websocket()),
         Scheme::Wss => ListenerTransport::SecureWebSocket(Arc::clone(https), websocket()),
-        Scheme::MqttQuic => ListenerTransport::Quic(Arc::clone(tls), Arc::new(quic_config(config))),
+        Scheme::MqttQuic => {
+            ListenerTransport::Quic(Arc::clone(tls), Arc::new(quic_config(config, listener)))
+        }
     }
 }
 
@@ -275,12 +279,12 @@ fn shard_config(config: &Config) -> ShardConfig {
     }
 }
 
-fn quic_config(config: &Config) -> QuicConfig {
+fn quic_config(config: &Config, listener: &Listener) -> QuicConfig {
     let (network, quic) = (&config.network, &config.quic);
     let streams = u32::from(config.mqtt.maximum_data_streams);
     QuicConfig {
         protocols: PROTOCOLS.iter().map(|name| name.to_vec()).collect(),
-        early_data: quic.early_data,
+        early_data: listener.early_data.unwrap_or(quic.early_data) != EarlyData::Off,
         max_connections: network.maximum_connections as usize,
         max_half_open: network.maximum_half_open as usize,
         max_half_open_per_address: network.maximum_half_open_per_address as usize,
@@ -296,6 +300,11 @@ fn quic_config(config: &Config) -> QuicConfig {
         }),
         max_bidirectional_streams: streams + 1,
         max_unidirectional_streams: streams,
+        datagram_buffer_bytes: if config.mqtt.datagrams {
+            QuicConfig::default().datagram_buffer_bytes
+        } else {
+            None
+        },
         high_watermark_bytes: network.high_watermark_bytes as usize,
         low_watermark_bytes: network.high_watermark_bytes as usize / 4,
         ..QuicConfig::default()

@@ -187,6 +187,10 @@ impl Handler for Shard {
         self.with_door(net, |door, cx| door.confirmed(cx, connection));
     }
 
+    fn datagram(&mut self, net: &mut dyn Network, connection: ConnectionId, chunk: Chunk<'_>) {
+        self.with_door(net, |door, cx| door.datagram(cx, connection, chunk));
+    }
+
     fn stream_finished(
         &mut self,
         net: &mut dyn Network,

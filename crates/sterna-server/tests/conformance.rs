@@ -8,7 +8,7 @@ use sterna_mqtt::{
     Packet, PacketId, Properties, Property, PropertyBuf, PropertyContext, PublishProperties, QoS,
     ReasonCode, Version,
 };
-use sterna_net::{Chunk, StreamId, TransportKind};
+use sterna_net::{StreamId, TransportKind};
 use sterna_server::Policy;
 use sterna_server::config::{Config, Effect, Rule};
 
@@ -1204,7 +1204,7 @@ fn a_client_certificate_names_the_user_where_that_is_set() {
     assert_eq!(broker.told(stranger, V5), ["CONNACK Not authorized"]);
 }
 
-// ---- the end, and streams -----------------------------------------------------------------------------
+// ---- the end -----------------------------------------------------------------------------
 
 /// [MQTT-3.14.4-1] [MQTT-3.14.4-2] [MQTT311-3.14.4-1] [MQTT311-3.14.4-2]
 #[test]
@@ -1255,89 +1255,6 @@ fn a_new_policy_holds_for_the_next_packet() {
     broker.apply(Policy::load(&config).expect("a policy"));
     broker.publish(peer, V5, "a", "x", QoS::AtLeastOnce);
     assert_eq!(broker.told(peer, V5), ["PUBACK 7 Not authorized"]);
-}
-
-/// Streams are lanes of one session: deliveries follow the stream that subscribed, acknowledgements the
-/// one that published, and a lost stream loses nothing.
-#[test]
-fn streams_of_one_connection_share_a_session() {
-    let mut broker = Broker::new();
-    let (subscribing, publishing, one_way) = (StreamId(4), StreamId(8), StreamId(2));
-    let peer = broker.open_on(0, TransportKind::Quic, Vec::new());
-    // Data may come before CONNECT is answered, even before it arrives.
-    let subscribe = [0x82, 7, 0, 1, 0, 0, 1, b't', 1];
-    broker.send_on(peer, subscribing, &subscribe);
-    broker.packet(peer, V5, &Packet::Connect(plain(V5, "x")));
-    assert_eq!(broker.told(peer, V5), ["CONNACK Success"]);
-    assert_eq!(broker.take_on(peer, subscribing), [0x90, 4, 0, 1, 0, 1]);
-    let packet = encode(V5, &Packet::Publish(publish("t", "1", QoS::AtLeastOnce)));
-    broker.send_on(peer, publishing, &packet);
-    assert_eq!(broker.take_on(peer, publishing), [0x40, 2, 0, 7]);
-    let delivered = fixture::decode(V5, &broker.take_on(peer, subscribing), fixture::describe);
-    assert_eq!(delivered, ["PUBLISH1 t=1"]);
-    // A stream of one direction is answered on control.
-    broker.send_on(peer, one_way, &packet);
-    broker.finish(peer, one_way);
-    assert_eq!(broker.told(peer, V5), ["PUBACK 7 Success"]);
-    let delivered = fixture::decode(V5, &broker.take_on(peer, subscribing), fixture::describe);
-    assert_eq!(delivered, ["PUBLISH1 t=1"]);
-    // The subscription outlives its stream.
-    broker.abort(peer, subscribing);
-    broker.send_on(peer, publishing, &packet);
-    assert_eq!(broker.told(peer, V5), ["PUBLISH1 t=1"]);
-    assert!(!broker.is_closed(peer));
-    // PINGREQ is answered where it is asked.
-    broker.send_on(peer, publishing, &[0xC0, 0]);
-    assert_eq!(broker.take_on(peer, publishing), [0x40, 2, 0, 7, 0xD0, 0]);
-}
-
-#[test]
-fn early_data_waits_for_the_handshake_in_order() {
-    let mut broker = Broker::new();
-    let watcher = broker.client(V5, "watch");
-    broker.subscribe(watcher, V5, "#", QoS::AtMostOnce);
-    let peer = broker.open_on(0, TransportKind::Quic, Vec::new());
-    let mut flight = encode(V5, &Packet::Connect(plain(V5, "x")));
-    flight.extend_from_slice(&encode(
-        V5,
-        &Packet::Publish(publish("t", "early", QoS::AtLeastOnce)),
-    ));
-    let early = Chunk {
-        stream: StreamId::FIRST,
-        bytes: &flight,
-        early: true,
-        confirmed: false,
-    };
-    broker.arrive(peer, early);
-    assert_eq!(broker.take(peer), []);
-    let late = encode(V5, &Packet::Publish(publish("t", "late", QoS::AtLeastOnce)));
-    let chunk = Chunk {
-        stream: StreamId::FIRST,
-        bytes: &late,
-        early: false,
-        confirmed: false,
-    };
-    broker.arrive(peer, chunk);
-    assert_eq!(broker.told(watcher, V5), [""; 0]);
-    broker.confirm(peer);
-    assert_eq!(
-        broker.told(watcher, V5),
-        ["PUBLISH0 t=early", "PUBLISH0 t=late"]
-    );
-    assert_eq!(
-        broker.told(peer, V5),
-        ["CONNACK Success", "PUBACK 7 Success", "PUBACK 7 Success"]
-    );
-}
-
-#[test]
-fn what_is_held_before_connack_has_a_limit() {
-    let mut broker = Broker::new();
-    let peer = broker.open_on(0, TransportKind::Quic, Vec::new());
-    for stream in 1..40 {
-        broker.send_on(peer, StreamId(stream * 4), &[0x30; 4096]);
-    }
-    assert!(broker.is_closed(peer));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hmac::{Hmac, Mac};
-use quinn_proto::congestion::{CubicConfig, NewRenoConfig};
+use quinn_proto::congestion::{ControllerFactory, CubicConfig, NewRenoConfig};
 use quinn_proto::{
     AckFrequencyConfig, EndpointConfig, IdleTimeout, MtuDiscoveryConfig, TransportConfig,
     ValidationTokenConfig, VarInt,
@@ -15,6 +15,7 @@ use sha2::Sha256;
 
 use super::connection_ids::ShardConnectionIds;
 use super::driver::Placement;
+use super::meter::Metering;
 use super::tls::TlsServer;
 
 /// How fast a connection sends.
@@ -304,22 +305,23 @@ impl QuicConfig {
             .allow_spin(self.spin_bit)
             .datagram_receive_buffer_size(self.datagram_buffer_bytes)
             .datagram_send_buffer_size(self.datagram_buffer_bytes.unwrap_or(0));
-        match self.congestion {
+        let controllers: Arc<dyn ControllerFactory + Send + Sync> = match self.congestion {
             Congestion::Cubic => {
                 let mut cubic = CubicConfig::default();
                 if let Some(bytes) = self.initial_window_bytes {
                     cubic.initial_window(bytes);
                 }
-                transport.congestion_controller_factory(Arc::new(cubic));
+                Arc::new(cubic)
             }
             Congestion::NewReno => {
                 let mut reno = NewRenoConfig::default();
                 if let Some(bytes) = self.initial_window_bytes {
                     reno.initial_window(bytes);
                 }
-                transport.congestion_controller_factory(Arc::new(reno));
+                Arc::new(reno)
             }
-        }
+        };
+        transport.congestion_controller_factory(Arc::new(Metering(controllers)));
         Ok(transport)
     }
 

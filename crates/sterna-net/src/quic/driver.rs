@@ -13,13 +13,14 @@ use quinn_proto::{
 };
 
 use super::connection::{Connected, Shared};
+use super::figures::carries_early_data;
 use super::half_open::{HalfOpen, Verdict};
 use super::outgoing::Pool;
 use super::refusals::Refusals;
 use super::timers::Timers;
 use super::tls::TlsServer;
 use super::{Counters, DriverEvent, EventKind, Flush, Key, Outgoing, QuicConfig, Sent, SetupError};
-use crate::{PathStatistics, StreamId};
+use crate::{PathStatistics, StreamId, Trace};
 
 /// Answers outside of connections (Retry, version negotiation, resets) that may wait for the socket.
 const MAX_RESPONSES: usize = 256;
@@ -52,8 +53,6 @@ pub struct Driver {
     slots: Vec<Slot>,
     live: usize,
     timers: Timers,
-    /// What the timers count from.
-    origin: Instant,
     /// Connections that may have events.
     ready: VecDeque<u32>,
     /// Connections that may have something to send.
@@ -62,12 +61,20 @@ pub struct Driver {
     drained: Vec<(u32, EndpointEvent)>,
     responses: VecDeque<Parcel>,
     /// First packets that wait for their turn.
-    waiting: VecDeque<Incoming>,
+    waiting: VecDeque<Newcomer>,
     /// Handshakes that may still be begun in this turn.
     handshakes_left: usize,
     /// What the socket didn't take.
     rest: Option<Parcel>,
     scratch: Vec<u8>,
+}
+
+/// A first packet.
+struct Newcomer {
+    incoming: Incoming,
+    bytes: usize,
+    /// Whether early data came with it.
+    early: bool,
 }
 
 struct Slot {
@@ -133,6 +140,7 @@ impl Driver {
                 config,
                 listener: placement.listener,
                 now,
+                origin: now,
                 pool: Pool::default(),
                 half_open: HalfOpen::default(),
                 counters: Counters::default(),
@@ -142,7 +150,6 @@ impl Driver {
             slots: Vec::new(),
             live: 0,
             timers: Timers::default(),
-            origin: now,
             ready: VecDeque::new(),
             dirty: VecDeque::new(),
             drained: Vec::new(),
@@ -191,6 +198,7 @@ impl Driver {
         let Some(first) = bytes.first() else { return };
         let one_rtt = first & LONG_HEADER == 0;
         let length = bytes.len();
+        let early = !one_rtt && carries_early_data(&bytes);
         self.scratch.clear();
         match self
             .endpoint
@@ -198,26 +206,49 @@ impl Driver {
         {
             None => {}
             Some(DatagramEvent::Response(transmit)) => self.respond(transmit),
-            Some(DatagramEvent::NewConnection(incoming)) => self.incoming(now, incoming),
+            Some(DatagramEvent::NewConnection(incoming)) => {
+                let newcomer = Newcomer {
+                    incoming,
+                    bytes: length,
+                    early,
+                };
+                self.incoming(now, newcomer);
+            }
             Some(DatagramEvent::ConnectionEvent(handle, event)) => {
-                self.routed(handle.0 as u32, event, one_rtt, length);
+                let slot = handle.0 as u32;
+                let Some(connection) = self.slots[handle.0].connection.as_deref_mut() else {
+                    return;
+                };
+                connection.figures.early_seen |= early;
+                self.routed(slot, event, remote, one_rtt, length);
             }
         }
     }
 
-    fn routed(&mut self, slot: u32, event: ConnectionEvent, one_rtt: bool, length: usize) {
+    fn routed(
+        &mut self,
+        slot: u32,
+        event: ConnectionEvent,
+        from: SocketAddr,
+        one_rtt: bool,
+        length: usize,
+    ) {
         let Some(connection) = self.slots[slot as usize].connection.as_deref_mut() else {
             return;
         };
+        if let Some(trace) = connection.tracer() {
+            trace.received(self.shared.now, length);
+        }
         if one_rtt && connection.is_handshaking() {
             connection.hold_back(&mut self.shared, event, length);
         } else {
-            connection.input(&mut self.shared, event);
+            connection.input(&mut self.shared, event, from);
             self.after_input(slot);
         }
     }
 
-    fn incoming(&mut self, now: Instant, incoming: Incoming) {
+    fn incoming(&mut self, now: Instant, newcomer: Newcomer) {
+        let incoming = &newcomer.incoming;
         let peer = incoming.remote_address();
         let validated = incoming.remote_address_validated();
         match self
@@ -227,9 +258,9 @@ impl Driver {
         {
             Verdict::Ignore => {
                 self.shared.counters.ignored += 1;
-                self.endpoint.ignore(incoming);
+                self.endpoint.ignore(newcomer.incoming);
             }
-            Verdict::Retry => match self.endpoint.retry(incoming, &mut self.scratch) {
+            Verdict::Retry => match self.endpoint.retry(newcomer.incoming, &mut self.scratch) {
                 Ok(transmit) => {
                     self.shared.counters.retried += 1;
                     self.respond(transmit);
@@ -239,17 +270,22 @@ impl Driver {
             },
             Verdict::Accept if self.handshakes_left == 0 => {
                 if self.waiting.len() < self.shared.config.waiting_handshakes {
-                    self.waiting.push_back(incoming);
+                    self.waiting.push_back(newcomer);
                 } else {
                     self.shared.counters.ignored += 1;
-                    self.endpoint.ignore(incoming);
+                    self.endpoint.ignore(newcomer.incoming);
                 }
             }
-            Verdict::Accept => self.accept(now, incoming),
+            Verdict::Accept => self.accept(now, newcomer),
         }
     }
 
-    fn accept(&mut self, now: Instant, incoming: Incoming) {
+    fn accept(&mut self, now: Instant, newcomer: Newcomer) {
+        let Newcomer {
+            incoming,
+            bytes,
+            early,
+        } = newcomer;
         let peer = incoming.remote_address();
         self.handshakes_left -= 1;
         match self.endpoint.accept(incoming, now, &mut self.scratch, None) {
@@ -266,7 +302,9 @@ impl Driver {
                     slot,
                     generation: holder.generation,
                 };
-                holder.connection = Some(Connected::new(key, quic, &mut self.shared));
+                let mut connection = Connected::new(key, quic, &mut self.shared);
+                connection.figures.first_datagram(bytes, early);
+                holder.connection = Some(connection);
                 self.live += 1;
                 self.after_input(slot);
             }
@@ -291,13 +329,13 @@ impl Driver {
     pub fn timeout(&mut self, now: Instant) {
         self.shared.now = now;
         while self.handshakes_left > 0
-            && let Some(incoming) = self.waiting.pop_front()
+            && let Some(newcomer) = self.waiting.pop_front()
         {
             self.scratch.clear();
-            self.incoming(now, incoming);
+            self.incoming(now, newcomer);
         }
         // Rounded down, while deadlines are rounded up: what comes up is due.
-        let since = now.saturating_duration_since(self.origin);
+        let since = now.saturating_duration_since(self.shared.origin);
         let now_us = u64::try_from(since.as_micros()).unwrap_or(u64::MAX);
         while let Some(slot) = self.timers.pop_due(now_us) {
             let Some(connection) = self.slots[slot as usize].connection.as_deref_mut() else {
@@ -324,12 +362,12 @@ impl Driver {
         }
         self.timers
             .earliest_us()
-            .map(|us| self.origin + Duration::from_micros(us))
+            .map(|us| self.shared.origin + Duration::from_micros(us))
     }
 
     /// Microseconds from the origin, rounded up.
     fn since_origin_us(&self, at: Instant) -> u64 {
-        let since = at.saturating_duration_since(self.origin);
+        let since = at.saturating_duration_since(self.shared.origin);
         u64::try_from(since.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX)
     }
 
@@ -498,14 +536,19 @@ impl Driver {
                     }
                     break;
                 };
+                if let Some(trace) = connection.tracer() {
+                    trace.sent(now, transmit.size, transmit.segment_size);
+                }
                 if sink(&outgoing(&transmit, buffer)) == Sent::Blocked {
                     self.rest = Some(Parcel::new(transmit, buffer));
+                    connection.after_transmit(&self.shared);
                     connection.dirty = true;
                     self.dirty.push_front(slot);
                     self.set_timer(slot);
                     return Flush::Blocked;
                 }
             }
+            connection.after_transmit(&self.shared);
             self.endpoint_events(slot);
             self.set_timer(slot);
         }
@@ -606,6 +649,13 @@ impl Driver {
             .map_or_else(PathStatistics::default, Connected::path)
     }
 
+    /// [`crate::Network::trace`]; `wall_ms` is the time since the Unix epoch.
+    pub fn trace(&mut self, key: Key, trace: Option<Trace>, wall_ms: u64) {
+        if let Some((connection, shared)) = self.get_mut(key) {
+            connection.trace(shared, trace, wall_ms);
+        }
+    }
+
     /// Refuses new connections and closes those that exist, with an application error code; their
     /// `Closed` events say [`crate::CloseReason::Shutdown`].
     pub fn shutdown(&mut self, now: Instant, code: u64) {
@@ -622,8 +672,8 @@ impl Driver {
     /// Refuses new connections; those that exist go on.
     pub fn refuse_newcomers(&mut self) {
         self.endpoint.set_server_config(None);
-        for incoming in self.waiting.drain(..) {
-            self.endpoint.ignore(incoming);
+        for newcomer in self.waiting.drain(..) {
+            self.endpoint.ignore(newcomer.incoming);
         }
     }
 

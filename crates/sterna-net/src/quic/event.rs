@@ -81,7 +81,8 @@ pub enum EventKind {
     Confirmed,
     /// What is unsent fell below the low watermark after it had been above the high one.
     Writable,
-    /// The peer sends from another address (migration or a new binding of a NAT).
+    /// The peer sends from another address (migration or a new binding of a NAT) and has answered a
+    /// path challenge there.
     PeerAddressChanged {
         /// The address it sends from now.
         peer: SocketAddr,
@@ -147,6 +148,6 @@ pub struct Counters {
     pub held_back: u64,
     /// Datagrams dropped because too many were held back.
     pub held_back_dropped: u64,
-    /// Changes of a peer's address.
+    /// Changes of a peer's address, those that were validated.
     pub migrations: u64,
 }

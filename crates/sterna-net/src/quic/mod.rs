@@ -15,12 +15,16 @@ mod connection;
 mod connection_ids;
 mod driver;
 mod event;
+mod figures;
 mod half_open;
+mod meter;
 mod outgoing;
 mod refusals;
+mod sending;
 mod tickets;
 mod timers;
 mod tls;
+mod trace;
 
 pub use config::{Congestion, MtuDiscovery, QuicConfig, RequestedAckFrequency, SetupError};
 pub use connection_ids::{CONNECTION_ID_BYTES, shard_of};

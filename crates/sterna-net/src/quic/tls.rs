@@ -19,6 +19,7 @@ use quinn_proto::crypto::{
 };
 use quinn_proto::transport_parameters::TransportParameters;
 use quinn_proto::{ConnectionId, Side, TransportError, TransportErrorCode};
+use rustls::HandshakeKind;
 use rustls::quic::{KeyChange, PacketKeySet, Secrets, ServerConnection, Version};
 
 use super::SetupError;
@@ -110,6 +111,10 @@ pub(super) struct Negotiated {
     pub(super) protocol: Box<[u8]>,
     /// The peer's certificates in DER, end-entity first.
     pub(super) certificates: Vec<Box<[u8]>>,
+    /// Whether an earlier session was resumed.
+    pub(super) resumed: bool,
+    /// Whether there are keys for early data.
+    pub(super) early_keys: bool,
 }
 
 impl Negotiated {
@@ -118,6 +123,8 @@ impl Negotiated {
         Self {
             protocol: connection.alpn_protocol().unwrap_or_default().into(),
             certificates: certificates.iter().map(|der| der.as_ref().into()).collect(),
+            resumed: connection.handshake_kind() == Some(HandshakeKind::Resumed),
+            early_keys: connection.zero_rtt_keys().is_some(),
         }
     }
 }

@@ -162,6 +162,8 @@ pub(crate) struct World {
     /// Calls of `poll_transmit`'s sink.
     pub(crate) sends: usize,
     pub(crate) turns: usize,
+    /// Datagrams and bytes of the server to addresses where no client is.
+    pub(crate) astray: (usize, usize),
     flights: BinaryHeap<Reverse<Flight>>,
     flown: u64,
     buffer: Vec<u8>,
@@ -196,6 +198,7 @@ impl World {
             segments: 10,
             sends: 0,
             turns: 0,
+            astray: (0, 0),
             flights: BinaryHeap::new(),
             flown: 0,
             buffer: Vec::new(),
@@ -487,7 +490,9 @@ impl World {
             .iter()
             .position(|client| client.address == destination)
         else {
-            return; // an address that the client has left
+            // An address that the client has left, or never was at.
+            self.astray = (self.astray.0 + 1, self.astray.1 + bytes.len());
+            return;
         };
         let number = self.clients[n].down.0;
         self.clients[n].down.0 += 1;

@@ -199,6 +199,27 @@ pub struct Listener {
     pub url: String,
     /// Whether clients without credentials are admitted here; overrides `[authentication]`.
     pub anonymous: Option<bool>,
+    /// What early data may do here; overrides `quic.early_data`.
+    pub early_data: Option<EarlyData>,
+    /// Keep alive told to every client of this listener instead of its own, in seconds; overrides
+    /// `mqtt.server_keep_alive_s`. 0 turns keep alive off: the transport alone says who lives.
+    pub server_keep_alive_s: Option<u16>,
+}
+
+/// What packets that arrive as early data (0-RTT) may do before the handshake has shown that they
+/// are not a replay. What may not be done waits for that, in order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum EarlyData {
+    /// Early data is refused; clients send it again after the handshake.
+    #[default]
+    Off,
+    /// What a replay cannot harm is done at once: CONNECT, SUBSCRIBE, UNSUBSCRIBE, PINGREQ, and
+    /// PUBLISH of QoS 0 where the rule that allows it says `idempotent`.
+    Idempotent,
+    /// Everything is done at once. Tickets work once, so a replay can only succeed instead of the
+    /// original, and the client then repeats what was refused.
+    All,
 }
 
 impl Listener {
@@ -207,7 +228,7 @@ impl Listener {
     pub fn at(url: &str) -> Self {
         Self {
             url: url.to_owned(),
-            anonymous: None,
+            ..Self::default()
         }
     }
 
@@ -291,6 +312,9 @@ pub struct Rule {
     pub actions: Vec<ActionName>,
     /// Topic filters; `%u` and `%c` stand for the user name and the client identifier.
     pub topics: Vec<String>,
+    /// Whether a PUBLISH of QoS 0 that this rule allows may be done twice without harm, so that it
+    /// needs not wait for the handshake when it comes as early data.
+    pub idempotent: bool,
 }
 
 /// What a rule does.
@@ -360,6 +384,8 @@ pub struct Mqtt {
     pub maximum_held_bytes: u32,
     /// Largest number of user properties and filters in one packet.
     pub maximum_list_entries: u32,
+    /// Whether QUIC datagrams carry messages of QoS 0, both ways, for clients that ask.
+    pub datagrams: bool,
 }
 
 impl Default for Mqtt {
@@ -383,9 +409,10 @@ impl Default for Mqtt {
             connect_timeout_ms: 10_000,
             response_information: None,
             server_reference: None,
-            maximum_data_streams: 64,
+            maximum_data_streams: 128,
             maximum_held_bytes: 64 << 10,
             maximum_list_entries: 1024,
+            datagrams: true,
         }
     }
 }
@@ -468,8 +495,8 @@ pub struct Quic {
     pub initial_rtt_ms: u64,
     /// Half-open handshakes of a shard from which on addresses are validated by Retry.
     pub retry_half_open: u32,
-    /// Whether 0-RTT is accepted.
-    pub early_data: bool,
+    /// What early data (0-RTT) may do.
+    pub early_data: EarlyData,
     /// Whether the path is probed for packets above 1,200 bytes.
     pub mtu_discovery: bool,
 }
@@ -480,7 +507,7 @@ impl Default for Quic {
             idle_timeout_ms: 120_000,
             initial_rtt_ms: 333,
             retry_half_open: 1_000,
-            early_data: false,
+            early_data: EarlyData::Off,
             mtu_discovery: false,
         }
     }

@@ -6,7 +6,7 @@ use sterna_mqtt::server::Refuse;
 use sterna_mqtt::{Lane, ReasonCode};
 use sterna_net::{CloseReason, ConnectionId, StreamId};
 
-use super::client::{Client, Held, State, connection};
+use super::client::{Client, Early, Held, State, connection};
 use super::{Door, log_end};
 use crate::shard::Context;
 
@@ -56,7 +56,16 @@ impl Door {
     /// The connection was lost, or ends because of an error: the will is due. [MQTT-3.1.2-10]
     /// [MQTT311-3.1.2-8] [MQTT311-3.1.2-12] [MQTT311-3.1.4-1]
     pub(super) fn lost(cx: &mut Context<'_>, client: &mut Client) {
-        Self::close_session(cx, client, Close::LOST);
+        let close = if client.early == Early::Over {
+            Close::LOST
+        } else {
+            // Its CONNECT may have been a replay, whose sender is not the one who left the will.
+            Close {
+                will: WillFate::Discard,
+                ..Close::LOST
+            }
+        };
+        Self::close_session(cx, client, close);
     }
 
     fn close_session(cx: &mut Context<'_>, client: &mut Client, close: Close) {

@@ -1,0 +1,260 @@
+//! What a connection's statistics need and the library doesn't count.
+
+use std::net::SocketAddr;
+
+use quinn_proto::{Connection, ConnectionStats, Dir};
+
+use super::connection::{Connected, Shared};
+use super::meter::Meter;
+use crate::{EarlyData, PathStatistics};
+
+/// Counts of one connection.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Figures {
+    pub(super) received_payload_bytes: u64,
+    pub(super) sent_payload_bytes: u64,
+    pub(super) migrations: u32,
+    probe_timeouts: u32,
+    /// Frames sent so far that ask for an acknowledgement; wraps.
+    eliciting: u32,
+    /// When the last of them was sent, in milliseconds of the driver's clock; wraps.
+    elicited_ms: u32,
+    open_streams: u16,
+    /// Length of the client's first datagram, which the library's figures leave out.
+    first_bytes: u16,
+    /// Whether a timer has just come up that may have been the probe timeout.
+    suspected: bool,
+    /// Whether the client sent 0-RTT packets.
+    pub(super) early_seen: bool,
+    /// Whether the server had the keys to read them.
+    pub(super) early_keys: bool,
+    pub(super) resumed: bool,
+}
+
+/// A peer whose new address is not validated yet.
+pub(super) struct Moving {
+    /// The address that the handler knows.
+    pub(super) known: SocketAddr,
+    /// Responses to path challenges when it moved.
+    responses: u64,
+}
+
+/// Frames sent that ask for an acknowledgement (RFC 9000, section 13.2).
+fn eliciting(stats: &ConnectionStats) -> u32 {
+    let sent = &stats.frame_tx;
+    let frames = [
+        u64::from(sent.handshake_done),
+        sent.ack_frequency,
+        sent.crypto,
+        sent.data_blocked,
+        sent.datagram,
+        sent.immediate_ack,
+        sent.max_data,
+        sent.max_stream_data,
+        sent.max_streams_bidi,
+        sent.max_streams_uni,
+        sent.new_connection_id,
+        sent.new_token,
+        sent.path_challenge,
+        sent.path_response,
+        sent.ping,
+        sent.reset_stream,
+        sent.retire_connection_id,
+        sent.stream,
+        sent.stop_sending,
+        sent.stream_data_blocked,
+        sent.streams_blocked_bidi,
+        sent.streams_blocked_uni,
+    ];
+    frames
+        .iter()
+        .fold(0u32, |sum, n| sum.wrapping_add(*n as u32))
+}
+
+impl Figures {
+    const fn early_data(&self) -> EarlyData {
+        match (self.early_seen, self.early_keys) {
+            (false, _) => EarlyData::None,
+            (true, true) => EarlyData::Accepted,
+            (true, false) => EarlyData::Rejected,
+        }
+    }
+
+    /// The client's first datagram, and whether early data came with it.
+    pub(super) fn first_datagram(&mut self, bytes: usize, early: bool) {
+        self.first_bytes = u16::try_from(bytes).unwrap_or(u16::MAX);
+        self.early_seen = early;
+    }
+
+    /// Notes that a timer has come up, and losses before and after.
+    pub(super) fn after_timer(&mut self, lost_before: u64, quic: &Connection) {
+        self.suspected |= !quic.is_closed() && quic.stats().path.lost_packets == lost_before;
+    }
+
+    /// Looks at what was sent after the connection has had its turn.
+    pub(super) fn after_transmit(
+        &mut self,
+        quic: &mut Connection,
+        now_ms: u32,
+        keep_alive_ms: u32,
+    ) {
+        let stats = quic.stats();
+        let eliciting = eliciting(&stats);
+        let suspected = std::mem::take(&mut self.suspected);
+        if eliciting != self.eliciting {
+            let since_ms = now_ms.wrapping_sub(self.elicited_ms);
+            // The other timers that make a connection send are pacing, which lets pass no round
+            // trip, and the keep-alive.
+            let silent = u128::from(since_ms) + 1 >= stats.path.rtt.as_millis();
+            if suspected && self.eliciting != 0 && silent && since_ms < keep_alive_ms {
+                self.probe_timeouts = self.probe_timeouts.saturating_add(1);
+            }
+            self.eliciting = eliciting;
+            self.elicited_ms = now_ms;
+        }
+        let streams = quic.streams();
+        let open = [Dir::Bi, Dir::Uni].map(|dir| streams.remote_open_streams(dir));
+        self.open_streams = u16::try_from(open[0] + open[1]).unwrap_or(u16::MAX);
+    }
+}
+
+impl Moving {
+    /// A peer that has left the address that the handler knows.
+    pub(super) fn from(known: SocketAddr, quic: &Connection) -> Self {
+        Self {
+            known,
+            responses: quic.stats().frame_rx.path_response,
+        }
+    }
+
+    /// Whether the peer has answered a challenge since. Whether the answer was right is the
+    /// library's to judge: after a wrong one it goes back to the old address, which is then told
+    /// like any other change.
+    pub(super) fn is_answered(&self, quic: &Connection) -> bool {
+        quic.stats().frame_rx.path_response > self.responses
+    }
+}
+
+impl Connected {
+    /// [`crate::Network::path`].
+    pub(super) fn path(&self) -> PathStatistics {
+        let stats = self.quic.stats();
+        let us = |time: std::time::Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        PathStatistics {
+            rtt_us: us(stats.path.rtt),
+            min_rtt_us: us(stats.path.min_rtt),
+            rtt_variance_us: us(Meter::read(&self.quic).variance()),
+            lost_packets: stats.path.lost_packets,
+            lost_bytes: stats.path.lost_bytes,
+            probe_timeouts: self.figures.probe_timeouts,
+            congestion_window_bytes: stats.path.cwnd,
+            mtu_bytes: stats.path.current_mtu.into(),
+            received_bytes: stats.udp_rx.bytes + u64::from(self.figures.first_bytes),
+            sent_bytes: stats.udp_tx.bytes,
+            received_datagrams: stats.udp_rx.datagrams + 1,
+            sent_datagrams: stats.udp_tx.datagrams,
+            received_payload_bytes: self.figures.received_payload_bytes,
+            sent_payload_bytes: self.figures.sent_payload_bytes,
+            early_data: self.figures.early_data(),
+            resumed: self.figures.resumed,
+            migrations: self.figures.migrations,
+            open_streams: self.figures.open_streams.into(),
+        }
+    }
+
+    /// Takes note of what was sent.
+    pub(super) fn after_transmit(&mut self, shared: &Shared) {
+        let keep_alive = shared.config.keep_alive_interval;
+        let keep_alive_ms = keep_alive.map_or(u32::MAX, |interval| interval.as_millis() as u32);
+        self.figures
+            .after_transmit(&mut self.quic, shared.clock_ms(), keep_alive_ms);
+        self.trace_metrics(shared);
+    }
+}
+
+/// Whether a datagram carries 0-RTT packets, alone or behind an Initial packet (RFC 9000, sections
+/// 12.2 and 17.2). Those are told by what is not encrypted.
+pub(super) fn carries_early_data(datagram: &[u8]) -> bool {
+    const INITIAL: u8 = 0;
+    const ZERO_RTT: u8 = 1;
+    let mut rest = datagram;
+    while let Some(&first) = rest.first() {
+        // The second bit may be anything (RFC 9287).
+        if first & 0x80 == 0 {
+            return false;
+        }
+        let kind = first >> 4 & 3;
+        if kind == ZERO_RTT {
+            return true;
+        }
+        if kind != INITIAL {
+            return false;
+        }
+        let Some(next) = after_initial(rest) else {
+            return false;
+        };
+        rest = next;
+    }
+    false
+}
+
+/// What follows an Initial packet in its datagram.
+fn after_initial(packet: &[u8]) -> Option<&[u8]> {
+    let mut rest = packet.get(5..)?;
+    for _ in 0..2 {
+        let (&length, after) = rest.split_first()?;
+        rest = after.get(usize::from(length)..)?;
+    }
+    let token = varint(&mut rest)?;
+    rest = rest.get(token..)?;
+    let length = varint(&mut rest)?;
+    rest.get(length..)
+}
+
+/// A variable-length integer (RFC 9000, section 16).
+fn varint(bytes: &mut &[u8]) -> Option<usize> {
+    let length = 1usize << (bytes.first()? >> 6);
+    let (encoded, rest) = bytes.split_at_checked(length)?;
+    *bytes = rest;
+    let value = encoded
+        .iter()
+        .fold(0u64, |value, byte| value << 8 | u64::from(*byte));
+    usize::try_from(value & (u64::MAX >> (66 - 8 * length))).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn early_data_is_found_behind_an_initial_packet() {
+        let mut datagram = vec![0xc3, 0, 0, 0, 1, 2, 7, 7, 1, 9, 0, 0x40, 3, 1, 2, 3];
+        assert!(!carries_early_data(&datagram));
+        datagram.push(0xd0);
+        assert!(carries_early_data(&datagram));
+        for cut in 0..datagram.len() - 1 {
+            assert!(!carries_early_data(&datagram[..cut]), "{cut}");
+        }
+        assert!(carries_early_data(&[0xd1, 0, 0, 0, 1]));
+        assert!(carries_early_data(&[0x91, 0, 0, 0, 1]));
+        assert!(!carries_early_data(&[0xe1, 0, 0, 0, 1]));
+        assert!(!carries_early_data(&[0x40, 0xd0]));
+    }
+
+    #[test]
+    fn integers_of_any_length_are_read() {
+        for (encoded, value) in [
+            (&[0x25][..], 37),
+            (&[0x7b, 0xbd], 15_293),
+            (&[0x9d, 0x7f, 0x3e, 0x7d], 494_878_333),
+            (
+                &[0xc2, 0x19, 0x7c, 0x5e, 0xff, 0x14, 0xe8, 0x8c],
+                151_288_809_941_952_652,
+            ),
+        ] {
+            let mut rest = encoded;
+            assert_eq!(varint(&mut rest), Some(value));
+            assert!(rest.is_empty());
+        }
+    }
+}
