@@ -5,11 +5,12 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use sterna_mqtt::{Property, PropertyBuf, PropertyContext, Version};
+use sterna_quic::Overrides;
 
 use crate::backoff::Backoff;
 use crate::message::{InvalidError, Will, push};
 use crate::tls::Tls;
-use crate::url::Url;
+use crate::url::{Scheme, Url};
 
 /// Letters and digits in a Client Identifier that the client makes up. With [`ID_PREFIX`] they stay
 /// within the 23 characters that every server must take ([MQTT-3.1.3-3]).
@@ -163,6 +164,17 @@ pub struct Options {
     pub streams: Streams,
     /// Streams besides the first that may be open at once; 16 by default, 1 to 128.
     pub max_streams: u8,
+    /// Over QUIC: send messages with QoS 0 in datagrams of their own, and have the server do so, if
+    /// it agrees (RFC 9221); off by default. Such a message may be lost or overtake others even
+    /// while the connection stands, and holds up nothing. What is too large travels on a stream.
+    ///
+    /// A server of MQTT 5 is asked by a User Property of the CONNECT and agrees by one of the
+    /// CONNACK; servers of older versions get datagrams where QUIC says that they take them.
+    pub datagrams: bool,
+    /// Over QUIC: a profile and changes to it. Where neither a profile nor an idle timeout is given,
+    /// the idle timeout follows from `keep_alive_s`: three times that, 30 s at least, none without
+    /// keep alive. With a profile, its handshake timeout lengthens `connect_timeout`.
+    pub quic: Overrides,
     /// Over QUIC, to a server that this process was connected to before: write CONNECT, and what may
     /// follow it at once, before the handshake is complete (0-RTT), which saves a round trip; on by
     /// default, and only together with `early_requests`.
@@ -210,6 +222,8 @@ impl Options {
             acknowledge_on_receipt: true,
             streams: Streams::Single,
             max_streams: DEFAULT_STREAMS,
+            datagrams: false,
+            quic: Overrides::default(),
             early_data: true,
             properties: PropertyBuf::new(),
         }
@@ -242,6 +256,9 @@ impl Options {
         {
             return Err(InvalidError::Range);
         }
+        if self.quic.settings().check().is_err() {
+            return Err(InvalidError::Range);
+        }
         let id = self.client_id.as_deref().unwrap_or_default();
         if id.len() > 65_535 || id.contains('\0') {
             return Err(InvalidError::Field);
@@ -262,6 +279,18 @@ impl Options {
                 Ok(())
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Longest time from the first packet of the transport to the CONNACK.
+    pub(crate) fn longest_connect(&self) -> Duration {
+        match (self.url.scheme(), self.quic.profile) {
+            (Scheme::MqttQuic, Some(_)) => {
+                let handshake_ms = self.quic.settings().handshake_timeout_ms;
+                let handshake = Duration::from_millis(handshake_ms.into());
+                self.connect_timeout.max(handshake)
+            }
+            _ => self.connect_timeout,
         }
     }
 

@@ -19,6 +19,7 @@ use rustls::{
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use sha2::{Digest as _, Sha256};
+use sterna_quic::KeyShare;
 
 /// Most certificates that are read from one file or folder of authorities.
 const MAX_AUTHORITIES: usize = 4_096;
@@ -156,8 +157,10 @@ impl Tls {
         &self,
         alpn: &[&[u8]],
         early_data: bool,
+        preference: Option<Preference>,
     ) -> Result<Arc<ClientConfig>, TlsError> {
-        let material = Material::load(self, alpn, early_data)?;
+        let mut material = Material::load(self, alpn, early_data)?;
+        material.preference = preference;
         let mut cache = CONFIGS.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, config)) = cache.iter().find(|(cached, _)| *cached == material) {
             return Ok(Arc::clone(config));
@@ -183,6 +186,38 @@ struct Material {
     identity: Option<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>,
     alpn: Vec<Vec<u8>>,
     early_data: bool,
+    preference: Option<Preference>,
+}
+
+/// What a client puts first among what TLS can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Preference {
+    /// The group of the key share in the ClientHello.
+    pub(crate) key_share: KeyShare,
+    /// ChaCha20-Poly1305 before AES-GCM.
+    pub(crate) chacha20: bool,
+}
+
+impl Preference {
+    fn apply(self, provider: &mut CryptoProvider) -> Result<(), TlsError> {
+        let groups: Vec<u16> = provider
+            .kx_groups
+            .iter()
+            .map(|group| group.name().into())
+            .collect();
+        let first = self
+            .key_share
+            .position(&groups)
+            .map_err(|error| TlsError::Settings(error.to_string()))?;
+        provider.kx_groups[..=first].rotate_right(1);
+        if self.chacha20 {
+            let is_aes = |suite: &rustls::SupportedCipherSuite| {
+                suite.suite() != rustls::CipherSuite::TLS13_CHACHA20_POLY1305_SHA256
+            };
+            provider.cipher_suites.sort_by_key(is_aes);
+        }
+        Ok(())
+    }
 }
 
 #[derive(PartialEq, Eq)]
@@ -247,11 +282,16 @@ impl Material {
             identity,
             alpn: alpn.iter().map(|name| name.to_vec()).collect(),
             early_data,
+            preference: None,
         })
     }
 
     fn build(&self) -> Result<ClientConfig, TlsError> {
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut provider = rustls::crypto::ring::default_provider();
+        if let Some(preference) = self.preference {
+            preference.apply(&mut provider)?;
+        }
+        let provider = Arc::new(provider);
         let verifier: Arc<dyn ServerCertVerifier> = match &self.trust {
             Trust::System => {
                 let found = rustls_native_certs::load_native_certs();
@@ -463,21 +503,27 @@ mod tests {
             fingerprints: vec![Fingerprint::of(b"x")],
             ..Tls::default()
         };
-        let one = pinned.config(&[b"mqtt"], false).unwrap();
+        let one = pinned.config(&[b"mqtt"], false, None).unwrap();
         assert!(Arc::ptr_eq(
             &one,
-            &pinned.config(&[b"mqtt"], false).unwrap()
+            &pinned.config(&[b"mqtt"], false, None).unwrap()
         ));
-        assert!(!Arc::ptr_eq(&one, &pinned.config(&[], false).unwrap()));
         assert!(!Arc::ptr_eq(
             &one,
-            &pinned.config(&[b"mqtt"], true).unwrap()
+            &pinned.config(&[], false, None).unwrap()
+        ));
+        assert!(!Arc::ptr_eq(
+            &one,
+            &pinned.config(&[b"mqtt"], true, None).unwrap()
         ));
         let open = Tls {
             insecure: true,
             ..Tls::default()
         };
-        assert!(!Arc::ptr_eq(&one, &open.config(&[b"mqtt"], false).unwrap()));
+        assert!(!Arc::ptr_eq(
+            &one,
+            &open.config(&[b"mqtt"], false, None).unwrap()
+        ));
     }
 
     #[test]
@@ -487,7 +533,7 @@ mod tests {
             ..Tls::default()
         };
         assert!(matches!(
-            half.config(&[], false),
+            half.config(&[], false, None),
             Err(TlsError::Settings(_))
         ));
         let gone = Tls {
@@ -495,7 +541,7 @@ mod tests {
             ..Tls::default()
         };
         assert!(matches!(
-            gone.config(&[], false),
+            gone.config(&[], false, None),
             Err(TlsError::File { .. })
         ));
     }

@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use path::{Line, Path};
 use sterna_client::{
-    Client, EarlyData, Event, Events, Message, Options, Publish, QoS, Scheme, Subscription, Tls,
-    Url,
+    Client, EarlyData, Event, Events, Message, Options, Priority, Publish, QoS, Scheme, Streams,
+    Subscription, Tls, Url,
 };
 use sterna_server::Server;
-use sterna_server::config::{Config, Listener};
+use sterna_server::config::{Config, EarlyData as EarlyDataPolicy, Listener};
 
 /// A broker over QUIC in this process.
 struct Broker {
@@ -83,7 +83,7 @@ fn serve(folder: &std::path::Path, port: u16) -> (Server, SocketAddr) {
         data_directory: Some(folder.to_owned()),
         ..Config::default()
     };
-    config.quic.early_data = true;
+    config.quic.early_data = EarlyDataPolicy::All;
     config.shards = 1;
     let server = Server::start(&config).unwrap();
     let url: Url = server.listeners()[0].parse().unwrap();
@@ -206,4 +206,204 @@ async fn early_data_can_be_turned_off() {
     let connected = client.connected().await.unwrap();
     assert_eq!(connected.early_data, EarlyData::NotTried);
     client.disconnect().await.unwrap();
+}
+
+/// How late single messages arrive beside a bulk upload that fills the link, in milliseconds: the
+/// longest delay. Panics when a connection is lost.
+async fn delay_beside_bulk(streams: Streams) -> u64 {
+    let broker = Broker::start();
+    // 1 Mbit/s, and half a second of buffer at the bottleneck.
+    let line = Line {
+        delay: Duration::from_millis(20),
+        rate: Some(125_000),
+        queue_bytes: 64_000,
+    };
+    let path = broker.path(line).await;
+    let (_subscriber, mut received) = broker.subscriber("small").await;
+    let mut options = broker.options(&path);
+    options.streams = streams;
+    options.queued_messages = 16;
+    // Shorter than what one stream for everything survives.
+    options.keep_alive_s = match streams {
+        Streams::Single => 60,
+        _ => 2,
+    };
+    let (client, mut events) = Client::connect(options).await.unwrap();
+    let bulk = tokio::spawn({
+        let client = client.clone();
+        async move {
+            loop {
+                let message = Publish::new("bulk", vec![0; 16_000])
+                    .unwrap()
+                    .priority(Priority::Bulk);
+                drop(client.send(message).await.unwrap());
+            }
+        }
+    });
+    // Let it fill the buffers.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let started = Instant::now();
+    let sending = tokio::spawn({
+        let client = client.clone();
+        async move {
+            for _ in 0..4 {
+                let sent_ms = started.elapsed().as_millis().to_string();
+                let message = message("small", sent_ms, QoS::AtLeastOnce);
+                drop(client.send(message).await.unwrap());
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+        }
+    });
+    let mut longest_ms = 0;
+    for _ in 0..4 {
+        let message = next(&mut received).await;
+        let sent_ms: u64 = std::str::from_utf8(&message.payload())
+            .unwrap()
+            .parse()
+            .unwrap();
+        longest_ms = longest_ms.max(started.elapsed().as_millis() as u64 - sent_ms);
+    }
+    sending.await.unwrap();
+    bulk.abort();
+    while let Some(event) = events.try_next() {
+        assert!(!matches!(event, Event::Disconnected { .. }), "{event:?}");
+    }
+    longest_ms
+}
+
+/// A flow of one message a second beside a bulk upload that fills the link: no disconnect, and with
+/// priorities its messages pass the bulk that waits in the client.
+#[tokio::test]
+async fn small_messages_overtake_bulk() {
+    let (single_ms, priority_ms) = tokio::join!(
+        delay_beside_bulk(Streams::Single),
+        delay_beside_bulk(Streams::Priority)
+    );
+    println!("longest delay: single {single_ms} ms, priority {priority_ms} ms");
+    assert!(priority_ms < 1_000, "{priority_ms} ms");
+    assert!(single_ms > 2 * priority_ms, "{single_ms} {priority_ms} ms");
+}
+
+#[tokio::test]
+async fn messages_travel_as_datagrams_when_both_sides_want_it() {
+    let broker = Broker::start();
+    let path = broker.path(Line::delayed_ms(1)).await;
+    let mut options = broker.options(&path);
+    options.datagrams = true;
+    let (client, mut events) = Client::connect(options).await.unwrap();
+    let subscription = Subscription::new("a", QoS::AtLeastOnce).unwrap();
+    client.subscribe([subscription]).await.unwrap();
+    client
+        .publish(message("a", "small", QoS::AtMostOnce))
+        .await
+        .unwrap();
+    assert_eq!(next(&mut events).await.payload(), &b"small"[..]);
+    assert_eq!(client.path().await.unwrap().datagram_messages, 2);
+    // Too large for a datagram, and not for one in any case.
+    client
+        .publish(message("a", "x".repeat(5_000), QoS::AtMostOnce))
+        .await
+        .unwrap();
+    client
+        .publish(message("a", "safe", QoS::AtLeastOnce))
+        .await
+        .unwrap();
+    assert_eq!(next(&mut events).await.payload().len(), 5_000);
+    assert_eq!(next(&mut events).await.payload(), &b"safe"[..]);
+    assert_eq!(client.path().await.unwrap().datagram_messages, 2);
+    client.disconnect().await.unwrap();
+
+    // One who didn't ask gets none and sends none.
+    let (client, mut events) = Client::connect(broker.options(&path)).await.unwrap();
+    let subscription = Subscription::new("a", QoS::AtMostOnce).unwrap();
+    client.subscribe([subscription]).await.unwrap();
+    client
+        .publish(message("a", "small", QoS::AtMostOnce))
+        .await
+        .unwrap();
+    assert_eq!(next(&mut events).await.payload(), &b"small"[..]);
+    assert_eq!(client.path().await.unwrap().datagram_messages, 0);
+}
+
+/// A change of address in the middle of 1,000 messages a second: nothing is lost, nothing of QoS 2
+/// comes twice, and it is the same connection.
+#[tokio::test]
+async fn messages_survive_a_change_of_address() {
+    const MESSAGES: usize = 2_000;
+    for qos in [QoS::AtLeastOnce, QoS::ExactlyOnce] {
+        let broker = Broker::start();
+        let path = broker.path(Line::delayed_ms(5)).await;
+        let (_subscriber, mut received) = broker.subscriber("a").await;
+        let (client, _events) = Client::connect(broker.options(&path)).await.unwrap();
+        let sending = tokio::spawn({
+            let client = client.clone();
+            async move {
+                let mut deliveries = Vec::new();
+                let mut tick = tokio::time::interval(Duration::from_millis(1));
+                for number in 0..MESSAGES {
+                    tick.tick().await;
+                    if number % 500 == 250 {
+                        client.migrate().await.unwrap();
+                    }
+                    let message = message("a", number.to_string(), qos);
+                    deliveries.push(client.send(message).await.unwrap());
+                }
+                for delivery in deliveries {
+                    delivery.await.unwrap();
+                }
+            }
+        });
+        let mut seen = vec![0; MESSAGES];
+        let mut last = 0;
+        while last + 1 < MESSAGES {
+            let message = next(&mut received).await;
+            last = std::str::from_utf8(&message.payload())
+                .unwrap()
+                .parse()
+                .unwrap();
+            seen[last] += 1;
+        }
+        sending.await.unwrap();
+        assert!(seen.iter().all(|times| *times == 1), "{qos:?} {seen:?}");
+        let connected = client.connected().await.unwrap();
+        assert_eq!(connected.connections, 1);
+        let statistics = client.path().await.unwrap();
+        assert_eq!(statistics.migrations, 4);
+        println!("{qos:?} {}", statistics.to_json());
+        let mut clients: Vec<_> = path.seen().iter().map(|seen| seen.client).collect();
+        clients.sort_unstable();
+        clients.dedup();
+        assert_eq!(clients.len(), 5, "addresses of the client");
+    }
+}
+
+/// A client that says that it moves has its next answer after one round trip.
+#[tokio::test]
+async fn the_first_exchange_after_a_move_takes_one_round_trip() {
+    let broker = Broker::start();
+    let path = broker.path(Line::delayed_ms(100)).await;
+    let (client, _events) = Client::connect(broker.options(&path)).await.unwrap();
+    for _ in 0..3 {
+        let warm = client.publish(message("a", "x", QoS::AtLeastOnce)).await;
+        warm.unwrap();
+    }
+    path.seen();
+    let started = Instant::now();
+    let (moved, sent) = tokio::join!(
+        client.migrate(),
+        client.publish(message("a", "x", QoS::AtLeastOnce))
+    );
+    moved.unwrap();
+    sent.unwrap();
+    let took = started.elapsed();
+    for seen in path.seen() {
+        println!(
+            "{} {} bytes at {:?}",
+            seen.up,
+            seen.bytes,
+            seen.at.duration_since(started.into())
+        );
+    }
+    println!("PUBACK {took:?} after the move, round trip 200 ms");
+    assert!(took < Duration::from_millis(300), "{took:?}");
 }

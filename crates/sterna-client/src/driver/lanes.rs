@@ -182,7 +182,10 @@ impl Link {
         let mut wrote = false;
         let mut at = 0;
         while at < self.lanes.len() {
-            match self.lanes[at].write(&mut self.out.0[at].bytes, cx) {
+            let before = self.lanes[at].sent_bytes;
+            let result = self.lanes[at].write(&mut self.out.0[at].bytes, cx);
+            self.packet_bytes_sent += self.lanes[at].sent_bytes - before;
+            match result {
                 Ok(some) => {
                     wrote |= some;
                     if at > 0 && self.out.0[at].ending && self.out.0[at].bytes.is_empty() {

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use bytes::BytesMut;
 use sterna_auth::{ClientFinish, MECHANISM, Nonce, ScramClient};
 use sterna_mqtt::client::{Connection, Event as Input, ServerLimits};
-use sterna_mqtt::packet::{ConnAck, Connect, Disconnect, Will};
-use sterna_mqtt::{Lane, Property, PropertyContext, ReasonCode, Violation};
+use sterna_mqtt::packet::{ConnAck, Connect, Disconnect, Publish, Will};
+use sterna_mqtt::{Framer, Lane, Property, PropertyContext, ReasonCode, Violation};
 use tokio::io::ReadBuf;
 use tokio::sync::mpsc::OwnedPermit;
 use tokio::time::Sleep;
@@ -22,8 +22,9 @@ use crate::client::{Connected, Event, Published};
 use crate::error::{Error, Refusal};
 use crate::message::Message;
 use crate::options::{Login, Options, Streams, random_bytes};
+use crate::path::PathStatistics;
 use crate::transport::quic::EarlyData;
-use crate::transport::quic::memory::{self, Known};
+use crate::transport::quic::memory;
 use crate::transport::{Quic, Transport};
 
 /// Bytes that are read at once.
@@ -32,6 +33,8 @@ const READ_BYTES: usize = 16 << 10;
 const MAX_UNSENT_BYTES: usize = 256 << 10;
 /// Reads and requests that are handled before the runtime gets its turn again.
 const MAX_ROUNDS: usize = 64;
+/// How MQTT 5's CONNECT asks for messages as datagrams, and CONNACK agrees.
+const DATAGRAMS: Property<'static> = Property::UserProperty("datagrams", "1");
 /// Longest wait for the server to close after DISCONNECT.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -51,6 +54,13 @@ pub(super) struct Link {
     pub(super) sharing: Sharing,
     /// Streams that were opened.
     pub(super) streams: u64,
+    /// MQTT packets handed to the transport, in bytes.
+    pub(super) packet_bytes_sent: u64,
+    packet_bytes_received: u64,
+    /// Messages that came and went as datagrams.
+    pub(super) datagram_messages: u64,
+    /// Both sides want messages as datagrams.
+    pub(super) datagrams: bool,
     pub(super) quic: Option<Quic>,
     peer: std::net::SocketAddr,
     exchange: Option<Exchange>,
@@ -67,6 +77,8 @@ pub(super) struct Link {
     pub(super) awaits_answer: bool,
     /// Something was sent, and QUIC's handshake is not complete.
     handshaking: bool,
+    /// Others on this runtime get their turn before anything more is written.
+    pub(super) pause: bool,
 }
 
 impl Link {
@@ -84,7 +96,7 @@ impl Link {
         let now_ms = driver.clock.now_ms();
         let control = LaneIo::new(Lane::CONTROL, control, Purpose::Control, now_ms);
         let mut out = Outgoing::new();
-        let (connection, exchange) = open_connection(driver, out.control())?;
+        let (connection, exchange) = open_connection(driver, quic.is_some(), out.control())?;
         driver.requeue_lost();
         let mut link = Self {
             connection,
@@ -92,6 +104,10 @@ impl Link {
             lanes: vec![control],
             sharing: Sharing::default(),
             streams: 1,
+            packet_bytes_sent: 0,
+            packet_bytes_received: 0,
+            datagram_messages: 0,
+            datagrams: false,
             quic,
             peer,
             exchange,
@@ -103,6 +119,7 @@ impl Link {
             closing: None,
             awaits_answer: !driver.may_be_early(),
             handshaking: false,
+            pause: false,
         };
         if driver.may_be_early() && driver.options.clean_start_at(driver.connections) {
             link.subscribe_again(driver);
@@ -121,6 +138,9 @@ impl Link {
             end
         })
         .await;
+        if self.connection.is_connected() || self.connection.is_closed() {
+            self.remember(driver);
+        }
         if let Some(done) = self.reauthenticating.take() {
             let error = if let End::Failed(error) = &end {
                 error.clone()
@@ -166,6 +186,11 @@ impl Link {
                 return Poll::Ready(End::Failed(error));
             }
             self.take_requests(driver, cx, &mut progress);
+            if std::mem::take(&mut self.pause) {
+                // The transport's own task has something to say first.
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
             match self.write(driver, cx) {
                 // There is room for more.
                 Ok(wrote) => progress |= wrote,
@@ -273,6 +298,7 @@ impl Link {
                 }
                 Poll::Ready(Ok(())) if !buffer.filled().is_empty() => {
                     let filled = buffer.filled().len();
+                    self.packet_bytes_received += filled as u64;
                     self.connection.heard(driver.clock.now_ms());
                     let input = std::mem::take(&mut self.input);
                     let result = self.process(driver, at, &input[..filled]);
@@ -287,7 +313,58 @@ impl Link {
                 }
             }
         }
+        Ok(progress | self.read_datagrams(driver, cx)?)
+    }
+
+    /// Takes messages that came as datagrams.
+    fn read_datagrams(&mut self, driver: &mut Driver, cx: &mut Context<'_>) -> Result<bool, Error> {
+        let mut progress = false;
+        while self.datagrams && !driver.is_blocked() {
+            let Some(quic) = &mut self.quic else { break };
+            let Poll::Ready(bytes) = quic.poll_datagram(cx) else {
+                break;
+            };
+            progress = true;
+            // Such are no MQTT.
+            if bytes.first().is_none_or(|first| *first == 0) {
+                continue;
+            }
+            self.datagram_messages += 1;
+            self.packet_bytes_received += bytes.len() as u64;
+            let limit = self.connection.max_packet_bytes();
+            let (mut framer, mut rest) = (Framer::new(), &bytes[..]);
+            let now_ms = driver.clock.now_ms();
+            let received = match framer.next(&mut rest, limit) {
+                Ok(frame) => {
+                    let frame = frame.filter(|_| rest.is_empty());
+                    self.connection.receive_datagram(frame.as_ref(), now_ms)
+                }
+                Err(error) => Err(self.connection.decode_failed(error)),
+            };
+            match received {
+                Ok(publish) => arrived(driver, &publish),
+                Err(violation) => return Err(self.violated(&violation)),
+            }
+        }
         Ok(progress)
+    }
+
+    /// What QUIC knows of the path, with what is counted here.
+    pub(super) fn path(&self) -> Option<PathStatistics> {
+        let mut path = self.quic.as_ref()?.statistics();
+        path.packet_bytes_sent = self.packet_bytes_sent;
+        path.packet_bytes_received = self.packet_bytes_received;
+        path.streams = self.streams;
+        path.datagram_messages = self.datagram_messages;
+        Some(path)
+    }
+
+    /// Keeps for the next connection what this one has learnt.
+    fn remember(&self, driver: &Driver) {
+        if let Some(quic) = &self.quic {
+            let url = &driver.options.url;
+            memory::remember(url.host(), url.port(), quic.known());
+        }
     }
 
     /// Handles bytes of one lane; what there is no room for stays in the lane's `unread`.
@@ -322,19 +399,19 @@ impl Link {
             match event {
                 Input::Publish { topic, mut publish } => {
                     publish.topic = &topic;
-                    let (qos, payload_bytes) = (publish.qos as u8, publish.payload.len());
-                    let (topic, id) = (publish.topic, publish.packet_id);
-                    tracing::debug!(topic, qos, ?id, payload_bytes, "PUBLISH received");
-                    let message = Message::new(&publish, driver.connections);
                     let packet_id = publish.packet_id;
-                    driver.events.push_back(Event::Message(message));
+                    arrived(driver, &publish);
                     if let Some(packet_id) =
                         packet_id.filter(|_| driver.options.acknowledge_on_receipt)
                     {
                         // [MQTT-4.5.0-2]: the message is the application's from here on.
                         let success = ReasonCode::Success;
-                        self.connection
-                            .acknowledge(session, packet_id, success, &mut self.out);
+                        self.connection.acknowledge(
+                            &mut driver.session,
+                            packet_id,
+                            success,
+                            &mut self.out,
+                        );
                     }
                 }
                 Input::HandedOver { tag } => {
@@ -373,15 +450,17 @@ impl Link {
                     }
                     let quic = self.quic.as_ref();
                     let early_data = quic.map_or(EarlyData::NotTried, Quic::early_data);
+                    let agreed = !driver.options.version.is_v5()
+                        || connack
+                            .properties
+                            .find(|it| (it == DATAGRAMS).then_some(()))
+                            .is_some();
+                    self.datagrams = quic.is_some() && driver.options.datagrams && agreed;
                     let connected = accepted(driver, connection, &connack, self.peer, early_data);
-                    if self.quic.is_some() {
-                        let url = &driver.options.url;
-                        let address = self.peer;
-                        memory::remember(url.host(), url.port(), Known { address });
-                    }
                     driver.events.push_back(Event::Connected(connected));
                     let session_lost = !connack.session_present;
                     resend(driver, connection, &mut self.out);
+                    self.remember(driver);
                     if session_lost && !driver.asks_for_all() {
                         self.subscribe_again(driver);
                     }
@@ -473,7 +552,7 @@ impl Link {
             return Ok(false);
         }
         if !self.connection.is_connected() {
-            let timeout = driver.options.connect_timeout;
+            let timeout = driver.options.longest_connect();
             return Err(crate::error::ConnectError::Timeout(timeout).into());
         }
         let now_ms = driver.clock.now_ms();
@@ -532,6 +611,15 @@ impl Link {
             }
         }
     }
+}
+
+/// A message came.
+fn arrived(driver: &mut Driver, publish: &Publish<'_>) {
+    let (qos, payload_bytes) = (publish.qos as u8, publish.payload.len());
+    let (topic, id) = (publish.topic, publish.packet_id);
+    tracing::debug!(topic, qos, ?id, payload_bytes, "PUBLISH received");
+    let message = Message::new(publish, driver.connections);
+    driver.events.push_back(Event::Message(message));
 }
 
 /// Sends again what an earlier connection left over, as far as the server's Receive Maximum goes.
@@ -611,6 +699,7 @@ fn finish_exchange(exchange: &mut Option<Exchange>, signature: Option<&[u8]>) ->
 /// Writes the CONNECT that these options and this session ask for.
 fn open_connection(
     driver: &mut Driver,
+    over_quic: bool,
     out: &mut BytesMut,
 ) -> Result<(Connection, Option<Exchange>), Error> {
     let options = &driver.options;
@@ -642,6 +731,9 @@ fn open_connection(
         set(Property::MaximumPacketSize(options.max_packet_bytes))?;
         if options.topic_alias_maximum > 0 {
             set(Property::TopicAliasMaximum(options.topic_alias_maximum))?;
+        }
+        if over_quic && options.datagrams {
+            set(DATAGRAMS)?;
         }
         if exchange.is_some() {
             set(Property::AuthenticationMethod(MECHANISM))?;

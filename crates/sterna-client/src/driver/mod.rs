@@ -20,6 +20,7 @@ use crate::client::{Event, Published, Status};
 use crate::error::Error;
 use crate::message::{Publish, Subscription};
 use crate::options::{Options, random_bytes, random_id};
+use crate::path::PathStatistics;
 use crate::transport;
 
 /// A connection that lasted so long starts the back-off anew when it breaks.
@@ -47,6 +48,7 @@ pub(crate) enum Request {
     },
     Reauthenticate(Done<()>),
     Migrate(Done<()>),
+    Path(Done<PathStatistics>),
     Disconnect {
         reason: ReasonCode,
         properties: PropertyBuf,
@@ -73,6 +75,9 @@ impl Request {
                 let _ = done.send(Err(error));
             }
             Self::Acknowledge { .. } => {}
+            Self::Path(done) => {
+                let _ = done.send(Err(error));
+            }
             Self::Reauthenticate(done) | Self::Migrate(done) | Self::Disconnect { done, .. } => {
                 let _ = done.send(Err(error));
             }
@@ -313,13 +318,14 @@ impl Driver {
     async fn connect_once(&mut self) -> End {
         let settings = transport::Settings {
             tls: self.options.tls.clone(),
-            timeout: self.options.connect_timeout,
+            timeout: self.options.longest_connect(),
             bind: self.options.bind,
             keep_alive_s: self.options.keep_alive_s,
             max_packet_bytes: self.options.max_packet_bytes as usize,
             early_data: self.options.early_data && self.may_be_early(),
+            quic: self.options.quic.clone(),
         };
-        let deadline = Instant::now() + self.options.connect_timeout;
+        let deadline = Instant::now() + self.options.longest_connect();
         let url = self.options.url.clone();
         tracing::debug!(%url, "connecting");
         let connecting = transport::connect(&url, &settings);

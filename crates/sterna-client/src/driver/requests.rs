@@ -2,12 +2,14 @@
 
 use std::task::{Context, Poll};
 
+use bytes::BytesMut;
 use sterna_mqtt::client::{Publication as View, SendError};
 use sterna_mqtt::packet::Disconnect;
 use sterna_mqtt::{PacketId, Property, PropertyBuf, ReasonCode};
 
 use super::link::Link;
 use super::{Asked, Driver, Publication, Request, Sent};
+use crate::client::Published;
 use crate::error::Error;
 use crate::message::{Publish, Subscription};
 use crate::options::Streams;
@@ -74,6 +76,7 @@ impl Link {
                 }
             }
             match self.ask(driver, request) {
+                Ok(()) if self.pause => return,
                 Ok(()) => *progress = true,
                 Err(request) => {
                     driver.requests.push_front(request);
@@ -135,6 +138,30 @@ impl Link {
             && driver.session.in_flight() >= (window - window / 4).max(1)
     }
 
+    /// Sends a message with QoS 0 in a datagram, where the server has agreed to that and it fits.
+    fn send_as_datagram(&mut self, driver: &Driver, message: &Publish) -> bool {
+        if !self.datagrams || message.qos.is_acknowledged() {
+            return false;
+        }
+        let Some(quic) = &self.quic else { return false };
+        let Some(most_bytes) = quic.max_datagram_bytes() else {
+            return false;
+        };
+        let mut bytes = BytesMut::new();
+        let written = self
+            .connection
+            .publish_datagram(&view(message), most_bytes, &mut bytes);
+        let packet_bytes = bytes.len() as u64;
+        if written.is_err() || !quic.send_datagram(bytes.freeze()) {
+            return false;
+        }
+        log_publish(message, None);
+        self.connection.sent(driver.clock.now_ms());
+        self.datagram_messages += 1;
+        self.packet_bytes_sent += packet_bytes;
+        true
+    }
+
     /// Sends a message; gives it back when it must wait for the server.
     fn publish(
         &mut self,
@@ -149,6 +176,14 @@ impl Link {
         let qos = publication.message.qos;
         if driver.session.has_resends() || !self.connection.has_room(&driver.session, qos) {
             return Some(publication);
+        }
+        if self.send_as_datagram(driver, &publication.message) {
+            if let Some(done) = publication.done.take() {
+                let _ = done.send(Ok(Published {
+                    reason: ReasonCode::Success,
+                }));
+            }
+            return None;
         }
         let Some(lane) = self.lane_for(driver, &publication.message, cx) else {
             return Some(publication);
@@ -272,7 +307,12 @@ impl Link {
                     Some(quic) => quic.rebind().map_err(|error| Error::Lost(error.into())),
                     None => Err(Error::Unavailable("only connections over QUIC can move")),
                 };
+                self.pause = migrated.is_ok();
                 let _ = done.send(migrated);
+            }
+            Request::Path(done) => {
+                let unavailable = Error::Unavailable("only connections over QUIC know their path");
+                let _ = done.send(self.path().ok_or(unavailable));
             }
             Request::Disconnect {
                 reason,

@@ -21,6 +21,8 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
 
+use sterna_quic::Overrides;
+
 pub(crate) use quic::{Quic, QuicStream};
 
 use crate::error::ConnectError;
@@ -99,6 +101,8 @@ pub(crate) struct Settings {
     pub(crate) max_packet_bytes: usize,
     /// Whether to write before QUIC's handshake is complete.
     pub(crate) early_data: bool,
+    /// QUIC's own settings.
+    pub(crate) quic: Overrides,
 }
 
 /// Connects to `url` by its scheme's transport.
@@ -127,7 +131,7 @@ async fn connect_untimed(url: &Url, settings: &Settings) -> Result<Transport, Co
     let encrypted = url.scheme().is_encrypted();
     let control: Pin<Box<dyn Stream>> = if encrypted {
         let offered: Vec<&[u8]> = settings.tls.alpn.iter().map(String::as_bytes).collect();
-        let config = settings.tls.config(&offered, false)?;
+        let config = settings.tls.config(&offered, false, None)?;
         let name = settings.tls.server_name(url.host())?;
         let tls = TlsConnector::from(Arc::clone(&config))
             .connect(name, tcp)
@@ -157,13 +161,10 @@ async fn connect_quic(
     settings: &Settings,
     mut addresses: Vec<SocketAddr>,
 ) -> Result<Transport, ConnectError> {
-    let attempt = quic::Attempt {
-        config: quic::client_config(settings)?,
-        name: settings.tls.server_name(url.host())?.to_str().into_owned(),
-        bind: settings.bind,
-    };
-    let (host, port) = (url.host(), url.port());
-    let known = quic::memory::recall(host, port).map(|known| known.address);
+    let known = quic::memory::recall(url.host(), url.port());
+    let name = settings.tls.server_name(url.host())?.to_str().into_owned();
+    let attempt = quic::attempt(settings, name, known.as_ref())?;
+    let known = known.map(|known| known.address);
     let known = known.and_then(|known| addresses.iter().position(|address| *address == known));
     let mut first = None;
     if let Some(at) = known {

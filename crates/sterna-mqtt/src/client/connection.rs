@@ -438,6 +438,35 @@ impl Connection {
         }
     }
 
+    /// Decodes a message that came as a datagram of its own: exactly one PUBLISH with QoS 0 and
+    /// without Topic Alias. `None` stands for bytes that are no whole packet.
+    ///
+    /// # Errors
+    ///
+    /// When it is anything else, or comes where no message is due.
+    pub fn receive_datagram<'a>(
+        &mut self,
+        frame: Option<&Frame<'a>>,
+        now_ms: u64,
+    ) -> Result<Publish<'a>, Violation> {
+        self.heard(now_ms);
+        let Some(frame) = frame else {
+            return Err(self.broken(ReasonCode::MalformedPacket, "not one packet in a datagram"));
+        };
+        let packet =
+            Packet::decode(frame, self.version).map_err(|error| self.decode_failed(error))?;
+        match packet {
+            Packet::Publish(publish)
+                if self.state == State::Connected
+                    && publish.packet_id.is_none()
+                    && publish.properties.topic_alias().is_none() =>
+            {
+                Ok(publish)
+            }
+            _ => Err(self.protocol("a datagram that is no plain message with QoS 0")),
+        }
+    }
+
     // ---- Messages to the client ------------------------------------------------------------
 
     fn publish_in<'a>(

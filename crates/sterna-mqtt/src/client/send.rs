@@ -189,6 +189,39 @@ impl Connection {
         Ok(packet_id)
     }
 
+    /// Writes a message with QoS 0 as a datagram of its own, of at most `max_bytes`: one PUBLISH
+    /// packet without Topic Alias.
+    ///
+    /// # Errors
+    ///
+    /// [`SendError::Later`] before the CONNACK; [`SendError::Encode`] when it is too large. It may
+    /// be possible to send it on a lane then.
+    pub fn publish_datagram(
+        &self,
+        publication: &Publication<'_>,
+        max_bytes: usize,
+        out: &mut BytesMut,
+    ) -> Result<(), SendError> {
+        match self.state {
+            State::Connecting => return Err(SendError::Later),
+            State::Connected => {}
+            State::Closed => return Err(SendError::Closed),
+        }
+        self.check_supported(publication)?;
+        let properties = own_properties(publication)?;
+        let publish = Publish {
+            dup: false,
+            qos: QoS::AtMostOnce,
+            retain: publication.retain,
+            topic: publication.topic,
+            packet_id: None,
+            properties,
+            payload: publication.payload,
+        };
+        let max_bytes = max_bytes.min(self.limits.max_packet_bytes);
+        Ok(publish.encode(self.version, max_bytes, out)?)
+    }
+
     fn check_supported(&self, publication: &Publication<'_>) -> Result<(), SendError> {
         // [MQTT-3.2.2-11]
         if publication.qos > self.limits.max_qos {
@@ -211,14 +244,7 @@ impl Connection {
         dup: bool,
         out: &mut BytesMut,
     ) -> Result<(), SendError> {
-        let properties =
-            PublishProperties::parse(publication.properties.raw(), PropertyContext::Publish)?;
-        // [MQTT-3.3.4-6]; aliases are the connection's own business
-        if properties.topic_alias().is_some() || properties.subscription_identifiers().count() > 0 {
-            return Err(SendError::Invalid(DecodeError::protocol(
-                "Topic Alias or Subscription Identifier in a message to publish",
-            )));
-        }
+        let properties = own_properties(publication)?;
         let mut publish = Publish {
             dup,
             qos: publication.qos,
@@ -515,6 +541,19 @@ impl Connection {
         }
         Ok(())
     }
+}
+
+/// The properties of a message to publish.
+fn own_properties<'a>(publication: &Publication<'a>) -> Result<PublishProperties<'a>, SendError> {
+    let properties =
+        PublishProperties::parse(publication.properties.raw(), PropertyContext::Publish)?;
+    // [MQTT-3.3.4-6]; aliases are the connection's own business
+    if properties.topic_alias().is_some() || properties.subscription_identifiers().count() > 0 {
+        return Err(SendError::Invalid(DecodeError::protocol(
+            "Topic Alias or Subscription Identifier in a message to publish",
+        )));
+    }
+    Ok(properties)
 }
 
 fn check_syntax(filter: &str) -> Result<(), SendError> {

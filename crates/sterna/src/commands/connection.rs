@@ -94,6 +94,20 @@ pub(super) struct Connection {
     #[arg(long, value_name = "MODE", default_value = "single", value_parser = streams,
           help_heading = "TLS and QUIC")]
     streams: Streams,
+    /// Over QUIC: send messages with QoS 0 as datagrams, and receive them so, where the broker does
+    /// it: they may be lost, and hold up nothing
+    #[arg(long, help_heading = "TLS and QUIC")]
+    datagrams: bool,
+    /// Over QUIC: the kind of path: default, lan, cellular, satellite, nb-iot, sleepy
+    #[arg(long, value_name = "PROFILE", help_heading = "TLS and QUIC")]
+    quic_profile: Option<QuicProfile>,
+    /// Over QUIC: change one setting of the profile; may be repeated
+    #[arg(
+        long = "quic-set",
+        value_name = "NAME=VALUE",
+        help_heading = "TLS and QUIC"
+    )]
+    quic_settings: Vec<String>,
     /// Over QUIC: wait for the handshake, also where a ticket would save that (when it connects
     /// again). For brokers that do not protect themselves against repeated packets
     #[arg(long, overrides_with = "early_data", help_heading = "TLS and QUIC")]
@@ -171,6 +185,10 @@ pub(super) struct Connection {
     /// Say on standard error what happens
     #[arg(short = 'd', long, help_heading = "Output")]
     pub(super) debug: bool,
+    /// Over QUIC: say at the end, as one line of JSON on standard error, what the connection has
+    /// learnt about its path and counted
+    #[arg(long, help_heading = "Output")]
+    pub(super) path_stats: bool,
     /// Say nothing on standard error about errors while running
     #[arg(long, help_heading = "Output")]
     pub(super) quiet: bool,
@@ -240,6 +258,21 @@ impl Connection {
         options.bind = self.bind;
         options.connect_timeout = self.connect_timeout;
         options.streams = self.streams;
+        options.datagrams = self.datagrams;
+        options.quic.profile = self.quic_profile;
+        for setting in &self.quic_settings {
+            let (name, value) = setting
+                .split_once('=')
+                .ok_or_else(|| format!("--quic-set {setting}: NAME=VALUE"))?;
+            options
+                .quic
+                .set(name, value)
+                .map_err(|error| format!("--quic-set: {error}"))?;
+        }
+        let quic = options.quic.settings();
+        if let Err(problems) = quic.check() {
+            return Err(format!("--quic-set: {}", problems.join("; ")));
+        }
         options.early_data = !self.no_early_data || self.early_data;
         options.tls.ca_file.clone_from(&self.cafile);
         options.tls.ca_path.clone_from(&self.capath);
@@ -299,6 +332,15 @@ impl Connection {
             self.port,
         )
         .map_err(|error| error.to_string())
+    }
+
+    /// Says what the connection knows of its path, when --path-stats asks for it.
+    pub(super) async fn tell_path(&self, client: &Client) {
+        if self.path_stats
+            && let Ok(path) = client.path().await
+        {
+            eprintln!("{}", path.to_json());
+        }
     }
 
     /// Starts the log on standard error, when -d asks for it.

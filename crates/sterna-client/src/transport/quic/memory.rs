@@ -4,6 +4,9 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::{Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use sterna_quic::SavedPath;
 
 /// Most servers that are remembered; the oldest are forgotten first.
 const MAX_SERVERS: usize = 256;
@@ -13,6 +16,16 @@ const MAX_SERVERS: usize = 256;
 pub(crate) struct Known {
     /// The address that answered.
     pub(crate) address: SocketAddr,
+    /// The path to it.
+    pub(crate) path: Option<SavedPath>,
+}
+
+/// The calendar's time in milliseconds since the Unix epoch.
+pub(super) fn now_ms() -> u64 {
+    let since_epoch = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    since_epoch.as_millis() as u64
 }
 
 /// A server as the URL names it.
@@ -58,6 +71,7 @@ mod tests {
     fn the_newest_servers_are_remembered() {
         let known = Known {
             address: "127.0.0.1:1".parse().unwrap(),
+            path: None,
         };
         assert_eq!(recall("memory.example", 1), None);
         remember("memory.example", 1, known);

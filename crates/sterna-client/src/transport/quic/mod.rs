@@ -3,6 +3,7 @@
 
 mod cork;
 pub(crate) mod memory;
+mod observed;
 mod stream;
 
 use std::io;
@@ -12,15 +13,21 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bytes::Bytes;
 use quinn::crypto::rustls::QuicClientConfig;
 use quinn::{
-    ClientConfig, Connecting, Connection, ConnectionError, Endpoint, EndpointConfig, IdleTimeout,
-    RecvStream, SendStream, TransportConfig, VarInt, ZeroRttAccepted,
+    ClientConfig, Connecting, Connection, ConnectionError, Endpoint, EndpointConfig, RecvStream,
+    SendStream, VarInt, ZeroRttAccepted,
 };
+use sterna_quic::{Role, SavedPath};
 
 use super::{Settings, explain_tls};
 use crate::error::ConnectError;
+use crate::path::PathStatistics;
+use crate::tls::Preference;
 use cork::{Cork, CorkedRuntime};
+use memory::Known;
+use observed::{Observed, Variation};
 pub use stream::EarlyData;
 pub(crate) use stream::QuicStream;
 use stream::Verdict;
@@ -39,6 +46,8 @@ pub(crate) const CONTROL_PRIORITY: i32 = 16;
 type Opening =
     Pin<Box<dyn Future<Output = Result<(SendStream, RecvStream), ConnectionError>> + Send + Sync>>;
 
+type Receiving = Pin<Box<dyn Future<Output = Result<Bytes, ConnectionError>> + Send + Sync>>;
+
 /// A QUIC connection to a broker. It has its own socket, so that it can move to another network
 /// alone.
 pub(crate) struct Quic {
@@ -51,42 +60,73 @@ pub(crate) struct Quic {
     cork: Option<Cork>,
     /// A stream that the server has no room for yet.
     opening: Option<Opening>,
+    variation: Arc<Variation>,
+    /// The next datagram.
+    receiving: Option<Receiving>,
     /// How often the connection has moved.
-    pub(crate) migrations: u64,
+    migrations: u64,
 }
 
 /// The configuration of QUIC for these settings, with the tickets of this process.
-pub(super) fn client_config(settings: &Settings) -> Result<ClientConfig, ConnectError> {
-    let tls = settings.tls.config(&[ALPN], settings.early_data)?;
+pub(super) fn attempt(
+    settings: &Settings,
+    name: String,
+    known: Option<&Known>,
+) -> Result<Attempt, ConnectError> {
+    let overrides = &settings.quic;
+    let mut quic = overrides.settings();
+    // MQTT's keep alive finds a dead peer after 1.5 times its interval; QUIC must not be quicker,
+    // and a client without keep alive sleeps as long as it wants.
+    if overrides.idle_timeout_ms.is_none() && overrides.profile.is_none() {
+        quic.idle_timeout_ms = match settings.keep_alive_s {
+            0 => 0,
+            keep_alive_s => (3 * u64::from(keep_alive_s)).max(MIN_IDLE_S) * 1000,
+        };
+    }
+    if let Some(path) = known.and_then(|known| known.path.as_ref()) {
+        quic = quic.remembering(path, memory::now_ms());
+    }
+    let alpn = [ALPN];
+    let preference = Preference {
+        key_share: quic.key_share,
+        chacha20: quic.cipher.prefers_chacha20(),
+    };
+    let tls = settings
+        .tls
+        .config(&alpn, settings.early_data, Some(preference))?;
     let crypto = QuicClientConfig::try_from(tls)
         .map_err(|error| ConnectError::Quic(format!("no cipher for QUIC: {error}")))?;
     let mut config = ClientConfig::new(Arc::new(crypto));
-    let mut transport = TransportConfig::default();
-    // MQTT's keep alive finds a dead peer after 1.5 times its interval; QUIC must not be quicker,
-    // and a client without keep alive sleeps as long as it wants.
-    let idle_ms = match settings.keep_alive_s {
-        0 => None,
-        keep_alive_s => {
-            let idle_ms = (3 * u64::from(keep_alive_s)).max(MIN_IDLE_S) * 1000;
-            VarInt::from_u64(idle_ms).ok()
-        }
-    };
-    transport.max_idle_timeout(idle_ms.map(IdleTimeout::from));
-    // Streams of the server's own have no meaning under ALPN `mqtt`, nor have datagrams.
-    transport.max_concurrent_bidi_streams(0_u8.into());
-    transport.max_concurrent_uni_streams(0_u8.into());
-    transport.datagram_receive_buffer_size(None);
+    // Streams of the server's own have no meaning under ALPN `mqtt`, so that it may open none.
+    let mut transport = quic
+        .transport_config(Role::Client)
+        .map_err(|problems| ConnectError::Quic(problems.join("; ")))?;
+    let observed = Observed::new(&quic);
+    let variation = observed.variation();
+    transport.congestion_controller_factory(Arc::new(observed));
     config.transport_config(Arc::new(transport));
-    Ok(config)
+    let mut endpoint = EndpointConfig::default();
+    endpoint
+        .max_udp_payload_size(quic.max_received_payload_bytes)
+        .map_err(|error| ConnectError::Quic(error.to_string()))?;
+    Ok(Attempt {
+        config,
+        endpoint,
+        name,
+        bind: settings.bind,
+        variation,
+    })
 }
 
 /// Where and how to connect.
 #[derive(Clone)]
 pub(super) struct Attempt {
-    pub(super) config: ClientConfig,
+    config: ClientConfig,
+    endpoint: EndpointConfig,
     /// The name in the server's certificate.
-    pub(super) name: String,
-    pub(super) bind: Option<IpAddr>,
+    name: String,
+    bind: Option<IpAddr>,
+    variation: Arc<Variation>,
 }
 
 /// A connection that has been started and has sent nothing.
@@ -94,6 +134,7 @@ pub(super) struct Started {
     endpoint: Endpoint,
     connecting: Connecting,
     cork: Cork,
+    variation: Arc<Variation>,
 }
 
 impl Attempt {
@@ -107,7 +148,7 @@ impl Attempt {
         let local = SocketAddr::new(self.bind.unwrap_or(any), 0);
         let socket = std::net::UdpSocket::bind(local)?;
         let (runtime, cork) = CorkedRuntime::new();
-        let endpoint = Endpoint::new(EndpointConfig::default(), None, socket, runtime)?;
+        let endpoint = Endpoint::new(self.endpoint, None, socket, runtime)?;
         let connecting = endpoint
             .connect_with(self.config, address, &self.name)
             .map_err(|error| ConnectError::Quic(error.to_string()))?;
@@ -115,6 +156,7 @@ impl Attempt {
             endpoint,
             connecting,
             cork,
+            variation: self.variation,
         })
     }
 }
@@ -127,6 +169,7 @@ impl Started {
             endpoint,
             connecting,
             cork,
+            variation,
         } = self;
         match connecting.into_0rtt() {
             Ok((connection, handshake)) => Ok(Quic {
@@ -136,12 +179,15 @@ impl Started {
                 handshake: Some(handshake),
                 cork: Some(cork),
                 opening: None,
+                variation,
+                receiving: None,
                 migrations: 0,
             }),
             Err(connecting) => Err(Box::new(Self {
                 endpoint,
                 connecting,
                 cork,
+                variation,
             })),
         }
     }
@@ -152,6 +198,7 @@ impl Started {
             endpoint,
             connecting,
             cork,
+            variation,
         } = self;
         drop(cork);
         let connection = connecting
@@ -164,6 +211,8 @@ impl Started {
             handshake: None,
             cork: None,
             opening: None,
+            variation,
+            receiving: None,
             migrations: 0,
         })
     }
@@ -239,13 +288,92 @@ impl Quic {
         })
     }
 
-    /// Moves the connection to a new local port, as a change of network would.
+    /// Largest datagram that can be sent now; none when the server takes none.
+    pub(crate) fn max_datagram_bytes(&self) -> Option<usize> {
+        self.connection.max_datagram_size()
+    }
+
+    /// Sends a datagram. False when there is no room for it.
+    pub(crate) fn send_datagram(&self, bytes: Bytes) -> bool {
+        bytes.len() <= self.connection.datagram_send_buffer_space()
+            && self.connection.send_datagram(bytes).is_ok()
+    }
+
+    /// The next datagram of the server's.
+    pub(crate) fn poll_datagram(&mut self, cx: &mut Context<'_>) -> Poll<Bytes> {
+        let receiving = self.receiving.get_or_insert_with(|| {
+            let connection = self.connection.clone();
+            Box::pin(async move { connection.read_datagram().await })
+        });
+        let Poll::Ready(received) = receiving.as_mut().poll(cx) else {
+            return Poll::Pending;
+        };
+        self.receiving = None;
+        if let Ok(bytes) = received {
+            return Poll::Ready(bytes);
+        }
+        // The streams tell about the end of the connection.
+        self.receiving = Some(Box::pin(std::future::pending()));
+        Poll::Pending
+    }
+
+    /// Moves the connection to a new local port, as a change of network would. The library announces
+    /// it with a PING when its task runs.
+    ///
+    /// A server must not send more than three times what came from an address that it has not
+    /// validated, and servers with this library count from the second datagram on. So let the PING
+    /// leave before anything else is written: a message that rode with it would be answered after
+    /// two round trips.
     pub(crate) fn rebind(&mut self) -> io::Result<()> {
         let mut address = self.endpoint.local_addr()?;
         address.set_port(0);
         self.endpoint.rebind(std::net::UdpSocket::bind(address)?)?;
         self.migrations += 1;
         Ok(())
+    }
+
+    /// What is known of the path. Counters of the caller's are left at zero.
+    pub(crate) fn statistics(&self) -> PathStatistics {
+        let stats = self.connection.stats();
+        PathStatistics {
+            peer: self.peer(),
+            rtt: stats.path.rtt,
+            min_rtt: stats.path.min_rtt,
+            rtt_variation: self.variation.get(),
+            congestion_window_bytes: stats.path.cwnd,
+            congestion_events: stats.path.congestion_events,
+            packets_sent: stats.path.sent_packets,
+            packets_lost: stats.path.lost_packets,
+            bytes_lost: stats.path.lost_bytes,
+            mtu_bytes: stats.path.current_mtu,
+            datagrams_sent: stats.udp_tx.datagrams,
+            datagrams_received: stats.udp_rx.datagrams,
+            wire_bytes_sent: stats.udp_tx.bytes,
+            wire_bytes_received: stats.udp_rx.bytes,
+            packet_bytes_sent: 0,
+            packet_bytes_received: 0,
+            early_data: self.early_data(),
+            migrations: self.migrations,
+            streams: 0,
+            datagram_messages: 0,
+        }
+    }
+
+    /// What the next connection to this server can start from.
+    pub(crate) fn known(&self) -> Known {
+        let path = self.connection.stats().path;
+        let micros = |time: Duration| u32::try_from(time.as_micros()).unwrap_or(u32::MAX).max(1);
+        Known {
+            address: self.peer(),
+            path: Some(SavedPath {
+                rtt_us: micros(path.rtt),
+                min_rtt_us: micros(path.min_rtt.min(path.rtt)),
+                // The library doesn't tell a client how far the window was filled.
+                congestion_window_bytes: 0,
+                mtu_bytes: path.current_mtu,
+                saved_at_ms: memory::now_ms(),
+            }),
+        }
     }
 
     /// Ends the connection. What was written to a stream that was not shut down may be lost.
