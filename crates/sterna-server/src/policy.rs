@@ -1,5 +1,7 @@
 //! What every shard asks before it lets a client do something; replaced as a whole on reload.
 
+use std::collections::HashSet;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::authentication::Users;
@@ -17,8 +19,21 @@ pub struct Policy {
     pub rules: Rules,
     /// Per listener, in the order of the configuration.
     pub listeners: Vec<ListenerPolicy>,
+    /// Clients whose connections are traced, where, and up to how many bytes.
+    pub trace: TracePolicy,
     /// Whether the common name of a verified client certificate is the user name.
     pub certificate_as_username: bool,
+}
+
+/// Whose connections are traced.
+#[derive(Clone, Debug, Default)]
+pub struct TracePolicy {
+    /// Client identifiers.
+    pub clients: HashSet<String>,
+    /// Folder of the traces.
+    pub directory: PathBuf,
+    /// Bytes after which a trace ends.
+    pub max_bytes: u64,
 }
 
 /// What clients of one listener may do.
@@ -61,6 +76,12 @@ impl Policy {
                         .or(config.mqtt.server_keep_alive_s),
                 })
                 .collect(),
+            trace: TracePolicy {
+                clients: config.trace.clients.iter().cloned().collect(),
+                directory: (config.trace.directory.clone())
+                    .unwrap_or_else(|| config.data_directory().join("traces")),
+                max_bytes: config.trace.maximum_bytes,
+            },
             certificate_as_username: config.tls.certificate_as_username,
         })
     }

@@ -18,6 +18,7 @@ use crate::mail::{Letters, Mail};
 use crate::policy::Policy;
 use crate::shard::{Parts, Shard};
 use crate::sys::Board;
+use crate::tracer::Tracer;
 
 /// The application protocols of TLS and QUIC listeners (ALPN).
 const PROTOCOLS: [&[u8]; 1] = [b"mqtt"];
@@ -100,7 +101,8 @@ impl Server {
         let courier = Mutex::new(bound[0].courier());
         let gate = bound[0].gate();
         let checker = Checker::start().map_err(|e| format!("cannot start a thread: {e}"))?;
-        let threads = start_shards(bound, config, &policy, &checker)?;
+        let tracer = Tracer::start().map_err(|e| format!("cannot start a thread: {e}"))?;
+        let threads = start_shards(bound, config, &policy, &checker, &tracer)?;
         Ok(Self {
             listeners,
             certificate: Mutex::new(certificate),
@@ -200,6 +202,7 @@ fn start_shards(
     config: &Config,
     policy: &Arc<Policy>,
     checker: &Checker,
+    tracer: &Tracer,
 ) -> Result<Vec<JoinHandle<()>>, String> {
     let mut seed = [0; 8];
     getrandom::fill(&mut seed).map_err(|e| format!("no randomness: {e}"))?;
@@ -218,6 +221,7 @@ fn start_shards(
             store: Box::new(NoStore),
             policy: Arc::clone(policy),
             checker: Some(checker.clone()),
+            tracer: Some(tracer.clone()),
             outbox: Box::new(Letters::new(shard.courier())),
             board: Arc::clone(&board),
             sys_interval_ms: u64::from(config.sys.interval_s) * 1000,

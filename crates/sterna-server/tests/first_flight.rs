@@ -118,6 +118,7 @@ fn shard(early_data: EarlyData) -> Shard {
             store: Box::new(NoStore),
             policy: Arc::new(Policy::load(&config).expect("a policy")),
             checker: None,
+            tracer: None,
             outbox: Box::new(Alone),
             board: Arc::new(sys::Board::new(1)),
             sys_interval_ms: 0,

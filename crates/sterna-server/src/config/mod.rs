@@ -42,6 +42,8 @@ pub struct Config {
     pub sys: Sys,
     /// The log.
     pub log: Log,
+    /// Traces of single clients' connections.
+    pub trace: Trace,
 }
 
 impl Default for Config {
@@ -59,6 +61,7 @@ impl Default for Config {
             quic: Quic::default(),
             sys: Sys::default(),
             log: Log::default(),
+            trace: Trace::default(),
         }
     }
 }
@@ -542,6 +545,28 @@ impl Default for Log {
         Self {
             level: "info".to_owned(),
             format: LogFormat::Text,
+        }
+    }
+}
+
+/// Traces (qlog) of single clients' QUIC connections. A reload switches them on and off.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Trace {
+    /// Client identifiers whose connections are traced.
+    pub clients: Vec<String>,
+    /// Where the traces go, a file for each connection. Default: `traces` in the data directory.
+    pub directory: Option<PathBuf>,
+    /// Bytes after which a trace ends.
+    pub maximum_bytes: u64,
+}
+
+impl Default for Trace {
+    fn default() -> Self {
+        Self {
+            clients: Vec::new(),
+            directory: None,
+            maximum_bytes: 64 << 20,
         }
     }
 }

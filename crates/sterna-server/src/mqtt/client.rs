@@ -27,6 +27,8 @@ pub(super) struct Client {
     pub(super) early: Early,
     /// Whether messages of QoS 0 leave as datagrams.
     pub(super) datagrams: bool,
+    /// Whether the connection is traced.
+    pub(super) traced: bool,
     /// Deadline of this connection's entry among the timers; older entries are void.
     pub(super) timer_ms: u64,
     /// Client identifier, once known.

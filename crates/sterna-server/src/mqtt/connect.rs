@@ -8,7 +8,7 @@ use sterna_net::{ConnectionId, TransportKind};
 
 use super::admission::{Admission, DATAGRAMS_PROPERTY};
 use super::client::{Client, State, connection, consumer};
-use super::{Door, log_end};
+use super::{Door, inspect, log_end};
 use crate::authentication::{Exchange, Refusal, common_name};
 use crate::mail::Mail;
 use crate::shard::Context;
@@ -342,6 +342,7 @@ impl Door {
         {
             self.set_timer(client, deadline_ms);
         }
+        inspect::trace(cx, client);
         self.resend(cx, client);
     }
 }

@@ -7,7 +7,7 @@ use sterna_mqtt::{Lane, ReasonCode};
 use sterna_net::{CloseReason, ConnectionId, StreamId};
 
 use super::client::{Client, Early, Held, State, connection};
-use super::{Door, log_end};
+use super::{Door, inspect, log_end};
 use crate::shard::Context;
 
 impl Door {
@@ -69,6 +69,9 @@ impl Door {
     }
 
     fn close_session(cx: &mut Context<'_>, client: &mut Client, close: Close) {
+        if matches!(client.state, State::Live(_)) && tracing::enabled!(tracing::Level::DEBUG) {
+            inspect::log_path(cx, client);
+        }
         let state = std::mem::replace(&mut client.state, State::Ended);
         client.held = Vec::new();
         if let State::Live(session) | State::Opening(session, _) = state {

@@ -8,6 +8,7 @@ mod client;
 mod connect;
 mod deliver;
 mod end;
+mod inspect;
 mod outgoing;
 mod publish;
 mod subscribe;
@@ -47,6 +48,10 @@ pub(crate) struct Door {
     timers: Timers,
     counts: Counts,
     high_watermark_bytes: usize,
+    /// Clients whose paths are still to be told in this round.
+    paths: Vec<ConnectionId>,
+    /// When the next of them are.
+    paths_ms: Option<u64>,
     stopping: bool,
 }
 
@@ -58,6 +63,8 @@ impl Door {
             timers: Timers::default(),
             counts: Counts::default(),
             high_watermark_bytes,
+            paths: Vec::new(),
+            paths_ms: None,
             stopping: false,
         }
     }
@@ -77,7 +84,10 @@ impl Door {
 
     /// When `timeout` wants to be called.
     pub(crate) fn deadline_ms(&self) -> Option<u64> {
-        self.timers.next_ms()
+        [self.timers.next_ms(), self.paths_ms]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// A connection is ready for CONNECT.
@@ -99,6 +109,7 @@ impl Door {
             held: Vec::new(),
             early: Early::Over,
             datagrams: false,
+            traced: false,
             timer_ms,
             name: Box::default(),
             user: None,
