@@ -44,6 +44,6 @@ pub use sterna_mqtt::packet::RetainHandling;
 pub use sterna_mqtt::topic;
 pub use sterna_mqtt::{Property, PropertyBuf, PublishProperties, QoS, ReasonCode, Version};
 pub use sterna_quic::{Overrides as QuicOverrides, Profile as QuicProfile};
-pub use tls::{Fingerprint, Tls, TlsError};
+pub use tls::{Fingerprint, Tls, TlsError, TlsVersion};
 pub use transport::quic::EarlyData;
 pub use url::{MAX_URL_BYTES, Scheme, Url, UrlError};

@@ -12,12 +12,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{ClientSessionMemoryCache, Resumption, WebPkiServerVerifier};
-use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::crypto::{
+    CryptoProvider, verify_tls12_signature, verify_tls13_signature,
+    verify_tls13_signature_with_raw_key,
+};
 use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
 };
 use rustls_pki_types::pem::PemObject as _;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls_pki_types::{
+    CertificateDer, PrivateKeyDer, ServerName, SubjectPublicKeyInfoDer, UnixTime,
+};
 use sha2::{Digest as _, Sha256};
 use sterna_quic::KeyShare;
 
@@ -115,9 +120,18 @@ impl fmt::Debug for Fingerprint {
     }
 }
 
+/// A version of TLS.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TlsVersion {
+    /// 1.2 (RFC 5246). QUIC cannot use it.
+    Tls12,
+    /// 1.3 (RFC 8446).
+    Tls13,
+}
+
 /// TLS settings of a client; the default trusts the system's authorities and has no certificate of
 /// its own.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Tls {
     /// A PEM file of authorities to trust, in place of the system's.
@@ -127,6 +141,10 @@ pub struct Tls {
     /// When not empty: accept exactly the certificates with these fingerprints, and look neither at
     /// who signed them, nor for which name, nor until when.
     pub fingerprints: Vec<Fingerprint>,
+    /// When not empty: accept exactly the servers with these keys, each given as the SHA-256 of its
+    /// SubjectPublicKeyInfo in DER form. The server sends its bare key in place of a certificate
+    /// (RFC 7250; TLS 1.3 only), which makes the handshake smaller, and has to be set up for it.
+    pub server_keys: Vec<Fingerprint>,
     /// A PEM file with the client's certificate, and after it those of its authorities.
     pub certificate: Option<PathBuf>,
     /// A PEM file with the key of the client's certificate.
@@ -138,6 +156,29 @@ pub struct Tls {
     pub server_name: Option<String>,
     /// Protocols to offer by ALPN on TLS over TCP; none by default. QUIC always offers `mqtt`.
     pub alpn: Vec<String>,
+    /// Only this version; any that both sides know by default.
+    pub version: Option<TlsVersion>,
+    /// Whether later connections of this process make use of the tickets of earlier ones; on by
+    /// default.
+    pub resumption: bool,
+}
+
+impl Default for Tls {
+    fn default() -> Self {
+        Self {
+            ca_file: None,
+            ca_path: None,
+            fingerprints: Vec::new(),
+            server_keys: Vec::new(),
+            certificate: None,
+            key: None,
+            insecure: false,
+            server_name: None,
+            alpn: Vec::new(),
+            version: None,
+            resumption: true,
+        }
+    }
 }
 
 impl Tls {
@@ -187,6 +228,8 @@ struct Material {
     alpn: Vec<Vec<u8>>,
     early_data: bool,
     preference: Option<Preference>,
+    version: Option<TlsVersion>,
+    resumption: bool,
 }
 
 /// What a client puts first among what TLS can do.
@@ -225,6 +268,7 @@ enum Trust {
     System,
     Authorities(Vec<CertificateDer<'static>>),
     Fingerprints(Vec<Fingerprint>),
+    Keys(Vec<Fingerprint>),
     Everyone,
 }
 
@@ -232,6 +276,8 @@ impl Material {
     fn load(tls: &Tls, alpn: &[&[u8]], early_data: bool) -> Result<Self, TlsError> {
         let trust = if tls.insecure {
             Trust::Everyone
+        } else if !tls.server_keys.is_empty() {
+            Trust::Keys(tls.server_keys.clone())
         } else if !tls.fingerprints.is_empty() {
             Trust::Fingerprints(tls.fingerprints.clone())
         } else if tls.ca_file.is_some() || tls.ca_path.is_some() {
@@ -283,6 +329,8 @@ impl Material {
             alpn: alpn.iter().map(|name| name.to_vec()).collect(),
             early_data,
             preference: None,
+            version: tls.version,
+            resumption: tls.resumption,
         })
     }
 
@@ -320,14 +368,26 @@ impl Material {
             Trust::Fingerprints(fingerprints) => Arc::new(SignatureOnly {
                 provider: Arc::clone(&provider),
                 pinned: Some(fingerprints.clone()),
+                raw_keys: false,
+            }),
+            Trust::Keys(keys) => Arc::new(SignatureOnly {
+                provider: Arc::clone(&provider),
+                pinned: Some(keys.clone()),
+                raw_keys: true,
             }),
             Trust::Everyone => Arc::new(SignatureOnly {
                 provider: Arc::clone(&provider),
                 pinned: None,
+                raw_keys: false,
             }),
         };
+        let versions: &[&rustls::SupportedProtocolVersion] = match self.version {
+            None => rustls::DEFAULT_VERSIONS,
+            Some(TlsVersion::Tls12) => &[&rustls::version::TLS12],
+            Some(TlsVersion::Tls13) => &[&rustls::version::TLS13],
+        };
         let builder = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
+            .with_protocol_versions(versions)
             .map_err(|error| TlsError::Settings(error.to_string()))?
             // Named `dangerous` for the two verifiers above that look at less than webpki does.
             .dangerous()
@@ -342,7 +402,11 @@ impl Material {
         };
         config.alpn_protocols.clone_from(&self.alpn);
         config.enable_early_data = self.early_data;
-        config.resumption = Resumption::store(Arc::new(ClientSessionMemoryCache::new(MAX_TICKETS)));
+        config.resumption = if self.resumption {
+            Resumption::store(Arc::new(ClientSessionMemoryCache::new(MAX_TICKETS)))
+        } else {
+            Resumption::disabled()
+        };
         Ok(config)
     }
 }
@@ -364,6 +428,8 @@ fn webpki(
 struct SignatureOnly {
     provider: Arc<CryptoProvider>,
     pinned: Option<Vec<Fingerprint>>,
+    /// What the server shows is its bare key.
+    raw_keys: bool,
 }
 
 impl ServerCertVerifier for SignatureOnly {
@@ -400,7 +466,15 @@ impl ServerCertVerifier for SignatureOnly {
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
         let algorithms = &self.provider.signature_verification_algorithms;
+        if self.raw_keys {
+            let key = SubjectPublicKeyInfoDer::from(certificate.as_ref());
+            return verify_tls13_signature_with_raw_key(message, &key, signature, algorithms);
+        }
         verify_tls13_signature(message, certificate, signature, algorithms)
+    }
+
+    fn requires_raw_public_keys(&self) -> bool {
+        self.raw_keys
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {

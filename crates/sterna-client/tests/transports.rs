@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use broker::{Broker, Got, Listener, published};
 use quinn::crypto::rustls::QuicServerConfig;
-use rustls::server::WebPkiClientVerifier;
+use rustls::server::{AlwaysResolvesServerRawPublicKeys, WebPkiClientVerifier};
+use rustls::sign::CertifiedKey;
 use rustls::{HandshakeKind, RootCertStore, ServerConfig};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use sterna_client::{
@@ -263,7 +264,11 @@ async fn two_addresses_of_one_name_are_both_tried() {
 
 /// A QUIC server and its address.
 fn quic_server(pki: &Pki, alpn: &[u8], max_streams: u32) -> (quinn::Endpoint, SocketAddr) {
-    let crypto = QuicServerConfig::try_from(pki.server_config(alpn, false)).unwrap();
+    quic_server_with(pki.server_config(alpn, false), max_streams)
+}
+
+fn quic_server_with(tls: ServerConfig, max_streams: u32) -> (quinn::Endpoint, SocketAddr) {
+    let crypto = QuicServerConfig::try_from(tls).unwrap();
     let mut config = quinn::ServerConfig::with_crypto(Arc::new(crypto));
     let mut transport = quinn::TransportConfig::default();
     transport.max_concurrent_bidi_streams(max_streams.into());
@@ -507,4 +512,62 @@ async fn quic_servers_are_verified_too() {
     let options = options(Scheme::MqttQuic, "localhost", address, trusting(&pki));
     let not_mqtt = handshake_failure(publish_one(options).await);
     assert!(not_mqtt.contains("does not serve MQTT"), "{not_mqtt}");
+}
+
+/// A server without certificates, known by its key alone; and the client's certificate over QUIC.
+#[tokio::test]
+async fn keys_and_client_certificates_over_quic() {
+    let pki = Pki::new();
+    let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(pki.server_key.clone()));
+    let provider = rustls::crypto::ring::default_provider();
+    let key = provider.key_provider.load_private_key(key).unwrap();
+    let spki = key.public_key().unwrap().to_vec();
+    let certified = CertifiedKey::new(vec![spki.clone().into()], key);
+    let resolver = AlwaysResolvesServerRawPublicKeys::new(Arc::new(certified));
+    let mut raw = ServerConfig::builder_with_provider(Arc::new(provider))
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .unwrap()
+        .with_no_client_auth()
+        .with_cert_resolver(Arc::new(resolver));
+    raw.alpn_protocols = vec![b"mqtt".to_vec()];
+    let serve = |endpoint: quinn::Endpoint| {
+        tokio::spawn(async move {
+            while let Some(incoming) = endpoint.accept().await {
+                let Ok(connection) = incoming.await else {
+                    continue;
+                };
+                if let Ok((send, receive)) = connection.accept_bi().await {
+                    welcome(Broker::new(tokio::io::join(receive, send))).await;
+                }
+            }
+        })
+    };
+    let (endpoint, address) = quic_server_with(raw, 1);
+    serve(endpoint);
+    let try_key = |key: Fingerprint| {
+        let mut tls = Tls::default();
+        tls.server_keys = vec![key];
+        publish_one(options(Scheme::MqttQuic, "localhost", address, tls))
+    };
+    try_key(Fingerprint::of(&spki)).await.unwrap();
+    let other = handshake_failure(try_key(Fingerprint::of(b"other")).await);
+    assert!(other.contains("fingerprint"), "{other}");
+    // The resumed connection is the same server's.
+    try_key(Fingerprint::of(&spki)).await.unwrap();
+
+    let (endpoint, address) = quic_server_with(pki.server_config(b"mqtt", true), 1);
+    serve(endpoint);
+    let without = publish_one(options(
+        Scheme::MqttQuic,
+        "localhost",
+        address,
+        trusting(&pki),
+    ));
+    without.await.unwrap_err();
+    let mut tls = trusting(&pki);
+    tls.certificate = Some(pki.file("client.pem"));
+    tls.key = Some(pki.file("client.key"));
+    publish_one(options(Scheme::MqttQuic, "localhost", address, tls))
+        .await
+        .unwrap();
 }

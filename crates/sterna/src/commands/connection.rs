@@ -5,7 +5,10 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use sterna_client::{Fingerprint, Login, Options, Publish, QoS, Scheme, Streams, Url, Version};
+use sterna_client::{
+    Client, Fingerprint, Login, Options, Publish, QoS, QuicProfile, Scheme, Streams, TlsVersion,
+    Url, Version,
+};
 
 use super::property::{Given, Properties};
 
@@ -153,6 +156,10 @@ pub(super) struct Connection {
     /// repeated
     #[arg(long, value_name = "SHA256", help_heading = "TLS and QUIC")]
     fingerprint: Vec<Fingerprint>,
+    /// Trust exactly the server whose bare key has this SHA-256, and ask it for that in place of a
+    /// certificate (RFC 7250); may be repeated
+    #[arg(long, value_name = "SHA256", help_heading = "TLS and QUIC")]
+    server_key: Vec<Fingerprint>,
     /// PEM file with this client's certificate
     #[arg(
         long,
@@ -178,6 +185,9 @@ pub(super) struct Connection {
     /// Protocol to ask for on a TLS port that serves several
     #[arg(long, value_name = "NAME", help_heading = "TLS and QUIC")]
     tls_alpn: Option<String>,
+    /// Only this version of TLS: tlsv1.2 or tlsv1.3
+    #[arg(long, value_name = "VERSION", value_parser = tls_version, help_heading = "TLS and QUIC")]
+    tls_version: Option<TlsVersion>,
     /// With -h: use TLS and trust the system's authorities, as mqtts:// does
     #[arg(long, help_heading = "TLS and QUIC")]
     tls_use_os_certs: bool,
@@ -277,6 +287,8 @@ impl Connection {
         options.tls.ca_file.clone_from(&self.cafile);
         options.tls.ca_path.clone_from(&self.capath);
         options.tls.fingerprints.clone_from(&self.fingerprint);
+        options.tls.server_keys.clone_from(&self.server_key);
+        options.tls.version = self.tls_version;
         options.tls.certificate.clone_from(&self.cert);
         options.tls.key.clone_from(&self.key);
         options.tls.insecure = self.insecure;
@@ -305,6 +317,16 @@ impl Connection {
         })
     }
 
+    /// Whether a broker is named, be it by the environment.
+    pub(super) fn names_broker(&self) -> bool {
+        self.broker.is_some()
+            || self.url.is_some()
+            || self.host.is_some()
+            || self.port.is_some()
+            || self.quic
+            || from_environment("STERNA_URL").is_some()
+    }
+
     fn url(&self) -> Result<Url, String> {
         let given = self.broker.clone().or_else(|| self.url.clone());
         let url = given.or_else(|| {
@@ -319,6 +341,7 @@ impl Connection {
             || self.capath.is_some()
             || self.cert.is_some()
             || !self.fingerprint.is_empty()
+            || !self.server_key.is_empty()
             || self.insecure
             || self.port == Some(8883);
         let scheme = match (self.quic, wants_tls) {
@@ -374,6 +397,14 @@ pub(super) fn seconds(text: &str) -> Result<Duration, String> {
         .ok()
         .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
         .ok_or_else(|| "not a number of seconds".to_owned())
+}
+
+fn tls_version(text: &str) -> Result<TlsVersion, String> {
+    match text {
+        "tlsv1.2" => Ok(TlsVersion::Tls12),
+        "tlsv1.3" => Ok(TlsVersion::Tls13),
+        _ => Err("tlsv1.2 or tlsv1.3".to_owned()),
+    }
 }
 
 fn streams(text: &str) -> Result<Streams, String> {
