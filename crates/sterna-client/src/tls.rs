@@ -239,6 +239,9 @@ pub(crate) struct Preference {
     pub(crate) key_share: KeyShare,
     /// ChaCha20-Poly1305 before AES-GCM.
     pub(crate) chacha20: bool,
+    /// The server's port: the library files tickets by host alone, and early data for one server
+    /// would only be refused by another.
+    pub(crate) port: u16,
 }
 
 impl Preference {

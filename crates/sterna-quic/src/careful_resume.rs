@@ -157,12 +157,7 @@ impl PathMemory {
 
 /// The controller of a connection, if it is ours.
 fn resuming(connection: &Connection) -> Option<Box<Resuming>> {
-    connection
-        .congestion_state()
-        .clone_box()
-        .into_any()
-        .downcast()
-        .ok()
+    crate::meter::controller(connection).downcast().ok()
 }
 
 /// Makes congestion controllers that resume carefully, around one of the library's.
@@ -217,9 +212,10 @@ impl ControllerFactory for CarefulResume {
             built: now,
             phase: State::Reconnaissance,
             threshold: None,
+            answered: None,
             acked_bytes: 0,
             flight_bytes: 0,
-            peak_flight_bytes: 0,
+            batch_bytes: 0,
             last_sent: now,
             rtt: None,
             filled: None,
@@ -275,7 +271,6 @@ enum State {
         last_acknowledged: bool,
     },
     SafeRetreat {
-        since: Instant,
         last: Instant,
         window_bytes: u64,
         pipe_bytes: u64,
@@ -306,13 +301,15 @@ struct Resuming {
     phase: State,
     /// Where slow start ends after a retreat.
     threshold: Option<u64>,
+    /// What was sent up to here and gets lost is no news: the retreat was the answer.
+    answered: Option<Instant>,
     /// All that was ever acknowledged.
     acked_bytes: u64,
-    /// In flight as far as the library tells: exact after each acknowledgement, with what was sent
-    /// since then on top.
+    /// In flight as far as the library tells: exact after each acknowledgement, with all that was
+    /// sent since then on top, even datagrams that only acknowledge.
     flight_bytes: u64,
-    /// Most in flight since the last acknowledgement.
-    peak_flight_bytes: u64,
+    /// Acknowledged within the batch that is being processed.
+    batch_bytes: u64,
     last_sent: Instant,
     /// Shortest time from sending to acknowledgement within the batch that is being processed. The
     /// library's own estimator does not have that sample yet.
@@ -324,12 +321,6 @@ struct Resuming {
 impl Resuming {
     fn min_window(&self) -> u64 {
         2 * u64::from(self.mtu)
-    }
-
-    /// Whether the window was as good as full: the library sends whole datagrams, and stops before
-    /// the one that would fill it.
-    fn was_full(&self, window_bytes: u64) -> bool {
-        self.peak_flight_bytes + 2 * u64::from(self.mtu) >= window_bytes
     }
 
     /// Reconnaissance has news: jump, stay, or give up (RFC 9959, sections 3.2 and 4.2).
@@ -345,9 +336,12 @@ impl Resuming {
             return;
         }
         // Until the initial window is acknowledged and more is waiting than the window lets through,
-        // nothing is gained by a jump.
+        // nothing is gained by a jump. With pacing, a window in use is never full; half of it counts
+        // as in use (RFC 7661 draws the line there).
         let confirmed = self.acked_bytes >= self.config.initial_window_bytes;
-        if confirmed && !app_limited && self.was_full(window_bytes) {
+        let flight_bytes = self.flight_bytes + self.batch_bytes;
+        let in_use = !app_limited && flight_bytes >= window_bytes / 2;
+        if confirmed && in_use {
             self.phase = State::Unvalidated {
                 entered: now,
                 rtt,
@@ -379,8 +373,8 @@ impl Resuming {
 
     /// RFC 9959, section 3.5: at most half of what the path has carried.
     fn retreat(&mut self, now: Instant, last: Instant, pipe_bytes: u64) {
+        self.answered = Some(now);
         self.phase = State::SafeRetreat {
-            since: now,
             last,
             window_bytes: (pipe_bytes / 2).max(self.min_window()),
             pipe_bytes,
@@ -433,14 +427,14 @@ impl Controller for Resuming {
         self.inner.on_sent(now, bytes, last_packet_number);
         self.last_sent = now;
         self.flight_bytes += bytes;
-        self.peak_flight_bytes = self.peak_flight_bytes.max(self.flight_bytes);
         if let State::Unvalidated {
             entered,
             window_bytes,
             pipe_bytes,
             ..
         } = self.phase
-            && self.was_full(window_bytes)
+            // The library sends whole datagrams, and stops before the one that would fill the window.
+            && self.flight_bytes + self.min_window() >= window_bytes
         {
             self.end_jump(entered, pipe_bytes);
         }
@@ -457,6 +451,7 @@ impl Controller for Resuming {
         let sample = now.saturating_duration_since(sent);
         self.rtt = Some(self.rtt.map_or(sample, |least| least.min(sample)));
         self.acked_bytes += bytes;
+        self.batch_bytes += bytes;
         if !app_limited {
             self.filled = Some(now);
         }
@@ -557,7 +552,7 @@ impl Controller for Resuming {
             }
         }
         self.rtt = None;
-        self.peak_flight_bytes = in_flight;
+        self.batch_bytes = 0;
     }
 
     fn on_congestion_event(
@@ -568,6 +563,9 @@ impl Controller for Resuming {
         lost_bytes: u64,
     ) {
         self.flight_bytes = self.flight_bytes.saturating_sub(lost_bytes);
+        if !is_persistent_congestion && self.answered.is_some_and(|answered| sent <= answered) {
+            return;
+        }
         match self.phase {
             State::Unvalidated { pipe_bytes, .. } if !is_persistent_congestion => {
                 self.retreat(now, self.last_sent, pipe_bytes);
@@ -577,10 +575,6 @@ impl Controller for Resuming {
                 last, pipe_bytes, ..
             } if !is_persistent_congestion => {
                 self.retreat(now, last, pipe_bytes);
-                return;
-            }
-            // The retreat has reacted to it already.
-            State::SafeRetreat { since, .. } if !is_persistent_congestion && sent <= since => {
                 return;
             }
             // The inner controller knows nothing of the jump; it gets what the retreat would leave.
@@ -635,5 +629,52 @@ impl Controller for Resuming {
 
     fn into_any(self: Box<Self>) -> Box<dyn Any> {
         self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_that_has_nothing_to_remember_pays_little() {
+        // Beside the inner controller, per connection: this and the place of the memory.
+        assert!(size_of::<Resuming>() <= 256, "{}", size_of::<Resuming>());
+        assert!(size_of::<OnceLock<Restored>>() <= 64);
+    }
+
+    #[test]
+    fn the_round_trip_decides_whether_it_is_the_same_path() {
+        let path = SavedPath {
+            rtt_us: 120_000,
+            min_rtt_us: 100_000,
+            congestion_window_bytes: 1,
+            mtu_bytes: 1_200,
+            saved_at_ms: 0,
+        };
+        for (rtt_ms, same) in [
+            (49, false),
+            (50, false),
+            (51, true),
+            (999, true),
+            (1_000, false),
+        ] {
+            assert_eq!(is_same_path(&path, Duration::from_millis(rtt_ms)), same);
+        }
+    }
+
+    #[test]
+    fn a_settled_controller_has_the_window_that_was_asked_for() {
+        let now = Instant::now();
+        for congestion in CongestionControl::ALL {
+            let factory = CarefulResume {
+                congestion: *congestion,
+                initial_window_bytes: 12_000,
+            };
+            for window_bytes in [2_400, 55_800, 1_000_001] {
+                let window = factory.settled(window_bytes, now, 1_200).window();
+                assert!(window.abs_diff(window_bytes) <= 1, "{congestion}: {window}");
+            }
+        }
     }
 }

@@ -110,7 +110,7 @@ const LAN: Settings = Settings {
 };
 
 const CELLULAR: Settings = Settings {
-    initial_rtt_ms: 500,
+    // The default's first probe after a second leaves time to wake the radio.
     ack_frequency: true,
     ack_eliciting_threshold_packets: 9,
     max_ack_delay_ms: 50,
@@ -120,7 +120,7 @@ const CELLULAR: Settings = Settings {
 };
 
 const SATELLITE: Settings = Settings {
-    initial_rtt_ms: 800,
+    initial_rtt_ms: 600,
     handshake_timeout_ms: MINUTE_MS as u32,
     ack_frequency: true,
     ack_eliciting_threshold_packets: 9,

@@ -118,6 +118,15 @@ macro_rules! settings {
             /// The names of all settings, in the order of the documentation.
             pub const NAMES: &'static [&'static str] = &[$(stringify!($name)),+];
 
+            /// A setting's value as TOML writes it; `None` when there is no such setting.
+            #[must_use]
+            pub fn value(&self, name: &str) -> Option<String> {
+                match name {
+                    $(stringify!($name) => Some(self.$name.toml()),)+
+                    _ => None,
+                }
+            }
+
             /// Every setting's name with its value as TOML writes it.
             #[must_use]
             pub fn values(&self) -> Vec<(&'static str, String)> {
@@ -198,8 +207,8 @@ settings! {
     /// packet is noticed later.
     initial_rtt_ms: u32,
 
-    /// How long a handshake may take, in milliseconds, at least three times `initial_rtt_ms`.
-    /// Default: 30,000. The driver keeps this time, not the library.
+    /// How long a handshake may take, in milliseconds: at least three times `initial_rtt_ms`, at
+    /// most an hour. Default: 30,000. The driver keeps this time, not the library.
     handshake_timeout_ms: u32,
 
     /// A connection on which nothing arrives for so long is dropped without a word, in milliseconds;
@@ -345,5 +354,102 @@ impl Overrides {
         let mut settings = Settings::of(self.profile.unwrap_or_default());
         self.apply(&mut settings);
         settings
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A configuration that has other fields beside the settings.
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Table {
+        early_data: bool,
+        #[serde(flatten)]
+        settings: Overrides,
+    }
+
+    #[test]
+    fn overrides_stand_on_a_profile_and_beside_other_fields() {
+        let table: Table = toml::from_str(
+            "early_data = true\nprofile = \"nb-iot\"\ninitial_rtt_ms = 1_800\ncipher = \"chacha20\"",
+        )
+        .unwrap();
+        assert!(table.early_data);
+        let expected = Settings {
+            initial_rtt_ms: 1_800,
+            cipher: Cipher::ChaCha20,
+            ..Settings::of(Profile::NbIot)
+        };
+        assert_eq!(table.settings.settings(), expected);
+
+        let error = toml::from_str::<Table>("early_data = true\ninitial_rtt = 1").unwrap_err();
+        assert!(error.message().contains("initial_rtt"), "{error}");
+        let error = toml::from_str::<Overrides>("profile = \"gsm\"").unwrap_err();
+        assert!(
+            error.message().contains("choices are default, lan"),
+            "{error}"
+        );
+        let error = toml::from_str::<Settings>("ticket = 1").unwrap_err();
+        assert!(
+            error.message().contains("unknown field `ticket`"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn flags_go_over_the_file() {
+        let file: Overrides =
+            toml::from_str("profile = \"lan\"\ntickets = 4\naddress_tokens = 2").unwrap();
+        let mut flags = Overrides::default();
+        flags.set("tickets", "0").unwrap();
+        flags.set("time_threshold", "1.25").unwrap();
+        let settings = flags.or(&file).settings();
+        let expected = Settings {
+            tickets: 0,
+            address_tokens: 2,
+            time_threshold: 1.25,
+            ..Settings::of(Profile::Lan)
+        };
+        assert_eq!(settings, expected);
+    }
+
+    #[test]
+    fn every_setting_can_be_set_by_its_name_and_printed() {
+        let wanted = Settings::of(Profile::Sleepy);
+        let mut overrides = Overrides::default();
+        for (name, value) in wanted.values() {
+            overrides.set(name, value.trim_matches('"')).unwrap();
+            assert_eq!(wanted.value(name), Some(value));
+        }
+        assert_eq!(overrides.settings(), wanted);
+        assert_eq!(wanted.value("profile"), None);
+
+        let text = toml::to_string(&wanted).unwrap();
+        assert_eq!(toml::from_str::<Settings>(&text).unwrap(), wanted);
+        let names: Vec<_> = text.lines().filter_map(|l| l.split(' ').next()).collect();
+        assert_eq!(names, Settings::NAMES);
+    }
+
+    #[test]
+    fn wrong_flags_are_answered_with_what_would_be_right() {
+        let mut overrides = Overrides::default();
+        let mut refused = |name, value| overrides.set(name, value).unwrap_err();
+        assert_eq!(
+            refused("initial_rtt_ms", "1.5s"),
+            "initial_rtt_ms must be a whole number (u32), not `1.5s`"
+        );
+        assert_eq!(
+            refused("congestion", "reno"),
+            "congestion must be cubic, newreno or bbr, not `reno`"
+        );
+        assert_eq!(
+            refused("ack_frequency", "yes"),
+            "ack_frequency must be true or false, not `yes`"
+        );
+        assert!(refused("time_threshold", "inf").contains("such as 1.125"));
+        assert!(refused("mtu", "1280").contains("there are profile, initial_rtt_ms"));
+        assert!(refused("profile", "gsm").contains("choices are"));
     }
 }

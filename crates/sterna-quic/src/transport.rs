@@ -9,6 +9,7 @@ use quinn_proto::congestion::ControllerFactory;
 use quinn_proto::{AckFrequencyConfig, IdleTimeout, MtuDiscoveryConfig, TransportConfig, VarInt};
 
 use crate::careful_resume::{CarefulResume, plain_factory};
+use crate::meter::Metering;
 use crate::settings::Settings;
 
 /// Which end of the connection the settings are for.
@@ -70,6 +71,12 @@ impl Settings {
     pub fn check(&self) -> Result<(), Vec<String>> {
         let mut problems = Problems::default();
         problems.within("initial_rtt_ms", self.initial_rtt_ms, &(1..=60_000));
+        let most_ms = 3_600_000;
+        problems.within(
+            "handshake_timeout_ms",
+            self.handshake_timeout_ms,
+            &(1..=most_ms),
+        );
         // The first probe leaves after three initial round trips (RFC 9002, section 6.2.1); a
         // handshake given up before could not survive the loss of one datagram.
         let probe_ms = 3 * u64::from(self.initial_rtt_ms);
@@ -216,7 +223,8 @@ impl Settings {
     /// Not in it, because the library has other places for them or none: `handshake_timeout_ms`,
     /// `stream_credit_watermark_percent` and the `max_…_streams`, which the driver keeps;
     /// `max_received_payload_bytes` (`EndpointConfig`); `address_tokens` (`ServerConfig`); `tickets`,
-    /// `key_share` and `cipher` (TLS).
+    /// `key_share` and `cipher` (TLS). What is not among the settings is as the library has it, such
+    /// as the spin bit.
     ///
     /// # Errors
     ///
@@ -281,13 +289,164 @@ impl Settings {
 
     /// The congestion controller of the settings.
     fn congestion_factory(&self) -> Arc<dyn ControllerFactory + Send + Sync> {
-        if self.path_memory_lifetime_ms == 0 {
+        let factory = if self.path_memory_lifetime_ms == 0 {
             plain_factory(self.congestion, self.initial_window_bytes)
         } else {
             Arc::new(CarefulResume {
                 congestion: self.congestion,
                 initial_window_bytes: self.initial_window_bytes,
             })
+        };
+        Arc::new(Metering(factory))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::choice::CongestionControl;
+    use crate::profile::Profile;
+    use crate::settings::Overrides;
+
+    fn debug(settings: &Settings, role: Role) -> String {
+        format!("{:?}", settings.transport_config(role).unwrap())
+    }
+
+    #[test]
+    fn every_setting_reaches_the_library_or_is_named_as_somebody_elses() {
+        // What the documentation of `transport_config` says is kept elsewhere, and what the library
+        // doesn't print: the congestion controller.
+        let elsewhere = [
+            "handshake_timeout_ms",
+            "stream_credit_watermark_percent",
+            "max_bidirectional_streams",
+            "max_unidirectional_streams",
+            "initial_window_bytes",
+            "congestion",
+            "max_received_payload_bytes",
+            "key_share",
+            "cipher",
+            "tickets",
+            "address_tokens",
+            "path_memory_lifetime_ms",
+        ];
+        let base = Settings {
+            ack_frequency: true,
+            mtu_discovery: true,
+            ..Settings::of(Profile::Default)
+        };
+        for (name, value) in base.values() {
+            let other = match (name, value.as_str()) {
+                (_, "true") => "false".to_owned(),
+                ("congestion", _) => "bbr".to_owned(),
+                ("key_share", _) => "p256".to_owned(),
+                ("cipher", _) => "aes".to_owned(),
+                ("time_threshold", _) => "2.0".to_owned(),
+                (_, number) => (number.parse::<u64>().unwrap() + 1).to_string(),
+            };
+            let mut overrides = Overrides::default();
+            overrides.set(name, &other).unwrap();
+            let mut changed = base.clone();
+            overrides.apply(&mut changed);
+            assert_eq!(
+                debug(&changed, Role::Server) == debug(&base, Role::Server),
+                elsewhere.contains(&name),
+                "{name}"
+            );
         }
+    }
+
+    #[test]
+    fn the_congestion_controller_begins_with_the_window_asked_for() {
+        for congestion in CongestionControl::ALL {
+            for path_memory_lifetime_ms in [0, 1] {
+                let settings = Settings {
+                    congestion: *congestion,
+                    initial_window_bytes: 14_000,
+                    path_memory_lifetime_ms,
+                    ..Settings::default()
+                };
+                let factory = settings.congestion_factory();
+                let controller = factory.build(std::time::Instant::now(), 1_200);
+                assert_eq!(controller.window(), 14_000, "{congestion}");
+                assert_eq!(controller.initial_window(), 14_000);
+            }
+        }
+    }
+
+    #[test]
+    fn zero_means_never_and_none() {
+        let sleepy = Settings {
+            datagram_buffer_bytes: 0,
+            ..Settings::of(Profile::Sleepy)
+        };
+        let text = debug(&sleepy, Role::Server);
+        for part in [
+            "max_idle_timeout: None",
+            "keep_alive_interval: None",
+            "datagram_receive_buffer_size: None",
+            "datagram_send_buffer_size: 0",
+            "mtu_discovery_config: None",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+    }
+
+    #[test]
+    fn a_client_grants_no_streams() {
+        let settings = Settings::default();
+        let text = debug(&settings, Role::Client);
+        assert!(text.contains("max_concurrent_bidi_streams: 0"), "{text}");
+        assert!(text.contains("max_concurrent_uni_streams: 0"), "{text}");
+        let text = debug(&settings, Role::Server);
+        assert!(text.contains("max_concurrent_bidi_streams: 5"), "{text}");
+        assert!(text.contains("max_concurrent_uni_streams: 2"), "{text}");
+    }
+
+    #[test]
+    fn everything_that_is_wrong_is_said_at_once() {
+        let wrong = Settings {
+            initial_rtt_ms: 0,
+            handshake_timeout_ms: 0,
+            idle_timeout_ms: 20_000,
+            keep_alive_interval_ms: 20_000,
+            max_bidirectional_streams: 4,
+            time_threshold: f64::NAN,
+            initial_mtu_bytes: 1_199,
+            receive_window_bytes: 100_000,
+            ..Settings::default()
+        };
+        let problems = wrong.check().unwrap_err();
+        assert_eq!(
+            problems,
+            [
+                "initial_rtt_ms must be from 1 to 60000, not 0",
+                "handshake_timeout_ms must be from 1 to 3600000, not 0",
+                "keep_alive_interval_ms must be less than idle_timeout_ms, which is 20000, not \
+                 20000",
+                "max_bidirectional_streams must be at least initial_bidirectional_streams, which \
+                 is 5, not 4",
+                "time_threshold must be from 1 to 10, not NaN",
+                "initial_mtu_bytes must be from 1200 to 65527, not 1199",
+                "receive_window_bytes must be at least stream_receive_window_bytes, which is \
+                 131072, not 100000",
+            ]
+        );
+        assert_eq!(wrong.transport_config(Role::Client).err(), Some(problems));
+
+        let hasty = Settings {
+            initial_rtt_ms: 20_000,
+            idle_timeout_ms: 30_000,
+            ..Settings::default()
+        };
+        assert_eq!(
+            hasty.check().unwrap_err(),
+            [
+                "handshake_timeout_ms must be at least three times initial_rtt_ms, which is 60000, \
+                 not 30000",
+                "idle_timeout_ms must be 0 (never) or at least three times initial_rtt_ms, which is \
+                 60000, not 30000",
+            ]
+        );
     }
 }

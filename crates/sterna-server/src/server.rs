@@ -5,7 +5,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use sterna_broker::{Directory, Limits, NoStore};
-use sterna_net::quic::{MtuDiscovery, QuicConfig};
+use sterna_net::quic::QuicConfig;
 use sterna_net::{
     BoundShard, Certificates, ClientAuth, ClientAuthority, Courier, Gate, ListenerConfig,
     ListenerTransport, ShardConfig, TlsConfig, TlsVersions, WebSocketConfig,
@@ -285,30 +285,17 @@ fn shard_config(config: &Config) -> ShardConfig {
 
 fn quic_config(config: &Config, listener: &Listener) -> QuicConfig {
     let (network, quic) = (&config.network, &config.quic);
-    let streams = u32::from(config.mqtt.maximum_data_streams);
     QuicConfig {
         protocols: PROTOCOLS.iter().map(|name| name.to_vec()).collect(),
+        settings: config.quic_settings(listener),
         early_data: listener.early_data.unwrap_or(quic.early_data) != EarlyData::Off,
+        max_early_bytes: quic.maximum_early_bytes as usize,
+        max_early_bytes_total: quic.maximum_early_bytes_total as usize,
         max_connections: network.maximum_connections as usize,
         max_half_open: network.maximum_half_open as usize,
         max_half_open_per_address: network.maximum_half_open_per_address as usize,
         retry_half_open: quic.retry_half_open as usize,
-        handshake_timeout: Duration::from_millis(network.handshake_timeout_ms),
-        idle_timeout: (quic.idle_timeout_ms > 0)
-            .then(|| Duration::from_millis(quic.idle_timeout_ms)),
         linger: Duration::from_millis(network.linger_ms),
-        initial_rtt: Duration::from_millis(quic.initial_rtt_ms),
-        mtu_discovery: quic.mtu_discovery.then_some(MtuDiscovery {
-            upper_bound_bytes: 1452,
-            interval: Duration::from_mins(10),
-        }),
-        max_bidirectional_streams: streams + 1,
-        max_unidirectional_streams: streams,
-        datagram_buffer_bytes: if config.mqtt.datagrams {
-            QuicConfig::default().datagram_buffer_bytes
-        } else {
-            None
-        },
         high_watermark_bytes: network.high_watermark_bytes as usize,
         low_watermark_bytes: network.high_watermark_bytes as usize / 4,
         ..QuicConfig::default()

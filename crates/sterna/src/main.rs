@@ -13,7 +13,7 @@ use clap::{Parser, Subcommand};
 
 use commands::{
     bench, check_config, demo, exit, handshake, passwd, property, publish, request, serve,
-    subscribe,
+    subscribe, tune,
 };
 
 /// An IoT message broker and its clients, over QUIC, TLS, TCP and WebSocket.
@@ -38,6 +38,7 @@ enum Command {
     Handshake(Box<handshake::Args>),
     Passwd(passwd::Args),
     Demo(demo::Args),
+    Tune(tune::Args),
 }
 
 fn main() -> ExitCode {
@@ -63,5 +64,6 @@ fn main() -> ExitCode {
         Command::Handshake(args) => handshake::run(&args),
         Command::Passwd(args) => passwd::run(&args),
         Command::Demo(args) => demo::run(&args),
+        Command::Tune(args) => tune::run(&args),
     }
 }

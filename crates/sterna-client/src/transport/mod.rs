@@ -163,7 +163,7 @@ async fn connect_quic(
 ) -> Result<Transport, ConnectError> {
     let known = quic::memory::recall(url.host(), url.port());
     let name = settings.tls.server_name(url.host())?.to_str().into_owned();
-    let attempt = quic::attempt(settings, name, known.as_ref())?;
+    let attempt = quic::attempt(settings, name, url.port(), known.as_ref())?;
     let known = known.map(|known| known.address);
     let known = known.and_then(|known| addresses.iter().position(|address| *address == known));
     let mut first = None;

@@ -18,6 +18,8 @@ pub(crate) struct Line {
     pub(crate) rate: Option<u32>,
     /// Bytes that wait for a slow line; more are dropped.
     pub(crate) queue_bytes: u32,
+    /// Every n-th datagram is lost; none when 0.
+    pub(crate) lose_every: u32,
 }
 
 impl Line {
@@ -26,6 +28,7 @@ impl Line {
             delay: Duration::from_millis(delay_ms),
             rate: None,
             queue_bytes: u32::MAX,
+            lose_every: 0,
         }
     }
 }
@@ -108,6 +111,7 @@ fn note(seen: &Mutex<Vec<Seen>>, up: bool, bytes: usize, client: SocketAddr) {
 struct Queue {
     line: Line,
     free_at: Instant,
+    passed: u32,
     sender: mpsc::UnboundedSender<(Instant, Vec<u8>)>,
 }
 
@@ -126,11 +130,16 @@ impl Queue {
         Self {
             line,
             free_at: Instant::now(),
+            passed: 0,
             sender,
         }
     }
 
     fn push(&mut self, bytes: &[u8]) {
+        self.passed += 1;
+        if self.line.lose_every > 0 && self.passed.is_multiple_of(self.line.lose_every) {
+            return;
+        }
         let now = Instant::now();
         if let Some(rate) = self.line.rate {
             let rate = f64::from(rate);

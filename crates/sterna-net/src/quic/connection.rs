@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -10,18 +11,23 @@ use quinn_proto::{
     Connection, ConnectionError, ConnectionEvent, Dir, Event, ReadError, StreamEvent, StreamId,
     TransportErrorCode, VarInt,
 };
+use sterna_quic::{PathMemory, SavedPath};
 
 use super::event::{Counters, DriverEvent, EventKind, Key};
 use super::figures::{Figures, Moving};
 use super::half_open::HalfOpen;
 use super::outgoing::{Outgoing, Pool};
-use super::tls::Negotiated;
+use super::path_memory::{self, Noted, Ticket};
+use super::tls::{Negotiated, TlsServer};
 use super::trace::Tracer;
 use super::{QuicConfig, refusals::Refusals};
-use crate::{CloseReason, ConnectionInfo, Trace, TransportKind};
+use crate::{Clock, CloseReason, ConnectionInfo, Trace, TransportKind};
 
 /// Bytes read from a stream before others have their turn.
 const READ_BATCH_BYTES: usize = 64 * 1024;
+/// What the number of permitted streams grows to for a client that uses them one after the other, as
+/// with a stream per message: the more, the fewer MAX_STREAMS frames, and about 50 bytes each.
+const SEQUENTIAL_STREAMS: u32 = 32;
 /// TLS alert of a client that offers no protocol that is served (RFC 7301, section 3.2).
 const NO_APPLICATION_PROTOCOL: u8 = 120;
 
@@ -32,11 +38,15 @@ pub(super) struct Shared {
     pub(super) now: Instant,
     /// What the driver's clock counts from.
     pub(super) origin: Instant,
+    pub(super) clock: Clock,
+    pub(super) crypto: Arc<TlsServer>,
     pub(super) pool: Pool,
     pub(super) half_open: HalfOpen,
     pub(super) counters: Counters,
     pub(super) events: VecDeque<DriverEvent>,
     pub(super) refusals: Refusals,
+    /// Bytes of early data of all connections in their handshake.
+    pub(super) early_bytes: usize,
 }
 
 /// How far a connection has come.
@@ -63,6 +73,8 @@ pub(super) struct Handshake {
     pub(super) deadline: Instant,
     pub(super) held: Vec<ConnectionEvent>,
     pub(super) held_bytes: usize,
+    /// Bytes of datagrams with early data, without the first one.
+    pub(super) early_bytes: usize,
     /// Bytes that may still answer early data.
     pub(super) allowance: usize,
     /// Whether the connection was over with its first datagram. The library (quinn-proto 0.11.19,
@@ -103,6 +115,8 @@ pub(super) struct Connected {
     pub(super) figures: Figures,
     moving: Option<Box<Moving>>,
     trace: Option<Box<Tracer>>,
+    /// The ticket that the client holds, where paths are remembered.
+    ticket: Option<Ticket>,
 }
 
 impl Connected {
@@ -122,9 +136,10 @@ impl Connected {
             outgoing: None,
             handshake: Some(Box::new(Handshake {
                 peer,
-                deadline: shared.now + shared.config.handshake_timeout,
+                deadline: shared.now + shared.config.handshake_timeout(),
                 held: Vec::new(),
                 held_bytes: 0,
+                early_bytes: 0,
                 allowance: shared.config.early_answer_bytes,
                 stillborn,
             })),
@@ -135,6 +150,7 @@ impl Connected {
             figures: Figures::default(),
             moving: None,
             trace: None,
+            ticket: None,
         })
     }
 
@@ -175,6 +191,23 @@ impl Connected {
             self.emit(shared, EventKind::PeerAddressChanged { peer: from });
         }
         self.trace_metrics(shared);
+    }
+
+    /// Counts a datagram with early data; returns false where it is too much.
+    pub(super) fn may_come_early(&mut self, shared: &mut Shared, bytes: usize) -> bool {
+        self.figures.early_seen = true;
+        let Some(handshake) = &mut self.handshake else {
+            return true; // late: the library drops it
+        };
+        let (own, all) = (handshake.early_bytes + bytes, shared.early_bytes + bytes);
+        let config = &shared.config;
+        if own > config.max_early_bytes || all > config.max_early_bytes_total {
+            shared.counters.early_dropped += 1;
+            return false;
+        }
+        handshake.early_bytes = own;
+        shared.early_bytes = all;
+        true
     }
 
     /// Keeps a 1-RTT datagram until the handshake is over (RFC 9001, section 5.7: such packets
@@ -273,8 +306,9 @@ impl Connected {
 
     // --- Trace -----------------------------------------------------------------------------------
 
-    /// [`crate::Network::trace`]; `wall_ms` is the time since the Unix epoch.
-    pub(super) fn trace(&mut self, shared: &Shared, trace: Option<Trace>, wall_ms: u64) {
+    /// [`crate::Network::trace`].
+    pub(super) fn trace(&mut self, shared: &Shared, trace: Option<Trace>) {
+        let wall_ms = shared.clock.at(shared.now);
         let peer = self.quic.remote_address();
         self.trace = trace.map(|trace| Tracer::new(trace, shared.now, wall_ms, peer, &self.path()));
     }
@@ -416,9 +450,11 @@ impl Connected {
             certificates,
             resumed,
             early_keys,
+            noted,
         } = negotiated.map_or_else(Default::default, |n| *n);
         self.figures.resumed = resumed;
         self.figures.early_keys = early_keys;
+        self.keep_ticket(shared, noted);
         let info = Box::new(ConnectionInfo {
             listener: shared.listener,
             transport: TransportKind::Quic,
@@ -429,12 +465,40 @@ impl Connected {
         self.emit(shared, EventKind::Opened { info, confirmed });
     }
 
+    /// Takes over what the handshake did to tickets: what was remembered with the one that was used
+    /// goes to the congestion controller, and the new one's name is kept for what will be
+    /// remembered.
+    fn keep_ticket(&mut self, shared: &Shared, noted: Noted) {
+        if let Some(path) = noted.path
+            && let Some(memory) = PathMemory::of(&self.quic)
+        {
+            let now_ms = shared.clock.at(shared.now);
+            let lifetime_ms = shared.config.settings.path_memory_lifetime_ms;
+            if let Err(refused) = memory.fill(path, now_ms, lifetime_ms) {
+                tracing::debug!(connection = ?self.key, %refused, "starts as on a new path");
+            }
+        }
+        if noted.issued.is_some() {
+            self.ticket = noted.issued;
+        }
+    }
+
+    /// Remembers the path with the client's ticket.
+    pub(super) fn remember_path(&self, shared: &Shared) {
+        let Some(ticket) = &self.ticket else { return };
+        let now_ms = shared.clock.at(shared.now);
+        if let Some(path) = SavedPath::observe(&self.quic, shared.now, now_ms) {
+            path_memory::remember(shared.crypto.sessions(), ticket, path);
+        }
+    }
+
     /// The handshake is over.
     fn confirm(&mut self, shared: &mut Shared) {
         let Some(handshake) = self.handshake.take() else {
             return;
         };
         shared.half_open.end(handshake.peer);
+        shared.early_bytes -= handshake.early_bytes;
         shared.counters.confirmed += 1;
         if let Some(trace) = &mut self.trace {
             trace.confirmed(shared.now);
@@ -456,8 +520,11 @@ impl Connected {
                     outgoing.unblock(None);
                     self.flush(shared);
                 }
-                // Known already; fetched so that the session lets go of it.
-                drop(self.quic.crypto_session().handshake_data());
+                // Known already, but for the ticket; fetched so that the session lets go of it.
+                let left = self.quic.crypto_session().handshake_data();
+                if let Some(left) = left.and_then(|left| left.downcast::<Negotiated>().ok()) {
+                    self.keep_ticket(shared, left.noted);
+                }
                 self.emit(shared, EventKind::Confirmed);
             }
             Stage::Open | Stage::Lingering | Stage::Closed | Stage::Left => {}
@@ -487,6 +554,7 @@ impl Connected {
     /// Ends the connection for the handler.
     pub(super) fn end(&mut self, shared: &mut Shared, reason: CloseReason) {
         let local = matches!(reason, CloseReason::Local | CloseReason::Shutdown);
+        self.remember_path(shared);
         match self.stage {
             Stage::Closed | Stage::Left => return,
             Stage::Handshake => shared.counters.failed_handshakes += 1,
@@ -527,6 +595,7 @@ impl Connected {
     pub(super) fn retire(&mut self, shared: &mut Shared) {
         if let Some(handshake) = self.handshake.take() {
             shared.half_open.end(handshake.peer);
+            shared.early_bytes -= handshake.early_bytes;
         }
     }
 
@@ -592,31 +661,35 @@ impl Connected {
         !paused && !self.readable.is_empty()
     }
 
-    /// Raises the number of streams that the client may have open, when it uses more than half of
-    /// it, and renews it one half at a time.
+    /// Raises the number of streams that the client may have open, when it uses more than half of it
+    /// or needs many one after the other, and renews it one part at a time.
     ///
     /// Permitted streams cost memory, so few are permitted at first. And the library would send
-    /// MAX_STREAMS whenever an eighth of the limit was used up; with the target at one half, raised
-    /// to the whole for a moment when that half is reached, one frame renews half the limit.
+    /// MAX_STREAMS whenever an eighth of the limit was used up; with the target below the limit by
+    /// [`sterna_quic::Settings::stream_credit_watermark_percent`], raised to the whole for a moment
+    /// when that much is used up, one frame renews that much.
     pub(super) fn tend_limit(&mut self, shared: &Shared, dir: Dir) {
         let limit = &mut self.limits[dir as usize];
         let (initial, max) = shared.config.streams(dir);
+        let percent = u32::from(shared.config.settings.stream_credit_watermark_percent);
+        let low = |limit: u32| limit - (limit * percent).div_ceil(100);
         if *limit == 0 {
             *limit = initial;
             self.quic
-                .set_max_concurrent_streams(dir, (initial / 2).into());
+                .set_max_concurrent_streams(dir, low(initial).into());
         }
         let open = self.quic.streams().remote_open_streams(dir);
         let permitted = self.quic.max_concurrent_streams(dir);
         if open * 2 > u64::from(*limit) && *limit < max {
             *limit = limit.saturating_mul(2).min(max);
-        } else if permitted * 2 > u64::from(*limit) {
+        } else if permitted > u64::from(low(*limit)) {
             return;
+        } else if *limit < SEQUENTIAL_STREAMS.min(max) {
+            *limit = limit.saturating_mul(2).min(SEQUENTIAL_STREAMS).min(max);
         }
         let limit = *limit;
         self.quic.set_max_concurrent_streams(dir, limit.into());
-        self.quic
-            .set_max_concurrent_streams(dir, (limit / 2).into());
+        self.quic.set_max_concurrent_streams(dir, low(limit).into());
     }
 }
 

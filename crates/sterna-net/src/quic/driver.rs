@@ -20,7 +20,7 @@ use super::refusals::Refusals;
 use super::timers::Timers;
 use super::tls::TlsServer;
 use super::{Counters, DriverEvent, EventKind, Flush, Key, Outgoing, QuicConfig, Sent, SetupError};
-use crate::{PathStatistics, StreamId, Trace};
+use crate::{Clock, PathStatistics, StreamId, Trace};
 
 /// Answers outside of connections (Retry, version negotiation, resets) that may wait for the socket.
 const MAX_RESPONSES: usize = 256;
@@ -126,11 +126,12 @@ impl Driver {
             return Err(SetupError::Setting("shards, from 1 to 256".to_owned()));
         }
         let handshakes_left = config.handshakes_per_turn;
-        let server = Arc::new(config.server(Arc::new(TlsServer::new(tls)?))?);
+        let crypto = Arc::new(TlsServer::new(tls)?);
+        let server = Arc::new(config.server(crypto.clone())?);
         let endpoint = Endpoint::new(
             Arc::new(config.endpoint(placement)?),
             Some(server.clone()),
-            config.mtu_discovery.is_some(),
+            config.settings.mtu_discovery,
             None,
         );
         Ok(Self {
@@ -141,11 +142,14 @@ impl Driver {
                 listener: placement.listener,
                 now,
                 origin: now,
+                clock: Clock::since(now, 0),
+                crypto,
                 pool: Pool::default(),
                 half_open: HalfOpen::default(),
                 counters: Counters::default(),
                 events: VecDeque::new(),
                 refusals: Refusals::default(),
+                early_bytes: 0,
             },
             slots: Vec::new(),
             live: 0,
@@ -161,6 +165,12 @@ impl Driver {
         })
     }
 
+    /// Sets the clock that dates what is remembered of paths; without one the time counts from the
+    /// making of the driver. Drivers that share a store of sessions share a clock.
+    pub fn set_clock(&mut self, clock: Clock) {
+        self.shared.clock = clock;
+    }
+
     /// Replaces the TLS configuration for connections to come.
     ///
     /// # Errors
@@ -169,7 +179,8 @@ impl Driver {
     pub fn set_tls(&mut self, tls: Arc<rustls::ServerConfig>) -> Result<(), SetupError> {
         // The key of Retry tokens stays, for clients that are under way.
         let mut server = quinn_proto::ServerConfig::clone(&self.server);
-        server.crypto = Arc::new(TlsServer::new(tls)?);
+        self.shared.crypto = Arc::new(TlsServer::new(tls)?);
+        server.crypto = self.shared.crypto.clone();
         self.server = Arc::new(server);
         self.endpoint.set_server_config(Some(self.server.clone()));
         Ok(())
@@ -219,7 +230,9 @@ impl Driver {
                 let Some(connection) = self.slots[handle.0].connection.as_deref_mut() else {
                     return;
                 };
-                connection.figures.early_seen |= early;
+                if early && !connection.may_come_early(&mut self.shared, length) {
+                    return;
+                }
                 self.routed(slot, event, remote, one_rtt, length);
             }
         }
@@ -649,10 +662,10 @@ impl Driver {
             .map_or_else(PathStatistics::default, Connected::path)
     }
 
-    /// [`crate::Network::trace`]; `wall_ms` is the time since the Unix epoch.
-    pub fn trace(&mut self, key: Key, trace: Option<Trace>, wall_ms: u64) {
+    /// [`crate::Network::trace`].
+    pub fn trace(&mut self, key: Key, trace: Option<Trace>) {
         if let Some((connection, shared)) = self.get_mut(key) {
-            connection.trace(shared, trace, wall_ms);
+            connection.trace(shared, trace);
         }
     }
 

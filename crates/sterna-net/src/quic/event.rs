@@ -144,6 +144,8 @@ pub struct Counters {
     pub retried: u64,
     /// First packets left unanswered because of a limit on connections.
     pub ignored: u64,
+    /// Datagrams dropped because a client, or all of them, sent too much early data.
+    pub early_dropped: u64,
     /// Datagrams held back until the handshake finished.
     pub held_back: u64,
     /// Datagrams dropped because too many were held back.

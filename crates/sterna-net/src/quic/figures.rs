@@ -3,10 +3,13 @@
 use std::net::SocketAddr;
 
 use quinn_proto::{Connection, ConnectionStats, Dir};
+use sterna_quic::Meter;
 
 use super::connection::{Connected, Shared};
-use super::meter::Meter;
 use crate::{EarlyData, PathStatistics};
+
+/// Least time between two looks at what is to be remembered of a path in use.
+const SAVE_INTERVAL_MS: u32 = 5_000;
 
 /// Counts of one connection.
 #[derive(Clone, Copy, Default, Debug)]
@@ -19,6 +22,8 @@ pub(super) struct Figures {
     eliciting: u32,
     /// When the last of them was sent, in milliseconds of the driver's clock; wraps.
     elicited_ms: u32,
+    /// When the path was last remembered, in milliseconds of the driver's clock; wraps.
+    saved_ms: u32,
     open_streams: u16,
     /// Length of the client's first datagram, which the library's figures leave out.
     first_bytes: u16,
@@ -78,6 +83,16 @@ impl Figures {
             (true, true) => EarlyData::Accepted,
             (true, false) => EarlyData::Rejected,
         }
+    }
+
+    /// Whether it is time to remember the path: a client that vanishes without a word comes back with
+    /// what was known some seconds before.
+    fn is_to_save(&mut self, now_ms: u32) -> bool {
+        let due = now_ms.wrapping_sub(self.saved_ms) >= SAVE_INTERVAL_MS;
+        if due {
+            self.saved_ms = now_ms;
+        }
+        due
     }
 
     /// The client's first datagram, and whether early data came with it.
@@ -143,7 +158,7 @@ impl Connected {
         PathStatistics {
             rtt_us: us(stats.path.rtt),
             min_rtt_us: us(stats.path.min_rtt),
-            rtt_variance_us: us(Meter::read(&self.quic).variance()),
+            rtt_variance_us: us(Meter::of(&self.quic).variance()),
             lost_packets: stats.path.lost_packets,
             lost_bytes: stats.path.lost_bytes,
             probe_timeouts: self.figures.probe_timeouts,
@@ -164,19 +179,26 @@ impl Connected {
 
     /// Takes note of what was sent.
     pub(super) fn after_transmit(&mut self, shared: &Shared) {
-        let keep_alive = shared.config.keep_alive_interval;
-        let keep_alive_ms = keep_alive.map_or(u32::MAX, |interval| interval.as_millis() as u32);
+        let keep_alive_ms = match shared.config.settings.keep_alive_interval_ms {
+            0 => u32::MAX,
+            ms => u32::try_from(ms).unwrap_or(u32::MAX),
+        };
+        let now_ms = shared.clock_ms();
         self.figures
-            .after_transmit(&mut self.quic, shared.clock_ms(), keep_alive_ms);
+            .after_transmit(&mut self.quic, now_ms, keep_alive_ms);
+        if self.figures.is_to_save(now_ms) {
+            self.remember_path(shared);
+        }
         self.trace_metrics(shared);
     }
 }
 
-/// Whether a datagram carries 0-RTT packets, alone or behind an Initial packet (RFC 9000, sections
-/// 12.2 and 17.2). Those are told by what is not encrypted.
+/// Whether a datagram carries 0-RTT packets, alone or behind packets of the handshake (RFC 9000,
+/// sections 12.2 and 17.2). Those are told by what is not encrypted.
 pub(super) fn carries_early_data(datagram: &[u8]) -> bool {
     const INITIAL: u8 = 0;
     const ZERO_RTT: u8 = 1;
+    const HANDSHAKE: u8 = 2;
     let mut rest = datagram;
     while let Some(&first) = rest.first() {
         // The second bit may be anything (RFC 9287).
@@ -187,10 +209,10 @@ pub(super) fn carries_early_data(datagram: &[u8]) -> bool {
         if kind == ZERO_RTT {
             return true;
         }
-        if kind != INITIAL {
+        if kind != INITIAL && kind != HANDSHAKE {
             return false;
         }
-        let Some(next) = after_initial(rest) else {
+        let Some(next) = after(rest, kind == INITIAL) else {
             return false;
         };
         rest = next;
@@ -198,15 +220,17 @@ pub(super) fn carries_early_data(datagram: &[u8]) -> bool {
     false
 }
 
-/// What follows an Initial packet in its datagram.
-fn after_initial(packet: &[u8]) -> Option<&[u8]> {
+/// What follows a packet in its datagram; Initial packets have a token.
+fn after(packet: &[u8], has_token: bool) -> Option<&[u8]> {
     let mut rest = packet.get(5..)?;
     for _ in 0..2 {
         let (&length, after) = rest.split_first()?;
         rest = after.get(usize::from(length)..)?;
     }
-    let token = varint(&mut rest)?;
-    rest = rest.get(token..)?;
+    if has_token {
+        let token = varint(&mut rest)?;
+        rest = rest.get(token..)?;
+    }
     let length = varint(&mut rest)?;
     rest.get(length..)
 }
@@ -238,6 +262,7 @@ mod tests {
         assert!(carries_early_data(&[0xd1, 0, 0, 0, 1]));
         assert!(carries_early_data(&[0x91, 0, 0, 0, 1]));
         assert!(!carries_early_data(&[0xe1, 0, 0, 0, 1]));
+        assert!(carries_early_data(&[0xe1, 0, 0, 0, 1, 0, 0, 1, 9, 0xd1]));
         assert!(!carries_early_data(&[0x40, 0xd0]));
     }
 

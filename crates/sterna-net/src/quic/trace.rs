@@ -10,8 +10,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
 use quinn_proto::{Connection, StreamId};
+use sterna_quic::Meter;
 
-use super::meter::Meter;
 use crate::{CloseReason, PathStatistics, Trace};
 
 /// Left free for the record that says that the trace was cut.
@@ -155,7 +155,7 @@ impl Tracer {
             smoothed_rtt_us: path.rtt_us,
             rtt_variance_us: path.rtt_variance_us,
             congestion_window: path.congestion_window_bytes,
-            bytes_in_flight: Meter::read(quic).in_flight_bytes(),
+            bytes_in_flight: Meter::of(quic).in_flight_bytes(),
             pto_count: path.probe_timeouts,
         };
         if recovery == self.last {

@@ -397,11 +397,10 @@ impl Network for Core {
     }
 
     fn trace(&mut self, connection: ConnectionId, trace: Option<Trace>) {
-        let now_ms = self.now_ms;
         if let Some((socket, key)) = udp::key(connection)
             && let Some(udp) = self.udp.get_mut(socket)
         {
-            udp.driver.trace(key, trace, now_ms);
+            udp.driver.trace(key, trace);
         }
     }
 }

@@ -9,5 +9,6 @@ mod migration;
 mod path;
 mod sleep;
 mod streams;
+mod tickets;
 mod trace;
 mod world;

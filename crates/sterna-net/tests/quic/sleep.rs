@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use quinn_proto::Dir;
 use sterna_net::StreamId;
-use sterna_net::quic::{EventKind, Key, QuicConfig};
+use sterna_net::quic::{EventKind, Key, Profile, QuicConfig, Settings};
 
 use crate::world::World;
 
@@ -21,9 +21,7 @@ const CONTROL: StreamId = StreamId(0);
 /// A server that never times out and so many devices that have connected, said something, and sleep.
 fn asleep(devices: usize) -> (World, Vec<Key>) {
     let config = QuicConfig {
-        idle_timeout: None,
-        keep_alive_interval: None,
-        initial_rtt: RTT,
+        settings: Settings::of(Profile::Sleepy),
         // They all come from one address.
         retry_half_open_per_address: 2_000,
         ..QuicConfig::default()

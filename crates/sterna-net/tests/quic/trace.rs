@@ -67,9 +67,9 @@ fn counts_in_a_trace_equal_the_statistics() {
     world.run_until(RTT * 5, |world| !world.log.is_empty());
     let key = world.opened()[0].1;
     let memory = Memory::default();
-    world
-        .server
-        .trace(key, Some(memory.trace(10_000_000)), 1_700_000_000_000);
+    let clock = sterna_net::Clock::since(world.now, 1_700_000_000_000);
+    world.server.set_clock(clock);
+    world.server.trace(key, Some(memory.trace(10_000_000)));
     let before = world.server.path(key);
     // Some loss, a change of address, streams that end and that are aborted.
     let mut state = 5u64;
@@ -174,7 +174,7 @@ fn a_trace_is_bounded_and_can_be_ended() {
     let stream = world.open_when_connected(client);
     let key = world.opened()[0].1;
     let memory = Memory::default();
-    world.server.trace(key, Some(memory.trace(2_000)), 0);
+    world.server.trace(key, Some(memory.trace(2_000)));
     for _ in 0..100 {
         world.write(client, stream, &[7; 100], false);
         world.run_for(RTT * 2);
@@ -184,10 +184,10 @@ fn a_trace_is_bounded_and_can_be_ended() {
     assert_eq!(records.last().expect("records")["name"], "sterna:trace_cut");
 
     let memory = Memory::default();
-    world.server.trace(key, Some(memory.trace(1_000_000)), 0);
+    world.server.trace(key, Some(memory.trace(1_000_000)));
     world.write(client, stream, &[7; 100], false);
     world.run_for(RTT * 2);
-    world.server.trace(key, None, 0);
+    world.server.trace(key, None);
     let records = memory.records().len();
     assert!(records > 4);
     assert_eq!(Arc::strong_count(&memory.0), 1, "the sink is let go of");

@@ -16,10 +16,17 @@ use quinn_proto::{
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use sterna_net::StreamId;
 use sterna_net::quic::{
-    Driver, DriverEvent, EventKind, Key, Placement, QuicConfig, Sent, TicketStore,
+    Driver, DriverEvent, EventKind, Key, Placement, QuicConfig, Sent, Settings, TicketStore,
 };
 
 pub(crate) const SERVER_NAME: &str = "broker.example";
+
+/// A server's configuration with some settings changed.
+pub(crate) fn settings(change: impl FnOnce(&mut Settings)) -> QuicConfig {
+    let mut config = QuicConfig::default();
+    change(&mut config.settings);
+    config
+}
 
 /// Certificate, key and the stores that both sides of a world use.
 pub(crate) struct Identity {
@@ -543,6 +550,16 @@ impl World {
     /// Injects a datagram as if it came from an address.
     pub(crate) fn inject(&mut self, from: SocketAddr, bytes: &[u8]) {
         self.launch(Fate::Deliver, true, 0, from, bytes);
+    }
+
+    /// What a client sends first, taken off the link.
+    pub(crate) fn take_first_flight(&mut self, n: usize) -> BytesMut {
+        let mut buffer = Vec::new();
+        let transmit = self.clients[n]
+            .connection
+            .poll_transmit(self.now, 1, &mut buffer)
+            .expect("a first flight");
+        BytesMut::from(&buffer[..transmit.size])
     }
 
     pub(crate) fn drive_client(&mut self, n: usize) {

@@ -5,16 +5,19 @@
 
 mod listener;
 mod load;
+mod quic;
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use sterna_net::quic::Profile;
 
 pub use listener::{ListenerUrl, ListenerUrlError, Scheme};
 pub use load::{ConfigError, ENVIRONMENT_PREFIX, load, parse};
+pub use quic::Quic;
 
 /// The whole configuration of a broker process.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// Number of shards (threads that serve connections); 0 means one per processor.
@@ -173,6 +176,9 @@ impl Config {
         if self.shards > 256 {
             problems.push("shards is at most 256".to_owned());
         }
+        for problem in self.quic_problems() {
+            problems.push(problem);
+        }
         for rule in &self.authorization.rules {
             if let Err(problem) = crate::authorization::check_rule(rule) {
                 problems.push(problem);
@@ -207,6 +213,10 @@ pub struct Listener {
     /// Keep alive told to every client of this listener instead of its own, in seconds; overrides
     /// `mqtt.server_keep_alive_s`. 0 turns keep alive off: the transport alone says who lives.
     pub server_keep_alive_s: Option<u16>,
+    /// The profile of QUIC's settings here; overrides `quic.profile`. What `[quic]` changes about a
+    /// profile it changes about this one too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub profile: Option<Profile>,
 }
 
 /// What packets that arrive as early data (0-RTT) may do before the handshake has shown that they
@@ -484,34 +494,6 @@ impl Default for Network {
             maximum_connections: 1_000_000,
             high_watermark_bytes: 256 << 10,
             linger_ms: 3_000,
-        }
-    }
-}
-
-/// QUIC's own settings.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Quic {
-    /// Time without a packet after which a connection ends, in milliseconds.
-    pub idle_timeout_ms: u64,
-    /// Round-trip time assumed before the first measurement, in milliseconds.
-    pub initial_rtt_ms: u64,
-    /// Half-open handshakes of a shard from which on addresses are validated by Retry.
-    pub retry_half_open: u32,
-    /// What early data (0-RTT) may do.
-    pub early_data: EarlyData,
-    /// Whether the path is probed for packets above 1,200 bytes.
-    pub mtu_discovery: bool,
-}
-
-impl Default for Quic {
-    fn default() -> Self {
-        Self {
-            idle_timeout_ms: 120_000,
-            initial_rtt_ms: 333,
-            retry_half_open: 1_000,
-            early_data: EarlyData::Off,
-            mtu_discovery: false,
         }
     }
 }

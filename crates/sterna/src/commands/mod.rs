@@ -17,6 +17,7 @@ pub(crate) mod request;
 pub(crate) mod serve;
 mod signals;
 pub(crate) mod subscribe;
+pub(crate) mod tune;
 
 use exit::Failure;
 

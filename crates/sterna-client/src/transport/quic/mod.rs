@@ -71,6 +71,7 @@ pub(crate) struct Quic {
 pub(super) fn attempt(
     settings: &Settings,
     name: String,
+    port: u16,
     known: Option<&Known>,
 ) -> Result<Attempt, ConnectError> {
     let overrides = &settings.quic;
@@ -90,6 +91,7 @@ pub(super) fn attempt(
     let preference = Preference {
         key_share: quic.key_share,
         chacha20: quic.cipher.prefers_chacha20(),
+        port,
     };
     let tls = settings
         .tls

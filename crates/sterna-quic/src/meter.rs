@@ -5,11 +5,11 @@ use std::any::Any;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use quinn_proto::RttEstimator;
 use quinn_proto::congestion::{Controller, ControllerFactory, ControllerMetrics};
+use quinn_proto::{Connection, RttEstimator};
 
 /// Builds controllers with a meter.
-pub(super) struct Metering(pub(super) Arc<dyn ControllerFactory + Send + Sync>);
+pub(crate) struct Metering(pub(crate) Arc<dyn ControllerFactory + Send + Sync>);
 
 impl ControllerFactory for Metering {
     fn build(self: Arc<Self>, now: Instant, current_mtu: u16) -> Box<dyn Controller> {
@@ -21,14 +21,25 @@ impl ControllerFactory for Metering {
 }
 
 /// A controller with a meter. It changes nothing about what the controller is told or says.
-pub(super) struct Metered {
+struct Metered {
     inner: Box<dyn Controller>,
     meter: Meter,
 }
 
-/// What was learnt from what a controller is told.
+/// The controller of a connection without its meter.
+pub(crate) fn controller(connection: &Connection) -> Box<dyn Any> {
+    // The only way to look into a controller is to take a copy of it apart.
+    let copy = connection.congestion_state().clone_box().into_any();
+    match copy.downcast::<Metered>() {
+        Ok(metered) => metered.inner.into_any(),
+        Err(other) => other,
+    }
+}
+
+/// What the library's statistics leave out of a connection's path, for connections whose
+/// configuration is made by [`crate::Settings::transport_config`].
 #[derive(Clone, Copy, Default, Debug)]
-pub(super) struct Meter {
+pub struct Meter {
     /// The smoothed round trip when last looked at, in nanoseconds; 0 before the first sample.
     smoothed_ns: u64,
     variance_ns: u64,
@@ -41,9 +52,10 @@ pub(super) struct Meter {
 }
 
 impl Meter {
-    /// What the meter of a connection's path shows.
-    pub(super) fn read(connection: &quinn_proto::Connection) -> Self {
-        // The only way to look into a controller is to take a copy of it apart.
+    /// What the meter of a connection's path shows; all 0 where there is none. It copies the
+    /// controller's state, so not in every turn.
+    #[must_use]
+    pub fn of(connection: &Connection) -> Self {
         let copy = connection.congestion_state().clone_box().into_any();
         let mut meter = copy
             .downcast::<Metered>()
@@ -54,13 +66,15 @@ impl Meter {
     }
 
     /// Variation of the round trip, as RFC 9002, section 5.3, estimates it.
-    pub(super) const fn variance(&self) -> Duration {
+    #[must_use]
+    pub const fn variance(&self) -> Duration {
         Duration::from_nanos(self.variance_ns)
     }
 
     /// Bytes of packets that were neither acknowledged nor declared lost, those sent since the last
     /// acknowledgement included, whether they ask for one or not.
-    pub(super) const fn in_flight_bytes(&self) -> u32 {
+    #[must_use]
+    pub const fn in_flight_bytes(&self) -> u32 {
         self.in_flight_bytes
     }
 
