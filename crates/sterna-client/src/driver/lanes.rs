@@ -4,6 +4,7 @@ use std::collections::{HashSet, VecDeque};
 use std::io;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::{Buf as _, BytesMut};
 use sterna_mqtt::session::Stage;
@@ -15,13 +16,16 @@ use crate::client::Published;
 use crate::error::Error;
 use crate::message::{Priority, Publish};
 use crate::options::Streams;
-use crate::transport::Channel;
 use crate::transport::quic::CONTROL_PRIORITY;
+use crate::transport::{Channel, Quic};
 
 /// Topics of mode `per-topic` that found no stream of their own and stay on control.
 const MAX_SHARING_TOPICS: usize = 4_096;
 /// A topic's stream that carried nothing for so long gives way to another topic's.
 const LANE_IDLE_MS: u64 = 1_000;
+
+/// How long a topic waits for a stream of its own, besides three round trips.
+const STREAM_PATIENCE_MS: u64 = 50;
 
 /// What a stream is for.
 #[derive(PartialEq, Eq)]
@@ -174,6 +178,10 @@ pub(super) struct Sharing {
     topics: HashSet<String>,
     /// Bulk stays on control because there was no stream for it.
     bulk: bool,
+    /// The server has no room for another stream; until then a topic waits for it.
+    pub(super) wait_until_ms: Option<u64>,
+    /// It had none until then.
+    pub(super) gave_up: bool,
 }
 
 impl Link {
@@ -389,7 +397,18 @@ impl Link {
             let purpose = Purpose::Topic(topic.to_owned());
             let priority = message.priority.of_stream();
             if let Some(lane) = self.open_lane(purpose, priority, now_ms, cx) {
+                self.sharing.wait_until_ms = None;
+                self.sharing.gave_up = false;
                 return Some(lane);
+            }
+            // Servers allow a few at first, and more as these come into use.
+            if !self.sharing.gave_up {
+                let rtt = self.quic.as_ref().map_or(Duration::ZERO, Quic::rtt);
+                let patience_ms = 3 * rtt.as_millis() as u64 + STREAM_PATIENCE_MS;
+                self.sharing
+                    .wait_until_ms
+                    .get_or_insert(now_ms + patience_ms);
+                return None;
             }
         }
         if self.sharing.topics.len() >= MAX_SHARING_TOPICS {

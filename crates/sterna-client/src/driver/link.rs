@@ -544,12 +544,24 @@ impl Link {
         } else {
             Some(self.deadline)
         };
-        let Some(due) = due else { return Ok(false) };
+        let waits = self.sharing.wait_until_ms;
+        let waits = waits.map(|at_ms| driver.clock.instant(at_ms));
+        let due = match (due, waits) {
+            (Some(due), Some(waits)) => due.min(waits),
+            (Some(due), None) => due,
+            (None, Some(waits)) => waits,
+            (None, None) => return Ok(false),
+        };
         if self.timer.deadline().into_std() != due {
             self.timer.as_mut().reset(due.into());
         }
         if self.timer.as_mut().poll(cx).is_pending() {
             return Ok(false);
+        }
+        if waits.is_some_and(|waits| waits <= Instant::now()) {
+            self.sharing.wait_until_ms = None;
+            self.sharing.gave_up = true;
+            return Ok(true);
         }
         if !self.connection.is_connected() {
             let timeout = driver.options.longest_connect();

@@ -226,6 +226,11 @@ impl Quic {
         self.connection.remote_address()
     }
 
+    /// The smoothed round trip.
+    pub(crate) fn rtt(&self) -> Duration {
+        self.connection.rtt()
+    }
+
     /// What became of the early data.
     pub(crate) fn early_data(&self) -> EarlyData {
         self.verdict.get()
