@@ -486,3 +486,29 @@ async fn every_mode_keeps_its_promises_on_a_lossy_path() {
         client.disconnect().await.unwrap();
     }
 }
+
+/// The second connection starts from the round trip that the first one measured, so that nothing is
+/// sent again before the server can have answered.
+#[tokio::test]
+async fn the_round_trip_is_remembered() {
+    let broker = Broker::start();
+    let path = broker.path(Line::delayed_ms(600)).await;
+    let mut options = broker.options(&path);
+    options.early_data = false;
+    let mut flights = Vec::new();
+    for _ in 0..2 {
+        let (client, _events) = Client::connect(options.clone()).await.unwrap();
+        let sent = client.publish(message("a", "x", QoS::AtLeastOnce)).await;
+        sent.unwrap();
+        let seen = path.seen();
+        let answered = seen[0].at + Duration::from_millis(1_190);
+        let flight = seen.iter().filter(|one| one.up && one.at < answered);
+        flights.push(flight.count());
+        client.disconnect().await.unwrap();
+        path.seen();
+    }
+    // A round trip of 1.2 s where 333 ms are assumed: a probe of two datagrams after 1 s.
+    println!("datagrams before the first answer: {flights:?}");
+    assert!(flights[0] > 1, "{flights:?}");
+    assert_eq!(flights[1], 1, "{flights:?}");
+}

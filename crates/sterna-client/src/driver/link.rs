@@ -7,21 +7,22 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use bytes::BytesMut;
-use sterna_auth::{ClientFinish, MECHANISM, Nonce, ScramClient};
-use sterna_mqtt::client::{Connection, Event as Input, ServerLimits};
-use sterna_mqtt::packet::{ConnAck, Connect, Disconnect, Publish, Will};
-use sterna_mqtt::{Framer, Lane, Property, PropertyContext, ReasonCode, Violation};
+use sterna_mqtt::client::{Connection, Event as Input};
+use sterna_mqtt::packet::{ConnAck, Disconnect, Publish};
+use sterna_mqtt::{Framer, Lane, ReasonCode, Violation};
 use tokio::io::ReadBuf;
 use tokio::sync::mpsc::OwnedPermit;
 use tokio::time::Sleep;
 
 use super::lanes::{LaneIo, Outgoing, Purpose, Sharing};
+use super::opening::{
+    DATAGRAMS, Exchange, finish_exchange, open_connection, prove, start_exchange,
+};
 use super::{Done, Driver, End, Sent};
 use crate::client::{Connected, Event, Published};
 use crate::error::{Error, Refusal};
 use crate::message::Message;
-use crate::options::{Login, Options, Streams, random_bytes};
+use crate::options::{Login, Options, Streams};
 use crate::path::PathStatistics;
 use crate::transport::quic::EarlyData;
 use crate::transport::quic::memory;
@@ -33,16 +34,8 @@ const READ_BYTES: usize = 16 << 10;
 const MAX_UNSENT_BYTES: usize = 256 << 10;
 /// Reads and requests that are handled before the runtime gets its turn again.
 const MAX_ROUNDS: usize = 64;
-/// How MQTT 5's CONNECT asks for messages as datagrams, and CONNACK agrees.
-const DATAGRAMS: Property<'static> = Property::UserProperty("datagrams", "1");
 /// Longest wait for the server to close after DISCONNECT.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// Where a SCRAM exchange stands.
-enum Exchange {
-    Started(ScramClient),
-    Proven(ClientFinish),
-}
 
 type Room = Pin<Box<dyn Future<Output = Result<OwnedPermit<Event>, ()>> + Send>>;
 
@@ -679,130 +672,4 @@ fn accepted(
         connections: driver.connections,
         early_data,
     })
-}
-
-fn start_exchange(user: &str, password: &str) -> Result<(Exchange, String), Error> {
-    let mut random = [0; 18];
-    random_bytes(&mut random);
-    let (client, first) = ScramClient::start(user, password, &Nonce::from_random(random))?;
-    Ok((Exchange::Started(client), first))
-}
-
-/// Answers the server's challenge.
-fn prove(exchange: &mut Option<Exchange>, challenge: &[u8]) -> Result<String, Error> {
-    let Some(Exchange::Started(client)) = exchange.take() else {
-        return Err(sterna_auth::ScramError::Syntax.into());
-    };
-    let (finish, proof) = client.challenge(challenge)?;
-    *exchange = Some(Exchange::Proven(finish));
-    Ok(proof)
-}
-
-/// Checks that the server knows the password, too, where an exchange was under way.
-fn finish_exchange(exchange: &mut Option<Exchange>, signature: Option<&[u8]>) -> Result<(), Error> {
-    match exchange.take() {
-        None => Ok(()),
-        Some(Exchange::Proven(finish)) => Ok(finish.verify(signature.unwrap_or_default())?),
-        // A server that lets everybody in without an exchange has proven nothing.
-        Some(Exchange::Started(_)) => Err(sterna_auth::ScramError::Signature.into()),
-    }
-}
-
-/// Writes the CONNECT that these options and this session ask for.
-fn open_connection(
-    driver: &mut Driver,
-    over_quic: bool,
-    out: &mut BytesMut,
-) -> Result<(Connection, Option<Exchange>), Error> {
-    let options = &driver.options;
-    let mut properties = options.properties.clone();
-    let mut exchange = None;
-    let mut first_data = String::new();
-    let (mut user_name, mut password) = (None, None);
-    match &options.login {
-        Login::Anonymous => {}
-        Login::Password {
-            user,
-            password: secret,
-        } => {
-            user_name = user.as_deref();
-            password = secret.as_deref();
-        }
-        Login::Scram { user, password } => {
-            let (started, first) = start_exchange(user, password)?;
-            exchange = Some(started);
-            first_data = first;
-        }
-    }
-    let mut set = |property| properties.push(property).map_err(crate::InvalidError::from);
-    if options.version.is_v5() {
-        if options.session_expiry_s > 0 {
-            set(Property::SessionExpiryInterval(options.session_expiry_s))?;
-        }
-        set(Property::ReceiveMaximum(options.receive_maximum))?;
-        set(Property::MaximumPacketSize(options.max_packet_bytes))?;
-        if options.topic_alias_maximum > 0 {
-            set(Property::TopicAliasMaximum(options.topic_alias_maximum))?;
-        }
-        if over_quic && options.datagrams {
-            set(DATAGRAMS)?;
-        }
-        if exchange.is_some() {
-            set(Property::AuthenticationMethod(MECHANISM))?;
-            set(Property::AuthenticationData(first_data.as_bytes()))?;
-        }
-    } else {
-        properties.clear();
-    }
-    let will = match &options.will {
-        Some(will) => Some(Will {
-            topic: &will.message.topic,
-            payload: &will.message.payload,
-            qos: will.message.qos,
-            retain: will.message.retain,
-            properties: will
-                .properties
-                .publish_properties(PropertyContext::Will)
-                .map_err(|_| crate::InvalidError::Field)?,
-        }),
-        None => None,
-    };
-    let clean_start = options.clean_start_at(driver.connections);
-    let connect = Connect {
-        version: options.version,
-        clean_start,
-        keep_alive_s: options.keep_alive_s,
-        client_id: &driver.client_id,
-        will,
-        user_name,
-        password,
-        properties: properties.properties(),
-    };
-    let now_ms = driver.clock.now_ms();
-    let expected = driver.limits.unwrap_or(ServerLimits::EARLY);
-    let mut connection = Connection::open(
-        &connect,
-        !clean_start,
-        expected,
-        &mut driver.session,
-        now_ms,
-        out,
-    )
-    .map_err(|error| Error::Send(error.into()))?;
-    if !options.version.is_v5() {
-        connection.limit_packets(options.max_packet_bytes as usize);
-    }
-    Ok((connection, exchange))
-}
-
-impl Options {
-    /// Whether this connection starts anew: the first as the application says; later ones go on
-    /// with what the server kept, if it keeps anything.
-    pub(super) const fn clean_start_at(&self, connections: u64) -> bool {
-        if connections == 0 {
-            self.clean_start
-        } else {
-            !self.keeps_session()
-        }
-    }
 }

@@ -6,6 +6,7 @@
 
 mod lanes;
 mod link;
+mod opening;
 mod requests;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};

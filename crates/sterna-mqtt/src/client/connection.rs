@@ -121,7 +121,7 @@ pub struct Connection {
     max_packet_bytes: usize,
     topic_alias_maximum: u16,
     wants_problem_information: bool,
-    peer_aliases: IncomingAliases,
+    pub(super) peer_aliases: IncomingAliases,
     unanswered: VecDeque<Unanswered>,
     unanswered_qos1: usize,
     keep_alive_ms: u64,
@@ -438,35 +438,6 @@ impl Connection {
         }
     }
 
-    /// Decodes a message that came as a datagram of its own: exactly one PUBLISH with QoS 0 and
-    /// without Topic Alias. `None` stands for bytes that are no whole packet.
-    ///
-    /// # Errors
-    ///
-    /// When it is anything else, or comes where no message is due.
-    pub fn receive_datagram<'a>(
-        &mut self,
-        frame: Option<&Frame<'a>>,
-        now_ms: u64,
-    ) -> Result<Publish<'a>, Violation> {
-        self.heard(now_ms);
-        let Some(frame) = frame else {
-            return Err(self.broken(ReasonCode::MalformedPacket, "not one packet in a datagram"));
-        };
-        let packet =
-            Packet::decode(frame, self.version).map_err(|error| self.decode_failed(error))?;
-        match packet {
-            Packet::Publish(publish)
-                if self.state == State::Connected
-                    && publish.packet_id.is_none()
-                    && publish.properties.topic_alias().is_none() =>
-            {
-                Ok(publish)
-            }
-            _ => Err(self.protocol("a datagram that is no plain message with QoS 0")),
-        }
-    }
-
     // ---- Messages to the client ------------------------------------------------------------
 
     fn publish_in<'a>(
@@ -610,28 +581,6 @@ impl Connection {
         // [MQTT-4.3.3-11]
         self.answer(PacketType::PubComp, lane, ack.packet_id, reason, out);
         Ok(())
-    }
-
-    /// A lane other than control is gone, and with it what was set on it. What was not acknowledged
-    /// there may be sent again on another with [`Connection::resend`] and
-    /// [`Connection::release_again`]: the rule that nothing is sent again within a connection
-    /// ([MQTT-4.4.0-1]) is for networks that lose nothing as long as the connection stands.
-    pub fn lane_closed(&mut self, session: &mut Session, lane: Lane) {
-        self.peer_aliases.lane_closed(lane);
-        session.lane_closed(lane);
-    }
-
-    /// Writes the PUBREL of a message that the server has received, because the lane of the first
-    /// one is gone.
-    pub fn release_again(&self, packet_id: PacketId, out: &mut BytesMut) {
-        let ack = Ack::new(packet_id, ReasonCode::Success);
-        let _ = encode_ack(
-            PacketType::PubRel,
-            &ack,
-            self.version,
-            MAX_PACKET_BYTES,
-            out,
-        );
     }
 
     // ---- Answers to what the client sent ---------------------------------------------------

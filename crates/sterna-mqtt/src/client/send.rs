@@ -189,40 +189,7 @@ impl Connection {
         Ok(packet_id)
     }
 
-    /// Writes a message with QoS 0 as a datagram of its own, of at most `max_bytes`: one PUBLISH
-    /// packet without Topic Alias.
-    ///
-    /// # Errors
-    ///
-    /// [`SendError::Later`] before the CONNACK; [`SendError::Encode`] when it is too large. It may
-    /// be possible to send it on a lane then.
-    pub fn publish_datagram(
-        &self,
-        publication: &Publication<'_>,
-        max_bytes: usize,
-        out: &mut BytesMut,
-    ) -> Result<(), SendError> {
-        match self.state {
-            State::Connecting => return Err(SendError::Later),
-            State::Connected => {}
-            State::Closed => return Err(SendError::Closed),
-        }
-        self.check_supported(publication)?;
-        let properties = own_properties(publication)?;
-        let publish = Publish {
-            dup: false,
-            qos: QoS::AtMostOnce,
-            retain: publication.retain,
-            topic: publication.topic,
-            packet_id: None,
-            properties,
-            payload: publication.payload,
-        };
-        let max_bytes = max_bytes.min(self.limits.max_packet_bytes);
-        Ok(publish.encode(self.version, max_bytes, out)?)
-    }
-
-    fn check_supported(&self, publication: &Publication<'_>) -> Result<(), SendError> {
+    pub(super) fn check_supported(&self, publication: &Publication<'_>) -> Result<(), SendError> {
         // [MQTT-3.2.2-11]
         if publication.qos > self.limits.max_qos {
             return Err(self.unsupported(ReasonCode::QoSNotSupported));
@@ -544,7 +511,9 @@ impl Connection {
 }
 
 /// The properties of a message to publish.
-fn own_properties<'a>(publication: &Publication<'a>) -> Result<PublishProperties<'a>, SendError> {
+pub(super) fn own_properties<'a>(
+    publication: &Publication<'a>,
+) -> Result<PublishProperties<'a>, SendError> {
     let properties =
         PublishProperties::parse(publication.properties.raw(), PropertyContext::Publish)?;
     // [MQTT-3.3.4-6]; aliases are the connection's own business
