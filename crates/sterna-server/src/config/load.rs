@@ -127,12 +127,12 @@ fn with_nearest(message: &str) -> String {
     let quic = names.clone().next().is_none();
     let own = ["profile", "early_data", "retry_half_open"];
     let settings = Settings::NAMES.iter().copied().chain(own);
-    let mut names: Vec<&str> = if quic {
+    let names: Vec<&str> = if quic {
         settings.collect()
     } else {
         names.collect()
     };
-    match names.drain(..).min_by_key(|known| distance(unknown, known)) {
+    match names.into_iter().min_by_key(|known| distance(unknown, known)) {
         Some(nearest) => format!("{}\ndid you mean `{nearest}`?", message.trim_end()),
         None => message.to_owned(),
     }
