@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use path::{Line, Path};
 use sterna_client::{
-    Client, EarlyData, Event, Events, Message, Options, Priority, Publish, QoS, Scheme, Streams,
-    Subscription, Tls, Url,
+    Client, ConnectError, EarlyData, Error, Event, Events, Message, Options, Priority, Publish,
+    QoS, Scheme, Streams, Subscription, Tls, Url,
 };
 use sterna_server::Server;
 use sterna_server::config::{Config, EarlyData as EarlyDataPolicy, Listener};
@@ -108,7 +108,7 @@ async fn visit(options: Options) {
         .await
         .unwrap();
     // The tickets come right behind the handshake.
-    tokio::time::sleep(Duration::from_millis(150)).await;
+    tokio::time::sleep(Duration::from_millis(400)).await;
     client.disconnect().await.unwrap();
 }
 
@@ -116,7 +116,7 @@ async fn visit(options: Options) {
 /// else leaves before the server has answered.
 async fn early_data_rides_in_the_first_datagram() {
     let broker = Broker::start();
-    let path = broker.path(Line::delayed_ms(50)).await;
+    let path = broker.path(Line::delayed_ms(150)).await;
     visit(broker.options(&path)).await;
     let (_subscriber, mut received) = broker.subscriber("a").await;
     path.seen();
@@ -138,11 +138,10 @@ async fn early_data_rides_in_the_first_datagram() {
     let flight: Vec<usize> = seen[..first_answer].iter().map(|one| one.bytes).collect();
     assert_eq!(flight, [1200], "{seen:#?}");
     assert_eq!(next(&mut received).await.payload(), &b"early"[..]);
-    println!("PUBACK after {acknowledged:?} at a round trip of 100 ms");
-    // One round trip where the broker's policy lets it pass, two where it waits for the handshake.
+    println!("PUBACK after {acknowledged:?} at a round trip of 300 ms");
     assert!(
-        acknowledged < Duration::from_millis(280),
-        "{acknowledged:?}"
+        acknowledged < Duration::from_millis(500),
+        "{acknowledged:?}, which is not one round trip"
     );
     client.disconnect().await.unwrap();
 }
@@ -205,6 +204,30 @@ async fn reject_early_data(streams: Streams) {
         "nothing comes twice"
     );
     client.disconnect().await.unwrap();
+}
+
+/// Another server at the same address gets nothing: it cannot read the early data, and is not
+/// trusted with the rest.
+#[tokio::test]
+async fn early_data_is_not_sent_again_to_a_stranger() {
+    let mut broker = Broker::start();
+    let path = broker.path(Line::delayed_ms(5)).await;
+    visit(broker.options(&path)).await;
+    std::fs::remove_dir_all(broker.folder.path()).unwrap();
+    std::fs::create_dir(broker.folder.path()).unwrap();
+    broker.restart();
+    let (client, mut events) = Client::start(broker.options(&path)).unwrap();
+    let delivery = client.send(message("a", "x", QoS::AtLeastOnce)).await;
+    let failed = |error: &Error| match error {
+        Error::Connect(ConnectError::Quic(text)) => text.contains("fingerprint"),
+        _ => false,
+    };
+    let error = delivery.unwrap().await.unwrap_err();
+    assert!(failed(&error), "{error:?}");
+    match events.next().await {
+        Some(Event::Disconnected { error, .. }) => assert!(failed(&error), "{error:?}"),
+        other => panic!("{other:?}"),
+    }
 }
 
 #[tokio::test]
@@ -293,7 +316,7 @@ async fn small_messages_overtake_bulk() {
         delay_beside_bulk(Streams::Priority)
     );
     println!("longest delay: single {single_ms} ms, priority {priority_ms} ms");
-    assert!(priority_ms < 1_000, "{priority_ms} ms");
+    assert!(priority_ms < 2_000, "{priority_ms} ms");
     assert!(single_ms > 2 * priority_ms, "{single_ms} {priority_ms} ms");
 }
 
@@ -394,7 +417,7 @@ async fn messages_survive_a_change_of_address() {
 #[tokio::test]
 async fn the_first_exchange_after_a_move_takes_one_round_trip() {
     let broker = Broker::start();
-    let path = broker.path(Line::delayed_ms(100)).await;
+    let path = broker.path(Line::delayed_ms(200)).await;
     let (client, _events) = Client::connect(broker.options(&path)).await.unwrap();
     for _ in 0..3 {
         let warm = client.publish(message("a", "x", QoS::AtLeastOnce)).await;
@@ -417,8 +440,8 @@ async fn the_first_exchange_after_a_move_takes_one_round_trip() {
             seen.at.duration_since(started.into())
         );
     }
-    println!("PUBACK {took:?} after the move, round trip 200 ms");
-    assert!(took < Duration::from_millis(300), "{took:?}");
+    println!("PUBACK {took:?} after the move, round trip 400 ms");
+    assert!(took < Duration::from_millis(700), "{took:?}");
 }
 
 /// On a path that loses every seventh datagram, in each mode: nothing is lost, nothing of QoS 2
@@ -478,11 +501,15 @@ async fn every_mode_keeps_its_promises_on_a_lossy_path() {
         println!("{streams:?} {} streams, {}", path.streams, path.to_json());
         assert!(path.packets_lost > 0);
         let most = match streams {
-            Streams::PerTopic => 9,
-            Streams::PerPublish => 1 + (TOPICS * EACH) as u64,
-            _ => 1,
+            // As many as the server allows before patience ends.
+            Streams::PerTopic => 5..=9,
+            Streams::PerPublish => {
+                let all = 1 + (TOPICS * EACH) as u64;
+                all..=all
+            }
+            _ => 1..=1,
         };
-        assert_eq!(path.streams, most, "{streams:?}");
+        assert!(most.contains(&path.streams), "{streams:?} {}", path.streams);
         client.disconnect().await.unwrap();
     }
 }

@@ -569,7 +569,7 @@ fn quic_has_streams_datagrams_and_figures() {
 #[test]
 fn handshakes_cost_what_they_should() {
     let output = sterna()
-        .args(["handshake", "--json", "--delay", "100"])
+        .args(["handshake", "--json", "--delay", "150"])
         .output()
         .unwrap();
     assert_eq!(code(&output), 0, "{}", stderr(&output));
@@ -590,7 +590,7 @@ fn handshakes_cost_what_they_should() {
         let line = lines.iter().find(|line| line["handshake"] == name).unwrap();
         let took = line["round_trips_to_puback"].as_f64().unwrap();
         let took_broker = line["round_trips_to_broker"].as_f64().unwrap();
-        // Up to half a round trip, 100 ms, is this machine's.
+        // Up to half a round trip, 150 ms, is this machine's.
         let due = f64::from(round_trips);
         assert!((due..due + 0.5).contains(&took), "{line}");
         assert!((due - 0.5..due).contains(&took_broker), "{line}");

@@ -25,7 +25,7 @@ const MAX_SHARING_TOPICS: usize = 4_096;
 const LANE_IDLE_MS: u64 = 1_000;
 
 /// How long a topic waits for a stream of its own, besides three round trips.
-const STREAM_PATIENCE_MS: u64 = 50;
+const STREAM_PATIENCE_MS: u64 = 250;
 
 /// What a stream is for.
 #[derive(PartialEq, Eq)]

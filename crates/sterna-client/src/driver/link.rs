@@ -131,6 +131,7 @@ impl Link {
             end
         })
         .await;
+        let end = self.explain(end);
         if self.connection.is_connected() || self.connection.is_closed() {
             self.remember(driver);
         }
@@ -156,6 +157,16 @@ impl Link {
             io.lose_written();
         }
         end
+    }
+
+    /// A stream that ends with a handshake that failed doesn't know why.
+    fn explain(&self, end: End) -> End {
+        match (&end, &self.quic) {
+            (End::Failed(Error::Lost(_)), Some(quic)) if self.handshaking => quic
+                .handshake_error()
+                .map_or(end, |error| End::Failed(error.into())),
+            _ => end,
+        }
     }
 
     /// Whether the server hung up on what came right behind the CONNECT, without a word.

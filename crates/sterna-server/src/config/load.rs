@@ -132,7 +132,10 @@ fn with_nearest(message: &str) -> String {
     } else {
         names.collect()
     };
-    match names.into_iter().min_by_key(|known| distance(unknown, known)) {
+    match names
+        .into_iter()
+        .min_by_key(|known| distance(unknown, known))
+    {
         Some(nearest) => format!("{}\ndid you mean `{nearest}`?", message.trim_end()),
         None => message.to_owned(),
     }

@@ -256,8 +256,8 @@ impl Quic {
             return Poll::Pending;
         };
         self.handshake = None;
-        if let (false, Some(error)) = (accepted, self.connection.close_reason()) {
-            return Poll::Ready(Err(ConnectError::Quic(explain_tls(&error))));
+        if let (false, Some(error)) = (accepted, self.handshake_error()) {
+            return Poll::Ready(Err(error));
         }
         let verdict = if accepted {
             EarlyData::Accepted
@@ -267,6 +267,12 @@ impl Quic {
         tracing::debug!(?verdict, "early data");
         self.verdict.set(verdict);
         Poll::Ready(Ok(verdict))
+    }
+
+    /// Why the handshake, which is not complete, never will be.
+    pub(crate) fn handshake_error(&self) -> Option<ConnectError> {
+        let reason = self.connection.close_reason()?;
+        Some(ConnectError::Quic(explain_tls(&reason)))
     }
 
     /// Opens a stream in both directions; ready when the server has room for one more.

@@ -130,10 +130,8 @@ async fn handshake(args: &Args) -> Result<(), Failure> {
     }
     let mut result = Ok(());
     for options in targets {
-        result = measure_target(&options, one_way, args.json).await;
-        if result.is_err() {
-            break;
-        }
+        let measured = measure_target(&options, one_way, args.json).await;
+        result = result.and(measured);
     }
     if let Some(server) = own {
         server.shutdown();
@@ -181,6 +179,7 @@ async fn measure_target(options: &Options, one_way: Duration, json: bool) -> Res
     };
     let server = resolve(&options.url).await?;
     let mut watcher = Watcher::start(options).await?;
+    let mut result = Ok(());
     for way in ways {
         // A path for each, so that nothing is remembered of another one.
         let path = match scheme {
@@ -192,15 +191,24 @@ async fn measure_target(options: &Options, one_way: Duration, json: bool) -> Res
         options.tls.version = way.version.or(options.tls.version);
         options.tls.resumption = way.kind != Kind::Full;
         options.early_data = way.kind == Kind::Early;
-        if way.kind != Kind::Full {
-            // For the ticket, and for what is remembered of the path.
-            measure(&options, &path, &mut watcher, one_way).await?;
+        let measuring = async {
+            if way.kind != Kind::Full {
+                // For the ticket, and for what is remembered of the path.
+                measure(&options, &path, &mut watcher, one_way).await?;
+            }
+            measure(&options, &path, &mut watcher, one_way).await
+        };
+        match measuring.await {
+            Ok(measured) => print(way, &measured, one_way, json),
+            // A server may do without the one or other version; the rest is measured.
+            Err(failure) => {
+                let text = format!("{}: {}", way.name, failure.text);
+                result = result.and_then(|()| Err(Failure::new(failure.code, text)));
+            }
         }
-        let measured = measure(&options, &path, &mut watcher, one_way).await?;
-        print(way, &measured, one_way, json);
     }
     watcher.client.disconnect().await.ok();
-    Ok(())
+    result
 }
 
 async fn resolve(url: &Url) -> Result<SocketAddr, Failure> {
