@@ -72,6 +72,8 @@ pub(super) struct Link {
     handshaking: bool,
     /// Others on this runtime get their turn before anything more is written.
     pub(super) pause: bool,
+    /// The connection has moved to another address in the last turn.
+    moved: bool,
 }
 
 impl Link {
@@ -113,6 +115,7 @@ impl Link {
             awaits_answer: !driver.may_be_early(),
             handshaking: false,
             pause: false,
+            moved: false,
         };
         if driver.may_be_early() && driver.options.clean_start_at(driver.connections) {
             link.subscribe_again(driver);
@@ -189,8 +192,12 @@ impl Link {
             if let Err(error) = self.poll_handshake(driver, cx) {
                 return Poll::Ready(End::Failed(error));
             }
+            if let (true, Some(quic)) = (std::mem::take(&mut self.moved), &self.quic) {
+                quic.pad();
+            }
             self.take_requests(driver, cx, &mut progress);
             if std::mem::take(&mut self.pause) {
+                self.moved = true;
                 // The transport's own task has something to say first.
                 cx.waker().wake_by_ref();
                 return Poll::Pending;

@@ -40,6 +40,9 @@ const MIN_IDLE_S: u64 = 30;
 const CLOSE_PAUSE: Duration = Duration::from_millis(2);
 /// Application error code of an orderly end, as other brokers and clients use it.
 const NO_ERROR: VarInt = VarInt::from_u32(0);
+/// A third of the two full datagrams that a server may want to send to a client that has moved: one
+/// with the challenge of the address, and one with the answer.
+const PADDING_BYTES: usize = 800;
 /// Where the control stream stands among streams that have something to send.
 pub(crate) const CONTROL_PRIORITY: i32 = 16;
 
@@ -335,14 +338,22 @@ impl Quic {
     ///
     /// A server must not send more than three times what came from an address that it has not
     /// validated, and servers with this library count from the second datagram on. So let the PING
-    /// leave before anything else is written: a message that rode with it would be answered after
-    /// two round trips.
+    /// leave before anything else is written, and then write the padding of [`Quic::pad`]: a message that
+    /// rode with the PING would be answered after two round trips.
     pub(crate) fn rebind(&mut self) -> io::Result<()> {
         let mut address = self.endpoint.local_addr()?;
         address.set_port(0);
         self.endpoint.rebind(std::net::UdpSocket::bind(address)?)?;
         self.migrations += 1;
         Ok(())
+    }
+
+    /// Sends what lets the server answer at once after a move, where it takes datagrams: one that
+    /// is no MQTT packet, which its first byte says.
+    pub(crate) fn pad(&self) {
+        if self.connection.max_datagram_size() >= Some(PADDING_BYTES) {
+            self.send_datagram(Bytes::from_static(&[0; PADDING_BYTES]));
+        }
     }
 
     /// What is known of the path. Counters of the caller's are left at zero.
