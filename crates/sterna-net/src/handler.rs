@@ -85,7 +85,9 @@ pub struct ConnectionInfo {
     /// The peer's current address. It changes when a QUIC peer migrates, once the new one is
     /// validated (RFC 9000, section 9.3); [`Handler::migrated`] tells.
     pub peer: SocketAddr,
-    /// The peer's certificate chain in DER, end-entity first; empty without client authentication.
+    /// The peer's certificate chain in DER, end-entity first; empty without client authentication. For
+    /// a peer with a raw public key (RFC 7250) the one entry is that key (SubjectPublicKeyInfo). A
+    /// resumed peer is who its ticket was given to.
     pub peer_certificates: Vec<Box<[u8]>>,
 }
 

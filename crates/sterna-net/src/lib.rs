@@ -38,5 +38,6 @@ pub use handler::{
 };
 pub use mailbox::{Courier, Gate, Mailbox};
 pub use tls::{
-    CertificateError, Certificates, ClientAuth, ClientAuthority, Identity, TlsConfig, TlsVersions,
+    CertificateError, Certificates, ClientAuth, ClientAuthority, ClientKeys, Identity, RawKeys,
+    TlsConfig, TlsVersions,
 };

@@ -360,6 +360,7 @@ mod tests {
             };
             let advice = advise(&path).unwrap();
             prop_assert_eq!(advice.settings.check(), Ok(()));
+            prop_assert!(advice.settings.initial_window_bytes >= 10_800);
             let names: Vec<_> = advice.reasons.iter().map(|reason| reason.name).collect();
             prop_assert_eq!(names.as_slice(), Settings::NAMES);
             for (reason, (name, value)) in advice.reasons.iter().zip(advice.settings.values()) {

@@ -7,8 +7,9 @@ use std::time::Duration;
 use sterna_broker::{Directory, Limits, NoStore};
 use sterna_net::quic::QuicConfig;
 use sterna_net::{
-    BoundShard, Certificates, ClientAuth, ClientAuthority, Courier, Gate, ListenerConfig,
-    ListenerTransport, ShardConfig, TlsConfig, TlsVersions, WebSocketConfig,
+    BoundShard, Certificates, ClientAuth, ClientAuthority, ClientKeys, Courier, Gate,
+    ListenerConfig, ListenerTransport, RawKeys, ShardConfig, TlsConfig, TlsVersions,
+    WebSocketConfig,
 };
 
 use crate::authentication::Checker;
@@ -32,6 +33,7 @@ pub struct Server {
     certificate: Mutex<Certificate>,
     certificates: Arc<Certificates>,
     authority: Option<Arc<ClientAuthority>>,
+    client_keys: Option<Arc<ClientKeys>>,
     started_with: Config,
     courier: Mutex<Courier<Mail>>,
     gate: Gate,
@@ -55,6 +57,13 @@ impl Server {
                     .map_err(|e| format!("{}: {e}", path.display()))?,
             ),
         };
+        let client_keys = match &config.tls.client_keys {
+            None => None,
+            Some(path) => Some(
+                ClientKeys::from_pem(&certificate::read(path)?)
+                    .map_err(|e| format!("{}: {e}", path.display()))?,
+            ),
+        };
         let urls = config
             .listeners_in_force()
             .iter()
@@ -74,6 +83,10 @@ impl Server {
             } else {
                 TlsVersions::From12
             },
+            raw_keys: config.tls.raw_public_key.then(|| RawKeys {
+                clients: client_keys.clone(),
+                required: client_keys.is_some(),
+            }),
             ..TlsConfig::new(Arc::clone(&certificates), &PROTOCOLS)
         });
         // A WebSocket client offers HTTP/1.1 in its TLS handshake, not MQTT.
@@ -108,6 +121,7 @@ impl Server {
             certificate: Mutex::new(certificate),
             certificates,
             authority,
+            client_keys,
             started_with: config.clone(),
             courier,
             gate,
@@ -166,6 +180,16 @@ impl Server {
                 .map_err(|e| format!("{}: {e}", path.display()))?,
             (None, None) => {}
             _ => unchanged.push("tls.client_ca"),
+        }
+        match (&self.client_keys, &config.tls.client_keys) {
+            (Some(keys), Some(path)) => keys
+                .replace_pem(&certificate::read(path)?)
+                .map_err(|e| format!("{}: {e}", path.display()))?,
+            (None, None) => {}
+            _ => unchanged.push("tls.client_keys"),
+        }
+        if config.tls.raw_public_key != old.tls.raw_public_key {
+            unchanged.push("tls.raw_public_key");
         }
         self.certificates
             .replace(vec![identity])

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use commands::{
-    bench, check_config, demo, exit, handshake, passwd, property, publish, request, serve,
+    bench, check_config, demo, exit, handshake, lab, passwd, property, publish, request, serve,
     subscribe, tune,
 };
 
@@ -39,6 +39,7 @@ enum Command {
     Passwd(passwd::Args),
     Demo(demo::Args),
     Tune(tune::Args),
+    Lab(Box<lab::Args>),
 }
 
 fn main() -> ExitCode {
@@ -65,5 +66,6 @@ fn main() -> ExitCode {
         Command::Passwd(args) => passwd::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Tune(args) => tune::run(&args),
+        Command::Lab(args) => lab::run(&args),
     }
 }

@@ -10,6 +10,7 @@ use rustls::server::StoresServerSessions;
 use sha2::Sha256;
 use sterna_quic::{Role, Settings};
 
+use super::address_tokens::AddressTokens;
 use super::connection_ids::ShardConnectionIds;
 use super::driver::Placement;
 use super::path_memory::PathSessions;
@@ -37,6 +38,12 @@ pub struct QuicConfig {
     /// a full congestion window of answers was sent and lost, or could not be decrypted because
     /// the server's first datagram was lost, the connection would stand still for ever.
     pub early_answer_bytes: usize,
+    /// What seals the tokens that prove addresses. Drivers whose clients may come back to any of them
+    /// share one. How many are sent says [`Settings::address_tokens`].
+    pub address_tokens: AddressTokens,
+    /// How long those of NEW_TOKEN frames are good. Default: 24 h, like the tickets they go with.
+    pub address_token_lifetime: Duration,
+
     /// Connections at a time, draining ones included. Default: 1,000,000. Above it first packets
     /// stay unanswered.
     pub max_connections: usize,
@@ -96,6 +103,8 @@ impl Default for QuicConfig {
             settings: Settings::default(),
             early_data: true,
             early_answer_bytes: 6_000,
+            address_tokens: AddressTokens::default(),
+            address_token_lifetime: Duration::from_hours(24),
             max_connections: 1_000_000,
             max_half_open: 8_192,
             max_half_open_per_address: 1_024,
@@ -172,7 +181,11 @@ impl QuicConfig {
         let mut server = quinn_proto::ServerConfig::with_crypto(crypto);
         server.transport_config(Arc::new(self.transport()?));
         let mut tokens = ValidationTokenConfig::default();
-        tokens.sent(self.settings.address_tokens.into());
+        tokens
+            .sent(self.settings.address_tokens.into())
+            .lifetime(self.address_token_lifetime)
+            .log(self.address_tokens.log());
+        server.token_key(self.address_tokens.key());
         server.validation_token_config(tokens);
         server.migration(self.migration);
         // First packets that wait for their turn, and what follows them in the meantime.

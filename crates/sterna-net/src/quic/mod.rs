@@ -10,6 +10,7 @@
 //! data handed up before the handshake ends, limits on half-open connections, 1-RTT packets that
 //! arrive too early, buffers for what waits to be sent, and a lean binding to TLS.
 
+mod address_tokens;
 mod config;
 mod connection;
 mod connection_ids;
@@ -26,6 +27,7 @@ mod timers;
 mod tls;
 mod trace;
 
+pub use address_tokens::AddressTokens;
 pub use config::{QuicConfig, SetupError};
 pub use connection_ids::{CONNECTION_ID_BYTES, shard_of};
 pub use driver::{Driver, Placement};

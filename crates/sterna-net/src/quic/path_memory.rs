@@ -6,7 +6,7 @@
 //! happens.
 
 use std::cell::RefCell;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use rustls::server::StoresServerSessions;
 use sterna_quic::SavedPath;
@@ -22,7 +22,14 @@ pub(super) struct Noted {
     pub(super) issued: Option<Ticket>,
     /// What was remembered with the ticket that was used.
     pub(super) path: Option<SavedPath>,
+    /// Whether a session is only taken out to be put back.
+    updating: bool,
 }
+
+/// Held while a session is out of its store to be put back, and by who takes one for good: otherwise a
+/// client that comes back in just this moment, as its last connection ends, would find its ticket
+/// gone.
+static UPDATES: RwLock<()> = RwLock::new(());
 
 thread_local! {
     static NOTED: RefCell<Noted> = RefCell::default();
@@ -35,13 +42,10 @@ pub(super) fn noted() -> Noted {
 
 /// Puts what is known of a path beside a ticket, unless that was used already.
 pub(super) fn remember(sessions: &dyn StoresServerSessions, ticket: &[u8], path: SavedPath) {
-    // In the moment between the two calls another shard finds no ticket: that client makes a full
-    // handshake.
+    let _alone = UPDATES.write().unwrap_or_else(PoisonError::into_inner);
+    NOTED.with_borrow_mut(|noted| noted.updating = true);
     if let Some(session) = sessions.take(ticket) {
-        NOTED.set(Noted {
-            issued: None,
-            path: Some(path),
-        });
+        NOTED.with_borrow_mut(|noted| noted.path = Some(path));
         sessions.put(ticket.to_vec(), session);
     }
     NOTED.take();
@@ -91,6 +95,8 @@ impl StoresServerSessions for PathSessions {
     }
 
     fn take(&self, key: &[u8]) -> Option<Vec<u8>> {
+        let updating = NOTED.with_borrow(|noted| noted.updating);
+        let _alone = (!updating).then(|| UPDATES.read().unwrap_or_else(PoisonError::into_inner));
         let (path, session) = split(self.sessions.take(key)?)?;
         NOTED.with_borrow_mut(|noted| noted.path = path);
         Some(session)
@@ -138,6 +144,25 @@ mod tests {
         remember(&sessions, &[1; 32], path(70_000));
         assert_eq!(sessions.take(&[1; 32]), None);
         assert_eq!(store.usage().sessions, 0);
+    }
+
+    /// A ticket that is there is found, whatever is just being remembered with it.
+    #[test]
+    fn a_ticket_is_never_missing_while_it_is_updated() {
+        let sessions = Arc::new(PathSessions::new(Arc::new(TicketStore::new(10))));
+        for _ in 0..200 {
+            assert!(sessions.put(vec![1; 32], b"session".to_vec()));
+            noted();
+            let updating = sessions.clone();
+            let thread = std::thread::spawn(move || {
+                for window in 0..20 {
+                    remember(&*updating, &[1; 32], path(50_000 + window));
+                }
+            });
+            assert_eq!(sessions.take(&[1; 32]).as_deref(), Some(&b"session"[..]));
+            thread.join().expect("no panic");
+            assert_eq!(sessions.take(&[1; 32]), None, "used once");
+        }
     }
 
     #[test]

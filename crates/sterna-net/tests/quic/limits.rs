@@ -251,6 +251,48 @@ fn crowds_are_asked_to_prove_their_address() {
     );
 }
 
+/// NEW_TOKEN: who was here before spares the round trip of the Retry, once per token, from where it
+/// was.
+#[test]
+fn a_token_of_an_earlier_connection_spares_a_retry() {
+    for sent in [0, 1] {
+        let config = QuicConfig {
+            retry_half_open: 0,
+            ..settings(|settings| settings.address_tokens = sent)
+        };
+        let mut world = World::new(config, RTT / 2);
+        let took = |world: &mut World, from: &str| {
+            let tls = Arc::new(world.identity.client_tls(&[b"mqtt"]));
+            let start = world.since_start();
+            let from = from.parse().expect("an address");
+            let client = world.connect_from(tls, World::transport(), from);
+            world.run_for(Duration::from_secs(2));
+            let frames = world.clients[client].connection.stats().frame_rx.new_token;
+            // To a client whose address is proven from the start the library (quinn-proto 0.11.19)
+            // sends them twice, at once and after the handshake.
+            let sent = u64::from(sent);
+            assert!(frames >= sent && frames <= 2 * sent, "{frames} tokens");
+            let connected = world.clients[client].connected.expect("connected");
+            connected.saturating_sub(start)
+        };
+        let again = if sent > 0 { RTT } else { RTT * 2 };
+        assert_eq!(took(&mut world, "198.51.100.7:1000"), RTT * 2, "a Retry");
+        assert_eq!(took(&mut world, "198.51.100.7:2000"), again, "another port");
+        assert_eq!(
+            took(&mut world, "198.51.100.7:3000"),
+            again,
+            "with the next token"
+        );
+        assert_eq!(
+            took(&mut world, "203.0.113.9:1000"),
+            RTT * 2,
+            "another address"
+        );
+        let retried = world.server.counters().retried;
+        assert_eq!(retried, if sent > 0 { 2 } else { 4 });
+    }
+}
+
 #[test]
 fn one_address_cannot_take_all_half_open_connections() {
     let config = QuicConfig {

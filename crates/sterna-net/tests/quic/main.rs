@@ -1,5 +1,6 @@
 //! The QUIC driver against real clients, in virtual time.
 
+mod budget;
 mod chaos;
 mod closing;
 mod early_data;

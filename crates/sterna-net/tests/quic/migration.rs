@@ -185,6 +185,38 @@ fn a_persistent_spoofer_is_not_believed_either() {
     assert!(world.clients[client].lost.is_none());
 }
 
+/// The first exchange after a change of address: an answer that is ready in the same turn shares the
+/// datagram with the path challenge, so that it takes one round trip. A longer one waits, because an
+/// address that is not validated gets no more than three times what came from it (RFC 9000, section
+/// 8); unless the client, who knows that it moved, sent enough.
+#[test]
+fn the_first_exchange_after_a_move() {
+    for (asked, answered, round_trips) in
+        [(60, 60, 1), (60, 900, 1), (60, 3_000, 2), (1_200, 3_000, 1)]
+    {
+        let (mut world, client, stream, _) = connected();
+        world.reaction = Box::new(move |server, event| {
+            if let EventKind::Chunk { stream, bytes, .. } = &event.kind
+                && bytes.first() == Some(&1)
+            {
+                server.send(event.connection, *stream, &vec![7; answered]);
+            }
+        });
+        world.clients[client].address = address("203.0.113.77:40000");
+        let mut question = vec![2; asked];
+        question[0] = 1;
+        let start = world.since_start();
+        world.write(client, stream, &question, false);
+        world.run_until(RTT * 20, |world| {
+            let received = world.clients[client].received.get(&stream.0);
+            received.is_some_and(|received| received.len() == answered)
+        });
+        let took = world.since_start().saturating_sub(start);
+        println!("{asked} bytes up, {answered} down: {took:?}");
+        assert_eq!(took, RTT * round_trips, "{asked} up, {answered} down");
+    }
+}
+
 #[test]
 fn streams_are_opened_before_the_new_address_is_validated() {
     let (mut world, client, _, key) = connected();

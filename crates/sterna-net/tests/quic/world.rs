@@ -11,7 +11,7 @@ use quinn_proto::crypto::rustls::QuicClientConfig;
 use quinn_proto::{
     ClientConfig, Connection, ConnectionError, ConnectionHandle, ConnectionIdGenerator,
     DatagramEvent, Dir, Endpoint, EndpointConfig, Event, RandomConnectionIdGenerator, ReadError,
-    StreamEvent, StreamId as ClientStreamId, TransportConfig, VarInt,
+    StreamEvent, StreamId as ClientStreamId, TokenMemoryCache, TransportConfig, VarInt,
 };
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use sterna_net::StreamId;
@@ -171,6 +171,8 @@ pub(crate) struct World {
     pub(crate) turns: usize,
     /// Datagrams and bytes of the server to addresses where no client is.
     pub(crate) astray: (usize, usize),
+    /// Tokens that clients got (NEW_TOKEN), for all clients of the world.
+    tokens: Arc<TokenMemoryCache>,
     flights: BinaryHeap<Reverse<Flight>>,
     flown: u64,
     buffer: Vec<u8>,
@@ -206,6 +208,7 @@ impl World {
             sends: 0,
             turns: 0,
             astray: (0, 0),
+            tokens: Arc::default(),
             flights: BinaryHeap::new(),
             flown: 0,
             buffer: Vec::new(),
@@ -260,6 +263,7 @@ impl World {
             QuicClientConfig::try_from(tls).expect("a valid test setup"),
         ));
         config.transport_config(Arc::new(transport));
+        config.token_store(self.tokens.clone());
         let (handle, connection) = endpoint
             .connect(self.now, config, self.server_address, SERVER_NAME)
             .expect("a valid test setup");

@@ -14,6 +14,8 @@ const HANDSHAKE_UP_BYTES: u64 = 2_626;
 const HANDSHAKE_DOWN_BYTES: u64 = 1_503;
 /// Shortest initial round trip: a third of what a broker may be busy before it seems gone.
 const LEAST_INITIAL_RTT_MS: u64 = 25;
+/// Smallest initial window with which the broker can answer early data as it likes.
+const BROKER_WINDOW_BYTES: u64 = 10_800;
 /// Bounds of the flow-control window of a connection.
 const LEAST_WINDOW_BYTES: u64 = 32 * 1_024;
 const MOST_WINDOW_BYTES: u64 = 16 * 1_024 * 1_024;
@@ -241,13 +243,16 @@ impl<'a> Choices<'a> {
                 "RFC 9002, section 7.2",
             );
         } else {
-            let four = u64::from(payload) * 4;
-            self.settings.initial_window_bytes = bdp.max(four);
+            self.settings.initial_window_bytes = bdp.max(BROKER_WINDOW_BYTES);
             self.because(
                 "initial_window_bytes",
-                "what the path holds at a time, four datagrams at least: ten would wait in \
-                 buffers that small devices and radios don't have",
-                "RFC 9006, section 4.3.3; RFC 5681, section 3.1",
+                format!(
+                    "hardly less than ten datagrams, since the broker answers early data within \
+                     it; the path holds no more than {bdp} bytes, so a device that sends more than \
+                     messages does better with {}",
+                    bdp.max(u64::from(payload) * 4)
+                ),
+                "RFC 9002, section 7.2; RFC 9006, section 4.3.3",
             );
         }
 

@@ -125,7 +125,13 @@ fn with_nearest(message: &str) -> String {
     };
     // The message about `[quic]`, whose settings another crate names, lists none.
     let quic = names.clone().next().is_none();
-    let own = ["profile", "early_data", "retry_half_open"];
+    let own = [
+        "profile",
+        "early_data",
+        "retry_half_open",
+        "maximum_early_bytes",
+        "maximum_early_bytes_total",
+    ];
     let settings = Settings::NAMES.iter().copied().chain(own);
     let names: Vec<&str> = if quic {
         settings.collect()

@@ -149,7 +149,11 @@ impl Config {
         if self.tls.require_client_certificate && self.tls.client_ca.is_none() {
             problems.push("tls.require_client_certificate needs tls.client_ca".to_owned());
         }
+        if self.tls.client_keys.is_some() && !self.tls.raw_public_key {
+            problems.push("tls.client_keys needs tls.raw_public_key = true".to_owned());
+        }
         for (name, path) in [
+            ("tls.client_keys", &self.tls.client_keys),
             ("tls.certificate", &self.tls.certificate),
             ("tls.key", &self.tls.key),
             ("tls.client_ca", &self.tls.client_ca),
@@ -268,6 +272,12 @@ pub struct Tls {
     pub certificate_as_username: bool,
     /// Refuses TLS 1.2 on TCP. QUIC is always TLS 1.3.
     pub only_tls13: bool,
+    /// QUIC listeners show the certificate's public key alone (RFC 7250). Clients that know it need
+    /// nothing else; clients that want a certificate are refused.
+    pub raw_public_key: bool,
+    /// Public keys in PEM of the clients that may connect over QUIC, who then show no certificates;
+    /// needs `raw_public_key`.
+    pub client_keys: Option<PathBuf>,
 }
 
 /// Who may connect.

@@ -240,6 +240,10 @@ impl Door {
             Err(OpenError::InvalidWillTopic) => {
                 self.refuse(cx, client, ReasonCode::TopicNameInvalid, "the will's topic");
             }
+            Err(OpenError::TakenOver) => {
+                let detail = "another connection has taken the session over";
+                self.refuse(cx, client, ReasonCode::UnspecifiedError, detail);
+            }
             Err(OpenError::TooManySessions) => {
                 self.refuse(cx, client, ReasonCode::QuotaExceeded, "too many sessions");
             }

@@ -8,6 +8,7 @@ pub(crate) mod demo;
 pub(crate) mod exit;
 mod format;
 pub(crate) mod handshake;
+pub(crate) mod lab;
 mod output;
 pub(crate) mod passwd;
 mod payload;

@@ -1,0 +1,116 @@
+//! How busy this machine is.
+
+use std::fs;
+use std::thread;
+
+use serde::Serialize;
+
+/// CPU pressure above which times are not to be trusted, in percent of the last ten seconds in
+/// which something waited for a core.
+const BUSY_PRESSURE_PERCENT: f64 = 20.0;
+
+/// What else this machine does.
+#[derive(Clone, Debug, Serialize)]
+pub struct Machine {
+    /// Cores that this process may use.
+    pub cores: usize,
+    /// Mean number of runnable tasks of the last minute.
+    pub load: Option<f64>,
+    /// Part of the last ten seconds in which some task waited for a core, in percent.
+    pub pressure_percent: Option<f64>,
+    /// Part of the CPU time since the start of the machine that its host gave to others, in percent.
+    pub steal_percent: Option<f64>,
+    /// The kernel's version.
+    pub kernel: String,
+    /// TCP's congestion control unless something else is asked for.
+    pub congestion_control: String,
+}
+
+impl Machine {
+    /// Looks at it. What cannot be seen is left out.
+    #[must_use]
+    pub fn look() -> Self {
+        let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+        Self {
+            cores: thread::available_parallelism().map_or(1, std::num::NonZero::get),
+            load: read("/proc/loadavg")
+                .split_ascii_whitespace()
+                .next()
+                .and_then(|load| load.parse().ok()),
+            pressure_percent: pressure(&read("/proc/pressure/cpu")),
+            steal_percent: steal(&read("/proc/stat")),
+            kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
+            congestion_control: read("/proc/sys/net/ipv4/tcp_congestion_control")
+                .trim()
+                .to_owned(),
+        }
+    }
+
+    /// Why measurements on this machine would not be worth much now, if so.
+    #[must_use]
+    pub fn complaint(&self) -> Option<String> {
+        if let Some(pressure) = self.pressure_percent
+            && pressure > BUSY_PRESSURE_PERCENT
+        {
+            return Some(format!(
+                "the machine is busy: in {pressure:.0} % of the last ten seconds something waited \
+                 for a core"
+            ));
+        }
+        if let (None, Some(load)) = (self.pressure_percent, self.load)
+            && load > self.cores as f64
+        {
+            return Some(format!(
+                "the machine is busy: {load:.1} tasks for {} cores",
+                self.cores
+            ));
+        }
+        None
+    }
+}
+
+/// `some avg10` of `/proc/pressure/cpu`.
+fn pressure(text: &str) -> Option<f64> {
+    text.lines()
+        .find(|line| line.starts_with("some"))?
+        .split_ascii_whitespace()
+        .find_map(|field| field.strip_prefix("avg10="))?
+        .parse()
+        .ok()
+}
+
+/// The eighth time of `/proc/stat`'s first line among all of them.
+fn steal(text: &str) -> Option<f64> {
+    let times: Vec<f64> = text
+        .lines()
+        .next()?
+        .split_ascii_whitespace()
+        .skip(1)
+        .take(8)
+        .map_while(|time| time.parse().ok())
+        .collect();
+    let all: f64 = times.iter().sum();
+    (times.len() == 8 && all > 0.0).then(|| times[7] / all * 100.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_figures_are_read() {
+        let text = "some avg10=23.50 avg60=1.00 avg300=2.88 total=7\nfull avg10=0.00\n";
+        assert_eq!(pressure(text), Some(23.5));
+        assert_eq!(pressure(""), None);
+        assert_eq!(steal("cpu 10 10 10 50 0 0 0 20 5 0\n"), Some(20.0));
+        assert_eq!(steal("cpu 1 2\n"), None);
+        let mut machine = Machine::look();
+        machine.pressure_percent = Some(90.0);
+        assert!(machine.complaint().unwrap().contains("90 %"));
+        machine.pressure_percent = Some(1.0);
+        machine.load = Some(1e3);
+        assert_eq!(machine.complaint(), None);
+        machine.pressure_percent = None;
+        assert!(machine.complaint().is_some());
+    }
+}

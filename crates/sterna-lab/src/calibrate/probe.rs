@@ -1,0 +1,225 @@
+//! Datagrams with a number and a time, sent through a link and compared with when they arrive.
+//!
+//! Both ends are on one machine and read one clock, so one-way delays are exact.
+
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
+
+use crate::emulator::{Cell, CellReport, Emulator, EmulatorOptions};
+use crate::kernel;
+use crate::link::{Direction, LinkSettings};
+use crate::netns::{NamespaceSettings, Side};
+
+/// Bytes of the headers of IPv4 and UDP.
+pub(super) const HEADER_BYTES: usize = 28;
+/// The smallest probe: a number and a time.
+const MIN_PROBE_BYTES: usize = 16;
+/// Priority of the probes' threads: that of an experiment's endpoints.
+const REAL_TIME_PRIORITY: i32 = 1;
+/// A sender that is late sends at most this many at once, so that it doesn't fill the kernel's queue.
+const MAX_BURST: u64 = 128;
+/// How often a receiver looks whether it shall end.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+const PORT: u16 = 4000;
+
+/// What is sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Plan {
+    /// Where to.
+    pub(super) direction: Direction,
+    /// Time between two packets.
+    pub(super) interval_ns: u64,
+    /// Bytes of a packet with its headers.
+    pub(super) length_bytes: usize,
+    /// How long is sent.
+    pub(super) duration: Duration,
+    /// Whether to wait for what is still under way.
+    pub(super) drain: bool,
+}
+
+/// One probe that has arrived.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Arrival {
+    pub(super) number: u64,
+    pub(super) sent_ns: u64,
+    pub(super) arrived_ns: u64,
+}
+
+/// What came of a plan.
+#[derive(Debug)]
+pub(super) struct Measured {
+    pub(super) sent: u64,
+    pub(super) arrivals: Vec<Arrival>,
+    pub(super) report: CellReport,
+    pub(super) has_real_time: bool,
+    /// Packets that the kernel dropped before the emulator.
+    pub(super) overflows: u64,
+}
+
+impl Measured {
+    /// One-way times, in nanoseconds.
+    pub(super) fn times_ns(&self) -> Vec<u64> {
+        self.arrivals
+            .iter()
+            .map(|arrival| arrival.arrived_ns.saturating_sub(arrival.sent_ns))
+            .collect()
+    }
+
+    /// Packets that came after one that was sent later.
+    pub(super) fn inversions(&self) -> usize {
+        self.arrivals
+            .windows(2)
+            .filter(|pair| pair[1].number < pair[0].number)
+            .count()
+    }
+}
+
+/// Sends probes over a link of its own.
+pub(super) fn run(link: &LinkSettings, seed: u64, plan: &Plan) -> io::Result<Measured> {
+    let cell = Cell::new()?;
+    let devices = cell.devices(&NamespaceSettings {
+        mtu_bytes: Some(link.up.mtu_bytes.min(link.down.mtu_bytes)),
+        congestion_control: None,
+    })?;
+    let emulator = Emulator::start(
+        vec![crate::emulator::Attachment {
+            devices,
+            settings: link.clone(),
+            seed,
+            capture: None,
+        }],
+        EmulatorOptions::default(),
+    )?;
+    let (from, to) = match plan.direction {
+        Direction::Up => (Side::Client, Side::Server),
+        Direction::Down => (Side::Server, Side::Client),
+    };
+    let bind = |side: Side| {
+        cell.namespace(side)
+            .run(move || UdpSocket::bind((side.address(), PORT)))
+    };
+    let (sender, receiver) = (bind(from)?, bind(to)?);
+    receiver.set_read_timeout(Some(LOOK_EVERY))?;
+    // As much as the system lets one have.
+    let _ = socket2::SockRef::from(&receiver).set_recv_buffer_size(8 << 20);
+    let is_done = AtomicBool::new(false);
+    let (sent, arrivals) = thread::scope(|scope| {
+        let (ready, started) = channel();
+        let (receiver, is_done) = (&receiver, &is_done);
+        let receiving = scope.spawn(move || {
+            // Without the right to it the times are what they are.
+            let _ = kernel::set_real_time(REAL_TIME_PRIORITY);
+            let _ = ready.send(());
+            receive(receiver, is_done)
+        });
+        let _ = started.recv();
+        let sending = scope.spawn(|| {
+            let _ = kernel::set_real_time(REAL_TIME_PRIORITY);
+            let _ = kernel::set_timer_slack_ns(1);
+            send(&sender, SocketAddr::from((to.address(), PORT)), plan)
+        });
+        let sent = joined(sending.join());
+        if plan.drain {
+            let travel_ns = match plan.direction {
+                Direction::Up => link.up.delay_ns + 10 * link.up.jitter.width_ns(),
+                Direction::Down => link.down.delay_ns + 10 * link.down.jitter.width_ns(),
+            };
+            thread::sleep(Duration::from_nanos(travel_ns) + Duration::from_millis(50));
+        }
+        is_done.store(true, Ordering::Relaxed);
+        let arrivals = joined(receiving.join());
+        Ok::<_, io::Error>((sent?, arrivals?))
+    })?;
+    let report = emulator.report(0)?;
+    let has_real_time = emulator.has_real_time();
+    let overflows = cell.client.overflows()? + cell.server.overflows()?;
+    emulator.stop()?;
+    Ok(Measured {
+        sent,
+        arrivals,
+        report,
+        has_real_time,
+        overflows,
+    })
+}
+
+fn joined<T>(result: thread::Result<io::Result<T>>) -> io::Result<T> {
+    match result {
+        Ok(result) => result,
+        Err(panic) => std::panic::resume_unwind(panic),
+    }
+}
+
+fn send(socket: &UdpSocket, to: SocketAddr, plan: &Plan) -> io::Result<u64> {
+    let mut probe = vec![
+        0;
+        plan.length_bytes
+            .saturating_sub(HEADER_BYTES)
+            .max(MIN_PROBE_BYTES)
+    ];
+    let start_ns = kernel::monotonic_ns();
+    let end_ns = start_ns + u64::try_from(plan.duration.as_nanos()).unwrap_or(u64::MAX);
+    let interval_ns = plan.interval_ns.max(1);
+    let mut number = 0_u64;
+    // Packets that fell out of the plan because the sender was late.
+    let mut skipped = 0_u64;
+    loop {
+        let now_ns = kernel::monotonic_ns();
+        if now_ns >= end_ns {
+            return Ok(number);
+        }
+        let wanted = (now_ns - start_ns) / interval_ns + 1;
+        let behind = wanted.saturating_sub(number + skipped);
+        if behind > MAX_BURST {
+            skipped += behind - MAX_BURST;
+        }
+        for _ in 0..behind.min(MAX_BURST) {
+            probe[..8].copy_from_slice(&number.to_le_bytes());
+            probe[8..16].copy_from_slice(&kernel::monotonic_ns().to_le_bytes());
+            match socket.send_to(&probe, to) {
+                Ok(_) => number += 1,
+                // The kernel's queue is full: less is sent.
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => skipped += 1,
+                Err(error) => return Err(error),
+            }
+        }
+        let next_ns = start_ns + (number + skipped) * interval_ns;
+        let now_ns = kernel::monotonic_ns();
+        if next_ns > now_ns {
+            // At high rates one wake-up sends several.
+            thread::sleep(Duration::from_nanos((next_ns - now_ns).max(100_000)));
+        }
+    }
+}
+
+fn receive(socket: &UdpSocket, is_done: &AtomicBool) -> io::Result<Vec<Arrival>> {
+    let mut arrivals = Vec::new();
+    let mut buffer = vec![0; 65_536];
+    while !is_done.load(Ordering::Relaxed) {
+        match socket.recv(&mut buffer) {
+            Ok(length) => {
+                let arrived_ns = kernel::monotonic_ns();
+                let field = |at: usize| {
+                    buffer[..length]
+                        .get(at..at + 8)
+                        .and_then(|bytes| bytes.try_into().ok())
+                        .map(u64::from_le_bytes)
+                };
+                if let (Some(number), Some(sent_ns)) = (field(0), field(8)) {
+                    arrivals.push(Arrival {
+                        number,
+                        sent_ns,
+                        arrived_ns,
+                    });
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(arrivals)
+}

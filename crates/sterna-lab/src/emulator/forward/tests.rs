@@ -1,0 +1,240 @@
+//! With namespaces and devices of the kernel. Left out, and said so, where they can't be made.
+
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::sync::mpsc::sync_channel;
+use std::time::{Duration, Instant};
+
+use super::super::{Cell, Emulator, EmulatorOptions};
+use super::*;
+use crate::link::{Loss, PipeSettings, Queue};
+use crate::netns::{CLIENT_ADDRESS, NamespaceSettings, SERVER_ADDRESS};
+
+const MS: u64 = 1_000_000;
+
+/// A cell with this link, if this process may make one.
+fn cell(settings: LinkSettings) -> Option<(Cell, Attachment)> {
+    if let Err(why) = crate::session::check_rights() {
+        eprintln!("left out: {why}");
+        return None;
+    }
+    let cell = match Cell::new() {
+        Ok(cell) => cell,
+        Err(error) => {
+            eprintln!("left out: no network namespace: {error}");
+            return None;
+        }
+    };
+    let namespace = NamespaceSettings {
+        mtu_bytes: Some(settings.up.mtu_bytes),
+        congestion_control: Some("cubic".into()),
+    };
+    let devices = match cell.devices(&namespace) {
+        Ok(devices) => devices,
+        Err(error) => {
+            eprintln!("left out: no TUN device: {error}");
+            return None;
+        }
+    };
+    let attachment = Attachment {
+        devices,
+        settings,
+        seed: 1,
+        capture: None,
+    };
+    Some((cell, attachment))
+}
+
+fn start(attachment: Attachment) -> Emulator {
+    let options = EmulatorOptions {
+        real_time: false,
+        spin_ns: 0,
+    };
+    Emulator::start(vec![attachment], options).unwrap()
+}
+
+fn delayed(delay_ns: u64) -> LinkSettings {
+    LinkSettings::symmetric(PipeSettings {
+        delay_ns,
+        ..PipeSettings::default()
+    })
+}
+
+#[test]
+fn tcp_echoes_through_the_link_and_every_packet_is_counted() {
+    let Some((cell, attachment)) = cell(delayed(20 * MS)) else {
+        return;
+    };
+    let emulator = start(attachment);
+    let listener = cell
+        .server
+        .run(|| TcpListener::bind((SERVER_ADDRESS, 7)))
+        .unwrap();
+    assert!(cell.server.has_listener(None).unwrap());
+    assert!(cell.server.has_listener(Some(7)).unwrap());
+    assert!(!cell.server.has_listener(Some(8)).unwrap());
+    let echo = std::thread::spawn(move || {
+        let (mut stream, from) = listener.accept().unwrap();
+        let mut bytes = [0; 4];
+        stream.read_exact(&mut bytes).unwrap();
+        stream.write_all(&bytes).unwrap();
+        from
+    });
+    let began = Instant::now();
+    let mut stream = cell
+        .client
+        .run(|| TcpStream::connect((SERVER_ADDRESS, 7)))
+        .unwrap();
+    stream
+        .set_read_timeout(Some(Duration::from_secs(20)))
+        .unwrap();
+    stream.write_all(b"ping").unwrap();
+    let mut bytes = [0; 4];
+    stream.read_exact(&mut bytes).unwrap();
+    // A handshake and an exchange: two round trips at the least.
+    assert!(began.elapsed() >= Duration::from_millis(80));
+    assert_eq!(&bytes, b"ping");
+    assert_eq!(echo.join().unwrap().ip(), CLIENT_ADDRESS);
+    let report = emulator.report(0).unwrap();
+    // SYN, ACK, data one way, SYN+ACK and data the other, 40 bytes of headers and 4 of data.
+    assert!(report.up.delivered_packets >= 3, "{report:?}");
+    assert!(report.down.delivered_packets >= 2, "{report:?}");
+    assert_eq!(report.up.dropped.total(), 0);
+    assert_eq!(report.refused, 0);
+    assert_eq!(cell.client.overflows().unwrap(), 0);
+    emulator.stop().unwrap();
+}
+
+#[test]
+fn datagrams_are_lost_as_the_pattern_says_and_captured() {
+    let mut settings = delayed(MS);
+    settings.up.loss = Loss::Pattern {
+        lost: vec![false, true],
+        repeat: true,
+    };
+    let Some((cell, mut attachment)) = cell(settings) else {
+        return;
+    };
+    let (copies, captured) = sync_channel(100);
+    attachment.capture = Some(copies);
+    let emulator = start(attachment);
+    let receiver = cell
+        .server
+        .run(|| UdpSocket::bind((SERVER_ADDRESS, 9)))
+        .unwrap();
+    receiver
+        .set_read_timeout(Some(Duration::from_secs(20)))
+        .unwrap();
+    let sender = cell
+        .client
+        .run(|| UdpSocket::bind((CLIENT_ADDRESS, 9)))
+        .unwrap();
+    for number in 0..10_u8 {
+        sender.send_to(&[number; 100], (SERVER_ADDRESS, 9)).unwrap();
+    }
+    let mut bytes = [0; 200];
+    for number in [0, 2, 4, 6, 8_u8] {
+        let (length, _) = receiver.recv_from(&mut bytes).unwrap();
+        assert_eq!((length, bytes[0]), (100, number));
+    }
+    let report = emulator.report(0).unwrap();
+    assert_eq!(report.up.offered_packets, 10);
+    assert_eq!(report.up.offered_bytes, 1280);
+    assert_eq!(report.up.dropped.loss, 5);
+    emulator.stop().unwrap();
+    let captured: Vec<_> = captured.iter().collect();
+    let count = |side, event| {
+        captured
+            .iter()
+            .filter(|copy| copy.side == side && copy.event == event)
+            .count()
+    };
+    assert_eq!(count(Side::Client, Event::Sent(None)), 5);
+    assert_eq!(count(Side::Client, Event::Sent(Some(Cause::Loss))), 5);
+    assert_eq!(count(Side::Server, Event::Received), 5);
+    assert!(captured.iter().all(|copy| copy.packet.len() == 128));
+}
+
+#[test]
+fn the_kernel_divides_what_is_longer_than_a_packet() {
+    let mut settings = delayed(0);
+    settings.up.queue = Queue::Packets(10_000);
+    let Some((cell, attachment)) = cell(settings) else {
+        return;
+    };
+    let emulator = start(attachment);
+    let listener = cell
+        .server
+        .run(|| TcpListener::bind((SERVER_ADDRESS, 7)))
+        .unwrap();
+    let reader = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes).unwrap();
+        bytes.len()
+    });
+    let mut stream = cell
+        .client
+        .run(|| TcpStream::connect((SERVER_ADDRESS, 7)))
+        .unwrap();
+    stream.write_all(&vec![7; 1 << 20]).unwrap();
+    drop(stream);
+    assert_eq!(reader.join().unwrap(), 1 << 20);
+    let report = emulator.report(0).unwrap();
+    // 1448 bytes in each; nothing was dropped for its length, so nothing was longer.
+    assert!(report.up.offered_packets >= (1 << 20) / 1448, "{report:?}");
+    assert_eq!(report.up.dropped.mtu, 0);
+    emulator.stop().unwrap();
+}
+
+#[test]
+fn a_link_changes_and_goes_down_while_it_runs() {
+    let Some((cell, attachment)) = cell(delayed(0)) else {
+        return;
+    };
+    let emulator = start(attachment);
+    let receiver = cell
+        .server
+        .run(|| UdpSocket::bind((SERVER_ADDRESS, 9)))
+        .unwrap();
+    let sender = cell
+        .client
+        .run(|| UdpSocket::bind((CLIENT_ADDRESS, 9)))
+        .unwrap();
+    let exchange = |timeout_ms: u64| {
+        sender.send_to(b"x", (SERVER_ADDRESS, 9)).unwrap();
+        receiver
+            .set_read_timeout(Some(Duration::from_millis(timeout_ms)))
+            .unwrap();
+        receiver.recv_from(&mut [0; 10]).is_ok()
+    };
+    assert!(exchange(20_000));
+    emulator.switch(0, Direction::Up, false).unwrap();
+    assert!(!exchange(100));
+    emulator.switch(0, Direction::Up, true).unwrap();
+    assert!(exchange(20_000));
+    emulator.change(0, &delayed(60 * MS)).unwrap();
+    let began = Instant::now();
+    assert!(exchange(20_000));
+    assert!(began.elapsed() >= Duration::from_millis(60));
+    let mut wrong = delayed(0);
+    wrong.down.duplicate = 2.0;
+    assert!(emulator.change(0, &wrong).is_err());
+    assert_eq!(emulator.report(0).unwrap().up.dropped.down, 1);
+    emulator.stop().unwrap();
+}
+
+#[test]
+fn an_unknown_congestion_control_is_named() {
+    let Some((cell, _)) = cell(delayed(0)) else {
+        return;
+    };
+    let other = Cell::new().unwrap();
+    drop(cell);
+    let settings = NamespaceSettings {
+        mtu_bytes: None,
+        congestion_control: Some("warp".into()),
+    };
+    let error = other.devices(&settings).unwrap_err();
+    assert!(error.to_string().contains("warp"), "{error}");
+}

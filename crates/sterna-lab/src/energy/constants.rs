@@ -1,0 +1,133 @@
+//! Every constant of the energy models, with its source.
+//!
+//! None of them was measured here: this project has no radios. That is why each radio has two sets,
+//! and why results are always shown with both.
+
+use super::radio::{Cellular, Radio, Wifi};
+
+/// The supply that all papers and models use, in volts.
+pub const SUPPLY_V: f64 = 3.0;
+
+/// WiFi of ns-3 3.37's `WifiRadioEnergyModel`, whose currents are those of Halperin and others,
+/// "Demystifying 802.11n power consumption" (HotPower 2010): transmitting 380 mA, receiving 313 mA,
+/// idle and clear-channel assessment 273 mA, asleep 33 mA. Airtime of 802.11a at 54 Mbit/s.
+const WIFI: Wifi = Wifi {
+    tx_a: 0.380,
+    rx_a: 0.313,
+    idle_a: 0.273,
+    sleep_a: 0.033,
+    data_bits_per_symbol: 216,
+    sleeps_after_s: None,
+};
+
+/// How long a station with power saving stays awake after a packet, in seconds: this project's choice.
+const WIFI_POWER_SAVE_S: f64 = 0.1;
+
+/// Power classes of 3GPP TR 45.820, section 5.4 (NB-IoT's reference device): transmitting 545 mW at
+/// 23 dBm, receiving 90 mW, light sleep 3 mW, deep sleep 0.015 mW.
+///
+/// Timers and set-up as in github.com/peteryej/LoRaWAN-NBIoTEnergyModels (config.py): 200 ms of
+/// listening after a packet, DRX of 5 ms in 2.048 s, release after 10 s, 50 bytes of RRC messages (7
+/// and 13 up, 20 and 10 down), 54 ms of the network's time. The release after 1 s with assistance and
+/// the active timer of 8 s are this project's choice; networks set both.
+const REFERENCE: Cellular = Cellular {
+    tx_w: 0.545,
+    rx_w: 0.090,
+    light_sleep_w: 0.003,
+    deep_sleep_w: 0.000_015,
+    wake_j: None,
+    connected_w: None,
+    inactivity_s: 0.2,
+    drx_on_s: 0.005,
+    drx_cycle_s: 2.048,
+    release_s: 10.0,
+    release_assistance_s: 1.0,
+    active_timer_s: 8.0,
+    setup_up_bytes: 20,
+    setup_down_bytes: 30,
+    setup_wait_s: 0.054,
+};
+
+/// A module: M5311 (NB-IoT) as the data of docs.m5stack.com/module/nb-iot give it, at 3 V:
+/// transmitting 167 mA at 23 dBm, receiving 54 mA, idle with DRX of 1.28 s 0.4 mA, PSM 3 uA.
+const MODULE: Cellular = Cellular {
+    tx_w: 0.167 * SUPPLY_V,
+    rx_w: 0.054 * SUPPLY_V,
+    light_sleep_w: 0.000_4 * SUPPLY_V,
+    deep_sleep_w: 0.000_003 * SUPPLY_V,
+    ..REFERENCE
+};
+
+/// An nRF9160 on LTE-M, measured with a power profiler (github.com/boaks/zephyr-coaps-client,
+/// POWERCONSUMPTION.md): waking up from PSM costs 0.1 mWh (0.36 J), an exchange of 200 and 200
+/// bytes with 10 s connected 0.152 mWh in all; so 19 mW while connected. The rest as the reference.
+const MEASURED_LTE_M: Cellular = Cellular {
+    wake_j: Some(0.36),
+    connected_w: Some(0.019),
+    ..REFERENCE
+};
+
+/// The name and the model of each set of constants that fits a profile; the first is the reference.
+#[must_use]
+pub fn radios(profile: &str) -> Vec<(&'static str, Radio)> {
+    match profile {
+        "nb-iot" => vec![
+            ("3GPP reference", Radio::Cellular(REFERENCE)),
+            ("M5311 module", Radio::Cellular(MODULE)),
+        ],
+        "lte-m" => vec![
+            ("3GPP reference", Radio::Cellular(REFERENCE)),
+            ("nRF9160 measured", Radio::Cellular(MEASURED_LTE_M)),
+        ],
+        "wifi" | "wifi-up" | "wifi-a" => vec![
+            ("ns-3, always on", Radio::Wifi(WIFI)),
+            (
+                "ns-3, power save",
+                Radio::Wifi(Wifi {
+                    sleeps_after_s: Some(WIFI_POWER_SAVE_S),
+                    ..WIFI
+                }),
+            ),
+        ],
+        _ => Vec::new(),
+    }
+}
+
+/// Profiles that have a radio.
+pub const PROFILES_WITH_RADIO: [&str; 5] = ["nb-iot", "lte-m", "wifi", "wifi-up", "wifi-a"];
+
+/// Energy of a CPU-second above idle, in joules: boards and their sources.
+pub const BOARDS: [(&str, f64, &str); 3] = [
+    (
+        "zero",
+        0.8,
+        "Raspberry Pi Zero: 80 mA idle, 240 mA full (pidramble figures)",
+    ),
+    (
+        "3b",
+        0.58,
+        "Raspberry Pi 3B: 260 mA idle, 730 mA on four cores (pidramble figures)",
+    ),
+    (
+        "3b+",
+        0.80,
+        "Raspberry Pi 3B+: 350 mA idle, 980 mA on four cores (pidramble figures)",
+    ),
+];
+
+/// The battery of 3GPP TR 45.820, section 5.4, in watt-hours.
+pub const BATTERY_WH: f64 = 5.0;
+
+/// How fast charge that is out of reach comes back: Rakhmatov and Vrudhula's beta as ns-3's
+/// `RvBatteryModel` has it, per square root of a minute.
+pub const RV_BETA: f64 = 0.637;
+/// How many terms of their series are added up, as in ns-3.
+pub const RV_TERMS: usize = 10;
+
+/// Bytes around a message in one QUIC packet on a connection that is up.
+///
+/// IPv4 and UDP 28, short header with a connection identifier of 8 and a packet number of 2 bytes 11, tag 16, STREAM frame 3
+/// (RFC 9000, sections 17.3.1 and 19.8; RFC 9001, section 5.3).
+pub const QUIC_AROUND_MESSAGE_BYTES: u32 = 58;
+/// A QUIC packet with an acknowledgement only: the same without a STREAM frame, and an ACK frame of 5.
+pub const QUIC_ACKNOWLEDGEMENT_BYTES: u32 = 60;

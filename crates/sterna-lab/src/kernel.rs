@@ -1,0 +1,391 @@
+//! What the lab needs of Linux and the standard library doesn't offer: network namespaces, TUN
+//! devices, precise timers, priorities.
+#![allow(unsafe_code)] // setns, unshare, ioctl, epoll, timerfd and scheduling have no safe wrapper in std
+
+use std::fs::OpenOptions;
+use std::io;
+use std::mem;
+use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+
+/// Longest name of a network device, in bytes.
+const MAX_DEVICE_NAME_BYTES: usize = libc::IFNAMSIZ - 1;
+
+/// The result of a call that returns -1 on failure.
+fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(result)
+    }
+}
+
+fn owned(fd: libc::c_int) -> io::Result<OwnedFd> {
+    let fd = check(fd)?;
+    // SAFETY: the call that returned it has just opened it, so nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Nanoseconds of the monotonic clock, the same for all processes of the machine.
+#[must_use]
+pub fn monotonic_ns() -> u64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the pointer is valid for the call. This clock always exists.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
+}
+
+/// Moves this thread into a new network namespace.
+pub(crate) fn unshare_network() -> io::Result<()> {
+    // SAFETY: changes which network this thread sees, no memory.
+    check(unsafe { libc::unshare(libc::CLONE_NEWNET) }).map(drop)
+}
+
+/// Moves this thread into a network namespace.
+pub(crate) fn enter_network(namespace: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: changes which network this thread sees, no memory.
+    check(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) }).map(drop)
+}
+
+/// Makes a command start in a network namespace, and end when the thread that started it ends.
+///
+/// The descriptor must be open when the command is spawned.
+pub(crate) fn start_in_network(command: &mut Command, namespace: BorrowedFd<'_>) {
+    let namespace = namespace.as_raw_fd();
+    let parent = std::process::id();
+    // SAFETY: between fork and exec only system calls are made, which is what is allowed there.
+    unsafe {
+        command.pre_exec(move || {
+            check(libc::setns(namespace, libc::CLONE_NEWNET))?;
+            check(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL))?;
+            // The parent may have ended before the line above.
+            if libc::getppid().unsigned_abs() != parent {
+                return Err(io::ErrorKind::Interrupted.into());
+            }
+            Ok(())
+        });
+    }
+}
+
+/// Sends a signal to a process.
+pub(crate) fn signal(pid: u32, signal: i32) -> io::Result<()> {
+    let pid = libc::pid_t::try_from(pid).map_err(|_| io::ErrorKind::InvalidInput)?;
+    if pid <= 1 {
+        // 0 and -1 mean more than one process.
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    // SAFETY: touches no memory of this process.
+    check(unsafe { libc::kill(pid, signal) }).map(drop)
+}
+
+/// What it takes to get another process to end, and to end it.
+pub(crate) const SIGTERM: i32 = libc::SIGTERM;
+/// The same without asking.
+pub(crate) const SIGKILL: i32 = libc::SIGKILL;
+
+/// Gives this thread real-time priority, 1 to 99. Threads and processes that it starts do not
+/// inherit it.
+///
+/// # Errors
+///
+/// Without the right to it.
+pub fn set_real_time(priority: i32) -> io::Result<()> {
+    let parameter = libc::sched_param {
+        sched_priority: priority,
+    };
+    // SAFETY: the pointer is valid for the call; 0 is this thread.
+    check(unsafe {
+        libc::sched_setscheduler(
+            0,
+            libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK,
+            &raw const parameter,
+        )
+    })
+    .map(drop)
+}
+
+/// Lets timers of this thread fire when they are due; the default is up to 50 us later.
+///
+/// # Errors
+///
+/// If the kernel refuses.
+pub fn set_timer_slack_ns(slack_ns: u32) -> io::Result<()> {
+    // SAFETY: takes a number.
+    check(unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, libc::c_ulong::from(slack_ns)) }).map(drop)
+}
+
+/// Makes a TUN device in this thread's network namespace. It goes when the descriptor is closed.
+///
+/// Plain packets without a header of its own, and without offloads: the kernel divides what is
+/// longer than the MTU before the packets come out here.
+pub(crate) fn open_tun(name: &str) -> io::Result<OwnedFd> {
+    if name.is_empty() || name.len() > MAX_DEVICE_NAME_BYTES {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC)
+        .open("/dev/net/tun")?;
+    // SAFETY: an `ifreq` is names, numbers and a union of such, so all zeros is a value of it.
+    let mut request: libc::ifreq = unsafe { mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = libc::c_char::from_ne_bytes([from]);
+    }
+    request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI) as libc::c_short;
+    // SAFETY: the kernel reads and writes an `ifreq` here, and the pointer is to one.
+    check(unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw mut request) })?;
+    Ok(file.into())
+}
+
+/// Features of a device that make packets longer than the wire's: `ETHTOOL_STXCSUM`, `_STSO`,
+/// `_SUFO`, `_SGSO` and `_SGRO` of linux/ethtool.h.
+const OFFLOADS: [u32; 5] = [0x17, 0x1f, 0x22, 0x24, 0x2c];
+
+/// What `ETHTOOL_S…` take: `struct ethtool_value`.
+#[repr(C)]
+struct EthtoolValue {
+    command: u32,
+    data: u32,
+}
+
+/// Switches segmentation and coalescing of a device of this thread's namespace off, as far as the
+/// device has them.
+pub(crate) fn switch_offloads_off(device: &str) -> io::Result<()> {
+    let socket = std::net::UdpSocket::bind("0.0.0.0:0")?;
+    for command in OFFLOADS {
+        let mut value = EthtoolValue { command, data: 0 };
+        // SAFETY: an `ifreq` is names, numbers and a union of such, so all zeros is a value of it.
+        let mut request: libc::ifreq = unsafe { mem::zeroed() };
+        for (to, from) in request.ifr_name.iter_mut().zip(device.bytes()) {
+            *to = libc::c_char::from_ne_bytes([from]);
+        }
+        request.ifr_ifru.ifru_data = (&raw mut value).cast();
+        // SAFETY: the request points to a value of the form that these commands take, and both
+        // outlive the call.
+        let result =
+            check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) });
+        match result {
+            Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {}
+            other => {
+                other?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Reads one packet from a TUN device; nothing when there is none.
+pub(crate) fn read_packet(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+    // SAFETY: the buffer is valid for its length.
+    let length = unsafe { libc::read(fd.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len()) };
+    match usize::try_from(length) {
+        Ok(length) => Ok(Some(length)),
+        Err(_) => match io::Error::last_os_error() {
+            error if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            error if error.kind() == io::ErrorKind::Interrupted => Ok(None),
+            error => Err(error),
+        },
+    }
+}
+
+/// Writes one packet to a TUN device.
+pub(crate) fn write_packet(fd: BorrowedFd<'_>, packet: &[u8]) -> io::Result<()> {
+    // SAFETY: the packet is valid for its length.
+    let written = unsafe { libc::write(fd.as_raw_fd(), packet.as_ptr().cast(), packet.len()) };
+    if written < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// Waits for many descriptors.
+#[derive(Debug)]
+pub(crate) struct Epoll {
+    fd: OwnedFd,
+    events: Vec<libc::epoll_event>,
+}
+
+/// Most descriptors that one wait reports.
+const MAX_EVENTS: usize = 256;
+
+impl Epoll {
+    pub(crate) fn new() -> io::Result<Self> {
+        // SAFETY: takes a number and returns a new descriptor.
+        let fd = owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
+        Ok(Self {
+            fd,
+            events: Vec::with_capacity(MAX_EVENTS),
+        })
+    }
+
+    fn control(&self, operation: libc::c_int, fd: RawFd, mask: u32, token: u64) -> io::Result<()> {
+        let mut event = libc::epoll_event {
+            events: mask,
+            u64: token,
+        };
+        // SAFETY: the pointer is valid for the call.
+        check(unsafe { libc::epoll_ctl(self.fd.as_raw_fd(), operation, fd, &raw mut event) })
+            .map(drop)
+    }
+
+    /// Watches whether a descriptor is readable, and whether it is writable.
+    pub(crate) fn add(
+        &self,
+        fd: BorrowedFd<'_>,
+        token: u64,
+        readable: bool,
+        writable: bool,
+    ) -> io::Result<()> {
+        let mask = interest(readable, writable);
+        self.control(libc::EPOLL_CTL_ADD, fd.as_raw_fd(), mask, token)
+    }
+
+    /// Watches something else of a descriptor.
+    pub(crate) fn change(
+        &self,
+        fd: BorrowedFd<'_>,
+        token: u64,
+        readable: bool,
+        writable: bool,
+    ) -> io::Result<()> {
+        let mask = interest(readable, writable);
+        self.control(libc::EPOLL_CTL_MOD, fd.as_raw_fd(), mask, token)
+    }
+
+    /// Waits, and gives the tokens of what is ready. Without `block`, looks only.
+    pub(crate) fn wait(&mut self, block: bool, ready: &mut Vec<u64>) -> io::Result<()> {
+        ready.clear();
+        let timeout_ms = if block { -1 } else { 0 };
+        // SAFETY: the buffer has room for the number of events that is passed.
+        let count = unsafe {
+            libc::epoll_wait(
+                self.fd.as_raw_fd(),
+                self.events.as_mut_ptr(),
+                MAX_EVENTS as libc::c_int,
+                timeout_ms,
+            )
+        };
+        let count = match check(count) {
+            Ok(count) => count.unsigned_abs() as usize,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => 0,
+            Err(error) => return Err(error),
+        };
+        // SAFETY: the kernel has filled this many, which are no more than the capacity.
+        unsafe { self.events.set_len(count) };
+        ready.extend(self.events.iter().map(|event| event.u64));
+        Ok(())
+    }
+}
+
+const fn interest(readable: bool, writable: bool) -> u32 {
+    let readable = if readable { libc::EPOLLIN } else { 0 };
+    let writable = if writable { libc::EPOLLOUT } else { 0 };
+    // Without interest a hang-up is still reported: once, not for ever.
+    let once = if readable | writable == 0 {
+        libc::EPOLLONESHOT
+    } else {
+        0
+    };
+    (readable | writable | once).cast_unsigned()
+}
+
+/// A timer of the monotonic clock that makes a descriptor readable.
+#[derive(Debug)]
+pub(crate) struct Timer {
+    fd: OwnedFd,
+    armed_ns: Option<u64>,
+}
+
+impl Timer {
+    pub(crate) fn new() -> io::Result<Self> {
+        // SAFETY: takes numbers and returns a new descriptor.
+        let fd = unsafe {
+            libc::timerfd_create(
+                libc::CLOCK_MONOTONIC,
+                libc::TFD_NONBLOCK | libc::TFD_CLOEXEC,
+            )
+        };
+        Ok(Self {
+            fd: owned(fd)?,
+            armed_ns: None,
+        })
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        use std::os::fd::AsFd as _;
+        self.fd.as_fd()
+    }
+
+    /// Fires at a moment of [`monotonic_ns`]; never with nothing.
+    pub(crate) fn arm(&mut self, at_ns: Option<u64>) -> io::Result<()> {
+        if self.armed_ns == at_ns {
+            return Ok(());
+        }
+        self.armed_ns = at_ns;
+        // Zero would switch the timer off.
+        let at_ns = at_ns.map_or(0, |at_ns| at_ns.max(1));
+        let value = libc::itimerspec {
+            it_interval: libc::timespec {
+                tv_sec: 0,
+                tv_nsec: 0,
+            },
+            it_value: libc::timespec {
+                tv_sec: libc::time_t::try_from(at_ns / 1_000_000_000).unwrap_or(libc::time_t::MAX),
+                tv_nsec: (at_ns % 1_000_000_000) as libc::c_long,
+            },
+        };
+        // SAFETY: the pointer is valid for the call, and no old value is asked for.
+        check(unsafe {
+            libc::timerfd_settime(
+                self.fd.as_raw_fd(),
+                libc::TFD_TIMER_ABSTIME,
+                &raw const value,
+                std::ptr::null_mut(),
+            )
+        })
+        .map(drop)
+    }
+
+    /// Notes that the timer has fired.
+    pub(crate) fn fired(&mut self) {
+        let mut count = [0; 8];
+        // It is armed anew in any case, so an error changes nothing.
+        let _ = read_packet(self.fd(), &mut count);
+        self.armed_ns = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_timer_fires_at_its_moment_and_not_before() {
+        let mut epoll = Epoll::new().unwrap();
+        let mut timer = Timer::new().unwrap();
+        epoll.add(timer.fd(), 7, true, false).unwrap();
+        let mut ready = Vec::new();
+        epoll.wait(false, &mut ready).unwrap();
+        assert!(ready.is_empty());
+        let due_ns = monotonic_ns() + 2_000_000;
+        timer.arm(Some(due_ns)).unwrap();
+        epoll.wait(true, &mut ready).unwrap();
+        assert_eq!(ready, [7]);
+        assert!(monotonic_ns() >= due_ns);
+        timer.fired();
+        epoll.wait(false, &mut ready).unwrap();
+        assert!(ready.is_empty());
+    }
+
+    #[test]
+    fn signals_go_to_one_process_only() {
+        assert!(signal(0, SIGTERM).is_err());
+        assert!(signal(u32::MAX, SIGTERM).is_err());
+    }
+}

@@ -1,0 +1,497 @@
+//! What a link is asked to do.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// Smallest and largest rate, in bits per second.
+const RATES_BPS: (u64, u64) = (1_000, 100_000_000_000);
+/// Longest delay in one direction, in nanoseconds: an hour.
+const MAX_DELAY_NS: u64 = 3_600_000_000_000;
+/// Longest packet that can be let through, in bytes.
+const MAX_MTU_BYTES: u32 = 65_535;
+/// Most overhead on a packet, in bytes.
+const MAX_OVERHEAD_BYTES: u32 = 1_000;
+/// Longest explicit pattern of losses, in packets.
+const MAX_PATTERN_PACKETS: usize = 1_000_000;
+/// Most times that a schedule takes a link down.
+const MAX_INTERVALS: usize = 10_000;
+/// A queue that is set as a multiple of the bandwidth-delay product holds this many packets of full
+/// size at least, so that a short link doesn't drop what merely came in a pair.
+const MIN_BDP_QUEUE_PACKETS: u64 = 2;
+
+/// Both directions of a link.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct LinkSettings {
+    /// Client to server.
+    pub up: PipeSettings,
+    /// Server to client.
+    pub down: PipeSettings,
+}
+
+impl LinkSettings {
+    /// The same in both directions.
+    #[must_use]
+    pub fn symmetric(pipe: PipeSettings) -> Self {
+        Self {
+            up: pipe.clone(),
+            down: pipe,
+        }
+    }
+
+    /// The round trip of an empty packet on an idle link, without jitter.
+    #[must_use]
+    pub const fn rtt_ns(&self) -> u64 {
+        self.up.delay_ns.saturating_add(self.down.delay_ns)
+    }
+
+    /// Whether all values are in their ranges.
+    ///
+    /// # Errors
+    ///
+    /// The first value that is not.
+    pub fn validate(&self) -> Result<(), SettingsError> {
+        self.up.validate()?;
+        self.down.validate()
+    }
+}
+
+/// One direction of a link. The default lets everything through at once.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PipeSettings {
+    /// Bits per second, 1 kbit/s to 100 Gbit/s; without one, a packet takes no time.
+    pub rate_bps: Option<u64>,
+    /// What a packet travels behind the transmitter, up to an hour.
+    pub delay_ns: u64,
+    /// How the delay varies from packet to packet.
+    pub jitter: Jitter,
+    /// Whether jitter may let packets overtake each other, as netem does. When it may not, packets
+    /// that are denser than the jitter is wide wait for the one before, which makes the mean delay
+    /// longer than what was set; [`Counters::held_back`](super::Counters::held_back) counts them.
+    pub jitter_reorders: bool,
+    /// How much may wait for the transmitter. Without a rate nothing waits.
+    pub queue: Queue,
+    /// Bytes that each packet takes on the link beyond its own, up to 1000: 14 for Ethernet's header
+    /// as netem counts it, 2 for PPP as ns-3 does.
+    pub overhead_bytes: u32,
+    /// Which packets are lost.
+    pub loss: Loss,
+    /// Where they are lost.
+    pub loss_at: LossAt,
+    /// Probability that a packet arrives twice.
+    pub duplicate: f64,
+    /// Probability that one bit of a packet is changed.
+    pub corrupt: f64,
+    /// Packets that arrive later than those behind them.
+    pub reorder: Reorder,
+    /// Longest packet that passes, 68 to 65535 bytes.
+    pub mtu_bytes: u32,
+    /// When the link is down.
+    pub schedule: Schedule,
+}
+
+impl Default for PipeSettings {
+    fn default() -> Self {
+        Self {
+            rate_bps: None,
+            delay_ns: 0,
+            jitter: Jitter::None,
+            jitter_reorders: false,
+            queue: Queue::Packets(1000),
+            overhead_bytes: 0,
+            loss: Loss::None,
+            loss_at: LossAt::Entry,
+            duplicate: 0.0,
+            corrupt: 0.0,
+            reorder: Reorder::default(),
+            mtu_bytes: 1500,
+            schedule: Schedule::default(),
+        }
+    }
+}
+
+impl PipeSettings {
+    /// Whether all values are in their ranges.
+    ///
+    /// # Errors
+    ///
+    /// The first value that is not.
+    pub fn validate(&self) -> Result<(), SettingsError> {
+        let check = |holds: bool, text: &'static str| {
+            if holds {
+                Ok(())
+            } else {
+                Err(SettingsError(text))
+            }
+        };
+        check(
+            self.rate_bps
+                .is_none_or(|rate| (RATES_BPS.0..=RATES_BPS.1).contains(&rate)),
+            "a rate is from 1 kbit/s to 100 Gbit/s",
+        )?;
+        check(
+            self.delay_ns <= MAX_DELAY_NS,
+            "a delay is an hour at the most",
+        )?;
+        check(
+            self.jitter.width_ns() <= MAX_DELAY_NS,
+            "a jitter is an hour at the most",
+        )?;
+        check(
+            self.reorder.extra_ns <= MAX_DELAY_NS,
+            "a reordered packet is an hour late at the most",
+        )?;
+        check(
+            (68..=MAX_MTU_BYTES).contains(&self.mtu_bytes),
+            "an MTU is from 68 to 65535 bytes",
+        )?;
+        check(
+            self.overhead_bytes <= MAX_OVERHEAD_BYTES,
+            "the overhead is 1000 bytes a packet at the most",
+        )?;
+        check(
+            [self.duplicate, self.corrupt, self.reorder.probability]
+                .iter()
+                .all(|p| is_probability(*p)),
+            "a probability is from 0 to 1",
+        )?;
+        check(
+            match &self.queue {
+                Queue::Bytes(bytes) => *bytes > 0,
+                Queue::Packets(packets) => *packets > 0,
+                Queue::Bdp(multiple) => *multiple > 0.0 && *multiple <= 1000.0,
+            },
+            "a queue holds something, and 1000 bandwidth-delay products at the most",
+        )?;
+        match &self.loss {
+            Loss::None => {}
+            Loss::Independent { probability } => {
+                check(is_probability(*probability), "a loss is from 0 to 1")?;
+            }
+            Loss::GilbertElliott {
+                to_bad,
+                to_good,
+                loss_good,
+                loss_bad,
+            } => {
+                check(
+                    [to_bad, to_good, loss_good, loss_bad]
+                        .iter()
+                        .all(|p| is_probability(**p)),
+                    "the probabilities of a Gilbert-Elliott loss are from 0 to 1",
+                )?;
+                check(
+                    *to_bad + *to_good > 0.0,
+                    "a Gilbert-Elliott loss must be able to change its state",
+                )?;
+            }
+            Loss::Burst {
+                probability,
+                packets,
+            } => {
+                check(is_probability(*probability), "a loss is from 0 to 1")?;
+                check(*packets > 0, "a burst has one packet at least")?;
+            }
+            Loss::Pattern { lost, .. } => check(
+                (1..=MAX_PATTERN_PACKETS).contains(&lost.len()),
+                "a pattern has one to a million packets",
+            )?,
+        }
+        self.schedule.validate()
+    }
+
+    /// The queue's limits in bytes and packets, given the round trip of the whole link.
+    pub(crate) fn queue_limits(&self, rtt_ns: u64) -> (u64, u64) {
+        match self.queue {
+            Queue::Bytes(bytes) => (bytes, u64::MAX),
+            Queue::Packets(packets) => (u64::MAX, packets),
+            Queue::Bdp(multiple) => {
+                let bdp = bdp_bytes(self.rate_bps.unwrap_or(0), rtt_ns) as f64 * multiple;
+                let floor = MIN_BDP_QUEUE_PACKETS
+                    * (u64::from(self.mtu_bytes) + u64::from(self.overhead_bytes));
+                (floor.max(whole(bdp)), u64::MAX)
+            }
+        }
+    }
+}
+
+/// Bytes that are under way on a full link.
+pub(super) fn bdp_bytes(rate_bps: u64, rtt_ns: u64) -> u64 {
+    u64::try_from(u128::from(rate_bps) * u128::from(rtt_ns) / 8_000_000_000).unwrap_or(u64::MAX)
+}
+
+/// The nearest whole number of a value that is not negative.
+#[allow(
+    clippy::cast_sign_loss,
+    reason = "callers have values from 0 up, and the cast saturates"
+)]
+pub(super) const fn whole(value: f64) -> u64 {
+    value.round() as u64
+}
+
+fn is_probability(value: f64) -> bool {
+    (0.0..=1.0).contains(&value)
+}
+
+/// How the delay of a packet differs from the delay that is set.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Jitter {
+    /// Not at all.
+    #[default]
+    None,
+    /// By anything from minus to plus this much, all equally likely.
+    Uniform {
+        /// Half of the width.
+        plus_minus_ns: u64,
+    },
+    /// By a normal distribution around the delay, cut off at four standard deviations.
+    Normal {
+        /// The standard deviation.
+        deviation_ns: u64,
+    },
+    /// By a Pareto distribution (Lomax, shape 3) on top of the delay: mostly little, seldom much,
+    /// never more than 50 times the mean.
+    Pareto {
+        /// The mean of what is added.
+        mean_ns: u64,
+    },
+}
+
+impl Jitter {
+    /// The number that describes it.
+    #[must_use]
+    pub const fn width_ns(self) -> u64 {
+        match self {
+            Self::None => 0,
+            Self::Uniform { plus_minus_ns } => plus_minus_ns,
+            Self::Normal { deviation_ns } => deviation_ns,
+            Self::Pareto { mean_ns } => mean_ns,
+        }
+    }
+}
+
+/// How much may wait for the transmitter.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Queue {
+    /// Bytes, with the overhead of each packet.
+    Bytes(u64),
+    /// Packets.
+    Packets(u64),
+    /// This many times what fits on the link: rate times round trip, and two packets of full size
+    /// at least.
+    Bdp(f64),
+}
+
+/// Which packets are lost.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Loss {
+    /// None.
+    #[default]
+    None,
+    /// Each by itself.
+    Independent {
+        /// How likely.
+        probability: f64,
+    },
+    /// A good and a bad state, each with its own loss; the state may change before each packet.
+    GilbertElliott {
+        /// From good to bad.
+        to_bad: f64,
+        /// From bad to good.
+        to_good: f64,
+        /// Loss in the good state.
+        loss_good: f64,
+        /// Loss in the bad state.
+        loss_bad: f64,
+    },
+    /// Several in a row.
+    Burst {
+        /// That a burst begins with a packet outside of one.
+        probability: f64,
+        /// How many packets a burst takes.
+        packets: u32,
+    },
+    /// Exactly these.
+    Pattern {
+        /// For each packet whether it is lost.
+        lost: Vec<bool>,
+        /// Whether the pattern starts again behind its end; otherwise nothing more is lost.
+        repeat: bool,
+    },
+}
+
+impl Loss {
+    /// The part of the packets that is lost in the long run.
+    #[must_use]
+    pub fn expected(&self) -> f64 {
+        match self {
+            Self::None | Self::Pattern { repeat: false, .. } => 0.0,
+            Self::Independent { probability } => *probability,
+            Self::GilbertElliott {
+                to_bad,
+                to_good,
+                loss_good,
+                loss_bad,
+            } => {
+                let bad = to_bad / (to_bad + to_good);
+                bad.mul_add(*loss_bad, (1.0 - bad) * loss_good)
+            }
+            Self::Burst {
+                probability,
+                packets,
+            } => {
+                // Between two bursts (1 - p) / p packets pass on average.
+                let lost = f64::from(*packets) * probability;
+                if lost > 0.0 {
+                    lost / (lost + 1.0 - probability)
+                } else {
+                    0.0
+                }
+            }
+            Self::Pattern { lost, repeat: true } => {
+                lost.iter().filter(|lost| **lost).count() as f64 / lost.len().max(1) as f64
+            }
+        }
+    }
+
+    /// How often something happens that loses packets, be it one or several in a row, per packet.
+    #[must_use]
+    pub fn events_per_packet(&self) -> f64 {
+        match self {
+            Self::GilbertElliott {
+                to_bad, to_good, ..
+            } => to_bad * to_good / (to_bad + to_good),
+            Self::Burst { packets, .. } => self.expected() / f64::from(*packets),
+            _ => self.expected(),
+        }
+    }
+
+    /// How much wider the spread of the measured loss is than that of independent losses, as a
+    /// factor on its variance: losses that come together say less about the mean.
+    #[must_use]
+    pub fn variance_factor(&self) -> f64 {
+        match self {
+            Self::GilbertElliott {
+                to_bad, to_good, ..
+            } => {
+                let memory = (1.0 - to_bad - to_good).clamp(0.0, 0.999_999);
+                (1.0 + memory) / (1.0 - memory)
+            }
+            Self::Burst { packets, .. } => f64::from(*packets),
+            _ => 1.0,
+        }
+    }
+}
+
+/// Where packets are lost.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LossAt {
+    /// Before the queue: a lost packet takes no time of the transmitter. As netem does.
+    #[default]
+    Entry,
+    /// Behind the transmitter, as on the air. As ns-3's error models do.
+    Exit,
+}
+
+/// Packets that arrive late, and let those behind them pass.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Reorder {
+    /// How likely.
+    pub probability: f64,
+    /// How much later.
+    pub extra_ns: u64,
+}
+
+/// A time from a moment up to, and without, another.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
+pub struct Interval {
+    /// The first moment.
+    pub from_ns: u64,
+    /// The first moment after.
+    pub to_ns: u64,
+}
+
+/// What becomes of packets that come while the link is down.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Down {
+    /// They are dropped. What came before still arrives.
+    #[default]
+    Drop,
+    /// They wait in the queue, as far as it has room, until the link is up.
+    Hold,
+}
+
+/// When a link is down.
+#[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
+pub struct Schedule {
+    /// When, since the link's start: in order, without overlap.
+    pub down: Vec<Interval>,
+    /// After this time it all starts again; 0 for never.
+    pub period_ns: u64,
+    /// What becomes of packets meanwhile.
+    pub when_down: Down,
+}
+
+impl Schedule {
+    fn validate(&self) -> Result<(), SettingsError> {
+        if self.down.len() > MAX_INTERVALS {
+            return Err(SettingsError("a schedule has 10000 intervals at the most"));
+        }
+        let mut end_ns = 0;
+        for interval in &self.down {
+            if interval.from_ns < end_ns || interval.to_ns <= interval.from_ns {
+                return Err(SettingsError(
+                    "the intervals of a schedule are in order, not empty, and apart",
+                ));
+            }
+            end_ns = interval.to_ns;
+        }
+        if self.period_ns != 0 && self.period_ns <= end_ns {
+            return Err(SettingsError(
+                "a schedule's period is longer than all its intervals",
+            ));
+        }
+        Ok(())
+    }
+
+    /// From when on the link is up, at or after a moment; the moment itself when it is up then.
+    #[must_use]
+    pub fn up_from_ns(&self, now_ns: u64) -> u64 {
+        let (start_ns, offset_ns) = match self.period_ns {
+            0 => (0, now_ns),
+            period => (now_ns - now_ns % period, now_ns % period),
+        };
+        let index = self.down.partition_point(|down| down.to_ns <= offset_ns);
+        match self.down.get(index) {
+            Some(down) if down.from_ns <= offset_ns => {
+                // Two intervals may touch.
+                let mut to_ns = down.to_ns;
+                for next in &self.down[index + 1..] {
+                    if next.from_ns != to_ns {
+                        break;
+                    }
+                    to_ns = next.to_ns;
+                }
+                start_ns + to_ns
+            }
+            _ => now_ns,
+        }
+    }
+}
+
+/// A setting outside its range.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct SettingsError(pub(super) &'static str);
+
+impl fmt::Display for SettingsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+impl std::error::Error for SettingsError {}

@@ -1,0 +1,292 @@
+//! Network namespaces without names.
+//!
+//! A namespace here lives as long as a descriptor of it, a socket in it, or a process in it. So
+//! nothing of the lab outlives the lab, however it ends: there is nothing to clean up but processes,
+//! and those die with the thread that started them.
+
+mod netlink;
+
+use std::fs::{self, File};
+use std::io;
+use std::net::Ipv4Addr;
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
+use std::process::Command;
+use std::thread;
+
+use crate::kernel;
+
+pub(crate) use netlink::Netlink;
+
+/// The client's address.
+pub const CLIENT_ADDRESS: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
+/// The server's address. Both are of the network that RFC 2544 keeps for benchmarks.
+pub const SERVER_ADDRESS: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
+/// An address without a network around it. The kernel would make a route to such a network, which
+/// would win over ours and know no congestion control.
+const PREFIX_BITS: u8 = 32;
+/// The name of the device in either namespace.
+pub const DEVICE: &str = "link0";
+/// Packets that wait in the kernel until the emulator reads them. The default of 500 is filled by
+/// 4 ms of a gigabit link, and what does not fit there would be lost uncounted.
+const DEVICE_QUEUE_PACKETS: u32 = 20_000;
+
+/// Settings of the kernel that each namespace gets: no router solicitations, which would count as
+/// packets of the experiment, and no memory of earlier connections, which TCP would have over QUIC.
+const SYSTEM_SETTINGS: [(&str, &str); 3] = [
+    ("net/ipv6/conf/all/disable_ipv6", "1"),
+    ("net/ipv6/conf/default/disable_ipv6", "1"),
+    ("net/ipv4/tcp_no_metrics_save", "1"),
+];
+
+/// One side of the link.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Side {
+    /// Where the command runs.
+    Client,
+    /// The other.
+    Server,
+}
+
+impl Side {
+    /// Both.
+    pub const BOTH: [Self; 2] = [Self::Client, Self::Server];
+
+    /// `client` or `server`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Client => "client",
+            Self::Server => "server",
+        }
+    }
+
+    /// Its address.
+    #[must_use]
+    pub const fn address(self) -> Ipv4Addr {
+        match self {
+            Self::Client => CLIENT_ADDRESS,
+            Self::Server => SERVER_ADDRESS,
+        }
+    }
+}
+
+/// What a namespace is made with.
+#[derive(Clone, Debug, Default)]
+pub struct NamespaceSettings {
+    /// Longest packet of the device, in bytes.
+    pub mtu_bytes: Option<u32>,
+    /// Congestion control of TCP in it; the system's default without one.
+    pub congestion_control: Option<String>,
+}
+
+/// A network namespace.
+#[derive(Debug)]
+pub struct Namespace {
+    file: File,
+}
+
+impl Namespace {
+    /// An empty one, with its loopback device on.
+    ///
+    /// # Errors
+    ///
+    /// Without the right to make one.
+    pub fn new() -> io::Result<Self> {
+        thread::scope(|scope| {
+            let made = scope.spawn(|| {
+                kernel::unshare_network()?;
+                let file = File::open("/proc/thread-self/ns/net")?;
+                for (name, value) in SYSTEM_SETTINGS {
+                    // A kernel without IPv6 has no settings for it.
+                    let _ = fs::write(format!("/proc/sys/{name}"), value);
+                }
+                let mut netlink = Netlink::open()?;
+                let loopback = netlink.index("lo")?;
+                netlink.up(loopback, None, None)?;
+                Ok(Self { file })
+            });
+            joined(made.join())
+        })
+    }
+
+    /// Runs something in the namespace, on a thread of its own. Sockets that it opens stay in the
+    /// namespace, wherever they are used.
+    ///
+    /// # Errors
+    ///
+    /// What `work` returns.
+    pub fn run<T: Send>(&self, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+        thread::scope(|scope| {
+            let done = scope.spawn(|| {
+                kernel::enter_network(self.file.as_fd())?;
+                work()
+            });
+            joined(done.join())
+        })
+    }
+
+    /// Makes a TUN device in it, with address and default route.
+    pub(crate) fn tun(&self, side: Side, settings: &NamespaceSettings) -> io::Result<OwnedFd> {
+        self.run(|| {
+            let tun = kernel::open_tun(DEVICE)?;
+            configure(side, settings)?;
+            Ok(tun)
+        })
+    }
+
+    /// Joins two namespaces by a pair of virtual Ethernet devices.
+    pub(crate) fn join(
+        client: &Self,
+        server: &Self,
+        settings: &NamespaceSettings,
+    ) -> io::Result<()> {
+        client.run(|| Netlink::open()?.veth(DEVICE, DEVICE, server.file.as_raw_fd()))?;
+        client.run(|| configure(Side::Client, settings))?;
+        server.run(|| configure(Side::Server, settings))
+    }
+
+    /// Makes a command start in the namespace. It is killed when the thread that spawns it ends.
+    pub fn adopt(&self, command: &mut Command) {
+        kernel::start_in_network(command, self.file.as_fd());
+    }
+
+    /// The descriptor, for `setns`.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// A path by which programs such as nsenter find the namespace while this process runs.
+    #[must_use]
+    pub fn path(&self) -> String {
+        format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd())
+    }
+
+    /// The processes in it. A process of this program that has only a thread there is not among
+    /// them.
+    ///
+    /// # Errors
+    ///
+    /// If `/proc` cannot be read.
+    pub fn processes(&self) -> io::Result<Vec<u32>> {
+        let own = self.file.metadata()?;
+        let mut found = Vec::new();
+        for entry in fs::read_dir("/proc")? {
+            let Ok(entry) = entry else { continue };
+            let Some(pid) = entry
+                .file_name()
+                .to_str()
+                .and_then(|name| name.parse().ok())
+            else {
+                continue;
+            };
+            // Processes end while one looks.
+            if let Ok(theirs) = fs::metadata(entry.path().join("ns/net"))
+                && (theirs.dev(), theirs.ino()) == (own.dev(), own.ino())
+                && pid != std::process::id()
+            {
+                found.push(pid);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Whether something listens on a port: a TCP socket that accepts, or a UDP socket that is
+    /// bound. Any port without one.
+    ///
+    /// # Errors
+    ///
+    /// If `/proc` cannot be read.
+    pub fn has_listener(&self, port: Option<u16>) -> io::Result<bool> {
+        self.run(|| {
+            for (name, state) in [("tcp", "0A"), ("tcp6", "0A"), ("udp", "07"), ("udp6", "07")] {
+                let table = fs::read_to_string(format!("/proc/thread-self/net/{name}"));
+                if table.is_ok_and(|table| lists(&table, state, port)) {
+                    return Ok(true);
+                }
+            }
+            Ok(false)
+        })
+    }
+
+    /// Packets that the kernel could not queue for the emulator.
+    ///
+    /// # Errors
+    ///
+    /// If `/proc` cannot be read.
+    pub fn overflows(&self) -> io::Result<u64> {
+        self.run(|| {
+            let table = fs::read_to_string("/proc/thread-self/net/dev")?;
+            Ok(transmit_drops(&table).unwrap_or(0))
+        })
+    }
+}
+
+/// Switches the device of a side on.
+fn configure(side: Side, settings: &NamespaceSettings) -> io::Result<()> {
+    let mut netlink = Netlink::open()?;
+    let index = netlink.index(DEVICE)?;
+    netlink.up(index, settings.mtu_bytes, Some(DEVICE_QUEUE_PACKETS))?;
+    netlink.address(index, side.address(), PREFIX_BITS)?;
+    netlink
+        .default_route(index, settings.congestion_control.as_deref())
+        .map_err(|error| match (&settings.congestion_control, error.kind()) {
+            (Some(name), io::ErrorKind::InvalidInput) => {
+                io::Error::other(format!("this kernel has no congestion control `{name}`"))
+            }
+            _ => error,
+        })
+}
+
+/// The result of a thread; its panic is this one's.
+fn joined<T>(result: thread::Result<io::Result<T>>) -> io::Result<T> {
+    match result {
+        Ok(result) => result,
+        Err(panic) => std::panic::resume_unwind(panic),
+    }
+}
+
+/// Whether a table of sockets in `/proc/net` has one in a state, and on a port if one is given.
+fn lists(table: &str, state: &str, port: Option<u16>) -> bool {
+    table.lines().skip(1).any(|line| {
+        let mut fields = line.split_ascii_whitespace().skip(1);
+        let local = fields.next().unwrap_or_default();
+        let is_state = fields.nth(1) == Some(state);
+        let local_port = local
+            .rsplit_once(':')
+            .and_then(|(_, port)| u16::from_str_radix(port, 16).ok());
+        is_state && (port.is_none() || local_port == port)
+    })
+}
+
+/// Field 12 of the device's line in `/proc/net/dev`.
+fn transmit_drops(table: &str) -> Option<u64> {
+    let line = table
+        .lines()
+        .find_map(|line| line.trim_start().strip_prefix(DEVICE)?.strip_prefix(':'))?;
+    line.split_ascii_whitespace().nth(11)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_of_the_kernel_are_read() {
+        let tcp = "  sl  local_address rem_address   st tx_queue rx_queue\n   \
+                   0: 0100007F:075B 00000000:0000 0A 00000000:00000000 00:00000000\n   \
+                   1: 0100007F:1F90 0100007F:9999 01 00000000:00000000 00:00000000\n";
+        assert!(lists(tcp, "0A", None));
+        assert!(lists(tcp, "0A", Some(1883)));
+        assert!(!lists(tcp, "0A", Some(8080)));
+        assert!(!lists("header\n", "0A", None));
+
+        let devices = "Inter-|   Receive                                                |  Transmit\n \
+             face |bytes    packets errs drop fifo frame compressed multicast|bytes ...\n    \
+             lo:       1       2    0    0    0     0          0         0  1  2 0 9 0 0 0 0\n \
+             link0:    10       2    0    0    0     0          0         0  5  6 0 7 0 0 0 0\n";
+        assert_eq!(transmit_drops(devices), Some(7));
+        assert_eq!(transmit_drops("lo: 1 2"), None);
+    }
+}

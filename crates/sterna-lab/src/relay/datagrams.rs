@@ -1,0 +1,161 @@
+//! UDP through a relay: one socket towards the target for each client, so that answers find their way.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::os::fd::AsFd as _;
+
+use super::{FLOW, KINDS, Unit};
+use crate::kernel::Epoll;
+use crate::link::{Counters, Direction, Link, LinkSettings, SettingsError};
+
+/// Bytes of the headers of IPv4 and UDP.
+const HEADER_BYTES: usize = 28;
+/// Most clients; beyond, the one that was silent for longest is forgotten.
+const MAX_FLOWS: usize = 1024;
+/// Datagrams that are read from one socket before others have their turn.
+const READ_BATCH: usize = 64;
+const MAX_DATAGRAM_BYTES: usize = 65_536;
+
+#[derive(Debug)]
+struct Flow {
+    client: SocketAddr,
+    /// Connected to the target.
+    socket: UdpSocket,
+    last_ns: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Datagrams {
+    socket: UdpSocket,
+    target: SocketAddr,
+    link: Link<Unit>,
+    flows: HashMap<u64, Flow>,
+    numbers: HashMap<SocketAddr, u64>,
+    next_number: u64,
+    buffer: Vec<u8>,
+}
+
+impl Datagrams {
+    pub(super) fn new(
+        socket: UdpSocket,
+        target: SocketAddr,
+        link: &LinkSettings,
+        seed: u64,
+    ) -> Result<Self, SettingsError> {
+        Ok(Self {
+            socket,
+            target,
+            link: Link::new(link, seed)?,
+            flows: HashMap::new(),
+            numbers: HashMap::new(),
+            next_number: 0,
+            buffer: vec![0; MAX_DATAGRAM_BYTES],
+        })
+    }
+
+    pub(super) const fn counters(&self, direction: Direction) -> &Counters {
+        self.link.pipe(direction).counters()
+    }
+
+    pub(super) fn next_deadline_ns(&self) -> Option<u64> {
+        self.link.next_deadline_ns()
+    }
+
+    /// Reads what clients have sent.
+    pub(super) fn read_clients(&mut self, epoll: &Epoll, now_ns: u64) -> io::Result<()> {
+        for _ in 0..READ_BATCH {
+            // Errors here are those of datagrams sent earlier, such as a port that is closed.
+            let Ok((length, client)) = self.socket.recv_from(&mut self.buffer) else {
+                break;
+            };
+            let number = self.flow_of(client, epoll, now_ns)?;
+            self.take_in(Direction::Up, number, length, now_ns);
+        }
+        Ok(())
+    }
+
+    /// Reads what the target has sent to one client.
+    pub(super) fn read_server(&mut self, number: u64, now_ns: u64) {
+        for _ in 0..READ_BATCH {
+            let Some(flow) = self.flows.get_mut(&number) else {
+                break;
+            };
+            let Ok(length) = flow.socket.recv(&mut self.buffer) else {
+                break;
+            };
+            flow.last_ns = now_ns;
+            self.take_in(Direction::Down, number, length, now_ns);
+        }
+    }
+
+    fn take_in(&mut self, direction: Direction, owner: u64, length: usize, now_ns: u64) {
+        let unit = Unit {
+            owner,
+            bytes: self.buffer[..length].to_vec(),
+            header_bytes: HEADER_BYTES,
+            is_corrupted: false,
+        };
+        self.link.push(direction, now_ns, unit);
+    }
+
+    fn flow_of(&mut self, client: SocketAddr, epoll: &Epoll, now_ns: u64) -> io::Result<u64> {
+        if let Some(number) = self.numbers.get(&client) {
+            if let Some(flow) = self.flows.get_mut(number) {
+                flow.last_ns = now_ns;
+            }
+            return Ok(*number);
+        }
+        if self.flows.len() >= MAX_FLOWS
+            && let Some(oldest) = self
+                .flows
+                .iter()
+                .min_by_key(|(_, flow)| flow.last_ns)
+                .map(|(number, _)| *number)
+            && let Some(flow) = self.flows.remove(&oldest)
+        {
+            self.numbers.remove(&flow.client);
+        }
+        let any: SocketAddr = match self.target {
+            SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+            SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+        };
+        let socket = UdpSocket::bind(any)?;
+        socket.connect(self.target)?;
+        socket.set_nonblocking(true)?;
+        let number = self.next_number;
+        self.next_number += 1;
+        epoll.add(socket.as_fd(), number * KINDS + FLOW, true, false)?;
+        self.numbers.insert(client, number);
+        self.flows.insert(
+            number,
+            Flow {
+                client,
+                socket,
+                last_ns: now_ns,
+            },
+        );
+        Ok(number)
+    }
+
+    /// Sends what has come through the link. What a socket doesn't take is lost, as it would be in a
+    /// receiver's full buffer.
+    pub(super) fn deliver(&mut self, now_ns: u64) {
+        while let Some(delivery) = self.link.pop(Direction::Up, now_ns) {
+            let unit = delivery.packet;
+            if let Some(flow) = self.flows.get(&unit.owner)
+                && !unit.is_corrupted
+            {
+                let _ = flow.socket.send(&unit.bytes);
+            }
+        }
+        while let Some(delivery) = self.link.pop(Direction::Down, now_ns) {
+            let unit = delivery.packet;
+            if let Some(flow) = self.flows.get(&unit.owner)
+                && !unit.is_corrupted
+            {
+                let _ = self.socket.send_to(&unit.bytes, flow.client);
+            }
+        }
+    }
+}

@@ -1,0 +1,394 @@
+//! One link with programs at its ends.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::capture::{CaptureFiles, Recorder};
+use crate::emulator::{Attachment, Cell, CellReport, Emulator, EmulatorOptions};
+use crate::kernel;
+use crate::link::{LinkSettings, PipeSettings};
+use crate::netem;
+use crate::netns::{Namespace, NamespaceSettings, Side};
+use crate::relay::{Relay, RelayOptions};
+
+/// How long programs have to end when they are asked to.
+const GRACE: Duration = Duration::from_secs(2);
+/// How often it is looked whether something has happened.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// What emulates the link.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Backend {
+    /// TUN devices and the lab's own model.
+    Tun,
+    /// The kernel's netem.
+    Netem,
+}
+
+/// What a session is made with.
+#[derive(Clone, Debug)]
+pub struct SessionOptions {
+    /// The link.
+    pub link: LinkSettings,
+    /// From which its decisions come.
+    pub seed: u64,
+    /// What emulates it.
+    pub backend: Backend,
+    /// Congestion control of TCP on both sides; the system's default without one.
+    pub congestion_control: Option<String>,
+    /// Where packets are recorded.
+    pub capture: Option<PathBuf>,
+    /// How the emulator runs.
+    pub emulator: EmulatorOptions,
+}
+
+/// Why there is no session.
+#[derive(Debug)]
+pub enum StartError {
+    /// This process or machine cannot have one; the text says what it would take.
+    Unavailable(String),
+    /// Something failed.
+    Failed(String),
+}
+
+impl std::fmt::Display for StartError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Unavailable(text) | Self::Failed(text) => f.write_str(text),
+        }
+    }
+}
+
+impl std::error::Error for StartError {}
+
+/// Whether this process can make namespaces with TUN devices in them.
+///
+/// # Errors
+///
+/// What is missing, for the person who wants it.
+pub fn check_rights() -> Result<(), String> {
+    let tun = fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/net/tun");
+    match tun {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Err(
+                "there is no /dev/net/tun: load the kernel's module `tun`, or give the \
+                        container the device (--device /dev/net/tun)"
+                    .into(),
+            );
+        }
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            return Err(
+                "no permission to open /dev/net/tun: run as root, or with the capabilities \
+                        CAP_NET_ADMIN and CAP_SYS_ADMIN"
+                    .into(),
+            );
+        }
+        Err(error) => return Err(format!("/dev/net/tun: {error}")),
+        Ok(_) => {}
+    }
+    match Namespace::new() {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(
+            "no permission to make a network namespace: run as root, or with the capabilities \
+             CAP_NET_ADMIN and CAP_SYS_ADMIN (in a container: --cap-add)"
+                .into(),
+        ),
+        Err(error) => Err(format!("no network namespace: {error}")),
+    }
+}
+
+/// The variable by which processes of a lab know its process.
+const LAB_PID: &str = "STERNA_LAB_PID";
+
+/// Ends processes that a lab left behind when it was killed. Whoever it started itself died with it,
+/// but not what those have started. Returns how many there were.
+///
+/// They are recognised by their environment: it names a lab that does not run any more, and the
+/// network that they are in is not this process's.
+#[must_use]
+pub fn end_stale_processes() -> usize {
+    let mut ended = 0;
+    let own_network = fs::read_link("/proc/self/ns/net").ok();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(pid) = entry
+            .file_name()
+            .to_str()
+            .and_then(|name| name.parse().ok())
+        else {
+            continue;
+        };
+        let environment = fs::read(entry.path().join("environ")).unwrap_or_default();
+        let Some(lab) = lab_of(&environment) else {
+            continue;
+        };
+        let network = fs::read_link(entry.path().join("ns/net")).ok();
+        if network.is_some()
+            && network != own_network
+            && !Path::new("/proc").join(lab.to_string()).exists()
+            && kernel::signal(pid, kernel::SIGKILL).is_ok()
+        {
+            ended += 1;
+        }
+    }
+    ended
+}
+
+/// The process of the lab in an environment.
+fn lab_of(environment: &[u8]) -> Option<u32> {
+    environment
+        .split(|byte| *byte == 0)
+        .filter_map(|variable| std::str::from_utf8(variable).ok())
+        .find_map(|variable| variable.strip_prefix(LAB_PID)?.strip_prefix('='))?
+        .parse()
+        .ok()
+}
+
+/// A link that is up.
+#[derive(Debug)]
+pub struct Session {
+    cell: Cell,
+    emulator: Option<Emulator>,
+    recorder: Option<Recorder>,
+}
+
+/// What a session has seen.
+#[derive(Debug)]
+pub struct SessionReport {
+    /// The link's own counts; none with netem.
+    pub link: Option<CellReport>,
+    /// netem's, as the kernel writes them.
+    pub netem: Vec<String>,
+    /// Packets that the kernel dropped before the emulator could read them. There should be none.
+    pub overflows: u64,
+    /// The files of a capture and the packets in them.
+    pub capture: Option<(CaptureFiles, u64)>,
+}
+
+impl Session {
+    /// Makes namespaces and link.
+    ///
+    /// # Errors
+    ///
+    /// Rights that are missing, settings that make no sense, or a system that refuses.
+    pub fn start(options: &SessionOptions) -> Result<Self, StartError> {
+        options
+            .link
+            .validate()
+            .map_err(|error| StartError::Failed(error.to_string()))?;
+        check_rights().map_err(StartError::Unavailable)?;
+        let _ = end_stale_processes();
+        let failed = |what: &str| {
+            let what = what.to_owned();
+            move |error: io::Error| StartError::Failed(format!("{what}: {error}"))
+        };
+        let cell = Cell::new().map_err(failed("cannot make a network namespace"))?;
+        let namespace = NamespaceSettings {
+            mtu_bytes: Some(options.link.up.mtu_bytes.min(options.link.down.mtu_bytes)),
+            congestion_control: options.congestion_control.clone(),
+        };
+        match options.backend {
+            Backend::Netem => {
+                if options.capture.is_some() {
+                    return Err(StartError::Failed(
+                        "--capture needs `--emulator tun`".into(),
+                    ));
+                }
+                netem::join(&cell.client, &cell.server, &options.link, &namespace)
+                    .map_err(StartError::Unavailable)?;
+                Ok(Self {
+                    cell,
+                    emulator: None,
+                    recorder: None,
+                })
+            }
+            Backend::Tun => {
+                let devices = cell
+                    .devices(&namespace)
+                    .map_err(failed("cannot make a TUN device"))?;
+                let (recorder, capture) = match &options.capture {
+                    Some(path) => {
+                        let (recorder, sender) =
+                            Recorder::start(path).map_err(failed(&path.display().to_string()))?;
+                        (Some(recorder), Some(sender))
+                    }
+                    None => (None, None),
+                };
+                let attachment = Attachment {
+                    devices,
+                    settings: options.link.clone(),
+                    seed: options.seed,
+                    capture,
+                };
+                let emulator = Emulator::start(vec![attachment], options.emulator)
+                    .map_err(failed("cannot start the emulator"))?;
+                Ok(Self {
+                    cell,
+                    emulator: Some(emulator),
+                    recorder,
+                })
+            }
+        }
+    }
+
+    /// The namespaces.
+    #[must_use]
+    pub const fn cell(&self) -> &Cell {
+        &self.cell
+    }
+
+    /// The emulator; none with netem.
+    #[must_use]
+    pub const fn emulator(&self) -> Option<&Emulator> {
+        self.emulator.as_ref()
+    }
+
+    /// A command that will run on a side, and knows from its environment where it is:
+    /// `LAB_SIDE`, `LAB_CLIENT` and `LAB_SERVER` (addresses), `LAB_CLIENT_NETNS` and
+    /// `LAB_SERVER_NETNS` (paths for nsenter), and `SSLKEYLOGFILE` when packets are recorded.
+    ///
+    /// It is killed when the thread that spawns it ends.
+    pub fn command(&self, side: Side, program: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new(program);
+        command
+            .env(LAB_PID, std::process::id().to_string())
+            .env("LAB_SIDE", side.name())
+            .env("LAB_CLIENT", Side::Client.address().to_string())
+            .env("LAB_SERVER", Side::Server.address().to_string())
+            .env("LAB_CLIENT_NETNS", self.cell.client.path())
+            .env("LAB_SERVER_NETNS", self.cell.server.path());
+        if let Some(secrets) = self.secrets() {
+            command.env("SSLKEYLOGFILE", secrets);
+        }
+        self.cell.namespace(side).adopt(&mut command);
+        command
+    }
+
+    fn secrets(&self) -> Option<&Path> {
+        self.recorder
+            .as_ref()
+            .map(|recorder| recorder.files().secrets.as_path())
+    }
+
+    /// Lets the server's side reach a server outside: what connects to the server's address, at the
+    /// target's port, goes to the target by a relay without a link.
+    ///
+    /// # Errors
+    ///
+    /// If the port is taken, or no descriptors are left.
+    pub fn relay(&self, target: SocketAddr) -> io::Result<Relay> {
+        let address = (Side::Server.address(), target.port());
+        let (listener, socket) = self
+            .cell
+            .server
+            .run(|| Ok((TcpListener::bind(address)?, UdpSocket::bind(address)?)))?;
+        Relay::start(RelayOptions {
+            listener,
+            socket,
+            target,
+            link: LinkSettings::symmetric(PipeSettings {
+                mtu_bytes: 65_535,
+                ..PipeSettings::default()
+            }),
+            seed: 0,
+        })
+    }
+
+    /// Ends all processes in the namespaces: asks them first, and does not ask for long.
+    ///
+    /// # Errors
+    ///
+    /// If `/proc` cannot be read.
+    pub fn end_processes(&self) -> io::Result<()> {
+        let processes = || -> io::Result<Vec<u32>> {
+            let mut all = self.cell.client.processes()?;
+            all.extend(self.cell.server.processes()?);
+            Ok(all)
+        };
+        let began = Instant::now();
+        let mut asked = Vec::new();
+        loop {
+            let left = processes()?;
+            if left.is_empty() {
+                return Ok(());
+            }
+            let is_late = began.elapsed() > GRACE;
+            for pid in &left {
+                if is_late {
+                    let _ = kernel::signal(*pid, kernel::SIGKILL);
+                } else if !asked.contains(pid) {
+                    let _ = kernel::signal(*pid, kernel::SIGTERM);
+                    asked.push(*pid);
+                }
+            }
+            if began.elapsed() > 2 * GRACE {
+                // What doesn't die from this hangs in the kernel, or waits for its parent to notice.
+                return Ok(());
+            }
+            thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    /// Ends everything: processes, link, namespaces.
+    ///
+    /// # Errors
+    ///
+    /// If the emulator has failed, or the capture could not be written.
+    pub fn finish(mut self) -> io::Result<SessionReport> {
+        self.end_processes()?;
+        let overflows = self.cell.client.overflows()? + self.cell.server.overflows()?;
+        let mut netem = Vec::new();
+        let link = if let Some(emulator) = self.emulator.take() {
+            let report = emulator.report(0);
+            // Why it failed says more than that it has.
+            emulator.stop()?;
+            Some(report?)
+        } else {
+            for side in Side::BOTH {
+                netem.push(netem::statistics(self.cell.namespace(side), side));
+            }
+            None
+        };
+        let capture = match self.recorder.take() {
+            Some(recorder) => {
+                let files = recorder.files().clone();
+                Some((files, recorder.finish()?))
+            }
+            None => None,
+        };
+        Ok(SessionReport {
+            link,
+            netem,
+            overflows,
+            capture,
+        })
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        // After `finish` there is nobody left; after a failure this is the cleaning up.
+        let _ = self.end_processes();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_labs_processes_are_known_by_their_environment() {
+        assert_eq!(lab_of(b"A=1\0STERNA_LAB_PID=42\0B=2\0"), Some(42));
+        assert_eq!(lab_of(b"STERNA_LAB_PIDS=42\0"), None);
+        assert_eq!(lab_of(b"STERNA_LAB_PID=x\0"), None);
+        assert_eq!(lab_of(b""), None);
+    }
+}

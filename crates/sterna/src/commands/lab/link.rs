@@ -1,0 +1,547 @@
+//! `sterna lab link`: any command behind a link.
+
+use std::ffi::OsString;
+use std::io::{self, Write as _};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs as _, UdpSocket};
+use std::os::fd::AsFd as _;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use clap::ValueEnum;
+use sterna_lab::emulator::EmulatorOptions;
+use sterna_lab::link::{Cause, Counters, LinkSettings};
+use sterna_lab::netns::Side;
+use sterna_lab::relay::{Relay, RelayOptions};
+use sterna_lab::session::{Backend, Session, SessionOptions, SessionReport, StartError};
+
+use super::settings::{self, LinkArgs};
+use crate::commands::exit;
+
+/// How often it is looked whether the command has ended.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// How long the command has to end after Ctrl-C, which it gets as well.
+const GRACE: Duration = Duration::from_secs(2);
+/// How long a server may take until it listens.
+const SERVER_START: Duration = Duration::from_secs(10);
+/// How often a port is tried that both protocols must have.
+const MAX_PORT_TRIES: usize = 16;
+/// What a shell returns for a command that a signal has ended, less the signal.
+const SIGNAL_BASE: u8 = 128;
+/// What a shell returns when there is no such command, or it cannot be run.
+const NO_COMMAND: u8 = 127;
+const NOT_RUNNABLE: u8 = 126;
+
+/// Run a command behind an emulated link.
+///
+/// The command runs in a network of its own. The link is its only way out, and leads to a second
+/// network, in which a server may run. Both are gone afterwards.
+#[derive(clap::Args, Debug)]
+#[command(after_help = HELP)]
+pub(super) struct Args {
+    #[command(flatten)]
+    link: LinkArgs,
+    /// What emulates the link
+    #[arg(long, value_name = "KIND", default_value = "tun")]
+    emulator: Emulator,
+    /// Congestion control of TCP on both sides, whatever the programs ask for: cubic, reno, bbr
+    /// [default: the system's]
+    #[arg(long, value_name = "NAME")]
+    congestion: Option<String>,
+    /// Run this on the other side, by the shell; it is ended after the command
+    #[arg(long, value_name = "COMMAND")]
+    server: Option<String>,
+    /// Start the command when the server listens on this TCP or UDP port [default: on any]
+    #[arg(long, value_name = "PORT", requires = "server")]
+    wait: Option<u16>,
+    /// Lead the link to this server outside of the lab, instead of running one: LAB_SERVER and
+    /// LAB_PORT are where the command reaches it
+    #[arg(long, value_name = "HOST:PORT", conflicts_with = "server")]
+    to: Option<String>,
+    /// Record packets, with TLS secrets: FILE.client.pcapng and FILE.server.pcapng
+    #[arg(long, value_name = "FILE")]
+    capture: Option<PathBuf>,
+    /// Say nothing about the link at the end
+    #[arg(short, long)]
+    quiet: bool,
+    /// The command, and what it takes
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    command: Vec<OsString>,
+}
+
+const HELP: &str = "\
+Values of the link are for both directions, or UP/DOWN, up being from the command:
+  --rate 159kbit/127kbit    --loss 2%/none    --delay 25ms/0
+
+The command finds in its environment:
+  LAB_SERVER, LAB_CLIENT                 addresses of the other side, and its own
+  LAB_PORT                               with --to: the port there
+  LAB_SERVER_NETNS, LAB_CLIENT_NETNS     for nsenter --net=$LAB_SERVER_NETNS COMMAND
+  SSLKEYLOGFILE                          with --capture
+
+Examples:
+  sterna lab link --profile nb-iot --server 'mosquitto -c lab.conf' -- \\
+      sh -c 'mosquitto_pub -h $LAB_SERVER -t x -m 21.5'
+  sterna lab link --profile lte --to broker.example:1883 -- \\
+      sh -c 'mosquitto_pub -h $LAB_SERVER -p $LAB_PORT -t x -m 21.5'
+  sterna lab link --rtt 600ms --loss 2% --congestion cubic --server 'sterna serve -c lab.toml' \\
+      -- sh -c 'sterna pub mqtt+quic://$LAB_SERVER -t x -m 21.5'
+
+The exit status is the command's.";
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+enum Emulator {
+    /// The lab's own, between two network namespaces; needs root
+    Tun,
+    /// The kernel's netem, between two network namespaces; needs root and a kernel that has it
+    Netem,
+    /// A relay on this host, in user space; needs no rights, but --to. Datagrams are delayed,
+    /// lost and limited; of TCP only the bytes are delayed and limited, its packets are not seen
+    Proxy,
+    /// ns-3 in real time: not in this build
+    Ns3,
+}
+
+/// Signals that end the lab.
+const SIGNALS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+
+/// Runs the command.
+pub(super) fn run(args: &Args) -> ExitCode {
+    match run_link(args) {
+        Ok(code) => code,
+        Err(error) => exit::usage(error),
+    }
+}
+
+fn run_link(args: &Args) -> Result<ExitCode, String> {
+    let link = args.link.settings()?;
+    let target = match &args.to {
+        Some(target) => Some(resolve(target)?),
+        None => None,
+    };
+    let backend = match args.emulator {
+        Emulator::Tun => Backend::Tun,
+        Emulator::Netem => Backend::Netem,
+        Emulator::Proxy => return run_behind_relay(args, &link, target),
+        Emulator::Ns3 => {
+            return Err(
+                "ns-3 is not in this build: `--emulator tun` emulates the same links without it"
+                    .into(),
+            );
+        }
+    };
+    let caught = catch_signals()?;
+    let session = Session::start(&SessionOptions {
+        link: link.clone(),
+        seed: args.link.seed,
+        backend,
+        congestion_control: args.congestion.clone(),
+        capture: args.capture.clone(),
+        emulator: EmulatorOptions::default(),
+    })
+    .map_err(|error| match error {
+        StartError::Unavailable(why) if backend == Backend::Tun => format!("{why}\n{OFFER}"),
+        error => error.to_string(),
+    })?;
+    let relay = match target {
+        Some(target) => Some(
+            session
+                .relay(target)
+                .map_err(|error| format!("cannot relay to {target}: {error}"))?,
+        ),
+        None => None,
+    };
+    let result = run_commands(args, &session, target, &caught);
+    drop(relay);
+    let report = session.finish().map_err(|error| format!("lab: {error}"))?;
+    let code = result?;
+    if !args.quiet {
+        let text = statistics(args, &link, &report);
+        // Nobody is there to read it when standard error is closed.
+        let _ = io::stderr().write_all(text.as_bytes());
+    }
+    Ok(code)
+}
+
+/// What is possible without rights.
+const OFFER: &str = "without that, `--emulator proxy --to HOST:PORT` emulates delay, rate and the \
+                     loss of datagrams in user space; --help names its limits";
+
+/// The first address of a server.
+fn resolve(target: &str) -> Result<SocketAddr, String> {
+    target
+        .to_socket_addrs()
+        .map_err(|error| format!("{target}: {error}"))?
+        .next()
+        .ok_or_else(|| format!("{target}: has no address"))
+}
+
+/// Runs the command on this host, with a relay that it can connect to.
+fn run_behind_relay(
+    args: &Args,
+    link: &LinkSettings,
+    target: Option<SocketAddr>,
+) -> Result<ExitCode, String> {
+    let target = target.ok_or("--emulator proxy needs --to HOST:PORT, the server that is meant")?;
+    if args.capture.is_some() || args.congestion.is_some() {
+        return Err(
+            "--capture and --congestion need `--emulator tun`: a relay has no packets".into(),
+        );
+    }
+    let caught = catch_signals()?;
+    let failed = |error: io::Error| format!("cannot make a relay: {error}");
+    let (listener, socket) = local_sockets().map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    let relay = Relay::start(RelayOptions {
+        listener,
+        socket,
+        target,
+        link: link.clone(),
+        seed: args.link.seed,
+    })
+    .map_err(failed)?;
+    let (program, arguments) = args
+        .command
+        .split_first()
+        .ok_or("there is no command to run")?;
+    let mut command = Command::new(program);
+    command
+        .args(arguments)
+        .env("LAB_SIDE", Side::Client.name())
+        .env("LAB_CLIENT", address.ip().to_string())
+        .env("LAB_SERVER", address.ip().to_string())
+        .env("LAB_PORT", address.port().to_string());
+    let code = match command.spawn() {
+        Ok(mut child) => wait(&mut child, None, &caught)?,
+        Err(error) => cannot_run(&command, &error),
+    };
+    let report = relay.stop().map_err(|error| format!("relay: {error}"))?;
+    if !args.quiet {
+        let text = format!(
+            "relay {} (seed {})\n  up    {}\n  down  {}\n UDP\n{} TCP, {} connections, {} failed; \
+             its bytes as packets would carry them, without acknowledgements\n{}",
+            args.link.profile,
+            args.link.seed,
+            settings::describe(&link.up),
+            settings::describe(&link.down),
+            table(&report.datagrams_up, &report.datagrams_down),
+            report.connections,
+            report.failed_connections,
+            table(&report.streams_up, &report.streams_down),
+        );
+        // Nobody is there to read it when standard error is closed.
+        let _ = io::stderr().write_all(text.as_bytes());
+    }
+    Ok(code)
+}
+
+/// A port of the loopback device that is free for both protocols.
+fn local_sockets() -> io::Result<(TcpListener, UdpSocket)> {
+    for _ in 0..MAX_PORT_TRIES {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        if let Ok(socket) = UdpSocket::bind(listener.local_addr()?) {
+            return Ok((listener, socket));
+        }
+    }
+    Err(io::ErrorKind::AddrInUse.into())
+}
+
+/// A number that becomes that of the signal which has come.
+fn catch_signals() -> Result<Arc<AtomicUsize>, String> {
+    let caught = Arc::new(AtomicUsize::new(0));
+    for signal in SIGNALS {
+        signal_hook::flag::register_usize(
+            signal,
+            Arc::clone(&caught),
+            signal.unsigned_abs() as usize,
+        )
+        .map_err(|error| format!("cannot catch signals: {error}"))?;
+    }
+    Ok(caught)
+}
+
+fn run_commands(
+    args: &Args,
+    session: &Session,
+    target: Option<SocketAddr>,
+    caught: &AtomicUsize,
+) -> Result<ExitCode, String> {
+    let mut server = match &args.server {
+        Some(line) => {
+            let mut command = session.command(Side::Server, "sh");
+            // What the server prints must not mix with what the command prints.
+            let stdout = io::stderr()
+                .as_fd()
+                .try_clone_to_owned()
+                .map_err(|error| format!("standard error: {error}"))?;
+            command
+                .arg("-c")
+                .arg(line)
+                .stdin(Stdio::null())
+                .stdout(stdout);
+            let child = command
+                .spawn()
+                .map_err(|error| format!("cannot start the server: {error}"))?;
+            Some(child)
+        }
+        None => None,
+    };
+    if let Some(server) = &mut server
+        && let Some(code) = wait_for_server(args, session, server, caught)?
+    {
+        return Ok(code);
+    }
+    let (program, arguments) = args
+        .command
+        .split_first()
+        .ok_or("there is no command to run")?;
+    let mut command = session.command(Side::Client, program);
+    command.args(arguments);
+    if let Some(target) = target {
+        command.env("LAB_PORT", target.port().to_string());
+    }
+    let code = match command.spawn() {
+        Ok(mut child) => wait(&mut child, Some(session), caught)?,
+        Err(error) => cannot_run(&command, &error),
+    };
+    Ok(code)
+}
+
+fn cannot_run(command: &Command, error: &io::Error) -> ExitCode {
+    eprintln!("sterna: {}: {error}", command.get_program().display());
+    ExitCode::from(if error.kind() == io::ErrorKind::NotFound {
+        NO_COMMAND
+    } else {
+        NOT_RUNNABLE
+    })
+}
+
+/// Waits until the server listens. A code says that there is nothing more to do.
+fn wait_for_server(
+    args: &Args,
+    session: &Session,
+    server: &mut Child,
+    caught: &AtomicUsize,
+) -> Result<Option<ExitCode>, String> {
+    let began = Instant::now();
+    while !session
+        .cell()
+        .server
+        .has_listener(args.wait)
+        .map_err(|error| format!("cannot see whether the server listens: {error}"))?
+    {
+        if let Some(status) = ended(server)? {
+            return Err(format!("the server ended before it listened: {status}"));
+        }
+        if began.elapsed() > SERVER_START {
+            let what = args.wait.map_or_else(
+                || "any port".to_owned(),
+                |port| SocketAddr::from((Side::Server.address(), port)).to_string(),
+            );
+            return Err(format!(
+                "the server does not listen on {what} after {} seconds",
+                SERVER_START.as_secs()
+            ));
+        }
+        if let Some(code) = signal_code(caught) {
+            return Ok(Some(code));
+        }
+        thread::sleep(LOOK_EVERY);
+    }
+    Ok(None)
+}
+
+fn ended(child: &mut Child) -> Result<Option<ExitStatus>, String> {
+    child
+        .try_wait()
+        .map_err(|error| format!("cannot wait for a process: {error}"))
+}
+
+fn signal_code(caught: &AtomicUsize) -> Option<ExitCode> {
+    match caught.load(Ordering::Relaxed) {
+        0 => None,
+        signal => Some(ExitCode::from(SIGNAL_BASE + signal as u8)),
+    }
+}
+
+/// Waits for the command, and makes it end when the lab has to.
+fn wait(
+    child: &mut Child,
+    session: Option<&Session>,
+    caught: &AtomicUsize,
+) -> Result<ExitCode, String> {
+    let mut since: Option<Instant> = None;
+    loop {
+        if let Some(status) = ended(child)? {
+            return Ok(code_of(status));
+        }
+        if let Some(code) = signal_code(caught) {
+            let first = since.is_none();
+            let began = *since.get_or_insert_with(Instant::now);
+            let is_interrupt =
+                caught.load(Ordering::Relaxed) == libc::SIGINT.unsigned_abs() as usize;
+            // From a terminal, the command has got the interrupt too and may have work to finish.
+            if !is_interrupt && first || began.elapsed() > GRACE {
+                match session {
+                    Some(session) => session.end_processes(),
+                    None => child.kill(),
+                }
+                .map_err(|error| format!("cannot end the command: {error}"))?;
+                return Ok(ended(child)?.map_or(code, code_of));
+            }
+        }
+        thread::sleep(LOOK_EVERY);
+    }
+}
+
+fn code_of(status: ExitStatus) -> ExitCode {
+    let code = status
+        .code()
+        .and_then(|code| u8::try_from(code).ok())
+        .or_else(|| {
+            status
+                .signal()
+                .and_then(|signal| u8::try_from(signal).ok())
+                .map(|signal| SIGNAL_BASE.saturating_add(signal))
+        });
+    ExitCode::from(code.unwrap_or(exit::USAGE))
+}
+
+fn statistics(args: &Args, link: &LinkSettings, report: &SessionReport) -> String {
+    use std::fmt::Write as _;
+    let mut text = String::new();
+    let congestion = args.congestion.clone().unwrap_or_else(|| {
+        std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control")
+            .map_or_else(|_| "unknown".into(), |name| name.trim().to_owned())
+    });
+    // Writing to a String does not fail.
+    let _ = writeln!(
+        text,
+        "link {} (seed {}, TCP {congestion})\n  up    {}\n  down  {}",
+        args.link.profile,
+        args.link.seed,
+        settings::describe(&link.up),
+        settings::describe(&link.down),
+    );
+    for line in &report.netem {
+        let _ = writeln!(text, "  netem {line}");
+    }
+    if let Some(cell) = &report.link {
+        text.push_str(&table(&cell.up, &cell.down));
+        let late = cell.lateness.summary();
+        let _ = writeln!(
+            text,
+            "  late: mean {:.0} us, 95 % {:.0} us, 99 % {:.0} us, worst {:.0} us",
+            late.mean_us, late.p95_us, late.p99_us, late.max_us
+        );
+        if cell.refused > 0 {
+            let _ = writeln!(
+                text,
+                "  {} packets were refused by the kernel",
+                cell.refused
+            );
+        }
+        if cell.capture_dropped > 0 {
+            let _ = writeln!(
+                text,
+                "  {} packets are missing in the capture: the disk was too slow",
+                cell.capture_dropped
+            );
+        }
+    }
+    if report.overflows > 0 {
+        let _ = writeln!(
+            text,
+            "  warning: the kernel dropped {} packets before the emulator could read them",
+            report.overflows
+        );
+    }
+    if let Some((files, packets)) = &report.capture {
+        let _ = writeln!(
+            text,
+            "  {packets} packets recorded in {} and {}",
+            files.client.display(),
+            files.server.display()
+        );
+    }
+    text
+}
+
+/// The counters of both directions, one row each.
+fn table(up: &Counters, down: &Counters) -> String {
+    use std::fmt::Write as _;
+    let mut text = format!(
+        "  {:5} {:>10} {:>12} {:>10} {:>12}  {}\n",
+        "", "sent", "bytes", "arrived", "bytes", "dropped"
+    );
+    for (name, counters) in [("up", up), ("down", down)] {
+        let mut dropped = Vec::new();
+        for cause in Cause::ALL {
+            let count = counters.dropped.of(cause);
+            if count > 0 {
+                dropped.push(format!("{count} {}", cause.name()));
+            }
+        }
+        let under_way = (counters.offered_packets + counters.duplicated)
+            .saturating_sub(counters.delivered_packets + counters.dropped.total());
+        for (count, what) in [
+            (under_way, "still under way"),
+            (counters.duplicated, "duplicated"),
+            (counters.corrupted, "corrupted"),
+            (counters.reordered, "late on purpose"),
+            (counters.held_back, "held back for order"),
+        ] {
+            if count > 0 {
+                dropped.push(format!("({count} {what})"));
+            }
+        }
+        if dropped.is_empty() {
+            dropped.push("0".into());
+        }
+        let _ = writeln!(
+            text,
+            "  {name:5} {:>10} {:>12} {:>10} {:>12}  {}",
+            counters.offered_packets,
+            counters.offered_bytes,
+            counters.delivered_packets,
+            counters.delivered_bytes,
+            dropped.join(", ")
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_those_of_a_shell() {
+        let code = |raw| format!("{:?}", code_of(ExitStatus::from_raw(raw)));
+        let of = |code: u8| format!("{:?}", ExitCode::from(code));
+        assert_eq!(code(0), of(0));
+        assert_eq!(code(3 << 8), of(3));
+        assert_eq!(code(9), of(137));
+    }
+
+    #[test]
+    fn drops_are_listed_by_cause() {
+        let mut up = Counters {
+            offered_packets: 10,
+            delivered_packets: 6,
+            ..Counters::default()
+        };
+        up.dropped.loss = 2;
+        up.dropped.queue = 1;
+        up.held_back = 3;
+        let text = table(&up, &Counters::default());
+        assert!(
+            text.contains("2 lost, 1 queue full, (1 still under way), (3 held back for order)")
+        );
+        assert_eq!(text.lines().count(), 3);
+    }
+}

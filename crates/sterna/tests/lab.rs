@@ -1,0 +1,175 @@
+//! `sterna lab` as people and scripts use it.
+
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, UdpSocket};
+use std::process::{Command, Output};
+use std::thread;
+
+fn lab(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_sterna"))
+        .arg("lab")
+        .args(arguments)
+        .output()
+        .expect("the command that was built for this test")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Whether namespaces can be made here; says so if not.
+fn has_rights() -> bool {
+    let output = lab(&["link", "-q", "--", "true"]);
+    if output.status.success() {
+        return true;
+    }
+    eprintln!("left out: {}", text(&output.stderr));
+    false
+}
+
+#[test]
+fn without_rights_a_relay_serves_tcp_and_udp() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let socket = UdpSocket::bind(address).unwrap();
+    thread::spawn(move || {
+        let mut bytes = [0; 100];
+        while let Ok((length, from)) = socket.recv_from(&mut bytes) {
+            let _ = socket.send_to(&bytes[..length], from);
+        }
+    });
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut bytes = [0; 5];
+            stream.read_exact(&mut bytes).unwrap();
+            stream.write_all(&bytes).unwrap();
+        }
+    });
+    let script = "exec 3<>/dev/tcp/$LAB_SERVER/$LAB_PORT; printf hello >&3; head -c 5 <&3";
+    let output = lab(&[
+        "link",
+        "--emulator",
+        "proxy",
+        "--rtt",
+        "20ms",
+        "--to",
+        &address.to_string(),
+        "--",
+        "bash",
+        "-c",
+        script,
+    ]);
+    let errors = text(&output.stderr);
+    assert_eq!(text(&output.stdout), "hello", "{errors}");
+    assert!(output.status.success());
+    assert!(errors.contains("1 connections, 0 failed"), "{errors}");
+}
+
+#[test]
+fn what_is_not_there_is_named() {
+    for (arguments, word) in [
+        (
+            &["link", "--emulator", "ns3", "--", "true"][..],
+            "not in this build",
+        ),
+        (&["link", "--emulator", "proxy", "--", "true"], "--to"),
+        (&["link", "--profile", "moon", "--", "true"], "nb-iot"),
+        (&["link", "--loss", "ge:1", "--", "true"], "ge:"),
+    ] {
+        let output = lab(arguments);
+        let errors = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{errors}");
+        assert!(errors.contains(word), "{errors}");
+    }
+}
+
+#[test]
+fn a_command_behind_a_link_meets_its_server_and_its_code_is_returned() {
+    if !has_rights() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let ready = folder.path().join("got");
+    let server = format!(
+        "STERNA__AUTHENTICATION__ALLOW_ANONYMOUS_BEYOND_LOOPBACK=true \
+         {} serve --listen mqtt://0.0.0.0:1883",
+        env!("CARGO_BIN_EXE_sterna")
+    );
+    let client = format!(
+        "{} pub -L mqtt://$LAB_SERVER:1883 -t t -m x -q 1 && touch {}; exit 7",
+        env!("CARGO_BIN_EXE_sterna"),
+        ready.display()
+    );
+    let capture = folder.path().join("run.pcapng");
+    let output = lab(&[
+        "link",
+        "--rtt",
+        "10ms",
+        "--server",
+        &server,
+        "--wait",
+        "1883",
+        "--capture",
+        &capture.display().to_string(),
+        "--",
+        "sh",
+        "-c",
+        &client,
+    ]);
+    let errors = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(7), "{errors}");
+    assert!(ready.exists(), "{errors}");
+    assert!(errors.contains("packets recorded"), "{errors}");
+    assert!(folder.path().join("run.client.pcapng").exists());
+
+    let trace = folder.path().join("run.client.pcapng");
+    let output = lab(&[
+        "battery",
+        "--profile",
+        "nb-iot",
+        "--every",
+        "10min",
+        "--trace",
+        &trace.display().to_string(),
+    ]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("linear battery"));
+}
+
+#[test]
+fn nothing_outlives_a_link_that_is_told_to_end() {
+    if !has_rights() {
+        return;
+    }
+    // A name that only these processes have.
+    let marker = format!("4{:07}", std::process::id());
+    let command = format!("sleep {marker} & sleep {marker}");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_sterna"))
+        .args(["lab", "link", "-q", "--", "sh", "-c", &command])
+        .spawn()
+        .unwrap();
+    let sleepers = || {
+        std::fs::read_dir("/proc")
+            .unwrap()
+            .flatten()
+            .filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok())
+            .filter(|line| line.starts_with(b"sleep\0"))
+            .filter(|line| text(line).contains(&marker))
+            .count()
+    };
+    for _ in 0..2_000 {
+        if sleepers() == 2 {
+            break;
+        }
+        thread::sleep(std::time::Duration::from_millis(5));
+    }
+    assert_eq!(sleepers(), 2);
+    let killed = Command::new("kill")
+        .args(["-TERM", &child.id().to_string()])
+        .status()
+        .unwrap();
+    assert!(killed.success());
+    assert_eq!(child.wait().unwrap().code(), Some(128 + 15));
+    assert_eq!(sleepers(), 0);
+}
