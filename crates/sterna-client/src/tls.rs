@@ -11,11 +11,14 @@ use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::{ClientSessionMemoryCache, Resumption, WebPkiServerVerifier};
+use rustls::client::{
+    AlwaysResolvesClientRawPublicKeys, ClientSessionMemoryCache, Resumption, WebPkiServerVerifier,
+};
 use rustls::crypto::{
     CryptoProvider, verify_tls12_signature, verify_tls13_signature,
     verify_tls13_signature_with_raw_key,
 };
+use rustls::sign::CertifiedKey;
 use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
 };
@@ -147,7 +150,8 @@ pub struct Tls {
     pub server_keys: Vec<Fingerprint>,
     /// A PEM file with the client's certificate, and after it those of its authorities.
     pub certificate: Option<PathBuf>,
-    /// A PEM file with the key of the client's certificate.
+    /// A PEM file with the key of the client's certificate. Without a certificate the client shows
+    /// the bare key (RFC 7250; TLS 1.3 only), to servers that know it.
     pub key: Option<PathBuf>,
     /// Accept every server. Whoever is on the path can then read and change everything; for tests
     /// only.
@@ -224,12 +228,19 @@ static CONFIGS: Mutex<Vec<(Material, Arc<ClientConfig>)>> = Mutex::new(Vec::new(
 #[derive(PartialEq, Eq)]
 struct Material {
     trust: Trust,
-    identity: Option<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>,
+    identity: Option<Identity>,
     alpn: Vec<Vec<u8>>,
     early_data: bool,
     preference: Option<Preference>,
     version: Option<TlsVersion>,
     resumption: bool,
+}
+
+/// Who the client is.
+#[derive(PartialEq, Eq)]
+enum Identity {
+    Certificate(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>),
+    Key(PrivateKeyDer<'static>),
 }
 
 /// What a client puts first among what TLS can do.
@@ -310,19 +321,13 @@ impl Material {
                 if chain.is_empty() {
                     return Err(file_error(certificate, "holds no certificate in PEM form"));
                 }
-                let pem = read(key)?;
-                let key = PrivateKeyDer::from_pem_slice(&pem).map_err(|_| {
-                    file_error(
-                        key,
-                        "holds no private key in PEM form (encrypted ones are not read)",
-                    )
-                })?;
-                Some((chain, key))
+                Some(Identity::Certificate(chain, private_key(key)?))
             }
+            (None, Some(key)) => Some(Identity::Key(private_key(key)?)),
             (None, None) => None,
-            _ => {
+            (Some(_), None) => {
                 return Err(TlsError::Settings(
-                    "a client certificate and its key are given together".to_owned(),
+                    "a client certificate is of no use without its key".to_owned(),
                 ));
             }
         };
@@ -389,18 +394,33 @@ impl Material {
             Some(TlsVersion::Tls12) => &[&rustls::version::TLS12],
             Some(TlsVersion::Tls13) => &[&rustls::version::TLS13],
         };
+        let key_provider = provider.key_provider;
         let builder = ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(versions)
             .map_err(|error| TlsError::Settings(error.to_string()))?
             // Named `dangerous` for the two verifiers above that look at less than webpki does.
             .dangerous()
             .with_custom_certificate_verifier(verifier);
+        let unusable = |error: rustls::Error| {
+            TlsError::Settings(format!("the client's identity is not usable: {error}"))
+        };
         let mut config = match &self.identity {
-            Some((chain, key)) => builder
+            Some(Identity::Certificate(chain, key)) => builder
                 .with_client_auth_cert(chain.clone(), key.clone_key())
-                .map_err(|error| {
-                    TlsError::Settings(format!("the client certificate is not usable: {error}"))
-                })?,
+                .map_err(unusable)?,
+            Some(Identity::Key(key)) => {
+                let key = key_provider
+                    .load_private_key(key.clone_key())
+                    .map_err(unusable)?;
+                let public = key.public_key().ok_or_else(|| {
+                    TlsError::Settings("the client's key has no public half".to_owned())
+                })?;
+                // The library carries the key in the certificate's place (RFC 8446, section 4.4.2).
+                let shown = vec![CertificateDer::from(public.as_ref().to_vec())];
+                let certified = Arc::new(CertifiedKey::new(shown, key));
+                let resolver = AlwaysResolvesClientRawPublicKeys::new(certified);
+                builder.with_client_cert_resolver(Arc::new(resolver))
+            }
             None => builder.with_no_client_auth(),
         };
         config.alpn_protocols.clone_from(&self.alpn);
@@ -505,6 +525,15 @@ fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
         ));
     }
     std::fs::read(path).map_err(|error| file_error(path, error))
+}
+
+fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
+    PrivateKeyDer::from_pem_slice(&read(path)?).map_err(|_| {
+        file_error(
+            path,
+            "holds no private key in PEM form (encrypted ones are not read)",
+        )
+    })
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {

@@ -7,9 +7,10 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use path::{Line, Path};
+use rcgen::PublicKeyData as _;
 use sterna_client::{
-    Client, ConnectError, EarlyData, Error, Event, Events, Message, Options, Priority, Publish,
-    QoS, Scheme, Streams, Subscription, Tls, Url,
+    Client, ConnectError, EarlyData, Error, Event, Events, Fingerprint, Message, Options, Priority,
+    Publish, QoS, Scheme, Streams, Subscription, Tls, Url,
 };
 use sterna_server::Server;
 use sterna_server::config::{Config, EarlyData as EarlyDataPolicy, Listener};
@@ -77,6 +78,14 @@ impl Drop for Broker {
 }
 
 fn serve(folder: &std::path::Path, port: u16) -> (Server, SocketAddr) {
+    serve_with(folder, port, |_| ())
+}
+
+fn serve_with(
+    folder: &std::path::Path,
+    port: u16,
+    change: impl FnOnce(&mut Config),
+) -> (Server, SocketAddr) {
     let url = format!("mqtt+quic://127.0.0.1:{port}");
     let mut config = Config {
         listeners: vec![Listener::at(&url)],
@@ -85,6 +94,7 @@ fn serve(folder: &std::path::Path, port: u16) -> (Server, SocketAddr) {
     };
     config.quic.early_data = EarlyDataPolicy::All;
     config.shards = 1;
+    change(&mut config);
     let server = Server::start(&config).unwrap();
     let url: Url = server.listeners()[0].parse().unwrap();
     let address = SocketAddr::from(([127, 0, 0, 1], url.port()));
@@ -544,4 +554,50 @@ async fn the_round_trip_is_remembered() {
     println!("datagrams before the first answer: {flights:?}");
     assert!(flights[0] > 1, "{flights:?}");
     assert_eq!(flights[1], 1, "{flights:?}");
+}
+
+/// Both sides are known by nothing but their keys, also when the connection is resumed with early
+/// data.
+#[tokio::test]
+async fn keys_alone_are_enough() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name);
+    let certified = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+    let (known, unknown) = (
+        rcgen::KeyPair::generate().unwrap(),
+        rcgen::KeyPair::generate().unwrap(),
+    );
+    std::fs::write(file("server.pem"), certified.cert.pem()).unwrap();
+    std::fs::write(file("server.key"), certified.signing_key.serialize_pem()).unwrap();
+    std::fs::write(file("clients.pem"), known.public_key_pem()).unwrap();
+    std::fs::write(file("known.key"), known.serialize_pem()).unwrap();
+    std::fs::write(file("unknown.key"), unknown.serialize_pem()).unwrap();
+    let (server, address) = serve_with(folder.path(), 0, |config| {
+        config.tls.certificate = Some(file("server.pem"));
+        config.tls.key = Some(file("server.key"));
+        config.tls.raw_public_key = true;
+        config.tls.client_keys = Some(file("clients.pem"));
+    });
+    let broker = Broker {
+        server: Some(server),
+        folder: tempfile::tempdir().unwrap(),
+        address,
+        tls: Tls::default(),
+    };
+    let path = broker.path(Line::delayed_ms(1)).await;
+    let mut options = broker.options(&path);
+    let spki = certified.signing_key.subject_public_key_info();
+    options.tls.server_keys = vec![Fingerprint::of(&spki)];
+    options.tls.key = Some(file("unknown.key"));
+    let (stranger, _events) = Client::start(options.clone()).unwrap();
+    let published = stranger.publish(message("a", "x", QoS::AtLeastOnce)).await;
+    published.unwrap_err();
+    options.tls.key = Some(file("known.key"));
+    visit(options.clone()).await;
+    let (client, _events) = Client::connect(options).await.unwrap();
+    let connected = client.connected().await.unwrap();
+    assert_eq!(connected.early_data, EarlyData::Accepted);
+    let published = client.publish(message("a", "x", QoS::AtLeastOnce)).await;
+    published.unwrap();
+    client.disconnect().await.unwrap();
 }

@@ -168,13 +168,8 @@ pub(super) struct Connection {
         help_heading = "TLS and QUIC"
     )]
     cert: Option<PathBuf>,
-    /// PEM file with its key
-    #[arg(
-        long,
-        value_name = "FILE",
-        requires = "cert",
-        help_heading = "TLS and QUIC"
-    )]
+    /// PEM file with its key; without --cert this client shows the bare key (RFC 7250)
+    #[arg(long, value_name = "FILE", help_heading = "TLS and QUIC")]
     key: Option<PathBuf>,
     /// Do not verify the broker at all: whoever is on the path can read and change everything
     #[arg(long, help_heading = "TLS and QUIC")]
@@ -339,7 +334,7 @@ impl Connection {
         let wants_tls = self.tls_use_os_certs
             || self.cafile.is_some()
             || self.capath.is_some()
-            || self.cert.is_some()
+            || self.key.is_some()
             || !self.fingerprint.is_empty()
             || !self.server_key.is_empty()
             || self.insecure

@@ -9,7 +9,7 @@ mod stream;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use bytes::Bytes;
 use quinn::crypto::rustls::QuicClientConfig;
 use quinn::{
     ClientConfig, Connecting, Connection, ConnectionError, Endpoint, EndpointConfig, RecvStream,
-    SendStream, VarInt, ZeroRttAccepted,
+    SendStream, TokenMemoryCache, TokenStore, VarInt, ZeroRttAccepted,
 };
 use sterna_quic::{Role, SavedPath};
 
@@ -45,6 +45,10 @@ const NO_ERROR: VarInt = VarInt::from_u32(0);
 const PADDING_BYTES: usize = 800;
 /// Where the control stream stands among streams that have something to send.
 pub(crate) const CONTROL_PRIORITY: i32 = 16;
+
+/// Tokens by which servers know an address again (NEW_TOKEN): 2 for each of 256 servers.
+static TOKENS: LazyLock<Arc<TokenMemoryCache>> =
+    LazyLock::new(|| Arc::new(TokenMemoryCache::new(256, 2)));
 
 type Opening =
     Pin<Box<dyn Future<Output = Result<(SendStream, RecvStream), ConnectionError>> + Send + Sync>>;
@@ -110,6 +114,7 @@ pub(super) fn attempt(
     let variation = observed.variation();
     transport.congestion_controller_factory(Arc::new(observed));
     config.transport_config(Arc::new(transport));
+    config.token_store(Arc::clone(&TOKENS) as Arc<dyn TokenStore>);
     let mut endpoint = EndpointConfig::default();
     endpoint
         .max_udp_payload_size(quic.max_received_payload_bytes)
