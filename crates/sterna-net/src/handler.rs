@@ -226,6 +226,12 @@ pub trait Network {
     /// datagrams or this one is too large; the caller then uses a stream.
     fn send_datagram(&mut self, connection: ConnectionId, bytes: Bytes) -> bool;
 
+    /// Largest unreliable datagram that can be sent now, in bytes; 0 where the peer takes none.
+    fn datagram_bytes(&mut self, connection: ConnectionId) -> usize {
+        let _ = connection;
+        0
+    }
+
     /// Bytes queued on all streams of the connection that the transport has not yet taken over.
     fn unsent_bytes(&self, connection: ConnectionId) -> usize;
 
@@ -300,7 +306,7 @@ pub trait Handler {
         stream: StreamId,
     );
 
-    /// The peer aborted a stream (RESET_STREAM or STOP_SENDING) with an application error code.
+    /// The peer aborted what it sends on a stream (RESET_STREAM) with an application error code.
     fn stream_aborted(
         &mut self,
         net: &mut dyn Network,
@@ -308,6 +314,18 @@ pub trait Handler {
         stream: StreamId,
         code: u64,
     );
+
+    /// The peer takes nothing more from a stream (STOP_SENDING), with an application error code:
+    /// what is sent there is dropped. What the peer itself sends goes on.
+    fn stream_stopped(
+        &mut self,
+        net: &mut dyn Network,
+        connection: ConnectionId,
+        stream: StreamId,
+        code: u64,
+    ) {
+        let _ = (net, connection, stream, code);
+    }
 
     /// What was queued fell below the low watermark after it had been above the high one.
     fn writable(&mut self, net: &mut dyn Network, connection: ConnectionId);

@@ -224,6 +224,18 @@ impl Handler for Shard {
         });
     }
 
+    fn stream_stopped(
+        &mut self,
+        net: &mut dyn Network,
+        connection: ConnectionId,
+        stream: StreamId,
+        code: u64,
+    ) {
+        self.with_door(net, |door, cx| {
+            door.stream_stopped(cx, connection, stream, code);
+        });
+    }
+
     fn writable(&mut self, net: &mut dyn Network, connection: ConnectionId) {
         self.with_door(net, |door, cx| door.writable(cx, connection));
     }

@@ -107,6 +107,41 @@ fn streams_of_one_connection_share_a_session() {
     assert_eq!(broker.take_on(peer, publishing), [0x40, 2, 0, 7, 0xD0, 0]);
 }
 
+/// A stream that the client does not read any more still brings what it sends; answers and messages come
+/// on control, whenever it writes again.
+#[test]
+fn what_nobody_reads_on_a_stream_comes_on_control() {
+    let mut broker = Broker::new();
+    let stream = StreamId(4);
+    let peer = quic(&mut broker);
+    broker.packet(peer, V5, &Packet::Connect(plain(V5, "x")));
+    broker.send_on(peer, stream, &subscribe("t"));
+    assert_eq!(broker.take_on(peer, stream), [0x90, 4, 0, 1, 0, 0]);
+    broker.told(peer, V5);
+    broker.stop_reading(peer, stream);
+    for _ in 0..2 {
+        let message = encode(V5, &Packet::Publish(publish("t", "x", QoS::AtLeastOnce)));
+        broker.send_on(peer, stream, &message);
+        assert_eq!(broker.told(peer, V5), ["PUBACK 7 Success", "PUBLISH0 t=x"]);
+        assert_eq!(broker.take_on(peer, stream), b"");
+    }
+    broker.finish(peer, stream);
+    assert!(!broker.is_closed(peer));
+}
+
+/// A stream whose sending side was aborted is ended from the other side, too, so that it counts no more.
+#[test]
+fn an_aborted_stream_is_given_up_whole() {
+    let mut broker = Broker::new();
+    let peer = quic(&mut broker);
+    broker.packet(peer, V5, &Packet::Connect(plain(V5, "x")));
+    for stream in [StreamId(4), StreamId(2)] {
+        broker.send_on(peer, stream, &[0xC0, 0]);
+        broker.abort(peer, stream);
+    }
+    assert_eq!(broker.wires[0].finished, [(peer.id, StreamId(4))]);
+}
+
 #[test]
 fn what_is_held_before_connack_has_a_limit() {
     let mut broker = Broker::new();
@@ -301,6 +336,7 @@ fn a_datagram_with_anything_else_is_a_protocol_error() {
 fn a_client_that_asks_gets_datagrams_and_others_do_not() {
     let mut broker = Broker::new();
     let asks = block(&[Property::UserProperty("datagrams", "1")]);
+    broker.wires[0].datagram_bytes = 1_200;
     let connect = |broker: &mut Broker, transport, connect: Connect<'_>| {
         let peer = broker.open_on(0, transport, Vec::new());
         broker.packet(peer, connect.version, &Packet::Connect(connect));
@@ -319,7 +355,6 @@ fn a_client_that_asks_gets_datagrams_and_others_do_not() {
     let (silent, unasked) = connect(&mut broker, TransportKind::Quic, plain(V5, "c"));
     let (old, older) = connect(&mut broker, TransportKind::Quic, plain(V311, "d"));
     assert_eq!([yes, over_tcp, unasked, older], [true, false, false, false]);
-    broker.wires[0].datagram_bytes = 1_200;
     let publisher = broker.client(V5, "p");
     broker.publish(publisher, V5, "t", "x", QoS::AtMostOnce);
     let datagrams: Vec<_> = std::mem::take(&mut broker.wires[0].datagrams);

@@ -112,6 +112,8 @@ pub(super) struct Connected {
     pub(super) opened: [u64; 2],
     /// Streams that the client may have open at once, per direction; 0 before it opened one.
     pub(super) limits: [u32; 2],
+    /// How often the client has said that it needs more, by direction.
+    blocked: [u32; 2],
     pub(super) figures: Figures,
     moving: Option<Box<Moving>>,
     trace: Option<Box<Tracer>>,
@@ -147,6 +149,7 @@ impl Connected {
             accepted: [0; 2],
             opened: [0; 2],
             limits: [0; 2],
+            blocked: [0; 2],
             figures: Figures::default(),
             moving: None,
             trace: None,
@@ -180,6 +183,7 @@ impl Connected {
     pub(super) fn input(&mut self, shared: &mut Shared, event: ConnectionEvent, from: SocketAddr) {
         let before = self.quic.remote_address();
         self.quic.handle_event(event);
+        self.heed_blocked(shared);
         self.notice_address(shared, before);
         if let Some(moving) = &self.moving
             && from == self.quic.remote_address()
@@ -418,7 +422,7 @@ impl Connected {
                 let code = error_code.into_inner();
                 self.emit(
                     shared,
-                    EventKind::Aborted {
+                    EventKind::Stopped {
                         stream: number(id),
                         code,
                     },
@@ -663,6 +667,34 @@ impl Connected {
         !paused && !self.readable.is_empty()
     }
 
+    /// Permits more streams to a client that says that it has no more (STREAMS_BLOCKED; RFC 9000,
+    /// section 4.6). Streams that it has opened and not written to are known to nobody else.
+    fn heed_blocked(&mut self, shared: &Shared) {
+        let most = |dir: Dir| shared.config.streams(dir).1;
+        let dirs = [Dir::Bi, Dir::Uni];
+        if dirs
+            .iter()
+            .all(|&dir| self.limits[dir as usize] >= most(dir))
+        {
+            return;
+        }
+        let frames = self.quic.stats().frame_rx;
+        let told = [frames.streams_blocked_bidi, frames.streams_blocked_uni];
+        for dir in dirs {
+            let told = told[dir as usize] as u32;
+            if std::mem::replace(&mut self.blocked[dir as usize], told) == told {
+                continue;
+            }
+            self.tend_limit(shared, dir);
+            let limit = &mut self.limits[dir as usize];
+            if *limit < most(dir) {
+                *limit = limit.saturating_mul(2).min(most(dir));
+                let limit = *limit;
+                self.permit(shared, dir, limit);
+            }
+        }
+    }
+
     /// Raises the number of streams that the client may have open, when it uses more than half of it
     /// or needs many one after the other, and renews it one part at a time.
     ///
@@ -673,8 +705,7 @@ impl Connected {
     pub(super) fn tend_limit(&mut self, shared: &Shared, dir: Dir) {
         let limit = &mut self.limits[dir as usize];
         let (initial, max) = shared.config.streams(dir);
-        let percent = u32::from(shared.config.settings.stream_credit_watermark_percent);
-        let low = |limit: u32| limit - (limit * percent).div_ceil(100);
+        let low = |limit| low_watermark(shared, limit);
         if *limit == 0 {
             *limit = initial;
             self.quic
@@ -690,9 +721,21 @@ impl Connected {
             *limit = limit.saturating_mul(2).min(SEQUENTIAL_STREAMS).min(max);
         }
         let limit = *limit;
-        self.quic.set_max_concurrent_streams(dir, limit.into());
-        self.quic.set_max_concurrent_streams(dir, low(limit).into());
+        self.permit(shared, dir, limit);
     }
+
+    /// Grants up to `limit` streams at once, and the next ones only when enough of them are used.
+    fn permit(&mut self, shared: &Shared, dir: Dir, limit: u32) {
+        self.quic.set_max_concurrent_streams(dir, limit.into());
+        let low = low_watermark(shared, limit);
+        self.quic.set_max_concurrent_streams(dir, low.into());
+    }
+}
+
+/// The number of permitted streams below which more are granted.
+fn low_watermark(shared: &Shared, limit: u32) -> u32 {
+    let percent = u32::from(shared.config.settings.stream_credit_watermark_percent);
+    limit - (limit * percent).div_ceil(100)
 }
 
 impl Shared {

@@ -483,7 +483,10 @@ impl Driver {
     fn is_wanted(&self, event: &DriverEvent) -> bool {
         match event.kind {
             EventKind::Closed { .. } => true,
-            EventKind::Chunk { .. } | EventKind::Finished { .. } | EventKind::Aborted { .. } => {
+            EventKind::Chunk { .. }
+            | EventKind::Finished { .. }
+            | EventKind::Aborted { .. }
+            | EventKind::Stopped { .. } => {
                 self.get(event.connection).is_some_and(Connected::is_heard)
             }
             _ => self.get(event.connection).is_some(),
@@ -623,6 +626,12 @@ impl Driver {
     pub fn send_datagram(&mut self, key: Key, bytes: Bytes) -> bool {
         self.with(key, |connection, _| connection.send_datagram(bytes))
             .unwrap_or(false)
+    }
+
+    /// [`crate::Network::datagram_bytes`].
+    pub fn datagram_bytes(&mut self, key: Key) -> usize {
+        self.with(key, |connection, _| connection.datagram_bytes())
+            .unwrap_or(0)
     }
 
     /// [`crate::Network::unsent_bytes`].

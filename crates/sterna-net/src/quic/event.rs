@@ -60,9 +60,16 @@ pub enum EventKind {
         /// The stream.
         stream: StreamId,
     },
-    /// The peer aborted a stream with RESET_STREAM or STOP_SENDING. A peer that sends both causes
-    /// two events.
+    /// The peer aborted what it sends on a stream (RESET_STREAM).
     Aborted {
+        /// The stream.
+        stream: StreamId,
+        /// The application error code.
+        code: u64,
+    },
+    /// The peer takes nothing more from a stream (STOP_SENDING), which was reset in answer. What it
+    /// sends itself goes on.
+    Stopped {
         /// The stream.
         stream: StreamId,
         /// The application error code.

@@ -67,6 +67,11 @@ impl Connected {
         }
     }
 
+    /// Largest unreliable datagram that the peer and the path take; 0 where there are none.
+    pub(super) fn datagram_bytes(&mut self) -> usize {
+        self.quic.datagrams().max_size().unwrap_or(0)
+    }
+
     pub(super) fn send_datagram(&mut self, bytes: Bytes) -> bool {
         let length = bytes.len();
         if let Some(handshake) = &self.handshake

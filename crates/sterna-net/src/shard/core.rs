@@ -316,6 +316,12 @@ impl Network for Core {
         })
     }
 
+    fn datagram_bytes(&mut self, connection: ConnectionId) -> usize {
+        udp::key(connection)
+            .and_then(|(socket, key)| Some((self.udp.get_mut(socket)?, key)))
+            .map_or(0, |(udp, key)| udp.driver.datagram_bytes(key))
+    }
+
     fn unsent_bytes(&self, connection: ConnectionId) -> usize {
         if let Some((socket, key)) = udp::key(connection) {
             let udp = self.udp.get(socket);

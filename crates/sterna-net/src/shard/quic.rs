@@ -69,6 +69,9 @@ impl<H: Handler> Shard<H> {
             EventKind::Aborted { stream, code } => self.guard(id, |handler, net| {
                 handler.stream_aborted(net, id, stream, code);
             }),
+            EventKind::Stopped { stream, code } => self.guard(id, |handler, net| {
+                handler.stream_stopped(net, id, stream, code);
+            }),
             EventKind::Datagram {
                 bytes,
                 early,

@@ -421,6 +421,14 @@ impl Network for Port<'_> {
         self.send(connection, stream, &bytes);
     }
 
+    fn datagram_bytes(&mut self, connection: ConnectionId) -> usize {
+        let largest = self.world.settings.datagram_bytes;
+        match self.usable(connection) {
+            Some(link) if !self.world.link(link).is_byte_stream() => largest.unwrap_or(0),
+            _ => 0,
+        }
+    }
+
     fn send_datagram(&mut self, connection: ConnectionId, bytes: Bytes) -> bool {
         let Some(link) = self.usable(connection) else {
             return false;

@@ -171,13 +171,14 @@ fn aborts_reach_the_other_side_with_their_code() {
     world.server.abort(key, third, 19);
     world.run_for(RTT * 2);
     let aborted = world.events(|kind| match kind {
-        EventKind::Aborted { stream, code } => Some((*stream, *code)),
+        EventKind::Aborted { stream, code } => Some((*stream, *code, "aborted")),
+        EventKind::Stopped { stream, code } => Some((*stream, *code, "stopped")),
         _ => None,
     });
     let aborted: Vec<_> = aborted.into_iter().map(|(_, _, aborted)| aborted).collect();
     // The client answers our STOP_SENDING with a reset, of which the handler that aborted the
     // stream hears nothing.
-    assert_eq!(aborted, [(first, 17), (second, 18)]);
+    assert_eq!(aborted, [(first, 17, "aborted"), (second, 18, "stopped")]);
     assert_eq!(world.clients[client].reset[&third.0], 19);
     assert_eq!(world.clients[client].stopped[&third.0], 19);
     assert!(world.clients[client].lost.is_none());

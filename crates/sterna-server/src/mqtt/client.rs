@@ -21,6 +21,8 @@ pub(super) struct Client {
     pub(super) framer: Framer,
     /// Cut the data streams, which only QUIC has.
     pub(super) lanes: Vec<(StreamId, Framer)>,
+    /// Data streams that are open and that the client reads no more.
+    pub(super) mute: Vec<StreamId>,
     /// What arrived while CONNECT was being decided, in order of arrival.
     pub(super) held: Vec<Held>,
     /// What becomes of early data.
@@ -128,7 +130,9 @@ impl Client {
     /// is open, else the control stream.
     pub(super) fn delivery_lane(&self, hint: u64) -> Lane {
         let lane = Lane(hint);
-        let open = !lane.is_control() && self.lanes.iter().any(|(stream, _)| stream.0 == hint);
+        let open = !lane.is_control()
+            && self.lanes.iter().any(|(stream, _)| stream.0 == hint)
+            && !self.mute.contains(&StreamId(hint));
         if open { lane } else { Lane::CONTROL }
     }
 

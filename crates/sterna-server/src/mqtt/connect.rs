@@ -4,7 +4,7 @@ use sterna_broker::{OpenError, OpenSession, Opened, SessionKey};
 use sterna_mqtt::ReasonCode;
 use sterna_mqtt::packet::{Auth, Connect};
 use sterna_mqtt::server::{Accept, Refuse};
-use sterna_net::{ConnectionId, TransportKind};
+use sterna_net::ConnectionId;
 
 use super::admission::{Admission, DATAGRAMS_PROPERTY};
 use super::client::{Client, State, connection, consumer};
@@ -293,13 +293,9 @@ impl Door {
         {
             *state = restored;
         }
-        let transport = cx.net.info(client.id).map(|info| info.transport);
         client.datagrams = admission.asks_datagrams
             && cx.policy.mqtt.datagrams
-            && matches!(
-                transport,
-                Some(TransportKind::Quic | TransportKind::Simulated)
-            );
+            && cx.net.datagram_bytes(client.id) > 0;
         let user_properties: &[_] = if client.datagrams {
             &[DATAGRAMS_PROPERTY]
         } else {

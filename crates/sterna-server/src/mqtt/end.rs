@@ -193,7 +193,36 @@ impl Door {
                 Self::lost(cx, client);
             } else {
                 client.held.retain(|held| held.stream() != stream);
+                // The client may want to open another in its place, which the transport permits
+                // when both directions have ended.
+                if stream.is_bidirectional() {
+                    cx.net.finish(client.id, stream);
+                }
                 Self::lane_gone(cx, client, stream);
+            }
+        });
+    }
+
+    /// A peer reads no more of a stream. What it sends there goes on; answers and messages take the
+    /// control stream.
+    pub(crate) fn stream_stopped(
+        &mut self,
+        cx: &mut Context<'_>,
+        connection: ConnectionId,
+        stream: StreamId,
+        code: u64,
+    ) {
+        self.with_client(cx, connection, |_, cx, client| {
+            tracing::debug!(
+                client = &*client.name,
+                stream = stream.0,
+                code,
+                "stream not read"
+            );
+            if stream == StreamId::FIRST {
+                Self::lost(cx, client);
+            } else if client.lanes.iter().any(|(id, _)| *id == stream) {
+                client.mute.push(stream);
             }
         });
     }
@@ -201,6 +230,7 @@ impl Door {
     /// Forgets a data stream. The session's state does not depend on it.
     pub(super) fn lane_gone(cx: &mut Context<'_>, client: &mut Client, stream: StreamId) {
         client.lanes.retain(|(id, _)| *id != stream);
+        client.mute.retain(|id| *id != stream);
         let session = client
             .session()
             .and_then(|session| cx.broker.protocol_mut(session));

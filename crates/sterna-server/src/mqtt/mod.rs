@@ -106,6 +106,7 @@ impl Door {
             listener: cx.net.info(connection).map_or(0, |info| info.listener),
             framer: Framer::new(),
             lanes: Vec::new(),
+            mute: Vec::new(),
             held: Vec::new(),
             early: Early::Over,
             datagrams: false,
@@ -206,7 +207,7 @@ impl Door {
         };
         step(self, cx, &mut client);
         self.release(cx, &mut client);
-        self.out.flush(cx.net, connection);
+        self.out.flush(cx.net, connection, &client.mute);
         if matches!(client.state, State::Ended) {
             cx.net.close(connection, 0);
         }

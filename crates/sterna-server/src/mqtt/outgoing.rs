@@ -44,8 +44,18 @@ impl Outgoing {
                 .sum::<usize>()
     }
 
-    /// Hands everything over.
-    pub(super) fn flush(&mut self, net: &mut dyn Network, connection: ConnectionId) {
+    /// Hands everything over; what is for one of the `mute` streams, on control.
+    pub(super) fn flush(
+        &mut self,
+        net: &mut dyn Network,
+        connection: ConnectionId,
+        mute: &[StreamId],
+    ) {
+        for (lane, buffer) in &mut self.lanes {
+            if mute.contains(&StreamId(lane.0)) {
+                self.control.extend_from_slice(&buffer.split());
+            }
+        }
         if !self.control.is_empty() {
             net.send(connection, StreamId::FIRST, &self.control);
             self.sent_bytes += self.control.len() as u64;
