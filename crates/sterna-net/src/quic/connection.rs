@@ -116,7 +116,7 @@ pub(super) struct Connected {
     moving: Option<Box<Moving>>,
     trace: Option<Box<Tracer>>,
     /// The ticket that the client holds, where paths are remembered.
-    ticket: Option<Ticket>,
+    pub(super) ticket: Option<Ticket>,
 }
 
 impl Connected {
@@ -487,7 +487,9 @@ impl Connected {
     pub(super) fn remember_path(&self, shared: &Shared) {
         let Some(ticket) = &self.ticket else { return };
         let now_ms = shared.clock.at(shared.now);
-        if let Some(path) = SavedPath::observe(&self.quic, shared.now, now_ms) {
+        if let Some(path) = SavedPath::observe(&self.quic, shared.now, now_ms)
+            && path.congestion_window_bytes > 0
+        {
             path_memory::remember(shared.crypto.sessions(), ticket, path);
         }
     }

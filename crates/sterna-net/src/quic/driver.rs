@@ -15,6 +15,7 @@ use quinn_proto::{
 use super::connection::{Connected, Shared};
 use super::figures::carries_early_data;
 use super::half_open::{HalfOpen, Verdict};
+use super::newcomers::Newcomers;
 use super::outgoing::Pool;
 use super::refusals::Refusals;
 use super::timers::Timers;
@@ -61,7 +62,7 @@ pub struct Driver {
     drained: Vec<(u32, EndpointEvent)>,
     responses: VecDeque<Parcel>,
     /// First packets that wait for their turn.
-    waiting: VecDeque<Newcomer>,
+    waiting: Newcomers<Newcomer>,
     /// Handshakes that may still be begun in this turn.
     handshakes_left: usize,
     /// What the socket didn't take.
@@ -158,7 +159,7 @@ impl Driver {
             dirty: VecDeque::new(),
             drained: Vec::new(),
             responses: VecDeque::new(),
-            waiting: VecDeque::new(),
+            waiting: Newcomers::default(),
             handshakes_left,
             rest: None,
             scratch: Vec::new(),
@@ -223,7 +224,7 @@ impl Driver {
                     bytes: length,
                     early,
                 };
-                self.incoming(now, newcomer);
+                self.incoming(now, newcomer, false);
             }
             Some(DatagramEvent::ConnectionEvent(handle, event)) => {
                 let slot = handle.0 as u32;
@@ -260,7 +261,8 @@ impl Driver {
         }
     }
 
-    fn incoming(&mut self, now: Instant, newcomer: Newcomer) {
+    /// Decides on a first packet, which may have `waited` for its turn.
+    fn incoming(&mut self, now: Instant, newcomer: Newcomer, waited: bool) {
         let incoming = &newcomer.incoming;
         let peer = incoming.remote_address();
         let validated = incoming.remote_address_validated();
@@ -281,9 +283,10 @@ impl Driver {
                 // Comes from a Retry of ours, yet isn't validated: cannot happen, costs nothing.
                 Err(error) => self.endpoint.ignore(error.into_incoming()),
             },
-            Verdict::Accept if self.handshakes_left == 0 => {
+            // Those who wait come before those who arrive, lest they wait for ever.
+            Verdict::Accept if !waited && (self.handshakes_left == 0 || self.waiting.len() > 0) => {
                 if self.waiting.len() < self.shared.config.waiting_handshakes {
-                    self.waiting.push_back(newcomer);
+                    self.waiting.push(peer, newcomer);
                 } else {
                     self.shared.counters.ignored += 1;
                     self.endpoint.ignore(newcomer.incoming);
@@ -342,10 +345,10 @@ impl Driver {
     pub fn timeout(&mut self, now: Instant) {
         self.shared.now = now;
         while self.handshakes_left > 0
-            && let Some(newcomer) = self.waiting.pop_front()
+            && let Some(newcomer) = self.waiting.pop()
         {
             self.scratch.clear();
-            self.incoming(now, newcomer);
+            self.incoming(now, newcomer, true);
         }
         // Rounded down, while deadlines are rounded up: what comes up is due.
         let since = now.saturating_duration_since(self.shared.origin);
@@ -368,7 +371,7 @@ impl Driver {
     pub fn deadline(&self) -> Option<Instant> {
         let to_poll =
             !self.shared.events.is_empty() || !self.ready.is_empty() || !self.drained.is_empty();
-        let to_begin = !self.waiting.is_empty() && self.handshakes_left > 0;
+        let to_begin = self.waiting.len() > 0 && self.handshakes_left > 0;
         let to_send = !self.dirty.is_empty() || !self.responses.is_empty();
         if to_poll || to_begin || (to_send && self.rest.is_none()) {
             return Some(self.shared.now);
@@ -535,6 +538,7 @@ impl Driver {
             };
             connection.dirty = false;
             connection.flush(&mut self.shared);
+            let mut sent = false;
             for visit in 0.. {
                 if visit == TRANSMITS_PER_VISIT {
                     connection.dirty = true;
@@ -552,16 +556,17 @@ impl Driver {
                 if let Some(trace) = connection.tracer() {
                     trace.sent(now, transmit.size, transmit.segment_size);
                 }
+                sent = true;
                 if sink(&outgoing(&transmit, buffer)) == Sent::Blocked {
                     self.rest = Some(Parcel::new(transmit, buffer));
-                    connection.after_transmit(&self.shared);
+                    connection.after_transmit(&self.shared, sent);
                     connection.dirty = true;
                     self.dirty.push_front(slot);
                     self.set_timer(slot);
                     return Flush::Blocked;
                 }
             }
-            connection.after_transmit(&self.shared);
+            connection.after_transmit(&self.shared, sent);
             self.endpoint_events(slot);
             self.set_timer(slot);
         }
@@ -685,7 +690,7 @@ impl Driver {
     /// Refuses new connections; those that exist go on.
     pub fn refuse_newcomers(&mut self) {
         self.endpoint.set_server_config(None);
-        for newcomer in self.waiting.drain(..) {
+        while let Some(newcomer) = self.waiting.pop() {
             self.endpoint.ignore(newcomer.incoming);
         }
     }

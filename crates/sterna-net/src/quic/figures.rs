@@ -24,6 +24,8 @@ pub(super) struct Figures {
     elicited_ms: u32,
     /// When the path was last remembered, in milliseconds of the driver's clock; wraps.
     saved_ms: u32,
+    /// The congestion window then.
+    saved_window: u32,
     open_streams: u16,
     /// Length of the client's first datagram, which the library's figures leave out.
     first_bytes: u16,
@@ -86,11 +88,15 @@ impl Figures {
     }
 
     /// Whether it is time to remember the path: a client that vanishes without a word comes back with
-    /// what was known some seconds before.
-    fn is_to_save(&mut self, now_ms: u32) -> bool {
-        let due = now_ms.wrapping_sub(self.saved_ms) >= SAVE_INTERVAL_MS;
+    /// what was known some seconds before. A window that did not change, as that of a client with
+    /// little to get never does, teaches nothing.
+    fn is_to_save(&mut self, now_ms: u32, window: u64) -> bool {
+        let window = u32::try_from(window).unwrap_or(u32::MAX);
+        let due =
+            window != self.saved_window && now_ms.wrapping_sub(self.saved_ms) >= SAVE_INTERVAL_MS;
         if due {
             self.saved_ms = now_ms;
+            self.saved_window = window;
         }
         due
     }
@@ -106,13 +112,8 @@ impl Figures {
         self.suspected |= !quic.is_closed() && quic.stats().path.lost_packets == lost_before;
     }
 
-    /// Looks at what was sent after the connection has had its turn.
-    pub(super) fn after_transmit(
-        &mut self,
-        quic: &mut Connection,
-        now_ms: u32,
-        keep_alive_ms: u32,
-    ) {
+    /// Looks at what was sent in the connection's turn; returns its congestion window.
+    fn after_sending(&mut self, quic: &Connection, now_ms: u32, keep_alive_ms: u32) -> u64 {
         let stats = quic.stats();
         let eliciting = eliciting(&stats);
         let suspected = std::mem::take(&mut self.suspected);
@@ -127,9 +128,7 @@ impl Figures {
             self.eliciting = eliciting;
             self.elicited_ms = now_ms;
         }
-        let streams = quic.streams();
-        let open = [Dir::Bi, Dir::Uni].map(|dir| streams.remote_open_streams(dir));
-        self.open_streams = u16::try_from(open[0] + open[1]).unwrap_or(u16::MAX);
+        stats.path.cwnd
     }
 }
 
@@ -177,16 +176,24 @@ impl Connected {
         }
     }
 
-    /// Takes note of what was sent.
-    pub(super) fn after_transmit(&mut self, shared: &Shared) {
+    /// Takes note of the connection's turn, and whether something was sent in it.
+    pub(super) fn after_transmit(&mut self, shared: &Shared, sent: bool) {
+        let streams = self.quic.streams();
+        let open = [Dir::Bi, Dir::Uni].map(|dir| streams.remote_open_streams(dir));
+        self.figures.open_streams = u16::try_from(open[0] + open[1]).unwrap_or(u16::MAX);
+        self.figures.suspected &= sent;
+        if !sent {
+            return;
+        }
         let keep_alive_ms = match shared.config.settings.keep_alive_interval_ms {
             0 => u32::MAX,
             ms => u32::try_from(ms).unwrap_or(u32::MAX),
         };
         let now_ms = shared.clock_ms();
-        self.figures
-            .after_transmit(&mut self.quic, now_ms, keep_alive_ms);
-        if self.figures.is_to_save(now_ms) {
+        let window = self
+            .figures
+            .after_sending(&self.quic, now_ms, keep_alive_ms);
+        if self.ticket.is_some() && self.figures.is_to_save(now_ms, window) {
             self.remember_path(shared);
         }
         self.trace_metrics(shared);
@@ -264,6 +271,20 @@ mod tests {
         assert!(!carries_early_data(&[0xe1, 0, 0, 0, 1]));
         assert!(carries_early_data(&[0xe1, 0, 0, 0, 1, 0, 0, 1, 9, 0xd1]));
         assert!(!carries_early_data(&[0x40, 0xd0]));
+    }
+
+    proptest::proptest! {
+        /// Whatever a datagram claims about its lengths.
+        #[test]
+        fn no_datagram_is_too_strange(
+            mut bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 1..80),
+            kind in 0u8..4,
+        ) {
+            bytes[0] = 0xc0 | kind << 4;
+            let early = carries_early_data(&bytes);
+            proptest::prop_assert!(early || kind != 1);
+            proptest::prop_assert!(!early || kind != 3, "nothing follows a Retry");
+        }
     }
 
     #[test]

@@ -18,6 +18,7 @@ mod driver;
 mod event;
 mod figures;
 mod half_open;
+mod newcomers;
 mod outgoing;
 mod path_memory;
 mod refusals;

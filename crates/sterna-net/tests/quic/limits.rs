@@ -451,6 +451,37 @@ fn a_crowd_of_newcomers_is_let_in_a_few_per_turn() {
     );
 }
 
+/// Two hundred newcomers from one address, and then one from elsewhere, in the same moment: it is
+/// answered second.
+#[test]
+fn a_crowd_from_one_address_holds_up_only_itself() {
+    let config = QuicConfig {
+        handshakes_per_turn: 1,
+        retry_half_open_per_address: 1_000,
+        ..QuicConfig::default()
+    };
+    let mut world = World::new(config, RTT / 2);
+    for _ in 0..200 {
+        world.connect();
+    }
+    let tls = Arc::new(world.identity.client_tls(&[b"mqtt"]));
+    let elsewhere = "203.0.113.5:9".parse().expect("an address");
+    let honest = world.connect_from(tls, World::transport(), elsewhere);
+    let answered = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
+    let order = answered.clone();
+    world.rule = Box::new(move |crossing| {
+        if !crossing.to_server && crossing.number == 0 {
+            order.borrow_mut().push(crossing.client);
+        }
+        Fate::Deliver
+    });
+    world.run_for(RTT);
+    let answered = answered.borrow();
+    assert_eq!(answered.len(), 201);
+    let place = answered.iter().position(|client| *client == honest);
+    assert!(place <= Some(2), "{place:?}");
+}
+
 /// A client whose first packet to arrive says that it has gone already leaves nothing behind.
 #[test]
 fn a_client_that_is_gone_before_it_came_is_forgotten() {
