@@ -94,6 +94,7 @@ fn serve_with(
     };
     config.quic.early_data = EarlyDataPolicy::All;
     config.shards = 1;
+    config.network.linger_ms = 100;
     change(&mut config);
     let server = Server::start(&config).unwrap();
     let url: Url = server.listeners()[0].parse().unwrap();
@@ -213,6 +214,38 @@ async fn reject_early_data(streams: Streams) {
             .is_err(),
         "nothing comes twice"
     );
+    client.disconnect().await.unwrap();
+}
+
+/// A client that has lost its connection comes back with early data, too.
+#[tokio::test]
+async fn a_lost_connection_is_regained_early() {
+    let mut broker = Broker::start();
+    let path = broker.path(Line::delayed_ms(20)).await;
+    let mut options = broker.options(&path);
+    options.reconnect = Some(sterna_client::Backoff {
+        min: Duration::from_millis(50),
+        max: Duration::from_millis(50),
+        max_attempts: None,
+    });
+    let (client, mut events) = Client::start(options).unwrap();
+    client
+        .publish(message("a", "x", QoS::AtLeastOnce))
+        .await
+        .unwrap();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    broker.restart();
+    let mut verdicts = Vec::new();
+    while verdicts.len() < 2 {
+        if let Some(Event::Connected(connected)) = events.next().await {
+            verdicts.push(connected.early_data);
+        }
+    }
+    assert_eq!(verdicts, [EarlyData::NotTried, EarlyData::Rejected]);
+    client
+        .publish(message("a", "x", QoS::AtLeastOnce))
+        .await
+        .unwrap();
     client.disconnect().await.unwrap();
 }
 

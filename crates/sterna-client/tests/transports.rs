@@ -438,6 +438,37 @@ async fn what_an_aborted_stream_carried_is_sent_again() {
     delivery.await.unwrap();
 }
 
+/// A server that takes no further streams gets everything on the first one, once it has accepted.
+#[tokio::test]
+async fn streams_may_be_aborted_before_the_answer() {
+    let pki = Pki::new();
+    let (endpoint, address) = quic_server(&pki, b"mqtt", 8);
+    let mut options = options(Scheme::MqttQuic, "localhost", address, trusting(&pki));
+    options.streams = Streams::PerPublish;
+    let (client, _events) = Client::start(options).unwrap();
+    let delivery = client
+        .send(Publish::new("a", "x").unwrap().qos(QoS::ExactlyOnce))
+        .await
+        .unwrap();
+    let connection = endpoint.accept().await.unwrap().await.unwrap();
+    let mut control = next_stream(&connection).await;
+    assert!(matches!(control.next().await, Got::Connect { .. }));
+    let stream = next_stream(&connection).await;
+    let (mut receive, mut send) = stream.stream.into_inner();
+    send.reset(1_u8.into()).unwrap();
+    receive.stop(1_u8.into()).unwrap();
+    tokio::time::sleep(std::time::Duration::from_millis(30)).await;
+    control.connack(false, &[]).await;
+    assert_eq!(
+        control.next().await,
+        published(1, "a", QoS::ExactlyOnce, true)
+    );
+    control.ack(Packet::PubRec, 1).await;
+    assert_eq!(control.next().await, Got::PubRel(1));
+    control.ack(Packet::PubComp, 1).await;
+    delivery.await.unwrap();
+}
+
 /// Each message has a stream, which ends with its acknowledgement.
 #[tokio::test]
 async fn messages_have_streams_of_their_own() {

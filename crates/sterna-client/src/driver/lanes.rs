@@ -280,19 +280,38 @@ impl Link {
         tracing::debug!(stream = lane.0, messages = io.unanswered, "stream lost");
         let unacknowledged: Vec<_> = driver.session.unacknowledged().collect();
         for outgoing in unacknowledged {
-            let Some(sent) = driver.sent.get_mut(&outgoing.tag) else {
+            if let Some(sent) = driver.sent.get_mut(&outgoing.tag)
+                && sent.lane == lane
+            {
+                sent.lane = Lane::CONTROL;
+                self.lanes[0].unanswered += 1;
+                self.orphans.push(outgoing);
+            }
+        }
+        if self.connection.is_connected() {
+            self.send_orphans(driver);
+        }
+    }
+
+    /// Sends again, on control, what lost streams carried. Not before the server has accepted the
+    /// connection: until then nobody knows what it takes.
+    pub(super) fn send_orphans(&mut self, driver: &mut Driver) {
+        for outgoing in std::mem::take(&mut self.orphans) {
+            let known = driver.session.outgoing(outgoing.packet_id);
+            let Some(stage) = known
+                .filter(|known| known.tag == outgoing.tag)
+                .map(|known| known.stage)
+            else {
                 continue;
             };
-            if sent.lane != lane {
-                continue;
-            }
-            sent.lane = Lane::CONTROL;
-            self.lanes[0].unanswered += 1;
-            if outgoing.stage == Stage::Release {
+            if stage == Stage::Release {
                 self.connection
                     .release_again(outgoing.packet_id, self.out.control());
                 continue;
             }
+            let Some(sent) = driver.sent.get(&outgoing.tag) else {
+                continue;
+            };
             let message = super::requests::view(&sent.publication.message);
             let again =
                 self.connection

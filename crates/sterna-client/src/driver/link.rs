@@ -45,6 +45,8 @@ pub(super) struct Link {
     pub(super) out: Outgoing,
     pub(super) lanes: Vec<LaneIo>,
     pub(super) sharing: Sharing,
+    /// What was sent on streams that are gone.
+    pub(super) orphans: Vec<sterna_mqtt::session::Outgoing>,
     /// Streams that were opened.
     pub(super) streams: u64,
     /// MQTT packets handed to the transport, in bytes.
@@ -98,6 +100,7 @@ impl Link {
             out,
             lanes: vec![control],
             sharing: Sharing::default(),
+            orphans: Vec::new(),
             streams: 1,
             packet_bytes_sent: 0,
             packet_bytes_received: 0,
@@ -471,6 +474,7 @@ impl Link {
                     driver.events.push_back(Event::Connected(connected));
                     let session_lost = !connack.session_present;
                     resend(driver, connection, &mut self.out);
+                    self.send_orphans(driver);
                     self.remember(driver);
                     if session_lost && !driver.asks_for_all() {
                         self.subscribe_again(driver);
