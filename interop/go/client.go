@@ -192,10 +192,12 @@ func (l *Lane) delivered() *Packet {
 	return message
 }
 
-// Socket is a client's place in the network that can lose its way.
+// Socket is a client's place in the network. One that can be cut hides from quic-go what else a UDP socket can: batches,
+// segmentation offload, ECN, the search for larger datagrams.
 type Socket struct {
 	*net.UDPConn
-	cut atomic.Bool
+	whole bool
+	cut   atomic.Bool
 }
 
 // plain hides what quic-go would send and receive past a Socket.
@@ -218,11 +220,14 @@ func (s *Socket) ReadFrom(into []byte) (int, net.Addr, error) {
 }
 
 // place opens a socket on this host; it is closed with the step.
-func (t *Step) place() (*Socket, *quic.Transport) {
+func (t *Step) place(whole bool) (*Socket, *quic.Transport) {
 	raw, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	must(err, "a socket")
-	socket := &Socket{UDPConn: raw}
-	transport := &quic.Transport{Conn: plain{socket}}
+	socket := &Socket{UDPConn: raw, whole: whole}
+	transport := &quic.Transport{Conn: raw}
+	if !whole {
+		transport.Conn = plain{socket}
+	}
 	t.atEnd(func() {
 		_ = transport.Close()
 		_ = raw.Close()
@@ -243,6 +248,8 @@ type Options struct {
 	early bool
 	// Announce datagrams (RFC 9221).
 	datagrams bool
+	// The sockets can be cut, so that paths which the client leaves are dead at once.
+	cuttable bool
 }
 
 // Client is a connection with its control stream.
@@ -257,7 +264,7 @@ type Client struct {
 
 // dial opens a QUIC connection.
 func (t *Step) dial(o Options) (*Client, error) {
-	socket, transport := t.place()
+	socket, transport := t.place(!o.cuttable)
 	settings := t.broker.TLS()
 	settings.ClientSessionCache = o.tickets
 	if o.alpn != nil {

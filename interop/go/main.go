@@ -31,8 +31,10 @@ type Broker struct {
 	Address *net.UDPAddr
 	// No early data here; nil where the broker has no such listener.
 	Strict *net.UDPAddr
-	host   string
-	roots  *x509.CertPool
+	// Early data may do here what is idempotent; may be nil too.
+	Idempotent *net.UDPAddr
+	host       string
+	roots      *x509.CertPool
 }
 
 // TLS is the client's configuration; no resumption unless the caller adds a cache.
@@ -80,6 +82,8 @@ func findBroker() (*Broker, error) {
 			broker.Address, broker.host = address, place.Hostname()
 		case broker.Strict == nil:
 			broker.Strict = address
+		case broker.Idempotent == nil:
+			broker.Idempotent = address
 		}
 	}
 	if broker.Address == nil {
@@ -151,7 +155,7 @@ func main() {
 	verbose := flag.Bool("times", false, "print how long each step took")
 	times := flag.Int("repeat", 1, "run every step so often")
 	flag.Parse()
-	// Sockets that can be cut hide how large their buffers are, which quic-go would complain of.
+	// quic-go would complain of sockets that hide how large their buffers are, and of hosts that limit it.
 	_ = os.Setenv("QUIC_GO_DISABLE_RECEIVE_BUFFER_WARNING", "true")
 	if *list {
 		for _, one := range steps {

@@ -23,6 +23,7 @@ func init() {
 		both(fmt.Sprintf("migration/both-ends-of-a-slow-qos-%d-flow", qos), func(t *Step) { bothMove(t, qos) })
 		both(fmt.Sprintf("rebinding/subscriber-in-qos-%d-flow", qos), func(t *Step) { subscriberRebound(t, qos) })
 	}
+	add("migration/both-ends-with-all-that-sockets-can", wholeSockets)
 	add("migration/probed-and-not-taken", probedOnly)
 	add("migration/broker-knows-the-address", knownAddress)
 	add("migration/streams-of-all-kinds", streamsMove)
@@ -32,9 +33,9 @@ func init() {
 }
 
 // move takes the connection to another socket, as a phone does that leaves the Wi-Fi: the new path is validated, then
-// used, and the old one is dead at once, with all that was on its way there.
+// used, and the old one, if it can be cut, is dead at once, with all that was on its way there.
 func (c *Client) move() {
-	socket, transport := c.t.place()
+	socket, transport := c.t.place(c.socket.whole)
 	path, err := c.conn.AddPath(transport)
 	must(err, "adding a path")
 	ctx, cancel := c.t.short()
@@ -149,8 +150,13 @@ func at(change func(), numbers ...int) map[int]func() {
 	return changes
 }
 
+// mover connects a client whose paths end when it leaves them.
+func (t *Step) mover(name string) *Client {
+	return t.connect(Options{Connect: Connect{ID: t.id(name)}, cuttable: true})
+}
+
 func publisherMoves(t *Step, qos byte) {
-	from, to := t.client("a"), t.client("b")
+	from, to := t.mover("a"), t.client("b")
 	before := from.conn.LocalAddr().String()
 	t.flow(from, to, qos, at(from.move, 100, 200, 300), nil)
 	expect(from.conn.LocalAddr().String() != before, "the publisher is still at %s", before)
@@ -159,7 +165,7 @@ func publisherMoves(t *Step, qos byte) {
 }
 
 func subscriberMoves(t *Step, qos byte) {
-	from, to := t.client("a"), t.client("b")
+	from, to := t.client("a"), t.mover("b")
 	before := to.conn.LocalAddr().String()
 	t.flow(from, to, qos, nil, at(to.move, 100, 200, 300))
 	expect(to.conn.LocalAddr().String() != before, "the subscriber is still at %s", before)
@@ -171,7 +177,7 @@ func subscriberMoves(t *Step, qos byte) {
 // knows nothing of it; what it sends by itself tells the broker.
 func (t *Step) behind(name string, delay time.Duration) (*Client, *Nat, func()) {
 	nat := t.nat(t.broker.Address, delay)
-	client := t.connect(Options{Connect: Connect{ID: t.id(name)}, at: nat.address()})
+	client := t.connect(Options{Connect: Connect{ID: t.id(name)}, at: nat.address(), cuttable: true})
 	return client, nat, func() {
 		nat.rebind()
 		client.control.write(t.dialect.Ping())
@@ -206,11 +212,20 @@ func bothMove(t *Step, qos byte) {
 	to.quiet()
 }
 
+// wholeSockets: the same moves with all that quic-go does on a socket of its own: ECN, batches, larger datagrams. The old
+// paths stay, and what is on its way there arrives late.
+func wholeSockets(t *Step) {
+	from, to := t.client("a"), t.client("b")
+	t.flow(from, to, 2, at(from.move, 100, 200, 300), at(to.move, 150, 250, 350))
+	from.quiet()
+	to.quiet()
+}
+
 // probedOnly: a path that is only probed is not used (RFC 9000 section 9.1).
 func probedOnly(t *Step) {
 	client := t.client("a")
 	before := client.conn.LocalAddr().String()
-	socket, transport := t.place()
+	socket, transport := t.place(false)
 	path, err := client.conn.AddPath(transport)
 	must(err, "adding a path")
 	ctx, cancel := t.short()
@@ -249,7 +264,7 @@ func (l *Lane) untilTold(peer string, migrations int) {
 
 // knownAddress: after each move the broker tells the address that is in use now.
 func knownAddress(t *Step) {
-	client, watcher := t.client("a"), t.client("w")
+	client, watcher := t.mover("a"), t.client("w")
 	watcher.control.subscribe(0, "$SYS/sterna/clients/"+t.id("a")+"/path")
 	for moves := range 3 {
 		watcher.control.untilTold(client.socket.LocalAddr().String(), moves)
@@ -272,7 +287,7 @@ func knownRebound(t *Step) {
 
 // streamsMove: data streams and unidirectional ones, opened before and after, go on too.
 func streamsMove(t *Step) {
-	client := t.client("a")
+	client := t.mover("a")
 	to := client.open()
 	to.subscribe(2, t.topic("t"))
 	number := 0
@@ -296,7 +311,7 @@ func streamsMove(t *Step) {
 
 // largeMoves changes the address within a message, of the publisher and of the subscriber.
 func largeMoves(t *Step) {
-	from, to := t.client("a"), t.client("b")
+	from, to := t.mover("a"), t.mover("b")
 	to.control.subscribe(1, t.topic("t"))
 	payload := make([]byte, largePayload)
 	whole := t.dialect.Publish(Message{Topic: t.topic("t"), Payload: payload, QoS: 1}, 1)

@@ -18,6 +18,7 @@ func init() {
 	both("resumption/ticket-used-twice", usedTwice)
 	both("resumption/early-data-refused-by-the-listener", refusedHere)
 	add("resumption/early-data-is-done-before-the-handshake-ends", earlyAtOnce)
+	add("resumption/what-a-replay-could-harm-waits", idempotentOnly)
 	add("resumption/ticket-used-twice-at-once", twiceAtOnce)
 	add("resumption/no-early-data-from-a-strict-listener", strictTicket)
 	add("resumption/chain", chain)
@@ -305,6 +306,33 @@ func earlyAtOnce(t *Step) {
 	client.welcome()
 	client.control.acknowledged(1, 1)
 	expect(client.confirmed().Used0RTT, "early data was refused")
+	watcher.empty("the message again")
+}
+
+// idempotentOnly: where early data may do what is idempotent, CONNECT is done at once and a message of QoS 1 waits for
+// the handshake.
+func idempotentOnly(t *Step) {
+	at := t.broker.Idempotent
+	if at == nil {
+		panic(missing("the broker has no QUIC listener for idempotent early data"))
+	}
+	ticket := t.ticket(at)
+	watcher := t.watched(t.topic("t"))
+	before := t.client("a")
+	nat := t.nat(at, 0)
+	nat.hold()
+	client, err := t.dial(Options{tickets: using(ticket), early: true, at: nat.address()})
+	must(err, "the QUIC connection")
+	client.hello(Connect{ID: t.id("a")})
+	client.control.write(t.dialect.Publish(Message{Topic: t.topic("t"), Payload: []byte("early"), QoS: 1}, 1))
+	// The CONNECT of the same name is done: it took the session over.
+	before.over()
+	watcher.empty("a message of QoS 1 before the handshake was complete")
+	nat.release()
+	client.welcome()
+	client.control.acknowledged(1, 1)
+	expect(client.confirmed().Used0RTT, "early data was refused")
+	expect(string(watcher.delivered().Payload) == "early", "another message")
 	watcher.empty("the message again")
 }
 

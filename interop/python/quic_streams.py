@@ -687,7 +687,7 @@ async def main() -> None:
     if "quic" not in places:
         report.not_ok("quic", "the broker has no QUIC listener")
         report.exit()
-    strict = next((one for one in all_listeners()[::-1] if one.transport == "quic" and one != places["quic"]), None)
+    strict = next((one for one in all_listeners() if one.transport == "quic" and one != places["quic"]), None)
     gate = asyncio.Semaphore(AT_ONCE)
     await asyncio.gather(*(run_step(name, function, Step(places["quic"], places.get("tcp"), strict), report, gate)
                            for name, function in STEPS if arguments.only in name))

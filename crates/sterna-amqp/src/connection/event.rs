@@ -137,14 +137,15 @@ pub enum Event<'a> {
         /// Its unsettled deliveries, which a suspended link is attached again with.
         unsettled: Vec<Unsettled>,
     },
-    /// A session is gone, by whichever end; its links went before.
+    /// A session is gone, by whichever end; the events of its links came before.
     Ended {
         /// The session.
         session: SessionId,
         /// Why, if not as planned.
         error: Option<ErrorBuf>,
     },
-    /// The connection is over: the peer has closed it, or answered a close.
+    /// The connection is over: the peer has closed it, or answered a close. The ends of its sessions
+    /// and links follow.
     Closed {
         /// Why, if not as planned.
         error: Option<ErrorBuf>,

@@ -390,6 +390,14 @@ impl Connection {
         Ok(())
     }
 
+    /// Whether one of the ends could not tell all of its unsettled deliveries when the link was
+    /// attached again. Then only resumed deliveries may be sent; when those are settled, the link is
+    /// to be detached and attached once more (section 2.6.13).
+    #[must_use]
+    pub fn is_incomplete(&self, id: LinkId) -> bool {
+        self.link_at(id).is_some_and(|link| link.incomplete)
+    }
+
     /// Credit of a link, as this end knows it.
     #[must_use]
     pub fn credit(&self, id: LinkId) -> u32 {

@@ -166,12 +166,9 @@ impl Session {
                     link.partial = Some(partial);
                     return Err(fault);
                 }
-                (partial, false)
+                (*partial, false)
             }
-            None => (
-                Box::new(link.begin_delivery(transfer, last_delivery_id)?),
-                true,
-            ),
+            None => (link.begin_delivery(transfer, last_delivery_id)?, true),
         };
         let held = partial.payload.len();
         partial.settled |= transfer.settled.unwrap_or(false);
@@ -208,7 +205,7 @@ impl Session {
                 partial.payload.extend_from_slice(payload);
             }
             let bytes = partial.payload.len();
-            link.partial = Some(partial);
+            link.partial = Some(Box::new(partial));
             self.assembling_bytes += bytes;
             return Ok(None);
         }
@@ -229,7 +226,7 @@ impl Session {
             partial.payload.extend_from_slice(payload);
             Payload::Assembled(std::mem::take(&mut partial.payload).freeze())
         };
-        self.complete_delivery(*partial, payload, id, context, out)
+        self.complete_delivery(partial, payload, id, context, out)
     }
 
     fn complete_delivery<'a>(

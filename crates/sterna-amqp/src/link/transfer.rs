@@ -175,7 +175,8 @@ fn sender(link: &Link) -> Result<(), CommandError> {
 }
 
 impl Connection {
-    /// Sender: whether [`Connection::transfer`] would send something now.
+    /// Sender: whether [`Connection::transfer`] would send something now (a resumed delivery only,
+    /// if the link [is incomplete](Connection::is_incomplete)).
     #[must_use]
     pub fn can_send(&self, id: LinkId) -> bool {
         let session = self.sessions_at(id.session);

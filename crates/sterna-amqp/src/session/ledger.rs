@@ -5,6 +5,9 @@ use std::collections::VecDeque;
 /// Tombstones that are kept at most beyond the number of entries.
 const SPARE_TOMBSTONES: usize = 64;
 
+/// Room for this many entries is kept when there are none.
+const KEPT_ENTRIES: usize = 8;
+
 /// Whether serial number `a` comes before `b` (RFC 1982, 32 bits).
 pub(crate) const fn before(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b) as i32) < 0
@@ -77,8 +80,8 @@ impl<T> Ledger<T> {
         if self.entries.len() > 2 * self.live + SPARE_TOMBSTONES {
             self.entries.retain(|(_, entry)| entry.is_some());
         }
-        if self.live == 0 {
-            // An idle session holds no memory.
+        if self.live == 0 && self.entries.capacity() > KEPT_ENTRIES {
+            // An idle session holds next to no memory, and one delivery after the other takes none.
             self.entries = VecDeque::new();
         }
     }

@@ -1,9 +1,9 @@
 //! Sessions and links between both ends, when everything goes well.
 
-use sterna_amqp::link::{AttachOptions, OutgoingTransfer};
+use sterna_amqp::link::{AttachOptions, OutgoingTransfer, Recovery};
 use sterna_amqp::messaging::DeliveryState;
 use sterna_amqp::performatives::{Error, ReceiverSettleMode, Role, SenderSettleMode};
-use sterna_amqp::{CommandError, Condition, Lane, Limits};
+use sterna_amqp::{CommandError, Condition, Event, Lane, Limits};
 
 use crate::harness::{Pair, options};
 
@@ -416,7 +416,7 @@ fn a_link_is_refused_with_an_attach_and_a_detach() {
         .unwrap();
     let (out, from) = (&mut pair.server, &mut pair.client.out);
     out.read(from, 0, usize::MAX, |connection, out, event| {
-        if let sterna_amqp::Event::Attach { link, .. } = event {
+        if let Event::Attach { link, .. } = event {
             let error = Error::new(Condition::NOT_FOUND, "no such node");
             connection.refuse_attach(link, error, out).unwrap();
         }
@@ -489,4 +489,148 @@ fn links_and_unsettled_deliveries_are_limited() {
         client.transfer(link, &OutgoingTransfer::new(&[0; 33], 1), &[], false, out),
         Err(CommandError::Argument)
     );
+}
+
+/// Section 2.6.13: when the unsettled deliveries do not fit into an attach, both ends reduce what
+/// they can and attach again until they do.
+#[test]
+fn unsettled_maps_that_are_incomplete() {
+    let limits = small_frames();
+    let mut pair = Pair::new(&limits);
+    let session = pair.session(0);
+    let link = pair.link(session, "a", Role::Sender, &options("s", "t"));
+    for token in 0..40_u8 {
+        let transfer = OutgoingTransfer::new(std::slice::from_ref(&token), token.into());
+        pair.client
+            .connection
+            .transfer(link, &transfer, &[b"m"], false, &mut pair.client.out)
+            .unwrap();
+        pair.run();
+    }
+    // All of them arrive and are decided, but the client never hears of it.
+    let at_server = pair.accepted[0].session;
+    let mut unsettled_at_server = Vec::new();
+    let accepted = DeliveryState::ACCEPTED;
+    pair.server
+        .connection
+        .dispose(
+            at_server,
+            (0, 39),
+            Some(&accepted),
+            false,
+            &mut pair.server.out,
+        )
+        .unwrap();
+    pair.server.connection.transport_closed();
+    pair.server.drain_events(|_, _, event| {
+        if let Event::Detached { unsettled, .. } = event {
+            unsettled_at_server = unsettled;
+        }
+    });
+    pair.client.connection.transport_closed();
+    let mut unsettled = Vec::new();
+    pair.client.drain_events(|_, _, event| {
+        if let Event::Detached {
+            unsettled: mine, ..
+        } = event
+        {
+            unsettled = mine;
+        }
+    });
+    assert_eq!((unsettled.len(), unsettled_at_server.len()), (40, 40));
+    let mut rounds = 0;
+    let mut settled = 0;
+    let mut settled_at_server = 0;
+    while !unsettled.is_empty() {
+        rounds += 1;
+        assert!(rounds < 10);
+        let mut pair = Pair::new(&limits);
+        let session = pair.session(0);
+        let again = AttachOptions {
+            unsettled: &unsettled,
+            recover: true,
+            ..options("s", "t")
+        };
+        let link = pair
+            .client
+            .connection
+            .attach(session, "a", Role::Sender, &again, &mut pair.client.out)
+            .unwrap();
+        let mut resuming = Vec::new();
+        for _ in 0..4 {
+            pair.server.read(
+                &mut pair.client.out,
+                0,
+                usize::MAX,
+                |connection, out, event| match event {
+                    Event::Attach { link, attach } => {
+                        let options = AttachOptions {
+                            unsettled: &unsettled_at_server,
+                            recover: true,
+                            source: attach.source.clone(),
+                            target: attach.target.clone(),
+                            ..AttachOptions::default()
+                        };
+                        connection.accept_attach(link, &options, out).unwrap();
+                        connection.set_credit(link, 100, false, false, out).unwrap();
+                    }
+                    Event::Recover {
+                        recovery: Recovery::Settled(_),
+                        delivery,
+                        ..
+                    } => {
+                        settled_at_server += 1;
+                        unsettled_at_server.retain(|one| one.tag != delivery.tag);
+                    }
+                    _ => {}
+                },
+            );
+            pair.client
+                .read(&mut pair.server.out, 0, usize::MAX, |_, _, event| {
+                    if let Event::Recover {
+                        delivery, recovery, ..
+                    } = event
+                    {
+                        resuming.push((delivery, recovery));
+                    }
+                });
+            let client = &mut pair.client.connection;
+            let out = &mut pair.client.out;
+            resuming.retain(|(delivery, recovery)| {
+                let Recovery::Settle(state) = recovery else {
+                    return true;
+                };
+                if !client.can_send(link) {
+                    return true;
+                }
+                let transfer = OutgoingTransfer {
+                    settled: true,
+                    resume: true,
+                    state: Some(state.view()),
+                    ..OutgoingTransfer::new(delivery.tag.as_bytes(), delivery.token)
+                };
+                client.transfer(link, &transfer, &[], false, out).unwrap();
+                unsettled.retain(|one| one.tag != delivery.tag);
+                settled += 1;
+                false
+            });
+            if client.is_incomplete(link) {
+                let transfer = OutgoingTransfer::new(b"new", 99);
+                assert!(
+                    client
+                        .transfer(link, &transfer, &[b"m"], false, out)
+                        .is_err()
+                );
+            }
+        }
+        assert!(
+            resuming
+                .iter()
+                .all(|(_, recovery)| *recovery == Recovery::Wait)
+        );
+        assert_eq!(pair.server.violations, []);
+    }
+    assert!(rounds > 1, "one attach could not hold them all");
+    assert_eq!((settled, settled_at_server), (40, 40));
+    assert!(unsettled_at_server.is_empty());
 }

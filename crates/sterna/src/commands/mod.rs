@@ -7,6 +7,7 @@ mod connection;
 pub(crate) mod demo;
 pub(crate) mod exit;
 mod format;
+pub(crate) mod handshake;
 pub(crate) mod lab;
 mod output;
 pub(crate) mod passwd;
