@@ -154,6 +154,50 @@ fn large_transfers_and_datagrams() {
     });
 }
 
+/// Keeps a trace in memory.
+#[derive(Clone, Default)]
+struct Records(Arc<std::sync::Mutex<Vec<u8>>>);
+
+impl sterna_net::TraceSink for Records {
+    fn record(&mut self, record: &[u8]) {
+        self.0.lock().expect("no panic").extend_from_slice(record);
+    }
+}
+
+#[test]
+fn a_connection_is_traced_while_that_is_wanted() {
+    run(async {
+        let world = world(|_| ());
+        let endpoint = world.endpoint();
+        let connection = world.connect(&endpoint).await;
+        exchange(&connection, b"before").await;
+        let id = world.server.log.wait_opened();
+        let records = Records::default();
+        let trace = sterna_net::Trace {
+            sink: Box::new(records.clone()),
+            title: "a device".to_owned(),
+            max_bytes: 100_000,
+        };
+        world
+            .server
+            .run(0, move |_, net| net.trace(id, Some(trace)));
+        exchange(&connection, b"during").await;
+        world.server.run(0, move |_, net| net.trace(id, None));
+        let length = records.0.lock().unwrap().len();
+        exchange(&connection, b"after").await;
+        let text = String::from_utf8(records.0.lock().unwrap().clone()).unwrap();
+        assert_eq!(text.len(), length);
+        assert!(
+            text.contains("a device") && text.contains("datagrams_received"),
+            "{text}"
+        );
+        // Dated by the calendar.
+        let year = text.split("reference_time\":").nth(1).expect("a date");
+        assert!(year.starts_with('1') || year.starts_with('2'), "{year}");
+        world.server.stop();
+    });
+}
+
 /// Connections stay with their shard when the client's address changes: the first byte of the
 /// connection identifier steers the datagrams.
 #[test]
@@ -206,6 +250,11 @@ fn change_addresses(kernel_steering: bool) {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
             assert_eq!(peer, Some(moved));
+            let told = |_, seen: &Seen| *seen == Seen::Migrated(id);
+            let told = world.server.log.count(told);
+            assert!((1..=3).contains(&told), "told {told} times");
+            let path = world.server.run(owner, move |_, net| net.path(id));
+            assert_eq!(path.migrations as usize, told);
             connection.close(0u32.into(), b"");
         }
         assert!(

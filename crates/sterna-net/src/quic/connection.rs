@@ -190,9 +190,7 @@ impl Connected {
             && moving.is_answered(&self.quic)
         {
             self.moving = None;
-            self.figures.migrations = self.figures.migrations.saturating_add(1);
-            shared.counters.migrations += 1;
-            self.emit(shared, EventKind::PeerAddressChanged { peer: from });
+            self.moved(shared);
         }
         self.trace_metrics(shared);
     }
@@ -283,6 +281,11 @@ impl Connected {
             self.quic.handle_timeout(now);
             self.figures.after_timer(lost, &self.quic);
             self.notice_address(shared, before);
+            // What the library goes back to was validated before. The handler is told if it knows
+            // another one, which takes a client that answers challenges wrongly.
+            if self.quic.remote_address() != before && self.moving.take().is_some() {
+                self.moved(shared);
+            }
             self.trace_metrics(shared);
         }
         due
@@ -306,6 +309,14 @@ impl Connected {
         if let Some(trace) = &mut self.trace {
             trace.path(shared.now, peer);
         }
+    }
+
+    /// Tells the handler of the peer's address.
+    fn moved(&mut self, shared: &mut Shared) {
+        let peer = self.quic.remote_address();
+        self.figures.migrations = self.figures.migrations.saturating_add(1);
+        shared.counters.migrations += 1;
+        self.emit(shared, EventKind::PeerAddressChanged { peer });
     }
 
     // --- Trace -----------------------------------------------------------------------------------

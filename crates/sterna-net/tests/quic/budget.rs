@@ -14,7 +14,7 @@ use rustls_pki_types::{
 };
 use sterna_net::quic::{EventKind, QuicConfig};
 use sterna_net::{Certificates, ClientKeys, Identity, RawKeys, TlsConfig};
-use sterna_quic::{Cipher, KeyShare};
+use sterna_quic::{Cipher, KeyShare, Profile, Role, Settings};
 
 use crate::world::{SERVER_NAME, World, echo, settings};
 
@@ -279,6 +279,41 @@ fn raw_public_keys_serve_instead_of_certificates() {
     world.open(client, Dir::Bi, b"early", false);
     world.run_until(RTT * 4, |world| world.clients[client].lost.is_some());
     assert_eq!(world.opened().len(), 2);
+}
+
+/// 50 messages of 40 bytes, 100 ms apart, at a round trip of 1 s, both ends on the same profile: what the
+/// server sends back, all of it acknowledgements.
+#[test]
+fn slow_profiles_acknowledge_less() {
+    let mut sent_back = Vec::new();
+    for profile in [Profile::Default, Profile::Cellular, Profile::NbIot] {
+        let config = QuicConfig {
+            settings: Settings::of(profile),
+            ..QuicConfig::default()
+        };
+        let mut world = World::new(config, Duration::from_millis(500));
+        let transport = Settings::of(profile).transport_config(Role::Client);
+        let tls = Arc::new(world.identity.client_tls(&[b"mqtt"]));
+        let client = world.connect_with(tls, transport.expect("a sound profile"));
+        world.run_for(Duration::from_secs(10));
+        let stream = world.open(client, Dir::Bi, b"first", false);
+        world.run_for(Duration::from_secs(10));
+        let before = world.clients[client].down;
+        for _ in 0..50 {
+            world.write(client, stream, &[7; 40], false);
+            world.run_for(Duration::from_millis(100));
+        }
+        world.run_for(Duration::from_secs(20));
+        let key = world.opened()[0].1;
+        assert_eq!(world.arrived(key, stream).len(), 5 + 50 * 40);
+        let now = world.clients[client].down;
+        let down = (now.0 - before.0, now.1 - before.1);
+        println!("{profile}: {down:?} (datagrams, bytes) for 50 messages");
+        assert_eq!(world.server.path(key).lost_packets, 0);
+        sent_back.push(down);
+    }
+    assert!(sent_back[2].0 <= 12, "{sent_back:?}");
+    assert!(sent_back[2].0 * 3 <= sent_back[0].0, "{sent_back:?}");
 }
 
 /// What a server with these settings agrees on with a client that offers every group and cipher.

@@ -59,8 +59,15 @@ fn sum(records: &[Value], name: &str) -> (u64, u64) {
     total
 }
 
+/// Over links that lose, double, delay and garble.
 #[test]
 fn counts_in_a_trace_equal_the_statistics() {
+    for seed in 1..=8 {
+        count(seed);
+    }
+}
+
+fn count(seed: u64) {
     let mut world = World::new(QuicConfig::default(), RTT / 2);
     world.reaction = Box::new(echo);
     let client = world.connect();
@@ -72,28 +79,31 @@ fn counts_in_a_trace_equal_the_statistics() {
     world.server.trace(key, Some(memory.trace(10_000_000)));
     let before = world.server.path(key);
     // Some loss, a change of address, streams that end and that are aborted.
-    let mut state = 5u64;
+    let mut state = seed;
     world.rule = Box::new(move |_| {
         state = state
             .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
-        if state >> 60 == 0 {
-            Fate::Drop
-        } else {
-            Fate::Deliver
+            .wrapping_add(1_442_695_040_888_963);
+        match state >> 58 {
+            0..4 => Fate::Drop,
+            4..6 => Fate::Twice,
+            6..9 => Fate::Late(RTT / 2),
+            9 => Fate::Garbled(state as usize >> 20),
+            _ => Fate::Deliver,
         }
     });
     let stream = world.open(client, Dir::Bi, &vec![1; 100_000], true);
     world.run_until(Duration::from_mins(1), |world| {
         world.clients[client].finished.contains(&stream.0)
     });
-    world.clients[client].address = "203.0.113.77:40000".parse().unwrap();
+    world.clients[client].address = "203.0.113.77:40000".parse().expect("an address");
     let second = world.open(client, Dir::Bi, b"hello", false);
     world.run_for(Duration::from_secs(5));
+    world.rule = Box::new(|_| Fate::Deliver);
     world.server.abort(key, second, 9);
     world.run_for(Duration::from_secs(5));
     let after = world.server.path(key);
-    assert!(after.lost_packets > 0 && after.migrations == 1);
+    assert!(after.lost_packets > 0 && after.migrations >= 1);
     let records = memory.records();
     let (header, events) = records.split_first().expect("records");
     assert_eq!(header["qlog_version"], "0.4");
@@ -130,7 +140,7 @@ fn counts_in_a_trace_equal_the_statistics() {
     assert!((smoothed - after.rtt_us as f64 / 1_000.0).abs() < 0.001);
     let variance = metrics["data"]["rtt_variance"].as_f64().expect("a number");
     assert!((variance - after.rtt_variance_us as f64 / 1_000.0).abs() < 0.001);
-    assert_eq!(all("connectivity:path_assigned").count(), 2);
+    assert!(all("connectivity:path_assigned").count() >= 2);
     let states: Vec<_> = all("transport:stream_state_updated")
         .map(|event| {
             (

@@ -27,6 +27,7 @@ pub(crate) enum Seen {
     Opened(ConnectionId),
     Received(ConnectionId, StreamId, usize),
     Confirmed(ConnectionId),
+    Migrated(ConnectionId),
     Finished(ConnectionId, StreamId),
     Aborted(ConnectionId, StreamId, u64),
     Writable(ConnectionId),
@@ -187,6 +188,11 @@ impl Handler for Echo {
 
     fn confirmed(&mut self, _: &mut dyn Network, id: ConnectionId) {
         self.log.add(self.shard, Seen::Confirmed(id));
+    }
+
+    fn migrated(&mut self, net: &mut dyn Network, id: ConnectionId) {
+        assert!(net.info(id).is_some());
+        self.log.add(self.shard, Seen::Migrated(id));
     }
 
     fn datagram(&mut self, net: &mut dyn Network, id: ConnectionId, chunk: Chunk<'_>) {

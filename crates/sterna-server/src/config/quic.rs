@@ -69,7 +69,10 @@ impl Config {
             }
             if overrides.handshake_timeout_ms.is_none() {
                 let timeout_ms = self.network.handshake_timeout_ms;
-                settings.handshake_timeout_ms = u32::try_from(timeout_ms).unwrap_or(u32::MAX);
+                let timeout_ms = u32::try_from(timeout_ms).unwrap_or(u32::MAX);
+                // A setting about other transports must not make this one's unsound.
+                let probe_ms = settings.initial_rtt_ms.saturating_mul(3);
+                settings.handshake_timeout_ms = timeout_ms.max(probe_ms);
             }
         }
         // The control stream comes on top.
@@ -111,6 +114,14 @@ mod tests {
         };
         assert_eq!(now, expected);
         assert_eq!((now.initial_rtt_ms, now.mtu_discovery), (333, false));
+    }
+
+    #[test]
+    fn a_handshake_has_time_for_a_probe() {
+        let now = settings("[network]\nhandshake_timeout_ms = 500\n");
+        assert_eq!(now.handshake_timeout_ms, 999);
+        let now = settings("[quic]\ninitial_rtt_ms = 5000\n");
+        assert_eq!(now.handshake_timeout_ms, 15_000);
     }
 
     #[test]
