@@ -238,3 +238,44 @@ fn an_unknown_congestion_control_is_named() {
     let error = other.devices(&settings).unwrap_err();
     assert!(error.to_string().contains("warp"), "{error}");
 }
+
+#[test]
+fn the_server_sees_another_address_after_a_change() {
+    let Some((cell, attachment)) = cell(delayed(0)) else {
+        return;
+    };
+    let emulator = start(attachment);
+    let server = cell
+        .server
+        .run(|| UdpSocket::bind((SERVER_ADDRESS, 9)))
+        .unwrap();
+    let client = cell
+        .client
+        .run(|| UdpSocket::bind((CLIENT_ADDRESS, 9)))
+        .unwrap();
+    for socket in [&server, &client] {
+        socket
+            .set_read_timeout(Some(Duration::from_secs(20)))
+            .unwrap();
+    }
+    let exchange = || {
+        client.send_to(b"x", (SERVER_ADDRESS, 9)).unwrap();
+        let (_, from) = server.recv_from(&mut [0; 10]).unwrap();
+        server.send_to(b"y", from).unwrap();
+        let (_, to) = client.recv_from(&mut [0; 10]).unwrap();
+        assert_eq!(to.ip(), SERVER_ADDRESS);
+        from
+    };
+    let before = exchange();
+    assert_eq!(before.ip(), CLIENT_ADDRESS);
+    let address = emulator.rebind(0).unwrap();
+    let after = exchange();
+    assert_eq!(after.ip(), address);
+    assert_eq!(after.port(), before.port());
+    server.send_to(b"late", before).unwrap();
+    // What comes after it shows that it was seen.
+    exchange();
+    let report = emulator.report(0).unwrap();
+    assert_eq!((report.address_changes, report.to_old_addresses), (1, 1));
+    emulator.stop().unwrap();
+}

@@ -16,6 +16,7 @@ use clap::ValueEnum;
 use sterna_lab::emulator::EmulatorOptions;
 use sterna_lab::link::{Cause, Counters, LinkSettings};
 use sterna_lab::netns::Side;
+use sterna_lab::quantity;
 use sterna_lab::relay::{Relay, RelayOptions};
 use sterna_lab::session::{Backend, Session, SessionOptions, SessionReport, StartError};
 
@@ -62,6 +63,10 @@ pub(super) struct Args {
     /// LAB_PORT are where the command reaches it
     #[arg(long, value_name = "HOST:PORT", conflicts_with = "server")]
     to: Option<String>,
+    /// Give the command another address, as the server sees it, so long after the command started;
+    /// may be repeated
+    #[arg(long, value_name = "TIME", value_parser = quantity::time_ns)]
+    rebind: Vec<u64>,
     /// Record packets, with TLS secrets: FILE.client.pcapng and FILE.server.pcapng
     #[arg(long, value_name = "FILE")]
     capture: Option<PathBuf>,
@@ -134,6 +139,9 @@ fn run_link(args: &Args) -> Result<ExitCode, String> {
             );
         }
     };
+    if backend == Backend::Netem && !args.rebind.is_empty() {
+        return Err("--rebind needs `--emulator tun`".into());
+    }
     let caught = catch_signals()?;
     let session = Session::start(&SessionOptions {
         link: link.clone(),
@@ -187,9 +195,10 @@ fn run_behind_relay(
     target: Option<SocketAddr>,
 ) -> Result<ExitCode, String> {
     let target = target.ok_or("--emulator proxy needs --to HOST:PORT, the server that is meant")?;
-    if args.capture.is_some() || args.congestion.is_some() {
+    if args.capture.is_some() || args.congestion.is_some() || !args.rebind.is_empty() {
         return Err(
-            "--capture and --congestion need `--emulator tun`: a relay has no packets".into(),
+            "--capture, --congestion and --rebind need `--emulator tun`: a relay has no packets"
+                .into(),
         );
     }
     let caught = catch_signals()?;
@@ -216,7 +225,7 @@ fn run_behind_relay(
         .env("LAB_SERVER", address.ip().to_string())
         .env("LAB_PORT", address.port().to_string());
     let code = match command.spawn() {
-        Ok(mut child) => wait(&mut child, None, &caught)?,
+        Ok(mut child) => wait(&mut child, None, &[], &caught)?,
         Err(error) => cannot_run(&command, &error),
     };
     let report = relay.stop().map_err(|error| format!("relay: {error}"))?;
@@ -305,7 +314,7 @@ fn run_commands(
         command.env("LAB_PORT", target.port().to_string());
     }
     let code = match command.spawn() {
-        Ok(mut child) => wait(&mut child, Some(session), caught)?,
+        Ok(mut child) => wait(&mut child, Some(session), &args.rebind, caught)?,
         Err(error) => cannot_run(&command, &error),
     };
     Ok(code)
@@ -372,10 +381,25 @@ fn signal_code(caught: &AtomicUsize) -> Option<ExitCode> {
 fn wait(
     child: &mut Child,
     session: Option<&Session>,
+    rebind_ns: &[u64],
     caught: &AtomicUsize,
 ) -> Result<ExitCode, String> {
+    let started = Instant::now();
+    let mut rebind: Vec<Duration> = rebind_ns
+        .iter()
+        .copied()
+        .map(Duration::from_nanos)
+        .collect();
+    rebind.sort_unstable_by(|a, b| b.cmp(a));
     let mut since: Option<Instant> = None;
     loop {
+        while rebind.pop_if(|at| *at <= started.elapsed()).is_some() {
+            if let Some(emulator) = session.and_then(Session::emulator) {
+                emulator
+                    .rebind(0)
+                    .map_err(|error| format!("cannot change the address: {error}"))?;
+            }
+        }
         if let Some(status) = ended(child)? {
             return Ok(code_of(status));
         }
@@ -438,6 +462,13 @@ fn statistics(args: &Args, link: &LinkSettings, report: &SessionReport) -> Strin
             "  late: mean {:.0} us, 95 % {:.0} us, 99 % {:.0} us, worst {:.0} us",
             late.mean_us, late.p95_us, late.p99_us, late.max_us
         );
+        if cell.address_changes > 0 {
+            let _ = writeln!(
+                text,
+                "  {} changes of the client's address; {} packets went to earlier ones",
+                cell.address_changes, cell.to_old_addresses
+            );
+        }
         if cell.refused > 0 {
             let _ = writeln!(
                 text,
