@@ -145,6 +145,12 @@ impl Lateness {
         self.0.saturating_record(late_ns);
     }
 
+    /// Adds another link's.
+    pub(crate) fn add(&mut self, other: &Self) {
+        // Both have the same bounds, so nothing is out of them.
+        let _ = self.0.add(&other.0);
+    }
+
     /// What it comes to.
     #[must_use]
     pub fn summary(&self) -> LatenessSummary {

@@ -18,7 +18,7 @@ use sterna_lab::link::{Cause, Counters, LinkSettings};
 use sterna_lab::netns::Side;
 use sterna_lab::quantity;
 use sterna_lab::relay::{Relay, RelayOptions};
-use sterna_lab::session::{Backend, Session, SessionOptions, SessionReport, StartError};
+use sterna_lab::session::{self, Backend, Session, SessionOptions, SessionReport, StartError};
 
 use super::settings::{self, LinkArgs};
 use crate::commands::exit;
@@ -100,7 +100,7 @@ The exit status is the command's.";
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
 enum Emulator {
-    /// The lab's own, between two network namespaces; needs root
+    /// The lab's own, between two network namespaces; needs root, or a /dev/net/tun that is open to all
     Tun,
     /// The kernel's netem, between two network namespaces; needs root and a kernel that has it
     Netem,
@@ -142,6 +142,7 @@ fn run_link(args: &Args) -> Result<ExitCode, String> {
     if backend == Backend::Netem && !args.rebind.is_empty() {
         return Err("--rebind needs `--emulator tun`".into());
     }
+    session::gain_rights();
     let caught = catch_signals()?;
     let session = Session::start(&SessionOptions {
         link: link.clone(),
