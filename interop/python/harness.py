@@ -97,12 +97,15 @@ def ready() -> dict:
         sys.exit(1)
 
 
+def all_listeners() -> list[Listener]:
+    said = ready()
+    return [Listener(entry["url"], said.get("certificate")) for entry in said["listeners"]]
+
+
 def listeners() -> dict[str, Listener]:
     """The broker's listeners by transport (tcp, tls, ws, wss, quic); the first of each kind."""
-    said = ready()
     found: dict[str, Listener] = {}
-    for entry in said["listeners"]:
-        one = Listener(entry["url"], said.get("certificate"))
+    for one in all_listeners():
         found.setdefault(one.transport, one)
     return found
 

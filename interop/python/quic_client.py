@@ -7,6 +7,7 @@ It is independent of the project's own QUIC and MQTT code.
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -173,6 +174,22 @@ class QuicClient(QuicConnectionProtocol):
         """Sends nothing any more, not even a close: what a device without power does."""
         self._transport.close()
         self._transport = Nowhere()
+
+    async def move(self, new_identifier: bool = True) -> None:
+        """Goes on from another port, and forgets the old one with all that is on its way there.
+
+        With a new connection identifier that is a client that moves (RFC 9000 section 9.2), with the same one a router
+        that gave it another port.
+        """
+        old = self._transport
+        place = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+        place.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        place.bind(("::", 0, 0, 0))
+        if new_identifier:
+            self.change_connection_id()
+        # The library takes the transport that was made last.
+        await asyncio.get_running_loop().create_datagram_endpoint(lambda: self, sock=place)
+        old.abort()
 
     # ------------------------------------------------------------------ events
 

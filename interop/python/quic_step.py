@@ -30,8 +30,9 @@ def expect(condition, why: str) -> None:
 
 
 class Step:
-    def __init__(self, at: Listener, plain: Listener | None):
-        self.at, self.plain = at, plain
+    def __init__(self, at: Listener, plain: Listener | None, strict: Listener | None):
+        # Where early data may do everything; TCP; a QUIC listener that takes no early data.
+        self.at, self.plain, self.strict = at, plain, strict
         self.root = "iop/quic/" + secrets.token_hex(5)
         self.seen: list[QuicClient] = []
 
@@ -41,7 +42,7 @@ class Step:
     def id(self, name: str) -> str:
         return f"q{self.root[-10:]}{name}"
 
-    def open(self, **options):
+    def open(self, at: Listener | None = None, **options):
         step = self
 
         class Watched(QuicClient):
@@ -49,7 +50,7 @@ class Step:
                 super().__init__(*arguments, **keywords)
                 step.seen.append(self)
 
-        return opened(self.at, kind=Watched, **options)
+        return opened(at or self.at, kind=Watched, **options)
 
     def finish(self) -> None:
         for one in self.seen:

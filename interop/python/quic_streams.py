@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import socket
 import time
 
 import wire
-from harness import Failure, Listener, Report, listeners
-from quic_client import Fin, QuicClient, Reset, Stop, alert
+import quic_moves  # its steps
+from harness import Failure, Listener, Report, all_listeners, listeners
+from quic_client import PATIENCE_S, Fin, QuicClient, Reset, Stop, alert
 from quic_step import STEPS, Skip, Step, delivered, expect, ping, published, step, subscribed, watcher, will
 from raw import Raw
 
@@ -609,84 +609,62 @@ async def unknown_version(t: Step) -> None:
         await quic.terminated()
 
 
-async def ticket_of(t: Step) -> object:
-    tickets = []
-    async with t.open(tickets=tickets.append) as quic:
-        await quic.connect_mqtt(client_id=t.id("ticket"))
-        until = time.monotonic() + 3
-        while not tickets and time.monotonic() < until:
-            await asyncio.sleep(0.05)
-    if not tickets:
-        raise Skip("the broker gives no session tickets")
-    return tickets[-1]
+# --------------------------------------------------------------------------- datagrams
 
 
-@step("handshake/resumption")
-async def resumption(t: Step) -> None:
-    ticket = await ticket_of(t)
-    async with t.open(ticket=ticket) as quic:
-        await quic.connect_mqtt(client_id=t.id("a"))
-        expect(quic.resumed, "the ticket was not taken")
+ASKS_FOR_DATAGRAMS = {"user_properties": [("datagrams", "1")]}
 
 
-@step("handshake/early-data")
-async def early_data(t: Step) -> None:
-    # CONNECT and PUBLISH in 0-RTT: whether the broker takes them early or holds them back, each happens once.
-    ticket = await ticket_of(t)
-    for attempt in range(2):  # the second time the ticket is used up: it still works, later
-        async with t.open() as other, t.open(ticket=ticket, early=True) as quic:
-            await other.connect_mqtt(client_id=t.id(f"watch{attempt}"))
-            await subscribed(other.bidirectional(0), t.topic(str(attempt)), options=1)
-            control, four = quic.bidirectional(0), quic.bidirectional(4)
-            control.send(wire.connect(client_id=t.id(f"a{attempt}")))
-            four.send(wire.publish(t.topic(str(attempt)), b"early", 1, 1))
-            await control.expect(wire.CONNACK)
-            await four.expect(wire.PUBACK)
-            # RFC 8446 section 8: what can be replayed is not taken twice.
-            expect(not attempt or not quic.early_data_accepted, "a ticket's early data was taken a second time")
-            expect((await delivered(other.bidirectional(0))).payload == b"early", "message")
-            await other.bidirectional(0).quiet(QUIET_S, f"attempt {attempt}: the message again")
-
-
-@step("handshake/address-change")
-async def address_change(t: Step) -> None:
-    # RFC 9000 section 9: the client's port changes under a connection that stays
-    async with t.open() as quic:
-        await quic.connect_mqtt(client_id=t.id("a"))
-        control = quic.bidirectional(0)
-        await subscribed(control, t.topic())
-        await asyncio.sleep(0.2)
-        old = quic._transport
-        place = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
-        place.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        place.bind(("::", 0, 0, 0))
-        quic.change_connection_id()
-        await asyncio.get_running_loop().create_datagram_endpoint(lambda: quic, sock=place)
-        old.abort()
-        await published(control, t.topic(), b"moved", 0, None)
-        expect((await delivered(control)).payload == b"moved", "message after the change")
-        await ping(control)
-
-
-@step("handshake/datagrams-ignored")
+@step("datagrams/both-ways-for-who-asks")
 async def datagrams(t: Step) -> None:
-    # EMQX takes none; the mqtt5 crate may send some. They harm nobody.
+    async with t.open(max_datagram_frame_size=1200) as quic:
+        agreed = await quic.connect_mqtt(client_id=t.id("a"), props=ASKS_FOR_DATAGRAMS)
+        expect(("datagrams", "1") in map(tuple, agreed.properties.get("user_properties", [])), "CONNACK does not agree")
+        control = quic.bidirectional(0)
+        await subscribed(control, t.topic(), options=1)
+        quic._quic.send_datagram_frame(wire.publish(t.topic(), b"x"))
+        quic.transmit()
+        got = wire.Parser(5).feed(await asyncio.wait_for(quic.datagrams.get(), PATIENCE_S))
+        expect([one.payload for one in got] == [b"x"], f"a datagram with {got}")
+        await published(control, t.topic(), b"y", 1, 1)
+        expect((await delivered(control)).payload == b"y", "not on the stream what is acknowledged")
+
+
+@step("datagrams/none-for-who-does-not-ask")
+async def no_datagrams(t: Step) -> None:
     async with t.open(max_datagram_frame_size=1200) as quic:
         await quic.connect_mqtt(client_id=t.id("a"))
-        if quic._quic._remote_max_datagram_frame_size:
-            for data in (b"\x00junk", wire.pingreq(), b"\xff" * 500):
-                quic._quic.send_datagram_frame(data)
-            quic.transmit()
+        control = quic.bidirectional(0)
+        await subscribed(control, t.topic(), options=0)
+        quic._quic.send_datagram_frame(wire.publish(t.topic(), b"x"))
+        quic.transmit()
+        expect((await delivered(control)).payload == b"x", "delivered something else")
+
+
+@step("datagrams/what-is-no-mqtt-is-ignored")
+async def not_mqtt(t: Step) -> None:
+    async with t.open(max_datagram_frame_size=1200) as quic:
+        await quic.connect_mqtt(client_id=t.id("a"))
+        quic._quic.send_datagram_frame(b"\x00junk")
+        quic.transmit()
         await ping(quic.bidirectional(0))
+
+
+@step("datagrams/what-is-no-message-ends-the-connection")
+async def no_message(t: Step) -> None:
+    async with t.open(max_datagram_frame_size=1200) as quic:
+        await quic.connect_mqtt(client_id=t.id("a"))
+        quic._quic.send_datagram_frame(wire.pingreq())
+        quic.transmit()
+        expect((await quic.bidirectional(0).expect(wire.DISCONNECT)).reason == 0x82, "another reason")
 
 
 # --------------------------------------------------------------------------- running them
 
 
-async def run_step(name: str, function, at: Listener, plain: Listener | None, report: Report, gate) -> None:
+async def run_step(name: str, function, one: Step, report: Report, gate) -> None:
     label = f"quic/{name}"
     async with gate:
-        one = Step(at, plain)
         try:
             await asyncio.wait_for(function(one), STEP_LIMIT_S)
             one.finish()
@@ -709,8 +687,9 @@ async def main() -> None:
     if "quic" not in places:
         report.not_ok("quic", "the broker has no QUIC listener")
         report.exit()
+    strict = next((one for one in all_listeners() if one.transport == "quic" and one != places["quic"]), None)
     gate = asyncio.Semaphore(AT_ONCE)
-    await asyncio.gather(*(run_step(name, function, places["quic"], places.get("tcp"), report, gate)
+    await asyncio.gather(*(run_step(name, function, Step(places["quic"], places.get("tcp"), strict), report, gate)
                            for name, function in STEPS if arguments.only in name))
     report.exit()
 

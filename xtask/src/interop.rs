@@ -442,6 +442,20 @@ mod tests {
     }
 
     #[test]
+    fn the_suites_of_the_project_are_well_formed() {
+        let interop = Path::new(env!("CARGO_MANIFEST_DIR")).join("../interop");
+        let text = std::fs::read_to_string(interop.join("suites.json")).unwrap();
+        for suite in Suites::parse(&text).unwrap().suites {
+            if suite.runtime == Runtime::Go {
+                for module in &suite.install {
+                    let there = interop.join(module).join("go.mod").is_file();
+                    assert!(there, "{}: {module} is no Go module", suite.name);
+                }
+            }
+        }
+    }
+
+    #[test]
     fn what_is_missing_in_the_list_is_named() {
         for (text, why) in [
             ("{}", "suites"),

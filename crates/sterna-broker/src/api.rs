@@ -82,6 +82,9 @@ pub enum Opened {
 pub enum OpenError {
     /// [`Limits::sessions`](crate::Limits::sessions) is reached (MQTT: Quota exceeded).
     TooManySessions,
+    /// Another connection of this client came to another shard at the same moment and has taken the
+    /// session over.
+    TakenOver,
     /// [`Limits::will_bytes`](crate::Limits::will_bytes) is reached (MQTT: Quota exceeded).
     TooManyWills,
     /// The will's topic is not a topic name within the limits (MQTT: Topic Name invalid).

@@ -36,6 +36,9 @@ struct Found {
     context: Option<Arc<Context>>,
 }
 
+/// Topics of what is told of single clients. It is gathered only while somebody subscribes below.
+const INSPECTION: &str = "$SYS/sterna/clients/";
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Index {
@@ -50,6 +53,8 @@ pub(crate) struct Index {
     exact: HashMap<Arc<str>, Routes, KeyedState>,
     /// Filters with.
     wild: LevelTree<Routes>,
+    /// Routes below [`INSPECTION`].
+    inspecting: usize,
     cache: MatchCache,
     cache_targets: usize,
     scratch: Scratch,
@@ -68,6 +73,7 @@ impl Index {
             homes: FxHashMap::default(),
             exact: HashMap::with_hasher(hashing),
             wild: LevelTree::new(hashing),
+            inspecting: 0,
             cache: MatchCache::new(limits.match_cache_topics, hashing),
             cache_targets: limits.match_cache_targets,
             scratch: Scratch::default(),
@@ -140,11 +146,14 @@ impl Index {
             let text = shared_text.map_or_else(|| Arc::from(filter), Arc::clone);
             self.exact.entry(text).or_default()
         };
-        routes.insert(
+        let replaced = routes.insert(
             (id, flags.is_group()),
             Route { flags, context },
             self.hashing,
         );
+        if replaced.is_none() && filter.starts_with(INSPECTION) {
+            self.inspecting += 1;
+        }
         self.cache.outdate(filter, wild);
     }
 
@@ -156,7 +165,9 @@ impl Index {
             self.exact.get_mut(filter)
         };
         if let Some(routes) = routes {
-            routes.remove(&(id, is_group));
+            if routes.remove(&(id, is_group)).is_some() && filter.starts_with(INSPECTION) {
+                self.inspecting -= 1;
+            }
             if routes.is_empty() {
                 if wild {
                     self.wild.remove(filter);
@@ -170,6 +181,11 @@ impl Index {
             }
         }
         self.cache.outdate(filter, wild);
+    }
+
+    /// Whether somebody wants to know of single clients.
+    pub(crate) const fn is_inspected(&self) -> bool {
+        self.inspecting > 0
     }
 
     /// The queues a message goes to; `None` where its topic is not a topic name.

@@ -14,7 +14,9 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::driver::{self, Publication, Request};
 use crate::error::Error;
 use crate::message::{InvalidError, Message, Publish, Subscription};
-use crate::options::Options;
+use crate::options::{Options, Streams};
+use crate::path::PathStatistics;
+use crate::transport::quic::EarlyData;
 
 /// Requests (subscriptions and the like) that wait for their turn.
 pub(crate) const QUEUED_REQUESTS: usize = 64;
@@ -35,6 +37,8 @@ pub struct Connected {
     pub response_information: Option<String>,
     /// How many connections there were, this one included.
     pub connections: u64,
+    /// What became of what was written before the handshake was complete.
+    pub early_data: EarlyData,
 }
 
 /// A message's fate, for QoS 1 and 2; with QoS 0 that it was handed to the operating system.
@@ -95,6 +99,8 @@ pub(crate) enum Status {
 pub struct Client {
     requests: mpsc::Sender<Request>,
     publications: mpsc::Sender<Publication>,
+    /// For messages that must not hold up the others, where there is a stream for them.
+    bulk: Option<mpsc::Sender<Publication>>,
     status: watch::Receiver<Status>,
 }
 
@@ -116,18 +122,23 @@ impl Client {
         options.check()?;
         let (request_sender, requests) = mpsc::channel(QUEUED_REQUESTS);
         let (publication_sender, publications) = mpsc::channel(options.queued_messages);
+        let (bulk_sender, bulk) = mpsc::channel(options.queued_messages);
         let (event_sender, events) = mpsc::channel(options.incoming_messages);
         let (status_sender, status) = watch::channel(Status::Connecting);
         let inlets = driver::Inlets {
             requests,
             publications,
+            bulk,
             events: event_sender,
             status: status_sender,
         };
+        let has_bulk = options.streams == Streams::Priority
+            && options.url.scheme() == crate::url::Scheme::MqttQuic;
         tokio::spawn(driver::run(options, inlets));
         let client = Self {
             requests: request_sender,
             publications: publication_sender,
+            bulk: has_bulk.then_some(bulk_sender),
             status,
         };
         Ok((client, Events { receiver: events }))
@@ -178,7 +189,9 @@ impl Client {
             message,
             done: Some(done),
         };
-        self.publications
+        let bulk = self.bulk.as_ref();
+        bulk.filter(|_| publication.message.is_bulk())
+            .unwrap_or(&self.publications)
             .send(publication)
             .await
             .map_err(|_| self.end())?;
@@ -316,12 +329,21 @@ impl Client {
     }
 
     /// Over QUIC: moves the connection to another local port, as a change of network would. Nothing
-    /// is lost and nothing is connected anew.
+    /// is lost and nothing is connected anew. Call it when the device knows that its network has
+    /// changed: then the server's next answer takes one round trip, and not two.
     ///
     /// # Errors
     /// When there is no QUIC connection at the moment.
     pub async fn migrate(&self) -> Result<(), Error> {
         self.request(Request::Migrate).await
+    }
+
+    /// Over QUIC: what the connection knows of its path, and what it has counted.
+    ///
+    /// # Errors
+    /// When there is no QUIC connection at the moment.
+    pub async fn path(&self) -> Result<PathStatistics, Error> {
+        self.request(Request::Path).await
     }
 
     /// Writes everything that was handed over before, disconnects and ends the client. Messages

@@ -52,6 +52,31 @@ impl From<EncodeError> for InvalidError {
     }
 }
 
+/// How urgent a message is among those that wait to be sent, where streams have priorities: over
+/// QUIC, with any [`Streams`](crate::Streams) but one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
+#[non_exhaustive]
+pub enum Priority {
+    /// Only when nothing else is to be sent.
+    Bulk,
+    /// As the others.
+    #[default]
+    Normal,
+    /// Before the others.
+    High,
+}
+
+impl Priority {
+    /// The priority of a stream that carries such messages; the first stream is above all.
+    pub(crate) const fn of_stream(self) -> i32 {
+        match self {
+            Self::Bulk => -8,
+            Self::Normal => 0,
+            Self::High => 8,
+        }
+    }
+}
+
 /// A message to publish.
 ///
 /// ```
@@ -70,6 +95,7 @@ pub struct Publish {
     pub(crate) qos: QoS,
     pub(crate) retain: bool,
     pub(crate) properties: PropertyBuf,
+    pub(crate) priority: Priority,
 }
 
 impl Publish {
@@ -86,6 +112,7 @@ impl Publish {
             qos: QoS::AtMostOnce,
             retain: false,
             properties: PropertyBuf::new(),
+            priority: Priority::Normal,
         })
     }
 
@@ -101,6 +128,24 @@ impl Publish {
     pub const fn retain(mut self, retain: bool) -> Self {
         self.retain = retain;
         self
+    }
+
+    /// The same with another priority among the messages of this client.
+    #[must_use]
+    pub const fn priority(mut self, priority: Priority) -> Self {
+        self.priority = priority;
+        self
+    }
+
+    /// Whether the message is one that lets others go first: its priority is [`Priority::Bulk`], or
+    /// its priority is the normal one and its QoS 0.
+    #[must_use]
+    pub const fn is_bulk(&self) -> bool {
+        match self.priority {
+            Priority::Bulk => true,
+            Priority::Normal => matches!(self.qos, QoS::AtMostOnce),
+            Priority::High => false,
+        }
     }
 
     /// The same with another payload.

@@ -5,11 +5,12 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use sterna_mqtt::{Property, PropertyBuf, PropertyContext, Version};
+use sterna_quic::Overrides;
 
 use crate::backoff::Backoff;
 use crate::message::{InvalidError, Will, push};
 use crate::tls::Tls;
-use crate::url::Url;
+use crate::url::{Scheme, Url};
 
 /// Letters and digits in a Client Identifier that the client makes up. With [`ID_PREFIX`] they stay
 /// within the 23 characters that every server must take ([MQTT-3.1.3-3]).
@@ -18,8 +19,49 @@ const RANDOM_ID_CHARACTERS: usize = 14;
 /// Start of a Client Identifier that the client makes up.
 const ID_PREFIX: &str = "sterna";
 
-/// Most extra streams of one QUIC connection.
-const MAX_STREAMS: u8 = 16;
+/// Streams besides the first that one QUIC connection may have at once, as long as nothing else is
+/// said.
+const DEFAULT_STREAMS: u8 = 16;
+/// Most of them.
+const MAX_STREAMS: u8 = 128;
+
+/// How messages are spread over the streams of a QUIC connection. Other transports have one stream.
+///
+/// Streams are not ordered among each other. Requests and deliveries stay on the first stream in
+/// every mode, and it goes ahead of all others when there is more to send than the network takes.
+/// The server must take messages on further streams, as Sterna, EMQX and NanoMQ do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Streams {
+    /// One stream for everything, which every server understands.
+    #[default]
+    Single,
+    /// A stream for each topic, so that a lost packet holds up the messages of its topic and no
+    /// others. The messages of a topic keep their order. When all streams are in use, the one that
+    /// was used least recently ends; topics that find none at all stay on the first stream.
+    PerTopic,
+    /// A stream for each message, which ends when the message is acknowledged. A lost packet holds
+    /// up one message. Messages may overtake each other, also on the same topic.
+    PerPublish,
+    /// Two streams: bulk ([`Publish::is_bulk`](crate::Publish::is_bulk)) waits on the second until
+    /// nothing else is to be sent, in a queue of its own, and may use three quarters of the server's
+    /// Receive Maximum.
+    Priority,
+}
+
+impl std::str::FromStr for Streams {
+    type Err = InvalidError;
+
+    fn from_str(text: &str) -> Result<Self, InvalidError> {
+        match text {
+            "single" => Ok(Self::Single),
+            "per-topic" => Ok(Self::PerTopic),
+            "per-publish" => Ok(Self::PerPublish),
+            "priority" => Ok(Self::Priority),
+            _ => Err(InvalidError::Range),
+        }
+    }
+}
 
 /// How a client proves who it is, besides by certificate.
 #[derive(Clone, PartialEq, Eq)]
@@ -118,9 +160,29 @@ pub struct Options {
     /// once it is done with it, and messages that it didn't get to are delivered again to a session
     /// that goes on.
     pub acknowledge_on_receipt: bool,
-    /// Over QUIC: streams besides the first one, over which messages are spread by topic, so that a
-    /// lost packet holds up fewer of them; 0 by default, at most 16.
-    pub streams: u8,
+    /// How messages are spread over QUIC's streams; over one by default.
+    pub streams: Streams,
+    /// Streams besides the first that may be open at once; 16 by default, 1 to 128.
+    pub max_streams: u8,
+    /// Over QUIC: send messages with QoS 0 in datagrams of their own, and have the server do so, if
+    /// it agrees (RFC 9221); off by default. Such a message may be lost or overtake others even
+    /// while the connection stands, and holds up nothing. What is too large travels on a stream.
+    ///
+    /// A server of MQTT 5 is asked by a User Property of the CONNECT and agrees by one of the
+    /// CONNACK; servers of older versions get datagrams where QUIC says that they take them.
+    pub datagrams: bool,
+    /// Over QUIC: a profile and changes to it. Where neither a profile nor an idle timeout is given,
+    /// the idle timeout follows from `keep_alive_s`: three times that, 30 s at least, none without
+    /// keep alive. With a profile, its handshake timeout lengthens `connect_timeout`.
+    pub quic: Overrides,
+    /// Over QUIC, to a server that this process was connected to before: write CONNECT, and what may
+    /// follow it at once, before the handshake is complete (0-RTT), which saves a round trip; on by
+    /// default, and only together with `early_requests`.
+    ///
+    /// Whoever records such packets can send them to the server again. That does no harm where a
+    /// ticket works only once, as on a Sterna broker, which also keeps them until the handshake is
+    /// complete. Turn it off for servers that don't protect themselves.
+    pub early_data: bool,
     /// Further properties of the CONNECT.
     pub(crate) properties: PropertyBuf,
 }
@@ -158,7 +220,11 @@ impl Options {
             queued_messages: 1_024,
             incoming_messages: 1_024,
             acknowledge_on_receipt: true,
-            streams: 0,
+            streams: Streams::Single,
+            max_streams: DEFAULT_STREAMS,
+            datagrams: false,
+            quic: Overrides::default(),
+            early_data: true,
             properties: PropertyBuf::new(),
         }
     }
@@ -186,8 +252,11 @@ impl Options {
         if self.receive_maximum == 0
             || self.max_packet_bytes == 0
             || counts.contains(&0)
-            || self.streams > MAX_STREAMS
+            || !(1..=MAX_STREAMS).contains(&self.max_streams)
         {
+            return Err(InvalidError::Range);
+        }
+        if self.quic.settings().check().is_err() {
             return Err(InvalidError::Range);
         }
         let id = self.client_id.as_deref().unwrap_or_default();
@@ -210,6 +279,18 @@ impl Options {
                 Ok(())
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Longest time from the first packet of the transport to the CONNACK.
+    pub(crate) fn longest_connect(&self) -> Duration {
+        match (self.url.scheme(), self.quic.profile) {
+            (Scheme::MqttQuic, Some(_)) => {
+                let handshake_ms = self.quic.settings().handshake_timeout_ms;
+                let handshake = Duration::from_millis(handshake_ms.into());
+                self.connect_timeout.max(handshake)
+            }
+            _ => self.connect_timeout,
         }
     }
 
@@ -281,7 +362,7 @@ mod tests {
             Err(InvalidError::Range)
         );
         assert_eq!(
-            check(|options| options.streams = 17),
+            check(|options| options.max_streams = 0),
             Err(InvalidError::Range)
         );
         assert_eq!(

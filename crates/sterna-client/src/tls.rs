@@ -11,14 +11,23 @@ use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::{ClientSessionMemoryCache, Resumption, WebPkiServerVerifier};
-use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::client::{
+    AlwaysResolvesClientRawPublicKeys, ClientSessionMemoryCache, Resumption, WebPkiServerVerifier,
+};
+use rustls::crypto::{
+    CryptoProvider, verify_tls12_signature, verify_tls13_signature,
+    verify_tls13_signature_with_raw_key,
+};
+use rustls::sign::CertifiedKey;
 use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
 };
 use rustls_pki_types::pem::PemObject as _;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls_pki_types::{
+    CertificateDer, PrivateKeyDer, ServerName, SubjectPublicKeyInfoDer, UnixTime,
+};
 use sha2::{Digest as _, Sha256};
+use sterna_quic::KeyShare;
 
 /// Most certificates that are read from one file or folder of authorities.
 const MAX_AUTHORITIES: usize = 4_096;
@@ -114,9 +123,18 @@ impl fmt::Debug for Fingerprint {
     }
 }
 
+/// A version of TLS.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TlsVersion {
+    /// 1.2 (RFC 5246). QUIC cannot use it.
+    Tls12,
+    /// 1.3 (RFC 8446).
+    Tls13,
+}
+
 /// TLS settings of a client; the default trusts the system's authorities and has no certificate of
 /// its own.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Tls {
     /// A PEM file of authorities to trust, in place of the system's.
@@ -126,9 +144,14 @@ pub struct Tls {
     /// When not empty: accept exactly the certificates with these fingerprints, and look neither at
     /// who signed them, nor for which name, nor until when.
     pub fingerprints: Vec<Fingerprint>,
+    /// When not empty: accept exactly the servers with these keys, each given as the SHA-256 of its
+    /// SubjectPublicKeyInfo in DER form. The server sends its bare key in place of a certificate
+    /// (RFC 7250; TLS 1.3 only), which makes the handshake smaller, and has to be set up for it.
+    pub server_keys: Vec<Fingerprint>,
     /// A PEM file with the client's certificate, and after it those of its authorities.
     pub certificate: Option<PathBuf>,
-    /// A PEM file with the key of the client's certificate.
+    /// A PEM file with the key of the client's certificate. Without a certificate the client shows
+    /// the bare key (RFC 7250; TLS 1.3 only), to servers that know it.
     pub key: Option<PathBuf>,
     /// Accept every server. Whoever is on the path can then read and change everything; for tests
     /// only.
@@ -137,6 +160,29 @@ pub struct Tls {
     pub server_name: Option<String>,
     /// Protocols to offer by ALPN on TLS over TCP; none by default. QUIC always offers `mqtt`.
     pub alpn: Vec<String>,
+    /// Only this version; any that both sides know by default.
+    pub version: Option<TlsVersion>,
+    /// Whether later connections of this process make use of the tickets of earlier ones; on by
+    /// default.
+    pub resumption: bool,
+}
+
+impl Default for Tls {
+    fn default() -> Self {
+        Self {
+            ca_file: None,
+            ca_path: None,
+            fingerprints: Vec::new(),
+            server_keys: Vec::new(),
+            certificate: None,
+            key: None,
+            insecure: false,
+            server_name: None,
+            alpn: Vec::new(),
+            version: None,
+            resumption: true,
+        }
+    }
 }
 
 impl Tls {
@@ -149,8 +195,17 @@ impl Tls {
     /// The configuration for rustls, the same object for the same settings, so that tickets of
     /// earlier connections of this process are found. Reads files; a few milliseconds the first
     /// time.
-    pub(crate) fn config(&self, alpn: &[&[u8]]) -> Result<Arc<ClientConfig>, TlsError> {
-        let material = Material::load(self, alpn)?;
+    ///
+    /// With `early_data` it may write before the handshake is complete, which only QUIC makes use
+    /// of.
+    pub(crate) fn config(
+        &self,
+        alpn: &[&[u8]],
+        early_data: bool,
+        preference: Option<Preference>,
+    ) -> Result<Arc<ClientConfig>, TlsError> {
+        let mut material = Material::load(self, alpn, early_data)?;
+        material.preference = preference;
         let mut cache = CONFIGS.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, config)) = cache.iter().find(|(cached, _)| *cached == material) {
             return Ok(Arc::clone(config));
@@ -173,8 +228,53 @@ static CONFIGS: Mutex<Vec<(Material, Arc<ClientConfig>)>> = Mutex::new(Vec::new(
 #[derive(PartialEq, Eq)]
 struct Material {
     trust: Trust,
-    identity: Option<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>,
+    identity: Option<Identity>,
     alpn: Vec<Vec<u8>>,
+    early_data: bool,
+    preference: Option<Preference>,
+    version: Option<TlsVersion>,
+    resumption: bool,
+}
+
+/// Who the client is.
+#[derive(PartialEq, Eq)]
+enum Identity {
+    Certificate(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>),
+    Key(PrivateKeyDer<'static>),
+}
+
+/// What a client puts first among what TLS can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Preference {
+    /// The group of the key share in the ClientHello.
+    pub(crate) key_share: KeyShare,
+    /// ChaCha20-Poly1305 before AES-GCM.
+    pub(crate) chacha20: bool,
+    /// The server's port: the library files tickets by host alone, and early data for one server
+    /// would only be refused by another.
+    pub(crate) port: u16,
+}
+
+impl Preference {
+    fn apply(self, provider: &mut CryptoProvider) -> Result<(), TlsError> {
+        let groups: Vec<u16> = provider
+            .kx_groups
+            .iter()
+            .map(|group| group.name().into())
+            .collect();
+        let first = self
+            .key_share
+            .position(&groups)
+            .map_err(|error| TlsError::Settings(error.to_string()))?;
+        provider.kx_groups[..=first].rotate_right(1);
+        if self.chacha20 {
+            let is_aes = |suite: &rustls::SupportedCipherSuite| {
+                suite.suite() != rustls::CipherSuite::TLS13_CHACHA20_POLY1305_SHA256
+            };
+            provider.cipher_suites.sort_by_key(is_aes);
+        }
+        Ok(())
+    }
 }
 
 #[derive(PartialEq, Eq)]
@@ -182,13 +282,16 @@ enum Trust {
     System,
     Authorities(Vec<CertificateDer<'static>>),
     Fingerprints(Vec<Fingerprint>),
+    Keys(Vec<Fingerprint>),
     Everyone,
 }
 
 impl Material {
-    fn load(tls: &Tls, alpn: &[&[u8]]) -> Result<Self, TlsError> {
+    fn load(tls: &Tls, alpn: &[&[u8]], early_data: bool) -> Result<Self, TlsError> {
         let trust = if tls.insecure {
             Trust::Everyone
+        } else if !tls.server_keys.is_empty() {
+            Trust::Keys(tls.server_keys.clone())
         } else if !tls.fingerprints.is_empty() {
             Trust::Fingerprints(tls.fingerprints.clone())
         } else if tls.ca_file.is_some() || tls.ca_path.is_some() {
@@ -218,19 +321,13 @@ impl Material {
                 if chain.is_empty() {
                     return Err(file_error(certificate, "holds no certificate in PEM form"));
                 }
-                let pem = read(key)?;
-                let key = PrivateKeyDer::from_pem_slice(&pem).map_err(|_| {
-                    file_error(
-                        key,
-                        "holds no private key in PEM form (encrypted ones are not read)",
-                    )
-                })?;
-                Some((chain, key))
+                Some(Identity::Certificate(chain, private_key(key)?))
             }
+            (None, Some(key)) => Some(Identity::Key(private_key(key)?)),
             (None, None) => None,
-            _ => {
+            (Some(_), None) => {
                 return Err(TlsError::Settings(
-                    "a client certificate and its key are given together".to_owned(),
+                    "a client certificate is of no use without its key".to_owned(),
                 ));
             }
         };
@@ -238,11 +335,19 @@ impl Material {
             trust,
             identity,
             alpn: alpn.iter().map(|name| name.to_vec()).collect(),
+            early_data,
+            preference: None,
+            version: tls.version,
+            resumption: tls.resumption,
         })
     }
 
     fn build(&self) -> Result<ClientConfig, TlsError> {
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut provider = rustls::crypto::ring::default_provider();
+        if let Some(preference) = self.preference {
+            preference.apply(&mut provider)?;
+        }
+        let provider = Arc::new(provider);
         let verifier: Arc<dyn ServerCertVerifier> = match &self.trust {
             Trust::System => {
                 let found = rustls_native_certs::load_native_certs();
@@ -271,28 +376,60 @@ impl Material {
             Trust::Fingerprints(fingerprints) => Arc::new(SignatureOnly {
                 provider: Arc::clone(&provider),
                 pinned: Some(fingerprints.clone()),
+                raw_keys: false,
+            }),
+            Trust::Keys(keys) => Arc::new(SignatureOnly {
+                provider: Arc::clone(&provider),
+                pinned: Some(keys.clone()),
+                raw_keys: true,
             }),
             Trust::Everyone => Arc::new(SignatureOnly {
                 provider: Arc::clone(&provider),
                 pinned: None,
+                raw_keys: false,
             }),
         };
+        let versions: &[&rustls::SupportedProtocolVersion] = match self.version {
+            None => rustls::DEFAULT_VERSIONS,
+            Some(TlsVersion::Tls12) => &[&rustls::version::TLS12],
+            Some(TlsVersion::Tls13) => &[&rustls::version::TLS13],
+        };
+        let key_provider = provider.key_provider;
         let builder = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
+            .with_protocol_versions(versions)
             .map_err(|error| TlsError::Settings(error.to_string()))?
             // Named `dangerous` for the two verifiers above that look at less than webpki does.
             .dangerous()
             .with_custom_certificate_verifier(verifier);
+        let unusable = |error: rustls::Error| {
+            TlsError::Settings(format!("the client's identity is not usable: {error}"))
+        };
         let mut config = match &self.identity {
-            Some((chain, key)) => builder
+            Some(Identity::Certificate(chain, key)) => builder
                 .with_client_auth_cert(chain.clone(), key.clone_key())
-                .map_err(|error| {
-                    TlsError::Settings(format!("the client certificate is not usable: {error}"))
-                })?,
+                .map_err(unusable)?,
+            Some(Identity::Key(key)) => {
+                let key = key_provider
+                    .load_private_key(key.clone_key())
+                    .map_err(unusable)?;
+                let public = key.public_key().ok_or_else(|| {
+                    TlsError::Settings("the client's key has no public half".to_owned())
+                })?;
+                // The library carries the key in the certificate's place (RFC 8446, section 4.4.2).
+                let shown = vec![CertificateDer::from(public.as_ref().to_vec())];
+                let certified = Arc::new(CertifiedKey::new(shown, key));
+                let resolver = AlwaysResolvesClientRawPublicKeys::new(certified);
+                builder.with_client_cert_resolver(Arc::new(resolver))
+            }
             None => builder.with_no_client_auth(),
         };
         config.alpn_protocols.clone_from(&self.alpn);
-        config.resumption = Resumption::store(Arc::new(ClientSessionMemoryCache::new(MAX_TICKETS)));
+        config.enable_early_data = self.early_data;
+        config.resumption = if self.resumption {
+            Resumption::store(Arc::new(ClientSessionMemoryCache::new(MAX_TICKETS)))
+        } else {
+            Resumption::disabled()
+        };
         Ok(config)
     }
 }
@@ -314,6 +451,8 @@ fn webpki(
 struct SignatureOnly {
     provider: Arc<CryptoProvider>,
     pinned: Option<Vec<Fingerprint>>,
+    /// What the server shows is its bare key.
+    raw_keys: bool,
 }
 
 impl ServerCertVerifier for SignatureOnly {
@@ -350,7 +489,15 @@ impl ServerCertVerifier for SignatureOnly {
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
         let algorithms = &self.provider.signature_verification_algorithms;
+        if self.raw_keys {
+            let key = SubjectPublicKeyInfoDer::from(certificate.as_ref());
+            return verify_tls13_signature_with_raw_key(message, &key, signature, algorithms);
+        }
         verify_tls13_signature(message, certificate, signature, algorithms)
+    }
+
+    fn requires_raw_public_keys(&self) -> bool {
+        self.raw_keys
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
@@ -378,6 +525,15 @@ fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
         ));
     }
     std::fs::read(path).map_err(|error| file_error(path, error))
+}
+
+fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
+    PrivateKeyDer::from_pem_slice(&read(path)?).map_err(|_| {
+        file_error(
+            path,
+            "holds no private key in PEM form (encrypted ones are not read)",
+        )
+    })
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
@@ -453,14 +609,27 @@ mod tests {
             fingerprints: vec![Fingerprint::of(b"x")],
             ..Tls::default()
         };
-        let one = pinned.config(&[b"mqtt"]).unwrap();
-        assert!(Arc::ptr_eq(&one, &pinned.config(&[b"mqtt"]).unwrap()));
-        assert!(!Arc::ptr_eq(&one, &pinned.config(&[]).unwrap()));
+        let one = pinned.config(&[b"mqtt"], false, None).unwrap();
+        assert!(Arc::ptr_eq(
+            &one,
+            &pinned.config(&[b"mqtt"], false, None).unwrap()
+        ));
+        assert!(!Arc::ptr_eq(
+            &one,
+            &pinned.config(&[], false, None).unwrap()
+        ));
+        assert!(!Arc::ptr_eq(
+            &one,
+            &pinned.config(&[b"mqtt"], true, None).unwrap()
+        ));
         let open = Tls {
             insecure: true,
             ..Tls::default()
         };
-        assert!(!Arc::ptr_eq(&one, &open.config(&[b"mqtt"]).unwrap()));
+        assert!(!Arc::ptr_eq(
+            &one,
+            &open.config(&[b"mqtt"], false, None).unwrap()
+        ));
     }
 
     #[test]
@@ -469,12 +638,18 @@ mod tests {
             certificate: Some("c.pem".into()),
             ..Tls::default()
         };
-        assert!(matches!(half.config(&[]), Err(TlsError::Settings(_))));
+        assert!(matches!(
+            half.config(&[], false, None),
+            Err(TlsError::Settings(_))
+        ));
         let gone = Tls {
             ca_file: Some("/nonexistent/ca.pem".into()),
             ..Tls::default()
         };
-        assert!(matches!(gone.config(&[]), Err(TlsError::File { .. })));
+        assert!(matches!(
+            gone.config(&[], false, None),
+            Err(TlsError::File { .. })
+        ));
     }
 
     #[test]

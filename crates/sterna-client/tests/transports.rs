@@ -9,11 +9,12 @@ use std::sync::Arc;
 
 use broker::{Broker, Got, Listener, published};
 use quinn::crypto::rustls::QuicServerConfig;
-use rustls::server::WebPkiClientVerifier;
+use rustls::server::{AlwaysResolvesServerRawPublicKeys, WebPkiClientVerifier};
+use rustls::sign::CertifiedKey;
 use rustls::{HandshakeKind, RootCertStore, ServerConfig};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use sterna_client::{
-    Client, ConnectError, Error, Fingerprint, Options, Publish, QoS, Scheme, Tls, TlsError,
+    Client, ConnectError, Error, Fingerprint, Options, Publish, QoS, Scheme, Streams, Tls, TlsError,
 };
 use sterna_mqtt::packet::Packet;
 use tokio::net::TcpListener;
@@ -263,7 +264,11 @@ async fn two_addresses_of_one_name_are_both_tried() {
 
 /// A QUIC server and its address.
 fn quic_server(pki: &Pki, alpn: &[u8], max_streams: u32) -> (quinn::Endpoint, SocketAddr) {
-    let crypto = QuicServerConfig::try_from(pki.server_config(alpn, false)).unwrap();
+    quic_server_with(pki.server_config(alpn, false), max_streams)
+}
+
+fn quic_server_with(tls: ServerConfig, max_streams: u32) -> (quinn::Endpoint, SocketAddr) {
+    let crypto = QuicServerConfig::try_from(tls).unwrap();
     let mut config = quinn::ServerConfig::with_crypto(Arc::new(crypto));
     let mut transport = quinn::TransportConfig::default();
     transport.max_concurrent_bidi_streams(max_streams.into());
@@ -331,11 +336,11 @@ async fn over_quic_the_first_stream_carries_everything_at_once() {
 
 /// Each topic has its stream; the acknowledgements come back on it; DISCONNECT overtakes nothing.
 #[tokio::test]
-async fn topics_spread_over_streams() {
+async fn topics_have_streams_of_their_own() {
     let pki = Pki::new();
     let (endpoint, address) = quic_server(&pki, b"mqtt", 8);
     let mut options = options(Scheme::MqttQuic, "localhost", address, trusting(&pki));
-    options.streams = 2;
+    options.streams = Streams::PerTopic;
     let (client, _events) = Client::start(options).unwrap();
     let connection = endpoint.accept().await.unwrap().await.unwrap();
     let mut control = next_stream(&connection).await;
@@ -347,22 +352,126 @@ async fn topics_spread_over_streams() {
     }
     let disconnecting = tokio::spawn(async move { client.disconnect().await });
     let mut topics = Vec::new();
-    for _ in 0..2 {
+    for _ in 0..4 {
         let mut stream = next_stream(&connection).await;
         let mut of_stream = Vec::new();
         while let Got::Publish { id, topic, .. } = stream.next().await {
             stream.ack(Packet::PubAck, id).await;
             of_stream.push(topic);
         }
-        // Each topic of this stream came twice, in the order of sending.
-        let (first, second) = of_stream.split_at(of_stream.len() / 2);
-        assert_eq!(first, second);
-        topics.extend_from_slice(first);
+        assert_eq!(of_stream.len(), 2);
+        assert_eq!(of_stream[0], of_stream[1]);
+        topics.push(of_stream.remove(0));
     }
     topics.sort_unstable();
     assert_eq!(topics, ["a", "b", "c", "d"]);
     assert!(matches!(control.next().await, Got::Disconnect(_)));
     disconnecting.await.unwrap().unwrap();
+}
+
+/// What was not acknowledged on a stream that the server aborts comes again on the first stream,
+/// and nothing else does.
+#[tokio::test]
+async fn what_an_aborted_stream_carried_is_sent_again() {
+    let pki = Pki::new();
+    let (endpoint, address) = quic_server(&pki, b"mqtt", 8);
+    let mut options = options(Scheme::MqttQuic, "localhost", address, trusting(&pki));
+    options.streams = Streams::PerTopic;
+    let (client, _events) = Client::start(options).unwrap();
+    let connection = endpoint.accept().await.unwrap().await.unwrap();
+    let mut control = next_stream(&connection).await;
+    assert!(matches!(control.next().await, Got::Connect { .. }));
+    control.connack(false, &[]).await;
+    let mut deliveries = Vec::new();
+    for qos in [
+        QoS::AtLeastOnce,
+        QoS::AtLeastOnce,
+        QoS::ExactlyOnce,
+        QoS::ExactlyOnce,
+    ] {
+        let message = Publish::new("a", "x").unwrap().qos(qos);
+        deliveries.push(client.send(message).await.unwrap());
+    }
+    let mut stream = next_stream(&connection).await;
+    for (id, qos) in [
+        (1, QoS::AtLeastOnce),
+        (2, QoS::AtLeastOnce),
+        (3, QoS::ExactlyOnce),
+        (4, QoS::ExactlyOnce),
+    ] {
+        assert_eq!(stream.next().await, published(id, "a", qos, false));
+    }
+    stream.ack(Packet::PubAck, 1).await;
+    stream.ack(Packet::PubRec, 3).await;
+    assert_eq!(stream.next().await, Got::PubRel(3));
+    let (mut receive, mut send) = stream.stream.into_inner();
+    send.reset(1_u8.into()).unwrap();
+    receive.stop(1_u8.into()).unwrap();
+    assert_eq!(
+        control.next().await,
+        published(2, "a", QoS::AtLeastOnce, true)
+    );
+    assert_eq!(control.next().await, Got::PubRel(3));
+    assert_eq!(
+        control.next().await,
+        published(4, "a", QoS::ExactlyOnce, true)
+    );
+    control.ack(Packet::PubAck, 2).await;
+    control.ack(Packet::PubComp, 3).await;
+    control.ack(Packet::PubRec, 4).await;
+    assert_eq!(control.next().await, Got::PubRel(4));
+    control.ack(Packet::PubComp, 4).await;
+    for delivery in deliveries {
+        delivery.await.unwrap();
+    }
+    // The topic has a new stream.
+    let delivery = client
+        .send(Publish::new("a", "x").unwrap().qos(QoS::AtLeastOnce))
+        .await
+        .unwrap();
+    let mut stream = next_stream(&connection).await;
+    assert_eq!(
+        stream.next().await,
+        published(5, "a", QoS::AtLeastOnce, false)
+    );
+    stream.ack(Packet::PubAck, 5).await;
+    delivery.await.unwrap();
+}
+
+/// Each message has a stream, which ends with its acknowledgement.
+#[tokio::test]
+async fn messages_have_streams_of_their_own() {
+    let pki = Pki::new();
+    let (endpoint, address) = quic_server(&pki, b"mqtt", 3);
+    let mut options = options(Scheme::MqttQuic, "localhost", address, trusting(&pki));
+    options.streams = Streams::PerPublish;
+    let (client, _events) = Client::start(options).unwrap();
+    let connection = endpoint.accept().await.unwrap().await.unwrap();
+    let mut control = next_stream(&connection).await;
+    assert!(matches!(control.next().await, Got::Connect { .. }));
+    control.connack(false, &[]).await;
+    for _ in 0..5 {
+        for qos in [QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce] {
+            let message = Publish::new("a", "x").unwrap().qos(qos);
+            drop(client.send(message).await.unwrap());
+        }
+    }
+    for _ in 0..15 {
+        let mut stream = next_stream(&connection).await;
+        let Got::Publish { id, qos, .. } = stream.next().await else {
+            panic!("a stream without a message");
+        };
+        match qos {
+            QoS::AtMostOnce => {}
+            QoS::AtLeastOnce => stream.ack(Packet::PubAck, id).await,
+            QoS::ExactlyOnce => {
+                stream.ack(Packet::PubRec, id).await;
+                assert_eq!(stream.next().await, Got::PubRel(id));
+                stream.ack(Packet::PubComp, id).await;
+            }
+        }
+        assert_eq!(stream.next().await, Got::Closed);
+    }
 }
 
 /// A server with room for fewer streams than the client would like is served with fewer.
@@ -371,7 +480,7 @@ async fn a_server_may_allow_fewer_streams() {
     let pki = Pki::new();
     let (endpoint, address) = quic_server(&pki, b"mqtt", 1);
     let mut options = options(Scheme::MqttQuic, "localhost", address, trusting(&pki));
-    options.streams = 3;
+    options.streams = Streams::PerTopic;
     let serving = tokio::spawn(async move {
         let connection = endpoint.accept().await.unwrap().await.unwrap();
         welcome(next_stream(&connection).await).await;
@@ -403,4 +512,62 @@ async fn quic_servers_are_verified_too() {
     let options = options(Scheme::MqttQuic, "localhost", address, trusting(&pki));
     let not_mqtt = handshake_failure(publish_one(options).await);
     assert!(not_mqtt.contains("does not serve MQTT"), "{not_mqtt}");
+}
+
+/// A server without certificates, known by its key alone; and the client's certificate over QUIC.
+#[tokio::test]
+async fn keys_and_client_certificates_over_quic() {
+    let pki = Pki::new();
+    let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(pki.server_key.clone()));
+    let provider = rustls::crypto::ring::default_provider();
+    let key = provider.key_provider.load_private_key(key).unwrap();
+    let spki = key.public_key().unwrap().to_vec();
+    let certified = CertifiedKey::new(vec![spki.clone().into()], key);
+    let resolver = AlwaysResolvesServerRawPublicKeys::new(Arc::new(certified));
+    let mut raw = ServerConfig::builder_with_provider(Arc::new(provider))
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .unwrap()
+        .with_no_client_auth()
+        .with_cert_resolver(Arc::new(resolver));
+    raw.alpn_protocols = vec![b"mqtt".to_vec()];
+    let serve = |endpoint: quinn::Endpoint| {
+        tokio::spawn(async move {
+            while let Some(incoming) = endpoint.accept().await {
+                let Ok(connection) = incoming.await else {
+                    continue;
+                };
+                if let Ok((send, receive)) = connection.accept_bi().await {
+                    welcome(Broker::new(tokio::io::join(receive, send))).await;
+                }
+            }
+        })
+    };
+    let (endpoint, address) = quic_server_with(raw, 1);
+    serve(endpoint);
+    let try_key = |key: Fingerprint| {
+        let mut tls = Tls::default();
+        tls.server_keys = vec![key];
+        publish_one(options(Scheme::MqttQuic, "localhost", address, tls))
+    };
+    try_key(Fingerprint::of(&spki)).await.unwrap();
+    let other = handshake_failure(try_key(Fingerprint::of(b"other")).await);
+    assert!(other.contains("fingerprint"), "{other}");
+    // The resumed connection is the same server's.
+    try_key(Fingerprint::of(&spki)).await.unwrap();
+
+    let (endpoint, address) = quic_server_with(pki.server_config(b"mqtt", true), 1);
+    serve(endpoint);
+    let without = publish_one(options(
+        Scheme::MqttQuic,
+        "localhost",
+        address,
+        trusting(&pki),
+    ));
+    without.await.unwrap_err();
+    let mut tls = trusting(&pki);
+    tls.certificate = Some(pki.file("client.pem"));
+    tls.key = Some(pki.file("client.key"));
+    publish_one(options(Scheme::MqttQuic, "localhost", address, tls))
+        .await
+        .unwrap();
 }

@@ -28,7 +28,9 @@ impl DecodeError {
         Self::new(ReasonCode::ProtocolError, detail)
     }
 
-    pub(crate) const fn new(reason: ReasonCode, detail: &'static str) -> Self {
+    /// An error with the reason code to tell the peer and a few words for the log.
+    #[must_use]
+    pub const fn new(reason: ReasonCode, detail: &'static str) -> Self {
         Self {
             reason,
             detail,

@@ -69,6 +69,22 @@ impl<'a> Frame<'a> {
     pub const fn packet_bytes(&self) -> usize {
         crate::wire::packet_bytes(self.body.len())
     }
+
+    /// Appends the whole packet as it was on the wire to `out`: to look at it later.
+    pub fn copy_to(&self, out: &mut Vec<u8>) {
+        out.reserve(self.packet_bytes());
+        out.push(self.first);
+        let mut rest = self.body.len();
+        loop {
+            let more = rest >= 128;
+            out.push((rest % 128) as u8 | if more { 128 } else { 0 });
+            rest /= 128;
+            if !more {
+                break;
+            }
+        }
+        out.extend_from_slice(self.body);
+    }
 }
 
 /// Cuts the bytes of one lane into frames, however they were split on the way ([MQTT-6.0.0-2]).

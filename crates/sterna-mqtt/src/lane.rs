@@ -13,6 +13,10 @@ impl Lane {
     /// The lane of CONNECT, AUTH and DISCONNECT, and the only one of a byte-stream transport.
     pub const CONTROL: Self = Self(0);
 
+    /// The unreliable datagrams of a QUIC connection (RFC 9221), each of which is one PUBLISH of
+    /// QoS 0. No stream has this number: those of QUIC are below 2^62.
+    pub const DATAGRAMS: Self = Self(1 << 62);
+
     /// Whether this is the control lane.
     #[must_use]
     pub const fn is_control(self) -> bool {

@@ -91,6 +91,7 @@ pub fn bind<M: Send + 'static>(
     let nudges: Vec<Nudge> = mailboxes.iter().map(Mailbox::nudger).collect();
     let mut opening = Opening {
         config: &config,
+        clock,
         nudges: &nudges,
         sockets: (0..shards).map(|_| Sockets::default()).collect(),
     };
@@ -133,6 +134,7 @@ struct Sockets {
 /// The sockets of all shards in the making.
 struct Opening<'a> {
     config: &'a ShardConfig,
+    clock: Clock,
     nudges: &'a [Nudge],
     sockets: Vec<Sockets>,
 }
@@ -190,8 +192,9 @@ impl Opening<'_> {
                 shard: shard as u16,
                 shards: shards as u16,
             };
-            let driver = Driver::new(quic.clone(), Arc::clone(&tls), placement, now)
+            let mut driver = Driver::new(quic.clone(), Arc::clone(&tls), placement, now)
                 .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+            driver.set_clock(self.clock);
             let listener = UdpListener::new(socket, driver, siblings)?;
             self.sockets[shard].udp.push(listener);
         }

@@ -23,6 +23,12 @@ impl Clock {
         }
     }
 
+    /// A clock that shows `origin_ms` at `origin`.
+    #[must_use]
+    pub const fn since(origin: Instant, origin_ms: u64) -> Self {
+        Self { origin, origin_ms }
+    }
+
     /// Milliseconds since the Unix epoch.
     #[must_use]
     pub fn now_ms(&self) -> u64 {

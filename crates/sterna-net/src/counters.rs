@@ -91,6 +91,7 @@ pub(crate) fn add(sum: &mut quic::Counters, other: &quic::Counters) {
         refused_protocols,
         retried,
         ignored,
+        early_dropped,
         held_back,
         held_back_dropped,
         migrations,
@@ -102,6 +103,7 @@ pub(crate) fn add(sum: &mut quic::Counters, other: &quic::Counters) {
     sum.refused_protocols += refused_protocols;
     sum.retried += retried;
     sum.ignored += ignored;
+    sum.early_dropped += early_dropped;
     sum.held_back += held_back;
     sum.held_back_dropped += held_back_dropped;
     sum.migrations += migrations;

@@ -82,9 +82,12 @@ pub struct ConnectionInfo {
     /// The application protocol: the ALPN of TLS and QUIC, the subprotocol of WebSocket; empty
     /// where nothing was negotiated.
     pub protocol: Box<[u8]>,
-    /// The peer's current address. It changes when a QUIC peer migrates.
+    /// The peer's current address. It changes when a QUIC peer migrates, once the new one is
+    /// validated (RFC 9000, section 9.3); [`Handler::migrated`] tells.
     pub peer: SocketAddr,
-    /// The peer's certificate chain in DER, end-entity first; empty without client authentication.
+    /// The peer's certificate chain in DER, end-entity first; empty without client authentication. For
+    /// a peer with a raw public key (RFC 7250) the one entry is that key (SubjectPublicKeyInfo). A
+    /// resumed peer is who its ticket was given to.
     pub peer_certificates: Vec<Box<[u8]>>,
 }
 
@@ -119,21 +122,86 @@ pub enum CloseReason {
     Shutdown,
 }
 
-/// Live figures of a connection's path.
-#[derive(Clone, Copy, Default, Debug)]
+/// What became of the early data (0-RTT) of a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum EarlyData {
+    /// The peer sent none.
+    #[default]
+    None,
+    /// It was read.
+    Accepted,
+    /// It could not be read: the ticket was used up or too old, or early data is not allowed.
+    Rejected,
+}
+
+/// Live figures of a connection's path. A transport leaves what it does not know at 0.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct PathStatistics {
-    /// Smoothed round-trip time in microseconds; 0 where the transport does not tell.
+    /// Smoothed round-trip time in microseconds.
     pub rtt_us: u64,
-    /// Packets declared lost.
+    /// Least round-trip time seen on the path, in microseconds.
+    pub min_rtt_us: u64,
+    /// Variation of the round-trip time (RFC 9002, section 5.3), in microseconds.
+    pub rtt_variance_us: u64,
+    /// Packets declared lost; segments sent again on TCP.
     pub lost_packets: u64,
+    /// Bytes of packets declared lost; QUIC only.
+    pub lost_bytes: u64,
+    /// Probe timeouts (RFC 9002, section 6.2); QUIC only. The library does not tell them, so this
+    /// counts timeouts without a loss, at least a round trip after the last packet that asked for an
+    /// acknowledgement, that made the connection send.
+    pub probe_timeouts: u32,
     /// Congestion window in bytes.
     pub congestion_window_bytes: u64,
-    /// Bytes received from the wire.
+    /// Largest UDP payload that the path carries as far as known, or the path's MTU on TCP; in bytes.
+    pub mtu_bytes: u32,
+    /// Bytes received from the wire, without the headers of IP, UDP and TCP.
     pub received_bytes: u64,
-    /// Bytes sent to the wire.
+    /// Bytes sent to the wire, without the headers of IP, UDP and TCP.
     pub sent_bytes: u64,
-    /// Changes of the peer's address.
+    /// Datagrams (segments on TCP) received.
+    pub received_datagrams: u64,
+    /// Datagrams (segments on TCP) sent.
+    pub sent_datagrams: u64,
+    /// Bytes of streams and unreliable datagrams handed up.
+    pub received_payload_bytes: u64,
+    /// Bytes of streams and unreliable datagrams that the transport has taken over; each counts
+    /// once, however often it is sent.
+    pub sent_payload_bytes: u64,
+    /// What became of early data.
+    pub early_data: EarlyData,
+    /// Whether the connection resumed an earlier session with a ticket.
+    pub resumed: bool,
+    /// Changes of the peer's address, those that were validated.
     pub migrations: u32,
+    /// Streams that are open; 1 on a byte stream.
+    pub open_streams: u32,
+}
+
+/// Takes the records of a connection's trace. It is called within the shard's turn, so it must not
+/// block: hand the bytes to another thread where writing may take time.
+pub trait TraceSink: Send {
+    /// One record of a JSON text sequence (RFC 7464), separators included.
+    fn record(&mut self, record: &[u8]);
+}
+
+/// What to trace a connection with; see [`Network::trace`].
+pub struct Trace {
+    /// Where records go.
+    pub sink: Box<dyn TraceSink>,
+    /// What names the trace in its header, such as the client's identifier.
+    pub title: String,
+    /// Bytes after which the trace ends, with a record that says so.
+    pub max_bytes: u64,
+}
+
+impl fmt::Debug for Trace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Trace")
+            .field("title", &self.title)
+            .field("max_bytes", &self.max_bytes)
+            .finish_non_exhaustive()
+    }
 }
 
 /// What a handler may ask of the shard (or the simulation) that drives it.
@@ -178,6 +246,13 @@ pub trait Network {
 
     /// Live figures of the connection's path.
     fn path(&self, connection: ConnectionId) -> PathStatistics;
+
+    /// Begins to trace a connection as qlog (version 0.4, JSON text sequence), or ends that with
+    /// `None`. Byte-stream transports and the simulation know nothing to trace and drop the sink;
+    /// so does the end of the connection.
+    fn trace(&mut self, connection: ConnectionId, trace: Option<Trace>) {
+        let _ = (connection, trace);
+    }
 }
 
 /// Payloads of at least this many bytes are queued with [`Network::send_shared`]; below it a copy
@@ -199,6 +274,12 @@ pub trait Handler {
     /// The QUIC handshake is confirmed: early data can no longer be a replay. Not called for
     /// connections that were confirmed when they opened.
     fn confirmed(&mut self, net: &mut dyn Network, connection: ConnectionId) {
+        let _ = (net, connection);
+    }
+
+    /// The peer's address has changed and the new one is validated: [`Network::info`] names it from
+    /// now on.
+    fn migrated(&mut self, net: &mut dyn Network, connection: ConnectionId) {
         let _ = (net, connection);
     }
 

@@ -33,10 +33,11 @@ pub use clock::Clock;
 pub use config::{ListenerConfig, ListenerTransport, ShardConfig, WebSocketConfig};
 pub use counters::{ShardCounters, ShardFigures};
 pub use handler::{
-    Chunk, CloseReason, ConnectionId, ConnectionInfo, Handler, Network, PathStatistics,
-    SHARE_BYTES, StreamId, TransportKind,
+    Chunk, CloseReason, ConnectionId, ConnectionInfo, EarlyData, Handler, Network, PathStatistics,
+    SHARE_BYTES, StreamId, Trace, TraceSink, TransportKind,
 };
 pub use mailbox::{Courier, Gate, Mailbox};
 pub use tls::{
-    CertificateError, Certificates, ClientAuth, ClientAuthority, Identity, TlsConfig, TlsVersions,
+    CertificateError, Certificates, ClientAuth, ClientAuthority, ClientKeys, Identity, RawKeys,
+    TlsConfig, TlsVersions,
 };

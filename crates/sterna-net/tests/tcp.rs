@@ -47,6 +47,16 @@ fn bytes_come_back_and_the_end_of_the_stream_ends_the_connection() {
     let path = server.run(0, move |_, net| net.path(id));
     assert_eq!(path.received_bytes, path.sent_bytes);
     assert!(path.received_bytes > 100_000 && path.rtt_us > 0);
+    assert_eq!(path.received_payload_bytes, path.received_bytes);
+    assert!((1..=path.rtt_us).contains(&path.min_rtt_us), "{path:?}");
+    assert!(
+        path.rtt_variance_us > 0 && path.mtu_bytes >= 1_280,
+        "{path:?}"
+    );
+    assert!(
+        path.received_datagrams > 1 && path.sent_datagrams > 1,
+        "{path:?}"
+    );
     client.shutdown(Shutdown::Write).unwrap();
     assert_eq!(
         client.read(&mut [0; 8]).unwrap(),

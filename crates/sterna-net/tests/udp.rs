@@ -194,9 +194,17 @@ fn change_addresses(kernel_steering: bool) {
                 .unwrap();
             shards[owner] += 1;
             let moved = endpoint.local_addr().unwrap();
-            let peer = world
-                .server
-                .run(owner, move |_, net| net.info(id).map(|info| info.peer));
+            // The new address counts once it is validated, a round trip after the exchange began.
+            let mut peer = None;
+            for _ in 0..200 {
+                peer = world
+                    .server
+                    .run(owner, move |_, net| net.info(id).map(|info| info.peer));
+                if peer == Some(moved) {
+                    break;
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
             assert_eq!(peer, Some(moved));
             connection.close(0u32.into(), b"");
         }

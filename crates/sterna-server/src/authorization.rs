@@ -34,6 +34,14 @@ impl Rules {
         self.decide(subject, ActionName::Publish, topic)
     }
 
+    /// Whether a PUBLISH of QoS 0 to a topic name may be done twice without harm: the rule that
+    /// allows it says so.
+    #[must_use]
+    pub fn is_idempotent(&self, subject: Subject<'_>, topic: &str) -> bool {
+        self.deciding(subject, ActionName::Publish, topic)
+            .is_some_and(|rule| rule.effect == Effect::Allow && rule.idempotent)
+    }
+
     /// Whether the subject may subscribe to a filter (of a shared subscription: what follows the
     /// share name). The filter must lie wholly inside the rule's: `#` is not covered by `a/#`.
     #[must_use]
@@ -46,25 +54,23 @@ impl Rules {
         if self.rules.is_empty() {
             return self.default_allow;
         }
-        for rule in &self.rules {
-            if !rule.actions.is_empty() && !rule.actions.contains(&action) {
-                continue;
-            }
-            if !names(rule, subject) {
-                continue;
-            }
-            let covers = rule.topics.iter().any(|pattern| {
-                expand(pattern, subject).is_some_and(|filter| match rule.effect {
-                    Effect::Allow => covers(&filter, topic),
-                    // A subscription that merely touches what is denied would leak it.
-                    Effect::Deny => covers(&filter, topic) || overlaps(&filter, topic),
+        self.deciding(subject, action, topic)
+            .map_or(self.default_allow, |rule| rule.effect == Effect::Allow)
+    }
+
+    /// The first rule that fits.
+    fn deciding(&self, subject: Subject<'_>, action: ActionName, topic: &str) -> Option<&Rule> {
+        self.rules.iter().find(|rule| {
+            (rule.actions.is_empty() || rule.actions.contains(&action))
+                && names(rule, subject)
+                && rule.topics.iter().any(|pattern| {
+                    expand(pattern, subject).is_some_and(|filter| match rule.effect {
+                        Effect::Allow => covers(&filter, topic),
+                        // A subscription that merely touches what is denied would leak it.
+                        Effect::Deny => covers(&filter, topic) || overlaps(&filter, topic),
+                    })
                 })
-            });
-            if covers {
-                return rule.effect == Effect::Allow;
-            }
-        }
-        self.default_allow
+        })
     }
 }
 
@@ -210,6 +216,21 @@ mod tests {
         assert!(!rules.may_subscribe(NOBODY, "a/+"));
         assert!(!rules.may_subscribe(NOBODY, "#"));
         assert!(rules.may_subscribe(NOBODY, "b/#"));
+    }
+
+    #[test]
+    fn only_the_rule_that_allows_says_what_is_idempotent() {
+        let harmless = Rule {
+            idempotent: true,
+            ..rule(Effect::Allow, &[], &["sensors/#"])
+        };
+        let rules = Rules::new(&Authorization {
+            default_allow: true,
+            rules: vec![rule(Effect::Allow, &[], &["sensors/count"]), harmless],
+        });
+        assert!(rules.is_idempotent(NOBODY, "sensors/temperature"));
+        assert!(!rules.is_idempotent(NOBODY, "sensors/count"));
+        assert!(rules.may_publish(NOBODY, "other") && !rules.is_idempotent(NOBODY, "other"));
     }
 
     #[test]

@@ -114,9 +114,6 @@ impl Files {
     /// Makes an authority that signs one certificate for this host, and forgets the authority's key:
     /// nobody can sign another one with it.
     fn make(&self) -> Result<(), Box<dyn std::error::Error>> {
-        if let Some(directory) = self.key.parent() {
-            fs::create_dir_all(directory)?;
-        }
         let now = std::time::SystemTime::now();
         let until = now + std::time::Duration::from_hours(DEVELOPMENT_DAYS * 24);
         let from = now - std::time::Duration::from_hours(24);
@@ -170,14 +167,21 @@ fn host_name() -> Option<String> {
 }
 
 fn write_private(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    create_private(path)?.write_all(bytes)
+}
+
+/// Makes a file that only this user can read, and the folders above it.
+pub(crate) fn create_private(path: &Path) -> std::io::Result<fs::File> {
     use std::os::unix::fs::OpenOptionsExt as _;
-    let mut file = fs::OpenOptions::new()
+    if let Some(directory) = path.parent() {
+        fs::create_dir_all(directory)?;
+    }
+    fs::OpenOptions::new()
         .write(true)
         .create(true)
         .truncate(true)
         .mode(0o600)
-        .open(path)?;
-    file.write_all(bytes)
+        .open(path)
 }
 
 #[cfg(test)]

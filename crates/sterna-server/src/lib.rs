@@ -11,9 +11,11 @@ mod policy;
 mod server;
 mod shard;
 pub mod sys;
+mod tracer;
 
 pub use mail::{Letters, Mail, Outbox};
 pub use mqtt::SessionState;
 pub use policy::Policy;
 pub use server::Server;
 pub use shard::{Parts, Shard};
+pub use tracer::Tracer;

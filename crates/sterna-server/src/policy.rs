@@ -1,10 +1,12 @@
 //! What every shard asks before it lets a client do something; replaced as a whole on reload.
 
+use std::collections::HashSet;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::authentication::Users;
 use crate::authorization::Rules;
-use crate::config::{Config, Mqtt};
+use crate::config::{Config, EarlyData, Mqtt};
 
 /// The part of the configuration that can change while connections live.
 #[derive(Clone, Debug)]
@@ -15,13 +17,44 @@ pub struct Policy {
     pub users: Arc<Users>,
     /// Who may publish and subscribe where.
     pub rules: Rules,
-    /// Per listener, in the order of the configuration: whether clients without credentials enter.
-    pub anonymous: Vec<bool>,
+    /// Per listener, in the order of the configuration.
+    pub listeners: Vec<ListenerPolicy>,
+    /// Clients whose connections are traced, where, and up to how many bytes.
+    pub trace: TracePolicy,
     /// Whether the common name of a verified client certificate is the user name.
     pub certificate_as_username: bool,
 }
 
+/// Whose connections are traced.
+#[derive(Clone, Debug, Default)]
+pub struct TracePolicy {
+    /// Client identifiers.
+    pub clients: HashSet<String>,
+    /// Folder of the traces.
+    pub directory: PathBuf,
+    /// Bytes after which a trace ends.
+    pub max_bytes: u64,
+}
+
+/// What clients of one listener may do.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ListenerPolicy {
+    /// Whether clients without credentials enter.
+    pub anonymous: bool,
+    /// What early data may do.
+    pub early_data: EarlyData,
+    /// Keep alive told to every client, in seconds.
+    pub server_keep_alive_s: Option<u16>,
+}
+
 impl Policy {
+    /// What holds for a listener, by its index in the configuration.
+    #[must_use]
+    pub fn listener(&self, index: u16) -> ListenerPolicy {
+        let known = self.listeners.get(usize::from(index));
+        known.copied().unwrap_or_default()
+    }
+
     /// Reads what a configuration asks for, the password file included.
     ///
     /// # Errors
@@ -32,11 +65,23 @@ impl Policy {
             mqtt: config.mqtt.clone(),
             users: Arc::new(Users::load(config.authentication.password_file.as_deref())?),
             rules: Rules::new(&config.authorization),
-            anonymous: config
+            listeners: config
                 .listeners_in_force()
                 .iter()
-                .map(|listener| listener.anonymous.unwrap_or(default))
+                .map(|listener| ListenerPolicy {
+                    anonymous: listener.anonymous.unwrap_or(default),
+                    early_data: listener.early_data.unwrap_or(config.quic.early_data),
+                    server_keep_alive_s: listener
+                        .server_keep_alive_s
+                        .or(config.mqtt.server_keep_alive_s),
+                })
                 .collect(),
+            trace: TracePolicy {
+                clients: config.trace.clients.iter().cloned().collect(),
+                directory: (config.trace.directory.clone())
+                    .unwrap_or_else(|| config.data_directory().join("traces")),
+                max_bytes: config.trace.maximum_bytes,
+            },
             certificate_as_username: config.tls.certificate_as_username,
         })
     }

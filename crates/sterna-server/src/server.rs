@@ -5,19 +5,21 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use sterna_broker::{Directory, Limits, NoStore};
-use sterna_net::quic::{MtuDiscovery, QuicConfig};
+use sterna_net::quic::QuicConfig;
 use sterna_net::{
-    BoundShard, Certificates, ClientAuth, ClientAuthority, Courier, Gate, ListenerConfig,
-    ListenerTransport, ShardConfig, TlsConfig, TlsVersions, WebSocketConfig,
+    BoundShard, Certificates, ClientAuth, ClientAuthority, ClientKeys, Courier, Gate,
+    ListenerConfig, ListenerTransport, RawKeys, ShardConfig, TlsConfig, TlsVersions,
+    WebSocketConfig,
 };
 
 use crate::authentication::Checker;
 use crate::certificate::{self, Certificate};
-use crate::config::{Config, ListenerUrl, Scheme};
+use crate::config::{Config, EarlyData, Listener, ListenerUrl, Scheme};
 use crate::mail::{Letters, Mail};
 use crate::policy::Policy;
 use crate::shard::{Parts, Shard};
 use crate::sys::Board;
+use crate::tracer::Tracer;
 
 /// The application protocols of TLS and QUIC listeners (ALPN).
 const PROTOCOLS: [&[u8]; 1] = [b"mqtt"];
@@ -31,6 +33,7 @@ pub struct Server {
     certificate: Mutex<Certificate>,
     certificates: Arc<Certificates>,
     authority: Option<Arc<ClientAuthority>>,
+    client_keys: Option<Arc<ClientKeys>>,
     started_with: Config,
     courier: Mutex<Courier<Mail>>,
     gate: Gate,
@@ -54,6 +57,13 @@ impl Server {
                     .map_err(|e| format!("{}: {e}", path.display()))?,
             ),
         };
+        let client_keys = match &config.tls.client_keys {
+            None => None,
+            Some(path) => Some(
+                ClientKeys::from_pem(&certificate::read(path)?)
+                    .map_err(|e| format!("{}: {e}", path.display()))?,
+            ),
+        };
         let urls = config
             .listeners_in_force()
             .iter()
@@ -73,6 +83,10 @@ impl Server {
             } else {
                 TlsVersions::From12
             },
+            raw_keys: config.tls.raw_public_key.then(|| RawKeys {
+                clients: client_keys.clone(),
+                required: client_keys.is_some(),
+            }),
             ..TlsConfig::new(Arc::clone(&certificates), &PROTOCOLS)
         });
         // A WebSocket client offers HTTP/1.1 in its TLS handshake, not MQTT.
@@ -82,9 +96,10 @@ impl Server {
         });
         let listeners: Vec<ListenerConfig> = urls
             .iter()
-            .map(|url| ListenerConfig {
+            .zip(config.listeners_in_force())
+            .map(|(url, listener)| ListenerConfig {
                 address: url.address(),
-                transport: transport(url, config, &tls, &https),
+                transport: transport(url, config, &listener, &tls, &https),
             })
             .collect();
 
@@ -99,12 +114,14 @@ impl Server {
         let courier = Mutex::new(bound[0].courier());
         let gate = bound[0].gate();
         let checker = Checker::start().map_err(|e| format!("cannot start a thread: {e}"))?;
-        let threads = start_shards(bound, config, &policy, &checker)?;
+        let tracer = Tracer::start().map_err(|e| format!("cannot start a thread: {e}"))?;
+        let threads = start_shards(bound, config, &policy, &checker, &tracer)?;
         Ok(Self {
             listeners,
             certificate: Mutex::new(certificate),
             certificates,
             authority,
+            client_keys,
             started_with: config.clone(),
             courier,
             gate,
@@ -164,6 +181,16 @@ impl Server {
             (None, None) => {}
             _ => unchanged.push("tls.client_ca"),
         }
+        match (&self.client_keys, &config.tls.client_keys) {
+            (Some(keys), Some(path)) => keys
+                .replace_pem(&certificate::read(path)?)
+                .map_err(|e| format!("{}: {e}", path.display()))?,
+            (None, None) => {}
+            _ => unchanged.push("tls.client_keys"),
+        }
+        if config.tls.raw_public_key != old.tls.raw_public_key {
+            unchanged.push("tls.raw_public_key");
+        }
         self.certificates
             .replace(vec![identity])
             .map_err(|e| e.to_string())?;
@@ -199,6 +226,7 @@ fn start_shards(
     config: &Config,
     policy: &Arc<Policy>,
     checker: &Checker,
+    tracer: &Tracer,
 ) -> Result<Vec<JoinHandle<()>>, String> {
     let mut seed = [0; 8];
     getrandom::fill(&mut seed).map_err(|e| format!("no randomness: {e}"))?;
@@ -217,6 +245,7 @@ fn start_shards(
             store: Box::new(NoStore),
             policy: Arc::clone(policy),
             checker: Some(checker.clone()),
+            tracer: Some(tracer.clone()),
             outbox: Box::new(Letters::new(shard.courier())),
             board: Arc::clone(&board),
             sys_interval_ms: u64::from(config.sys.interval_s) * 1000,
@@ -239,6 +268,7 @@ fn start_shards(
 fn transport(
     url: &ListenerUrl,
     config: &Config,
+    listener: &Listener,
     tls: &Arc<TlsConfig>,
     https: &Arc<TlsConfig>,
 ) -> ListenerTransport {
@@ -257,7 +287,9 @@ fn transport(
         Scheme::Mqtts => ListenerTransport::Tls(Arc::clone(tls)),
         Scheme::Ws => ListenerTransport::WebSocket(websocket()),
         Scheme::Wss => ListenerTransport::SecureWebSocket(Arc::clone(https), websocket()),
-        Scheme::MqttQuic => ListenerTransport::Quic(Arc::clone(tls), Arc::new(quic_config(config))),
+        Scheme::MqttQuic => {
+            ListenerTransport::Quic(Arc::clone(tls), Arc::new(quic_config(config, listener)))
+        }
     }
 }
 
@@ -275,27 +307,19 @@ fn shard_config(config: &Config) -> ShardConfig {
     }
 }
 
-fn quic_config(config: &Config) -> QuicConfig {
+fn quic_config(config: &Config, listener: &Listener) -> QuicConfig {
     let (network, quic) = (&config.network, &config.quic);
-    let streams = u32::from(config.mqtt.maximum_data_streams);
     QuicConfig {
         protocols: PROTOCOLS.iter().map(|name| name.to_vec()).collect(),
-        early_data: quic.early_data,
+        settings: config.quic_settings(listener),
+        early_data: listener.early_data.unwrap_or(quic.early_data) != EarlyData::Off,
+        max_early_bytes: quic.maximum_early_bytes as usize,
+        max_early_bytes_total: quic.maximum_early_bytes_total as usize,
         max_connections: network.maximum_connections as usize,
         max_half_open: network.maximum_half_open as usize,
         max_half_open_per_address: network.maximum_half_open_per_address as usize,
         retry_half_open: quic.retry_half_open as usize,
-        handshake_timeout: Duration::from_millis(network.handshake_timeout_ms),
-        idle_timeout: (quic.idle_timeout_ms > 0)
-            .then(|| Duration::from_millis(quic.idle_timeout_ms)),
         linger: Duration::from_millis(network.linger_ms),
-        initial_rtt: Duration::from_millis(quic.initial_rtt_ms),
-        mtu_discovery: quic.mtu_discovery.then_some(MtuDiscovery {
-            upper_bound_bytes: 1452,
-            interval: Duration::from_mins(10),
-        }),
-        max_bidirectional_streams: streams + 1,
-        max_unidirectional_streams: streams,
         high_watermark_bytes: network.high_watermark_bytes as usize,
         low_watermark_bytes: network.high_watermark_bytes as usize / 4,
         ..QuicConfig::default()

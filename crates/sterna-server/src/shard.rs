@@ -10,6 +10,7 @@ use crate::mail::{Mail, Outbox};
 use crate::mqtt;
 use crate::policy::Policy;
 use crate::sys::{Board, Counts, Reporter};
+use crate::tracer::Tracer;
 
 /// Everything a front door needs for one step.
 pub(crate) struct Context<'a> {
@@ -21,6 +22,8 @@ pub(crate) struct Context<'a> {
     pub(crate) policy: &'a Arc<Policy>,
     /// Checks passwords beside the shard.
     pub(crate) checker: Option<&'a Checker>,
+    /// Writes traces of connections.
+    pub(crate) tracer: Option<&'a Tracer>,
     /// The way to this and other shards.
     pub(crate) outbox: &'a mut dyn Outbox,
     /// Number of this shard.
@@ -35,6 +38,7 @@ pub struct Shard {
     mqtt: mqtt::Door,
     policy: Arc<Policy>,
     checker: Option<Checker>,
+    tracer: Option<Tracer>,
     outbox: Box<dyn Outbox>,
     sys: Sys,
     stopping: bool,
@@ -65,6 +69,8 @@ pub struct Parts {
     pub policy: Arc<Policy>,
     /// Checks passwords; without it nobody with a password gets in.
     pub checker: Option<Checker>,
+    /// Writes traces of connections; without it none are written.
+    pub tracer: Option<Tracer>,
     /// The way to all shards.
     pub outbox: Box<dyn Outbox>,
     /// Where counts are gathered.
@@ -92,6 +98,7 @@ impl Shard {
             mqtt: mqtt::Door::new(parts.high_watermark_bytes),
             policy: parts.policy,
             checker: parts.checker,
+            tracer: parts.tracer,
             outbox: parts.outbox,
             sys: Sys {
                 board: parts.board,
@@ -121,6 +128,7 @@ impl Shard {
             broker: &mut self.broker,
             policy: &self.policy,
             checker: self.checker.as_ref(),
+            tracer: self.tracer.as_ref(),
             outbox: &mut *self.outbox,
             shard: self.number,
         };
@@ -187,6 +195,14 @@ impl Handler for Shard {
         self.with_door(net, |door, cx| door.confirmed(cx, connection));
     }
 
+    fn migrated(&mut self, net: &mut dyn Network, connection: ConnectionId) {
+        self.with_door(net, |door, cx| door.migrated(cx, connection));
+    }
+
+    fn datagram(&mut self, net: &mut dyn Network, connection: ConnectionId, chunk: Chunk<'_>) {
+        self.with_door(net, |door, cx| door.datagram(cx, connection, chunk));
+    }
+
     fn stream_finished(
         &mut self,
         net: &mut dyn Network,
@@ -224,7 +240,10 @@ impl Handler for Shard {
                 Mail::PasswordChecked { connection, good } => {
                     self.with_door(net, |door, cx| door.password_checked(cx, connection, good));
                 }
-                Mail::Policy(policy) => self.policy = policy,
+                Mail::Policy(policy) => {
+                    self.policy = policy;
+                    self.with_door(net, mqtt::Door::policy_changed);
+                }
                 Mail::Stop => {
                     self.stopping = true;
                     self.with_door(net, mqtt::Door::stop);
@@ -240,7 +259,9 @@ impl Handler for Shard {
         if self.sys.next_ms.is_some_and(|next_ms| next_ms <= now_ms) {
             self.report_sys(now_ms);
             self.sys.next_ms = Some(now_ms + self.sys.interval_ms);
+            self.with_door(net, mqtt::Door::begin_paths);
         }
+        self.with_door(net, mqtt::Door::report_paths);
     }
 
     fn end_of_turn(&mut self, net: &mut dyn Network) {

@@ -140,6 +140,7 @@ impl Fixture {
             store: Box::new(NoStore),
             policy: Arc::new(Policy::load(&config).expect("the default policy")),
             checker: None,
+            tracer: None,
             outbox: Box::new(Nowhere),
             board: Arc::new(sys::Board::new(1)),
             sys_interval_ms: 0,

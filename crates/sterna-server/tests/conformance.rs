@@ -8,7 +8,7 @@ use sterna_mqtt::{
     Packet, PacketId, Properties, Property, PropertyBuf, PropertyContext, PublishProperties, QoS,
     ReasonCode, Version,
 };
-use sterna_net::{Chunk, StreamId, TransportKind};
+use sterna_net::{StreamId, TransportKind};
 use sterna_server::Policy;
 use sterna_server::config::{Config, Effect, Rule};
 
@@ -64,7 +64,7 @@ fn the_first_packet_is_connect_or_the_connection_is_closed() {
         let peer = broker.open();
         broker.send(peer, packet);
         assert!(broker.is_closed(peer), "{packet:02x?}");
-        assert_eq!(broker.take(peer), [], "{packet:02x?}");
+        assert_eq!(broker.take(peer), b"", "{packet:02x?}");
     }
 }
 
@@ -94,7 +94,7 @@ fn an_unknown_protocol_is_refused_in_words_that_its_client_understands() {
         assert!(broker.is_closed(peer));
         broker.take(peer)
     };
-    assert_eq!(name(b"MQTX", 4), []);
+    assert_eq!(name(b"MQTX", 4), b"");
     assert_eq!(name(b"MQTT", 3), [0x20, 2, 0, 1]);
     let refusal = name(b"MQTT", 9);
     assert_eq!(refusal[0], 0x20);
@@ -256,7 +256,7 @@ fn a_second_connection_takes_the_session_over_on_any_shard() {
     assert!(broker.told(second, V5)[0].starts_with("CONNACK Success"));
     let older = broker.client(V311, "old");
     broker.client(V311, "old");
-    assert_eq!(broker.take(older), []);
+    assert_eq!(broker.take(older), b"");
     assert!(broker.is_closed(older));
 }
 
@@ -1204,7 +1204,7 @@ fn a_client_certificate_names_the_user_where_that_is_set() {
     assert_eq!(broker.told(stranger, V5), ["CONNACK Not authorized"]);
 }
 
-// ---- the end, and streams -----------------------------------------------------------------------------
+// ---- the end -----------------------------------------------------------------------------
 
 /// [MQTT-3.14.4-1] [MQTT-3.14.4-2] [MQTT311-3.14.4-1] [MQTT311-3.14.4-2]
 #[test]
@@ -1240,7 +1240,7 @@ fn a_stopping_broker_says_so_and_ends_when_all_are_gone() {
         assert!(!broker.finished());
         broker.stop();
         assert_eq!(broker.told(peer, V5), [said]);
-        assert_eq!(broker.take(old), []);
+        assert_eq!(broker.take(old), b"");
         assert!(broker.is_closed(peer) && broker.is_closed(old));
         assert!(broker.finished());
     }
@@ -1257,89 +1257,6 @@ fn a_new_policy_holds_for_the_next_packet() {
     assert_eq!(broker.told(peer, V5), ["PUBACK 7 Not authorized"]);
 }
 
-/// Streams are lanes of one session: deliveries follow the stream that subscribed, acknowledgements the
-/// one that published, and a lost stream loses nothing.
-#[test]
-fn streams_of_one_connection_share_a_session() {
-    let mut broker = Broker::new();
-    let (subscribing, publishing, one_way) = (StreamId(4), StreamId(8), StreamId(2));
-    let peer = broker.open_on(0, TransportKind::Quic, Vec::new());
-    // Data may come before CONNECT is answered, even before it arrives.
-    let subscribe = [0x82, 7, 0, 1, 0, 0, 1, b't', 1];
-    broker.send_on(peer, subscribing, &subscribe);
-    broker.packet(peer, V5, &Packet::Connect(plain(V5, "x")));
-    assert_eq!(broker.told(peer, V5), ["CONNACK Success"]);
-    assert_eq!(broker.take_on(peer, subscribing), [0x90, 4, 0, 1, 0, 1]);
-    let packet = encode(V5, &Packet::Publish(publish("t", "1", QoS::AtLeastOnce)));
-    broker.send_on(peer, publishing, &packet);
-    assert_eq!(broker.take_on(peer, publishing), [0x40, 2, 0, 7]);
-    let delivered = fixture::decode(V5, &broker.take_on(peer, subscribing), fixture::describe);
-    assert_eq!(delivered, ["PUBLISH1 t=1"]);
-    // A stream of one direction is answered on control.
-    broker.send_on(peer, one_way, &packet);
-    broker.finish(peer, one_way);
-    assert_eq!(broker.told(peer, V5), ["PUBACK 7 Success"]);
-    let delivered = fixture::decode(V5, &broker.take_on(peer, subscribing), fixture::describe);
-    assert_eq!(delivered, ["PUBLISH1 t=1"]);
-    // The subscription outlives its stream.
-    broker.abort(peer, subscribing);
-    broker.send_on(peer, publishing, &packet);
-    assert_eq!(broker.told(peer, V5), ["PUBLISH1 t=1"]);
-    assert!(!broker.is_closed(peer));
-    // PINGREQ is answered where it is asked.
-    broker.send_on(peer, publishing, &[0xC0, 0]);
-    assert_eq!(broker.take_on(peer, publishing), [0x40, 2, 0, 7, 0xD0, 0]);
-}
-
-#[test]
-fn early_data_waits_for_the_handshake_in_order() {
-    let mut broker = Broker::new();
-    let watcher = broker.client(V5, "watch");
-    broker.subscribe(watcher, V5, "#", QoS::AtMostOnce);
-    let peer = broker.open_on(0, TransportKind::Quic, Vec::new());
-    let mut flight = encode(V5, &Packet::Connect(plain(V5, "x")));
-    flight.extend_from_slice(&encode(
-        V5,
-        &Packet::Publish(publish("t", "early", QoS::AtLeastOnce)),
-    ));
-    let early = Chunk {
-        stream: StreamId::FIRST,
-        bytes: &flight,
-        early: true,
-        confirmed: false,
-    };
-    broker.arrive(peer, early);
-    assert_eq!(broker.take(peer), []);
-    let late = encode(V5, &Packet::Publish(publish("t", "late", QoS::AtLeastOnce)));
-    let chunk = Chunk {
-        stream: StreamId::FIRST,
-        bytes: &late,
-        early: false,
-        confirmed: false,
-    };
-    broker.arrive(peer, chunk);
-    assert_eq!(broker.told(watcher, V5), [""; 0]);
-    broker.confirm(peer);
-    assert_eq!(
-        broker.told(watcher, V5),
-        ["PUBLISH0 t=early", "PUBLISH0 t=late"]
-    );
-    assert_eq!(
-        broker.told(peer, V5),
-        ["CONNACK Success", "PUBACK 7 Success", "PUBACK 7 Success"]
-    );
-}
-
-#[test]
-fn what_is_held_before_connack_has_a_limit() {
-    let mut broker = Broker::new();
-    let peer = broker.open_on(0, TransportKind::Quic, Vec::new());
-    for stream in 1..40 {
-        broker.send_on(peer, StreamId(stream * 4), &[0x30; 4096]);
-    }
-    assert!(broker.is_closed(peer));
-}
-
 #[test]
 fn a_slow_reader_is_not_buffered_without_end() {
     let mut broker = Broker::new();
@@ -1350,7 +1267,7 @@ fn a_slow_reader_is_not_buffered_without_end() {
     for _ in 0..5_000 {
         broker.publish(publisher, V5, "t", "x", QoS::AtMostOnce);
     }
-    assert_eq!(broker.take(slow), []);
+    assert_eq!(broker.take(slow), b"");
     broker.wires[0].unsent_bytes = 0;
     broker.writable(slow);
     let kept = broker.told(slow, V5).len();

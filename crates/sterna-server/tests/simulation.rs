@@ -90,6 +90,7 @@ impl World {
                 store: Box::new(NoStore),
                 policy: Arc::clone(&policy),
                 checker: None,
+                tracer: None,
                 outbox: Box::new(Letters::new(courier)),
                 board: Arc::clone(&board),
                 sys_interval_ms: 0,

@@ -12,7 +12,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use commands::{
-    bench, check_config, demo, exit, lab, passwd, property, publish, request, serve, subscribe,
+    bench, check_config, demo, exit, handshake, lab, passwd, property, publish, request, serve,
+    subscribe, tune,
 };
 
 /// An IoT message broker and its clients, over QUIC, TLS, TCP and WebSocket.
@@ -34,8 +35,10 @@ enum Command {
     #[command(name = "sub")]
     Subscribe(Box<subscribe::Args>),
     Request(Box<request::Args>),
+    Handshake(Box<handshake::Args>),
     Passwd(passwd::Args),
     Demo(demo::Args),
+    Tune(tune::Args),
     Lab(Box<lab::Args>),
 }
 
@@ -59,8 +62,10 @@ fn main() -> ExitCode {
         Command::Publish(args) => publish::run(&args),
         Command::Subscribe(args) => subscribe::run(&args),
         Command::Request(args) => request::run(&args),
+        Command::Handshake(args) => handshake::run(&args),
         Command::Passwd(args) => passwd::run(&args),
         Command::Demo(args) => demo::run(&args),
+        Command::Tune(args) => tune::run(&args),
         Command::Lab(args) => lab::run(&args),
     }
 }

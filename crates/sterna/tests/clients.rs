@@ -217,17 +217,22 @@ fn payloads_come_from_everywhere() {
     assert_eq!(text, "[from\0file][][-5][-5][all\nof it][one line]");
 }
 
-/// In order and complete, more than any window or buffer holds, over several streams of QUIC.
+/// In order and complete, over several streams of QUIC. No more than the broker's queue holds, so that
+/// nothing is lost where the subscriber gets less of the processor than the publisher.
 #[test]
 fn many_lines_arrive_in_order() {
     let broker = Broker::new();
-    let lines = (0..3_000)
+    let lines = (0..1_000)
         .map(|number| number.to_string())
         .collect::<Vec<_>>()
         .join("\n")
         + "\n";
-    let subscriber = broker.subscriber(TCP, &["-t", "l", "-q", "1", "-C", "3000", "-W", "60"]);
-    let mut command = broker.command(QUIC, "pub", &["-t", "l", "-q", "1", "-l", "--streams", "3"]);
+    let subscriber = broker.subscriber(TCP, &["-t", "l", "-q", "1", "-C", "1000", "-W", "60"]);
+    let mut command = broker.command(
+        QUIC,
+        "pub",
+        &["-t", "l", "-q", "1", "-l", "--streams", "per-topic"],
+    );
     let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
     child
         .stdin
@@ -504,4 +509,96 @@ fn the_end_comes_quietly() {
             .success()
     );
     assert!(subscriber.child.wait().unwrap().success());
+}
+
+#[test]
+fn quic_has_streams_datagrams_and_figures() {
+    let broker = Broker::new();
+    for mode in ["single", "per-topic", "per-publish", "priority"] {
+        let subscriber = broker.subscriber(TCP, &["-t", "q/#", "-C", "3", "-q", "2", "-F", "%p"]);
+        for qos in ["0", "1", "2"] {
+            let topic = format!("q/{qos}");
+            let rest = ["-t", &topic, "-m", qos, "-q", qos, "--streams", mode];
+            let output = broker.run(QUIC, "pub", &rest);
+            assert_eq!(code(&output), 0, "{mode} {qos}: {}", stderr(&output));
+        }
+        assert_eq!(subscriber.end(), ("0\n1\n2\n".to_owned(), 0), "{mode}");
+    }
+    let rest = ["-t", "q", "-m", "x", "--datagrams", "--path-stats"];
+    let profile = [
+        "--quic-profile",
+        "nb-iot",
+        "--quic-set",
+        "initial_rtt_ms=900",
+    ];
+    let output = broker.run(QUIC, "pub", &[&rest[..], &profile[..]].concat());
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let path: serde_json::Value = serde_json::from_str(stderr(&output).trim()).unwrap();
+    assert_eq!(path["early_data"], "not tried");
+    assert!(path["wire_bytes_sent"].as_u64() > path["packet_bytes_sent"].as_u64());
+
+    let moving = [
+        "-t",
+        "q",
+        "-m",
+        "x",
+        "-q",
+        "1",
+        "--repeat",
+        "40",
+        "--repeat-delay",
+        "0.01",
+    ];
+    let often = ["--rebind-every", "0.1", "--path-stats"];
+    let output = broker.run(QUIC, "pub", &[&moving[..], &often[..]].concat());
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let path: serde_json::Value = serde_json::from_str(stderr(&output).trim()).unwrap();
+    assert!(path["migrations"].as_u64() >= Some(2), "{path}");
+
+    for wrong in [
+        ["--streams", "9"],
+        ["--quic-set", "initial_rtt_ms"],
+        ["--quic-set", "x=1"],
+    ] {
+        let rest = [&["-t", "q", "-n"][..], &wrong[..]].concat();
+        assert_ne!(code(&broker.run(QUIC, "pub", &rest)), 0, "{wrong:?}");
+    }
+}
+
+/// The table of `docs/quic.md`: what each way to connect costs until the first message is
+/// acknowledged, in round trips and packets.
+#[test]
+fn handshakes_cost_what_they_should() {
+    let output = sterna()
+        .args(["handshake", "--json", "--delay", "150"])
+        .output()
+        .unwrap();
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let lines: Vec<serde_json::Value> = stdout(&output)
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    for (name, round_trips, most_up, most_down) in [
+        ("TCP", 2, 2, 2),
+        ("TCP + TLS 1.2, full", 4, 4, 4),
+        ("TCP + TLS 1.2, resumed", 3, 3, 3),
+        ("TCP + TLS 1.3, full", 3, 3, 4),
+        ("TCP + TLS 1.3, resumed", 3, 3, 4),
+        ("QUIC, full", 2, 4, 3),
+        ("QUIC, resumed", 2, 4, 3),
+        ("QUIC, 0-RTT", 1, 1, 1),
+    ] {
+        let line = lines.iter().find(|line| line["handshake"] == name).unwrap();
+        let took = line["round_trips_to_puback"].as_f64().unwrap();
+        let took_broker = line["round_trips_to_broker"].as_f64().unwrap();
+        // Up to half a round trip, 150 ms, is this machine's.
+        let due = f64::from(round_trips);
+        assert!((due..due + 0.5).contains(&took), "{line}");
+        assert!((due - 0.5..due).contains(&took_broker), "{line}");
+        assert!(line["up_packets"].as_u64() <= Some(most_up), "{line}");
+        assert!(line["down_packets"].as_u64() <= Some(most_down), "{line}");
+    }
+    let early = lines.last().unwrap();
+    assert_eq!(early["early_data_accepted"], true);
+    assert_eq!(early["up_bytes"], 1200);
 }

@@ -22,7 +22,8 @@ pub(super) enum Runtime {
     Python,
     /// `install` lists what npm installs; modules are found by `require`.
     Node,
-    /// The suite's own `go.mod` says what it needs.
+    /// `install` lists folders of `interop` with a `go.mod`, which says what is needed; each becomes
+    /// a program that is called as the last part of its module's name.
     Go,
     /// The suite's own `pom.xml` says what it needs.
     Java,
@@ -91,7 +92,8 @@ impl Runtime {
             Self::Rust => Ok(install_rust(workspace, packages, progress)
                 .err()
                 .map(|why| why.0)),
-            Self::Go | Self::Java | Self::Debian => Ok(None),
+            Self::Go => self.install_go(workspace, packages, progress),
+            Self::Java | Self::Debian => Ok(None),
         }
     }
 
@@ -99,10 +101,10 @@ impl Runtime {
     pub(super) fn prepare(self, workspace: &Workspace, command: &mut Command) {
         let folder = self.folder(workspace);
         let mut path: Vec<PathBuf> = match self {
-            Self::Python => vec![folder.join("bin")],
+            Self::Python | Self::Go => vec![folder.join("bin")],
             Self::Node => vec![folder.join("node_modules").join(".bin")],
             Self::Rust => vec![tools::programs(workspace)],
-            Self::Go | Self::Java | Self::Debian => Vec::new(),
+            Self::Java | Self::Debian => Vec::new(),
         };
         let inherited = std::env::var_os("PATH").unwrap_or_default();
         path.extend(std::env::split_paths(&inherited));
@@ -170,6 +172,36 @@ impl Runtime {
             vec![install]
         };
         self.once(workspace, packages, commands, progress)
+    }
+
+    /// Builds each time: Go knows what has changed, and what it fetched once it doesn't fetch again.
+    fn install_go(
+        self,
+        workspace: &Workspace,
+        modules: &[String],
+        progress: &mut Progress,
+    ) -> Result<Option<String>, Failure> {
+        let folder = workspace.target_folder(&format!("interop/{}", self.name()))?;
+        let log = folder.with_extension("log");
+        // A folder that exists, or `go build` takes it for the program's name.
+        let programs = folder.join("bin");
+        fs::create_dir_all(&programs)?;
+        for module in modules {
+            let mut build = Command::new("go");
+            build
+                // Modules that can be deleted with the rest of the build folder.
+                .args(["build", "-trimpath", "-buildvcs=false", "-modcacherw", "-o"])
+                .arg(&programs)
+                .arg(".")
+                .current_dir(workspace.root.join("interop").join(module))
+                .env("GOMODCACHE", folder.join("modules"))
+                .env("GOCACHE", folder.join("cache"));
+            let outcome = run(&mut build, &log, INSTALL_LIMIT, progress)?;
+            if !outcome.success {
+                return Ok(Some(outcome.tail()));
+            }
+        }
+        Ok(None)
     }
 
     /// Runs commands in order, unless they were run for the same packages before.

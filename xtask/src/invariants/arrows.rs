@@ -8,7 +8,7 @@ use crate::Failure;
 
 /// Each crate of the workspace and those it may depend on, from top to bottom. Development
 /// dependencies are free: a test may stand anywhere.
-const ARROWS: [(&str, &[&str]); 12] = [
+const ARROWS: [(&str, &[&str]); 13] = [
     (
         "sterna",
         &[
@@ -17,6 +17,7 @@ const ARROWS: [(&str, &[&str]); 12] = [
             "sterna-client",
             "sterna-store",
             "sterna-net",
+            "sterna-quic",
             "sterna-broker",
             "sterna-mqtt",
             "sterna-amqp",
@@ -30,6 +31,7 @@ const ARROWS: [(&str, &[&str]); 12] = [
             "sterna-server",
             "sterna-client",
             "sterna-net",
+            "sterna-quic",
             "sterna-mqtt",
             "sterna-amqp",
             "sterna-h3",
@@ -40,6 +42,7 @@ const ARROWS: [(&str, &[&str]); 12] = [
         &[
             "sterna-store",
             "sterna-net",
+            "sterna-quic",
             "sterna-broker",
             "sterna-mqtt",
             "sterna-amqp",
@@ -49,10 +52,17 @@ const ARROWS: [(&str, &[&str]); 12] = [
     ),
     (
         "sterna-client",
-        &["sterna-mqtt", "sterna-amqp", "sterna-h3", "sterna-auth"],
+        &[
+            "sterna-quic",
+            "sterna-mqtt",
+            "sterna-amqp",
+            "sterna-h3",
+            "sterna-auth",
+        ],
     ),
     ("sterna-store", &["sterna-broker"]),
-    ("sterna-net", &[]),
+    ("sterna-net", &["sterna-quic"]),
+    ("sterna-quic", &[]),
     ("sterna-broker", &[]),
     ("sterna-mqtt", &[]),
     ("sterna-amqp", &[]),

@@ -314,6 +314,14 @@ impl<P: Default + Send> Broker<P> {
         }
     }
 
+    /// Whether some subscription lies below `$SYS/sterna/clients/`. What nobody reads there needs
+    /// not be gathered.
+    #[must_use]
+    pub fn is_inspected(&mut self) -> bool {
+        self.catch_up();
+        self.index.is_inspected()
+    }
+
     /// Sessions of this shard for an administrator: up to `limit`, starting at a cursor (zero at
     /// first); the second value is the cursor to go on with, `None` at the end.
     #[must_use]

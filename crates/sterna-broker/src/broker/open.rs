@@ -43,7 +43,14 @@ impl<P: Default + Send> Broker<P> {
             generation,
         });
         let opened = match claimed {
-            Claimed::Here(owner) => self.open_here(now_ms, owner, request),
+            Claimed::Here(owner) => match self.open_here(now_ms, owner, request) {
+                Ok(opened) => opened,
+                Err(error) => {
+                    self.directory.remove_will(will_bytes);
+                    self.finish(now_ms);
+                    return Err(error);
+                }
+            },
             Claimed::Elsewhere {
                 client_id,
                 old,
@@ -95,7 +102,12 @@ impl<P: Default + Send> Broker<P> {
     }
 
     /// Opens a session that this shard has, or is about to have.
-    fn open_here(&mut self, now_ms: u64, owner: Owner, request: OpenSession<'_>) -> Opened {
+    fn open_here(
+        &mut self,
+        now_ms: u64,
+        owner: Owner,
+        request: OpenSession<'_>,
+    ) -> Result<Opened, OpenError> {
         let slot = owner.slot;
         let state = self
             .queues
@@ -129,21 +141,24 @@ impl<P: Default + Send> Broker<P> {
                 slot,
                 generation,
             };
-            self.directory.reregister(&client_id, owner, new);
+            // Another shard may have registered since: its claim finds that the session has ended.
+            if !self.directory.reregister(&client_id, owner, new) {
+                return Err(OpenError::TakenOver);
+            }
             let session = Session::new(client_id, generation, State::Active);
             self.queues.sessions.insert(Box::new(session));
             slot
         };
         let key = self.seat(slot, request);
         self.attend(slot);
-        Opened::Ready {
+        Ok(Opened::Ready {
             session: key,
             present,
-        }
+        })
     }
 
     /// Opens a session that this shard has claimed from another and that is yet to come.
-    fn open_coming(&mut self, owner: Owner, request: OpenSession<'_>) -> Opened {
+    fn open_coming(&mut self, owner: Owner, request: OpenSession<'_>) -> Result<Opened, OpenError> {
         let mut slot = owner.slot;
         self.evict_claimer(slot, request.clean_start, EvictReason::TakenOver);
         let session = &mut self.queues.sessions[slot as usize];
@@ -169,16 +184,19 @@ impl<P: Default + Send> Broker<P> {
                 clean_start: true,
                 to,
             };
+            // Another shard may have registered since: its claim will wait here instead.
+            if !self.directory.reregister(&client_id, owner, new) {
+                return Err(OpenError::TakenOver);
+            }
             self.queues.sessions[slot as usize].rare_mut().next_claim = Some(claim);
-            self.directory.reregister(&client_id, owner, new);
             let session = Session::new(client_id, attendance, State::Claiming);
             slot = self.queues.sessions.insert(Box::new(session)) as u32;
         } else {
             session.attendance = attendance;
         }
-        Opened::Pending {
+        Ok(Opened::Pending {
             session: self.seat(slot, request),
-        }
+        })
     }
 
     /// Gives a session its new consumer.

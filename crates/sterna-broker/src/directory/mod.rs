@@ -232,9 +232,10 @@ impl Directory {
         })
     }
 
-    /// Registers another session of the same client on the same shard.
-    pub(crate) fn reregister(&self, client_id: &str, old: Owner, new: Owner) {
-        self.registry.replace(client_id, old, new);
+    /// Registers another session of the same client on the same shard; false where another shard has
+    /// registered meanwhile.
+    pub(crate) fn reregister(&self, client_id: &str, old: Owner, new: Owner) -> bool {
+        self.registry.replace(client_id, old, new)
     }
 
     /// Forgets a session, unless it has another owner by now.

@@ -85,11 +85,14 @@ impl Registry {
         Claimed::New { client_id }
     }
 
-    pub(crate) fn replace(&self, client_id: &str, old: Owner, new: Owner) {
-        if let Some(owner) = locked(self.part(client_id)).get_mut(client_id)
-            && *owner == old
-        {
-            *owner = new;
+    /// Registers `new` in the place of `old`; false where `old` is not registered any more.
+    pub(crate) fn replace(&self, client_id: &str, old: Owner, new: Owner) -> bool {
+        match locked(self.part(client_id)).get_mut(client_id) {
+            Some(owner) if *owner == old => {
+                *owner = new;
+                true
+            }
+            _ => false,
         }
     }
 

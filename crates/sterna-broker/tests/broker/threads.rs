@@ -1,14 +1,14 @@
 //! Brokers on threads of their own, with channels for mail: what the directory's locks are for.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Barrier};
 
 use sterna_broker::{
     Broker, Close, ConsumerId, Directory, Event, Limits, Mail, Message, MessageHeader, NoStore,
-    OpenSession, Opened, Outcome, Publication, Qos, RetainHandling, SessionKey, ShardId,
-    SubscribeOptions,
+    OpenError, OpenSession, Opened, Outcome, Publication, Qos, RetainHandling, SessionKey, ShardId,
+    SubscribeError, SubscribeOptions,
 };
 
 const SHARDS: usize = 3;
@@ -24,6 +24,39 @@ struct Received {
     /// Those that came as retained copies.
     copies: HashSet<(u64, u64)>,
     deliveries: u64,
+}
+
+/// Where all shards wait for each other. Unlike a barrier it lets the others go when one has failed.
+#[derive(Default)]
+struct Meeting {
+    arrived: AtomicUsize,
+    failed: AtomicBool,
+}
+
+impl Meeting {
+    /// Waits until every shard has come for the `time`-th time.
+    fn wait(&self, time: usize) {
+        self.arrived.fetch_add(1, Ordering::SeqCst);
+        while self.arrived.load(Ordering::SeqCst) < time * SHARDS {
+            self.check();
+            std::thread::yield_now();
+        }
+    }
+
+    fn check(&self) {
+        assert!(!self.failed.load(Ordering::SeqCst), "another shard failed");
+    }
+}
+
+/// Tells the others of a failure.
+struct Member(Arc<Meeting>);
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.failed.store(true, Ordering::SeqCst);
+        }
+    }
 }
 
 struct Shard {
@@ -60,10 +93,13 @@ impl Shard {
             consumer,
             will: None,
         };
-        let opened = self.broker.open(NOW_MS, request).expect("within limits");
+        let opened = self.broker.open(NOW_MS, request);
         self.take_events();
-        if let Opened::Ready { session, .. } = opened {
-            self.opened(consumer, session);
+        match opened {
+            Ok(Opened::Ready { session, .. }) => self.opened(consumer, session),
+            // Or another shard was quicker.
+            Ok(Opened::Pending { .. }) | Err(OpenError::TakenOver) => {}
+            Err(error) => panic!("{error:?}"),
         }
     }
 
@@ -74,8 +110,12 @@ impl Shard {
             retain_handling: RetainHandling::IfNew,
             ..SubscribeOptions::default()
         };
-        let subscribed = self.broker.subscribe(NOW_MS, session, "t/#", options);
-        subscribed.expect("a valid filter");
+        match self.broker.subscribe(NOW_MS, session, "t/#", options) {
+            Ok(_) => {}
+            // Another shard has claimed it in the same batch of mail: the eviction is told next.
+            Err(SubscribeError::NoSession) => return,
+            Err(error) => panic!("{error:?}"),
+        }
         // What the connection before was sent and didn't acknowledge counts as received.
         for entry in self.broker.unacknowledged(session) {
             assert!(
@@ -171,8 +211,9 @@ impl Shard {
         self.under_way.fetch_sub(letters, Ordering::SeqCst);
     }
 
-    fn run(mut self, barrier: &Barrier) -> u64 {
-        barrier.wait();
+    fn run(mut self, member: &Member) -> u64 {
+        let meeting = &member.0;
+        meeting.wait(1);
         for _ in 0..TURNS {
             match self.random(20) {
                 0 => self.open(),
@@ -186,15 +227,20 @@ impl Shard {
             }
             self.turn();
         }
-        barrier.wait();
+        meeting.wait(2);
         while self.under_way.load(Ordering::SeqCst) > 0 {
+            meeting.check();
             self.turn();
             std::thread::yield_now();
         }
-        barrier.wait();
-        let sessions: Vec<_> = self.sessions.values().copied().collect();
-        let received = sessions.iter().filter_map(|&key| self.broker.protocol(key));
-        received.map(|received| received.deliveries).sum()
+        meeting.wait(3);
+        let deliveries = |&key| {
+            let received = self.broker.protocol(key);
+            received
+                .expect("whoever lost a session was told")
+                .deliveries
+        };
+        self.sessions.values().map(deliveries).sum()
     }
 }
 
@@ -208,7 +254,7 @@ fn order_and_completeness_hold_between_threads() {
     };
     let directory = Directory::new(SHARDS as u16, limits, 1);
     let under_way = Arc::new(AtomicUsize::new(0));
-    let barrier = Arc::new(Barrier::new(SHARDS));
+    let meeting = Arc::new(Meeting::default());
     let (outboxes, inboxes): (Vec<_>, Vec<_>) = (0..SHARDS).map(|_| channel()).unzip();
     let threads: Vec<_> = inboxes
         .into_iter()
@@ -226,8 +272,8 @@ fn order_and_completeness_hold_between_threads() {
                 published: 0,
                 consumers: number as u64 * 1_000_000,
             };
-            let barrier = Arc::clone(&barrier);
-            std::thread::spawn(move || shard.run(&barrier))
+            let member = Member(Arc::clone(&meeting));
+            std::thread::spawn(move || shard.run(&member))
         })
         .collect();
     let received: u64 = threads

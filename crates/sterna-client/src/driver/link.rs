@@ -1,6 +1,5 @@
 //! One connection: its streams, its engine, and the loop that moves bytes between them.
 
-use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
@@ -8,21 +7,26 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use bytes::{Buf as _, BytesMut};
-use sterna_auth::{ClientFinish, MECHANISM, Nonce, ScramClient};
-use sterna_mqtt::client::{Connection, Event as Input, ServerLimits};
-use sterna_mqtt::packet::{ConnAck, Connect, Disconnect, Will};
-use sterna_mqtt::{Framer, Lane, LaneWriter, Property, PropertyContext, ReasonCode, Violation};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, ReadBuf};
+use sterna_mqtt::client::{Connection, Event as Input};
+use sterna_mqtt::packet::{ConnAck, Disconnect, Publish};
+use sterna_mqtt::{Framer, Lane, ReasonCode, Violation};
+use tokio::io::ReadBuf;
 use tokio::sync::mpsc::OwnedPermit;
 use tokio::time::Sleep;
 
+use super::lanes::{LaneIo, Outgoing, Purpose, Sharing};
+use super::opening::{
+    DATAGRAMS, Exchange, finish_exchange, open_connection, prove, start_exchange,
+};
 use super::{Done, Driver, End, Sent};
 use crate::client::{Connected, Event, Published};
 use crate::error::{Error, Refusal};
 use crate::message::Message;
-use crate::options::{Login, Options, random_bytes};
-use crate::transport::{Quic, Stream, Transport};
+use crate::options::{Login, Options, Streams};
+use crate::path::PathStatistics;
+use crate::transport::quic::EarlyData;
+use crate::transport::quic::memory;
+use crate::transport::{Quic, Transport};
 
 /// Bytes that are read at once.
 const READ_BYTES: usize = 16 << 10;
@@ -32,86 +36,6 @@ const MAX_UNSENT_BYTES: usize = 256 << 10;
 const MAX_ROUNDS: usize = 64;
 /// Longest wait for the server to close after DISCONNECT.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
-/// Longest wait for room for the extra streams that the options ask for.
-const STREAM_TIMEOUT: Duration = Duration::from_millis(50);
-
-/// One byte stream of the connection.
-struct LaneIo {
-    lane: Lane,
-    stream: Pin<Box<dyn Stream>>,
-    framer: Framer,
-    /// What was read while the application had no room for messages.
-    unread: BytesMut,
-    /// Something was written that the stream has not been told to send.
-    unflushed: bool,
-}
-
-impl LaneIo {
-    fn new(lane: Lane, stream: Pin<Box<dyn Stream>>) -> Self {
-        Self {
-            lane,
-            stream,
-            framer: Framer::new(),
-            unread: BytesMut::new(),
-            unflushed: false,
-        }
-    }
-}
-
-/// What is to be sent, by lane; the lanes are in the order of [`Link::lanes`].
-pub(super) struct Outgoing {
-    buffers: Vec<(Lane, BytesMut)>,
-}
-
-impl Outgoing {
-    pub(super) fn control(&mut self) -> &mut BytesMut {
-        &mut self.buffers[0].1
-    }
-
-    pub(super) fn unsent_bytes(&self) -> usize {
-        self.buffers.iter().map(|(_, buffer)| buffer.len()).sum()
-    }
-
-    /// The lane for a message: always the same one for the same topic, so that its messages keep
-    /// their order.
-    pub(super) fn lane_for(&self, topic: &str) -> Lane {
-        let extra = self.buffers.len() - 1;
-        if extra == 0 {
-            return Lane::CONTROL;
-        }
-        // FNV-1a: stable, and good enough to spread topics.
-        let hash = topic.bytes().fold(0xCBF2_9CE4_8422_2325_u64, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3)
-        });
-        self.buffers[1 + (hash % extra as u64) as usize].0
-    }
-}
-
-impl LaneWriter for Outgoing {
-    fn buffer(&mut self, lane: Lane) -> &mut BytesMut {
-        // A lane that is gone is answered on the control lane.
-        let at = self
-            .buffers
-            .iter()
-            .position(|(known, _)| *known == lane)
-            .unwrap_or(0);
-        &mut self.buffers[at].1
-    }
-}
-
-/// Where a SCRAM exchange stands.
-enum Exchange {
-    Started(ScramClient),
-    Proven(ClientFinish),
-}
-
-/// A message with QoS 0 counts as published when everything up to here has been written.
-struct Written {
-    /// Bytes handed to the lane's buffer since the start, this message included.
-    at: u64,
-    lane: Lane,
-    done: Done<Published>,
-}
 
 type Room = Pin<Box<dyn Future<Output = Result<OwnedPermit<Event>, ()>> + Send>>;
 
@@ -119,7 +43,17 @@ type Room = Pin<Box<dyn Future<Output = Result<OwnedPermit<Event>, ()>> + Send>>
 pub(super) struct Link {
     pub(super) connection: Connection,
     pub(super) out: Outgoing,
-    lanes: Vec<LaneIo>,
+    pub(super) lanes: Vec<LaneIo>,
+    pub(super) sharing: Sharing,
+    /// Streams that were opened.
+    pub(super) streams: u64,
+    /// MQTT packets handed to the transport, in bytes.
+    pub(super) packet_bytes_sent: u64,
+    packet_bytes_received: u64,
+    /// Messages that came and went as datagrams.
+    pub(super) datagram_messages: u64,
+    /// Both sides want messages as datagrams.
+    pub(super) datagrams: bool,
     pub(super) quic: Option<Quic>,
     peer: std::net::SocketAddr,
     exchange: Option<Exchange>,
@@ -130,19 +64,21 @@ pub(super) struct Link {
     /// Waits for room for events.
     room: Option<Room>,
     input: Box<[u8]>,
-    /// QoS 0 messages that are not written yet, in order.
-    written: VecDeque<Written>,
-    /// Bytes written per lane since the start.
-    sent_bytes: Vec<u64>,
     /// The application's wish to disconnect, when it is carried out.
     pub(super) closing: Option<Done<()>>,
     /// Nothing is to be sent before the server has answered the CONNECT.
     pub(super) awaits_answer: bool,
+    /// Something was sent, and QUIC's handshake is not complete.
+    handshaking: bool,
+    /// Others on this runtime get their turn before anything more is written.
+    pub(super) pause: bool,
+    /// The connection has moved to another address in the last turn.
+    moved: bool,
 }
 
 impl Link {
     /// Writes CONNECT, and behind it what may follow at once.
-    pub(super) async fn open(
+    pub(super) fn open(
         driver: &mut Driver,
         transport: Transport,
         deadline: Instant,
@@ -152,25 +88,21 @@ impl Link {
             quic,
             peer,
         } = transport;
-        let mut lanes = vec![LaneIo::new(Lane::CONTROL, control)];
-        if let Some(quic) = &quic {
-            for number in 1..=u64::from(driver.options.streams) {
-                let opening = tokio::time::timeout(STREAM_TIMEOUT, quic.open());
-                let Ok(Ok(stream)) = opening.await else { break };
-                // The n-th stream of a client in both directions (RFC 9000 section 2.1).
-                lanes.push(LaneIo::new(Lane(number * 4), stream));
-            }
-        }
-        let mut out = Outgoing {
-            buffers: lanes.iter().map(|io| (io.lane, BytesMut::new())).collect(),
-        };
-        let (connection, exchange) = open_connection(driver, out.control())?;
+        let now_ms = driver.clock.now_ms();
+        let control = LaneIo::new(Lane::CONTROL, control, Purpose::Control, now_ms);
+        let mut out = Outgoing::new();
+        let (connection, exchange) = open_connection(driver, quic.is_some(), out.control())?;
         driver.requeue_lost();
-        let sent_bytes = vec![0; lanes.len()];
         let mut link = Self {
             connection,
             out,
-            lanes,
+            lanes: vec![control],
+            sharing: Sharing::default(),
+            streams: 1,
+            packet_bytes_sent: 0,
+            packet_bytes_received: 0,
+            datagram_messages: 0,
+            datagrams: false,
             quic,
             peer,
             exchange,
@@ -179,10 +111,11 @@ impl Link {
             timer: Box::pin(tokio::time::sleep_until(deadline.into())),
             room: None,
             input: vec![0; READ_BYTES].into_boxed_slice(),
-            written: VecDeque::new(),
-            sent_bytes,
             closing: None,
             awaits_answer: !driver.may_be_early(),
+            handshaking: false,
+            pause: false,
+            moved: false,
         };
         if driver.may_be_early() && driver.options.clean_start_at(driver.connections) {
             link.subscribe_again(driver);
@@ -192,7 +125,19 @@ impl Link {
 
     /// Moves bytes until the connection ends.
     pub(super) async fn run(&mut self, driver: &mut Driver) -> End {
-        let end = poll_fn(|cx| self.poll(driver, cx)).await;
+        let end = poll_fn(|cx| {
+            let end = self.poll(driver, cx);
+            // Whatever belongs into the first datagram is written now.
+            if let Some(quic) = &mut self.quic {
+                quic.uncork();
+            }
+            end
+        })
+        .await;
+        let end = self.explain(end);
+        if self.connection.is_connected() || self.connection.is_closed() {
+            self.remember(driver);
+        }
         if let Some(done) = self.reauthenticating.take() {
             let error = if let End::Failed(error) = &end {
                 error.clone()
@@ -211,19 +156,19 @@ impl Link {
         } else if let Some(quic) = self.quic.take() {
             tokio::spawn(quic.close());
         }
-        self.lose_written(|_| true);
+        for io in &mut self.lanes {
+            io.lose_written();
+        }
         end
     }
 
-    /// QoS 0 messages that were not written to the end are lost: at most once.
-    fn lose_written(&mut self, lost: impl Fn(Lane) -> bool) {
-        for written in std::mem::take(&mut self.written) {
-            if lost(written.lane) {
-                let error = io::Error::from(io::ErrorKind::ConnectionReset);
-                let _ = written.done.send(Err(Error::Lost(Arc::new(error))));
-            } else {
-                self.written.push_back(written);
-            }
+    /// A stream that ends with a handshake that failed doesn't know why.
+    fn explain(&self, end: End) -> End {
+        match (&end, &self.quic) {
+            (End::Failed(Error::Lost(_)), Some(quic)) if self.handshaking => quic
+                .handshake_error()
+                .map_or(end, |error| End::Failed(error.into())),
+            _ => end,
         }
     }
 
@@ -235,11 +180,28 @@ impl Link {
             && matches!(end, End::Failed(Error::Lost(_)))
     }
 
+    /// Whether QUIC's handshake is still under way.
+    pub(super) fn is_handshaking(&self) -> bool {
+        self.handshaking
+    }
+
     /// One turn: as much of everything as is possible without waiting.
     fn poll(&mut self, driver: &mut Driver, cx: &mut Context<'_>) -> Poll<End> {
         for _ in 0..MAX_ROUNDS {
             let mut progress = false;
+            if let Err(error) = self.poll_handshake(driver, cx) {
+                return Poll::Ready(End::Failed(error));
+            }
+            if let (true, Some(quic)) = (std::mem::take(&mut self.moved), &self.quic) {
+                quic.pad();
+            }
             self.take_requests(driver, cx, &mut progress);
+            if std::mem::take(&mut self.pause) {
+                self.moved = true;
+                // The transport's own task has something to say first.
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
             match self.write(driver, cx) {
                 // There is room for more.
                 Ok(wrote) => progress |= wrote,
@@ -276,87 +238,48 @@ impl Link {
     /// Writes what is still to be said to a server that broke the protocol or was refused, as far
     /// as it goes without waiting.
     fn give_up(&mut self, error: Error, cx: &mut Context<'_>) -> End {
-        for (io, (_, buffer)) in self.lanes.iter_mut().zip(&mut self.out.buffers) {
-            if !buffer.is_empty()
-                && let Poll::Ready(Ok(bytes)) = io.stream.as_mut().poll_write(cx, buffer)
-            {
-                buffer.advance(bytes);
-            }
-            let _ = io.stream.as_mut().poll_flush(cx);
-        }
+        self.write_last(cx);
         End::Failed(error)
     }
 
     // ---- Writing ---------------------------------------------------------------------------
 
-    fn write(&mut self, driver: &Driver, cx: &mut Context<'_>) -> io::Result<bool> {
-        let mut wrote = false;
-        for (at, io) in self.lanes.iter_mut().enumerate() {
-            let buffer = &mut self.out.buffers[at].1;
-            while !buffer.is_empty() {
-                match io.stream.as_mut().poll_write(cx, buffer) {
-                    Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
-                    Poll::Ready(Ok(bytes)) => {
-                        buffer.advance(bytes);
-                        self.sent_bytes[at] += bytes as u64;
-                        io.unflushed = true;
-                        wrote = true;
-                    }
-                    Poll::Ready(Err(error)) => return Err(error),
-                    Poll::Pending => break,
+    /// Learns that QUIC's handshake is complete, where something was sent before.
+    fn poll_handshake(&mut self, driver: &Driver, cx: &mut Context<'_>) -> Result<(), Error> {
+        let Some(quic) = &mut self.quic else {
+            return Ok(());
+        };
+        self.handshaking = quic.early_data() == EarlyData::Pending;
+        let url = &driver.options.url;
+        match quic.poll_handshake(cx) {
+            Poll::Pending => Ok(()),
+            Poll::Ready(Ok(verdict)) => {
+                self.handshaking = false;
+                if verdict == EarlyData::Rejected {
+                    self.open_again(cx);
                 }
+                Ok(())
             }
-            if io.unflushed
-                && let Poll::Ready(flushed) = io.stream.as_mut().poll_flush(cx)
-            {
-                flushed?;
-                io.unflushed = false;
-            }
-        }
-        if wrote {
-            self.connection.sent(driver.clock.now_ms());
-        }
-        self.report_written();
-        Ok(wrote)
-    }
-
-    /// Tells about QoS 0 messages that have been handed to the operating system.
-    fn report_written(&mut self) {
-        while let Some(first) = self.written.front() {
-            let at = self
-                .lanes
-                .iter()
-                .position(|io| io.lane == first.lane)
-                .unwrap_or(0);
-            if self.sent_bytes[at] < first.at || self.lanes[at].unflushed {
-                return;
-            }
-            if let Some(written) = self.written.pop_front() {
-                let _ = written.done.send(Ok(Published {
-                    reason: ReasonCode::Success,
-                }));
+            Poll::Ready(Err(error)) => {
+                memory::forget(url.host(), url.port());
+                Err(error.into())
             }
         }
-    }
-
-    /// A QoS 0 message was put into the buffer of a lane.
-    pub(super) fn note_written(&mut self, lane: Lane, done: Done<Published>) {
-        let at = self
-            .lanes
-            .iter()
-            .position(|io| io.lane == lane)
-            .unwrap_or(0);
-        let end = self.sent_bytes[at] + self.out.buffers[at].1.len() as u64;
-        self.written.push_back(Written {
-            at: end,
-            lane,
-            done,
-        });
     }
 
     /// Whether there is room for more messages in the buffers.
-    pub(super) fn has_room(&self) -> bool {
-        self.out.unsent_bytes() < MAX_UNSENT_BYTES
+    pub(super) fn has_room(&self, driver: &Driver) -> bool {
+        let bytes = match driver.options.streams {
+            // Bulk that waits holds up nothing else.
+            Streams::Priority => self.out.control_bytes(),
+            _ => self.out.unsent_bytes(),
+        };
+        bytes < MAX_UNSENT_BYTES
+    }
+
+    /// The same for messages that must not hold up others.
+    pub(super) fn has_room_for_bulk(&self) -> bool {
+        self.bulk_bytes() < MAX_UNSENT_BYTES
     }
 
     // ---- Reading ---------------------------------------------------------------------------
@@ -374,7 +297,7 @@ impl Link {
                 return Ok(progress);
             }
             let mut buffer = ReadBuf::new(&mut self.input);
-            match self.lanes[at].stream.as_mut().poll_read(cx, &mut buffer) {
+            match self.lanes[at].channel.poll_read(cx, &mut buffer) {
                 Poll::Pending => at += 1,
                 Poll::Ready(Err(error)) if at == 0 => return Err(Error::Lost(Arc::new(error))),
                 Poll::Ready(Ok(())) if at == 0 && buffer.filled().is_empty() => {
@@ -386,6 +309,7 @@ impl Link {
                 }
                 Poll::Ready(Ok(())) if !buffer.filled().is_empty() => {
                     let filled = buffer.filled().len();
+                    self.packet_bytes_received += filled as u64;
                     self.connection.heard(driver.clock.now_ms());
                     let input = std::mem::take(&mut self.input);
                     let result = self.process(driver, at, &input[..filled]);
@@ -394,17 +318,64 @@ impl Link {
                     progress = true;
                     at += 1;
                 }
-                // A further stream has ended: the connection goes on without it.
                 Poll::Ready(_) => {
-                    let io = self.lanes.remove(at);
-                    self.out.buffers.remove(at);
-                    self.sent_bytes.remove(at);
-                    self.lose_written(|lane| lane == io.lane);
-                    driver.session.lane_closed(io.lane);
+                    self.lane_lost(driver, at);
+                    progress = true;
                 }
             }
         }
+        Ok(progress | self.read_datagrams(driver, cx)?)
+    }
+
+    /// Takes messages that came as datagrams.
+    fn read_datagrams(&mut self, driver: &mut Driver, cx: &mut Context<'_>) -> Result<bool, Error> {
+        let mut progress = false;
+        while self.datagrams && !driver.is_blocked() {
+            let Some(quic) = &mut self.quic else { break };
+            let Poll::Ready(bytes) = quic.poll_datagram(cx) else {
+                break;
+            };
+            progress = true;
+            // Such are no MQTT.
+            if bytes.first().is_none_or(|first| *first == 0) {
+                continue;
+            }
+            self.datagram_messages += 1;
+            self.packet_bytes_received += bytes.len() as u64;
+            let limit = self.connection.max_packet_bytes();
+            let (mut framer, mut rest) = (Framer::new(), &bytes[..]);
+            let now_ms = driver.clock.now_ms();
+            let received = match framer.next(&mut rest, limit) {
+                Ok(frame) => {
+                    let frame = frame.filter(|_| rest.is_empty());
+                    self.connection.receive_datagram(frame.as_ref(), now_ms)
+                }
+                Err(error) => Err(self.connection.decode_failed(error)),
+            };
+            match received {
+                Ok(publish) => arrived(driver, &publish),
+                Err(violation) => return Err(self.violated(&violation)),
+            }
+        }
         Ok(progress)
+    }
+
+    /// What QUIC knows of the path, with what is counted here.
+    pub(super) fn path(&self) -> Option<PathStatistics> {
+        let mut path = self.quic.as_ref()?.statistics();
+        path.packet_bytes_sent = self.packet_bytes_sent;
+        path.packet_bytes_received = self.packet_bytes_received;
+        path.streams = self.streams;
+        path.datagram_messages = self.datagram_messages;
+        Some(path)
+    }
+
+    /// Keeps for the next connection what this one has learnt.
+    fn remember(&self, driver: &Driver) {
+        if let Some(quic) = &self.quic {
+            let url = &driver.options.url;
+            memory::remember(url.host(), url.port(), quic.known());
+        }
     }
 
     /// Handles bytes of one lane; what there is no room for stays in the lane's `unread`.
@@ -439,19 +410,19 @@ impl Link {
             match event {
                 Input::Publish { topic, mut publish } => {
                     publish.topic = &topic;
-                    let (qos, payload_bytes) = (publish.qos as u8, publish.payload.len());
-                    let (topic, id) = (publish.topic, publish.packet_id);
-                    tracing::debug!(topic, qos, ?id, payload_bytes, "PUBLISH received");
-                    let message = Message::new(&publish, driver.connections);
                     let packet_id = publish.packet_id;
-                    driver.events.push_back(Event::Message(message));
+                    arrived(driver, &publish);
                     if let Some(packet_id) =
                         packet_id.filter(|_| driver.options.acknowledge_on_receipt)
                     {
                         // [MQTT-4.5.0-2]: the message is the application's from here on.
                         let success = ReasonCode::Success;
-                        self.connection
-                            .acknowledge(session, packet_id, success, &mut self.out);
+                        self.connection.acknowledge(
+                            &mut driver.session,
+                            packet_id,
+                            success,
+                            &mut self.out,
+                        );
                     }
                 }
                 Input::HandedOver { tag } => {
@@ -465,12 +436,16 @@ impl Link {
                     properties,
                 } => {
                     tracing::debug!(reason = reason.name(), "message acknowledged");
-                    if let Some(Sent { publication, .. }) = driver.sent.remove(&tag) {
+                    if let Some(Sent {
+                        publication, lane, ..
+                    }) = driver.sent.remove(&tag)
+                    {
                         publication.finish(if reason.is_error() {
                             Err(Error::Rejected(Refusal::new(reason, properties)))
                         } else {
                             Ok(Published { reason })
                         });
+                        self.note_answered(lane);
                     }
                     resend(driver, &mut self.connection, &mut self.out);
                 }
@@ -484,10 +459,19 @@ impl Link {
                     {
                         return Err(self.end_with(ReasonCode::NotAuthorized, error));
                     }
-                    let connected = accepted(driver, connection, &connack, self.peer);
+                    let quic = self.quic.as_ref();
+                    let early_data = quic.map_or(EarlyData::NotTried, Quic::early_data);
+                    let agreed = !driver.options.version.is_v5()
+                        || connack
+                            .properties
+                            .find(|it| (it == DATAGRAMS).then_some(()))
+                            .is_some();
+                    self.datagrams = quic.is_some() && driver.options.datagrams && agreed;
+                    let connected = accepted(driver, connection, &connack, self.peer, early_data);
                     driver.events.push_back(Event::Connected(connected));
                     let session_lost = !connack.session_present;
                     resend(driver, connection, &mut self.out);
+                    self.remember(driver);
                     if session_lost && !driver.asks_for_all() {
                         self.subscribe_again(driver);
                     }
@@ -571,15 +555,27 @@ impl Link {
         } else {
             Some(self.deadline)
         };
-        let Some(due) = due else { return Ok(false) };
+        let waits = self.sharing.wait_until_ms;
+        let waits = waits.map(|at_ms| driver.clock.instant(at_ms));
+        let due = match (due, waits) {
+            (Some(due), Some(waits)) => due.min(waits),
+            (Some(due), None) => due,
+            (None, Some(waits)) => waits,
+            (None, None) => return Ok(false),
+        };
         if self.timer.deadline().into_std() != due {
             self.timer.as_mut().reset(due.into());
         }
         if self.timer.as_mut().poll(cx).is_pending() {
             return Ok(false);
         }
+        if waits.is_some_and(|waits| waits <= Instant::now()) {
+            self.sharing.wait_until_ms = None;
+            self.sharing.gave_up = true;
+            return Ok(true);
+        }
         if !self.connection.is_connected() {
-            let timeout = driver.options.connect_timeout;
+            let timeout = driver.options.longest_connect();
             return Err(crate::error::ConnectError::Timeout(timeout).into());
         }
         let now_ms = driver.clock.now_ms();
@@ -589,25 +585,21 @@ impl Link {
         }
     }
 
-    /// Ends the streams besides the first one, and tells when the server has all that was written
-    /// to them: the DISCONNECT on the first one must not overtake messages.
-    pub(super) fn finish_further_lanes(&mut self, cx: &mut Context<'_>) -> bool {
-        let mut finished = true;
-        for (io, (_, buffer)) in self.lanes.iter_mut().zip(&self.out.buffers).skip(1) {
-            finished &= buffer.is_empty() && io.stream.as_mut().poll_shutdown(cx).is_ready();
-        }
-        finished
-    }
-
     /// Ends the transport in order: everything written arrives, then both sides close.
     async fn close(&mut self) {
-        let control = &mut self.lanes[0].stream;
+        let control = &mut self.lanes[0].channel;
         let closing = async {
-            control.shutdown().await?;
+            poll_fn(|cx| control.poll_shutdown(cx)).await?;
             // The server closes when it has read the DISCONNECT. To close before it does could
             // reset the connection and take the DISCONNECT away from it.
             if self.quic.is_none() {
-                while control.read(&mut self.input).await? > 0 {}
+                loop {
+                    let mut buffer = ReadBuf::new(&mut self.input);
+                    poll_fn(|cx| control.poll_read(cx, &mut buffer)).await?;
+                    if buffer.filled().is_empty() {
+                        break;
+                    }
+                }
             }
             Ok::<_, io::Error>(())
         };
@@ -644,13 +636,23 @@ impl Link {
     }
 }
 
+/// A message came.
+fn arrived(driver: &mut Driver, publish: &Publish<'_>) {
+    let (qos, payload_bytes) = (publish.qos as u8, publish.payload.len());
+    let (topic, id) = (publish.topic, publish.packet_id);
+    tracing::debug!(topic, qos, ?id, payload_bytes, "PUBLISH received");
+    let message = Message::new(publish, driver.connections);
+    driver.events.push_back(Event::Message(message));
+}
+
 /// Sends again what an earlier connection left over, as far as the server's Receive Maximum goes.
 fn resend(driver: &mut Driver, connection: &mut Connection, out: &mut Outgoing) {
     while let Some(outgoing) = connection.next_resend(&mut driver.session, out.control()) {
-        let Some(sent) = driver.sent.get(&outgoing.tag) else {
+        let Some(sent) = driver.sent.get_mut(&outgoing.tag) else {
             driver.session.forget_outgoing(outgoing.packet_id);
             continue;
         };
+        sent.lane = Lane::CONTROL;
         let publication = super::requests::view(&sent.publication.message);
         let again = connection.resend(&mut driver.session, outgoing, &publication, out.control());
         if let Err(error) = again {
@@ -668,6 +670,7 @@ fn accepted(
     connection: &Connection,
     connack: &ConnAck<'_>,
     peer: std::net::SocketAddr,
+    early_data: EarlyData,
 ) -> Arc<Connected> {
     driver.connections += 1;
     if let Some(assigned) = connack.assigned_client_id() {
@@ -685,127 +688,6 @@ fn accepted(
         limits: *connection.limits(),
         response_information: connack.response_information().map(str::to_owned),
         connections: driver.connections,
+        early_data,
     })
-}
-
-fn start_exchange(user: &str, password: &str) -> Result<(Exchange, String), Error> {
-    let mut random = [0; 18];
-    random_bytes(&mut random);
-    let (client, first) = ScramClient::start(user, password, &Nonce::from_random(random))?;
-    Ok((Exchange::Started(client), first))
-}
-
-/// Answers the server's challenge.
-fn prove(exchange: &mut Option<Exchange>, challenge: &[u8]) -> Result<String, Error> {
-    let Some(Exchange::Started(client)) = exchange.take() else {
-        return Err(sterna_auth::ScramError::Syntax.into());
-    };
-    let (finish, proof) = client.challenge(challenge)?;
-    *exchange = Some(Exchange::Proven(finish));
-    Ok(proof)
-}
-
-/// Checks that the server knows the password, too, where an exchange was under way.
-fn finish_exchange(exchange: &mut Option<Exchange>, signature: Option<&[u8]>) -> Result<(), Error> {
-    match exchange.take() {
-        None => Ok(()),
-        Some(Exchange::Proven(finish)) => Ok(finish.verify(signature.unwrap_or_default())?),
-        // A server that lets everybody in without an exchange has proven nothing.
-        Some(Exchange::Started(_)) => Err(sterna_auth::ScramError::Signature.into()),
-    }
-}
-
-/// Writes the CONNECT that these options and this session ask for.
-fn open_connection(
-    driver: &mut Driver,
-    out: &mut BytesMut,
-) -> Result<(Connection, Option<Exchange>), Error> {
-    let options = &driver.options;
-    let mut properties = options.properties.clone();
-    let mut exchange = None;
-    let mut first_data = String::new();
-    let (mut user_name, mut password) = (None, None);
-    match &options.login {
-        Login::Anonymous => {}
-        Login::Password {
-            user,
-            password: secret,
-        } => {
-            user_name = user.as_deref();
-            password = secret.as_deref();
-        }
-        Login::Scram { user, password } => {
-            let (started, first) = start_exchange(user, password)?;
-            exchange = Some(started);
-            first_data = first;
-        }
-    }
-    let mut set = |property| properties.push(property).map_err(crate::InvalidError::from);
-    if options.version.is_v5() {
-        if options.session_expiry_s > 0 {
-            set(Property::SessionExpiryInterval(options.session_expiry_s))?;
-        }
-        set(Property::ReceiveMaximum(options.receive_maximum))?;
-        set(Property::MaximumPacketSize(options.max_packet_bytes))?;
-        if options.topic_alias_maximum > 0 {
-            set(Property::TopicAliasMaximum(options.topic_alias_maximum))?;
-        }
-        if exchange.is_some() {
-            set(Property::AuthenticationMethod(MECHANISM))?;
-            set(Property::AuthenticationData(first_data.as_bytes()))?;
-        }
-    } else {
-        properties.clear();
-    }
-    let will = match &options.will {
-        Some(will) => Some(Will {
-            topic: &will.message.topic,
-            payload: &will.message.payload,
-            qos: will.message.qos,
-            retain: will.message.retain,
-            properties: will
-                .properties
-                .publish_properties(PropertyContext::Will)
-                .map_err(|_| crate::InvalidError::Field)?,
-        }),
-        None => None,
-    };
-    let clean_start = options.clean_start_at(driver.connections);
-    let connect = Connect {
-        version: options.version,
-        clean_start,
-        keep_alive_s: options.keep_alive_s,
-        client_id: &driver.client_id,
-        will,
-        user_name,
-        password,
-        properties: properties.properties(),
-    };
-    let now_ms = driver.clock.now_ms();
-    let expected = driver.limits.unwrap_or(ServerLimits::EARLY);
-    let mut connection = Connection::open(
-        &connect,
-        !clean_start,
-        expected,
-        &mut driver.session,
-        now_ms,
-        out,
-    )
-    .map_err(|error| Error::Send(error.into()))?;
-    if !options.version.is_v5() {
-        connection.limit_packets(options.max_packet_bytes as usize);
-    }
-    Ok((connection, exchange))
-}
-
-impl Options {
-    /// Whether this connection starts anew: the first as the application says; later ones go on
-    /// with what the server kept, if it keeps anything.
-    pub(super) const fn clean_start_at(&self, connections: u64) -> bool {
-        if connections == 0 {
-            self.clean_start
-        } else {
-            !self.keeps_session()
-        }
-    }
 }

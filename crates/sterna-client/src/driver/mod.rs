@@ -4,7 +4,9 @@
 //! session, the messages that are not acknowledged yet, the subscriptions. [`Link`](link::Link) is
 //! one connection.
 
+mod lanes;
 mod link;
+mod opening;
 mod requests;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -12,13 +14,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use sterna_mqtt::client::ServerLimits;
-use sterna_mqtt::{PacketId, PropertyBuf, ReasonCode, Session};
+use sterna_mqtt::{Lane, PacketId, PropertyBuf, ReasonCode, Session};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::client::{Event, Published, Status};
 use crate::error::Error;
 use crate::message::{Publish, Subscription};
 use crate::options::{Options, random_bytes, random_id};
+use crate::path::PathStatistics;
 use crate::transport;
 
 /// A connection that lasted so long starts the back-off anew when it breaks.
@@ -46,6 +49,7 @@ pub(crate) enum Request {
     },
     Reauthenticate(Done<()>),
     Migrate(Done<()>),
+    Path(Done<PathStatistics>),
     Disconnect {
         reason: ReasonCode,
         properties: PropertyBuf,
@@ -72,6 +76,9 @@ impl Request {
                 let _ = done.send(Err(error));
             }
             Self::Acknowledge { .. } => {}
+            Self::Path(done) => {
+                let _ = done.send(Err(error));
+            }
             Self::Reauthenticate(done) | Self::Migrate(done) | Self::Disconnect { done, .. } => {
                 let _ = done.send(Err(error));
             }
@@ -99,6 +106,8 @@ struct Sent {
     publication: Publication,
     /// The server has said that it received it (QoS 2).
     handed_over: bool,
+    /// Where it was sent last.
+    lane: Lane,
 }
 
 /// A request that was sent.
@@ -120,6 +129,8 @@ enum Asked {
 pub(crate) struct Inlets {
     pub(crate) requests: mpsc::Receiver<Request>,
     pub(crate) publications: mpsc::Receiver<Publication>,
+    /// Messages that must not hold up the others.
+    pub(crate) bulk: mpsc::Receiver<Publication>,
     pub(crate) events: mpsc::Sender<Event>,
     pub(crate) status: watch::Sender<Status>,
 }
@@ -142,6 +153,8 @@ struct Driver {
     /// Messages that go before those in the channel: what was taken from it and could not be sent
     /// yet, and what a lost session left over.
     publications: VecDeque<Publication>,
+    /// A message that could not be sent yet and must not hold up the others.
+    bulk: VecDeque<Publication>,
     /// Events that wait for room.
     events: VecDeque<Event>,
     session: Session,
@@ -197,6 +210,7 @@ pub(crate) async fn run(options: Options, inlets: Inlets) {
         inlets,
         requests: VecDeque::new(),
         publications: VecDeque::new(),
+        bulk: VecDeque::new(),
         events: VecDeque::new(),
         session: Session::new(),
         sent: BTreeMap::new(),
@@ -285,6 +299,8 @@ impl Driver {
         let asks = |request: &Request| !matches!(request, Request::Disconnect { .. });
         !self.publications.is_empty()
             || !self.inlets.publications.is_empty()
+            || !self.bulk.is_empty()
+            || !self.inlets.bulk.is_empty()
             || self.requests.iter().any(asks)
     }
 
@@ -303,12 +319,14 @@ impl Driver {
     async fn connect_once(&mut self) -> End {
         let settings = transport::Settings {
             tls: self.options.tls.clone(),
-            timeout: self.options.connect_timeout,
+            timeout: self.options.longest_connect(),
             bind: self.options.bind,
             keep_alive_s: self.options.keep_alive_s,
             max_packet_bytes: self.options.max_packet_bytes as usize,
+            early_data: self.options.early_data && self.may_be_early(),
+            quic: self.options.quic.clone(),
         };
-        let deadline = Instant::now() + self.options.connect_timeout;
+        let deadline = Instant::now() + self.options.longest_connect();
         let url = self.options.url.clone();
         tracing::debug!(%url, "connecting");
         let connecting = transport::connect(&url, &settings);
@@ -327,10 +345,14 @@ impl Driver {
             }
         };
         tracing::debug!(peer = %transport.peer, client_id = self.client_id, "sending CONNECT");
-        match link::Link::open(self, transport, deadline).await {
+        match link::Link::open(self, transport, deadline) {
             Ok(mut link) => {
                 let end = link.run(self).await;
                 self.early_failed |= self.limits.is_none() && link.is_unanswered(&end);
+                if link.is_handshaking() {
+                    // Perhaps it is at another address now.
+                    transport::quic::memory::forget(url.host(), url.port());
+                }
                 end
             }
             Err(error) => End::Failed(error),
@@ -390,6 +412,7 @@ impl Driver {
             let Some(Sent {
                 publication,
                 handed_over,
+                ..
             }) = self.sent.remove(&tag)
             else {
                 continue;
@@ -447,6 +470,7 @@ impl Driver {
             .send_replace(Status::Ended(error.clone()));
         self.inlets.requests.close();
         self.inlets.publications.close();
+        self.inlets.bulk.close();
         self.requests_ended_with_their_connection();
         while let Ok(request) = self.inlets.requests.try_recv() {
             self.requests.push_back(request);
@@ -458,6 +482,10 @@ impl Driver {
             sent.publication.finish(Err(error.clone()));
         }
         while let Ok(publication) = self.inlets.publications.try_recv() {
+            self.publications.push_back(publication);
+        }
+        self.publications.append(&mut self.bulk);
+        while let Ok(publication) = self.inlets.bulk.try_recv() {
             self.publications.push_back(publication);
         }
         for publication in self.publications.drain(..) {

@@ -2,14 +2,17 @@
 
 use std::task::{Context, Poll};
 
+use bytes::BytesMut;
 use sterna_mqtt::client::{Publication as View, SendError};
 use sterna_mqtt::packet::Disconnect;
 use sterna_mqtt::{PacketId, Property, PropertyBuf, ReasonCode};
 
 use super::link::Link;
 use super::{Asked, Driver, Publication, Request, Sent};
+use crate::client::Published;
 use crate::error::Error;
 use crate::message::{Publish, Subscription};
+use crate::options::Streams;
 
 /// Filters in one SUBSCRIBE of the client's own making.
 const FILTERS_AT_ONCE: usize = 32;
@@ -34,14 +37,6 @@ fn log_publish(message: &Publish, id: Option<PacketId>) {
         payload_bytes,
         "PUBLISH sent"
     );
-}
-
-/// What became of an attempt to send.
-enum Attempt {
-    /// Sent, or failed for good.
-    Done,
-    /// It must wait for the server.
-    Later,
 }
 
 impl Link {
@@ -81,6 +76,7 @@ impl Link {
                 }
             }
             match self.ask(driver, request) {
+                Ok(()) if self.pause => return,
                 Ok(()) => *progress = true,
                 Err(request) => {
                     driver.requests.push_front(request);
@@ -99,23 +95,99 @@ impl Link {
         cx: &mut Context<'_>,
         progress: &mut bool,
     ) {
-        while self.has_room() {
+        while self.has_room(driver) {
             let publication = match driver.publications.pop_front() {
                 Some(publication) => publication,
                 None => match driver.inlets.publications.poll_recv(cx) {
                     Poll::Ready(Some(publication)) => publication,
-                    Poll::Ready(None) | Poll::Pending => return,
+                    Poll::Ready(None) | Poll::Pending => break,
                 },
             };
-            match self.publish(driver, publication) {
-                Attempt::Done => *progress = true,
-                Attempt::Later => return,
+            match self.publish(driver, publication, cx) {
+                None => *progress = true,
+                Some(waiting) => {
+                    driver.publications.push_front(waiting);
+                    break;
+                }
+            }
+        }
+        while self.has_room_for_bulk() {
+            let publication = match driver.bulk.pop_front() {
+                Some(publication) => publication,
+                None => match driver.inlets.bulk.poll_recv(cx) {
+                    Poll::Ready(Some(publication)) => publication,
+                    Poll::Ready(None) | Poll::Pending => break,
+                },
+            };
+            match self.publish(driver, publication, cx) {
+                None => *progress = true,
+                Some(waiting) => {
+                    driver.bulk.push_front(waiting);
+                    break;
+                }
             }
         }
     }
 
-    fn publish(&mut self, driver: &mut Driver, mut publication: Publication) -> Attempt {
-        let lane = self.out.lane_for(&publication.message.topic);
+    /// Whether a message that must not hold up others would take what the others need.
+    fn takes_too_much(&self, driver: &Driver, message: &Publish) -> bool {
+        let window = usize::from(self.connection.limits().receive_maximum);
+        driver.options.streams == Streams::Priority
+            && message.is_bulk()
+            && message.qos.is_acknowledged()
+            && driver.session.in_flight() >= (window - window / 4).max(1)
+    }
+
+    /// Sends a message with QoS 0 in a datagram, where the server has agreed to that and it fits.
+    fn send_as_datagram(&mut self, driver: &Driver, message: &Publish) -> bool {
+        if !self.datagrams || message.qos.is_acknowledged() {
+            return false;
+        }
+        let Some(quic) = &self.quic else { return false };
+        let Some(most_bytes) = quic.max_datagram_bytes() else {
+            return false;
+        };
+        let mut bytes = BytesMut::new();
+        let written = self
+            .connection
+            .publish_datagram(&view(message), most_bytes, &mut bytes);
+        let packet_bytes = bytes.len() as u64;
+        if written.is_err() || !quic.send_datagram(bytes.freeze()) {
+            return false;
+        }
+        log_publish(message, None);
+        self.connection.sent(driver.clock.now_ms());
+        self.datagram_messages += 1;
+        self.packet_bytes_sent += packet_bytes;
+        true
+    }
+
+    /// Sends a message; gives it back when it must wait for the server.
+    fn publish(
+        &mut self,
+        driver: &mut Driver,
+        mut publication: Publication,
+        cx: &mut Context<'_>,
+    ) -> Option<Publication> {
+        if self.takes_too_much(driver, &publication.message) {
+            return Some(publication);
+        }
+        // A stream must not be opened for what cannot be sent yet.
+        let qos = publication.message.qos;
+        if driver.session.has_resends() || !self.connection.has_room(&driver.session, qos) {
+            return Some(publication);
+        }
+        if self.send_as_datagram(driver, &publication.message) {
+            if let Some(done) = publication.done.take() {
+                let _ = done.send(Ok(Published {
+                    reason: ReasonCode::Success,
+                }));
+            }
+            return None;
+        }
+        let Some(lane) = self.lane_for(driver, &publication.message, cx) else {
+            return Some(publication);
+        };
         let tag = driver.tag();
         let buffer = sterna_mqtt::LaneWriter::buffer(&mut self.out, lane);
         let message = view(&publication.message);
@@ -123,31 +195,28 @@ impl Link {
             .connection
             .publish(&mut driver.session, lane, &message, tag, buffer)
         {
-            Ok(None) => {
-                log_publish(&publication.message, None);
-                if let Some(done) = publication.done.take() {
-                    self.note_written(lane, done);
-                }
-                Attempt::Done
-            }
-            Ok(Some(packet_id)) => {
-                log_publish(&publication.message, Some(packet_id));
-                driver.sent.insert(
-                    tag,
-                    Sent {
+            Ok(packet_id) => {
+                log_publish(&publication.message, packet_id);
+                if packet_id.is_some() {
+                    self.note_sent(lane, true, None);
+                    let sent = Sent {
                         publication,
                         handed_over: false,
-                    },
-                );
-                Attempt::Done
-            }
-            Err(SendError::Later) => {
-                driver.publications.push_front(publication);
-                Attempt::Later
+                        lane,
+                    };
+                    driver.sent.insert(tag, sent);
+                } else {
+                    self.note_sent(lane, false, publication.done.take());
+                }
+                None
             }
             Err(error) => {
+                self.note_unused(lane);
+                if error == SendError::Later {
+                    return Some(publication);
+                }
                 publication.finish(Err(error.into()));
-                Attempt::Done
+                None
             }
         }
     }
@@ -234,11 +303,16 @@ impl Link {
                 self.reauthenticate(&driver.options, done);
             }
             Request::Migrate(done) => {
-                let migrated = match &self.quic {
+                let migrated = match &mut self.quic {
                     Some(quic) => quic.rebind().map_err(|error| Error::Lost(error.into())),
                     None => Err(Error::Unavailable("only connections over QUIC can move")),
                 };
+                self.pause = migrated.is_ok();
                 let _ = done.send(migrated);
+            }
+            Request::Path(done) => {
+                let unavailable = Error::Unavailable("only connections over QUIC know their path");
+                let _ = done.send(self.path().ok_or(unavailable));
             }
             Request::Disconnect {
                 reason,

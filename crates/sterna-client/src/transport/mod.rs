@@ -5,20 +5,25 @@
 //! write here leaves in one segment, record, frame or packet as far as it fits, so CONNECT,
 //! SUBSCRIBE and the first PUBLISH travel together.
 
-mod quic;
+pub(crate) mod quic;
 mod websocket;
 
+use std::future::poll_fn;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
 
-pub(crate) use quic::Quic;
+use sterna_quic::Overrides;
+
+pub(crate) use quic::{Quic, QuicStream};
 
 use crate::error::ConnectError;
 use crate::tls::Tls;
@@ -33,10 +38,51 @@ const MAX_ADDRESSES: usize = 16;
 pub(crate) trait Stream: AsyncRead + AsyncWrite + Send {}
 impl<T: AsyncRead + AsyncWrite + Send> Stream for T {}
 
+/// A stream of one of the transports.
+pub(crate) enum Channel {
+    /// The only one of its connection.
+    Bytes(Pin<Box<dyn Stream>>),
+    /// One of QUIC's.
+    Quic(Pin<Box<QuicStream>>),
+}
+
+impl Channel {
+    fn stream(&mut self) -> Pin<&mut dyn Stream> {
+        match self {
+            Self::Bytes(stream) => stream.as_mut(),
+            Self::Quic(stream) => stream.as_mut(),
+        }
+    }
+
+    pub(crate) fn poll_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.stream().poll_read(cx, buffer)
+    }
+
+    pub(crate) fn poll_write(
+        &mut self,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.stream().poll_write(cx, bytes)
+    }
+
+    pub(crate) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.stream().poll_flush(cx)
+    }
+
+    pub(crate) fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.stream().poll_shutdown(cx)
+    }
+}
+
 /// A connection to a broker before any MQTT.
 pub(crate) struct Transport {
     /// The stream that carries CONNECT; the only one but over QUIC.
-    pub(crate) control: Pin<Box<dyn Stream>>,
+    pub(crate) control: Channel,
     /// Over QUIC: the connection that the stream belongs to.
     pub(crate) quic: Option<Quic>,
     /// The address that answered.
@@ -53,6 +99,10 @@ pub(crate) struct Settings {
     pub(crate) keep_alive_s: u16,
     /// The largest packet that is taken, which bounds a WebSocket frame.
     pub(crate) max_packet_bytes: usize,
+    /// Whether to write before QUIC's handshake is complete.
+    pub(crate) early_data: bool,
+    /// QUIC's own settings.
+    pub(crate) quic: Overrides,
 }
 
 /// Connects to `url` by its scheme's transport.
@@ -72,19 +122,7 @@ async fn connect_untimed(url: &Url, settings: &Settings) -> Result<Transport, Co
     }
     let addresses = resolve(url, settings.bind).await?;
     if url.scheme() == Scheme::MqttQuic {
-        let config = quic::client_config(settings)?;
-        let name = settings.tls.server_name(url.host())?.to_str().into_owned();
-        let bind = settings.bind;
-        let quic = first_of(&addresses, move |address| {
-            quic::connect(config.clone(), address, name.clone(), bind)
-        })
-        .await?;
-        let peer = quic.peer();
-        return Ok(Transport {
-            control: quic.open().await?,
-            quic: Some(quic),
-            peer,
-        });
+        return connect_quic(url, settings, addresses).await;
     }
 
     let bind = settings.bind;
@@ -93,7 +131,7 @@ async fn connect_untimed(url: &Url, settings: &Settings) -> Result<Transport, Co
     let encrypted = url.scheme().is_encrypted();
     let control: Pin<Box<dyn Stream>> = if encrypted {
         let offered: Vec<&[u8]> = settings.tls.alpn.iter().map(String::as_bytes).collect();
-        let config = settings.tls.config(&offered)?;
+        let config = settings.tls.config(&offered, false, None)?;
         let name = settings.tls.server_name(url.host())?;
         let tls = TlsConnector::from(Arc::clone(&config))
             .connect(name, tcp)
@@ -110,8 +148,54 @@ async fn connect_untimed(url: &Url, settings: &Settings) -> Result<Transport, Co
         Box::pin(tcp)
     };
     Ok(Transport {
-        control,
+        control: Channel::Bytes(control),
         quic: None,
+        peer,
+    })
+}
+
+/// Connects over QUIC: at once, without having sent anything, where an earlier connection left a
+/// ticket.
+async fn connect_quic(
+    url: &Url,
+    settings: &Settings,
+    mut addresses: Vec<SocketAddr>,
+) -> Result<Transport, ConnectError> {
+    let known = quic::memory::recall(url.host(), url.port());
+    let name = settings.tls.server_name(url.host())?.to_str().into_owned();
+    let attempt = quic::attempt(settings, name, url.port(), known.as_ref())?;
+    let known = known.map(|known| known.address);
+    let known = known.and_then(|known| addresses.iter().position(|address| *address == known));
+    let mut first = None;
+    if let Some(at) = known {
+        // Early data is for the address that answered before; another one may not even exist.
+        addresses[..=at].rotate_right(1);
+        if settings.early_data {
+            match attempt.clone().start(addresses[0])?.into_early() {
+                Ok(quic) => return quic_transport(quic).await,
+                Err(started) => first = Some(started),
+            }
+        }
+    }
+    let first = Mutex::new(first);
+    let connecting = first_of(&addresses, |address| {
+        let mut first = first.lock().unwrap_or_else(PoisonError::into_inner);
+        let started = match first.take() {
+            Some(started) => Ok(*started),
+            None => attempt.clone().start(address),
+        };
+        async move { started?.established().await }
+    });
+    let quic = connecting.await?;
+    quic_transport(quic).await
+}
+
+async fn quic_transport(mut quic: Quic) -> Result<Transport, ConnectError> {
+    let peer = quic.peer();
+    let control = poll_fn(|cx| quic.poll_open(quic::CONTROL_PRIORITY, cx)).await?;
+    Ok(Transport {
+        control: Channel::Quic(Box::pin(control)),
+        quic: Some(quic),
         peer,
     })
 }
@@ -129,8 +213,8 @@ async fn resolve(url: &Url, bind: Option<IpAddr>) -> Result<Vec<SocketAddr>, Con
         .take(MAX_ADDRESSES)
         .collect();
     if addresses.is_empty() {
-        return Err(failed(std::io::Error::new(
-            std::io::ErrorKind::AddrNotAvailable,
+        return Err(failed(io::Error::new(
+            io::ErrorKind::AddrNotAvailable,
             "no address of the wanted family",
         )));
     }
@@ -173,7 +257,7 @@ where
             }
             None => {
                 return Err(first_error.unwrap_or_else(|| {
-                    ConnectError::Socket(Arc::new(std::io::ErrorKind::AddrNotAvailable.into()))
+                    ConnectError::Socket(Arc::new(io::ErrorKind::AddrNotAvailable.into()))
                 }));
             }
         }

@@ -121,7 +121,7 @@ pub struct Connection {
     max_packet_bytes: usize,
     topic_alias_maximum: u16,
     wants_problem_information: bool,
-    peer_aliases: IncomingAliases,
+    pub(super) peer_aliases: IncomingAliases,
     unanswered: VecDeque<Unanswered>,
     unanswered_qos1: usize,
     keep_alive_ms: u64,

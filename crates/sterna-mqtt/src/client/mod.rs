@@ -16,6 +16,7 @@
 
 mod connection;
 mod limits;
+mod quic;
 mod send;
 #[cfg(test)]
 mod tests;

@@ -189,7 +189,7 @@ impl Connection {
         Ok(packet_id)
     }
 
-    fn check_supported(&self, publication: &Publication<'_>) -> Result<(), SendError> {
+    pub(super) fn check_supported(&self, publication: &Publication<'_>) -> Result<(), SendError> {
         // [MQTT-3.2.2-11]
         if publication.qos > self.limits.max_qos {
             return Err(self.unsupported(ReasonCode::QoSNotSupported));
@@ -211,14 +211,7 @@ impl Connection {
         dup: bool,
         out: &mut BytesMut,
     ) -> Result<(), SendError> {
-        let properties =
-            PublishProperties::parse(publication.properties.raw(), PropertyContext::Publish)?;
-        // [MQTT-3.3.4-6]; aliases are the connection's own business
-        if properties.topic_alias().is_some() || properties.subscription_identifiers().count() > 0 {
-            return Err(SendError::Invalid(DecodeError::protocol(
-                "Topic Alias or Subscription Identifier in a message to publish",
-            )));
-        }
+        let properties = own_properties(publication)?;
         let mut publish = Publish {
             dup,
             qos: publication.qos,
@@ -515,6 +508,21 @@ impl Connection {
         }
         Ok(())
     }
+}
+
+/// The properties of a message to publish.
+pub(super) fn own_properties<'a>(
+    publication: &Publication<'a>,
+) -> Result<PublishProperties<'a>, SendError> {
+    let properties =
+        PublishProperties::parse(publication.properties.raw(), PropertyContext::Publish)?;
+    // [MQTT-3.3.4-6]; aliases are the connection's own business
+    if properties.topic_alias().is_some() || properties.subscription_identifiers().count() > 0 {
+        return Err(SendError::Invalid(DecodeError::protocol(
+            "Topic Alias or Subscription Identifier in a message to publish",
+        )));
+    }
+    Ok(properties)
 }
 
 fn check_syntax(filter: &str) -> Result<(), SendError> {

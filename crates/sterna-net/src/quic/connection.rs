@@ -3,28 +3,31 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
 use quinn_proto::{
-    Connection, ConnectionError, ConnectionEvent, Dir, Event, ReadError, Side, StreamEvent,
-    StreamId, TransportErrorCode, VarInt,
+    Connection, ConnectionError, ConnectionEvent, Dir, Event, ReadError, StreamEvent, StreamId,
+    TransportErrorCode, VarInt,
 };
+use sterna_quic::{PathMemory, SavedPath};
 
-use super::config::code;
 use super::event::{Counters, DriverEvent, EventKind, Key};
+use super::figures::{Figures, Moving};
 use super::half_open::HalfOpen;
 use super::outgoing::{Outgoing, Pool};
-use super::tls::Negotiated;
+use super::path_memory::{self, Noted, Ticket};
+use super::tls::{Negotiated, TlsServer};
+use super::trace::Tracer;
 use super::{QuicConfig, refusals::Refusals};
-use crate::{CloseReason, ConnectionInfo, PathStatistics, TransportKind};
+use crate::{Clock, CloseReason, ConnectionInfo, Trace, TransportKind};
 
-/// Length of a client's first datagram (RFC 9000, section 14.1), as a rule.
-const MIN_INITIAL_BYTES: u64 = 1_200;
 /// Bytes read from a stream before others have their turn.
 const READ_BATCH_BYTES: usize = 64 * 1024;
-/// Streams that the handler may use before the peer has permitted them.
-const MAX_WAITING_OPENS: u64 = 64;
+/// What the number of permitted streams grows to for a client that uses them one after the other, as
+/// with a stream per message: the more, the fewer MAX_STREAMS frames, and about 50 bytes each.
+const SEQUENTIAL_STREAMS: u32 = 32;
 /// TLS alert of a client that offers no protocol that is served (RFC 7301, section 3.2).
 const NO_APPLICATION_PROTOCOL: u8 = 120;
 
@@ -33,16 +36,22 @@ pub(super) struct Shared {
     pub(super) config: QuicConfig,
     pub(super) listener: u16,
     pub(super) now: Instant,
+    /// What the driver's clock counts from.
+    pub(super) origin: Instant,
+    pub(super) clock: Clock,
+    pub(super) crypto: Arc<TlsServer>,
     pub(super) pool: Pool,
     pub(super) half_open: HalfOpen,
     pub(super) counters: Counters,
     pub(super) events: VecDeque<DriverEvent>,
     pub(super) refusals: Refusals,
+    /// Bytes of early data of all connections in their handshake.
+    pub(super) early_bytes: usize,
 }
 
 /// How far a connection has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Stage {
+pub(super) enum Stage {
     /// Neither opened nor confirmed.
     Handshake,
     /// Opened by early data.
@@ -58,50 +67,56 @@ enum Stage {
 }
 
 /// What only a connection in its handshake needs.
-struct Handshake {
+pub(super) struct Handshake {
     /// The address that the half-open connection is counted under.
-    peer: SocketAddr,
-    deadline: Instant,
-    held: Vec<ConnectionEvent>,
-    held_bytes: usize,
+    pub(super) peer: SocketAddr,
+    pub(super) deadline: Instant,
+    pub(super) held: Vec<ConnectionEvent>,
+    pub(super) held_bytes: usize,
+    /// Bytes of datagrams with early data, without the first one.
+    pub(super) early_bytes: usize,
     /// Bytes that may still answer early data.
-    allowance: usize,
+    pub(super) allowance: usize,
     /// Whether the connection was over with its first datagram. The library (quinn-proto 0.11.19,
     /// `handle_first_packet`) sets no time for the removal of a connection whose first packet carries
     /// CONNECTION_CLOSE, which would stay until its idle timeout.
-    stillborn: bool,
+    pub(super) stillborn: bool,
 }
 
 /// What only a connection that is being closed needs.
-struct Closing {
-    code: VarInt,
+pub(super) struct Closing {
+    pub(super) code: VarInt,
     /// Set at the end of the turn: the handler tells no time.
-    deadline: Option<Instant>,
+    pub(super) deadline: Option<Instant>,
     /// Streams whose end has not been acknowledged.
-    awaited: Vec<StreamId>,
+    pub(super) awaited: Vec<StreamId>,
 }
 
 pub(super) struct Connected {
-    key: Key,
+    pub(super) key: Key,
     pub(super) quic: Connection,
-    stage: Stage,
+    pub(super) stage: Stage,
     /// Whether the connection is in the driver's list of those that may have events.
     pub(super) ready: bool,
     /// Whether the connection is in the driver's list of those that may have something to send.
     pub(super) dirty: bool,
-    paused: bool,
+    pub(super) paused: bool,
     /// Streams with bytes that were not read yet; holds something while paused only, as a rule.
-    readable: Vec<StreamId>,
-    outgoing: Option<Box<Outgoing>>,
-    handshake: Option<Box<Handshake>>,
-    closing: Option<Box<Closing>>,
+    pub(super) readable: Vec<StreamId>,
+    pub(super) outgoing: Option<Box<Outgoing>>,
+    pub(super) handshake: Option<Box<Handshake>>,
+    pub(super) closing: Option<Box<Closing>>,
     /// Streams that the client opened, per direction.
-    accepted: [u64; 2],
+    pub(super) accepted: [u64; 2],
     /// Streams that we opened, per direction.
-    opened: [u64; 2],
+    pub(super) opened: [u64; 2],
     /// Streams that the client may have open at once, per direction; 0 before it opened one.
-    limits: [u32; 2],
-    migrations: u32,
+    pub(super) limits: [u32; 2],
+    pub(super) figures: Figures,
+    moving: Option<Box<Moving>>,
+    trace: Option<Box<Tracer>>,
+    /// The ticket that the client holds, where paths are remembered.
+    pub(super) ticket: Option<Ticket>,
 }
 
 impl Connected {
@@ -121,9 +136,10 @@ impl Connected {
             outgoing: None,
             handshake: Some(Box::new(Handshake {
                 peer,
-                deadline: shared.now + shared.config.handshake_timeout,
+                deadline: shared.now + shared.config.handshake_timeout(),
                 held: Vec::new(),
                 held_bytes: 0,
+                early_bytes: 0,
                 allowance: shared.config.early_answer_bytes,
                 stillborn,
             })),
@@ -131,7 +147,10 @@ impl Connected {
             accepted: [0; 2],
             opened: [0; 2],
             limits: [0; 2],
-            migrations: 0,
+            figures: Figures::default(),
+            moving: None,
+            trace: None,
+            ticket: None,
         })
     }
 
@@ -155,26 +174,40 @@ impl Connected {
             .map_or(0, |outgoing| outgoing.unsent_bytes())
     }
 
-    pub(super) fn path(&self) -> PathStatistics {
-        let stats = self.quic.stats();
-        PathStatistics {
-            rtt_us: u64::try_from(stats.path.rtt.as_micros()).unwrap_or(u64::MAX),
-            lost_packets: stats.path.lost_packets,
-            congestion_window_bytes: stats.path.cwnd,
-            // The library's figure leaves the first datagram out.
-            received_bytes: stats.udp_rx.bytes + MIN_INITIAL_BYTES,
-            sent_bytes: stats.udp_tx.bytes,
-            migrations: self.migrations,
-        }
-    }
-
     // --- Input -----------------------------------------------------------------------------------
 
-    /// Takes in what the endpoint routed here.
-    pub(super) fn input(&mut self, shared: &mut Shared, event: ConnectionEvent) {
+    /// Takes in what the endpoint routed here, from the address given.
+    pub(super) fn input(&mut self, shared: &mut Shared, event: ConnectionEvent, from: SocketAddr) {
         let before = self.quic.remote_address();
         self.quic.handle_event(event);
         self.notice_address(shared, before);
+        if let Some(moving) = &self.moving
+            && from == self.quic.remote_address()
+            && moving.is_answered(&self.quic)
+        {
+            self.moving = None;
+            self.figures.migrations = self.figures.migrations.saturating_add(1);
+            shared.counters.migrations += 1;
+            self.emit(shared, EventKind::PeerAddressChanged { peer: from });
+        }
+        self.trace_metrics(shared);
+    }
+
+    /// Counts a datagram with early data; returns false where it is too much.
+    pub(super) fn may_come_early(&mut self, shared: &mut Shared, bytes: usize) -> bool {
+        self.figures.early_seen = true;
+        let Some(handshake) = &mut self.handshake else {
+            return true; // late: the library drops it
+        };
+        let (own, all) = (handshake.early_bytes + bytes, shared.early_bytes + bytes);
+        let config = &shared.config;
+        if own > config.max_early_bytes || all > config.max_early_bytes_total {
+            shared.counters.early_dropped += 1;
+            return false;
+        }
+        handshake.early_bytes = own;
+        shared.early_bytes = all;
+        true
     }
 
     /// Keeps a 1-RTT datagram until the handshake is over (RFC 9001, section 5.7: such packets
@@ -242,28 +275,67 @@ impl Connected {
         {
             due = true;
             let before = self.quic.remote_address();
+            let lost = self.quic.stats().path.lost_packets;
             self.quic.handle_timeout(now);
+            self.figures.after_timer(lost, &self.quic);
             self.notice_address(shared, before);
+            self.trace_metrics(shared);
         }
         due
     }
 
-    fn notice_address(&mut self, shared: &mut Shared, before: SocketAddr) {
+    /// Notices that the peer sends from another address, or that the library went back to the one
+    /// before because the new one proved nothing.
+    fn notice_address(&mut self, shared: &Shared, before: SocketAddr) {
         let peer = self.quic.remote_address();
-        if peer != before {
-            self.migrations = self.migrations.saturating_add(1);
-            shared.counters.migrations += 1;
-            // What is in flight counts per path, and the library (quinn-proto 0.11.19) leaves the
-            // loss timer as it was: with nothing in flight on the path that counts now, what the
-            // other one lost would not be sent again. A PING puts something in flight.
-            self.quic.ping();
-            self.emit(shared, EventKind::PeerAddressChanged { peer });
+        if peer == before {
+            return;
+        }
+        let known = self.moving.take().map_or(before, |moving| moving.known);
+        if peer != known {
+            self.moving = Some(Box::new(Moving::from(known, &self.quic)));
+        }
+        // What is in flight counts per path, and the library (quinn-proto 0.11.19) leaves the
+        // loss timer as it was: with nothing in flight on the path that counts now, what the
+        // other one lost would not be sent again. A PING puts something in flight.
+        self.quic.ping();
+        if let Some(trace) = &mut self.trace {
+            trace.path(shared.now, peer);
+        }
+    }
+
+    // --- Trace -----------------------------------------------------------------------------------
+
+    /// [`crate::Network::trace`].
+    pub(super) fn trace(&mut self, shared: &Shared, trace: Option<Trace>) {
+        let wall_ms = shared.clock.at(shared.now);
+        let peer = self.quic.remote_address();
+        self.trace = trace.map(|trace| Tracer::new(trace, shared.now, wall_ms, peer, &self.path()));
+    }
+
+    /// The trace, if there is one.
+    pub(super) fn tracer(&mut self) -> Option<&mut Tracer> {
+        self.trace.as_deref_mut()
+    }
+
+    pub(super) fn trace_metrics(&mut self, shared: &Shared) {
+        if self.trace.is_some() {
+            let path = self.path();
+            if let Some(trace) = &mut self.trace {
+                trace.metrics(shared.now, &self.quic, &path);
+            }
+        }
+    }
+
+    pub(super) fn trace_stream(&mut self, shared: &Shared, stream: StreamId, state: &str) {
+        if let Some(trace) = &mut self.trace {
+            trace.stream(shared.now, stream, state);
         }
     }
 
     // --- Events ----------------------------------------------------------------------------------
 
-    fn emit(&self, shared: &mut Shared, kind: EventKind) {
+    pub(super) fn emit(&self, shared: &mut Shared, kind: EventKind) {
         if self.is_usable() {
             shared.events.push_back(DriverEvent {
                 connection: self.key,
@@ -291,6 +363,7 @@ impl Connected {
             Event::DatagramReceived => {
                 while let Some(bytes) = self.quic.datagrams().recv() {
                     self.open_early(shared);
+                    self.figures.received_payload_bytes += bytes.len() as u64;
                     let confirmed = self.handshake.is_none();
                     let kind = EventKind::Datagram {
                         bytes,
@@ -311,6 +384,7 @@ impl Connected {
                 self.open_early(shared);
                 while let Some(stream) = self.quic.streams().accept(dir) {
                     self.accepted[dir as usize] = stream.index() + 1;
+                    self.trace_stream(shared, stream, "open");
                     self.read(shared, stream);
                 }
                 self.tend_limit(shared, dir);
@@ -323,6 +397,7 @@ impl Connected {
                 }
             }
             StreamEvent::Finished { id } => {
+                self.trace_stream(shared, id, "data_received");
                 if let Some(closing) = &mut self.closing {
                     closing.awaited.retain(|awaited| *awaited != id);
                 }
@@ -339,6 +414,7 @@ impl Connected {
                 // RFC 9000, section 3.5: an endpoint that receives STOP_SENDING MUST send
                 // RESET_STREAM, unless all was sent.
                 let _ = self.quic.send_stream(id).reset(error_code);
+                self.trace_stream(shared, id, "reset_sent");
                 let code = error_code.into_inner();
                 self.emit(
                     shared,
@@ -366,13 +442,19 @@ impl Connected {
         }
     }
 
-    fn announce(&self, shared: &mut Shared, confirmed: bool) {
+    fn announce(&mut self, shared: &mut Shared, confirmed: bool) {
         let negotiated = self.quic.crypto_session().handshake_data();
         let negotiated = negotiated.and_then(|data| data.downcast::<Negotiated>().ok());
         let Negotiated {
             protocol,
             certificates,
+            resumed,
+            early_keys,
+            noted,
         } = negotiated.map_or_else(Default::default, |n| *n);
+        self.figures.resumed = resumed;
+        self.figures.early_keys = early_keys;
+        self.keep_ticket(shared, noted);
         let info = Box::new(ConnectionInfo {
             listener: shared.listener,
             transport: TransportKind::Quic,
@@ -383,13 +465,46 @@ impl Connected {
         self.emit(shared, EventKind::Opened { info, confirmed });
     }
 
+    /// Takes over what the handshake did to tickets: what was remembered with the one that was used
+    /// goes to the congestion controller, and the new one's name is kept for what will be
+    /// remembered.
+    fn keep_ticket(&mut self, shared: &Shared, noted: Noted) {
+        if let Some(path) = noted.path
+            && let Some(memory) = PathMemory::of(&self.quic)
+        {
+            let now_ms = shared.clock.at(shared.now);
+            let lifetime_ms = shared.config.settings.path_memory_lifetime_ms;
+            if let Err(refused) = memory.fill(path, now_ms, lifetime_ms) {
+                tracing::debug!(connection = ?self.key, %refused, "starts as on a new path");
+            }
+        }
+        if noted.issued.is_some() {
+            self.ticket = noted.issued;
+        }
+    }
+
+    /// Remembers the path with the client's ticket.
+    pub(super) fn remember_path(&self, shared: &Shared) {
+        let Some(ticket) = &self.ticket else { return };
+        let now_ms = shared.clock.at(shared.now);
+        if let Some(path) = SavedPath::observe(&self.quic, shared.now, now_ms)
+            && path.congestion_window_bytes > 0
+        {
+            path_memory::remember(shared.crypto.sessions(), ticket, path);
+        }
+    }
+
     /// The handshake is over.
     fn confirm(&mut self, shared: &mut Shared) {
         let Some(handshake) = self.handshake.take() else {
             return;
         };
         shared.half_open.end(handshake.peer);
+        shared.early_bytes -= handshake.early_bytes;
         shared.counters.confirmed += 1;
+        if let Some(trace) = &mut self.trace {
+            trace.confirmed(shared.now);
+        }
         match self.stage {
             Stage::Handshake => {
                 self.stage = Stage::Open;
@@ -407,8 +522,11 @@ impl Connected {
                     outgoing.unblock(None);
                     self.flush(shared);
                 }
-                // Known already; fetched so that the session lets go of it.
-                drop(self.quic.crypto_session().handshake_data());
+                // Known already, but for the ticket; fetched so that the session lets go of it.
+                let left = self.quic.crypto_session().handshake_data();
+                if let Some(left) = left.and_then(|left| left.downcast::<Negotiated>().ok()) {
+                    self.keep_ticket(shared, left.noted);
+                }
                 self.emit(shared, EventKind::Confirmed);
             }
             Stage::Open | Stage::Lingering | Stage::Closed | Stage::Left => {}
@@ -416,7 +534,8 @@ impl Connected {
         for event in handshake.held {
             // With the time of their arrival: a delay caused by missing keys belongs into the
             // acknowledgement's delay (RFC 9000, section 13.2.5).
-            self.input(shared, event);
+            let from = self.quic.remote_address();
+            self.input(shared, event, from);
         }
     }
 
@@ -435,8 +554,9 @@ impl Connected {
     }
 
     /// Ends the connection for the handler.
-    fn end(&mut self, shared: &mut Shared, reason: CloseReason) {
+    pub(super) fn end(&mut self, shared: &mut Shared, reason: CloseReason) {
         let local = matches!(reason, CloseReason::Local | CloseReason::Shutdown);
+        self.remember_path(shared);
         match self.stage {
             Stage::Closed | Stage::Left => return,
             Stage::Handshake => shared.counters.failed_handshakes += 1,
@@ -444,9 +564,15 @@ impl Connected {
                 if self.handshake.is_some() {
                     shared.counters.failed_handshakes += 1;
                 }
+                if let Some(trace) = &mut self.trace {
+                    trace.closed(shared.now, &reason);
+                }
                 self.emit(shared, EventKind::Closed { reason });
             }
             Stage::Lingering => {
+                if let Some(trace) = &mut self.trace {
+                    trace.closed(shared.now, &CloseReason::Local);
+                }
                 let kind = EventKind::Closed {
                     reason: CloseReason::Local,
                 };
@@ -471,6 +597,7 @@ impl Connected {
     pub(super) fn retire(&mut self, shared: &mut Shared) {
         if let Some(handshake) = self.handshake.take() {
             shared.half_open.end(handshake.peer);
+            shared.early_bytes -= handshake.early_bytes;
         }
     }
 
@@ -520,10 +647,12 @@ impl Connected {
             }
         }
         let _ = chunks.finalize();
+        self.figures.received_payload_bytes += bytes as u64;
         if bytes >= READ_BATCH_BYTES && !over {
             self.readable.push(stream);
         }
         if over {
+            self.trace_stream(shared, stream, "half_closed_remote");
             self.tend_limit(shared, stream.dir());
         }
     }
@@ -534,224 +663,44 @@ impl Connected {
         !paused && !self.readable.is_empty()
     }
 
-    /// Raises the number of streams that the client may have open, when it uses more than half of
-    /// it, and renews it one half at a time.
+    /// Raises the number of streams that the client may have open, when it uses more than half of it
+    /// or needs many one after the other, and renews it one part at a time.
     ///
     /// Permitted streams cost memory, so few are permitted at first. And the library would send
-    /// MAX_STREAMS whenever an eighth of the limit was used up; with the target at one half, raised
-    /// to the whole for a moment when that half is reached, one frame renews half the limit.
-    fn tend_limit(&mut self, shared: &Shared, dir: Dir) {
+    /// MAX_STREAMS whenever an eighth of the limit was used up; with the target below the limit by
+    /// [`sterna_quic::Settings::stream_credit_watermark_percent`], raised to the whole for a moment
+    /// when that much is used up, one frame renews that much.
+    pub(super) fn tend_limit(&mut self, shared: &Shared, dir: Dir) {
         let limit = &mut self.limits[dir as usize];
         let (initial, max) = shared.config.streams(dir);
+        let percent = u32::from(shared.config.settings.stream_credit_watermark_percent);
+        let low = |limit: u32| limit - (limit * percent).div_ceil(100);
         if *limit == 0 {
             *limit = initial;
             self.quic
-                .set_max_concurrent_streams(dir, (initial / 2).into());
+                .set_max_concurrent_streams(dir, low(initial).into());
         }
         let open = self.quic.streams().remote_open_streams(dir);
         let permitted = self.quic.max_concurrent_streams(dir);
         if open * 2 > u64::from(*limit) && *limit < max {
             *limit = limit.saturating_mul(2).min(max);
-        } else if permitted * 2 > u64::from(*limit) {
+        } else if permitted > u64::from(low(*limit)) {
             return;
+        } else if *limit < SEQUENTIAL_STREAMS.min(max) {
+            *limit = limit.saturating_mul(2).min(SEQUENTIAL_STREAMS).min(max);
         }
         let limit = *limit;
         self.quic.set_max_concurrent_streams(dir, limit.into());
-        self.quic
-            .set_max_concurrent_streams(dir, (limit / 2).into());
-    }
-
-    // --- Sending ---------------------------------------------------------------------------------
-
-    /// Whether the handler may send on the stream: the client opened it, or we may.
-    fn may_send(&self, stream: StreamId) -> bool {
-        let dir = stream.dir() as usize;
-        match stream.initiator() {
-            Side::Client => stream.dir() == Dir::Bi && stream.index() < self.accepted[dir],
-            Side::Server => stream.index() < self.opened[dir] + MAX_WAITING_OPENS,
-        }
-    }
-
-    fn exists(&self, stream: StreamId) -> bool {
-        let dir = stream.dir() as usize;
-        match stream.initiator() {
-            Side::Client => stream.index() < self.accepted[dir],
-            Side::Server => stream.index() < self.opened[dir],
-        }
-    }
-
-    fn queue(&mut self, pool: &mut Pool, stream: StreamId) -> Option<&mut Outgoing> {
-        if !self.is_usable() || !self.may_send(stream) {
-            tracing::debug!(connection = ?self.key, %stream, "nothing can be sent on this stream");
-            return None;
-        }
-        Some(self.outgoing.get_or_insert_with(|| pool.take()))
-    }
-
-    pub(super) fn send(&mut self, shared: &mut Shared, stream: StreamId, bytes: &[u8]) {
-        let high = shared.config.high_watermark_bytes;
-        if let Some(outgoing) = self.queue(&mut shared.pool, stream) {
-            outgoing.push(&mut shared.pool, stream, bytes, high);
-            self.check_unsent(shared);
-        }
-    }
-
-    pub(super) fn send_shared(&mut self, shared: &mut Shared, stream: StreamId, bytes: Bytes) {
-        let high = shared.config.high_watermark_bytes;
-        if let Some(outgoing) = self.queue(&mut shared.pool, stream) {
-            outgoing.push_shared(&mut shared.pool, stream, bytes, high);
-            self.check_unsent(shared);
-        }
-    }
-
-    fn check_unsent(&mut self, shared: &mut Shared) {
-        let unsent_bytes = self.unsent_bytes();
-        if unsent_bytes > shared.config.max_unsent_bytes {
-            self.quic.close(
-                shared.now,
-                VarInt::from_u32(0),
-                Bytes::from_static(b"too slow"),
-            );
-            let why = format!("{unsent_bytes} bytes unsent: the peer takes nothing");
-            self.end(shared, CloseReason::Failed(why));
-        }
-    }
-
-    pub(super) fn send_datagram(&mut self, bytes: Bytes) -> bool {
-        let length = bytes.len();
-        if let Some(handshake) = &self.handshake
-            && handshake.allowance < length
-        {
-            return false;
-        }
-        let sent = self.is_usable() && self.quic.datagrams().send(bytes, true).is_ok();
-        if sent && let Some(handshake) = &mut self.handshake {
-            handshake.allowance -= length;
-        }
-        sent
-    }
-
-    pub(super) fn finish(&mut self, shared: &mut Shared, stream: StreamId) {
-        if let Some(outgoing) = self.queue(&mut shared.pool, stream) {
-            outgoing.finish(&mut shared.pool, stream);
-        }
-    }
-
-    pub(super) fn abort(&mut self, shared: &mut Shared, stream: StreamId, reason: u64) {
-        if !self.is_usable() {
-            return;
-        }
-        if let Some(outgoing) = &mut self.outgoing {
-            outgoing.drop_stream(&mut shared.pool, stream);
-        }
-        if !self.exists(stream) {
-            return;
-        }
-        let (ours, both) = (stream.initiator() == Side::Server, stream.dir() == Dir::Bi);
-        // Either half may be over, which is fine.
-        if ours || both {
-            let _ = self.quic.send_stream(stream).reset(code(reason));
-        }
-        if !ours || both {
-            let _ = self.quic.recv_stream(stream).stop(code(reason));
-            self.readable.retain(|readable| *readable != stream);
-            self.tend_limit(shared, stream.dir());
-        }
-    }
-
-    /// Begins to close: what is queued is delivered first, as far as that works in time.
-    pub(super) fn close(&mut self, reason: u64) {
-        if !self.is_usable() {
-            return;
-        }
-        self.stage = Stage::Lingering;
-        self.readable = Vec::new();
-        if let Some(outgoing) = &mut self.outgoing {
-            outgoing.finish_all();
-        }
-        self.closing = Some(Box::new(Closing {
-            code: code(reason),
-            deadline: None,
-            awaited: Vec::new(),
-        }));
-    }
-
-    fn close_now(&mut self, shared: &mut Shared) {
-        let code = self
-            .closing
-            .as_ref()
-            .map_or(VarInt::from_u32(0), |closing| closing.code);
-        self.quic.close(shared.now, code, Bytes::new());
-        self.end(shared, CloseReason::Local);
-    }
-
-    /// Closes if that was asked for and everything queued has arrived; returns whether it did.
-    pub(super) fn close_if_delivered(&mut self, shared: &mut Shared) -> bool {
-        if let Some(closing) = &mut self.closing {
-            closing
-                .deadline
-                .get_or_insert(shared.now + shared.config.linger);
-        }
-        let delivered = self.stage == Stage::Lingering
-            && self.outgoing.is_none()
-            && self
-                .closing
-                .as_ref()
-                .is_none_or(|closing| closing.awaited.is_empty())
-            && !self.quic.has_pending_retransmits();
-        if delivered {
-            self.close_now(shared);
-        }
-        delivered
-    }
-
-    /// Closes at once because the shard stops.
-    pub(super) fn shut_down(&mut self, shared: &mut Shared, reason: u64) {
-        if !matches!(self.stage, Stage::Closed | Stage::Left) {
-            self.flush(shared);
-            self.quic.close(shared.now, code(reason), Bytes::new());
-            self.end(shared, CloseReason::Shutdown);
-        }
-    }
-
-    /// Hands the library what it takes of what waits.
-    pub(super) fn flush(&mut self, shared: &mut Shared) {
-        let Some(mut outgoing) = self.outgoing.take() else {
-            return;
-        };
-        let opened = &mut self.opened;
-        let low = shared.config.low_watermark_bytes;
-        let mut unlimited = usize::MAX;
-        let allowance = match &mut self.handshake {
-            Some(handshake) => &mut handshake.allowance,
-            None => &mut unlimited,
-        };
-        let pool = &mut shared.pool;
-        let flushed = outgoing.flush(pool, &mut self.quic, low, allowance, |quic, stream| {
-            let opened = &mut opened[stream.dir() as usize];
-            while stream.initiator() == Side::Server && stream.index() >= *opened {
-                if quic.streams().open(stream.dir()).is_none() {
-                    return false;
-                }
-                *opened += 1;
-            }
-            true
-        });
-        if outgoing.is_empty() {
-            shared.pool.recycle(outgoing);
-        } else {
-            self.outgoing = Some(outgoing);
-        }
-        if let Some(closing) = &mut self.closing {
-            closing.awaited.extend(flushed.finished);
-        }
-        if flushed.writable {
-            self.emit(shared, EventKind::Writable);
-        }
+        self.quic.set_max_concurrent_streams(dir, low(limit).into());
     }
 }
 
 impl Shared {
+    /// The driver's clock in milliseconds; wraps.
+    pub(super) fn clock_ms(&self) -> u32 {
+        self.now.saturating_duration_since(self.origin).as_millis() as u32
+    }
+
     /// Logs a handshake that failed, loudly if the client wants what nobody serves here.
     pub(super) fn refusal(&mut self, peer: SocketAddr, reason: &ConnectionError) {
         let no_protocol = match reason {

@@ -13,13 +13,15 @@ use quinn_proto::{
 };
 
 use super::connection::{Connected, Shared};
+use super::figures::carries_early_data;
 use super::half_open::{HalfOpen, Verdict};
+use super::newcomers::Newcomers;
 use super::outgoing::Pool;
 use super::refusals::Refusals;
 use super::timers::Timers;
 use super::tls::TlsServer;
 use super::{Counters, DriverEvent, EventKind, Flush, Key, Outgoing, QuicConfig, Sent, SetupError};
-use crate::{PathStatistics, StreamId};
+use crate::{Clock, PathStatistics, StreamId, Trace};
 
 /// Answers outside of connections (Retry, version negotiation, resets) that may wait for the socket.
 const MAX_RESPONSES: usize = 256;
@@ -52,8 +54,6 @@ pub struct Driver {
     slots: Vec<Slot>,
     live: usize,
     timers: Timers,
-    /// What the timers count from.
-    origin: Instant,
     /// Connections that may have events.
     ready: VecDeque<u32>,
     /// Connections that may have something to send.
@@ -62,12 +62,20 @@ pub struct Driver {
     drained: Vec<(u32, EndpointEvent)>,
     responses: VecDeque<Parcel>,
     /// First packets that wait for their turn.
-    waiting: VecDeque<Incoming>,
+    waiting: Newcomers<Newcomer>,
     /// Handshakes that may still be begun in this turn.
     handshakes_left: usize,
     /// What the socket didn't take.
     rest: Option<Parcel>,
     scratch: Vec<u8>,
+}
+
+/// A first packet.
+struct Newcomer {
+    incoming: Incoming,
+    bytes: usize,
+    /// Whether early data came with it.
+    early: bool,
 }
 
 struct Slot {
@@ -119,11 +127,12 @@ impl Driver {
             return Err(SetupError::Setting("shards, from 1 to 256".to_owned()));
         }
         let handshakes_left = config.handshakes_per_turn;
-        let server = Arc::new(config.server(Arc::new(TlsServer::new(tls)?))?);
+        let crypto = Arc::new(TlsServer::new(tls)?);
+        let server = Arc::new(config.server(crypto.clone())?);
         let endpoint = Endpoint::new(
             Arc::new(config.endpoint(placement)?),
             Some(server.clone()),
-            config.mtu_discovery.is_some(),
+            config.settings.mtu_discovery,
             None,
         );
         Ok(Self {
@@ -133,25 +142,34 @@ impl Driver {
                 config,
                 listener: placement.listener,
                 now,
+                origin: now,
+                clock: Clock::since(now, 0),
+                crypto,
                 pool: Pool::default(),
                 half_open: HalfOpen::default(),
                 counters: Counters::default(),
                 events: VecDeque::new(),
                 refusals: Refusals::default(),
+                early_bytes: 0,
             },
             slots: Vec::new(),
             live: 0,
             timers: Timers::default(),
-            origin: now,
             ready: VecDeque::new(),
             dirty: VecDeque::new(),
             drained: Vec::new(),
             responses: VecDeque::new(),
-            waiting: VecDeque::new(),
+            waiting: Newcomers::default(),
             handshakes_left,
             rest: None,
             scratch: Vec::new(),
         })
+    }
+
+    /// Sets the clock that dates what is remembered of paths; without one the time counts from the
+    /// making of the driver. Drivers that share a store of sessions share a clock.
+    pub fn set_clock(&mut self, clock: Clock) {
+        self.shared.clock = clock;
     }
 
     /// Replaces the TLS configuration for connections to come.
@@ -162,7 +180,8 @@ impl Driver {
     pub fn set_tls(&mut self, tls: Arc<rustls::ServerConfig>) -> Result<(), SetupError> {
         // The key of Retry tokens stays, for clients that are under way.
         let mut server = quinn_proto::ServerConfig::clone(&self.server);
-        server.crypto = Arc::new(TlsServer::new(tls)?);
+        self.shared.crypto = Arc::new(TlsServer::new(tls)?);
+        server.crypto = self.shared.crypto.clone();
         self.server = Arc::new(server);
         self.endpoint.set_server_config(Some(self.server.clone()));
         Ok(())
@@ -191,6 +210,7 @@ impl Driver {
         let Some(first) = bytes.first() else { return };
         let one_rtt = first & LONG_HEADER == 0;
         let length = bytes.len();
+        let early = !one_rtt && carries_early_data(&bytes);
         self.scratch.clear();
         match self
             .endpoint
@@ -198,26 +218,52 @@ impl Driver {
         {
             None => {}
             Some(DatagramEvent::Response(transmit)) => self.respond(transmit),
-            Some(DatagramEvent::NewConnection(incoming)) => self.incoming(now, incoming),
+            Some(DatagramEvent::NewConnection(incoming)) => {
+                let newcomer = Newcomer {
+                    incoming,
+                    bytes: length,
+                    early,
+                };
+                self.incoming(now, newcomer, false);
+            }
             Some(DatagramEvent::ConnectionEvent(handle, event)) => {
-                self.routed(handle.0 as u32, event, one_rtt, length);
+                let slot = handle.0 as u32;
+                let Some(connection) = self.slots[handle.0].connection.as_deref_mut() else {
+                    return;
+                };
+                if early && !connection.may_come_early(&mut self.shared, length) {
+                    return;
+                }
+                self.routed(slot, event, remote, one_rtt, length);
             }
         }
     }
 
-    fn routed(&mut self, slot: u32, event: ConnectionEvent, one_rtt: bool, length: usize) {
+    fn routed(
+        &mut self,
+        slot: u32,
+        event: ConnectionEvent,
+        from: SocketAddr,
+        one_rtt: bool,
+        length: usize,
+    ) {
         let Some(connection) = self.slots[slot as usize].connection.as_deref_mut() else {
             return;
         };
+        if let Some(trace) = connection.tracer() {
+            trace.received(self.shared.now, length);
+        }
         if one_rtt && connection.is_handshaking() {
             connection.hold_back(&mut self.shared, event, length);
         } else {
-            connection.input(&mut self.shared, event);
+            connection.input(&mut self.shared, event, from);
             self.after_input(slot);
         }
     }
 
-    fn incoming(&mut self, now: Instant, incoming: Incoming) {
+    /// Decides on a first packet, which may have `waited` for its turn.
+    fn incoming(&mut self, now: Instant, newcomer: Newcomer, waited: bool) {
+        let incoming = &newcomer.incoming;
         let peer = incoming.remote_address();
         let validated = incoming.remote_address_validated();
         match self
@@ -227,9 +273,9 @@ impl Driver {
         {
             Verdict::Ignore => {
                 self.shared.counters.ignored += 1;
-                self.endpoint.ignore(incoming);
+                self.endpoint.ignore(newcomer.incoming);
             }
-            Verdict::Retry => match self.endpoint.retry(incoming, &mut self.scratch) {
+            Verdict::Retry => match self.endpoint.retry(newcomer.incoming, &mut self.scratch) {
                 Ok(transmit) => {
                     self.shared.counters.retried += 1;
                     self.respond(transmit);
@@ -237,19 +283,25 @@ impl Driver {
                 // Comes from a Retry of ours, yet isn't validated: cannot happen, costs nothing.
                 Err(error) => self.endpoint.ignore(error.into_incoming()),
             },
-            Verdict::Accept if self.handshakes_left == 0 => {
+            // Those who wait come before those who arrive, lest they wait for ever.
+            Verdict::Accept if !waited && (self.handshakes_left == 0 || self.waiting.len() > 0) => {
                 if self.waiting.len() < self.shared.config.waiting_handshakes {
-                    self.waiting.push_back(incoming);
+                    self.waiting.push(peer, newcomer);
                 } else {
                     self.shared.counters.ignored += 1;
-                    self.endpoint.ignore(incoming);
+                    self.endpoint.ignore(newcomer.incoming);
                 }
             }
-            Verdict::Accept => self.accept(now, incoming),
+            Verdict::Accept => self.accept(now, newcomer),
         }
     }
 
-    fn accept(&mut self, now: Instant, incoming: Incoming) {
+    fn accept(&mut self, now: Instant, newcomer: Newcomer) {
+        let Newcomer {
+            incoming,
+            bytes,
+            early,
+        } = newcomer;
         let peer = incoming.remote_address();
         self.handshakes_left -= 1;
         match self.endpoint.accept(incoming, now, &mut self.scratch, None) {
@@ -266,7 +318,9 @@ impl Driver {
                     slot,
                     generation: holder.generation,
                 };
-                holder.connection = Some(Connected::new(key, quic, &mut self.shared));
+                let mut connection = Connected::new(key, quic, &mut self.shared);
+                connection.figures.first_datagram(bytes, early);
+                holder.connection = Some(connection);
                 self.live += 1;
                 self.after_input(slot);
             }
@@ -291,13 +345,13 @@ impl Driver {
     pub fn timeout(&mut self, now: Instant) {
         self.shared.now = now;
         while self.handshakes_left > 0
-            && let Some(incoming) = self.waiting.pop_front()
+            && let Some(newcomer) = self.waiting.pop()
         {
             self.scratch.clear();
-            self.incoming(now, incoming);
+            self.incoming(now, newcomer, true);
         }
         // Rounded down, while deadlines are rounded up: what comes up is due.
-        let since = now.saturating_duration_since(self.origin);
+        let since = now.saturating_duration_since(self.shared.origin);
         let now_us = u64::try_from(since.as_micros()).unwrap_or(u64::MAX);
         while let Some(slot) = self.timers.pop_due(now_us) {
             let Some(connection) = self.slots[slot as usize].connection.as_deref_mut() else {
@@ -317,19 +371,19 @@ impl Driver {
     pub fn deadline(&self) -> Option<Instant> {
         let to_poll =
             !self.shared.events.is_empty() || !self.ready.is_empty() || !self.drained.is_empty();
-        let to_begin = !self.waiting.is_empty() && self.handshakes_left > 0;
+        let to_begin = self.waiting.len() > 0 && self.handshakes_left > 0;
         let to_send = !self.dirty.is_empty() || !self.responses.is_empty();
         if to_poll || to_begin || (to_send && self.rest.is_none()) {
             return Some(self.shared.now);
         }
         self.timers
             .earliest_us()
-            .map(|us| self.origin + Duration::from_micros(us))
+            .map(|us| self.shared.origin + Duration::from_micros(us))
     }
 
     /// Microseconds from the origin, rounded up.
     fn since_origin_us(&self, at: Instant) -> u64 {
-        let since = at.saturating_duration_since(self.origin);
+        let since = at.saturating_duration_since(self.shared.origin);
         u64::try_from(since.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX)
     }
 
@@ -484,6 +538,7 @@ impl Driver {
             };
             connection.dirty = false;
             connection.flush(&mut self.shared);
+            let mut sent = false;
             for visit in 0.. {
                 if visit == TRANSMITS_PER_VISIT {
                     connection.dirty = true;
@@ -498,14 +553,20 @@ impl Driver {
                     }
                     break;
                 };
+                if let Some(trace) = connection.tracer() {
+                    trace.sent(now, transmit.size, transmit.segment_size);
+                }
+                sent = true;
                 if sink(&outgoing(&transmit, buffer)) == Sent::Blocked {
                     self.rest = Some(Parcel::new(transmit, buffer));
+                    connection.after_transmit(&self.shared, sent);
                     connection.dirty = true;
                     self.dirty.push_front(slot);
                     self.set_timer(slot);
                     return Flush::Blocked;
                 }
             }
+            connection.after_transmit(&self.shared, sent);
             self.endpoint_events(slot);
             self.set_timer(slot);
         }
@@ -606,6 +667,13 @@ impl Driver {
             .map_or_else(PathStatistics::default, Connected::path)
     }
 
+    /// [`crate::Network::trace`].
+    pub fn trace(&mut self, key: Key, trace: Option<Trace>) {
+        if let Some((connection, shared)) = self.get_mut(key) {
+            connection.trace(shared, trace);
+        }
+    }
+
     /// Refuses new connections and closes those that exist, with an application error code; their
     /// `Closed` events say [`crate::CloseReason::Shutdown`].
     pub fn shutdown(&mut self, now: Instant, code: u64) {
@@ -622,8 +690,8 @@ impl Driver {
     /// Refuses new connections; those that exist go on.
     pub fn refuse_newcomers(&mut self) {
         self.endpoint.set_server_config(None);
-        for incoming in self.waiting.drain(..) {
-            self.endpoint.ignore(incoming);
+        while let Some(newcomer) = self.waiting.pop() {
+            self.endpoint.ignore(newcomer.incoming);
         }
     }
 

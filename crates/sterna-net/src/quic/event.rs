@@ -81,7 +81,8 @@ pub enum EventKind {
     Confirmed,
     /// What is unsent fell below the low watermark after it had been above the high one.
     Writable,
-    /// The peer sends from another address (migration or a new binding of a NAT).
+    /// The peer sends from another address (migration or a new binding of a NAT) and has answered a
+    /// path challenge there.
     PeerAddressChanged {
         /// The address it sends from now.
         peer: SocketAddr,
@@ -143,10 +144,12 @@ pub struct Counters {
     pub retried: u64,
     /// First packets left unanswered because of a limit on connections.
     pub ignored: u64,
+    /// Datagrams dropped because a client, or all of them, sent too much early data.
+    pub early_dropped: u64,
     /// Datagrams held back until the handshake finished.
     pub held_back: u64,
     /// Datagrams dropped because too many were held back.
     pub held_back_dropped: u64,
-    /// Changes of a peer's address.
+    /// Changes of a peer's address, those that were validated.
     pub migrations: u64,
 }

@@ -75,7 +75,7 @@ impl HalfOpen {
 }
 
 /// One customer of a provider has one IPv4 address, but a whole /64 of IPv6.
-fn network(peer: SocketAddr) -> IpAddr {
+pub(super) fn network(peer: SocketAddr) -> IpAddr {
     match peer.ip().to_canonical() {
         IpAddr::V6(address) => {
             let [a, b, c, d, ..] = address.segments();

@@ -10,21 +10,29 @@
 //! data handed up before the handshake ends, limits on half-open connections, 1-RTT packets that
 //! arrive too early, buffers for what waits to be sent, and a lean binding to TLS.
 
+mod address_tokens;
 mod config;
 mod connection;
 mod connection_ids;
 mod driver;
 mod event;
+mod figures;
 mod half_open;
+mod newcomers;
 mod outgoing;
+mod path_memory;
 mod refusals;
+mod sending;
 mod tickets;
 mod timers;
 mod tls;
+mod trace;
 
-pub use config::{Congestion, MtuDiscovery, QuicConfig, RequestedAckFrequency, SetupError};
+pub use address_tokens::AddressTokens;
+pub use config::{QuicConfig, SetupError};
 pub use connection_ids::{CONNECTION_ID_BYTES, shard_of};
 pub use driver::{Driver, Placement};
 pub use event::{Counters, DriverEvent, EventKind, Flush, Key, Outgoing, Sent};
 pub use quinn_proto::EcnCodepoint;
+pub use sterna_quic::{Overrides, Profile, Settings};
 pub use tickets::{TicketStore, TicketStoreUse};

@@ -19,9 +19,12 @@ use quinn_proto::crypto::{
 };
 use quinn_proto::transport_parameters::TransportParameters;
 use quinn_proto::{ConnectionId, Side, TransportError, TransportErrorCode};
+use rustls::HandshakeKind;
 use rustls::quic::{KeyChange, PacketKeySet, Secrets, ServerConnection, Version};
+use rustls::server::StoresServerSessions;
 
 use super::SetupError;
+use super::path_memory::{self, Noted};
 
 /// The TLS configuration of a listener.
 pub(super) struct TlsServer {
@@ -31,6 +34,11 @@ pub(super) struct TlsServer {
 }
 
 impl TlsServer {
+    /// The store of sessions.
+    pub(super) fn sessions(&self) -> &dyn StoresServerSessions {
+        &*self.tls.session_storage
+    }
+
     pub(super) fn new(tls: Arc<rustls::ServerConfig>) -> Result<Self, SetupError> {
         if tls.max_early_data_size != 0 && tls.max_early_data_size != u32::MAX {
             return Err(SetupError::Tls(
@@ -82,6 +90,7 @@ impl ServerConfig for TlsServer {
             secrets: None,
             later: None,
             left: Mutex::default(),
+            noted: Mutex::default(),
         })
     }
 }
@@ -110,14 +119,23 @@ pub(super) struct Negotiated {
     pub(super) protocol: Box<[u8]>,
     /// The peer's certificates in DER, end-entity first.
     pub(super) certificates: Vec<Box<[u8]>>,
+    /// Whether an earlier session was resumed.
+    pub(super) resumed: bool,
+    /// Whether there are keys for early data.
+    pub(super) early_keys: bool,
+    /// Tickets, and what was remembered with them.
+    pub(super) noted: Noted,
 }
 
 impl Negotiated {
-    fn of(connection: &ServerConnection) -> Self {
+    fn of(connection: &ServerConnection, noted: Noted) -> Self {
         let certificates = connection.peer_certificates().unwrap_or_default();
         Self {
             protocol: connection.alpn_protocol().unwrap_or_default().into(),
             certificates: certificates.iter().map(|der| der.as_ref().into()).collect(),
+            resumed: connection.handshake_kind() == Some(HandshakeKind::Resumed),
+            early_keys: connection.zero_rtt_keys().is_some(),
+            noted,
         }
     }
 }
@@ -136,6 +154,8 @@ struct ServerSession {
     later: Option<Arc<LaterKeys>>,
     /// What the finished handshake left for the driver, until it is fetched.
     left: Mutex<Option<Box<Negotiated>>>,
+    /// Tickets that were used and issued.
+    noted: Mutex<Option<Box<Noted>>>,
 }
 
 impl ServerSession {
@@ -144,6 +164,22 @@ impl ServerSession {
             Phase::Handshake(connection) => Some(connection),
             _ => None,
         }
+    }
+
+    /// Keeps what the last call to the TLS library did to the store of sessions.
+    fn keep_noted(&mut self) {
+        let new = path_memory::noted();
+        if new.issued.is_some() || new.path.is_some() {
+            let kept = self.noted.get_mut().unwrap_or_else(PoisonError::into_inner);
+            let kept = kept.get_or_insert_default();
+            kept.path = new.path.or(kept.path);
+            kept.issued = kept.issued.take().or(new.issued);
+        }
+    }
+
+    fn take_noted(&self) -> Noted {
+        let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
+        noted.take().map_or_else(Noted::default, |noted| *noted)
     }
 
     /// Lets go of the TLS connection once it has nothing more to say. A server expects no TLS
@@ -155,9 +191,10 @@ impl ServerSession {
         {
             return;
         }
+        let noted = self.take_noted();
         if let Phase::Handshake(connection) = mem::replace(&mut self.phase, Phase::Done) {
             *self.left.get_mut().unwrap_or_else(PoisonError::into_inner) =
-                Some(Box::new(Negotiated::of(&connection)));
+                Some(Box::new(Negotiated::of(&connection, noted)));
         }
     }
 }
@@ -170,10 +207,10 @@ impl Session for ServerSession {
         }
     }
 
-    /// A boxed [`Negotiated`]; after the handshake it is handed out once.
+    /// A boxed [`Negotiated`]; after the handshake it is handed out once, as is what was noted.
     fn handshake_data(&self) -> Option<Box<dyn Any>> {
         if let Some(connection) = self.handshake() {
-            return Some(Box::new(Negotiated::of(connection)));
+            return Some(Box::new(Negotiated::of(connection, self.take_noted())));
         }
         let left = self
             .left
@@ -222,7 +259,13 @@ impl Session for ServerSession {
                 ));
             }
         };
-        match connection.read_hs(buf) {
+        path_memory::noted();
+        let read = connection.read_hs(buf);
+        self.keep_noted();
+        let Phase::Handshake(connection) = &self.phase else {
+            return Ok(false); // `keep_noted` changed nothing
+        };
+        match read {
             // The driver asks for `handshake_data` when it wants it.
             Ok(()) => Ok(false),
             Err(error) => {

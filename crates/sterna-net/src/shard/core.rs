@@ -15,7 +15,7 @@ use crate::outbox::Pool;
 use crate::table::Table;
 use crate::udp::{self, UdpListener};
 use crate::websocket;
-use crate::{CloseReason, ConnectionId, ConnectionInfo, Network, PathStatistics, StreamId};
+use crate::{CloseReason, ConnectionId, ConnectionInfo, Network, PathStatistics, StreamId, Trace};
 
 /// See the module's description.
 #[derive(Debug)]
@@ -384,10 +384,23 @@ impl Network for Core {
             return PathStatistics::default();
         };
         let tcp = crate::tcp_info::read(&connection.socket).unwrap_or_default();
+        // What TLS and WebSocket add is not counted apart.
+        let plain = connection.tls.is_none() && connection.websocket.is_none();
+        let payload = |bytes: u64| if plain { bytes } else { 0 };
         PathStatistics {
             received_bytes: connection.received_bytes,
             sent_bytes: connection.sent_bytes,
+            received_payload_bytes: payload(connection.received_bytes),
+            sent_payload_bytes: payload(connection.sent_bytes),
             ..tcp
+        }
+    }
+
+    fn trace(&mut self, connection: ConnectionId, trace: Option<Trace>) {
+        if let Some((socket, key)) = udp::key(connection)
+            && let Some(udp) = self.udp.get_mut(socket)
+        {
+            udp.driver.trace(key, trace);
         }
     }
 }

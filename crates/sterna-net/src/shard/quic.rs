@@ -84,7 +84,10 @@ impl<H: Handler> Shard<H> {
             }),
             EventKind::Confirmed => self.guard(id, |handler, net| handler.confirmed(net, id)),
             EventKind::Writable => self.guard(id, |handler, net| handler.writable(net, id)),
-            EventKind::PeerAddressChanged { peer } => self.core.udp[socket].moved(key, peer),
+            EventKind::PeerAddressChanged { peer } => {
+                self.core.udp[socket].moved(key, peer);
+                self.guard(id, |handler, net| handler.migrated(net, id));
+            }
             EventKind::Closed { reason } => {
                 self.guard(id, |handler, net| handler.closed(net, id, &reason));
                 self.core.udp[socket].forget(key);

@@ -95,6 +95,7 @@ impl<H: Handler> Simulation<H> {
             datagrams: Vec::new(),
             received_bytes: 0,
             sent_bytes: 0,
+            migrations: 0,
         };
         if target.is_byte_stream() {
             target.streams.entry(StreamId::FIRST).or_default();
@@ -256,9 +257,21 @@ impl<H: Handler> Simulation<H> {
         }
     }
 
-    /// Moves the client to another address. The server sees it in the connection's information.
+    /// Moves the client to another address. On QUIC and the simulated transport the server learns of
+    /// it after a round trip; byte streams cannot move.
     pub fn migrate(&mut self, client: Client, peer: SocketAddr) {
-        self.world.link(client.0).info.peer = peer;
+        let link = self.world.link(client.0);
+        if link.is_byte_stream() {
+            return;
+        }
+        // The client's next packet, the server's probe, and the answer to it.
+        let delay_us = 2 * link.delay_up_us + link.delay_down_us;
+        let action = Action::Migrate {
+            link: client.0,
+            peer,
+        };
+        let at_us = self.world.now_us + delay_us;
+        self.world.schedule(at_us, action);
     }
 
     /// What arrived on a stream and was not taken yet.

@@ -98,9 +98,17 @@ pub(super) struct Link {
     pub(super) datagrams: Vec<Bytes>,
     pub(super) received_bytes: u64,
     pub(super) sent_bytes: u64,
+    /// Changes of the client's address that the server knows of.
+    pub(super) migrations: u32,
 }
 
 impl Link {
+    /// Streams of which a direction is open.
+    pub(super) fn open_streams(&self) -> u32 {
+        let open = |stream: &&Stream| !(stream.up.over && stream.down.over);
+        self.streams.values().filter(open).count() as u32
+    }
+
     /// Whether the connection has but one stream, whose abort is its end.
     pub(super) const fn is_byte_stream(&self) -> bool {
         matches!(

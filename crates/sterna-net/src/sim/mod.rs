@@ -352,6 +352,15 @@ impl<H: Handler> Simulation<H> {
             Action::Open { link } => open(handler, port, link),
             Action::Confirm { link } => confirm(handler, port, link),
             Action::Up { link, stream } => arrive(handler, port, link, stream),
+            Action::Migrate { link, peer } => {
+                let target = port.world.link(link);
+                target.info.peer = peer;
+                target.migrations += 1;
+                if let Some(id) = target.id.filter(|_| target.is_usable()) {
+                    port.world.note(&[14, u64::from(link)], &[]);
+                    handler.migrated(port, id);
+                }
+            }
             Action::DatagramUp { link, bytes } => {
                 let target = port.world.link(link);
                 let confirmed = target.confirmed;

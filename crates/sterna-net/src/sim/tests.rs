@@ -23,6 +23,7 @@ enum Told {
         confirmed: bool,
     },
     Confirmed,
+    Migrated,
     Datagram(Vec<u8>),
     Finished(StreamId),
     Aborted(StreamId, u64),
@@ -101,6 +102,10 @@ impl Handler for Recorder {
 
     fn confirmed(&mut self, _: &mut dyn Network, _: ConnectionId) {
         self.told.push(Told::Confirmed);
+    }
+
+    fn migrated(&mut self, _: &mut dyn Network, _: ConnectionId) {
+        self.told.push(Told::Migrated);
     }
 
     fn datagram(&mut self, net: &mut dyn Network, id: ConnectionId, chunk: Chunk<'_>) {
@@ -717,8 +722,13 @@ fn clients_can_move() {
     let (mut sim, client) = quiet(17);
     let elsewhere = "203.0.113.9:1".parse().expect("an address");
     sim.migrate(client, elsewhere);
+    sim.run_for(1_000);
+    assert!(sim.handler(0).told.contains(&Told::Migrated));
     ask(&mut sim, client, move |net, id| {
         assert_eq!(net.info(id).map(|info| info.peer), Some(elsewhere));
-        assert!(net.path(id).rtt_us > 0);
+        let path = net.path(id);
+        assert!(path.rtt_us > 0 && path.min_rtt_us > 0);
+        assert_eq!((path.migrations, path.open_streams), (1, 1));
+        assert_eq!(path.received_payload_bytes, path.received_bytes);
     });
 }

@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
+use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 
 use bytes::Bytes;
@@ -25,6 +26,8 @@ pub(super) enum Action {
     DatagramUp { link: u32, bytes: Bytes },
     /// A datagram arrives at the client.
     DatagramDown { link: u32, bytes: Bytes },
+    /// The client's address has changed.
+    Migrate { link: u32, peer: SocketAddr },
     /// A connection can take more.
     Writable { link: u32 },
     /// A closed connection has had its time.
@@ -164,6 +167,7 @@ impl World {
             | Action::Confirm { link }
             | Action::Up { link, .. }
             | Action::DatagramUp { link, .. }
+            | Action::Migrate { link, .. }
             | Action::Writable { link }
             | Action::End { link, .. } => Some(self.links[*link as usize].shard),
             Action::Mail { to, .. } => Some(*to),
@@ -519,8 +523,13 @@ impl Network for Port<'_> {
         let link = &self.world.links[link as usize];
         PathStatistics {
             rtt_us: link.delay_up_us + link.delay_down_us,
+            min_rtt_us: link.delay_up_us + link.delay_down_us,
             received_bytes: link.received_bytes,
             sent_bytes: link.sent_bytes,
+            received_payload_bytes: link.received_bytes,
+            sent_payload_bytes: link.sent_bytes,
+            migrations: link.migrations,
+            open_streams: link.open_streams(),
             ..PathStatistics::default()
         }
     }

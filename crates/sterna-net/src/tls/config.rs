@@ -1,11 +1,18 @@
 //! What a TLS listener is configured with.
 
+use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use rustls::ServerConfig;
-use rustls::server::{NoServerSessionStorage, ProducesTickets, StoresServerSessions};
+use rustls::crypto::CryptoProvider;
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{
+    NoServerSessionStorage, ProducesTickets, ResolvesServerCert, StoresServerSessions,
+};
+use rustls::{CipherSuite, ServerConfig};
+use sterna_quic::{Cipher, Settings};
 
-use super::{Certificates, ClientAuth, ClientAuthority};
+use super::raw_keys::{KeyOnly, KnownKeys};
+use super::{Certificates, ClientAuth, ClientAuthority, ClientKeys, RawKeys};
 use crate::quic::{QuicConfig, TicketStore};
 
 /// Sessions that QUIC clients can resume, unless another store is given: about 30 MB when full.
@@ -34,6 +41,9 @@ pub struct TlsConfig {
     pub alpn: Vec<Vec<u8>>,
     /// Versions spoken on TCP.
     pub versions: TlsVersions,
+    /// On QUIC listeners the server shows its bare public key (RFC 7250) instead of a certificate;
+    /// clients that want a certificate are refused. Default: no.
+    pub raw_keys: Option<RawKeys>,
     /// Sessions that QUIC clients can resume, with early data: each leaves the store with its first
     /// use. One that keeps its content lets clients resume after a restart. Listeners that ask for
     /// different client certificates must not share one.
@@ -49,6 +59,7 @@ impl TlsConfig {
             client_auth: ClientAuth::None,
             alpn: alpn.iter().map(|protocol| protocol.to_vec()).collect(),
             versions: TlsVersions::default(),
+            raw_keys: None,
             quic_sessions: Arc::new(TicketStore::new(QUIC_SESSIONS)),
         }
     }
@@ -65,7 +76,13 @@ impl TlsConfig {
             TlsVersions::From12 => &[&rustls::version::TLS13, &rustls::version::TLS12],
             TlsVersions::Only13 => &[&rustls::version::TLS13],
         };
-        let mut config = self.base(versions)?;
+        let provider = rustls::crypto::ring::default_provider();
+        let certificates = Arc::clone(&self.certificates);
+        let mut config = ServerConfig::builder_with_provider(Arc::new(provider))
+            .with_protocol_versions(versions)?
+            .with_client_cert_verifier(self.client_auth.verifier())
+            .with_cert_resolver(certificates);
+        config.alpn_protocols.clone_from(&self.alpn);
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.ticketer = Arc::new(EpochTicketer::new(self.client_auth.authority().cloned())?);
         config.send_tls13_tickets = 1;
@@ -73,35 +90,93 @@ impl TlsConfig {
     }
 
     /// The configuration for a QUIC listener: TLS 1.3, stateful tickets that are good for one use,
-    /// early data as the listener allows it.
+    /// early data as the listener allows it, key shares and ciphers in the order of its settings.
     ///
     /// # Errors
     ///
-    /// When the provider does not support TLS 1.3.
+    /// When the provider does not support TLS 1.3 or the key share.
     pub fn for_quic(&self, quic: &QuicConfig) -> Result<ServerConfig, rustls::Error> {
-        let base = self.base(&[&rustls::version::TLS13])?;
-        let sessions: Arc<dyn StoresServerSessions> = match self.client_auth.authority() {
+        let provider = provider(&quic.settings)?;
+        let algorithms = provider.signature_verification_algorithms;
+        let known = self.raw_keys.as_ref().and_then(|raw| {
+            let keys = Arc::clone(raw.clients.as_ref()?);
+            Some((keys, raw.required))
+        });
+        let (verifier, epochs) = if let Some((keys, required)) = known {
+            let epochs: Arc<dyn Epochs> = Arc::clone(&keys) as _;
+            let verifier: Arc<dyn ClientCertVerifier> = Arc::new(KnownKeys {
+                keys,
+                required,
+                algorithms,
+            });
+            (verifier, Some(epochs))
+        } else {
+            let authority = self.client_auth.authority().cloned();
+            let epochs = authority.map(|authority| authority as Arc<dyn Epochs>);
+            (self.client_auth.verifier(), epochs)
+        };
+        let certificates = Arc::clone(&self.certificates);
+        let resolver: Arc<dyn ResolvesServerCert> = match self.raw_keys {
+            None => certificates,
+            Some(_) => Arc::new(KeyOnly(certificates)),
+        };
+        let mut base = ServerConfig::builder_with_provider(Arc::new(provider))
+            .with_protocol_versions(&[&rustls::version::TLS13])?
+            .with_client_cert_verifier(verifier)
+            .with_cert_resolver(resolver);
+        // A client knows best which cipher is cheap for it; unless this machine is the weaker one, or
+        // was told.
+        let cipher = quic.settings.cipher;
+        base.ignore_client_order = cipher != Cipher::Auto || cipher.prefers_chacha20();
+        let sessions: Arc<dyn StoresServerSessions> = match epochs {
             None => Arc::clone(&self.quic_sessions),
-            Some(authority) => Arc::new(EpochSessions {
-                authority: Arc::clone(authority),
+            Some(epochs) => Arc::new(EpochSessions {
+                epochs,
                 sessions: Arc::clone(&self.quic_sessions),
             }),
         };
         Ok(quic.prepare_tls(&base, sessions))
     }
+}
 
-    fn base(
-        &self,
-        versions: &[&'static rustls::SupportedProtocolVersion],
-    ) -> Result<ServerConfig, rustls::Error> {
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let certificates = Arc::clone(&self.certificates);
-        let mut config = ServerConfig::builder_with_provider(provider)
-            .with_protocol_versions(versions)?
-            .with_client_cert_verifier(self.client_auth.verifier())
-            .with_cert_resolver(certificates);
-        config.alpn_protocols.clone_from(&self.alpn);
-        Ok(config)
+/// The provider with key shares and ciphers in the order of the settings.
+fn provider(settings: &Settings) -> Result<CryptoProvider, rustls::Error> {
+    let mut provider = rustls::crypto::ring::default_provider();
+    let groups = provider.kx_groups.iter();
+    let groups: Vec<u16> = groups.map(|group| group.name().into()).collect();
+    let first = settings
+        .key_share
+        .position(&groups)
+        .map_err(|error| rustls::Error::General(error.to_string()))?;
+    provider.kx_groups[..=first].rotate_right(1);
+    let chacha20_first = settings.cipher.prefers_chacha20();
+    provider.cipher_suites.sort_by_key(|suite| {
+        let chacha20 = suite.suite() == CipherSuite::TLS13_CHACHA20_POLY1305_SHA256;
+        chacha20 != chacha20_first
+    });
+    // Of the ciphers with AES the short key is as good as the long one, and faster.
+    provider.cipher_suites.sort_by_key(|suite| {
+        let aes_256 = suite.suite() == CipherSuite::TLS13_AES_256_GCM_SHA384;
+        aes_256 && settings.cipher == Cipher::Aes
+    });
+    Ok(provider)
+}
+
+/// Something with which clients are verified, and which is exchanged from time to time.
+trait Epochs: fmt::Debug + Send + Sync {
+    /// A number that changes with every exchange; what was verified under another one is void.
+    fn current(&self) -> u64;
+}
+
+impl Epochs for ClientAuthority {
+    fn current(&self) -> u64 {
+        self.epoch()
+    }
+}
+
+impl Epochs for ClientKeys {
+    fn current(&self) -> u64 {
+        self.epoch()
     }
 }
 
@@ -162,7 +237,7 @@ impl ProducesTickets for EpochTicketer {
 /// Stateful sessions that die when the authority over client certificates changes.
 #[derive(Debug)]
 struct EpochSessions {
-    authority: Arc<ClientAuthority>,
+    epochs: Arc<dyn Epochs>,
     sessions: Arc<dyn StoresServerSessions>,
 }
 
@@ -173,13 +248,13 @@ impl EpochSessions {
             return None;
         }
         let session = value.split_off(size_of::<u64>());
-        (value == self.authority.epoch().to_be_bytes()).then_some(session)
+        (value == self.epochs.current().to_be_bytes()).then_some(session)
     }
 }
 
 impl StoresServerSessions for EpochSessions {
     fn put(&self, key: Vec<u8>, value: Vec<u8>) -> bool {
-        let epoch = self.authority.epoch().to_be_bytes();
+        let epoch = self.epochs.current().to_be_bytes();
         self.sessions.put(key, [&epoch[..], &value].concat())
     }
 
@@ -217,7 +292,7 @@ mod tests {
         assert_eq!(ticketer.decrypt(&ticket).as_deref(), Some(&b"state"[..]));
 
         let sessions = EpochSessions {
-            authority: Arc::clone(&authority),
+            epochs: Arc::clone(&authority) as Arc<dyn Epochs>,
             sessions: Arc::new(TicketStore::new(10)),
         };
         for key in [[1; 32], [2; 32]] {

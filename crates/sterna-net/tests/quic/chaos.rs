@@ -12,7 +12,7 @@ use sterna_net::StreamId;
 use sterna_net::quic::{Driver, DriverEvent, EventKind, Key, QuicConfig};
 use sterna_net::sim::Random;
 
-use crate::world::{Fate, World};
+use crate::world::{Fate, World, settings};
 
 /// The handler's state: it echoes, now and then pauses, and counts what it is told.
 #[derive(Default)]
@@ -90,13 +90,14 @@ impl Server {
 
 fn run(seed: u64) {
     let config = QuicConfig {
-        send_window_bytes: 20_000,
-        receive_window_bytes: 40_000,
-        stream_receive_window_bytes: 20_000,
         retry_half_open: 3,
         handshakes_per_turn: 2,
-        idle_timeout: None,
-        ..QuicConfig::default()
+        ..settings(|settings| {
+            settings.send_window_bytes = 20_000;
+            settings.receive_window_bytes = 40_000;
+            settings.stream_receive_window_bytes = 20_000;
+            settings.idle_timeout_ms = 0;
+        })
     };
     let mut world = World::new(config, Duration::from_millis(15));
     let mut random = Random::new(seed);

@@ -7,7 +7,7 @@ use quinn_proto::Dir;
 use sterna_net::StreamId;
 use sterna_net::quic::{EventKind, QuicConfig};
 
-use crate::world::{Crossing, Fate, World, echo};
+use crate::world::{Crossing, Fate, World, echo, settings};
 
 const RTT: Duration = Duration::from_secs(2);
 
@@ -200,10 +200,7 @@ fn early_data_is_refused_where_it_is_not_allowed_and_comes_again_after_the_hands
 
 #[test]
 fn without_tickets_there_is_nothing_to_resume() {
-    let config = QuicConfig {
-        tickets: 0,
-        ..QuicConfig::default()
-    };
+    let config = settings(|settings| settings.tickets = 0);
     let mut world = World::new(config, RTT / 2);
     let tls = Arc::new(world.identity.client_tls(&[b"mqtt"]));
     for _ in 0..2 {

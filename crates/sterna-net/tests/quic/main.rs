@@ -1,10 +1,15 @@
 //! The QUIC driver against real clients, in virtual time.
 
+mod budget;
 mod chaos;
 mod closing;
 mod early_data;
 mod handshake;
 mod limits;
+mod migration;
 mod path;
+mod sleep;
 mod streams;
+mod tickets;
+mod trace;
 mod world;

@@ -10,7 +10,7 @@ use quinn_proto::Dir;
 use sterna_net::StreamId;
 use sterna_net::quic::{EventKind, Key, QuicConfig};
 
-use crate::world::{World, echo};
+use crate::world::{World, echo, settings};
 
 const RTT: Duration = Duration::from_millis(40);
 
@@ -72,11 +72,10 @@ fn more_streams_are_permitted_as_the_client_uses_them() {
 
 #[test]
 fn a_stream_per_request_costs_few_frames_of_credit() {
-    let config = QuicConfig {
-        initial_bidirectional_streams: 16,
-        max_bidirectional_streams: 16,
-        ..QuicConfig::default()
-    };
+    let config = settings(|settings| {
+        settings.initial_bidirectional_streams = 16;
+        settings.max_bidirectional_streams = 16;
+    });
     let (mut world, client, _) = connected(config);
     world.reaction = Box::new(echo);
     for n in 1..=400 {
@@ -228,12 +227,34 @@ fn shared_and_copied_bytes_keep_their_order() {
     assert_eq!(world.clients[client].received[&stream.0], expected);
 }
 
+/// A stream per message, 1,000 of them, one after the other: the frames of credit that it costs, by the
+/// part of the granted streams that is used up before more are granted. The library alone announces
+/// every eighth part.
+#[test]
+fn a_stream_per_message_costs_few_frames_of_credit() {
+    let mut frames = Vec::new();
+    for percent in [13, 25, 50, 100] {
+        let config = settings(|settings| settings.stream_credit_watermark_percent = percent);
+        let (mut world, client, key) = connected(config);
+        for n in 0..1_000u32 {
+            let stream = world.open(client, Dir::Uni, &n.to_be_bytes(), true);
+            world.run_for(RTT);
+            assert_eq!(world.arrived(key, stream), n.to_be_bytes());
+            world.log.clear();
+        }
+        let stats = world.clients[client].connection.stats();
+        frames.push((percent, stats.frame_rx.max_streams_uni));
+    }
+    println!("MAX_STREAMS frames for 1,000 streams: {frames:?} (percent, frames)");
+    let frames: Vec<_> = frames.into_iter().map(|(_, frames)| frames).collect();
+    assert!(frames[2] <= 70, "{frames:?}");
+    assert!(frames[0] >= frames[1] && frames[1] >= frames[2] && frames[2] >= frames[3]);
+    assert!(frames[0] >= 3 * frames[2], "{frames:?}");
+}
+
 #[test]
 fn what_the_peer_does_not_take_counts_as_unsent_until_it_does() {
-    let config = QuicConfig {
-        send_window_bytes: 32 * 1024,
-        ..QuicConfig::default()
-    };
+    let config = settings(|settings| settings.send_window_bytes = 32 * 1024);
     let (mut world, client, key) = connected(config);
     let stream = world.open(client, Dir::Bi, b"subscribe", false);
     world.run_for(RTT);
@@ -284,10 +305,10 @@ fn a_connection_that_takes_nothing_is_given_up() {
 
 #[test]
 fn a_paused_connection_holds_the_client_back() {
-    let config = QuicConfig {
-        receive_window_bytes: 64 * 1024,
-        ..QuicConfig::default()
-    };
+    let config = settings(|settings| {
+        settings.receive_window_bytes = 64 * 1024;
+        settings.stream_receive_window_bytes = 64 * 1024;
+    });
     let (mut world, client, key) = connected(config);
     world.server.pause(key, true);
     let stream = world.open(client, Dir::Bi, &vec![5; 300_000], false);
@@ -347,10 +368,7 @@ fn unreliable_datagrams_go_both_ways() {
     );
 
     let mut world = World::new(
-        QuicConfig {
-            datagram_buffer_bytes: None,
-            ..QuicConfig::default()
-        },
+        settings(|settings| settings.datagram_buffer_bytes = 0),
         RTT / 2,
     );
     let client = world.connect();

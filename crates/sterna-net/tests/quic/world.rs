@@ -11,15 +11,22 @@ use quinn_proto::crypto::rustls::QuicClientConfig;
 use quinn_proto::{
     ClientConfig, Connection, ConnectionError, ConnectionHandle, ConnectionIdGenerator,
     DatagramEvent, Dir, Endpoint, EndpointConfig, Event, RandomConnectionIdGenerator, ReadError,
-    StreamEvent, StreamId as ClientStreamId, TransportConfig, VarInt,
+    StreamEvent, StreamId as ClientStreamId, TokenMemoryCache, TransportConfig, VarInt,
 };
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use sterna_net::StreamId;
 use sterna_net::quic::{
-    Driver, DriverEvent, EventKind, Key, Placement, QuicConfig, Sent, TicketStore,
+    Driver, DriverEvent, EventKind, Key, Placement, QuicConfig, Sent, Settings, TicketStore,
 };
 
 pub(crate) const SERVER_NAME: &str = "broker.example";
+
+/// A server's configuration with some settings changed.
+pub(crate) fn settings(change: impl FnOnce(&mut Settings)) -> QuicConfig {
+    let mut config = QuicConfig::default();
+    change(&mut config.settings);
+    config
+}
 
 /// Certificate, key and the stores that both sides of a world use.
 pub(crate) struct Identity {
@@ -162,6 +169,10 @@ pub(crate) struct World {
     /// Calls of `poll_transmit`'s sink.
     pub(crate) sends: usize,
     pub(crate) turns: usize,
+    /// Datagrams and bytes of the server to addresses where no client is.
+    pub(crate) astray: (usize, usize),
+    /// Tokens that clients got (NEW_TOKEN), for all clients of the world.
+    tokens: Arc<TokenMemoryCache>,
     flights: BinaryHeap<Reverse<Flight>>,
     flown: u64,
     buffer: Vec<u8>,
@@ -196,6 +207,8 @@ impl World {
             segments: 10,
             sends: 0,
             turns: 0,
+            astray: (0, 0),
+            tokens: Arc::default(),
             flights: BinaryHeap::new(),
             flown: 0,
             buffer: Vec::new(),
@@ -250,6 +263,7 @@ impl World {
             QuicClientConfig::try_from(tls).expect("a valid test setup"),
         ));
         config.transport_config(Arc::new(transport));
+        config.token_store(self.tokens.clone());
         let (handle, connection) = endpoint
             .connect(self.now, config, self.server_address, SERVER_NAME)
             .expect("a valid test setup");
@@ -487,7 +501,9 @@ impl World {
             .iter()
             .position(|client| client.address == destination)
         else {
-            return; // an address that the client has left
+            // An address that the client has left, or never was at.
+            self.astray = (self.astray.0 + 1, self.astray.1 + bytes.len());
+            return;
         };
         let number = self.clients[n].down.0;
         self.clients[n].down.0 += 1;
@@ -538,6 +554,16 @@ impl World {
     /// Injects a datagram as if it came from an address.
     pub(crate) fn inject(&mut self, from: SocketAddr, bytes: &[u8]) {
         self.launch(Fate::Deliver, true, 0, from, bytes);
+    }
+
+    /// What a client sends first, taken off the link.
+    pub(crate) fn take_first_flight(&mut self, n: usize) -> BytesMut {
+        let mut buffer = Vec::new();
+        let transmit = self.clients[n]
+            .connection
+            .poll_transmit(self.now, 1, &mut buffer)
+            .expect("a first flight");
+        BytesMut::from(&buffer[..transmit.size])
     }
 
     pub(crate) fn drive_client(&mut self, n: usize) {

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use sterna_net::quic::Settings;
+
 use super::Config;
 
 /// Environment variables that start with this override the file: `STERNA__MQTT__RECEIVE_MAXIMUM=20`
@@ -121,7 +123,25 @@ fn with_nearest(message: &str) -> String {
     let Some(unknown) = names.next() else {
         return message.to_owned();
     };
-    match names.min_by_key(|known| distance(unknown, known)) {
+    // The message about `[quic]`, whose settings another crate names, lists none.
+    let quic = names.clone().next().is_none();
+    let own = [
+        "profile",
+        "early_data",
+        "retry_half_open",
+        "maximum_early_bytes",
+        "maximum_early_bytes_total",
+    ];
+    let settings = Settings::NAMES.iter().copied().chain(own);
+    let names: Vec<&str> = if quic {
+        settings.collect()
+    } else {
+        names.collect()
+    };
+    match names
+        .into_iter()
+        .min_by_key(|known| distance(unknown, known))
+    {
         Some(nearest) => format!("{}\ndid you mean `{nearest}`?", message.trim_end()),
         None => message.to_owned(),
     }

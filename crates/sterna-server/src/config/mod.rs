@@ -5,16 +5,19 @@
 
 mod listener;
 mod load;
+mod quic;
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use sterna_net::quic::Profile;
 
 pub use listener::{ListenerUrl, ListenerUrlError, Scheme};
 pub use load::{ConfigError, ENVIRONMENT_PREFIX, load, parse};
+pub use quic::Quic;
 
 /// The whole configuration of a broker process.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// Number of shards (threads that serve connections); 0 means one per processor.
@@ -42,6 +45,8 @@ pub struct Config {
     pub sys: Sys,
     /// The log.
     pub log: Log,
+    /// Traces of single clients' connections.
+    pub trace: Trace,
 }
 
 impl Default for Config {
@@ -59,6 +64,7 @@ impl Default for Config {
             quic: Quic::default(),
             sys: Sys::default(),
             log: Log::default(),
+            trace: Trace::default(),
         }
     }
 }
@@ -143,7 +149,11 @@ impl Config {
         if self.tls.require_client_certificate && self.tls.client_ca.is_none() {
             problems.push("tls.require_client_certificate needs tls.client_ca".to_owned());
         }
+        if self.tls.client_keys.is_some() && !self.tls.raw_public_key {
+            problems.push("tls.client_keys needs tls.raw_public_key = true".to_owned());
+        }
         for (name, path) in [
+            ("tls.client_keys", &self.tls.client_keys),
             ("tls.certificate", &self.tls.certificate),
             ("tls.key", &self.tls.key),
             ("tls.client_ca", &self.tls.client_ca),
@@ -169,6 +179,9 @@ impl Config {
         }
         if self.shards > 256 {
             problems.push("shards is at most 256".to_owned());
+        }
+        for problem in self.quic_problems() {
+            problems.push(problem);
         }
         for rule in &self.authorization.rules {
             if let Err(problem) = crate::authorization::check_rule(rule) {
@@ -199,6 +212,31 @@ pub struct Listener {
     pub url: String,
     /// Whether clients without credentials are admitted here; overrides `[authentication]`.
     pub anonymous: Option<bool>,
+    /// What early data may do here; overrides `quic.early_data`.
+    pub early_data: Option<EarlyData>,
+    /// Keep alive told to every client of this listener instead of its own, in seconds; overrides
+    /// `mqtt.server_keep_alive_s`. 0 turns keep alive off: the transport alone says who lives.
+    pub server_keep_alive_s: Option<u16>,
+    /// The profile of QUIC's settings here; overrides `quic.profile`. What `[quic]` changes about a
+    /// profile it changes about this one too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub profile: Option<Profile>,
+}
+
+/// What packets that arrive as early data (0-RTT) may do before the handshake has shown that they
+/// are not a replay. What may not be done waits for that, in order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum EarlyData {
+    /// Early data is refused; clients send it again after the handshake.
+    #[default]
+    Off,
+    /// What a replay cannot harm is done at once: CONNECT, SUBSCRIBE, UNSUBSCRIBE, PINGREQ, and
+    /// PUBLISH of QoS 0 where the rule that allows it says `idempotent`.
+    Idempotent,
+    /// Everything is done at once. Tickets work once, so a replay can only succeed instead of the
+    /// original, and the client then repeats what was refused.
+    All,
 }
 
 impl Listener {
@@ -207,7 +245,7 @@ impl Listener {
     pub fn at(url: &str) -> Self {
         Self {
             url: url.to_owned(),
-            anonymous: None,
+            ..Self::default()
         }
     }
 
@@ -234,6 +272,12 @@ pub struct Tls {
     pub certificate_as_username: bool,
     /// Refuses TLS 1.2 on TCP. QUIC is always TLS 1.3.
     pub only_tls13: bool,
+    /// QUIC listeners show the certificate's public key alone (RFC 7250). Clients that know it need
+    /// nothing else; clients that want a certificate are refused.
+    pub raw_public_key: bool,
+    /// Public keys in PEM of the clients that may connect over QUIC, who then show no certificates;
+    /// needs `raw_public_key`.
+    pub client_keys: Option<PathBuf>,
 }
 
 /// Who may connect.
@@ -291,6 +335,9 @@ pub struct Rule {
     pub actions: Vec<ActionName>,
     /// Topic filters; `%u` and `%c` stand for the user name and the client identifier.
     pub topics: Vec<String>,
+    /// Whether a PUBLISH of QoS 0 that this rule allows may be done twice without harm, so that it
+    /// needs not wait for the handshake when it comes as early data.
+    pub idempotent: bool,
 }
 
 /// What a rule does.
@@ -360,6 +407,8 @@ pub struct Mqtt {
     pub maximum_held_bytes: u32,
     /// Largest number of user properties and filters in one packet.
     pub maximum_list_entries: u32,
+    /// Whether QUIC datagrams carry messages of QoS 0, both ways, for clients that ask.
+    pub datagrams: bool,
 }
 
 impl Default for Mqtt {
@@ -383,9 +432,10 @@ impl Default for Mqtt {
             connect_timeout_ms: 10_000,
             response_information: None,
             server_reference: None,
-            maximum_data_streams: 64,
+            maximum_data_streams: 128,
             maximum_held_bytes: 64 << 10,
             maximum_list_entries: 1024,
+            datagrams: true,
         }
     }
 }
@@ -458,34 +508,6 @@ impl Default for Network {
     }
 }
 
-/// QUIC's own settings.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Quic {
-    /// Time without a packet after which a connection ends, in milliseconds.
-    pub idle_timeout_ms: u64,
-    /// Round-trip time assumed before the first measurement, in milliseconds.
-    pub initial_rtt_ms: u64,
-    /// Half-open handshakes of a shard from which on addresses are validated by Retry.
-    pub retry_half_open: u32,
-    /// Whether 0-RTT is accepted.
-    pub early_data: bool,
-    /// Whether the path is probed for packets above 1,200 bytes.
-    pub mtu_discovery: bool,
-}
-
-impl Default for Quic {
-    fn default() -> Self {
-        Self {
-            idle_timeout_ms: 120_000,
-            initial_rtt_ms: 333,
-            retry_half_open: 1_000,
-            early_data: false,
-            mtu_discovery: false,
-        }
-    }
-}
-
 /// `$SYS` topics.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
@@ -515,6 +537,28 @@ impl Default for Log {
         Self {
             level: "info".to_owned(),
             format: LogFormat::Text,
+        }
+    }
+}
+
+/// Traces (qlog) of single clients' QUIC connections. A reload switches them on and off.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Trace {
+    /// Client identifiers whose connections are traced.
+    pub clients: Vec<String>,
+    /// Where the traces go, a file for each connection. Default: `traces` in the data directory.
+    pub directory: Option<PathBuf>,
+    /// Bytes after which a trace ends.
+    pub maximum_bytes: u64,
+}
+
+impl Default for Trace {
+    fn default() -> Self {
+        Self {
+            clients: Vec::new(),
+            directory: None,
+            maximum_bytes: 64 << 20,
         }
     }
 }

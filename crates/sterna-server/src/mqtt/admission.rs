@@ -7,6 +7,10 @@ use sterna_mqtt::{PublishProperties, QoS, ReasonCode};
 
 use crate::config::Mqtt;
 
+/// User Property with which a client asks in CONNECT for messages of QoS 0 in QUIC datagrams, and the
+/// broker agrees in CONNACK.
+pub(super) const DATAGRAMS_PROPERTY: (&str, &str) = ("datagrams", "1");
+
 /// A CONNECT's wishes, owned.
 #[derive(Debug)]
 pub(super) struct Admission {
@@ -22,6 +26,8 @@ pub(super) struct Admission {
     /// Keep Alive to impose, where it is not the client's own.
     pub(super) server_keep_alive_s: Option<u16>,
     pub(super) will: Option<Will>,
+    /// Whether messages of QoS 0 may come as QUIC datagrams.
+    pub(super) asks_datagrams: bool,
     /// Last message of an enhanced authentication.
     pub(super) authentication_data: Option<String>,
     /// The user that was verified.
@@ -36,6 +42,7 @@ impl Admission {
     pub(super) fn new(
         connect: &Connect<'_>,
         limits: &Mqtt,
+        server_keep_alive_s: Option<u16>,
         now_ms: u64,
     ) -> Result<Self, (ReasonCode, &'static str)> {
         let assigned = connect.client_id.is_empty();
@@ -77,8 +84,16 @@ impl Admission {
             clean_start: connect.clean_start,
             expiry_s,
             expiry_reduced: expiry_s < asked_s && connect.version.is_v5(),
-            server_keep_alive_s: keep_alive(connect, limits),
+            server_keep_alive_s: keep_alive(
+                connect,
+                server_keep_alive_s,
+                limits.maximum_keep_alive_s,
+            ),
             will,
+            asks_datagrams: connect
+                .properties
+                .user_properties()
+                .any(|property| property == DATAGRAMS_PROPERTY),
             authentication_data: None,
             user: None,
         })
@@ -86,16 +101,15 @@ impl Admission {
 }
 
 /// The Keep Alive that the broker imposes, if it is not what the client asked for.
-fn keep_alive(connect: &Connect<'_>, limits: &Mqtt) -> Option<u16> {
+fn keep_alive(connect: &Connect<'_>, imposed_s: Option<u16>, most_s: u16) -> Option<u16> {
     // [MQTT-3.2.2-22] only 5.0 has a way to tell it.
     if !connect.version.is_v5() {
         return None;
     }
     let asked = connect.keep_alive_s;
-    let granted = limits.server_keep_alive_s.unwrap_or_else(|| {
-        let most = limits.maximum_keep_alive_s;
-        if most > 0 && (asked == 0 || asked > most) {
-            most
+    let granted = imposed_s.unwrap_or({
+        if most_s > 0 && (asked == 0 || asked > most_s) {
+            most_s
         } else {
             asked
         }

@@ -23,8 +23,12 @@ pub(super) struct Client {
     pub(super) lanes: Vec<(StreamId, Framer)>,
     /// What arrived while CONNECT was being decided, in order of arrival.
     pub(super) held: Vec<Held>,
-    /// Whether early data waits for the handshake, after which it can't be a replay.
-    pub(super) unconfirmed: bool,
+    /// What becomes of early data.
+    pub(super) early: Early,
+    /// Whether messages of QoS 0 leave as datagrams.
+    pub(super) datagrams: bool,
+    /// Whether the connection is traced.
+    pub(super) traced: bool,
     /// Deadline of this connection's entry among the timers; older entries are void.
     pub(super) timer_ms: u64,
     /// Client identifier, once known.
@@ -54,10 +58,24 @@ pub(super) enum State {
     Ended,
 }
 
+/// What becomes of early data, which may be a replay until the handshake is complete.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Early {
+    /// Nothing that arrives now can be a replay.
+    Over,
+    /// What may be done at once is.
+    Allowed,
+    /// Something had to wait, and whatever follows waits behind it.
+    Waiting,
+}
+
+/// Where [`Held`] keeps datagrams: the number that the engine knows their lane by.
+pub(super) const DATAGRAMS: StreamId = StreamId(Lane::DATAGRAMS.0);
+
 /// What a stream brought before it could be looked at.
 #[derive(Debug)]
 pub(super) enum Held {
-    /// Bytes.
+    /// Bytes; of [`DATAGRAMS`] one datagram.
     Bytes(StreamId, Box<[u8]>),
     /// The end of the stream, in order.
     Finished(StreamId),
@@ -82,7 +100,7 @@ impl Client {
 
     /// Whether bytes of a lane can be looked at now.
     pub(super) const fn accepts(&self, lane: Lane) -> bool {
-        !self.unconfirmed && self.engine.accepts_input(lane)
+        !matches!(self.early, Early::Waiting) && self.engine.accepts_input(lane)
     }
 
     pub(super) fn subject(&self) -> Subject<'_> {

@@ -4,11 +4,11 @@ use sterna_broker::{OpenError, OpenSession, Opened, SessionKey};
 use sterna_mqtt::ReasonCode;
 use sterna_mqtt::packet::{Auth, Connect};
 use sterna_mqtt::server::{Accept, Refuse};
-use sterna_net::ConnectionId;
+use sterna_net::{ConnectionId, TransportKind};
 
-use super::admission::Admission;
+use super::admission::{Admission, DATAGRAMS_PROPERTY};
 use super::client::{Client, State, connection, consumer};
-use super::{Door, log_end};
+use super::{Door, inspect, log_end};
 use crate::authentication::{Exchange, Refusal, common_name};
 use crate::mail::Mail;
 use crate::shard::Context;
@@ -20,7 +20,10 @@ impl Door {
         client: &mut Client,
         connect: &Connect<'_>,
     ) {
-        let mut admission = match Admission::new(connect, &cx.policy.mqtt, cx.net.now_ms()) {
+        let listener = cx.policy.listener(client.listener);
+        let keep_alive_s = listener.server_keep_alive_s;
+        let now_ms = cx.net.now_ms();
+        let mut admission = match Admission::new(connect, &cx.policy.mqtt, keep_alive_s, now_ms) {
             Ok(admission) => Box::new(admission),
             Err((reason, detail)) => return self.refuse(cx, client, reason, detail),
         };
@@ -60,9 +63,7 @@ impl Door {
                 self.check_password(cx, client, admission, user, password);
             }
             _ => {
-                let listener = usize::from(client.listener);
-                let anonymous = cx.policy.anonymous.get(listener).copied().unwrap_or(false);
-                if anonymous || certificate.is_some() {
+                if listener.anonymous || certificate.is_some() {
                     self.admit(cx, client, admission);
                 } else {
                     let detail = "no credentials";
@@ -239,6 +240,10 @@ impl Door {
             Err(OpenError::InvalidWillTopic) => {
                 self.refuse(cx, client, ReasonCode::TopicNameInvalid, "the will's topic");
             }
+            Err(OpenError::TakenOver) => {
+                let detail = "another connection has taken the session over";
+                self.refuse(cx, client, ReasonCode::UnspecifiedError, detail);
+            }
             Err(OpenError::TooManySessions) => {
                 self.refuse(cx, client, ReasonCode::QuotaExceeded, "too many sessions");
             }
@@ -288,6 +293,18 @@ impl Door {
         {
             *state = restored;
         }
+        let transport = cx.net.info(client.id).map(|info| info.transport);
+        client.datagrams = admission.asks_datagrams
+            && cx.policy.mqtt.datagrams
+            && matches!(
+                transport,
+                Some(TransportKind::Quic | TransportKind::Simulated)
+            );
+        let user_properties: &[_] = if client.datagrams {
+            &[DATAGRAMS_PROPERTY]
+        } else {
+            &[]
+        };
         let accept = Accept {
             session_present: present,
             assigned_client_id: admission.assigned.then_some(&admission.client_id),
@@ -296,7 +313,7 @@ impl Door {
             response_information: cx.policy.mqtt.response_information.as_deref(),
             authentication_data: admission.authentication_data.as_deref().map(str::as_bytes),
             reason_string: None,
-            user_properties: &[],
+            user_properties,
         };
         if client
             .engine
@@ -329,6 +346,7 @@ impl Door {
         {
             self.set_timer(client, deadline_ms);
         }
+        inspect::trace(cx, client);
         self.resend(cx, client);
     }
 }

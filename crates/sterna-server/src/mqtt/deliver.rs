@@ -1,6 +1,6 @@
 //! Messages on their way to a client.
 
-use sterna_broker::{ConsumerId, Delivery, Outcome, SessionKey, Unacknowledged};
+use sterna_broker::{ConsumerId, Delivery, Outcome, Qos, SessionKey, Unacknowledged};
 use sterna_mqtt::server::{NotSent, OutgoingPublish};
 use sterna_mqtt::{Lane, LaneWriter as _, ReasonCode};
 
@@ -54,7 +54,14 @@ impl Door {
             let Some(delivery) = cx.broker.next_delivery(now_ms, session) else {
                 return;
             };
-            let lane = client.delivery_lane(delivery.hint);
+            let datagram = client.datagrams
+                && qos == Qos::AtMostOnce
+                && delivery.message.payload().len() < sterna_net::SHARE_BYTES;
+            let lane = if datagram {
+                Lane::DATAGRAMS
+            } else {
+                client.delivery_lane(delivery.hint)
+            };
             let Some(state) = cx.broker.protocol_mut(session) else {
                 return;
             };
@@ -66,7 +73,13 @@ impl Door {
                 .engine
                 .publish(state, &outgoing(&delivery, lane), sent_ms, out);
             match sent {
-                Ok(sent) => self.sent(cx, client, lane, &delivery, sent.append_payload),
+                Ok(sent) => {
+                    self.sent(cx, client, lane, &delivery, sent.append_payload);
+                    if datagram {
+                        let stream = client.delivery_lane(delivery.hint);
+                        self.out.send_datagram(cx.net, client.id, stream);
+                    }
+                }
                 // [MQTT-3.1.2-25]
                 Err(NotSent::TooLarge) => {
                     cx.broker

@@ -6,8 +6,8 @@ use sterna_mqtt::server::Refuse;
 use sterna_mqtt::{Lane, ReasonCode};
 use sterna_net::{CloseReason, ConnectionId, StreamId};
 
-use super::client::{Client, Held, State, connection};
-use super::{Door, log_end};
+use super::client::{Client, Early, Held, State, connection};
+use super::{Door, inspect, log_end};
 use crate::shard::Context;
 
 impl Door {
@@ -56,10 +56,22 @@ impl Door {
     /// The connection was lost, or ends because of an error: the will is due. [MQTT-3.1.2-10]
     /// [MQTT311-3.1.2-8] [MQTT311-3.1.2-12] [MQTT311-3.1.4-1]
     pub(super) fn lost(cx: &mut Context<'_>, client: &mut Client) {
-        Self::close_session(cx, client, Close::LOST);
+        let close = if client.early == Early::Over {
+            Close::LOST
+        } else {
+            // Its CONNECT may have been a replay, whose sender is not the one who left the will.
+            Close {
+                will: WillFate::Discard,
+                ..Close::LOST
+            }
+        };
+        Self::close_session(cx, client, close);
     }
 
     fn close_session(cx: &mut Context<'_>, client: &mut Client, close: Close) {
+        if matches!(client.state, State::Live(_)) && tracing::enabled!(tracing::Level::DEBUG) {
+            inspect::log_path(cx, client);
+        }
         let state = std::mem::replace(&mut client.state, State::Ended);
         client.held = Vec::new();
         if let State::Live(session) | State::Opening(session, _) = state {

@@ -8,6 +8,7 @@ mod client;
 mod connect;
 mod deliver;
 mod end;
+mod inspect;
 mod outgoing;
 mod publish;
 mod subscribe;
@@ -15,18 +16,25 @@ mod timers;
 
 use rustc_hash::FxHashMap;
 use sterna_mqtt::server::{Connection, Event, Features, Limits};
-use sterna_mqtt::{Frame, Framer, Lane, QoS, ReasonCode, Scope, Violation};
+use sterna_mqtt::{
+    DecodeError, Frame, Framer, Lane, Packet, PacketType, QoS, ReasonCode, Scope, Violation,
+};
 use sterna_net::{Chunk, ConnectionId, Network, StreamId};
 
-use crate::config::Mqtt;
+use crate::config::{EarlyData, Mqtt};
 use crate::shard::Context;
 use crate::sys::Counts;
-use client::{Client, Held, State};
+use client::{Client, DATAGRAMS, Early, Held, State};
 use outgoing::Outgoing;
 use timers::Timers;
 
 /// What the broker keeps of MQTT for each session.
 pub type SessionState = sterna_mqtt::Session;
+
+/// First byte of a PUBLISH of QoS 0 without flags.
+const PUBLISH_AT_MOST_ONCE: u8 = 0x30;
+/// The flag of a retained message in the first byte of a PUBLISH.
+const RETAIN: u8 = 1;
 
 /// Milliseconds after which a connection is looked at again while its CONNECT is being decided.
 const DECISION_CHECK_MS: u64 = 1000;
@@ -40,6 +48,10 @@ pub(crate) struct Door {
     timers: Timers,
     counts: Counts,
     high_watermark_bytes: usize,
+    /// Clients whose paths are still to be told in this round.
+    paths: Vec<ConnectionId>,
+    /// When the next of them are.
+    paths_ms: Option<u64>,
     stopping: bool,
 }
 
@@ -51,6 +63,8 @@ impl Door {
             timers: Timers::default(),
             counts: Counts::default(),
             high_watermark_bytes,
+            paths: Vec::new(),
+            paths_ms: None,
             stopping: false,
         }
     }
@@ -70,7 +84,10 @@ impl Door {
 
     /// When `timeout` wants to be called.
     pub(crate) fn deadline_ms(&self) -> Option<u64> {
-        self.timers.next_ms()
+        [self.timers.next_ms(), self.paths_ms]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// A connection is ready for CONNECT.
@@ -90,7 +107,9 @@ impl Door {
             framer: Framer::new(),
             lanes: Vec::new(),
             held: Vec::new(),
-            unconfirmed: false,
+            early: Early::Over,
+            datagrams: false,
+            traced: false,
             timer_ms,
             name: Box::default(),
             user: None,
@@ -110,16 +129,28 @@ impl Door {
     ) {
         self.with_client(cx, connection, |door, cx, client| {
             door.counts.bytes_received += chunk.bytes.len() as u64;
-            // Early data can be a replay. It is looked at once the handshake has shown that it isn't,
-            // and whatever follows waits behind it.
-            client.unconfirmed |= chunk.early && !chunk.confirmed;
+            note_early(cx, client, &chunk);
             door.feed(cx, client, chunk.stream, chunk.bytes);
+        });
+    }
+
+    /// A datagram arrived.
+    pub(crate) fn datagram(
+        &mut self,
+        cx: &mut Context<'_>,
+        connection: ConnectionId,
+        chunk: Chunk<'_>,
+    ) {
+        self.with_client(cx, connection, |door, cx, client| {
+            door.counts.bytes_received += chunk.bytes.len() as u64;
+            note_early(cx, client, &chunk);
+            door.feed(cx, client, DATAGRAMS, chunk.bytes);
         });
     }
 
     /// Early data can no longer be a replay.
     pub(crate) fn confirmed(&mut self, cx: &mut Context<'_>, connection: ConnectionId) {
-        self.with_client(cx, connection, |_, _, client| client.unconfirmed = false);
+        self.with_client(cx, connection, |_, _, client| client.early = Early::Over);
     }
 
     /// What was queued towards a client has left.
@@ -194,6 +225,9 @@ impl Door {
             self.hold(cx, client, Held::Bytes(stream, bytes.into()));
             return;
         }
+        if stream == DATAGRAMS {
+            return self.feed_datagram(cx, client, bytes);
+        }
         let now_ms = cx.net.now_ms();
         let mut framer = client.take_framer(stream);
         let mut input = bytes;
@@ -201,6 +235,14 @@ impl Door {
             let most = client.engine.max_packet_bytes();
             match framer.next(&mut input, most) {
                 Ok(Some(frame)) => {
+                    if client.early == Early::Allowed && !may_be_early(cx, client, &frame) {
+                        client.early = Early::Waiting;
+                        let mut kept = Vec::new();
+                        frame.copy_to(&mut kept);
+                        kept.extend_from_slice(input);
+                        self.hold(cx, client, Held::Bytes(stream, kept.into()));
+                        break;
+                    }
                     self.counts.messages_received += 1;
                     let session = match client.state {
                         State::Live(session) => cx.broker.protocol_mut(session),
@@ -243,15 +285,65 @@ impl Door {
         client.return_framer(stream, framer);
     }
 
+    /// Handles a datagram: one PUBLISH of QoS 0 and nothing else.
+    fn feed_datagram(&mut self, cx: &mut Context<'_>, client: &mut Client, bytes: &[u8]) {
+        const LANE: Lane = Lane::DATAGRAMS;
+        // Others mark with this what is not for the broker.
+        if bytes.first() == Some(&0) {
+            return;
+        }
+        let mut framer = Framer::new();
+        let mut input = bytes;
+        let violation = match framer.next(&mut input, client.engine.max_packet_bytes()) {
+            Ok(Some(frame))
+                if input.is_empty() && frame.first_byte() & !RETAIN == PUBLISH_AT_MOST_ONCE =>
+            {
+                if client.early == Early::Allowed && !may_be_early(cx, client, &frame) {
+                    client.early = Early::Waiting;
+                    return self.hold(cx, client, Held::Bytes(DATAGRAMS, bytes.into()));
+                }
+                self.counts.messages_received += 1;
+                let session = match client.state {
+                    State::Live(session) => cx.broker.protocol_mut(session),
+                    _ => None,
+                };
+                let now_ms = cx.net.now_ms();
+                let received = client
+                    .engine
+                    .receive(session, LANE, &frame, now_ms, &mut self.out);
+                match received {
+                    Ok(None) => return,
+                    Ok(Some(event)) => return self.handle(cx, client, LANE, &frame, event),
+                    Err(violation) => violation,
+                }
+            }
+            Ok(_) => {
+                let error = DecodeError::new(
+                    ReasonCode::ProtocolError,
+                    "a datagram that is not one PUBLISH of QoS 0",
+                );
+                client.engine.decode_failed(LANE, error)
+            }
+            Err(error) => client.engine.decode_failed(LANE, error),
+        };
+        self.violated(cx, client, &violation);
+    }
+
     /// Keeps bytes until the decision that they wait for. The transport is paused meanwhile, so that
     /// not much more than one read comes.
     fn hold(&mut self, cx: &mut Context<'_>, client: &mut Client, held: Held) {
         let control = held.stream() == StreamId::FIRST;
+        let datagram = held.stream() == DATAGRAMS;
         client.held.push(held);
         if client.held_bytes() > cx.policy.mqtt.maximum_held_bytes as usize {
+            if datagram {
+                // Whoever sends datagrams accepts that some are lost.
+                client.held.pop();
+                return;
+            }
             let detail = "too much before CONNACK";
             self.turn_away(cx, client, ReasonCode::QuotaExceeded, detail);
-        } else if control && !client.unconfirmed {
+        } else if control && client.early != Early::Waiting {
             cx.net.pause(client.id, true);
         }
     }
@@ -300,6 +392,8 @@ impl Door {
         log_end(cx.net, client, violation.reason.name(), violation.detail);
         client.engine.violation(violation, &mut self.out);
         match violation.scope {
+            // The datagram is dropped.
+            Scope::Lane(Lane::DATAGRAMS) => {}
             Scope::Lane(lane) => {
                 cx.net.abort(
                     client.id,
@@ -311,6 +405,47 @@ impl Door {
             }
             Scope::Connection => Self::lost(cx, client),
         }
+    }
+}
+
+/// Marks a client whose bytes can be a replay. What its listener does not let through waits until the
+/// handshake has shown that they are none.
+fn note_early(cx: &Context<'_>, client: &mut Client, chunk: &Chunk<'_>) {
+    if chunk.early && !chunk.confirmed && client.early == Early::Over {
+        client.early = match cx.policy.listener(client.listener).early_data {
+            EarlyData::Off => Early::Waiting,
+            EarlyData::Idempotent | EarlyData::All => Early::Allowed,
+        };
+    }
+}
+
+/// Whether a packet may be handled although it can be a replay.
+fn may_be_early(cx: &Context<'_>, client: &Client, frame: &Frame<'_>) -> bool {
+    match (
+        cx.policy.listener(client.listener).early_data,
+        frame.packet_type(),
+    ) {
+        (EarlyData::All, _)
+        | (
+            EarlyData::Idempotent,
+            Some(
+                PacketType::Connect
+                | PacketType::Subscribe
+                | PacketType::Unsubscribe
+                | PacketType::PingReq,
+            ),
+        ) => true,
+        (EarlyData::Idempotent, Some(PacketType::Publish)) => {
+            frame.first_byte() & !RETAIN == PUBLISH_AT_MOST_ONCE
+                && match Packet::decode(frame, client.engine.version()) {
+                    Ok(Packet::Publish(publish)) => {
+                        let rules = &cx.policy.rules;
+                        rules.is_idempotent(client.subject(), publish.topic)
+                    }
+                    _ => false,
+                }
+        }
+        _ => false,
     }
 }
 

@@ -63,6 +63,23 @@ impl Outgoing {
         }
     }
 
+    /// Hands over the packet that was gathered for [`Lane::DATAGRAMS`] as a datagram; one that is too
+    /// large for the path goes on a stream.
+    pub(super) fn send_datagram(
+        &mut self,
+        net: &mut dyn Network,
+        connection: ConnectionId,
+        otherwise: Lane,
+    ) {
+        let packet = self.buffer(Lane::DATAGRAMS).split().freeze();
+        let bytes = packet.len() as u64;
+        if net.send_datagram(connection, packet.clone()) {
+            self.sent_bytes += bytes;
+        } else {
+            self.buffer(otherwise).extend_from_slice(&packet);
+        }
+    }
+
     /// Hands over what was gathered for a lane, and a large payload right behind it without a copy.
     pub(super) fn append_shared(
         &mut self,

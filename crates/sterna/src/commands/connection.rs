@@ -5,7 +5,10 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use sterna_client::{Fingerprint, Login, Options, Publish, QoS, Scheme, Url, Version};
+use sterna_client::{
+    Client, Fingerprint, Login, Options, Publish, QoS, QuicProfile, Scheme, Streams, TlsVersion,
+    Url, Version,
+};
 
 use super::property::{Given, Properties};
 
@@ -89,9 +92,32 @@ pub(super) struct Connection {
     #[arg(long, value_name = "SECONDS", default_value = "20", value_parser = seconds,
           help_heading = "Client")]
     connect_timeout: Duration,
-    /// Over QUIC: spread messages by topic over so many streams besides the first
-    #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Client")]
-    streams: u8,
+    /// Over QUIC: one stream for all messages (single), one for each topic (per-topic), one for each
+    /// message (per-publish), or QoS 0 on a stream behind all others (priority)
+    #[arg(long, value_name = "MODE", default_value = "single", value_parser = streams,
+          help_heading = "TLS and QUIC")]
+    streams: Streams,
+    /// Over QUIC: send messages with QoS 0 as datagrams, and receive them so, where the broker does
+    /// it: they may be lost, and hold up nothing
+    #[arg(long, help_heading = "TLS and QUIC")]
+    datagrams: bool,
+    /// Over QUIC: the kind of path: default, lan, cellular, satellite, nb-iot, sleepy
+    #[arg(long, value_name = "PROFILE", help_heading = "TLS and QUIC")]
+    quic_profile: Option<QuicProfile>,
+    /// Over QUIC: change one setting of the profile; may be repeated
+    #[arg(
+        long = "quic-set",
+        value_name = "NAME=VALUE",
+        help_heading = "TLS and QUIC"
+    )]
+    quic_settings: Vec<String>,
+    /// Over QUIC: wait for the handshake, also where a ticket would save that (when it connects
+    /// again). For brokers that do not protect themselves against repeated packets
+    #[arg(long, overrides_with = "early_data", help_heading = "TLS and QUIC")]
+    no_early_data: bool,
+    /// Over QUIC: do not wait for it, which is the default
+    #[arg(long, overrides_with = "no_early_data", help_heading = "TLS and QUIC")]
+    early_data: bool,
     /// A property of MQTT 5: packet, name, and its value (user-property: key and value)
     #[arg(
         short = 'D',
@@ -130,6 +156,10 @@ pub(super) struct Connection {
     /// repeated
     #[arg(long, value_name = "SHA256", help_heading = "TLS and QUIC")]
     fingerprint: Vec<Fingerprint>,
+    /// Trust exactly the server whose bare key has this SHA-256, and ask it for that in place of a
+    /// certificate (RFC 7250); may be repeated
+    #[arg(long, value_name = "SHA256", help_heading = "TLS and QUIC")]
+    server_key: Vec<Fingerprint>,
     /// PEM file with this client's certificate
     #[arg(
         long,
@@ -138,13 +168,8 @@ pub(super) struct Connection {
         help_heading = "TLS and QUIC"
     )]
     cert: Option<PathBuf>,
-    /// PEM file with its key
-    #[arg(
-        long,
-        value_name = "FILE",
-        requires = "cert",
-        help_heading = "TLS and QUIC"
-    )]
+    /// PEM file with its key; without --cert this client shows the bare key (RFC 7250)
+    #[arg(long, value_name = "FILE", help_heading = "TLS and QUIC")]
     key: Option<PathBuf>,
     /// Do not verify the broker at all: whoever is on the path can read and change everything
     #[arg(long, help_heading = "TLS and QUIC")]
@@ -155,6 +180,9 @@ pub(super) struct Connection {
     /// Protocol to ask for on a TLS port that serves several
     #[arg(long, value_name = "NAME", help_heading = "TLS and QUIC")]
     tls_alpn: Option<String>,
+    /// Only this version of TLS: tlsv1.2 or tlsv1.3
+    #[arg(long, value_name = "VERSION", value_parser = tls_version, help_heading = "TLS and QUIC")]
+    tls_version: Option<TlsVersion>,
     /// With -h: use TLS and trust the system's authorities, as mqtts:// does
     #[arg(long, help_heading = "TLS and QUIC")]
     tls_use_os_certs: bool,
@@ -162,6 +190,10 @@ pub(super) struct Connection {
     /// Say on standard error what happens
     #[arg(short = 'd', long, help_heading = "Output")]
     pub(super) debug: bool,
+    /// Over QUIC: say at the end, as one line of JSON on standard error, what the connection has
+    /// learnt about its path and counted
+    #[arg(long, help_heading = "Output")]
+    pub(super) path_stats: bool,
     /// Say nothing on standard error about errors while running
     #[arg(long, help_heading = "Output")]
     pub(super) quiet: bool,
@@ -231,9 +263,27 @@ impl Connection {
         options.bind = self.bind;
         options.connect_timeout = self.connect_timeout;
         options.streams = self.streams;
+        options.datagrams = self.datagrams;
+        options.quic.profile = self.quic_profile;
+        for setting in &self.quic_settings {
+            let (name, value) = setting
+                .split_once('=')
+                .ok_or_else(|| format!("--quic-set {setting}: NAME=VALUE"))?;
+            options
+                .quic
+                .set(name, value)
+                .map_err(|error| format!("--quic-set: {error}"))?;
+        }
+        let quic = options.quic.settings();
+        if let Err(problems) = quic.check() {
+            return Err(format!("--quic-set: {}", problems.join("; ")));
+        }
+        options.early_data = !self.no_early_data || self.early_data;
         options.tls.ca_file.clone_from(&self.cafile);
         options.tls.ca_path.clone_from(&self.capath);
         options.tls.fingerprints.clone_from(&self.fingerprint);
+        options.tls.server_keys.clone_from(&self.server_key);
+        options.tls.version = self.tls_version;
         options.tls.certificate.clone_from(&self.cert);
         options.tls.key.clone_from(&self.key);
         options.tls.insecure = self.insecure;
@@ -262,6 +312,16 @@ impl Connection {
         })
     }
 
+    /// Whether a broker is named, be it by the environment.
+    pub(super) fn names_broker(&self) -> bool {
+        self.broker.is_some()
+            || self.url.is_some()
+            || self.host.is_some()
+            || self.port.is_some()
+            || self.quic
+            || from_environment("STERNA_URL").is_some()
+    }
+
     fn url(&self) -> Result<Url, String> {
         let given = self.broker.clone().or_else(|| self.url.clone());
         let url = given.or_else(|| {
@@ -274,8 +334,9 @@ impl Connection {
         let wants_tls = self.tls_use_os_certs
             || self.cafile.is_some()
             || self.capath.is_some()
-            || self.cert.is_some()
+            || self.key.is_some()
             || !self.fingerprint.is_empty()
+            || !self.server_key.is_empty()
             || self.insecure
             || self.port == Some(8883);
         let scheme = match (self.quic, wants_tls) {
@@ -289,6 +350,15 @@ impl Connection {
             self.port,
         )
         .map_err(|error| error.to_string())
+    }
+
+    /// Says what the connection knows of its path, when --path-stats asks for it.
+    pub(super) async fn tell_path(&self, client: &Client) {
+        if self.path_stats
+            && let Ok(path) = client.path().await
+        {
+            eprintln!("{}", path.to_json());
+        }
     }
 
     /// Starts the log on standard error, when -d asks for it.
@@ -322,6 +392,19 @@ pub(super) fn seconds(text: &str) -> Result<Duration, String> {
         .ok()
         .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
         .ok_or_else(|| "not a number of seconds".to_owned())
+}
+
+fn tls_version(text: &str) -> Result<TlsVersion, String> {
+    match text {
+        "tlsv1.2" => Ok(TlsVersion::Tls12),
+        "tlsv1.3" => Ok(TlsVersion::Tls13),
+        _ => Err("tlsv1.2 or tlsv1.3".to_owned()),
+    }
+}
+
+fn streams(text: &str) -> Result<Streams, String> {
+    text.parse()
+        .map_err(|_| "single, per-topic, per-publish or priority".to_owned())
 }
 
 fn version(text: &str) -> Result<Version, String> {

@@ -7,6 +7,7 @@ mod connection;
 pub(crate) mod demo;
 pub(crate) mod exit;
 mod format;
+pub(crate) mod handshake;
 pub(crate) mod lab;
 mod output;
 pub(crate) mod passwd;
@@ -17,6 +18,7 @@ pub(crate) mod request;
 pub(crate) mod serve;
 mod signals;
 pub(crate) mod subscribe;
+pub(crate) mod tune;
 
 use exit::Failure;
 

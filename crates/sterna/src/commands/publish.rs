@@ -4,11 +4,14 @@ use std::collections::VecDeque;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use sterna_client::{Client, Delivery, Publish, QoS, Version};
+use sterna_client::{Client, Delivery, Priority, Publish, QoS, Version};
 
 use super::connection::{Connection, Settings, qos, seconds};
 use super::exit::{self, Failure};
 use super::payload::{self, Payload};
+
+/// Shortest time between two moves.
+const MIN_REBIND: Duration = Duration::from_millis(10);
 
 /// Publish messages.
 #[derive(clap::Args, Debug)]
@@ -36,6 +39,13 @@ pub(crate) struct Args {
     /// Seconds between repetitions
     #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = seconds)]
     repeat_delay: Duration,
+    /// Over QUIC: how urgent it is, where streams have priorities: high, normal or bulk
+    #[arg(long, value_name = "PRIORITY", default_value = "normal", value_parser = priority)]
+    priority: Priority,
+    /// Over QUIC: move to another local port every so many seconds, as a device that changes its
+    /// network
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    rebind_every: Option<Duration>,
     /// Messages that may wait for their acknowledgements
     #[arg(short = 'M', long, value_name = "N", default_value_t = 256)]
     max_inflight: usize,
@@ -84,12 +94,17 @@ async fn publish(args: &Args) -> Result<(), Failure> {
     let message = Publish::new(topic, args.payload.read()?)
         .map_err(|error| Failure::local(format_args!("-t: {error}")))?
         .qos(args.qos)
-        .retain(args.retain);
+        .retain(args.retain)
+        .priority(args.priority);
     let message = properties.publish(message)?;
     let at_the_end = properties.block("disconnect")?;
     let version = options.version;
     let (client, events) = Client::start(options).map_err(Failure::local)?;
     drop(events);
+    if let Some(pause) = args.rebind_every {
+        // Ends with the client.
+        tokio::spawn(rebind(client.clone(), pause.max(MIN_REBIND)));
+    }
     let mut sender = Sender {
         client: &client,
         version,
@@ -121,12 +136,32 @@ async fn publish(args: &Args) -> Result<(), Failure> {
         sender.settle_one().await;
     }
     let failure = sender.failure.take();
+    args.connection.tell_path(&client).await;
     let ended = client
         .disconnect_with(sterna_client::ReasonCode::Success, at_the_end)
         .await;
     match failure {
         Some(failure) => Err(failure),
         None => ended.map_err(|error| Failure::client(&error, version)),
+    }
+}
+
+fn priority(text: &str) -> Result<Priority, String> {
+    match text {
+        "high" => Ok(Priority::High),
+        "normal" => Ok(Priority::Normal),
+        "bulk" => Ok(Priority::Bulk),
+        _ => Err("high, normal or bulk".to_owned()),
+    }
+}
+
+/// Moves again and again, as long as there is something that can.
+async fn rebind(client: Client, pause: Duration) {
+    loop {
+        tokio::time::sleep(pause).await;
+        if client.migrate().await.is_err() {
+            return;
+        }
     }
 }
 

@@ -123,6 +123,7 @@ async fn request(args: &Args) -> Result<(), Failure> {
     let result = exchange
         .run(&client, &mut events, subscription, message)
         .await;
+    args.connection.tell_path(&client).await;
     let ended = client
         .disconnect_with(ReasonCode::Success, at_the_end)
         .await;

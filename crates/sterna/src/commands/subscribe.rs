@@ -201,6 +201,7 @@ async fn subscribe(args: &Args) -> Result<(), Failure> {
     };
     let result = printer.run(&mut events, asking).await;
     // Those that a signal or -C left unacknowledged come again to a session that goes on.
+    args.connection.tell_path(&client).await;
     let ended = client
         .disconnect_with(ReasonCode::Success, with_disconnect)
         .await;

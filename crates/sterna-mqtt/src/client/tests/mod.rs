@@ -4,6 +4,7 @@ mod authentication;
 mod end;
 mod incoming;
 mod outgoing;
+mod quic;
 mod robustness;
 mod session;
 mod start;

@@ -9,6 +9,7 @@ mod links;
 mod packets;
 mod process;
 mod report;
+mod silence;
 #[cfg(test)]
 mod tests;
 
@@ -109,6 +110,18 @@ enum Workload {
         /// How long to hold them
         #[arg(long, default_value_t = 3.0, value_name = "SECONDS")]
         hold: f64,
+        #[command(flatten)]
+        common: Common,
+    },
+    /// Connect again and again, alone and then beside N handshakes that never end
+    Silent {
+        /// Silent clients: QUIC clients that stop after their first datagram, TLS clients in the middle
+        /// of theirs, TCP clients that say nothing
+        #[arg(long, short = 'n', default_value_t = 2000)]
+        silent: usize,
+        /// Connects to measure each time (50 more are made first, as a warm-up)
+        #[arg(long, default_value_t = 500)]
+        connects: u64,
         #[command(flatten)]
         common: Common,
     },
@@ -277,6 +290,7 @@ fn workload_common(workload: &Workload) -> &Common {
         | Workload::FanIn { common, .. }
         | Workload::FanOut { common, .. }
         | Workload::Idle { common, .. }
+        | Workload::Silent { common, .. }
         | Workload::Connect { common, .. } => common,
     }
 }
@@ -395,6 +409,33 @@ fn measure(workload: &Workload, common: &Common) -> Result<Report, String> {
                 broker,
             )?;
             report_held(&mut report, &outcome);
+            return Ok(report);
+        }
+        Workload::Silent {
+            silent, connects, ..
+        } => {
+            check(*silent)?;
+            let options = options(false);
+            // One after the other: how long each takes is what is asked, not how many get through.
+            let measure = || idle::come_and_go(*connects, 1, limit, &options, &credentials, broker);
+            let alone = measure()?;
+            let silence = silence::begin(*silent, &options)?;
+            let beside = measure()?;
+            report.fact("workload", json!("silent"));
+            report.fact("silent", json!(silent));
+            report.fact("silent_answered", json!(silence.answered));
+            report.fact("silent_retried", json!(silence.retried));
+            report.fact("failed", json!(alone.failed + beside.failed));
+            report.latency("until CONNACK, beside them", &beside.latencies);
+            let median = |of: &idle::Connected| float(of.latencies.value_at_quantile(0.5)) / 1000.0;
+            report.figure(
+                "alone_us",
+                median(&alone),
+                "until CONNACK, alone, p50",
+                "us",
+            );
+            let ratio = median(&beside) / median(&alone).max(0.001);
+            report.figure("ratio", ratio, "beside them against alone, p50", "");
             return Ok(report);
         }
         Workload::Connect {

@@ -237,6 +237,14 @@ fn every_workload_runs_on_every_transport() {
             (&40.into(), &0.into()),
             "{result}"
         );
+        let result = bench(&format!("silent -n 20 --connects 20 {url}"));
+        let answered = if url.starts_with("mqtt+quic") { 20 } else { 0 };
+        assert_eq!(
+            (&result["silent_answered"], &result["failed"]),
+            (&answered.into(), &0.into()),
+            "{result}"
+        );
+        assert!(result["ratio"].as_f64().unwrap() > 0.0, "{result}");
     }
 }
 

@@ -27,7 +27,7 @@ pub(in super::super) enum Trust {
 }
 
 /// The client configuration for `protocol` (an ALPN), with full handshakes unless `resume`.
-pub(super) fn client_config(
+pub(in super::super) fn client_config(
     trust: &Trust,
     protocol: Option<&[u8]>,
     resume: bool,

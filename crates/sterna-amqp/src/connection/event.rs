@@ -1,0 +1,217 @@
+//! What an engine tells its caller.
+
+use bytes::Bytes;
+
+use super::{LinkId, SessionId};
+use crate::link::{DeliveryTag, Recovery, Unsettled};
+use crate::messaging::DeliveryStateBuf;
+use crate::performatives::{Attach, Begin, Error, Open, ReceiverSettleMode};
+
+/// Something that happened.
+///
+/// The event that a frame brings is borrowed from the frame; what else follows from it comes from
+/// [`Connection::next_event`](super::Connection::next_event).
+#[derive(Clone, Debug)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "lives on the stack for the time of one frame"
+)]
+pub enum Event<'a> {
+    /// Server: the client has chosen a mechanism. To be answered with
+    /// [`sasl_challenge`](super::Connection::sasl_challenge) or
+    /// [`sasl_outcome`](super::Connection::sasl_outcome); until then no input is accepted.
+    SaslInit {
+        /// One of those that were offered.
+        mechanism: &'a str,
+        /// The mechanism's first message.
+        initial_response: Option<&'a [u8]>,
+        /// The host that is addressed.
+        hostname: Option<&'a str>,
+    },
+    /// Server: the answer to a challenge; to be answered like [`Event::SaslInit`].
+    SaslResponse {
+        /// The mechanism's message.
+        response: &'a [u8],
+    },
+    /// Client: the server has let it in. Header and open have been sent: sessions can begin.
+    Authenticated,
+    /// The peer's open. A server answers with [`open`](super::Connection::open) or
+    /// [`close`](super::Connection::close); until then no input is accepted.
+    Open(Open<'a>),
+    /// The peer has begun a session. The answer has been sent.
+    Begin {
+        /// The session.
+        session: SessionId,
+        /// What the peer said.
+        begin: Begin<'a>,
+    },
+    /// The peer has answered a begin.
+    Begun {
+        /// The session.
+        session: SessionId,
+        /// What the peer said.
+        begin: Begin<'a>,
+    },
+    /// The peer attaches a link. To be answered with
+    /// [`accept_attach`](super::Connection::accept_attach) or
+    /// [`refuse_attach`](super::Connection::refuse_attach).
+    Attach {
+        /// The link.
+        link: LinkId,
+        /// What the peer said.
+        attach: Attach<'a>,
+    },
+    /// The peer has answered an attach. Without a source (for a receiver) or target (for a sender)
+    /// it refuses, and a detach with the reason follows.
+    Attached {
+        /// The link.
+        link: LinkId,
+        /// What the peer said.
+        attach: Attach<'a>,
+    },
+    /// Sender: the receiver has set credit or the drain flag.
+    Credit {
+        /// The link.
+        link: LinkId,
+        /// Deliveries that may be sent.
+        credit: u32,
+        /// Whether what cannot be used is to be given back with
+        /// [`drained`](super::Connection::drained).
+        drain: bool,
+        /// The transaction to which deliveries on this credit belong (part 4, section 4.4.3).
+        txn_id: Option<&'a [u8]>,
+    },
+    /// The peer's incoming window has opened after it was used up.
+    Window {
+        /// The session.
+        session: SessionId,
+    },
+    /// Receiver: the sender has told its state.
+    SenderFlow {
+        /// The link.
+        link: LinkId,
+        /// Credit that is left; 0 after a drain.
+        credit: u32,
+        /// Messages that the sender has ready.
+        available: u32,
+    },
+    /// A whole message.
+    Delivery(Delivery<'a>),
+    /// Receiver: the sender has given a delivery up, of which only parts had come. Its credit is
+    /// used up.
+    Aborted {
+        /// The link.
+        link: LinkId,
+    },
+    /// The peer has told the state of a delivery, or settled it.
+    Disposition {
+        /// The link.
+        link: LinkId,
+        /// The delivery.
+        delivery_id: u32,
+        /// What the caller gave with it; the delivery-id for a received one.
+        token: u64,
+        /// Its state at the peer.
+        state: Option<DeliveryStateBuf>,
+        /// Whether it is settled. If so it is forgotten here.
+        settled: bool,
+    },
+    /// What has become of a delivery of a link that was suspended.
+    Recover {
+        /// The link.
+        link: LinkId,
+        /// The delivery.
+        delivery: Unsettled,
+        /// What to do.
+        recovery: Recovery,
+    },
+    /// A link is gone, by whichever end. Every link that was surfaced ends with this event; so does
+    /// one whose attach was a violation, and that was never surfaced.
+    Detached {
+        /// The link.
+        link: LinkId,
+        /// Whether it is gone for good. Otherwise it is suspended and may be attached again.
+        closed: bool,
+        /// Why, if not as planned.
+        error: Option<ErrorBuf>,
+        /// Its unsettled deliveries, which a suspended link is attached again with.
+        unsettled: Vec<Unsettled>,
+    },
+    /// A session is gone, by whichever end; the events of its links came before.
+    Ended {
+        /// The session.
+        session: SessionId,
+        /// Why, if not as planned.
+        error: Option<ErrorBuf>,
+    },
+    /// The connection is over: the peer has closed it, or answered a close. The ends of its sessions
+    /// and links follow.
+    Closed {
+        /// Why, if not as planned.
+        error: Option<ErrorBuf>,
+    },
+}
+
+/// A whole message that has arrived.
+#[derive(Clone, Debug)]
+pub struct Delivery<'a> {
+    /// The link.
+    pub link: LinkId,
+    /// Its number, for the disposition.
+    pub delivery_id: u32,
+    /// Its name.
+    pub tag: DeliveryTag,
+    /// What the payload is; 0 is a message of part 3.
+    pub message_format: u32,
+    /// Whether the sender has settled: then there is no disposition.
+    pub settled: bool,
+    /// Which end settles first.
+    pub settle_mode: ReceiverSettleMode,
+    /// The state at the sender: a transaction, as a rule.
+    pub state: Option<DeliveryStateBuf>,
+    /// Whether the message may have been received before the link was suspended, and if so what was
+    /// kept of it.
+    pub resumed: Option<Unsettled>,
+    /// Whether the sender can wait for the disposition.
+    pub batchable: bool,
+    /// The message.
+    pub payload: Payload<'a>,
+}
+
+/// The bytes of a message.
+#[derive(Clone, Debug)]
+pub enum Payload<'a> {
+    /// Within the frame.
+    Borrowed(&'a [u8]),
+    /// Put together from several frames.
+    Assembled(Bytes),
+}
+
+impl std::ops::Deref for Payload<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Borrowed(bytes) => bytes,
+            Self::Assembled(bytes) => bytes,
+        }
+    }
+}
+
+/// An error that is kept.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ErrorBuf {
+    /// One of [`Condition`](crate::Condition), or another symbol.
+    pub condition: Box<str>,
+    /// For people.
+    pub description: Option<Box<str>>,
+}
+
+impl From<&Error<'_>> for ErrorBuf {
+    fn from(error: &Error<'_>) -> Self {
+        Self {
+            condition: error.condition.0.into(),
+            description: error.description.map(Into::into),
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! The frame bodies of the transport (AMQP 1.0, part 2, section 2.7) and what is in them.
+
+mod connection;
+mod link;
+mod session;
+
+use bytes::BytesMut;
+
+pub use connection::{Close, Error, Open};
+pub use link::{Attach, Detach, Disposition, Flow, Transfer};
+pub use link::{ReceiverSettleMode, Role, SenderSettleMode};
+pub use session::{Begin, End};
+
+use crate::DecodeError;
+use crate::types::{Composite as _, Reader, Value};
+
+/// A frame body.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "lives on the stack for the time of one frame"
+)]
+#[allow(missing_docs, reason = "the types have the documentation")]
+pub enum Performative<'a> {
+    Open(Open<'a>),
+    Begin(Begin<'a>),
+    Attach(Attach<'a>),
+    Flow(Flow<'a>),
+    Transfer(Transfer<'a>),
+    Disposition(Disposition<'a>),
+    Detach(Detach<'a>),
+    End(End<'a>),
+    Close(Close<'a>),
+}
+
+macro_rules! performatives {
+    ($($variant:ident)*) => {
+        impl<'a> Performative<'a> {
+            /// Reads a frame body; what follows it, the payload of a transfer, is the second value.
+            ///
+            /// # Errors
+            ///
+            /// `amqp:decode-error` for anything that is not a frame body, for bytes after one that
+            /// takes no payload, and for missing or mistyped fields; `amqp:invalid-field` for a
+            /// field that is out of its range.
+            pub fn decode(body: &'a [u8]) -> Result<(Self, &'a [u8]), DecodeError> {
+                let mut reader = Reader::new(body);
+                let performative = match reader.descriptor()? {
+                    $(
+                        Value::Ulong($variant::CODE) => {
+                            Self::$variant($variant::decode_list(&mut reader)?)
+                        }
+                        Value::Symbol($variant::NAME) => {
+                            Self::$variant($variant::decode_list(&mut reader)?)
+                        }
+                    )*
+                    _ => return Err(DecodeError::decode("not a frame body")),
+                };
+                if !reader.is_empty() && !matches!(performative, Self::Transfer(_)) {
+                    return Err(DecodeError::decode("bytes after the frame body"));
+                }
+                Ok((performative, reader.rest()))
+            }
+
+            /// Appends the frame body.
+            pub fn encode(&self, out: &mut BytesMut) {
+                match self {
+                    $(Self::$variant(body) => body.encode(out),)*
+                }
+            }
+        }
+    };
+}
+
+performatives!(Transfer Flow Disposition Attach Detach Begin End Open Close);

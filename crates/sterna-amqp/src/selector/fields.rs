@@ -1,0 +1,145 @@
+//! What names in selectors mean.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+
+use super::eval::Operand;
+use crate::messaging::{Header, MessageId, MessageView, Properties};
+use crate::types::{Timestamp, Value};
+
+/// Where the values of names come from.
+pub trait Fields {
+    /// The value of a name; [`Operand::Null`] if there is none.
+    fn field(&self, name: &str) -> Operand<'_>;
+}
+
+/// Header, properties and application properties of a message.
+#[derive(Debug)]
+pub struct MessageFields<'a> {
+    view: &'a MessageView<'a>,
+    header: Header,
+    properties: Properties<'a>,
+}
+
+impl<'a> MessageFields<'a> {
+    /// Reads header and properties once; malformed ones count as absent.
+    #[must_use]
+    pub fn new(view: &'a MessageView<'a>) -> Self {
+        Self {
+            view,
+            header: view.header().ok().flatten().unwrap_or_default(),
+            properties: view.properties().ok().flatten().unwrap_or_default(),
+        }
+    }
+
+    /// The value of one of JMS's headers, or of a field after `amqp.`.
+    fn standard(&self, name: &str) -> Option<Operand<'_>> {
+        let properties = &self.properties;
+        Some(match name {
+            "JMSDeliveryMode" => Operand::String(Cow::Borrowed(if self.header.durable {
+                "PERSISTENT"
+            } else {
+                "NON_PERSISTENT"
+            })),
+            "JMSPriority" | "amqp.priority" => Operand::Integer(self.header.priority.into()),
+            "JMSRedelivered" | "amqp.redelivered" => {
+                Operand::Boolean(self.header.delivery_count > 0)
+            }
+            // Counts this delivery, too.
+            "JMSXDeliveryCount" => Operand::Integer(i64::from(self.header.delivery_count) + 1),
+            "JMSMessageID" | "amqp.message_id" => id(properties.message_id),
+            "JMSCorrelationID" | "amqp.correlation_id" => id(properties.correlation_id),
+            "JMSTimestamp" | "amqp.creation_time" => time(properties.creation_time),
+            "JMSExpiration" | "amqp.absolute_expiry_time" => time(properties.absolute_expiry_time),
+            "JMSType" | "amqp.subject" => text(properties.subject),
+            "JMSDestination" | "amqp.to" => of_value(properties.to),
+            "JMSReplyTo" | "amqp.reply_to" => of_value(properties.reply_to),
+            "JMSXGroupID" | "amqp.group_id" => text(properties.group_id),
+            "JMSXGroupSeq" | "amqp.group_sequence" => properties
+                .group_sequence
+                .map_or(Operand::Null, |value| Operand::Integer(value.into())),
+            "JMSXUserID" | "amqp.user_id" => text(
+                properties
+                    .user_id
+                    .and_then(|id| std::str::from_utf8(id).ok()),
+            ),
+            "amqp.durable" => Operand::Boolean(self.header.durable),
+            "amqp.first_acquirer" => Operand::Boolean(self.header.first_acquirer),
+            "amqp.delivery_count" => Operand::Integer(self.header.delivery_count.into()),
+            "amqp.ttl" => self
+                .header
+                .ttl
+                .map_or(Operand::Null, |ttl| Operand::Integer(ttl.into())),
+            "amqp.content_type" => text(properties.content_type.map(|symbol| symbol.0)),
+            "amqp.content_encoding" => text(properties.content_encoding.map(|symbol| symbol.0)),
+            "amqp.reply_to_group_id" => text(properties.reply_to_group_id),
+            _ => return None,
+        })
+    }
+}
+
+impl Fields for MessageFields<'_> {
+    fn field(&self, name: &str) -> Operand<'_> {
+        if (name.starts_with("JMS") || name.starts_with("amqp."))
+            && let Some(value) = self.standard(name)
+        {
+            return value;
+        }
+        of_value(
+            self.view
+                .application_properties()
+                .and_then(|map| map.get(name)),
+        )
+    }
+}
+
+fn text(text: Option<&str>) -> Operand<'_> {
+    text.map_or(Operand::Null, |text| Operand::String(Cow::Borrowed(text)))
+}
+
+fn time(time: Option<Timestamp>) -> Operand<'static> {
+    time.map_or(Operand::Null, |time| Operand::Integer(time.0))
+}
+
+fn id(id: Option<MessageId<'_>>) -> Operand<'_> {
+    match id {
+        None => Operand::Null,
+        Some(MessageId::String(id)) => Operand::String(Cow::Borrowed(id)),
+        Some(MessageId::Ulong(id)) => unsigned(id),
+        Some(MessageId::Uuid(id)) => {
+            let mut text = String::with_capacity(36);
+            for (index, byte) in id.iter().enumerate() {
+                if matches!(index, 4 | 6 | 8 | 10) {
+                    text.push('-');
+                }
+                let _ = write!(text, "{byte:02x}");
+            }
+            Operand::String(Cow::Owned(text))
+        }
+        Some(MessageId::Binary(id)) => text(std::str::from_utf8(id).ok()),
+    }
+}
+
+fn unsigned(value: u64) -> Operand<'static> {
+    i64::try_from(value).map_or(Operand::Float(value as f64), Operand::Integer)
+}
+
+/// Numbers, texts and booleans of AMQP; anything else has no value in a selector.
+fn of_value(value: Option<Value<'_>>) -> Operand<'_> {
+    match value {
+        Some(Value::Boolean(value)) => Operand::Boolean(value),
+        Some(Value::Ubyte(value)) => Operand::Integer(value.into()),
+        Some(Value::Ushort(value)) => Operand::Integer(value.into()),
+        Some(Value::Uint(value)) => Operand::Integer(value.into()),
+        Some(Value::Ulong(value)) => unsigned(value),
+        Some(Value::Byte(value)) => Operand::Integer(value.into()),
+        Some(Value::Short(value)) => Operand::Integer(value.into()),
+        Some(Value::Int(value)) => Operand::Integer(value.into()),
+        Some(Value::Long(value) | Value::Timestamp(value)) => Operand::Integer(value),
+        Some(Value::Float(value)) => Operand::Float(value.into()),
+        Some(Value::Double(value)) => Operand::Float(value),
+        Some(Value::Char(value)) => Operand::String(Cow::Owned(value.to_string())),
+        Some(Value::String(value) | Value::Symbol(value)) => Operand::String(Cow::Borrowed(value)),
+        _ => Operand::Null,
+    }
+}

@@ -1,0 +1,174 @@
+//! Unsettled deliveries of a session in one direction, by delivery-id.
+
+use std::collections::VecDeque;
+
+/// Tombstones that are kept at most beyond the number of entries.
+const SPARE_TOMBSTONES: usize = 64;
+
+/// Room for this many entries is kept when there are none.
+const KEPT_ENTRIES: usize = 8;
+
+/// Whether serial number `a` comes before `b` (RFC 1982, 32 bits).
+pub(crate) const fn before(a: u32, b: u32) -> bool {
+    (a.wrapping_sub(b) as i32) < 0
+}
+
+/// Entries in the order of their delivery-ids, which are serial numbers and only grow.
+///
+/// Removing the oldest, which is the common case, and finding any are cheap; removing from the
+/// middle leaves a tombstone until there are more of them than entries.
+#[derive(Debug)]
+pub(crate) struct Ledger<T> {
+    entries: VecDeque<(u32, Option<T>)>,
+    live: usize,
+}
+
+impl<T> Default for Ledger<T> {
+    fn default() -> Self {
+        Self {
+            entries: VecDeque::new(),
+            live: 0,
+        }
+    }
+}
+
+impl<T> Ledger<T> {
+    /// Adds the entry of an id that comes after all others. `false` if it does not, or is too far
+    /// from the first for serial numbers to compare.
+    #[must_use]
+    pub(crate) fn push(&mut self, id: u32, entry: T) -> bool {
+        let fits = match (self.entries.front(), self.entries.back()) {
+            (Some((first, _)), Some((last, _))) => before(*last, id) && !before(id, *first),
+            _ => true,
+        };
+        if fits {
+            self.entries.push_back((id, Some(entry)));
+            self.live += 1;
+        }
+        fits
+    }
+
+    /// Index of the first entry whose id is not before `id`.
+    fn lower_bound(&self, id: u32) -> usize {
+        self.entries.partition_point(|(one, _)| before(*one, id))
+    }
+
+    pub(crate) fn get_mut(&mut self, id: u32) -> Option<&mut T> {
+        let index = self.lower_bound(id);
+        match self.entries.get_mut(index) {
+            Some((found, entry)) if *found == id => entry.as_mut(),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn remove(&mut self, id: u32) -> Option<T> {
+        let index = self.lower_bound(id);
+        let (found, entry) = self.entries.get_mut(index)?;
+        if *found != id {
+            return None;
+        }
+        let entry = entry.take()?;
+        self.live -= 1;
+        self.tidy();
+        Some(entry)
+    }
+
+    fn tidy(&mut self) {
+        while matches!(self.entries.front(), Some((_, None))) {
+            self.entries.pop_front();
+        }
+        if self.entries.len() > 2 * self.live + SPARE_TOMBSTONES {
+            self.entries.retain(|(_, entry)| entry.is_some());
+        }
+        if self.live == 0 && self.entries.capacity() > KEPT_ENTRIES {
+            // An idle session holds next to no memory, and one delivery after the other takes none.
+            self.entries = VecDeque::new();
+        }
+    }
+
+    /// Calls `keep` for every entry from `first` to `last`, both included, and removes those for
+    /// which it returns `false`.
+    pub(crate) fn retain_range(
+        &mut self,
+        first: u32,
+        last: u32,
+        mut keep: impl FnMut(u32, &mut T) -> bool,
+    ) {
+        let start = self.lower_bound(first);
+        let mut removed = false;
+        for (id, slot) in self.entries.range_mut(start..) {
+            if before(last, *id) {
+                break;
+            }
+            if let Some(entry) = slot
+                && !keep(*id, entry)
+            {
+                *slot = None;
+                self.live -= 1;
+                removed = true;
+            }
+        }
+        if removed {
+            self.tidy();
+        }
+    }
+
+    /// Takes out the entries that `take` chooses, in order.
+    pub(crate) fn extract(&mut self, mut take: impl FnMut(&T) -> bool) -> Vec<(u32, T)> {
+        let mut taken = Vec::new();
+        for (id, slot) in &mut self.entries {
+            if slot.as_ref().is_some_and(&mut take)
+                && let Some(entry) = slot.take()
+            {
+                self.live -= 1;
+                taken.push((*id, entry));
+            }
+        }
+        self.tidy();
+        taken
+    }
+
+    pub(crate) const fn len(&self) -> usize {
+        self.live
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_wrap_around() {
+        let mut ledger = Ledger::default();
+        for id in (u32::MAX - 2)..=u32::MAX {
+            assert!(ledger.push(id, id));
+        }
+        assert!(ledger.push(0, 0));
+        assert!(ledger.push(1, 1));
+        assert!(!ledger.push(1, 1), "the same again");
+        assert!(!ledger.push(u32::MAX, 1), "an earlier one");
+        let mut seen = Vec::new();
+        ledger.retain_range(u32::MAX, 0, |id, _| {
+            seen.push(id);
+            false
+        });
+        assert_eq!(seen, [u32::MAX, 0]);
+        assert_eq!(ledger.len(), 3);
+        assert_eq!(ledger.remove(1), Some(1));
+        assert_eq!(ledger.remove(1), None);
+        assert_eq!(ledger.extract(|_| true).len(), 2);
+        assert_eq!(ledger.len(), 0);
+    }
+
+    #[test]
+    fn tombstones_are_bounded() {
+        let mut ledger = Ledger::default();
+        assert!(ledger.push(0, ()));
+        for id in 1..100_000 {
+            assert!(ledger.push(id, ()));
+            assert!(ledger.remove(id).is_some());
+        }
+        assert_eq!(ledger.len(), 1);
+        assert!(ledger.entries.len() <= 2 + SPARE_TOMBSTONES + 1);
+    }
+}

@@ -1,0 +1,14 @@
+//! The engine as its callers see it.
+#![allow(clippy::unwrap_used)] // it is all test
+
+mod bodies;
+mod both_ends;
+mod codec;
+mod harness;
+mod links;
+mod messages;
+mod robustness;
+mod sasl;
+mod time;
+mod transactions;
+mod violations;

@@ -1,0 +1,415 @@
+//! MQTT over QUIC: the first stream that the client opens carries CONNECT, further ones carry more
+//! of the same session.
+
+mod cork;
+pub(crate) mod memory;
+mod observed;
+mod stream;
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::pin::Pin;
+use std::sync::{Arc, LazyLock};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use quinn::crypto::rustls::QuicClientConfig;
+use quinn::{
+    ClientConfig, Connecting, Connection, ConnectionError, Endpoint, EndpointConfig, RecvStream,
+    SendStream, TokenMemoryCache, TokenStore, VarInt, ZeroRttAccepted,
+};
+use sterna_quic::{Role, SavedPath};
+
+use super::{Settings, explain_tls};
+use crate::error::ConnectError;
+use crate::path::PathStatistics;
+use crate::tls::Preference;
+use cork::{Cork, CorkedRuntime};
+use memory::Known;
+use observed::{Observed, Variation};
+pub use stream::EarlyData;
+pub(crate) use stream::QuicStream;
+use stream::Verdict;
+
+/// The application protocol of MQTT over QUIC, as all brokers name it.
+const ALPN: &[u8] = b"mqtt";
+/// Shortest idle timeout, in seconds.
+const MIN_IDLE_S: u64 = 30;
+/// Time for the news of the end to leave. All data has arrived before, so nobody needs an answer.
+const CLOSE_PAUSE: Duration = Duration::from_millis(2);
+/// Application error code of an orderly end, as other brokers and clients use it.
+const NO_ERROR: VarInt = VarInt::from_u32(0);
+/// A third of the two full datagrams that a server may want to send to a client that has moved: one
+/// with the challenge of the address, and one with the answer.
+const PADDING_BYTES: usize = 800;
+/// Where the control stream stands among streams that have something to send.
+pub(crate) const CONTROL_PRIORITY: i32 = 16;
+
+/// Tokens by which servers know an address again (NEW_TOKEN): 2 for each of 256 servers.
+static TOKENS: LazyLock<Arc<TokenMemoryCache>> =
+    LazyLock::new(|| Arc::new(TokenMemoryCache::new(256, 2)));
+
+type Opening =
+    Pin<Box<dyn Future<Output = Result<(SendStream, RecvStream), ConnectionError>> + Send + Sync>>;
+
+type Receiving = Pin<Box<dyn Future<Output = Result<Bytes, ConnectionError>> + Send + Sync>>;
+
+/// A QUIC connection to a broker. It has its own socket, so that it can move to another network
+/// alone.
+pub(crate) struct Quic {
+    endpoint: Endpoint,
+    connection: Connection,
+    verdict: Arc<Verdict>,
+    /// Tells when the handshake is complete, as long as it is not.
+    handshake: Option<ZeroRttAccepted>,
+    /// Keeps the first datagram back.
+    cork: Option<Cork>,
+    /// A stream that the server has no room for yet.
+    opening: Option<Opening>,
+    variation: Arc<Variation>,
+    /// The next datagram.
+    receiving: Option<Receiving>,
+    /// How often the connection has moved.
+    migrations: u64,
+}
+
+/// The configuration of QUIC for these settings, with the tickets of this process.
+pub(super) fn attempt(
+    settings: &Settings,
+    name: String,
+    port: u16,
+    known: Option<&Known>,
+) -> Result<Attempt, ConnectError> {
+    let overrides = &settings.quic;
+    let mut quic = overrides.settings();
+    // MQTT's keep alive finds a dead peer after 1.5 times its interval; QUIC must not be quicker,
+    // and a client without keep alive sleeps as long as it wants.
+    if overrides.idle_timeout_ms.is_none() && overrides.profile.is_none() {
+        quic.idle_timeout_ms = match settings.keep_alive_s {
+            0 => 0,
+            keep_alive_s => (3 * u64::from(keep_alive_s)).max(MIN_IDLE_S) * 1000,
+        };
+    }
+    if let Some(path) = known.and_then(|known| known.path.as_ref()) {
+        quic = quic.remembering(path, memory::now_ms());
+    }
+    let alpn = [ALPN];
+    let preference = Preference {
+        key_share: quic.key_share,
+        chacha20: quic.cipher.prefers_chacha20(),
+        port,
+    };
+    let tls = settings
+        .tls
+        .config(&alpn, settings.early_data, Some(preference))?;
+    let crypto = QuicClientConfig::try_from(tls)
+        .map_err(|error| ConnectError::Quic(format!("no cipher for QUIC: {error}")))?;
+    let mut config = ClientConfig::new(Arc::new(crypto));
+    // Streams of the server's own have no meaning under ALPN `mqtt`, so that it may open none.
+    let mut transport = quic
+        .transport_config(Role::Client)
+        .map_err(|problems| ConnectError::Quic(problems.join("; ")))?;
+    let observed = Observed::new(&quic);
+    let variation = observed.variation();
+    transport.congestion_controller_factory(Arc::new(observed));
+    config.transport_config(Arc::new(transport));
+    config.token_store(Arc::clone(&TOKENS) as Arc<dyn TokenStore>);
+    let mut endpoint = EndpointConfig::default();
+    endpoint
+        .max_udp_payload_size(quic.max_received_payload_bytes)
+        .map_err(|error| ConnectError::Quic(error.to_string()))?;
+    Ok(Attempt {
+        config,
+        endpoint,
+        name,
+        bind: settings.bind,
+        variation,
+    })
+}
+
+/// Where and how to connect.
+#[derive(Clone)]
+pub(super) struct Attempt {
+    config: ClientConfig,
+    endpoint: EndpointConfig,
+    /// The name in the server's certificate.
+    name: String,
+    bind: Option<IpAddr>,
+    variation: Arc<Variation>,
+}
+
+/// A connection that has been started and has sent nothing.
+pub(super) struct Started {
+    endpoint: Endpoint,
+    connecting: Connecting,
+    cork: Cork,
+    variation: Arc<Variation>,
+}
+
+impl Attempt {
+    /// Prepares a connection to one address. Nothing is sent yet.
+    pub(super) fn start(self, address: SocketAddr) -> Result<Started, ConnectError> {
+        let any: IpAddr = if address.is_ipv4() {
+            Ipv4Addr::UNSPECIFIED.into()
+        } else {
+            Ipv6Addr::UNSPECIFIED.into()
+        };
+        let local = SocketAddr::new(self.bind.unwrap_or(any), 0);
+        let socket = std::net::UdpSocket::bind(local)?;
+        let (runtime, cork) = CorkedRuntime::new();
+        let endpoint = Endpoint::new(self.endpoint, None, socket, runtime)?;
+        let connecting = endpoint
+            .connect_with(self.config, address, &self.name)
+            .map_err(|error| ConnectError::Quic(error.to_string()))?;
+        Ok(Started {
+            endpoint,
+            connecting,
+            cork,
+            variation: self.variation,
+        })
+    }
+}
+
+impl Started {
+    /// The connection, ready to be written to before anything was sent, if there is a ticket that
+    /// allows it; else what was started.
+    pub(super) fn into_early(self) -> Result<Quic, Box<Self>> {
+        let Self {
+            endpoint,
+            connecting,
+            cork,
+            variation,
+        } = self;
+        match connecting.into_0rtt() {
+            Ok((connection, handshake)) => Ok(Quic {
+                endpoint,
+                connection,
+                verdict: Arc::new(Verdict::new(EarlyData::Pending)),
+                handshake: Some(handshake),
+                cork: Some(cork),
+                opening: None,
+                variation,
+                receiving: None,
+                migrations: 0,
+            }),
+            Err(connecting) => Err(Box::new(Self {
+                endpoint,
+                connecting,
+                cork,
+                variation,
+            })),
+        }
+    }
+
+    /// The connection once the handshake is complete.
+    pub(super) async fn established(self) -> Result<Quic, ConnectError> {
+        let Self {
+            endpoint,
+            connecting,
+            cork,
+            variation,
+        } = self;
+        drop(cork);
+        let connection = connecting
+            .await
+            .map_err(|error| ConnectError::Quic(explain_tls(&error)))?;
+        Ok(Quic {
+            endpoint,
+            connection,
+            verdict: Arc::new(Verdict::new(EarlyData::NotTried)),
+            handshake: None,
+            cork: None,
+            opening: None,
+            variation,
+            receiving: None,
+            migrations: 0,
+        })
+    }
+}
+
+impl Quic {
+    /// The server's address.
+    pub(super) fn peer(&self) -> SocketAddr {
+        self.connection.remote_address()
+    }
+
+    /// The smoothed round trip.
+    pub(crate) fn rtt(&self) -> Duration {
+        self.connection.rtt()
+    }
+
+    /// What became of the early data.
+    pub(crate) fn early_data(&self) -> EarlyData {
+        self.verdict.get()
+    }
+
+    /// Lets the first datagram leave. Without effect when it has left.
+    pub(crate) fn uncork(&mut self) {
+        self.cork = None;
+    }
+
+    /// Ready once, with the verdict about the early data, when the handshake is complete.
+    ///
+    /// # Errors
+    /// When it failed.
+    pub(crate) fn poll_handshake(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<EarlyData, ConnectError>> {
+        let Some(handshake) = &mut self.handshake else {
+            return Poll::Pending;
+        };
+        let Poll::Ready(accepted) = Pin::new(handshake).poll(cx) else {
+            return Poll::Pending;
+        };
+        self.handshake = None;
+        if let (false, Some(error)) = (accepted, self.handshake_error()) {
+            return Poll::Ready(Err(error));
+        }
+        let verdict = if accepted {
+            EarlyData::Accepted
+        } else {
+            EarlyData::Rejected
+        };
+        tracing::debug!(?verdict, "early data");
+        self.verdict.set(verdict);
+        Poll::Ready(Ok(verdict))
+    }
+
+    /// Why the handshake, which is not complete, never will be.
+    pub(crate) fn handshake_error(&self) -> Option<ConnectError> {
+        let reason = self.connection.close_reason()?;
+        Some(ConnectError::Quic(explain_tls(&reason)))
+    }
+
+    /// Opens a stream in both directions; ready when the server has room for one more.
+    pub(crate) fn poll_open(
+        &mut self,
+        priority: i32,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<QuicStream, ConnectError>> {
+        let opening = self.opening.get_or_insert_with(|| {
+            let connection = self.connection.clone();
+            Box::pin(async move { connection.open_bi().await })
+        });
+        let Poll::Ready(opened) = opening.as_mut().poll(cx) else {
+            return Poll::Pending;
+        };
+        self.opening = None;
+        Poll::Ready(match opened {
+            Ok((send, receive)) => Ok(QuicStream::new(
+                self.connection.clone(),
+                Arc::clone(&self.verdict),
+                priority,
+                send,
+                receive,
+            )),
+            Err(error) => Err(ConnectError::Quic(error.to_string())),
+        })
+    }
+
+    /// Largest datagram that can be sent now; none when the server takes none.
+    pub(crate) fn max_datagram_bytes(&self) -> Option<usize> {
+        self.connection.max_datagram_size()
+    }
+
+    /// Sends a datagram. False when there is no room for it.
+    pub(crate) fn send_datagram(&self, bytes: Bytes) -> bool {
+        bytes.len() <= self.connection.datagram_send_buffer_space()
+            && self.connection.send_datagram(bytes).is_ok()
+    }
+
+    /// The next datagram of the server's.
+    pub(crate) fn poll_datagram(&mut self, cx: &mut Context<'_>) -> Poll<Bytes> {
+        let receiving = self.receiving.get_or_insert_with(|| {
+            let connection = self.connection.clone();
+            Box::pin(async move { connection.read_datagram().await })
+        });
+        let Poll::Ready(received) = receiving.as_mut().poll(cx) else {
+            return Poll::Pending;
+        };
+        self.receiving = None;
+        if let Ok(bytes) = received {
+            return Poll::Ready(bytes);
+        }
+        // The streams tell about the end of the connection.
+        self.receiving = Some(Box::pin(std::future::pending()));
+        Poll::Pending
+    }
+
+    /// Moves the connection to a new local port, as a change of network would. The library announces
+    /// it with a PING when its task runs.
+    ///
+    /// A server must not send more than three times what came from an address that it has not
+    /// validated, and servers with this library count from the second datagram on. So let the PING
+    /// leave before anything else is written, and then write the padding of [`Quic::pad`]: a message that
+    /// rode with the PING would be answered after two round trips.
+    pub(crate) fn rebind(&mut self) -> io::Result<()> {
+        let mut address = self.endpoint.local_addr()?;
+        address.set_port(0);
+        self.endpoint.rebind(std::net::UdpSocket::bind(address)?)?;
+        self.migrations += 1;
+        Ok(())
+    }
+
+    /// Sends what lets the server answer at once after a move, where it takes datagrams: one that
+    /// is no MQTT packet, which its first byte says.
+    pub(crate) fn pad(&self) {
+        if self.connection.max_datagram_size() >= Some(PADDING_BYTES) {
+            self.send_datagram(Bytes::from_static(&[0; PADDING_BYTES]));
+        }
+    }
+
+    /// What is known of the path. Counters of the caller's are left at zero.
+    pub(crate) fn statistics(&self) -> PathStatistics {
+        let stats = self.connection.stats();
+        PathStatistics {
+            peer: self.peer(),
+            rtt: stats.path.rtt,
+            min_rtt: stats.path.min_rtt,
+            rtt_variation: self.variation.get(),
+            congestion_window_bytes: stats.path.cwnd,
+            congestion_events: stats.path.congestion_events,
+            packets_sent: stats.path.sent_packets,
+            packets_lost: stats.path.lost_packets,
+            bytes_lost: stats.path.lost_bytes,
+            mtu_bytes: stats.path.current_mtu,
+            datagrams_sent: stats.udp_tx.datagrams,
+            datagrams_received: stats.udp_rx.datagrams,
+            wire_bytes_sent: stats.udp_tx.bytes,
+            wire_bytes_received: stats.udp_rx.bytes,
+            packet_bytes_sent: 0,
+            packet_bytes_received: 0,
+            early_data: self.early_data(),
+            migrations: self.migrations,
+            streams: 0,
+            datagram_messages: 0,
+        }
+    }
+
+    /// What the next connection to this server can start from.
+    pub(crate) fn known(&self) -> Known {
+        let path = self.connection.stats().path;
+        let micros = |time: Duration| u32::try_from(time.as_micros()).unwrap_or(u32::MAX).max(1);
+        Known {
+            address: self.peer(),
+            path: Some(SavedPath {
+                rtt_us: micros(path.rtt),
+                min_rtt_us: micros(path.min_rtt.min(path.rtt)),
+                // The library doesn't tell a client how far the window was filled.
+                congestion_window_bytes: 0,
+                mtu_bytes: path.current_mtu,
+                saved_at_ms: memory::now_ms(),
+            }),
+        }
+    }
+
+    /// Ends the connection. What was written to a stream that was not shut down may be lost.
+    pub(crate) async fn close(mut self) {
+        self.uncork();
+        self.connection.close(NO_ERROR, b"");
+        // The packet is sent by quinn's own task, which only needs its turn.
+        tokio::time::sleep(CLOSE_PAUSE).await;
+    }
+}

@@ -1,0 +1,368 @@
+//! What only QUIC has: several streams in one session, early data, datagrams.
+
+mod fixture;
+
+use fixture::{Broker, Peer, block, decode, describe, encode, plain, publish};
+use sterna_mqtt::packet::{Connect, SubscribeOptions, Will, encode_subscribe};
+use sterna_mqtt::{
+    MAX_PACKET_BYTES, Packet, PacketId, Properties, Property, PublishProperties, QoS, Version,
+};
+use sterna_net::{Chunk, StreamId, TransportKind};
+use sterna_server::config::{Config, EarlyData, Listener, Rule};
+
+const V311: Version = Version::V311;
+const V5: Version = Version::V5;
+const NOTHING: [&str; 0] = [];
+
+fn quic(broker: &mut Broker) -> Peer {
+    broker.open_on(0, TransportKind::Quic, Vec::new())
+}
+
+fn early(bytes: &[u8]) -> Chunk<'_> {
+    Chunk {
+        stream: StreamId::FIRST,
+        bytes,
+        early: true,
+        confirmed: false,
+    }
+}
+
+fn subscribe(filter: &str) -> Vec<u8> {
+    let mut out = bytes::BytesMut::new();
+    encode_subscribe(
+        V5,
+        PacketId::MIN,
+        Properties::EMPTY,
+        [(filter, SubscribeOptions::new(QoS::AtMostOnce))].into_iter(),
+        MAX_PACKET_BYTES,
+        &mut out,
+    )
+    .expect("fits");
+    out.to_vec()
+}
+
+/// A CONNECT and what follows it, as one flight.
+fn flight(connect: &Connect<'_>, messages: &[(&str, QoS)]) -> Vec<u8> {
+    let mut bytes = encode(V5, &Packet::Connect(*connect)).to_vec();
+    for (topic, qos) in messages {
+        bytes.extend_from_slice(&encode(V5, &Packet::Publish(publish(topic, "x", *qos))));
+    }
+    bytes
+}
+
+/// A broker whose only listener treats early data in this way, and where `sensors/#` is idempotent.
+fn broker_with(early_data: EarlyData) -> (Broker, Peer) {
+    let listener = Listener {
+        early_data: Some(early_data),
+        ..Listener::at("mqtt+quic://127.0.0.1:0")
+    };
+    let mut config = Config {
+        listeners: vec![listener],
+        ..Config::default()
+    };
+    config.authorization.rules = vec![Rule {
+        topics: vec!["sensors/#".to_owned()],
+        idempotent: true,
+        ..Rule::default()
+    }];
+    let mut broker = Broker::with(&config, 1);
+    let watcher = broker.client(V5, "watch");
+    broker.subscribe(watcher, V5, "#", QoS::AtMostOnce);
+    (broker, watcher)
+}
+
+// ---- streams -----------------------------------------------------------------------------------
+
+/// Streams are lanes of one session: deliveries follow the stream that subscribed, acknowledgements the
+/// one that published, and a lost stream loses nothing.
+#[test]
+fn streams_of_one_connection_share_a_session() {
+    let mut broker = Broker::new();
+    let (subscribing, publishing, one_way) = (StreamId(4), StreamId(8), StreamId(2));
+    let peer = broker.open_on(0, TransportKind::Quic, Vec::new());
+    // Data may come before CONNECT is answered, even before it arrives.
+    let subscribe = [0x82, 7, 0, 1, 0, 0, 1, b't', 1];
+    broker.send_on(peer, subscribing, &subscribe);
+    broker.packet(peer, V5, &Packet::Connect(plain(V5, "x")));
+    assert_eq!(broker.told(peer, V5), ["CONNACK Success"]);
+    assert_eq!(broker.take_on(peer, subscribing), [0x90, 4, 0, 1, 0, 1]);
+    let packet = encode(V5, &Packet::Publish(publish("t", "1", QoS::AtLeastOnce)));
+    broker.send_on(peer, publishing, &packet);
+    assert_eq!(broker.take_on(peer, publishing), [0x40, 2, 0, 7]);
+    let delivered = decode(V5, &broker.take_on(peer, subscribing), describe);
+    assert_eq!(delivered, ["PUBLISH1 t=1"]);
+    // A stream of one direction is answered on control.
+    broker.send_on(peer, one_way, &packet);
+    broker.finish(peer, one_way);
+    assert_eq!(broker.told(peer, V5), ["PUBACK 7 Success"]);
+    let delivered = decode(V5, &broker.take_on(peer, subscribing), describe);
+    assert_eq!(delivered, ["PUBLISH1 t=1"]);
+    // The subscription outlives its stream.
+    broker.abort(peer, subscribing);
+    broker.send_on(peer, publishing, &packet);
+    assert_eq!(broker.told(peer, V5), ["PUBLISH1 t=1"]);
+    assert!(!broker.is_closed(peer));
+    // PINGREQ is answered where it is asked.
+    broker.send_on(peer, publishing, &[0xC0, 0]);
+    assert_eq!(broker.take_on(peer, publishing), [0x40, 2, 0, 7, 0xD0, 0]);
+}
+
+#[test]
+fn what_is_held_before_connack_has_a_limit() {
+    let mut broker = Broker::new();
+    let peer = broker.open_on(0, TransportKind::Quic, Vec::new());
+    for stream in 1..40 {
+        broker.send_on(peer, StreamId(stream * 4), &[0x30; 4096]);
+    }
+    assert!(broker.is_closed(peer));
+}
+
+// ---- early data ----------------------------------------------------------------------------------
+
+#[test]
+fn early_data_waits_for_the_handshake_in_order() {
+    let (mut broker, watcher) = broker_with(EarlyData::Off);
+    let peer = quic(&mut broker);
+    broker.arrive(
+        peer,
+        early(&flight(&plain(V5, "x"), &[("t/1", QoS::AtLeastOnce)])),
+    );
+    assert_eq!(broker.take(peer), b"");
+    let late = encode(V5, &Packet::Publish(publish("t/2", "x", QoS::AtLeastOnce)));
+    let chunk = Chunk {
+        early: false,
+        ..early(&late)
+    };
+    broker.arrive(peer, chunk);
+    assert_eq!(broker.told(watcher, V5), NOTHING);
+    broker.confirm(peer);
+    assert_eq!(
+        broker.told(watcher, V5),
+        ["PUBLISH0 t/1=x", "PUBLISH0 t/2=x"]
+    );
+    assert_eq!(
+        broker.told(peer, V5),
+        ["CONNACK Success", "PUBACK 7 Success", "PUBACK 7 Success"]
+    );
+}
+
+#[test]
+fn what_a_replay_cannot_harm_is_done_before_the_handshake_is_complete() {
+    let (mut broker, watcher) = broker_with(EarlyData::Idempotent);
+    let peer = quic(&mut broker);
+    let mut bytes = flight(&plain(V5, "x"), &[("sensors/1", QoS::AtMostOnce)]);
+    bytes.extend_from_slice(&subscribe("back"));
+    bytes.extend_from_slice(&[0xC0, 0]);
+    // Everything from here on waits, in order, whether it could have been done or not.
+    for (topic, qos) in [
+        ("sensors/2", QoS::AtLeastOnce),
+        ("sensors/3", QoS::AtMostOnce),
+        ("other", QoS::AtMostOnce),
+    ] {
+        bytes.extend_from_slice(&encode(V5, &Packet::Publish(publish(topic, "x", qos))));
+    }
+    broker.arrive(peer, early(&bytes));
+    assert_eq!(broker.told(watcher, V5), ["PUBLISH0 sensors/1=x"]);
+    assert_eq!(
+        broker.told(peer, V5),
+        ["CONNACK Success", "SUBACK 1 0x00", "PINGRESP"]
+    );
+    // A message for it can be sent before: only the real client has the keys to read it.
+    let other = broker.client(V5, "other");
+    broker.publish(other, V5, "back", "y", QoS::AtMostOnce);
+    assert_eq!(broker.told(peer, V5), ["PUBLISH0 back=y"]);
+    broker.told(watcher, V5);
+    broker.confirm(peer);
+    assert_eq!(
+        broker.told(watcher, V5),
+        [
+            "PUBLISH0 sensors/2=x",
+            "PUBLISH0 sensors/3=x",
+            "PUBLISH0 other=x"
+        ]
+    );
+    assert_eq!(broker.told(peer, V5), ["PUBACK 7 Success"]);
+}
+
+#[test]
+fn a_message_that_is_not_marked_idempotent_waits() {
+    for (topic, qos) in [
+        ("other", QoS::AtMostOnce),
+        ("sensors/1", QoS::AtLeastOnce),
+        ("sensors/1", QoS::ExactlyOnce),
+    ] {
+        let (mut broker, watcher) = broker_with(EarlyData::Idempotent);
+        let peer = quic(&mut broker);
+        broker.arrive(peer, early(&flight(&plain(V5, "x"), &[(topic, qos)])));
+        assert_eq!(broker.told(peer, V5), ["CONNACK Success"]);
+        assert_eq!(broker.told(watcher, V5), NOTHING);
+        broker.confirm(peer);
+        assert_eq!(broker.told(watcher, V5), [format!("PUBLISH0 {topic}=x")]);
+    }
+}
+
+#[test]
+fn a_listener_can_let_everything_through() {
+    let (mut broker, watcher) = broker_with(EarlyData::All);
+    let peer = quic(&mut broker);
+    broker.arrive(
+        peer,
+        early(&flight(&plain(V5, "x"), &[("t", QoS::AtLeastOnce)])),
+    );
+    assert_eq!(broker.told(watcher, V5), ["PUBLISH0 t=x"]);
+    assert_eq!(
+        broker.told(peer, V5),
+        ["CONNACK Success", "PUBACK 7 Success"]
+    );
+}
+
+/// Whoever replays a CONNECT cannot finish the handshake: the will that came with it is not his to
+/// publish.
+#[test]
+fn a_connection_that_is_never_confirmed_leaves_no_will() {
+    for (confirmed, told) in [(false, &NOTHING[..]), (true, &["PUBLISH0 will=gone"][..])] {
+        let (mut broker, watcher) = broker_with(EarlyData::Idempotent);
+        let peer = quic(&mut broker);
+        let connect = Connect {
+            will: Some(Will {
+                topic: "will",
+                payload: b"gone",
+                qos: QoS::AtLeastOnce,
+                retain: false,
+                properties: PublishProperties::EMPTY,
+            }),
+            ..plain(V5, "x")
+        };
+        broker.arrive(peer, early(&flight(&connect, &[])));
+        assert_eq!(broker.told(peer, V5), ["CONNACK Success"]);
+        if confirmed {
+            broker.confirm(peer);
+        }
+        broker.cut(peer);
+        assert_eq!(broker.told(watcher, V5), told);
+    }
+}
+
+// ---- datagrams -----------------------------------------------------------------------------------
+
+fn with_datagrams<'a>(properties: &'a sterna_mqtt::PropertyBuf, client_id: &'a str) -> Connect<'a> {
+    Connect {
+        properties: properties.properties(),
+        ..plain(V5, client_id)
+    }
+}
+
+#[test]
+fn a_datagram_is_one_message_of_qos_0() {
+    let (mut broker, watcher) = broker_with(EarlyData::Off);
+    let peer = quic(&mut broker);
+    let message = encode(V5, &Packet::Publish(publish("t", "x", QoS::AtMostOnce)));
+    // One that overtakes CONNECT is kept for it.
+    broker.datagram(peer, &message);
+    broker.packet(peer, V5, &Packet::Connect(plain(V5, "x")));
+    assert_eq!(broker.told(watcher, V5), ["PUBLISH0 t=x"]);
+    broker.datagram(peer, &message);
+    assert_eq!(broker.told(watcher, V5), ["PUBLISH0 t=x"]);
+    // What begins with zero is no MQTT.
+    broker.datagram(peer, &[0, 1, 2, 3]);
+    assert_eq!(broker.told(peer, V5), ["CONNACK Success"]);
+}
+
+#[test]
+fn a_datagram_with_anything_else_is_a_protocol_error() {
+    let message = encode(V5, &Packet::Publish(publish("t", "x", QoS::AtMostOnce)));
+    let acknowledged = encode(V5, &Packet::Publish(publish("t", "x", QoS::AtLeastOnce)));
+    for (bytes, reason) in [
+        (&acknowledged[..], "Protocol Error"),
+        (
+            &[message.as_ref(), message.as_ref()].concat()[..],
+            "Protocol Error",
+        ),
+        (&message[..message.len() - 1], "Protocol Error"),
+        (&[0xC0, 0][..], "Protocol Error"),
+        (&[][..], "Protocol Error"),
+        (&[0x30, 3, 0, 0, 0], "Protocol Error"),
+        (&[0x30, 0xFF, 0xFF, 0xFF, 0xFF, 1], "Malformed Packet"),
+    ] {
+        let mut broker = Broker::new();
+        let peer = quic(&mut broker);
+        broker.packet(peer, V5, &Packet::Connect(plain(V5, "x")));
+        broker.datagram(peer, bytes);
+        assert_eq!(
+            broker.told(peer, V5),
+            ["CONNACK Success".to_owned(), format!("DISCONNECT {reason}")],
+            "{bytes:?}"
+        );
+        assert!(broker.is_closed(peer));
+    }
+}
+
+#[test]
+fn a_client_that_asks_gets_datagrams_and_others_do_not() {
+    let mut broker = Broker::new();
+    let asks = block(&[Property::UserProperty("datagrams", "1")]);
+    let connect = |broker: &mut Broker, transport, connect: Connect<'_>| {
+        let peer = broker.open_on(0, transport, Vec::new());
+        broker.packet(peer, connect.version, &Packet::Connect(connect));
+        let agreed = broker.packets(peer, connect.version, |packet| match packet {
+            Packet::ConnAck(connack) => connack
+                .properties
+                .user_properties()
+                .any(|property| property == ("datagrams", "1")),
+            _ => panic!("no CONNACK"),
+        });
+        broker.subscribe(peer, connect.version, "t", QoS::AtLeastOnce);
+        (peer, agreed == [true])
+    };
+    let (asking, yes) = connect(&mut broker, TransportKind::Quic, with_datagrams(&asks, "a"));
+    let (tcp, over_tcp) = connect(&mut broker, TransportKind::Tcp, with_datagrams(&asks, "b"));
+    let (silent, unasked) = connect(&mut broker, TransportKind::Quic, plain(V5, "c"));
+    let (old, older) = connect(&mut broker, TransportKind::Quic, plain(V311, "d"));
+    assert_eq!([yes, over_tcp, unasked, older], [true, false, false, false]);
+    broker.wires[0].datagram_bytes = 1_200;
+    let publisher = broker.client(V5, "p");
+    broker.publish(publisher, V5, "t", "x", QoS::AtMostOnce);
+    let datagrams: Vec<_> = std::mem::take(&mut broker.wires[0].datagrams);
+    let told: Vec<_> = datagrams
+        .iter()
+        .map(|(to, bytes)| (*to, decode(V5, bytes, describe)))
+        .collect();
+    assert_eq!(told, [(asking.id, vec!["PUBLISH0 t=x".to_owned()])]);
+    assert_eq!(broker.told(asking, V5), NOTHING);
+    for (peer, version) in [(tcp, V5), (silent, V5), (old, V311)] {
+        assert_eq!(broker.told(peer, version), ["PUBLISH0 t=x"]);
+    }
+    // What is acknowledged, or too large, comes on a stream.
+    broker.publish(publisher, V5, "t", "y", QoS::AtLeastOnce);
+    assert_eq!(broker.told(asking, V5), ["PUBLISH1 t=y"]);
+    let large = "z".repeat(1_500);
+    broker.publish(publisher, V5, "t", &large, QoS::AtMostOnce);
+    assert_eq!(broker.told(asking, V5), [format!("PUBLISH0 t={large}")]);
+    let larger = "z".repeat(100_000);
+    broker.publish(publisher, V5, "t", &larger, QoS::AtMostOnce);
+    assert_eq!(broker.told(asking, V5), [format!("PUBLISH0 t={larger}")]);
+    assert!(broker.wires[0].datagrams.is_empty());
+}
+
+// ---- keep alive ------------------------------------------------------------------------------------
+
+/// [MQTT-3.1.2-21]
+#[test]
+fn a_listener_can_leave_liveness_to_the_transport() {
+    let mut config = Config::default();
+    config.mqtt.server_keep_alive_s = Some(30);
+    config.listeners = vec![Listener {
+        server_keep_alive_s: Some(0),
+        ..Listener::at("mqtt+quic://127.0.0.1:0")
+    }];
+    let mut broker = Broker::with(&config, 1);
+    let peer = quic(&mut broker);
+    broker.packet(peer, V5, &Packet::Connect(plain(V5, "x")));
+    let told = broker.packets(peer, V5, |packet| match packet {
+        Packet::ConnAck(connack) => connack.server_keep_alive_s(),
+        _ => None,
+    });
+    assert_eq!(told, [Some(0)]);
+    broker.advance(24 * 3_600_000);
+    assert!(!broker.is_closed(peer));
+}

@@ -1,0 +1,139 @@
+//! Handshakes that begin and never end: what a crowd of dead or hostile clients does to the others.
+
+use std::io::{ErrorKind, Write as _};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use quinn_proto::crypto::rustls::QuicClientConfig;
+use quinn_proto::{ClientConfig, Endpoint, EndpointConfig};
+
+use super::links::LinkOptions;
+use super::links::target::Scheme;
+use super::links::tls::client_config;
+
+/// How long the answers to the silent clients' first packets are waited for.
+const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+/// Time for a broker to read what was only half sent.
+const SETTLE: Duration = Duration::from_millis(500);
+/// Largest UDP payload of an answer that is looked at.
+const DATAGRAM_BYTES: usize = 2048;
+/// The type of a Retry packet in the first byte of its long header (RFC 9000, section 17.2.5).
+const RETRY: u8 = 0xF0;
+
+/// Half-open handshakes, as long as this lives.
+pub(super) struct Silence {
+    _streams: Vec<TcpStream>,
+    _sockets: Vec<UdpSocket>,
+    /// Clients that got the broker's first flight and say nothing to it. Zero on byte streams, where
+    /// the broker waits for the rest of what it was sent.
+    pub(super) answered: usize,
+    /// Clients that were asked to prove their address (Retry).
+    pub(super) retried: usize,
+}
+
+/// Begins `count` handshakes and lets them be.
+pub(super) fn begin(count: usize, options: &LinkOptions) -> Result<Silence, String> {
+    if options.target.scheme == Scheme::Quic {
+        begin_quic(count, options)
+    } else {
+        begin_streams(count, options)
+    }
+}
+
+/// Connects, and on TLS sends the first half of a ClientHello.
+fn begin_streams(count: usize, options: &LinkOptions) -> Result<Silence, String> {
+    let mut hello = Vec::new();
+    if matches!(options.target.scheme, Scheme::Tls | Scheme::SecureWebSocket) {
+        let tls = client_config(&options.trust, None, false)?;
+        let name = options.target.host.clone();
+        let name = name
+            .try_into()
+            .map_err(|e| format!("no server name: {e}"))?;
+        let mut client = rustls::ClientConnection::new(Arc::new(tls), name)
+            .map_err(|e| format!("cannot set up: {e}"))?;
+        client
+            .write_tls(&mut hello)
+            .map_err(|e| format!("cannot set up: {e}"))?;
+        hello.truncate(hello.len() / 2);
+    }
+    let mut streams = Vec::with_capacity(count);
+    for _ in 0..count {
+        let mut stream = TcpStream::connect(options.target.address)
+            .map_err(|e| format!("cannot connect: {e}"))?;
+        stream
+            .write_all(&hello)
+            .map_err(|e| format!("cannot send: {e}"))?;
+        streams.push(stream);
+    }
+    std::thread::sleep(SETTLE);
+    Ok(Silence {
+        _streams: streams,
+        _sockets: Vec::new(),
+        answered: 0,
+        retried: 0,
+    })
+}
+
+/// Sends the first datagram of each client, and reads whether the broker answered it.
+fn begin_quic(count: usize, options: &LinkOptions) -> Result<Silence, String> {
+    let fail = |e: std::io::Error| format!("cannot use a UDP socket: {e}");
+    let tls = client_config(&options.trust, Some(b"mqtt"), false)?;
+    let crypto = QuicClientConfig::try_from(tls).map_err(|e| format!("cannot set up: {e}"))?;
+    let config = ClientConfig::new(Arc::new(crypto));
+    let mut endpoint = Endpoint::new(Arc::new(EndpointConfig::default()), None, true, None);
+    let (address, name) = (options.target.address, &options.target.host);
+    let mut sockets = Vec::with_capacity(count);
+    let mut buffer = Vec::new();
+    for number in 0..count {
+        let socket = UdpSocket::bind(source(address, number)).map_err(fail)?;
+        socket.connect(address).map_err(fail)?;
+        socket.set_nonblocking(true).map_err(fail)?;
+        let now = Instant::now();
+        let (_, mut connection) = endpoint
+            .connect(now, config.clone(), address, name)
+            .map_err(|e| format!("cannot set up: {e}"))?;
+        buffer.clear();
+        if let Some(transmit) = connection.poll_transmit(now, 1, &mut buffer) {
+            socket.send(&buffer[..transmit.size]).map_err(fail)?;
+        }
+        sockets.push(socket);
+    }
+    let (mut answered, mut retried) = (0, 0);
+    let mut waiting: Vec<usize> = (0..count).collect();
+    let end = Instant::now() + ANSWER_LIMIT;
+    let mut datagram = [0; DATAGRAM_BYTES];
+    while !waiting.is_empty() && Instant::now() < end {
+        waiting.retain(|&at| match sockets[at].recv(&mut datagram) {
+            Ok(_) => {
+                if datagram[0] & 0xF0 == RETRY {
+                    retried += 1;
+                } else {
+                    answered += 1;
+                }
+                false
+            }
+            Err(error) => error.kind() == ErrorKind::WouldBlock,
+        });
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(Silence {
+        _streams: Vec::new(),
+        _sockets: sockets,
+        answered,
+        retried,
+    })
+}
+
+/// Where a silent client sends from. A broker on loopback sees each at an address of its own, so that
+/// it is the crowd that is measured and not what the broker allows to one address.
+fn source(target: SocketAddr, number: usize) -> SocketAddr {
+    match target {
+        SocketAddr::V4(target) if target.ip().is_loopback() => {
+            let [high, low] = (number as u16).to_be_bytes();
+            (Ipv4Addr::new(127, 1, high, low), 0).into()
+        }
+        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+    }
+}

@@ -1,0 +1,14 @@
+//! Values of AMQP from any bytes: what is decoded can be walked and encoded.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+#[allow(
+    dead_code,
+    reason = "the tests of sterna-amqp run all of the bodies, a target one"
+)]
+#[path = "../../crates/sterna-amqp/tests/engine/bodies.rs"]
+mod bodies;
+
+fuzz_target!(|data: &[u8]| bodies::types(data));
