@@ -26,6 +26,8 @@ const WAKE: u64 = u64::MAX - 1;
 pub enum Event {
     /// A side sent it, and it will arrive unless it was dropped.
     Sent(Option<Cause>),
+    /// The server sent it to an address that the client no longer has.
+    SentToOldAddress,
     /// It arrived at a side.
     Received,
 }
@@ -206,7 +208,7 @@ impl Forwarder {
             let at_ns = kernel::monotonic_ns();
             // The change of addresses is beyond the link, at the server.
             if from == Side::Server && !running.addresses.towards_client(&mut packet) {
-                running.copy(from, Event::Sent(Some(Cause::Down)), at_ns, &packet);
+                running.copy(from, Event::SentToOldAddress, at_ns, &packet);
                 continue;
             }
             let copy = running.capture.is_some().then(|| packet.clone());

@@ -5,7 +5,7 @@ use std::io::{self, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs as _, UdpSocket};
 use std::os::fd::AsFd as _;
 use std::os::unix::process::ExitStatusExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +13,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
-use sterna_lab::emulator::EmulatorOptions;
+use serde::Serialize;
+use sterna_lab::calibrate::Machine;
+use sterna_lab::emulator::{EmulatorOptions, LatenessSummary};
 use sterna_lab::link::{Cause, Counters, LinkSettings};
 use sterna_lab::netns::Side;
 use sterna_lab::quantity;
@@ -70,6 +72,9 @@ pub(super) struct Args {
     /// Record packets, with TLS secrets: FILE.client.pcapng and FILE.server.pcapng
     #[arg(long, value_name = "FILE")]
     capture: Option<PathBuf>,
+    /// Write what happened on the link to this file, as JSON
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
     /// Say nothing about the link at the end
     #[arg(short, long)]
     quiet: bool,
@@ -168,12 +173,54 @@ fn run_link(args: &Args) -> Result<ExitCode, String> {
     drop(relay);
     let report = session.finish().map_err(|error| format!("lab: {error}"))?;
     let code = result?;
+    if let Some(path) = &args.report {
+        write_report(path, args, &link, &report)?;
+    }
     if !args.quiet {
         let text = statistics(args, &link, &report);
         // Nobody is there to read it when standard error is closed.
         let _ = io::stderr().write_all(text.as_bytes());
     }
     Ok(code)
+}
+
+/// What `--report` writes.
+#[derive(Serialize)]
+struct Report<'a> {
+    profile: &'a str,
+    seed: u64,
+    settings: &'a LinkSettings,
+    congestion_control: String,
+    up: Option<&'a Counters>,
+    down: Option<&'a Counters>,
+    lateness: Option<LatenessSummary>,
+    overflows: u64,
+    machine: Machine,
+}
+
+fn write_report(
+    path: &Path,
+    args: &Args,
+    link: &LinkSettings,
+    session: &SessionReport,
+) -> Result<(), String> {
+    let machine = Machine::look();
+    let report = Report {
+        profile: &args.link.profile,
+        seed: args.link.seed,
+        settings: link,
+        congestion_control: args
+            .congestion
+            .clone()
+            .unwrap_or_else(|| machine.congestion_control.clone()),
+        up: session.link.as_ref().map(|cell| &cell.up),
+        down: session.link.as_ref().map(|cell| &cell.down),
+        lateness: session.link.as_ref().map(|cell| cell.lateness.summary()),
+        overflows: session.overflows,
+        machine,
+    };
+    let text = serde_json::to_string(&report).map_err(|error| error.to_string())?;
+    std::fs::write(path, text + "\n").map_err(|error| format!("{}: {error}", path.display()))
 }
 
 /// What is possible without rights.
@@ -196,9 +243,13 @@ fn run_behind_relay(
     target: Option<SocketAddr>,
 ) -> Result<ExitCode, String> {
     let target = target.ok_or("--emulator proxy needs --to HOST:PORT, the server that is meant")?;
-    if args.capture.is_some() || args.congestion.is_some() || !args.rebind.is_empty() {
+    if args.capture.is_some()
+        || args.congestion.is_some()
+        || args.report.is_some()
+        || !args.rebind.is_empty()
+    {
         return Err(
-            "--capture, --congestion and --rebind need `--emulator tun`: a relay has no packets"
+            "--capture, --congestion, --report and --rebind need `--emulator tun`: a relay has no packets"
                 .into(),
         );
     }
@@ -439,10 +490,10 @@ fn code_of(status: ExitStatus) -> ExitCode {
 fn statistics(args: &Args, link: &LinkSettings, report: &SessionReport) -> String {
     use std::fmt::Write as _;
     let mut text = String::new();
-    let congestion = args.congestion.clone().unwrap_or_else(|| {
-        std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control")
-            .map_or_else(|_| "unknown".into(), |name| name.trim().to_owned())
-    });
+    let congestion = args
+        .congestion
+        .clone()
+        .unwrap_or_else(|| Machine::look().congestion_control);
     // Writing to a String does not fail.
     let _ = writeln!(
         text,
