@@ -2,7 +2,7 @@
 //! [model](crate::link) about their fate, and writes them when they are due.
 //!
 //! One thread serves many cells, a cell being two namespaces and the link between them. It forwards
-//! about 300 000 packets a second on one core, with real-time priority if it may have it.
+//! about 290 000 packets a second on one core, with real-time priority if it may have it.
 
 mod address;
 mod forward;
