@@ -46,6 +46,19 @@ pub(crate) fn unshare_network() -> io::Result<()> {
     check(unsafe { libc::unshare(libc::CLONE_NEWNET) }).map(drop)
 }
 
+/// Moves this process into a user namespace of its own, in which it may do what root may do to
+/// namespaces that it makes. It must have one thread. Users and groups stay what they are, so what it
+/// executes later has no rights of that kind.
+pub(crate) fn unshare_user() -> io::Result<()> {
+    // SAFETY: both read a number.
+    let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
+    // SAFETY: changes what this process may do, no memory.
+    check(unsafe { libc::unshare(libc::CLONE_NEWUSER) })?;
+    std::fs::write("/proc/self/setgroups", "deny")?;
+    std::fs::write("/proc/self/uid_map", format!("{user} {user} 1"))?;
+    std::fs::write("/proc/self/gid_map", format!("{group} {group} 1"))
+}
+
 /// Moves this thread into a network namespace.
 pub(crate) fn enter_network(namespace: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: changes which network this thread sees, no memory.
@@ -70,6 +83,20 @@ pub(crate) fn start_in_network(command: &mut Command, namespace: BorrowedFd<'_>)
             Ok(())
         });
     }
+}
+
+/// Raises the limit of open files to what the system allows; returns it.
+pub(crate) fn raise_open_files() -> io::Result<u64> {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: the pointer is valid for the call.
+    check(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) })?;
+    limit.rlim_cur = limit.rlim_max;
+    // SAFETY: the pointer is valid for the call.
+    check(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) })?;
+    Ok(limit.rlim_cur)
 }
 
 /// Sends a signal to a process.

@@ -67,6 +67,37 @@ impl std::fmt::Display for StartError {
 
 impl std::error::Error for StartError {}
 
+/// Bits of the capabilities that a lab needs: CAP_NET_ADMIN and CAP_SYS_ADMIN.
+const NEEDED_CAPABILITIES: u64 = 1 << 12 | 1 << 21;
+
+/// Moves this process into a user namespace of its own where that is what gives it the rights.
+///
+/// That is where it may not make network namespaces, but the system lets anybody open `/dev/net/tun`
+/// and make user namespaces. Real-time priority is not to be had
+/// that way. To be called before any thread is started; without success everything stays as it is,
+/// and [`check_rights`] says what is missing.
+pub fn gain_rights() {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let has_rights = capabilities(&status)
+        .is_some_and(|capabilities| capabilities & NEEDED_CAPABILITIES == NEEDED_CAPABILITIES);
+    let tun = fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/net/tun");
+    if !has_rights && tun.is_ok() {
+        // A refusal shows when a network namespace is made.
+        let _ = kernel::unshare_user();
+    }
+}
+
+/// The effective capabilities in `/proc/self/status`.
+fn capabilities(status: &str) -> Option<u64> {
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("CapEff:"))?;
+    u64::from_str_radix(line.trim(), 16).ok()
+}
+
 /// Whether this process can make namespaces with TUN devices in them.
 ///
 /// # Errors
@@ -87,8 +118,8 @@ pub fn check_rights() -> Result<(), String> {
         }
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             return Err(
-                "no permission to open /dev/net/tun: run as root, or with the capabilities \
-                        CAP_NET_ADMIN and CAP_SYS_ADMIN"
+                "no permission to open /dev/net/tun: run as root; or let everybody open it (mode \
+                        0666), which does no harm, and the lab runs in a user namespace"
                     .into(),
             );
         }
@@ -99,7 +130,7 @@ pub fn check_rights() -> Result<(), String> {
         Ok(_) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(
             "no permission to make a network namespace: run as root, or with the capabilities \
-             CAP_NET_ADMIN and CAP_SYS_ADMIN (in a container: --cap-add)"
+             CAP_NET_ADMIN and CAP_SYS_ADMIN (in a container: --cap-add), or allow user namespaces"
                 .into(),
         ),
         Err(error) => Err(format!("no network namespace: {error}")),
@@ -383,6 +414,15 @@ impl Drop for Session {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn capabilities_are_read() {
+        assert_eq!(
+            capabilities("Name:\tx\nCapEff:\t000001ffffffffff\nCapBnd:\t0\n"),
+            Some(0x1ff_ffff_ffff)
+        );
+        assert_eq!(capabilities("Name:\tx\n"), None);
+    }
 
     #[test]
     fn a_labs_processes_are_known_by_their_environment() {

@@ -102,6 +102,7 @@ fn a_command_behind_a_link_meets_its_server_and_its_code_is_returned() {
         ready.display()
     );
     let capture = folder.path().join("run.pcapng");
+    let report = folder.path().join("report.json");
     let output = lab(&[
         "link",
         "--rtt",
@@ -110,6 +111,8 @@ fn a_command_behind_a_link_meets_its_server_and_its_code_is_returned() {
         &server,
         "--wait",
         "1883",
+        "--report",
+        &report.display().to_string(),
         "--capture",
         &capture.display().to_string(),
         "--",
@@ -121,7 +124,13 @@ fn a_command_behind_a_link_meets_its_server_and_its_code_is_returned() {
     assert_eq!(output.status.code(), Some(7), "{errors}");
     assert!(ready.exists(), "{errors}");
     assert!(errors.contains("packets recorded"), "{errors}");
-    assert!(folder.path().join("run.client.pcapng").exists());
+    let report: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(&report).unwrap()).unwrap();
+    assert_eq!(report["settings"]["up"]["delay_ns"], 5_000_000);
+    assert!(
+        report["up"]["delivered_packets"].as_u64() > Some(3),
+        "{report}"
+    );
 
     let trace = folder.path().join("run.client.pcapng");
     let output = lab(&[

@@ -28,6 +28,8 @@ const JITTER_TOLERANCE: f64 = 0.1;
 /// How many standard deviations a loss may be off: three are passed by chance once in 370 times,
 /// which a table of ten rows would show too often.
 const LOSS_DEVIATIONS: f64 = 4.0;
+/// How long TCP gets to fill a link, half of it for its start.
+const MIN_TCP_DURATION: Duration = Duration::from_secs(4);
 /// With fewer losses, or bursts of them, than this their share says nothing.
 const MIN_LOSS_EVENTS: f64 = 20.0;
 /// Lateness of the emulator that an experiment can live with, 99 %, in microseconds.
@@ -89,6 +91,26 @@ pub struct Measurement {
     settings: LinkSettings,
     plan: Plan,
     quantities: Vec<Quantity>,
+    /// How many such links at once.
+    links: usize,
+    /// Filled by the kernel's TCP with this congestion control, instead of by datagrams.
+    tcp: Option<&'static str>,
+}
+
+/// Delays of many links at once, one packet a second on each.
+#[must_use]
+pub fn many(links: usize, duration: Duration) -> Measurement {
+    Measurement {
+        link: format!("{links} links, 50 ms"),
+        settings: LinkSettings::symmetric(PipeSettings {
+            delay_ns: 50 * MS,
+            ..PipeSettings::default()
+        }),
+        plan: light(Direction::Up, 1000 * MS, duration),
+        quantities: vec![Quantity::Delay],
+        links: links.max(1),
+        tcp: None,
+    }
 }
 
 /// What is measured when nothing is asked for, each for `duration`.
@@ -105,6 +127,8 @@ pub fn suite(duration: Duration) -> Vec<Measurement> {
             settings: LinkSettings::symmetric(pipe),
             plan: light(Direction::Up, LIGHT_INTERVAL_NS, duration),
             quantities: vec![Quantity::Delay],
+            links: 1,
+            tcp: None,
         });
     }
     let jitter = Jitter::Uniform {
@@ -120,6 +144,8 @@ pub fn suite(duration: Duration) -> Vec<Measurement> {
         settings: LinkSettings::symmetric(pipe),
         plan: light(Direction::Up, JITTER_INTERVAL_NS, 3 * duration),
         quantities: vec![Quantity::Delay, Quantity::Jitter],
+        links: 1,
+        tcp: None,
     });
     for rate_bps in [
         8_000,
@@ -141,8 +167,24 @@ pub fn suite(duration: Duration) -> Vec<Measurement> {
             plan: flood(&pipe, Direction::Up, duration),
             settings: LinkSettings::symmetric(pipe),
             quantities: vec![Quantity::Rate],
+            links: 1,
+            tcp: None,
         });
     }
+    let pipe = PipeSettings {
+        rate_bps: Some(20_000_000),
+        delay_ns: 12_500_000,
+        queue: Queue::Bdp(1.0),
+        ..PipeSettings::default()
+    };
+    all.push(Measurement {
+        link: "TCP cubic, 20 Mbit/s".into(),
+        plan: flood(&pipe, Direction::Up, duration.max(MIN_TCP_DURATION)),
+        settings: LinkSettings::symmetric(pipe),
+        quantities: vec![Quantity::Rate],
+        links: 1,
+        tcp: Some("cubic"),
+    });
     for (name, loss) in [
         ("2 %", Loss::Independent { probability: 0.02 }),
         ("10 %", Loss::Independent { probability: 0.1 }),
@@ -165,6 +207,8 @@ pub fn suite(duration: Duration) -> Vec<Measurement> {
             settings: LinkSettings::symmetric(pipe),
             plan: light(Direction::Up, LOSS_INTERVAL_NS, duration),
             quantities: vec![Quantity::Loss],
+            links: 1,
+            tcp: None,
         });
     }
     all
@@ -200,6 +244,8 @@ pub fn measurements_of(
             settings: settings.clone(),
             plan: light(direction, interval_ns, duration),
             quantities,
+            links: 1,
+            tcp: None,
         });
         if pipe.rate_bps.is_some() {
             all.push(Measurement {
@@ -207,6 +253,8 @@ pub fn measurements_of(
                 plan: flood(pipe, direction, duration),
                 settings: settings.clone(),
                 quantities: vec![Quantity::Rate],
+                links: 1,
+                tcp: None,
             });
         }
     }
@@ -266,12 +314,42 @@ impl Measurement {
     ///
     /// If a namespace or device can't be made, or the emulator fails.
     pub fn run(&self, seed: u64) -> io::Result<Vec<Row>> {
-        let measured = probe::run(&self.settings, seed, &self.plan)?;
+        if let Some(name) = self.tcp {
+            return self.run_tcp(name, seed).map(|row| vec![row]);
+        }
+        let measured = if self.links > 1 {
+            probe::run_many(self.links, &self.settings, self.plan.duration)?
+        } else {
+            probe::run(&self.settings, seed, &self.plan)?
+        };
         Ok(self
             .quantities
             .iter()
             .map(|quantity| self.row(*quantity, &measured, seed))
             .collect())
+    }
+
+    fn run_tcp(&self, congestion_control: &str, seed: u64) -> io::Result<Row> {
+        let (transfer, report, has_real_time) =
+            probe::run_tcp(&self.settings, seed, congestion_control, self.plan.duration)?;
+        let set = self.pipe().rate_bps.unwrap_or(0) as f64;
+        let overhead = transfer.packets * u64::from(self.pipe().overhead_bytes);
+        let got = (transfer.bytes + overhead) as f64 * 8.0 / transfer.seconds;
+        Ok(Row {
+            quantity: Quantity::Rate,
+            link: self.link.clone(),
+            set,
+            got,
+            is_true: (got / set - 1.0).abs() <= RATE_TOLERANCE,
+            note: format!(
+                "{:+.2} %, {} dropped by the queue",
+                (got / set - 1.0) * 100.0,
+                report.up.dropped.queue
+            ),
+            packets: report.up.offered_packets,
+            lateness: report.lateness.summary(),
+            has_real_time,
+        })
     }
 
     fn pipe(&self) -> &PipeSettings {

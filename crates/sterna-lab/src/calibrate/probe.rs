@@ -3,14 +3,15 @@
 //! Both ends are on one machine and read one clock, so one-way delays are exact.
 
 use std::io;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsFd as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
 use crate::emulator::{Cell, CellReport, Emulator, EmulatorOptions};
-use crate::kernel;
+use crate::kernel::{self, Epoll};
 use crate::link::{Direction, LinkSettings};
 use crate::netns::{NamespaceSettings, Side};
 
@@ -147,6 +148,188 @@ pub(super) fn run(link: &LinkSettings, seed: u64, plan: &Plan) -> io::Result<Mea
     })
 }
 
+/// What a TCP connection has got through a link.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BulkTransfer {
+    /// Packets in the second half of the time.
+    pub(super) packets: u64,
+    /// Their bytes, with headers.
+    pub(super) bytes: u64,
+    pub(super) seconds: f64,
+}
+
+/// Fills a link with one TCP connection of the kernel, upwards. The first half of the time is for
+/// its start.
+pub(super) fn run_tcp(
+    link: &LinkSettings,
+    seed: u64,
+    congestion_control: &str,
+    duration: Duration,
+) -> io::Result<(BulkTransfer, CellReport, bool)> {
+    let cell = Cell::new()?;
+    let devices = cell.devices(&NamespaceSettings {
+        mtu_bytes: Some(link.up.mtu_bytes.min(link.down.mtu_bytes)),
+        congestion_control: Some(congestion_control.to_owned()),
+    })?;
+    let emulator = Emulator::start(
+        vec![crate::emulator::Attachment {
+            devices,
+            settings: link.clone(),
+            seed,
+            capture: None,
+        }],
+        EmulatorOptions::default(),
+    )?;
+    let listener = cell
+        .server
+        .run(|| TcpListener::bind((Side::Server.address(), PORT)))?;
+    let mut stream = cell
+        .client
+        .run(|| TcpStream::connect((Side::Server.address(), PORT)))?;
+    let (mut accepted, _) = listener.accept()?;
+    stream.set_write_timeout(Some(LOOK_EVERY))?;
+    let is_done = AtomicBool::new(false);
+    let transfer = thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut buffer = vec![0; 128 << 10];
+            while io::Read::read(&mut accepted, &mut buffer).is_ok_and(|length| length > 0) {}
+        });
+        scope.spawn(|| {
+            let chunk = vec![0; 128 << 10];
+            while !is_done.load(Ordering::Relaxed) {
+                match io::Write::write(&mut stream, &chunk) {
+                    Err(error) if error.kind() != io::ErrorKind::WouldBlock => break,
+                    _ => {}
+                }
+            }
+            // What is still to be sent would keep the reader waiting.
+            let _ = stream.shutdown(std::net::Shutdown::Both);
+        });
+        let look = || {
+            emulator
+                .report(0)
+                .map(|report| (kernel::monotonic_ns(), report.up))
+        };
+        thread::sleep(duration / 2);
+        let first = look();
+        thread::sleep(duration / 2);
+        let last = look();
+        is_done.store(true, Ordering::Relaxed);
+        let ((from_ns, first), (to_ns, last)) = (first?, last?);
+        Ok::<_, io::Error>(BulkTransfer {
+            packets: last.delivered_packets - first.delivered_packets,
+            bytes: last.delivered_bytes - first.delivered_bytes,
+            seconds: (to_ns - from_ns) as f64 / 1e9,
+        })
+    })?;
+    let report = emulator.report(0)?;
+    let has_real_time = emulator.has_real_time();
+    emulator.stop()?;
+    Ok((transfer, report, has_real_time))
+}
+
+/// Descriptors of a link: two devices, two sockets. Those keep the namespaces.
+const DESCRIPTORS_PER_LINK: u64 = 4;
+/// Descriptors of everything else.
+const OTHER_DESCRIPTORS: u64 = 64;
+
+/// Sends one probe a second over each of many links at once, in turn.
+pub(super) fn run_many(
+    links: usize,
+    settings: &LinkSettings,
+    duration: Duration,
+) -> io::Result<Measured> {
+    let limit = kernel::raise_open_files()?;
+    if links as u64 * DESCRIPTORS_PER_LINK + OTHER_DESCRIPTORS > limit {
+        return Err(io::Error::other(format!(
+            "{links} links need more than the {limit} files that may be open"
+        )));
+    }
+    let mut attachments = Vec::new();
+    let mut sockets = Vec::new();
+    let mut epoll = Epoll::new()?;
+    for number in 0..links {
+        let cell = Cell::new()?;
+        let devices = cell.devices(&NamespaceSettings::default())?;
+        attachments.push(crate::emulator::Attachment {
+            devices,
+            settings: settings.clone(),
+            seed: number as u64,
+            capture: None,
+        });
+        let bind = |side: Side| {
+            cell.namespace(side)
+                .run(move || UdpSocket::bind((side.address(), PORT)))
+        };
+        let (sender, receiver) = (bind(Side::Client)?, bind(Side::Server)?);
+        receiver.set_nonblocking(true)?;
+        epoll.add(receiver.as_fd(), number as u64, true, false)?;
+        sockets.push((sender, receiver));
+    }
+    let (wake, woken) = std::os::unix::net::UnixStream::pair()?;
+    epoll.add(woken.as_fd(), u64::MAX, true, false)?;
+    let emulator = Emulator::start(attachments, EmulatorOptions::default())?;
+    let (sent, arrivals) = thread::scope(|scope| {
+        let sockets = &sockets;
+        let receiving = scope.spawn(move || {
+            let _ = kernel::set_real_time(REAL_TIME_PRIORITY);
+            let mut arrivals = Vec::new();
+            let mut ready = Vec::new();
+            let mut buffer = [0; 64];
+            loop {
+                epoll.wait(true, &mut ready)?;
+                for token in &ready {
+                    let Some((_, receiver)) = sockets.get(*token as usize) else {
+                        return Ok(arrivals);
+                    };
+                    while let Ok(length) = receiver.recv(&mut buffer) {
+                        arrivals.extend(arrival(&buffer[..length]));
+                    }
+                }
+            }
+        });
+        let sending = scope.spawn(move || {
+            let _ = kernel::set_real_time(REAL_TIME_PRIORITY);
+            let _ = kernel::set_timer_slack_ns(1);
+            let to = SocketAddr::from((Side::Server.address(), PORT));
+            let start_ns = kernel::monotonic_ns();
+            let interval_ns = 1_000_000_000 / sockets.len() as u64;
+            let packets = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX) / interval_ns;
+            for number in 0..packets {
+                let due_ns = start_ns + number * interval_ns;
+                thread::sleep(Duration::from_nanos(
+                    due_ns.saturating_sub(kernel::monotonic_ns()),
+                ));
+                let mut probe = [0; MIN_PROBE_BYTES];
+                probe[..8].copy_from_slice(&number.to_le_bytes());
+                probe[8..].copy_from_slice(&kernel::monotonic_ns().to_le_bytes());
+                let (sender, _) = &sockets[(number % sockets.len() as u64) as usize];
+                sender.send_to(&probe, to)?;
+            }
+            Ok(packets)
+        });
+        let sent = joined(sending.join());
+        thread::sleep(Duration::from_nanos(settings.up.delay_ns) + Duration::from_millis(50));
+        drop(wake);
+        let arrivals = joined(receiving.join());
+        Ok::<_, io::Error>((sent?, arrivals?))
+    })?;
+    let mut report = emulator.report(0)?;
+    for number in 1..links {
+        let other = emulator.report(number)?;
+        report.lateness.add(&other.lateness);
+    }
+    let has_real_time = emulator.has_real_time();
+    emulator.stop()?;
+    Ok(Measured {
+        sent,
+        arrivals,
+        report,
+        has_real_time,
+        overflows: 0,
+    })
+}
+
 fn joined<T>(result: thread::Result<io::Result<T>>) -> io::Result<T> {
     match result {
         Ok(result) => result,
@@ -201,25 +384,26 @@ fn receive(socket: &UdpSocket, is_done: &AtomicBool) -> io::Result<Vec<Arrival>>
     let mut buffer = vec![0; 65_536];
     while !is_done.load(Ordering::Relaxed) {
         match socket.recv(&mut buffer) {
-            Ok(length) => {
-                let arrived_ns = kernel::monotonic_ns();
-                let field = |at: usize| {
-                    buffer[..length]
-                        .get(at..at + 8)
-                        .and_then(|bytes| bytes.try_into().ok())
-                        .map(u64::from_le_bytes)
-                };
-                if let (Some(number), Some(sent_ns)) = (field(0), field(8)) {
-                    arrivals.push(Arrival {
-                        number,
-                        sent_ns,
-                        arrived_ns,
-                    });
-                }
-            }
+            Ok(length) => arrivals.extend(arrival(&buffer[..length])),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => return Err(error),
         }
     }
     Ok(arrivals)
+}
+
+/// A probe that arrives now.
+fn arrival(probe: &[u8]) -> Option<Arrival> {
+    let arrived_ns = kernel::monotonic_ns();
+    let field = |at: usize| {
+        probe
+            .get(at..at + 8)
+            .and_then(|bytes| bytes.try_into().ok())
+            .map(u64::from_le_bytes)
+    };
+    Some(Arrival {
+        number: field(0)?,
+        sent_ns: field(8)?,
+        arrived_ns,
+    })
 }

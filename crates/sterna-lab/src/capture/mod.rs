@@ -170,6 +170,7 @@ fn write_blocks(
         };
         let (is_outbound, comment) = match copy.event {
             Event::Sent(cause) => (true, cause.map(crate::link::Cause::name)),
+            Event::SentToOldAddress => (true, Some("address gone")),
             Event::Received => (false, None),
         };
         let at_ns = copy.at_ns + offset_ns;

@@ -3,9 +3,11 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::io;
+use std::net::Ipv4Addr;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::mpsc::SyncSender;
 
+use super::address::Addresses;
 use super::{Attachment, CellReport, Devices, Lateness, PacketLink};
 use crate::kernel::{self, Epoll, Timer};
 use crate::link::{Cause, Direction, Fate, LinkSettings};
@@ -24,6 +26,8 @@ const WAKE: u64 = u64::MAX - 1;
 pub enum Event {
     /// A side sent it, and it will arrive unless it was dropped.
     Sent(Option<Cause>),
+    /// The server sent it to an address that the client no longer has.
+    SentToOldAddress,
     /// It arrived at a side.
     Received,
 }
@@ -49,6 +53,7 @@ struct Running {
     refused: u64,
     capture: Option<SyncSender<Captured>>,
     capture_dropped: u64,
+    addresses: Addresses,
     /// The moment for which the cell is in the heap.
     scheduled_ns: Option<u64>,
 }
@@ -125,6 +130,7 @@ impl Forwarder {
                     refused: 0,
                     capture: cell.capture,
                     capture_dropped: 0,
+                    addresses: Addresses::default(),
                     scheduled_ns: None,
                 })
             })
@@ -198,8 +204,13 @@ impl Forwarder {
             let Some(length) = kernel::read_packet(running.device(from), &mut self.buffer)? else {
                 break;
             };
-            let packet = self.buffer[..length].to_vec();
+            let mut packet = self.buffer[..length].to_vec();
             let at_ns = kernel::monotonic_ns();
+            // The change of addresses is beyond the link, at the server.
+            if from == Side::Server && !running.addresses.towards_client(&mut packet) {
+                running.copy(from, Event::SentToOldAddress, at_ns, &packet);
+                continue;
+            }
             let copy = running.capture.is_some().then(|| packet.clone());
             let fate = running.link.push(direction, at_ns - self.start_ns, packet);
             if let Some(copy) = copy {
@@ -221,7 +232,10 @@ impl Forwarder {
         let mut now_ns = kernel::monotonic_ns() - start_ns;
         for direction in Direction::BOTH {
             let to = sender(direction.opposite());
-            while let Some(delivery) = running.link.pop(direction, now_ns) {
+            while let Some(mut delivery) = running.link.pop(direction, now_ns) {
+                if to == Side::Server {
+                    running.addresses.towards_server(&mut delivery.packet);
+                }
                 now_ns = kernel::monotonic_ns() - start_ns;
                 running.lateness.record(now_ns - delivery.due_ns);
                 if kernel::write_packet(running.device(to), &delivery.packet).is_err() {
@@ -252,6 +266,8 @@ impl Forwarder {
             lateness: running.lateness.clone(),
             refused: running.refused,
             capture_dropped: running.capture_dropped,
+            address_changes: running.addresses.changes(),
+            to_old_addresses: running.addresses.lost(),
         })
     }
 
@@ -276,6 +292,10 @@ impl Forwarder {
                 .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
         }
         Ok(())
+    }
+
+    pub(super) fn rebind(&mut self, cell: usize) -> Option<Ipv4Addr> {
+        Some(self.cells.get_mut(cell)?.addresses.change())
     }
 
     pub(super) fn switch(&mut self, cell: usize, direction: Direction, is_on: bool) {

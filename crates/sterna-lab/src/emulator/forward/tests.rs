@@ -60,6 +60,16 @@ fn delayed(delay_ns: u64) -> LinkSettings {
     })
 }
 
+/// What a connection uses.
+fn congestion_control(stream: &TcpStream) -> String {
+    let name = socket2::SockRef::from(stream).tcp_congestion().unwrap();
+    let end = name
+        .iter()
+        .position(|byte| *byte == 0)
+        .unwrap_or(name.len());
+    String::from_utf8(name[..end].to_vec()).unwrap()
+}
+
 #[test]
 fn tcp_echoes_through_the_link_and_every_packet_is_counted() {
     let Some((cell, attachment)) = cell(delayed(20 * MS)) else {
@@ -78,7 +88,7 @@ fn tcp_echoes_through_the_link_and_every_packet_is_counted() {
         let mut bytes = [0; 4];
         stream.read_exact(&mut bytes).unwrap();
         stream.write_all(&bytes).unwrap();
-        from
+        (from, congestion_control(&stream))
     });
     let began = Instant::now();
     let mut stream = cell
@@ -94,7 +104,10 @@ fn tcp_echoes_through_the_link_and_every_packet_is_counted() {
     // A handshake and an exchange: two round trips at the least.
     assert!(began.elapsed() >= Duration::from_millis(80));
     assert_eq!(&bytes, b"ping");
-    assert_eq!(echo.join().unwrap().ip(), CLIENT_ADDRESS);
+    let (from, at_server) = echo.join().unwrap();
+    assert_eq!(from.ip(), CLIENT_ADDRESS);
+    // What the route asks for is in force at both ends, whatever the system's default is.
+    assert_eq!([at_server, congestion_control(&stream)], ["cubic", "cubic"]);
     let report = emulator.report(0).unwrap();
     // SYN, ACK, data one way, SYN+ACK and data the other, 40 bytes of headers and 4 of data.
     assert!(report.up.delivered_packets >= 3, "{report:?}");
@@ -237,4 +250,45 @@ fn an_unknown_congestion_control_is_named() {
     };
     let error = other.devices(&settings).unwrap_err();
     assert!(error.to_string().contains("warp"), "{error}");
+}
+
+#[test]
+fn the_server_sees_another_address_after_a_change() {
+    let Some((cell, attachment)) = cell(delayed(0)) else {
+        return;
+    };
+    let emulator = start(attachment);
+    let server = cell
+        .server
+        .run(|| UdpSocket::bind((SERVER_ADDRESS, 9)))
+        .unwrap();
+    let client = cell
+        .client
+        .run(|| UdpSocket::bind((CLIENT_ADDRESS, 9)))
+        .unwrap();
+    for socket in [&server, &client] {
+        socket
+            .set_read_timeout(Some(Duration::from_secs(20)))
+            .unwrap();
+    }
+    let exchange = || {
+        client.send_to(b"x", (SERVER_ADDRESS, 9)).unwrap();
+        let (_, from) = server.recv_from(&mut [0; 10]).unwrap();
+        server.send_to(b"y", from).unwrap();
+        let (_, to) = client.recv_from(&mut [0; 10]).unwrap();
+        assert_eq!(to.ip(), SERVER_ADDRESS);
+        from
+    };
+    let before = exchange();
+    assert_eq!(before.ip(), CLIENT_ADDRESS);
+    let address = emulator.rebind(0).unwrap();
+    let after = exchange();
+    assert_eq!(after.ip(), address);
+    assert_eq!(after.port(), before.port());
+    server.send_to(b"late", before).unwrap();
+    // What comes after it shows that it was seen.
+    exchange();
+    let report = emulator.report(0).unwrap();
+    assert_eq!((report.address_changes, report.to_old_addresses), (1, 1));
+    emulator.stop().unwrap();
 }

@@ -5,7 +5,7 @@ use std::io::{self, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs as _, UdpSocket};
 use std::os::fd::AsFd as _;
 use std::os::unix::process::ExitStatusExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,11 +13,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
-use sterna_lab::emulator::EmulatorOptions;
+use serde::Serialize;
+use sterna_lab::calibrate::Machine;
+use sterna_lab::emulator::{EmulatorOptions, LatenessSummary};
 use sterna_lab::link::{Cause, Counters, LinkSettings};
 use sterna_lab::netns::Side;
+use sterna_lab::quantity;
 use sterna_lab::relay::{Relay, RelayOptions};
-use sterna_lab::session::{Backend, Session, SessionOptions, SessionReport, StartError};
+use sterna_lab::session::{self, Backend, Session, SessionOptions, SessionReport, StartError};
 
 use super::settings::{self, LinkArgs};
 use crate::commands::exit;
@@ -62,9 +65,16 @@ pub(super) struct Args {
     /// LAB_PORT are where the command reaches it
     #[arg(long, value_name = "HOST:PORT", conflicts_with = "server")]
     to: Option<String>,
+    /// Give the command another address, as the server sees it, so long after the command started;
+    /// may be repeated
+    #[arg(long, value_name = "TIME", value_parser = quantity::time_ns)]
+    rebind: Vec<u64>,
     /// Record packets, with TLS secrets: FILE.client.pcapng and FILE.server.pcapng
     #[arg(long, value_name = "FILE")]
     capture: Option<PathBuf>,
+    /// Write what happened on the link to this file, as JSON
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
     /// Say nothing about the link at the end
     #[arg(short, long)]
     quiet: bool,
@@ -95,7 +105,7 @@ The exit status is the command's.";
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
 enum Emulator {
-    /// The lab's own, between two network namespaces; needs root
+    /// The lab's own, between two network namespaces; needs root, or a /dev/net/tun that is open to all
     Tun,
     /// The kernel's netem, between two network namespaces; needs root and a kernel that has it
     Netem,
@@ -134,6 +144,10 @@ fn run_link(args: &Args) -> Result<ExitCode, String> {
             );
         }
     };
+    if backend == Backend::Netem && !args.rebind.is_empty() {
+        return Err("--rebind needs `--emulator tun`".into());
+    }
+    session::gain_rights();
     let caught = catch_signals()?;
     let session = Session::start(&SessionOptions {
         link: link.clone(),
@@ -159,12 +173,54 @@ fn run_link(args: &Args) -> Result<ExitCode, String> {
     drop(relay);
     let report = session.finish().map_err(|error| format!("lab: {error}"))?;
     let code = result?;
+    if let Some(path) = &args.report {
+        write_report(path, args, &link, &report)?;
+    }
     if !args.quiet {
         let text = statistics(args, &link, &report);
         // Nobody is there to read it when standard error is closed.
         let _ = io::stderr().write_all(text.as_bytes());
     }
     Ok(code)
+}
+
+/// What `--report` writes.
+#[derive(Serialize)]
+struct Report<'a> {
+    profile: &'a str,
+    seed: u64,
+    settings: &'a LinkSettings,
+    congestion_control: String,
+    up: Option<&'a Counters>,
+    down: Option<&'a Counters>,
+    lateness: Option<LatenessSummary>,
+    overflows: u64,
+    machine: Machine,
+}
+
+fn write_report(
+    path: &Path,
+    args: &Args,
+    link: &LinkSettings,
+    session: &SessionReport,
+) -> Result<(), String> {
+    let machine = Machine::look();
+    let report = Report {
+        profile: &args.link.profile,
+        seed: args.link.seed,
+        settings: link,
+        congestion_control: args
+            .congestion
+            .clone()
+            .unwrap_or_else(|| machine.congestion_control.clone()),
+        up: session.link.as_ref().map(|cell| &cell.up),
+        down: session.link.as_ref().map(|cell| &cell.down),
+        lateness: session.link.as_ref().map(|cell| cell.lateness.summary()),
+        overflows: session.overflows,
+        machine,
+    };
+    let text = serde_json::to_string(&report).map_err(|error| error.to_string())?;
+    std::fs::write(path, text + "\n").map_err(|error| format!("{}: {error}", path.display()))
 }
 
 /// What is possible without rights.
@@ -187,9 +243,14 @@ fn run_behind_relay(
     target: Option<SocketAddr>,
 ) -> Result<ExitCode, String> {
     let target = target.ok_or("--emulator proxy needs --to HOST:PORT, the server that is meant")?;
-    if args.capture.is_some() || args.congestion.is_some() {
+    if args.capture.is_some()
+        || args.congestion.is_some()
+        || args.report.is_some()
+        || !args.rebind.is_empty()
+    {
         return Err(
-            "--capture and --congestion need `--emulator tun`: a relay has no packets".into(),
+            "--capture, --congestion, --report and --rebind need `--emulator tun`: a relay has no packets"
+                .into(),
         );
     }
     let caught = catch_signals()?;
@@ -216,7 +277,7 @@ fn run_behind_relay(
         .env("LAB_SERVER", address.ip().to_string())
         .env("LAB_PORT", address.port().to_string());
     let code = match command.spawn() {
-        Ok(mut child) => wait(&mut child, None, &caught)?,
+        Ok(mut child) => wait(&mut child, None, &[], &caught)?,
         Err(error) => cannot_run(&command, &error),
     };
     let report = relay.stop().map_err(|error| format!("relay: {error}"))?;
@@ -305,7 +366,7 @@ fn run_commands(
         command.env("LAB_PORT", target.port().to_string());
     }
     let code = match command.spawn() {
-        Ok(mut child) => wait(&mut child, Some(session), caught)?,
+        Ok(mut child) => wait(&mut child, Some(session), &args.rebind, caught)?,
         Err(error) => cannot_run(&command, &error),
     };
     Ok(code)
@@ -372,10 +433,25 @@ fn signal_code(caught: &AtomicUsize) -> Option<ExitCode> {
 fn wait(
     child: &mut Child,
     session: Option<&Session>,
+    rebind_ns: &[u64],
     caught: &AtomicUsize,
 ) -> Result<ExitCode, String> {
+    let started = Instant::now();
+    let mut rebind: Vec<Duration> = rebind_ns
+        .iter()
+        .copied()
+        .map(Duration::from_nanos)
+        .collect();
+    rebind.sort_unstable_by(|a, b| b.cmp(a));
     let mut since: Option<Instant> = None;
     loop {
+        while rebind.pop_if(|at| *at <= started.elapsed()).is_some() {
+            if let Some(emulator) = session.and_then(Session::emulator) {
+                emulator
+                    .rebind(0)
+                    .map_err(|error| format!("cannot change the address: {error}"))?;
+            }
+        }
         if let Some(status) = ended(child)? {
             return Ok(code_of(status));
         }
@@ -414,10 +490,10 @@ fn code_of(status: ExitStatus) -> ExitCode {
 fn statistics(args: &Args, link: &LinkSettings, report: &SessionReport) -> String {
     use std::fmt::Write as _;
     let mut text = String::new();
-    let congestion = args.congestion.clone().unwrap_or_else(|| {
-        std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control")
-            .map_or_else(|_| "unknown".into(), |name| name.trim().to_owned())
-    });
+    let congestion = args
+        .congestion
+        .clone()
+        .unwrap_or_else(|| Machine::look().congestion_control);
     // Writing to a String does not fail.
     let _ = writeln!(
         text,
@@ -438,6 +514,13 @@ fn statistics(args: &Args, link: &LinkSettings, report: &SessionReport) -> Strin
             "  late: mean {:.0} us, 95 % {:.0} us, 99 % {:.0} us, worst {:.0} us",
             late.mean_us, late.p95_us, late.p99_us, late.max_us
         );
+        if cell.address_changes > 0 {
+            let _ = writeln!(
+                text,
+                "  {} changes of the client's address; {} packets went to earlier ones",
+                cell.address_changes, cell.to_old_addresses
+            );
+        }
         if cell.refused > 0 {
             let _ = writeln!(
                 text,

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use clap::ValueEnum;
 use sterna_lab::link::{
-    Jitter, LinkSettings, Loss, LossAt, PipeSettings, Queue, Reorder, Schedule,
+    Down, Jitter, LinkSettings, Loss, LossAt, PipeSettings, Queue, Reorder, Schedule,
 };
 use sterna_lab::profile::{Overrides, PROFILES, Profile};
 use sterna_lab::quantity::{self, PerDirection, per_direction};
@@ -57,6 +57,9 @@ pub(super) struct LinkArgs {
     /// When the link is down, since its start: 10s-12s,30s-31s, or 10s-12s every 60s
     #[arg(long, value_name = "TIMES", value_parser = quantity::schedule, help_heading = "Link")]
     down: Option<Schedule>,
+    /// While the link is down, keep what comes in the queue instead of dropping it
+    #[arg(long, requires = "down", help_heading = "Link")]
+    hold: bool,
     /// Longest packet, in bytes
     #[arg(long, value_name = "BYTES", help_heading = "Link")]
     mtu: Option<u32>,
@@ -137,7 +140,10 @@ impl LinkArgs {
             reorder: self.reorder,
             mtu_bytes: self.mtu,
             overhead_bytes: self.overhead,
-            schedule: self.down.clone(),
+            schedule: self.down.clone().map(|schedule| Schedule {
+                when_down: if self.hold { Down::Hold } else { Down::Drop },
+                ..schedule
+            }),
         };
         overrides.apply(&mut settings);
         settings.validate().map_err(|error| error.to_string())?;
@@ -220,6 +226,9 @@ mod tests {
             describe(&link.up),
             "159 kbit/s, 250 ms, loss 2.00 %, queue 10 packets"
         );
+        let link = settings("--down 1s-2s --hold").unwrap();
+        assert_eq!(link.up.schedule.when_down, Down::Hold);
+        assert_eq!(link.down.schedule.down.len(), 1);
         let link = settings("--rate 1M/unlimited --jitter normal:1ms --delay 5ms/0").unwrap();
         assert_eq!(link.up.rate_bps, Some(1_000_000));
         assert_eq!(describe(&link.down), "unlimited, 0 ns, jitter normal 1 ms");
