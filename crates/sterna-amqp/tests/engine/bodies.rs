@@ -518,7 +518,7 @@ fn peer_sends(choices: &mut Choices<'_>, out: &mut BytesMut) {
                 delivery_id: choices.maybe(),
                 delivery_tag: choices.flag().then(|| TAGS[usize::from(choices.below(4))]),
                 message_format: None,
-                settled: choices.flag().then(|| true),
+                settled: choices.flag().then_some(true),
                 more: choices.flag(),
                 rcv_settle_mode: None,
                 state: state(choices),
