@@ -4,11 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 
-#[allow(
-    dead_code,
-    reason = "the tests of sterna-amqp run all of the bodies, a target one"
-)]
-#[path = "../../crates/sterna-amqp/tests/engine/bodies.rs"]
-mod bodies;
+#[path = "../../crates/sterna-amqp/tests/engine/script.rs"]
+mod script;
 
-fuzz_target!(|data: &[u8]| bodies::connection(data));
+fuzz_target!(|data: &[u8]| script::connection(data));

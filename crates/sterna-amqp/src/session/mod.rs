@@ -375,7 +375,7 @@ impl Session {
             .map(|link| link.handle);
         let handle = match answered {
             Some(handle) => handle,
-            None => self.new_link(&attach, limits)?,
+            None => self.new_link(&attach, context)?,
         };
         self.remote_handles.insert(attach.handle, handle);
         let Some(Some(link)) = self.links.get_mut(handle as usize) else {
@@ -438,15 +438,24 @@ impl Session {
     }
 
     /// Makes the endpoint of a link that the peer attaches.
-    fn new_link(&mut self, attach: &Attach<'_>, limits: &Limits) -> Result<u32, Fault> {
-        const LIMIT: fn(&'static str) -> Fault =
+    fn new_link(&mut self, attach: &Attach<'_>, context: &Context<'_>) -> Result<u32, Fault> {
+        /// What an attach takes at most that has nothing but a name.
+        const ATTACH_BYTES: usize = 64;
+        let limits = context.limits;
+        let limit =
             |detail| Fault::Session(DecodeError::new(Condition::RESOURCE_LIMIT_EXCEEDED, detail));
         if attach.name.len() > limits.max_link_name_bytes as usize {
-            return Err(LIMIT("name of a link is too long"));
+            return Err(limit("name of a link is too long"));
+        }
+        if attach.name.len() + ATTACH_BYTES > context.peer_frame_bytes {
+            return Err(Fault::Session(DecodeError::new(
+                Condition::FRAME_SIZE_TOO_SMALL,
+                "the peer does not take an answer to so long a name",
+            )));
         }
         let handle = self
             .free_handle(limits)
-            .ok_or_else(|| LIMIT("no handle is left for the answer"))?;
+            .ok_or_else(|| limit("no handle is left for the answer"))?;
         self.put_link(Link::new(
             attach.name,
             attach.role.other(),

@@ -22,8 +22,8 @@ enum Action {
     Send(usize, usize),
     /// Bytes of a lane reach one end.
     Bytes(usize, u64, usize),
-    /// One end's receiver decides about its oldest message.
-    Decide(usize),
+    /// One end's receiver decides about its oldest message: takes it, or gives it back.
+    Decide(usize, bool),
     /// One end's receiver gives credit.
     Credit(usize, u32),
     /// The client detaches one of its links, to attach it again.
@@ -38,7 +38,7 @@ fn action() -> impl Strategy<Value = Action> {
         5 => (end(), prop_oneof![0..40_usize, 0..1500_usize]).prop_map(|(e, n)| Action::Send(e, n)),
         12 => (end(), prop::sample::select(vec![0, 4]), 1..300_usize)
             .prop_map(|(e, lane, n)| Action::Bytes(e, lane, n)),
-        4 => end().prop_map(Action::Decide),
+        4 => (end(), prop::bool::weighted(0.7)).prop_map(|(e, take)| Action::Decide(e, take)),
         3 => (end(), 0..6_u32).prop_map(|(e, n)| Action::Credit(e, n)),
         1 => end().prop_map(Action::Detach),
         1 => Just(Action::Break),
@@ -67,6 +67,20 @@ struct Sender {
     /// Unsettled deliveries of the link while it is detached.
     unsettled: Vec<Unsettled>,
     attached_before: bool,
+}
+
+impl Sender {
+    /// A delivery is over. One that was given back is sent again, under another name.
+    fn settle(&mut self, token: u64, state: &DeliveryStateBuf) {
+        *self.settled.entry(token).or_default() += 1;
+        if *state == DeliveryStateBuf::Released {
+            let again = self.messages.len() as u64;
+            self.messages.insert(again, self.messages[&token].clone());
+            self.waiting.push_back(again);
+        } else {
+            assert_eq!(*state, DeliveryStateBuf::Accepted);
+        }
+    }
 }
 
 #[derive(Default)]
@@ -227,14 +241,14 @@ impl World {
             let sent = connection
                 .transfer(link, &transfer, &[payload], false, out)
                 .unwrap();
-            if state.is_some() {
-                *sender.settled.entry(token).or_default() += 1;
+            if let Some(state) = &state {
+                sender.settle(token, state);
             }
             sender.sending = (!sent.complete).then_some((token, sent.payload_bytes, 0));
         }
     }
 
-    fn decide(&mut self, end: usize) {
+    fn decide(&mut self, end: usize, take: bool) {
         let second = self.mode == ReceiverSettleMode::Second;
         let End {
             connection, out, ..
@@ -244,11 +258,15 @@ impl World {
         let Some((delivery_id, message)) = receiver.undecided.pop_front() else {
             return;
         };
-        *receiver.accepted.entry(message).or_default() += 1;
+        let state = if take {
+            *receiver.accepted.entry(message).or_default() += 1;
+            DeliveryState::ACCEPTED
+        } else {
+            DeliveryState::RELEASED
+        };
         let range = (delivery_id, delivery_id);
-        let accepted = DeliveryState::ACCEPTED;
         connection
-            .dispose(link.session, range, Some(&accepted), !second, out)
+            .dispose(link.session, range, Some(&state), !second, out)
             .unwrap();
     }
 
@@ -262,7 +280,7 @@ impl World {
                 self.send_waiting(end);
             }
             Action::Bytes(end, lane, bytes) => self.read(end, lane, bytes),
-            Action::Decide(end) => self.decide(end),
+            Action::Decide(end, take) => self.decide(end, take),
             Action::Credit(end, credit) => {
                 let End {
                     connection, out, ..
@@ -311,7 +329,7 @@ impl World {
                 while !self.applications[end].receiver.undecided.is_empty()
                     && self.applications[end].receiver.link.is_some()
                 {
-                    self.decide(end);
+                    self.decide(end, true);
                 }
                 let End {
                     connection, out, ..
@@ -424,15 +442,14 @@ fn handle(
                 assert!(settled, "a sender tells no states here");
                 return;
             }
-            assert_eq!(state, Some(DeliveryStateBuf::Accepted));
+            let state = state.unwrap();
             if !settled {
                 let range = (delivery_id, delivery_id);
-                let state = DeliveryState::ACCEPTED;
                 connection
-                    .settle(link.session, range, Some(&state), out)
+                    .settle(link.session, range, Some(&state.view()), out)
                     .unwrap();
             }
-            *application.sender.settled.entry(token).or_default() += 1;
+            application.sender.settle(token, &state);
         }
         Event::Recover {
             link,
@@ -445,7 +462,7 @@ fn handle(
                 Recovery::Resume(_) | Recovery::Settle(_) => {
                     sender.resuming.push_back((delivery.token, recovery));
                 }
-                Recovery::Settled(_) => *sender.settled.entry(delivery.token).or_default() += 1,
+                Recovery::Settled(state) => sender.settle(delivery.token, &state.unwrap()),
                 other => panic!("{other:?}"),
             }
         }

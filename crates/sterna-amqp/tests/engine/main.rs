@@ -9,6 +9,7 @@ mod links;
 mod messages;
 mod robustness;
 mod sasl;
+mod script;
 mod time;
 mod transactions;
 mod violations;

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use crate::bodies;
 use crate::harness::encode;
+use crate::script;
 
 proptest! {
     #![proptest_config(ProptestConfig {
@@ -13,8 +14,8 @@ proptest! {
     })]
 
     #[test]
-    fn either_end_stands_anything(bytes in prop::collection::vec(any::<u8>(), 0..500), start in 0..16_u8) {
-        bodies::connection(&[&[start][..], &bytes].concat());
+    fn either_end_stands_anything(bytes in prop::collection::vec(any::<u8>(), 0..500), start in prop_oneof![1 => 0..16_u8, 4 => 8..10_u8]) {
+        script::connection(&[&[start][..], &bytes].concat());
     }
 
     #[test]

@@ -318,6 +318,13 @@ const ROWS: &[Row] = &[
     ("unknown rcv-settle-mode", Connection, INVALID, |s| { s.begin().list(1, 0x12, &[Value::String("x"), Value::Uint(0), Value::Boolean(true), Value::Null, Value::Ubyte(2)]); }),
     ("sender without initial-delivery-count", Link, INVALID, |s| { s.begin().send(1, &Performative::Attach(Attach { initial_delivery_count: None, ..attach("x", 0, Role::Sender) })); }),
     ("name of 17 bytes", Session, LIMIT, |s| { s.begin().send(1, &Performative::Attach(attach("a name too long..", 0, Role::Sender))); }),
+    ("a name that fits into no frame of the client", Session, Condition::FRAME_SIZE_TOO_SMALL, |s| {
+        s.server = End::server(&Limits::default());
+        let name = "x".repeat(500);
+        s.header().send(0, &Performative::Open(Open { max_frame_size: 512, ..Open::new("me") }))
+            .send(1, &Performative::Begin(begin()))
+            .send(1, &Performative::Attach(attach(&name, 0, Role::Sender)));
+    }),
     ("more links than the client itself takes", Session, LIMIT, |s| {
         s.open().send(1, &Performative::Begin(Begin { handle_max: 0, ..begin() }))
             .send(1, &Performative::Attach(attach("a", 0, Role::Sender)))
