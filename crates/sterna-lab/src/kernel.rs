@@ -285,6 +285,11 @@ impl Epoll {
         self.control(libc::EPOLL_CTL_MOD, fd.as_raw_fd(), mask, token)
     }
 
+    /// Watches a descriptor no longer.
+    pub(crate) fn remove(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_DEL, fd.as_raw_fd(), 0, 0)
+    }
+
     /// Waits, and gives the tokens of what is ready. Without `block`, looks only.
     pub(crate) fn wait(&mut self, block: bool, ready: &mut Vec<u64>) -> io::Result<()> {
         ready.clear();

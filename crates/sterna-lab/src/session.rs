@@ -381,7 +381,11 @@ impl Session {
             let report = emulator.report(0);
             // Why it failed says more than that it has.
             emulator.stop()?;
-            Some(report?)
+            let report = report?;
+            if let Some(failure) = &report.failure {
+                return Err(io::Error::other(format!("the link failed: {failure}")));
+            }
+            Some(report)
         } else {
             for side in Side::BOTH {
                 netem.push(netem::statistics(self.cell.namespace(side), side));

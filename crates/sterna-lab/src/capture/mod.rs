@@ -6,8 +6,9 @@
 
 mod pcapng;
 
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, BufWriter, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
@@ -87,9 +88,15 @@ impl Recorder {
     ///
     /// If the files cannot be made.
     pub fn start(path: &Path) -> io::Result<(Self, SyncSender<Captured>)> {
-        let files = CaptureFiles::beside(path);
+        // Programs may change their folder before they write their secrets.
+        let files = CaptureFiles::beside(&std::path::absolute(path)?);
         // Programs append; the secrets of an earlier run would only make the file long.
-        File::create(&files.secrets)?;
+        OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&files.secrets)?;
         let open = |side| File::create(files.blocks(side)).map(BufWriter::new);
         let (client, server) = (open(Side::Client)?, open(Side::Server)?);
         let (sender, captured) = sync_channel(QUEUED_PACKETS);
@@ -113,7 +120,7 @@ impl Recorder {
     ///
     /// # Errors
     ///
-    /// If the files cannot be written; parts of them may stay.
+    /// If the files cannot be written.
     pub fn finish(mut self) -> io::Result<u64> {
         let Some(thread) = self.thread.take() else {
             return Ok(0);
@@ -133,6 +140,16 @@ impl Recorder {
         }
         fs::remove_file(&self.files.secrets)?;
         Ok(packets)
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        // After `finish` none of them is there; after a failure nobody will complete them.
+        for side in Side::BOTH {
+            let _ = fs::remove_file(self.files.blocks(side));
+        }
+        let _ = fs::remove_file(&self.files.secrets);
     }
 }
 
@@ -230,6 +247,16 @@ mod tests {
         assert_eq!(server.packets.len(), 1);
         assert!(!server.packets[0].is_outbound);
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn a_capture_that_is_not_finished_leaves_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let (recorder, sender) = Recorder::start(&folder.path().join("run")).unwrap();
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3);
+        drop(recorder);
+        drop(sender);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 
     #[test]

@@ -54,6 +54,8 @@ struct Running {
     capture: Option<SyncSender<Captured>>,
     capture_dropped: u64,
     addresses: Addresses,
+    /// Why the cell is no longer served.
+    failure: Option<String>,
     /// The moment for which the cell is in the heap.
     scheduled_ns: Option<u64>,
 }
@@ -131,6 +133,7 @@ impl Forwarder {
                     capture: cell.capture,
                     capture_dropped: 0,
                     addresses: Addresses::default(),
+                    failure: None,
                     scheduled_ns: None,
                 })
             })
@@ -188,7 +191,10 @@ impl Forwarder {
                     } else {
                         Direction::Down
                     };
-                    self.take_in((device / 2) as usize, direction)?;
+                    let cell = (device / 2) as usize;
+                    if let Err(error) = self.take_in(cell, direction) {
+                        self.give_up(cell, direction, &error)?;
+                    }
                 }
             }
         }
@@ -223,6 +229,17 @@ impl Forwarder {
         }
         self.schedule(cell);
         Ok(())
+    }
+
+    /// Serves a cell no longer whose device has failed, for example because a program removed it. The
+    /// others go on.
+    fn give_up(&mut self, cell: usize, direction: Direction, error: &io::Error) -> io::Result<()> {
+        let running = &mut self.cells[cell];
+        let side = sender(direction);
+        running
+            .failure
+            .get_or_insert_with(|| format!("the {}'s device: {error}", side.name()));
+        self.epoll.remove(running.device(side))
     }
 
     /// Writes what has arrived by now, in both directions; returns the time.
@@ -268,6 +285,7 @@ impl Forwarder {
             capture_dropped: running.capture_dropped,
             address_changes: running.addresses.changes(),
             to_old_addresses: running.addresses.lost(),
+            failure: running.failure.clone(),
         })
     }
 

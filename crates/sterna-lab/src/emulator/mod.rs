@@ -184,6 +184,8 @@ pub struct CellReport {
     /// Packets of the server to an address that the client had before. They are not among those that
     /// were offered to the link.
     pub to_old_addresses: u64,
+    /// Why the link stopped forwarding before it was told to, if it did.
+    pub failure: Option<String>,
 }
 
 impl CellReport {

@@ -292,3 +292,43 @@ fn the_server_sees_another_address_after_a_change() {
     assert_eq!((report.address_changes, report.to_old_addresses), (1, 1));
     emulator.stop().unwrap();
 }
+
+#[test]
+fn a_cell_whose_device_is_removed_fails_alone() {
+    let (Some((broken, first)), Some((whole, second))) = (cell(delayed(0)), cell(delayed(0)))
+    else {
+        return;
+    };
+    let options = EmulatorOptions {
+        real_time: false,
+        spin_ns: 0,
+    };
+    let emulator = Emulator::start(vec![first, second], options).unwrap();
+    let mut remove = std::process::Command::new("ip");
+    remove.args(["link", "delete", crate::netns::DEVICE]);
+    broken.client.adopt(&mut remove);
+    match remove.status() {
+        Ok(status) => assert!(status.success()),
+        Err(error) => {
+            eprintln!("left out: ip: {error}");
+            return;
+        }
+    }
+    let receiver = whole
+        .server
+        .run(|| UdpSocket::bind((SERVER_ADDRESS, 9)))
+        .unwrap();
+    receiver
+        .set_read_timeout(Some(Duration::from_secs(20)))
+        .unwrap();
+    let sender = whole
+        .client
+        .run(|| UdpSocket::bind((CLIENT_ADDRESS, 9)))
+        .unwrap();
+    sender.send_to(b"x", (SERVER_ADDRESS, 9)).unwrap();
+    receiver.recv_from(&mut [0; 10]).unwrap();
+    assert!(emulator.report(1).unwrap().failure.is_none());
+    let failure = emulator.report(0).unwrap().failure.unwrap();
+    assert!(failure.contains("client"), "{failure}");
+    emulator.stop().unwrap();
+}
