@@ -86,48 +86,6 @@ fn two_thousand_silent_handshakes_slow_nobody() {
     }
 }
 
-/// The same on the clock of the wall: what the processor does for an honest client's handshake and
-/// first request, alone and among 2,000 silent ones. `cargo test … -- --ignored --nocapture` shows it.
-#[test]
-#[ignore = "measures time"]
-fn the_price_of_silent_handshakes() {
-    let mut took = Vec::new();
-    for silent in [0, 2_000] {
-        let config = QuicConfig {
-            retry_half_open: 10_000,
-            retry_half_open_per_address: 10_000,
-            max_half_open_per_address: 10_000,
-            ..QuicConfig::default()
-        };
-        let mut world = World::new(config, RTT / 2);
-        world.reaction = Box::new(echo);
-        for _ in 0..silent {
-            world.connect();
-        }
-        world.rule = Box::new(move |crossing| {
-            let mute = crossing.client < silent && crossing.to_server && crossing.number > 0;
-            if mute { Fate::Drop } else { Fate::Deliver }
-        });
-        world.run_for(RTT * 2);
-        let clock = std::time::Instant::now();
-        for _ in 0..50 {
-            let client = world.connect();
-            let address = world.clients[client].address;
-            // Only the server's part: the silent ones are not asked for their timers.
-            let datagram = world.take_first_flight(client);
-            let now = world.now;
-            world.server.datagram(now, None, address, None, datagram);
-            world.drive_server();
-        }
-        took.push(clock.elapsed() / 50);
-    }
-    println!(
-        "a handshake's first answer takes {:?} alone, {:?} among 2,000 silent ones",
-        took[0], took[1]
-    );
-    assert!(took[1] < took[0] * 3 / 2, "{took:?}");
-}
-
 /// What clients may send before they have proven anything is limited, each and all of them together;
 /// what is beyond comes again after the handshake.
 #[test]

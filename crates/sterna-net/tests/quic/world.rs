@@ -556,16 +556,6 @@ impl World {
         self.launch(Fate::Deliver, true, 0, from, bytes);
     }
 
-    /// What a client sends first, taken off the link.
-    pub(crate) fn take_first_flight(&mut self, n: usize) -> BytesMut {
-        let mut buffer = Vec::new();
-        let transmit = self.clients[n]
-            .connection
-            .poll_transmit(self.now, 1, &mut buffer)
-            .expect("a first flight");
-        BytesMut::from(&buffer[..transmit.size])
-    }
-
     pub(crate) fn drive_client(&mut self, n: usize) {
         let since_start = self.since_start();
         loop {
