@@ -159,15 +159,18 @@ func large(t *Step) {
 // outlives: [MQTT-3.1.2-5] [MQTT-4.4.0-1] [MQTT311-3.1.2-4] [MQTT311-4.4.0-1] what is not acknowledged comes again,
 // what came meanwhile after it.
 func outlives(t *Step) {
-	options := Options{Connect: Connect{ID: t.id("a"), Keep: true}}
+	options := Options{Connect: Connect{ID: t.id("a"), Keep: true, WillTopic: t.topic("will")}}
 	first, other := t.connect(options), t.client("b")
 	first.control.subscribe(2, t.topic("t"))
+	other.control.subscribe(0, t.topic("will"))
 	send := func(payload string, pid uint16) {
 		other.control.publish(Message{Topic: t.topic("t"), Payload: []byte(payload), QoS: 2}, pid, other.control)
 	}
 	send("open", 1)
 	first.control.expect(five.PUBLISH)
 	first.vanish()
+	// Until the broker knows, what is published is sent to the connection that is gone.
+	expect(string(other.control.delivered().Payload) == "gone", "another will")
 	send("queued", 2)
 	second := t.connect(options)
 	expect(second.connack.SessionPresent, "the session is not present")
