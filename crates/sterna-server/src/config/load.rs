@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use sterna_net::quic::Settings;
+use sterna_quic::Settings;
 
 use super::Config;
 

@@ -10,7 +10,7 @@ mod quic;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
-use sterna_net::quic::Profile;
+use sterna_quic::Profile;
 
 pub use listener::{ListenerUrl, ListenerUrlError, Scheme};
 pub use load::{ConfigError, ENVIRONMENT_PREFIX, load, parse};

@@ -1,7 +1,7 @@
 //! QUIC: a profile, what differs from it, and the broker's own limits.
 
 use serde::{Deserialize, Serialize};
-use sterna_net::quic::{Overrides, Settings};
+use sterna_quic::{Overrides, Settings};
 
 use super::{Config, EarlyData, Listener};
 
@@ -91,7 +91,7 @@ impl Config {
 
 #[cfg(test)]
 mod tests {
-    use sterna_net::quic::Profile;
+    use sterna_quic::Profile;
 
     use super::*;
     use crate::config::{load, parse};
