@@ -122,6 +122,12 @@ enum Workload {
         /// Connects to measure each time (50 more are made first, as a warm-up)
         #[arg(long, default_value_t = 500)]
         connects: u64,
+        /// How often to measure both; the ratio is the median of as many
+        #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
+        rounds: u16,
+        /// Wait between two rounds, for the broker to give up on handshakes over QUIC
+        #[arg(long, default_value_t = 12.0, value_name = "SECONDS")]
+        forget: f64,
         #[command(flatten)]
         common: Common,
     },
@@ -412,30 +418,27 @@ fn measure(workload: &Workload, common: &Common) -> Result<Report, String> {
             return Ok(report);
         }
         Workload::Silent {
-            silent, connects, ..
+            silent,
+            connects,
+            rounds,
+            forget,
+            ..
         } => {
             check(*silent)?;
+            let forget = seconds(*forget, "--forget")?;
             let options = options(false);
             // One after the other: how long each takes is what is asked, not how many get through.
             let measure = || idle::come_and_go(*connects, 1, limit, &options, &credentials, broker);
-            let alone = measure()?;
-            let silence = silence::begin(*silent, &options)?;
-            let beside = measure()?;
+            let crowd = silence::compare(*silent, *rounds, forget, &options, measure)?;
             report.fact("workload", json!("silent"));
             report.fact("silent", json!(silent));
-            report.fact("silent_answered", json!(silence.answered));
-            report.fact("silent_retried", json!(silence.retried));
-            report.fact("failed", json!(alone.failed + beside.failed));
-            report.latency("until CONNACK, beside them", &beside.latencies);
-            let median = |of: &idle::Connected| float(of.latencies.value_at_quantile(0.5)) / 1000.0;
-            report.figure(
-                "alone_us",
-                median(&alone),
-                "until CONNACK, alone, p50",
-                "us",
-            );
-            let ratio = median(&beside) / median(&alone).max(0.001);
-            report.figure("ratio", ratio, "beside them against alone, p50", "");
+            report.fact("silent_answered", json!(crowd.answered));
+            report.fact("silent_retried", json!(crowd.retried));
+            report.fact("failed", json!(crowd.failed));
+            report.latency("until CONNACK, alone", &crowd.alone);
+            report.latency("until CONNACK, beside them", &crowd.beside);
+            let label = "beside them against alone, p50";
+            report.figure("ratio", crowd.ratio, label, "");
             return Ok(report);
         }
         Workload::Connect {

@@ -5,35 +5,98 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use hdrhistogram::Histogram;
 use quinn_proto::crypto::rustls::QuicClientConfig;
 use quinn_proto::{ClientConfig, Endpoint, EndpointConfig};
 
+use super::idle::Connected;
 use super::links::LinkOptions;
 use super::links::target::Scheme;
 use super::links::tls::client_config;
 
 /// How long the answers to the silent clients' first packets are waited for.
-const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+const ANSWER_LIMIT: Duration = Duration::from_secs(4);
 /// Time for a broker to read what was only half sent.
 const SETTLE: Duration = Duration::from_millis(500);
+/// QUIC clients that begin together.
+const TOGETHER: usize = 50;
 /// Largest UDP payload of an answer that is looked at.
 const DATAGRAM_BYTES: usize = 2048;
 /// The type of a Retry packet in the first byte of its long header (RFC 9000, section 17.2.5).
 const RETRY: u8 = 0xF0;
 
 /// Half-open handshakes, as long as this lives.
-pub(super) struct Silence {
+struct Silence {
     _streams: Vec<TcpStream>,
-    _sockets: Vec<UdpSocket>,
+    sockets: Vec<UdpSocket>,
     /// Clients that got the broker's first flight and say nothing to it. Zero on byte streams, where
     /// the broker waits for the rest of what it was sent.
-    pub(super) answered: usize,
+    answered: usize,
     /// Clients that were asked to prove their address (Retry).
+    retried: usize,
+}
+
+/// What a crowd does to honest clients, over all rounds.
+pub(super) struct Crowd {
+    /// See [`Silence::answered`]; of the last round.
+    pub(super) answered: usize,
+    /// See [`Silence::retried`]; of the last round.
     pub(super) retried: usize,
+    pub(super) failed: u64,
+    pub(super) alone: Histogram<u64>,
+    pub(super) beside: Histogram<u64>,
+    /// Median of the rounds' ratios of medians. Each round has its own, because a machine is faster at
+    /// one time than at another.
+    pub(super) ratio: f64,
+}
+
+/// Measures alone and beside `count` silent handshakes, again and again.
+pub(super) fn compare(
+    count: usize,
+    rounds: u16,
+    forget: Duration,
+    options: &LinkOptions,
+    measure: impl Fn() -> Result<Connected, String>,
+) -> Result<Crowd, String> {
+    let mut crowd: Option<Crowd> = None;
+    let mut ratios = Vec::new();
+    for round in 0..rounds {
+        if round > 0 && options.target.scheme == Scheme::Quic {
+            std::thread::sleep(forget);
+        }
+        let alone = measure()?;
+        let silence = begin(count, options)?;
+        let beside = measure()?;
+        let median = |of: &Connected| of.latencies.value_at_quantile(0.5) as f64;
+        ratios.push(median(&beside) / median(&alone).max(1.0));
+        let failed = alone.failed + beside.failed;
+        if let Some(crowd) = &mut crowd {
+            crowd.answered = silence.answered;
+            crowd.retried = silence.retried;
+            crowd.failed += failed;
+            let added = crowd.alone.add(&alone.latencies);
+            added
+                .and_then(|()| crowd.beside.add(&beside.latencies))
+                .map_err(|e| format!("cannot add up: {e}"))?;
+        } else {
+            crowd = Some(Crowd {
+                answered: silence.answered,
+                retried: silence.retried,
+                failed,
+                alone: alone.latencies,
+                beside: beside.latencies,
+                ratio: 0.0,
+            });
+        }
+    }
+    ratios.sort_by(f64::total_cmp);
+    let mut crowd = crowd.ok_or("no round was measured")?;
+    crowd.ratio = ratios[ratios.len() / 2];
+    Ok(crowd)
 }
 
 /// Begins `count` handshakes and lets them be.
-pub(super) fn begin(count: usize, options: &LinkOptions) -> Result<Silence, String> {
+fn begin(count: usize, options: &LinkOptions) -> Result<Silence, String> {
     if options.target.scheme == Scheme::Quic {
         begin_quic(count, options)
     } else {
@@ -69,13 +132,14 @@ fn begin_streams(count: usize, options: &LinkOptions) -> Result<Silence, String>
     std::thread::sleep(SETTLE);
     Ok(Silence {
         _streams: streams,
-        _sockets: Vec::new(),
+        sockets: Vec::new(),
         answered: 0,
         retried: 0,
     })
 }
 
-/// Sends the first datagram of each client, and reads whether the broker answered it.
+/// Sends the first datagram of each client, and reads whether the broker answered it. A few at a time,
+/// as a broker may leave unanswered what it cannot begin at once: such clients would ask again.
 fn begin_quic(count: usize, options: &LinkOptions) -> Result<Silence, String> {
     let fail = |e: std::io::Error| format!("cannot use a UDP socket: {e}");
     let tls = client_config(&options.trust, Some(b"mqtt"), false)?;
@@ -83,46 +147,56 @@ fn begin_quic(count: usize, options: &LinkOptions) -> Result<Silence, String> {
     let config = ClientConfig::new(Arc::new(crypto));
     let mut endpoint = Endpoint::new(Arc::new(EndpointConfig::default()), None, true, None);
     let (address, name) = (options.target.address, &options.target.host);
-    let mut sockets = Vec::with_capacity(count);
-    let mut buffer = Vec::new();
-    for number in 0..count {
-        let socket = UdpSocket::bind(source(address, number)).map_err(fail)?;
-        socket.connect(address).map_err(fail)?;
-        socket.set_nonblocking(true).map_err(fail)?;
-        let now = Instant::now();
-        let (_, mut connection) = endpoint
-            .connect(now, config.clone(), address, name)
-            .map_err(|e| format!("cannot set up: {e}"))?;
-        buffer.clear();
-        if let Some(transmit) = connection.poll_transmit(now, 1, &mut buffer) {
-            socket.send(&buffer[..transmit.size]).map_err(fail)?;
-        }
-        sockets.push(socket);
-    }
-    let (mut answered, mut retried) = (0, 0);
-    let mut waiting: Vec<usize> = (0..count).collect();
-    let end = Instant::now() + ANSWER_LIMIT;
-    let mut datagram = [0; DATAGRAM_BYTES];
-    while !waiting.is_empty() && Instant::now() < end {
-        waiting.retain(|&at| match sockets[at].recv(&mut datagram) {
-            Ok(_) => {
-                if datagram[0] & 0xF0 == RETRY {
-                    retried += 1;
-                } else {
-                    answered += 1;
-                }
-                false
-            }
-            Err(error) => error.kind() == ErrorKind::WouldBlock,
-        });
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    Ok(Silence {
+    let mut silence = Silence {
         _streams: Vec::new(),
-        _sockets: sockets,
-        answered,
-        retried,
-    })
+        sockets: Vec::with_capacity(count),
+        answered: 0,
+        retried: 0,
+    };
+    let mut buffer = Vec::new();
+    let end = Instant::now() + ANSWER_LIMIT;
+    while silence.sockets.len() < count {
+        let first = silence.sockets.len();
+        for number in first..count.min(first + TOGETHER) {
+            let socket = UdpSocket::bind(source(address, number)).map_err(fail)?;
+            socket.connect(address).map_err(fail)?;
+            socket.set_nonblocking(true).map_err(fail)?;
+            let now = Instant::now();
+            let (_, mut connection) = endpoint
+                .connect(now, config.clone(), address, name)
+                .map_err(|e| format!("cannot set up: {e}"))?;
+            buffer.clear();
+            if let Some(transmit) = connection.poll_transmit(now, 1, &mut buffer) {
+                socket.send(&buffer[..transmit.size]).map_err(fail)?;
+            }
+            silence.sockets.push(socket);
+        }
+        silence.read_answers(first, end);
+    }
+    Ok(silence)
+}
+
+impl Silence {
+    /// Reads what the broker says to the clients from `first` on, until each has an answer or the time
+    /// is up.
+    fn read_answers(&mut self, first: usize, end: Instant) {
+        let mut datagram = [0; DATAGRAM_BYTES];
+        let mut waiting: Vec<&UdpSocket> = self.sockets[first..].iter().collect();
+        while !waiting.is_empty() && Instant::now() < end {
+            waiting.retain(|socket| match socket.recv(&mut datagram) {
+                Ok(_) => {
+                    if datagram[0] & 0xF0 == RETRY {
+                        self.retried += 1;
+                    } else {
+                        self.answered += 1;
+                    }
+                    false
+                }
+                Err(error) => error.kind() == ErrorKind::WouldBlock,
+            });
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
 }
 
 /// Where a silent client sends from. A broker on loopback sees each at an address of its own, so that

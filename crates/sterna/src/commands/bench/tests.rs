@@ -237,7 +237,9 @@ fn every_workload_runs_on_every_transport() {
             (&40.into(), &0.into()),
             "{result}"
         );
-        let result = bench(&format!("silent -n 20 --connects 20 {url}"));
+        let result = bench(&format!(
+            "silent -n 20 --connects 20 --rounds 2 --forget 0.1 {url}"
+        ));
         let answered = if url.starts_with("mqtt+quic") { 20 } else { 0 };
         assert_eq!(
             (&result["silent_answered"], &result["failed"]),
