@@ -29,7 +29,7 @@ pub struct Quic {
 impl Default for Quic {
     fn default() -> Self {
         Self {
-            retry_half_open: 1_000,
+            retry_half_open: 4_000,
             early_data: EarlyData::Off,
             maximum_early_bytes: 16 * 1024,
             maximum_early_bytes_total: 16 * 1024 * 1024,
