@@ -270,7 +270,7 @@ fn what_follows_a_refused_connect_is_not_processed() {
     watch.password = Some(b"secret");
     let watcher = broker.open();
     broker.packet(watcher, V5, &Packet::Connect(watch));
-    broker.await_letter();
+    broker.await_verdict();
     assert_eq!(broker.told(watcher, V5), ["CONNACK Success"]);
     broker.subscribe(watcher, V5, "#", QoS::AtMostOnce);
     let mut wrong = plain(V5, "wrong");
@@ -283,7 +283,7 @@ fn what_follows_a_refused_connect_is_not_processed() {
         &Packet::Publish(publish("a", "x", QoS::AtMostOnce)),
     ));
     broker.send(peer, &flight);
-    broker.await_letter();
+    broker.await_verdict();
     assert_eq!(broker.told(peer, V5), ["CONNACK Bad User Name or Password"]);
     assert!(broker.is_closed(peer));
     let nobody = broker.open();
@@ -306,7 +306,7 @@ fn what_follows_a_refused_connect_is_not_processed() {
     ));
     broker.send(peer, &flight);
     broker.finish(peer, StreamId::FIRST);
-    broker.await_letter();
+    broker.await_verdict();
     assert_eq!(
         broker.told(peer, V5),
         ["CONNACK Success", "PUBACK 7 Success"]
