@@ -175,8 +175,9 @@ fn sender(link: &Link) -> Result<(), CommandError> {
 }
 
 impl Connection {
-    /// Sender: whether [`Connection::transfer`] would send something now (a resumed delivery only,
-    /// if the link [is incomplete](Connection::is_incomplete)).
+    /// Sender: whether [`Connection::transfer`] would send an unsettled delivery now (a resumed one
+    /// only, if the link [is incomplete](Connection::is_incomplete)). One that is settled as it is
+    /// sent needs no room among the unsettled ones, and goes even where this says no for lack of it.
     #[must_use]
     pub fn can_send(&self, id: LinkId) -> bool {
         let session = self.sessions_at(id.session);
