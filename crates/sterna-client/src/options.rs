@@ -183,6 +183,10 @@ pub struct Options {
     /// ticket works only once, as on a Sterna broker, which also keeps them until the handshake is
     /// complete. Turn it off for servers that don't protect themselves.
     pub early_data: bool,
+    /// Longest wait for the application's first message or request, where CONNECT travels as early
+    /// data, so that both share the first datagram; 5 ms by default. An application that hands it
+    /// over right after [`Client::start`](crate::Client::start) waits for nothing.
+    pub early_wait: Duration,
     /// Further properties of the CONNECT.
     pub(crate) properties: PropertyBuf,
 }
@@ -225,6 +229,7 @@ impl Options {
             datagrams: false,
             quic: Overrides::default(),
             early_data: true,
+            early_wait: Duration::from_millis(5),
             properties: PropertyBuf::new(),
         }
     }

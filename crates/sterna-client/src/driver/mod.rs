@@ -23,6 +23,7 @@ use crate::message::{Publish, Subscription};
 use crate::options::{Options, random_bytes, random_id};
 use crate::path::PathStatistics;
 use crate::transport;
+use crate::transport::quic::Quic;
 
 /// A connection that lasted so long starts the back-off anew when it breaks.
 const STABLE_AFTER: Duration = Duration::from_secs(5);
@@ -344,6 +345,9 @@ impl Driver {
                 }
             }
         };
+        if self.connections == 0 && transport.quic.as_ref().is_some_and(Quic::is_corked) {
+            self.await_work().await;
+        }
         tracing::debug!(peer = %transport.peer, client_id = self.client_id, "sending CONNECT");
         match link::Link::open(self, transport, deadline) {
             Ok(mut link) => {
@@ -356,6 +360,23 @@ impl Driver {
                 end
             }
             Err(error) => End::Failed(error),
+        }
+    }
+
+    /// Waits for what may ride with CONNECT in the first datagram: on a runtime with several threads
+    /// an application that has just started the client is about to hand it over.
+    async fn await_work(&mut self) {
+        let wait = tokio::time::sleep(self.options.early_wait);
+        tokio::pin!(wait);
+        while !self.has_work() && !self.wants_to_end() {
+            tokio::select! {
+                () = &mut wait => return,
+                Some(first) = self.inlets.publications.recv() => self.publications.push_back(first),
+                Some(first) = self.inlets.bulk.recv() => self.bulk.push_back(first),
+                request = self.inlets.requests.recv() => {
+                    self.requests.push_back(request.unwrap_or_else(Request::last));
+                }
+            }
         }
     }
 

@@ -244,6 +244,11 @@ impl Quic {
         self.verdict.get()
     }
 
+    /// Whether the first datagram is held back for early data.
+    pub(crate) fn is_corked(&self) -> bool {
+        self.cork.is_some()
+    }
+
     /// Lets the first datagram leave. Without effect when it has left.
     pub(crate) fn uncork(&mut self) {
         self.cork = None;
