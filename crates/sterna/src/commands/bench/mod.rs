@@ -435,8 +435,9 @@ fn measure(workload: &Workload, common: &Common) -> Result<Report, String> {
             report.fact("silent_answered", json!(crowd.answered));
             report.fact("silent_retried", json!(crowd.retried));
             report.fact("failed", json!(crowd.failed));
-            report.latency("until CONNACK, alone", &crowd.alone);
             report.latency("until CONNACK, beside them", &crowd.beside);
+            let alone_us = silence::median_us(&crowd.alone);
+            report.figure("alone_us", alone_us, "until CONNACK, alone, p50", "us");
             let label = "beside them against alone, p50";
             report.figure("ratio", crowd.ratio, label, "");
             return Ok(report);

@@ -13,6 +13,8 @@ use super::idle::Connected;
 use super::links::LinkOptions;
 use super::links::target::Scheme;
 use super::links::tls::client_config;
+use super::new_latencies;
+use super::report::float;
 
 /// How long the answers to the silent clients' first packets are waited for.
 const ANSWER_LIMIT: Duration = Duration::from_secs(4);
@@ -50,7 +52,7 @@ pub(super) struct Crowd {
     pub(super) ratio: f64,
 }
 
-/// Measures alone and beside `count` silent handshakes, again and again.
+/// Measures alone and beside `count` silent handshakes, in at least one round.
 pub(super) fn compare(
     count: usize,
     rounds: u16,
@@ -58,7 +60,14 @@ pub(super) fn compare(
     options: &LinkOptions,
     measure: impl Fn() -> Result<Connected, String>,
 ) -> Result<Crowd, String> {
-    let mut crowd: Option<Crowd> = None;
+    let mut crowd = Crowd {
+        answered: 0,
+        retried: 0,
+        failed: 0,
+        alone: new_latencies(),
+        beside: new_latencies(),
+        ratio: 0.0,
+    };
     let mut ratios = Vec::new();
     for round in 0..rounds {
         if round > 0 && options.target.scheme == Scheme::Quic {
@@ -67,32 +76,21 @@ pub(super) fn compare(
         let alone = measure()?;
         let silence = begin(count, options)?;
         let beside = measure()?;
-        let median = |of: &Connected| of.latencies.value_at_quantile(0.5) as f64;
-        ratios.push(median(&beside) / median(&alone).max(1.0));
-        let failed = alone.failed + beside.failed;
-        if let Some(crowd) = &mut crowd {
-            crowd.answered = silence.answered;
-            crowd.retried = silence.retried;
-            crowd.failed += failed;
-            let added = crowd.alone.add(&alone.latencies);
-            added
-                .and_then(|()| crowd.beside.add(&beside.latencies))
-                .map_err(|e| format!("cannot add up: {e}"))?;
-        } else {
-            crowd = Some(Crowd {
-                answered: silence.answered,
-                retried: silence.retried,
-                failed,
-                alone: alone.latencies,
-                beside: beside.latencies,
-                ratio: 0.0,
-            });
-        }
+        ratios.push(median_us(&beside.latencies) / median_us(&alone.latencies).max(0.001));
+        crowd.answered = silence.answered;
+        crowd.retried = silence.retried;
+        crowd.failed += alone.failed + beside.failed;
+        crowd.alone += alone.latencies;
+        crowd.beside += beside.latencies;
     }
     ratios.sort_by(f64::total_cmp);
-    let mut crowd = crowd.ok_or("no round was measured")?;
     crowd.ratio = ratios[ratios.len() / 2];
     Ok(crowd)
+}
+
+/// The median of latencies, in microseconds.
+pub(super) fn median_us(latencies: &Histogram<u64>) -> f64 {
+    float(latencies.value_at_quantile(0.5)) / 1000.0
 }
 
 /// Begins `count` handshakes and lets them be.

@@ -247,6 +247,7 @@ fn every_workload_runs_on_every_transport() {
             "{result}"
         );
         assert!(result["ratio"].as_f64().unwrap() > 0.0, "{result}");
+        assert!(result["alone_us"].as_f64().unwrap() > 0.0, "{result}");
     }
 }
 
