@@ -366,16 +366,15 @@ impl Driver {
     /// Waits for what may ride with CONNECT in the first datagram: on a runtime with several threads
     /// an application that has just started the client is about to hand it over.
     async fn await_work(&mut self) {
-        let wait = tokio::time::sleep(self.options.early_wait);
-        tokio::pin!(wait);
-        while !self.has_work() && !self.wants_to_end() {
-            tokio::select! {
-                () = &mut wait => return,
-                Some(first) = self.inlets.publications.recv() => self.publications.push_back(first),
-                Some(first) = self.inlets.bulk.recv() => self.bulk.push_back(first),
-                request = self.inlets.requests.recv() => {
-                    self.requests.push_back(request.unwrap_or_else(Request::last));
-                }
+        if self.has_work() || self.wants_to_end() {
+            return;
+        }
+        tokio::select! {
+            () = tokio::time::sleep(self.options.early_wait) => {}
+            Some(first) = self.inlets.publications.recv() => self.publications.push_back(first),
+            Some(first) = self.inlets.bulk.recv() => self.bulk.push_back(first),
+            request = self.inlets.requests.recv() => {
+                self.requests.push_back(request.unwrap_or_else(Request::last));
             }
         }
     }
