@@ -34,5 +34,4 @@ pub use connection_ids::{CONNECTION_ID_BYTES, shard_of};
 pub use driver::{Driver, Placement};
 pub use event::{Counters, DriverEvent, EventKind, Flush, Key, Outgoing, Sent};
 pub use quinn_proto::EcnCodepoint;
-pub use sterna_quic::{Overrides, Profile, Settings};
 pub use tickets::{TicketStore, TicketStoreUse};

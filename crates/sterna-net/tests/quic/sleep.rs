@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use quinn_proto::Dir;
 use sterna_net::StreamId;
-use sterna_net::quic::{EventKind, Key, Profile, QuicConfig, Settings};
+use sterna_net::quic::{EventKind, Key, QuicConfig};
+use sterna_quic::{Profile, Settings};
 
 use crate::world::World;
 

@@ -16,8 +16,9 @@ use quinn_proto::{
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use sterna_net::StreamId;
 use sterna_net::quic::{
-    Driver, DriverEvent, EventKind, Key, Placement, QuicConfig, Sent, Settings, TicketStore,
+    Driver, DriverEvent, EventKind, Key, Placement, QuicConfig, Sent, TicketStore,
 };
+use sterna_quic::Settings;
 
 pub(crate) const SERVER_NAME: &str = "broker.example";
 
