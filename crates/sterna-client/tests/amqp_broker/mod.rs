@@ -5,6 +5,7 @@
 mod transports;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 use bytes::{Bytes, BytesMut};
@@ -35,8 +36,6 @@ pub(crate) struct Setup {
     /// Given to senders.
     pub(crate) credit: u32,
     pub(crate) limits: Limits,
-    /// Takes nothing that is early data.
-    pub(crate) early_data: bool,
 }
 
 impl Default for Setup {
@@ -47,7 +46,6 @@ impl Default for Setup {
             initial_credit: None,
             credit: 100,
             limits: Limits::default(),
-            early_data: true,
         }
     }
 }
@@ -60,8 +58,10 @@ pub(crate) struct World {
     pub(crate) accepted: Vec<(String, Bytes)>,
     /// What a suspended link keeps: by container, name and the broker's role.
     suspended: HashMap<(String, String, bool), Suspended>,
-    /// Frames with a transfer that came before the server's handshake was complete.
+    /// Links that were attached, and violations.
     pub(crate) log: Vec<String>,
+    /// Links that are suspended are forgotten.
+    pub(crate) forget: bool,
     next: u64,
 }
 
@@ -79,6 +79,8 @@ pub(crate) struct Shared {
     pub(crate) bell: Notify,
     /// Rung when all connections are to be broken.
     pub(crate) break_all: Notify,
+    /// Nothing is sent at all, over QUIC.
+    pub(crate) hold: AtomicBool,
 }
 
 impl Shared {
@@ -88,6 +90,7 @@ impl Shared {
             world: Mutex::default(),
             bell: Notify::new(),
             break_all: Notify::new(),
+            hold: AtomicBool::new(false),
         })
     }
 
@@ -597,7 +600,9 @@ impl Served {
                 .collect(),
             sent: link.sent,
         };
-        world.suspended.insert(key, kept);
+        if !world.forget {
+            world.suspended.insert(key, kept);
+        }
     }
 
     /// Sends what the queues have and the receivers take.

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -147,6 +148,11 @@ impl Broker {
             .as_ref()
             .unwrap()
             .set_server_config(Some(config));
+    }
+
+    /// Forgets suspended links.
+    pub(crate) fn forget_links(&self) {
+        self.shared.world.lock().unwrap().forget = true;
     }
 
     /// Breaks every connection.
@@ -294,6 +300,9 @@ async fn serve_quic(connection: quinn::Connection, shared: Arc<Shared>) {
         served.dispatch();
         let lanes: Vec<u64> = served.out.0.keys().copied().collect();
         for lane in lanes {
+            if shared.hold.load(Ordering::SeqCst) {
+                break;
+            }
             let bytes = served.out.0.get_mut(&lane).unwrap().split();
             if !bytes.is_empty()
                 && let Some(writer) = writers.get_mut(&lane)

@@ -340,6 +340,8 @@ impl Wire {
             if is_done {
                 io.lose_written();
                 self.lanes.0.remove(at);
+                // The close may wait for this.
+                wrote = true;
             } else {
                 at += 1;
             }
