@@ -55,7 +55,7 @@ pub use counters::Counters;
 pub use directory::Directory;
 pub use limits::{Limits, QueueFull};
 pub use mail::Mail;
-pub use message::{InvalidMessage, Message, MessageHeader, Origin, Qos};
+pub use message::{InvalidMessage, Message, MessageHeader, NativeFormat, Origin, Qos};
 pub use store::{
     NoStore, Phase, QueueName, Share, Store, Stored, StoredEntry, StoredSession, StoredSubscription,
 };

@@ -62,6 +62,8 @@ pub(crate) enum Letter<P> {
         /// What the group's store need no longer keep.
         kept: Vec<u64>,
     },
+    /// End the session of that name, which you have.
+    End { client_id: Box<str> },
     /// Messages that a member gives back, in their order.
     Return { group: u32, messages: Vec<Returned> },
 }

@@ -211,6 +211,10 @@ impl<P: Default + Send> Broker<P> {
             } => {
                 self.member_credited(group, member, attendance, credit, &kept);
             }
+            // It may have moved on; then the letter follows it.
+            Letter::End { client_id } => {
+                self.end_session_of(now_ms, &client_id);
+            }
             Letter::Return { group, messages } => self.queues.take_back(now_ms, group, messages),
         }
     }

@@ -312,6 +312,26 @@ impl<P: Default + Send> Broker<P> {
         true
     }
 
+    /// Whether there is a session of that name, connected or away, on any shard.
+    #[must_use]
+    pub fn owner_exists(&self, client_id: &str) -> bool {
+        self.directory.owner(client_id).is_some()
+    }
+
+    /// Ends a session of any shard, with a consumer ([`Event::Evicted`], on the session's shard) or
+    /// without. On another shard it is ended when the mail arrives. Returns whether there is one.
+    pub fn end_session_of(&mut self, now_ms: u64, client_id: &str) -> bool {
+        let Some(owner) = self.directory.owner(client_id) else {
+            return false;
+        };
+        if owner.shard == self.shard {
+            return self.evict(now_ms, client_id, true);
+        }
+        let client_id = client_id.into();
+        self.send(owner.shard, Letter::End { client_id });
+        true
+    }
+
     /// Evicts the consumer of a session that is here. [MQTT-3.1.4-3]
     pub(super) fn evict_consumer(&mut self, now_ms: u64, slot: u32, reason: EvictReason) {
         let session = &self.queues.sessions[slot as usize];
