@@ -29,6 +29,7 @@ mod broker;
 mod cache;
 mod counters;
 mod directory;
+mod fill;
 mod filter;
 mod group;
 mod hash;
@@ -46,9 +47,9 @@ mod store;
 
 pub use api::{
     Close, ConsumerId, Delivery, Event, EvictReason, NEVER_EXPIRES_S, OpenError, OpenSession,
-    Opened, Outcome, Publication, QueueState, RetainHandling, Retention, Routed, SessionInfo,
-    SessionKey, ShardId, SubscribeError, SubscribeOptions, Subscribed, Unacknowledged, Will,
-    WillFate,
+    Opened, Outcome, Publication, QueueState, RetainHandling, Retention, Routed, Selector,
+    SessionInfo, SessionKey, ShardId, SubscribeError, SubscribeOptions, Subscribed, Unacknowledged,
+    Will, WillFate,
 };
 pub use broker::Broker;
 pub use counters::Counters;

@@ -41,19 +41,14 @@ pub(crate) enum Letter<P> {
     /// A shared subscription's message for one of its members.
     Assign(Box<Assign>),
     /// A member of the group is connected and takes so many messages.
-    Attend {
-        group: u32,
-        member: u32,
-        attendance: u32,
-        credit: u32,
-    },
+    Attend(Box<Attend>),
     /// A member of the group is no longer connected.
     Detach {
         group: u32,
         member: u32,
         attendance: u32,
     },
-    /// A member has settled so many of the group's messages.
+    /// A member has settled so many of the group's messages, or takes so many more.
     Credit {
         group: u32,
         member: u32,
@@ -61,6 +56,16 @@ pub(crate) enum Letter<P> {
         credit: u32,
         /// What the group's store need no longer keep.
         kept: Vec<u64>,
+    },
+    /// Take back what a member may be assigned.
+    Recall(Recall),
+    /// So much was taken back, and what was assigned before is with you.
+    Recalled {
+        group: u32,
+        slot: u32,
+        generation: u32,
+        attendance: u32,
+        taken: u32,
     },
     /// End the session of that name, which you have.
     End { client_id: Box<str> },
@@ -77,6 +82,18 @@ pub(crate) struct Claim {
     pub(crate) to: Address,
 }
 
+/// See [`Letter::Recall`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Recall {
+    pub(crate) group: u32,
+    pub(crate) member: u32,
+    pub(crate) attendance: u32,
+    /// At most so much.
+    pub(crate) limit: u32,
+    /// Who is to have the answer.
+    pub(crate) from: Address,
+}
+
 /// A session on its way to another shard.
 #[derive(Debug)]
 pub(crate) struct Moved<P> {
@@ -91,6 +108,17 @@ pub(crate) struct Moved<P> {
     pub(crate) snapshot: Option<Box<[u8]>>,
 }
 
+/// See [`Letter::Attend`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Attend {
+    pub(crate) group: u32,
+    pub(crate) member: u32,
+    pub(crate) attendance: u32,
+    pub(crate) credit: u32,
+    /// The most that it ever takes.
+    pub(crate) window: u32,
+}
+
 /// See [`Letter::Assign`].
 #[derive(Debug)]
 pub(crate) struct Assign {
@@ -101,6 +129,11 @@ pub(crate) struct Assign {
     pub(crate) attendance: u32,
     /// See [`Entry::group_tag`].
     pub(crate) tag: u64,
+    pub(crate) failures: u16,
+    /// See [`Entry::is_kept`].
+    pub(crate) is_kept: bool,
+    /// See [`Entry::in_group_store`].
+    pub(crate) in_group_store: bool,
     pub(crate) message: Arc<Message>,
     pub(crate) context: Option<Arc<Context>>,
     pub(crate) qos: Qos,
@@ -114,6 +147,9 @@ pub(crate) struct Returned {
     pub(crate) message: Arc<Message>,
     /// See [`Entry::group_tag`].
     pub(crate) tag: u64,
+    pub(crate) failures: u16,
+    /// See [`Entry::in_group_store`].
+    pub(crate) in_group_store: bool,
     pub(crate) redelivered: bool,
 }
 
@@ -124,6 +160,8 @@ impl Returned {
         let Entry {
             group,
             group_tag: tag,
+            failures,
+            in_group_store,
             redelivered,
             ..
         } = entry;
@@ -133,6 +171,8 @@ impl Returned {
             Self {
                 message,
                 tag,
+                failures,
+                in_group_store,
                 redelivered,
             },
         ))

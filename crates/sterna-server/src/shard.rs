@@ -287,6 +287,8 @@ impl Handler for Shard {
                 } => {
                     door.session_opened(cx, consumer, session, present);
                 }
+                // MQTT has nothing to drain.
+                Event::Drained { .. } => {}
             });
         }
         while let Some((consumer, session)) = self.broker.next_ready() {

@@ -60,6 +60,8 @@ impl Node {
             expiry_s,
             consumer,
             will: None,
+            on_demand: false,
+            selector: None,
         };
         match self.brokers[shard]
             .open(self.now_ms, request)
@@ -76,7 +78,7 @@ impl Node {
                         Event::Opened {
                             session, present, ..
                         } => return (session, present),
-                        Event::Evicted { .. } => {}
+                        Event::Evicted { .. } | Event::Drained { .. } => {}
                     }
                 }
             }

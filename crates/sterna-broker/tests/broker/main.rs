@@ -2,6 +2,8 @@
 
 mod cluster;
 mod delivery;
+mod demand;
+mod kept;
 mod limits;
 mod model;
 mod retained;

@@ -153,6 +153,8 @@ fn the_number_of_sessions_is_limited() {
             expiry_s: 0,
             consumer: sterna_broker::ConsumerId(9),
             will: None,
+            on_demand: false,
+            selector: None,
         };
         cluster.broker(0).open(now_ms, request)
     };
