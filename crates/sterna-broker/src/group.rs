@@ -8,6 +8,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use crate::choice::Choice;
 use crate::fill::Fill;
 use crate::hash::KeyedState;
 use crate::limits::QueueFull;
@@ -53,6 +54,8 @@ pub(crate) struct Group {
     /// The whole filter, `$share/NAME/FILTER`.
     pub(crate) filter: Arc<str>,
     pub(crate) members: KeyedList<u32, Member>,
+    /// What those members choose that don't take everything, while they attend.
+    pub(crate) choices: KeyedList<u32, Choice>,
     /// Members with credit, in the order of their turns.
     pub(crate) available: VecDeque<u32>,
     /// Members that are connected.
@@ -75,6 +78,7 @@ impl Group {
         Self {
             filter,
             members: KeyedList::default(),
+            choices: KeyedList::default(),
             available: VecDeque::new(),
             attending: 0,
             queue: List::default(),
@@ -119,8 +123,16 @@ impl Group {
         None
     }
 
-    /// Lists a member as available if it is.
+    /// Lists a member as available if it is, and there may be something for it.
     pub(crate) fn list_if_available(&mut self, id: u32) {
+        if !self.choices.is_empty()
+            && self
+                .choices
+                .get(&id)
+                .is_some_and(|choice| !choice.may_choose())
+        {
+            return;
+        }
         if let Some(member) = self.members.get_mut(&id)
             && member.credit > 0
             && member.attendance != 0
@@ -156,7 +168,23 @@ impl Group {
         }
     }
 
+    /// Keeps an entry from being given to a member again while it attends.
+    fn refuse(&mut self, id: u32, attendance: u32, tag: u64, limit: usize, hashing: KeyedState) {
+        let member = self.members.get(&id);
+        if attendance == 0 || member.is_none_or(|member| member.attendance != attendance) {
+            return;
+        }
+        if self.choices.get(&id).is_none() {
+            let choice = Choice::new(None, self.queue.first());
+            self.choices.insert(id, choice, hashing);
+        }
+        if let Some(choice) = self.choices.get_mut(&id) {
+            choice.refuse(tag, limit);
+        }
+    }
+
     pub(crate) fn remove_member(&mut self, id: u32) {
+        self.choices.remove(&id);
         if let Some((_, member)) = self.members.remove(&id) {
             self.attending -= usize::from(member.attendance != 0);
         }
@@ -171,6 +199,7 @@ impl Group {
             member.attendance = 0;
             member.credit = 0;
             self.attending -= 1;
+            self.choices.remove(&id);
         }
     }
 }
@@ -229,6 +258,7 @@ impl<P> Queues<P> {
             let name = QueueName::Group(&group.filter);
             self.store.enqueued(name, stored_entry(entry));
         }
+        self.offer_appended(id, node);
         self.entered_group(now_ms, id, node);
     }
 
@@ -279,7 +309,7 @@ impl<P> Queues<P> {
         if let Some(fill) = &group.fill {
             fill.add(1, body_bytes);
         }
-        if group.attending == 0 && expires_at_ms != NEVER_MS {
+        if expires_at_ms != NEVER_MS {
             let sweep_at_ms = next_sweep_ms(now_ms, expires_at_ms, group.queue.len());
             self.set_group_timer(id, sweep_at_ms, true);
         }
@@ -288,23 +318,34 @@ impl<P> Queues<P> {
 
     /// Takes back what a member hasn't sent, or couldn't finish. Each message gets its old place in
     /// the queue, whatever order they come back in.
-    pub(crate) fn take_back(&mut self, now_ms: u64, id: u32, messages: Vec<Returned>) {
+    pub(crate) fn take_back(
+        &mut self,
+        now_ms: u64,
+        id: u32,
+        messages: Vec<Returned>,
+        hashing: KeyedState,
+    ) {
         for returned in messages {
-            self.take_back_one(now_ms, id, returned);
+            self.take_back_one(now_ms, id, returned, hashing);
         }
     }
 
-    fn take_back_one(&mut self, now_ms: u64, id: u32, returned: Returned) {
+    fn take_back_one(&mut self, now_ms: u64, id: u32, returned: Returned, hashing: KeyedState) {
         let Returned {
             message,
             tag,
             failures,
             in_group_store,
             redelivered,
+            refused_by,
         } = returned;
-        let Some(group) = self.groups.get(&id) else {
+        let limit = self.limits.group_queued_messages;
+        let Some(group) = self.groups.get_mut(&id) else {
             return;
         };
+        if let Some((member, attendance)) = refused_by {
+            group.refuse(member, attendance, tag, limit, hashing);
+        }
         let mut qos = message.qos();
         if group.is_kept || in_group_store {
             qos = qos.max(Qos::AtLeastOnce);
@@ -328,8 +369,8 @@ impl<P> Queues<P> {
             is_kept: false,
             in_group_store: false,
         };
-        let successor = self.successor_in_group(group, tag);
-        let mut queue = group.queue;
+        let (mut queue, returned_last) = (group.queue, group.returned_last);
+        let successor = self.successor_in_queue(queue, returned_last, tag);
         let node = if successor == NIL {
             self.nodes.push_back(&mut queue, GROUP_OWNER, entry)
         } else {
@@ -356,6 +397,7 @@ impl<P> Queues<P> {
                 self.store.failed(name, tag, failures);
             }
         }
+        self.offer_returned(id, node);
         self.entered_group(now_ms, id, node);
     }
 
@@ -364,16 +406,16 @@ impl<P> Queues<P> {
     /// Most of what comes back is older than all that waits; otherwise the last that came back is
     /// mostly its neighbour. So only who gives many back in a wild order makes long ways, of at most
     /// what the queue holds.
-    fn successor_in_group(&self, group: &Group, tag: u64) -> u32 {
-        let tag_of = |node| self.nodes.entry(node).map_or(0, |entry| entry.tag);
-        let first = group.queue.first();
+    fn successor_in_queue(&self, queue: List, returned_last: u32, tag: u64) -> u32 {
+        let tag_of = |node| self.nodes.tag(node);
+        let first = queue.first();
         if first == NIL || is_older(tag, tag_of(first)) {
             return first;
         }
-        let mut node = if group.returned_last == NIL {
+        let mut node = if returned_last == NIL {
             first
         } else {
-            group.returned_last
+            returned_last
         };
         while node != NIL && is_older(tag, tag_of(node)) {
             node = self.nodes.previous(node);
@@ -410,10 +452,11 @@ impl<P> Queues<P> {
 
     /// Takes an entry out of a group's queue, but not out of its store.
     pub(crate) fn remove_from_group(&mut self, id: u32, node: u32) -> Option<Entry> {
-        let group = self.groups.get_mut(&id)?;
         if node == NIL {
             return None;
         }
+        self.withdraw(id, node);
+        let group = self.groups.get_mut(&id)?;
         if group.returned_last == node {
             group.returned_last = NIL;
         }

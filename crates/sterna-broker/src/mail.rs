@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::api::Selector;
 use crate::message::{Message, Qos};
 use crate::nodes::{Entry, NIL};
 use crate::route::{Context, Parcel};
@@ -109,7 +110,7 @@ pub(crate) struct Moved<P> {
 }
 
 /// See [`Letter::Attend`].
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct Attend {
     pub(crate) group: u32,
     pub(crate) member: u32,
@@ -117,6 +118,8 @@ pub(crate) struct Attend {
     pub(crate) credit: u32,
     /// The most that it ever takes.
     pub(crate) window: u32,
+    /// Which messages it takes, if not all.
+    pub(crate) selector: Option<Arc<dyn Selector>>,
 }
 
 /// See [`Letter::Assign`].
@@ -151,6 +154,8 @@ pub(crate) struct Returned {
     /// See [`Entry::in_group_store`].
     pub(crate) in_group_store: bool,
     pub(crate) redelivered: bool,
+    /// The member, with its attendance, that it is not to be given again.
+    pub(crate) refused_by: Option<(u32, u32)>,
 }
 
 impl Returned {
@@ -174,6 +179,7 @@ impl Returned {
                 failures,
                 in_group_store,
                 redelivered,
+                refused_by: None,
             },
         ))
     }

@@ -175,6 +175,11 @@ impl Nodes {
         self.slot(node).next
     }
 
+    /// The tag of a node's entry, or zero.
+    pub(crate) fn tag(&self, node: u32) -> u64 {
+        self.entry(node).map_or(0, |entry| entry.tag)
+    }
+
     pub(crate) fn previous(&self, node: u32) -> u32 {
         self.slot(node).previous
     }

@@ -323,10 +323,13 @@ impl<P> Session<P> {
         }
     }
 
+    pub(crate) fn selector(&self) -> Option<&Arc<dyn Selector>> {
+        self.rare.as_ref()?.selector.as_ref()
+    }
+
     /// Whether a message is one that its consumer wants.
     pub(crate) fn selects(&self, message: &Message) -> bool {
-        let rare = self.rare.as_ref();
-        let selector = rare.and_then(|rare| rare.selector.as_ref());
-        selector.is_none_or(|selector| selector.selects(message))
+        self.selector()
+            .is_none_or(|selector| selector.selects(message))
     }
 }

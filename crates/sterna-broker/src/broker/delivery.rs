@@ -92,7 +92,12 @@ impl<P: Default + Send> Broker<P> {
             self.queues.note_owed(slot, &entry, !released);
             if released {
                 entry.failures = entry.failures.saturating_add(u16::from(failed));
-                self.give_back(Returned::of(entry).into_iter().collect());
+                let mut returned = Returned::of(entry);
+                if let (Some((_, returned)), Outcome::Undeliverable) = (&mut returned, outcome) {
+                    let session = &self.queues.sessions[slot as usize];
+                    returned.refused_by = Some((session.subscriber, session.attendance));
+                }
+                self.give_back(returned.into_iter().collect());
             }
         }
         self.finish(now_ms);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use super::Broker;
+use crate::choice::Choice;
 use crate::group::Group;
 use crate::mail::{Assign, Attend, Letter, Returned};
 use crate::message::Qos;
@@ -54,6 +55,7 @@ impl<P: Default + Send> Broker<P> {
     pub(super) fn attend_group(&mut self, slot: u32, group: u32, held: u32) {
         let session = &self.queues.sessions[slot as usize];
         let (member, attendance) = (session.subscriber, session.attendance);
+        let selector = session.selector().map(Arc::clone);
         let mut window = self.queues.limits.group_window;
         let mut credit = window.saturating_sub(held);
         let session = &mut *self.queues.sessions[slot as usize];
@@ -73,6 +75,7 @@ impl<P: Default + Send> Broker<P> {
                 attendance,
                 credit,
                 window,
+                selector,
             };
             self.send(home, Letter::Attend(Box::new(attend)));
         }
@@ -147,6 +150,7 @@ impl<P: Default + Send> Broker<P> {
                 failures: assign.failures,
                 in_group_store: assign.in_group_store,
                 redelivered,
+                refused_by: None,
             }];
             self.send(home, Letter::Return { group, messages });
             return;
@@ -261,7 +265,9 @@ impl<P: Default + Send> Broker<P> {
             attendance,
             credit,
             window,
+            selector,
         } = attend;
+        let hashing = self.directory.hashing();
         let Some(group) = self.queues.groups.get_mut(&id) else {
             return;
         };
@@ -272,6 +278,11 @@ impl<P: Default + Send> Broker<P> {
             known.attendance = attendance;
             known.credit = credit;
             known.window = window;
+            group.choices.remove(&member);
+            if selector.is_some() {
+                let choice = Choice::new(selector, group.queue.first());
+                group.choices.insert(member, choice, hashing);
+            }
             group.list_if_available(member);
             self.queues.mark_dirty(id);
         }
@@ -318,7 +329,9 @@ impl<P: Default + Send> Broker<P> {
             let Some(member) = group.next_member() else {
                 return;
             };
-            let node = group.queue.first();
+            let Some(node) = self.queues.pick_from_group(now_ms, id, member) else {
+                continue; // it has its turn again when something comes that it hasn't seen
+            };
             let entry = self.queues.remove_from_group(id, node);
             let message = entry.as_ref().and_then(|entry| entry.message.clone());
             let (Some(entry), Some(message)) = (entry, message) else {

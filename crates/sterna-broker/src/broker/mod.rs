@@ -219,7 +219,10 @@ impl<P: Default + Send> Broker<P> {
             Letter::End { client_id } => {
                 self.end_session_of(now_ms, &client_id);
             }
-            Letter::Return { group, messages } => self.queues.take_back(now_ms, group, messages),
+            Letter::Return { group, messages } => {
+                let hashing = self.directory.hashing();
+                self.queues.take_back(now_ms, group, messages, hashing);
+            }
         }
     }
 
