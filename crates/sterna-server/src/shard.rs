@@ -147,7 +147,8 @@ impl Shard {
             sockets: self.sys.sockets,
             publish_dropped: counters.dropped_full
                 + counters.dropped_expired
-                + counters.dropped_away,
+                + counters.dropped_away
+                + counters.refused_messages,
             queued_messages: counters.stored_messages,
             queued_bytes: counters.stored_bytes,
             subscriptions: counters.subscriptions,
