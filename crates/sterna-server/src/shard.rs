@@ -147,7 +147,8 @@ impl Shard {
             sockets: self.sys.sockets,
             publish_dropped: counters.dropped_full
                 + counters.dropped_expired
-                + counters.dropped_away,
+                + counters.dropped_away
+                + counters.refused_messages,
             queued_messages: counters.stored_messages,
             queued_bytes: counters.stored_bytes,
             subscriptions: counters.subscriptions,
@@ -287,6 +288,8 @@ impl Handler for Shard {
                 } => {
                     door.session_opened(cx, consumer, session, present);
                 }
+                // MQTT has nothing to drain.
+                Event::Drained { .. } => {}
             });
         }
         while let Some((consumer, session)) = self.broker.next_ready() {

@@ -230,6 +230,8 @@ impl Door {
                 expiry_s: admission.expiry_s,
                 consumer: consumer(client.id),
                 will: admission.will.take(),
+                on_demand: false,
+                selector: None,
             },
         );
         match opened {

@@ -40,6 +40,7 @@ impl Door {
                         },
                     );
                     match routed.retention {
+                        _ if routed.refused => ReasonCode::QuotaExceeded,
                         Retention::InvalidTopic => ReasonCode::TopicNameInvalid,
                         Retention::Refused => ReasonCode::QuotaExceeded,
                         _ if routed.matched == 0 => ReasonCode::NoMatchingSubscribers,
