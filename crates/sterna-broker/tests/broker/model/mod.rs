@@ -10,6 +10,7 @@
 //! sets how many seeds are tried.
 
 mod clients;
+mod queue;
 mod state;
 
 use std::collections::{BTreeMap, HashMap};
@@ -124,7 +125,9 @@ impl Model {
 
     fn take_events(&mut self) {
         for event in std::mem::take(&mut self.cluster.events) {
-            let (Event::Evicted { consumer, .. } | Event::Opened { consumer, .. }) = event;
+            let (Event::Evicted { consumer, .. }
+            | Event::Opened { consumer, .. }
+            | Event::Drained { consumer, .. }) = event;
             self.trace(self.consumers[&consumer], &event);
             match event {
                 Event::Evicted { consumer, .. } => {
@@ -151,6 +154,7 @@ impl Model {
                 } => {
                     self.opened(self.consumers[&consumer], consumer, key, present);
                 }
+                Event::Drained { .. } => panic!("nobody asked"),
             }
         }
     }
