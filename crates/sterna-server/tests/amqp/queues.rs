@@ -161,6 +161,14 @@ fn a_drained_link_gives_its_credit_back() {
         assert!(client.texts().is_empty(), "no credit is left");
         client.credit(&mut broker, link, 1);
         assert_eq!(client.texts(), ["two"]);
+        // Without credit there is nothing to give back, and an answer all the same.
+        client.happened.clear();
+        client
+            .engine
+            .set_credit(link, 0, true, false, &mut client.out)
+            .expect("a link");
+        client.turn(&mut broker);
+        assert!(client.happened.contains(&drained), "{shards} shards");
     }
 }
 
