@@ -1,0 +1,83 @@
+import jakarta.jms.Connection;
+import jakarta.jms.JMSException;
+import jakarta.jms.JMSSecurityException;
+import java.io.IOException;
+import java.net.URI;
+import java.net.URLEncoder;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
+import org.apache.qpid.jms.JmsConnectionFactory;
+
+/** Runs the suite over TCP and TLS, and the ways to say who one is. Prints `ok NAME` and `not ok NAME: why`. */
+final class Main {
+    private static final String USER = "interop";
+    private static final String PASSWORD = "a password of Bob's: ü";
+
+    private Main() {}
+
+    public static void main(String[] arguments) throws IOException {
+        Report report = new Report(arguments.length > 0 ? arguments[0] : "");
+        String ready = Files.readString(Path.of(System.getenv("STERNA_READY_FILE")));
+        String trust = System.getenv("STERNA_CA");
+        List<URI> places = new ArrayList<>();
+        Matcher found = Pattern.compile("\"url\"\\s*:\\s*\"(amqps?://[^\"]+)\"").matcher(ready);
+        while (found.find()) {
+            places.add(URI.create(found.group(1)));
+        }
+        String run = Long.toHexString(System.nanoTime() & 0xFFFFFF);
+        // The first listener of each kind admits everybody, the second asks who it is.
+        for (String scheme : List.of("amqp", "amqps")) {
+            List<URI> of = places.stream().filter(each -> each.getScheme().equals(scheme)).toList();
+            if (of.size() < 2) {
+                report.notOk("jms/" + scheme, "the broker has not two such listeners");
+                continue;
+            }
+            String transport = scheme.equals("amqp") ? "tcp" : "tls";
+            new JmsSuite(new Place(transport, url(of.get(0), trust, "ANONYMOUS")), run, report).run();
+            for (String mechanism : List.of("PLAIN", "SCRAM-SHA-256")) {
+                String name = "jms/" + transport + "/sasl-" + mechanism.toLowerCase(java.util.Locale.ROOT);
+                String url = url(of.get(1), trust, mechanism);
+                admitted(report, name, url, PASSWORD, true);
+                admitted(report, name + "-wrong", url, "wrong", false);
+            }
+        }
+        report.exit();
+    }
+
+    private static void admitted(Report report, String name, String url, String password, boolean wanted) {
+        if (!report.wanted(name)) {
+            return;
+        }
+        try (Connection connection = new JmsConnectionFactory(USER, password, url).createConnection()) {
+            connection.start();
+            connection.createSession().createProducer(null).close();
+            if (wanted) {
+                report.ok(name);
+            } else {
+                report.notOk(name, "was admitted");
+            }
+        } catch (JMSSecurityException why) {
+            if (wanted) {
+                report.notOk(name, why.toString());
+            } else {
+                report.ok(name);
+            }
+        } catch (JMSException why) {
+            report.notOk(name, why.toString());
+        }
+    }
+
+    private static String url(URI place, String trust, String mechanism) {
+        String options = "?amqp.saslMechanisms=" + mechanism + "&jms.requestTimeout=10000&jms.connectTimeout=10000";
+        if (place.getScheme().equals("amqps")) {
+            options += "&transport.trustStoreType=PEM&transport.verifyHost=true&transport.trustStoreLocation="
+                    + URLEncoder.encode(trust, StandardCharsets.UTF_8);
+        }
+        return place + options;
+    }
+}
