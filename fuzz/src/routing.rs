@@ -134,6 +134,7 @@ impl World {
             },
             identifier: (bits & 0x40 != 0).then_some(1 + u32::from(bits >> 5)),
             hint: 0,
+            keep: false,
         };
         let shard = usize::from(self.clients[client].shard);
         let result = self.shards[shard].subscribe(self.now_ms, session, &filter, options);
@@ -246,6 +247,8 @@ impl World {
             expiry_s: NEVER_EXPIRES_S,
             consumer,
             will: None,
+            on_demand: false,
+            selector: None,
         };
         let opened = self.shards[usize::from(shard)].open(self.now_ms, request);
         let first = self.next_consumer <= CLIENTS.len() as u64;
@@ -272,6 +275,7 @@ impl World {
                         assert_eq!((who, key, present), (consumer, session, None));
                         present = Some(there);
                     }
+                    Event::Drained { .. } => panic!("nobody asked"),
                 }
             }
         }

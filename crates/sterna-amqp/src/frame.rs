@@ -27,6 +27,33 @@ pub enum Unit<'a> {
     Frame(Frame<'a>),
 }
 
+impl Unit<'_> {
+    /// Appends the bytes that it was cut from, but for an extension of the frame's header.
+    pub fn copy_to(&self, out: &mut BytesMut) {
+        match self {
+            Self::Header(header) => header.encode(out),
+            Self::Frame(frame) => encode(out, frame.kind, frame.channel, |out| {
+                out.extend_from_slice(frame.body);
+            }),
+        }
+    }
+
+    /// Whether it is a transfer.
+    #[must_use]
+    pub fn is_transfer(&self) -> bool {
+        match self {
+            Self::Header(_) => false,
+            Self::Frame(frame) => {
+                let mut reader = crate::types::Reader::new(frame.body);
+                frame.kind == TYPE_AMQP
+                    && reader
+                        .descriptor()
+                        .is_ok_and(|descriptor| crate::performatives::is_transfer(&descriptor))
+            }
+        }
+    }
+}
+
 /// One whole frame.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame<'a> {

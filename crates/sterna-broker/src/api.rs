@@ -46,6 +46,22 @@ pub struct OpenSession<'a> {
     pub consumer: ConsumerId,
     /// What to publish when the connection is lost.
     pub will: Option<Will>,
+    /// Whether shared subscriptions give it messages only as
+    /// [`Broker::demand`](crate::Broker::demand) says (AMQP link-credit), instead of
+    /// [`Limits::group_window`](crate::Limits::group_window) at a time.
+    pub on_demand: bool,
+    /// Which messages it wants; all, where there is none. Only such enter its queue, and shared
+    /// subscriptions give it only such. It stays with the session until that is opened again; what
+    /// waits then and isn't wanted any more is dropped. A store doesn't keep it: after a restart, a
+    /// session has none until it is opened.
+    pub selector: Option<Arc<dyn Selector>>,
+}
+
+/// Chooses messages for a consumer (the JMS selector filter of AMQP). It is asked on any shard,
+/// within its turn: it must be quick, and always say the same of the same message.
+pub trait Selector: fmt::Debug + Send + Sync {
+    /// Whether the consumer wants the message.
+    fn selects(&self, message: &Message) -> bool;
 }
 
 /// A will (MQTT 5.0, section 3.1.2.5).
@@ -150,6 +166,18 @@ pub struct SubscribeOptions {
     /// Handed back with each delivery while this connection lasts: the stream that asked. Zero is
     /// no hint.
     pub hint: u64,
+    /// Of a shared subscription: as long as one of its members asks for this, its queue is *kept*.
+    /// Without meaning for others.
+    ///
+    /// - Messages of QoS 0 enter it as of QoS 1, and every delivery is at least of QoS 1, so that it
+    ///   can be settled. They wait also while no member is connected.
+    /// - When it is full ([`Limits::group_queued_messages`](crate::Limits::group_queued_messages),
+    ///   [`Limits::group_queued_bytes`](crate::Limits::group_queued_bytes), or
+    ///   [`Limits::message_bytes`](crate::Limits::message_bytes)), publications that match it are
+    ///   refused: see [`Routed::refused`].
+    /// - What was sent to a consumer and not settled goes back, in its place in the queue, when the
+    ///   consumer's connection ends, whatever its level.
+    pub keep: bool,
 }
 
 /// A subscription was made.
@@ -193,6 +221,15 @@ pub struct Routed {
     pub matched: usize,
     /// What it did to the retained messages.
     pub retention: Retention,
+    /// A kept queue that it matched is full ([`SubscribeOptions::keep`]): it was delivered to
+    /// nobody and retained nowhere, so the publisher may try again without making doubles (MQTT:
+    /// Quota exceeded).
+    ///
+    /// Room is reserved before anything is delivered, on whichever shard the queue is, so a queue
+    /// exceeds its limits only by what consumers give back, by messages that were on their way when
+    /// it became a kept one, and by retained messages published at that moment. How many bytes all
+    /// shards' messages take is looked at every 64 publications of a shard, or at a large one.
+    pub refused: bool,
 }
 
 /// What a publication did to the retained messages.
@@ -226,6 +263,9 @@ pub struct Delivery {
     pub redelivered: bool,
     /// The stream whose subscription asked for it, if that is of this connection; otherwise zero.
     pub hint: u64,
+    /// Attempts to deliver it that failed before this one: [`Outcome::Failed`], or the end of the
+    /// connection that it was sent on. Stays at its maximum once there.
+    pub failures: u16,
     pub(crate) context: Option<Arc<Context>>,
 }
 
@@ -281,6 +321,12 @@ pub enum Outcome {
     Rejected(u8),
     /// The receiver gives it back: it goes to the front of the queue it came from.
     Released,
+    /// As [`Released`](Self::Released), and counts as a failed attempt ([`Delivery::failures`]).
+    Failed,
+    /// As [`Failed`](Self::Failed), but not to this consumer again as long as its connection lasts:
+    /// it goes to another member of the shared subscription, or waits until one comes. From a
+    /// session's own queue it is dropped.
+    Undeliverable,
 }
 
 /// What the broker tells the front door between calls.
@@ -301,6 +347,13 @@ pub enum Event {
         session: SessionKey,
         /// Whether it existed before.
         present: bool,
+    },
+    /// What [`Broker::drain`](crate::Broker::drain) asked for is done.
+    Drained {
+        /// Who asked.
+        consumer: ConsumerId,
+        /// Its session.
+        session: SessionKey,
     },
 }
 

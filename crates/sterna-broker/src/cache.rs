@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use crate::fill::Fill;
 use crate::filter::first_level;
 use crate::hash::KeyedState;
 use crate::route::Target;
@@ -19,6 +20,8 @@ pub(crate) struct Matches {
     pub(crate) remote: Vec<(u16, Arc<[Target]>)>,
     /// Sessions and groups on all shards.
     pub(crate) total: usize,
+    /// Of the kept queues among them, how full they are.
+    pub(crate) kept: Vec<Arc<Fill>>,
 }
 
 impl Matches {
@@ -26,6 +29,7 @@ impl Matches {
         self.local.clear();
         self.remote.clear();
         self.total = 0;
+        self.kept.clear();
     }
 }
 

@@ -16,6 +16,8 @@ pub struct Counters {
     pub sent_bytes: u64,
     /// Messages dropped because a queue or the total was full.
     pub dropped_full: u64,
+    /// Publications refused because a kept queue was full.
+    pub refused_messages: u64,
     /// QoS 0 messages dropped because the consumer was away.
     pub dropped_away: u64,
     /// Messages dropped because they expired in a queue.

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::cache::{Lookup, MatchCache, Matches};
+use crate::fill::Fill;
 use crate::filter::is_topic;
 use rustc_hash::FxHashMap;
 
@@ -39,6 +40,14 @@ struct Found {
 /// Topics of what is told of single clients. It is gathered only while somebody subscribes below.
 const INSPECTION: &str = "$SYS/sterna/clients/";
 
+/// What is known of a group everywhere.
+#[derive(Debug)]
+struct Home {
+    shard: u16,
+    /// Of a kept queue: how full it is.
+    fill: Option<Arc<Fill>>,
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Index {
@@ -47,8 +56,10 @@ pub(crate) struct Index {
     hashing: KeyedState,
     /// Sessions' places by subscriber number.
     places: Vec<Place>,
-    /// Groups' shards by their number.
-    homes: FxHashMap<u32, u16>,
+    /// Groups by their number.
+    homes: FxHashMap<u32, Home>,
+    /// Those whose queue is kept.
+    kept_groups: usize,
     /// Filters without wildcards.
     exact: HashMap<Arc<str>, Routes, KeyedState>,
     /// Filters with.
@@ -71,6 +82,7 @@ impl Index {
             hashing,
             places: Vec::new(),
             homes: FxHashMap::default(),
+            kept_groups: 0,
             exact: HashMap::with_hasher(hashing),
             wild: LevelTree::new(hashing),
             inspecting: 0,
@@ -89,7 +101,12 @@ impl Index {
 
     /// The shard where a group's queue is; `None` once the group has ended.
     pub(crate) fn home(&self, group: u32) -> Option<u16> {
-        self.homes.get(&group).copied()
+        self.homes.get(&group).map(|home| home.shard)
+    }
+
+    /// Whether some queue is kept, which is to say, may refuse a publication.
+    pub(crate) const fn has_kept_groups(&self) -> bool {
+        self.kept_groups > 0
     }
 
     /// Applies the next entry of the route log.
@@ -117,15 +134,31 @@ impl Index {
             RouteUpdate::Joined { group, filter, .. } => {
                 // Only the first member makes a route. Its options are the members' business.
                 if !self.homes.contains_key(group) {
-                    self.homes.insert(*group, Share::home(filter, self.shards));
+                    let shard = Share::home(filter, self.shards);
+                    self.homes.insert(*group, Home { shard, fill: None });
                     let topics = topics_of_shared(filter);
                     self.add(topics, None, *group, RouteFlags::GROUP_ROUTE, None);
+                }
+            }
+            RouteUpdate::Kept {
+                group,
+                filter,
+                fill,
+            } => {
+                if let Some(home) = self.homes.get_mut(group) {
+                    self.kept_groups += usize::from(fill.is_some());
+                    self.kept_groups -= usize::from(home.fill.is_some());
+                    home.fill.clone_from(fill);
+                    let topics = topics_of_shared(filter);
+                    self.cache.outdate(topics, is_wild(topics));
                 }
             }
             RouteUpdate::Left { .. } => {}
             RouteUpdate::GroupEnded { group, filter } => {
                 self.remove_route(topics_of_shared(filter), *group, true);
-                self.homes.remove(group);
+                if let Some(home) = self.homes.remove(group) {
+                    self.kept_groups -= usize::from(home.fill.is_some());
+                }
             }
         }
     }
@@ -209,6 +242,7 @@ impl Index {
                     let mut matches = std::mem::take(&mut self.fresh);
                     matches.local.shrink_to_fit();
                     matches.remote.shrink_to_fit();
+                    matches.kept.shrink_to_fit();
                     self.cache.enter(place, hash, topic, matches);
                     self.cache.matches(place)
                 } else {
@@ -233,12 +267,19 @@ impl Index {
         fresh.clear();
         found.clear();
         let mut filters = 0;
+        let kept = &mut fresh.kept;
         let mut collect = |routes: &Routes| {
             filters += 1;
             found.reserve(routes.len());
             for (&(id, is_group), route) in routes.iter().map(|(key, route)| (key, route)) {
+                let mut flags = route.flags;
                 let place = if is_group {
-                    let shard = homes.get(&id).copied().unwrap_or_default();
+                    let home = homes.get(&id);
+                    if let Some(fill) = home.and_then(|home| home.fill.as_ref()) {
+                        kept.push(Arc::clone(fill));
+                        flags = RouteFlags::KEPT_GROUP_ROUTE;
+                    }
+                    let shard = home.map(|home| home.shard).unwrap_or_default();
                     Place {
                         shard,
                         slot: id,
@@ -249,7 +290,7 @@ impl Index {
                 };
                 found.push(Found {
                     place,
-                    flags: route.flags,
+                    flags,
                     context: route.context.clone(),
                 });
             }

@@ -10,13 +10,14 @@
 //!   (`index.rs`: exact filters in a hash table, wildcards in a tree, `levels.rs`; recent topics in
 //!   `cache.rs`), appends it to the queues of its own sessions and to one letter per other shard.
 //! - `queues.rs`: a queue and the ledger of what was sent and not settled are lists of nodes in
-//!   chunks that all sessions share (`nodes.rs`); an idle session has none.
+//!   chunks that all sessions share (`nodes.rs`, `ledger.rs`); an idle session has none.
 //! - `broker/delivery.rs`: the front door takes what is ready, and settles it.
 //! - `broker/subscribe.rs`: a subscription is an entry of the route log (`directory/log.rs`), which
 //!   every shard applies before it matches; so it is in force everywhere when the call returns.
 //! - `broker/takeover.rs`: a session moves between shards behind a fence, in order, without loss.
 //! - `group.rs`, `broker/members.rs`: shared subscriptions, one queue on the shard that a hash of
-//!   their filter picks.
+//!   their filter picks; `choice.rs`: members that don't take every message; `broker/demand.rs`:
+//!   those that say how many; `fill.rs`: how publishers of all shards know that a kept one is full.
 //! - `store.rs`: what survives a restart; `broker/restore.rs` takes it up again.
 //!
 //! Invariants: no input or output, no clock, no thread, no task. Nothing a client sends is walked
@@ -27,12 +28,15 @@
 mod api;
 mod broker;
 mod cache;
+mod choice;
 mod counters;
 mod directory;
+mod fill;
 mod filter;
 mod group;
 mod hash;
 mod index;
+mod ledger;
 mod levels;
 mod limits;
 mod list;
@@ -46,16 +50,16 @@ mod store;
 
 pub use api::{
     Close, ConsumerId, Delivery, Event, EvictReason, NEVER_EXPIRES_S, OpenError, OpenSession,
-    Opened, Outcome, Publication, QueueState, RetainHandling, Retention, Routed, SessionInfo,
-    SessionKey, ShardId, SubscribeError, SubscribeOptions, Subscribed, Unacknowledged, Will,
-    WillFate,
+    Opened, Outcome, Publication, QueueState, RetainHandling, Retention, Routed, Selector,
+    SessionInfo, SessionKey, ShardId, SubscribeError, SubscribeOptions, Subscribed, Unacknowledged,
+    Will, WillFate,
 };
 pub use broker::Broker;
 pub use counters::Counters;
 pub use directory::Directory;
 pub use limits::{Limits, QueueFull};
 pub use mail::Mail;
-pub use message::{InvalidMessage, Message, MessageHeader, Origin, Qos};
+pub use message::{InvalidMessage, Message, MessageHeader, NativeFormat, Origin, Qos};
 pub use store::{
     NoStore, Phase, QueueName, Share, Store, Stored, StoredEntry, StoredSession, StoredSubscription,
 };

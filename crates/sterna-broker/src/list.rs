@@ -77,6 +77,12 @@ impl<K: Hash + Eq + Clone, V> KeyedList<K, V> {
         Some(&mut self.pairs[at].1)
     }
 
+    /// The pair at a position below [`len`](Self::len); its key is not to be changed.
+    pub(crate) fn pair_at_mut(&mut self, at: usize) -> Option<(&K, &mut V)> {
+        let (key, value) = self.pairs.get_mut(at)?;
+        Some((key, value))
+    }
+
     /// Adds or replaces; returns what was replaced.
     pub(crate) fn insert(&mut self, key: K, value: V, hashing: KeyedState) -> Option<V> {
         if let Some(at) = self.position(&key) {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::api::Selector;
 use crate::message::{Message, Qos};
 use crate::nodes::{Entry, NIL};
 use crate::route::{Context, Parcel};
@@ -41,19 +42,14 @@ pub(crate) enum Letter<P> {
     /// A shared subscription's message for one of its members.
     Assign(Box<Assign>),
     /// A member of the group is connected and takes so many messages.
-    Attend {
-        group: u32,
-        member: u32,
-        attendance: u32,
-        credit: u32,
-    },
+    Attend(Box<Attend>),
     /// A member of the group is no longer connected.
     Detach {
         group: u32,
         member: u32,
         attendance: u32,
     },
-    /// A member has settled so many of the group's messages.
+    /// A member has settled so many of the group's messages, or takes so many more.
     Credit {
         group: u32,
         member: u32,
@@ -62,6 +58,18 @@ pub(crate) enum Letter<P> {
         /// What the group's store need no longer keep.
         kept: Vec<u64>,
     },
+    /// Take back what a member may be assigned.
+    Recall(Recall),
+    /// So much was taken back, and what was assigned before is with you.
+    Recalled {
+        group: u32,
+        slot: u32,
+        generation: u32,
+        attendance: u32,
+        taken: u32,
+    },
+    /// End the session of that name, which you have.
+    End { client_id: Box<str> },
     /// Messages that a member gives back, in their order.
     Return { group: u32, messages: Vec<Returned> },
 }
@@ -73,6 +81,18 @@ pub(crate) struct Claim {
     pub(crate) generation: u32,
     pub(crate) clean_start: bool,
     pub(crate) to: Address,
+}
+
+/// See [`Letter::Recall`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Recall {
+    pub(crate) group: u32,
+    pub(crate) member: u32,
+    pub(crate) attendance: u32,
+    /// At most so much.
+    pub(crate) limit: u32,
+    /// Who is to have the answer.
+    pub(crate) from: Address,
 }
 
 /// A session on its way to another shard.
@@ -89,6 +109,19 @@ pub(crate) struct Moved<P> {
     pub(crate) snapshot: Option<Box<[u8]>>,
 }
 
+/// See [`Letter::Attend`].
+#[derive(Debug)]
+pub(crate) struct Attend {
+    pub(crate) group: u32,
+    pub(crate) member: u32,
+    pub(crate) attendance: u32,
+    pub(crate) credit: u32,
+    /// The most that it ever takes.
+    pub(crate) window: u32,
+    /// Which messages it takes, if not all.
+    pub(crate) selector: Option<Arc<dyn Selector>>,
+}
+
 /// See [`Letter::Assign`].
 #[derive(Debug)]
 pub(crate) struct Assign {
@@ -99,6 +132,11 @@ pub(crate) struct Assign {
     pub(crate) attendance: u32,
     /// See [`Entry::group_tag`].
     pub(crate) tag: u64,
+    pub(crate) failures: u16,
+    /// See [`Entry::is_kept`].
+    pub(crate) is_kept: bool,
+    /// See [`Entry::in_group_store`].
+    pub(crate) in_group_store: bool,
     pub(crate) message: Arc<Message>,
     pub(crate) context: Option<Arc<Context>>,
     pub(crate) qos: Qos,
@@ -112,7 +150,12 @@ pub(crate) struct Returned {
     pub(crate) message: Arc<Message>,
     /// See [`Entry::group_tag`].
     pub(crate) tag: u64,
+    pub(crate) failures: u16,
+    /// See [`Entry::in_group_store`].
+    pub(crate) in_group_store: bool,
     pub(crate) redelivered: bool,
+    /// The member, with its attendance, that it is not to be given again.
+    pub(crate) refused_by: Option<(u32, u32)>,
 }
 
 impl Returned {
@@ -122,6 +165,8 @@ impl Returned {
         let Entry {
             group,
             group_tag: tag,
+            failures,
+            in_group_store,
             redelivered,
             ..
         } = entry;
@@ -131,7 +176,10 @@ impl Returned {
             Self {
                 message,
                 tag,
+                failures,
+                in_group_store,
                 redelivered,
+                refused_by: None,
             },
         ))
     }

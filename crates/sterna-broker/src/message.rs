@@ -85,6 +85,14 @@ impl Gauge {
     }
 }
 
+/// The protocol in whose own encoding a message carries a copy of itself.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub enum NativeFormat {
+    /// The sections of an AMQP 1.0 message (section 3.2), as its sender encoded them.
+    Amqp = 1,
+}
+
 /// Everything about a message that isn't its bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MessageHeader {
@@ -118,6 +126,9 @@ impl std::error::Error for InvalidMessage {}
 /// are everything a subscriber gets unaltered: no Topic Alias, no Message Expiry Interval, no
 /// Subscription Identifier. [MQTT-3.3.2-4] [MQTT-3.3.2-15] [MQTT-3.3.2-16] [MQTT-3.3.2-17]
 /// [MQTT-3.3.2-18]
+///
+/// A message that came by another protocol may carry its *native form* beside them: what its
+/// publisher wrote, for consumers of the same protocol. It lies in the body and is charged with it.
 #[derive(Debug)]
 pub struct Message {
     body: Bytes,
@@ -130,9 +141,35 @@ pub struct Message {
     properties_len: u32,
     payload_start: u32,
     payload_len: u32,
+    native_start: u32,
+    native_len: u32,
     topic_len: u16,
-    qos: Qos,
-    retain: bool,
+    level: Level,
+    native_format: Option<NativeFormat>,
+}
+
+/// The level and the retain flag, in one byte.
+#[derive(Clone, Copy, Debug)]
+struct Level(u8);
+
+impl Level {
+    const RETAIN: u8 = 4;
+
+    const fn new(qos: Qos, retain: bool) -> Self {
+        Self(qos as u8 | if retain { Self::RETAIN } else { 0 })
+    }
+
+    const fn qos(self) -> Qos {
+        match self.0 & 3 {
+            0 => Qos::AtMostOnce,
+            1 => Qos::AtLeastOnce,
+            _ => Qos::ExactlyOnce,
+        }
+    }
+
+    const fn retain(self) -> bool {
+        self.0 & Self::RETAIN != 0
+    }
 }
 
 const NEVER_MS: u64 = u64::MAX;
@@ -211,9 +248,11 @@ impl Message {
             properties_len: properties.len() as u32,
             payload_start: payload.start as u32,
             payload_len: payload.len() as u32,
+            native_start: 0,
+            native_len: 0,
             topic_len,
-            qos: header.qos,
-            retain: header.retain,
+            level: Level::new(header.qos, header.retain),
+            native_format: None,
             body,
         })
     }
@@ -236,6 +275,25 @@ impl Message {
     pub const fn with_origin(mut self, origin: Origin) -> Self {
         self.origin = origin;
         self
+    }
+
+    /// Adds the native form, which lies in the body too; the payload may be a part of it.
+    ///
+    /// # Errors
+    /// [`InvalidMessage`] when the range lies outside the body.
+    pub fn with_native(
+        mut self,
+        format: NativeFormat,
+        range: Range<usize>,
+    ) -> Result<Self, InvalidMessage> {
+        if self.body.get(range.clone()).is_none() {
+            return Err(InvalidMessage);
+        }
+        // The body has at most 4 GiB, so has what lies in it.
+        self.native_start = range.start as u32;
+        self.native_len = range.len() as u32;
+        self.native_format = Some(format);
+        Ok(self)
     }
 
     /// Starts counting the body in a gauge, until the message is dropped; small ones are not.
@@ -282,16 +340,32 @@ impl Message {
         self.body.slice(start..start + self.payload_len as usize)
     }
 
+    /// The message as its publisher's protocol wrote it, if that is not MQTT.
+    #[must_use]
+    pub fn native(&self) -> Option<(NativeFormat, &[u8])> {
+        let format = self.native_format?;
+        Some((format, part(&self.body, self.native_start, self.native_len)))
+    }
+
+    /// As [`native`](Self::native), as a share of the body.
+    #[must_use]
+    pub fn native_shared(&self) -> Option<(NativeFormat, Bytes)> {
+        let format = self.native_format?;
+        let start = self.native_start as usize;
+        let bytes = self.body.slice(start..start + self.native_len as usize);
+        Some((format, bytes))
+    }
+
     /// The level the publisher asked for.
     #[must_use]
     pub const fn qos(&self) -> Qos {
-        self.qos
+        self.level.qos()
     }
 
     /// Whether the publisher asked to retain it.
     #[must_use]
     pub const fn retain(&self) -> bool {
-        self.retain
+        self.level.retain()
     }
 
     /// When the broker received it, in milliseconds since the Unix epoch.
@@ -340,8 +414,8 @@ impl Message {
     #[must_use]
     pub const fn header(&self) -> MessageHeader {
         MessageHeader {
-            qos: self.qos,
-            retain: self.retain,
+            qos: self.qos(),
+            retain: self.retain(),
             published_ms: self.published_ms,
             expires_at_ms: self.expires_at_ms(),
         }
@@ -366,5 +440,60 @@ impl Drop for Message {
                 .bodies
                 .fetch_sub(self.body.len() as u64, Ordering::Relaxed);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message() -> Message {
+        let header = MessageHeader {
+            qos: Qos::ExactlyOnce,
+            retain: true,
+            ..MessageHeader::default()
+        };
+        // Native form 3..13, with the payload at its end.
+        let body = Bytes::from_static(b"t/1native-pay");
+        Message::from_body(body, 0..3, 3..3, 10..13, header).expect("it fits")
+    }
+
+    #[test]
+    fn the_native_form_is_a_share_of_the_body_that_may_hold_the_payload() {
+        assert!(message().native().is_none() && message().native_shared().is_none());
+        let message = message()
+            .with_native(NativeFormat::Amqp, 3..13)
+            .expect("it lies in the body");
+        assert_eq!(
+            message.native(),
+            Some((NativeFormat::Amqp, &b"native-pay"[..]))
+        );
+        let (_, shared) = message.native_shared().expect("it has one");
+        assert_eq!(shared.as_ptr(), message.body[3..].as_ptr(), "not a copy");
+        assert_eq!(message.payload(), b"pay");
+        // A will keeps it when it is published.
+        assert_eq!(
+            message.republished(7, None).native(),
+            Some((NativeFormat::Amqp, &b"native-pay"[..]))
+        );
+        assert_eq!((message.qos(), message.retain()), (Qos::ExactlyOnce, true));
+        assert_eq!(message.body_bytes(), 13);
+    }
+
+    #[test]
+    fn a_native_form_outside_of_the_body_is_refused() {
+        for (start, end) in [(0, 14), (14, 14), (usize::MAX - 1, usize::MAX), (2, 1)] {
+            assert!(
+                message()
+                    .with_native(NativeFormat::Amqp, Range { start, end })
+                    .is_err()
+            );
+        }
+        assert!(message().with_native(NativeFormat::Amqp, 13..13).is_ok());
+    }
+
+    #[test]
+    fn a_message_is_small() {
+        assert_eq!(size_of::<Message>(), 96);
     }
 }

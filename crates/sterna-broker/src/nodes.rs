@@ -30,10 +30,12 @@ pub(crate) struct Entry {
     /// entry lay when it was made, which is where it still lies unless the session has moved. Until
     /// it lies anywhere, that half is [`NIL`].
     pub(crate) tag: u64,
-    /// The tag it has in its group's store, as long as only that keeps it; zero otherwise.
+    /// The tag it has in its group's queue; zero where it comes from none.
     pub(crate) group_tag: u64,
     /// The shared subscription it came from, or [`NIL`].
     pub(crate) group: u32,
+    /// Attempts to deliver it that failed.
+    pub(crate) failures: u16,
     pub(crate) qos: Qos,
     pub(crate) phase: Phase,
     pub(crate) retain: bool,
@@ -41,6 +43,10 @@ pub(crate) struct Entry {
     pub(crate) redelivered: bool,
     /// Whether it is here because a new subscription asked for retained messages.
     pub(crate) retained_copy: bool,
+    /// Whether it is from a kept queue, and goes back there with its consumer's connection.
+    pub(crate) is_kept: bool,
+    /// Whether its group's store has it.
+    pub(crate) in_group_store: bool,
 }
 
 impl Entry {
@@ -102,6 +108,11 @@ impl List {
     pub(crate) const fn first(self) -> u32 {
         self.head
     }
+
+    /// The last entry, or [`NIL`].
+    pub(crate) const fn last(self) -> u32 {
+        self.tail
+    }
 }
 
 /// See the module.
@@ -162,6 +173,15 @@ impl Nodes {
 
     pub(crate) fn next(&self, node: u32) -> u32 {
         self.slot(node).next
+    }
+
+    /// The tag of a node's entry, or zero.
+    pub(crate) fn tag(&self, node: u32) -> u64 {
+        self.entry(node).map_or(0, |entry| entry.tag)
+    }
+
+    pub(crate) fn previous(&self, node: u32) -> u32 {
+        self.slot(node).previous
     }
 
     /// Makes a node that is in no list yet.
@@ -283,6 +303,28 @@ impl Nodes {
         node
     }
 
+    /// Puts an entry before another of a list and returns its node.
+    pub(crate) fn insert_before(
+        &mut self,
+        list: &mut List,
+        other: u32,
+        owner: u32,
+        entry: Entry,
+    ) -> u32 {
+        let previous = self.slot(other).previous;
+        if previous == NIL {
+            return self.push_front(list, owner, entry);
+        }
+        let node = self.allocate(owner, entry);
+        let slot = self.slot_mut(node);
+        slot.previous = previous;
+        slot.next = other;
+        self.slot_mut(previous).next = node;
+        self.slot_mut(other).previous = node;
+        list.len += 1;
+        node
+    }
+
     /// Takes a node out of its list and drops it, returning the entry.
     #[inline]
     pub(crate) fn remove(&mut self, list: &mut List, node: u32) -> Option<Entry> {
@@ -384,11 +426,14 @@ mod tests {
             tag,
             group_tag: 0,
             group: NIL,
+            failures: 0,
             qos: Qos::AtMostOnce,
             phase: Phase::Pending,
             retain: false,
             redelivered: false,
             retained_copy: false,
+            is_kept: false,
+            in_group_store: false,
         }
     }
 

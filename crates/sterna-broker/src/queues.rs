@@ -6,9 +6,10 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 use slab::Slab;
 
-use crate::api::{Delivery, SessionKey, Unacknowledged};
+use crate::api::{Delivery, SessionKey};
 use crate::counters::Counters;
 use crate::group::Group;
+use crate::ledger::{delivery, hint};
 use crate::limits::{Limits, QueueFull};
 use crate::message::{Message, Origin, Qos};
 use crate::nodes::{Entry, List, NIL, Nodes};
@@ -27,7 +28,7 @@ pub(crate) enum TimerKey {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Owed {
     pub(crate) group: u32,
-    /// See [`Entry::group_tag`].
+    /// What the group's store is to forget, see [`Entry::group_tag`]; zero for nothing.
     pub(crate) tag: u64,
     /// Zero where only the group's store is to forget the message.
     pub(crate) credit: u32,
@@ -44,10 +45,15 @@ pub(crate) struct Item {
     pub(crate) group: u32,
     /// See [`Entry::group_tag`].
     pub(crate) group_tag: u64,
+    pub(crate) failures: u16,
     pub(crate) qos: Qos,
     pub(crate) retain: bool,
     pub(crate) redelivered: bool,
     pub(crate) retained_copy: bool,
+    /// See [`Entry::is_kept`].
+    pub(crate) is_kept: bool,
+    /// See [`Entry::in_group_store`].
+    pub(crate) in_group_store: bool,
 }
 
 /// Sweeps of one queue are at least so far apart, plus so much per entry: looking for expired
@@ -64,6 +70,8 @@ pub(crate) struct Queues<P> {
     /// Groups with something to dispatch.
     pub(crate) dirty_groups: Vec<u32>,
     pub(crate) owed: Vec<Owed>,
+    /// Sessions whose groups may assign more than their consumers take.
+    pub(crate) unbalanced: Vec<u32>,
     pub(crate) timers: BTreeSet<(u64, TimerKey)>,
     pub(crate) limits: Limits,
     pub(crate) counters: Counters,
@@ -87,13 +95,28 @@ pub(crate) fn stored_entry(entry: &Entry) -> StoredEntry {
             .context
             .as_ref()
             .map_or_else(Box::default, |context| context.identifiers.clone()),
+        failures: entry.failures,
     }
 }
 
 /// Whether a stored session's part of the store has an entry. What a group has assigned stays in the
-/// group's part until it is sent.
-fn is_kept_by_session(entry: &Entry) -> bool {
-    entry.qos.is_acknowledged() && (entry.group == NIL || entry.phase != Phase::Pending)
+/// group's part until it is sent; if its queue is kept, until it is settled or handed over.
+fn is_stored_by_session(entry: &Entry) -> bool {
+    let is_its_own = match entry.phase {
+        Phase::Pending => entry.group == NIL,
+        Phase::Sent => !entry.is_kept,
+        Phase::HandedOver => true,
+    };
+    is_its_own && entry.qos.is_acknowledged()
+}
+
+/// What a group's store is to forget with an entry.
+const fn group_store_tag(entry: &Entry) -> u64 {
+    if entry.in_group_store {
+        entry.group_tag
+    } else {
+        0
+    }
 }
 
 /// When to look again for expired messages in a queue of so many entries.
@@ -112,6 +135,7 @@ impl<P> Queues<P> {
             groups: FxHashMap::default(),
             dirty_groups: Vec::new(),
             owed: Vec::new(),
+            unbalanced: Vec::new(),
             timers: BTreeSet::new(),
             limits,
             counters: Counters::default(),
@@ -158,7 +182,7 @@ impl<P> Queues<P> {
     /// Delivers a message to one of the queues it matched.
     pub(crate) fn deliver(&mut self, now_ms: u64, message: Arc<Message>, target: &Target) {
         if target.flags.is_group() {
-            self.push_to_group(now_ms, target.slot, &message);
+            self.push_to_group(now_ms, target.slot, &message, target.flags.keeps());
             return;
         }
         let Some(session) = self.sessions.get_mut(target.slot as usize) else {
@@ -173,6 +197,9 @@ impl<P> Queues<P> {
                 return;
             }
         }
+        if session.is_selective && !session.selects(&message) {
+            return;
+        }
         // [MQTT-3.8.4-8]
         let qos = message.qos().min(target.flags.qos());
         if !self.admits(target.slot, &message, qos) {
@@ -186,11 +213,14 @@ impl<P> Queues<P> {
             tag: self.sessions[target.slot as usize].next_tag(),
             group_tag: 0,
             group: NIL,
+            failures: 0,
             qos,
             phase: Phase::Pending,
             retain,
             redelivered: false,
             retained_copy: false,
+            is_kept: false,
+            in_group_store: false,
         };
         self.append(now_ms, target.slot, entry);
     }
@@ -209,11 +239,14 @@ impl<P> Queues<P> {
             tag: session.next_tag(),
             group_tag: item.group_tag,
             group: item.group,
+            failures: item.failures,
             qos: item.qos,
             phase: Phase::Pending,
             retain: item.retain,
             redelivered: item.redelivered,
             retained_copy: item.retained_copy,
+            is_kept: item.is_kept,
+            in_group_store: item.in_group_store,
         };
         self.append(now_ms, slot, entry);
     }
@@ -262,7 +295,7 @@ impl<P> Queues<P> {
         let node = self.nodes.push_back(&mut session.pending, slot, entry);
         if session.is_stored
             && let Some(entry) = self.nodes.entry(node)
-            && is_kept_by_session(entry)
+            && is_stored_by_session(entry)
         {
             let queue = QueueName::Session(&session.client_id);
             self.store.enqueued(queue, stored_entry(entry));
@@ -342,14 +375,21 @@ impl<P> Queues<P> {
     pub(crate) fn take_next(&mut self, now_ms: u64, slot: u32) -> Option<Delivery> {
         let node = self.first_pending(now_ms, slot)?;
         let session = &mut *self.sessions[slot as usize];
+        let is_on_demand = session.is_on_demand;
         let entry = self.nodes.entry_mut(node)?;
         if entry.qos.is_acknowledged() {
             if session.ledger.len() >= self.limits.unacknowledged {
                 return None;
             }
-            return self.send_first(slot, node);
+            let group = entry.group;
+            let delivery = self.send_first(slot, node);
+            if is_on_demand && delivery.is_some() {
+                self.handed_out(slot, group);
+            }
+            return delivery;
         }
         let entry = self.nodes.pop_front(&mut session.pending)?;
+        let group_store_tag = group_store_tag(&entry);
         let message = entry.message?;
         let body_bytes = message.body_bytes() as u64;
         session.pending_bytes -= body_bytes;
@@ -360,21 +400,35 @@ impl<P> Queues<P> {
         if entry.group != NIL {
             self.owed.push(Owed {
                 group: entry.group,
-                tag: entry.group_tag,
-                credit: 1,
+                tag: group_store_tag,
+                credit: u32::from(!is_on_demand),
                 member: session.subscriber,
                 attendance: session.attendance,
             });
+        }
+        let (attendance, group) = (session.attendance, entry.group);
+        if is_on_demand {
+            self.handed_out(slot, group);
         }
         Some(Delivery {
             tag: 0,
             qos: entry.qos,
             retain: entry.retain,
             redelivered: false, // [MQTT-3.3.1-2]
-            hint: hint(entry.context.as_deref(), session.attendance),
+            hint: hint(entry.context.as_deref(), attendance),
+            failures: entry.failures,
             message,
             context: entry.context,
         })
+    }
+
+    /// Counts a message that a consumer on demand has taken.
+    fn handed_out(&mut self, slot: u32, group: u32) {
+        if let Some(demand) = self.sessions[slot as usize].demand_mut()
+            && demand.handed_out(group)
+        {
+            self.unbalanced.push(slot);
+        }
     }
 
     /// Moves the first message of a queue to the ledger.
@@ -385,6 +439,7 @@ impl<P> Queues<P> {
         session.pending_bytes -= entry.body_bytes();
         session.retained_pending -= u32::from(std::mem::take(&mut entry.retained_copy));
         let is_from_group = entry.group != NIL;
+        let is_kept = entry.is_kept;
         entry.phase = Phase::Sent;
         entry.redelivered = true;
         if entry.tag as u32 != node {
@@ -392,7 +447,8 @@ impl<P> Queues<P> {
         }
         self.nodes
             .move_back(&mut session.pending, &mut session.ledger, node);
-        let is_stored = session.is_stored;
+        // A kept queue's store has it until it is settled.
+        let is_stored = session.is_stored && !is_kept;
         if is_stored {
             let queue = QueueName::Session(&session.client_id);
             match self.nodes.entry(node) {
@@ -400,7 +456,7 @@ impl<P> Queues<P> {
                 _ => self.store.advanced(queue, delivery.tag, Phase::Sent),
             }
         }
-        if is_from_group && (is_stored || delivery.qos == Qos::ExactlyOnce) {
+        if is_from_group && !is_kept && (is_stored || delivery.qos == Qos::ExactlyOnce) {
             // Whatever happens, it's for nobody else now. [MQTT-4.8.2-5]
             self.release_from_group(slot, node);
         }
@@ -411,12 +467,29 @@ impl<P> Queues<P> {
         Some(delivery)
     }
 
+    /// Drops what waits and isn't for the session's consumer, who has just come and chooses anew.
+    pub(crate) fn drop_unselected(&mut self, slot: u32) {
+        let mut node = self.sessions[slot as usize].pending.first();
+        while node != NIL {
+            let next = self.nodes.next(node);
+            let selected = self.nodes.entry(node).is_none_or(|entry| {
+                let message = entry.message.as_ref();
+                let session = &self.sessions[slot as usize];
+                entry.group != NIL || message.is_none_or(|message| session.selects(message))
+            });
+            if !selected && let Some(entry) = self.remove_pending(slot, node) {
+                self.forget_stored(slot, &entry);
+            }
+            node = next;
+        }
+    }
+
     /// Drops the first message that waits.
     fn drop_first(&mut self, slot: u32) {
         let node = self.sessions[slot as usize].pending.first();
         if let Some(entry) = self.remove_pending(slot, node) {
             self.forget_stored(slot, &entry);
-            self.note_owed(slot, &entry);
+            self.note_owed(slot, &entry, true);
         }
     }
 
@@ -442,20 +515,32 @@ impl<P> Queues<P> {
     /// Tells the store that an entry is no longer in a session's queue.
     pub(crate) fn forget_stored(&mut self, slot: u32, entry: &Entry) {
         let session = &self.sessions[slot as usize];
-        if session.is_stored && is_kept_by_session(entry) {
+        if session.is_stored && is_stored_by_session(entry) {
             self.store
                 .settled(QueueName::Session(&session.client_id), entry.tag);
         }
     }
 
-    /// Notes that a group's member may have another message.
-    pub(crate) fn note_owed(&mut self, slot: u32, entry: &Entry) {
+    /// Notes that a group's member may have another message; if it is `done` with this one, the
+    /// group's store need not keep it.
+    pub(crate) fn note_owed(&mut self, slot: u32, entry: &Entry, done: bool) {
         if entry.group != NIL {
-            let session = &self.sessions[slot as usize];
+            let session = &mut self.sessions[slot as usize];
+            let mut credit = 1;
+            if session.is_on_demand {
+                // What it never took, the group may give it another for.
+                credit = u32::from(entry.phase == Phase::Pending);
+                if credit > 0
+                    && let Some(demand) = session.demand_mut()
+                    && let Some(share) = demand.share_mut(entry.group)
+                {
+                    share.pending = share.pending.saturating_sub(1);
+                }
+            }
             self.owed.push(Owed {
                 group: entry.group,
-                tag: entry.group_tag,
-                credit: 1,
+                tag: if done { group_store_tag(entry) } else { 0 },
+                credit,
                 member: session.subscriber,
                 attendance: session.attendance,
             });
@@ -467,8 +552,8 @@ impl<P> Queues<P> {
         let Some(entry) = self.nodes.entry_mut(node) else {
             return;
         };
-        let tag = std::mem::take(&mut entry.group_tag);
-        if tag != 0 {
+        if std::mem::take(&mut entry.in_group_store) {
+            let tag = entry.group_tag;
             let session = &self.sessions[slot as usize];
             self.owed.push(Owed {
                 group: entry.group,
@@ -478,48 +563,6 @@ impl<P> Queues<P> {
                 attendance: session.attendance,
             });
         }
-    }
-
-    // The ledger.
-
-    /// Where a sent delivery lies.
-    pub(crate) fn find_sent(&self, slot: u32, tag: u64) -> Option<u32> {
-        let is_it = |node: &u32| {
-            self.nodes
-                .owned(*node, slot)
-                .is_some_and(|entry| entry.tag == tag && entry.phase != Phase::Pending)
-        };
-        Some(tag as u32)
-            .filter(is_it)
-            .or_else(|| self.sessions[slot as usize].rehomed(tag).filter(is_it))
-    }
-
-    /// An entry of the ledger, as told to the front door.
-    pub(crate) fn unacknowledged(&self, slot: u32, node: u32) -> Option<Unacknowledged> {
-        let entry = self.nodes.entry(node)?;
-        if entry.phase == Phase::HandedOver {
-            return Some(Unacknowledged::HandedOver { tag: entry.tag });
-        }
-        delivery(&self.sessions[slot as usize], entry).map(Unacknowledged::Sent)
-    }
-
-    /// Puts a sent delivery back in front of its queue.
-    pub(crate) fn release(&mut self, slot: u32, node: u32) {
-        let session = &mut self.sessions[slot as usize];
-        let Some(entry) = self.nodes.entry_mut(node) else {
-            return;
-        };
-        entry.phase = Phase::Pending;
-        session.pending_bytes += entry.body_bytes();
-        let tag = entry.tag;
-        self.nodes
-            .move_front(&mut session.ledger, &mut session.pending, node);
-        session.forget_rehomed(tag);
-        if session.is_stored {
-            let queue = QueueName::Session(&session.client_id);
-            self.store.advanced(queue, tag, Phase::Pending);
-        }
-        self.list_if_ready(slot);
     }
 
     // While no consumer is connected.
@@ -548,7 +591,7 @@ impl<P> Queues<P> {
             if expires_at_ms <= now_ms {
                 if let Some(entry) = self.remove_pending(slot, node) {
                     self.forget_stored(slot, &entry);
-                    self.note_owed(slot, &entry);
+                    self.note_owed(slot, &entry, true);
                     self.counters.dropped_expired += 1;
                 }
             } else {
@@ -573,7 +616,7 @@ impl<P> Queues<P> {
         let mut node = first;
         while node != NIL {
             if let Some(entry) = self.nodes.entry(node)
-                && is_kept_by_session(entry)
+                && is_stored_by_session(entry)
             {
                 let session = &self.sessions[slot as usize];
                 self.store
@@ -599,26 +642,4 @@ impl<P> Queues<P> {
         self.counters.stored(entry.body_bytes());
         self.nodes.push_back(list, owner, entry)
     }
-}
-
-fn hint(context: Option<&Context>, attendance: u32) -> u64 {
-    context.map_or(0, |context| {
-        if context.attendance == attendance {
-            context.hint
-        } else {
-            0
-        }
-    })
-}
-
-fn delivery<P>(session: &Session<P>, entry: &Entry) -> Option<Delivery> {
-    Some(Delivery {
-        tag: entry.tag,
-        message: Arc::clone(entry.message.as_ref()?),
-        qos: entry.qos,
-        retain: entry.retain,
-        redelivered: entry.redelivered,
-        hint: hint(entry.context.as_deref(), session.attendance),
-        context: entry.context.clone(),
-    })
 }

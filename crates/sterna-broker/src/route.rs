@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::api::SubscribeOptions;
+use crate::fill::Fill;
 use crate::message::{Message, Qos};
 
 /// What all deliveries of a subscription share. Subscriptions without identifier and hint, which
@@ -31,8 +32,12 @@ impl RouteFlags {
     /// Skip all but what the session's own client published: the complement, where subscriptions
     /// with and without no-local overlap.
     const ONLY_LOCAL: u8 = 32;
+    /// A member keeps the shared subscription's queue; as a route's, the publisher has reserved
+    /// room in it.
+    const KEEP: u8 = 64;
 
     pub(crate) const GROUP_ROUTE: Self = Self(Self::GROUP);
+    pub(crate) const KEPT_GROUP_ROUTE: Self = Self(Self::GROUP | Self::KEEP);
 
     pub(crate) fn of(options: &SubscribeOptions) -> Self {
         let mut flags = options.qos as u8;
@@ -41,6 +46,9 @@ impl RouteFlags {
         }
         if options.retain_as_published {
             flags |= Self::RETAIN_AS_PUBLISHED;
+        }
+        if options.keep {
+            flags |= Self::KEEP;
         }
         Self(flags)
     }
@@ -55,6 +63,10 @@ impl RouteFlags {
 
     pub(crate) const fn is_group(self) -> bool {
         self.0 & Self::GROUP != 0
+    }
+
+    pub(crate) const fn keeps(self) -> bool {
+        self.0 & Self::KEEP != 0
     }
 
     /// Whether it depends on the publisher who gets a message.
@@ -138,6 +150,12 @@ pub(crate) enum RouteUpdate {
         member: u32,
         flags: RouteFlags,
         context: Option<Arc<Context>>,
+    },
+    /// A group has its first member that keeps its queue, or has none any more.
+    Kept {
+        group: u32,
+        filter: Arc<str>,
+        fill: Option<Arc<Fill>>,
     },
     /// A session leaves a group.
     Left { group: u32, member: u32 },

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use crate::api::{ConsumerId, SessionKey};
+use crate::api::{ConsumerId, Selector, SessionKey};
 use crate::list::KeyedList;
 use crate::mail::Claim;
 use crate::message::{Message, Origin};
@@ -30,6 +30,7 @@ impl Subscription {
             qos: self.flags.qos(),
             no_local: self.flags.no_local(),
             retain_as_published: self.flags.retain_as_published(),
+            keep: self.flags.keeps(),
             identifier: self
                 .context
                 .as_ref()
@@ -59,6 +60,55 @@ pub(crate) struct SessionWill {
     pub(crate) due_ms: u64,
 }
 
+/// What a consumer that takes messages on demand was granted by one group.
+#[derive(Debug)]
+pub(crate) struct DemandShare {
+    pub(crate) group: u32,
+    /// What the group may assign, has on its way, or has assigned and is pending here.
+    pub(crate) outstanding: u32,
+    /// Of it, what is pending here.
+    pub(crate) pending: u32,
+    /// Requests for what it has not assigned that it has yet to answer.
+    pub(crate) recalls: u32,
+}
+
+/// What a consumer takes on demand.
+#[derive(Debug, Default)]
+pub(crate) struct Demand {
+    /// Messages it would take now.
+    pub(crate) credit: u32,
+    /// Requests of the consumer to be told when all that was assigned is here.
+    pub(crate) drains: u32,
+    /// Groups are granted nothing until the consumer says again what it takes.
+    pub(crate) is_withheld: bool,
+    pub(crate) shares: Vec<DemandShare>,
+}
+
+impl Demand {
+    pub(crate) fn outstanding(&self) -> u32 {
+        let each = self.shares.iter().map(|share| share.outstanding);
+        each.fold(0, u32::saturating_add)
+    }
+
+    pub(crate) fn pending(&self) -> u32 {
+        self.shares.iter().map(|share| share.pending).sum()
+    }
+
+    pub(crate) fn share_mut(&mut self, group: u32) -> Option<&mut DemandShare> {
+        self.shares.iter_mut().find(|share| share.group == group)
+    }
+
+    /// Notes that a message was handed out; true where groups may assign too many now.
+    pub(crate) fn handed_out(&mut self, group: u32) -> bool {
+        self.credit = self.credit.saturating_sub(1);
+        if let Some(share) = self.share_mut(group) {
+            share.pending = share.pending.saturating_sub(1);
+            share.outstanding = share.outstanding.saturating_sub(1);
+        }
+        self.outstanding() > self.credit
+    }
+}
+
 /// What few sessions have.
 #[derive(Debug, Default)]
 pub(crate) struct Rare {
@@ -66,10 +116,25 @@ pub(crate) struct Rare {
     pub(crate) rehomed: FxHashMap<u64, u32>,
     /// The front door's state as restored.
     pub(crate) snapshot: Option<Box<[u8]>>,
+    /// What its consumer takes, if that says so.
+    pub(crate) demand: Option<Demand>,
+    /// Which messages its consumer wants, if not all.
+    pub(crate) selector: Option<Arc<dyn Selector>>,
     /// While claiming: discard what comes.
     pub(crate) discard: bool,
     /// While claiming: who is to have the session next.
     pub(crate) next_claim: Option<Claim>,
+}
+
+impl Rare {
+    fn is_empty(&self) -> bool {
+        self.rehomed.is_empty()
+            && self.snapshot.is_none()
+            && self.demand.is_none()
+            && self.selector.is_none()
+            && !self.discard
+            && self.next_claim.is_none()
+    }
 }
 
 /// A session. Its size is what an idle one costs; what few need is behind a pointer.
@@ -105,6 +170,10 @@ pub(crate) struct Session<P> {
     pub(crate) is_listed: bool,
     /// Whether the store knows it.
     pub(crate) is_stored: bool,
+    /// Whether its consumer says how many messages it takes.
+    pub(crate) is_on_demand: bool,
+    /// Whether it has a selector.
+    pub(crate) is_selective: bool,
 }
 
 impl<P: Default> Session<P> {
@@ -133,6 +202,8 @@ impl<P: Default> Session<P> {
             is_parked: false,
             is_listed: false,
             is_stored: false,
+            is_on_demand: false,
+            is_selective: false,
         }
     }
 }
@@ -148,6 +219,10 @@ impl<P> Session<P> {
 
     pub(crate) const fn is_connected(&self) -> bool {
         self.consumer.is_some()
+    }
+
+    pub(crate) const fn is_active(&self) -> bool {
+        matches!(self.state, State::Active)
     }
 
     /// Whether it can take its next message.
@@ -192,13 +267,69 @@ impl<P> Session<P> {
     pub(crate) fn forget_rehomed(&mut self, tag: u64) {
         if let Some(rare) = &mut self.rare {
             rare.rehomed.remove(&tag);
-            if rare.rehomed.is_empty()
-                && rare.snapshot.is_none()
-                && !rare.discard
-                && rare.next_claim.is_none()
-            {
-                self.rare = None;
-            }
+            self.drop_rare_if_empty();
         }
+    }
+
+    fn drop_rare_if_empty(&mut self) {
+        if self.rare.as_ref().is_some_and(|rare| rare.is_empty()) {
+            self.rare = None;
+        }
+    }
+
+    /// Ends what its consumer took on demand, with its connection.
+    pub(crate) fn end_demand(&mut self) {
+        if self.is_on_demand
+            && let Some(rare) = &mut self.rare
+        {
+            rare.demand = None;
+            self.drop_rare_if_empty();
+        }
+    }
+
+    /// What its consumer takes; `None` where that doesn't say so.
+    pub(crate) fn demand_mut(&mut self) -> Option<&mut Demand> {
+        if !self.is_on_demand {
+            return None;
+        }
+        self.rare.as_mut()?.demand.as_mut()
+    }
+
+    /// Notes that a group has assigned it a message; false where it was not granted any.
+    pub(crate) fn may_be_assigned(&mut self, group: u32) -> bool {
+        if !self.is_on_demand {
+            return true;
+        }
+        let share = self.demand_mut().and_then(|demand| demand.share_mut(group));
+        share.is_some_and(|share| {
+            let is_granted = share.pending < share.outstanding;
+            share.pending += u32::from(is_granted);
+            is_granted
+        })
+    }
+
+    /// Sets how a new consumer takes messages, and which.
+    pub(crate) fn set_taste(&mut self, on_demand: bool, selector: Option<Arc<dyn Selector>>) {
+        self.is_on_demand = on_demand;
+        self.is_selective = selector.is_some();
+        if on_demand || selector.is_some() {
+            let rare = self.rare_mut();
+            rare.demand = on_demand.then(Demand::default);
+            rare.selector = selector;
+        } else if let Some(rare) = &mut self.rare {
+            rare.demand = None;
+            rare.selector = None;
+            self.drop_rare_if_empty();
+        }
+    }
+
+    pub(crate) fn selector(&self) -> Option<&Arc<dyn Selector>> {
+        self.rare.as_ref()?.selector.as_ref()
+    }
+
+    /// Whether a message is one that its consumer wants.
+    pub(crate) fn selects(&self, message: &Message) -> bool {
+        self.selector()
+            .is_none_or(|selector| selector.selects(message))
     }
 }

@@ -70,6 +70,8 @@ pub struct StoredEntry {
     pub phase: Phase,
     /// Subscription Identifiers to deliver with it.
     pub identifiers: Box<[u32]>,
+    /// Attempts to deliver it that failed.
+    pub failures: u16,
 }
 
 /// A subscription's options, as stored.
@@ -83,6 +85,8 @@ pub struct StoredSubscription {
     pub retain_as_published: bool,
     /// Subscription Identifier.
     pub identifier: Option<u32>,
+    /// The shared subscription's queue is kept.
+    pub keep: bool,
 }
 
 /// A session, as loaded.
@@ -145,8 +149,13 @@ pub trait Store: Send + fmt::Debug {
     fn enqueued(&mut self, queue: QueueName<'_>, entry: StoredEntry);
 
     /// An entry was sent (and follows all entries sent before), handed over, or released
-    /// ([`Phase::Pending`]: it precedes all pending entries).
+    /// ([`Phase::Pending`]: it precedes all pending entries). A kept queue's entry is sent when a
+    /// consumer is chosen for it.
     fn advanced(&mut self, queue: QueueName<'_>, tag: u64, phase: Phase);
+
+    /// So many attempts to deliver an entry have failed by now. While it is in phase
+    /// [`Phase::Sent`], the attempt under way is not counted; if the broker ends, it has failed.
+    fn failed(&mut self, queue: QueueName<'_>, tag: u64, failures: u16);
 
     /// An entry was settled, expired or dropped.
     fn settled(&mut self, queue: QueueName<'_>, tag: u64);
@@ -180,6 +189,7 @@ impl Store for NoStore {
     fn retained_cleared(&mut self, _: &str) {}
     fn enqueued(&mut self, _: QueueName<'_>, _: StoredEntry) {}
     fn advanced(&mut self, _: QueueName<'_>, _: u64, _: Phase) {}
+    fn failed(&mut self, _: QueueName<'_>, _: u64, _: u16) {}
     fn settled(&mut self, _: QueueName<'_>, _: u64) {}
     fn group_ended(&mut self, _: &str) {}
     fn protocol_saved(&mut self, _: &str, _: &[u8]) {}

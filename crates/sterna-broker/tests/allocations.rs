@@ -28,6 +28,8 @@ fn open(broker: &mut Broker<()>, client_id: &str) -> SessionKey {
         expiry_s: 0,
         consumer,
         will: None,
+        on_demand: false,
+        selector: None,
     };
     match broker.open(NOW_MS, request) {
         Ok(Opened::Ready { session, .. }) => session,

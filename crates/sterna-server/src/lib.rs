@@ -1,21 +1,26 @@
 //! The broker process: listeners, protocol front doors, authentication, authorization,
 //! configuration.
 
+mod amqp;
 pub mod authentication;
 pub mod authorization;
 pub mod certificate;
 pub mod config;
+mod door;
 mod mail;
+mod mapping;
 mod mqtt;
 mod policy;
 mod server;
+mod session;
 mod shard;
 pub mod sys;
 mod tracer;
 
+pub use amqp::{Registry, Terminus};
 pub use mail::{Letters, Mail, Outbox};
-pub use mqtt::SessionState;
 pub use policy::Policy;
 pub use server::Server;
+pub use session::SessionState;
 pub use shard::{Parts, Shard};
 pub use tracer::Tracer;

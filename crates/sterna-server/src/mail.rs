@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use sterna_net::{ConnectionId, Courier};
 
-use crate::mqtt;
 use crate::policy::Policy;
+use crate::session::SessionState;
 
 /// A letter to a shard.
 #[derive(Debug)]
 pub enum Mail {
     /// From another shard's broker.
-    Broker(Box<sterna_broker::Mail<mqtt::SessionState>>),
+    Broker(Box<sterna_broker::Mail<SessionState>>),
     /// A password was checked.
     PasswordChecked {
         /// The connection that waits for it.

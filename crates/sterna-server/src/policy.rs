@@ -6,13 +6,15 @@ use std::sync::Arc;
 
 use crate::authentication::Users;
 use crate::authorization::Rules;
-use crate::config::{Config, EarlyData, Mqtt};
+use crate::config::{Amqp, Config, EarlyData, ListenerUrl, Mqtt};
 
 /// The part of the configuration that can change while connections live.
 #[derive(Clone, Debug)]
 pub struct Policy {
     /// What MQTT clients are granted. A client that is connected keeps what it was granted.
     pub mqtt: Mqtt,
+    /// What AMQP clients are granted. A client that is connected keeps what it was granted.
+    pub amqp: Amqp,
     /// Users and their records.
     pub users: Arc<Users>,
     /// Who may publish and subscribe where.
@@ -45,6 +47,8 @@ pub struct ListenerPolicy {
     pub early_data: EarlyData,
     /// Keep alive told to every client, in seconds.
     pub server_keep_alive_s: Option<u16>,
+    /// Whether AMQP is spoken where nothing else was negotiated; otherwise MQTT is.
+    pub amqp: bool,
 }
 
 impl Policy {
@@ -63,6 +67,7 @@ impl Policy {
         let default = config.authentication.admits_anonymous();
         Ok(Self {
             mqtt: config.mqtt.clone(),
+            amqp: config.amqp.clone(),
             users: Arc::new(Users::load(config.authentication.password_file.as_deref())?),
             rules: Rules::new(&config.authorization),
             listeners: config
@@ -74,6 +79,8 @@ impl Policy {
                     server_keep_alive_s: listener
                         .server_keep_alive_s
                         .or(config.mqtt.server_keep_alive_s),
+                    amqp: (listener.url.parse::<ListenerUrl>())
+                        .is_ok_and(|url| url.scheme.is_amqp()),
                 })
                 .collect(),
             trace: TracePolicy {

@@ -12,6 +12,7 @@ use sterna_net::{
     WebSocketConfig,
 };
 
+use crate::amqp::Registry;
 use crate::authentication::Checker;
 use crate::certificate::{self, Certificate};
 use crate::config::{Config, EarlyData, Listener, ListenerUrl, Scheme};
@@ -21,8 +22,8 @@ use crate::shard::{Parts, Shard};
 use crate::sys::Board;
 use crate::tracer::Tracer;
 
-/// The application protocols of TLS and QUIC listeners (ALPN).
-const PROTOCOLS: [&[u8]; 1] = [b"mqtt"];
+/// The application protocols of QUIC listeners (ALPN).
+const PROTOCOLS: [&[u8]; 2] = [b"mqtt", b"amqp"];
 
 /// A running broker.
 ///
@@ -89,17 +90,25 @@ impl Server {
             }),
             ..TlsConfig::new(Arc::clone(&certificates), &PROTOCOLS)
         });
-        // A WebSocket client offers HTTP/1.1 in its TLS handshake, not MQTT.
-        let https = Arc::new(TlsConfig {
-            alpn: vec![b"http/1.1".to_vec()],
-            ..(*tls).clone()
-        });
+        // A WebSocket client offers HTTP/1.1 in its TLS handshake, not what it carries.
+        let over_tls = |protocol: &[u8]| {
+            Arc::new(TlsConfig {
+                alpn: vec![protocol.to_vec()],
+                ..(*tls).clone()
+            })
+        };
+        let tls = Configurations {
+            mqtt: over_tls(b"mqtt"),
+            amqp: over_tls(b"amqp"),
+            https: over_tls(b"http/1.1"),
+            quic: Arc::clone(&tls),
+        };
         let listeners: Vec<ListenerConfig> = urls
             .iter()
             .zip(config.listeners_in_force())
             .map(|(url, listener)| ListenerConfig {
                 address: url.address(),
-                transport: transport(url, config, &listener, &tls, &https),
+                transport: transport(url, config, &listener, &tls),
             })
             .collect();
 
@@ -163,6 +172,7 @@ impl Server {
         for (name, changed) in [
             ("shards", config.shards != old.shards),
             ("broker", config.broker != old.broker),
+            ("amqp.queue", config.amqp.queues != old.amqp.queues),
             ("network", config.network != old.network),
             ("quic", config.quic != old.quic),
             ("sys", config.sys != old.sys),
@@ -236,6 +246,7 @@ fn start_shards(
         u64::from_ne_bytes(seed),
     );
     let board = Arc::new(Board::new(bound.len()));
+    let amqp = Arc::new(Registry::new(&config.amqp));
     let mut threads = Vec::with_capacity(bound.len());
     for shard in bound {
         let number = shard.index();
@@ -243,6 +254,7 @@ fn start_shards(
             number,
             directory: Arc::clone(&directory),
             store: Box::new(NoStore),
+            amqp: Arc::clone(&amqp),
             policy: Arc::clone(policy),
             checker: Some(checker.clone()),
             tracer: Some(tracer.clone()),
@@ -265,31 +277,43 @@ fn start_shards(
     Ok(threads)
 }
 
+/// TLS for the listeners of each kind, which differ in what they negotiate.
+struct Configurations {
+    mqtt: Arc<TlsConfig>,
+    amqp: Arc<TlsConfig>,
+    https: Arc<TlsConfig>,
+    quic: Arc<TlsConfig>,
+}
+
 fn transport(
     url: &ListenerUrl,
     config: &Config,
     listener: &Listener,
-    tls: &Arc<TlsConfig>,
-    https: &Arc<TlsConfig>,
+    tls: &Configurations,
 ) -> ListenerTransport {
     let websocket = || {
         let mut paths = vec![url.path.clone()];
-        if url.path != "/" {
-            paths.push("/".to_owned());
+        for path in ["/", "/amqp"] {
+            if url.path != path {
+                paths.push(path.to_owned());
+            }
         }
         Arc::new(WebSocketConfig {
             paths,
+            subprotocols: ["mqtt", "mqttv3.1", "amqp"].map(str::to_owned).to_vec(),
             ..WebSocketConfig::default()
         })
     };
     match url.scheme {
-        Scheme::Mqtt => ListenerTransport::Tcp,
-        Scheme::Mqtts => ListenerTransport::Tls(Arc::clone(tls)),
+        Scheme::Mqtt | Scheme::Amqp => ListenerTransport::Tcp,
+        Scheme::Mqtts => ListenerTransport::Tls(Arc::clone(&tls.mqtt)),
+        Scheme::Amqps => ListenerTransport::Tls(Arc::clone(&tls.amqp)),
         Scheme::Ws => ListenerTransport::WebSocket(websocket()),
-        Scheme::Wss => ListenerTransport::SecureWebSocket(Arc::clone(https), websocket()),
-        Scheme::MqttQuic => {
-            ListenerTransport::Quic(Arc::clone(tls), Arc::new(quic_config(config, listener)))
-        }
+        Scheme::Wss => ListenerTransport::SecureWebSocket(Arc::clone(&tls.https), websocket()),
+        Scheme::MqttQuic | Scheme::AmqpQuic => ListenerTransport::Quic(
+            Arc::clone(&tls.quic),
+            Arc::new(quic_config(config, listener)),
+        ),
     }
 }
 
@@ -335,6 +359,8 @@ fn broker_limits(config: &Config) -> Limits {
         topic_levels: usize::from(broker.maximum_topic_levels),
         queued_messages: broker.maximum_queued_messages as usize,
         queued_bytes: broker.maximum_queued_bytes as usize,
+        group_queued_messages: broker.maximum_group_queued_messages as usize,
+        group_queued_bytes: broker.maximum_group_queued_bytes as usize,
         retained_messages: broker.maximum_retained_messages as usize,
         retained_bytes: broker.maximum_retained_bytes as usize,
         ..Limits::default()

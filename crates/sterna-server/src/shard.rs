@@ -5,10 +5,12 @@ use std::sync::Arc;
 use sterna_broker::{Broker, Event, Message, MessageHeader, Publication, ShardId};
 use sterna_net::{Chunk, CloseReason, ConnectionId, Handler, Network, StreamId};
 
+use crate::amqp;
 use crate::authentication::Checker;
 use crate::mail::{Mail, Outbox};
 use crate::mqtt;
 use crate::policy::Policy;
+use crate::session::SessionState;
 use crate::sys::{Board, Counts, Reporter};
 use crate::tracer::Tracer;
 
@@ -17,7 +19,7 @@ pub(crate) struct Context<'a> {
     /// The transports.
     pub(crate) net: &'a mut dyn Network,
     /// This shard's broker.
-    pub(crate) broker: &'a mut Broker<mqtt::SessionState>,
+    pub(crate) broker: &'a mut Broker<SessionState>,
     /// What clients may do.
     pub(crate) policy: &'a Arc<Policy>,
     /// Checks passwords beside the shard.
@@ -34,14 +36,44 @@ pub(crate) struct Context<'a> {
 #[derive(Debug)]
 pub struct Shard {
     number: usize,
-    broker: Broker<mqtt::SessionState>,
+    broker: Broker<SessionState>,
     mqtt: mqtt::Door,
+    amqp: amqp::Door,
     policy: Arc<Policy>,
     checker: Option<Checker>,
     tracer: Option<Tracer>,
     outbox: Box<dyn Outbox>,
     sys: Sys,
     stopping: bool,
+}
+
+/// The front doors for one step. A connection belongs to one of them from its first moment.
+struct Doors<'a> {
+    mqtt: &'a mut mqtt::Door,
+    amqp: &'a mut amqp::Door,
+    cx: Context<'a>,
+}
+
+/// Calls a connection's door.
+macro_rules! of_connection {
+    ($doors:ident, $connection:ident, $call:ident($($argument:expr),*)) => {
+        if $doors.amqp.has($connection) {
+            $doors.amqp.$call(&mut $doors.cx, $connection $(, $argument)*);
+        } else {
+            $doors.mqtt.$call(&mut $doors.cx, $connection $(, $argument)*);
+        }
+    };
+}
+
+/// Calls a consumer's door.
+macro_rules! of_consumer {
+    ($doors:ident, $consumer:ident, $call:ident($($argument:expr),*)) => {
+        if amqp::is_consumer($consumer) {
+            $doors.amqp.$call(&mut $doors.cx, $consumer $(, $argument)*);
+        } else {
+            $doors.mqtt.$call(&mut $doors.cx, $consumer $(, $argument)*);
+        }
+    };
 }
 
 /// State of the `$SYS` topics on one shard.
@@ -65,6 +97,8 @@ pub struct Parts {
     pub directory: Arc<sterna_broker::Directory>,
     /// This shard's handle on the store.
     pub store: Box<dyn sterna_broker::Store>,
+    /// What all shards know of AMQP.
+    pub amqp: Arc<amqp::Registry>,
     /// What clients may do.
     pub policy: Arc<Policy>,
     /// Checks passwords; without it nobody with a password gets in.
@@ -92,10 +126,15 @@ impl Shard {
             parts.store,
         );
         broker.restore(now_ms);
+        let mut amqp = amqp::Door::new(parts.amqp, parts.high_watermark_bytes);
+        if number == 0 {
+            amqp.make_queues(&mut broker, &parts.policy.amqp, now_ms);
+        }
         Self {
             number,
             broker,
             mqtt: mqtt::Door::new(parts.high_watermark_bytes),
+            amqp,
             policy: parts.policy,
             checker: parts.checker,
             tracer: parts.tracer,
@@ -114,30 +153,31 @@ impl Shard {
 
     /// The broker's view of this shard, for tests and administration.
     #[must_use]
-    pub const fn broker(&self) -> &Broker<mqtt::SessionState> {
+    pub const fn broker(&self) -> &Broker<SessionState> {
         &self.broker
     }
 
-    fn with_door<T>(
-        &mut self,
-        net: &mut dyn Network,
-        step: impl FnOnce(&mut mqtt::Door, &mut Context<'_>) -> T,
-    ) -> T {
-        let mut context = Context {
-            net,
-            broker: &mut self.broker,
-            policy: &self.policy,
-            checker: self.checker.as_ref(),
-            tracer: self.tracer.as_ref(),
-            outbox: &mut *self.outbox,
-            shard: self.number,
-        };
-        step(&mut self.mqtt, &mut context)
+    /// The doors, and what they need for one step.
+    fn doors<'a>(&'a mut self, net: &'a mut dyn Network) -> Doors<'a> {
+        Doors {
+            mqtt: &mut self.mqtt,
+            amqp: &mut self.amqp,
+            cx: Context {
+                net,
+                broker: &mut self.broker,
+                policy: &self.policy,
+                checker: self.checker.as_ref(),
+                tracer: self.tracer.as_ref(),
+                outbox: &mut *self.outbox,
+                shard: self.number,
+            },
+        }
     }
 
     fn report_sys(&mut self, now_ms: u64) {
         let counters = self.broker.counters();
-        let door = self.mqtt.counts();
+        let mut door = self.mqtt.counts();
+        door.add(&self.amqp.counts());
         let counts = Counts {
             clients_connected: counters.sessions_connected,
             clients_disconnected: counters
@@ -147,7 +187,8 @@ impl Shard {
             sockets: self.sys.sockets,
             publish_dropped: counters.dropped_full
                 + counters.dropped_expired
-                + counters.dropped_away,
+                + counters.dropped_away
+                + counters.refused_messages,
             queued_messages: counters.stored_messages,
             queued_bytes: counters.stored_bytes,
             subscriptions: counters.subscriptions,
@@ -179,28 +220,49 @@ impl Shard {
     }
 }
 
+/// Whether a connection speaks AMQP: it has said so, or its listener is for nothing else.
+fn speaks_amqp(cx: &Context<'_>, connection: ConnectionId) -> bool {
+    cx.net
+        .info(connection)
+        .is_some_and(|info| match &*info.protocol {
+            b"amqp" => true,
+            b"" | b"http/1.1" => cx.policy.listener(info.listener).amqp,
+            _ => false,
+        })
+}
+
 impl Handler for Shard {
     type Mail = Mail;
 
     fn opened(&mut self, net: &mut dyn Network, connection: ConnectionId) {
         self.sys.sockets += 1;
-        self.with_door(net, |door, cx| door.opened(cx, connection));
+        let mut doors = self.doors(net);
+        if speaks_amqp(&doors.cx, connection) {
+            doors.amqp.opened(&mut doors.cx, connection);
+        } else {
+            doors.mqtt.opened(&mut doors.cx, connection);
+        }
     }
 
     fn received(&mut self, net: &mut dyn Network, connection: ConnectionId, chunk: Chunk<'_>) {
-        self.with_door(net, |door, cx| door.received(cx, connection, chunk));
+        let mut doors = self.doors(net);
+        of_connection!(doors, connection, received(chunk));
     }
 
     fn confirmed(&mut self, net: &mut dyn Network, connection: ConnectionId) {
-        self.with_door(net, |door, cx| door.confirmed(cx, connection));
+        let mut doors = self.doors(net);
+        of_connection!(doors, connection, confirmed());
     }
 
     fn migrated(&mut self, net: &mut dyn Network, connection: ConnectionId) {
-        self.with_door(net, |door, cx| door.migrated(cx, connection));
+        let doors = self.doors(net);
+        doors.mqtt.migrated(&doors.cx, connection);
     }
 
     fn datagram(&mut self, net: &mut dyn Network, connection: ConnectionId, chunk: Chunk<'_>) {
-        self.with_door(net, |door, cx| door.datagram(cx, connection, chunk));
+        // AMQP has no use for them.
+        let mut doors = self.doors(net);
+        doors.mqtt.datagram(&mut doors.cx, connection, chunk);
     }
 
     fn stream_finished(
@@ -209,7 +271,8 @@ impl Handler for Shard {
         connection: ConnectionId,
         stream: StreamId,
     ) {
-        self.with_door(net, |door, cx| door.stream_finished(cx, connection, stream));
+        let mut doors = self.doors(net);
+        of_connection!(doors, connection, stream_finished(stream));
     }
 
     fn stream_aborted(
@@ -219,9 +282,8 @@ impl Handler for Shard {
         stream: StreamId,
         code: u64,
     ) {
-        self.with_door(net, |door, cx| {
-            door.stream_aborted(cx, connection, stream, code);
-        });
+        let mut doors = self.doors(net);
+        of_connection!(doors, connection, stream_aborted(stream, code));
     }
 
     fn stream_stopped(
@@ -231,17 +293,26 @@ impl Handler for Shard {
         stream: StreamId,
         code: u64,
     ) {
-        self.with_door(net, |door, cx| {
-            door.stream_stopped(cx, connection, stream, code);
-        });
+        let mut doors = self.doors(net);
+        if doors.amqp.has(connection) {
+            doors
+                .amqp
+                .stream_aborted(&mut doors.cx, connection, stream, code);
+        } else {
+            doors
+                .mqtt
+                .stream_stopped(&mut doors.cx, connection, stream, code);
+        }
     }
 
     fn writable(&mut self, net: &mut dyn Network, connection: ConnectionId) {
-        self.with_door(net, |door, cx| door.writable(cx, connection));
+        let mut doors = self.doors(net);
+        of_connection!(doors, connection, writable());
     }
 
     fn closed(&mut self, net: &mut dyn Network, connection: ConnectionId, reason: &CloseReason) {
-        self.with_door(net, |door, cx| door.closed(cx, connection, reason));
+        let mut doors = self.doors(net);
+        of_connection!(doors, connection, closed(reason));
     }
 
     fn mail(&mut self, net: &mut dyn Network, mail: &mut Vec<Mail>) {
@@ -250,15 +321,19 @@ impl Handler for Shard {
             match letter {
                 Mail::Broker(letter) => self.broker.mail(now_ms, *letter),
                 Mail::PasswordChecked { connection, good } => {
-                    self.with_door(net, |door, cx| door.password_checked(cx, connection, good));
+                    let mut doors = self.doors(net);
+                    of_connection!(doors, connection, password_checked(good));
                 }
                 Mail::Policy(policy) => {
                     self.policy = policy;
-                    self.with_door(net, mqtt::Door::policy_changed);
+                    let mut doors = self.doors(net);
+                    doors.mqtt.policy_changed(&mut doors.cx);
                 }
                 Mail::Stop => {
                     self.stopping = true;
-                    self.with_door(net, mqtt::Door::stop);
+                    let mut doors = self.doors(net);
+                    doors.mqtt.stop(&mut doors.cx);
+                    doors.amqp.stop(&mut doors.cx);
                 }
             }
         }
@@ -267,30 +342,39 @@ impl Handler for Shard {
     fn timeout(&mut self, net: &mut dyn Network) {
         let now_ms = net.now_ms();
         self.broker.timeout(now_ms);
-        self.with_door(net, mqtt::Door::timeout);
+        let mut doors = self.doors(net);
+        doors.mqtt.timeout(&mut doors.cx);
+        doors.amqp.timeout(&mut doors.cx);
         if self.sys.next_ms.is_some_and(|next_ms| next_ms <= now_ms) {
             self.report_sys(now_ms);
             self.sys.next_ms = Some(now_ms + self.sys.interval_ms);
-            self.with_door(net, mqtt::Door::begin_paths);
+            let mut doors = self.doors(net);
+            doors.mqtt.begin_paths(&mut doors.cx);
         }
-        self.with_door(net, mqtt::Door::report_paths);
+        let mut doors = self.doors(net);
+        doors.mqtt.report_paths(&mut doors.cx);
     }
 
     fn end_of_turn(&mut self, net: &mut dyn Network) {
         while let Some(event) = self.broker.next_event() {
-            self.with_door(net, |door, cx| match event {
-                Event::Evicted { consumer, reason } => door.evicted(cx, consumer, reason),
+            let mut doors = self.doors(net);
+            match event {
+                Event::Evicted { consumer, reason } => {
+                    of_consumer!(doors, consumer, evicted(reason));
+                }
                 Event::Opened {
                     consumer,
                     session,
                     present,
-                } => {
-                    door.session_opened(cx, consumer, session, present);
+                } => of_consumer!(doors, consumer, session_opened(session, present)),
+                Event::Drained { consumer, session } => {
+                    doors.amqp.drained(&mut doors.cx, consumer, session);
                 }
-            });
+            }
         }
         while let Some((consumer, session)) = self.broker.next_ready() {
-            self.with_door(net, |door, cx| door.deliver(cx, consumer, session));
+            let mut doors = self.doors(net);
+            of_consumer!(doors, consumer, deliver(session));
         }
         if self.broker.has_mail() {
             for (shard, letter) in self.broker.take_mail() {
@@ -305,6 +389,7 @@ impl Handler for Shard {
         [
             self.broker.deadline_ms(),
             self.mqtt.deadline_ms(),
+            self.amqp.deadline_ms(),
             self.sys.next_ms,
         ]
         .into_iter()
@@ -313,6 +398,6 @@ impl Handler for Shard {
     }
 
     fn finished(&self) -> bool {
-        self.stopping && self.mqtt.is_empty()
+        self.stopping && self.mqtt.is_empty() && self.amqp.is_empty()
     }
 }

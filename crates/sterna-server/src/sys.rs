@@ -44,7 +44,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    fn add(&mut self, other: &Self) {
+    pub(crate) fn add(&mut self, other: &Self) {
         self.clients_connected += other.clients_connected;
         self.clients_disconnected += other.clients_disconnected;
         self.clients_expired += other.clients_expired;

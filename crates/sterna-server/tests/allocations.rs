@@ -138,6 +138,7 @@ impl Fixture {
             number: 0,
             directory: Directory::new(1, Limits::default(), 7),
             store: Box::new(NoStore),
+            amqp: Arc::default(),
             policy: Arc::new(Policy::load(&config).expect("the default policy")),
             checker: None,
             tracer: None,

@@ -116,6 +116,7 @@ fn shard(early_data: EarlyData) -> Shard {
             number: 0,
             directory: Directory::new(1, Limits::default(), 7),
             store: Box::new(NoStore),
+            amqp: Arc::default(),
             policy: Arc::new(Policy::load(&config).expect("a policy")),
             checker: None,
             tracer: None,

@@ -13,7 +13,7 @@ use sterna_mqtt::Version;
 use sterna_net::TransportKind;
 use sterna_net::sim::{ClientOptions, Settings, Simulation, Step};
 use sterna_server::config::Config;
-use sterna_server::{Letters, Parts, Policy, Shard, sys};
+use sterna_server::{Letters, Parts, Policy, Registry, Shard, sys};
 
 const CLIENTS: usize = 150;
 const ROUNDS: usize = 3;
@@ -79,6 +79,7 @@ impl World {
             ..Limits::default()
         };
         let directory = Directory::new(shards as u16, limits, seed);
+        let amqp = Arc::new(Registry::default());
         let policy = Arc::new(Policy::load(&config).expect("a policy"));
         let board = Arc::new(sys::Board::new(shards));
         let settings = Settings::default();
@@ -88,6 +89,7 @@ impl World {
                 number,
                 directory: Arc::clone(&directory),
                 store: Box::new(NoStore),
+                amqp: Arc::clone(&amqp),
                 policy: Arc::clone(&policy),
                 checker: None,
                 tracer: None,

@@ -59,6 +59,13 @@ impl Queue {
         }
     }
 
+    fn get_mut(&mut self, tag: u64) -> Option<&mut StoredEntry> {
+        match self.places.get(&tag)? {
+            Place::Sent(at) => self.sent.get_mut(at),
+            Place::Pending(at) => self.pending.get_mut(at),
+        }
+    }
+
     fn push_sent(&mut self, entry: StoredEntry) {
         self.sent_so_far += 1;
         self.places.insert(entry.tag, Place::Sent(self.sent_so_far));
@@ -192,6 +199,16 @@ impl Store for MemoryStore {
     fn advanced(&mut self, queue: QueueName<'_>, tag: u64, phase: Phase) {
         if let Some(queue) = self.state().queue(queue) {
             queue.advance(tag, phase);
+        }
+    }
+
+    fn failed(&mut self, queue: QueueName<'_>, tag: u64, failures: u16) {
+        if let Some(entry) = self
+            .state()
+            .queue(queue)
+            .and_then(|queue| queue.get_mut(tag))
+        {
+            entry.failures = failures;
         }
     }
 

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use sterna_broker::{
     Broker, Close, ConsumerId, Delivery, Directory, Event, Limits, Message, MessageHeader,
-    OpenSession, Opened, Outcome, Phase, Publication, Qos, SessionKey, ShardId, SubscribeOptions,
-    Unacknowledged,
+    NEVER_EXPIRES_S, NativeFormat, OpenSession, Opened, Outcome, Phase, Publication, Qos,
+    SessionKey, ShardId, SubscribeOptions, Unacknowledged,
 };
 use sterna_store::MemoryStore;
 
@@ -53,6 +54,16 @@ impl Node {
     }
 
     fn open(&mut self, shard: usize, client_id: &str, expiry_s: u32) -> (SessionKey, bool) {
+        self.open_as(shard, client_id, expiry_s, false)
+    }
+
+    fn open_as(
+        &mut self,
+        shard: usize,
+        client_id: &str,
+        expiry_s: u32,
+        on_demand: bool,
+    ) -> (SessionKey, bool) {
         let consumer = ConsumerId(1);
         let request = OpenSession {
             client_id,
@@ -60,6 +71,8 @@ impl Node {
             expiry_s,
             consumer,
             will: None,
+            on_demand,
+            selector: None,
         };
         match self.brokers[shard]
             .open(self.now_ms, request)
@@ -76,7 +89,7 @@ impl Node {
                         Event::Opened {
                             session, present, ..
                         } => return (session, present),
-                        Event::Evicted { .. } => {}
+                        Event::Evicted { .. } | Event::Drained { .. } => {}
                     }
                 }
             }
@@ -316,4 +329,105 @@ fn a_crash_does_not_take_assigned_messages_along() {
     let (lasting, _) = node.open(0, "lasting", 100);
     assert_eq!(node.drain(0, lasting), ["1", "2", "3"]);
     assert_eq!(store.counts(), (1, 0, 0));
+}
+
+/// A kept queue is one again: with its messages of all levels, those that were out in their old
+/// places and counted as failed, and as full as it was.
+#[test]
+fn a_kept_queue_outlives_the_broker_with_what_its_consumers_had() {
+    const QUEUE: &str = "$share/g/t";
+    for shards_after in 1..=3 {
+        let store = MemoryStore::new();
+        let mut node = Node::start(&store, 2, 1_000);
+        let (anchor, _) = node.open_as(0, "anchor", NEVER_EXPIRES_S, true);
+        let options = SubscribeOptions {
+            keep: true,
+            ..SubscribeOptions::default()
+        };
+        node.brokers[0]
+            .subscribe(1_000, anchor, QUEUE, options)
+            .expect("a valid filter");
+        node.brokers[0].close(1_000, anchor, Close::NORMAL);
+        node.run();
+        for i in 0..5 {
+            let header = MessageHeader {
+                qos: Qos::from_u8(i % 3).expect("a level"),
+                ..MessageHeader::default()
+            };
+            let body = Bytes::from(format!("t{i}+native{i}"));
+            let message = Message::from_body(body, 0..1, 0..0, 1..2, header)
+                .and_then(|message| message.with_native(NativeFormat::Amqp, 3..10))
+                .expect("it fits");
+            let origin = None;
+            node.brokers[1].publish(1_000, Publication { origin, message });
+            node.run();
+        }
+        let (fleeting, _) = node.open_as(0, "fleeting", 0, true);
+        let (lasting, _) = node.open_as(1, "lasting", 100, true);
+        for (shard, consumer) in [(0, fleeting), (1, lasting)] {
+            node.subscribe(shard, consumer, QUEUE, None);
+            node.brokers[shard].demand(1_000, consumer, 2);
+            node.run();
+            let delivery = node.next(shard, consumer).expect("one is assigned");
+            if shard == 1 {
+                let settled =
+                    node.brokers[1].settle(1_000, consumer, delivery.tag, Outcome::Accepted);
+                assert!(settled);
+                node.run();
+            }
+        }
+        assert_eq!(store.counts(), (2, 4, 0));
+        drop(node);
+        let mut node = Node::start(&store, shards_after, 2_000);
+        let (consumer, _) = node.open_as(0, "consumer", 0, true);
+        node.subscribe(0, consumer, QUEUE, None);
+        node.brokers[0].demand(2_000, consumer, 100);
+        node.run();
+        let mut seen = Vec::new();
+        while let Some(delivery) = node.next(0, consumer) {
+            let native = delivery.message.native().expect("it has one").1.to_vec();
+            let native = String::from_utf8(native).expect("text");
+            seen.push((native, delivery.qos, delivery.failures > 0));
+            node.brokers[0].settle(2_000, consumer, delivery.tag, Outcome::Accepted);
+            node.run();
+        }
+        // The first two were assigned to one consumer, the second two to the other, which has
+        // settled the third.
+        let expected = [
+            ("native0", Qos::AtLeastOnce, true),
+            ("native1", Qos::AtLeastOnce, true),
+            ("native3", Qos::AtLeastOnce, true),
+            ("native4", Qos::AtLeastOnce, false),
+        ];
+        let expected = expected.map(|(native, qos, failed)| (native.to_owned(), qos, failed));
+        assert_eq!(seen, expected);
+        // The consumer that lasted, the anchor, and nothing in the queue.
+        assert_eq!(store.counts(), (2, 0, 0));
+        assert!(node.brokers[0].unsubscribe(2_000, consumer, QUEUE));
+        assert_eq!(node.publish(0, "t", "still there", false), 1);
+    }
+}
+
+#[test]
+fn failures_outlive_the_broker() {
+    let store = MemoryStore::new();
+    let mut node = Node::start(&store, 1, 1_000);
+    let (key, _) = node.open(0, "a", 100);
+    node.subscribe(0, key, "t", None);
+    for i in 0..3 {
+        node.publish(0, "t", &i.to_string(), false);
+    }
+    for _ in 0..2 {
+        let tag = node.next(0, key).unwrap().tag;
+        node.brokers[0].settle(1_000, key, tag, Outcome::Failed);
+    }
+    node.next(0, key).unwrap();
+    drop(node);
+    let mut node = Node::start(&store, 1, 2_000);
+    let (key, _) = node.open(0, "a", 100);
+    let [Unacknowledged::Sent(first)] = &node.brokers[0].unacknowledged(key)[..] else {
+        panic!("one was sent");
+    };
+    assert_eq!(first.failures, 3);
+    assert_eq!(node.next(0, key).unwrap().failures, 0);
 }

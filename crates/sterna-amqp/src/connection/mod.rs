@@ -260,6 +260,11 @@ impl Connection {
         }
     }
 
+    /// The session on a channel of the peer.
+    pub(crate) fn session_of(&self, channel: u16) -> Option<SessionId> {
+        self.channels.get(&channel).copied()
+    }
+
     pub(crate) fn sessions_at(&self, id: SessionId) -> Option<&Session> {
         self.sessions.get(usize::from(id.0))?.as_deref()
     }

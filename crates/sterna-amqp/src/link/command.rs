@@ -404,6 +404,22 @@ impl Connection {
         self.link_at(id).map_or(0, |link| link.credit)
     }
 
+    /// The link that a frame of the peer is about, by the channel and the handle of the frame.
+    #[must_use]
+    pub fn link_of(&self, channel: u16, handle: u32) -> Option<LinkId> {
+        let session = self.session_of(channel)?;
+        let link = self
+            .sessions_at(session)?
+            .links
+            .iter()
+            .flatten()
+            .find(|link| link.remote_handle == Some(handle))?;
+        Some(LinkId {
+            session,
+            handle: link.handle,
+        })
+    }
+
     /// Name and role of a link's own end.
     #[must_use]
     pub fn link_name(&self, id: LinkId) -> Option<(&str, Role)> {

@@ -278,6 +278,12 @@ impl<'a> MessageView<'a> {
         self.bare.clone()
     }
 
+    /// Where the sections of the body lie in the payload.
+    #[must_use]
+    pub fn body_range(&self) -> Range<usize> {
+        self.body.clone()
+    }
+
     /// The body.
     #[must_use]
     pub fn body(&self) -> Body<'a> {

@@ -73,3 +73,12 @@ macro_rules! performatives {
 }
 
 performatives!(Transfer Flow Disposition Attach Detach Begin End Open Close);
+
+/// Whether a descriptor is that of a transfer.
+pub(crate) fn is_transfer(descriptor: &Value<'_>) -> bool {
+    match descriptor {
+        Value::Ulong(code) => *code == Transfer::CODE,
+        Value::Symbol(name) => *name == Transfer::NAME,
+        _ => false,
+    }
+}

@@ -5,6 +5,7 @@ use crate::api::{ConsumerId, Delivery, Outcome, SessionKey, Unacknowledged};
 use crate::mail::Returned;
 use crate::message::Qos;
 use crate::nodes::NIL;
+use crate::queues::stored_entry;
 use crate::session::State;
 use crate::store::{Phase, QueueName};
 
@@ -66,23 +67,37 @@ impl<P: Default + Send> Broker<P> {
     /// Ends a delivery. False for an unknown tag.
     ///
     /// [`Outcome::Released`] puts it in front of its queue: of several, release the latest first to
-    /// keep their order. What was handed over can't be released: that counts as accepted.
+    /// keep their order. (A shared subscription's queue keeps it whatever comes first.) What was
+    /// handed over can't be released: that counts as accepted.
     pub fn settle(&mut self, now_ms: u64, session: SessionKey, tag: u64, outcome: Outcome) -> bool {
         let slot = session.slot;
         let Some(node) = self.find_sent(session, tag) else {
             return false;
         };
-        let Some(entry) = self.queues.nodes.entry(node) else {
+        let Some(entry) = self.queues.nodes.entry_mut(node) else {
             return false;
         };
-        let released = outcome == Outcome::Released && entry.phase == Phase::Sent;
-        if released && entry.group == NIL {
-            self.queues.release(slot, node);
-        } else if let Some(entry) = self.queues.remove_sent(slot, node) {
+        let is_own = entry.group == NIL;
+        let (released, failed) = match outcome {
+            Outcome::Accepted | Outcome::Rejected(_) => (false, false),
+            Outcome::Released => (true, false),
+            Outcome::Failed => (true, true),
+            Outcome::Undeliverable => (!is_own, true),
+        };
+        let released = released && entry.phase == Phase::Sent;
+        if released && is_own {
+            self.queues.release(slot, node, failed);
+        } else if let Some(mut entry) = self.queues.remove_sent(slot, node) {
             self.queues.forget_stored(slot, &entry);
-            self.queues.note_owed(slot, &entry);
+            self.queues.note_owed(slot, &entry, !released);
             if released {
-                self.give_back(Returned::of(entry).into_iter().collect());
+                entry.failures = entry.failures.saturating_add(u16::from(failed));
+                let mut returned = Returned::of(entry);
+                if let (Some((_, returned)), Outcome::Undeliverable) = (&mut returned, outcome) {
+                    let session = &self.queues.sessions[slot as usize];
+                    returned.refused_by = Some((session.subscriber, session.attendance));
+                }
+                self.give_back(returned.into_iter().collect());
             }
         }
         self.finish(now_ms);
@@ -101,15 +116,24 @@ impl<P: Default + Send> Broker<P> {
         };
         entry.phase = Phase::HandedOver;
         entry.context = None;
+        let is_kept = entry.is_kept;
         if let Some(message) = entry.message.take() {
             self.queues
                 .counters
                 .handed_over(message.body_bytes() as u64);
         }
-        let session = &self.queues.sessions[slot as usize];
+        let queues = &mut self.queues;
+        let session = &queues.sessions[slot as usize];
         if session.is_stored {
             let queue = QueueName::Session(&session.client_id);
-            self.queues.store.advanced(queue, tag, Phase::HandedOver);
+            match queues.nodes.entry(node) {
+                Some(entry) if is_kept => queues.store.enqueued(queue, stored_entry(entry)),
+                _ => queues.store.advanced(queue, tag, Phase::HandedOver),
+            }
+        }
+        if is_kept {
+            // From now on it is this consumer's alone.
+            queues.release_from_group(slot, node);
         }
         true
     }

@@ -5,13 +5,15 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use super::Broker;
+use crate::choice::Choice;
 use crate::group::Group;
-use crate::mail::{Assign, Letter, Returned};
+use crate::mail::{Assign, Attend, Letter, Returned};
+use crate::message::Qos;
 use crate::nodes::NIL;
 use crate::queues::{Item, Owed};
 use crate::route::RouteUpdate;
-use crate::session::State;
-use crate::store::QueueName;
+use crate::session::DemandShare;
+use crate::store::{Phase, QueueName};
 
 impl<P: Default + Send> Broker<P> {
     // On the member's shard.
@@ -53,18 +55,31 @@ impl<P: Default + Send> Broker<P> {
     pub(super) fn attend_group(&mut self, slot: u32, group: u32, held: u32) {
         let session = &self.queues.sessions[slot as usize];
         let (member, attendance) = (session.subscriber, session.attendance);
-        let credit = self.queues.limits.group_window.saturating_sub(held);
-        if let Some(home) = self.index.home(group) {
-            self.send(
-                home,
-                Letter::Attend {
-                    group,
-                    member,
-                    attendance,
-                    credit,
-                },
-            );
+        let selector = session.selector().map(Arc::clone);
+        let mut window = self.queues.limits.group_window;
+        let mut credit = window.saturating_sub(held);
+        let session = &mut *self.queues.sessions[slot as usize];
+        if let Some(demand) = session.demand_mut() {
+            (window, credit) = (u32::MAX, 0);
+            demand.shares.push(DemandShare {
+                group,
+                outstanding: 0,
+                pending: 0,
+                recalls: 0,
+            });
         }
+        if let Some(home) = self.index.home(group) {
+            let attend = Attend {
+                group,
+                member,
+                attendance,
+                credit,
+                window,
+                selector,
+            };
+            self.send(home, Letter::Attend(Box::new(attend)));
+        }
+        self.balance(slot);
     }
 
     /// Tells all groups of a session that it is no longer connected.
@@ -125,13 +140,17 @@ impl<P: Default + Send> Broker<P> {
             .is_some_and(|session| {
                 session.is_connected()
                     && session.attendance == attendance
-                    && session.state == State::Active
+                    && session.is_active()
+                    && session.may_be_assigned(group)
             });
         if !attends {
             let messages = vec![Returned {
                 message,
                 tag: assign.tag,
+                failures: assign.failures,
+                in_group_store: assign.in_group_store,
                 redelivered,
+                refused_by: None,
             }];
             self.send(home, Letter::Return { group, messages });
             return;
@@ -144,12 +163,19 @@ impl<P: Default + Send> Broker<P> {
                 context: assign.context,
                 group,
                 group_tag: assign.tag,
+                failures: assign.failures,
                 qos: assign.qos,
                 retain: assign.retain,
                 redelivered,
                 retained_copy: false,
+                is_kept: assign.is_kept,
+                in_group_store: assign.in_group_store,
             },
         );
+        // Where the consumer takes less by now than when the group was granted it.
+        if self.queues.sessions[slot as usize].is_on_demand {
+            self.balance(slot);
+        }
     }
 
     /// Tells a group that its member has done with a message.
@@ -174,6 +200,9 @@ impl<P: Default + Send> Broker<P> {
             next = self.queues.owed.pop_if(|next| {
                 (next.group, next.member, next.attendance) == (group, member, attendance)
             });
+        }
+        if credit == 0 && kept.is_empty() {
+            return; // a consumer on demand has settled
         }
         self.send(
             home,
@@ -212,6 +241,11 @@ impl<P: Default + Send> Broker<P> {
                     self.restore_group(*group, entries);
                 }
             }
+            RouteUpdate::Kept { group, fill, .. } => {
+                if let Some(group) = self.queues.groups.get_mut(group) {
+                    group.keep(fill.as_ref());
+                }
+            }
             RouteUpdate::Left { group, member } => {
                 if let Some(group) = self.queues.groups.get_mut(group) {
                     group.remove_member(*member);
@@ -224,7 +258,16 @@ impl<P: Default + Send> Broker<P> {
         }
     }
 
-    pub(super) fn member_attends(&mut self, id: u32, member: u32, attendance: u32, credit: u32) {
+    pub(super) fn member_attends(&mut self, attend: Attend) {
+        let Attend {
+            group: id,
+            member,
+            attendance,
+            credit,
+            window,
+            selector,
+        } = attend;
+        let hashing = self.directory.hashing();
         let Some(group) = self.queues.groups.get_mut(&id) else {
             return;
         };
@@ -234,6 +277,12 @@ impl<P: Default + Send> Broker<P> {
             }
             known.attendance = attendance;
             known.credit = credit;
+            known.window = window;
+            group.choices.remove(&member);
+            if selector.is_some() {
+                let choice = Choice::new(selector, group.queue.first());
+                group.choices.insert(member, choice, hashing);
+            }
             group.list_if_available(member);
             self.queues.mark_dirty(id);
         }
@@ -247,7 +296,6 @@ impl<P: Default + Send> Broker<P> {
         credit: u32,
         kept: &[u64],
     ) {
-        let window = self.queues.limits.group_window;
         let Some(group) = self.queues.groups.get_mut(&id) else {
             return;
         };
@@ -259,7 +307,7 @@ impl<P: Default + Send> Broker<P> {
         if let Some(known) = group.members.get_mut(&member)
             && known.attendance == attendance
         {
-            known.credit = known.credit.saturating_add(credit).min(window);
+            known.credit = known.credit.saturating_add(credit).min(known.window);
             group.list_if_available(member);
             self.queues.mark_dirty(id);
         }
@@ -281,7 +329,10 @@ impl<P: Default + Send> Broker<P> {
             let Some(member) = group.next_member() else {
                 return;
             };
-            let entry = self.queues.pop_from_group(id);
+            let Some(node) = self.queues.pick_from_group(now_ms, id, member) else {
+                continue; // it has its turn again when something comes that it hasn't seen
+            };
+            let entry = self.queues.remove_from_group(id, node);
             let message = entry.as_ref().and_then(|entry| entry.message.clone());
             let (Some(entry), Some(message)) = (entry, message) else {
                 return;
@@ -300,17 +351,29 @@ impl<P: Default + Send> Broker<P> {
                 continue;
             };
             known.credit -= 1;
+            let is_kept = group.is_kept;
+            let qos = if is_kept {
+                entry.qos.min(known.flags.qos()).max(Qos::AtLeastOnce)
+            } else {
+                message.qos().min(known.flags.qos()) // [MQTT-4.8.2-3]
+            };
             // The group's store keeps it until the member's session does, or is done with it.
-            let is_kept = self.queues.is_durable && message.qos().is_acknowledged();
+            let in_group_store = self.queues.is_durable && entry.qos.is_acknowledged();
+            if in_group_store && is_kept {
+                let name = QueueName::Group(&group.filter);
+                self.queues.store.advanced(name, entry.tag, Phase::Sent);
+            }
             let assign = Assign {
                 home,
                 group: id,
-                tag: if is_kept { entry.tag } else { 0 },
+                tag: entry.tag,
+                failures: entry.failures,
+                is_kept,
+                in_group_store,
                 slot: place.slot,
                 generation: place.generation,
                 attendance: known.attendance,
-                // [MQTT-4.8.2-3]
-                qos: message.qos().min(known.flags.qos()),
+                qos,
                 retain: message.retain() && known.flags.retain_as_published(),
                 context: known.context.clone(),
                 redelivered: entry.redelivered,

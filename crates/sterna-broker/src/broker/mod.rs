@@ -1,6 +1,7 @@
 //! The broker of one shard: what all its parts share, and the mail between shards.
 
 mod delivery;
+mod demand;
 mod members;
 mod open;
 mod publish;
@@ -185,13 +186,16 @@ impl<P: Default + Send> Broker<P> {
                 self.handed_session(now_ms, slot, generation, state);
             }
             Letter::Assign(assign) => self.assigned(now_ms, *assign),
-            Letter::Attend {
+            Letter::Attend(attend) => self.member_attends(*attend),
+            Letter::Recall(recall) => self.member_recalled(recall),
+            Letter::Recalled {
                 group,
-                member,
+                slot,
+                generation,
                 attendance,
-                credit,
+                taken,
             } => {
-                self.member_attends(group, member, attendance, credit);
+                self.recalled(group, slot, generation, attendance, taken);
             }
             Letter::Detach {
                 group,
@@ -211,7 +215,14 @@ impl<P: Default + Send> Broker<P> {
             } => {
                 self.member_credited(group, member, attendance, credit, &kept);
             }
-            Letter::Return { group, messages } => self.queues.take_back(now_ms, group, messages),
+            // It may have moved on; then the letter follows it.
+            Letter::End { client_id } => {
+                self.end_session_of(now_ms, &client_id);
+            }
+            Letter::Return { group, messages } => {
+                let hashing = self.directory.hashing();
+                self.queues.take_back(now_ms, group, messages, hashing);
+            }
         }
     }
 
@@ -231,8 +242,10 @@ impl<P: Default + Send> Broker<P> {
     /// groups can dispatch.
     fn finish(&mut self, now_ms: u64) {
         let queues = &self.queues;
-        let has_more =
-            !self.loopback.is_empty() || !queues.owed.is_empty() || !queues.dirty_groups.is_empty();
+        let has_more = !self.loopback.is_empty()
+            || !queues.owed.is_empty()
+            || !queues.dirty_groups.is_empty()
+            || !queues.unbalanced.is_empty();
         if has_more {
             self.finish_all(now_ms);
         }
@@ -244,6 +257,10 @@ impl<P: Default + Send> Broker<P> {
                 self.handle(now_ms, letter);
             } else if let Some(owed) = self.queues.owed.pop() {
                 self.pay(owed);
+            } else if let Some(slot) = self.queues.unbalanced.pop() {
+                if self.queues.sessions.contains(slot as usize) {
+                    self.balance(slot);
+                }
             } else if let Some(group) = self.queues.dirty_groups.pop() {
                 self.dispatch(now_ms, group);
             } else {

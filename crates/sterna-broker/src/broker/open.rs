@@ -15,6 +15,7 @@ use crate::nodes::NIL;
 use crate::queues::TimerKey;
 use crate::route::RouteUpdate;
 use crate::session::{NEVER_MS, Session, SessionWill, State};
+use crate::store::Phase;
 
 impl<P: Default + Send> Broker<P> {
     /// Opens a session for a consumer, evicting the one that has it now, wherever it is.
@@ -209,6 +210,7 @@ impl<P: Default + Send> Broker<P> {
         session.consumer = Some(request.consumer);
 
         session.is_parked = false;
+        session.set_taste(request.on_demand, request.selector);
         session.expiry_s = request.expiry_s;
         session.will = request.will.map(|will| {
             Box::new(SessionWill {
@@ -227,9 +229,15 @@ impl<P: Default + Send> Broker<P> {
         let session = &mut self.queues.sessions[slot as usize];
         session.expires_at_ms = NEVER_MS;
         session.sweep_at_ms = NEVER_MS;
+        let session_is_selective = session.is_selective;
         self.queues.set_session_timer(slot);
         self.store_presence(slot);
+        if session_is_selective {
+            self.queues.drop_unselected(slot);
+        }
         self.attend_groups(slot);
+        // A consumer may have asked before its session was here.
+        self.tell_drained(slot);
         self.queues.list_if_ready(slot);
     }
 
@@ -312,6 +320,26 @@ impl<P: Default + Send> Broker<P> {
         true
     }
 
+    /// Whether there is a session of that name, connected or away, on any shard.
+    #[must_use]
+    pub fn owner_exists(&self, client_id: &str) -> bool {
+        self.directory.owner(client_id).is_some()
+    }
+
+    /// Ends a session of any shard, with a consumer ([`Event::Evicted`], on the session's shard) or
+    /// without. On another shard it is ended when the mail arrives. Returns whether there is one.
+    pub fn end_session_of(&mut self, now_ms: u64, client_id: &str) -> bool {
+        let Some(owner) = self.directory.owner(client_id) else {
+            return false;
+        };
+        if owner.shard == self.shard {
+            return self.evict(now_ms, client_id, true);
+        }
+        let client_id = client_id.into();
+        self.send(owner.shard, Letter::End { client_id });
+        true
+    }
+
     /// Evicts the consumer of a session that is here. [MQTT-3.1.4-3]
     pub(super) fn evict_consumer(&mut self, now_ms: u64, slot: u32, reason: EvictReason) {
         let session = &self.queues.sessions[slot as usize];
@@ -342,10 +370,26 @@ impl<P: Default + Send> Broker<P> {
         let session = &mut queues.sessions[slot as usize];
         debug_assert!(session.is_connected() && session.state == State::Active);
         session.consumer = None;
+        session.end_demand();
         queues.counters.sessions_connected -= 1;
         let mut earliest_ms = NEVER_MS;
         let mut given_back: Vec<(u32, Returned)> = Vec::new();
-        let mut node = session.pending.first();
+        let (mut node, first_pending) = (session.ledger.first(), session.pending.first());
+        while node != NIL {
+            let next = queues.nodes.next(node);
+            if let Some(entry) = queues.nodes.entry_mut(node)
+                && entry.phase == Phase::Sent
+            {
+                // The attempt has failed; the store takes it for failed as it is.
+                entry.failures = entry.failures.saturating_add(1);
+                if entry.is_kept {
+                    let entry = queues.remove_sent(slot, node);
+                    given_back.extend(entry.and_then(Returned::of));
+                }
+            }
+            node = next;
+        }
+        let mut node = first_pending;
         while node != NIL {
             let next = queues.nodes.next(node);
             let (group, waits) = queues.nodes.entry(node).map_or((NIL, false), |entry| {
@@ -461,7 +505,7 @@ impl<P: Default + Send> Broker<P> {
         // member; QoS 2 ones must not. [MQTT-4.8.2-5]
         let mut given_back = Vec::new();
         for entry in self.queues.drain(ledger) {
-            if entry.qos != Qos::ExactlyOnce {
+            if entry.qos != Qos::ExactlyOnce || entry.is_kept {
                 given_back.extend(Returned::of(entry));
             }
         }
@@ -484,7 +528,8 @@ impl<P: Default + Send> Broker<P> {
                             filter,
                         });
                     } else {
-                        log.leave_group(&filter, subscription.group, subscriber);
+                        let kept = subscription.flags.keeps();
+                        log.leave_group(&filter, subscription.group, subscriber, kept);
                     }
                 }
                 log.release_id(subscriber);

@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use super::Broker;
 use crate::api::{Publication, Retention, Routed, ShardId};
+use crate::fill::Fill;
 use crate::mail::{Letter, Mail};
 use crate::message::Message;
+use crate::queues::Queues;
 use crate::route::Parcel;
 
 /// All shards' messages are summed up every so many publications, and at every large one.
@@ -16,7 +18,8 @@ const LARGE_BYTES: usize = 65_536;
 const PARCELS: usize = 8;
 
 impl<P: Default + Send> Broker<P> {
-    /// Routes a message to every queue whose subscription it matches, here and on other shards.
+    /// Routes a message to every queue whose subscription it matches, here and on other shards; to
+    /// none where a kept one is full ([`Routed::refused`]).
     ///
     /// The order of one publisher's messages is kept in every queue, across shards as well.
     /// [MQTT-4.6.0-5] [MQTT-4.6.0-6] [MQTT311-4.6.0-5] [MQTT311-4.6.0-6]
@@ -47,15 +50,18 @@ impl<P: Default + Send> Broker<P> {
         // [MQTT-3.3.1-8] [MQTT311-3.3.1-12]
         if !message.retain() {
             self.catch_up();
-            return self.spread(now_ms, message, Retention::NotAsked);
+            return self.spread(now_ms, message, Retention::NotAsked, None);
         }
+        let Some(reserved) = self.reserve_ahead(&message) else {
+            return self.refuse();
+        };
         let message = Arc::new(message);
         let (retention, length) = self.directory.retain(&message);
         match retention {
             Retention::InvalidTopic => {
                 return Routed {
-                    matched: 0,
                     retention,
+                    ..Routed::default()
                 };
             }
             Retention::Stored if self.queues.is_durable => self.queues.store.retained_set(&message),
@@ -65,26 +71,68 @@ impl<P: Default + Send> Broker<P> {
             _ => {}
         }
         self.catch_up_to(length);
-        self.spread(now_ms, message, retention)
+        self.spread(now_ms, message, retention, Some(&reserved))
     }
 
-    /// Delivers a message by the index as it is.
+    fn refuse(&mut self) -> Routed {
+        self.queues.counters.refused_messages += 1;
+        Routed {
+            refused: true,
+            ..Routed::default()
+        }
+    }
+
+    /// Reserves room in the kept queues that a message is for, before it is retained; `None` where
+    /// there is none.
+    fn reserve_ahead(&mut self, message: &Message) -> Option<Vec<Arc<Fill>>> {
+        self.catch_up();
+        if !self.index.has_kept_groups() {
+            return Some(Vec::new());
+        }
+        let queues = &self.queues;
+        let Some(matches) = self.index.matches(message, &queues.limits) else {
+            return Some(Vec::new()); // not a topic name, which is found out again
+        };
+        let body_bytes = message.body_bytes() as u64;
+        reserve(&matches.kept, body_bytes, queues).then(|| matches.kept.clone())
+    }
+
+    /// Delivers a message by the index as it is, if the kept queues among those it is for have room;
+    /// in some it may be `reserved` already.
     fn spread(
         &mut self,
         now_ms: u64,
         message: impl Into<Arc<Message>> + AsRef<Message>,
         retention: Retention,
+        reserved: Option<&[Arc<Fill>]>,
     ) -> Routed {
         let queues = &mut self.queues;
         let Some(matches) = self.index.matches(message.as_ref(), &queues.limits) else {
             return Routed {
-                matched: 0,
                 retention: Retention::InvalidTopic,
+                ..Routed::default()
             };
         };
+        if !matches.kept.is_empty() || reserved.is_some_and(|reserved| !reserved.is_empty()) {
+            let body_bytes = message.as_ref().body_bytes() as u64;
+            match reserved {
+                None if !reserve(&matches.kept, body_bytes, queues) => return self.refuse(),
+                None => {}
+                Some(reserved) => {
+                    // Routes may have changed since; then there is no way back.
+                    for fill in &matches.kept {
+                        fill.add(1, body_bytes);
+                    }
+                    for fill in reserved {
+                        fill.remove(1, body_bytes);
+                    }
+                }
+            }
+        }
         let routed = Routed {
             matched: matches.total,
             retention,
+            refused: false,
         };
         if matches.total == 0 {
             queues.counters.unmatched_messages += 1;
@@ -117,4 +165,18 @@ impl<P: Default + Send> Broker<P> {
         }
         routed
     }
+}
+
+/// Reserves room for a message in all of the kept queues, or in none.
+fn reserve<P>(kept: &[Arc<Fill>], body_bytes: u64, queues: &Queues<P>) -> bool {
+    if !kept.is_empty() && queues.is_over_memory {
+        return false;
+    }
+    let room = kept
+        .iter()
+        .position(|fill| !fill.reserve(body_bytes, &queues.limits));
+    for fill in &kept[..room.unwrap_or(0)] {
+        fill.remove(1, body_bytes);
+    }
+    room.is_none()
 }

@@ -6,7 +6,7 @@ use super::Broker;
 use crate::api::{NEVER_EXPIRES_S, SubscribeOptions};
 use crate::directory::{Claimed, Owner};
 use crate::filter::Filter;
-use crate::group::GROUP_OWNER;
+use crate::group::{GROUP_OWNER, sequence};
 use crate::message::Message;
 use crate::nodes::{Entry, List, NIL};
 use crate::route::{Context, RouteFlags};
@@ -60,6 +60,7 @@ impl<P: Default + Send> Broker<P> {
                 qos: subscription.qos,
                 no_local: subscription.no_local,
                 retain_as_published: subscription.retain_as_published,
+                keep: subscription.keep,
                 ..SubscribeOptions::default()
             });
             let context = subscription
@@ -130,7 +131,11 @@ impl<P: Default + Send> Broker<P> {
     }
 
     /// Gives a group the queue it had.
-    pub(super) fn restore_group(&mut self, id: u32, entries: Vec<StoredEntry>) {
+    pub(super) fn restore_group(&mut self, id: u32, mut entries: Vec<StoredEntry>) {
+        // What was out with consumers takes its old place.
+        if let Some(first) = entries.first().map(|entry| sequence(entry.tag)) {
+            entries.sort_by_key(|entry| sequence(entry.tag).wrapping_sub(first).cast_signed());
+        }
         let mut queue = List::default();
         let (mut bytes, mut latest) = (0, 0);
         for mut stored in entries {
@@ -139,7 +144,7 @@ impl<P: Default + Send> Broker<P> {
                 .as_mut()
                 .into_iter()
                 .for_each(|message| self.charge(message));
-            latest = latest.max(stored.tag);
+            latest = stored.tag;
             let mut entry = entry(stored, id);
             entry.phase = Phase::Pending;
             bytes += entry.body_bytes();
@@ -170,10 +175,16 @@ fn entry(stored: StoredEntry, group: u32) -> Entry {
         tag: stored.tag,
         group_tag: 0,
         group,
+        // The attempt that was under way when the broker ended has failed.
+        failures: stored
+            .failures
+            .saturating_add(u16::from(stored.phase == Phase::Sent)),
         qos: stored.qos,
         phase: stored.phase,
         retain: stored.retain,
         redelivered: stored.phase != Phase::Pending,
         retained_copy: false,
+        is_kept: false,
+        in_group_store: false,
     }
 }

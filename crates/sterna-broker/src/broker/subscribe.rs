@@ -53,7 +53,10 @@ impl<P: Default + Send> Broker<P> {
             })
         });
         let subscription = Subscription {
-            flags: RouteFlags::of(&options),
+            flags: RouteFlags::of(&SubscribeOptions {
+                keep: options.keep && parsed.shared,
+                ..options
+            }),
             group,
             context: context.clone(),
         };
@@ -103,6 +106,10 @@ impl<P: Default + Send> Broker<P> {
             slot,
             generation: session.generation,
         };
+        let kept = session
+            .subscriptions
+            .get(&**filter)
+            .is_some_and(|known| known.flags.keeps());
         let member_limit = self.queues.limits.group_members;
         let Subscription { flags, context, .. } = subscription.clone();
         let ((subscriber, group), length) = self.edit_log(|log| {
@@ -135,11 +142,12 @@ impl<P: Default + Send> Broker<P> {
             }
             log.push(RouteUpdate::Joined {
                 group,
-                filter,
+                filter: Arc::clone(&filter),
                 member: id,
                 flags,
                 context,
             });
+            log.keep_group(&filter, kept, flags.keeps());
             (id, Some(group))
         });
         let hashing = self.directory.hashing();
@@ -190,6 +198,9 @@ impl<P: Default + Send> Broker<P> {
             if options.no_local && message.origin() == origin && origin != Origin::NONE {
                 continue;
             }
+            if !self.queues.sessions[slot as usize].selects(&message) {
+                continue;
+            }
             appended += 1;
             let qos = message.qos().min(options.qos);
             self.queues.push(
@@ -200,10 +211,13 @@ impl<P: Default + Send> Broker<P> {
                     context: context.cloned(),
                     group: NIL,
                     group_tag: 0,
+                    failures: 0,
                     qos,
                     retain: true,
                     redelivered: false,
                     retained_copy: true,
+                    is_kept: false,
+                    in_group_store: false,
                 },
             );
         }
@@ -234,7 +248,9 @@ impl<P: Default + Send> Broker<P> {
         } else {
             let given_back = self.unsent_of_group(slot, group);
             self.give_back(given_back);
-            self.edit_log(|log| log.leave_group(&filter, group, id));
+            let kept = subscription.flags.keeps();
+            self.edit_log(|log| log.leave_group(&filter, group, id, kept));
+            self.drop_share(slot, group);
         }
         self.finish(now_ms);
         true

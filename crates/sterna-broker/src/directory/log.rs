@@ -3,6 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
+use crate::fill::Fill;
 use crate::hash::KeyedState;
 use crate::nodes::NIL;
 use crate::route::RouteUpdate;
@@ -12,6 +13,9 @@ use crate::route::RouteUpdate;
 struct GroupRecord {
     id: u32,
     members: usize,
+    /// Members that keep its queue, and how full that is since there was the first.
+    keepers: usize,
+    fill: Option<Arc<Fill>>,
 }
 
 /// The part of the log that some shard has still to read, and the numbers it gives out.
@@ -81,13 +85,39 @@ impl Log {
             GroupRecord {
                 id: group,
                 members: 1,
+                keepers: 0,
+                fill: None,
             },
         );
         Some(group)
     }
 
+    /// Counts a member among those that keep the group's queue, or no longer.
+    pub(crate) fn keep_group(&mut self, filter: &Arc<str>, kept: bool, keeps: bool) {
+        let Some(record) = self.groups.get_mut(filter).filter(|_| kept != keeps) else {
+            return;
+        };
+        let was_kept = record.keepers > 0;
+        record.keepers = if keeps {
+            record.keepers + 1
+        } else {
+            record.keepers - 1
+        };
+        let is_kept = record.keepers > 0;
+        if is_kept != was_kept {
+            let fill = is_kept.then(|| Arc::clone(record.fill.get_or_insert_default()));
+            let (group, filter) = (record.id, Arc::clone(filter));
+            self.push(RouteUpdate::Kept {
+                group,
+                filter,
+                fill,
+            });
+        }
+    }
+
     /// Counts a member out; with the last one, the group ends.
-    pub(crate) fn leave_group(&mut self, filter: &Arc<str>, group: u32, member: u32) {
+    pub(crate) fn leave_group(&mut self, filter: &Arc<str>, group: u32, member: u32, kept: bool) {
+        self.keep_group(filter, kept, false);
         self.push(RouteUpdate::Left { group, member });
         let Some(record) = self.groups.get_mut(filter) else {
             return;

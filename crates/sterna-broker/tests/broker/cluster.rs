@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use sterna_broker::{
     Broker, Close, ConsumerId, Delivery, Directory, Event, Limits, Mail, Message, MessageHeader,
-    NoStore, OpenSession, Opened, Outcome, Publication, Qos, Routed, SessionKey, ShardId, Store,
-    SubscribeOptions, Subscribed, Will,
+    NEVER_EXPIRES_S, NoStore, OpenSession, Opened, Outcome, Publication, Qos, Routed, Selector,
+    SessionKey, ShardId, Store, SubscribeOptions, Subscribed, Will,
 };
 
 /// A front door's state, to see that it goes where the session goes.
@@ -133,15 +133,30 @@ impl Cluster {
         expiry_s: u32,
         will: Option<Will>,
     ) -> (ConsumerId, Opened) {
-        self.next_consumer += 1;
-        let consumer = ConsumerId(self.next_consumer);
-        let now_ms = self.now_ms;
         let request = OpenSession {
             client_id,
             clean_start,
             expiry_s,
-            consumer,
+            consumer: ConsumerId::default(),
             will,
+            on_demand: false,
+            selector: None,
+        };
+        self.start_request(shard, request)
+    }
+
+    /// As [`start_open`](Self::start_open); the request is given a consumer of its own.
+    pub(crate) fn start_request(
+        &mut self,
+        shard: u16,
+        request: OpenSession<'_>,
+    ) -> (ConsumerId, Opened) {
+        self.next_consumer += 1;
+        let consumer = ConsumerId(self.next_consumer);
+        let now_ms = self.now_ms;
+        let request = OpenSession {
+            consumer,
+            ..request
         };
         let opened = self
             .broker(shard)
@@ -160,6 +175,82 @@ impl Cluster {
         will: Option<Will>,
     ) -> Client {
         let (consumer, opened) = self.start_open(shard, client_id, clean_start, expiry_s, will);
+        self.opened(shard, consumer, opened)
+    }
+
+    /// A session that lasts for the connection, of a consumer that takes messages on demand.
+    pub(crate) fn open_on_demand(
+        &mut self,
+        shard: u16,
+        client_id: &str,
+        selector: Option<Arc<dyn Selector>>,
+    ) -> Client {
+        let request = OpenSession {
+            client_id,
+            clean_start: false,
+            expiry_s: 0,
+            consumer: ConsumerId::default(),
+            will: None,
+            on_demand: true,
+            selector,
+        };
+        let (consumer, opened) = self.start_request(shard, request);
+        self.opened(shard, consumer, opened)
+    }
+
+    /// A kept queue: its anchor is a session that isn't connected.
+    pub(crate) fn keep(&mut self, shard: u16, filter: &str) -> Client {
+        let request = OpenSession {
+            client_id: filter,
+            clean_start: false,
+            expiry_s: NEVER_EXPIRES_S,
+            consumer: ConsumerId::default(),
+            will: None,
+            on_demand: true,
+            selector: None,
+        };
+        let (consumer, opened) = self.start_request(shard, request);
+        let anchor = self.opened(shard, consumer, opened);
+        let options = SubscribeOptions {
+            keep: true,
+            ..qos(Qos::ExactlyOnce)
+        };
+        self.subscribe(anchor, filter, options);
+        self.close(anchor, Close::NORMAL);
+        anchor
+    }
+
+    /// A consumer of a kept queue.
+    pub(crate) fn consume(&mut self, shard: u16, client_id: &str, filter: &str) -> Client {
+        let client = self.open_on_demand(shard, client_id, None);
+        self.subscribe(client, filter, qos(Qos::ExactlyOnce));
+        client
+    }
+
+    pub(crate) fn demand(&mut self, client: Client, credit: u32) {
+        let now_ms = self.now_ms;
+        self.broker(client.shard).demand(now_ms, client.key, credit);
+        self.collect(client.shard);
+    }
+
+    pub(crate) fn start_drain(&mut self, client: Client) {
+        let now_ms = self.now_ms;
+        self.broker(client.shard).drain(now_ms, client.key);
+        self.collect(client.shard);
+    }
+
+    /// How often a client was told that it is drained.
+    pub(crate) fn drained(&self, client: Client) -> usize {
+        let told = |event: &&Event| matches!(event, Event::Drained { consumer, session } if (*consumer, *session) == (client.consumer, client.key));
+        self.events.iter().filter(told).count()
+    }
+
+    pub(crate) fn pending(&mut self, client: Client) -> usize {
+        let queue = self.broker(client.shard).queue(client.key);
+        queue.map_or(0, |queue| queue.pending)
+    }
+
+    fn opened(&mut self, shard: u16, consumer: ConsumerId, opened: Opened) -> Client {
         let (key, present) = match opened {
             Opened::Ready { session, present } => (session, present),
             Opened::Pending { session: pending } => {

@@ -1,7 +1,10 @@
 //! The broker through its public face: one or several shards, virtual time, mail carried by hand.
 
+mod choice;
 mod cluster;
 mod delivery;
+mod demand;
+mod kept;
 mod limits;
 mod model;
 mod retained;

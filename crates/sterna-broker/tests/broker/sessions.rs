@@ -153,6 +153,8 @@ fn the_number_of_sessions_is_limited() {
             expiry_s: 0,
             consumer: sterna_broker::ConsumerId(9),
             will: None,
+            on_demand: false,
+            selector: None,
         };
         cluster.broker(0).open(now_ms, request)
     };
@@ -200,4 +202,52 @@ fn administrators_see_and_evict_sessions() {
     assert!(!cluster.open(0, "c3").present);
     let counters = cluster.broker(0).counters();
     assert_eq!((counters.sessions, counters.sessions_connected), (5, 4));
+}
+
+#[test]
+fn a_session_is_ended_by_its_name_from_any_shard() {
+    for shards in 1..=3 {
+        let mut cluster = Cluster::new(shards);
+        let attended = cluster.open(0, "attended");
+        let away = cluster.open(0, "away");
+        for client in [attended, away] {
+            cluster.subscribe(client, "t", qos(Qos::AtLeastOnce));
+        }
+        cluster.close(away, Close::NORMAL);
+        let from = shards - 1;
+        let now_ms = cluster.now_ms;
+        for name in ["attended", "away"] {
+            assert!(cluster.broker(from).owner_exists(name));
+            assert!(cluster.broker(from).end_session_of(now_ms, name));
+            cluster.collect(from);
+            cluster.run();
+            assert!(!cluster.broker(from).owner_exists(name));
+        }
+        assert!(!cluster.broker(from).end_session_of(now_ms, "nobody"));
+        assert!(cluster.was_evicted(attended) && !cluster.was_evicted(away));
+        assert_eq!(cluster.publish(0, "t", "x", Qos::AtLeastOnce).matched, 0);
+        assert_eq!(cluster.directory.sessions(), 0);
+    }
+}
+
+#[test]
+fn the_wish_to_end_a_session_follows_it_to_another_shard() {
+    let mut cluster = Cluster::new(3);
+    let client = cluster.open(0, "a");
+    cluster.subscribe(client, "t", qos(Qos::AtLeastOnce));
+    let now_ms = cluster.now_ms;
+    // The letter to the first shard is under way when the session moves to the second.
+    assert!(cluster.broker(2).end_session_of(now_ms, "a"));
+    let (consumer, opened) = cluster.start_open(1, "a", false, 3600, None);
+    assert!(matches!(opened, Opened::Pending { .. }));
+    cluster.collect(2);
+    cluster.run();
+    assert_eq!(cluster.directory.shard_of("a"), None);
+    assert!(
+        cluster
+            .events
+            .iter()
+            .any(|event| matches!(event, Event::Evicted { consumer: who, .. } if *who == consumer))
+    );
+    assert_eq!(cluster.publish(0, "t", "x", Qos::AtLeastOnce).matched, 0);
 }

@@ -92,6 +92,8 @@ impl Shard {
             expiry_s: 1_000,
             consumer,
             will: None,
+            on_demand: false,
+            selector: None,
         };
         let opened = self.broker.open(NOW_MS, request);
         self.take_events();
@@ -156,6 +158,7 @@ impl Shard {
                 Event::Opened {
                     consumer, session, ..
                 } => self.opened(consumer, session),
+                Event::Drained { .. } => panic!("nobody asked"),
             }
         }
     }
@@ -327,6 +330,8 @@ fn a_new_subscriber_gets_each_message_one_way() {
             expiry_s: 0,
             consumer: ConsumerId(1),
             will: None,
+            on_demand: false,
+            selector: None,
         };
         let opened = broker.open(NOW_MS, request).expect("within limits");
         let Opened::Ready { session, .. } = opened else {

@@ -149,6 +149,8 @@ fn wills_are_checked_and_limited_at_the_opening() {
                 delay_s: 0,
                 expiry_s: None,
             }),
+            on_demand: false,
+            selector: None,
         };
         let opened = cluster.broker(0).open(0, request);
         opened.map(|opened| match opened {

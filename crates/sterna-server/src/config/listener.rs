@@ -11,12 +11,18 @@ pub enum Scheme {
     Mqtt,
     /// `mqtts`, `tls`, `ssl`: MQTT on TLS.
     Mqtts,
-    /// `ws`: MQTT on WebSocket.
+    /// `ws`: WebSocket. What a client speaks it says by subprotocol.
     Ws,
-    /// `wss`: MQTT on WebSocket on TLS.
+    /// `wss`: WebSocket on TLS.
     Wss,
-    /// `mqtt+quic`, `quic`: MQTT on QUIC.
+    /// `mqtt+quic`, `quic`: QUIC, on the port of MQTT. What a client speaks it says by ALPN.
     MqttQuic,
+    /// `amqp`: AMQP on TCP.
+    Amqp,
+    /// `amqps`: AMQP on TLS.
+    Amqps,
+    /// `amqp+quic`: QUIC, on the port of AMQP. What a client speaks it says by ALPN.
+    AmqpQuic,
 }
 
 impl Scheme {
@@ -29,6 +35,9 @@ impl Scheme {
             Self::Ws => "ws",
             Self::Wss => "wss",
             Self::MqttQuic => "mqtt+quic",
+            Self::Amqp => "amqp",
+            Self::Amqps => "amqps",
+            Self::AmqpQuic => "amqp+quic",
         }
     }
 
@@ -41,13 +50,24 @@ impl Scheme {
             Self::Ws => 8083,
             Self::Wss => 8084,
             Self::MqttQuic => 14567,
+            Self::Amqp => 5672,
+            Self::Amqps | Self::AmqpQuic => 5671,
         }
     }
 
     /// Whether a certificate is needed.
     #[must_use]
     pub const fn is_encrypted(self) -> bool {
-        matches!(self, Self::Mqtts | Self::Wss | Self::MqttQuic)
+        matches!(
+            self,
+            Self::Mqtts | Self::Wss | Self::MqttQuic | Self::Amqps | Self::AmqpQuic
+        )
+    }
+
+    /// Whether AMQP is spoken where nothing else was negotiated.
+    #[must_use]
+    pub const fn is_amqp(self) -> bool {
+        matches!(self, Self::Amqp | Self::Amqps | Self::AmqpQuic)
     }
 
     /// Whether the listener speaks WebSocket.
@@ -131,7 +151,8 @@ impl fmt::Display for ListenerUrlError {
             }
             Self::Scheme(scheme) => write!(
                 f,
-                "unknown scheme `{scheme}`; served are mqtt, mqtts, ws, wss and mqtt+quic"
+                "unknown scheme `{scheme}`; served are mqtt, mqtts, ws, wss, mqtt+quic, \
+                 amqp, amqps and amqp+quic"
             ),
             Self::Host(host) => {
                 write!(f, "`{host}` is neither an IP address, `localhost` nor `*`")
@@ -154,6 +175,9 @@ impl FromStr for ListenerUrl {
             "ws" => Scheme::Ws,
             "wss" => Scheme::Wss,
             "mqtt+quic" | "quic" => Scheme::MqttQuic,
+            "amqp" => Scheme::Amqp,
+            "amqps" => Scheme::Amqps,
+            "amqp+quic" => Scheme::AmqpQuic,
             other => return Err(ListenerUrlError::Scheme(other.to_owned())),
         };
         let (authority, path) = match rest.find('/') {

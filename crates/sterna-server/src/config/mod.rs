@@ -3,6 +3,7 @@
 //! Every limit of the broker is a named setting here, with its unit last in the name. A key that
 //! does not exist is an error that names the nearest one that does.
 
+mod amqp;
 mod listener;
 mod load;
 mod quic;
@@ -12,6 +13,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use sterna_quic::Profile;
 
+pub use amqp::{Amqp, Queue};
 pub use listener::{ListenerUrl, ListenerUrlError, Scheme};
 pub use load::{ConfigError, ENVIRONMENT_PREFIX, load, parse};
 pub use quic::Quic;
@@ -35,6 +37,8 @@ pub struct Config {
     pub authorization: Authorization,
     /// What the broker grants to MQTT clients.
     pub mqtt: Mqtt,
+    /// What the broker grants to AMQP clients.
+    pub amqp: Amqp,
     /// Sessions, queues, subscriptions and retained messages.
     pub broker: Broker,
     /// Sockets and handshakes.
@@ -59,6 +63,7 @@ impl Default for Config {
             authentication: Authentication::default(),
             authorization: Authorization::default(),
             mqtt: Mqtt::default(),
+            amqp: Amqp::default(),
             broker: Broker::default(),
             network: Network::default(),
             quic: Quic::default(),
@@ -79,6 +84,9 @@ impl Config {
             "ws://localhost:8083/mqtt",
             "wss://localhost:8084/mqtt",
             "mqtt+quic://localhost:14567",
+            "amqp://localhost:5672",
+            "amqps://localhost:5671",
+            "amqp+quic://localhost:5671",
         ]
         .into_iter()
         .map(Listener::at)
@@ -180,9 +188,8 @@ impl Config {
         if self.shards > 256 {
             problems.push("shards is at most 256".to_owned());
         }
-        for problem in self.quic_problems() {
-            problems.push(problem);
-        }
+        problems.extend(self.quic_problems());
+        problems.extend(self.amqp.problems());
         for rule in &self.authorization.rules {
             if let Err(problem) = crate::authorization::check_rule(rule) {
                 problems.push(problem);
@@ -208,7 +215,9 @@ impl Config {
 #[serde(default, deny_unknown_fields)]
 pub struct Listener {
     /// Transport, address and port, for example `mqtts://[::]:8883`. Schemes: `mqtt` (TCP),
-    /// `mqtts` (TLS), `ws`, `wss` (WebSocket; the path is served too) and `mqtt+quic`.
+    /// `mqtts` (TLS), `ws`, `wss` (WebSocket; the path is served too), `mqtt+quic`, `amqp` (TCP), `amqps`
+    /// (TLS) and `amqp+quic`. Every QUIC listener serves all protocols, and every WebSocket listener
+    /// those that have a subprotocol.
     pub url: String,
     /// Whether clients without credentials are admitted here; overrides `[authentication]`.
     pub anonymous: Option<bool>,
@@ -450,6 +459,10 @@ pub struct Broker {
     pub maximum_queued_messages: u32,
     /// Bytes that wait in one session's queue.
     pub maximum_queued_bytes: u64,
+    /// Messages that wait in the queue of one shared subscription, or in one AMQP queue.
+    pub maximum_group_queued_messages: u32,
+    /// Bytes that wait there.
+    pub maximum_group_queued_bytes: u64,
     /// Subscriptions of one session.
     pub maximum_subscriptions_per_session: u32,
     /// Subscriptions in all.
@@ -468,6 +481,8 @@ impl Default for Broker {
             maximum_sessions: 1_000_000,
             maximum_queued_messages: 1000,
             maximum_queued_bytes: 64 << 20,
+            maximum_group_queued_messages: 10_000,
+            maximum_group_queued_bytes: 64 << 20,
             maximum_subscriptions_per_session: 1000,
             maximum_subscriptions: 10_000_000,
             maximum_retained_messages: 1_000_000,

@@ -6,6 +6,7 @@ use sterna_mqtt::packet::{Connect, Will as WillPacket};
 use sterna_mqtt::{PublishProperties, QoS, ReasonCode};
 
 use crate::config::Mqtt;
+use crate::session::is_reserved;
 
 /// User Property with which a client asks in CONNECT for messages of QoS 0 in QUIC datagrams, and the
 /// broker agrees in CONNACK.
@@ -59,6 +60,12 @@ impl Admission {
             return Err((
                 ReasonCode::ClientIdentifierNotValid,
                 "the client identifier is too long",
+            ));
+        }
+        if is_reserved(connect.client_id) {
+            return Err((
+                ReasonCode::ClientIdentifierNotValid,
+                "client identifiers that start with $amqp/ or $queue/ are the broker's",
             ));
         }
         // [MQTT-3.1.3-4] [MQTT-3.1.3-6] [MQTT-3.1.3-7] [MQTT311-3.1.3-6] [MQTT311-3.1.3-7]

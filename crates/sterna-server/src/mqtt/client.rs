@@ -8,6 +8,7 @@ use sterna_net::{ConnectionId, StreamId};
 use super::admission::Admission;
 use crate::authentication::Exchange;
 use crate::authorization::Subject;
+use crate::door::{Early, Held};
 
 /// A client's connection.
 #[derive(Debug)]
@@ -60,36 +61,8 @@ pub(super) enum State {
     Ended,
 }
 
-/// What becomes of early data, which may be a replay until the handshake is complete.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Early {
-    /// Nothing that arrives now can be a replay.
-    Over,
-    /// What may be done at once is.
-    Allowed,
-    /// Something had to wait, and whatever follows waits behind it.
-    Waiting,
-}
-
-/// Where [`Held`] keeps datagrams: the number that the engine knows their lane by.
+/// Where [`Held`] keeps datagrams, one in each entry: the number that the engine knows their lane by.
 pub(super) const DATAGRAMS: StreamId = StreamId(Lane::DATAGRAMS.0);
-
-/// What a stream brought before it could be looked at.
-#[derive(Debug)]
-pub(super) enum Held {
-    /// Bytes; of [`DATAGRAMS`] one datagram.
-    Bytes(StreamId, Box<[u8]>),
-    /// The end of the stream, in order.
-    Finished(StreamId),
-}
-
-impl Held {
-    pub(super) const fn stream(&self) -> StreamId {
-        match self {
-            Self::Bytes(stream, _) | Self::Finished(stream) => *stream,
-        }
-    }
-}
 
 impl Client {
     /// The session, while connected.
@@ -115,15 +88,6 @@ impl Client {
     /// Whether something of a stream is held, which anything later must not overtake.
     pub(super) fn holds(&self, stream: StreamId) -> bool {
         self.held.iter().any(|held| held.stream() == stream)
-    }
-
-    /// Heap of what is held; an end of a stream counts as much as its entry.
-    pub(super) fn held_bytes(&self) -> usize {
-        let entries = self.held.len() * size_of::<Held>();
-        self.held.iter().fold(entries, |sum, held| match held {
-            Held::Bytes(_, bytes) => sum + bytes.len(),
-            Held::Finished(_) => sum,
-        })
     }
 
     /// Where deliveries of a subscription that was made on `hint` go: the stream itself as long as it

@@ -11,6 +11,7 @@ use super::client::{Client, State, connection, consumer};
 use super::{Door, inspect, log_end};
 use crate::authentication::{Exchange, Refusal, common_name};
 use crate::mail::Mail;
+use crate::session;
 use crate::shard::Context;
 
 impl Door {
@@ -230,6 +231,8 @@ impl Door {
                 expiry_s: admission.expiry_s,
                 consumer: consumer(client.id),
                 will: admission.will.take(),
+                on_demand: false,
+                selector: None,
             },
         );
         match opened {
@@ -285,7 +288,7 @@ impl Door {
     ) {
         client.state = State::Live(session);
         let snapshot = cx.broker.take_snapshot(session);
-        let Some(state) = cx.broker.protocol_mut(session) else {
+        let Some(state) = session::mqtt_mut(cx.broker, session) else {
             return;
         };
         if let Some(snapshot) = snapshot

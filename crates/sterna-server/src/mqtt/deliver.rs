@@ -3,10 +3,12 @@
 use sterna_broker::{ConsumerId, Delivery, Outcome, Qos, SessionKey, Unacknowledged};
 use sterna_mqtt::server::{NotSent, OutgoingPublish};
 use sterna_mqtt::{Lane, LaneWriter as _, ReasonCode};
+use sterna_net::StreamId;
 
 use super::Door;
 use super::admission::wire_qos;
-use super::client::{Client, connection};
+use super::client::{Client, DATAGRAMS, connection};
+use crate::session;
 use crate::shard::Context;
 
 /// Messages taken from one queue before the next ready session has its turn.
@@ -41,9 +43,7 @@ impl Door {
                 return;
             };
             let allowed = unsent_bytes + self.out.len() < self.high_watermark_bytes
-                && cx
-                    .broker
-                    .protocol(session)
+                && session::mqtt(cx.broker, session)
                     .is_some_and(|state| client.engine.can_send(state, wire_qos(qos)));
             if !allowed {
                 // An acknowledgement or the transport lets it go on.
@@ -62,7 +62,7 @@ impl Door {
             } else {
                 client.delivery_lane(delivery.hint)
             };
-            let Some(state) = cx.broker.protocol_mut(session) else {
+            let Some(state) = session::mqtt_mut(cx.broker, session) else {
                 return;
             };
             // A message of another shard may be a few milliseconds ahead of this turn's clock; what is left
@@ -77,7 +77,8 @@ impl Door {
                     self.sent(cx, client, lane, &delivery, sent.append_payload);
                     if datagram {
                         let stream = client.delivery_lane(delivery.hint);
-                        self.out.send_datagram(cx.net, client.id, stream);
+                        self.out
+                            .send_datagram(cx.net, client.id, DATAGRAMS, StreamId(stream.0));
                     }
                 }
                 // [MQTT-3.1.2-25]
@@ -103,7 +104,7 @@ impl Door {
         };
         let now_ms = cx.net.now_ms();
         loop {
-            let Some(state) = cx.broker.protocol_mut(session) else {
+            let Some(state) = session::mqtt_mut(cx.broker, session) else {
                 return;
             };
             let out = self.out.buffer(Lane::CONTROL);
@@ -111,7 +112,7 @@ impl Door {
                 return;
             };
             let entry = cx.broker.unacknowledged_by_tag(session, again.tag);
-            let Some(state) = cx.broker.protocol_mut(session) else {
+            let Some(state) = session::mqtt_mut(cx.broker, session) else {
                 return;
             };
             let Some(Unacknowledged::Sent(delivery)) = entry else {
@@ -147,7 +148,8 @@ impl Door {
         self.counts.publish_bytes_sent += delivery.message.payload().len() as u64;
         if append_payload {
             let payload = delivery.message.payload_shared();
-            self.out.append_shared(cx.net, client.id, lane, payload);
+            self.out
+                .append_shared(cx.net, client.id, StreamId(lane.0), payload);
         }
     }
 
@@ -168,11 +170,7 @@ impl Door {
             Outcome::Accepted
         };
         cx.broker.settle(cx.net.now_ms(), session, tag, outcome);
-        if cx
-            .broker
-            .protocol(session)
-            .is_some_and(sterna_mqtt::Session::has_resends)
-        {
+        if session::mqtt(cx.broker, session).is_some_and(sterna_mqtt::Session::has_resends) {
             self.resend(cx, client);
         }
         if client.parked {

@@ -6,8 +6,10 @@ use sterna_mqtt::server::Refuse;
 use sterna_mqtt::{Lane, ReasonCode};
 use sterna_net::{CloseReason, ConnectionId, StreamId};
 
-use super::client::{Client, Early, Held, State, connection};
+use super::client::{Client, State, connection};
 use super::{Door, inspect, log_end};
+use crate::door::{Early, Held};
+use crate::session;
 use crate::shard::Context;
 
 impl Door {
@@ -233,7 +235,7 @@ impl Door {
         client.mute.retain(|id| *id != stream);
         let session = client
             .session()
-            .and_then(|session| cx.broker.protocol_mut(session));
+            .and_then(|session| session::mqtt_mut(cx.broker, session));
         client.engine.lane_closed(session, Lane(stream.0));
     }
 }

@@ -9,10 +9,8 @@ mod connect;
 mod deliver;
 mod end;
 mod inspect;
-mod outgoing;
 mod publish;
 mod subscribe;
-mod timers;
 
 use rustc_hash::FxHashMap;
 use sterna_mqtt::server::{Connection, Event, Features, Limits};
@@ -22,14 +20,11 @@ use sterna_mqtt::{
 use sterna_net::{Chunk, ConnectionId, Network, StreamId};
 
 use crate::config::{EarlyData, Mqtt};
+use crate::door::{Early, Held, Outgoing, Timers, held_bytes, note_early};
+use crate::session;
 use crate::shard::Context;
 use crate::sys::Counts;
-use client::{Client, DATAGRAMS, Early, Held, State};
-use outgoing::Outgoing;
-use timers::Timers;
-
-/// What the broker keeps of MQTT for each session.
-pub type SessionState = sterna_mqtt::Session;
+use client::{Client, DATAGRAMS, State};
 
 /// First byte of a PUBLISH of QoS 0 without flags.
 const PUBLISH_AT_MOST_ONCE: u8 = 0x30;
@@ -130,7 +125,7 @@ impl Door {
     ) {
         self.with_client(cx, connection, |door, cx, client| {
             door.counts.bytes_received += chunk.bytes.len() as u64;
-            note_early(cx, client, &chunk);
+            note_early(cx, &mut client.early, client.listener, &chunk);
             door.feed(cx, client, chunk.stream, chunk.bytes);
         });
     }
@@ -144,7 +139,7 @@ impl Door {
     ) {
         self.with_client(cx, connection, |door, cx, client| {
             door.counts.bytes_received += chunk.bytes.len() as u64;
-            note_early(cx, client, &chunk);
+            note_early(cx, &mut client.early, client.listener, &chunk);
             door.feed(cx, client, DATAGRAMS, chunk.bytes);
         });
     }
@@ -246,7 +241,7 @@ impl Door {
                     }
                     self.counts.messages_received += 1;
                     let session = match client.state {
-                        State::Live(session) => cx.broker.protocol_mut(session),
+                        State::Live(session) => session::mqtt_mut(cx.broker, session),
                         _ => None,
                     };
                     match client
@@ -305,7 +300,7 @@ impl Door {
                 }
                 self.counts.messages_received += 1;
                 let session = match client.state {
-                    State::Live(session) => cx.broker.protocol_mut(session),
+                    State::Live(session) => session::mqtt_mut(cx.broker, session),
                     _ => None,
                 };
                 let now_ms = cx.net.now_ms();
@@ -336,7 +331,7 @@ impl Door {
         let control = held.stream() == StreamId::FIRST;
         let datagram = held.stream() == DATAGRAMS;
         client.held.push(held);
-        if client.held_bytes() > cx.policy.mqtt.maximum_held_bytes as usize {
+        if held_bytes(&client.held) > cx.policy.mqtt.maximum_held_bytes as usize {
             if datagram {
                 // Whoever sends datagrams accepts that some are lost.
                 client.held.pop();
@@ -406,17 +401,6 @@ impl Door {
             }
             Scope::Connection => Self::lost(cx, client),
         }
-    }
-}
-
-/// Marks a client whose bytes can be a replay. What its listener does not let through waits until the
-/// handshake has shown that they are none.
-fn note_early(cx: &Context<'_>, client: &mut Client, chunk: &Chunk<'_>) {
-    if chunk.early && !chunk.confirmed && client.early == Early::Over {
-        client.early = match cx.policy.listener(client.listener).early_data {
-            EarlyData::Off => Early::Waiting,
-            EarlyData::Idempotent | EarlyData::All => Early::Allowed,
-        };
     }
 }
 

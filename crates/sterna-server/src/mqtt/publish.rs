@@ -7,6 +7,7 @@ use sterna_mqtt::{Frame, Lane, QoS, ReasonCode};
 use super::admission::{copy, qos};
 use super::client::Client;
 use super::{Door, log_end};
+use crate::session;
 use crate::shard::Context;
 
 impl Door {
@@ -40,6 +41,7 @@ impl Door {
                         },
                     );
                     match routed.retention {
+                        _ if routed.refused => ReasonCode::QuotaExceeded,
                         Retention::InvalidTopic => ReasonCode::TopicNameInvalid,
                         Retention::Refused => ReasonCode::QuotaExceeded,
                         _ if routed.matched == 0 => ReasonCode::NoMatchingSubscribers,
@@ -68,7 +70,7 @@ impl Door {
                 self.counts.messages_sent += 1;
             }
             (QoS::ExactlyOnce, Some(packet_id)) => {
-                let Some(state) = cx.broker.protocol_mut(session) else {
+                let Some(state) = session::mqtt_mut(cx.broker, session) else {
                     log_end(cx.net, client, "", "the session is gone");
                     return;
                 };

@@ -114,6 +114,7 @@ fn subscribe_one(
         identifier,
         // Deliveries come on the stream that asked for them.
         hint: lane.reply().0,
+        keep: false,
     };
     match cx
         .broker

@@ -1,8 +1,10 @@
 //! PUBLISH and its acknowledgements.
 
+use sterna_broker::{Close, Limits, NEVER_EXPIRES_S, Opened, ShardId};
 use sterna_mqtt::packet::{Connect, SubscribeOptions};
 use sterna_mqtt::{Packet, PacketId, Property, PropertyContext, QoS};
 use sterna_server::config::{Config, Effect, Rule};
+use sterna_store::MemoryStore;
 
 use crate::fixture::{Broker, block, describe, plain, publish};
 use crate::{V5, V311, expiring, persistent};
@@ -364,4 +366,70 @@ fn a_publication_against_the_rules_is_refused_by_reason_or_quietly_dropped() {
         &[],
     );
     assert_eq!(broker.told(old, V311), ["SUBACK 1 0x80"]);
+}
+
+/// A store with a session that keeps the queue of a shared subscription.
+fn kept_queue(filter: &str) -> MemoryStore {
+    let store = MemoryStore::new();
+    let directory = sterna_broker::Directory::new(1, Limits::default(), 7);
+    let mut broker: sterna_broker::Broker<()> =
+        sterna_broker::Broker::new(ShardId(0), directory, Box::new(store.clone()));
+    let request = sterna_broker::OpenSession {
+        client_id: "keeper",
+        clean_start: false,
+        expiry_s: NEVER_EXPIRES_S,
+        consumer: sterna_broker::ConsumerId(1),
+        will: None,
+        on_demand: true,
+        selector: None,
+    };
+    let opened = broker.open(0, request).expect("within limits");
+    let Opened::Ready { session, .. } = opened else {
+        panic!("there is one shard");
+    };
+    let options = sterna_broker::SubscribeOptions {
+        keep: true,
+        ..sterna_broker::SubscribeOptions::default()
+    };
+    broker
+        .subscribe(0, session, filter, options)
+        .expect("a valid filter");
+    broker.close(0, session, Close::NORMAL);
+    store
+}
+
+#[test]
+fn a_publication_for_a_full_queue_is_refused_and_delivered_to_nobody() {
+    let store = kept_queue("$share/keeper/q");
+    let limits = Limits {
+        group_queued_messages: 2,
+        ..Limits::default()
+    };
+    for shards in 1..=2 {
+        let config = Config::default();
+        // On the second round the queue is as full as the first has left it.
+        let mut broker =
+            Broker::restored(&config, shards, limits.clone(), || Box::new(store.clone()));
+        let watcher = broker.client(V5, "watch");
+        broker.subscribe(watcher, V5, "q", QoS::AtMostOnce);
+        let peer = broker.client(V5, "p");
+        if shards == 1 {
+            broker.publish(peer, V5, "q", "1", QoS::AtMostOnce);
+            broker.publish(peer, V5, "q", "2", QoS::AtLeastOnce);
+            assert_eq!(broker.told(peer, V5), ["PUBACK 7 Success"]);
+            assert_eq!(broker.told(watcher, V5), ["PUBLISH0 q=1", "PUBLISH0 q=2"]);
+        }
+        broker.publish(peer, V5, "q", "3", QoS::AtMostOnce);
+        broker.publish(peer, V5, "q", "3", QoS::AtLeastOnce);
+        broker.publish(peer, V5, "q", "3", QoS::ExactlyOnce);
+        assert_eq!(
+            broker.told(peer, V5),
+            ["PUBACK 7 Quota exceeded", "PUBREC 7 Quota exceeded"]
+        );
+        assert_eq!(broker.told(watcher, V5), [""; 0]);
+        let old = broker.client(V311, "old");
+        broker.publish(old, V311, "q", "3", QoS::AtLeastOnce);
+        assert_eq!(broker.told(old, V311), ["PUBACK 7 Success"]);
+        assert_eq!(broker.told(watcher, V5), [""; 0]);
+    }
 }

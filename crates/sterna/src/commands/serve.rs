@@ -171,9 +171,11 @@ fn write_greeting(out: &mut impl std::io::Write, server: &Server) -> std::io::Re
         let what = match url.split("://").next().unwrap_or_default() {
             "mqtt" => "MQTT on TCP",
             "mqtts" => "MQTT on TLS",
-            "ws" => "MQTT on WebSocket",
-            "wss" => "MQTT on secure WebSocket",
-            _ => "MQTT on QUIC",
+            "ws" => "MQTT and AMQP on WebSocket",
+            "wss" => "MQTT and AMQP on secure WebSocket",
+            "amqp" => "AMQP on TCP",
+            "amqps" => "AMQP on TLS",
+            _ => "MQTT and AMQP on QUIC",
         };
         writeln!(out, "  {url:<34} {what}")?;
     }

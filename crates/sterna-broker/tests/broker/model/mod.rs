@@ -124,7 +124,9 @@ impl Model {
 
     fn take_events(&mut self) {
         for event in std::mem::take(&mut self.cluster.events) {
-            let (Event::Evicted { consumer, .. } | Event::Opened { consumer, .. }) = event;
+            let (Event::Evicted { consumer, .. }
+            | Event::Opened { consumer, .. }
+            | Event::Drained { consumer, .. }) = event;
             self.trace(self.consumers[&consumer], &event);
             match event {
                 Event::Evicted { consumer, .. } => {
@@ -151,6 +153,7 @@ impl Model {
                 } => {
                     self.opened(self.consumers[&consumer], consumer, key, present);
                 }
+                Event::Drained { .. } => panic!("nobody asked"),
             }
         }
     }

@@ -1,41 +1,51 @@
-//! What a step writes, gathered per lane and handed to the transport at its end.
+//! What a step writes, gathered per stream and handed to the transport at its end.
 
 use bytes::{Bytes, BytesMut};
-use sterna_mqtt::{Lane, LaneWriter};
 use sterna_net::{ConnectionId, Network, StreamId};
 
 /// Buffers that one shard uses again and again for whichever connection it works on.
 #[derive(Debug, Default)]
-pub(super) struct Outgoing {
+pub(crate) struct Outgoing {
     control: BytesMut,
-    lanes: Vec<(Lane, BytesMut)>,
+    lanes: Vec<(StreamId, BytesMut)>,
     /// Bytes handed to the transport so far.
-    pub(super) sent_bytes: u64,
+    pub(crate) sent_bytes: u64,
 }
 
 /// Above this a buffer is given back after use instead of being kept.
 const KEPT_BYTES: usize = 256 << 10;
 
-impl LaneWriter for Outgoing {
-    fn buffer(&mut self, lane: Lane) -> &mut BytesMut {
-        if lane.is_control() {
+impl sterna_mqtt::LaneWriter for Outgoing {
+    fn buffer(&mut self, lane: sterna_mqtt::Lane) -> &mut BytesMut {
+        self.on(StreamId(lane.0))
+    }
+}
+
+impl sterna_amqp::LaneWriter for Outgoing {
+    fn buffer(&mut self, lane: sterna_amqp::Lane) -> &mut BytesMut {
+        self.on(StreamId(lane.0))
+    }
+}
+
+impl Outgoing {
+    /// What is gathered for a stream.
+    pub(crate) fn on(&mut self, stream: StreamId) -> &mut BytesMut {
+        if stream == StreamId::FIRST {
             return &mut self.control;
         }
         let at = self
             .lanes
             .iter()
-            .position(|(known, _)| *known == lane)
+            .position(|(known, _)| *known == stream)
             .unwrap_or_else(|| {
-                self.lanes.push((lane, BytesMut::new()));
+                self.lanes.push((stream, BytesMut::new()));
                 self.lanes.len() - 1
             });
         &mut self.lanes[at].1
     }
-}
 
-impl Outgoing {
     /// Bytes gathered and not yet handed over.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.control.len()
             + self
                 .lanes
@@ -45,14 +55,14 @@ impl Outgoing {
     }
 
     /// Hands everything over; what is for one of the `mute` streams, on control.
-    pub(super) fn flush(
+    pub(crate) fn flush(
         &mut self,
         net: &mut dyn Network,
         connection: ConnectionId,
         mute: &[StreamId],
     ) {
-        for (lane, buffer) in &mut self.lanes {
-            if mute.contains(&StreamId(lane.0)) {
+        for (stream, buffer) in &mut self.lanes {
+            if mute.contains(stream) {
                 self.control.extend_from_slice(&buffer.split());
             }
         }
@@ -65,43 +75,43 @@ impl Outgoing {
                 self.control.clear();
             }
         }
-        for (lane, buffer) in self.lanes.drain(..) {
+        for (stream, buffer) in self.lanes.drain(..) {
             if !buffer.is_empty() {
-                net.send(connection, StreamId(lane.0), &buffer);
+                net.send(connection, stream, &buffer);
                 self.sent_bytes += buffer.len() as u64;
             }
         }
     }
 
-    /// Hands over the packet that was gathered for [`Lane::DATAGRAMS`] as a datagram; one that is too
+    /// Hands over what was gathered for `datagrams`, which is no stream, as a datagram; one that is too
     /// large for the path goes on a stream.
-    pub(super) fn send_datagram(
+    pub(crate) fn send_datagram(
         &mut self,
         net: &mut dyn Network,
         connection: ConnectionId,
-        otherwise: Lane,
+        datagrams: StreamId,
+        otherwise: StreamId,
     ) {
-        let packet = self.buffer(Lane::DATAGRAMS).split().freeze();
+        let packet = self.on(datagrams).split().freeze();
         let bytes = packet.len() as u64;
         if net.send_datagram(connection, packet.clone()) {
             self.sent_bytes += bytes;
         } else {
-            self.buffer(otherwise).extend_from_slice(&packet);
+            self.on(otherwise).extend_from_slice(&packet);
         }
     }
 
-    /// Hands over what was gathered for a lane, and a large payload right behind it without a copy.
-    pub(super) fn append_shared(
+    /// Hands over what was gathered for a stream, and a large payload right behind it without a copy.
+    pub(crate) fn append_shared(
         &mut self,
         net: &mut dyn Network,
         connection: ConnectionId,
-        lane: Lane,
+        stream: StreamId,
         payload: Bytes,
     ) {
-        let buffer = self.buffer(lane);
-        let head = buffer.split();
-        net.send(connection, StreamId(lane.0), &head);
+        let head = self.on(stream).split();
+        net.send(connection, stream, &head);
         self.sent_bytes += (head.len() + payload.len()) as u64;
-        net.send_shared(connection, StreamId(lane.0), payload);
+        net.send_shared(connection, stream, payload);
     }
 }

@@ -1,0 +1,265 @@
+//! Consumers that say how many messages they take (AMQP link-credit), and the groups that serve them.
+//!
+//! A group's home assigns to such a member only what it was granted. The member's shard grants by
+//! increments, takes back by asking, and counts as outstanding, per group, what it has granted and
+//! not handed out: that never exceeds what the consumer takes. The home's answer to a request comes
+//! behind all that it had assigned before, so after it nothing unknown is under way.
+
+use super::Broker;
+use crate::api::{Event, SessionKey};
+use crate::mail::{Address, Letter, Recall, Returned};
+use crate::nodes::NIL;
+use crate::session::Demand;
+
+impl<P: Default + Send> Broker<P> {
+    /// How many messages the consumer would take now, beyond those that
+    /// [`next_delivery`](Self::next_delivery) has handed it; for sessions opened
+    /// [`on_demand`](crate::OpenSession::on_demand), others ignore it.
+    ///
+    /// Zero at first. Each message handed out uses one; settling gives none. Less than before takes
+    /// back what groups have not assigned, and gives back what was assigned last and is still
+    /// pending beyond it; what is on its way from another shard goes back when it arrives.
+    ///
+    /// A session in several groups has its credit divided among them; where there is less than one
+    /// for each, some have to wait for more.
+    pub fn demand(&mut self, now_ms: u64, session: SessionKey, credit: u32) {
+        let slot = session.slot;
+        let Some(demand) = self.demand_of(session) else {
+            return;
+        };
+        demand.credit = credit;
+        demand.is_withheld = false;
+        self.balance(slot);
+        self.finish(now_ms);
+    }
+
+    /// Takes back what the session's groups have not assigned. When all that they assigned before
+    /// has arrived, [`Event::Drained`] follows: at once where no other shard is asked. The front
+    /// door hands out what is then pending before it tells its peer. Groups assign nothing more
+    /// until the next [`demand`](Self::demand).
+    pub fn drain(&mut self, now_ms: u64, session: SessionKey) {
+        let slot = session.slot;
+        let Some(attended) = self.queues.attended(session) else {
+            return;
+        };
+        let consumer = attended.consumer;
+        if let Some(demand) = self.demand_of(session) {
+            demand.is_withheld = true;
+            demand.drains += 1;
+            let groups: Vec<_> = demand.shares.iter().map(|share| share.group).collect();
+            for group in groups {
+                self.recall(slot, group, u32::MAX);
+            }
+            self.tell_drained(slot);
+        } else if let Some(consumer) = consumer {
+            self.events.push_back(Event::Drained { consumer, session });
+        }
+        self.finish(now_ms);
+    }
+
+    fn demand_of(&mut self, session: SessionKey) -> Option<&mut Demand> {
+        self.queues.attended_mut(session)?.demand_mut()
+    }
+
+    /// Grants what the consumer takes and nobody was granted, or takes back what it doesn't take.
+    pub(super) fn balance(&mut self, slot: u32) {
+        let session = &mut *self.queues.sessions[slot as usize];
+        let (member, attendance) = (session.subscriber, session.attendance);
+        let Some(demand) = session.demand_mut() else {
+            return;
+        };
+        let outstanding = demand.outstanding();
+        if outstanding < demand.credit {
+            if demand.is_withheld || demand.shares.is_empty() {
+                return;
+            }
+            let more = demand.credit - outstanding;
+            let count = demand.shares.len() as u32;
+            let mut grants = Vec::with_capacity(demand.shares.len());
+            for (at, share) in demand.shares.iter_mut().enumerate() {
+                let part = more / count + u32::from((at as u32) < more % count);
+                share.outstanding += part;
+                grants.push((share.group, part));
+            }
+            for (group, credit) in grants.into_iter().filter(|&(_, credit)| credit > 0) {
+                if let Some(home) = self.index.home(group) {
+                    self.send(
+                        home,
+                        Letter::Credit {
+                            group,
+                            member,
+                            attendance,
+                            credit,
+                            kept: Vec::new(),
+                        },
+                    );
+                }
+            }
+        } else if outstanding > demand.credit {
+            let beyond = demand.pending().saturating_sub(demand.credit);
+            let given_back = self.latest_of_groups(slot, beyond);
+            self.give_back(given_back);
+            self.recall_excess(slot);
+        }
+    }
+
+    /// Asks groups for what they may assign beyond what the consumer takes.
+    fn recall_excess(&mut self, slot: u32) {
+        let session = &mut *self.queues.sessions[slot as usize];
+        let Some(demand) = session.demand_mut() else {
+            return;
+        };
+        let mut excess = demand.outstanding().saturating_sub(demand.credit);
+        let mut recalls = Vec::new();
+        for share in &demand.shares {
+            // Who was asked already will answer; then it is looked at again.
+            let unassigned = share.outstanding - share.pending;
+            let limit = unassigned.min(excess);
+            if limit > 0 && share.recalls == 0 {
+                recalls.push((share.group, limit));
+            }
+            excess -= limit;
+        }
+        for (group, limit) in recalls {
+            self.recall(slot, group, limit);
+        }
+    }
+
+    fn recall(&mut self, slot: u32, group: u32, limit: u32) {
+        let Some(home) = self.index.home(group) else {
+            return;
+        };
+        let shard = self.shard;
+        let session = &mut *self.queues.sessions[slot as usize];
+        let (member, attendance) = (session.subscriber, session.attendance);
+        let generation = session.generation;
+        let Some(demand) = session.demand_mut() else {
+            return;
+        };
+        if let Some(share) = demand.share_mut(group) {
+            share.recalls += 1;
+        }
+        let from = Address {
+            shard,
+            slot,
+            generation,
+        };
+        self.send(
+            home,
+            Letter::Recall(Recall {
+                group,
+                member,
+                attendance,
+                limit,
+                from,
+            }),
+        );
+    }
+
+    /// Takes up to so many messages of groups, those that came last, out of a session's queue.
+    fn latest_of_groups(&mut self, slot: u32, count: u32) -> Vec<(u32, Returned)> {
+        let queues = &mut self.queues;
+        let mut taken = Vec::new();
+        let mut node = queues.sessions[slot as usize].pending.last();
+        while node != NIL && (taken.len() as u32) < count {
+            let previous = queues.nodes.previous(node);
+            let group = queues.nodes.entry(node).map_or(NIL, |entry| entry.group);
+            let demand = queues.sessions[slot as usize].demand_mut();
+            if let Some(share) = demand.and_then(|demand| demand.share_mut(group))
+                && share.pending > 0
+            {
+                share.pending -= 1;
+                share.outstanding -= 1;
+                let entry = queues.remove_pending(slot, node);
+                taken.extend(entry.and_then(Returned::of));
+            }
+            node = previous;
+        }
+        taken.reverse();
+        taken
+    }
+
+    /// On the group's shard: takes credit back from a member, and says how much.
+    pub(super) fn member_recalled(&mut self, recall: Recall) {
+        let Recall {
+            group,
+            member,
+            attendance,
+            limit,
+            from,
+        } = recall;
+        // Who is no member any more has nothing left to assign.
+        let mut taken = limit;
+        if let Some(known) = self
+            .queues
+            .groups
+            .get_mut(&group)
+            .and_then(|group| group.members.get_mut(&member))
+            && known.attendance == attendance
+        {
+            taken = limit.min(known.credit);
+            known.credit -= taken;
+        }
+        self.send(
+            from.shard,
+            Letter::Recalled {
+                group,
+                slot: from.slot,
+                generation: from.generation,
+                attendance,
+                taken,
+            },
+        );
+    }
+
+    /// A group has answered; what it had assigned before is here.
+    pub(super) fn recalled(
+        &mut self,
+        group: u32,
+        slot: u32,
+        generation: u32,
+        attendance: u32,
+        taken: u32,
+    ) {
+        let Some(share) = self
+            .queues
+            .session(slot, generation)
+            .filter(|session| session.attendance == attendance)
+            .and_then(|session| session.demand_mut()?.share_mut(group))
+        else {
+            return;
+        };
+        share.recalls = share.recalls.saturating_sub(1);
+        share.outstanding -= taken.min(share.outstanding - share.pending);
+        self.tell_drained(slot);
+        self.balance(slot);
+    }
+
+    /// Forgets the share of a group that the session has left.
+    pub(super) fn drop_share(&mut self, slot: u32, group: u32) {
+        if let Some(demand) = self.queues.sessions[slot as usize].demand_mut() {
+            demand.shares.retain(|share| share.group != group);
+            self.tell_drained(slot);
+            self.balance(slot);
+        }
+    }
+
+    /// Tells the consumer that its groups have answered, if they have and it waits for that.
+    pub(super) fn tell_drained(&mut self, slot: u32) {
+        let session = &mut *self.queues.sessions[slot as usize];
+        let (consumer, key) = (session.consumer, session.key(slot));
+        let is_here = session.is_active();
+        let Some(demand) = session.demand_mut() else {
+            return;
+        };
+        if !is_here || demand.shares.iter().any(|share| share.recalls > 0) {
+            return;
+        }
+        for _ in 0..std::mem::take(&mut demand.drains) {
+            self.events.extend(consumer.map(|consumer| Event::Drained {
+                consumer,
+                session: key,
+            }));
+        }
+    }
+}

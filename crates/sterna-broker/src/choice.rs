@@ -1,0 +1,184 @@
+//! Members of a group that don't take every message: by a selector, or because they have given some
+//! back as undeliverable.
+//!
+//! Each looks at an entry of the queue once. It has a cursor, before which nothing is for it, and a
+//! short list of entries before the cursor that came back from other members and are for it after
+//! all. What it doesn't take waits in its place for others.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use rustc_hash::FxHashSet;
+
+use crate::api::Selector;
+use crate::group::{is_older, sequence};
+use crate::message::Message;
+use crate::nodes::{NIL, Nodes};
+use crate::queues::Queues;
+
+/// Entries before the cursor that are listed; if more come back the cursor goes back instead.
+const LISTED: usize = 64;
+
+/// What a member chooses from its group's queue.
+#[derive(Debug)]
+pub(crate) struct Choice {
+    selector: Option<Arc<dyn Selector>>,
+    /// Sequence numbers of what it can't be given, and the order in which they came.
+    refused: FxHashSet<u32>,
+    refused_in_order: VecDeque<u32>,
+    /// The first entry it hasn't looked at, or [`NIL`] if it has seen all.
+    next: u32,
+    /// Entries before that which are for it.
+    listed: Vec<u32>,
+}
+
+impl Choice {
+    pub(crate) fn new(selector: Option<Arc<dyn Selector>>, first: u32) -> Self {
+        Self {
+            selector,
+            refused: FxHashSet::default(),
+            refused_in_order: VecDeque::new(),
+            next: first,
+            listed: Vec::new(),
+        }
+    }
+
+    /// Whether there may be something for the member.
+    pub(crate) const fn may_choose(&self) -> bool {
+        self.next != NIL || !self.listed.is_empty()
+    }
+
+    fn takes(&self, message: &Message, tag: u64) -> bool {
+        !self.refused.contains(&sequence(tag))
+            && self
+                .selector
+                .as_ref()
+                .is_none_or(|selector| selector.selects(message))
+    }
+
+    /// Keeps an entry from being given to the member again; of more than `limit` such, the first
+    /// are forgotten.
+    pub(crate) fn refuse(&mut self, tag: u64, limit: usize) {
+        if self.refused.insert(sequence(tag)) {
+            self.refused_in_order.push_back(sequence(tag));
+        }
+        while self.refused.len() > limit
+            && let Some(first) = self.refused_in_order.pop_front()
+        {
+            self.refused.remove(&first);
+        }
+    }
+
+    /// The oldest entry that is for the member, or that has expired; everything before it isn't.
+    fn pick(&mut self, nodes: &Nodes, now_ms: u64) -> Option<u32> {
+        let mut oldest = None;
+        for &node in &self.listed {
+            if oldest.is_none_or(|oldest| is_older(nodes.tag(node), nodes.tag(oldest))) {
+                oldest = Some(node);
+            }
+        }
+        if oldest.is_some() {
+            return oldest;
+        }
+        while self.next != NIL {
+            let chosen = nodes.entry(self.next).is_some_and(|entry| {
+                let message = entry.message.as_ref();
+                message.is_none_or(|message| {
+                    message.is_expired(now_ms) || self.takes(message, entry.tag)
+                })
+            });
+            if chosen {
+                return Some(self.next);
+            }
+            self.next = nodes.next(self.next);
+        }
+        None
+    }
+
+    /// An entry came back to its place in the queue. True if the member may take it.
+    fn came_back(&mut self, nodes: &Nodes, node: u32) -> bool {
+        let tag = nodes.tag(node);
+        if self.next != NIL && !is_older(tag, nodes.tag(self.next)) {
+            return true; // it will come to it
+        }
+        let takes = nodes
+            .entry(node)
+            .and_then(|entry| entry.message.as_ref())
+            .is_some_and(|message| self.takes(message, tag));
+        if !takes {
+            return false;
+        }
+        self.listed.push(node);
+        if self.listed.len() > LISTED {
+            for node in self.listed.drain(..) {
+                if self.next == NIL || is_older(nodes.tag(node), nodes.tag(self.next)) {
+                    self.next = node;
+                }
+            }
+        }
+        true
+    }
+
+    fn leaves(&mut self, nodes: &Nodes, node: u32) {
+        if self.next == node {
+            self.next = nodes.next(node);
+        }
+        self.listed.retain(|&listed| listed != node);
+    }
+}
+
+impl<P> Queues<P> {
+    /// The entry that a member takes next; [`None`] where nothing in the queue is for it.
+    pub(crate) fn pick_from_group(&mut self, now_ms: u64, id: u32, member: u32) -> Option<u32> {
+        let group = self.groups.get_mut(&id)?;
+        if let Some(choice) = group.choices.get_mut(&member) {
+            return choice.pick(&self.nodes, now_ms);
+        }
+        Some(group.queue.first()).filter(|&node| node != NIL)
+    }
+
+    /// An entry has been appended to a group's queue: who has seen all others looks at it.
+    pub(crate) fn offer_appended(&mut self, id: u32, node: u32) {
+        let Some(group) = self.groups.get_mut(&id) else {
+            return;
+        };
+        for at in 0..group.choices.len() {
+            let Some((member, choice)) = group.choices.pair_at_mut(at) else {
+                return;
+            };
+            if choice.next == NIL {
+                choice.next = node;
+                let member = *member;
+                group.list_if_available(member);
+            }
+        }
+    }
+
+    /// An entry has come back to a group's queue.
+    pub(crate) fn offer_returned(&mut self, id: u32, node: u32) {
+        let Some(group) = self.groups.get_mut(&id) else {
+            return;
+        };
+        for at in 0..group.choices.len() {
+            let Some((member, choice)) = group.choices.pair_at_mut(at) else {
+                return;
+            };
+            if choice.came_back(&self.nodes, node) {
+                let member = *member;
+                group.list_if_available(member);
+            }
+        }
+    }
+
+    /// An entry is about to leave a group's queue.
+    pub(crate) fn withdraw(&mut self, id: u32, node: u32) {
+        let Some(group) = self.groups.get_mut(&id) else {
+            return;
+        };
+        for at in 0..group.choices.len() {
+            if let Some((_, choice)) = group.choices.pair_at_mut(at) {
+                choice.leaves(&self.nodes, node);
+            }
+        }
+    }
+}

@@ -1,0 +1,678 @@
+//! Where links lead: sources and targets.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use bytes::BytesMut;
+use sterna_amqp::connection::LinkId;
+use sterna_amqp::link::{AttachOptions, DeliveryTag, Unsettled};
+use sterna_amqp::messaging::{
+    DistributionMode, Source, Target as TargetTerminus, TargetArchetype, TerminusExpiryPolicy,
+};
+use sterna_amqp::performatives::{Attach, Error, ReceiverSettleMode, Role, SenderSettleMode};
+use sterna_amqp::transactions::{Coordinator, capability};
+use sterna_amqp::types::{Composite as _, Encoded, Multiple, Value};
+use sterna_amqp::{Condition, DecodeError};
+use sterna_broker::{
+    Close, OpenError, OpenSession, Opened, Outcome, Qos, RetainHandling, SessionKey,
+    SubscribeError, SubscribeOptions, WillFate,
+};
+
+use super::address::{AddressError, End, Kind, Node, share_name};
+use super::client::{Client, Drain, Expiry, SourceLink, SourceState, Target, TargetLink};
+use super::selection::Selection;
+use super::{Door, consumer_id, outgoing};
+use crate::config::Amqp;
+use crate::session::{AMQP_PREFIX, SessionState};
+use crate::shard::Context;
+
+/// Topics below this are made for links that ask for a node of their own.
+const DYNAMIC: &str = "amqp/dynamic/";
+
+/// Sources are answered with the outcomes that they know.
+const OUTCOMES: [&str; 4] = [
+    "amqp:accepted:list",
+    "amqp:rejected:list",
+    "amqp:released:list",
+    "amqp:modified:list",
+];
+
+const CAPABILITIES: [&str; 3] = [
+    capability::LOCAL_TRANSACTIONS,
+    capability::MULTI_TXNS_PER_SSN,
+    capability::MULTI_SSNS_PER_TXN,
+];
+
+/// What a receiver's link was attached with, so that it can be attached again.
+#[derive(Clone, Debug)]
+pub struct Terminus {
+    /// The source as it was answered.
+    source: Encoded,
+    /// The subscription behind it.
+    filter: Box<str>,
+}
+
+/// A source that is to be attached.
+#[derive(Debug)]
+pub(super) struct Wanted {
+    snd_settle_mode: SenderSettleMode,
+    rcv_settle_mode: ReceiverSettleMode,
+    /// `None` for whatever the link was attached with before.
+    terminus: Option<Terminus>,
+    target: Option<Encoded>,
+    selection: Option<Arc<Selection>>,
+    is_group: bool,
+    client_id: String,
+    expiry: Expiry,
+    /// Whether the client has told what it has not settled.
+    has_unsettled: bool,
+}
+
+/// Why a link is not attached.
+pub(super) type Refusal = (Condition, String);
+
+pub(super) fn refusal(condition: Condition, detail: &str) -> Refusal {
+    (condition, detail.to_owned())
+}
+
+fn refused_address(error: AddressError) -> Refusal {
+    refusal(error.condition, error.detail)
+}
+
+fn refused_field(error: DecodeError) -> Refusal {
+    refusal(error.condition, error.detail)
+}
+
+/// The topic that an address of a message names.
+pub(super) fn topic_of_address(config: &Amqp, address: &str) -> Option<String> {
+    Node::parse(address, None, End::Target, config)
+        .ok()?
+        .topic()
+}
+
+/// A topic that nobody else knows.
+fn dynamic_topic() -> Result<String, Refusal> {
+    let mut random = [0; 16];
+    getrandom::fill(&mut random)
+        .map_err(|_| refusal(Condition::INTERNAL_ERROR, "no randomness for an address"))?;
+    let mut topic = DYNAMIC.to_owned();
+    for byte in random {
+        let _ = write!(topic, "{byte:02x}");
+    }
+    Ok(topic)
+}
+
+fn kind_of(capabilities: &Multiple<'_>) -> Option<Kind> {
+    let has = |names: [&str; 2]| names.iter().any(|name| capabilities.contains(name));
+    // Temporary ones of JMS clients, too.
+    if has(["queue", "temporary-queue"]) {
+        Some(Kind::Queue)
+    } else if has(["topic", "temporary-topic"]) {
+        Some(Kind::Topic)
+    } else {
+        None
+    }
+}
+
+impl Door {
+    pub(super) fn attach(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: &mut Client,
+        link: LinkId,
+        attach: &Attach<'_>,
+    ) {
+        let attached = match attach.role {
+            Role::Sender => self.attach_target(cx, client, link, attach),
+            Role::Receiver => self.attach_source(cx, client, link, attach),
+        };
+        if let Err(refusal) = attached {
+            self.refuse_attach(cx, client, link, attach.name, &refusal);
+        }
+    }
+
+    fn refuse_attach(
+        &mut self,
+        cx: &Context<'_>,
+        client: &mut Client,
+        link: LinkId,
+        name: &str,
+        (condition, detail): &Refusal,
+    ) {
+        let peer = cx.net.info(client.id).map(|info| info.peer);
+        tracing::info!(
+            peer = peer.map(tracing::field::display),
+            client = &*client.container,
+            link = name,
+            condition = condition.as_str(),
+            detail,
+            "link refused"
+        );
+        // A link that is gone needs no refusal.
+        let _ = client
+            .engine
+            .refuse_attach(link, Error::new(*condition, detail), &mut self.out);
+    }
+
+    // Targets.
+
+    fn attach_target(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: &mut Client,
+        link: LinkId,
+        attach: &Attach<'_>,
+    ) -> Result<(), Refusal> {
+        let Some(target) = &attach.target else {
+            return Err(refusal(Condition::INVALID_FIELD, "the link has no target"));
+        };
+        let mut address = String::new();
+        let (node, answer) = match target {
+            TargetArchetype::Coordinator(_) => {
+                let capabilities = Multiple::Slice(&CAPABILITIES);
+                (
+                    Target::Coordinator,
+                    TargetArchetype::Coordinator(Coordinator { capabilities }),
+                )
+            }
+            TargetArchetype::Target(target) => {
+                let node = self.target_node(cx, client, target, &mut address)?;
+                let answer = TargetTerminus {
+                    address: if target.dynamic {
+                        Some(Value::String(&address))
+                    } else {
+                        target.address
+                    },
+                    ..target.clone()
+                };
+                (node, TargetArchetype::Target(answer))
+            }
+        };
+        let now_ms = cx.net.now_ms();
+        let key = client.link_key(attach.name);
+        let mut unsettled = self.registry.resume(&key, now_ms);
+        if attach.unsettled.is_none() {
+            // The client has nothing left of it.
+            unsettled.clear();
+        }
+        let options = AttachOptions {
+            snd_settle_mode: attach.snd_settle_mode,
+            rcv_settle_mode: attach.rcv_settle_mode,
+            source: attach.source.clone(),
+            target: Some(answer),
+            unsettled: &unsettled,
+            recover: attach.unsettled.is_some(),
+            ..AttachOptions::default()
+        };
+        client
+            .engine
+            .accept_attach(link, &options, &mut self.out)
+            .map_err(|error| (Condition::INTERNAL_ERROR, error.to_string()))?;
+        let name = attach.name.into();
+        client.targets.insert(link, TargetLink { name, node });
+        self.renew_credit(cx, client, link);
+        Ok(())
+    }
+
+    fn target_node(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: &Client,
+        target: &TargetTerminus<'_>,
+        address: &mut String,
+    ) -> Result<Target, Refusal> {
+        if target.dynamic {
+            *address = dynamic_topic()?;
+            return Ok(Target::Topic(address.as_str().into()));
+        }
+        let Some(value) = &target.address else {
+            return Ok(Target::Anonymous);
+        };
+        let text = value.as_text().ok_or_else(|| {
+            refusal(
+                Condition::INVALID_FIELD,
+                "the target's address is not a string",
+            )
+        })?;
+        let kind = kind_of(&target.capabilities);
+        let node =
+            Node::parse(text, kind, End::Target, &cx.policy.amqp).map_err(refused_address)?;
+        if let Some(topic) = node.topic()
+            && !may_publish(cx, client, &topic)
+        {
+            let detail = "the rules do not allow to publish there";
+            return Err(refusal(Condition::UNAUTHORIZED_ACCESS, detail));
+        }
+        if let Node::Queue(name) = &node {
+            self.find_queue(cx, name)?;
+            if !self.registry.takes_its_topic(name) {
+                let detail = "the queue takes what its filter matches, and nothing else";
+                return Err(refusal(Condition::PRECONDITION_FAILED, detail));
+            }
+        }
+        Ok(match node.topic() {
+            Some(topic) => Target::Topic(topic.into()),
+            None => Target::BySubject,
+        })
+    }
+
+    // Sources.
+
+    fn attach_source(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: &mut Client,
+        link: LinkId,
+        attach: &Attach<'_>,
+    ) -> Result<(), Refusal> {
+        let wanted = self.wanted(cx, client, attach)?;
+        let kept = client
+            .suspended
+            .iter()
+            .position(|(_, kept)| *kept.name == *attach.name);
+        if let Some(at) = kept {
+            // Its terminus is still here: the link has only been detached.
+            let (_, mut kept) = client.suspended.swap_remove(at);
+            let session = kept.session;
+            kept.snd_settle_mode = wanted.snd_settle_mode;
+            kept.expiry = wanted.expiry;
+            self.consumers.insert(kept.consumer, (client.id, link));
+            client.sources.insert(link, kept);
+            self.finish_source(cx, client, link, session, true, wanted);
+            return Ok(());
+        }
+        let number = self.next_consumer;
+        self.next_consumer += 1;
+        let opened = open_session(cx, &wanted, number, false)?;
+        let session = match opened {
+            Opened::Ready { session, .. } | Opened::Pending { session } => session,
+        };
+        self.consumers.insert(number, (client.id, link));
+        let mut source = SourceLink {
+            name: attach.name.into(),
+            consumer: number,
+            session,
+            state: SourceState::Attached,
+            expiry: wanted.expiry,
+            snd_settle_mode: wanted.snd_settle_mode,
+            next_number: 0,
+            sending: None,
+            resuming: std::collections::VecDeque::new(),
+            drain: Drain::No,
+            parked: true,
+        };
+        // Until there is credit.
+        cx.broker.park(session);
+        match opened {
+            Opened::Ready { present, .. } => {
+                client.sources.insert(link, Box::new(source));
+                self.finish_source(cx, client, link, session, present, wanted);
+            }
+            Opened::Pending { .. } => {
+                source.state = SourceState::Opening(Box::new(wanted));
+                client.sources.insert(link, Box::new(source));
+            }
+        }
+        Ok(())
+    }
+
+    /// What an attach asks for, checked.
+    fn wanted(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: &Client,
+        attach: &Attach<'_>,
+    ) -> Result<Wanted, Refusal> {
+        let mut wanted = Wanted {
+            snd_settle_mode: attach.snd_settle_mode,
+            rcv_settle_mode: attach.rcv_settle_mode,
+            terminus: None,
+            target: attach.target.as_ref().and_then(encoded_target),
+            selection: None,
+            is_group: false,
+            client_id: durable_name(client, attach.name),
+            expiry: Expiry {
+                policy: TerminusExpiryPolicy::Never,
+                timeout_s: 0,
+            },
+            has_unsettled: attach.unsettled.is_some(),
+        };
+        let Some(source) = &attach.source else {
+            return Ok(wanted);
+        };
+        let config = &cx.policy.amqp;
+        let most_s = config.maximum_source_timeout_s;
+        wanted.expiry = match source.expiry_policy {
+            TerminusExpiryPolicy::Never if most_s < u32::MAX => Expiry {
+                policy: TerminusExpiryPolicy::ConnectionClose,
+                timeout_s: most_s,
+            },
+            policy => Expiry {
+                policy,
+                timeout_s: source.timeout.min(most_s),
+            },
+        };
+        if !wanted.expiry.outlives_connection() {
+            let number = self.next_consumer;
+            let _ = write!(wanted.client_id, "/~{}.{number}", cx.shard);
+        }
+        let (selection, applied) =
+            Selection::read(source, client.origin, config).map_err(refused_field)?;
+        wanted.selection = selection.map(Arc::new);
+        let address = if source.dynamic {
+            Some(dynamic_topic()?)
+        } else {
+            None
+        };
+        let node = match (&address, source.address()) {
+            (Some(topic), _) => Node::Topic(topic.clone()),
+            (None, Some(text)) => {
+                let kind = kind_of(&source.capabilities);
+                Node::parse(text, kind, End::Source, config).map_err(refused_address)?
+            }
+            (None, None) => {
+                let detail = "the source has no address";
+                return Err(refusal(Condition::INVALID_FIELD, detail));
+            }
+        };
+        let topics = node.topic().unwrap_or_default();
+        let topics = match sterna_mqtt::topic::Filter::parse(&topics) {
+            Ok(parsed) => parsed.filter,
+            Err(error) => return Err(refusal(Condition::INVALID_FIELD, error.detail())),
+        };
+        // Nobody else knows the topic of a dynamic node.
+        if address.is_none() && !cx.policy.rules.may_subscribe(client.subject(), topics) {
+            let detail = "the rules do not allow to subscribe there";
+            return Err(refusal(Condition::UNAUTHORIZED_ACCESS, detail));
+        }
+        let filter = if let Node::Queue(name) = &node {
+            if source.distribution_mode == Some(DistributionMode::Copy) {
+                let detail = "a queue cannot be browsed";
+                return Err(refusal(Condition::NOT_IMPLEMENTED, detail));
+            }
+            self.find_queue(cx, name)?;
+            self.registry.shared_subscription(name)
+        } else {
+            subscription(&source.capabilities, &client.container, &node, attach.name)
+        };
+        let filter = filter.ok_or_else(|| refusal(Condition::NOT_FOUND, "the queue is gone"))?;
+        wanted.is_group = filter.starts_with("$share/");
+        let map = applied.as_ref().map(Encoded::value);
+        let answer = Source {
+            address: match &address {
+                Some(topic) => Some(Value::String(topic)),
+                None => source.address,
+            },
+            expiry_policy: wanted.expiry.policy,
+            timeout: wanted.expiry.timeout_s,
+            filter: match map {
+                Some(Value::Map(map)) => Some(map),
+                _ => None,
+            },
+            outcomes: Multiple::Slice(&OUTCOMES),
+            distribution_mode: Some(match node {
+                Node::Queue(_) => DistributionMode::Move,
+                _ => DistributionMode::Copy,
+            }),
+            ..source.clone()
+        };
+        let mut out = BytesMut::new();
+        answer.encode(&mut out);
+        wanted.terminus = Some(Terminus {
+            source: Encoded::from_bytes(out.freeze()).map_err(refused_field)?,
+            filter: filter.into(),
+        });
+        Ok(wanted)
+    }
+
+    /// A session has come from another shard.
+    pub(crate) fn session_opened(
+        &mut self,
+        cx: &mut Context<'_>,
+        consumer: sterna_broker::ConsumerId,
+        session: SessionKey,
+        present: bool,
+    ) {
+        let Some((connection, link)) = self.place_of(consumer) else {
+            return;
+        };
+        self.with_client(cx, connection, |door, cx, client| {
+            let Some(source) = client.sources.get_mut(&link) else {
+                return;
+            };
+            if source.session != session {
+                return;
+            }
+            if let SourceState::Opening(wanted) =
+                std::mem::replace(&mut source.state, SourceState::Attached)
+            {
+                cx.broker.park(session);
+                door.finish_source(cx, client, link, session, present, *wanted);
+                door.handle_rest(cx, client);
+            }
+        });
+    }
+
+    /// Subscribes, and answers the attach.
+    fn finish_source(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: &mut Client,
+        link: LinkId,
+        session: SessionKey,
+        present: bool,
+        wanted: Wanted,
+    ) {
+        let attached = self.try_finish_source(cx, client, link, session, present, wanted);
+        if let Err(refusal) = attached {
+            let Some(source) = client.sources.remove(&link) else {
+                return;
+            };
+            self.consumers.remove(&source.consumer);
+            cx.broker
+                .close(cx.net.now_ms(), source.session, ended_after(0));
+            self.refuse_attach(cx, client, link, &source.name, &refusal);
+        }
+    }
+
+    fn try_finish_source(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: &mut Client,
+        link: LinkId,
+        mut session: SessionKey,
+        mut present: bool,
+        mut wanted: Wanted,
+    ) -> Result<(), Refusal> {
+        let now_ms = cx.net.now_ms();
+        let Some(source) = client.sources.get_mut(&link) else {
+            return Ok(());
+        };
+        let known = match cx.broker.protocol(session) {
+            Some(SessionState::Amqp(terminus)) if present => terminus.as_deref().cloned(),
+            _ => None,
+        };
+        let terminus = match (wanted.terminus.take(), known) {
+            (None, None) => {
+                let detail = "there is no source of this name";
+                return Err(refusal(Condition::NOT_FOUND, detail));
+            }
+            (None, Some(known)) => known,
+            (Some(asked), Some(known)) if asked.filter == known.filter => asked,
+            (Some(asked), _) => {
+                if present {
+                    // It is another source now: what waits is for the one before.
+                    cx.broker.close(now_ms, session, ended_after(0));
+                    let opened = open_session(cx, &wanted, source.consumer, true)?;
+                    let (Opened::Ready { session: new, .. } | Opened::Pending { session: new }) =
+                        opened;
+                    session = new;
+                    source.session = new;
+                    cx.broker.park(new);
+                    present = false;
+                }
+                subscribe(cx, session, &asked.filter)?;
+                asked
+            }
+        };
+        let ledger = if present {
+            cx.broker.unacknowledged(session)
+        } else {
+            Vec::new()
+        };
+        let tags = ledger.iter().map(sterna_broker::Unacknowledged::tag);
+        let unsettled: Vec<Unsettled> = if wanted.has_unsettled {
+            tags.filter_map(|tag| {
+                Some(Unsettled {
+                    tag: DeliveryTag::new(&tag.to_be_bytes())?,
+                    token: tag,
+                    state: None,
+                })
+            })
+            .collect()
+        } else {
+            // The client has nothing left of them: they go back to the queue, the latest first.
+            for tag in tags.rev() {
+                cx.broker.settle(now_ms, session, tag, Outcome::Failed);
+            }
+            Vec::new()
+        };
+        let target = wanted.target.as_ref().map(Encoded::value);
+        let options = AttachOptions {
+            snd_settle_mode: wanted.snd_settle_mode,
+            rcv_settle_mode: wanted.rcv_settle_mode,
+            source: Source::from_value(terminus.source.value()).ok(),
+            target: target.and_then(|value| {
+                TargetTerminus::from_value(value)
+                    .ok()
+                    .map(TargetArchetype::Target)
+            }),
+            unsettled: &unsettled,
+            recover: wanted.has_unsettled,
+            ..AttachOptions::default()
+        };
+        client
+            .engine
+            .accept_attach(link, &options, &mut self.out)
+            .map_err(|error| (Condition::FRAME_SIZE_TOO_SMALL, error.to_string()))?;
+        if let Some(state) = cx.broker.protocol_mut(session) {
+            *state = SessionState::Amqp(Some(Box::new(terminus)));
+        }
+        // A link that was only detached may have had credit.
+        source.parked = true;
+        outgoing::unpark(cx, source);
+        Ok(())
+    }
+
+    /// Where the link is that the broker knows as a consumer.
+    pub(super) fn place_of(
+        &self,
+        consumer: sterna_broker::ConsumerId,
+    ) -> Option<(sterna_net::ConnectionId, LinkId)> {
+        self.consumers
+            .get(&super::consumer_number(consumer)?)
+            .copied()
+    }
+}
+
+/// The subscription behind a source that is no queue.
+fn subscription(
+    capabilities: &Multiple<'_>,
+    container: &str,
+    node: &Node,
+    link_name: &str,
+) -> Option<String> {
+    let topics = node.topic()?;
+    if !capabilities.contains("shared") || sterna_mqtt::topic::is_shared(&topics) {
+        return Some(topics);
+    }
+    // JMS clients tell the links of one shared subscription apart by what follows.
+    let name = link_name.split('|').next().unwrap_or(link_name);
+    let name = if capabilities.contains("global") {
+        share_name(name)
+    } else {
+        share_name(&format!("{container}.{name}"))
+    };
+    Some(format!("$share/{name}/{topics}"))
+}
+
+/// Whether a client may publish to a topic.
+pub(super) fn may_publish(cx: &Context<'_>, client: &Client, topic: &str) -> bool {
+    !topic.starts_with("$SYS/") && cx.policy.rules.may_publish(client.subject(), topic)
+}
+
+/// The end of a session's connection after which it lives for so long.
+pub(super) fn ended_after(expiry_s: u32) -> Close {
+    Close {
+        will: WillFate::Discard,
+        expiry_s: Some(expiry_s),
+    }
+}
+
+/// The name by which a source is found again: of its user, container and link. [`AMQP_PREFIX`] keeps it
+/// apart from MQTT's clients.
+fn durable_name(client: &Client, link: &str) -> String {
+    let user = client.user.as_deref().unwrap_or_default();
+    format!(
+        "{AMQP_PREFIX}{}/{}/{}",
+        share_name(user),
+        share_name(&client.container),
+        share_name(link)
+    )
+}
+
+fn encoded_target(target: &TargetArchetype<'_>) -> Option<Encoded> {
+    let mut out = BytesMut::new();
+    target.node()?.encode(&mut out);
+    Encoded::from_bytes(out.freeze()).ok()
+}
+
+fn open_session(
+    cx: &mut Context<'_>,
+    wanted: &Wanted,
+    consumer: u64,
+    clean_start: bool,
+) -> Result<Opened, Refusal> {
+    let opened = cx.broker.open(
+        cx.net.now_ms(),
+        OpenSession {
+            client_id: &wanted.client_id,
+            clean_start,
+            expiry_s: wanted.expiry.session_expiry_s(),
+            consumer: consumer_id(consumer),
+            will: None,
+            on_demand: true,
+            selector: wanted
+                .selection
+                .clone()
+                .map(|selection| selection as Arc<dyn sterna_broker::Selector>),
+        },
+    );
+    opened.map_err(|error| match error {
+        OpenError::TakenOver => refusal(Condition::STOLEN, "the link was attached elsewhere"),
+        _ => refusal(Condition::RESOURCE_LIMIT_EXCEEDED, "too many sessions"),
+    })
+}
+
+fn subscribe(cx: &mut Context<'_>, session: SessionKey, filter: &str) -> Result<(), Refusal> {
+    let options = SubscribeOptions {
+        qos: Qos::ExactlyOnce,
+        retain_handling: RetainHandling::Always,
+        ..SubscribeOptions::default()
+    };
+    let subscribed = cx
+        .broker
+        .subscribe(cx.net.now_ms(), session, filter, options);
+    subscribed.map(drop).map_err(|error| match error {
+        SubscribeError::InvalidFilter => refusal(
+            Condition::INVALID_FIELD,
+            "the source's address is no filter",
+        ),
+        SubscribeError::TooMany => {
+            refusal(Condition::RESOURCE_LIMIT_EXCEEDED, "too many subscriptions")
+        }
+        SubscribeError::NoLocalOnShared | SubscribeError::NoSession => {
+            refusal(Condition::INTERNAL_ERROR, "the subscription was not made")
+        }
+    })
+}

@@ -1,0 +1,228 @@
+//! One AMQP connection as the front door sees it.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use rustc_hash::FxHashMap;
+use sterna_amqp::connection::{Connection, LinkId, SessionId};
+use sterna_amqp::link::{Recovery, Unsettled};
+use sterna_amqp::messaging::TerminusExpiryPolicy;
+use sterna_amqp::performatives::SenderSettleMode;
+use sterna_amqp::{Framer, Lane};
+use sterna_broker::{Delivery, Origin, SessionKey};
+use sterna_net::{ConnectionId, StreamId};
+
+use super::registry::LinkKey;
+use super::transactions::Transactions;
+use crate::authentication::Exchange;
+use crate::authorization::Subject;
+use crate::door::{Early, Held};
+
+/// A client's connection.
+#[derive(Debug)]
+pub(super) struct Client {
+    pub(super) id: ConnectionId,
+    pub(super) engine: Connection,
+    pub(super) state: State,
+    /// Index of the listener in the configuration.
+    pub(super) listener: u16,
+    /// Cuts the control stream into frames.
+    pub(super) framer: Framer,
+    /// Cut the other streams, which only QUIC has.
+    pub(super) lanes: Vec<(StreamId, Framer)>,
+    /// The stream that each session was begun on.
+    pub(super) sessions: Vec<(SessionId, Lane)>,
+    /// Streams to be finished when everything is written.
+    pub(super) finishing: Vec<StreamId>,
+    /// What arrived while a decision was awaited, in order of arrival.
+    pub(super) held: Vec<Held>,
+    /// What becomes of early data.
+    pub(super) early: Early,
+    /// Deadline of this connection's entry among the timers; older entries are void.
+    pub(super) timer_ms: u64,
+    /// The client's container-id, once known.
+    pub(super) container: Box<str>,
+    /// The user that was verified.
+    pub(super) user: Option<Box<str>>,
+    /// Who publishes, for receivers that do not want what came over their own connection.
+    pub(super) origin: Origin,
+    /// Links on which the client receives.
+    pub(super) sources: FxHashMap<LinkId, Box<SourceLink>>,
+    /// Links on which the client sends.
+    pub(super) targets: FxHashMap<LinkId, TargetLink>,
+    /// Sources whose links are detached and that last as long as their session or the connection.
+    pub(super) suspended: Vec<(SessionId, Box<SourceLink>)>,
+    pub(super) transactions: Transactions,
+    /// Deliveries that are accepted and whose disposition is yet to be written.
+    pub(super) accepted: Option<Accepted>,
+}
+
+/// How far a client has come.
+#[derive(Debug)]
+pub(super) enum State {
+    /// Before its open.
+    New,
+    /// The password of this user is being checked.
+    Password(Box<str>),
+    /// A challenge was sent.
+    Exchange(Box<Exchange>),
+    /// Connected.
+    Open,
+    /// Being closed: nothing that arrives is looked at.
+    Ended,
+}
+
+/// Consecutive deliveries of a session.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Accepted {
+    pub(super) session: SessionId,
+    pub(super) first: u32,
+    pub(super) last: u32,
+    pub(super) settled: bool,
+}
+
+/// A link on which the client receives: a session of the broker.
+#[derive(Debug)]
+pub(super) struct SourceLink {
+    pub(super) name: Box<str>,
+    /// The consumer of the broker's session.
+    pub(super) consumer: u64,
+    pub(super) session: SessionKey,
+    pub(super) state: SourceState,
+    /// When the terminus begins to expire, and how long that takes.
+    pub(super) expiry: Expiry,
+    pub(super) snd_settle_mode: SenderSettleMode,
+    /// Number of the next delivery that has no tag of the broker's.
+    pub(super) next_number: u32,
+    /// A message of which parts have been sent.
+    pub(super) sending: Option<Sending>,
+    /// Deliveries from before, which go first.
+    pub(super) resuming: VecDeque<(Unsettled, Recovery)>,
+    /// Whether the receiver wants its credit back when there is nothing more to send.
+    pub(super) drain: Drain,
+    /// Whether the broker's session is parked: for credit, for the window or for the transport.
+    pub(super) parked: bool,
+}
+
+/// How far a source's link is.
+#[derive(Debug)]
+pub(super) enum SourceState {
+    /// The broker's session is on its way from another shard.
+    Opening(Box<super::attach::Wanted>),
+    /// Attached.
+    Attached,
+}
+
+/// How far a drain is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Drain {
+    /// None was asked for.
+    No,
+    /// What other shards have assigned may be on its way.
+    Asked,
+    /// Nothing is on its way: what is queued is all.
+    Ready,
+}
+
+/// When a source expires.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Expiry {
+    pub(super) policy: TerminusExpiryPolicy,
+    pub(super) timeout_s: u32,
+}
+
+impl Expiry {
+    /// Whether another connection can find the source again.
+    pub(super) fn outlives_connection(self) -> bool {
+        self.policy == TerminusExpiryPolicy::Never || self.timeout_s > 0
+    }
+
+    /// Session Expiry Interval of the broker's session, in seconds.
+    pub(super) fn session_expiry_s(self) -> u32 {
+        match self.policy {
+            TerminusExpiryPolicy::Never => sterna_broker::NEVER_EXPIRES_S,
+            _ => self.timeout_s,
+        }
+    }
+}
+
+/// A message that is being sent.
+#[derive(Debug)]
+pub(super) struct Sending {
+    pub(super) delivery: Delivery,
+    /// What goes before the end of the message's body.
+    pub(super) head: Bytes,
+    /// Bytes at the end of the message's body that belong to it.
+    pub(super) tail_bytes: usize,
+    /// Bytes sent so far.
+    pub(super) sent_bytes: usize,
+}
+
+/// A link on which the client sends.
+#[derive(Debug)]
+pub(super) struct TargetLink {
+    pub(super) name: Box<str>,
+    pub(super) node: Target,
+}
+
+/// Where a link's messages go.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Target {
+    /// To this topic.
+    Topic(Box<str>),
+    /// Where each message's `to` says.
+    Anonymous,
+    /// To the topic that each message's subject names.
+    BySubject,
+    /// To the coordinator of transactions.
+    Coordinator,
+}
+
+impl Client {
+    /// Whether bytes of a stream can be looked at now.
+    pub(super) fn accepts(&self, stream: StreamId) -> bool {
+        !matches!(self.early, Early::Waiting) && self.engine.accepts_input(Lane(stream.0))
+    }
+
+    pub(super) fn subject(&self) -> Subject<'_> {
+        Subject {
+            user: self.user.as_deref(),
+            client: &self.container,
+        }
+    }
+
+    /// Whether something of a stream is held, which anything later must not overtake.
+    pub(super) fn holds(&self, stream: StreamId) -> bool {
+        self.held.iter().any(|held| held.stream() == stream)
+    }
+
+    /// The name of a link among all clients' links.
+    pub(super) fn link_key(&self, name: &str) -> LinkKey {
+        LinkKey {
+            user: self.user.clone(),
+            container: self.container.clone(),
+            name: name.into(),
+        }
+    }
+
+    /// Takes the framer of a stream out while its frames are handled.
+    pub(super) fn take_framer(&mut self, stream: StreamId) -> Framer {
+        if stream == StreamId::FIRST {
+            return std::mem::take(&mut self.framer);
+        }
+        if let Some((_, framer)) = self.lanes.iter_mut().find(|(id, _)| *id == stream) {
+            return std::mem::take(framer);
+        }
+        self.lanes.push((stream, Framer::new()));
+        Framer::new()
+    }
+
+    /// Puts the framer of a stream back, unless the stream is gone.
+    pub(super) fn return_framer(&mut self, stream: StreamId, framer: Framer) {
+        if stream == StreamId::FIRST {
+            self.framer = framer;
+        } else if let Some((_, place)) = self.lanes.iter_mut().find(|(id, _)| *id == stream) {
+            *place = framer;
+        }
+    }
+}

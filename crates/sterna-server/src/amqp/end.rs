@@ -1,0 +1,252 @@
+//! The ends of links, sessions, streams and connections.
+
+use sterna_amqp::connection::{LinkId, SessionId};
+use sterna_amqp::link::Unsettled;
+use sterna_amqp::messaging::TerminusExpiryPolicy;
+use sterna_amqp::performatives::Error;
+use sterna_amqp::{Condition, Lane};
+use sterna_broker::{ConsumerId, EvictReason, NEVER_EXPIRES_S};
+use sterna_net::{CloseReason, ConnectionId, StreamId};
+
+use super::attach::ended_after;
+use super::client::{Client, SourceLink, State, Target};
+use super::{Door, code};
+use crate::door::Held;
+use crate::shard::Context;
+
+impl Door {
+    /// A link is gone, by whichever end.
+    pub(super) fn detached(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: &mut Client,
+        link: LinkId,
+        closed: bool,
+        unsettled: Vec<Unsettled>,
+    ) {
+        if let Some(target) = client.targets.remove(&link) {
+            if target.node == Target::Coordinator {
+                Self::roll_back_all(cx, client, Some(link));
+            }
+            let timeout_s = cx.policy.amqp.suspended_link_timeout_s;
+            if !closed && !unsettled.is_empty() && timeout_s > 0 {
+                let deadline_ms = cx.net.now_ms() + u64::from(timeout_s) * 1000;
+                let most = cx.policy.amqp.maximum_suspended_links as usize;
+                let key = client.link_key(&target.name);
+                self.registry.suspend(key, unsettled, deadline_ms, most);
+            }
+            return;
+        }
+        let Some(mut source) = client.sources.remove(&link) else {
+            return;
+        };
+        // What was being sent is among what was sent and not settled.
+        source.sending = None;
+        source.resuming.clear();
+        let ended = matches!(client.state, State::Ended);
+        match source.expiry.policy {
+            _ if closed => self.end_source(cx, &source, 0),
+            TerminusExpiryPolicy::LinkDetach => {
+                self.end_source(cx, &source, source.expiry.timeout_s);
+            }
+            TerminusExpiryPolicy::Never => self.end_source(cx, &source, NEVER_EXPIRES_S),
+            TerminusExpiryPolicy::SessionEnd | TerminusExpiryPolicy::ConnectionClose if ended => {
+                self.end_source(cx, &source, source.expiry.timeout_s);
+            }
+            TerminusExpiryPolicy::SessionEnd | TerminusExpiryPolicy::ConnectionClose => {
+                cx.broker.demand(cx.net.now_ms(), source.session, 0);
+                cx.broker.park(source.session);
+                source.parked = true;
+                client.suspended.push((link.session, source));
+            }
+        }
+    }
+
+    /// Ends the connection of a source's session, which then lives for so long.
+    fn end_source(&mut self, cx: &mut Context<'_>, source: &SourceLink, expiry_s: u32) {
+        self.consumers.remove(&source.consumer);
+        cx.broker
+            .close(cx.net.now_ms(), source.session, ended_after(expiry_s));
+    }
+
+    /// A session is gone, by whichever end.
+    pub(super) fn ended(&mut self, cx: &mut Context<'_>, client: &mut Client, session: SessionId) {
+        self.end_suspended(cx, client, |of, source| {
+            of == session && source.expiry.policy == TerminusExpiryPolicy::SessionEnd
+        });
+        let Some(at) = client.sessions.iter().position(|(id, _)| *id == session) else {
+            return;
+        };
+        let (_, lane) = client.sessions.swap_remove(at);
+        let is_used = client.sessions.iter().any(|(_, other)| *other == lane);
+        if !lane.is_control() && !is_used {
+            client.finishing.push(StreamId(lane.0));
+        }
+    }
+
+    fn end_suspended(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: &mut Client,
+        ends: impl Fn(SessionId, &SourceLink) -> bool,
+    ) {
+        let suspended = std::mem::take(&mut client.suspended);
+        for (session, source) in suspended {
+            if ends(session, &source) {
+                self.end_source(cx, &source, source.expiry.timeout_s);
+            } else {
+                client.suspended.push((session, source));
+            }
+        }
+    }
+
+    /// The connection is gone, or is over: everything of it ends.
+    pub(super) fn lost(&mut self, cx: &mut Context<'_>, client: &mut Client) {
+        if matches!(client.state, State::Ended) {
+            return;
+        }
+        self.write_accepted(client);
+        client.state = State::Ended;
+        client.held = Vec::new();
+        Self::roll_back_all(cx, client, None);
+        client.engine.transport_closed();
+        self.handle_rest(cx, client);
+        self.end_suspended(cx, client, |_, _| true);
+    }
+
+    /// The connection is gone.
+    pub(crate) fn closed(
+        &mut self,
+        cx: &mut Context<'_>,
+        connection: ConnectionId,
+        reason: &CloseReason,
+    ) {
+        let Some(Some(mut client)) = self.clients.remove(&connection) else {
+            return;
+        };
+        if matches!(client.state, State::Open) {
+            tracing::debug!(client = &*client.container, ?reason, "connection lost");
+        }
+        self.lost(cx, &mut client);
+    }
+
+    /// The broker has given a link's session to another connection.
+    pub(crate) fn evicted(
+        &mut self,
+        cx: &mut Context<'_>,
+        consumer: ConsumerId,
+        reason: EvictReason,
+    ) {
+        let Some((connection, link)) = self.place_of(consumer) else {
+            return;
+        };
+        let (condition, detail) = match reason {
+            EvictReason::TakenOver => (Condition::STOLEN, "the link was attached elsewhere"),
+            EvictReason::Administrative => {
+                (Condition::DETACH_FORCED, "an administrator ended the link")
+            }
+        };
+        self.with_client(cx, connection, |door, cx, client| {
+            client
+                .suspended
+                .retain(|(_, source)| super::consumer_id(source.consumer) != consumer);
+            let source = client.sources.get(&link);
+            if source.is_some_and(|source| super::consumer_id(source.consumer) == consumer) {
+                let error = Some(Error::new(condition, detail));
+                // A link that is being attached is refused instead.
+                if client
+                    .engine
+                    .detach(link, true, error.clone(), &mut door.out)
+                    .is_err()
+                    && let Some(error) = error
+                {
+                    // One that is gone needs neither.
+                    let _ = client.engine.refuse_attach(link, error, &mut door.out);
+                }
+                door.handle_rest(cx, client);
+            }
+        });
+        if let Some(number) = super::consumer_number(consumer) {
+            self.consumers.remove(&number);
+        }
+    }
+
+    /// Tells every client goodbye; new ones are turned away.
+    pub(crate) fn stop(&mut self, cx: &mut Context<'_>) {
+        self.stopping = true;
+        let ids: Vec<ConnectionId> = self.clients.keys().copied().collect();
+        for id in ids {
+            self.with_client(cx, id, |door, cx, client| {
+                let error = Error::new(Condition::CONNECTION_FORCED, "the broker shuts down");
+                // Before its open a client is told nothing.
+                let _ = client.engine.close(Some(error), &mut door.out);
+                door.lost(cx, client);
+            });
+        }
+    }
+
+    /// A peer ended its side of a stream.
+    pub(crate) fn stream_finished(
+        &mut self,
+        cx: &mut Context<'_>,
+        connection: ConnectionId,
+        stream: StreamId,
+    ) {
+        self.with_client(cx, connection, |door, cx, client| {
+            door.finished(cx, client, stream);
+        });
+    }
+
+    pub(super) fn finished(&mut self, cx: &mut Context<'_>, client: &mut Client, stream: StreamId) {
+        if matches!(client.state, State::Ended) {
+            return;
+        }
+        // A whole connection can come in one flight, its end included, before its open is decided.
+        if client.holds(stream) || !client.accepts(stream) {
+            if stream == StreamId::FIRST && client.held.is_empty() {
+                return self.lost(cx, client);
+            }
+            self.hold(cx, client, Held::Finished(stream));
+        } else if stream == StreamId::FIRST {
+            self.lost(cx, client);
+        } else if client.sessions.iter().any(|(_, lane)| lane.0 == stream.0) {
+            // Without an end before it this is a stream that is lost.
+            self.lane_gone(cx, client, stream);
+        } else {
+            cx.net.finish(client.id, stream);
+            client.lanes.retain(|(id, _)| *id != stream);
+        }
+    }
+
+    /// A peer aborted a stream, or reads no more of it: its sessions have ended.
+    pub(crate) fn stream_aborted(
+        &mut self,
+        cx: &mut Context<'_>,
+        connection: ConnectionId,
+        stream: StreamId,
+        code: u64,
+    ) {
+        self.with_client(cx, connection, |door, cx, client| {
+            tracing::debug!(
+                client = &*client.container,
+                stream = stream.0,
+                code,
+                "stream aborted"
+            );
+            if stream == StreamId::FIRST {
+                door.lost(cx, client);
+            } else {
+                door.lane_gone(cx, client, stream);
+            }
+        });
+    }
+
+    fn lane_gone(&mut self, cx: &mut Context<'_>, client: &mut Client, stream: StreamId) {
+        client.held.retain(|held| held.stream() != stream);
+        client.lanes.retain(|(id, _)| *id != stream);
+        client.engine.lane_closed(Lane(stream.0));
+        self.handle_rest(cx, client);
+        client.finishing.retain(|id| *id != stream);
+        cx.net.abort(client.id, stream, code::VIOLATION);
+    }
+}

@@ -1,0 +1,260 @@
+//! Messages from clients.
+
+use sterna_amqp::connection::{Delivery, LinkId};
+use sterna_amqp::messaging::{DeliveryState, MessageView, Outcome, Rejected};
+use sterna_amqp::performatives::{Error, ReceiverSettleMode};
+use sterna_amqp::types::Value;
+use sterna_amqp::{Condition, DecodeError};
+use sterna_broker::{Message, Publication, Qos, Retention};
+
+use super::Door;
+use super::address::{End, Node, topic_of_key};
+use super::attach::{Refusal, may_publish, refusal};
+use super::client::{Accepted, Client, Target};
+use crate::mapping::message_from_amqp;
+use crate::shard::Context;
+
+impl Door {
+    pub(super) fn delivery(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: &mut Client,
+        delivery: &Delivery<'_>,
+    ) {
+        let Some(target) = client.targets.get(&delivery.link) else {
+            return;
+        };
+        if target.node == Target::Coordinator {
+            return self.transaction_request(cx, client, delivery);
+        }
+        let decided = delivery
+            .resumed
+            .as_ref()
+            .and_then(|known| known.state.as_ref())
+            .filter(|state| state.is_terminal());
+        if let Some(state) = decided {
+            // It came before the link was suspended, and has been published.
+            let state = state.view();
+            self.settle_received(client, delivery, &state);
+            return self.renew_credit(cx, client, delivery.link);
+        }
+        self.counts.publish_received += 1;
+        let node = target.node.clone();
+        let message = self.message(cx, client, &node, delivery);
+        if let Some(DeliveryState::Transactional(state)) =
+            delivery.state.as_ref().map(|state| state.view())
+        {
+            self.post(cx, client, delivery, state.txn_id, message);
+        } else {
+            let published = message.and_then(|message| publish(cx, message));
+            self.conclude(cx, client, delivery, published);
+        }
+        self.renew_credit(cx, client, delivery.link);
+    }
+
+    /// Tells the client what became of its delivery.
+    pub(super) fn conclude(
+        &mut self,
+        cx: &Context<'_>,
+        client: &mut Client,
+        delivery: &Delivery<'_>,
+        result: Result<(), Refusal>,
+    ) {
+        match result {
+            Ok(()) => self.accept(client, delivery),
+            Err((condition, detail)) => {
+                let peer = cx.net.info(client.id).map(|info| info.peer);
+                let link = client.targets.get(&delivery.link);
+                tracing::info!(
+                    peer = peer.map(tracing::field::display),
+                    client = &*client.container,
+                    link = link.map(|link| &*link.name),
+                    condition = condition.as_str(),
+                    detail,
+                    "message refused"
+                );
+                let state = rejected(condition, &detail);
+                self.settle_received(client, delivery, &state);
+            }
+        }
+    }
+
+    /// The message of a delivery, with the topic that it goes to.
+    fn message(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: &Client,
+        node: &Target,
+        delivery: &Delivery<'_>,
+    ) -> Result<Message, Refusal> {
+        if delivery.message_format != 0 {
+            let detail = "the message format is not served";
+            return Err(refusal(Condition::NOT_IMPLEMENTED, detail));
+        }
+        let qos = match (delivery.settled, delivery.settle_mode) {
+            (true, _) => Qos::AtMostOnce,
+            (false, ReceiverSettleMode::First) => Qos::AtLeastOnce,
+            (false, ReceiverSettleMode::Second) => Qos::ExactlyOnce,
+        };
+        let payload = &delivery.payload;
+        self.counts.publish_bytes_received += payload.len() as u64;
+        let own;
+        let topic = if let Target::Topic(topic) = node {
+            &**topic
+        } else {
+            own = self.own_topic(cx, node, payload)?;
+            &own
+        };
+        if !may_publish(cx, client, topic) {
+            let detail = "the rules do not allow to publish there";
+            return Err(refusal(Condition::UNAUTHORIZED_ACCESS, detail));
+        }
+        let config = &cx.policy.amqp;
+        let reply_topic = |address: &str| super::attach::topic_of_address(config, address);
+        message_from_amqp(payload, topic, qos, cx.net.now_ms(), reply_topic)
+            .map(|message| message.with_origin(client.origin))
+            .map_err(refused)
+    }
+
+    /// The topic that a message names itself.
+    fn own_topic(
+        &mut self,
+        cx: &mut Context<'_>,
+        node: &Target,
+        payload: &[u8],
+    ) -> Result<String, Refusal> {
+        let view = MessageView::parse(payload).map_err(refused)?;
+        let properties = view.properties().map_err(refused)?.unwrap_or_default();
+        if *node == Target::BySubject {
+            let topic = topic_of_key(properties.subject.unwrap_or_default(), End::Target);
+            return match sterna_mqtt::topic::check_name(&topic) {
+                Ok(()) => Ok(topic),
+                Err(error) => Err(refusal(Condition::INVALID_FIELD, error.detail())),
+            };
+        }
+        let to = properties.to.as_ref().and_then(Value::as_text);
+        let to = to.ok_or_else(|| {
+            let detail = "a message to the anonymous node names no address in `to`";
+            refusal(Condition::PRECONDITION_FAILED, detail)
+        })?;
+        let node = Node::parse(to, None, End::Target, &cx.policy.amqp)
+            .map_err(|error| refusal(error.condition, error.detail))?;
+        if let Node::Queue(name) = &node {
+            self.find_queue(cx, name)?;
+        }
+        node.topic().ok_or_else(|| {
+            let detail = "the address in `to` names no node";
+            refusal(Condition::NOT_FOUND, detail)
+        })
+    }
+
+    /// Accepts a delivery. Consecutive ones get one disposition.
+    fn accept(&mut self, client: &mut Client, delivery: &Delivery<'_>) {
+        if delivery.settled {
+            return;
+        }
+        let settled = delivery.settle_mode == ReceiverSettleMode::First;
+        let (session, id) = (delivery.link.session, delivery.delivery_id);
+        if let Some(accepted) = &mut client.accepted
+            && accepted.session == session
+            && accepted.settled == settled
+            && accepted.last.wrapping_add(1) == id
+        {
+            accepted.last = id;
+            return;
+        }
+        self.write_accepted(client);
+        client.accepted = Some(Accepted {
+            session,
+            first: id,
+            last: id,
+            settled,
+        });
+    }
+
+    /// Writes the disposition of what is accepted.
+    pub(super) fn write_accepted(&mut self, client: &mut Client) {
+        if let Some(accepted) = client.accepted.take() {
+            let range = (accepted.first, accepted.last);
+            // A session that has ended needs none.
+            let _ = client.engine.dispose(
+                accepted.session,
+                range,
+                Some(&DeliveryState::ACCEPTED),
+                accepted.settled,
+                &mut self.out,
+            );
+        }
+    }
+
+    /// Tells the state of one delivery.
+    pub(super) fn settle_received(
+        &mut self,
+        client: &mut Client,
+        delivery: &Delivery<'_>,
+        state: &DeliveryState<'_>,
+    ) {
+        if delivery.settled {
+            return;
+        }
+        let id = delivery.delivery_id;
+        // A session that has ended needs none.
+        let _ = client.engine.dispose(
+            delivery.link.session,
+            (id, id),
+            Some(state),
+            delivery.settle_mode == ReceiverSettleMode::First,
+            &mut self.out,
+        );
+    }
+
+    /// Gives a link its credit again, when half of it is used.
+    pub(super) fn renew_credit(&mut self, cx: &Context<'_>, client: &mut Client, link: LinkId) {
+        let credit = cx.policy.amqp.link_credit;
+        if client.targets.contains_key(&link) && client.engine.credit(link) <= credit / 2 {
+            // A link that is gone needs none.
+            let _ = client
+                .engine
+                .set_credit(link, credit, false, false, &mut self.out);
+        }
+    }
+}
+
+fn refused(error: DecodeError) -> Refusal {
+    refusal(error.condition, error.detail)
+}
+
+/// The state of a delivery that is not taken.
+pub(super) fn rejected(condition: Condition, detail: &str) -> DeliveryState<'_> {
+    DeliveryState::Outcome(Outcome::Rejected(Rejected {
+        error: Some(Error::new(condition, detail)),
+    }))
+}
+
+/// Routes a message.
+pub(super) fn publish(cx: &mut Context<'_>, message: Message) -> Result<(), Refusal> {
+    let routed = cx.broker.publish(
+        cx.net.now_ms(),
+        Publication {
+            origin: None,
+            message,
+        },
+    );
+    if routed.refused {
+        return Err(refusal(
+            Condition::RESOURCE_LIMIT_EXCEEDED,
+            "the queue is full",
+        ));
+    }
+    match routed.retention {
+        Retention::InvalidTopic => Err(refusal(
+            Condition::INVALID_FIELD,
+            "not a topic name within the limits",
+        )),
+        Retention::Refused => Err(refusal(
+            Condition::RESOURCE_LIMIT_EXCEEDED,
+            "too many retained messages; it was delivered",
+        )),
+        _ => Ok(()),
+    }
+}

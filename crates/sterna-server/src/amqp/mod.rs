@@ -1,0 +1,488 @@
+//! The front door of AMQP 1.0: between the engine's words and the broker's.
+//!
+//! `security.rs` decides who gets in, `attach.rs` where links lead, `incoming.rs` carries messages to the
+//! broker, `outgoing.rs` messages to the client and its outcomes back, `transactions.rs` holds both
+//! until a discharge, `end.rs` ends links, sessions and connections. `address.rs` reads addresses,
+//! `queues.rs` makes queues, `registry.rs` is what all shards know.
+
+mod address;
+mod attach;
+mod client;
+mod end;
+mod incoming;
+mod outgoing;
+mod queues;
+mod registry;
+mod security;
+mod selection;
+mod transactions;
+
+use std::sync::Arc;
+
+use bytes::BytesMut;
+use rustc_hash::FxHashMap;
+use sterna_amqp::connection::{Connection, LinkId};
+use sterna_amqp::frame::Unit;
+use sterna_amqp::{Event, Framer, Lane, Limits, Scope, Violation};
+use sterna_broker::{ConsumerId, Origin};
+use sterna_net::{Chunk, ConnectionId, Network, StreamId, TransportKind};
+
+use crate::config::Amqp;
+use crate::door::{Early, Held, Outgoing, Timers, held_bytes, note_early};
+use crate::shard::Context;
+use crate::sys::Counts;
+use client::{Client, State};
+
+pub(crate) use address::{TOPIC_PREFIX, is_queue_name};
+pub use attach::Terminus;
+pub use registry::Registry;
+
+/// Application error codes of streams and connections (`docs/amqp-over-quic.md`, section 11).
+mod code {
+    /// Ended in order.
+    pub(super) const NO_ERROR: u64 = 0;
+    /// The protocol was violated.
+    pub(super) const VIOLATION: u64 = 1;
+    /// A limit was exceeded.
+    pub(super) const LIMIT: u64 = 2;
+}
+
+/// The front door of one shard.
+#[derive(Debug)]
+pub(crate) struct Door {
+    registry: Arc<Registry>,
+    /// A client is missing from its place while a step works on it.
+    clients: FxHashMap<ConnectionId, Option<Box<Client>>>,
+    /// Where the links are that the broker knows as consumers.
+    consumers: FxHashMap<u64, (ConnectionId, LinkId)>,
+    next_consumer: u64,
+    out: Outgoing,
+    timers: Timers,
+    counts: Counts,
+    high_watermark_bytes: usize,
+    stopping: bool,
+}
+
+impl Door {
+    pub(crate) fn new(registry: Arc<Registry>, high_watermark_bytes: usize) -> Self {
+        Self {
+            registry,
+            clients: FxHashMap::default(),
+            consumers: FxHashMap::default(),
+            next_consumer: 0,
+            out: Outgoing::default(),
+            timers: Timers::default(),
+            counts: Counts::default(),
+            high_watermark_bytes,
+            stopping: false,
+        }
+    }
+
+    /// What was counted so far.
+    pub(crate) const fn counts(&self) -> Counts {
+        Counts {
+            bytes_sent: self.out.sent_bytes,
+            ..self.counts
+        }
+    }
+
+    /// Whether no connection is left.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.clients.is_empty()
+    }
+
+    /// Whether a connection is this door's.
+    pub(crate) fn has(&self, connection: ConnectionId) -> bool {
+        self.clients.contains_key(&connection)
+    }
+
+    /// When `timeout` wants to be called.
+    pub(crate) fn deadline_ms(&self) -> Option<u64> {
+        self.timers.next_ms()
+    }
+
+    /// A connection is ready for the protocol header.
+    pub(crate) fn opened(&mut self, cx: &mut Context<'_>, connection: ConnectionId) {
+        if self.stopping {
+            cx.net.close(connection, code::NO_ERROR);
+            return;
+        }
+        let now_ms = cx.net.now_ms();
+        let info = cx.net.info(connection);
+        let listener = info.map_or(0, |info| info.listener);
+        let is_quic = info.is_some_and(|info| info.transport == TransportKind::Quic);
+        let options = security::server_options(cx, connection);
+        let limits = engine_limits(&cx.policy.amqp, is_quic);
+        let client = Client {
+            id: connection,
+            engine: Connection::server(&options, &limits, now_ms),
+            state: State::New,
+            listener,
+            framer: Framer::new(),
+            lanes: Vec::new(),
+            sessions: Vec::new(),
+            finishing: Vec::new(),
+            held: Vec::new(),
+            early: Early::Over,
+            timer_ms: u64::MAX,
+            container: Box::default(),
+            user: None,
+            origin: Origin::NONE,
+            sources: FxHashMap::default(),
+            targets: FxHashMap::default(),
+            suspended: Vec::new(),
+            transactions: transactions::Transactions::default(),
+            accepted: None,
+        };
+        self.clients.insert(connection, Some(Box::new(client)));
+        self.with_client(cx, connection, |_, _, _| {});
+    }
+
+    /// Bytes arrived.
+    pub(crate) fn received(
+        &mut self,
+        cx: &mut Context<'_>,
+        connection: ConnectionId,
+        chunk: Chunk<'_>,
+    ) {
+        self.with_client(cx, connection, |door, cx, client| {
+            door.counts.bytes_received += chunk.bytes.len() as u64;
+            note_early(cx, &mut client.early, client.listener, &chunk);
+            if chunk.stream.is_bidirectional() {
+                door.feed(cx, client, chunk.stream, chunk.bytes);
+            } else {
+                cx.net.abort(client.id, chunk.stream, code::VIOLATION);
+            }
+        });
+    }
+
+    /// Early data can no longer be a replay.
+    pub(crate) fn confirmed(&mut self, cx: &mut Context<'_>, connection: ConnectionId) {
+        self.with_client(cx, connection, |_, _, client| client.early = Early::Over);
+    }
+
+    /// What was queued towards a client has left.
+    pub(crate) fn writable(&mut self, cx: &mut Context<'_>, connection: ConnectionId) {
+        self.with_client(cx, connection, |door, cx, client| {
+            door.resume_all(cx, client, |_| true);
+        });
+    }
+
+    /// Looks at connections whose time may be over.
+    pub(crate) fn timeout(&mut self, cx: &mut Context<'_>) {
+        let now_ms = cx.net.now_ms();
+        while let Some((deadline_ms, connection)) = self.timers.pop_due(now_ms) {
+            self.with_client(cx, connection, |door, cx, client| {
+                if client.timer_ms != deadline_ms {
+                    return;
+                }
+                client.timer_ms = u64::MAX;
+                if let Err(violation) = client.engine.on_timeout(now_ms, &mut door.out) {
+                    door.violated(cx, client, &violation);
+                }
+            });
+        }
+    }
+
+    /// Takes a client out of the table for one step, and hands over what the step has written.
+    fn with_client(
+        &mut self,
+        cx: &mut Context<'_>,
+        connection: ConnectionId,
+        step: impl FnOnce(&mut Self, &mut Context<'_>, &mut Client),
+    ) {
+        let place = self.clients.get_mut(&connection);
+        let Some(mut client) = place.and_then(Option::take) else {
+            return;
+        };
+        step(self, cx, &mut client);
+        self.release(cx, &mut client);
+        self.write_accepted(&mut client);
+        self.out.flush(cx.net, connection, &[]);
+        for stream in client.finishing.drain(..) {
+            cx.net.finish(connection, stream);
+        }
+        if client.engine.is_closed() && !matches!(client.state, State::Ended) {
+            self.lost(cx, &mut client);
+        }
+        if matches!(client.state, State::Ended) {
+            cx.net.close(connection, code::NO_ERROR);
+        } else if let Some(deadline_ms) = client.engine.deadline_ms()
+            && deadline_ms < client.timer_ms
+        {
+            client.timer_ms = deadline_ms;
+            self.timers.set(connection, deadline_ms);
+        }
+        if let Some(place) = self.clients.get_mut(&connection) {
+            *place = Some(client);
+        }
+    }
+
+    /// Cuts bytes of a stream into frames and handles them, or keeps them until they can be.
+    fn feed(&mut self, cx: &mut Context<'_>, client: &mut Client, stream: StreamId, bytes: &[u8]) {
+        if matches!(client.state, State::Ended) {
+            return;
+        }
+        if client.holds(stream) || !client.accepts(stream) {
+            self.hold(cx, client, Held::Bytes(stream, bytes.into()));
+            return;
+        }
+        let lane = Lane(stream.0);
+        let now_ms = cx.net.now_ms();
+        let mut framer = client.take_framer(stream);
+        let mut input = bytes;
+        loop {
+            match framer.next(&mut input, client.engine.max_frame_bytes()) {
+                Ok(Some(unit)) => {
+                    if client.early == Early::Allowed && !security::may_be_early(cx, client, &unit)
+                    {
+                        client.early = Early::Waiting;
+                        let mut kept = BytesMut::new();
+                        unit.copy_to(&mut kept);
+                        kept.extend_from_slice(input);
+                        self.hold(cx, client, Held::Bytes(stream, kept[..].into()));
+                        break;
+                    }
+                    self.receive(cx, client, lane, &unit, now_ms);
+                }
+                Ok(None) => break,
+                Err(error) => {
+                    let violation = client.engine.decode_failed(error, &mut self.out);
+                    self.violated(cx, client, &violation);
+                    break;
+                }
+            }
+            if matches!(client.state, State::Ended) {
+                break;
+            }
+            if !client.accepts(stream) {
+                if !input.is_empty() {
+                    self.hold(cx, client, Held::Bytes(stream, input.into()));
+                }
+                break;
+            }
+        }
+        client.return_framer(stream, framer);
+    }
+
+    fn receive(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: &mut Client,
+        lane: Lane,
+        unit: &Unit<'_>,
+        now_ms: u64,
+    ) {
+        self.counts.messages_received += 1;
+        if !unit.is_transfer() {
+            // An answer to what comes now must not overtake what was accepted before.
+            self.write_accepted(client);
+        }
+        match client.engine.receive(lane, unit, now_ms, &mut self.out) {
+            Ok(None) => {}
+            Ok(Some(event)) => self.handle(cx, client, event),
+            Err(violation) => self.violated(cx, client, &violation),
+        }
+        self.handle_rest(cx, client);
+    }
+
+    /// Handles what else follows from a frame or a command. Deliveries that go back to their queues go
+    /// back together, the latest first, so that their order is kept.
+    fn handle_rest(&mut self, cx: &mut Context<'_>, client: &mut Client) {
+        let mut returned = Vec::new();
+        while let Some(event) = client.engine.next_event() {
+            match event {
+                Event::Disposition {
+                    link,
+                    delivery_id,
+                    token,
+                    state,
+                    settled,
+                } => {
+                    let disposed = outgoing::Disposed {
+                        link,
+                        delivery_id,
+                        token,
+                        state,
+                        settled,
+                    };
+                    self.disposed(cx, client, &disposed, &mut returned);
+                }
+                event => {
+                    outgoing::give_back(cx, &mut returned);
+                    self.handle(cx, client, event);
+                }
+            }
+        }
+        outgoing::give_back(cx, &mut returned);
+    }
+
+    fn handle(&mut self, cx: &mut Context<'_>, client: &mut Client, event: Event<'_>) {
+        match event {
+            Event::Delivery(delivery) => self.delivery(cx, client, &delivery),
+            Event::Credit {
+                link,
+                credit,
+                drain,
+                txn_id,
+            } => self.credit(cx, client, link, credit, drain, txn_id.is_some()),
+            Event::Window { session } => self.window(cx, client, session),
+            Event::SaslInit {
+                mechanism,
+                initial_response,
+                ..
+            } => self.sasl_init(cx, client, mechanism, initial_response),
+            Event::SaslResponse { response } => self.sasl_response(cx, client, response),
+            Event::Open(open) => self.open(cx, client, &open),
+            Event::Begin { session, .. } => {
+                let lane = client.engine.lane_of(session).unwrap_or(Lane::CONTROL);
+                client.sessions.push((session, lane));
+            }
+            Event::Attach { link, attach } => self.attach(cx, client, link, &attach),
+            Event::Aborted { link } => self.renew_credit(cx, client, link),
+            Event::Recover {
+                link,
+                delivery,
+                recovery,
+            } => Self::recover(cx, client, link, delivery, recovery),
+            Event::Detached {
+                link,
+                closed,
+                unsettled,
+                ..
+            } => self.detached(cx, client, link, closed, unsettled),
+            Event::Ended { session, .. } => self.ended(cx, client, session),
+            Event::Closed { error } => {
+                if let Some(error) = error {
+                    tracing::debug!(
+                        client = &*client.container,
+                        condition = &*error.condition,
+                        detail = error.description.as_deref(),
+                        "closed by the client"
+                    );
+                }
+            }
+            // A server begins and attaches nothing, and is not authenticated; dispositions are handled
+            // where they come from; a sender's state asks for nothing.
+            Event::Begun { .. }
+            | Event::Attached { .. }
+            | Event::Authenticated
+            | Event::Disposition { .. }
+            | Event::SenderFlow { .. } => {}
+        }
+    }
+
+    /// Keeps bytes until the decision that they wait for. The transport is paused meanwhile, so that
+    /// not much more than one read comes.
+    fn hold(&mut self, cx: &mut Context<'_>, client: &mut Client, held: Held) {
+        let control = held.stream() == StreamId::FIRST;
+        client.held.push(held);
+        if held_bytes(&client.held) > cx.policy.amqp.maximum_held_bytes as usize {
+            log_end(
+                cx.net,
+                client,
+                "amqp:resource-limit-exceeded",
+                "too much before the open",
+            );
+            self.lost(cx, client);
+            cx.net.close(client.id, code::LIMIT);
+        } else if control && client.early != Early::Waiting {
+            cx.net.pause(client.id, true);
+        }
+    }
+
+    /// Handles what was kept, if it can be handled now.
+    fn release(&mut self, cx: &mut Context<'_>, client: &mut Client) {
+        let ready = |held: &Held| client.accepts(held.stream());
+        if !client.held.first().is_some_and(ready) {
+            return;
+        }
+        cx.net.pause(client.id, false);
+        for held in std::mem::take(&mut client.held) {
+            match held {
+                Held::Bytes(stream, bytes) => self.feed(cx, client, stream, &bytes),
+                Held::Finished(stream) => self.finished(cx, client, stream),
+            }
+        }
+    }
+
+    /// Tells the operator what a client did wrong; the client has been told by the engine.
+    fn violated(&mut self, cx: &mut Context<'_>, client: &mut Client, violation: &Violation) {
+        log_end(
+            cx.net,
+            client,
+            violation.condition.as_str(),
+            violation.detail,
+        );
+        self.handle_rest(cx, client);
+        if violation.scope == Scope::Connection {
+            self.lost(cx, client);
+        }
+    }
+}
+
+/// A line for the operator about a link, session or connection that is ended because of what the
+/// client did.
+fn log_end(net: &dyn Network, client: &Client, condition: &str, detail: &str) {
+    let peer = net.info(client.id).map(|info| info.peer);
+    tracing::warn!(
+        peer = peer.map(tracing::field::display),
+        client = (!client.container.is_empty()).then_some(&*client.container),
+        condition,
+        detail,
+        "AMQP client turned away"
+    );
+}
+
+/// Bit of a [`ConsumerId`] that no MQTT client's has, whose lower half is a slot of the transport's
+/// table of connections.
+const CONSUMER_BIT: u64 = 1 << 31;
+
+/// The broker's name for a link.
+const fn consumer_id(number: u64) -> ConsumerId {
+    ConsumerId((number >> 31) << 32 | CONSUMER_BIT | (number & (CONSUMER_BIT - 1)))
+}
+
+/// The link behind the broker's name; `None` if it is a client of another protocol.
+const fn consumer_number(consumer: ConsumerId) -> Option<u64> {
+    if consumer.0 & CONSUMER_BIT == 0 {
+        return None;
+    }
+    Some((consumer.0 >> 32) << 31 | (consumer.0 & (CONSUMER_BIT - 1)))
+}
+
+/// Whether the broker's name is that of an AMQP link.
+pub(crate) const fn is_consumer(consumer: ConsumerId) -> bool {
+    consumer_number(consumer).is_some()
+}
+
+/// The engine's limits for a new connection.
+fn engine_limits(amqp: &Amqp, is_quic: bool) -> Limits {
+    Limits {
+        max_frame_bytes: amqp.maximum_frame_bytes,
+        channel_max: amqp.maximum_sessions_per_connection.saturating_sub(1),
+        links_per_session: amqp.maximum_links_per_session,
+        max_link_name_bytes: amqp.maximum_link_name_bytes,
+        unsettled_per_link: amqp.maximum_unsettled_deliveries,
+        max_message_bytes: amqp.maximum_message_bytes,
+        max_assembling_bytes: amqp.maximum_assembling_bytes,
+        incoming_window: amqp.incoming_window,
+        idle_timeout_ms: if is_quic { 0 } else { amqp.idle_timeout_ms },
+        open_timeout_ms: amqp.open_timeout_ms,
+        ..Limits::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn consumers_of_the_protocols_never_meet() {
+        for number in [0, 1, CONSUMER_BIT - 1, CONSUMER_BIT, 1 << 40] {
+            assert_eq!(consumer_number(consumer_id(number)), Some(number));
+        }
+        let mqtt = ConsumerId(7 << 32 | (CONSUMER_BIT - 1));
+        assert!(!is_consumer(mqtt));
+    }
+}

@@ -1,0 +1,518 @@
+//! Messages on their way to clients, and what becomes of them.
+
+use bytes::BytesMut;
+use sterna_amqp::connection::{Connection, LinkId, SessionId};
+use sterna_amqp::link::{OutgoingTransfer, Recovery, Unsettled};
+use sterna_amqp::messaging::{DeliveryState, DeliveryStateBuf, Outcome};
+use sterna_amqp::performatives::{Error, SenderSettleMode};
+use sterna_amqp::{CommandError, Condition};
+use sterna_broker::{self as broker, ConsumerId, Delivery, SessionKey, Unacknowledged};
+
+use super::Door;
+use super::client::{Client, Drain, Sending, SourceLink, SourceState};
+use crate::door::Outgoing;
+use crate::mapping::{AmqpForm, amqp_form, tail as tail_of};
+use crate::shard::Context;
+
+/// Messages taken from one queue before the next ready session has its turn.
+const MESSAGES_PER_TURN: usize = 256;
+
+/// What a client has told of a delivery.
+#[derive(Debug)]
+pub(super) struct Disposed {
+    pub(super) link: LinkId,
+    pub(super) delivery_id: u32,
+    pub(super) token: u64,
+    pub(super) state: Option<DeliveryStateBuf>,
+    pub(super) settled: bool,
+}
+
+/// Deliveries that go back to their queues, in the order in which they were sent.
+pub(super) type Returned = Vec<(SessionKey, u64, broker::Outcome)>;
+
+/// Gives deliveries back, the latest first, so that they keep their order.
+pub(super) fn give_back(cx: &mut Context<'_>, returned: &mut Returned) {
+    let now_ms = cx.net.now_ms();
+    for (session, tag, outcome) in returned.drain(..).rev() {
+        cx.broker.settle(now_ms, session, tag, outcome);
+    }
+}
+
+/// Lets a source go on.
+pub(super) fn unpark(cx: &mut Context<'_>, source: &mut SourceLink) {
+    if std::mem::take(&mut source.parked) {
+        cx.broker.unpark(source.session);
+    }
+}
+
+/// What the broker is told of an outcome.
+pub(super) fn broker_outcome(outcome: &Outcome<'_>) -> broker::Outcome {
+    match outcome {
+        Outcome::Accepted => broker::Outcome::Accepted,
+        // The reason code of MQTT 5.0 for whatever went wrong.
+        Outcome::Rejected(_) => broker::Outcome::Rejected(0x80),
+        Outcome::Modified(modified) if modified.undeliverable_here => {
+            broker::Outcome::Undeliverable
+        }
+        Outcome::Modified(modified) if modified.delivery_failed => broker::Outcome::Failed,
+        Outcome::Released | Outcome::Modified(_) => broker::Outcome::Released,
+    }
+}
+
+/// Whether an outcome puts the message back into its queue.
+pub(super) const fn is_returning(outcome: broker::Outcome) -> bool {
+    matches!(
+        outcome,
+        broker::Outcome::Released | broker::Outcome::Failed | broker::Outcome::Undeliverable
+    )
+}
+
+impl Door {
+    /// Sends what waits for a session, as far as its link's credit and the transport allow.
+    pub(crate) fn deliver(
+        &mut self,
+        cx: &mut Context<'_>,
+        consumer: ConsumerId,
+        session: SessionKey,
+    ) {
+        let mut found = false;
+        if let Some((connection, link)) = self.place_of(consumer) {
+            self.with_client(cx, connection, |door, cx, client| {
+                let source = client.sources.get(&link);
+                if source.is_some_and(|source| source.session == session) {
+                    found = true;
+                    door.pump(cx, client, link);
+                }
+            });
+        }
+        if !found {
+            cx.broker.park(session);
+        }
+    }
+
+    /// The receiver has set its credit.
+    pub(super) fn credit(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: &mut Client,
+        link: LinkId,
+        credit: u32,
+        drain: bool,
+        in_transaction: bool,
+    ) {
+        let Some(source) = client.sources.get_mut(&link) else {
+            return;
+        };
+        if in_transaction {
+            let detail = "messages cannot be acquired in a transaction";
+            let error = Error::new(Condition::NOT_IMPLEMENTED, detail);
+            // A link that is gone needs no error.
+            let _ = client.engine.detach(link, true, Some(error), &mut self.out);
+            return;
+        }
+        let now_ms = cx.net.now_ms();
+        cx.broker.demand(now_ms, source.session, credit);
+        if drain {
+            source.drain = Drain::Asked;
+            cx.broker.drain(now_ms, source.session);
+        } else {
+            source.drain = Drain::No;
+        }
+        self.resume(cx, client, link);
+    }
+
+    /// Nothing is on its way to a session any more.
+    pub(crate) fn drained(
+        &mut self,
+        cx: &mut Context<'_>,
+        consumer: ConsumerId,
+        session: SessionKey,
+    ) {
+        let Some((connection, link)) = self.place_of(consumer) else {
+            return;
+        };
+        self.with_client(cx, connection, |door, cx, client| {
+            if let Some(source) = client.sources.get_mut(&link)
+                && source.session == session
+                && source.drain == Drain::Asked
+            {
+                source.drain = Drain::Ready;
+                door.resume(cx, client, link);
+            }
+        });
+    }
+
+    /// The session's window, or the transport, lets its links go on.
+    pub(super) fn resume_all(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: &mut Client,
+        of: impl Fn(LinkId) -> bool,
+    ) {
+        let mut links: Vec<LinkId> = client
+            .sources
+            .keys()
+            .copied()
+            .filter(|id| of(*id))
+            .collect();
+        links.sort_unstable();
+        for link in links {
+            self.resume(cx, client, link);
+        }
+    }
+
+    pub(super) fn window(&mut self, cx: &mut Context<'_>, client: &mut Client, session: SessionId) {
+        self.resume_all(cx, client, |link| link.session == session);
+    }
+
+    fn resume(&mut self, cx: &mut Context<'_>, client: &mut Client, link: LinkId) {
+        if let Some(source) = client.sources.get_mut(&link) {
+            unpark(cx, source);
+            self.pump(cx, client, link);
+        }
+    }
+
+    /// Sends as much as there is, and as may be sent now.
+    fn pump(&mut self, cx: &mut Context<'_>, client: &mut Client, link: LinkId) {
+        let Some(source) = client.sources.get_mut(&link) else {
+            return;
+        };
+        let session = source.session;
+        if matches!(source.state, SourceState::Opening(_)) {
+            cx.broker.park(session);
+            source.parked = true;
+            return;
+        }
+        let pump = Pump {
+            link,
+            now_ms: cx.net.now_ms(),
+            unsent_bytes: cx.net.unsent_bytes(client.id),
+            high_watermark_bytes: self.high_watermark_bytes,
+        };
+        for _ in 0..MESSAGES_PER_TURN {
+            let sent = pump.one(cx, &mut client.engine, source, &mut self.out);
+            match sent {
+                Step::Sent { payload_bytes } => {
+                    self.counts.messages_sent += 1;
+                    self.counts.publish_sent += 1;
+                    self.counts.publish_bytes_sent += payload_bytes;
+                }
+                Step::Skipped => {}
+                Step::Wait => {
+                    cx.broker.park(session);
+                    source.parked = true;
+                    return;
+                }
+                Step::Empty => {
+                    if source.drain == Drain::Ready {
+                        source.drain = Drain::No;
+                        // A link that is gone has no credit to give back.
+                        let _ = client.engine.drained(link, 0, &mut self.out);
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    /// What has become of a delivery from before the link was suspended.
+    pub(super) fn recover(
+        cx: &mut Context<'_>,
+        client: &mut Client,
+        link: LinkId,
+        delivery: Unsettled,
+        recovery: Recovery,
+    ) {
+        // A target's deliveries were published before: what is left is for the engines.
+        let Some(source) = client.sources.get_mut(&link) else {
+            return;
+        };
+        let known = match &recovery {
+            Recovery::Settle(state) => Some(Some(state)),
+            Recovery::Settled(state) => Some(state.as_ref()),
+            _ => None,
+        };
+        if let Some(state) = known {
+            let outcome = match state.map(DeliveryStateBuf::view) {
+                Some(DeliveryState::Outcome(outcome)) => broker_outcome(&outcome),
+                _ => broker::Outcome::Accepted,
+            };
+            let now_ms = cx.net.now_ms();
+            cx.broker
+                .settle(now_ms, source.session, delivery.token, outcome);
+        }
+        if !matches!(recovery, Recovery::Settled(_) | Recovery::Wait) {
+            source.resuming.push_back((delivery, recovery));
+        }
+    }
+
+    /// A client has told what becomes of a delivery.
+    pub(super) fn disposed(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: &mut Client,
+        disposed: &Disposed,
+        returned: &mut Returned,
+    ) {
+        let link = disposed.link;
+        let Some(source) = client.sources.get(&link) else {
+            // A sender that settles second: the engine has forgotten the delivery.
+            return;
+        };
+        let session = source.session;
+        let state = disposed.state.as_ref().map(DeliveryStateBuf::view);
+        let outcome = match &state {
+            Some(DeliveryState::Transactional(state)) => {
+                self.retire(cx, client, disposed, session, state, returned);
+                return self.resume(cx, client, link);
+            }
+            Some(DeliveryState::Outcome(outcome)) => broker_outcome(outcome),
+            // Settled without an outcome: the default one.
+            _ if disposed.settled => broker::Outcome::Accepted,
+            _ => return,
+        };
+        if !disposed.settled {
+            let id = disposed.delivery_id;
+            // A session that has ended needs no answer.
+            let _ = client
+                .engine
+                .settle(link.session, (id, id), state.as_ref(), &mut self.out);
+        }
+        if disposed.token != 0 {
+            if is_returning(outcome) {
+                returned.push((session, disposed.token, outcome));
+            } else {
+                let now_ms = cx.net.now_ms();
+                cx.broker.settle(now_ms, session, disposed.token, outcome);
+            }
+        }
+        self.resume(cx, client, link);
+    }
+}
+
+/// What one step of a pump has done.
+enum Step {
+    /// A message has been sent, or its last part.
+    Sent { payload_bytes: u64 },
+    /// Something else has been done; there may be more.
+    Skipped,
+    /// Credit, window or transport have to let it go on.
+    Wait,
+    /// There is nothing more.
+    Empty,
+}
+
+/// Sends messages of one link.
+struct Pump {
+    link: LinkId,
+    now_ms: u64,
+    /// Bytes that the transport had not taken over when the turn began.
+    unsent_bytes: usize,
+    high_watermark_bytes: usize,
+}
+
+impl Pump {
+    /// Bytes that may be written before the transport has to take some over.
+    fn room_bytes(&self, out: &Outgoing) -> usize {
+        self.high_watermark_bytes
+            .saturating_sub(self.unsent_bytes + out.len())
+    }
+
+    fn one(
+        &self,
+        cx: &mut Context<'_>,
+        engine: &mut Connection,
+        source: &mut SourceLink,
+        out: &mut Outgoing,
+    ) -> Step {
+        if self.room_bytes(out) == 0 {
+            return Step::Wait;
+        }
+        if source.sending.is_some() {
+            return self.go_on(cx, engine, source, out);
+        }
+        if !engine.can_send(self.link) {
+            return Step::Wait;
+        }
+        if let Some((delivery, recovery)) = source.resuming.pop_front() {
+            return self.recover(cx, engine, source, &delivery, &recovery, out);
+        }
+        let Some(delivery) = cx.broker.next_delivery(self.now_ms, source.session) else {
+            return Step::Empty;
+        };
+        self.send(cx, engine, source, delivery, false, out)
+    }
+
+    /// Takes a delivery from before up again.
+    fn recover(
+        &self,
+        cx: &mut Context<'_>,
+        engine: &mut Connection,
+        source: &mut SourceLink,
+        delivery: &Unsettled,
+        recovery: &Recovery,
+        out: &mut Outgoing,
+    ) -> Step {
+        let tag = delivery.tag.as_bytes();
+        match recovery {
+            Recovery::Settle(state) => {
+                let transfer = OutgoingTransfer {
+                    settled: true,
+                    resume: true,
+                    state: Some(state.view()),
+                    ..OutgoingTransfer::new(tag, delivery.token)
+                };
+                // It may be sent: that was asked before.
+                let _ = engine.transfer(self.link, &transfer, &[], false, out);
+                Step::Skipped
+            }
+            Recovery::Abort => {
+                // As above.
+                let _ = engine.abort_resumed(self.link, tag, out);
+                Step::Skipped
+            }
+            Recovery::Resend | Recovery::Resume(_) => {
+                let entry = cx
+                    .broker
+                    .unacknowledged_by_tag(source.session, delivery.token);
+                let Some(Unacknowledged::Sent(again)) = entry else {
+                    return Step::Skipped;
+                };
+                let resume = matches!(recovery, Recovery::Resume(_));
+                self.send(cx, engine, source, again, resume, out)
+            }
+            Recovery::Settled(_) | Recovery::Resumed { .. } | Recovery::Wait => Step::Skipped,
+        }
+    }
+
+    /// Begins to send a message.
+    fn send(
+        &self,
+        cx: &mut Context<'_>,
+        engine: &mut Connection,
+        source: &mut SourceLink,
+        delivery: Delivery,
+        resume: bool,
+        out: &mut Outgoing,
+    ) -> Step {
+        // A message of another shard may be a few milliseconds ahead of this turn's clock; what is
+        // left of it is never more than what it came with.
+        let now_ms = self.now_ms.max(delivery.message.published_ms());
+        let form = AmqpForm {
+            message: &delivery.message,
+            qos: delivery.qos,
+            retain: delivery.retain,
+            redelivered: delivery.redelivered,
+            failures: delivery.failures,
+            now_ms,
+        };
+        let mut head = BytesMut::new();
+        let tail = amqp_form(&form, &mut head);
+        let (broker_tag, own_tag) = (delivery.tag.to_be_bytes(), source.next_number.to_be_bytes());
+        let tag: &[u8] = if delivery.tag != 0 {
+            &broker_tag
+        } else {
+            source.next_number = source.next_number.wrapping_add(1);
+            &own_tag
+        };
+        let settled = match source.snd_settle_mode {
+            SenderSettleMode::Settled => true,
+            SenderSettleMode::Unsettled => false,
+            SenderSettleMode::Mixed => delivery.tag == 0,
+        };
+        let transfer = OutgoingTransfer {
+            settled,
+            resume,
+            batchable: !settled,
+            ..OutgoingTransfer::new(tag, delivery.tag)
+        };
+        // Of a large message no more than the transport has room for: the rest waits here.
+        let whole = head.len() + tail.len();
+        let now_bytes = whole.min(self.room_bytes(out).max(head.len()));
+        let pieces = [&head[..], &tail[..now_bytes - head.len()]];
+        let more = now_bytes < whole;
+        match engine.transfer(self.link, &transfer, &pieces, more, out) {
+            Ok(sent) if sent.complete => self.sent(cx, source, &delivery),
+            Ok(sent) => {
+                source.sending = Some(Sending {
+                    head: head.freeze(),
+                    tail_bytes: tail.len(),
+                    sent_bytes: sent.payload_bytes,
+                    delivery,
+                });
+                Step::Wait
+            }
+            Err(CommandError::MessageTooLarge | CommandError::FrameTooLarge) => {
+                tracing::debug!(
+                    link = &*source.name,
+                    topic = delivery.message.topic(),
+                    bytes = whole,
+                    "message is larger than the receiver takes"
+                );
+                let undeliverable = broker::Outcome::Undeliverable;
+                cx.broker
+                    .settle(self.now_ms, source.session, delivery.tag, undeliverable);
+                Step::Skipped
+            }
+            Err(_) => {
+                let released = broker::Outcome::Released;
+                cx.broker
+                    .settle(self.now_ms, source.session, delivery.tag, released);
+                Step::Wait
+            }
+        }
+    }
+
+    /// Goes on with a message of which parts have been sent.
+    fn go_on(
+        &self,
+        cx: &mut Context<'_>,
+        engine: &mut Connection,
+        source: &mut SourceLink,
+        out: &mut Outgoing,
+    ) -> Step {
+        let Some(mut sending) = source.sending.take() else {
+            return Step::Skipped;
+        };
+        let message = &sending.delivery.message;
+        let tail = tail_of(message, sending.tail_bytes);
+        let whole = sending.head.len() + tail.len();
+        let end = whole.min(sending.sent_bytes + self.room_bytes(out));
+        let part = |piece: &'_ [u8], offset: usize| {
+            let from = sending.sent_bytes.saturating_sub(offset).min(piece.len());
+            let to = end.saturating_sub(offset).min(piece.len());
+            from..to.max(from)
+        };
+        let head_part = &sending.head[part(&sending.head, 0)];
+        let tail_part = &tail[part(tail, sending.head.len())];
+        let more = end < whole;
+        match engine.transfer_more(self.link, &[head_part, tail_part], more, out) {
+            Ok(sent) if sent.complete => {
+                let delivery = sending.delivery;
+                self.sent(cx, source, &delivery)
+            }
+            Ok(sent) => {
+                sending.sent_bytes += sent.payload_bytes;
+                source.sending = Some(sending);
+                Step::Wait
+            }
+            Err(CommandError::NoCredit) => {
+                source.sending = Some(sending);
+                Step::Wait
+            }
+            // The link is gone, or takes less than it said.
+            Err(_) => Step::Skipped,
+        }
+    }
+
+    fn sent(&self, cx: &mut Context<'_>, source: &SourceLink, delivery: &Delivery) -> Step {
+        if source.snd_settle_mode == SenderSettleMode::Settled && delivery.tag != 0 {
+            let accepted = broker::Outcome::Accepted;
+            cx.broker
+                .settle(self.now_ms, source.session, delivery.tag, accepted);
+        }
+        Step::Sent {
+            payload_bytes: delivery.message.payload().len() as u64,
+        }
+    }
+}

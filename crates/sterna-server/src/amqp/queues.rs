@@ -1,0 +1,93 @@
+//! Queues: shared subscriptions that are kept by an anchor, a session that nobody attends.
+
+use sterna_amqp::Condition;
+use sterna_broker::{Broker, Close, NEVER_EXPIRES_S, OpenSession, Opened, Qos, SubscribeOptions};
+
+use super::attach::{Refusal, refusal};
+use super::registry::Found;
+use super::{Door, consumer_id};
+use crate::config::Amqp;
+use crate::session::{QUEUE_PREFIX, SessionState};
+use crate::shard::Context;
+
+impl Door {
+    /// Sees to it that there is a queue, if it may be there.
+    pub(super) fn find_queue(&mut self, cx: &mut Context<'_>, name: &str) -> Result<(), Refusal> {
+        let now_ms = cx.net.now_ms();
+        self.make_queue(cx.broker, &cx.policy.amqp, now_ms, name)
+    }
+
+    /// Makes the queues of the configuration.
+    pub(crate) fn make_queues(
+        &mut self,
+        broker: &mut Broker<SessionState>,
+        config: &Amqp,
+        now_ms: u64,
+    ) {
+        for name in self.registry.names() {
+            if let Err((_, detail)) = self.make_queue(broker, config, now_ms, &name) {
+                tracing::error!(queue = &*name, detail, "the queue was not made");
+            }
+        }
+    }
+
+    fn make_queue(
+        &mut self,
+        broker: &mut Broker<SessionState>,
+        config: &Amqp,
+        now_ms: u64,
+        name: &str,
+    ) -> Result<(), Refusal> {
+        let number = self.next_consumer;
+        let found = self.registry.find(name, config, |subscription| {
+            make_anchor(broker, now_ms, name, subscription, number)
+        });
+        self.next_consumer += 1;
+        match found {
+            Found::Here => Ok(()),
+            Found::Absent => Err(refusal(Condition::NOT_FOUND, "there is no such queue")),
+            Found::TooMany => Err(refusal(
+                Condition::RESOURCE_LIMIT_EXCEEDED,
+                "there are too many queues or sessions",
+            )),
+        }
+    }
+}
+
+fn make_anchor(
+    broker: &mut Broker<SessionState>,
+    now_ms: u64,
+    name: &str,
+    subscription: &str,
+    consumer: u64,
+) -> bool {
+    let opened = broker.open(
+        now_ms,
+        OpenSession {
+            client_id: &format!("{QUEUE_PREFIX}{name}"),
+            clean_start: false,
+            expiry_s: NEVER_EXPIRES_S,
+            consumer: consumer_id(consumer),
+            will: None,
+            on_demand: true,
+            selector: None,
+        },
+    );
+    let session = match opened {
+        Ok(Opened::Ready { session, .. }) => session,
+        Ok(Opened::Pending { session }) => {
+            // Another shard has it from before a restart.
+            broker.close(now_ms, session, Close::NORMAL);
+            return true;
+        }
+        Err(_) => return false,
+    };
+    let options = SubscribeOptions {
+        qos: Qos::ExactlyOnce,
+        keep: true,
+        ..SubscribeOptions::default()
+    };
+    let subscribed = broker.subscribe(now_ms, session, subscription, options);
+    broker.close(now_ms, session, Close::NORMAL);
+    subscribed.is_ok()
+}

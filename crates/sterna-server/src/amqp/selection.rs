@@ -1,0 +1,122 @@
+//! Which messages a receiver wants, beyond its address: the filters of its source.
+
+use bytes::BytesMut;
+use sterna_amqp::DecodeError;
+use sterna_amqp::messaging::{Filter, MessageView, Source};
+use sterna_amqp::selector::{Selector, SelectorLimits};
+use sterna_amqp::types::{Encoded, MapWriter};
+use sterna_broker::{Message, Origin, Qos};
+
+use super::address::{End, topic_of_key};
+use crate::config::Amqp;
+use crate::mapping::{AmqpForm, amqp_form};
+
+/// The filters of a source that are applied.
+#[derive(Debug, Default)]
+pub(super) struct Selection {
+    selectors: Vec<Selector>,
+    /// Filters that the subject, as a topic, must match.
+    subjects: Vec<String>,
+    /// Nothing of this publisher.
+    not_from: Option<Origin>,
+}
+
+impl Selection {
+    /// Reads the filters of a source. The second value is the map of those that are applied, for the
+    /// answer; `None` without any.
+    pub(super) fn read(
+        source: &Source<'_>,
+        origin: Origin,
+        config: &Amqp,
+    ) -> Result<(Option<Self>, Option<Encoded>), DecodeError> {
+        let limits = SelectorLimits {
+            max_bytes: config.maximum_selector_bytes as usize,
+            ..SelectorLimits::default()
+        };
+        let mut this = Self::default();
+        let mut applied = Vec::new();
+        for (name, filter) in source.filters() {
+            match filter {
+                Filter::Selector(text) => this.selectors.push(
+                    Selector::parse(text, &limits)
+                        .map_err(|error| DecodeError::invalid(error.detail))?,
+                ),
+                Filter::Topic(pattern) => this.subjects.push(topic_of_pattern(pattern)),
+                Filter::Direct(subject) => this.subjects.push(topic_of_pattern(subject)),
+                Filter::NoLocal => this.not_from = Some(origin),
+                Filter::Other(_) => continue,
+            }
+            applied.push(name);
+        }
+        if applied.is_empty() {
+            return Ok((None, None));
+        }
+        let mut out = BytesMut::new();
+        let mut map = MapWriter::new(&mut out);
+        for (key, value) in source.filter.into_iter().flatten() {
+            if key.as_text().is_some_and(|name| applied.contains(&name)) {
+                map.push(&key, &value);
+            }
+        }
+        map.finish();
+        Ok((Some(this), Some(Encoded::from_bytes(out.freeze())?)))
+    }
+}
+
+/// Patterns come with dots between their levels, as AMQP 0-10 has them, or with slashes.
+fn topic_of_pattern(pattern: &str) -> String {
+    if pattern.contains('/') {
+        pattern.to_owned()
+    } else {
+        topic_of_key(pattern, End::Source)
+    }
+}
+
+impl sterna_broker::Selector for Selection {
+    fn selects(&self, message: &Message) -> bool {
+        if self
+            .not_from
+            .is_some_and(|origin| message.origin() == origin)
+        {
+            return false;
+        }
+        if self.selectors.is_empty() && self.subjects.is_empty() {
+            return true;
+        }
+        let mut bytes = BytesMut::new();
+        let form = AmqpForm {
+            message,
+            qos: Qos::AtLeastOnce,
+            retain: message.retain(),
+            redelivered: false,
+            failures: 0,
+            now_ms: message.published_ms(),
+        };
+        let tail = amqp_form(&form, &mut bytes);
+        bytes.extend_from_slice(tail);
+        let Ok(view) = MessageView::parse(&bytes) else {
+            return false;
+        };
+        self.selectors
+            .iter()
+            .all(|selector| selector.matches(&view))
+            && self.fits_subject(&view, message)
+    }
+}
+
+impl Selection {
+    fn fits_subject(&self, view: &MessageView<'_>, message: &Message) -> bool {
+        if self.subjects.is_empty() {
+            return true;
+        }
+        let properties = view.properties().ok().flatten();
+        let subject = properties.and_then(|properties| properties.subject);
+        let topic = subject.map_or_else(
+            || message.topic().to_owned(),
+            |subject| topic_of_key(subject, End::Target),
+        );
+        self.subjects
+            .iter()
+            .all(|filter| sterna_mqtt::topic::matches(filter, &topic))
+    }
+}

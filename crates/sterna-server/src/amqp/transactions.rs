@@ -1,0 +1,324 @@
+//! Transactions (AMQP 1.0, part 4): what is posted and retired waits for the discharge, and then takes
+//! effect together.
+
+use rustc_hash::FxHashMap;
+use sterna_amqp::Condition;
+use sterna_amqp::connection::{Delivery, LinkId};
+use sterna_amqp::messaging::{DeliveryState, DeliveryStateBuf, Outcome};
+use sterna_amqp::performatives::Error;
+use sterna_amqp::transactions::{Declared, Discharge, Request, TransactionalState};
+use sterna_broker::{self as broker, Message, SessionKey};
+
+use super::Door;
+use super::attach::{Refusal, refusal};
+use super::client::{Client, Target};
+use super::incoming::{publish, rejected};
+use super::outgoing::{Disposed, Returned, broker_outcome, give_back, is_returning};
+use crate::config::Amqp;
+use crate::shard::Context;
+
+/// The transactions of one connection.
+#[derive(Debug, Default)]
+pub(super) struct Transactions {
+    next: u32,
+    declared: FxHashMap<u32, Transaction>,
+}
+
+/// One transaction.
+#[derive(Debug)]
+struct Transaction {
+    /// The link that it was declared on, and ends with.
+    coordinator: LinkId,
+    posted: Vec<Message>,
+    posted_bytes: u64,
+    retired: Vec<Retired>,
+}
+
+/// A delivery to a receiver that is settled with the transaction.
+#[derive(Debug)]
+struct Retired {
+    link: LinkId,
+    session: SessionKey,
+    delivery_id: u32,
+    tag: u64,
+    state: DeliveryStateBuf,
+    outcome: broker::Outcome,
+    /// Whether the receiver has settled already.
+    settled: bool,
+}
+
+impl Transaction {
+    fn has_room(&self, config: &Amqp, bytes: u64) -> bool {
+        self.posted.len() + self.retired.len() < config.maximum_transaction_deliveries as usize
+            && self.posted_bytes + bytes <= config.maximum_transaction_bytes
+    }
+}
+
+fn id_of(txn_id: &[u8]) -> Option<u32> {
+    txn_id.try_into().ok().map(u32::from_be_bytes)
+}
+
+const UNKNOWN: (Condition, &str) = (
+    Condition::TRANSACTION_UNKNOWN_ID,
+    "there is no such transaction",
+);
+const TOO_LARGE: (Condition, &str) = (
+    Condition::RESOURCE_LIMIT_EXCEEDED,
+    "the transaction is too large",
+);
+
+impl Door {
+    /// A message to the coordinator.
+    pub(super) fn transaction_request(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: &mut Client,
+        delivery: &Delivery<'_>,
+    ) {
+        let result = match Request::decode(&delivery.payload) {
+            Err(error) => Err(refusal(error.condition, error.detail)),
+            Ok(Request::Declare(declare)) if declare.global_id.is_some() => {
+                let detail = "distributed transactions are not served";
+                Err(refusal(Condition::NOT_IMPLEMENTED, detail))
+            }
+            Ok(Request::Declare(_)) => declare(cx, client, delivery.link),
+            Ok(Request::Discharge(discharge)) => {
+                self.discharge(cx, client, &discharge).map(|()| None)
+            }
+        };
+        let id;
+        let state = match &result {
+            Ok(None) => DeliveryState::ACCEPTED,
+            Ok(Some(declared)) => {
+                id = declared.to_be_bytes();
+                DeliveryState::Declared(Declared { txn_id: &id })
+            }
+            Err((condition, detail)) => {
+                tracing::info!(
+                    client = &*client.container,
+                    condition = condition.as_str(),
+                    detail,
+                    "transaction refused"
+                );
+                rejected(*condition, detail)
+            }
+        };
+        self.settle_received(client, delivery, &state);
+        self.renew_credit(cx, client, delivery.link);
+    }
+
+    fn discharge(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: &mut Client,
+        discharge: &Discharge<'_>,
+    ) -> Result<(), Refusal> {
+        let transaction = id_of(discharge.txn_id)
+            .and_then(|id| client.transactions.declared.remove(&id))
+            .ok_or_else(|| refusal(UNKNOWN.0, UNKNOWN.1))?;
+        if discharge.fail {
+            Self::roll_back(cx, client, transaction);
+            return Ok(());
+        }
+        // What cannot take effect as a whole does not at all.
+        let gone = transaction
+            .retired
+            .iter()
+            .any(|retired| cx.broker.protocol(retired.session).is_none());
+        if gone {
+            Self::roll_back(cx, client, transaction);
+            let detail = "a link whose deliveries are settled in the transaction is gone";
+            return Err(refusal(Condition::TRANSACTION_ROLLBACK, detail));
+        }
+        for message in transaction.posted {
+            let topic = message.topic().to_owned();
+            if let Err((condition, detail)) = publish(cx, message) {
+                tracing::warn!(
+                    client = &*client.container,
+                    topic,
+                    condition = condition.as_str(),
+                    detail,
+                    "a message of a transaction was not routed"
+                );
+            }
+        }
+        let now_ms = cx.net.now_ms();
+        let mut returned = Returned::new();
+        for retired in transaction.retired {
+            if !retired.settled {
+                let id = retired.delivery_id;
+                // A session that has ended needs no answer.
+                let _ = client.engine.settle(
+                    retired.link.session,
+                    (id, id),
+                    Some(&retired.state.view()),
+                    &mut self.out,
+                );
+            }
+            if retired.tag == 0 {
+                continue;
+            }
+            if is_returning(retired.outcome) {
+                returned.push((retired.session, retired.tag, retired.outcome));
+            } else {
+                cx.broker
+                    .settle(now_ms, retired.session, retired.tag, retired.outcome);
+            }
+        }
+        give_back(cx, &mut returned);
+        Ok(())
+    }
+
+    /// Undoes what waits: nothing is published, and what its receiver has settled already goes back to
+    /// its queue. What it has not settled is as before.
+    fn roll_back(cx: &mut Context<'_>, client: &Client, transaction: Transaction) {
+        tracing::debug!(
+            client = &*client.container,
+            posted = transaction.posted.len(),
+            retired = transaction.retired.len(),
+            "transaction rolled back"
+        );
+        let mut returned: Returned = transaction
+            .retired
+            .into_iter()
+            .filter(|retired| retired.settled && retired.tag != 0)
+            .map(|retired| (retired.session, retired.tag, broker::Outcome::Failed))
+            .collect();
+        give_back(cx, &mut returned);
+    }
+
+    /// Keeps a message for the discharge.
+    pub(super) fn post(
+        &mut self,
+        cx: &Context<'_>,
+        client: &mut Client,
+        delivery: &Delivery<'_>,
+        txn_id: &[u8],
+        message: Result<Message, Refusal>,
+    ) {
+        let transaction = id_of(txn_id).and_then(|id| client.transactions.declared.get_mut(&id));
+        let Some(transaction) = transaction else {
+            let error = Error::new(UNKNOWN.0, UNKNOWN.1);
+            // A link that is gone needs no error.
+            let _ = client
+                .engine
+                .detach(delivery.link, true, Some(error), &mut self.out);
+            return;
+        };
+        let result = message.and_then(|message| {
+            let bytes = message.body_bytes() as u64;
+            if !transaction.has_room(&cx.policy.amqp, bytes) {
+                return Err(refusal(TOO_LARGE.0, TOO_LARGE.1));
+            }
+            transaction.posted_bytes += bytes;
+            transaction.posted.push(message);
+            Ok(())
+        });
+        if result.is_err() {
+            return self.conclude(cx, client, delivery, result);
+        }
+        self.write_accepted(client);
+        let state = DeliveryState::Transactional(TransactionalState {
+            txn_id,
+            outcome: Some(Outcome::Accepted),
+        });
+        self.settle_received(client, delivery, &state);
+    }
+
+    /// Keeps the outcome of a delivery to a receiver for the discharge.
+    pub(super) fn retire(
+        &mut self,
+        cx: &Context<'_>,
+        client: &mut Client,
+        disposed: &Disposed,
+        session: SessionKey,
+        state: &TransactionalState<'_>,
+        returned: &mut Returned,
+    ) {
+        let outcome = state.outcome.clone().unwrap_or(Outcome::Accepted);
+        let retired = Retired {
+            link: disposed.link,
+            session,
+            delivery_id: disposed.delivery_id,
+            tag: disposed.token,
+            outcome: broker_outcome(&outcome),
+            state: DeliveryStateBuf::new(&DeliveryState::Outcome(outcome)),
+            settled: disposed.settled,
+        };
+        let transaction =
+            id_of(state.txn_id).and_then(|id| client.transactions.declared.get_mut(&id));
+        let (condition, detail) = match transaction {
+            Some(transaction) if transaction.has_room(&cx.policy.amqp, 0) => {
+                // The last word on a delivery holds.
+                transaction
+                    .retired
+                    .retain(|known| (known.session, known.tag) != (session, retired.tag));
+                transaction.retired.push(retired);
+                return;
+            }
+            Some(_) => TOO_LARGE,
+            None => UNKNOWN,
+        };
+        if retired.settled && retired.tag != 0 {
+            returned.push((session, retired.tag, broker::Outcome::Failed));
+        }
+        let error = Error::new(condition, detail);
+        // A link that is gone needs no error.
+        let _ = client
+            .engine
+            .detach(disposed.link, true, Some(error), &mut self.out);
+    }
+
+    /// Ends the transactions of a coordinator's link, or all.
+    pub(super) fn roll_back_all(
+        cx: &mut Context<'_>,
+        client: &mut Client,
+        coordinator: Option<LinkId>,
+    ) {
+        let of = |transaction: &Transaction| {
+            coordinator.is_none_or(|link| transaction.coordinator == link)
+        };
+        let ids: Vec<u32> = client
+            .transactions
+            .declared
+            .iter()
+            .filter(|(_, transaction)| of(transaction))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in ids {
+            if let Some(transaction) = client.transactions.declared.remove(&id) {
+                Self::roll_back(cx, client, transaction);
+            }
+        }
+    }
+}
+
+fn declare(
+    cx: &Context<'_>,
+    client: &mut Client,
+    coordinator: LinkId,
+) -> Result<Option<u32>, Refusal> {
+    debug_assert!(
+        client
+            .targets
+            .get(&coordinator)
+            .is_some_and(|link| link.node == Target::Coordinator)
+    );
+    let transactions = &mut client.transactions;
+    if transactions.declared.len() >= cx.policy.amqp.maximum_transactions as usize {
+        let detail = "too many transactions at a time";
+        return Err(refusal(Condition::RESOURCE_LIMIT_EXCEEDED, detail));
+    }
+    let id = transactions.next;
+    transactions.next = transactions.next.wrapping_add(1);
+    transactions.declared.insert(
+        id,
+        Transaction {
+            coordinator,
+            posted: Vec::new(),
+            posted_bytes: 0,
+            retired: Vec::new(),
+        },
+    );
+    Ok(Some(id))
+}

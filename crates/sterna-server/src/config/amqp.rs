@@ -1,0 +1,149 @@
+//! What the broker grants to AMQP clients.
+
+use serde::{Deserialize, Serialize};
+
+/// What the broker grants to AMQP clients.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Amqp {
+    /// The broker's container-id.
+    pub container_id: String,
+    /// Largest frame accepted, in bytes (max-frame-size), from 512.
+    pub maximum_frame_bytes: u32,
+    /// Sessions of one connection (channel-max, plus one).
+    pub maximum_sessions_per_connection: u16,
+    /// Links of one session (handle-max, plus one).
+    pub maximum_links_per_session: u32,
+    /// Longest name of a link, in bytes.
+    pub maximum_link_name_bytes: u32,
+    /// Longest container-id of a client, in bytes.
+    pub maximum_container_id_bytes: u32,
+    /// Unsettled deliveries of one link, in either direction.
+    pub maximum_unsettled_deliveries: u32,
+    /// Largest message accepted, in bytes (max-message-size).
+    pub maximum_message_bytes: u64,
+    /// Bytes of all messages of one connection of which only parts have arrived.
+    pub maximum_assembling_bytes: u64,
+    /// Transfers that a session may send before the broker renews its window (incoming-window).
+    pub incoming_window: u32,
+    /// Credit that each sending link is given, and renewed when half of it is used.
+    pub link_credit: u32,
+    /// Milliseconds that a client on TCP, TLS or WebSocket should not stay silent (idle-time-out); after
+    /// twice this it is disconnected. 0: any. On QUIC the transport says whether the client lives.
+    pub idle_timeout_ms: u32,
+    /// Time from the accept of a connection to its open, and from a close to its answer, in
+    /// milliseconds.
+    pub open_timeout_ms: u32,
+    /// Bytes of one connection that wait for a decision about what came before them.
+    pub maximum_held_bytes: u32,
+    /// Further prefixes of addresses that name topics; `topic://` always does.
+    pub topic_prefixes: Vec<String>,
+    /// Further prefixes of addresses that name queues; `queue://` always does.
+    pub queue_prefixes: Vec<String>,
+    /// Whether a link that names a queue which is not there makes it.
+    pub queues_on_first_use: bool,
+    /// Queues in all.
+    pub maximum_queues: u32,
+    /// Longest time that a source outlives its link, in seconds (timeout; 4,294,967,295 also allows
+    /// `never`).
+    pub maximum_source_timeout_s: u32,
+    /// Time that the unsettled deliveries of a client's sending link are remembered when its connection
+    /// is lost, in seconds.
+    pub suspended_link_timeout_s: u32,
+    /// Sending links whose unsettled deliveries are remembered, on all connections.
+    pub maximum_suspended_links: u32,
+    /// Transactions of one connection at a time.
+    pub maximum_transactions: u32,
+    /// Messages and outcomes in one transaction.
+    pub maximum_transaction_deliveries: u32,
+    /// Bytes of the messages in one transaction.
+    pub maximum_transaction_bytes: u64,
+    /// Longest selector, in bytes.
+    pub maximum_selector_bytes: u32,
+    /// Queues that are there from the start.
+    #[serde(rename = "queue")]
+    pub queues: Vec<Queue>,
+}
+
+/// A queue that is there from the start.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Queue {
+    /// Its name, which is its address after `queue/`.
+    pub name: String,
+    /// What it takes, instead of the topic `queue/NAME`: a topic filter.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub filter: Option<String>,
+}
+
+impl Default for Amqp {
+    fn default() -> Self {
+        Self {
+            container_id: "sterna".to_owned(),
+            maximum_frame_bytes: 64 << 10,
+            maximum_sessions_per_connection: 256,
+            maximum_links_per_session: 256,
+            maximum_link_name_bytes: 1024,
+            maximum_container_id_bytes: 256,
+            maximum_unsettled_deliveries: 2048,
+            maximum_message_bytes: 64 << 20,
+            maximum_assembling_bytes: 128 << 20,
+            incoming_window: 2048,
+            link_credit: 256,
+            idle_timeout_ms: 60_000,
+            open_timeout_ms: 10_000,
+            maximum_held_bytes: 64 << 10,
+            topic_prefixes: Vec::new(),
+            queue_prefixes: Vec::new(),
+            queues_on_first_use: true,
+            maximum_queues: 10_000,
+            maximum_source_timeout_s: u32::MAX,
+            suspended_link_timeout_s: 60,
+            maximum_suspended_links: 10_000,
+            maximum_transactions: 16,
+            maximum_transaction_deliveries: 10_000,
+            maximum_transaction_bytes: 16 << 20,
+            maximum_selector_bytes: 8192,
+            queues: Vec::new(),
+        }
+    }
+}
+
+impl Amqp {
+    /// What is wrong with the settings, each a sentence that names one.
+    pub(super) fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        if self.maximum_frame_bytes < sterna_amqp::MIN_MAX_FRAME_BYTES {
+            problems.push("amqp.maximum_frame_bytes is at least 512".to_owned());
+        }
+        for (name, value) in [
+            (
+                "maximum_sessions_per_connection",
+                u32::from(self.maximum_sessions_per_connection),
+            ),
+            ("maximum_links_per_session", self.maximum_links_per_session),
+            ("incoming_window", self.incoming_window),
+            ("link_credit", self.link_credit),
+            (
+                "maximum_unsettled_deliveries",
+                self.maximum_unsettled_deliveries,
+            ),
+        ] {
+            if value == 0 {
+                problems.push(format!("amqp.{name} is at least 1"));
+            }
+        }
+        if self.container_id.is_empty() {
+            problems.push("amqp.container_id is empty".to_owned());
+        }
+        for queue in &self.queues {
+            if !crate::amqp::is_queue_name(&queue.name) {
+                problems.push(format!(
+                    "amqp.queue: `{}` is not a queue's name",
+                    queue.name
+                ));
+            }
+        }
+        problems
+    }
+}

@@ -1,0 +1,54 @@
+//! What the front doors keep of a session in the broker.
+
+use sterna_broker::{Broker, SessionKey};
+
+use crate::amqp::Terminus;
+
+/// What the front door keeps of a session, by the protocol that opened it. Client identifiers of
+/// different protocols never meet: see [`is_reserved`].
+#[derive(Debug)]
+pub enum SessionState {
+    /// Packet identifiers and what is in flight.
+    Mqtt(sterna_mqtt::Session),
+    /// What a receiver's link was attached with; `None` for a terminus that nobody finds again.
+    Amqp(Option<Box<Terminus>>),
+}
+
+impl Default for SessionState {
+    fn default() -> Self {
+        Self::Mqtt(sterna_mqtt::Session::default())
+    }
+}
+
+/// First part of the names of sessions that are no MQTT client's: receivers of AMQP, and the anchors
+/// of queues.
+pub(crate) const AMQP_PREFIX: &str = "$amqp/";
+/// See [`AMQP_PREFIX`].
+pub(crate) const QUEUE_PREFIX: &str = "$queue/";
+
+/// Whether a client identifier belongs to the broker, so that no MQTT client may have it.
+pub(crate) fn is_reserved(client_id: &str) -> bool {
+    client_id.starts_with(AMQP_PREFIX) || client_id.starts_with(QUEUE_PREFIX)
+}
+
+/// The MQTT state of a session; `None` for an outdated key.
+pub(crate) fn mqtt(
+    broker: &Broker<SessionState>,
+    session: SessionKey,
+) -> Option<&sterna_mqtt::Session> {
+    match broker.protocol(session)? {
+        SessionState::Mqtt(state) => Some(state),
+        SessionState::Amqp(_) => None,
+    }
+}
+
+/// The MQTT state of a session; `None` for an outdated key.
+pub(crate) fn mqtt_mut(
+    broker: &mut Broker<SessionState>,
+    session: SessionKey,
+) -> Option<&mut sterna_mqtt::Session> {
+    match broker.protocol_mut(session)? {
+        SessionState::Mqtt(state) => Some(state),
+        SessionState::Amqp(_) => None,
+    }
+}
