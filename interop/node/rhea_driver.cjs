@@ -139,7 +139,7 @@ function attach (r, sends) {
   const role = sends ? 'sender' : 'receiver'
   link.on(`${role}_open`, () => {
     const other = sends ? link.target : link.source
-    if (!other) return // a detach says why
+    if (!other || other.value === null) return // a detach says why
     const filters = {}
     const granted = sends ? undefined : link.remote.attach.source.value[7]
     if (granted?.value) for (let at = 0; at < granted.value.length; at += 2) filters[granted.value[at].value] = encode(granted.value[at + 1])
@@ -284,6 +284,8 @@ out({
     transports: ['tcp', 'tls', 'ws', 'wss'],
     transactions: false,
     cannot: {
+      footer: 'the library writes the footer before the body',
+      'value-described': 'the library gives a described value the descriptor of its section',
       'sasl-scram': 'the library has no SCRAM',
       'sasl-scram-wrong': 'the library has no SCRAM'
     }

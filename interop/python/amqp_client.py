@@ -16,9 +16,9 @@ LARGE_PATIENCE_S = 90.0
 class AmqpError(Exception):
     """The broker refused or ended something; `condition` is what it said."""
 
-    def __init__(self, text: str, condition: str | None, sasl: bool = False):
+    def __init__(self, text: str, condition: str | None):
         super().__init__(f"{condition or 'no condition'}: {text}")
-        self.condition, self.sasl = condition, sasl
+        self.condition = condition
 
 
 class AmqpDriver(Driver):
@@ -43,7 +43,7 @@ class AmqpDriver(Driver):
         if future is None or future.done():
             return
         if "error" in entry:
-            future.set_exception(AmqpError(entry["error"], entry.get("condition"), bool(entry.get("sasl"))))
+            future.set_exception(AmqpError(entry["error"], entry.get("condition")))
         elif "cannot" in entry:
             future.set_exception(Cannot(entry["cannot"]))
         else:

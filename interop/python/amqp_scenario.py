@@ -21,7 +21,7 @@ import amqp_steps_messages  # noqa: F401
 import amqp_steps_security  # noqa: F401
 import amqp_steps_transactions  # noqa: F401
 from amqp_client import AmqpDriver, AmqpError
-from amqp_step import STEPS, Places, Step
+from amqp_step import ALONE, STEPS, Places, Step
 from harness import AMQP_SCHEMES, INTEROP, Cannot, Failure, Listener, Report, all_listeners, build_folder
 from scenario import built, python_with
 
@@ -111,7 +111,7 @@ async def main() -> None:
     transports = [*driver.hello["transports"], "quic", "quic-streams"]
     if arguments.transports:
         transports = [one for one in transports if one in arguments.transports.split(",")]
-    gate, timings, tasks, adapters = asyncio.Semaphore(AT_ONCE), [], [], []
+    gate, timings, together, alone, adapters = asyncio.Semaphore(AT_ONCE), [], [], [], []
     run = secrets.token_hex(3)
     for transport in transports:
         at = where.open_to_all.get(transport.removesuffix("-streams"))
@@ -126,8 +126,11 @@ async def main() -> None:
         for name, on, function in STEPS:
             label = f"{transport}/{name}"
             if transport in on and arguments.only in label:
-                tasks.append(run_step(driver, at, label, name, function, where, run, report, gate, timings))
-    await asyncio.gather(*tasks)
+                work = run_step(driver, at, label, name, function, where, run, report, gate, timings)
+                (alone if name in ALONE else together).append(work)
+    await asyncio.gather(*together)
+    for work in alone:
+        await work
     for transport, adapter in adapters:
         if adapter.faults:
             report.not_ok(f"{transport}/adapter", "; ".join(sorted(set(adapter.faults))[:5]))

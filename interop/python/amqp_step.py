@@ -12,14 +12,18 @@ from amqp_client import AmqpDriver, AmqpError, Connection, Receiver, Sender, Ses
 from harness import Cannot, Failure, Listener
 
 STEPS: list[tuple[str, frozenset[str], object]] = []
+# Steps that keep a driver busy for so long that others beside them would miss their time.
+ALONE: set[str] = set()
 ALL = frozenset({"tcp", "tls", "ws", "wss", "quic", "quic-streams"})
 PLAIN = frozenset({"tcp"})
 # Time given to a message that must not come, when no later message can prove its absence.
 QUIET_S = 0.5
 
 
-def step(name: str, transports: frozenset[str] = ALL):
+def step(name: str, transports: frozenset[str] = ALL, alone: bool = False):
     def add(function):
+        if alone:
+            ALONE.add(name)
         STEPS.append((name, transports, function))
         return function
 

@@ -8,7 +8,7 @@ from amqp_values import message, payload
 from harness import INTEROP, Failure
 
 BOTH = frozenset({"tcp", "tls"})
-USER, PASSWORD = "interop", "a password of Bob's: ü"
+USER, PASSWORD = "interop", "a password of Bob's"
 CERTIFICATE = {"cert": str(INTEROP / "certificates" / "device.pem"), "key": str(INTEROP / "certificates" / "device-key.pem")}
 
 

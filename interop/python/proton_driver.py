@@ -8,8 +8,7 @@ import threading
 from collections import Counter
 
 import proton
-from proton import Data, Delivery, Described, Link, Message, SSLDomain, Terminus
-from proton.handlers import MessagingHandler
+from proton import Data, Delivery, Described, Handler, Link, Message, SSLDomain, Terminus
 from proton.reactor import ApplicationEvent, Container, EventInjector
 
 from proton_values import decode, decode_message, encode, encode_message
@@ -39,16 +38,18 @@ def condition(found) -> dict:
     return {"condition": str(found.name), "description": found.description} if found else {"condition": None}
 
 
-class Driver(MessagingHandler):
+class Driver(Handler):
+    """Takes the library's events as they are: what its messaging handler does by itself is in the way here."""
+
     def __init__(self):
-        super().__init__(prefetch=0, auto_accept=False, auto_settle=False, peer_close_is_error=False)
+        super().__init__()
         self.connections, self.sessions, self.links = {}, {}, {}
         self.deliveries, self.transactions, self.numbers = {}, {}, 0
         self.waiting: dict[object, int] = {}
 
     # ------------------------------------------------------------------ requests
 
-    def on_start(self, event) -> None:
+    def on_reactor_init(self, event) -> None:
         self.container = event.container
         self.injector = EventInjector()
         self.container.selectable(self.injector)
@@ -123,10 +124,8 @@ class Driver(MessagingHandler):
             return
         said = condition(found)
         if ("connect", c.number) in self.waiting:
-            sasl = event.transport.sasl() if event.transport else None
-            failed = sasl is not None and sasl.outcome not in (None, proton.SASL.OK, proton.SASL.NONE)
             n = self.waiting.pop(("connect", c.number))
-            out(n=n, error=said.get("description") or "closed", condition=said["condition"], sasl=failed)
+            out(n=n, error=said.get("description") or "closed", condition=said["condition"])
         elif not getattr(c, "told", False):
             c.told = True
             out(event="closed", c=c.number, **said)

@@ -160,11 +160,12 @@ def encode_message(said: dict) -> bytes:
 
 def decode_message(raw: bytes) -> dict:
     """What has arrived, as the scenario has it."""
-    said, rest, sections, body = {}, memoryview(raw), [], {}
+    said, rest, sections, held, body = {}, memoryview(raw), [], [], {}
     while len(rest):
         data = Data()
-        taken = data.decode(bytes(rest) if len(rest) < SHOWN_BYTES else rest.tobytes())
-        rest = rest[taken:]
+        # The library's values lie in these bytes, and in what read them.
+        held.append((data, rest.tobytes()))
+        rest = rest[data.decode(held[-1][1]) :]
         data.rewind()
         data.next()
         sections.append(data.get_py_described())

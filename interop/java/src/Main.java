@@ -2,11 +2,16 @@ import jakarta.jms.Connection;
 import jakarta.jms.JMSException;
 import jakarta.jms.JMSSecurityException;
 import java.io.IOException;
+import java.io.InputStream;
+import java.io.OutputStream;
 import java.net.URI;
 import java.net.URLEncoder;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.security.GeneralSecurityException;
+import java.security.KeyStore;
+import java.security.cert.CertificateFactory;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.regex.Matcher;
@@ -16,14 +21,16 @@ import org.apache.qpid.jms.JmsConnectionFactory;
 /** Runs the suite over TCP and TLS, and the ways to say who one is. Prints `ok NAME` and `not ok NAME: why`. */
 final class Main {
     private static final String USER = "interop";
-    private static final String PASSWORD = "a password of Bob's: ü";
+    private static final String PASSWORD = "a password of Bob's";
+
+    private static final String STORE_PASSWORD = "public";
 
     private Main() {}
 
-    public static void main(String[] arguments) throws IOException {
+    public static void main(String[] arguments) throws IOException, GeneralSecurityException {
         Report report = new Report(arguments.length > 0 ? arguments[0] : "");
         String ready = Files.readString(Path.of(System.getenv("STERNA_READY_FILE")));
-        String trust = System.getenv("STERNA_CA");
+        String trust = store(Path.of(System.getenv("STERNA_CA")), Path.of(System.getenv("STERNA_BUILD")));
         List<URI> places = new ArrayList<>();
         Matcher found = Pattern.compile("\"url\"\\s*:\\s*\"(amqps?://[^\"]+)\"").matcher(ready);
         while (found.find()) {
@@ -72,10 +79,25 @@ final class Main {
         }
     }
 
+    /** The certificate to trust in the form that the library reads. */
+    private static String store(Path certificate, Path folder) throws IOException, GeneralSecurityException {
+        KeyStore made = KeyStore.getInstance("PKCS12");
+        made.load(null, null);
+        try (InputStream text = Files.newInputStream(certificate)) {
+            made.setCertificateEntry("broker", CertificateFactory.getInstance("X.509").generateCertificate(text));
+        }
+        Path path = folder.resolve("trusted.p12");
+        try (OutputStream out = Files.newOutputStream(path)) {
+            made.store(out, STORE_PASSWORD.toCharArray());
+        }
+        return path.toString();
+    }
+
     private static String url(URI place, String trust, String mechanism) {
         String options = "?amqp.saslMechanisms=" + mechanism + "&jms.requestTimeout=10000&jms.connectTimeout=10000";
         if (place.getScheme().equals("amqps")) {
-            options += "&transport.trustStoreType=PEM&transport.verifyHost=true&transport.trustStoreLocation="
+            options += "&transport.trustStoreType=PKCS12&transport.verifyHost=true&transport.trustStorePassword="
+                    + STORE_PASSWORD + "&transport.trustStoreLocation="
                     + URLEncoder.encode(trust, StandardCharsets.UTF_8);
         }
         return place + options;

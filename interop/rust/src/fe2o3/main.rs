@@ -459,6 +459,7 @@ async fn main() -> ExitCode {
     out(&json!({"hello": {
         "client": "fe2o3-amqp 0.18.4", "transports": ["tcp", "tls"], "transactions": true,
         "cannot": {
+            "drain": "the library does not show that a link is drained",
             "sasl-external": "the library takes EXTERNAL only with TLS of its own making",
             "sasl-external-without-certificate": "the library takes EXTERNAL only with TLS of its own making",
         },
