@@ -150,7 +150,8 @@ def sasl_violations(at: Listener) -> None:
             expect(all(each.field(0) != 0 for each in outcomes), f"{what}: admitted")
             expect(not any(each.code == wire.OPEN for each in frames), f"{what}: {[str(each) for each in frames]}")
     with RawAmqp(at) as one:  # the same client in order
-        one.send(wire.SASL_HEADER + init + wire.HEADER + wire.open_())
+        one.header(wire.SASL_HEADER)
+        one.send(init + wire.HEADER + wire.open_())
         one.next(wire.SASL_MECHANISMS)
         expect(one.next(wire.SASL_OUTCOME).field(0) == 0, "ANONYMOUS was refused")
 

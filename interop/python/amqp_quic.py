@@ -126,7 +126,9 @@ class Carrier(QuicConnectionProtocol):
             self.over.set()
         elif isinstance(event, events.ConnectionTerminated):
             self.over.set()
-        super().quic_event_received(event) if not isinstance(event, events.StreamDataReceived) else None
+        if not isinstance(event, events.StreamDataReceived):
+            # Not to the library's own streams.
+            super().quic_event_received(event)
 
 
 class Adapter:
@@ -134,13 +136,19 @@ class Adapter:
 
     def __init__(self, to: Listener, apart: bool):
         self.to, self.apart, self.faults = to, apart, []
+        self.carried: set[asyncio.Task] = set()
 
     async def start(self) -> Listener:
-        self.server = await asyncio.start_server(self.carry, "127.0.0.1", 0, limit=1 << 20)
+        self.server = await asyncio.start_server(self.accepted, "127.0.0.1", 0, limit=1 << 20)
         port = self.server.sockets[0].getsockname()[1]
         here = Listener(f"amqp://127.0.0.1:{port}", self.to.certificate)
         here.transport = "tcp"
         return here
+
+    def accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.get_running_loop().create_task(self.carry(reader, writer))
+        self.carried.add(task)
+        task.add_done_callback(self.carried.discard)
 
     async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         settings = QuicConfiguration(is_client=True, alpn_protocols=["amqp"], server_name=self.to.host,
@@ -176,3 +184,6 @@ class Adapter:
 
     async def stop(self) -> None:
         self.server.close()
+        for task in list(self.carried):
+            task.cancel()
+        await asyncio.gather(*self.carried, return_exceptions=True)

@@ -64,6 +64,11 @@ def sending_unsettled(one: RawAmqp) -> None:
     one.sending(ADDRESS, snd=ubyte(0))
 
 
+def sending_second(one: RawAmqp) -> None:
+    one.begun()
+    one.sending(ADDRESS, snd=ubyte(0), rcv=ubyte(1))
+
+
 def receiving(one: RawAmqp) -> None:
     one.begun()
     one.receiving(wire.source(ADDRESS + "/in"), 10)
@@ -178,8 +183,9 @@ def every() -> list[Violation]:
     row("transfer/without-handle", CONNECTION, DECODE, sending, performative(wire.TRANSFER, None, 0))
     row("transfer/unknown-state", CONNECTION, {INVALID, DECODE}, sending,
         wire.transfer(0, 0, message, state=composite(0x7F)))
-    row("transfer/beyond-credit", LINK, NO_CREDIT, sending,
-        b"".join(wire.transfer(0, each, message, settled=True) for each in range(200)))
+    # Deliveries that are never settled: credit for more must come to an end.
+    row("transfer/beyond-credit", LINK, {NO_CREDIT, LIMIT}, sending_second,
+        b"".join(wire.transfer(0, each, message, tag=bytes([each])) for each in range(200)))
     # Disposition: section 2.7.6.
     row("disposition/last-before-first", SESSION, INVALID, begun, wire.disposition(True, 5, 4))
     row("disposition/without-role", CONNECTION, DECODE, begun, performative(wire.DISPOSITION, None, 0))
