@@ -3,6 +3,7 @@
 
 pub mod configuration;
 pub mod mqtt;
+mod queue;
 pub mod routing;
 pub mod scram;
 pub mod topics;

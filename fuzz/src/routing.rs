@@ -1,5 +1,5 @@
 //! Two shards of the broker against a model that is too simple to be wrong: lists of subscriptions,
-//! each compared with each message.
+//! each compared with each message. A kept queue is beside them, see `queue.rs`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,6 +10,7 @@ use sterna_broker::{
     SessionKey, ShardId, SubscribeOptions,
 };
 
+use crate::queue::{FULL, Queue};
 use crate::topics::{is_filter, is_match, is_name, text};
 
 const SHARDS: u16 = 2;
@@ -48,6 +49,7 @@ struct World {
     /// Payload, level and publisher of each retained message.
     retained: BTreeMap<String, (Vec<u8>, Qos, usize)>,
     next_consumer: u64,
+    queue: Queue,
 }
 
 /// Plays the steps that the bytes stand for on both, and compares after each what clients are sent.
@@ -56,18 +58,24 @@ struct World {
 ///
 /// Where the broker and the model differ.
 pub fn play(bytes: &[u8]) {
-    let directory = Directory::new(SHARDS, Limits::default(), 7);
-    let shards = (0..SHARDS)
+    let limits = Limits {
+        group_queued_messages: FULL,
+        ..Limits::default()
+    };
+    let directory = Directory::new(SHARDS, limits, 7);
+    let mut shards: Vec<_> = (0..SHARDS)
         .map(|shard| Broker::new(ShardId(shard), Arc::clone(&directory), Box::new(NoStore)))
         .collect();
     let clients = (0..CLIENTS.len()).map(|_| Client::default()).collect();
     let retained = BTreeMap::new();
+    let queue = Queue::new(1_000, &mut shards);
     let mut world = World {
         now_ms: 1_000,
         shards,
         clients,
         retained,
         next_consumer: 0,
+        queue,
     };
     let mut input = Input(bytes);
     for client in 0..CLIENTS.len() {
@@ -78,6 +86,13 @@ pub fn play(bytes: &[u8]) {
         world.now_ms += 1;
         let client = usize::from(step >> 4) % CLIENTS.len();
         let in_order = match step % 8 {
+            _ if step >= 0xC0 => {
+                let byte = input.byte().unwrap_or(0);
+                world
+                    .queue
+                    .play(world.now_ms, &mut world.shards, step, byte);
+                true
+            }
             0 | 1 => world.subscribe(client, &mut input),
             2 => world.unsubscribe(client, &mut input),
             3 => world.reconnect(client, &mut input),
@@ -210,7 +225,13 @@ impl World {
             origin: Some(session),
             message,
         };
-        self.shards[shard].publish(self.now_ms, publication);
+        let is_refused = is_match("#", &topic) && self.queue.is_full(&self.shards);
+        let routed = self.shards[shard].publish(self.now_ms, publication);
+        assert_eq!(routed.refused, is_refused);
+        if is_refused {
+            return true;
+        }
+        self.queue.expect(&topic, &payload);
         if header.retain && payload.is_empty() {
             self.retained.remove(&topic);
         } else if header.retain {
@@ -292,15 +313,7 @@ impl World {
 
     /// Carries mail between the shards until there is none.
     fn pump(&mut self) {
-        loop {
-            let mail: Vec<_> = self.shards.iter_mut().flat_map(Broker::take_mail).collect();
-            if mail.is_empty() {
-                return;
-            }
-            for (to, mail) in mail {
-                self.shards[usize::from(to.0)].mail(self.now_ms, mail);
-            }
-        }
+        pump(self.now_ms, &mut self.shards);
     }
 
     /// Takes everything out of the broker's queues and compares it with the model.
@@ -327,6 +340,7 @@ impl World {
             }
         }
         self.pump();
+        self.queue.check(&self.shards);
         for (client, name) in self.clients.iter_mut().zip(CLIENTS) {
             if client.connection.is_none() {
                 continue;
@@ -343,6 +357,19 @@ impl World {
                 }
             }
             assert_eq!(got, expected, "{name}");
+        }
+    }
+}
+
+/// Carries mail between shards until there is none.
+pub(crate) fn pump(now_ms: u64, shards: &mut [Broker<()>]) {
+    loop {
+        let mail: Vec<_> = shards.iter_mut().flat_map(Broker::take_mail).collect();
+        if mail.is_empty() {
+            return;
+        }
+        for (to, mail) in mail {
+            shards[usize::from(to.0)].mail(now_ms, mail);
         }
     }
 }

@@ -223,7 +223,7 @@ pub struct Routed {
     pub retention: Retention,
     /// A kept queue that it matched is full ([`SubscribeOptions::keep`]): it was delivered to
     /// nobody and retained nowhere, so the publisher may try again without making doubles (MQTT:
-    /// Quota exceeded).
+    /// Quota exceeded). A will that is refused is lost.
     ///
     /// Room is reserved before anything is delivered, on whichever shard the queue is, so a queue
     /// exceeds its limits only by what consumers give back, by messages that were on their way when

@@ -29,13 +29,15 @@ pub struct Limits {
     /// Bytes of message bodies waiting in one session's queue. An empty queue takes a message of
     /// any size.
     pub queued_bytes: usize,
-    /// What happens when either is reached.
+    /// What happens when either is reached, and where a shared subscription's queue is full that
+    /// isn't kept; a kept one refuses publications ([`SubscribeOptions::keep`](crate::SubscribeOptions::keep)).
     pub queue_full: QueueFull,
     /// Messages of one session that were sent and not settled.
     pub unacknowledged: usize,
     /// Bytes that all shards' messages take, queued, sent and not settled, or retained: large bodies
     /// once, small ones in every queue, and what each entry of a queue takes itself. Above it, only
-    /// consumers that are connected and have nothing waiting get messages.
+    /// consumers that are connected and have nothing waiting get messages, and kept queues refuse
+    /// publications.
     pub message_bytes: u64,
     /// Messages waiting in one shared subscription's queue.
     pub group_queued_messages: usize,
@@ -43,7 +45,8 @@ pub struct Limits {
     pub group_queued_bytes: usize,
     /// Members of one shared subscription.
     pub group_members: usize,
-    /// Messages of one shared subscription that one member holds without having settled them.
+    /// Messages of one shared subscription that one member holds without having settled them, unless
+    /// it takes them on demand.
     pub group_window: u32,
     /// Retained messages.
     pub retained_messages: usize,

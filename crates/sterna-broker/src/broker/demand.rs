@@ -69,16 +69,18 @@ impl<P: Default + Send> Broker<P> {
             return;
         };
         let outstanding = demand.outstanding();
-        if outstanding < demand.credit {
+        if outstanding <= demand.credit {
             if demand.is_withheld || demand.shares.is_empty() {
                 return;
             }
-            let more = demand.credit - outstanding;
+            let mut more = demand.credit - outstanding;
             let count = demand.shares.len() as u32;
             let mut grants = Vec::with_capacity(demand.shares.len());
             for (at, share) in demand.shares.iter_mut().enumerate() {
-                let part = more / count + u32::from((at as u32) < more % count);
+                let wanted = demand.credit / count + u32::from((at as u32) < demand.credit % count);
+                let part = wanted.saturating_sub(share.outstanding).min(more);
                 share.outstanding += part;
+                more -= part;
                 grants.push((share.group, part));
             }
             for (group, credit) in grants.into_iter().filter(|&(_, credit)| credit > 0) {
@@ -95,11 +97,42 @@ impl<P: Default + Send> Broker<P> {
                     );
                 }
             }
-        } else if outstanding > demand.credit {
+            self.even_out(slot);
+        } else {
             let beyond = demand.pending().saturating_sub(demand.credit);
             let given_back = self.latest_of_groups(slot, beyond);
             self.give_back(given_back);
             self.recall_excess(slot);
+        }
+    }
+
+    /// Takes from groups that could assign more than their part what others lack of theirs.
+    fn even_out(&mut self, slot: u32) {
+        let Some(demand) = self.queues.sessions[slot as usize].demand_mut() else {
+            return;
+        };
+        let count = demand.shares.len() as u32;
+        if count < 2 || demand.outstanding() < demand.credit {
+            return;
+        }
+        let part = demand.credit / count;
+        let mut lacking: u32 = demand
+            .shares
+            .iter()
+            .map(|share| part.saturating_sub(share.outstanding))
+            .sum();
+        let mut recalls = Vec::new();
+        for share in &demand.shares {
+            let unassigned = share.outstanding - share.pending;
+            let surplus = share.outstanding.saturating_sub(part);
+            let limit = surplus.min(unassigned).min(lacking);
+            lacking -= limit;
+            if limit > 0 && share.recalls == 0 {
+                recalls.push((share.group, limit));
+            }
+        }
+        for (group, limit) in recalls {
+            self.recall(slot, group, limit);
         }
     }
 

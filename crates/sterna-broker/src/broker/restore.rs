@@ -11,7 +11,7 @@ use crate::message::Message;
 use crate::nodes::{Entry, List, NIL};
 use crate::route::{Context, RouteFlags};
 use crate::session::{NEVER_MS, Session, State, Subscription};
-use crate::store::{Phase, Share, StoredEntry, StoredSession};
+use crate::store::{Phase, QueueName, Share, StoredEntry, StoredSession};
 
 impl<P: Default + Send> Broker<P> {
     /// Takes over this shard's share of what the store holds. Once, before anything else; all
@@ -145,8 +145,14 @@ impl<P: Default + Send> Broker<P> {
                 .into_iter()
                 .for_each(|message| self.charge(message));
             latest = stored.tag;
+            let was_sent = stored.phase == Phase::Sent;
             let mut entry = entry(stored, id);
             entry.phase = Phase::Pending;
+            if was_sent && let Some(group) = self.queues.groups.get(&id) {
+                let name = QueueName::Group(&group.filter);
+                self.queues.store.failed(name, entry.tag, entry.failures);
+                self.queues.store.advanced(name, entry.tag, Phase::Pending);
+            }
             bytes += entry.body_bytes();
             self.queues.restore(&mut queue, GROUP_OWNER, entry);
         }

@@ -271,3 +271,28 @@ fn two_groups_share_the_credit_of_one_session() {
         cluster.assert_empty();
     }
 }
+
+/// What one group has no messages for doesn't keep another from giving its own, for ever.
+#[test]
+fn an_empty_group_does_not_hold_all_of_the_credit() {
+    for shards in 1..=3 {
+        let mut cluster = filled(shards, 60);
+        let empty = "$share/other/r";
+        cluster.keep(shards - 1, empty);
+        let consumer = cluster.consume(0, "c", empty);
+        cluster.subscribe(consumer, QUEUE, qos(Qos::AtLeastOnce));
+        let mut all = 0;
+        for _ in 0..30 {
+            demand(&mut cluster, consumer, 4);
+            all += cluster.drain(consumer).len();
+        }
+        assert_eq!(all, 60);
+        // It has its part as well.
+        demand(&mut cluster, consumer, 4);
+        for _ in 0..4 {
+            cluster.publish(0, "r", "x", Qos::AtMostOnce);
+            cluster.publish(0, "q", "x", Qos::AtMostOnce);
+        }
+        assert_eq!(cluster.drain(consumer).len(), 4);
+    }
+}

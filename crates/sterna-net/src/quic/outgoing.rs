@@ -158,7 +158,7 @@ impl Outgoing {
 
     fn added(&mut self, bytes: usize, high: usize) {
         self.unsent_bytes += bytes;
-        self.above |= self.unsent_bytes > high;
+        self.above |= self.unsent_bytes >= high;
     }
 
     /// Ends the stream after what waits.

@@ -240,7 +240,8 @@ impl Core {
         let outbox = connection.outbox.get_or_insert_with(|| pool.outbox());
         add(outbox, pool);
         let copied = outbox.copied();
-        if outbox.len() > self.config.high_watermark_bytes {
+        // What is encrypted and not sent counts, too, as it does for the handler.
+        if connection.unsent_bytes() >= self.config.high_watermark_bytes {
             connection.above_high = true;
         }
         if !connection.dirty {

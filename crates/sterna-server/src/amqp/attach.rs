@@ -531,9 +531,10 @@ impl Door {
             })
             .collect()
         } else {
-            // The client has nothing left of them: they go back to the queue, the latest first.
+            // The client has nothing left of them: they go back to the queue, the latest first. That they
+            // failed was counted when the connection ended.
             for tag in tags.rev() {
-                cx.broker.settle(now_ms, session, tag, Outcome::Failed);
+                cx.broker.settle(now_ms, session, tag, Outcome::Released);
             }
             Vec::new()
         };

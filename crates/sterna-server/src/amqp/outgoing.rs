@@ -189,6 +189,7 @@ impl Door {
             unsent_bytes: cx.net.unsent_bytes(client.id),
             high_watermark_bytes: self.high_watermark_bytes,
         };
+        let mut is_done = false;
         for _ in 0..MESSAGES_PER_TURN {
             let sent = pump.one(cx, &mut client.engine, source, &mut self.out);
             match sent {
@@ -201,17 +202,20 @@ impl Door {
                 Step::Wait => {
                     cx.broker.park(session);
                     source.parked = true;
-                    return;
+                    is_done = client.engine.credit(link) == 0;
+                    break;
                 }
                 Step::Empty => {
-                    if source.drain == Drain::Ready {
-                        source.drain = Drain::No;
-                        // A link that is gone has no credit to give back.
-                        let _ = client.engine.drained(link, 0, &mut self.out);
-                    }
-                    return;
+                    is_done = true;
+                    break;
                 }
             }
+        }
+        // There is nothing more, or no credit left: either way a drain is done.
+        if is_done && source.drain == Drain::Ready && source.sending.is_none() {
+            source.drain = Drain::No;
+            // A link that is gone has no credit to give back.
+            let _ = client.engine.drained(link, 0, &mut self.out);
         }
     }
 

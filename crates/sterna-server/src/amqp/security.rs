@@ -85,12 +85,7 @@ impl Door {
         }
     }
 
-    pub(super) fn sasl_response(
-        &mut self,
-        cx: &Context<'_>,
-        client: &mut Client,
-        response: &[u8],
-    ) {
+    pub(super) fn sasl_response(&mut self, cx: &Context<'_>, client: &mut Client, response: &[u8]) {
         let State::Exchange(mut exchange) = std::mem::replace(&mut client.state, State::New) else {
             return self.refuse(cx, client, SaslCode::Auth, "no challenge was sent");
         };

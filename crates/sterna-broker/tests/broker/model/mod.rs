@@ -10,6 +10,7 @@
 //! sets how many seeds are tried.
 
 mod clients;
+mod queue;
 mod state;
 
 use std::collections::{BTreeMap, HashMap};

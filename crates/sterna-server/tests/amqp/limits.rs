@@ -1,0 +1,234 @@
+//! Every limit is a setting, and what exceeds it is refused with a condition.
+
+use sterna_amqp::Limits;
+use sterna_amqp::messaging::Source;
+use sterna_amqp::performatives::Role;
+use sterna_mqtt::{QoS, Version};
+use sterna_server::config::{Amqp, Config};
+
+use crate::client::{Client, Start};
+use crate::fixture::Broker;
+
+fn broker(set: impl FnOnce(&mut Amqp)) -> Broker {
+    let mut config = Config::default();
+    set(&mut config.amqp);
+    Broker::with(&config, 1)
+}
+
+#[test]
+fn sessions_and_frames_are_announced_and_kept() {
+    let mut broker = broker(|amqp| {
+        amqp.maximum_sessions_per_connection = 2;
+        amqp.maximum_frame_bytes = 1024;
+    });
+    let mut client = Client::connect(&mut broker, "c");
+    client.begin(&mut broker);
+    client.begin(&mut broker);
+    let third = client
+        .engine
+        .begin(sterna_amqp::Lane::CONTROL, &mut client.out);
+    assert!(third.is_err(), "the client was told channel-max");
+    assert_eq!(client.engine.peer_max_frame_bytes(), 1024);
+    // One who was not told is disconnected.
+    let mut frame = vec![0; 2048];
+    frame[..8].copy_from_slice(&[0, 0, 8, 0, 2, 0, 0, 0]);
+    broker.send(client.peer, &frame);
+    client.read(&mut broker);
+    let condition = client.condition();
+    assert_eq!(condition.as_deref(), Some("amqp:connection:framing-error"));
+    assert!(broker.is_closed(client.peer));
+}
+
+#[test]
+fn links_are_limited() {
+    let mut broker = broker(|amqp| {
+        amqp.maximum_links_per_session = 2;
+        amqp.maximum_link_name_bytes = 16;
+    });
+    let mut client = Client::start(
+        &mut broker,
+        Start {
+            limits: Limits {
+                max_link_name_bytes: 1024,
+                ..Limits::default()
+            },
+            ..Start::new("c")
+        },
+    );
+    let session = client.begin(&mut broker);
+    client.sender(&mut broker, session, "a");
+    client.sender(&mut broker, session, "b");
+    let options = crate::client::settle_modes(
+        sterna_amqp::performatives::SenderSettleMode::Mixed,
+        sterna_amqp::performatives::ReceiverSettleMode::First,
+        Source::new("c"),
+    );
+    let third = client
+        .engine
+        .attach(session, "c", Role::Receiver, &options, &mut client.out);
+    assert!(third.is_err(), "the client was told handle-max");
+    let session = client.begin(&mut broker);
+    let long = "x".repeat(17);
+    client.sender(&mut broker, session, &long);
+    assert!(client.condition().is_some());
+}
+
+#[test]
+fn container_ids_are_limited() {
+    let mut broker = broker(|amqp| amqp.maximum_container_id_bytes = 4);
+    let mut client = Client::connect(&mut broker, "12345");
+    client.turn(&mut broker);
+    assert_eq!(client.condition().as_deref(), Some("amqp:invalid-field"));
+    assert!(Client::connect(&mut broker, "1234").is_open);
+}
+
+#[test]
+fn messages_are_limited() {
+    let mut broker = broker(|amqp| {
+        amqp.maximum_message_bytes = 1000;
+        amqp.maximum_frame_bytes = 512;
+    });
+    let mut client = Client::connect(&mut broker, "c");
+    let session = client.begin(&mut broker);
+    let link = client.sender(&mut broker, session, "a");
+    client.send(&mut broker, link, 1, &"x".repeat(900));
+    assert_eq!(client.outcomes(), [(1, "accepted".to_owned())]);
+    let transfer = sterna_amqp::link::OutgoingTransfer::new(b"2", 2);
+    let long = [0; 1001];
+    let sent = client
+        .engine
+        .transfer(link, &transfer, &[&long], false, &mut client.out);
+    assert!(sent.is_err(), "the client was told max-message-size");
+}
+
+#[test]
+fn a_receiver_holds_no_more_than_its_limit() {
+    let mut broker = broker(|amqp| amqp.maximum_unsettled_deliveries = 3);
+    let mut client = Client::connect(&mut broker, "c");
+    let session = client.begin(&mut broker);
+    client.receiver(&mut broker, session, "r", Source::new("a"), 100);
+    let mqtt = broker.client(Version::V5, "publisher");
+    for _ in 0..5 {
+        broker.publish(mqtt, Version::V5, "a", "m", QoS::AtLeastOnce);
+    }
+    client.turn(&mut broker);
+    assert_eq!(client.received.len(), 3);
+    client.accept_all(&mut broker);
+    assert_eq!(client.received.len(), 2, "the rest when there is room");
+}
+
+#[test]
+fn credit_is_given_and_renewed() {
+    let mut broker = broker(|amqp| amqp.link_credit = 4);
+    let mut client = Client::connect(&mut broker, "c");
+    let session = client.begin(&mut broker);
+    let link = client.sender(&mut broker, session, "a");
+    assert_eq!(client.engine.credit(link), 4);
+    for (sent, credit) in [(1, 3), (2, 4), (3, 3)] {
+        client.send(&mut broker, link, sent, "m");
+        assert_eq!(client.engine.credit(link), credit);
+    }
+}
+
+#[test]
+fn what_comes_before_the_open_is_bounded() {
+    let (_directory, mut config) = {
+        let directory = tempfile::tempdir().expect("a folder");
+        let path = directory.path().join("passwords");
+        let record =
+            sterna_auth::Record::from_password("secret", &[7; 16], 4096).expect("a record");
+        std::fs::write(&path, format!("ann:{record}\n")).expect("written");
+        let mut config = Config::default();
+        config.authentication.password_file = Some(path);
+        (directory, config)
+    };
+    config.amqp.maximum_held_bytes = 1000;
+    let mut broker = Broker::with(&config, 1);
+    let mechanism = sterna_amqp::sasl::Plain {
+        user: "ann".to_owned(),
+        password: "secret".to_owned(),
+    };
+    let peer = broker.open_speaking(b"amqp", 0, sterna_net::TransportKind::Tcp, Vec::new());
+    let mut out = bytes::BytesMut::new();
+    let options = sterna_amqp::connection::ClientOptions {
+        open: sterna_amqp::performatives::Open::new("c"),
+        mechanism: Some(Box::new(mechanism)),
+        pipelined: true,
+    };
+    let _engine = sterna_amqp::Connection::client(options, &Limits::default(), 0, &mut out);
+    broker.send(peer, &out);
+    assert!(!broker.is_closed(peer), "the password is being checked");
+    broker.send(peer, &[0; 2000]);
+    assert!(broker.is_closed(peer));
+}
+
+#[test]
+fn silent_clients_are_disconnected() {
+    let mut broker = broker(|amqp| {
+        amqp.open_timeout_ms = 5_000;
+        amqp.idle_timeout_ms = 20_000;
+    });
+    let silent = broker.open_speaking(b"amqp", 0, sterna_net::TransportKind::Tcp, Vec::new());
+    let mut client = Client::connect(&mut broker, "c");
+    assert!(client.is_open);
+    broker.advance(6_000);
+    assert!(broker.is_closed(silent), "no open");
+    assert!(!broker.is_closed(client.peer));
+    broker.advance(40_000);
+    client.read(&mut broker);
+    let condition = client.condition();
+    assert_eq!(condition.as_deref(), Some("amqp:resource-limit-exceeded"));
+    assert!(broker.is_closed(client.peer), "silent for too long");
+}
+
+#[test]
+fn queues_are_limited_and_full_ones_refuse() {
+    let mut config = Config::default();
+    config.amqp.maximum_queues = 1;
+    let limits = sterna_broker::Limits {
+        group_queued_messages: 2,
+        ..sterna_broker::Limits::default()
+    };
+    let mut broker = Broker::restored(&config, 1, limits, || Box::new(sterna_broker::NoStore));
+    let mut client = Client::connect(&mut broker, "c");
+    let session = client.begin(&mut broker);
+    let link = client.sender(&mut broker, session, "queue/a");
+    for (token, outcome) in [
+        (1, "accepted"),
+        (2, "accepted"),
+        (3, "rejected amqp:resource-limit-exceeded"),
+    ] {
+        client.send(&mut broker, link, token, "m");
+        assert_eq!(client.outcomes(), [(token, outcome.to_owned())]);
+    }
+    client.sender(&mut broker, session, "queue/b");
+    let condition = client.condition();
+    assert_eq!(condition.as_deref(), Some("amqp:resource-limit-exceeded"));
+}
+
+#[test]
+fn selectors_are_limited() {
+    let mut broker = broker(|amqp| amqp.maximum_selector_bytes = 10);
+    let mut client = Client::connect(&mut broker, "c");
+    let session = client.begin(&mut broker);
+    let filter = crate::links::selector("color = 'blue'");
+    let source = Source {
+        filter: crate::links::map(&filter),
+        ..Source::new("a")
+    };
+    client.receiver(&mut broker, session, "r", source, 1);
+    assert_eq!(client.condition().as_deref(), Some("amqp:invalid-field"));
+}
+
+#[test]
+fn sources_last_no_longer_than_the_limit() {
+    let mut broker = broker(|amqp| amqp.maximum_source_timeout_s = 60);
+    let mut client = Client::connect(&mut broker, "c");
+    let session = client.begin(&mut broker);
+    let source = Source {
+        expiry_policy: sterna_amqp::messaging::TerminusExpiryPolicy::Never,
+        ..Source::new("a")
+    };
+    let link = client.receiver(&mut broker, session, "r", source, 1);
+    assert_eq!(client.answers[&link].expiry, "ConnectionClose");
+}

@@ -1,0 +1,595 @@
+//! Sources on topics: what they get, how long they last, who steals them, and what is recovered.
+
+use sterna_amqp::connection::LinkId;
+use sterna_amqp::link::AttachOptions;
+use sterna_amqp::messaging::{
+    DeliveryState, Source, Target, TargetArchetype, TerminusDurability, TerminusExpiryPolicy,
+};
+use sterna_amqp::performatives::{ReceiverSettleMode, Role, SenderSettleMode};
+use sterna_amqp::types::{Encoded, Map, Multiple, Value};
+use sterna_mqtt::{QoS, Version};
+use sterna_server::config::{ActionName, Config, Effect, Rule};
+
+use crate::client::{Client, Happened, Start, settle_modes};
+use crate::fixture::Broker;
+
+/// A map of one filter: a described string.
+fn filter(name: &str, descriptor: &str, text: &str) -> Encoded {
+    let mut out = bytes::BytesMut::new();
+    let mut map = sterna_amqp::types::MapWriter::new(&mut out);
+    let entry = map.entry(&Value::Symbol(name));
+    entry.extend_from_slice(&[0]);
+    Value::Symbol(descriptor).encode(entry);
+    Value::String(text).encode(entry);
+    map.finish();
+    Encoded::from_bytes(out.freeze()).expect("a map")
+}
+
+pub fn selector(text: &str) -> Encoded {
+    filter("selector", "apache.org:selector-filter:string", text)
+}
+
+pub fn map(encoded: &Encoded) -> Option<Map<'_>> {
+    match encoded.value() {
+        Value::Map(map) => Some(map),
+        _ => None,
+    }
+}
+
+fn durable(address: &str) -> Source<'_> {
+    Source {
+        durable: TerminusDurability::UnsettledState,
+        expiry_policy: TerminusExpiryPolicy::Never,
+        ..Source::new(address)
+    }
+}
+
+/// Publishes texts to `a/b` at QoS 1.
+fn publish(broker: &mut Broker, texts: &[&str]) {
+    let mqtt = broker.client(Version::V5, "publisher");
+    for text in texts {
+        broker.publish(mqtt, Version::V5, "a/b", text, QoS::AtLeastOnce);
+    }
+}
+
+#[test]
+fn a_source_gets_what_its_filter_matches() {
+    let mut broker = Broker::new();
+    let mut client = Client::connect(&mut broker, "c");
+    let session = client.begin(&mut broker);
+    for (number, address) in ["a/b", "a/+", "#", "/exchanges/amq.topic/a.*", "topic://a/b"]
+        .into_iter()
+        .enumerate()
+    {
+        client.receiver(
+            &mut broker,
+            session,
+            &number.to_string(),
+            Source::new(address),
+            10,
+        );
+    }
+    let sender = client.sender(&mut broker, session, "a/b");
+    client.send(&mut broker, sender, 1, "m");
+    assert_eq!(client.accept_all(&mut broker), ["m"; 5]);
+    let other = client.sender(&mut broker, session, "/exchanges/amq.topic/x.y");
+    client.send(&mut broker, other, 2, "n");
+    assert_eq!(client.accept_all(&mut broker), ["n"], "only #");
+}
+
+#[test]
+fn settlement_follows_qos_and_the_settle_mode() {
+    for (mode, settled) in [
+        (SenderSettleMode::Mixed, [true, false, false]),
+        (SenderSettleMode::Unsettled, [false, false, false]),
+        (SenderSettleMode::Settled, [true, true, true]),
+    ] {
+        let mut broker = Broker::new();
+        let mut client = Client::connect(&mut broker, "c");
+        let session = client.begin(&mut broker);
+        let options = settle_modes(mode, ReceiverSettleMode::First, Source::new("a/b"));
+        let link = client.attach(&mut broker, session, "r", Role::Receiver, &options);
+        client.credit(&mut broker, link, 10);
+        let mqtt = broker.client(Version::V5, "publisher");
+        for qos in [QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce] {
+            broker.publish(mqtt, Version::V5, "a/b", "m", qos);
+        }
+        client.turn(&mut broker);
+        let came: Vec<bool> = client.received.iter().map(|one| one.settled).collect();
+        assert_eq!(came, settled, "{mode:?}");
+    }
+}
+
+#[test]
+fn a_receiver_that_settles_second_is_answered() {
+    let mut broker = Broker::new();
+    let mut client = Client::connect(&mut broker, "c");
+    let session = client.begin(&mut broker);
+    let second = ReceiverSettleMode::Second;
+    let options = settle_modes(SenderSettleMode::Unsettled, second, Source::new("a/b"));
+    let link = client.attach(&mut broker, session, "r", Role::Receiver, &options);
+    client.credit(&mut broker, link, 10);
+    publish(&mut broker, &["m"]);
+    client.turn(&mut broker);
+    let id = client.received[0].id;
+    client.dispose(
+        &mut broker,
+        session,
+        (id, id),
+        &DeliveryState::ACCEPTED,
+        false,
+    );
+    assert!(matches!(
+        client.happened.as_slice(),
+        [Happened::Disposed { settled: true, .. }]
+    ));
+    assert_eq!(client.engine.unsettled(session), (0, 0));
+}
+
+#[test]
+fn a_durable_source_keeps_messages_over_a_lost_connection() {
+    for shard in [0, 1] {
+        let mut broker = Broker::with(&Config::default(), 2);
+        let mut client = Client::connect(&mut broker, "c");
+        let session = client.begin(&mut broker);
+        client.receiver(&mut broker, session, "sub", durable("a/b"), 10);
+        publish(&mut broker, &["1", "2"]);
+        client.turn(&mut broker);
+        // The second is not settled.
+        let id = client.received[0].id;
+        client.dispose(
+            &mut broker,
+            session,
+            (id, id),
+            &DeliveryState::ACCEPTED,
+            true,
+        );
+        drop(client.cut(&mut broker));
+        publish(&mut broker, &["3"]);
+        let mut client = Client::start(&mut broker, Start::new("c").on(shard));
+        let session = client.begin(&mut broker);
+        let link = client.receiver(&mut broker, session, "sub", durable("a/b"), 10);
+        let counts: Vec<u32> = client
+            .received
+            .iter()
+            .map(crate::client::Received::delivery_count)
+            .collect();
+        assert_eq!(counts, [1, 0]);
+        assert_eq!(
+            client.accept_all(&mut broker),
+            ["2", "3"],
+            "from shard {shard}"
+        );
+        // Detached for good, it is gone.
+        client.detach(&mut broker, link, true);
+        publish(&mut broker, &["4"]);
+        client.receiver(&mut broker, session, "sub", durable("a/b"), 10);
+        assert!(client.texts().is_empty());
+        assert!(
+            client
+                .happened
+                .iter()
+                .any(|one| matches!(one, Happened::Detached { closed: true, .. }))
+        );
+    }
+}
+
+#[test]
+fn a_source_lasts_as_long_as_it_says() {
+    for (policy, timeout, detach, waits_ms, kept) in [
+        (TerminusExpiryPolicy::LinkDetach, 0, true, 0, false),
+        (TerminusExpiryPolicy::LinkDetach, 10, true, 9_000, true),
+        (TerminusExpiryPolicy::LinkDetach, 10, true, 11_000, false),
+        (TerminusExpiryPolicy::SessionEnd, 0, true, 60_000, true),
+        (TerminusExpiryPolicy::SessionEnd, 0, false, 0, false),
+        (
+            TerminusExpiryPolicy::ConnectionClose,
+            10,
+            false,
+            9_000,
+            true,
+        ),
+        (
+            TerminusExpiryPolicy::ConnectionClose,
+            10,
+            false,
+            11_000,
+            false,
+        ),
+        (TerminusExpiryPolicy::Never, 0, false, 86_400_000, true),
+    ] {
+        let mut config = Config::default();
+        // A day passes quicker without.
+        config.sys.interval_s = 0;
+        let mut broker = Broker::with(&config, 1);
+        let mut client = Client::connect(&mut broker, "c");
+        let mut session = client.begin(&mut broker);
+        let source = Source {
+            expiry_policy: policy,
+            timeout,
+            ..Source::new("a/b")
+        };
+        let link = client.receiver(&mut broker, session, "r", source.clone(), 10);
+        if detach {
+            client.detach(&mut broker, link, false);
+        } else {
+            drop(client.cut(&mut broker));
+            client = Client::connect(&mut broker, "c");
+            session = client.begin(&mut broker);
+        }
+        // Another goes on, so that the connection is not silent.
+        publish(&mut broker, &["m"]);
+        if !detach {
+            // The new connection would be silent for too long.
+            drop(client.cut(&mut broker));
+            broker.advance(waits_ms);
+            client = Client::connect(&mut broker, "c");
+            session = client.begin(&mut broker);
+        } else if waits_ms <= 60_000 {
+            broker.advance(waits_ms);
+            client.turn(&mut broker);
+        }
+        client.receiver(&mut broker, session, "r", source, 10);
+        let came = client.accept_all(&mut broker);
+        assert_eq!(
+            came.len(),
+            usize::from(kept),
+            "{policy:?} {timeout} {waits_ms}"
+        );
+    }
+}
+
+#[test]
+fn a_durable_source_is_stolen_and_others_are_not() {
+    for shard in [0, 1] {
+        let mut broker = Broker::with(&Config::default(), 2);
+        let mut first = Client::connect(&mut broker, "c");
+        let session = first.begin(&mut broker);
+        let stolen = first.receiver(&mut broker, session, "sub", durable("a/b"), 10);
+        first.receiver(&mut broker, session, "plain", Source::new("a/b"), 10);
+        let mut second = Client::start(&mut broker, Start::new("c").on(shard));
+        let session = second.begin(&mut broker);
+        second.receiver(&mut broker, session, "sub", durable("a/b"), 10);
+        second.receiver(&mut broker, session, "plain", Source::new("a/b"), 10);
+        first.turn(&mut broker);
+        assert!(first.happened.contains(&Happened::Detached {
+            link: stolen,
+            closed: true,
+            condition: Some("amqp:link:stolen".to_owned()),
+            unsettled: Vec::new(),
+        }));
+        publish(&mut broker, &["m"]);
+        first.turn(&mut broker);
+        second.turn(&mut broker);
+        assert_eq!(first.texts(), ["m"], "its own other source");
+        assert_eq!(second.texts(), ["m", "m"]);
+    }
+}
+
+#[test]
+fn deliveries_are_recovered_with_the_unsettled_map() {
+    let mut broker = Broker::new();
+    let mut client = Client::connect(&mut broker, "c");
+    let session = client.begin(&mut broker);
+    let link = client.receiver(&mut broker, session, "sub", durable("a/b"), 10);
+    publish(&mut broker, &["1", "2", "3"]);
+    client.turn(&mut broker);
+    // The first is accepted, and the broker has not heard of it when the connection is lost.
+    let id = client.received[0].id;
+    let tags: Vec<Vec<u8>> = client.received.iter().map(|one| one.tag.clone()).collect();
+    client
+        .engine
+        .dispose(
+            session,
+            (id, id),
+            Some(&DeliveryState::ACCEPTED),
+            false,
+            &mut client.out,
+        )
+        .unwrap();
+    let left = client.cut(&mut broker);
+    let (_, mut unsettled) = left.into_iter().find(|(id, _)| *id == link).unwrap();
+    assert_eq!(unsettled.len(), 3);
+    // The client has lost what it had of the third.
+    unsettled.retain(|one| one.tag.as_bytes() != tags[2]);
+    let mut client = Client::connect(&mut broker, "c");
+    let session = client.begin(&mut broker);
+    let options = AttachOptions {
+        unsettled: &unsettled,
+        recover: true,
+        source: Some(durable("a/b")),
+        target: Some(TargetArchetype::Target(Target::default())),
+        ..AttachOptions::default()
+    };
+    let link = client.attach(&mut broker, session, "sub", Role::Receiver, &options);
+    client.credit(&mut broker, link, 10);
+    let resumed: Vec<(String, bool)> = client
+        .received
+        .iter()
+        .map(|one| (one.text(), one.resumed))
+        .collect();
+    // The first is settled as it was decided, the second resumed, the third sent again.
+    let expected = [("2".to_owned(), true), ("3".to_owned(), false)];
+    assert_eq!(resumed, expected);
+    client.accept_all(&mut broker);
+    drop(client.cut(&mut broker));
+    let mut client = Client::connect(&mut broker, "c");
+    let session = client.begin(&mut broker);
+    client.receiver(&mut broker, session, "sub", durable("a/b"), 10);
+    assert!(client.texts().is_empty(), "everything is settled");
+}
+
+/// Sends one message whose receiver settles second, and cuts the connection after it was accepted.
+fn sent_and_cut(broker: &mut Broker) -> Vec<sterna_amqp::link::Unsettled> {
+    let mut client = Client::connect(broker, "c");
+    let session = client.begin(broker);
+    let options = AttachOptions {
+        rcv_settle_mode: ReceiverSettleMode::Second,
+        source: Some(Source::default()),
+        target: Some(TargetArchetype::Target(Target::new("queue/q"))),
+        ..AttachOptions::default()
+    };
+    let link = client.attach(broker, session, "s", Role::Sender, &options);
+    client.send(broker, link, 1, "once");
+    // The acceptance is on its way when the connection is lost: the client does not know of it.
+    let (_, mut unsettled) = client.cut(broker).into_iter().next().expect("the link");
+    for one in &mut unsettled {
+        one.state = None;
+    }
+    unsettled
+}
+
+#[test]
+fn what_a_sender_resumes_is_published_once() {
+    let mut broker = Broker::new();
+    let unsettled = sent_and_cut(&mut broker);
+    let mut client = Client::connect(&mut broker, "c");
+    let session = client.begin(&mut broker);
+    let options = AttachOptions {
+        rcv_settle_mode: ReceiverSettleMode::Second,
+        source: Some(Source::default()),
+        target: Some(TargetArchetype::Target(Target::new("queue/q"))),
+        unsettled: &unsettled,
+        recover: true,
+        ..AttachOptions::default()
+    };
+    client.attach(&mut broker, session, "s", Role::Sender, &options);
+    let tag = unsettled[0].tag.as_bytes().to_vec();
+    assert!(
+        client
+            .happened
+            .contains(&Happened::Recovered(tag, "Settle(Accepted)".to_owned())),
+        "{:?}",
+        client.happened
+    );
+    client.receiver(&mut broker, session, "r", Source::new("queue/q"), 10);
+    assert_eq!(client.accept_all(&mut broker), ["once"]);
+}
+
+#[test]
+fn what_was_remembered_of_a_sender_is_forgotten_in_time() {
+    let mut broker = Broker::new();
+    let unsettled = sent_and_cut(&mut broker);
+    broker.advance(61_000);
+    let mut client = Client::connect(&mut broker, "c");
+    let session = client.begin(&mut broker);
+    let options = AttachOptions {
+        unsettled: &unsettled,
+        recover: true,
+        source: Some(Source::default()),
+        target: Some(TargetArchetype::Target(Target::new("queue/q"))),
+        ..AttachOptions::default()
+    };
+    client.attach(&mut broker, session, "s", Role::Sender, &options);
+    let tag = unsettled[0].tag.as_bytes().to_vec();
+    let resend = Happened::Recovered(tag, "Resend".to_owned());
+    assert!(client.happened.contains(&resend));
+}
+
+#[test]
+fn filters_choose_and_unknown_ones_are_left_out() {
+    let mut broker = Broker::new();
+    let mut client = Client::connect(&mut broker, "c");
+    let session = client.begin(&mut broker);
+    let pattern = filter("p", "apache.org:legacy-amqp-topic-binding:string", "x.*");
+    let unknown = filter("u", "example.org:filter", "x");
+    let wrong = selector("this is (no selector");
+    for (name, filter, applied) in [("p", &pattern, 1), ("u", &unknown, 0)] {
+        let source = Source {
+            filter: map(filter),
+            ..Source::new("a/b")
+        };
+        let link = client.receiver(&mut broker, session, name, source, 10);
+        assert_eq!(client.answers[&link].filters, applied);
+    }
+    let source = Source {
+        filter: map(&wrong),
+        ..Source::new("a/b")
+    };
+    client.receiver(&mut broker, session, "w", source, 10);
+    assert_eq!(client.condition().as_deref(), Some("amqp:invalid-field"));
+    let sender = client.sender(&mut broker, session, "a/b");
+    for subject in ["x.y", "y"] {
+        let mut message = bytes::BytesMut::new();
+        let properties = sterna_amqp::messaging::Properties {
+            subject: Some(subject),
+            ..Default::default()
+        };
+        sterna_amqp::messaging::MessageWriter::new(&mut message)
+            .properties(&properties)
+            .data(subject.as_bytes());
+        client.send_message(&mut broker, sender, 1, &message, true, None);
+    }
+    let mut came: Vec<String> = client.texts();
+    came.sort();
+    assert_eq!(came, ["x.y", "x.y", "y"]);
+}
+
+#[test]
+fn a_receiver_may_leave_out_its_own_connection() {
+    let mut broker = Broker::new();
+    let mut client = Client::connect(&mut broker, "c");
+    let session = client.begin(&mut broker);
+    let mut out = bytes::BytesMut::new();
+    let mut filters = sterna_amqp::types::MapWriter::new(&mut out);
+    let entry = filters.entry(&Value::Symbol("no-local"));
+    entry.extend_from_slice(&[0]);
+    Value::Symbol("apache.org:no-local-filter:list").encode(entry);
+    entry.extend_from_slice(&[0x45]);
+    filters.finish();
+    let filters = Encoded::from_bytes(out.freeze()).unwrap();
+    let source = Source {
+        filter: map(&filters),
+        ..Source::new("a/b")
+    };
+    client.receiver(&mut broker, session, "r", source, 10);
+    let sender = client.sender(&mut broker, session, "a/b");
+    client.send(&mut broker, sender, 1, "own");
+    publish(&mut broker, &["other"]);
+    client.turn(&mut broker);
+    assert_eq!(client.accept_all(&mut broker), ["other"]);
+}
+
+#[test]
+fn receivers_share_a_subscription() {
+    let mut broker = Broker::new();
+    let shared = |names: &'static [&'static str]| Source {
+        capabilities: Multiple::Slice(names),
+        ..Source::new("a/b")
+    };
+    let mut clients = [("c", "s|1"), ("c", "s|2"), ("d", "s|3")].map(|(container, name)| {
+        let mut client = Client::connect(&mut broker, container);
+        let session = client.begin(&mut broker);
+        client.receiver(&mut broker, session, name, shared(&["topic", "shared"]), 10);
+        client
+    });
+    publish(&mut broker, &["1", "2"]);
+    let counts = clients.each_mut().map(|client| {
+        client.turn(&mut broker);
+        client.texts().len()
+    });
+    assert_eq!(counts, [1, 1, 2], "within a container");
+    let mut clients = ["e", "f"].map(|container| {
+        let mut client = Client::connect(&mut broker, container);
+        let session = client.begin(&mut broker);
+        let source = shared(&["topic", "shared", "global"]);
+        client.receiver(&mut broker, session, "s", source, 10);
+        client
+    });
+    publish(&mut broker, &["1", "2"]);
+    let counts = clients.each_mut().map(|client| {
+        client.turn(&mut broker);
+        client.texts().len()
+    });
+    assert_eq!(counts, [1, 1], "across containers");
+}
+
+#[test]
+fn links_that_cannot_be_are_refused_with_the_condition() {
+    let mut config = Config::default();
+    config.authorization.default_allow = false;
+    config.authorization.rules = vec![Rule {
+        effect: Effect::Allow,
+        actions: vec![ActionName::Publish, ActionName::Subscribe],
+        topics: vec!["open/#".to_owned(), "queue/open".to_owned()],
+        ..Rule::default()
+    }];
+    config.amqp.maximum_queues = 1;
+    let mut broker = Broker::with(&config, 1);
+    let mut client = Client::connect(&mut broker, "c");
+    let session = client.begin(&mut broker);
+    for (address, condition) in [
+        ("open/a", None),
+        ("queue/open", None),
+        ("closed/a", Some("amqp:unauthorized-access")),
+        ("queue/closed", Some("amqp:unauthorized-access")),
+        ("/topics/a", Some("amqp:not-found")),
+        ("open/#/a", Some("amqp:invalid-field")),
+    ] {
+        client.receiver(
+            &mut broker,
+            session,
+            &format!("r{address}"),
+            Source::new(address),
+            1,
+        );
+        assert_eq!(client.condition().as_deref(), condition, "source {address}");
+        client.sender(&mut broker, session, address);
+        assert_eq!(client.condition().as_deref(), condition, "target {address}");
+    }
+    client.receiver(&mut broker, session, "none", Source::default(), 1);
+    assert_eq!(client.condition().as_deref(), Some("amqp:invalid-field"));
+    let browse = Source {
+        distribution_mode: Some(sterna_amqp::messaging::DistributionMode::Copy),
+        ..Source::new("queue/open")
+    };
+    client.receiver(&mut broker, session, "browse", browse, 1);
+    assert_eq!(client.condition().as_deref(), Some("amqp:not-implemented"));
+}
+
+/// Attaches a sender to the anonymous node.
+pub fn anonymous_sender(
+    broker: &mut Broker,
+    client: &mut Client,
+    session: sterna_amqp::connection::SessionId,
+) -> LinkId {
+    let options = AttachOptions {
+        source: Some(Source::default()),
+        target: Some(TargetArchetype::Target(Target::default())),
+        ..AttachOptions::default()
+    };
+    client.attach(broker, session, "anonymous", Role::Sender, &options)
+}
+
+/// A message to an address, with one data section.
+pub fn message_to(to: &str, text: &str) -> bytes::BytesMut {
+    let mut message = bytes::BytesMut::new();
+    let properties = sterna_amqp::messaging::Properties {
+        to: Some(Value::String(to)),
+        ..Default::default()
+    };
+    sterna_amqp::messaging::MessageWriter::new(&mut message)
+        .properties(&properties)
+        .data(text.as_bytes());
+    message
+}
+
+#[test]
+fn the_anonymous_node_sends_each_message_where_it_says() {
+    let mut broker = Broker::new();
+    let mut client = Client::connect(&mut broker, "c");
+    let session = client.begin(&mut broker);
+    client.receiver(&mut broker, session, "r", Source::new("a/b"), 10);
+    let options = AttachOptions {
+        source: Some(Source {
+            dynamic: true,
+            ..Source::default()
+        }),
+        target: Some(TargetArchetype::Target(Target::default())),
+        ..AttachOptions::default()
+    };
+    let replies = client.attach(&mut broker, session, "replies", Role::Receiver, &options);
+    client.credit(&mut broker, replies, 10);
+    let reply_to = client.answers[&replies]
+        .address
+        .clone()
+        .expect("an address");
+    assert!(reply_to.starts_with("amqp/dynamic/"));
+    let sender = anonymous_sender(&mut broker, &mut client, session);
+    for (token, to, outcome) in [
+        (1, "a/b", "accepted"),
+        (2, &*reply_to, "accepted"),
+        (3, "queue/q", "accepted"),
+        (4, "a/#", "rejected amqp:invalid-field"),
+        (5, "/nothing", "rejected amqp:not-found"),
+        (6, "$SYS/x", "rejected amqp:unauthorized-access"),
+    ] {
+        let message = message_to(to, to);
+        client.send_message(&mut broker, sender, token, &message, false, None);
+        assert_eq!(client.outcomes(), [(token, outcome.to_owned())], "{to}");
+    }
+    client.send(&mut broker, sender, 7, "nowhere");
+    let rejected = "rejected amqp:precondition-failed".to_owned();
+    assert_eq!(client.outcomes(), [(7, rejected)]);
+    assert_eq!(client.accept_all(&mut broker), ["a/b", &reply_to]);
+}

@@ -1,0 +1,167 @@
+//! Transactions: posting and retirement, commit and rollback.
+
+use bytes::BytesMut;
+use sterna_amqp::connection::{LinkId, SessionId};
+use sterna_amqp::link::AttachOptions;
+use sterna_amqp::messaging::{DeliveryState, Outcome, Source, TargetArchetype};
+use sterna_amqp::performatives::Role;
+use sterna_amqp::transactions::{Coordinator, Declare, Discharge, Request, TransactionalState};
+use sterna_amqp::types::Multiple;
+use sterna_server::config::Config;
+
+use crate::client::{Client, Happened};
+use crate::fixture::Broker;
+
+fn coordinator(broker: &mut Broker, client: &mut Client, session: SessionId) -> LinkId {
+    let options = AttachOptions {
+        source: Some(Source::default()),
+        target: Some(TargetArchetype::Coordinator(Coordinator {
+            capabilities: Multiple::None,
+        })),
+        ..AttachOptions::default()
+    };
+    client.attach(broker, session, "coordinator", Role::Sender, &options)
+}
+
+fn declare(broker: &mut Broker, client: &mut Client, link: LinkId) -> Option<Vec<u8>> {
+    let mut request = BytesMut::new();
+    Request::Declare(Declare { global_id: None }).encode(&mut request);
+    client.send_message(broker, link, 1000, &request, false, None);
+    client.happened.drain(..).find_map(|one| match one {
+        Happened::Declared(id) => Some(id),
+        _ => None,
+    })
+}
+
+fn discharge(
+    broker: &mut Broker,
+    client: &mut Client,
+    link: LinkId,
+    txn_id: &[u8],
+    fail: bool,
+) -> String {
+    let mut request = BytesMut::new();
+    Request::Discharge(Discharge { txn_id, fail }).encode(&mut request);
+    client.send_message(broker, link, 1001, &request, false, None);
+    let mut outcomes = client.outcomes();
+    outcomes.pop().expect("an outcome").1
+}
+
+fn in_transaction<'a>(txn_id: &'a [u8], outcome: Option<Outcome<'a>>) -> DeliveryState<'a> {
+    DeliveryState::Transactional(TransactionalState { txn_id, outcome })
+}
+
+fn post(broker: &mut Broker, client: &mut Client, link: LinkId, txn_id: &[u8], text: &str) {
+    let mut message = BytesMut::new();
+    sterna_amqp::messaging::MessageWriter::new(&mut message).data(text.as_bytes());
+    let state = Some(in_transaction(txn_id, None));
+    client.send_message(broker, link, 1, &message, false, state);
+}
+
+#[test]
+fn what_is_posted_takes_effect_at_the_discharge_or_never() {
+    for fail in [false, true] {
+        let mut broker = Broker::new();
+        let mut client = Client::connect(&mut broker, "c");
+        let session = client.begin(&mut broker);
+        client.receiver(&mut broker, session, "r", Source::new("queue/q"), 10);
+        let sender = client.sender(&mut broker, session, "queue/q");
+        let link = coordinator(&mut broker, &mut client, session);
+        let txn = declare(&mut broker, &mut client, link).expect("declared");
+        post(&mut broker, &mut client, sender, &txn, "one");
+        post(&mut broker, &mut client, sender, &txn, "two");
+        let posted = "transactional amqp:accepted:list".to_owned();
+        assert_eq!(client.outcomes(), [(1, posted.clone()), (1, posted)]);
+        assert!(client.texts().is_empty());
+        let outcome = discharge(&mut broker, &mut client, link, &txn, fail);
+        assert_eq!(outcome, "accepted");
+        let expected: &[&str] = if fail { &[] } else { &["one", "two"] };
+        assert_eq!(client.accept_all(&mut broker), expected);
+        let outcome = discharge(&mut broker, &mut client, link, &txn, fail);
+        assert_eq!(outcome, "rejected amqp:transaction:unknown-id");
+    }
+}
+
+#[test]
+fn what_is_retired_is_settled_at_the_discharge_or_comes_back() {
+    for fail in [false, true] {
+        for settled in [false, true] {
+            let mut broker = Broker::new();
+            let mut client = Client::connect(&mut broker, "c");
+            let session = client.begin(&mut broker);
+            let sender = client.sender(&mut broker, session, "queue/q");
+            client.send(&mut broker, sender, 1, "one");
+            let receiver = client.receiver(&mut broker, session, "r", Source::new("queue/q"), 1);
+            let link = coordinator(&mut broker, &mut client, session);
+            let txn = declare(&mut broker, &mut client, link).expect("declared");
+            let id = client.received.pop().expect("the message").id;
+            let state = in_transaction(&txn, Some(Outcome::Accepted));
+            client.dispose(&mut broker, session, (id, id), &state, settled);
+            discharge(&mut broker, &mut client, link, &txn, fail);
+            if fail && !settled {
+                // It is as before: the receiver has it.
+                let released = DeliveryState::RELEASED;
+                client.dispose(&mut broker, session, (id, id), &released, true);
+            }
+            client.credit(&mut broker, receiver, 1);
+            let again = client.texts().len();
+            assert_eq!(again, usize::from(fail), "fail {fail}, settled {settled}");
+            let unsettled = client.engine.unsettled(session).1;
+            assert_eq!(unsettled, usize::from(fail));
+        }
+    }
+}
+
+#[test]
+fn a_transaction_ends_with_its_coordinator_and_its_connection() {
+    let mut broker = Broker::new();
+    let mut client = Client::connect(&mut broker, "c");
+    let session = client.begin(&mut broker);
+    let sender = client.sender(&mut broker, session, "queue/q");
+    let link = coordinator(&mut broker, &mut client, session);
+    let txn = declare(&mut broker, &mut client, link).expect("declared");
+    post(&mut broker, &mut client, sender, &txn, "one");
+    client.detach(&mut broker, link, true);
+    let link = coordinator(&mut broker, &mut client, session);
+    let outcome = discharge(&mut broker, &mut client, link, &txn, false);
+    assert_eq!(outcome, "rejected amqp:transaction:unknown-id");
+    let txn = declare(&mut broker, &mut client, link).expect("declared");
+    post(&mut broker, &mut client, sender, &txn, "two");
+    drop(client.cut(&mut broker));
+    let mut client = Client::connect(&mut broker, "c");
+    let session = client.begin(&mut broker);
+    client.receiver(&mut broker, session, "r", Source::new("queue/q"), 10);
+    assert!(client.texts().is_empty());
+}
+
+#[test]
+fn transactions_are_limited() {
+    let mut config = Config::default();
+    config.amqp.maximum_transactions = 1;
+    config.amqp.maximum_transaction_deliveries = 2;
+    config.amqp.maximum_transaction_bytes = 100;
+    let mut broker = Broker::with(&config, 1);
+    let mut client = Client::connect(&mut broker, "c");
+    let session = client.begin(&mut broker);
+    let sender = client.sender(&mut broker, session, "a");
+    let link = coordinator(&mut broker, &mut client, session);
+    let txn = declare(&mut broker, &mut client, link).expect("declared");
+    assert_eq!(
+        declare(&mut broker, &mut client, link),
+        None,
+        "one at a time"
+    );
+    client.happened.clear();
+    post(&mut broker, &mut client, sender, &txn, &"x".repeat(200));
+    let refused = (1, "rejected amqp:resource-limit-exceeded".to_owned());
+    assert_eq!(client.outcomes()[0], refused, "too many bytes");
+    for _ in 0..2 {
+        post(&mut broker, &mut client, sender, &txn, "x");
+    }
+    client.outcomes();
+    post(&mut broker, &mut client, sender, &txn, "x");
+    assert_eq!(client.outcomes(), [refused], "too many messages");
+    post(&mut broker, &mut client, sender, b"none", "x");
+    let condition = client.condition();
+    assert_eq!(condition.as_deref(), Some("amqp:transaction:unknown-id"));
+}

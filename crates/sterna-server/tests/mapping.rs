@@ -1,0 +1,520 @@
+//! What a message of one protocol is in the other: every row of `docs/mapping.md`, with generated
+//! messages, both ways.
+
+#![allow(unreachable_pub, dead_code, reason = "the modules of one test binary")]
+
+#[path = "amqp/client.rs"]
+mod client;
+mod fixture;
+
+use bytes::BytesMut;
+use proptest::prelude::*;
+use sterna_amqp::messaging::{
+    Body, Header, MessageId, MessageView, MessageWriter, Properties, Source,
+};
+use sterna_amqp::types::{Symbol, Timestamp, Value};
+use sterna_mqtt::packet::{Publish, SubscribeOptions};
+use sterna_mqtt::{Packet, PacketId, Property, PropertyBuf, PropertyContext, QoS, Version};
+
+use client::Client;
+use fixture::{Broker, block};
+
+const V5: Version = Version::V5;
+
+/// A message as MQTT has it.
+#[derive(Clone, PartialEq, Debug)]
+struct MqttMessage {
+    qos: u8,
+    expiry_s: Option<u32>,
+    is_text: bool,
+    payload: Vec<u8>,
+    content_type: Option<String>,
+    response_topic: Option<String>,
+    correlation: Option<Vec<u8>>,
+    user: Vec<(String, String)>,
+}
+
+impl MqttMessage {
+    fn properties(&self) -> PropertyBuf {
+        let mut properties = Vec::new();
+        if self.is_text {
+            properties.push(Property::PayloadFormatIndicator(true));
+        }
+        properties.extend(self.expiry_s.map(Property::MessageExpiryInterval));
+        properties.extend(self.content_type.as_deref().map(Property::ContentType));
+        properties.extend(self.response_topic.as_deref().map(Property::ResponseTopic));
+        properties.extend(self.correlation.as_deref().map(Property::CorrelationData));
+        for (name, value) in &self.user {
+            properties.push(Property::UserProperty(name, value));
+        }
+        block(&properties)
+    }
+
+    fn of(publish: &Publish<'_>) -> Self {
+        let properties = &publish.properties;
+        Self {
+            qos: publish.qos as u8,
+            expiry_s: properties.message_expiry_s(),
+            is_text: properties.is_utf8_payload(),
+            payload: publish.payload.to_vec(),
+            content_type: properties.content_type().map(str::to_owned),
+            response_topic: properties.response_topic().map(str::to_owned),
+            correlation: properties.correlation_data().map(<[u8]>::to_vec),
+            user: properties
+                .user_properties()
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .collect(),
+        }
+    }
+
+    fn field(&self, wanted: &str) -> Option<&str> {
+        let mut fields = self.user.iter();
+        fields.find_map(|(name, value)| (name == wanted).then_some(&**value))
+    }
+}
+
+fn text() -> impl Strategy<Value = String> {
+    "[a-zA-Zäß€0-9 ]{1,12}"
+}
+
+fn ascii() -> impl Strategy<Value = String> {
+    "[a-z]{1,8}/[a-z]{1,8}"
+}
+
+/// User properties with names that occur once, some of which AMQP has fields for.
+fn user_properties() -> impl Strategy<Value = Vec<(String, String)>> {
+    let plain = proptest::collection::btree_map("[a-z]{1,6}", text(), 0..4);
+    let fields = (
+        proptest::option::of(text()),
+        proptest::option::of(text()),
+        proptest::option::of(0..u32::MAX),
+        proptest::option::of(0..i64::MAX),
+        proptest::option::of(ascii()),
+        proptest::option::of((0..=9_u8).prop_filter("not the default", |priority| *priority != 4)),
+    );
+    (plain, fields).prop_map(
+        |(plain, (subject, id, sequence, time, encoding, priority))| {
+            let mut user: Vec<(String, String)> = plain.into_iter().collect();
+            for (name, value) in [
+                ("amqp-subject", subject.clone()),
+                ("amqp-message-id", id),
+                ("amqp-user-id", subject.map(|_| "Zm9v".to_owned())),
+                ("amqp-content-encoding", encoding),
+                ("amqp-creation-time", time.map(|time| time.to_string())),
+                ("amqp-group-id", sequence.map(|_| "group".to_owned())),
+                (
+                    "amqp-group-sequence",
+                    sequence.map(|number| number.to_string()),
+                ),
+                (
+                    "amqp-reply-to-group-id",
+                    sequence.map(|_| "answers".to_owned()),
+                ),
+                ("amqp-priority", priority.map(|number| number.to_string())),
+            ] {
+                user.extend(value.map(|value| (name.to_owned(), value)));
+            }
+            user
+        },
+    )
+}
+
+fn mqtt_message() -> impl Strategy<Value = MqttMessage> {
+    let payload = prop_oneof![
+        text().prop_map(|text| (true, text.into_bytes())),
+        proptest::collection::vec(any::<u8>(), 0..40).prop_map(|bytes| (false, bytes)),
+        proptest::collection::vec(any::<u8>(), 250..300).prop_map(|bytes| (false, bytes)),
+    ];
+    (
+        0..=2_u8,
+        proptest::option::of(1..1_000_000_u32),
+        payload,
+        proptest::option::of(ascii()),
+        proptest::option::of("/?[a-z]{1,5}/[a-z]{1,5}"),
+        proptest::option::of(prop_oneof![
+            text().prop_map(String::into_bytes),
+            proptest::collection::vec(any::<u8>(), 1..20),
+        ]),
+        user_properties(),
+    )
+        .prop_map(
+            |(
+                qos,
+                expiry_s,
+                (is_text, payload),
+                content_type,
+                response_topic,
+                correlation,
+                user,
+            )| {
+                MqttMessage {
+                    qos,
+                    expiry_s,
+                    is_text,
+                    payload,
+                    content_type,
+                    response_topic,
+                    correlation,
+                    user,
+                }
+            },
+        )
+}
+
+/// Publishes a message by MQTT.
+fn publish(broker: &mut Broker, message: &MqttMessage, retain: bool) {
+    let publisher = broker.client(V5, "publisher");
+    let properties = message.properties();
+    let qos = QoS::from_u8(message.qos).expect("a level");
+    let publish = Publish {
+        dup: false,
+        qos,
+        retain,
+        topic: "a/b",
+        packet_id: qos.is_acknowledged().then_some(PacketId::MIN),
+        properties: properties
+            .publish_properties(PropertyContext::Publish)
+            .expect("properties"),
+        payload: &message.payload,
+    };
+    broker.packet(publisher, V5, &Packet::Publish(publish));
+    broker.cut(publisher);
+}
+
+/// An MQTT client that has subscribed to everything.
+fn subscriber(broker: &mut Broker) -> fixture::Peer {
+    let peer = broker.client(V5, "subscriber");
+    broker.subscribe_with(peer, V5, "#", SubscribeOptions::new(QoS::ExactlyOnce), &[]);
+    broker.take(peer);
+    peer
+}
+
+fn heard(broker: &mut Broker, peer: fixture::Peer) -> Vec<MqttMessage> {
+    let heard = broker.packets(peer, V5, |packet| match packet {
+        Packet::Publish(publish) => Some(MqttMessage::of(publish)),
+        _ => None,
+    });
+    heard.into_iter().flatten().collect()
+}
+
+fn id_text(id: MessageId<'_>) -> Vec<u8> {
+    match id {
+        MessageId::String(text) => text.as_bytes().to_vec(),
+        MessageId::Binary(bytes) => bytes.to_vec(),
+        other => panic!("{other:?}"),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    /// From MQTT to AMQP row by row; and when an AMQP client sends on what it has received, an MQTT
+    /// client gets what was published at first.
+    #[test]
+    fn mqtt_to_amqp_and_back(message in mqtt_message(), retain: bool) {
+        let mut broker = Broker::new();
+        let mut amqp = Client::connect(&mut broker, "c");
+        let session = amqp.begin(&mut broker);
+        if !retain {
+            amqp.receiver(&mut broker, session, "r", Source::new("a/b"), 1);
+        }
+        publish(&mut broker, &message, retain);
+        if retain && !message.payload.is_empty() {
+            // It comes as retained to who subscribes later.
+            amqp.receiver(&mut broker, session, "r", Source::new("a/b"), 1);
+        } else if retain {
+            return Ok(());
+        }
+        amqp.turn(&mut broker);
+        let came = amqp.received.pop().expect("the message");
+        let view = MessageView::parse(&came.payload).expect("a message");
+        let header = view.header().unwrap().expect("a header");
+        let properties = view.properties().unwrap().expect("properties");
+        prop_assert_eq!(came.settled, message.qos == 0);
+        prop_assert_eq!(header.durable, message.qos > 0);
+        prop_assert!(header.first_acquirer);
+        prop_assert_eq!(header.ttl, message.expiry_s.map(|seconds| seconds * 1000));
+        let priority = message.field("amqp-priority").map_or(4, |text| text.parse().unwrap());
+        prop_assert_eq!(header.priority, priority);
+        let retained = view
+            .message_annotations()
+            .and_then(|annotations| annotations.get("x-opt-retain"));
+        prop_assert_eq!(retained, retain.then_some(Value::Boolean(true)));
+        prop_assert_eq!(properties.to, Some(Value::String("a/b")));
+        prop_assert!(view.delivery_annotations().is_none());
+        prop_assert_eq!(
+            properties.content_type.map(|symbol| symbol.0),
+            message.content_type.as_deref()
+        );
+        let reply_to = message.response_topic.as_deref().map(|topic| {
+            if topic.starts_with('/') { format!("topic://{topic}") } else { topic.to_owned() }
+        });
+        prop_assert_eq!(properties.reply_to.and_then(|value| value.as_text()), reply_to.as_deref());
+        prop_assert_eq!(properties.correlation_id.map(id_text), message.correlation.clone());
+        prop_assert_eq!(properties.subject, message.field("amqp-subject"));
+        let id = message.field("amqp-message-id").map(MessageId::String);
+        prop_assert_eq!(properties.message_id, id);
+        prop_assert_eq!(
+            properties.user_id,
+            message.field("amqp-user-id").map(|_| &b"foo"[..])
+        );
+        let encoding = message.field("amqp-content-encoding").map(Symbol);
+        prop_assert_eq!(properties.content_encoding, encoding);
+        let time = message.field("amqp-creation-time").map(|text| Timestamp(text.parse().unwrap()));
+        prop_assert_eq!(properties.creation_time, time);
+        prop_assert_eq!(properties.group_id, message.field("amqp-group-id"));
+        let sequence = message.field("amqp-group-sequence").map(|text| text.parse().unwrap());
+        prop_assert_eq!(properties.group_sequence, sequence);
+        prop_assert_eq!(properties.reply_to_group_id, message.field("amqp-reply-to-group-id"));
+        let user: Vec<(String, String)> = view
+            .application_properties()
+            .into_iter()
+            .flatten()
+            .map(|(name, value)| {
+                (name.as_text().unwrap().to_owned(), value.as_text().unwrap().to_owned())
+            })
+            .collect();
+        let plain: Vec<(String, String)> = message
+            .user
+            .iter()
+            .filter(|(name, _)| !name.starts_with("amqp-"))
+            .cloned()
+            .collect();
+        prop_assert_eq!(user, plain);
+        if message.is_text {
+            let text = std::str::from_utf8(&message.payload).unwrap();
+            prop_assert!(matches!(view.body(), Body::Value(Value::String(body)) if body == text));
+        } else {
+            prop_assert_eq!(view.data(), Some(&*message.payload));
+        }
+        // Back again.
+        let peer = subscriber(&mut broker);
+        let back = amqp.sender(&mut broker, session, "back");
+        amqp.send_message(&mut broker, back, 1, &came.payload, came.settled, None);
+        let again: Vec<MqttMessage> = heard(&mut broker, peer);
+        let mut again = again.into_iter().last().expect("the message");
+        let mut expected = message.clone();
+        expected.qos = expected.qos.min(1);
+        again.user.sort();
+        expected.user.sort();
+        prop_assert_eq!(again, expected);
+    }
+
+    /// From AMQP to MQTT row by row, and to another AMQP client unaltered.
+    #[test]
+    fn amqp_to_mqtt_and_amqp(
+        settled: bool,
+        ttl_s in proptest::option::of(1..4_000_000_u32),
+        priority in 0..=9_u8,
+        durable: bool,
+        id in 0..5_u8,
+        subject in proptest::option::of(text()),
+        body in 0..6_u8,
+        payload in proptest::collection::vec(any::<u8>(), 0..300),
+        words in text(),
+        annotated: bool,
+    ) {
+        let mut broker = Broker::new();
+        let mqtt = subscriber(&mut broker);
+        let mut amqp = Client::connect(&mut broker, "c");
+        let session = amqp.begin(&mut broker);
+        amqp.receiver(&mut broker, session, "r", Source::new("a/+"), 1);
+        let message_id = match id {
+            0 => None,
+            1 => Some(MessageId::Ulong(u64::MAX)),
+            2 => Some(MessageId::Uuid([0xab; 16])),
+            3 => Some(MessageId::Binary(&[0xff, 0])),
+            _ => Some(MessageId::String(&words)),
+        };
+        let properties = Properties {
+            message_id,
+            user_id: Some(b"ann"),
+            to: annotated.then_some(Value::String("/exchanges/amq.topic/a.b")),
+            subject: subject.as_deref(),
+            reply_to: Some(Value::String("/queues/answers")),
+            correlation_id: message_id,
+            content_type: Some(Symbol("text/plain")),
+            content_encoding: Some(Symbol("gzip")),
+            creation_time: Some(Timestamp(7)),
+            group_id: Some("g"),
+            group_sequence: Some(3),
+            reply_to_group_id: Some("h"),
+            ..Properties::default()
+        };
+        let header = Header {
+            durable,
+            priority,
+            ttl: ttl_s.map(|seconds| seconds * 1000),
+            ..Header::default()
+        };
+        let values = [
+            ("bool", Value::Boolean(true), "true"),
+            ("long", Value::Long(-5), "-5"),
+            ("double", Value::Double(1.5), "1.5"),
+            ("string", Value::String("x"), "x"),
+            ("symbol", Value::Symbol("y"), "y"),
+            ("binary", Value::Binary(b"foo"), "Zm9v"),
+            ("uuid", Value::Uuid([0xab; 16]), "abababab-abab-abab-abab-abababababab"),
+            ("null", Value::Null, ""),
+        ];
+        let mut message = BytesMut::new();
+        let mut writer = MessageWriter::new(&mut message);
+        writer.header(&header);
+        writer.delivery_annotations(|map| map.push(&Value::Symbol("hop"), &Value::Null));
+        writer.message_annotations(|map| map.push(&Value::Symbol("x-note"), &Value::Int(1)));
+        writer.properties(&properties);
+        writer.application_properties(|map| {
+            for (name, value, _) in &values {
+                map.push(&Value::String(name), value);
+            }
+        });
+        match body {
+            0 => drop(writer.data(&payload)),
+            1 => drop(writer.value(&Value::String(&words))),
+            2 => drop(writer.value(&Value::Binary(&payload))),
+            3 => drop(writer.value(&Value::Null)),
+            4 => drop(writer.data(&payload).data(b"more")),
+            _ => drop(writer.value(&Value::Long(7))),
+        }
+        writer.footer(|map| map.push(&Value::Symbol("x-sum"), &Value::Int(2)));
+        let target = if annotated { "/exchanges/amq.topic/a.b" } else { "a/b" };
+        let sender = amqp.sender(&mut broker, session, target);
+        amqp.send_message(&mut broker, sender, 1, &message, settled, None);
+
+        let mut came = heard(&mut broker, mqtt);
+        prop_assert_eq!(came.len(), 1);
+        let came = came.remove(0);
+        prop_assert_eq!(came.qos, u8::from(!settled));
+        prop_assert_eq!(came.expiry_s, ttl_s);
+        prop_assert_eq!(came.response_topic.as_deref(), Some("queue/answers"));
+        prop_assert_eq!(came.content_type.as_deref(), Some("text/plain"));
+        let uuid = "abababab-abab-abab-abab-abababababab";
+        let (correlation, id_text): (Option<Vec<u8>>, Option<String>) = match message_id {
+            None => (None, None),
+            Some(MessageId::Ulong(number)) => (
+                Some(number.to_string().into_bytes()),
+                Some(number.to_string()),
+            ),
+            Some(MessageId::Uuid(_)) => (Some(uuid.into()), Some(uuid.to_owned())),
+            Some(MessageId::Binary(bytes)) => (Some(bytes.to_vec()), Some("base64:/wA=".to_owned())),
+            Some(MessageId::String(text)) => (Some(text.into()), Some(text.to_owned())),
+        };
+        prop_assert_eq!(&came.correlation, &correlation);
+        prop_assert_eq!(came.field("amqp-message-id"), id_text.as_deref());
+        prop_assert_eq!(came.field("amqp-user-id"), Some("YW5u"));
+        prop_assert_eq!(came.field("amqp-subject"), subject.as_deref());
+        prop_assert_eq!(came.field("amqp-content-encoding"), Some("gzip"));
+        prop_assert_eq!(came.field("amqp-creation-time"), Some("7"));
+        prop_assert_eq!(came.field("amqp-group-id"), Some("g"));
+        prop_assert_eq!(came.field("amqp-group-sequence"), Some("3"));
+        prop_assert_eq!(came.field("amqp-reply-to-group-id"), Some("h"));
+        let expected = (priority != 4).then(|| priority.to_string());
+        prop_assert_eq!(came.field("amqp-priority"), expected.as_deref());
+        for (name, _, text) in &values {
+            prop_assert_eq!(came.field(name), Some(*text));
+        }
+        let view = MessageView::parse(&message).unwrap();
+        prop_assert_eq!(came.is_text, body == 1);
+        let encoded = message[view.body_range()].to_vec();
+        prop_assert_eq!(&came.payload, match body {
+            0 | 2 => &payload,
+            1 => words.as_bytes(),
+            3 => &[][..],
+            _ => &encoded,
+        });
+
+        let native = amqp.received.pop().expect("the message");
+        let got = MessageView::parse(&native.payload).unwrap();
+        prop_assert_eq!(
+            &native.payload[got.bare()],
+            &message[view.bare()],
+            "the bare message is never changed"
+        );
+        prop_assert_eq!(got.message_annotations(), view.message_annotations());
+        prop_assert_eq!(got.footer(), view.footer());
+        let topic = got.delivery_annotations().and_then(|map| map.get("x-opt-topic"));
+        prop_assert_eq!(topic, Some(Value::String("a/b")));
+        let hop = got.delivery_annotations().and_then(|map| map.get("hop"));
+        prop_assert_eq!(hop, None, "delivery annotations end here");
+        let got = got.header().unwrap().expect("a header");
+        prop_assert_eq!((got.durable, got.priority, got.ttl), (durable, priority, header.ttl));
+    }
+}
+
+/// An empty body clears what is retained; a message that asks for it is retained.
+#[test]
+fn amqp_sets_and_clears_retained_messages() {
+    let mut broker = Broker::new();
+    let mut amqp = Client::connect(&mut broker, "c");
+    let session = amqp.begin(&mut broker);
+    let sender = amqp.sender(&mut broker, session, "a/b");
+    for (text, retained) in [("on", 1), ("", 0)] {
+        let mut message = BytesMut::new();
+        MessageWriter::new(&mut message)
+            .message_annotations(|map| {
+                map.push(&Value::Symbol("x-opt-retain"), &Value::Boolean(true));
+            })
+            .data(text.as_bytes());
+        amqp.send_message(&mut broker, sender, 1, &message, false, None);
+        let peer = subscriber_after(&mut broker);
+        assert_eq!(peer, retained, "{text}");
+    }
+}
+
+/// How many retained messages a new subscriber gets.
+fn subscriber_after(broker: &mut Broker) -> usize {
+    let peer = broker.client(V5, "late");
+    broker.subscribe_with(
+        peer,
+        V5,
+        "a/b",
+        SubscribeOptions::new(QoS::AtLeastOnce),
+        &[],
+    );
+    let told = broker.told(peer, V5);
+    told.iter().filter(|one| one.contains(" retain ")).count()
+}
+
+/// The earlier of time to live and absolute expiry holds, and what is left is told.
+#[test]
+fn expiry_is_the_earlier_and_what_is_left() {
+    let mut broker = Broker::new();
+    let now_ms = broker.wires[0].now_ms as i64;
+    let mut amqp = Client::connect(&mut broker, "c");
+    let session = amqp.begin(&mut broker);
+    let sender = amqp.sender(&mut broker, session, "queue/q");
+    for (ttl, until_ms, left) in [
+        (Some(30_000), Some(now_ms + 20_000), 15_000),
+        (Some(20_000), None, 15_000),
+        (None, Some(now_ms + 25_000), 20_000),
+    ] {
+        let mut message = BytesMut::new();
+        let header = Header {
+            ttl,
+            ..Header::default()
+        };
+        let properties = Properties {
+            absolute_expiry_time: until_ms.map(Timestamp),
+            ..Properties::default()
+        };
+        MessageWriter::new(&mut message)
+            .header(&header)
+            .properties(&properties)
+            .data(&[left as u8 / 100]);
+        amqp.send_message(&mut broker, sender, 1, &message, false, None);
+    }
+    broker.advance(5_000);
+    amqp.receiver(&mut broker, session, "r", Source::new("queue/q"), 10);
+    let left: Vec<Option<u32>> = amqp
+        .received
+        .iter()
+        .map(|one| {
+            let view = MessageView::parse(&one.payload).expect("a message");
+            view.header().expect("a header").expect("a header").ttl
+        })
+        .collect();
+    assert_eq!(left, [Some(15_000), Some(15_000), Some(20_000)]);
+    broker.advance(30_000);
+    amqp.turn(&mut broker);
+    assert_eq!(amqp.received.len(), 3);
+}
