@@ -22,8 +22,10 @@
 //! # }
 //! ```
 
+pub mod amqp;
 mod backoff;
 mod client;
+mod clock;
 mod driver;
 mod error;
 mod message;
@@ -46,4 +48,4 @@ pub use sterna_mqtt::{Property, PropertyBuf, PublishProperties, QoS, ReasonCode,
 pub use sterna_quic::{Overrides as QuicOverrides, Profile as QuicProfile};
 pub use tls::{Fingerprint, Tls, TlsError, TlsVersion};
 pub use transport::quic::EarlyData;
-pub use url::{MAX_URL_BYTES, Scheme, Url, UrlError};
+pub use url::{MAX_URL_BYTES, Protocol, Scheme, Url, UrlError};

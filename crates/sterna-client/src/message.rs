@@ -25,6 +25,8 @@ pub enum InvalidError {
     Empty,
     /// The version of MQTT has no such thing.
     Version,
+    /// The URL is of another protocol than MQTT.
+    Protocol,
 }
 
 impl fmt::Display for InvalidError {
@@ -40,6 +42,9 @@ impl fmt::Display for InvalidError {
             Self::Range => "a number is out of its range",
             Self::Empty => "no topic filter",
             Self::Version => "this version of MQTT has no such thing",
+            Self::Protocol => {
+                "the URL is of AMQP, which an MQTT client does not speak: use amqp::Connection"
+            }
         })
     }
 }

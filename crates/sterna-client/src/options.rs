@@ -10,7 +10,7 @@ use sterna_quic::Overrides;
 use crate::backoff::Backoff;
 use crate::message::{InvalidError, Will, push};
 use crate::tls::Tls;
-use crate::url::{Scheme, Url};
+use crate::url::{Protocol, Scheme, Url};
 
 /// Letters and digits in a Client Identifier that the client makes up. With [`ID_PREFIX`] they stay
 /// within the 23 characters that every server must take ([MQTT-3.1.3-3]).
@@ -253,6 +253,9 @@ impl Options {
 
     /// Checks what types cannot.
     pub(crate) fn check(&self) -> Result<(), InvalidError> {
+        if self.url.scheme().protocol() != Protocol::Mqtt {
+            return Err(InvalidError::Protocol);
+        }
         let counts = [self.queued_messages, self.incoming_messages];
         if self.receive_maximum == 0
             || self.max_packet_bytes == 0

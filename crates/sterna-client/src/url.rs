@@ -19,10 +19,48 @@ pub enum Scheme {
     Wss,
     /// `mqtt+quic://`: MQTT over QUIC, UDP port 14567, ALPN `mqtt`. QUIC is always encrypted.
     MqttQuic,
+    /// `amqp://`: AMQP 1.0 over TCP, port 5672. Nothing is encrypted.
+    Amqp,
+    /// `amqps://`: AMQP 1.0 over TLS over TCP, port 5671.
+    Amqps,
+    /// `amqp+ws://`: AMQP 1.0 over WebSocket, port 80. Nothing is encrypted.
+    AmqpWs,
+    /// `amqp+wss://`: AMQP 1.0 over WebSocket over TLS, port 443.
+    AmqpWss,
+    /// `amqp+quic://`: AMQP 1.0 over QUIC, UDP port 5671, ALPN `amqp`.
+    AmqpQuic,
+}
+
+/// The message protocols, which a URL's scheme names together with the transport.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Protocol {
+    /// MQTT, of which [`Client`](crate::Client) is the client.
+    Mqtt,
+    /// AMQP 1.0, of which [`amqp::Connection`](crate::amqp::Connection) is the client.
+    Amqp,
+}
+
+impl Protocol {
+    /// Its name in ALPN and as a subprotocol of WebSocket.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Mqtt => "mqtt",
+            Self::Amqp => "amqp",
+        }
+    }
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Mqtt => "MQTT",
+            Self::Amqp => "AMQP 1.0",
+        })
+    }
 }
 
 /// Every scheme name that is understood; the first name of a scheme is the one that is printed.
-const SCHEMES: [(&str, Scheme); 10] = [
+const SCHEMES: [(&str, Scheme); 16] = [
     ("mqtt", Scheme::Mqtt),
     ("mqtts", Scheme::Mqtts),
     ("ws", Scheme::Ws),
@@ -34,6 +72,12 @@ const SCHEMES: [(&str, Scheme); 10] = [
     ("tls", Scheme::Mqtts),
     ("quic", Scheme::MqttQuic),
     ("mqtt-quic", Scheme::MqttQuic),
+    ("amqp", Scheme::Amqp),
+    ("amqps", Scheme::Amqps),
+    ("amqp+ws", Scheme::AmqpWs),
+    ("amqp+wss", Scheme::AmqpWss),
+    ("amqp+quic", Scheme::AmqpQuic),
+    ("amqp-quic", Scheme::AmqpQuic),
 ];
 
 impl Scheme {
@@ -52,22 +96,42 @@ impl Scheme {
         match self {
             Self::Mqtt => 1883,
             Self::Mqtts => 8883,
-            Self::Ws => 80,
-            Self::Wss => 443,
+            Self::Ws | Self::AmqpWs => 80,
+            Self::Wss | Self::AmqpWss => 443,
             Self::MqttQuic => 14567,
+            Self::Amqp => 5672,
+            Self::Amqps | Self::AmqpQuic => 5671,
         }
     }
 
     /// Whether what is sent is encrypted and the server has a certificate.
     #[must_use]
     pub const fn is_encrypted(self) -> bool {
-        matches!(self, Self::Mqtts | Self::Wss | Self::MqttQuic)
+        !matches!(self, Self::Mqtt | Self::Ws | Self::Amqp | Self::AmqpWs)
     }
 
-    /// Whether MQTT travels inside WebSocket frames, so that the path of the URL is the HTTP path.
+    /// Whether the protocol travels inside WebSocket frames, so that the path of the URL is the HTTP
+    /// path.
     #[must_use]
     pub const fn is_websocket(self) -> bool {
-        matches!(self, Self::Ws | Self::Wss)
+        matches!(self, Self::Ws | Self::Wss | Self::AmqpWs | Self::AmqpWss)
+    }
+
+    /// Whether the transport is QUIC.
+    #[must_use]
+    pub const fn is_quic(self) -> bool {
+        matches!(self, Self::MqttQuic | Self::AmqpQuic)
+    }
+
+    /// The message protocol.
+    #[must_use]
+    pub const fn protocol(self) -> Protocol {
+        match self {
+            Self::Mqtt | Self::Mqtts | Self::Ws | Self::Wss | Self::MqttQuic => Protocol::Mqtt,
+            Self::Amqp | Self::Amqps | Self::AmqpWs | Self::AmqpWss | Self::AmqpQuic => {
+                Protocol::Amqp
+            }
+        }
     }
 }
 
@@ -98,7 +162,7 @@ impl fmt::Display for UrlError {
         match self {
             Self::Scheme(found) => write!(
                 f,
-                "a broker's URL starts with mqtt://, mqtts://, ws://, wss:// or mqtt+quic://, not with '{found}'"
+                "a broker's URL starts with mqtt://, mqtts://, ws://, wss://, mqtt+quic://, amqp://, amqps://, amqp+ws://, amqp+wss:// or amqp+quic://, not with '{found}'"
             ),
             Self::Host => f.write_str("the URL names no valid host"),
             Self::Port => f.write_str("the port in the URL is not a number from 1 to 65535"),
@@ -193,17 +257,18 @@ impl Url {
         self.port.unwrap_or_else(|| self.scheme.default_port())
     }
 
-    /// The HTTP path of a WebSocket URL with its query; `/mqtt` when there is none or only `/`.
+    /// The HTTP path of a WebSocket URL with its query; `/mqtt` or `/amqp` when there is none or only
+    /// `/`.
     #[must_use]
     pub fn websocket_path(&self) -> &str {
-        if self.path.len() <= 1 {
-            "/mqtt"
-        } else {
-            &self.path
+        match (self.path.len(), self.scheme.protocol()) {
+            (0 | 1, Protocol::Mqtt) => "/mqtt",
+            (0 | 1, Protocol::Amqp) => "/amqp",
+            _ => &self.path,
         }
     }
 
-    /// The topic or topic filter that the path names, when the URL is not of a WebSocket: all after
+    /// The topic, topic filter or AMQP address that the path names, when the URL is not of a WebSocket: all after
     /// the first slash, which is not part of it. `#` is an ordinary character there.
     ///
     /// # Errors
@@ -353,6 +418,11 @@ mod tests {
             ("wss://h/", 443),
             ("mqtt+quic://h", 14567),
             ("quic://h", 14567),
+            ("amqp://h", 5672),
+            ("amqps://h", 5671),
+            ("amqp+ws://h", 80),
+            ("amqp+wss://h/", 443),
+            ("amqp+quic://h", 5671),
         ] {
             assert_eq!(url(text).port(), port, "{text}");
             assert_eq!(url(text).topic().unwrap(), None);
@@ -360,6 +430,11 @@ mod tests {
         assert_eq!(url("ws://h").websocket_path(), "/mqtt");
         assert_eq!(url("ws://h/").websocket_path(), "/mqtt");
         assert_eq!(url("ws://h/a?b=c").websocket_path(), "/a?b=c");
+        assert_eq!(url("amqp+ws://h").websocket_path(), "/amqp");
+        assert_eq!(
+            url("amqp://h//queues/a%20b").topic().unwrap().unwrap(),
+            "/queues/a b"
+        );
         assert_eq!(url("mqtt://h/bbc/#").topic().unwrap().unwrap(), "bbc/#");
         assert_eq!(url("mqtt://h//lead").topic().unwrap().unwrap(), "/lead");
         assert_eq!(url("quic://h").to_string(), "mqtt+quic://h");

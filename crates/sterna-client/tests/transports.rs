@@ -542,7 +542,10 @@ async fn quic_servers_are_verified_too() {
     });
     let options = options(Scheme::MqttQuic, "localhost", address, trusting(&pki));
     let not_mqtt = handshake_failure(publish_one(options).await);
-    assert!(not_mqtt.contains("does not serve MQTT"), "{not_mqtt}");
+    assert!(
+        not_mqtt.contains("does not serve this protocol"),
+        "{not_mqtt}"
+    );
 }
 
 /// A server without certificates, known by its key alone; and the client's certificate over QUIC.

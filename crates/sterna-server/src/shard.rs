@@ -7,6 +7,7 @@ use sterna_net::{Chunk, CloseReason, ConnectionId, Handler, Network, StreamId};
 
 use crate::amqp;
 use crate::authentication::Checker;
+use crate::inspect::{self, Paths};
 use crate::mail::{Mail, Outbox};
 use crate::mqtt;
 use crate::policy::Policy;
@@ -39,6 +40,7 @@ pub struct Shard {
     broker: Broker<SessionState>,
     mqtt: mqtt::Door,
     amqp: amqp::Door,
+    paths: Paths,
     policy: Arc<Policy>,
     checker: Option<Checker>,
     tracer: Option<Tracer>,
@@ -51,6 +53,7 @@ pub struct Shard {
 struct Doors<'a> {
     mqtt: &'a mut mqtt::Door,
     amqp: &'a mut amqp::Door,
+    paths: &'a mut Paths,
     cx: Context<'a>,
 }
 
@@ -135,6 +138,7 @@ impl Shard {
             broker,
             mqtt: mqtt::Door::new(parts.high_watermark_bytes),
             amqp,
+            paths: Paths::default(),
             policy: parts.policy,
             checker: parts.checker,
             tracer: parts.tracer,
@@ -162,6 +166,7 @@ impl Shard {
         Doors {
             mqtt: &mut self.mqtt,
             amqp: &mut self.amqp,
+            paths: &mut self.paths,
             cx: Context {
                 net,
                 broker: &mut self.broker,
@@ -178,8 +183,11 @@ impl Shard {
         let counters = self.broker.counters();
         let mut door = self.mqtt.counts();
         door.add(&self.amqp.counts());
+        let (amqp_links, amqp_clients) = self.amqp.links_and_clients();
         let counts = Counts {
-            clients_connected: counters.sessions_connected,
+            // Each link on which an AMQP client receives is a session of its own.
+            clients_connected: (counters.sessions_connected + amqp_clients as u64)
+                .saturating_sub(amqp_links as u64),
             clients_disconnected: counters
                 .sessions
                 .saturating_sub(counters.sessions_connected),
@@ -256,7 +264,10 @@ impl Handler for Shard {
 
     fn migrated(&mut self, net: &mut dyn Network, connection: ConnectionId) {
         let doors = self.doors(net);
-        doors.mqtt.migrated(&doors.cx, connection);
+        let amqp = doors.amqp.name_of(connection);
+        if let Some(name) = amqp.or_else(|| doors.mqtt.name_of(connection)) {
+            inspect::log_move(&doors.cx, connection, name);
+        }
     }
 
     fn datagram(&mut self, net: &mut dyn Network, connection: ConnectionId, chunk: Chunk<'_>) {
@@ -328,6 +339,7 @@ impl Handler for Shard {
                     self.policy = policy;
                     let mut doors = self.doors(net);
                     doors.mqtt.policy_changed(&mut doors.cx);
+                    doors.amqp.policy_changed(&mut doors.cx);
                 }
                 Mail::Stop => {
                     self.stopping = true;
@@ -349,10 +361,15 @@ impl Handler for Shard {
             self.report_sys(now_ms);
             self.sys.next_ms = Some(now_ms + self.sys.interval_ms);
             let mut doors = self.doors(net);
-            doors.mqtt.begin_paths(&mut doors.cx);
+            let connections = doors.mqtt.connections().chain(doors.amqp.connections());
+            doors.paths.begin(&mut doors.cx, connections);
         }
         let mut doors = self.doors(net);
-        doors.mqtt.report_paths(&mut doors.cx);
+        let (mqtt, amqp) = (&*doors.mqtt, &*doors.amqp);
+        doors.paths.report(&mut doors.cx, |connection| {
+            amqp.name_of(connection)
+                .or_else(|| mqtt.name_of(connection))
+        });
     }
 
     fn end_of_turn(&mut self, net: &mut dyn Network) {
@@ -390,6 +407,7 @@ impl Handler for Shard {
             self.broker.deadline_ms(),
             self.mqtt.deadline_ms(),
             self.amqp.deadline_ms(),
+            self.paths.deadline_ms(),
             self.sys.next_ms,
         ]
         .into_iter()

@@ -11,13 +11,14 @@ mod requests;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use sterna_mqtt::client::ServerLimits;
 use sterna_mqtt::{Lane, PacketId, PropertyBuf, ReasonCode, Session};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::client::{Event, Published, Status};
+use crate::clock::Clock;
 use crate::error::Error;
 use crate::message::{Publish, Subscription};
 use crate::options::{Options, random_bytes, random_id};
@@ -26,7 +27,7 @@ use crate::transport;
 use crate::transport::quic::Quic;
 
 /// A connection that lasted so long starts the back-off anew when it breaks.
-const STABLE_AFTER: Duration = Duration::from_secs(5);
+pub(crate) const STABLE_AFTER: Duration = Duration::from_secs(5);
 
 /// Where an answer goes.
 pub(crate) type Done<T> = oneshot::Sender<Result<T, Error>>;
@@ -174,34 +175,6 @@ struct Driver {
     clock: Clock,
 }
 
-/// The time for the engine: it doesn't go back, and starts at the wall's.
-#[derive(Clone, Copy)]
-struct Clock {
-    started: Instant,
-    started_ms: u64,
-}
-
-impl Clock {
-    fn new() -> Self {
-        let since_epoch = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default();
-        Self {
-            started: Instant::now(),
-            started_ms: since_epoch.as_millis() as u64,
-        }
-    }
-
-    fn now_ms(self) -> u64 {
-        self.started_ms + self.started.elapsed().as_millis() as u64
-    }
-
-    /// The moment that this engine time means.
-    fn instant(self, at_ms: u64) -> Instant {
-        self.started + Duration::from_millis(at_ms.saturating_sub(self.started_ms))
-    }
-}
-
 /// Runs a client to its end.
 pub(crate) async fn run(options: Options, inlets: Inlets) {
     let client_id = options.client_id.clone().unwrap_or_else(random_id);
@@ -323,6 +296,7 @@ impl Driver {
             timeout: self.options.longest_connect(),
             bind: self.options.bind,
             keep_alive_s: self.options.keep_alive_s,
+            quic_pings: false,
             max_packet_bytes: self.options.max_packet_bytes as usize,
             early_data: self.options.early_data && self.may_be_early(),
             quic: self.options.quic.clone(),

@@ -27,7 +27,7 @@ pub(crate) use quic::{Quic, QuicStream};
 
 use crate::error::ConnectError;
 use crate::tls::Tls;
-use crate::url::{Scheme, Url};
+use crate::url::Url;
 
 /// How long one address may keep the next one waiting (RFC 8305 section 5: 250 ms).
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
@@ -79,9 +79,9 @@ impl Channel {
     }
 }
 
-/// A connection to a broker before any MQTT.
+/// A connection to a broker before anything was said.
 pub(crate) struct Transport {
-    /// The stream that carries CONNECT; the only one but over QUIC.
+    /// The stream that carries the start of the protocol; the only one but over QUIC.
     pub(crate) control: Channel,
     /// Over QUIC: the connection that the stream belongs to.
     pub(crate) quic: Option<Quic>,
@@ -95,9 +95,11 @@ pub(crate) struct Settings {
     pub(crate) tls: Tls,
     pub(crate) timeout: Duration,
     pub(crate) bind: Option<IpAddr>,
-    /// MQTT's keep alive in seconds, to which QUIC's idle timeout is fitted.
+    /// The interval of signs of life in seconds, to which QUIC's idle timeout is fitted; 0 for none.
     pub(crate) keep_alive_s: u16,
-    /// The largest packet that is taken, which bounds a WebSocket frame.
+    /// Whether QUIC gives these signs itself, because the protocol above does not.
+    pub(crate) quic_pings: bool,
+    /// The largest packet or frame that is taken, which bounds a WebSocket frame.
     pub(crate) max_packet_bytes: usize,
     /// Whether to write before QUIC's handshake is complete.
     pub(crate) early_data: bool,
@@ -121,7 +123,7 @@ async fn connect_untimed(url: &Url, settings: &Settings) -> Result<Transport, Co
         );
     }
     let addresses = resolve(url, settings.bind).await?;
-    if url.scheme() == Scheme::MqttQuic {
+    if url.scheme().is_quic() {
         return connect_quic(url, settings, addresses).await;
     }
 
@@ -163,7 +165,7 @@ async fn connect_quic(
 ) -> Result<Transport, ConnectError> {
     let known = quic::memory::recall(url.host(), url.port());
     let name = settings.tls.server_name(url.host())?.to_str().into_owned();
-    let attempt = quic::attempt(settings, name, url.port(), known.as_ref())?;
+    let attempt = quic::attempt(settings, name, url, known.as_ref())?;
     let known = known.map(|known| known.address);
     let known = known.and_then(|known| addresses.iter().position(|address| *address == known));
     let mut first = None;
@@ -286,7 +288,7 @@ fn explain_tls(error: &(dyn std::error::Error + 'static)) -> String {
     } else if text.contains("ApplicationVerificationFailure") {
         " (the server's certificate has another fingerprint)"
     } else if text.contains("NoApplicationProtocol") || text.contains("error 120") {
-        " (the server does not serve MQTT on this port)"
+        " (the server does not serve this protocol on this port)"
     } else {
         ""
     };

@@ -1,4 +1,5 @@
-//! MQTT over WebSocket (MQTT 5.0 section 6): a byte stream inside binary frames.
+//! A byte stream inside binary frames of a WebSocket, as MQTT (5.0, section 6) and AMQP (OASIS AMQP
+//! WebSocket Binding 1.0) have it.
 
 use std::io;
 use std::pin::Pin;
@@ -53,19 +54,20 @@ fn request(url: &Url) -> Result<Request, ConnectError> {
     } else {
         url.host().to_owned()
     };
-    let address = format!(
-        "{}://{host}:{}{}",
-        url.scheme(),
-        url.port(),
-        url.websocket_path()
-    );
+    let scheme = if url.scheme().is_encrypted() {
+        "wss"
+    } else {
+        "ws"
+    };
+    let address = format!("{scheme}://{host}:{}{}", url.port(), url.websocket_path());
     let mut request = address
         .into_client_request()
         .map_err(|error| ConnectError::WebSocket(error.to_string()))?;
-    // [MQTT-6.0.0-3]: tungstenite then refuses a server that doesn't answer with `mqtt`.
+    // [MQTT-6.0.0-3]: tungstenite then refuses a server that doesn't answer with the same.
+    let subprotocol = HeaderValue::from_static(url.scheme().protocol().name());
     request
         .headers_mut()
-        .insert("Sec-WebSocket-Protocol", HeaderValue::from_static("mqtt"));
+        .insert("Sec-WebSocket-Protocol", subprotocol);
     Ok(request)
 }
 

@@ -17,6 +17,8 @@ use super::transactions::Transactions;
 use crate::authentication::Exchange;
 use crate::authorization::Subject;
 use crate::door::{Early, Held};
+use crate::inspect;
+use crate::shard::Context;
 
 /// A client's connection.
 #[derive(Debug)]
@@ -53,6 +55,8 @@ pub(super) struct Client {
     /// Sources whose links are detached and that last as long as their session or the connection.
     pub(super) suspended: Vec<(SessionId, Box<SourceLink>)>,
     pub(super) transactions: Transactions,
+    /// Whether the connection is traced.
+    pub(super) traced: bool,
     /// Deliveries that are accepted and whose disposition is yet to be written.
     pub(super) accepted: Option<Accepted>,
 }
@@ -182,6 +186,17 @@ impl Client {
     /// Whether bytes of a stream can be looked at now.
     pub(super) fn accepts(&self, stream: StreamId) -> bool {
         !matches!(self.early, Early::Waiting) && self.engine.accepts_input(Lane(stream.0))
+    }
+
+    /// The client's name, while it is connected.
+    pub(super) fn live_name(&self) -> Option<&str> {
+        matches!(self.state, State::Open).then_some(&*self.container)
+    }
+
+    /// Begins or ends the trace of the connection, as the policy says.
+    pub(super) fn trace(&mut self, cx: &mut Context<'_>) {
+        let name = matches!(self.state, State::Open).then_some(&*self.container);
+        inspect::trace(cx, self.id, name, &mut self.traced);
     }
 
     pub(super) fn subject(&self) -> Subject<'_> {

@@ -12,6 +12,7 @@ use super::attach::ended_after;
 use super::client::{Client, SourceLink, State, Target};
 use super::{Door, code};
 use crate::door::Held;
+use crate::inspect;
 use crate::shard::Context;
 
 impl Door {
@@ -106,6 +107,11 @@ impl Door {
             return;
         }
         self.write_accepted(client);
+        if let Some(name) = client.live_name()
+            && tracing::enabled!(tracing::Level::DEBUG)
+        {
+            inspect::log_path(cx, client.id, name);
+        }
         client.state = State::Ended;
         client.held = Vec::new();
         Self::roll_back_all(cx, client, None);

@@ -101,6 +101,29 @@ impl Door {
         self.timers.next_ms()
     }
 
+    /// The connections of this door.
+    pub(crate) fn connections(&self) -> impl Iterator<Item = ConnectionId> {
+        self.clients.keys().copied()
+    }
+
+    /// The name of a client that is connected.
+    pub(crate) fn name_of(&self, connection: ConnectionId) -> Option<&str> {
+        self.clients.get(&connection)?.as_deref()?.live_name()
+    }
+
+    /// A new policy is in force: begins and ends traces.
+    pub(crate) fn policy_changed(&mut self, cx: &mut Context<'_>) {
+        for client in self.clients.values_mut().flatten() {
+            client.trace(cx);
+        }
+    }
+
+    /// Links on which clients receive, each of which is a connected session of the broker; and the
+    /// clients themselves.
+    pub(crate) fn links_and_clients(&self) -> (usize, usize) {
+        (self.consumers.len(), self.clients.len())
+    }
+
     /// A connection is ready for the protocol header.
     pub(crate) fn opened(&mut self, cx: &mut Context<'_>, connection: ConnectionId) {
         if self.stopping {
@@ -132,6 +155,7 @@ impl Door {
             targets: FxHashMap::default(),
             suspended: Vec::new(),
             transactions: transactions::Transactions::default(),
+            traced: false,
             accepted: None,
         };
         self.clients.insert(connection, Some(Box::new(client)));

@@ -249,6 +249,7 @@ impl Door {
             client = &*client.container,
             "connected"
         );
+        client.trace(cx);
     }
 
     /// Ends a connection for a reason of the broker's own, with a line for the operator.

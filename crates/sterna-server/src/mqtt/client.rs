@@ -9,6 +9,8 @@ use super::admission::Admission;
 use crate::authentication::Exchange;
 use crate::authorization::Subject;
 use crate::door::{Early, Held};
+use crate::inspect;
+use crate::shard::Context;
 
 /// A client's connection.
 #[derive(Debug)]
@@ -76,6 +78,17 @@ impl Client {
     /// Whether bytes of a lane can be looked at now.
     pub(super) const fn accepts(&self, lane: Lane) -> bool {
         !matches!(self.early, Early::Waiting) && self.engine.accepts_input(lane)
+    }
+
+    /// The client's name, while it is connected.
+    pub(super) fn live_name(&self) -> Option<&str> {
+        matches!(self.state, State::Live(_)).then_some(&*self.name)
+    }
+
+    /// Begins or ends the trace of the connection, as the policy says.
+    pub(super) fn trace(&mut self, cx: &mut Context<'_>) {
+        let name = matches!(self.state, State::Live(_)).then_some(&*self.name);
+        inspect::trace(cx, self.id, name, &mut self.traced);
     }
 
     pub(super) fn subject(&self) -> Subject<'_> {

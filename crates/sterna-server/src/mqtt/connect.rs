@@ -8,7 +8,7 @@ use sterna_net::ConnectionId;
 
 use super::admission::{Admission, DATAGRAMS_PROPERTY};
 use super::client::{Client, State, connection, consumer};
-use super::{Door, inspect, log_end};
+use super::{Door, log_end};
 use crate::authentication::{Exchange, Refusal, common_name};
 use crate::mail::Mail;
 use crate::session;
@@ -345,7 +345,7 @@ impl Door {
         {
             self.set_timer(client, deadline_ms);
         }
-        inspect::trace(cx, client);
+        client.trace(cx);
         self.resend(cx, client);
     }
 }

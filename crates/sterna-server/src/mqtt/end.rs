@@ -7,8 +7,9 @@ use sterna_mqtt::{Lane, ReasonCode};
 use sterna_net::{CloseReason, ConnectionId, StreamId};
 
 use super::client::{Client, State, connection};
-use super::{Door, inspect, log_end};
+use super::{Door, log_end};
 use crate::door::{Early, Held};
+use crate::inspect;
 use crate::session;
 use crate::shard::Context;
 
@@ -72,7 +73,7 @@ impl Door {
 
     fn close_session(cx: &mut Context<'_>, client: &mut Client, close: Close) {
         if matches!(client.state, State::Live(_)) && tracing::enabled!(tracing::Level::DEBUG) {
-            inspect::log_path(cx, client);
+            inspect::log_path(cx, client.id, &client.name);
         }
         let state = std::mem::replace(&mut client.state, State::Ended);
         client.held = Vec::new();

@@ -8,7 +8,6 @@ mod client;
 mod connect;
 mod deliver;
 mod end;
-mod inspect;
 mod publish;
 mod subscribe;
 
@@ -43,10 +42,6 @@ pub(crate) struct Door {
     timers: Timers,
     counts: Counts,
     high_watermark_bytes: usize,
-    /// Clients whose paths are still to be told in this round.
-    paths: Vec<ConnectionId>,
-    /// When the next of them are.
-    paths_ms: Option<u64>,
     stopping: bool,
 }
 
@@ -58,8 +53,6 @@ impl Door {
             timers: Timers::default(),
             counts: Counts::default(),
             high_watermark_bytes,
-            paths: Vec::new(),
-            paths_ms: None,
             stopping: false,
         }
     }
@@ -79,10 +72,24 @@ impl Door {
 
     /// When `timeout` wants to be called.
     pub(crate) fn deadline_ms(&self) -> Option<u64> {
-        [self.timers.next_ms(), self.paths_ms]
-            .into_iter()
-            .flatten()
-            .min()
+        self.timers.next_ms()
+    }
+
+    /// The connections of this door.
+    pub(crate) fn connections(&self) -> impl Iterator<Item = ConnectionId> {
+        self.clients.keys().copied()
+    }
+
+    /// The name of a client that is connected.
+    pub(crate) fn name_of(&self, connection: ConnectionId) -> Option<&str> {
+        self.clients.get(&connection)?.as_deref()?.live_name()
+    }
+
+    /// A new policy is in force: begins and ends traces.
+    pub(crate) fn policy_changed(&mut self, cx: &mut Context<'_>) {
+        for client in self.clients.values_mut().flatten() {
+            client.trace(cx);
+        }
     }
 
     /// A connection is ready for CONNECT.

@@ -225,3 +225,16 @@ fn the_open_announces_the_credit_that_is_given() {
     let credit = properties.get("sterna:initial-credit");
     assert_eq!(credit, Some(Value::Uint(77)));
 }
+
+#[test]
+fn paths_of_amqp_clients_are_told_too() {
+    let mut broker = Broker::new();
+    let mqtt = broker.client(Version::V5, "watcher");
+    let topic = "$SYS/sterna/clients/c/path";
+    broker.subscribe(mqtt, Version::V5, topic, QoS::AtMostOnce);
+    quic(&mut broker, "c");
+    broker.advance(10_000);
+    let told = broker.told(mqtt, Version::V5);
+    assert_eq!(told.len(), 1);
+    assert!(told[0].contains("\"transport\":\"quic\""), "{told:?}");
+}

@@ -1,22 +1,26 @@
 //! The options that every client command has: where the broker is, who the client is, whom it
 //! trusts.
 
+pub(super) mod amqp;
+
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use sterna_client::{
-    Client, Fingerprint, Login, Options, Publish, QoS, QuicProfile, Scheme, Streams, TlsVersion,
-    Url, Version,
+    Client, Fingerprint, Login, Options, Protocol, Publish, QoS, QuicOverrides, QuicProfile,
+    Scheme, Streams, Tls, TlsVersion, Url, Version,
 };
 
 use super::property::{Given, Properties};
+pub(super) use amqp::AmqpSettings;
+use amqp::{Mechanism, mechanism};
 
 /// Options of a connection. Names and meanings are mosquitto's where it has the same.
 #[derive(clap::Args, Clone, Debug)]
 pub(super) struct Connection {
-    /// The broker: mqtt://, mqtts://, ws://, wss:// or
-    /// mqtt+quic://[USER[:PASSWORD]@]HOST[:PORT][/TOPIC]
+    /// The broker: mqtt://, mqtts://, ws://, wss://, mqtt+quic://, amqp://, amqps://, amqp+ws://,
+    /// amqp+wss:// or amqp+quic://[USER[:PASSWORD]@]HOST[:PORT][/TOPIC]
     #[arg(value_name = "URL")]
     broker: Option<String>,
     /// The broker, as an option in place of the argument [env: STERNA_URL]
@@ -32,8 +36,14 @@ pub(super) struct Connection {
     #[arg(long, conflicts_with_all = ["broker", "url"])]
     quic: bool,
 
-    /// Client identifier [default: random]
-    #[arg(short = 'i', long, value_name = "ID", help_heading = "Client")]
+    /// Client identifier; in AMQP the container-id [default: random]
+    #[arg(
+        short = 'i',
+        long,
+        visible_alias = "container-id",
+        value_name = "ID",
+        help_heading = "Client"
+    )]
     id: Option<String>,
     /// Client identifier made of this and the process number
     #[arg(
@@ -65,6 +75,15 @@ pub(super) struct Connection {
     /// Log in by SCRAM-SHA-256: the password stays here, and the broker has to know it, too
     #[arg(long, requires = "username", help_heading = "Client")]
     scram: bool,
+    /// AMQP: how to log in: none, anonymous, plain, external (by --cert) or scram [default: plain with
+    /// a user name, else anonymous]
+    #[arg(long, value_name = "MECHANISM", conflicts_with = "scram", value_parser = mechanism,
+          help_heading = "Client")]
+    sasl: Option<Mechanism>,
+    /// AMQP: name of the link, by which a durable subscription is found again [default: random; with
+    /// -c the address]
+    #[arg(long, value_name = "NAME", help_heading = "Client")]
+    pub(super) link_name: Option<String>,
     /// Version of MQTT: 5, 311 or 31
     #[arg(short = 'V', long, value_name = "VERSION", default_value = "5", value_parser = version,
           help_heading = "Client")]
@@ -78,8 +97,15 @@ pub(super) struct Connection {
         help_heading = "Client"
     )]
     keepalive: u16,
-    /// Go on with the session that this identifier has at the broker, and leave it there (needs -i)
-    #[arg(short = 'c', long, requires = "id", help_heading = "Client")]
+    /// Go on with the session that this identifier has at the broker, and leave it there (needs -i);
+    /// in AMQP with the subscription
+    #[arg(
+        short = 'c',
+        long,
+        visible_alias = "durable",
+        requires = "id",
+        help_heading = "Client"
+    )]
     disable_clean_session: bool,
     /// Seconds that the session outlives the connection; -1 for ever [default: 0; -1 with -c]
     #[arg(short = 'x', long, value_name = "SECONDS", allow_hyphen_values = true, value_parser = expiry,
@@ -217,6 +243,17 @@ impl Connection {
     /// Makes the options. `packets` are those that this command sends with properties.
     pub(super) fn settings(&self, packets: &[&str]) -> Result<Settings, String> {
         let url = self.url()?;
+        if url.scheme().protocol() != Protocol::Mqtt {
+            return Err(format!("{}: this command speaks MQTT only", url.scheme()));
+        }
+        for (flag, is_given) in [
+            ("--sasl", self.sasl.is_some()),
+            ("--link-name", self.link_name.is_some()),
+        ] {
+            if is_given {
+                return Err(format!("{flag}: MQTT has no such thing"));
+            }
+        }
         let topic = url.topic().map_err(|error| error.to_string())?;
         let mut options = Options::new(url);
         options.version = self.protocol_version;
@@ -264,31 +301,9 @@ impl Connection {
         options.connect_timeout = self.connect_timeout;
         options.streams = self.streams;
         options.datagrams = self.datagrams;
-        options.quic.profile = self.quic_profile;
-        for setting in &self.quic_settings {
-            let (name, value) = setting
-                .split_once('=')
-                .ok_or_else(|| format!("--quic-set {setting}: NAME=VALUE"))?;
-            options
-                .quic
-                .set(name, value)
-                .map_err(|error| format!("--quic-set: {error}"))?;
-        }
-        let quic = options.quic.settings();
-        if let Err(problems) = quic.check() {
-            return Err(format!("--quic-set: {}", problems.join("; ")));
-        }
+        options.quic = self.quic()?;
         options.early_data = !self.no_early_data || self.early_data;
-        options.tls.ca_file.clone_from(&self.cafile);
-        options.tls.ca_path.clone_from(&self.capath);
-        options.tls.fingerprints.clone_from(&self.fingerprint);
-        options.tls.server_keys.clone_from(&self.server_key);
-        options.tls.version = self.tls_version;
-        options.tls.certificate.clone_from(&self.cert);
-        options.tls.key.clone_from(&self.key);
-        options.tls.insecure = self.insecure;
-        options.tls.server_name.clone_from(&self.server_name);
-        options.tls.alpn = self.tls_alpn.iter().cloned().collect();
+        options.tls = self.tls(options.url.scheme());
         properties.connect(&mut options)?;
         if let Some(topic) = &self.will_topic {
             let payload = self.will_payload.clone().unwrap_or_default();
@@ -300,16 +315,56 @@ impl Connection {
         } else if properties.has_will() {
             return Err("-D will: there is no --will-topic".to_owned());
         }
-        if options.tls.insecure && options.url.scheme().is_encrypted() && !self.quiet {
-            eprintln!(
-                "Warning: --insecure: the broker is not verified; anyone on the path can read and change everything."
-            );
-        }
         Ok(Settings {
             options,
             properties,
             topic,
         })
+    }
+
+    /// QUIC's own settings.
+    fn quic(&self) -> Result<QuicOverrides, String> {
+        let mut quic = QuicOverrides {
+            profile: self.quic_profile,
+            ..QuicOverrides::default()
+        };
+        for setting in &self.quic_settings {
+            let (name, value) = setting
+                .split_once('=')
+                .ok_or_else(|| format!("--quic-set {setting}: NAME=VALUE"))?;
+            quic.set(name, value)
+                .map_err(|error| format!("--quic-set: {error}"))?;
+        }
+        if let Err(problems) = quic.settings().check() {
+            return Err(format!("--quic-set: {}", problems.join("; ")));
+        }
+        Ok(quic)
+    }
+
+    /// Whom to trust, with a warning where it is everybody.
+    fn tls(&self, scheme: Scheme) -> Tls {
+        let mut tls = Tls::default();
+        tls.ca_file.clone_from(&self.cafile);
+        tls.ca_path.clone_from(&self.capath);
+        tls.fingerprints.clone_from(&self.fingerprint);
+        tls.server_keys.clone_from(&self.server_key);
+        tls.version = self.tls_version;
+        tls.certificate.clone_from(&self.cert);
+        tls.key.clone_from(&self.key);
+        tls.insecure = self.insecure;
+        tls.server_name.clone_from(&self.server_name);
+        tls.alpn = self.tls_alpn.iter().cloned().collect();
+        if tls.insecure && scheme.is_encrypted() && !self.quiet {
+            eprintln!(
+                "Warning: --insecure: the broker is not verified; anyone on the path can read and change everything."
+            );
+        }
+        tls
+    }
+
+    /// Which protocol the URL is of.
+    pub(super) fn protocol(&self) -> Result<Protocol, String> {
+        Ok(self.url()?.scheme().protocol())
     }
 
     /// Whether a broker is named, be it by the environment.

@@ -5,6 +5,7 @@
 use std::fmt::Display;
 use std::process::ExitCode;
 
+use sterna_client::amqp::{self, Condition, Outcome};
 use sterna_client::{ConnectError, Error, SendError, Version};
 
 /// The command line is wrong, or a local file could not be read or written.
@@ -23,8 +24,22 @@ const UNRESOLVED: u8 = 15;
 pub(super) const NOBODY: u8 = 16;
 /// Time ran out.
 pub(super) const TIMEOUT: u8 = 27;
+/// Unspecified error, as in MQTT 5: the broker refused and said nothing that has a code of its own.
+pub(super) const REFUSED: u8 = 0x80;
+/// Not authorised, as in MQTT 5.
+const NOT_AUTHORISED: u8 = 0x87;
+/// Bad user name or password, as in MQTT 5.
+const BAD_LOGIN: u8 = 0x86;
+/// Topic name invalid, as in MQTT 5: there is no such node.
+const NO_TOPIC: u8 = 0x90;
 /// Packet too large, as in MQTT 5.
 const TOO_LARGE: u8 = 0x95;
+/// Quota exceeded, as in MQTT 5.
+const QUOTA: u8 = 0x97;
+/// Implementation specific error, as in MQTT 5: the broker does not do this.
+const NOT_DONE: u8 = 0x83;
+/// Protocol error, as in MQTT 5.
+const PROTOCOL: u8 = 0x82;
 
 /// The text after the options of `--help`.
 pub(super) const HELP: &str = "\
@@ -39,7 +54,8 @@ Exit status:
   15       the host's name cannot be resolved
   16       nobody is subscribed to the topic of a request
   27       time ran out (-W)
-  128-162  the broker refused (MQTT 5: its reason code), for example 135 not authorised";
+  128-162  the broker refused (MQTT 5: its reason code; AMQP: the one that is closest to its
+           condition), for example 135 not authorised";
 
 /// Prints an error of the command line or of a local file, and gives the code for it.
 pub(crate) fn usage(error: impl Display) -> ExitCode {
@@ -85,11 +101,7 @@ impl Failure {
             Error::Refused(refusal) | Error::Rejected(refusal) => refusal.reason as u8,
             Error::Disconnected(refusal) if refusal.reason.is_error() => refusal.reason as u8,
             Error::Protocol(violation) => violation.reason as u8,
-            Error::Connect(ConnectError::Resolve { .. }) => UNRESOLVED,
-            Error::Connect(ConnectError::Tls(_)) => USAGE,
-            Error::Connect(ConnectError::Handshake(_)) => TLS,
-            Error::Connect(ConnectError::Quic(text)) if text.contains("handshake failed") => TLS,
-            Error::Connect(_) => UNREACHABLE,
+            Error::Connect(error) => connect(error),
             // In TLS 1.3 a server refuses a client's certificate after the client has finished.
             Error::Lost(error) if is_tls(error) => TLS,
             Error::Authentication(_) => AUTHENTICATION,
@@ -100,6 +112,68 @@ impl Failure {
         };
         Self::new(code, error)
     }
+}
+
+impl Failure {
+    /// The code for an error of the AMQP client.
+    pub(super) fn amqp(error: &amqp::Error) -> Self {
+        let code = match error {
+            amqp::Error::Connect(error) => connect(error),
+            amqp::Error::Refused(_) => BAD_LOGIN,
+            amqp::Error::Authentication(_) => AUTHENTICATION,
+            amqp::Error::Closed(Some(remote))
+            | amqp::Error::SessionEnded(Some(remote))
+            | amqp::Error::Detached(Some(remote)) => condition(remote),
+            amqp::Error::SessionEnded(None) | amqp::Error::Detached(None) => REFUSED,
+            amqp::Error::TooLarge { .. } => TOO_LARGE,
+            amqp::Error::Protocol { .. } | amqp::Error::Message(_) => PROTOCOL,
+            amqp::Error::Invalid(_) | amqp::Error::Command(_) => USAGE,
+            amqp::Error::Lost(error) if is_tls(error) => TLS,
+            _ => LOST,
+        };
+        Self::new(code, error)
+    }
+
+    /// The code for an outcome that is not what was hoped for.
+    pub(super) fn outcome(outcome: &Outcome) -> Self {
+        match outcome {
+            Outcome::Rejected(Some(remote)) => Self::new(
+                condition(remote),
+                format_args!("the broker rejected: {remote}"),
+            ),
+            Outcome::Rejected(None) => Self::new(REFUSED, "the broker rejected the message"),
+            Outcome::Released | Outcome::Modified { .. } => {
+                Self::new(REFUSED, "the broker gave the message back")
+            }
+            Outcome::Accepted => Self::quiet(),
+        }
+    }
+}
+
+fn connect(error: &ConnectError) -> u8 {
+    match error {
+        ConnectError::Resolve { .. } => UNRESOLVED,
+        ConnectError::Tls(_) => USAGE,
+        ConnectError::Handshake(_) => TLS,
+        ConnectError::Quic(text) if text.contains("handshake failed") => TLS,
+        _ => UNREACHABLE,
+    }
+}
+
+/// The reason code of MQTT 5 that is closest to a condition.
+fn condition(remote: &amqp::Remote) -> u8 {
+    [
+        (Condition::UNAUTHORIZED_ACCESS, NOT_AUTHORISED),
+        (Condition::NOT_FOUND, NO_TOPIC),
+        (Condition::INVALID_FIELD, NO_TOPIC),
+        (Condition::RESOURCE_LIMIT_EXCEEDED, QUOTA),
+        (Condition::MESSAGE_SIZE_EXCEEDED, TOO_LARGE),
+        (Condition::NOT_IMPLEMENTED, NOT_DONE),
+        (Condition::NOT_ALLOWED, NOT_DONE),
+    ]
+    .into_iter()
+    .find(|(condition, _)| remote.is(*condition))
+    .map_or(REFUSED, |(_, code)| code)
 }
 
 fn is_tls(error: &std::io::Error) -> bool {

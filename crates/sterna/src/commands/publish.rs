@@ -1,10 +1,12 @@
 //! `sterna pub`: publish messages.
 
+mod amqp;
+
 use std::collections::VecDeque;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use sterna_client::{Client, Delivery, Priority, Publish, QoS, Version};
+use sterna_client::{Client, Delivery, Priority, Protocol, Publish, QoS, Version};
 
 use super::connection::{Connection, Settings, qos, seconds};
 use super::exit::{self, Failure};
@@ -19,15 +21,15 @@ const MIN_REBIND: Duration = Duration::from_millis(10);
 pub(crate) struct Args {
     #[command(flatten)]
     connection: Connection,
-    /// Topic to publish to [default: the path of the URL]
-    #[arg(short = 't', long, value_name = "TOPIC")]
+    /// Topic to publish to; in AMQP the address [default: the path of the URL]
+    #[arg(short = 't', long, visible_alias = "address", value_name = "TOPIC")]
     topic: Option<String>,
     #[command(flatten)]
     payload: Payload,
     /// Each line of standard input as a message of its own
     #[arg(short = 'l', long, conflicts_with_all = ["Payload", "repeat"])]
     stdin_line: bool,
-    /// Quality of service: 0, 1 or 2
+    /// Quality of service: 0, 1 or 2; in AMQP settled, unsettled, and with the receiver settling second
     #[arg(short = 'q', long, value_name = "QOS", default_value = "0", value_parser = qos)]
     qos: QoS,
     /// Let the broker keep it as the topic's retained message
@@ -57,6 +59,7 @@ fn help() -> String {
 Examples:
   sterna pub -t house/door -m open
   sterna pub mqtt+quic://broker.example/house/door --cafile ca.pem -q 1 -m open
+  sterna pub amqps://broker.example/queue/jobs -q 1 -m work
   sensors | sterna pub -h broker.example -t sensors -l
   sterna pub -t house/door -r -n              remove the retained message
   sterna pub -t a -m x -D publish message-expiry-interval 60 -D publish user-property unit C
@@ -75,6 +78,9 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 }
 
 async fn publish(args: &Args) -> Result<(), Failure> {
+    if args.connection.protocol()? == Protocol::Amqp {
+        return amqp::publish(args).await;
+    }
     let Settings {
         options,
         properties,

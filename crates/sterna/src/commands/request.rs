@@ -1,10 +1,13 @@
 //! `sterna request`: publish a request and print what is answered.
 
+mod amqp;
+
 use std::process::ExitCode;
 use std::time::Duration;
 
 use sterna_client::{
-    Client, Error, Event, Events, Message, Publish, QoS, ReasonCode, Subscription, Version,
+    Client, Error, Event, Events, Message, Protocol, Publish, QoS, ReasonCode, Subscription,
+    Version,
 };
 
 use super::connection::{Connection, Settings, qos, seconds};
@@ -17,14 +20,15 @@ use super::signals;
 ///
 /// The request carries a response topic and correlation data (MQTT 5), to which the client is
 /// subscribed before anybody can answer: SUBSCRIBE and the request leave together. Before MQTT 5
-/// every message on the response topic counts as a response.
+/// every message on the response topic counts as a response. In AMQP the broker makes a node for the
+/// responses, and the request carries its address as reply-to, and a correlation-id.
 #[derive(clap::Args, Debug)]
 #[command(disable_help_flag = true, after_help = help())]
 pub(crate) struct Args {
     #[command(flatten)]
     connection: Connection,
-    /// Topic of the request [default: the path of the URL]
-    #[arg(short = 't', long, value_name = "TOPIC")]
+    /// Topic of the request; in AMQP the address [default: the path of the URL]
+    #[arg(short = 't', long, visible_alias = "address", value_name = "TOPIC")]
     topic: Option<String>,
     /// Topic for the response [default: one of this client's own]
     #[arg(short = 'e', long, value_name = "TOPIC")]
@@ -77,6 +81,9 @@ fn random_name() -> Result<String, Failure> {
 }
 
 async fn request(args: &Args) -> Result<(), Failure> {
+    if args.connection.protocol()? == Protocol::Amqp {
+        return amqp::request(args).await;
+    }
     let Settings {
         options,
         properties,

@@ -1,11 +1,13 @@
 //! `sterna sub`: print the messages of topics.
 
+mod amqp;
+
 use std::process::ExitCode;
 use std::time::Duration;
 
 use sterna_client::{
-    Client, Error, Event, Events, Message, PropertyBuf, Publish, QoS, ReasonCode, RetainHandling,
-    Subscription, Version, topic,
+    Client, Error, Event, Events, Message, PropertyBuf, Protocol, Publish, QoS, ReasonCode,
+    RetainHandling, Subscription, Version, topic,
 };
 use tokio::sync::mpsc;
 
@@ -20,8 +22,13 @@ use super::signals;
 pub(crate) struct Args {
     #[command(flatten)]
     connection: Connection,
-    /// Topic filter to subscribe to; may be repeated [default: the path of the URL]
-    #[arg(short = 't', long = "topic", value_name = "FILTER")]
+    /// Topic filter to subscribe to, in AMQP an address; may be repeated [default: the path of the URL]
+    #[arg(
+        short = 't',
+        long = "topic",
+        visible_alias = "address",
+        value_name = "FILTER"
+    )]
     topics: Vec<String>,
     /// Topic filter to unsubscribe from, for sessions that are kept; may be repeated
     #[arg(short = 'U', long = "unsubscribe", value_name = "FILTER")]
@@ -51,7 +58,16 @@ pub(crate) struct Args {
     /// Send no retained messages at the start, or, with "new", only for new subscriptions (MQTT 5)
     #[arg(long, value_name = "WHEN", value_parser = retain_handling, help_heading = "Selection")]
     retain_handling: Option<RetainHandling>,
-    /// Leave out what this client publishes itself (MQTT 5)
+    /// AMQP: only messages that this selector (JMS) is true for
+    #[arg(long, value_name = "SELECTOR", help_heading = "Selection")]
+    selector: Option<String>,
+    /// AMQP: what the node has to be: queue, topic, shared, global; may be repeated
+    #[arg(long, value_name = "NAME", help_heading = "Selection")]
+    capability: Vec<String>,
+    /// AMQP: messages that may be on their way or wait to be printed [default: 256]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    credit: Option<u32>,
+    /// Leave out what this client publishes itself (MQTT 5, AMQP)
     #[arg(long, help_heading = "Selection")]
     no_local: bool,
     /// Have the broker mark the messages with this number (MQTT 5; shown by %S)
@@ -83,6 +99,7 @@ Examples:
   sterna sub -t 'house/#' -F '%I %t %p'
   sterna sub -t 'house/#' -F %j | jq .payload
   sterna sub -t '#' --remove-retained --retained-only -W 1  empty a broker
+  sterna sub amqp://broker.example/queue/jobs -q 1 --credit 10 -v
   sterna sub -t 'jobs/#' -i worker -c -q 1                 get what came while away
 
 Messages with QoS 1 and 2 are acknowledged when they are printed. A lost connection is regained.
@@ -151,6 +168,20 @@ impl Args {
 }
 
 async fn subscribe(args: &Args) -> Result<(), Failure> {
+    if args.connection.protocol()? == Protocol::Amqp {
+        return amqp::subscribe(args).await;
+    }
+    for (flag, is_given) in [
+        ("--selector", args.selector.is_some()),
+        ("--capability", !args.capability.is_empty()),
+        ("--credit", args.credit.is_some()),
+    ] {
+        if is_given {
+            return Err(Failure::local(format_args!(
+                "{flag}: MQTT has no such thing"
+            )));
+        }
+    }
     let Settings {
         mut options,
         properties,
@@ -394,7 +425,7 @@ impl Printer<'_> {
         if args.remove_retained && message.retain() && !message.payload_bytes().is_empty() {
             self.remove(message).await?;
         }
-        if (args.no_retained && message.retain()) || !self.is_drawn() {
+        if (args.no_retained && message.retain()) || !is_drawn(args.random_filter) {
             return Ok(Next::GoOn);
         }
         if let Err(error) = args.output.write(message, &mut self.out) {
@@ -417,23 +448,24 @@ impl Printer<'_> {
             .map_err(|error| Failure::client(&error, self.version))
     }
 
-    fn is_drawn(&self) -> bool {
-        let Some(percent) = self.args.random_filter else {
-            return true;
-        };
-        let mut random = [0; 4];
-        // Without random numbers every message is printed.
-        if getrandom::fill(&mut random).is_err() {
-            return true;
-        }
-        f64::from(u32::from_ne_bytes(random)) / f64::from(u32::MAX) * 100.0 < percent
-    }
-
     fn say(&self, text: &str) {
         if !self.args.connection.quiet {
             eprintln!("sterna: {text}");
         }
     }
+}
+
+/// Whether a message is one of so many percent.
+fn is_drawn(percent: Option<f64>) -> bool {
+    let Some(percent) = percent else {
+        return true;
+    };
+    let mut random = [0; 4];
+    // Without random numbers every message is printed.
+    if getrandom::fill(&mut random).is_err() {
+        return true;
+    }
+    f64::from(u32::from_ne_bytes(random)) / f64::from(u32::MAX) * 100.0 < percent
 }
 
 pub(super) async fn until(deadline: Option<tokio::time::Instant>) {

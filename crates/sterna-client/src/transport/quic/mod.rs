@@ -1,5 +1,5 @@
-//! MQTT over QUIC: the first stream that the client opens carries CONNECT, further ones carry more
-//! of the same session.
+//! QUIC: the first stream that the client opens carries the start of the protocol, further ones carry
+//! more of the same connection.
 
 mod cork;
 pub(crate) mod memory;
@@ -25,6 +25,7 @@ use super::{Settings, explain_tls};
 use crate::error::ConnectError;
 use crate::path::PathStatistics;
 use crate::tls::Preference;
+use crate::url::Url;
 use cork::{Cork, CorkedRuntime};
 use memory::Known;
 use observed::{Observed, Variation};
@@ -32,8 +33,6 @@ pub use stream::EarlyData;
 pub(crate) use stream::QuicStream;
 use stream::Verdict;
 
-/// The application protocol of MQTT over QUIC, as all brokers name it.
-const ALPN: &[u8] = b"mqtt";
 /// Shortest idle timeout, in seconds.
 const MIN_IDLE_S: u64 = 30;
 /// Time for the news of the end to leave. All data has arrived before, so nobody needs an answer.
@@ -78,27 +77,31 @@ pub(crate) struct Quic {
 pub(super) fn attempt(
     settings: &Settings,
     name: String,
-    port: u16,
+    url: &Url,
     known: Option<&Known>,
 ) -> Result<Attempt, ConnectError> {
     let overrides = &settings.quic;
     let mut quic = overrides.settings();
     // MQTT's keep alive finds a dead peer after 1.5 times its interval; QUIC must not be quicker,
-    // and a client without keep alive sleeps as long as it wants.
+    // and a client without keep alive sleeps as long as it wants. AMQP leaves liveness to QUIC.
     if overrides.idle_timeout_ms.is_none() && overrides.profile.is_none() {
         quic.idle_timeout_ms = match settings.keep_alive_s {
             0 => 0,
             keep_alive_s => (3 * u64::from(keep_alive_s)).max(MIN_IDLE_S) * 1000,
         };
+        if settings.quic_pings && overrides.keep_alive_interval_ms.is_none() {
+            quic.keep_alive_interval_ms = u64::from(settings.keep_alive_s) * 1000;
+        }
     }
     if let Some(path) = known.and_then(|known| known.path.as_ref()) {
         quic = quic.remembering(path, memory::now_ms());
     }
-    let alpn = [ALPN];
+    // As all brokers name it.
+    let alpn = [url.scheme().protocol().name().as_bytes()];
     let preference = Preference {
         key_share: quic.key_share,
         chacha20: quic.cipher.prefers_chacha20(),
-        port,
+        port: url.port(),
     };
     let tls = settings
         .tls
@@ -106,7 +109,7 @@ pub(super) fn attempt(
     let crypto = QuicClientConfig::try_from(tls)
         .map_err(|error| ConnectError::Quic(format!("no cipher for QUIC: {error}")))?;
     let mut config = ClientConfig::new(Arc::new(crypto));
-    // Streams of the server's own have no meaning under ALPN `mqtt`, so that it may open none.
+    // Streams of the server's own have no meaning to this client, so that it may open none.
     let mut transport = quic
         .transport_config(Role::Client)
         .map_err(|problems| ConnectError::Quic(problems.join("; ")))?;

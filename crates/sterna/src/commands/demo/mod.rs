@@ -164,6 +164,8 @@ impl Brokers {
             Scheme::Mqtts => "TLS",
             Scheme::Ws => "WS",
             Scheme::Wss => "WSS",
+            // No client of MQTT goes there.
+            other => other.name(),
         };
         self.urls.iter().map(|url| name(url).to_owned()).collect()
     }

@@ -5,8 +5,6 @@ use std::time::Duration;
 use sterna_broker::{Message, MessageHeader, Publication};
 use sterna_net::{ConnectionId, ConnectionInfo, EarlyData, PathStatistics};
 
-use super::Door;
-use super::client::{Client, State};
 use crate::shard::Context;
 use crate::tracer::escape;
 
@@ -15,32 +13,51 @@ const PATHS_PER_TURN: usize = 64;
 /// Time until the next turn.
 const PAUSE_MS: u64 = 1;
 
-impl Door {
-    /// Begins to tell every client's path, if somebody wants to know and the last round is over.
-    pub(crate) fn begin_paths(&mut self, cx: &mut Context<'_>) {
-        if self.paths.is_empty() && cx.broker.is_inspected() {
-            self.paths = self.clients.keys().copied().collect();
-            self.paths_ms = Some(cx.net.now_ms());
+/// Clients whose paths are still to be told in this round.
+#[derive(Debug, Default)]
+pub(crate) struct Paths {
+    clients: Vec<ConnectionId>,
+    /// When the next of them are.
+    due_ms: Option<u64>,
+}
+
+impl Paths {
+    /// When `report` wants to be called.
+    pub(crate) const fn deadline_ms(&self) -> Option<u64> {
+        self.due_ms
+    }
+
+    /// Begins to tell clients' paths, if somebody wants to know and the last round is over.
+    pub(crate) fn begin(
+        &mut self,
+        cx: &mut Context<'_>,
+        clients: impl Iterator<Item = ConnectionId>,
+    ) {
+        if self.clients.is_empty() && cx.broker.is_inspected() {
+            self.clients.extend(clients);
+            self.due_ms = Some(cx.net.now_ms());
         }
     }
 
-    /// Tells the paths of some clients in `$SYS/sterna/clients/<client identifier>/path`.
-    pub(crate) fn report_paths(&mut self, cx: &mut Context<'_>) {
+    /// Tells the paths of some clients in `$SYS/sterna/clients/<client identifier>/path`. `name_of`
+    /// knows those that are connected.
+    pub(crate) fn report<'n>(
+        &mut self,
+        cx: &mut Context<'_>,
+        name_of: impl Fn(ConnectionId) -> Option<&'n str>,
+    ) {
         let now_ms = cx.net.now_ms();
-        if self.paths_ms.is_none_or(|due_ms| due_ms > now_ms) {
+        if self.due_ms.is_none_or(|due_ms| due_ms > now_ms) {
             return;
         }
         for _ in 0..PATHS_PER_TURN {
-            let Some(id) = self.paths.pop() else {
+            let Some(id) = self.clients.pop() else {
                 break;
             };
-            let Some(Some(client)) = self.clients.get(&id) else {
+            let (Some(name), Some(info)) = (name_of(id), cx.net.info(id)) else {
                 continue;
             };
-            let (State::Live(_), Some(info)) = (&client.state, cx.net.info(id)) else {
-                continue;
-            };
-            let topic = format!("$SYS/sterna/clients/{}/path", escape(&client.name));
+            let topic = format!("$SYS/sterna/clients/{}/path", escape(name));
             let path = json(info, &cx.net.path(id));
             let header = MessageHeader {
                 published_ms: now_ms,
@@ -54,50 +71,45 @@ impl Door {
                 cx.broker.publish(now_ms, publication);
             }
         }
-        self.paths_ms = (!self.paths.is_empty()).then_some(now_ms + PAUSE_MS);
-    }
-
-    /// A new policy is in force: begins and ends traces.
-    pub(crate) fn policy_changed(&mut self, cx: &mut Context<'_>) {
-        for client in self.clients.values_mut().flatten() {
-            trace(cx, client);
-        }
-    }
-
-    /// A client has moved to another address.
-    pub(crate) fn migrated(&self, cx: &Context<'_>, connection: ConnectionId) {
-        if let (Some(Some(client)), Some(info)) =
-            (self.clients.get(&connection), cx.net.info(connection))
-        {
-            tracing::debug!(client = &*client.name, peer = %info.peer, "moved");
-        }
+        self.due_ms = (!self.clients.is_empty()).then_some(now_ms + PAUSE_MS);
     }
 }
 
-/// Begins or ends the trace of a connection, as the policy says.
-pub(super) fn trace(cx: &mut Context<'_>, client: &mut Client) {
-    let wanted =
-        matches!(client.state, State::Live(_)) && cx.policy.trace.clients.contains(&*client.name);
-    if wanted == client.traced {
+/// Begins or ends the trace of a client's connection, as the policy says; `name` is `None` while it is
+/// not connected.
+pub(crate) fn trace(
+    cx: &mut Context<'_>,
+    connection: ConnectionId,
+    name: Option<&str>,
+    is_traced: &mut bool,
+) {
+    let policy = &cx.policy.trace;
+    let wanted = name.filter(|name| policy.clients.contains(*name));
+    if wanted.is_some() == *is_traced {
         return;
     }
     let Some(tracer) = cx.tracer else {
         return;
     };
-    client.traced = wanted;
-    let policy = &cx.policy.trace;
+    *is_traced = wanted.is_some();
     let now_ms = cx.net.now_ms();
-    let trace =
-        wanted.then(|| tracer.trace(&policy.directory, &client.name, now_ms, policy.max_bytes));
-    cx.net.trace(client.id, trace);
+    let trace = wanted.map(|name| tracer.trace(&policy.directory, name, now_ms, policy.max_bytes));
+    cx.net.trace(connection, trace);
+}
+
+/// A line for the operator: a client has moved to another address.
+pub(crate) fn log_move(cx: &Context<'_>, connection: ConnectionId, name: &str) {
+    if let Some(info) = cx.net.info(connection) {
+        tracing::debug!(client = name, peer = %info.peer, "moved");
+    }
 }
 
 /// A line for the operator about the path of a connection that ends.
-pub(super) fn log_path(cx: &Context<'_>, client: &Client) {
-    let path = cx.net.path(client.id);
+pub(crate) fn log_path(cx: &Context<'_>, connection: ConnectionId, name: &str) {
+    let path = cx.net.path(connection);
     tracing::debug!(
-        client = &*client.name,
-        peer = cx.net.info(client.id).map(|info| tracing::field::display(info.peer)),
+        client = name,
+        peer = cx.net.info(connection).map(|info| tracing::field::display(info.peer)),
         rtt = ?Duration::from_micros(path.rtt_us),
         lost_packets = path.lost_packets,
         sent_bytes = path.sent_bytes,

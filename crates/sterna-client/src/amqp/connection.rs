@@ -1,0 +1,391 @@
+//! The application's side of a connection and its sessions.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+
+use super::driver::{self, Arrived, Command, Done, Held, LinkStatus};
+use super::options::{MAX_IN_FLIGHT, Options, ReceiverOptions, SenderOptions};
+use super::receiver::Receiver;
+use super::sender::Sender;
+use super::transaction::Controller;
+use super::{Error, LinkInfo};
+use crate::options::random_id;
+use crate::path::PathStatistics;
+use crate::transport::quic::EarlyData;
+
+/// Requests (sessions, links) that wait for their turn.
+const QUEUED_REQUESTS: usize = 64;
+/// Events that wait to be read; later ones are dropped.
+const QUEUED_EVENTS: usize = 64;
+
+/// What a client knows once a server has opened its end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Connected {
+    /// The server's address.
+    pub peer: SocketAddr,
+    /// The server's container-id.
+    pub container_id: String,
+    /// How many connections there were, this one included.
+    pub connections: u64,
+    /// What has become, so far, of what was written before the handshake was complete.
+    pub early_data: EarlyData,
+}
+
+/// What happens to a connection.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Event {
+    /// A connection stands.
+    Connected(Arc<Connected>),
+    /// A connection was lost, or an attempt to connect failed.
+    Disconnected {
+        /// Why.
+        error: Error,
+        /// When the client tries again; it doesn't when none, and this is the last event.
+        retry_in: Option<Duration>,
+    },
+}
+
+/// What happens to a connection, in order. It need not be read: events beyond a few are dropped.
+#[derive(Debug)]
+pub struct Events {
+    receiver: mpsc::Receiver<Event>,
+}
+
+impl Events {
+    /// The next event; none when the client has ended.
+    pub async fn next(&mut self) -> Option<Event> {
+        self.receiver.recv().await
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Status {
+    Connecting,
+    Connected(Arc<Connected>),
+    Ended(Error),
+}
+
+/// What every handle has of the connection.
+pub(super) struct Inlet {
+    commands: mpsc::UnboundedSender<Command>,
+    status: watch::Receiver<Status>,
+    requests: Arc<Semaphore>,
+    /// Room for messages that are to be sent, in bytes.
+    bytes: Arc<Semaphore>,
+    bytes_limit: usize,
+    pub(super) held: Arc<Held>,
+    next_key: AtomicU64,
+}
+
+impl fmt::Debug for Inlet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Inlet").finish_non_exhaustive()
+    }
+}
+
+impl Inlet {
+    pub(super) fn send(&self, command: Command) -> Result<(), Error> {
+        self.commands.send(command).map_err(|_| self.end())
+    }
+
+    /// Why nothing more can be requested.
+    pub(super) fn end(&self) -> Error {
+        match &*self.status.borrow() {
+            Status::Ended(error) => error.clone(),
+            _ => Error::Ended,
+        }
+    }
+
+    fn key(&self) -> u64 {
+        self.next_key.fetch_add(1, Ordering::Relaxed)
+    }
+
+    async fn permit(&self) -> Result<OwnedSemaphorePermit, Error> {
+        let permit = Arc::clone(&self.requests).acquire_owned().await;
+        permit.map_err(|_| self.end())
+    }
+
+    /// Room for a message of this size; one that is larger than all the room has all of it.
+    pub(super) async fn room(&self, bytes: usize) -> Result<OwnedSemaphorePermit, Error> {
+        let bytes = bytes.min(self.bytes_limit) as u32;
+        let permit = Arc::clone(&self.bytes).acquire_many_owned(bytes).await;
+        permit.map_err(|_| self.end())
+    }
+
+    pub(super) async fn ask<T>(
+        &self,
+        command: impl FnOnce(Done<T>) -> Command,
+    ) -> Result<T, Error> {
+        let (done, answer) = oneshot::channel();
+        self.send(command(done))?;
+        answer.await.map_err(|_| self.end())?
+    }
+}
+
+/// A handle to a connection. Clones are handles to the same one; it ends when it is closed, or when
+/// the last handle to it, its sessions and links is gone.
+#[derive(Clone, Debug)]
+pub struct Connection {
+    inlet: Arc<Inlet>,
+}
+
+impl Connection {
+    /// Starts a connection without waiting for it: what is requested meanwhile leaves with its first
+    /// packets. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// When the options are not valid.
+    pub fn start(options: Options) -> Result<(Self, Events), Error> {
+        options.check()?;
+        let (commands, command_receiver) = mpsc::unbounded_channel();
+        let (event_sender, events) = mpsc::channel(QUEUED_EVENTS);
+        let (status_sender, status) = watch::channel(Status::Connecting);
+        let held = Arc::new(Held::default());
+        let bytes_limit = options.outgoing_bytes.min(Semaphore::MAX_PERMITS);
+        let outlets = driver::Outlets {
+            commands: command_receiver,
+            events: event_sender,
+            status: status_sender,
+            held: Arc::clone(&held),
+        };
+        tokio::spawn(driver::run(options, outlets));
+        let inlet = Inlet {
+            commands,
+            status,
+            requests: Arc::new(Semaphore::new(QUEUED_REQUESTS)),
+            bytes: Arc::new(Semaphore::new(bytes_limit)),
+            bytes_limit,
+            held,
+            next_key: AtomicU64::new(1),
+        };
+        let connection = Self {
+            inlet: Arc::new(inlet),
+        };
+        Ok((connection, Events { receiver: events }))
+    }
+
+    /// Starts a connection and waits until it stands.
+    ///
+    /// # Errors
+    /// When the options are not valid, or there is no connection to be had.
+    pub async fn open(options: Options) -> Result<Self, Error> {
+        let (connection, _) = Self::start(options)?;
+        connection.connected().await?;
+        Ok(connection)
+    }
+
+    /// Waits until there is a connection.
+    ///
+    /// # Errors
+    /// When the client has ended, with the reason.
+    pub async fn connected(&self) -> Result<Arc<Connected>, Error> {
+        let mut status = self.inlet.status.clone();
+        let found = status
+            .wait_for(|status| !matches!(status, Status::Connecting))
+            .await;
+        match found.as_deref() {
+            Ok(Status::Connected(connected)) => Ok(Arc::clone(connected)),
+            Ok(Status::Ended(error)) => Err(error.clone()),
+            Ok(Status::Connecting) | Err(_) => Err(Error::Ended),
+        }
+    }
+
+    /// Begins a session; over QUIC it has a stream of its own. Waits for room among the requests
+    /// only.
+    ///
+    /// # Errors
+    /// When the client has ended.
+    pub async fn session(&self) -> Result<Session, Error> {
+        let key = self.inlet.key();
+        let permit = self.inlet.permit().await?;
+        self.inlet.send(Command::Begin {
+            session: key,
+            permit,
+        })?;
+        Ok(Session {
+            inlet: Arc::clone(&self.inlet),
+            key,
+        })
+    }
+
+    /// Over QUIC: what the connection knows of its path, and what it has counted.
+    ///
+    /// # Errors
+    /// When there is no QUIC connection at the moment.
+    pub async fn path(&self) -> Result<PathStatistics, Error> {
+        self.inlet.ask(Command::Path).await
+    }
+
+    /// Closes the connection, and with it its sessions and links. Messages that have not been settled
+    /// end with an error, so wait for them first.
+    ///
+    /// # Errors
+    /// When the client had ended before, with the reason.
+    pub async fn close(&self) -> Result<(), Error> {
+        self.inlet.ask(|done| Command::Close(Some(done))).await
+    }
+}
+
+/// A handle to a session: an ordered sequence of what happens on its links. Clones are handles to the
+/// same one. It lasts until it is ended or its connection is closed.
+#[derive(Clone, Debug)]
+pub struct Session {
+    inlet: Arc<Inlet>,
+    key: u64,
+}
+
+impl Session {
+    /// Attaches a sender. Doesn't wait for the peer: [`Sender::attached`] does.
+    ///
+    /// # Errors
+    /// When the options are not valid, or the client has ended.
+    pub async fn sender(&self, options: SenderOptions) -> Result<Sender, Error> {
+        self.attach_sender(options, false).await
+    }
+
+    /// Attaches a receiver. Doesn't wait for the peer: [`Receiver::attached`] does.
+    ///
+    /// # Errors
+    /// When the options are not valid, or the client has ended.
+    pub async fn receiver(&self, options: ReceiverOptions) -> Result<Receiver, Error> {
+        if options.dynamic == options.address.is_some() {
+            return Err(Error::Invalid(
+                "a receiver has an address, or is dynamic, but not both",
+            ));
+        }
+        let (deliveries, receiver) = mpsc::unbounded_channel::<Arrived>();
+        let (status, watch) = watch::channel(LinkStatus::Attaching);
+        let link = self.inlet.key();
+        let name = options.name.clone().unwrap_or_else(random_id);
+        let outlives_link = options.outlives_link();
+        let permit = self.inlet.permit().await?;
+        self.inlet.send(Command::AttachReceiver {
+            session: self.key,
+            link,
+            name: name.clone(),
+            options: Box::new(options),
+            status,
+            deliveries,
+            permit,
+        })?;
+        let handle = LinkHandle::new(Arc::clone(&self.inlet), link, name, watch);
+        Ok(Receiver::new(handle, receiver, outlives_link))
+    }
+
+    /// Attaches a link to the peer's coordinator of transactions.
+    ///
+    /// # Errors
+    /// When the client has ended.
+    pub async fn controller(&self) -> Result<Controller, Error> {
+        let sender = self.attach_sender(SenderOptions::default(), true).await?;
+        Ok(Controller::new(sender))
+    }
+
+    async fn attach_sender(
+        &self,
+        options: SenderOptions,
+        coordinator: bool,
+    ) -> Result<Sender, Error> {
+        if !(1..=MAX_IN_FLIGHT).contains(&options.in_flight) {
+            return Err(Error::Invalid("1 to 16,384 messages can be under way"));
+        }
+        let (status, watch) = watch::channel(LinkStatus::Attaching);
+        let link = self.inlet.key();
+        let name = options.name.clone().unwrap_or_else(random_id);
+        let room = Arc::new(Semaphore::new(options.in_flight));
+        let settles = options.sender_settles;
+        let permit = self.inlet.permit().await?;
+        self.inlet.send(Command::AttachSender {
+            session: self.key,
+            link,
+            name: name.clone(),
+            options: Box::new(options),
+            coordinator,
+            status,
+            permit,
+        })?;
+        let handle = LinkHandle::new(Arc::clone(&self.inlet), link, name, watch);
+        Ok(Sender::new(handle, room, settles))
+    }
+
+    /// Ends the session and its links.
+    ///
+    /// # Errors
+    /// When it, or the client, had ended before.
+    pub async fn end(&self) -> Result<(), Error> {
+        let session = self.key;
+        self.inlet.ask(|done| Command::End { session, done }).await
+    }
+}
+
+/// What senders and receivers have in common.
+#[derive(Debug)]
+pub(super) struct LinkHandle {
+    pub(super) inlet: Arc<Inlet>,
+    pub(super) link: u64,
+    pub(super) name: String,
+    status: watch::Receiver<LinkStatus>,
+}
+
+impl LinkHandle {
+    fn new(
+        inlet: Arc<Inlet>,
+        link: u64,
+        name: String,
+        status: watch::Receiver<LinkStatus>,
+    ) -> Self {
+        Self {
+            inlet,
+            link,
+            name,
+            status,
+        }
+    }
+
+    pub(super) async fn attached(&self) -> Result<Arc<LinkInfo>, Error> {
+        let mut status = self.status.clone();
+        let found = status
+            .wait_for(|status| !matches!(status, LinkStatus::Attaching))
+            .await;
+        match found.as_deref() {
+            Ok(LinkStatus::Attached(info)) => Ok(Arc::clone(info)),
+            Ok(LinkStatus::Ended(error)) => Err(error.clone()),
+            Ok(LinkStatus::Attaching) | Err(_) => Err(self.inlet.end()),
+        }
+    }
+
+    /// Why the link is over.
+    pub(super) fn end(&self) -> Error {
+        match &*self.status.borrow() {
+            LinkStatus::Ended(error) => error.clone(),
+            _ => self.inlet.end(),
+        }
+    }
+
+    pub(super) async fn detach(&self, closed: bool) -> Result<(), Error> {
+        let link = self.link;
+        self.inlet
+            .ask(|done| Command::Detach {
+                link,
+                closed,
+                done: Some(done),
+            })
+            .await
+    }
+
+    /// The handle is gone: so is the link, as soon as may be.
+    pub(super) fn abandon(&self, closed: bool) {
+        let _ = self.inlet.send(Command::Detach {
+            link: self.link,
+            closed,
+            done: None,
+        });
+    }
+}

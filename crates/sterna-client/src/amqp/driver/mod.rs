@@ -1,0 +1,488 @@
+//! The task behind an AMQP connection: connects, begins sessions, attaches links, and does so again
+//! when the connection was lost.
+//!
+//! One task does everything. [`Driver`] holds what outlives a connection: the application's sessions
+//! and links, and the messages that are not settled. [`Wire`](wire::Wire) is one connection. What is
+//! to be done follows from the state: a session without a channel is to be begun, a link without a
+//! handle to be attached, a message without a delivery to be sent; so a connection that was lost needs
+//! nothing but another one.
+
+mod commands;
+mod events;
+mod lanes;
+mod pump;
+mod sending;
+mod state;
+mod wire;
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use sterna_amqp::connection::{LinkId, SessionId};
+use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc, watch};
+
+use super::connection::{Connected, Event, Status};
+use super::options::{Options, ReceiverOptions, SenderOptions};
+use super::{Error, memory};
+use crate::clock::Clock;
+use crate::driver::STABLE_AFTER;
+use crate::options::random_bytes;
+use crate::path::PathStatistics;
+use crate::transport::{self, Quic, Transport};
+
+pub use state::LinkInfo;
+pub(super) use state::{Arrived, Done, Fate, LinkStatus, Outgoing, Sent};
+use state::{Decision, Kind, Link, Session};
+
+/// What an application asks for. Each is bounded by something that its handle holds: a permit, a
+/// delivery, or the handle itself.
+pub(super) enum Command {
+    Begin {
+        session: u64,
+        permit: OwnedSemaphorePermit,
+    },
+    End {
+        session: u64,
+        done: Done<()>,
+    },
+    AttachSender {
+        session: u64,
+        link: u64,
+        name: String,
+        options: Box<SenderOptions>,
+        coordinator: bool,
+        status: watch::Sender<LinkStatus>,
+        permit: OwnedSemaphorePermit,
+    },
+    AttachReceiver {
+        session: u64,
+        link: u64,
+        name: String,
+        options: Box<ReceiverOptions>,
+        status: watch::Sender<LinkStatus>,
+        deliveries: mpsc::UnboundedSender<Arrived>,
+        permit: OwnedSemaphorePermit,
+    },
+    Send {
+        link: u64,
+        message: Outgoing,
+    },
+    Decide {
+        generation: u64,
+        decision: Decided,
+    },
+    /// The application has taken a message that needs no decision.
+    Taken {
+        link: u64,
+    },
+    Credit {
+        link: u64,
+        add: u32,
+    },
+    Drain {
+        link: u64,
+        done: Done<()>,
+    },
+    Detach {
+        link: u64,
+        closed: bool,
+        done: Option<Done<()>>,
+    },
+    Path(Done<PathStatistics>),
+    Close(Option<Done<()>>),
+}
+
+/// A decision about a delivery, as it comes from the application.
+pub(super) struct Decided {
+    pub(super) link: u64,
+    pub(super) delivery_id: u32,
+    pub(super) tag: sterna_amqp::link::DeliveryTag,
+    pub(super) state: sterna_amqp::messaging::DeliveryStateBuf,
+    pub(super) second: bool,
+    pub(super) done: Done<()>,
+}
+
+/// Bytes of received messages that the application has not taken yet.
+#[derive(Debug, Default)]
+pub(super) struct Held {
+    bytes: AtomicUsize,
+    /// Rung when it has taken some.
+    taken: Arc<Notify>,
+}
+
+impl Held {
+    fn add(&self, bytes: usize) {
+        self.bytes.fetch_add(bytes, Ordering::AcqRel);
+    }
+
+    pub(super) fn take(&self, bytes: usize) {
+        self.bytes.fetch_sub(bytes, Ordering::AcqRel);
+        self.taken.notify_one();
+    }
+
+    fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Acquire)
+    }
+}
+
+/// The driver's ends of what connects it to the application.
+pub(super) struct Outlets {
+    pub(super) commands: mpsc::UnboundedReceiver<Command>,
+    pub(super) events: mpsc::Sender<Event>,
+    pub(super) status: watch::Sender<Status>,
+    pub(super) held: Arc<Held>,
+}
+
+/// The application's wish to end, and who is told.
+struct Farewell(Option<Done<()>>);
+
+/// How a connection or an attempt ended.
+enum End {
+    /// The application wanted it.
+    Wanted,
+    /// Something went wrong.
+    Failed(Error),
+    /// The server took no early data: everything starts again, on the same connection.
+    StartOver(Option<Box<(Transport, Instant)>>),
+}
+
+/// What outlives connections.
+struct Driver {
+    options: Options,
+    outlets: Outlets,
+    sessions: HashMap<u64, Session>,
+    links: HashMap<u64, Link>,
+    /// From the numbers of this connection to the application's.
+    session_keys: HashMap<SessionId, u64>,
+    link_keys: HashMap<LinkId, u64>,
+    /// Sessions that are to be begun.
+    unbegun: BTreeSet<u64>,
+    /// Links that are to be attached.
+    unattached: BTreeSet<u64>,
+    /// Senders that may have something to send and credit for it.
+    active: BTreeSet<u64>,
+    /// Receivers whose credit is to be looked at.
+    thirsty: BTreeSet<u64>,
+    /// Links and sessions that are to end.
+    leaving: BTreeSet<u64>,
+    ending: BTreeSet<u64>,
+    decisions: Vec<Decision>,
+    path_requests: Vec<Done<PathStatistics>>,
+    /// The application wants to end.
+    closing: Option<Farewell>,
+    next_token: u64,
+    connections: u64,
+    /// Connections whose open the server has answered were refused before anything was said: once
+    /// more without running ahead.
+    ran_ahead_in_vain: bool,
+    clock: Clock,
+}
+
+/// Runs a connection to its end.
+pub(super) async fn run(options: Options, outlets: Outlets) {
+    let mut driver = Driver {
+        options,
+        outlets,
+        sessions: HashMap::new(),
+        links: HashMap::new(),
+        session_keys: HashMap::new(),
+        link_keys: HashMap::new(),
+        unbegun: BTreeSet::new(),
+        unattached: BTreeSet::new(),
+        active: BTreeSet::new(),
+        thirsty: BTreeSet::new(),
+        leaving: BTreeSet::new(),
+        ending: BTreeSet::new(),
+        decisions: Vec::new(),
+        path_requests: Vec::new(),
+        closing: None,
+        next_token: 1,
+        connections: 0,
+        ran_ahead_in_vain: false,
+        clock: Clock::new(),
+    };
+    let error = driver.live().await;
+    driver.end(&error);
+}
+
+impl Driver {
+    /// Connects, and connects again, until there is a reason to stop.
+    async fn live(&mut self) -> Error {
+        let mut failures = 0;
+        loop {
+            let connections = self.connections;
+            let in_vain = self.ran_ahead_in_vain;
+            let started = Instant::now();
+            let error = match self.connect_once().await {
+                End::Wanted => return Error::Ended,
+                End::Failed(error) => error,
+                End::StartOver(..) => continue,
+            };
+            tracing::debug!(url = %self.options.url, %error, "no connection");
+            if self.ran_ahead_in_vain && !in_vain && self.closing.is_none() {
+                // Some servers want to be the first to speak: once more, and at once, in their way.
+                continue;
+            }
+            let was_connected = self.connections > connections;
+            if was_connected && started.elapsed() >= STABLE_AFTER {
+                failures = 0;
+            }
+            failures += 1;
+            let may_retry = self.connections > 0 || self.options.retry_first;
+            let mut random = [0; 4];
+            random_bytes(&mut random);
+            let delay = self
+                .options
+                .reconnect
+                .filter(|_| may_retry && error.is_temporary() && self.closing.is_none())
+                .and_then(|backoff| backoff.delay(failures, u32::from_ne_bytes(random)));
+            let Some(delay) = delay else { return error };
+            self.outlets.status.send_replace(Status::Connecting);
+            self.tell(Event::Disconnected {
+                error,
+                retry_in: Some(delay),
+            });
+            let pause = tokio::time::sleep(delay);
+            tokio::pin!(pause);
+            loop {
+                tokio::select! {
+                    () = &mut pause => break,
+                    command = self.outlets.commands.recv() => self.take(command),
+                }
+                if self.closing.is_some() {
+                    return Error::Ended;
+                }
+            }
+        }
+    }
+
+    /// One connection, from the first packet to the last.
+    async fn connect_once(&mut self) -> End {
+        let run_ahead = self.runs_ahead();
+        let settings = transport::Settings {
+            tls: self.options.tls.clone(),
+            timeout: self.options.longest_connect(),
+            bind: self.options.bind,
+            keep_alive_s: self.options.idle_timeout_s,
+            quic_pings: true,
+            max_packet_bytes: self.options.max_frame_bytes as usize,
+            early_data: self.options.early_data && run_ahead,
+            quic: self.options.quic.clone(),
+        };
+        let deadline = Instant::now() + self.options.longest_connect();
+        let url = self.options.url.clone();
+        tracing::debug!(%url, "connecting");
+        let connecting = transport::connect(&url, &settings);
+        tokio::pin!(connecting);
+        let mut transport = loop {
+            tokio::select! {
+                result = &mut connecting => match result {
+                    Ok(transport) => break transport,
+                    Err(error) => return End::Failed(error.into()),
+                },
+                command = self.outlets.commands.recv(), if self.closing.is_none() => {
+                    self.take(command);
+                    if self.closing.is_some() && !self.has_work() {
+                        return End::Wanted;
+                    }
+                }
+            }
+        };
+        let mut credit = 0;
+        if transport.quic.as_ref().is_some_and(Quic::is_corked) {
+            credit = memory::recall(url.host(), url.port());
+            if self.connections == 0 {
+                self.await_work().await;
+            }
+        }
+        let mut deadline = deadline;
+        loop {
+            tracing::debug!(peer = %transport.peer, credit, "opening");
+            let mut wire = match wire::Wire::open(self, transport, deadline, credit) {
+                Ok(wire) => wire,
+                Err(error) => return End::Failed(error),
+            };
+            let end = wire.run(self).await;
+            match end {
+                End::StartOver(Some(again)) => {
+                    tracing::debug!("early data rejected, starting over");
+                    (transport, deadline) = *again;
+                    credit = 0;
+                }
+                end => {
+                    self.ran_ahead_in_vain |= run_ahead && wire.is_unanswered(&end);
+                    if wire.is_handshaking() {
+                        // Perhaps it is at another address now.
+                        transport::quic::memory::forget(url.host(), url.port());
+                    }
+                    return end;
+                }
+            }
+        }
+    }
+
+    /// Whether everything is sent that need not wait for the server.
+    fn runs_ahead(&self) -> bool {
+        self.options.pipelined && !self.ran_ahead_in_vain
+    }
+
+    /// Waits for what may ride in the first datagram: on a runtime with several threads an
+    /// application that has just started the client is about to hand it over.
+    async fn await_work(&mut self) {
+        let pause = tokio::time::sleep(self.options.early_wait);
+        tokio::pin!(pause);
+        while let Ok(command) = self.outlets.commands.try_recv() {
+            self.take(Some(command));
+        }
+        while self.active.is_empty() && self.closing.is_none() {
+            tokio::select! {
+                () = &mut pause => return,
+                command = self.outlets.commands.recv() => self.take(command),
+            }
+        }
+    }
+
+    /// Whether the application has handed something over that is yet to be sent.
+    fn has_work(&self) -> bool {
+        self.links.values().any(|link| match &link.kind {
+            Kind::Sender(sender) => !sender.waiting.is_empty(),
+            Kind::Receiver(_) => false,
+        })
+    }
+
+    fn tell(&self, event: Event) {
+        // Where nobody reads events, they are not kept.
+        let _ = self.outlets.events.try_send(event);
+    }
+
+    fn token(&mut self) -> u64 {
+        let token = self.next_token;
+        self.next_token += 1;
+        token
+    }
+
+    /// A link is over.
+    fn end_link(&mut self, key: u64, error: &Error) {
+        for keys in [
+            &mut self.unattached,
+            &mut self.active,
+            &mut self.thirsty,
+            &mut self.leaving,
+        ] {
+            keys.remove(&key);
+        }
+        let Some(link) = self.links.remove(&key) else {
+            return;
+        };
+        if let Some(id) = link.id {
+            self.link_keys.remove(&id);
+        }
+        self.drop_decisions(key);
+        // Whoever asked for the end has it.
+        if let Some((_, Some(done))) = link.detaching {
+            let _ = done.send(match error {
+                Error::Ended | Error::Detached(None) => Ok(()),
+                error => Err(error.clone()),
+            });
+        }
+        link.status.send_replace(LinkStatus::Ended(error.clone()));
+        match link.kind {
+            Kind::Sender(sender) => {
+                let sending = sender.sending.and_then(|sending| sending.settled);
+                let messages = sender
+                    .sent
+                    .into_values()
+                    .chain(sender.waiting.into_values());
+                for message in messages.chain(sending) {
+                    message.sent.tell(Err(error.clone()));
+                }
+            }
+            Kind::Receiver(receiver) => {
+                let decided = receiver.decided.into_values().map(|(_, done)| done);
+                for done in decided
+                    .chain(receiver.recovering.into_values())
+                    .chain(receiver.drain)
+                {
+                    let _ = done.send(Err(error.clone()));
+                }
+            }
+        }
+    }
+
+    /// Decisions that were not told in time are about deliveries that come again.
+    fn drop_decisions(&mut self, key: u64) {
+        let (stale, rest) = std::mem::take(&mut self.decisions)
+            .into_iter()
+            .partition(|decision: &Decision| decision.link == key);
+        self.decisions = rest;
+        for decision in stale {
+            let _ = decision.done.send(Err(Error::Stale));
+        }
+    }
+
+    /// A session is over, and so are its links.
+    fn end_session(&mut self, key: u64, error: &Error) {
+        self.unbegun.remove(&key);
+        self.ending.remove(&key);
+        let links: Vec<u64> = self
+            .links
+            .iter()
+            .filter(|(_, link)| link.session == key)
+            .map(|(key, _)| *key)
+            .collect();
+        for link in links {
+            self.end_link(link, error);
+        }
+        if let Some(session) = self.sessions.remove(&key) {
+            if let Some(id) = session.id {
+                self.session_keys.remove(&id);
+            }
+            if let Some(done) = session.ending {
+                let _ = done.send(match error {
+                    Error::Ended | Error::SessionEnded(None) => Ok(()),
+                    error => Err(error.clone()),
+                });
+            }
+        }
+    }
+
+    /// Tells everybody that it is over.
+    fn end(mut self, error: &Error) {
+        self.outlets
+            .status
+            .send_replace(Status::Ended(error.clone()));
+        self.outlets.commands.close();
+        while let Ok(command) = self.outlets.commands.try_recv() {
+            self.take(Some(command));
+        }
+        let sessions: Vec<u64> = self.sessions.keys().copied().collect();
+        for session in sessions {
+            self.end_session(session, error);
+        }
+        for done in self.path_requests.drain(..) {
+            let _ = done.send(Err(error.clone()));
+        }
+        if let Some(Farewell(Some(done))) = self.closing.take() {
+            let _ = done.send(match error {
+                Error::Ended => Ok(()),
+                error => Err(error.clone()),
+            });
+        }
+        if !matches!(error, Error::Ended) {
+            self.tell(Event::Disconnected {
+                error: error.clone(),
+                retry_in: None,
+            });
+        }
+    }
+
+    fn set_connected(&self, connected: Connected) {
+        let connected = Arc::new(connected);
+        self.outlets
+            .status
+            .send_replace(Status::Connected(Arc::clone(&connected)));
+        self.tell(Event::Connected(connected));
+    }
+}

@@ -1,0 +1,188 @@
+//! What outlives connections: the application's sessions and links.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use sterna_amqp::connection::{LinkId, SessionId};
+use sterna_amqp::link::{DeliveryTag, Recovery, Unsettled};
+use sterna_amqp::messaging::DeliveryStateBuf;
+use sterna_amqp::performatives::ReceiverSettleMode;
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
+
+use crate::amqp::Error;
+use crate::amqp::options::{Credit, ReceiverOptions, SenderOptions};
+
+/// Where an answer goes.
+pub(in crate::amqp) type Done<T> = oneshot::Sender<Result<T, Error>>;
+/// What became of a delivery that was sent: its state, if the peer told one.
+pub(in crate::amqp) type Fate = Option<DeliveryStateBuf>;
+
+/// What an application knows of a link.
+#[derive(Clone, Debug)]
+pub(in crate::amqp) enum LinkStatus {
+    Attaching,
+    Attached(Arc<LinkInfo>),
+    Ended(Error),
+}
+
+/// What the peer said when it attached its end of a link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LinkInfo {
+    /// The link's name.
+    pub name: String,
+    /// The address of the peer's node: what was asked for, or, if that was dynamic, the broker's
+    /// choice. None for the anonymous node.
+    pub address: Option<String>,
+    /// The largest message that the peer takes, in bytes, if it has a limit.
+    pub max_message_bytes: Option<u64>,
+    /// Names of the filters that the source applies.
+    pub filters: Vec<String>,
+    /// How often the link was attached, this time included.
+    pub attached: u64,
+}
+
+/// Who is told about a message that was sent, and the room that it takes.
+pub(in crate::amqp) struct Sent {
+    pub(in crate::amqp) done: Option<Done<Fate>>,
+    /// Among the messages of its link.
+    pub(in crate::amqp) _room: OwnedSemaphorePermit,
+    /// Among the bytes of the connection.
+    pub(in crate::amqp) _bytes: OwnedSemaphorePermit,
+}
+
+impl Sent {
+    pub(super) fn tell(mut self, fate: Result<Fate, Error>) {
+        if let Some(done) = self.done.take() {
+            // Nobody may want to know.
+            let _ = done.send(fate);
+        }
+    }
+}
+
+/// A message that is to be sent, until it is settled.
+pub(in crate::amqp) struct Outgoing {
+    pub(in crate::amqp) payload: Bytes,
+    pub(in crate::amqp) settled: bool,
+    /// The transaction that it is posted in.
+    pub(in crate::amqp) txn_id: Option<Bytes>,
+    pub(in crate::amqp) sent: Sent,
+}
+
+/// A message of which parts have been sent.
+pub(super) struct Sending {
+    pub(super) token: u64,
+    /// Bytes of the payload that were written.
+    pub(super) offset: usize,
+    /// The message, if it is settled; others are among those that were sent.
+    pub(super) settled: Option<Outgoing>,
+}
+
+/// What a sender keeps.
+pub(super) struct SenderState {
+    pub(super) options: SenderOptions,
+    /// The target is a coordinator of transactions.
+    pub(super) coordinator: bool,
+    /// To be sent as new deliveries, in order.
+    pub(super) waiting: BTreeMap<u64, Outgoing>,
+    /// To be taken up again after the link was suspended, in order.
+    pub(super) resuming: BTreeMap<u64, (Unsettled, Recovery)>,
+    pub(super) sending: Option<Sending>,
+    /// Sent and not settled.
+    pub(super) sent: BTreeMap<u64, Outgoing>,
+    /// Among those, the ones that wait for complete maps of what is unsettled.
+    pub(super) undetermined: usize,
+    /// The peer remembers the link.
+    pub(super) peer_recovers: bool,
+    /// The peer wants back what credit is not used.
+    pub(super) drain: bool,
+}
+
+/// A message that arrived, on its way to the application.
+#[derive(Debug)]
+pub(in crate::amqp) struct Arrived {
+    pub(in crate::amqp) generation: u64,
+    pub(in crate::amqp) delivery_id: u32,
+    pub(in crate::amqp) tag: DeliveryTag,
+    pub(in crate::amqp) settled: bool,
+    pub(in crate::amqp) settle_mode: ReceiverSettleMode,
+    pub(in crate::amqp) message_format: u32,
+    pub(in crate::amqp) payload: Bytes,
+}
+
+/// What a receiver keeps.
+pub(super) struct ReceiverState {
+    pub(super) options: ReceiverOptions,
+    pub(super) deliveries: mpsc::UnboundedSender<Arrived>,
+    /// Handed to the application, which has not decided.
+    pub(super) outstanding: u32,
+    /// Manual credit that is not used up.
+    pub(super) granted: u32,
+    pub(super) drain: Option<Done<()>>,
+    /// Decided, and not settled by the sender (receiver settle mode second), by delivery-id.
+    pub(super) decided: HashMap<u32, (DeliveryTag, Done<()>)>,
+    /// The same from before the link was suspended.
+    pub(super) recovering: HashMap<DeliveryTag, Done<()>>,
+}
+
+impl ReceiverState {
+    pub(super) const fn window(&self) -> Option<u32> {
+        match self.options.credit {
+            Credit::Window(window) => Some(window),
+            Credit::Manual => None,
+        }
+    }
+}
+
+pub(super) enum Kind {
+    Sender(SenderState),
+    Receiver(ReceiverState),
+}
+
+/// A link of the application's.
+pub(super) struct Link {
+    pub(super) session: u64,
+    pub(super) name: String,
+    pub(super) kind: Kind,
+    pub(super) status: watch::Sender<LinkStatus>,
+    /// Its number on this connection, from attach to detach.
+    pub(super) id: Option<LinkId>,
+    /// The peer has attached its end.
+    pub(super) is_attached: bool,
+    /// How often it has.
+    pub(super) attached: u64,
+    /// Counts suspensions, so that decisions about deliveries of before are known as such.
+    pub(super) generation: u64,
+    /// With which it is attached again.
+    pub(super) unsettled: Vec<Unsettled>,
+    /// With which it was attached last.
+    pub(super) attached_with: Vec<Unsettled>,
+    /// The application wants it to end: for good or not, and who is told.
+    pub(super) detaching: Option<(bool, Option<Done<()>>)>,
+    pub(super) detach_sent: bool,
+    /// How often it was attached again on a connection since something came of it.
+    pub(super) restarts: u32,
+}
+
+/// A session of the application's.
+#[derive(Default)]
+pub(super) struct Session {
+    /// Its channel on this connection.
+    pub(super) id: Option<SessionId>,
+    /// The application wants it to end, and who is told.
+    pub(super) ending: Option<Done<()>>,
+    pub(super) end_sent: bool,
+    pub(super) restarts: u32,
+}
+
+/// A decision about a delivery, on its way.
+pub(super) struct Decision {
+    pub(super) link: u64,
+    pub(super) delivery_id: u32,
+    pub(super) tag: DeliveryTag,
+    pub(super) state: DeliveryStateBuf,
+    /// The sender settles first.
+    pub(super) second: bool,
+    pub(super) done: Done<()>,
+}

@@ -1,0 +1,329 @@
+//! How an AMQP client connects, and what its links are like.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use sterna_amqp::Limits;
+use sterna_quic::Overrides;
+
+use super::Error;
+use super::login::Sasl;
+use super::value::Value;
+use crate::backoff::Backoff;
+use crate::options::random_id;
+use crate::tls::Tls;
+use crate::url::{Protocol, Url};
+
+pub use sterna_amqp::messaging::{
+    DistributionMode, TerminusDurability as Durability, TerminusExpiryPolicy as ExpiryPolicy,
+};
+pub use sterna_amqp::performatives::{
+    ReceiverSettleMode as ReceiverSettles, SenderSettleMode as SenderSettles,
+};
+
+/// Most messages of a sender that may be under way: what the engine keeps of a link.
+pub const MAX_IN_FLIGHT: usize = 16_384;
+
+/// Settings of a connection. [`Options::new`] has the defaults; set what shall differ.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Options {
+    /// Where the broker is.
+    pub url: Url,
+    /// Names this client towards the broker; a random name by default. With the names of links it
+    /// names durable subscriptions, so it has to stay the same for them.
+    pub container_id: String,
+    /// The host that is addressed, for brokers that serve several; the URL's by default.
+    pub hostname: Option<String>,
+    /// How the client proves who it is; by default with PLAIN if the URL has a user name, else
+    /// ANONYMOUS.
+    pub sasl: Sasl,
+    /// Whom to trust, on encrypted transports.
+    pub tls: Tls,
+    /// Local address to connect from.
+    pub bind: Option<IpAddr>,
+    /// Longest time from the first packet of the transport to the broker's open; 20 s by default.
+    pub connect_timeout: Duration,
+    /// How to come back after a connection was lost; never when none.
+    pub reconnect: Option<Backoff>,
+    /// Whether to try again also when the very first connection fails; off by default.
+    pub retry_first: bool,
+    /// Everything up to the first attach leaves at once, without waiting for the broker (part 2,
+    /// section 2.4.2); on by default. A broker that hangs up on that is asked again in turn.
+    pub pipelined: bool,
+    /// Seconds of silence after which a dead peer is noticed (twice this time, to be exact), and
+    /// QUIC's interval of PINGs; 60 by default, 0 turns it off. Over QUIC the open leaves it out.
+    pub idle_timeout_s: u16,
+    /// Largest frame that is taken, in bytes; 65,536 by default, 512 to 1 GiB.
+    pub max_frame_bytes: u32,
+    /// Largest message that is taken, in bytes; 64 MiB by default.
+    pub max_message_bytes: u64,
+    /// Transfers that a session takes ahead; 2,048 by default.
+    pub incoming_window: u32,
+    /// Bytes of received messages that wait for the application, over all links; 128 MiB by default.
+    /// Beyond, the client stops reading.
+    pub incoming_bytes: usize,
+    /// Bytes of messages that wait to be sent or to be settled, over all links; 128 MiB by default.
+    /// Beyond, sending waits. A single message may be larger.
+    pub outgoing_bytes: usize,
+    /// Over QUIC: a profile and changes to it.
+    pub quic: Overrides,
+    /// Over QUIC, to a server that this process was connected to before: write everything before the
+    /// handshake is complete (0-RTT), transfers too where the server has announced credit for that;
+    /// on by default, and only together with `pipelined`.
+    pub early_data: bool,
+    /// Longest wait for the application's first message where the start travels as early data, so
+    /// that both share the first datagram; 5 ms by default.
+    pub early_wait: Duration,
+}
+
+impl Options {
+    /// The defaults for this broker.
+    #[must_use]
+    pub fn new(url: Url) -> Self {
+        let sasl = match (url.user(), url.password()) {
+            (Some(user), password) => Sasl::Plain {
+                user: user.to_owned(),
+                password: password.unwrap_or_default().to_owned(),
+            },
+            (None, _) => Sasl::Anonymous,
+        };
+        Self {
+            url,
+            container_id: random_id(),
+            hostname: None,
+            sasl,
+            tls: Tls::default(),
+            bind: None,
+            connect_timeout: Duration::from_secs(20),
+            reconnect: Some(Backoff::default()),
+            retry_first: false,
+            pipelined: true,
+            idle_timeout_s: 60,
+            max_frame_bytes: 65_536,
+            max_message_bytes: 64 << 20,
+            incoming_window: 2_048,
+            incoming_bytes: 128 << 20,
+            outgoing_bytes: 128 << 20,
+            quic: Overrides::default(),
+            early_data: true,
+            early_wait: Duration::from_millis(5),
+        }
+    }
+
+    /// Checks what types cannot.
+    pub(super) fn check(&self) -> Result<(), Error> {
+        if self.url.scheme().protocol() != Protocol::Amqp {
+            return Err(Error::Invalid(
+                "the URL is of MQTT, which an AMQP connection does not speak: use Client",
+            ));
+        }
+        if self.container_id.is_empty() || self.container_id.len() > 256 {
+            return Err(Error::Invalid("a container-id has 1 to 256 bytes"));
+        }
+        if !(512..=1 << 30).contains(&self.max_frame_bytes) {
+            return Err(Error::Invalid("frames have 512 bytes to 1 GiB"));
+        }
+        if self.max_message_bytes == 0
+            || self.incoming_window == 0
+            || self.incoming_bytes == 0
+            || !(1..=u32::MAX as usize).contains(&self.outgoing_bytes)
+        {
+            return Err(Error::Invalid(
+                "a limit is 0, or beyond what can be counted",
+            ));
+        }
+        if self.quic.settings().check().is_err() {
+            return Err(Error::Invalid("a setting of QUIC is out of its range"));
+        }
+        Ok(())
+    }
+
+    /// The engine's limits.
+    pub(super) fn limits(&self) -> Limits {
+        let idle_timeout_ms = if self.url.scheme().is_quic() {
+            0
+        } else {
+            u32::from(self.idle_timeout_s) * 1000
+        };
+        Limits {
+            max_frame_bytes: self.max_frame_bytes,
+            max_message_bytes: self.max_message_bytes,
+            max_assembling_bytes: self.max_message_bytes.saturating_mul(2),
+            incoming_window: self.incoming_window,
+            idle_timeout_ms,
+            // The driver has its own patience for the start; this one is for the end.
+            open_timeout_ms: u32::try_from(self.longest_connect().as_millis()).unwrap_or(u32::MAX),
+            ..Limits::default()
+        }
+    }
+
+    /// Longest time from the first packet of the transport to the broker's open.
+    pub(super) fn longest_connect(&self) -> Duration {
+        if self.url.scheme().is_quic() && self.quic.profile.is_some() {
+            let handshake_ms = self.quic.settings().handshake_timeout_ms;
+            return self
+                .connect_timeout
+                .max(Duration::from_millis(handshake_ms.into()));
+        }
+        self.connect_timeout
+    }
+}
+
+/// What a sender is like. The default is the anonymous node: each message's `to` is its address.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct SenderOptions {
+    /// The link's name; a random one by default. It has to stay the same for a link that is to be
+    /// found again.
+    pub name: Option<String>,
+    /// The node that messages go to; none is the anonymous node.
+    pub address: Option<String>,
+    /// When this end settles; each message as it is sent (`Mixed`) by default.
+    pub sender_settles: SenderSettles,
+    /// When the receiver settles; `Second` makes deliveries exactly once, where both ends recover.
+    pub receiver_settles: ReceiverSettles,
+    /// What of the target survives.
+    pub durability: Durability,
+    /// When the target begins to expire.
+    pub expiry_policy: ExpiryPolicy,
+    /// How long it takes to expire, in seconds.
+    pub timeout_s: u32,
+    /// What the node has to be: `queue`, `topic`, and the like.
+    pub capabilities: Vec<String>,
+    /// Messages that may be under way; 1,024 by default, up to [`MAX_IN_FLIGHT`]. Beyond, sending
+    /// waits.
+    pub in_flight: usize,
+}
+
+impl Default for SenderOptions {
+    fn default() -> Self {
+        Self {
+            name: None,
+            address: None,
+            sender_settles: SenderSettles::Mixed,
+            receiver_settles: ReceiverSettles::First,
+            durability: Durability::None,
+            expiry_policy: ExpiryPolicy::SessionEnd,
+            timeout_s: 0,
+            capabilities: Vec::new(),
+            in_flight: 1_024,
+        }
+    }
+}
+
+impl SenderOptions {
+    /// A sender to this node.
+    #[must_use]
+    pub fn new(address: impl Into<String>) -> Self {
+        Self {
+            address: Some(address.into()),
+            ..Self::default()
+        }
+    }
+}
+
+/// How a receiver gives credit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Credit {
+    /// By itself: at most so many messages are on their way, wait for the application, or are not
+    /// decided upon by it.
+    Window(u32),
+    /// As the application says, with [`Receiver::add_credit`](super::Receiver::add_credit).
+    Manual,
+}
+
+/// What a receiver is like.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ReceiverOptions {
+    /// The link's name; a random one by default. It has to stay the same for a durable subscription.
+    pub name: Option<String>,
+    /// The node that messages come from.
+    pub address: Option<String>,
+    /// In place of an address: the broker makes a node and says its address
+    /// ([`LinkInfo::address`](super::LinkInfo)).
+    pub dynamic: bool,
+    /// When the sender settles: `Settled` takes messages at most once, `Unsettled` has all of them
+    /// wait for a decision, `Mixed` (the default) leaves it to the broker.
+    pub sender_settles: SenderSettles,
+    /// When this end settles.
+    pub receiver_settles: ReceiverSettles,
+    /// What of the source survives.
+    pub durability: Durability,
+    /// When the source begins to expire.
+    pub expiry_policy: ExpiryPolicy,
+    /// How long it takes to expire, in seconds.
+    pub timeout_s: u32,
+    /// Whether messages are taken (`Move`) or only looked at (`Copy`).
+    pub distribution_mode: Option<DistributionMode>,
+    /// A selector in the language of JMS: only messages that it is true for come.
+    pub selector: Option<String>,
+    /// Leaves out what this connection itself sends.
+    pub no_local: bool,
+    /// Further filters, by name.
+    pub filters: Vec<(String, Value)>,
+    /// What the node has to be: `queue`, `topic`, `shared`, `global`.
+    pub capabilities: Vec<String>,
+    /// How credit is given; a window of 256 messages by default.
+    pub credit: Credit,
+    /// Largest message that is taken, in bytes; the connection's limit by default.
+    pub max_message_bytes: Option<u64>,
+}
+
+impl Default for ReceiverOptions {
+    fn default() -> Self {
+        Self {
+            name: None,
+            address: None,
+            dynamic: false,
+            sender_settles: SenderSettles::Mixed,
+            receiver_settles: ReceiverSettles::First,
+            durability: Durability::None,
+            expiry_policy: ExpiryPolicy::SessionEnd,
+            timeout_s: 0,
+            distribution_mode: None,
+            selector: None,
+            no_local: false,
+            filters: Vec::new(),
+            capabilities: Vec::new(),
+            credit: Credit::Window(256),
+            max_message_bytes: None,
+        }
+    }
+}
+
+impl ReceiverOptions {
+    /// A receiver from this node.
+    #[must_use]
+    pub fn new(address: impl Into<String>) -> Self {
+        Self {
+            address: Some(address.into()),
+            ..Self::default()
+        }
+    }
+
+    /// A receiver from a node that the broker makes for it.
+    #[must_use]
+    pub fn dynamic() -> Self {
+        Self {
+            dynamic: true,
+            ..Self::default()
+        }
+    }
+
+    /// The same as a durable subscription: it outlives connections, and is found again by the
+    /// container-id and this name.
+    #[must_use]
+    pub fn durable(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
+        self.durability = Durability::UnsettledState;
+        self.expiry_policy = ExpiryPolicy::Never;
+        self
+    }
+
+    /// Whether the source outlives its link.
+    pub(super) const fn outlives_link(&self) -> bool {
+        matches!(self.expiry_policy, ExpiryPolicy::Never) || self.timeout_s > 0
+    }
+}

@@ -1,0 +1,315 @@
+//! Connections of the AMQP client that break, and what comes of what was under way.
+#![allow(clippy::unwrap_used, clippy::field_reassign_with_default)] // it is all test
+
+mod amqp_broker;
+mod path;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use amqp_broker::{Broker, Setup};
+use path::{Line, Path};
+use sterna_client::amqp::{
+    Connection, Error, Event, Events, Message, Options, Outcome, ReceiverOptions, ReceiverSettles,
+    SenderOptions,
+};
+use sterna_client::{EarlyData, Scheme, Url};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+async fn soon<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, future)
+        .await
+        .expect("in time")
+}
+
+/// Breaks all connections of a broker every few milliseconds, so many times.
+async fn break_often(broker: &Broker, times: u32) {
+    for _ in 0..times {
+        tokio::time::sleep(Duration::from_millis(7)).await;
+        broker.break_all();
+    }
+}
+
+/// How often each message was accepted.
+fn counts(messages: &[Vec<u8>]) -> BTreeMap<Vec<u8>, u32> {
+    let mut counts = BTreeMap::new();
+    for message in messages {
+        *counts.entry(message.clone()).or_default() += 1;
+    }
+    counts
+}
+
+/// However often the connection breaks: what the sender is told to be accepted was, and with receiver
+/// settle mode second once.
+#[tokio::test]
+async fn a_sender_recovers_what_was_under_way() {
+    for scheme in [Scheme::Amqp, Scheme::AmqpQuic] {
+        for settles in [ReceiverSettles::First, ReceiverSettles::Second] {
+            let broker = Broker::start(scheme, Setup::default()).await;
+            let (connection, _events) = Connection::start(broker.options()).unwrap();
+            let session = connection.session().await.unwrap();
+            let mut options = SenderOptions::new("a");
+            options.receiver_settles = settles;
+            let sender = session.sender(options).await.unwrap();
+            soon(sender.attached()).await.unwrap();
+            let sending = async {
+                let mut under_way = Vec::new();
+                for number in 0..400 {
+                    let message = Message::data(format!("{number}"));
+                    under_way.push(sender.send(message).await.unwrap());
+                    if number % 4 == 0 {
+                        tokio::time::sleep(Duration::from_millis(1)).await;
+                    }
+                }
+                for sending in under_way {
+                    assert_eq!(sending.await.unwrap(), Outcome::Accepted);
+                }
+            };
+            soon(async { tokio::join!(sending, break_often(&broker, 15)) }).await;
+            let counts = counts(&broker.shared.accepted("a"));
+            assert_eq!(counts.len(), 400, "nothing is lost");
+            if settles == ReceiverSettles::Second {
+                assert!(counts.values().all(|count| *count == 1), "{counts:?}");
+            }
+        }
+    }
+}
+
+/// However often the connection breaks: every message that a receiver has accepted, and knows to
+/// stand, it gets once, with receiver settle mode second; and none is lost.
+#[tokio::test]
+async fn a_receiver_recovers_what_it_has_decided() {
+    for scheme in [Scheme::Amqp, Scheme::AmqpQuic] {
+        let broker = Broker::start(scheme, Setup::default()).await;
+        for number in 0..200 {
+            let message = Message::data(format!("{number}"));
+            broker.shared.put("a", message.encode());
+        }
+        let (connection, _events) = Connection::start(broker.options()).unwrap();
+        let session = connection.session().await.unwrap();
+        let mut options = ReceiverOptions::new("a").durable("log");
+        options.receiver_settles = ReceiverSettles::Second;
+        let mut receiver = session.receiver(options).await.unwrap();
+        soon(receiver.attached()).await.unwrap();
+        let receiving = async {
+            let mut accepted = Vec::new();
+            while accepted.len() < 200 {
+                let delivery = receiver.next().await.unwrap();
+                let body = delivery.message().unwrap().bytes().unwrap().to_vec();
+                match delivery.accept().await {
+                    Ok(()) => accepted.push(body),
+                    Err(Error::Stale) => {}
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            accepted
+        };
+        let (accepted, ()) =
+            soon(async { tokio::join!(receiving, break_often(&broker, 15)) }).await;
+        let counts = counts(&accepted);
+        assert_eq!(counts.len(), 200, "none is lost, none comes twice");
+    }
+}
+
+/// A broker that forgets the link cannot tell whether a message arrived: with receiver settle mode
+/// second it is not sent again, with mode first it is.
+#[tokio::test]
+async fn a_forgotten_link_is_told() {
+    let broker = Broker::start(Scheme::Amqp, Setup::default()).await;
+    let (connection, _events) = Connection::start(broker.options()).unwrap();
+    let session = connection.session().await.unwrap();
+    for settles in [ReceiverSettles::First, ReceiverSettles::Second] {
+        let mut options = SenderOptions::new("silent");
+        options.receiver_settles = settles;
+        let sender = session.sender(options).await.unwrap();
+        let before = broker.shared.accepted("silent").len();
+        let sending = sender.send(Message::data("x")).await.unwrap();
+        let arrived = async {
+            while broker.shared.accepted("silent").len() == before {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        };
+        soon(arrived).await;
+        broker.break_all();
+        broker.forget_links();
+        if settles == ReceiverSettles::Second {
+            assert!(matches!(soon(sending).await, Err(Error::Unknown)));
+            assert_eq!(broker.shared.accepted("silent").len(), before + 1);
+        } else {
+            let again = async {
+                while broker.shared.accepted("silent").len() == before + 1 {
+                    tokio::time::sleep(Duration::from_millis(2)).await;
+                }
+            };
+            soon(again).await;
+        }
+    }
+}
+
+/// What a transaction posted is gone with its connection, and is not sent again.
+#[tokio::test]
+async fn a_transaction_ends_with_its_connection() {
+    let broker = Broker::start(Scheme::Amqp, Setup::default()).await;
+    let (connection, mut events) = Connection::start(broker.options()).unwrap();
+    let session = connection.session().await.unwrap();
+    let controller = session.controller().await.unwrap();
+    let sender = session.sender(SenderOptions::new("silent")).await.unwrap();
+    let transaction = soon(controller.declare()).await.unwrap();
+    let posted = transaction.post(&sender, Message::data("x")).await.unwrap();
+    assert!(matches!(next(&mut events).await, Event::Connected(_)));
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    broker.break_all();
+    assert!(matches!(soon(posted).await, Err(Error::TransactionLost)));
+    let error = soon(transaction.commit()).await.unwrap_err();
+    assert!(error.to_string().contains("unknown-id"), "{error}");
+}
+
+async fn next(events: &mut Events) -> Event {
+    soon(events.next()).await.unwrap()
+}
+
+/// A connection that is lost says so, and says when it is back; one that cannot be had ends.
+#[tokio::test]
+async fn events_tell_of_lost_connections() {
+    let broker = Broker::start(Scheme::Amqp, Setup::default()).await;
+    let (connection, mut events) = Connection::start(broker.options()).unwrap();
+    assert!(matches!(next(&mut events).await, Event::Connected(_)));
+    broker.break_all();
+    let lost = next(&mut events).await;
+    assert!(matches!(
+        lost,
+        Event::Disconnected {
+            error: Error::Lost(_),
+            retry_in: Some(_)
+        }
+    ));
+    let Event::Connected(again) = next(&mut events).await else {
+        panic!("not connected");
+    };
+    assert_eq!(again.connections, 2);
+    soon(connection.close()).await.unwrap();
+
+    let mut options = Options::new("amqp://127.0.0.1:1".parse().unwrap());
+    options.reconnect = None;
+    let error = soon(Connection::open(options)).await.unwrap_err();
+    assert!(matches!(error, Error::Connect(_)), "{error}");
+}
+
+// ---- The first flight --------------------------------------------------------------------
+
+/// A broker behind a path that counts, and options for clients of that path.
+async fn behind_path(broker: &Broker) -> (Path, Options) {
+    let path = Path::new(broker.quic_address(), Line::delayed_ms(40)).await;
+    let mut options = broker.options();
+    options.url = Url::new(Scheme::AmqpQuic, "localhost", Some(path.address.port())).unwrap();
+    // However late a busy machine runs this thread.
+    options.early_wait = Duration::from_secs(5);
+    (path, options)
+}
+
+/// Connects and sends one message.
+async fn visit(options: &Options) -> EarlyData {
+    let (connection, _events) = Connection::start(options.clone()).unwrap();
+    let session = connection.session().await.unwrap();
+    let sender = session.sender(SenderOptions::new("a")).await.unwrap();
+    let message = Message::data(vec![b'x'; 138]);
+    let outcome = soon(sender.deliver(message)).await.unwrap();
+    assert_eq!(outcome, Outcome::Accepted);
+    let connected = soon(connection.connected()).await.unwrap();
+    // The tickets come right behind the handshake.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    soon(connection.close()).await.unwrap();
+    connected.early_data
+}
+
+/// The flights until the first acceptance: datagrams of the client before each time the server speaks
+/// again.
+fn first_flight(path: &Path) -> Vec<usize> {
+    let seen = path.seen();
+    let answer = seen.iter().position(|datagram| !datagram.up).unwrap();
+    seen[..answer]
+        .iter()
+        .map(|datagram| datagram.bytes)
+        .collect()
+}
+
+/// With a ticket and announced credit the first transfer rides in the first datagram; without the
+/// credit everything but the transfer does.
+#[tokio::test]
+async fn the_first_transfer_rides_in_the_first_datagram() {
+    for credit in [None, Some(10)] {
+        let mut setup = Setup::default();
+        setup.initial_credit = credit;
+        let broker = Broker::start(Scheme::AmqpQuic, setup).await;
+        let (path, options) = behind_path(&broker).await;
+        assert_eq!(visit(&options).await, EarlyData::NotTried);
+        path.seen();
+        broker
+            .shared
+            .hold
+            .store(true, std::sync::atomic::Ordering::SeqCst);
+        // The server says nothing of AMQP until it has the message, if it may have it unasked.
+        let visiting = visit(&options);
+        let arrived = async {
+            let patience = if credit.is_some() {
+                PATIENCE
+            } else {
+                Duration::from_millis(400)
+            };
+            let coming = async {
+                while broker.shared.accepted("a").len() < 2 {
+                    tokio::time::sleep(Duration::from_millis(2)).await;
+                }
+            };
+            let came = tokio::time::timeout(patience, coming).await.is_ok();
+            broker
+                .shared
+                .hold
+                .store(false, std::sync::atomic::Ordering::SeqCst);
+            broker.shared.bell.notify_waiters();
+            came
+        };
+        let (early_data, came_unasked) = tokio::join!(visiting, arrived);
+        assert_eq!(early_data, EarlyData::Accepted);
+        assert_eq!(first_flight(&path), [1200]);
+        assert_eq!(came_unasked, credit.is_some());
+    }
+}
+
+/// A server that rejects early data, and knows nothing of the credit that was announced, gets
+/// everything again in turn: nothing is lost, nothing comes twice, nothing is violated.
+#[tokio::test]
+async fn rejected_early_data_starts_over() {
+    let mut setup = Setup::default();
+    setup.initial_credit = Some(10);
+    // What comes without credit is a violation.
+    setup.credit = 3;
+    let broker = Broker::start(Scheme::AmqpQuic, setup).await;
+    let (_path, options) = behind_path(&broker).await;
+    visit(&options).await;
+    broker.forget_tickets();
+    let (connection, _events) = Connection::start(options).unwrap();
+    let session = connection.session().await.unwrap();
+    let mut settings = SenderOptions::new("b");
+    settings.receiver_settles = ReceiverSettles::Second;
+    let sender = session.sender(settings).await.unwrap();
+    let mut under_way = Vec::new();
+    for number in 0..8 {
+        let message = Message::data(format!("{number}"));
+        under_way.push(sender.send(message).await.unwrap());
+    }
+    for sending in under_way {
+        assert_eq!(soon(sending).await.unwrap(), Outcome::Accepted);
+    }
+    let connected = soon(connection.connected()).await.unwrap();
+    assert_eq!(connected.early_data, EarlyData::Rejected);
+    let accepted = broker.shared.accepted("b");
+    let expected: Vec<Vec<u8>> = (0..8).map(|number| format!("{number}").into()).collect();
+    assert_eq!(accepted, expected);
+    let log = broker.shared.world.lock().unwrap().log.clone();
+    assert!(
+        !log.iter().any(|line| line.starts_with("violation")),
+        "{log:?}"
+    );
+}

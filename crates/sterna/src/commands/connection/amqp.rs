@@ -1,0 +1,162 @@
+//! The same options for AMQP: what they mean there, and which of them mean nothing.
+
+use std::time::Duration;
+
+use sterna_client::amqp::{self, Sasl};
+use sterna_client::{Streams, Version};
+
+use super::super::exit::Failure;
+use super::super::property::Properties;
+use super::{Connection, from_environment};
+
+/// A mechanism of SASL, by its name on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mechanism {
+    None,
+    Anonymous,
+    Plain,
+    External,
+    Scram,
+}
+
+pub(super) fn mechanism(text: &str) -> Result<Mechanism, String> {
+    match text {
+        "none" => Ok(Mechanism::None),
+        "anonymous" => Ok(Mechanism::Anonymous),
+        "plain" => Ok(Mechanism::Plain),
+        "external" => Ok(Mechanism::External),
+        "scram" => Ok(Mechanism::Scram),
+        _ => Err("none, anonymous, plain, external or scram".to_owned()),
+    }
+}
+
+/// What a command line says about an AMQP connection.
+pub(in super::super) struct AmqpSettings {
+    pub(in super::super) options: amqp::Options,
+    /// Those of messages.
+    pub(in super::super) properties: Properties,
+    /// The address that the URL names.
+    pub(in super::super) address: Option<String>,
+}
+
+/// An error for a flag that is given and means nothing here.
+pub(in super::super) fn refuse(flags: &[(&str, bool)]) -> Result<(), String> {
+    match flags.iter().find(|(_, is_given)| *is_given) {
+        Some((flag, _)) => Err(format!("{flag}: AMQP has no such thing")),
+        None => Ok(()),
+    }
+}
+
+impl Connection {
+    /// Makes the options. `packets` are those whose properties this command has a place for.
+    pub(in super::super) fn amqp(&self, packets: &[&str]) -> Result<AmqpSettings, String> {
+        refuse(&[
+            ("-V", self.protocol_version != Version::V5),
+            ("--streams", self.streams != Streams::Single),
+            ("--datagrams", self.datagrams),
+            ("--will-topic", self.will_topic.is_some()),
+        ])?;
+        let url = self.url()?;
+        let address = url.topic().map_err(|error| error.to_string())?;
+        let mut options = amqp::Options::new(url);
+        if let Some(id) = &self.id {
+            options.container_id.clone_from(id);
+        } else if let Some(prefix) = &self.id_prefix {
+            options.container_id = format!("{prefix}{}", std::process::id());
+        }
+        self.login(&mut options)?;
+        options.idle_timeout_s = self.keepalive;
+        options.bind = self.bind;
+        options.connect_timeout = self.connect_timeout;
+        options.quic = self.quic()?;
+        options.early_data = !self.no_early_data || self.early_data;
+        options.tls = self.tls(options.url.scheme());
+        Ok(AmqpSettings {
+            options,
+            properties: Properties::new(&self.properties, Version::V5, packets)?,
+            address,
+        })
+    }
+
+    /// How to log in: as --sasl says, or as the user name, password and --scram suggest.
+    fn login(&self, options: &mut amqp::Options) -> Result<(), String> {
+        let from_url = match &options.sasl {
+            Sasl::Plain { user, password } => Some((user.clone(), password.clone())),
+            _ => None,
+        };
+        let password = self
+            .password
+            .clone()
+            .or_else(|| from_environment("STERNA_PASSWORD"));
+        let credentials = match &self.username {
+            Some(user) => Some((user.clone(), password.unwrap_or_default())),
+            None => from_url,
+        };
+        let mechanism = match (self.sasl, self.scram, &credentials) {
+            (Some(mechanism), ..) => mechanism,
+            (None, true, _) => Mechanism::Scram,
+            (None, false, Some(_)) => Mechanism::Plain,
+            (None, false, None) => Mechanism::Anonymous,
+        };
+        let needed = || {
+            credentials
+                .clone()
+                .ok_or_else(|| "--sasl: there is no user name".to_owned())
+        };
+        options.sasl = match mechanism {
+            Mechanism::None => Sasl::None,
+            Mechanism::Anonymous => Sasl::Anonymous,
+            Mechanism::External => Sasl::External,
+            Mechanism::Plain => {
+                let (user, password) = needed()?;
+                Sasl::Plain { user, password }
+            }
+            Mechanism::Scram => {
+                let (user, password) = needed()?;
+                if password.is_empty() {
+                    return Err("--scram: there is no password".to_owned());
+                }
+                Sasl::ScramSha256 { user, password }
+            }
+        };
+        Ok(())
+    }
+
+    /// For how many seconds the subscription outlives the connection, if it does; `u32::MAX` is for
+    /// ever.
+    pub(in super::super) fn durable(&self) -> Option<u32> {
+        match self.session_expiry_interval {
+            Some(0) => None,
+            Some(seconds) => Some(seconds),
+            None => self.disable_clean_session.then_some(u32::MAX),
+        }
+    }
+
+    /// Says what the connection knows of its path, when --path-stats asks for it.
+    pub(in super::super) async fn tell_amqp_path(&self, connection: &amqp::Connection) {
+        if self.path_stats
+            && let Ok(path) = connection.path().await
+        {
+            eprintln!("{}", path.to_json());
+        }
+    }
+
+    /// Says that a connection was lost.
+    pub(in super::super) fn tell_retry(&self, error: &amqp::Error, delay: Duration) {
+        if !self.quiet {
+            let seconds = delay.as_secs_f64();
+            eprintln!("sterna: {error}; trying again in {seconds:.1} s");
+        }
+    }
+}
+
+/// The address that a command is about.
+pub(in super::super) fn address(
+    given: Option<&String>,
+    of_url: Option<String>,
+) -> Result<String, Failure> {
+    given
+        .cloned()
+        .or(of_url)
+        .ok_or_else(|| Failure::local("no address: give one with -t or as the path of the URL"))
+}

@@ -1,0 +1,294 @@
+//! `sterna sub` over AMQP.
+
+use sterna_client::amqp::{
+    Connection, Credit, Delivery, Durability, Error, Event, ExpiryPolicy, Outcome, Receiver,
+    ReceiverOptions, ReceiverSettles, SenderSettles, Settlement,
+};
+use sterna_client::{QoS, topic};
+use tokio::sync::mpsc;
+
+use super::{Args, Next, is_drawn, signal, until};
+use crate::commands::connection::{AmqpSettings, amqp};
+use crate::commands::exit::{self, Failure};
+use crate::commands::{output, signals};
+
+/// Deliveries that wait to be printed, besides those that the links' windows hold.
+const QUEUED_DELIVERIES: usize = 64;
+
+/// What comes from one of the links.
+type Arrived = (usize, Result<Delivery, Error>);
+
+/// Prints what the command line asks for.
+pub(super) async fn subscribe(args: &Args) -> Result<(), Failure> {
+    amqp::refuse(&[
+        ("-U", !args.unsubscribe.is_empty()),
+        ("--remove-retained", args.remove_retained),
+        ("--retain-as-published", args.retain_as_published),
+        ("--retain-handling", args.retain_handling.is_some()),
+        (
+            "--subscription-identifier",
+            args.subscription_identifier.is_some(),
+        ),
+    ])?;
+    let AmqpSettings {
+        options, address, ..
+    } = args.connection.amqp(&[])?;
+    let mut addresses = args.topics.clone();
+    addresses.extend(address);
+    if addresses.is_empty() {
+        return Err(Failure::local(
+            "no address: give one with -t or as the path of the URL",
+        ));
+    }
+    let links = links(args, &addresses)?;
+    let (connection, mut events) = Connection::start(options).map_err(Failure::local)?;
+    let failed = |error| Failure::amqp(&error);
+    let session = connection.session().await.map_err(failed)?;
+    let (sender, mut arrived) = mpsc::channel(QUEUED_DELIVERIES);
+    let (attached, mut answers) = mpsc::channel(addresses.len());
+    for (number, link) in links.into_iter().enumerate() {
+        let receiver = session.receiver(link).await.map_err(failed)?;
+        tokio::spawn(forward(receiver, number, sender.clone(), attached.clone()));
+    }
+    drop((sender, attached));
+    let mut printer = Printer {
+        args,
+        addresses: &addresses,
+        attached: 0,
+        refused: 0,
+        printed: 0,
+        out: Vec::new(),
+        settling: Vec::new(),
+    };
+    let mut signals = signals::listen();
+    let mut signals_alive = true;
+    let mut deadline = None;
+    let mut events_alive = true;
+    let result = loop {
+        tokio::select! {
+            event = events.next(), if events_alive => match event {
+                Some(Event::Connected(_)) if deadline.is_none() => {
+                    let now = tokio::time::Instant::now();
+                    deadline = args.timeout.map(|timeout| now + timeout);
+                }
+                Some(Event::Disconnected { error, retry_in: None }) => break Err(Failure::amqp(&error)),
+                Some(Event::Disconnected { error, retry_in: Some(delay) }) => {
+                    args.connection.tell_retry(&error, delay);
+                }
+                Some(_) => {}
+                None => events_alive = false,
+            },
+            Some(answer) = answers.recv() => match printer.answer(answer) {
+                Ok(Next::GoOn) => {}
+                Ok(Next::End) => break Ok(()),
+                Err(failure) => break Err(failure),
+            },
+            one = arrived.recv() => {
+                let Some(one) = one else { break Ok(()) };
+                match printer.take(&mut arrived, one) {
+                    Ok(Next::GoOn) => {}
+                    Ok(Next::End) => break Ok(()),
+                    Err(failure) => break Err(failure),
+                }
+            }
+            () = until(deadline), if deadline.is_some() => {
+                break Err(Failure::new(exit::TIMEOUT, "time ran out"));
+            }
+            word = signal(&mut signals), if signals_alive => {
+                if word {
+                    break Ok(());
+                }
+                signals_alive = false;
+            }
+        }
+    };
+    // What was printed is decided before the connection ends; what was not comes again to a
+    // subscription that outlives it.
+    for settlement in printer.settling {
+        let _ = settlement.await;
+    }
+    args.connection.tell_amqp_path(&connection).await;
+    match connection.close().await {
+        // A signal while there was no connection to end, or an error that is told already.
+        Err(Error::Ended) | Ok(()) => result,
+        Err(error) => result.and_then(|()| Err(Failure::amqp(&error))),
+    }
+}
+
+/// The links that the command line asks for.
+fn links(args: &Args, addresses: &[String]) -> Result<Vec<ReceiverOptions>, Failure> {
+    if let Some(wrong) = args
+        .filter_out
+        .iter()
+        .find(|filter| topic::check_filter(filter).is_err())
+    {
+        return Err(Failure::local(format_args!(
+            "-T {wrong}: not a topic filter"
+        )));
+    }
+    if args.connection.link_name.is_some() && addresses.len() > 1 {
+        return Err(Failure::local("--link-name: there are several addresses"));
+    }
+    let durable = args.connection.durable();
+    let links = addresses.iter().map(|address| {
+        let mut link = ReceiverOptions::new(address);
+        link.name.clone_from(&args.connection.link_name);
+        if let Some(seconds) = durable {
+            let name = link.name.take().unwrap_or_else(|| address.clone());
+            link = link.durable(name);
+            if seconds != u32::MAX {
+                link.durability = Durability::UnsettledState;
+                link.expiry_policy = ExpiryPolicy::ConnectionClose;
+                link.timeout_s = seconds;
+            }
+        }
+        link.sender_settles = match args.qos {
+            QoS::AtMostOnce => SenderSettles::Settled,
+            _ => SenderSettles::Mixed,
+        };
+        if args.qos == QoS::ExactlyOnce {
+            link.receiver_settles = ReceiverSettles::Second;
+        }
+        link.selector.clone_from(&args.selector);
+        link.no_local = args.no_local;
+        link.capabilities.clone_from(&args.capability);
+        if let Some(credit) = args.credit {
+            link.credit = Credit::Window(credit);
+        }
+        link
+    });
+    Ok(links.collect())
+}
+
+/// Hands on what comes by a link.
+async fn forward(
+    mut receiver: Receiver,
+    number: usize,
+    arrived: mpsc::Sender<Arrived>,
+    attached: mpsc::Sender<(usize, Result<Vec<String>, Error>)>,
+) {
+    let answer = receiver.attached().await;
+    let refused = answer.is_err();
+    let filters = answer.map(|info| info.filters.clone());
+    if attached.send((number, filters)).await.is_err() || refused {
+        return;
+    }
+    loop {
+        let delivery = receiver.next().await;
+        let end = delivery.is_err();
+        if arrived.send((number, delivery)).await.is_err() || end {
+            return;
+        }
+    }
+}
+
+struct Printer<'a> {
+    args: &'a Args,
+    addresses: &'a [String],
+    /// Links that the broker has answered for.
+    attached: usize,
+    refused: usize,
+    printed: u64,
+    out: Vec<u8>,
+    settling: Vec<Settlement>,
+}
+
+impl Printer<'_> {
+    /// The broker has answered for a link: an error when every link was refused, a warning for each
+    /// that was.
+    fn answer(&mut self, answer: (usize, Result<Vec<String>, Error>)) -> Result<Next, Failure> {
+        let (number, answer) = answer;
+        let address = &self.addresses[number];
+        self.attached += 1;
+        match answer {
+            Ok(filters) => {
+                let has = |name: &str| filters.iter().any(|filter| filter == name);
+                if self.args.selector.is_some() && !has("jms-selector") {
+                    let text = format!("{address}: the broker does not apply the selector");
+                    return Err(Failure::new(exit::REFUSED, text));
+                }
+                if self.args.no_local && !has("no-local") {
+                    let text = format!("{address}: the broker does not apply --no-local");
+                    return Err(Failure::new(exit::REFUSED, text));
+                }
+            }
+            Err(error) => {
+                self.refused += 1;
+                if self.refused == self.addresses.len() {
+                    return Err(Failure::amqp(&error));
+                }
+                self.say(&format!("Warning: {address}: {error}"));
+            }
+        }
+        if self.args.exit_after_subscribe && self.attached == self.addresses.len() {
+            return Ok(Next::End);
+        }
+        Ok(Next::GoOn)
+    }
+
+    /// Handles a delivery and those that have come with it, and prints them in one go.
+    fn take(
+        &mut self,
+        arrived: &mut mpsc::Receiver<Arrived>,
+        first: Arrived,
+    ) -> Result<Next, Failure> {
+        let mut next = Some(first);
+        let mut printed = Vec::new();
+        let mut end = Next::GoOn;
+        while let Some((number, delivery)) = next.take() {
+            let delivery = delivery.map_err(|error| Failure::amqp(&error))?;
+            end = self.delivery(number, &delivery);
+            printed.push(delivery);
+            if end == Next::GoOn && printed.len() < 256 {
+                next = arrived.try_recv().ok();
+            }
+        }
+        let out = std::mem::take(&mut self.out);
+        if !out.is_empty() {
+            output::print(&out)?;
+        }
+        for delivery in printed {
+            // They have left this process.
+            let settlement = delivery.settle(&Outcome::Accepted);
+            if end == Next::End {
+                self.settling.push(settlement);
+            }
+        }
+        Ok(end)
+    }
+
+    fn delivery(&mut self, number: usize, delivery: &Delivery) -> Next {
+        let args = self.args;
+        let message = match delivery.to_mqtt(&self.addresses[number]) {
+            Ok(message) => message,
+            Err(error) => {
+                self.say(&format!("Error: {error}"));
+                return Next::GoOn;
+            }
+        };
+        if args.retained_only && !message.retain() {
+            return Next::End;
+        }
+        let left_out = args
+            .filter_out
+            .iter()
+            .any(|filter| topic::matches(filter, message.topic()));
+        if left_out || (args.no_retained && message.retain()) || !is_drawn(args.random_filter) {
+            return Next::GoOn;
+        }
+        if let Err(error) = args.output.write(&message, &mut self.out) {
+            self.say(&format!("Error: {error}"));
+        }
+        self.printed += 1;
+        if args.count.is_some_and(|count| self.printed >= count) {
+            return Next::End;
+        }
+        Next::GoOn
+    }
+
+    fn say(&self, text: &str) {
+        if !self.args.connection.quiet {
+            eprintln!("sterna: {text}");
+        }
+    }
+}
