@@ -12,7 +12,7 @@ from amqp_client import AmqpDriver, AmqpError, Connection, Receiver, Sender, Ses
 from harness import Cannot, Failure, Listener
 
 STEPS: list[tuple[str, frozenset[str], object]] = []
-# Steps that keep a driver busy for so long that others beside them would miss their time.
+# Steps that keep a driver busy for so long that the others would miss their time beside them; they come last.
 ALONE: set[str] = set()
 ALL = frozenset({"tcp", "tls", "ws", "wss", "quic", "quic-streams"})
 PLAIN = frozenset({"tcp"})

@@ -179,8 +179,11 @@ async def drain(t: Step) -> None:
     sender, receiver = await t.pair(t.queue(), 0)
     await sender.burst(2)
     await receiver.credit(10)
+    # go-amqp forgets credit that it has not sent when it drains.
+    got = [int(payload(await receiver.accept()))]
     await receiver.drain()
-    equal([int(payload(await receiver.accept())) for _ in range(2)], [0, 1], "messages of a drained link")
+    got.append(int(payload(await receiver.accept())))
+    equal(got, [0, 1], "messages of a drained link")
     await sender.burst(1)
     await receiver.quiet(QUIET_S, "a message after the credit was drained")
     await receiver.credit(1)

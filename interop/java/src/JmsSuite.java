@@ -16,6 +16,7 @@ import jakarta.jms.Topic;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
+import java.util.concurrent.ExecutorService;
 import org.apache.qpid.jms.JmsConnectionFactory;
 
 /** Qpid JMS against the broker: what an application written for Jakarta Messaging does. */
@@ -29,18 +30,24 @@ final class JmsSuite {
     private final Place place;
     private final String run;
     private final Report report;
+    private final ExecutorService workers;
     private int number;
 
-    JmsSuite(Place place, String run, Report report) {
+    JmsSuite(Place place, String run, Report report, ExecutorService workers) {
         this.place = place;
         this.run = run;
         this.report = report;
+        this.workers = workers;
     }
 
     /** One step: a connection of its own, and names that no other step uses. */
     final class Step implements AutoCloseable {
         private final List<Connection> connections = new ArrayList<>();
-        final String name = "jms-" + run + "-" + place.transport() + "-" + ++number;
+        final String name;
+
+        Step(int number) {
+            name = "jms-" + run + "-" + place.transport() + "-" + number;
+        }
 
         Connection connect(String... identifier) throws JMSException {
             JmsConnectionFactory factory = new JmsConnectionFactory(place.url());
@@ -79,12 +86,15 @@ final class JmsSuite {
         if (!report.wanted(label)) {
             return;
         }
-        try (Step step = new Step()) {
-            work.run(step);
-            report.ok(label);
-        } catch (Exception | AssertionError why) {
-            report.notOk(label, why.toString());
-        }
+        int own = ++number;
+        workers.execute(() -> {
+            try (Step step = new Step(own)) {
+                work.run(step);
+                report.ok(label);
+            } catch (Exception | AssertionError why) {
+                report.notOk(label, why.toString());
+            }
+        });
     }
 
     private static void equal(Object got, Object wanted, String what) {
@@ -115,6 +125,7 @@ final class JmsSuite {
         }
     }
 
+    /** Has the workers do every step. */
     void run() {
         step("message-types", JmsSuite::messageTypes);
         step("properties", JmsSuite::properties);

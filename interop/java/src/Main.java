@@ -14,6 +14,9 @@ import java.security.KeyStore;
 import java.security.cert.CertificateFactory;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.TimeUnit;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 import org.apache.qpid.jms.JmsConnectionFactory;
@@ -23,11 +26,14 @@ final class Main {
     private static final String USER = "interop";
     private static final String PASSWORD = "a password of Bob's";
 
+    /** Steps that run side by side; most of them wait for a clock. */
+    private static final int AT_ONCE = 10;
     private static final String STORE_PASSWORD = "public";
 
     private Main() {}
 
-    public static void main(String[] arguments) throws IOException, GeneralSecurityException {
+    public static void main(String[] arguments)
+            throws IOException, GeneralSecurityException, InterruptedException {
         Report report = new Report(arguments.length > 0 ? arguments[0] : "");
         String ready = Files.readString(Path.of(System.getenv("STERNA_READY_FILE")));
         String trust = store(Path.of(System.getenv("STERNA_CA")), Path.of(System.getenv("STERNA_BUILD")));
@@ -37,6 +43,7 @@ final class Main {
             places.add(URI.create(found.group(1)));
         }
         String run = Long.toHexString(System.nanoTime() & 0xFFFFFF);
+        ExecutorService workers = Executors.newFixedThreadPool(AT_ONCE);
         // The first listener of each kind admits everybody, the second asks who it is.
         for (String scheme : List.of("amqp", "amqps")) {
             List<URI> of = places.stream().filter(each -> each.getScheme().equals(scheme)).toList();
@@ -45,13 +52,17 @@ final class Main {
                 continue;
             }
             String transport = scheme.equals("amqp") ? "tcp" : "tls";
-            new JmsSuite(new Place(transport, url(of.get(0), trust, "ANONYMOUS")), run, report).run();
+            new JmsSuite(new Place(transport, url(of.get(0), trust, "ANONYMOUS")), run, report, workers).run();
             for (String mechanism : List.of("PLAIN", "SCRAM-SHA-256")) {
                 String name = "jms/" + transport + "/sasl-" + mechanism.toLowerCase(java.util.Locale.ROOT);
                 String url = url(of.get(1), trust, mechanism);
-                admitted(report, name, url, PASSWORD, true);
-                admitted(report, name + "-wrong", url, "wrong", false);
+                workers.execute(() -> admitted(report, name, url, PASSWORD, true));
+                workers.execute(() -> admitted(report, name + "-wrong", url, "wrong", false));
             }
+        }
+        workers.shutdown();
+        if (!workers.awaitTermination(4, TimeUnit.MINUTES)) {
+            report.notOk("jms", "not done within four minutes");
         }
         report.exit();
     }

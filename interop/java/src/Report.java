@@ -12,17 +12,17 @@ final class Report {
         return name.contains(only);
     }
 
-    void ok(String name) {
+    synchronized void ok(String name) {
         passed++;
         System.out.println("ok " + name);
     }
 
-    void notOk(String name, String why) {
+    synchronized void notOk(String name, String why) {
         failed++;
         System.out.println("not ok " + name + ": " + why.replaceAll("\\s+", " "));
     }
 
-    void exit() {
+    synchronized void exit() {
         System.out.println("# " + passed + " ok, " + failed + " not ok");
         System.exit(failed > 0 || passed == 0 ? 1 : 0);
     }
