@@ -458,21 +458,25 @@ fn log_end(net: &dyn Network, client: &Client, condition: &str, detail: &str) {
     );
 }
 
-/// Bit of a [`ConsumerId`] that no MQTT client's has, whose lower half is a slot of the transport's
-/// table of connections.
-const CONSUMER_BIT: u64 = 1 << 31;
+/// The two bits of a [`ConsumerId`] that tell a link from an MQTT client, whose lower half is a slot of
+/// the transport's tables of connections: bit 31 is QUIC's, and no table of byte streams has 2^30.
+const KIND_BITS: u64 = 0b11 << NUMBER_BITS;
+/// What they are for a link.
+const LINK: u64 = 0b01 << NUMBER_BITS;
+/// Bits below them.
+const NUMBER_BITS: u32 = 30;
 
 /// The broker's name for a link.
 const fn consumer_id(number: u64) -> ConsumerId {
-    ConsumerId((number >> 31) << 32 | CONSUMER_BIT | (number & (CONSUMER_BIT - 1)))
+    ConsumerId((number >> NUMBER_BITS) << 32 | LINK | (number & (LINK - 1)))
 }
 
 /// The link behind the broker's name; `None` if it is a client of another protocol.
 const fn consumer_number(consumer: ConsumerId) -> Option<u64> {
-    if consumer.0 & CONSUMER_BIT == 0 {
+    if consumer.0 & KIND_BITS != LINK {
         return None;
     }
-    Some((consumer.0 >> 32) << 31 | (consumer.0 & (CONSUMER_BIT - 1)))
+    Some((consumer.0 >> 32) << NUMBER_BITS | (consumer.0 & (LINK - 1)))
 }
 
 /// Whether the broker's name is that of an AMQP link.
@@ -503,10 +507,12 @@ mod tests {
 
     #[test]
     fn consumers_of_the_protocols_never_meet() {
-        for number in [0, 1, CONSUMER_BIT - 1, CONSUMER_BIT, 1 << 40] {
+        for number in [0, 1, LINK - 1, LINK, 1 << 40] {
             assert_eq!(consumer_number(consumer_id(number)), Some(number));
         }
-        let mqtt = ConsumerId(7 << 32 | (CONSUMER_BIT - 1));
-        assert!(!is_consumer(mqtt));
+        // Slots of byte streams, and of QUIC: on the first socket, and on the last.
+        for slot in [0, LINK - 1, 1 << 31, (1 << 31) | 5, u64::from(u32::MAX)] {
+            assert!(!is_consumer(ConsumerId(7 << 32 | slot)), "{slot:x}");
+        }
     }
 }

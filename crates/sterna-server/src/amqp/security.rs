@@ -294,7 +294,7 @@ pub(super) fn may_be_early(cx: &Context<'_>, client: &Client, unit: &Unit<'_>) -
             let to = || {
                 let view = MessageView::parse(payload).ok()?;
                 let to = view.properties().ok()??.to?;
-                super::attach::topic_of_address(&cx.policy.amqp, to.as_text()?)
+                super::attach::topic_of_address(&cx.policy.amqp, to.as_text()?, None)
             };
             is_whole
                 && match target.map(|target| &target.node) {

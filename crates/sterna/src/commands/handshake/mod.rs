@@ -1,7 +1,9 @@
 //! `sterna handshake`: what it costs to connect and to publish the first message.
 
+mod amqp;
 mod path;
 
+use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -9,8 +11,8 @@ use std::time::Duration;
 
 use serde_json::json;
 use sterna_client::{
-    Client, EarlyData, Error, Event, Events, Options, Publish, QoS, Scheme, Subscription,
-    TlsVersion, Url,
+    Client, EarlyData, Error, Event, Events, Fingerprint, Options, Protocol, Publish, QoS, Scheme,
+    Subscription, Tls, TlsVersion, Url, UrlError,
 };
 use sterna_server::Server;
 use sterna_server::config::{Config, EarlyData as Policy, Listener};
@@ -18,7 +20,7 @@ use tokio::time::Instant;
 
 use super::connection::{Connection, Settings};
 use super::exit::{self, Failure};
-use path::{Passed, Path};
+use path::{Count, Passed, Path};
 
 /// Longest wait for a message that the broker has acknowledged.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -34,6 +36,19 @@ pub(crate) struct Args {
     /// Delay of the path, each way
     #[arg(long, value_name = "MILLISECONDS", default_value_t = 100)]
     delay: u64,
+    /// Without a URL: measure AMQP in place of MQTT
+    #[arg(long)]
+    amqp: bool,
+    /// Messages of each connection
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    messages: u32,
+    /// Payload of each message
+    #[arg(long, value_name = "BYTES", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
+    bytes: u32,
+    /// Connections, one after the other; the line has the medians of their times and the means of the
+    /// rest
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    connections: u32,
     /// One JSON object for each line of the table
     #[arg(long)]
     json: bool,
@@ -44,12 +59,15 @@ Examples:
   sterna handshake                     every transport, against a broker in this process
   sterna handshake mqtt+quic://broker.example --cafile ca.pem
   sterna handshake mqtts://broker.example --delay 300 --json
+  sterna handshake --amqp --delay 10 --bytes 138 --connections 100
+  sterna handshake amqp+quic://broker.example --cafile ca.pem --messages 1000
 
-Connects through a path in this process that adds --delay each way, and publishes a message of
-QoS 1 right behind the CONNECT: with a full handshake, with a ticket, and over QUIC with early data.
-Round trips are times divided by that of the path, so give it a delay well above the network's own.
-Bytes and datagrams (TCP: segments with data of 1,448 bytes, and SYN) are the client's, up to the
-PUBACK, without headers of UDP, TCP and IP. \"at broker\" is when a subscriber without delay has it.";
+Connects through a path in this process that adds --delay each way, and publishes messages of QoS 1
+right behind the CONNECT (in AMQP unsettled ones behind open, begin and attach): with a full
+handshake, with a ticket, and over QUIC with early data. Round trips are times divided by that of the
+path, so give it a delay well above the network's own. Bytes and datagrams (TCP: segments with data
+of 1,448 bytes, and SYN) are the client's, up to the last PUBACK or acceptance, without headers of
+UDP, TCP and IP. \"at broker\" is when a subscriber without delay has the first message.";
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> ExitCode {
@@ -102,6 +120,7 @@ const QUIC: &[Way] = &[
 ];
 
 /// What one way took.
+#[derive(Clone, Copy)]
 struct Measured {
     passed: Passed,
     at_broker: Duration,
@@ -111,6 +130,12 @@ struct Measured {
 }
 
 async fn handshake(args: &Args) -> Result<(), Failure> {
+    if args.amqp && args.connection.names_broker() {
+        return Err(Failure::local("--amqp: the URL says which protocol it is"));
+    }
+    if args.amqp || args.connection.protocol()? == Protocol::Amqp {
+        return amqp::handshake(args).await;
+    }
     let Settings { options, .. } = args.connection.settings(&["connect"])?;
     let one_way = Duration::from_millis(args.delay.max(1));
     let mut targets = Vec::new();
@@ -118,19 +143,19 @@ async fn handshake(args: &Args) -> Result<(), Failure> {
         targets.push(options);
         None
     } else {
-        let (server, own_targets) = own_broker(&options)?;
-        targets = own_targets;
+        let (server, urls, fingerprint) = own_broker(["mqtt", "mqtts", "mqtt+quic"])?;
+        for url in urls {
+            let mut target = options.clone();
+            target.url = url;
+            target.tls.fingerprints = vec![fingerprint];
+            targets.push(target);
+        }
         Some(server)
     };
-    if !args.json {
-        println!(
-            "{:24} {:>9} {:>8} {:>8}   {:>14}   {:>14}",
-            "round trips to", "at broker", "CONNACK", "PUBACK", "up", "down"
-        );
-    }
+    print_head(args, ["CONNACK", "PUBACK"]);
     let mut result = Ok(());
     for options in targets {
-        let measured = measure_target(&options, one_way, args.json).await;
+        let measured = measure_target(args, &options, one_way).await;
         result = result.and(measured);
     }
     if let Some(server) = own {
@@ -139,12 +164,21 @@ async fn handshake(args: &Args) -> Result<(), Failure> {
     result
 }
 
-/// A broker in this process, and how to reach each of its listeners.
-fn own_broker(options: &Options) -> Result<(Server, Vec<Options>), Failure> {
+fn print_head(args: &Args, [connected, acknowledged]: [&str; 2]) {
+    if !args.json {
+        println!(
+            "{:24} {:>9} {connected:>8} {acknowledged:>8}   {:>14}   {:>14}",
+            "round trips to", "at broker", "up", "down"
+        );
+    }
+}
+
+/// A broker in this process with listeners of these schemes, how to reach each, and whom to trust.
+fn own_broker(schemes: [&str; 3]) -> Result<(Server, Vec<Url>, Fingerprint), Failure> {
     let failed = |error: &dyn std::fmt::Display| {
         Failure::local(format_args!("the broker of this process: {error}"))
     };
-    let listeners = ["mqtt", "mqtts", "mqtt+quic"]
+    let listeners = schemes
         .map(|scheme| Listener::at(&format!("{scheme}://127.0.0.1:0")))
         .to_vec();
     let mut config = Config {
@@ -155,57 +189,52 @@ fn own_broker(options: &Options) -> Result<(Server, Vec<Options>), Failure> {
     let server = Server::start(&config).map_err(|error| failed(&error))?;
     let fingerprint = &server.certificate().fingerprint;
     let fingerprint = fingerprint.parse().map_err(|error| failed(&error))?;
-    let mut targets = Vec::new();
-    for url in server.listeners() {
-        let mut target = options.clone();
-        target.url = url.parse().map_err(|error| failed(&error))?;
-        target.tls.fingerprints = vec![fingerprint];
-        targets.push(target);
-    }
-    Ok((server, targets))
+    let urls = server.listeners().iter().map(|url| url.parse());
+    let urls = urls.collect::<Result<_, _>>();
+    let urls = urls.map_err(|error: UrlError| failed(&error))?;
+    Ok((server, urls, fingerprint))
 }
 
-async fn measure_target(options: &Options, one_way: Duration, json: bool) -> Result<(), Failure> {
-    let scheme = options.url.scheme();
-    let ways = match scheme {
-        Scheme::MqttQuic => QUIC,
-        Scheme::Mqtts => TLS,
-        Scheme::Mqtt => TCP,
-        _ => {
-            return Err(Failure::local(
-                "a URL of mqtt, mqtts or mqtt+quic is measured",
-            ));
-        }
-    };
+/// The ways of a scheme.
+fn ways(scheme: Scheme) -> Result<&'static [Way], Failure> {
+    match scheme {
+        Scheme::MqttQuic | Scheme::AmqpQuic => Ok(QUIC),
+        Scheme::Mqtts | Scheme::Amqps => Ok(TLS),
+        Scheme::Mqtt | Scheme::Amqp => Ok(TCP),
+        _ => Err(Failure::local(
+            "a URL over TCP, TLS or QUIC is measured, not over WebSocket",
+        )),
+    }
+}
+
+async fn measure_target(args: &Args, options: &Options, one_way: Duration) -> Result<(), Failure> {
+    let ways = ways(options.url.scheme())?;
     let server = resolve(&options.url).await?;
     let mut watcher = Watcher::start(options).await?;
     let mut result = Ok(());
     for way in ways {
-        // A path for each, so that nothing is remembered of another one.
-        let path = match scheme {
-            Scheme::MqttQuic => Path::udp(server, one_way).await,
-            _ => Path::tcp(server, one_way).await,
-        }
-        .map_err(|error| Failure::local(format_args!("the path: {error}")))?;
-        let mut options = through(options, &path)?;
+        let path = path_to(server, options.url.scheme(), one_way).await?;
+        let mut options = options.clone();
+        options.url = through(&options.url, &path, &mut options.tls)?;
+        options.reconnect = None;
         options.tls.version = way.version.or(options.tls.version);
         options.tls.resumption = way.kind != Kind::Full;
         options.early_data = way.kind == Kind::Early;
         let measuring = async {
             if way.kind != Kind::Full {
                 // For the ticket, and for what is remembered of the path.
-                measure(&options, &path, &mut watcher, one_way).await?;
+                measure(args, &options, &path, &mut watcher, one_way).await?;
             }
-            measure(&options, &path, &mut watcher, one_way).await
+            let mut all = Vec::new();
+            for _ in 0..args.connections {
+                all.push(measure(args, &options, &path, &mut watcher, one_way).await?);
+            }
+            Ok(all)
         };
-        match measuring.await {
-            Ok(measured) => print(way, &measured, one_way, json),
-            // A server may do without the one or other version; the rest is measured.
-            Err(failure) => {
-                let text = format!("{}: {}", way.name, failure.text);
-                result = result.and_then(|()| Err(Failure::new(failure.code, text)));
-            }
-        }
+        let measured = measuring.await;
+        // A server may do without the one or other version; the rest is measured.
+        let reported = report(args, way, measured, one_way);
+        result = result.and(reported);
     }
     watcher.client.disconnect().await.ok();
     result
@@ -220,16 +249,22 @@ async fn resolve(url: &Url) -> Result<SocketAddr, Failure> {
         .ok_or_else(|| Failure::local(format_args!("cannot resolve {}", url.host())))
 }
 
-/// The same options by way of the path.
-fn through(options: &Options, path: &Path) -> Result<Options, Failure> {
-    let url = &options.url;
+/// A path for each way, so that nothing is remembered of another one.
+async fn path_to(server: SocketAddr, scheme: Scheme, one_way: Duration) -> Result<Path, Failure> {
+    if scheme.is_quic() {
+        Path::udp(server, one_way).await
+    } else {
+        Path::tcp(server, one_way).await
+    }
+    .map_err(|error| Failure::local(format_args!("the path: {error}")))
+}
+
+/// The same URL by way of the path.
+fn through(url: &Url, path: &Path, tls: &mut Tls) -> Result<Url, Failure> {
     let (host, port) = (path.address.ip().to_string(), path.address.port());
-    let mut changed = options.clone();
-    changed.url = Url::new(url.scheme(), &host, Some(port)).map_err(Failure::local)?;
     let name = || url.host().to_owned();
-    changed.tls.server_name.get_or_insert_with(name);
-    changed.reconnect = None;
-    Ok(changed)
+    tls.server_name.get_or_insert_with(name);
+    Url::new(url.scheme(), &host, Some(port)).map_err(Failure::local)
 }
 
 /// Who says when the broker has a message: a subscriber without delay.
@@ -250,7 +285,7 @@ impl Watcher {
         let (client, events) = Client::connect(options).await.map_err(failed)?;
         let id = client.connected().await.map_err(failed)?.client_id.clone();
         let topic = format!("sterna/handshake/{id}");
-        let subscription = Subscription::new(&topic, QoS::AtMostOnce).map_err(Failure::local)?;
+        let subscription = Subscription::new(&topic, QoS::AtLeastOnce).map_err(Failure::local)?;
         let codes = client.subscribe([subscription]).await.map_err(failed)?;
         if let Some(refused) = codes.first().filter(|code| code.is_error()) {
             let text = format!("{topic}: {}", refused.name());
@@ -265,6 +300,7 @@ impl Watcher {
 }
 
 async fn measure(
+    args: &Args,
     options: &Options,
     path: &Path,
     watcher: &mut Watcher,
@@ -272,13 +308,19 @@ async fn measure(
 ) -> Result<Measured, Failure> {
     let failed = |error: Error| Failure::client(&error, options.version);
     path.take();
-    let message = Publish::new(&watcher.topic, "handshake")
+    let message = Publish::new(&watcher.topic, vec![b'x'; args.bytes as usize])
         .map_err(Failure::local)?
         .qos(QoS::AtLeastOnce);
     let (client, mut events) = Client::start(options.clone()).map_err(Failure::local)?;
     let publishing = async {
-        let published = client.publish(message).await;
-        published.map(|_| (Instant::now(), path.take()))
+        let mut under_way = VecDeque::new();
+        for _ in 0..args.messages {
+            under_way.push_back(client.send(message.clone()).await?);
+        }
+        for delivery in under_way {
+            delivery.await?;
+        }
+        Ok((Instant::now(), path.take()))
     };
     let connecting = async {
         loop {
@@ -293,8 +335,13 @@ async fn measure(
         }
     };
     let arriving = async {
-        let arrived = tokio::time::timeout(PATIENCE, watcher.events.message()).await;
-        arrived.ok().flatten().map(|_| Instant::now())
+        let mut first = None;
+        for _ in 0..args.messages {
+            let arrived = tokio::time::timeout(PATIENCE, watcher.events.message()).await;
+            arrived.ok().flatten()?;
+            first.get_or_insert_with(Instant::now);
+        }
+        first
     };
     let (published, connected, arrived) = tokio::join!(publishing, connecting, arriving);
     let (connected, early_data) = connected.map_err(failed)?;
@@ -313,16 +360,76 @@ async fn measure(
     })
 }
 
-fn print(way: &Way, measured: &Measured, one_way: Duration, json: bool) {
+/// Prints what was measured, or says why nothing was.
+fn report(
+    args: &Args,
+    way: &Way,
+    measured: Result<Vec<Measured>, Failure>,
+    one_way: Duration,
+) -> Result<(), Failure> {
+    match measured {
+        Ok(all) => {
+            print(args, way, &typical(&all), one_way);
+            Ok(())
+        }
+        Err(failure) => {
+            let text = format!("{}: {}", way.name, failure.text);
+            Err(Failure::new(failure.code, text))
+        }
+    }
+}
+
+/// Medians of the times, means of the rest.
+fn typical(all: &[Measured]) -> Measured {
+    let median = |time: fn(&Measured) -> Duration| {
+        let mut times: Vec<_> = all.iter().map(time).collect();
+        times.sort_unstable();
+        times.get(times.len() / 2).copied().unwrap_or_default()
+    };
+    let count = all.len().max(1) as u64;
+    let mean = |count_of: fn(&Measured) -> Count| {
+        let mut sum = Count::default();
+        for one in all.iter().map(count_of) {
+            sum.packets += one.packets;
+            sum.bytes += one.bytes;
+        }
+        Count {
+            packets: (sum.packets + count / 2) / count,
+            bytes: (sum.bytes + count / 2) / count,
+        }
+    };
+    let accepted = all.iter().all(|one| one.early_data == EarlyData::Accepted);
+    Measured {
+        passed: Passed {
+            started: None,
+            up: mean(|one| one.passed.up),
+            down: mean(|one| one.passed.down),
+        },
+        at_broker: median(|one| one.at_broker),
+        connected: median(|one| one.connected),
+        acknowledged: median(|one| one.acknowledged),
+        early_data: if accepted {
+            EarlyData::Accepted
+        } else {
+            EarlyData::NotTried
+        },
+    }
+}
+
+fn print(args: &Args, way: &Way, measured: &Measured, one_way: Duration) {
     let round_trip = 2 * one_way;
     let trips = |time: Duration| time.as_secs_f64() / round_trip.as_secs_f64();
     let Passed { up, down, .. } = measured.passed;
-    if json {
+    if args.json {
         let early_data =
             (way.kind == Kind::Early).then_some(measured.early_data == EarlyData::Accepted);
         let line = json!({
             "handshake": way.name,
             "delay_ms": one_way.as_millis() as u64,
+            "connections": args.connections,
+            "messages": args.messages,
+            "bytes": args.bytes,
+            "startup_ms": measured.at_broker.as_secs_f64() * 1000.0,
             "round_trips_to_broker": trips(measured.at_broker),
             "round_trips_to_connack": trips(measured.connected),
             "round_trips_to_puback": trips(measured.acknowledged),
