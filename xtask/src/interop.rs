@@ -479,15 +479,51 @@ mod tests {
     }
 
     #[test]
+    fn the_folder_is_put_in_place_in_arguments_and_configuration() {
+        let folder = std::env::temp_dir().join(format!("xtask-place-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let name = folder.to_string_lossy().into_owned();
+        std::fs::write(folder.join("plain.toml"), "shards = 2").unwrap();
+        std::fs::write(folder.join("placed.toml"), "ca = \"@interop/ca.pem\"").unwrap();
+        let workspace = Workspace {
+            root: folder.clone(),
+            target: folder.join("target"),
+        };
+        let arguments = |config: &str| {
+            let serve = ["--config", config, "--x", "@interop"].map(str::to_owned);
+            in_place(&workspace, &name, &serve).unwrap()
+        };
+        let plain = format!("{name}/plain.toml");
+        assert_eq!(arguments("@interop/plain.toml")[1], plain);
+        let placed = arguments("@interop/placed.toml");
+        assert_eq!(placed[3], name);
+        let text = std::fs::read_to_string(&placed[1]).unwrap();
+        assert_eq!(text, format!("ca = \"{name}/ca.pem\""));
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn python_beside_a_runtime_is_a_need() {
+        let suite = r#"[{"name": "a", "runtime": "node", "install": ["x@1"], "python": ["y==2"], "run": ["x"]}]"#;
+        let suites = Suites::parse(suite).unwrap().suites;
+        assert_eq!(suites[0].python, ["y==2"]);
+        assert!(suites[0].needs(Runtime::Node) && suites[0].needs(Runtime::Python));
+        assert!(!suites[0].needs(Runtime::Go));
+    }
+
+    #[test]
     fn the_suites_of_the_project_are_well_formed() {
         let interop = Path::new(env!("CARGO_MANIFEST_DIR")).join("../interop");
         let text = std::fs::read_to_string(interop.join("suites.json")).unwrap();
         for suite in Suites::parse(&text).unwrap().suites {
-            if suite.runtime == Runtime::Go {
-                for module in &suite.install {
-                    let there = interop.join(module).join("go.mod").is_file();
-                    assert!(there, "{}: {module} is no Go module", suite.name);
-                }
+            let of_modules = match suite.runtime {
+                Runtime::Go => "go.mod",
+                Runtime::Java => "pom.xml",
+                _ => continue,
+            };
+            for module in &suite.install {
+                let there = interop.join(module).join(of_modules).is_file();
+                assert!(there, "{}: {module} has no {of_modules}", suite.name);
             }
         }
     }

@@ -444,7 +444,7 @@ final class JmsSuite {
 
     private static void anonymousProducer(Step step) throws Exception {
         Session session = step.session();
-        Queue queue = session.createQueue("queue/" + step.name);
+        Queue queue = session.createQueue(step.name);
         Topic topic = session.createTopic("iop/" + step.name);
         MessageConsumer atQueue = session.createConsumer(queue);
         MessageConsumer atTopic = session.createConsumer(topic);
