@@ -198,16 +198,16 @@ def websocket_frames(at: Listener) -> None:
     connect = wire.connect(client_id="w" + secrets.token_hex(6))
     cases = {
         # [MQTT-6.0.0-1]
-        "a text frame": Raw.frame(b"text", opcode=1),
-        "a reserved opcode": Raw.frame(b"x", opcode=3),
-        "reserved bits": bytes([0xF2]) + Raw.frame(b"x")[1:],
+        "a text frame": Raw.websocket_frame(b"text", opcode=1),
+        "a reserved opcode": Raw.websocket_frame(b"x", opcode=3),
+        "reserved bits": bytes([0xF2]) + Raw.websocket_frame(b"x")[1:],
         "an unmasked frame": b"\x82\x02\xc0\x00",
         "a frame of 2^63 bytes": b"\x82\xff" + struct.pack(">Q", 1 << 63) + bytes(4),
         "a frame of 2^40 bytes": b"\x82\xff" + struct.pack(">Q", 1 << 40) + bytes(4) + b"\x30" * 10,
-        "a long control frame": Raw.frame(b"p" * 126, opcode=9),
-        "a fragmented ping": Raw.frame(b"p", opcode=9, final=False),
-        "a continuation of nothing": Raw.frame(b"x", opcode=0),
-        "a packet longer than its frame, then a close": Raw.frame(b"\x30\x20\x00") + Raw.frame(b"\x03\xe8", opcode=8),
+        "a long control frame": Raw.websocket_frame(b"p" * 126, opcode=9),
+        "a fragmented ping": Raw.websocket_frame(b"p", opcode=9, final=False),
+        "a continuation of nothing": Raw.websocket_frame(b"x", opcode=0),
+        "a packet longer than its frame, then a close": Raw.websocket_frame(b"\x30\x20\x00") + Raw.websocket_frame(b"\x03\xe8", opcode=8),
     }
     for what, data in cases.items():
         with Raw(at) as one:
@@ -220,8 +220,8 @@ def websocket_frames(at: Listener) -> None:
             ended(one, PATIENCE_S, what)
     with Raw(at) as one:  # fragments and pings between them are in order
         half = len(connect) // 2
-        one.send_raw(Raw.frame(connect[:half], final=False) + Raw.frame(b"p", opcode=9)
-                     + Raw.frame(connect[half:], opcode=0))
+        one.send_raw(Raw.websocket_frame(connect[:half], final=False) + Raw.websocket_frame(b"p", opcode=9)
+                     + Raw.websocket_frame(connect[half:], opcode=0))
         one.expect(wire.CONNACK)
 
 

@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 INTEROP = Path(__file__).resolve().parent.parent
 # The transports in the words of the report.
 SCHEMES = {"mqtt": "tcp", "mqtts": "tls", "ws": "ws", "wss": "wss", "mqtt+quic": "quic", "quic": "quic"}
+AMQP_SCHEMES = {"amqp": "tcp", "amqps": "tls", "ws": "ws", "wss": "wss", "amqp+quic": "quic"}
 LEVELS = {3: "3.1", 4: "3.1.1", 5: "5.0"}
 # A driver's line may carry a payload of 1 MiB in base64.
 LINE_LIMIT_BYTES = 16 * 1024 * 1024
@@ -182,23 +183,26 @@ class Driver:
         while line := await self.process.stderr.readline():
             self.stderr = [*self.stderr[-50:], line.decode(errors="replace").rstrip()]
 
+    def take(self, entry: dict) -> None:
+        """Hands an event to its client, or an answer to who asked."""
+        if "event" in entry:
+            client = self.clients.get(entry["client"])
+            if client is not None:
+                client.event(entry)
+            return
+        future = self.waiting.pop(entry["n"], None)
+        if future is None or future.done():
+            return
+        if "error" in entry:
+            future.set_exception(Refused(entry.get("reason"), entry["error"]))
+        elif "cannot" in entry:
+            future.set_exception(Cannot(entry["cannot"]))
+        else:
+            future.set_result(entry.get("ok") or {})
+
     async def _lines(self) -> None:
         while line := await self.process.stdout.readline():
-            entry = json.loads(line)
-            if "event" in entry:
-                client = self.clients.get(entry["client"])
-                if client is not None:
-                    client.event(entry)
-                continue
-            future = self.waiting.pop(entry["n"], None)
-            if future is None or future.done():
-                continue
-            if "error" in entry:
-                future.set_exception(Refused(entry.get("reason"), entry["error"]))
-            elif "cannot" in entry:
-                future.set_exception(Cannot(entry["cannot"]))
-            else:
-                future.set_result(entry.get("ok") or {})
+            self.take(json.loads(line))
         await asyncio.sleep(0.1)
         self.dead = f"the driver ended: {' | '.join(self.stderr[-8:])}"
         for future in self.waiting.values():

@@ -25,6 +25,8 @@ class Closed(Exception):
 class Raw:
     """A blocking connection. `send` writes bytes as they are; `packet` reads one packet."""
 
+    subprotocol = "mqtt"
+
     def __init__(self, listener: Listener, level: int = 5, timeout: float = PATIENCE_S):
         self.listener, self.level = listener, level
         self.parser, self.ready = wire.Parser(level), []
@@ -46,7 +48,7 @@ class Raw:
         self.socket.sendall(
             f"GET {self.listener.path} HTTP/1.1\r\nHost: {self.listener.host}:{self.listener.port}\r\n"
             f"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: {key}\r\n"
-            "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: mqtt\r\n\r\n".encode()
+            f"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: {self.subprotocol}\r\n\r\n".encode()
         )
         answer = b""
         while b"\r\n\r\n" not in answer:
@@ -59,14 +61,14 @@ class Raw:
         if " 101 " not in lines[0] + " ":
             raise Failure(f"the WebSocket handshake was answered with {lines[0]!r}")
         fields = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:])}
-        if fields.get("sec-websocket-protocol") != "mqtt":
-            raise Failure(f"the subprotocol is {fields.get('sec-websocket-protocol')!r}, not 'mqtt'")
+        if fields.get("sec-websocket-protocol") != self.subprotocol:
+            raise Failure(f"the subprotocol is {fields.get('sec-websocket-protocol')!r}, not {self.subprotocol!r}")
         self.frames += rest
 
     def send(self, data: bytes) -> None:
         """Writes bytes; over WebSocket in one binary frame. A closed connection is no error here."""
         try:
-            self.socket.sendall(self.frame(data) if self.frames is not None else data)
+            self.socket.sendall(self.websocket_frame(data) if self.frames is not None else data)
         except (BrokenPipeError, ConnectionError, ssl.SSLError, TimeoutError):
             pass
 
@@ -78,7 +80,7 @@ class Raw:
             pass
 
     @staticmethod
-    def frame(data: bytes, opcode: int = 2, final: bool = True, claimed: int | None = None) -> bytes:
+    def websocket_frame(data: bytes, opcode: int = 2, final: bool = True, claimed: int | None = None) -> bytes:
         """A masked WebSocket frame; `claimed` overrides its length."""
         length = len(data) if claimed is None else claimed
         head = bytes([(0x80 if final else 0) | opcode])
@@ -129,7 +131,7 @@ class Raw:
             if opcode in (0, 2):
                 out += body
             elif opcode == 9:
-                self.send_raw(self.frame(body, 10))
+                self.send_raw(self.websocket_frame(body, 10))
         return out
 
     # ------------------------------------------------------------------ packets

@@ -14,14 +14,16 @@
 //!
 //! A bare array of suites is the same without `serve`. `runtime` and `install` say what must be
 //! there (see [`runtime::Runtime`]); `run` is a command in the folder `interop`, with the runtime's
-//! programs first on the search path. A suite may have `serve` arguments of its own and is then
-//! given a broker of its own, and `timeout_s`.
+//! programs first on the search path. A suite may have `serve` arguments of its own: suites that
+//! have the same share a broker. It may have `timeout_s`, and `python`, what pip installs for a
+//! program in Python that drives a client of another runtime.
 //!
 //! The environment of a suite: `STERNA_READY_FILE` (what the broker wrote when it was ready: its
 //! listeners with their ports), `STERNA_CA` (the certificate to trust, PEM), `STERNA_BIN` (the
 //! command itself), `STERNA_BUILD` (a folder that the suite may write and find again).
 //!
-//! `@interop` in an argument of `serve` stands for the folder `interop`.
+//! `@interop` in an argument of `serve`, and in a configuration named there, stands for the folder
+//! `interop`.
 //!
 //! A suite prints one line for each check and ends with exit code 0 where nothing failed:
 //!
@@ -46,7 +48,7 @@ use serde_json::Value;
 
 use crate::command::run as run_command;
 use crate::console::{Colour, Progress, Tally, seconds};
-use crate::workspace::{Workspace, read};
+use crate::workspace::{Workspace, read, write};
 use crate::{Failure, Verdict};
 
 use broker::Broker;
@@ -73,6 +75,9 @@ struct Suite {
     runtime: Runtime,
     /// What the runtime has to install or find.
     install: Vec<String>,
+    /// Packages for Python beside it: for a scenario in Python that drives a client in another
+    /// language.
+    python: Vec<String>,
     run: Vec<String>,
     /// Arguments of `sterna serve`, where the suite wants a broker of its own.
     serve: Option<Vec<String>>,
@@ -129,10 +134,16 @@ impl Suite {
             name: name.to_owned(),
             runtime: runtime.ok_or_else(|| wrong("no `runtime` that is known"))?,
             install: strings(value, "install")?.unwrap_or_default(),
+            python: strings(value, "python")?.unwrap_or_default(),
             run: run.ok_or_else(|| wrong("no command `run`"))?,
             serve: strings(value, "serve")?,
             timeout: Duration::from_secs(timeout),
         })
+    }
+
+    /// Whether what is installed for a runtime is for this suite, too.
+    fn needs(&self, runtime: Runtime) -> bool {
+        self.runtime == runtime || (runtime == Runtime::Python && !self.python.is_empty())
     }
 }
 
@@ -238,22 +249,19 @@ fn check_suites(
         return Ok(report);
     }
     let program = build(workspace, release, progress)?;
-    // Suites that share a broker run one after the other, then those with a broker of their own.
-    let (alone, shared): (Vec<&Suite>, Vec<&Suite>) =
-        ready.into_iter().partition(|suite| suite.serve.is_some());
-    if !shared.is_empty() {
-        run_with_broker(
-            workspace,
-            &program,
-            &suites.serve,
-            &shared,
-            &mut report,
-            progress,
-        )?;
+    // Suites that share a broker run one after the other, then those that want another.
+    let mut brokers: Vec<(&[String], Vec<&Suite>)> = vec![(&suites.serve, Vec::new())];
+    for suite in ready {
+        let serve = suite.serve.as_deref().unwrap_or(&suites.serve);
+        match brokers.iter_mut().find(|(other, _)| *other == serve) {
+            Some((_, sharing)) => sharing.push(suite),
+            None => brokers.push((serve, vec![suite])),
+        }
     }
-    for suite in alone {
-        let serve = suite.serve.as_deref().unwrap_or_default();
-        run_with_broker(workspace, &program, serve, &[suite], &mut report, progress)?;
+    for (serve, sharing) in brokers {
+        if !sharing.is_empty() {
+            run_with_broker(workspace, &program, serve, &sharing, &mut report, progress)?;
+        }
     }
     Ok(report)
 }
@@ -271,18 +279,24 @@ fn install(
             .entry(suite.runtime)
             .or_default()
             .extend(suite.install.iter().cloned());
+        if !suite.python.is_empty() {
+            needs
+                .entry(Runtime::Python)
+                .or_default()
+                .extend(suite.python.iter().cloned());
+        }
     }
     for (runtime, mut packages) in needs {
         packages.sort();
         packages.dedup();
         if let Some(why) = runtime.install(workspace, &packages, progress)? {
-            for suite in ready.iter().filter(|suite| suite.runtime == runtime) {
+            for suite in ready.iter().filter(|suite| suite.needs(runtime)) {
                 report.broken(
                     &suite.name,
                     &format!("what it needs could not be installed\n{why}"),
                 );
             }
-            ready.retain(|suite| suite.runtime != runtime);
+            ready.retain(|suite| !suite.needs(runtime));
         }
     }
     Ok(())
@@ -310,6 +324,29 @@ fn build(
     Ok(workspace.target.join(profile).join("sterna"))
 }
 
+/// The arguments of `serve` with the folder `interop` in place, also in the configuration.
+fn in_place(
+    workspace: &Workspace,
+    interop: &str,
+    serve: &[String],
+) -> Result<Vec<String>, Failure> {
+    let mut made: Vec<String> = Vec::new();
+    for argument in serve {
+        let mut argument = argument.replace("@interop", interop);
+        if made.last().is_some_and(|before| before == "--config") {
+            let text = read(Path::new(&argument))?;
+            if text.contains("@interop") {
+                let name = Path::new(&argument).file_name().unwrap_or_default();
+                let copy = workspace.target_folder("interop")?.join(name);
+                write(&copy, &text.replace("@interop", interop))?;
+                argument = copy.to_string_lossy().into_owned();
+            }
+        }
+        made.push(argument);
+    }
+    Ok(made)
+}
+
 fn run_with_broker(
     workspace: &Workspace,
     program: &Path,
@@ -319,10 +356,7 @@ fn run_with_broker(
     progress: &mut Progress,
 ) -> Result<(), Failure> {
     let interop = workspace.root.join("interop");
-    let serve: Vec<String> = serve
-        .iter()
-        .map(|argument| argument.replace("@interop", &interop.to_string_lossy()))
-        .collect();
+    let serve = in_place(workspace, &interop.to_string_lossy(), serve)?;
     let name = if suites.len() == 1 {
         suites[0].name.as_str()
     } else {
@@ -381,7 +415,9 @@ fn run_suite(
         .env("STERNA_CA", broker.certificate())
         .env("STERNA_BIN", program)
         .env("STERNA_BUILD", &folder);
-    suite.runtime.prepare(workspace, &mut command);
+    suite
+        .runtime
+        .prepare(workspace, &mut command, !suite.python.is_empty());
     let before = progress.elapsed();
     let outcome = match run_command(&mut command, &folder.join("log"), suite.timeout, progress) {
         Ok(outcome) => outcome,
@@ -434,6 +470,7 @@ mod tests {
                 name: "a".into(),
                 runtime: Runtime::Python,
                 install: vec!["x==1".into()],
+                python: vec![],
                 run: vec!["python".into(), "a.py".into()],
                 serve: None,
                 timeout: Duration::from_secs(SUITE_SECONDS),
@@ -442,15 +479,51 @@ mod tests {
     }
 
     #[test]
+    fn the_folder_is_put_in_place_in_arguments_and_configuration() {
+        let folder = std::env::temp_dir().join(format!("xtask-place-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let name = folder.to_string_lossy().into_owned();
+        std::fs::write(folder.join("plain.toml"), "shards = 2").unwrap();
+        std::fs::write(folder.join("placed.toml"), "ca = \"@interop/ca.pem\"").unwrap();
+        let workspace = Workspace {
+            root: folder.clone(),
+            target: folder.join("target"),
+        };
+        let arguments = |config: &str| {
+            let serve = ["--config", config, "--x", "@interop"].map(str::to_owned);
+            in_place(&workspace, &name, &serve).unwrap()
+        };
+        let plain = format!("{name}/plain.toml");
+        assert_eq!(arguments("@interop/plain.toml")[1], plain);
+        let placed = arguments("@interop/placed.toml");
+        assert_eq!(placed[3], name);
+        let text = std::fs::read_to_string(&placed[1]).unwrap();
+        assert_eq!(text, format!("ca = \"{name}/ca.pem\""));
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn python_beside_a_runtime_is_a_need() {
+        let suite = r#"[{"name": "a", "runtime": "node", "install": ["x@1"], "python": ["y==2"], "run": ["x"]}]"#;
+        let suites = Suites::parse(suite).unwrap().suites;
+        assert_eq!(suites[0].python, ["y==2"]);
+        assert!(suites[0].needs(Runtime::Node) && suites[0].needs(Runtime::Python));
+        assert!(!suites[0].needs(Runtime::Go));
+    }
+
+    #[test]
     fn the_suites_of_the_project_are_well_formed() {
         let interop = Path::new(env!("CARGO_MANIFEST_DIR")).join("../interop");
         let text = std::fs::read_to_string(interop.join("suites.json")).unwrap();
         for suite in Suites::parse(&text).unwrap().suites {
-            if suite.runtime == Runtime::Go {
-                for module in &suite.install {
-                    let there = interop.join(module).join("go.mod").is_file();
-                    assert!(there, "{}: {module} is no Go module", suite.name);
-                }
+            let of_modules = match suite.runtime {
+                Runtime::Go => "go.mod",
+                Runtime::Java => "pom.xml",
+                _ => continue,
+            };
+            for module in &suite.install {
+                let there = interop.join(module).join(of_modules).is_file();
+                assert!(there, "{}: {module} has no {of_modules}", suite.name);
             }
         }
     }

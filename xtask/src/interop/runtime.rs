@@ -25,7 +25,8 @@ pub(super) enum Runtime {
     /// `install` lists folders of `interop` with a `go.mod`, which says what is needed; each becomes
     /// a program that is called as the last part of its module's name.
     Go,
-    /// The suite's own `pom.xml` says what it needs.
+    /// `install` lists folders of `interop` with a `pom.xml`, which says what is needed; each becomes
+    /// `FOLDER/` in the folder `STERNA_JAVA`: `classes`, and what they need in `lib`.
     Java,
     /// `install` lists programs of crates.io as `package@version`.
     Rust,
@@ -66,7 +67,7 @@ impl Runtime {
             Self::Python => &["python3"],
             Self::Node => &["node", "npm"],
             Self::Go => &["go"],
-            Self::Java => &["java", "mvn"],
+            Self::Java => &["javac", "mvn"],
             Self::Rust => &["cargo"],
             Self::Debian => &[],
         };
@@ -93,12 +94,14 @@ impl Runtime {
                 .err()
                 .map(|why| why.0)),
             Self::Go => self.install_go(workspace, packages, progress),
-            Self::Java | Self::Debian => Ok(None),
+            Self::Java => self.install_java(workspace, packages, progress),
+            Self::Debian => Ok(None),
         }
     }
 
-    /// Puts the runtime's programs first on a command's search path.
-    pub(super) fn prepare(self, workspace: &Workspace, command: &mut Command) {
+    /// Puts the runtime's programs first on a command's search path, and before them Python's own
+    /// where packages were installed for it.
+    pub(super) fn prepare(self, workspace: &Workspace, command: &mut Command, with_python: bool) {
         let folder = self.folder(workspace);
         let mut path: Vec<PathBuf> = match self {
             Self::Python | Self::Go => vec![folder.join("bin")],
@@ -106,6 +109,9 @@ impl Runtime {
             Self::Rust => vec![tools::programs(workspace)],
             Self::Java | Self::Debian => Vec::new(),
         };
+        if with_python {
+            path.insert(0, Self::Python.folder(workspace).join("bin"));
+        }
         let inherited = std::env::var_os("PATH").unwrap_or_default();
         path.extend(std::env::split_paths(&inherited));
         // Only a folder with a colon in its name cannot be joined; the inherited path has none.
@@ -117,8 +123,14 @@ impl Runtime {
                 .env("PYTHONDONTWRITEBYTECODE", "1"),
             Self::Node => command.env("NODE_PATH", folder.join("node_modules")),
             Self::Rust => command.env("CARGO_TARGET_DIR", folder),
-            Self::Go | Self::Java | Self::Debian => command,
+            Self::Java => command.env("STERNA_JAVA", folder),
+            Self::Go | Self::Debian => command,
         };
+        if with_python {
+            command
+                .env("PYTHONUNBUFFERED", "1")
+                .env("PYTHONDONTWRITEBYTECODE", "1");
+        }
     }
 
     fn folder(self, workspace: &Workspace) -> PathBuf {
@@ -196,6 +208,55 @@ impl Runtime {
                 .current_dir(workspace.root.join("interop").join(module))
                 .env("GOMODCACHE", folder.join("modules"))
                 .env("GOCACHE", folder.join("cache"));
+            let outcome = run(&mut build, &log, INSTALL_LIMIT, progress)?;
+            if !outcome.success {
+                return Ok(Some(outcome.tail()));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Maven fetches what the pom names once; the suite itself is built each time, in seconds.
+    fn install_java(
+        self,
+        workspace: &Workspace,
+        modules: &[String],
+        progress: &mut Progress,
+    ) -> Result<Option<String>, Failure> {
+        let folder = workspace.target_folder(&format!("interop/{}", self.name()))?;
+        let log = folder.with_extension("log");
+        for module in modules {
+            let source = workspace.root.join("interop").join(module);
+            let made = folder.join(module);
+            fs::create_dir_all(&made)?;
+            let pom = fs::read_to_string(source.join("pom.xml"))?;
+            let stamp = made.join("installed.txt");
+            if !fs::read_to_string(&stamp).is_ok_and(|installed| installed == pom) {
+                let mut fetch = Command::new("mvn");
+                fetch
+                    .args(["--batch-mode", "--quiet", "--strict-checksums"])
+                    .arg("--file")
+                    .arg(source.join("pom.xml"))
+                    .arg("dependency:copy-dependencies")
+                    .arg(format!("-DoutputDirectory={}", made.join("lib").display()))
+                    .arg(format!("-DbuildDirectory={}", made.display()));
+                let outcome = run(&mut fetch, &log, INSTALL_LIMIT, progress)?;
+                if !outcome.success {
+                    return Ok(Some(outcome.tail()));
+                }
+                write(&stamp, &pom)?;
+            }
+            let mut sources: Vec<PathBuf> = fs::read_dir(source.join("src"))?
+                .filter_map(|entry| entry.ok().map(|entry| entry.path()))
+                .collect();
+            sources.sort();
+            let mut build = Command::new("javac");
+            build
+                .args(["-Xlint:all", "-Werror", "-d"])
+                .arg(made.join("classes"))
+                .arg("-classpath")
+                .arg(made.join("lib").join("*"))
+                .args(sources);
             let outcome = run(&mut build, &log, INSTALL_LIMIT, progress)?;
             if !outcome.success {
                 return Ok(Some(outcome.tail()));

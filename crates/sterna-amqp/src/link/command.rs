@@ -404,6 +404,12 @@ impl Connection {
         self.link_at(id).map_or(0, |link| link.credit)
     }
 
+    /// Unsettled deliveries of a link, as this end knows it.
+    #[must_use]
+    pub fn unsettled_on(&self, id: LinkId) -> u32 {
+        self.link_at(id).map_or(0, |link| link.unsettled)
+    }
+
     /// The link that a frame of the peer is about, by the channel and the handle of the frame.
     #[must_use]
     pub fn link_of(&self, channel: u16, handle: u32) -> Option<LinkId> {

@@ -84,8 +84,8 @@ fn refused_field(error: DecodeError) -> Refusal {
 }
 
 /// The topic that an address of a message names.
-pub(super) fn topic_of_address(config: &Amqp, address: &str) -> Option<String> {
-    Node::parse(address, None, End::Target, config)
+pub(super) fn topic_of_address(config: &Amqp, address: &str, kind: Option<Kind>) -> Option<String> {
+    Node::parse(address, kind, End::Target, config)
         .ok()?
         .topic()
 }

@@ -3,12 +3,12 @@
 use sterna_amqp::connection::{Delivery, LinkId};
 use sterna_amqp::messaging::{DeliveryState, MessageView, Outcome, Rejected};
 use sterna_amqp::performatives::{Error, ReceiverSettleMode};
-use sterna_amqp::types::Value;
+use sterna_amqp::types::{Map, Value};
 use sterna_amqp::{Condition, DecodeError};
 use sterna_broker::{Message, Publication, Qos, Retention};
 
 use super::Door;
-use super::address::{End, Node, topic_of_key};
+use super::address::{End, Kind, Node, topic_of_key};
 use super::attach::{Refusal, may_publish, refusal};
 use super::client::{Accepted, Client, Target};
 use crate::mapping::message_from_amqp;
@@ -110,7 +110,10 @@ impl Door {
             return Err(refusal(Condition::UNAUTHORIZED_ACCESS, detail));
         }
         let config = &cx.policy.amqp;
-        let reply_topic = |address: &str| super::attach::topic_of_address(config, address);
+        let reply_topic = |address: &str, annotations: Option<Map<'_>>| {
+            let kind = jms_kind(annotations, JMS_REPLY_TO);
+            super::attach::topic_of_address(config, address, kind)
+        };
         message_from_amqp(payload, topic, qos, cx.net.now_ms(), reply_topic)
             .map(|message| message.with_origin(client.origin))
             .map_err(refused)
@@ -137,7 +140,8 @@ impl Door {
             let detail = "a message to the anonymous node names no address in `to`";
             refusal(Condition::PRECONDITION_FAILED, detail)
         })?;
-        let node = Node::parse(to, None, End::Target, &cx.policy.amqp)
+        let kind = jms_kind(view.message_annotations(), JMS_DESTINATION);
+        let node = Node::parse(to, kind, End::Target, &cx.policy.amqp)
             .map_err(|error| refusal(error.condition, error.detail))?;
         if let Node::Queue(name) = &node {
             self.find_queue(cx, name)?;
@@ -208,15 +212,38 @@ impl Door {
         );
     }
 
-    /// Gives a link its credit again, when half of it is used.
+    /// Gives a link its credit again, when half of it is used. Credit and what is unsettled together
+    /// never exceed the limit on unsettled deliveries: whoever keeps to its credit keeps to that, too.
     pub(super) fn renew_credit(&mut self, cx: &Context<'_>, client: &mut Client, link: LinkId) {
-        let credit = cx.policy.amqp.link_credit;
-        if client.targets.contains_key(&link) && client.engine.credit(link) <= credit / 2 {
+        if !client.targets.contains_key(&link) {
+            return;
+        }
+        let config = &cx.policy.amqp;
+        let unsettled = client.engine.unsettled_on(link);
+        let room = config
+            .maximum_unsettled_deliveries
+            .saturating_sub(unsettled);
+        let credit = config.link_credit.min(room);
+        if credit > 0 && client.engine.credit(link) <= credit / 2 {
             // A link that is gone needs none.
             let _ = client
                 .engine
                 .set_credit(link, credit, false, false, &mut self.out);
         }
+    }
+}
+
+/// The annotations by which JMS clients say what kind of node `to` and `reply-to` name.
+const JMS_DESTINATION: &str = "x-opt-jms-dest";
+const JMS_REPLY_TO: &str = "x-opt-jms-reply-to";
+
+/// Which kind of node a JMS client means by a plain name.
+fn jms_kind(annotations: Option<Map<'_>>, name: &str) -> Option<Kind> {
+    match annotations?.get(name)? {
+        // Temporary ones are 2 and 3.
+        Value::Byte(0 | 2) => Some(Kind::Queue),
+        Value::Byte(1 | 3) => Some(Kind::Topic),
+        _ => None,
     }
 }
 
@@ -232,7 +259,7 @@ pub(super) fn rejected(condition: Condition, detail: &str) -> DeliveryState<'_> 
 }
 
 /// Routes a message.
-pub(super) fn publish(cx: &mut Context<'_>, message: Message) -> Result<(), Refusal> {
+fn publish(cx: &mut Context<'_>, message: Message) -> Result<(), Refusal> {
     let routed = cx.broker.publish(
         cx.net.now_ms(),
         Publication {

@@ -260,8 +260,8 @@ impl Door {
     ) {
         let link = disposed.link;
         let Some(source) = client.sources.get(&link) else {
-            // A sender that settles second: the engine has forgotten the delivery.
-            return;
+            // A sender has settled what its receiver settles second: there is room for another.
+            return self.renew_credit(cx, client, link);
         };
         let session = source.session;
         let state = disposed.state.as_ref().map(DeliveryStateBuf::view);

@@ -11,7 +11,7 @@ use sterna_broker::Origin;
 use sterna_net::ConnectionId;
 
 use super::client::{Client, State, Target};
-use super::{Door, log_end};
+use super::{Door, code, log_end};
 use crate::authentication::{Exchange, common_name};
 use crate::config::EarlyData;
 use crate::mail::Mail;
@@ -261,6 +261,7 @@ impl Door {
         detail: &str,
     ) {
         log_end(cx.net, client, condition.as_str(), detail);
+        client.close_code = code::VIOLATION;
         // What is closed already needs no other close.
         let _ = client
             .engine
@@ -294,7 +295,7 @@ pub(super) fn may_be_early(cx: &Context<'_>, client: &Client, unit: &Unit<'_>) -
             let to = || {
                 let view = MessageView::parse(payload).ok()?;
                 let to = view.properties().ok()??.to?;
-                super::attach::topic_of_address(&cx.policy.amqp, to.as_text()?)
+                super::attach::topic_of_address(&cx.policy.amqp, to.as_text()?, None)
             };
             is_whole
                 && match target.map(|target| &target.node) {

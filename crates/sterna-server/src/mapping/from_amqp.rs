@@ -5,7 +5,7 @@ use std::ops::Range;
 use bytes::Bytes;
 use sterna_amqp::DecodeError;
 use sterna_amqp::messaging::{Body, MessageView, SectionKind, Sections};
-use sterna_amqp::types::Value;
+use sterna_amqp::types::{Map, Value};
 use sterna_broker::{Message, MessageHeader, NativeFormat, Qos};
 use sterna_mqtt::{Property, PropertyBuf};
 
@@ -14,8 +14,8 @@ use super::{AMQP_BODY, DEFAULT_PRIORITY, RETAIN, name, text};
 const TOO_LARGE: DecodeError = DecodeError::invalid("a field is longer than 65,535 bytes");
 const NO_FIT: DecodeError = DecodeError::invalid("the message's parts do not fit");
 
-/// The broker's message for a delivery to `topic`. `reply_topic` turns an address into the topic that
-/// it names.
+/// The broker's message for a delivery to `topic`. `reply_topic` turns an address, with
+/// the message annotations, into the topic that it names.
 ///
 /// # Errors
 ///
@@ -26,7 +26,7 @@ pub(crate) fn message_from_amqp(
     topic: &str,
     qos: Qos,
     now_ms: u64,
-    reply_topic: impl Fn(&str) -> Option<String>,
+    reply_topic: impl Fn(&str, Option<Map<'_>>) -> Option<String>,
 ) -> Result<Message, DecodeError> {
     let view = MessageView::parse(payload)?;
     view.validate()?;
@@ -127,7 +127,7 @@ fn is_encoded(view: &MessageView<'_>) -> bool {
 fn properties(
     view: &MessageView<'_>,
     is_text: bool,
-    reply_topic: impl Fn(&str) -> Option<String>,
+    reply_topic: impl Fn(&str, Option<Map<'_>>) -> Option<String>,
 ) -> Result<PropertyBuf, DecodeError> {
     let fields = view.properties()?.unwrap_or_default();
     let mut out = PropertyBuf::new();
@@ -140,7 +140,8 @@ fn properties(
         push(Property::ContentType(content_type))?;
     }
     let reply_to = fields.reply_to.as_ref().and_then(Value::as_text);
-    if let Some(topic) = reply_to.and_then(reply_topic) {
+    let annotations = view.message_annotations();
+    if let Some(topic) = reply_to.and_then(|address| reply_topic(address, annotations)) {
         push(Property::ResponseTopic(&topic))?;
     }
     if let Some(id) = fields.correlation_id {

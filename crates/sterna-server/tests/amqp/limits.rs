@@ -232,3 +232,35 @@ fn sources_last_no_longer_than_the_limit() {
     let link = client.receiver(&mut broker, session, "r", source, 1);
     assert_eq!(client.answers[&link].expiry, "ConnectionClose");
 }
+
+/// Who keeps to its credit never exceeds the limit on unsettled deliveries, however late it settles.
+#[test]
+fn credit_leaves_room_for_what_is_unsettled() {
+    let mut broker = broker(|amqp| {
+        amqp.maximum_unsettled_deliveries = 6;
+        amqp.link_credit = 4;
+    });
+    let mut client = Client::connect(&mut broker, "c");
+    let session = client.begin(&mut broker);
+    let options = sterna_amqp::link::AttachOptions {
+        rcv_settle_mode: sterna_amqp::performatives::ReceiverSettleMode::Second,
+        target: Some(sterna_amqp::messaging::TargetArchetype::Target(
+            sterna_amqp::messaging::Target::new("a"),
+        )),
+        ..Default::default()
+    };
+    let link = client.attach(&mut broker, session, "s", Role::Sender, &options);
+    let mut sent = 0;
+    while client.engine.credit(link) > 0 {
+        sent += 1;
+        client.send(&mut broker, link, sent, "m");
+    }
+    assert_eq!(sent, 6);
+    assert_eq!(client.condition(), None);
+    client
+        .engine
+        .settle(session, (0, 5), None, &mut client.out)
+        .expect("a session");
+    client.turn(&mut broker);
+    assert_eq!(client.engine.credit(link), 4, "again when they are settled");
+}

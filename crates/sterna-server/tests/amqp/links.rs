@@ -588,8 +588,24 @@ fn the_anonymous_node_sends_each_message_where_it_says() {
         client.send_message(&mut broker, sender, token, &message, false, None);
         assert_eq!(client.outcomes(), [(token, outcome.to_owned())], "{to}");
     }
+    // JMS clients say by an annotation that a plain name is a queue's.
+    let mut message = bytes::BytesMut::new();
+    let properties = sterna_amqp::messaging::Properties {
+        to: Some(Value::String("plain")),
+        ..Default::default()
+    };
+    sterna_amqp::messaging::MessageWriter::new(&mut message)
+        .message_annotations(|map| map.push(&Value::Symbol("x-opt-jms-dest"), &Value::Byte(0)))
+        .properties(&properties)
+        .data(b"to a queue");
+    client.send_message(&mut broker, sender, 8, &message, false, None);
+    assert_eq!(client.outcomes(), [(8, "accepted".to_owned())]);
+    client.receiver(&mut broker, session, "q", Source::new("queue/plain"), 10);
+    assert_eq!(
+        client.accept_all(&mut broker),
+        ["a/b", &reply_to, "to a queue"]
+    );
     client.send(&mut broker, sender, 7, "nowhere");
     let rejected = "rejected amqp:precondition-failed".to_owned();
     assert_eq!(client.outcomes(), [(7, rejected)]);
-    assert_eq!(client.accept_all(&mut broker), ["a/b", &reply_to]);
 }

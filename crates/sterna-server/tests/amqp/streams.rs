@@ -233,7 +233,7 @@ fn paths_of_amqp_clients_are_told_too() {
     let topic = "$SYS/sterna/clients/c/path";
     broker.subscribe(mqtt, Version::V5, topic, QoS::AtMostOnce);
     quic(&mut broker, "c");
-    broker.advance(10_000);
+    broker.advance(5_000);
     let told = broker.told(mqtt, Version::V5);
     assert_eq!(told.len(), 1);
     assert!(told[0].contains("\"transport\":\"quic\""), "{told:?}");

@@ -1,0 +1,2 @@
+/** Where a listener of the broker is. */
+record Place(String transport, String url) {}
