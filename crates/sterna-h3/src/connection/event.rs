@@ -63,7 +63,8 @@ pub enum Event<'a> {
         code: ErrorCode,
     },
     /// The peer reads no further: what is sent on the stream is dropped, and its sending side is
-    /// over. What the peer sends itself goes on.
+    /// over. What the peer sends itself goes on. Not told of the request of an open session, whose end
+    /// comes with what the peer sends.
     Stopped {
         /// The stream.
         stream: StreamId,

@@ -293,7 +293,6 @@ impl Connection {
             return Ok(Step::Forget);
         };
         match exchange.receiving {
-            Receiving::Done => return Ok(Step::Idle),
             Receiving::Head if is_server => {
                 return Err(Fault::Stream(
                     ErrorCode::H3_REQUEST_INCOMPLETE,
@@ -301,7 +300,7 @@ impl Connection {
                 ));
             }
             Receiving::Head => return Err(malformed("a response without a final head")),
-            Receiving::Content | Receiving::Trailers => {}
+            Receiving::Content | Receiving::Trailers | Receiving::Done => {}
         }
         exchange.content.finish().map_err(malformed)?;
         let was_session = self.session_stream_ends(id, stream, out)?;

@@ -1,5 +1,6 @@
 //! What arrives, by the kind of its stream.
 
+use super::session::State;
 use super::stream::{Exchange, Hold, Kind, Receiving, Sending, Stream};
 use super::{Chunk, Connection, Event, Fault, Output, control};
 use crate::frame::FrameType;
@@ -46,7 +47,10 @@ impl Connection {
                 chunk.bytes = &[];
                 return Ok(None);
             }
-            Err(fault) => return Err(self.violated(id, None, fault, out)),
+            Err(fault) => {
+                chunk.bytes = &[];
+                return Err(self.violated(id, None, fault, out));
+            }
         };
         stream.fin |= chunk.fin;
         stream.early |= chunk.early;
@@ -226,17 +230,26 @@ impl Connection {
                 self.decide_bidirectional(id, stream, input)
             }
             Kind::Undecided => self.decide_unidirectional(id, stream, input, out),
+            Kind::Exchange(exchange) if exchange.receiving == Receiving::Done => {
+                *input = &[];
+                Ok(Step::Idle)
+            }
             Kind::Exchange(_) => self.step_exchange(id, stream, input, out),
             Kind::Control => self.step_control(stream, input, out),
             Kind::Encoder | Kind::Decoder => self.step_qpack(stream, input),
             Kind::SessionPrefix => self.step_session_prefix(id, stream, input, out),
             Kind::Waiting(_) => Ok(Step::Idle),
             Kind::SessionStream(own) => {
+                if !own.receives {
+                    // It was asked to stop, and that was still on its way.
+                    *input = &[];
+                    return Ok(Step::Idle);
+                }
                 if !input.is_empty() {
                     let bytes = std::mem::take(input);
                     return Ok(Step::Tell(Event::Content { stream: id, bytes }));
                 }
-                if stream.fin && own.receives {
+                if stream.fin {
                     own.receives = false;
                     return Ok(Step::Tell(Event::End { stream: id }));
                 }
@@ -481,12 +494,12 @@ impl Connection {
                 }
                 let before = std::mem::replace(&mut exchange.sending, Sending::Done);
                 let is_told = !self.is_server || exchange.is_told();
-                if self.end_session_of(id, &mut stream, None, out) {
-                    self.abort(id, &stream, ErrorCode::H3_REQUEST_CANCELLED, out);
-                    self.forget(&stream);
-                    return Ok(self.next_event());
-                }
-                before != Sending::Done && is_told
+                // The capsule that closes a session may be behind. What the peer sends tells.
+                let is_open = exchange
+                    .session
+                    .as_ref()
+                    .is_some_and(|session| session.state != State::Requested);
+                before != Sending::Done && is_told && !is_open
             }
             Kind::SessionStream(own) => std::mem::replace(&mut own.sends, false),
             Kind::Undecided if id.is_bidirectional() => {

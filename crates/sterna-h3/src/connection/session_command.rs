@@ -7,7 +7,7 @@ use crate::frame::{self, FrameType};
 use crate::webtransport::{
     DRAFT_02_CHOICE, DRAFT_02_OFFER, MAX_REASON_BYTES, PROTOCOL, UNIDIRECTIONAL_STREAM,
 };
-use crate::{CommandError, Content, ErrorCode, Field, RequestLine, StreamId, capsule, varint};
+use crate::{CommandError, Content, Field, RequestLine, StreamId, capsule, varint};
 
 use super::session::Session;
 
@@ -175,7 +175,9 @@ impl Connection {
         out: &mut dyn Output,
     ) -> Result<(), CommandError> {
         self.usable_session(session)?;
-        self.write_capsule(session, capsule::DRAIN_WEBTRANSPORT_SESSION, &[&[]], out);
+        if self.sends_capsules(session) {
+            self.write_capsule(session, capsule::DRAIN_WEBTRANSPORT_SESSION, &[&[]], out);
+        }
         Ok(())
     }
 
@@ -196,21 +198,22 @@ impl Connection {
         if reason.len() > MAX_REASON_BYTES {
             return Err(CommandError::Limit);
         }
-        let payload = [&code.to_be_bytes()[..], reason.as_bytes()];
-        self.write_capsule(session, capsule::CLOSE_WEBTRANSPORT_SESSION, &payload, out);
-        out.finish(session);
-        let Some(mut stream) = self.streams.remove(&session) else {
-            return Ok(());
-        };
-        if let Kind::Exchange(exchange) = &mut stream.kind {
-            exchange.sending = Sending::Done;
-            if let Some(ended) = exchange.session.take() {
+        if self.sends_capsules(session) {
+            let payload = [&code.to_be_bytes()[..], reason.as_bytes()];
+            self.write_capsule(session, capsule::CLOSE_WEBTRANSPORT_SESSION, &payload, out);
+            out.finish(session);
+        }
+        // The peer answers with the end of its side, which nobody waits for: what still comes there
+        // is passed over. STOP_SENDING could overtake the capsule.
+        if let Some(mut stream) = self.streams.remove(&session) {
+            if let Kind::Exchange(exchange) = &mut stream.kind
+                && let Some(ended) = exchange.session.take()
+            {
                 self.drop_session(session, &ended, out);
             }
+            // The session is counted already.
+            self.forget(&stream);
         }
-        // The peer answers with the end of its side, which nobody waits for.
-        self.abort(session, &stream, ErrorCode::H3_NO_ERROR, out);
-        self.forget(&stream);
         Ok(())
     }
 
@@ -226,6 +229,14 @@ impl Connection {
             Some(session) if is_usable(session) => Ok(()),
             _ => Err(CommandError::State),
         }
+    }
+
+    /// Whether the peer still reads the request of a session.
+    fn sends_capsules(&self, session: StreamId) -> bool {
+        matches!(
+            self.streams.get(&session).map(|stream| &stream.kind),
+            Some(Kind::Exchange(exchange)) if exchange.sending == Sending::Content
+        )
     }
 
     /// Sends a capsule in a DATA frame of its own.
