@@ -3,6 +3,7 @@
 
 mod bodies;
 mod both_ends;
+mod foreign;
 mod harness;
 mod limits;
 mod malformed;
