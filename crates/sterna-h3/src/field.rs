@@ -27,7 +27,8 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// A field whose value is a secret, as credentials are.
+    /// A field whose value is a secret, as credentials are. One that the static table has is no
+    /// secret, and goes as its index.
     #[must_use]
     pub const fn secret(name: &'a str, value: &'a [u8]) -> Self {
         Self {

@@ -25,7 +25,8 @@ pub struct Settings {
     pub max_field_section_bytes: Option<u64>,
     /// Whether a client may send extended CONNECT (RFC 9220).
     pub extended_connect: bool,
-    /// Whether the peer takes HTTP datagrams (RFC 9297).
+    /// Whether the peer takes HTTP datagrams (RFC 9297). A caller whose transport was told of no
+    /// max_datagram_frame_size then ends the connection with H3_SETTINGS_ERROR (section 2.1.1).
     pub datagrams: bool,
     /// Most WebTransport sessions that the peer takes; a client that speaks WebTransport says 1 or
     /// more as well.

@@ -54,7 +54,8 @@ pub enum Event<'a> {
         stream: StreamId,
     },
     /// The peer gave up sending: the message ends here, incomplete. To a client this also says that
-    /// a request was not processed, with H3_REQUEST_REJECTED.
+    /// a request was not processed, with H3_REQUEST_REJECTED. What this end sends on the stream may
+    /// go on; where that is of no use, [`Connection::cancel`](crate::Connection::cancel) ends it.
     Reset {
         /// The stream.
         stream: StreamId,

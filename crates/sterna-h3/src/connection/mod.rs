@@ -132,7 +132,9 @@ impl Connection {
     /// the first request.
     ///
     /// `remembered` are the settings of the connection whose ticket is used for early data (RFC
-    /// 9114, section 7.2.4.2): they are believed until the server's own arrive.
+    /// 9114, section 7.2.4.2): they are believed until the server's own arrive. Where the server
+    /// refuses early data, nothing of it was seen there: the client begins anew, with another
+    /// `Connection`.
     pub fn client(
         limits: &Limits,
         features: Features,
@@ -249,12 +251,15 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// [`CommandError::NoStream`].
+    /// [`CommandError::NoStream`], and [`CommandError::State`] for what carries no message.
     pub fn hold(&mut self, stream: StreamId) -> Result<(), CommandError> {
         let stream = self
             .streams
             .get_mut(&stream)
             .ok_or(CommandError::NoStream)?;
+        if !matches!(stream.kind, Kind::Exchange(_) | Kind::SessionStream(_)) {
+            return Err(CommandError::State);
+        }
         stream.hold = Hold::Held;
         Ok(())
     }

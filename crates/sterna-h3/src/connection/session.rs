@@ -3,7 +3,9 @@
 use std::borrow::Cow;
 
 use super::receive::Step;
-use super::stream::{Exchange, Hold, Item, Kind, Sending, SessionStream, Stream, Whole, whole};
+use super::stream::{
+    Exchange, Hold, Item, Kind, Receiving, Sending, SessionStream, Stream, Whole, whole,
+};
 use super::{Connection, Event, Fault, Output, Queued};
 use crate::frame::{FrameType, Gather};
 use crate::webtransport::{self, MAX_REASON_BYTES, SessionClose};
@@ -532,6 +534,9 @@ impl Connection {
         else {
             return Ok(None);
         };
+        if exchange.receiving == Receiving::Done {
+            return Ok(None);
+        }
         let is_taken = match &exchange.session {
             Some(session) => session.state == State::Open,
             None if !exchange.is_told() => false,

@@ -144,11 +144,14 @@ impl Connection {
         out: &mut dyn Output,
     ) -> Result<bool, CommandError> {
         match &self.open_stream(id)?.kind {
-            Kind::Exchange(exchange) if exchange.session.is_some() => {
-                self.usable_session(id)?;
-            }
+            // RFC 9297, section 2.1: only while this end's side of the stream is open.
             Kind::Exchange(exchange)
-                if exchange.is_connect && exchange.sending == Sending::Content => {}
+                if exchange.is_connect && exchange.sending == Sending::Content =>
+            {
+                if exchange.session.is_some() {
+                    self.usable_session(id)?;
+                }
+            }
             _ => return Err(CommandError::State),
         }
         if !self.settings().datagrams {

@@ -6,7 +6,7 @@ use crate::{bodies, script};
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: 3_000,
+        cases: 1_500,
         failure_persistence: None,
         ..ProptestConfig::default()
     })]
