@@ -305,7 +305,9 @@ impl Connection {
             _ => return Err(CommandError::State),
         };
         if is_receiving && let Some(mut stream) = self.streams.remove(&id) {
-            out.stop(id, code);
+            if !stream.fin {
+                out.stop(id, code);
+            }
             match &mut stream.kind {
                 Kind::Exchange(exchange) => exchange.receiving = Receiving::Done,
                 Kind::SessionStream(own) => own.receives = false,

@@ -179,7 +179,9 @@ impl Connection {
             }
         }
         if is_answered {
-            out.stop(id, ErrorCode::H3_NO_ERROR);
+            if !stream.fin {
+                out.stop(id, ErrorCode::H3_NO_ERROR);
+            }
         } else {
             self.abort(id, &stream, code, out);
         }
@@ -213,7 +215,8 @@ impl Connection {
         if sends {
             out.reset(id, code);
         }
-        if receives {
+        // What has all come need not be stopped.
+        if receives && !stream.fin {
             out.stop(id, code);
         }
     }

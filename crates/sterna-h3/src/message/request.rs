@@ -196,6 +196,14 @@ impl RequestHead {
             .map(|field| field.value)
     }
 
+    /// The values of all fields of this name, which is in lower case and no pseudo-header field, in
+    /// their order. Cookies may come in several (RFC 9114, section 4.2.1).
+    pub fn get_all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
+        self.iter()
+            .filter(move |field| field.name == name.as_bytes())
+            .map(|field| field.value)
+    }
+
     /// The fields in their order, without pseudo-header fields.
     pub fn iter(&self) -> impl Iterator<Item = Field<'_>> {
         self.fields.iter().skip(usize::from(self.pseudo_fields))

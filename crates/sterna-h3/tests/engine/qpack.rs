@@ -175,7 +175,8 @@ proptest! {
                 any::<bool>(),
             ),
             0..20,
-        )
+        ),
+        cuts in prop::collection::vec(any::<prop::sample::Index>(), 8),
     ) {
         let all: Fields = list
             .iter()
@@ -197,7 +198,8 @@ proptest! {
         for (one, other) in read.iter().zip(all.iter()) {
             prop_assert_eq!((one.name, one.value), (other.name, other.value));
         }
-        for cut in 2..written.len() {
+        for cut in cuts {
+            let cut = cut.index(written.len());
             if let Ok(part) = decoded(&written[..cut]) {
                 prop_assert!(part.len() < all.len());
             }

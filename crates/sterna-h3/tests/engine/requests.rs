@@ -369,6 +369,65 @@ fn goaway_says_which_requests_were_not_processed() {
 }
 
 #[test]
+fn a_client_takes_its_leave() {
+    let (mut client, mut server) = plain();
+    let stream = ask(&mut client, &GET, Content::Empty);
+    client.connection.go_away(false, &mut client.out).unwrap();
+    client.connection.go_away(false, &mut client.out).unwrap();
+    let refused = client
+        .connection
+        .request(&GET, &[], Content::Empty, &mut client.out);
+    assert_eq!(refused, Err(CommandError::GoingAway));
+    exchange(&mut client, &mut server);
+    assert_eq!(
+        server.log.take(),
+        ["s0 request GET /", "s0 end", "goaway 0"]
+    );
+    answer(&mut server, stream, 204, Content::Empty);
+    exchange(&mut client, &mut server);
+    assert_eq!(client.log.take(), ["s0 response 204", "s0 end"]);
+}
+
+#[test]
+fn what_comes_after_a_stop_is_passed_over() {
+    let (mut client, mut server) = plain();
+    let stream = ask(&mut client, &POST, Content::Streamed);
+    exchange(&mut client, &mut server);
+    answer(&mut server, stream, 200, Content::Streamed);
+    server
+        .connection
+        .stop_receiving(stream, ErrorCode::H3_NO_ERROR, &mut server.out)
+        .unwrap();
+    // Within a frame, and then the end: nobody looks.
+    server.feed(0, &[0, 10, 1], false);
+    server.feed(0, &[], true);
+    server
+        .connection
+        .send(stream, b"x", &mut server.out)
+        .unwrap();
+    server.connection.finish(stream, &mut server.out).unwrap();
+    assert_eq!(server.violations, []);
+    assert_eq!(server.log.take(), ["s0 request POST /"]);
+    assert_eq!(server.connection.open_requests(), 0);
+}
+
+#[test]
+fn memory_is_given_back_and_taken_again() {
+    let (mut client, mut server) = plain();
+    for _ in 0..3 {
+        let stream = ask(&mut client, &POST, Content::Whole(b"x"));
+        exchange(&mut client, &mut server);
+        server.connection.release_memory();
+        answer(&mut server, stream, 204, Content::Empty);
+        exchange(&mut client, &mut server);
+        server.connection.release_memory();
+        client.connection.release_memory();
+    }
+    assert_eq!(client.log.take().len(), 6);
+    assert_eq!(server.log.take().len(), 9);
+}
+
+#[test]
 fn late_streams_are_served_too() {
     let (mut client, mut server) = plain();
     for _ in 0..3 {
