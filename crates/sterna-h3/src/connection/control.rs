@@ -1,7 +1,7 @@
 //! The control stream (RFC 9114, section 6.2.1) and those of QPACK.
 
 use super::receive::Step;
-use super::stream::{Item, Kind, Stream, whole};
+use super::stream::{Item, Kind, Receiving, Stream, whole};
 use super::{Connection, Event, Fault, Output, Queued};
 use crate::frame::FrameType;
 use crate::{ErrorCode, Settings, StreamId, qpack, varint};
@@ -191,7 +191,12 @@ impl Connection {
         self.peer.goaway = Some(number);
         if !self.is_server {
             let requests = self.streams.iter().filter_map(|(stream, state)| {
-                let is_refused = *stream >= id && matches!(state.kind, Kind::Exchange(_));
+                // One that has been answered in full was processed, whatever the number says.
+                let is_refused = *stream >= id
+                    && matches!(
+                        &state.kind,
+                        Kind::Exchange(exchange) if exchange.receiving != Receiving::Done
+                    );
                 is_refused.then_some(*stream)
             });
             let mut refused: Vec<_> = requests.collect();

@@ -303,8 +303,8 @@ impl Connection {
         }
     }
 
-    /// Ends the session of a request whose stream is out of the table, if it has one; true where it
-    /// was open, and its end is told.
+    /// Ends the session of a request whose stream is out of the table, if it has one; true where its
+    /// end is told, now or before: then there is nothing else to tell.
     pub(super) fn end_session_of(
         &mut self,
         id: StreamId,
@@ -319,11 +319,10 @@ impl Connection {
             return false;
         };
         self.drop_session(id, &session, out);
-        let is_open = session.state == State::Open;
-        if is_open {
+        if session.state == State::Open {
             self.tell(Event::SessionClosed { session: id, close });
         }
-        is_open
+        session.state != State::Requested
     }
 
     /// Ends the streams of a session, and those that wait for it.

@@ -366,6 +366,15 @@ fn goaway_says_which_requests_were_not_processed() {
         ]
     );
     assert_eq!(client.connection.open_requests(), 1);
+    // What has been answered was processed.
+    let (mut client, mut server) = plain();
+    let stream = ask(&mut client, &POST, Content::Streamed);
+    exchange(&mut client, &mut server);
+    answer(&mut server, stream, 204, Content::Empty);
+    exchange(&mut client, &mut server);
+    client.feed(3, &frame(7, &[0]), false);
+    assert_eq!(client.log.take(), ["s0 response 204", "s0 end", "goaway 0"]);
+    client.connection.finish(stream, &mut client.out).unwrap();
 }
 
 #[test]

@@ -178,6 +178,20 @@ fn a_session_may_just_end_or_break() {
     connection.drain_session(SESSION, out).unwrap();
     connection.close_session(SESSION, 1, "why", out).unwrap();
     assert_eq!(out.take(0), []);
+    // It ends once, whatever comes behind, and also before it is accepted.
+    let (_, mut server) = connected(&Limits::default(), ALL);
+    server.feed(0, &request(), false);
+    server.feed(0, &frame(0, &frame(0x2843, &[0, 0, 0, 9])), false);
+    server.reset(0, ErrorCode::H3_NO_ERROR, &mut |_, _, _| {});
+    assert_eq!(
+        server.log.take(),
+        ["s0 request CONNECT / [origin: https://a]", "s0 closed 9 "]
+    );
+    assert_eq!(
+        server.out.ended(0),
+        (Some(ErrorCode::H3_REQUEST_CANCELLED), None)
+    );
+    assert_eq!(server.connection.open_requests(), 0);
     // A broken rule ends it as well.
     let (_, mut server) = open();
     server.feed(0, &frame(0, &frame(0x2843, &[0])), false);
@@ -276,18 +290,22 @@ fn streams_do_not_wait_for_what_is_no_session() {
     assert_eq!(server.out.ended(14), (None, gone));
 }
 
-#[test]
-fn later_versions_of_the_draft_have_no_fields_for_it() {
-    let (_, mut server) = connected(&Limits::default(), ALL);
-    let request = headers(&[
+/// HEADERS that asks for a session, as version 7 of the draft has it.
+fn request() -> Vec<u8> {
+    headers(&[
         (":method", "CONNECT"),
         (":protocol", "webtransport"),
         (":scheme", "https"),
         (":authority", "a"),
         (":path", "/"),
         ("origin", "https://a"),
-    ]);
-    server.feed(0, &request, false);
+    ])
+}
+
+#[test]
+fn later_versions_of_the_draft_have_no_fields_for_it() {
+    let (_, mut server) = connected(&Limits::default(), ALL);
+    server.feed(0, &request(), false);
     let fields = [Field::new("x", b"y")];
     let (connection, out) = (&mut server.connection, &mut server.out);
     connection.accept_session(SESSION, &fields, out).unwrap();
