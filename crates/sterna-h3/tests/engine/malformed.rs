@@ -15,7 +15,12 @@ fn request(fields: List<'_>, features: Features) -> Result<Vec<String>, ErrorCod
     server.feed(2, &[0, 4, 0], false);
     server.log.take();
     server.feed(0, &headers(fields), true);
-    judge(&mut server)
+    let told = judge(&mut server);
+    if let Err(code) = told {
+        // All of it has come: there is nothing to stop.
+        assert_eq!(server.out.ended(0), (Some(code), None));
+    }
+    told
 }
 
 /// The same of a response.

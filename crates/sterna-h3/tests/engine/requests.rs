@@ -523,6 +523,49 @@ fn tunnels_carry_content_and_datagrams() {
     assert_eq!(client.log.take(), ["s0 response 200", "s0 datagram 2"]);
 }
 
+/// RFC 9297, section 2.1: they go with what is open of a stream.
+#[test]
+fn datagrams_end_with_the_stream() {
+    let (_, mut server) = connected(&Limits::default(), ALL);
+    server.feed(0, &get(), true);
+    server.datagram(b"\0late");
+    let tunnel = headers(&[
+        (":method", "CONNECT"),
+        (":protocol", "connect-udp"),
+        (":scheme", "https"),
+        (":authority", "a"),
+        (":path", "/"),
+    ]);
+    server.feed(4, &tunnel, false);
+    let stream = StreamId(4);
+    let early = server
+        .connection
+        .send_datagram(stream, b"x", &mut server.out);
+    assert_eq!(early, Err(CommandError::State));
+    answer(&mut server, stream, 200, Content::Streamed);
+    server.datagram(b"\x01now");
+    server.feed(4, &[], true);
+    server.datagram(b"\x01late");
+    let sent = |server: &mut End| {
+        let (connection, out) = (&mut server.connection, &mut server.out);
+        connection.send_datagram(stream, b"x", out)
+    };
+    assert_eq!(sent(&mut server), Ok(true));
+    server.connection.finish(stream, &mut server.out).unwrap();
+    assert!(sent(&mut server).is_err());
+    assert_eq!(server.violations, []);
+    assert_eq!(
+        server.log.take(),
+        [
+            "s0 request GET /",
+            "s0 end",
+            "s4 request CONNECT /",
+            "s4 datagram now",
+            "s4 end"
+        ]
+    );
+}
+
 #[test]
 fn commands_that_would_be_malformed_write_nothing() {
     let (mut client, mut server) = plain();
