@@ -196,6 +196,13 @@ fn bytes_that_are_held() {
     server.feed(0, &[0], false);
     assert_eq!(codes(&server), [(LOAD, stream(0))]);
     assert_eq!(server.connection.held_bytes(StreamId(0)), 0);
+    // What is given up is held no longer.
+    server.feed(4, &get(), false);
+    server.connection.hold(StreamId(4)).unwrap();
+    server.feed(4, &[0; 4], false);
+    server.reset(4, ErrorCode::H3_REQUEST_CANCELLED, &mut |_, _, _| {});
+    assert_eq!(server.connection.held_bytes(StreamId(4)), 0);
+    assert_eq!(server.connection.open_requests(), 1);
 }
 
 #[test]
@@ -327,7 +334,7 @@ fn resets() {
         window_ms: 1_000,
         ..Limits::default()
     };
-    let ways: [GiveUp; 5] = [
+    let ways: [GiveUp; 6] = [
         ("requests that are reset", |server, id| {
             server.feed(id, &get(), false);
             server.reset(id, ErrorCode::H3_REQUEST_CANCELLED, &mut |_, _, _| {});
@@ -341,6 +348,12 @@ fn resets() {
             server.stopped(id, ErrorCode::H3_REQUEST_CANCELLED, &mut |_, _, _| {});
             server.reset(id, ErrorCode::H3_REQUEST_CANCELLED, &mut |_, _, _| {});
         }),
+        (
+            "streams that are stopped before they say anything",
+            |server, id| {
+                server.stopped(id, ErrorCode::H3_REQUEST_CANCELLED, &mut |_, _, _| {});
+            },
+        ),
         ("streams that say nothing", |server, id| {
             server.reset(id, ErrorCode::H3_REQUEST_CANCELLED, &mut |_, _, _| {});
         }),
@@ -364,6 +377,14 @@ fn resets() {
         }
         assert!(!excessive(&slow), "{why}");
     }
+    // Those that cross a GOAWAY are nobody's fault.
+    let mut leaving = server(&limits);
+    leaving.connection.go_away(false, &mut leaving.out).unwrap();
+    for nth in 0..20 {
+        leaving.feed(4 * nth, &get(), true);
+    }
+    assert_eq!(leaving.violations.len(), 20);
+    assert!(!leaving.connection.is_closed());
     // Requests that were answered are not given up.
     let mut server = server(&limits);
     for nth in 0..100 {
@@ -447,14 +468,19 @@ fn streams_of_a_session() {
     server.feed(8, &integers(&[0x41, 0]), false);
     assert_eq!(server.out.ended(10), (None, REJECTED));
     assert_eq!(server.out.ended(8), (REJECTED, REJECTED));
-    // When one has ended there is room for another; own ones do not count.
+    // When one has ended there is room for another, whoever ended it; own ones do not count.
     server.feed(6, &[], true);
+    let (connection, out) = (&mut server.connection, &mut server.out);
+    let over = connection.cancel(StreamId(4), ErrorCode::H3_NO_ERROR, out);
+    assert_eq!(over, Ok(()));
     let own = server
         .connection
         .open_session_stream(StreamId(0), false, &mut server.out);
     assert!(own.is_ok());
     server.feed(14, &integers(&[0x54, 0]), false);
+    server.feed(18, &integers(&[0x54, 0]), false);
     assert_eq!(server.out.ended(14), (None, None));
+    assert_eq!(server.out.ended(18), (None, None));
     assert_eq!(server.violations, []);
 }
 

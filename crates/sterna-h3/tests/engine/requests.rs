@@ -523,6 +523,45 @@ fn tunnels_carry_content_and_datagrams() {
     assert_eq!(client.log.take(), ["s0 response 200", "s0 datagram 2"]);
 }
 
+/// RFC 9110, section 9.3.6: a tunnel has no content, so it has no length.
+#[test]
+fn tunnels_have_no_length_and_refusals_are_messages() {
+    let length = ("content-length", "5");
+    let mut server = End::server(&Limits::default(), Features::default());
+    let connect = headers(&[(":method", "CONNECT"), (":authority", "a:1"), length]);
+    server.feed(0, &[connect, frame(0, b"x")].concat(), true);
+    assert_eq!(server.violations, []);
+    let (mut client, _) = plain();
+    let line = RequestLine {
+        method: "CONNECT",
+        scheme: "",
+        authority: "a:1",
+        path: "",
+        protocol: None,
+    };
+    for _ in 0..2 {
+        ask(&mut client, &line, Content::Streamed);
+    }
+    let accepted = headers(&[(":status", "200"), length]);
+    client.feed(0, &[accepted, frame(0, b"x")].concat(), true);
+    let refused = headers(&[(":status", "502")]);
+    let trailers = headers(&[("a", "b")]);
+    client.feed(4, &[refused, frame(0, b"no"), trailers].concat(), true);
+    assert_eq!(client.violations, []);
+    assert_eq!(
+        client.log.take(),
+        [
+            "s0 response 200 [content-length: 5]",
+            "s0 content x",
+            "s0 end",
+            "s4 response 502",
+            "s4 content no",
+            "s4 trailers [a: b]",
+            "s4 end"
+        ]
+    );
+}
+
 /// RFC 9297, section 2.1: they go with what is open of a stream.
 #[test]
 fn datagrams_end_with_the_stream() {

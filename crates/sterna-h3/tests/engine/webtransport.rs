@@ -275,6 +275,30 @@ fn a_session_that_is_refused_takes_its_streams_along() {
     assert_eq!(server.out.ended(6), (None, gone));
 }
 
+/// Before it is accepted a session is a request.
+#[test]
+fn a_server_uses_what_it_has_accepted() {
+    let (_, mut server) = connected(&Limits::default(), ALL);
+    server.feed(0, &request(), false);
+    server.feed(0, &frame(0, &frame(0, b"lost")), false);
+    let (connection, out) = (&mut server.connection, &mut server.out);
+    let state = Err(CommandError::State);
+    let stream = connection.open_session_stream(SESSION, true, out);
+    assert_eq!(stream, Err(CommandError::State));
+    assert_eq!(connection.close_session(SESSION, 0, "", out), state);
+    let whole = connection.respond(SESSION, 200, &[], Content::Empty, out);
+    assert_eq!(whole, state);
+    connection.accept_session(SESSION, &[], out).unwrap();
+    let stream = connection.open_session_stream(SESSION, true, out).unwrap();
+    connection.finish(stream, out).unwrap();
+    assert_eq!(connection.send(stream, b"x", out), state);
+    assert_eq!(connection.finish(stream, out), state);
+    assert_eq!(
+        server.log.take(),
+        ["s0 request CONNECT / [origin: https://a]"]
+    );
+}
+
 #[test]
 fn streams_do_not_wait_for_what_is_no_session() {
     let mut server = End::server(&Limits::default(), ALL);
