@@ -293,9 +293,20 @@ fn a_server_uses_what_it_has_accepted() {
     connection.finish(stream, out).unwrap();
     assert_eq!(connection.send(stream, b"x", out), state);
     assert_eq!(connection.finish(stream, out), state);
+    // What comes after a stop is passed over.
+    server.feed(4, &integers(&[0x41, 0]), false);
+    let (connection, out) = (&mut server.connection, &mut server.out);
+    connection
+        .stop_receiving(StreamId(4), error_code(1), out)
+        .unwrap();
+    server.feed(4, b"late", true);
+    server
+        .connection
+        .send(StreamId(4), b"x", &mut server.out)
+        .unwrap();
     assert_eq!(
         server.log.take(),
-        ["s0 request CONNECT / [origin: https://a]"]
+        ["s0 request CONNECT / [origin: https://a]", "s0 stream s4"]
     );
 }
 

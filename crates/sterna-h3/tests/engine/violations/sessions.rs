@@ -92,6 +92,16 @@ fn with_datagrams_and_sessions() {
                 Some(0),
             ),
             (
+                "the stream ends within what a capsule begins with",
+                {
+                    let mut what = asks(&[0x68]);
+                    what.push(Ends(0));
+                    what
+                },
+                MESSAGE,
+                Some(0),
+            ),
+            (
                 "trailers of a session",
                 vec![Sends(0, session.clone()), Sends(0, headers(&[("t", "1")]))],
                 ErrorCode::H3_FRAME_UNEXPECTED,
