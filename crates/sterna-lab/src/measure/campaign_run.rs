@@ -230,8 +230,6 @@ fn run_all(
 ) -> Result<(), String> {
     let (sender, samples) = channel();
     let mut attempts = vec![0_u32; plan.runs.len()];
-    // What is made again joins those that wait.
-    let mut again: Vec<usize> = Vec::new();
     let mut last_start: Option<Instant> = None;
     let mut under_way: Vec<(usize, Instant)> = Vec::new();
     let mut write_error = None;
@@ -241,34 +239,28 @@ fn run_all(
             let stopped = stop.load(Ordering::Relaxed) || write_error.is_some();
             let may_start = starting.load(Ordering::Relaxed) < MAX_STARTING
                 && last_start.is_none_or(|start| start.elapsed() >= STAGGER);
-            if !stopped && may_start {
-                let next = schedule.next(&plan.runs).or_else(|| {
-                    // Alone, and after all others: what made them unsound may have gone.
-                    (schedule.running() == 0)
-                        .then(|| again.pop())
-                        .flatten()
-                        .inspect(|_| schedule.start_lone())
+            if !stopped
+                && may_start
+                && let Some(index) = schedule.next(&plan.runs)
+            {
+                last_start = Some(Instant::now());
+                under_way.push((index, Instant::now()));
+                attempts[index] += 1;
+                let mark = Starting::new(&starting);
+                let order = Order {
+                    index,
+                    attempts: attempts[index],
+                    ..order.clone()
+                };
+                let (run, sender) = (&plan.runs[index], sender.clone());
+                // The process of a run dies with the thread that started it.
+                scope.spawn(move || {
+                    let sample = order::give(&order, run, mark, stop);
+                    // The receiver lives as long as this scope.
+                    let _ = sender.send((index, sample));
                 });
-                if let Some(index) = next {
-                    last_start = Some(Instant::now());
-                    under_way.push((index, Instant::now()));
-                    attempts[index] += 1;
-                    let mark = Starting::new(&starting);
-                    let order = Order {
-                        index,
-                        attempts: attempts[index],
-                        ..order.clone()
-                    };
-                    let (run, sender) = (&plan.runs[index], sender.clone());
-                    // The process of a run dies with the thread that started it.
-                    scope.spawn(move || {
-                        let sample = order::give(&order, run, mark, stop);
-                        // The receiver lives as long as this scope.
-                        let _ = sender.send((index, sample));
-                    });
-                }
             }
-            if schedule.running() == 0 && (stopped || (schedule.is_done() && again.is_empty())) {
+            if schedule.running() == 0 && (stopped || schedule.is_done()) {
                 break;
             }
             let (index, sample) = match samples.recv_timeout(LOOK_EVERY) {
@@ -290,7 +282,7 @@ fn run_all(
                     key: &sample.key(),
                     reason,
                 });
-                again.push(index);
+                schedule.again(&plan.runs, index);
                 continue;
             }
             outcome.count(&sample.verdict);

@@ -11,6 +11,8 @@ use super::values::{Cell, Table, at};
 
 /// Exceptions that are named one by one; of more only their number is said.
 const MAX_EXCEPTIONS: usize = 4;
+/// Changes that are told in percent, as parts of the first value.
+const MAX_SHOWN_CHANGE: f64 = 10.0;
 /// Part of the pairs of neighbours and others that must go the same way to make a trend.
 const TREND_PAIRS: f64 = 0.7;
 
@@ -363,15 +365,16 @@ fn trend(
         found.all += 1;
         let (first, last) = (values[0], values[values.len() - 1]);
         let change = last / first - 1.0;
-        let text = format!(
-            "{} ({:+.0} %)",
-            values
-                .iter()
-                .map(|value| number(*value))
-                .collect::<Vec<_>>()
-                .join(", "),
-            change * 100.0
-        );
+        let mut text = values
+            .iter()
+            .map(|value| number(*value))
+            .collect::<Vec<_>>()
+            .join(", ");
+        // From next to nothing everything is a great change.
+        if change.abs() <= MAX_SHOWN_CHANGE {
+            // Writing to a String does not fail.
+            let _ = write!(text, " ({:+.0} %)", change * 100.0);
+        }
         found.ours.push(labelled(cell, &text));
         if follows(&values, expect, within) {
             found.good += 1;

@@ -61,6 +61,8 @@ fn draw(campaign: &Campaign, figure: &Figure, table: &Table<'_>) -> Picture {
             figure.x.title().into()
         },
         log: figure.log,
+        // What panels compare must be comparable.
+        same_scale: figure.ratio.is_some() || figure.panels == Some(Axis::Transport),
         series: names,
         panels,
     }

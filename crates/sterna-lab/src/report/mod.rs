@@ -9,6 +9,8 @@ mod figures;
 mod page;
 mod plot;
 pub mod statistics;
+#[cfg(test)]
+mod tests;
 mod values;
 
 use std::fs;

@@ -34,6 +34,8 @@ pub(super) struct Picture {
     /// What stands at the horizontal axis.
     pub(super) x_title: String,
     pub(super) log: bool,
+    /// Whether all panels have one scale.
+    pub(super) same_scale: bool,
     /// What each colour stands for.
     pub(super) series: Vec<String>,
     pub(super) panels: Vec<Panel>,
@@ -112,7 +114,8 @@ impl Mark {
                 .fold((quantiles.at[0], quantiles.at[4]), |(low, high), value| {
                     (low.min(*value), high.max(*value))
                 }),
-            Self::Bar(estimate) => (0.0_f64.min(estimate.least()), estimate.most()),
+            // What a bar cannot be is not shown: an interval of few values may reach below zero.
+            Self::Bar(estimate) => (0.0_f64.min(estimate.value), estimate.most()),
             Self::Point(estimate) => (estimate.least(), estimate.most()),
         }
     }
@@ -312,7 +315,13 @@ impl Picture {
             frame.y - 9.0,
             escape(&panel.title)
         );
-        let Some(range) = panel.content.range() else {
+        let range = panel.content.range().map(|own| {
+            let others = self.panels.iter().filter(|_| self.same_scale);
+            others
+                .filter_map(|other| other.content.range())
+                .fold(own, union)
+        });
+        let Some(range) = range else {
             let _ = writeln!(
                 svg,
                 "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{PANEL_HEIGHT}\" fill=\"none\" \
@@ -386,10 +395,10 @@ impl Panel {
                 joined: false,
             } => {
                 let slots = names.len() as f64 * (marks.len() as f64 + 1.0);
-                let labels: f64 = names
-                    .iter()
-                    .map(|name| (name.chars().count() as f64).mul_add(CHARACTER_WIDTH, 12.0))
-                    .sum();
+                // Each category is as wide as the longest name needs.
+                let longest = names.iter().map(|name| name.chars().count()).max();
+                let label = (longest.unwrap_or(0) as f64).mul_add(CHARACTER_WIDTH, 12.0);
+                let labels = names.len() as f64 * label;
                 PANEL_WIDTH.max(slots * SLOT_WIDTH).max(labels)
             }
             Content::Categories { .. } => PANEL_WIDTH,
@@ -402,13 +411,16 @@ fn colour(index: usize) -> &'static str {
     COLOURS[index % COLOURS.len()]
 }
 
+/// The range that holds both.
+fn union((low, high): (f64, f64), (least, most): (f64, f64)) -> (f64, f64) {
+    (low.min(least), high.max(most))
+}
+
 impl Content {
     /// What must fit; none without a value.
     fn range(&self) -> Option<(f64, f64)> {
-        let join = |range: Option<(f64, f64)>, (low, high): (f64, f64)| match range {
-            Some((least, most)) => Some((least.min(low), most.max(high))),
-            None => Some((low, high)),
-        };
+        let join =
+            |range: Option<(f64, f64)>, more| Some(range.map_or(more, |range| union(range, more)));
         match self {
             Self::Categories { marks, .. } => marks
                 .iter()
@@ -464,7 +476,7 @@ fn categories(
             if let Mark::Point(estimate) = mark {
                 line.push((x, y(estimate.value)));
             }
-            draw(svg, mark, x, slot.min(26.0) * 0.7, &y, colour(series));
+            draw(svg, mark, x, slot.min(40.0) * 0.7, &y, colour(series));
         }
         if joined && line.len() > 1 {
             let path: Vec<String> = line.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
@@ -610,6 +622,7 @@ mod tests {
             unit: "ms".into(),
             x_title: "loss".into(),
             log: false,
+            same_scale: false,
             series: vec!["TCP".into(), "QUIC".into()],
             panels: vec![Panel {
                 title: "wifi".into(),

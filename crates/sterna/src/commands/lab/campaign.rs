@@ -49,7 +49,7 @@ pub(super) struct RunArgs {
     #[arg(long, value_name = "NAME")]
     grid: Option<String>,
     /// Most runs at once [default: as many as the cores can serve]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=200))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=250))]
     jobs: Option<u16>,
     /// Where results go [default: lab-results/CAMPAIGN]
     #[arg(long, value_name = "FOLDER")]
