@@ -26,7 +26,7 @@ const INTERRUPTED: u8 = 130;
 /// Signals that end a campaign.
 const SIGNALS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 /// Width of the bar, in characters.
-const BAR_WIDTH: usize = 30;
+const BAR_WIDTH: usize = 20;
 
 /// Run a campaign: a paper's experiments, over emulated links, with this program as broker and device.
 ///
@@ -117,14 +117,10 @@ fn run_campaigns(args: &RunArgs) -> Result<ExitCode, String> {
     }
     let stop = Arc::new(AtomicBool::new(false));
     for signal in SIGNALS {
-        // The second signal ends the program at once; what it started dies with its threads.
-        signal_hook::flag::register_conditional_shutdown(
-            signal,
-            i32::from(INTERRUPTED),
-            Arc::clone(&stop),
-        )
-        .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)))
-        .map_err(|error| format!("cannot catch signals: {error}"))?;
+        // Programs get a few seconds to end, so there is no need for a second signal, which some
+        // programs (timeout) send along with the first.
+        signal_hook::flag::register(signal, Arc::clone(&stop))
+            .map_err(|error| format!("cannot catch signals: {error}"))?;
     }
     let mut total = Outcome::default();
     let many = campaigns.len() > 1;
@@ -285,7 +281,7 @@ impl Bar {
                 seconds_left,
             } => {
                 let text = format!(
-                    "{done} of {all} runs, {running} under way, {} since the start, about {} left",
+                    "{done} of {all} runs, {running} under way; {}, about {} left",
                     minutes(self.began.elapsed().as_secs_f64()),
                     minutes(seconds_left)
                 );
@@ -428,9 +424,9 @@ mod tests {
 
     #[test]
     fn a_bar_fills() {
-        assert_eq!(bar(0, 10), format!("[{}]", "-".repeat(30)));
-        assert_eq!(bar(10, 10), format!("[{}]", "#".repeat(30)));
-        assert_eq!(bar(1, 3).matches('#').count(), 10);
+        assert_eq!(bar(0, 10), format!("[{}]", "-".repeat(20)));
+        assert_eq!(bar(10, 10), format!("[{}]", "#".repeat(20)));
+        assert_eq!(bar(1, 3).matches('#').count(), 6);
         assert_eq!(minutes(125.4), "2:05 min");
     }
 
