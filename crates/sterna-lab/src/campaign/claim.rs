@@ -19,6 +19,9 @@ pub struct Claim {
     pub paper: String,
     /// How ours is found.
     pub check: Check,
+    /// Further parts of the claim.
+    #[serde(default)]
+    pub also: Vec<Check>,
     /// What a reader should know, whatever comes out.
     #[serde(default)]
     pub note: String,
@@ -66,6 +69,8 @@ pub enum Check {
         expect: Trend,
         /// Changes of this part of the value count as none.
         within: f64,
+        /// From this value of the axis on; from the first without one.
+        from: Option<String>,
     },
     /// Nothing that this campaign could measure; the text says why, or what holds instead.
     Stated {
@@ -112,6 +117,7 @@ struct CheckText {
     along: Option<Axis>,
     expect: Option<Trend>,
     within: Option<f64>,
+    from: Option<String>,
     reason: Option<String>,
 }
 
@@ -163,6 +169,7 @@ impl TryFrom<CheckText> for Check {
                 each,
                 expect: needed(text.expect, kind, "expect")?,
                 within: text.within.unwrap_or(DEFAULT_WITHIN),
+                from: text.from,
             }),
             _ => Err(format!(
                 "no check is of kind `{kind}`; there are value, order, trend and stated"
@@ -181,6 +188,8 @@ pub enum Trend {
     Falls,
     /// Not.
     Flat,
+    /// Now up, now down.
+    Unclear,
 }
 
 impl Check {
@@ -211,13 +220,23 @@ impl Check {
 impl Claim {
     /// Whether it refers to cells that there are.
     pub(super) fn check(&self, campaign: &Campaign) -> Result<(), String> {
-        let Some(source) = self.check.source() else {
+        self.checks()
+            .try_for_each(|check| Self::check_one(check, campaign))
+    }
+
+    /// All parts.
+    pub fn checks(&self) -> impl Iterator<Item = &Check> {
+        std::iter::once(&self.check).chain(&self.also)
+    }
+
+    fn check_one(check: &Check, campaign: &Campaign) -> Result<(), String> {
+        let Some(source) = check.source() else {
             return Ok(());
         };
         let grid = campaign
             .grid(&source.grid)
             .ok_or_else(|| format!("no grid is called `{}`", source.grid))?;
-        for filter in self.check.filters() {
+        for filter in check.filters() {
             for axis in Axis::ALL {
                 if let Some(value) = filter.value(axis)
                     && !grid.values(axis).contains(&value)
@@ -230,13 +249,22 @@ impl Claim {
                 }
             }
         }
+        if let Check::Trend {
+            along,
+            from: Some(from),
+            ..
+        } = check
+            && !grid.values(*along).contains(from)
+        {
+            return Err(format!("{} does not start from `{from}`", along.title()));
+        }
         if let Check::Value {
             source,
             each,
             least,
             most,
             ..
-        } = &self.check
+        } = check
         {
             let cells: usize = each.iter().map(|axis| grid.values(*axis).len()).product();
             for bounds in [least, most, &source.minus] {

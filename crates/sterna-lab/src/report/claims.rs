@@ -99,10 +99,35 @@ fn answer(claim: &Claim, table: &Table<'_>) -> Answer {
         agreement,
         why,
     };
-    let found = match &claim.check {
-        Check::Stated { reason } => {
-            return of("–".into(), Agreement::NotMeasured, reason.clone());
-        }
+    if let Check::Stated { reason } = &claim.check {
+        return of("–".into(), Agreement::NotMeasured, reason.clone());
+    }
+    let mut found = Found::new();
+    for check in claim.checks() {
+        found.add(look(check, table));
+    }
+    let mut why: Vec<String> = Vec::new();
+    if !found.missing.is_empty() {
+        why.push(format!("no sound sample of {}", few(&found.missing)));
+    }
+    if !found.exceptions.is_empty() {
+        why.push(few(&found.exceptions));
+    }
+    if !claim.note.is_empty() {
+        why.push(claim.note.clone());
+    }
+    let ours = if found.ours.is_empty() {
+        "–".into()
+    } else {
+        found.ours.join("; ")
+    };
+    of(ours, Agreement::of(found.good, found.all), why.join(". "))
+}
+
+/// What one part of a claim comes to.
+fn look(check: &Check, table: &Table<'_>) -> Found {
+    match check {
+        Check::Stated { .. } => Found::new(),
         Check::Value {
             source,
             each,
@@ -123,24 +148,16 @@ fn answer(claim: &Claim, table: &Table<'_>) -> Answer {
             each,
             expect,
             within,
-        } => trend(table, source, *along, each, *expect, *within),
-    };
-    let mut why: Vec<String> = Vec::new();
-    if !found.missing.is_empty() {
-        why.push(format!("no sound sample of {}", few(&found.missing)));
+            from,
+        } => trend(
+            table,
+            source,
+            (*along, from.as_deref()),
+            each,
+            *expect,
+            *within,
+        ),
     }
-    if !found.exceptions.is_empty() {
-        why.push(few(&found.exceptions));
-    }
-    if !claim.note.is_empty() {
-        why.push(claim.note.clone());
-    }
-    let ours = if found.ours.is_empty() {
-        "–".into()
-    } else {
-        found.ours.join("; ")
-    };
-    of(ours, Agreement::of(found.good, found.all), why.join(". "))
 }
 
 fn few(all: &[String]) -> String {
@@ -339,7 +356,7 @@ fn order(
 fn trend(
     table: &Table<'_>,
     source: &Source,
-    along: Axis,
+    (along, from): (Axis, Option<&str>),
     each: &[Axis],
     expect: Trend,
     within: f64,
@@ -351,7 +368,10 @@ fn trend(
         .enumerate()
     {
         let mut values = Vec::new();
-        for step in table.cells(&source.grid, &[along], &Filter::default()) {
+        let is_before =
+            |step: &Cell| from.is_some_and(|from| step.iter().all(|(_, at)| at != from));
+        let steps = table.cells(&source.grid, &[along], &Filter::default());
+        for step in steps.into_iter().skip_while(is_before) {
             let mut whole = cell.clone();
             whole.extend(step.clone());
             match table.look(source, &whole, index) {
@@ -383,6 +403,7 @@ fn trend(
                 Trend::Rises => "does not rise",
                 Trend::Falls => "does not fall",
                 Trend::Flat => "changes by more than allowed",
+                Trend::Unclear => "has a clear trend",
             };
             found.exceptions.push(labelled(cell, what));
         }
@@ -408,6 +429,9 @@ fn follows(values: &[f64], expect: Trend, within: f64) -> bool {
         Trend::Rises => change > within && share >= TREND_PAIRS,
         Trend::Falls => change < -within && share <= 1.0 - TREND_PAIRS,
         Trend::Flat => most / least - 1.0 <= within,
+        Trend::Unclear => {
+            !follows(values, Trend::Rises, within) && !follows(values, Trend::Falls, within)
+        }
     }
 }
 
@@ -420,6 +444,14 @@ impl Found {
             exceptions: Vec::new(),
             missing: Vec::new(),
         }
+    }
+
+    fn add(&mut self, other: Self) {
+        self.ours.extend(other.ours);
+        self.good += other.good;
+        self.all += other.all;
+        self.exceptions.extend(other.exceptions);
+        self.missing.extend(other.missing);
     }
 }
 
@@ -435,6 +467,8 @@ mod tests {
         assert!(!follows(&[3.0, 2.99], Trend::Falls, 0.02));
         assert!(follows(&[1.0, 1.01, 0.995], Trend::Flat, 0.02));
         assert!(!follows(&[1.0, 1.2], Trend::Flat, 0.02));
+        assert!(follows(&[1.0, 1.3, 0.9, 1.2], Trend::Unclear, 0.02));
+        assert!(!follows(&[1.0, 1.3, 1.5], Trend::Unclear, 0.02));
     }
 
     #[test]
