@@ -14,6 +14,7 @@ use super::sample::{Sample, Verdict};
 use super::schedule::{Capacity, Schedule};
 use super::site::Site;
 pub use super::site::SiteKind;
+pub use super::store::Resume;
 use super::store::{Manifest, OpenError, Store};
 use crate::calibrate::{self, Machine};
 use crate::campaign::{Campaign, Plan, Run};
@@ -48,11 +49,9 @@ pub struct CampaignOptions {
     /// What emulates links.
     pub site: SiteKind,
     /// Go on with what is in the folder.
-    pub resume: bool,
+    pub resume: Option<Resume>,
     /// Measure how true links are before.
     pub calibrate: bool,
-    /// Make runs that failed again, when resuming.
-    pub retry_failed: bool,
     /// Where results go.
     pub folder: PathBuf,
     /// The program that is broker and device.
@@ -162,9 +161,6 @@ pub fn execute(
     let mut outcome = Outcome::default();
     let mut done = BTreeSet::new();
     for sample in &earlier {
-        if options.retry_failed && matches!(sample.verdict, Verdict::Failed { .. }) {
-            continue;
-        }
         if done.insert(sample.key()) {
             outcome.count(&sample.verdict);
         }

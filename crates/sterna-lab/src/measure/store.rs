@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::sample::Sample;
+use super::sample::{Sample, Verdict};
 use crate::calibrate::Machine;
 
 /// The name of the file that says what was run.
@@ -53,6 +53,15 @@ pub struct Store {
     samples: File,
 }
 
+/// What becomes of earlier samples.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Resume {
+    /// All of them count as done.
+    All,
+    /// Runs that failed are made again.
+    WithoutFailed,
+}
+
 /// Why there is no folder to write to.
 #[derive(Debug)]
 pub enum OpenError {
@@ -87,8 +96,8 @@ impl std::error::Error for OpenError {}
 impl Store {
     /// A folder for the results of this campaign.
     ///
-    /// With `resume` the samples that are there already come back; the manifest stays that of the
-    /// start.
+    /// With `resume` the samples that are there already come back, but for those of failed runs if
+    /// those are to be made again; the manifest stays that of the start.
     ///
     /// # Errors
     ///
@@ -97,16 +106,16 @@ impl Store {
     pub fn open(
         folder: &Path,
         manifest: &Manifest,
-        resume: bool,
+        resume: Option<Resume>,
     ) -> Result<(Self, Vec<Sample>), OpenError> {
         fs::create_dir_all(folder)?;
         let path = folder.join(MANIFEST);
         let samples_path = folder.join(SAMPLES);
         let mut samples = Vec::new();
         if path.exists() {
-            if !resume {
+            let Some(resume) = resume else {
                 return Err(OpenError::InUse);
-            }
+            };
             let (earlier, found) = load(folder)?;
             for (what, is_same) in [
                 ("campaign", earlier.campaign == manifest.campaign),
@@ -130,6 +139,9 @@ impl Store {
                 }
             }
             samples = found;
+            if resume == Resume::WithoutFailed {
+                samples.retain(|sample| !matches!(sample.verdict, Verdict::Failed { .. }));
+            }
             // A line that was being written when the program was killed must not swallow the next.
             let whole: String = samples.iter().map(line).collect();
             write_whole(&samples_path, whole.as_bytes())?;
@@ -222,7 +234,6 @@ pub fn load(folder: &Path) -> io::Result<(Manifest, Vec<Sample>)> {
 mod tests {
     use super::*;
     use crate::campaign::{Campaign, Plan};
-    use crate::measure::Verdict;
 
     fn manifest(seed: u64) -> Manifest {
         Manifest {
@@ -256,7 +267,7 @@ mod tests {
     fn an_interrupted_campaign_goes_on_where_it_was() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path();
-        let (mut store, samples) = Store::open(path, &manifest(1), false).unwrap();
+        let (mut store, samples) = Store::open(path, &manifest(1), None).unwrap();
         assert!(samples.is_empty());
         store.add(&sample()).unwrap();
         drop(store);
@@ -267,12 +278,12 @@ mod tests {
             .unwrap();
         file.write_all(b"{\"grid\":\"d").unwrap();
         assert!(matches!(
-            Store::open(path, &manifest(1), false),
+            Store::open(path, &manifest(1), None),
             Err(OpenError::InUse)
         ));
-        let other = Store::open(path, &manifest(2), true).unwrap_err();
+        let other = Store::open(path, &manifest(2), Some(Resume::All)).unwrap_err();
         assert!(other.to_string().contains("another seed"));
-        let (mut store, samples) = Store::open(path, &manifest(1), true).unwrap();
+        let (mut store, samples) = Store::open(path, &manifest(1), Some(Resume::All)).unwrap();
         assert_eq!(samples.len(), 1);
         let mut failed = sample();
         failed.repetition = 1;
@@ -284,5 +295,8 @@ mod tests {
         assert_eq!(samples.len(), 2);
         assert_eq!(samples[0].series["delays_ms"], [25.125]);
         assert_eq!(samples[1].verdict, failed.verdict);
+        let (_, samples) = Store::open(path, &manifest(1), Some(Resume::WithoutFailed)).unwrap();
+        assert_eq!(samples.len(), 1);
+        assert_eq!(load(path).unwrap().1.len(), 1);
     }
 }

@@ -121,7 +121,7 @@ fn answer(claim: &Claim, table: &Table<'_>) -> Answer {
     } else {
         found.ours.join("; ")
     };
-    of(ours, Agreement::of(found.good, found.all), why.join(". "))
+    of(ours, Agreement::of(found.good, found.all), why.join("; "))
 }
 
 /// What one part of a claim comes to.

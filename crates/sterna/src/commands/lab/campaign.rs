@@ -11,7 +11,7 @@ use std::time::Instant;
 use clap::ValueEnum;
 use sterna_lab::campaign::{CAMPAIGNS, Campaign, Plan};
 use sterna_lab::measure::campaign_run::{
-    CampaignOptions, Outcome, Progress, SiteKind, default_folder, execute,
+    CampaignOptions, Outcome, Progress, Resume, SiteKind, default_folder, execute,
 };
 use sterna_lab::measure::{Verdict, order};
 use sterna_lab::report::{Agreement, Report};
@@ -183,9 +183,12 @@ fn run_one(
             Emulator::Tun => SiteKind::Namespaces,
             Emulator::Relay => SiteKind::Relay,
         },
-        resume: args.resume,
+        resume: match (args.resume, args.retry_failed) {
+            (false, _) => None,
+            (true, false) => Some(Resume::All),
+            (true, true) => Some(Resume::WithoutFailed),
+        },
         calibrate: !args.no_calibration,
-        retry_failed: args.retry_failed,
         folder,
         program: std::env::current_exe().map_err(|error| format!("this program: {error}"))?,
         version: env!("CARGO_PKG_VERSION").into(),
