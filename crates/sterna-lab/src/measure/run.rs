@@ -292,6 +292,16 @@ fn measure(
     describe_device(run, &measured, arrived.as_ref(), sample)?;
     describe_link(run, &report, &measured, sample);
 
+    set(
+        sample,
+        "emulator_real_time",
+        f64::from(u8::from(has_real_time_emulator)),
+    );
+    set(
+        sample,
+        "device_real_time",
+        f64::from(u8::from(measured.is_real_time)),
+    );
     let pressure_percent = Machine::look().pressure_percent;
     let devices: Vec<&Measured> = std::iter::once(&measured).chain(&arrived).collect();
     let complaints = tolerance::complaints(&tolerance::Conditions {
