@@ -204,4 +204,39 @@ mod tests {
         assert!(load > capacity.messages_per_s / 2.0);
         assert!(schedule.seconds_left(&runs) > 0.0);
     }
+
+    /// How long all runs take by the schedule, if each takes what is expected of it.
+    fn predicted_s(runs: &[Run], capacity: Capacity) -> f64 {
+        let mut schedule = Schedule::new(runs, 0..runs.len(), capacity);
+        let mut under_way: Vec<(f64, usize)> = Vec::new();
+        let mut now_s = 0.0;
+        while !schedule.is_done() {
+            while let Some(index) = schedule.next(runs) {
+                under_way.push((now_s + runs[index].expected().as_secs_f64(), index));
+            }
+            under_way.sort_by(|a, b| b.0.total_cmp(&a.0));
+            let (ends_s, index) = under_way.pop().unwrap();
+            now_s = ends_s;
+            schedule.ended(&runs[index]);
+        }
+        now_s
+    }
+
+    #[test]
+    fn each_campaign_ends_within_half_an_hour_on_two_cores() {
+        // As of an optimised program, which is what campaigns are for.
+        let capacity = Capacity {
+            jobs: MAX_JOBS,
+            messages_per_s: 600.0,
+        };
+        for (name, _) in crate::campaign::CAMPAIGNS {
+            let (campaign, _) = Campaign::find(name).unwrap();
+            let whole = Plan::new(&campaign, false, 1, None).unwrap().runs;
+            let whole_s = predicted_s(&whole, capacity);
+            let quick_s = predicted_s(&runs(name), capacity);
+            assert!(whole_s < 30.0 * 60.0, "{name}: {whole_s:.0} s");
+            assert!(quick_s < 150.0, "{name}, quick: {quick_s:.0} s");
+            println!("{name}: {whole_s:.0} s, quick {quick_s:.0} s");
+        }
+    }
 }
