@@ -82,6 +82,7 @@ impl Received {
 pub enum Happened {
     Disposed {
         link: LinkId,
+        id: u32,
         token: u64,
         state: Option<String>,
         settled: bool,
@@ -352,10 +353,10 @@ impl Client {
             }),
             Event::Disposition {
                 link,
+                delivery_id,
                 token,
                 state,
                 settled,
-                ..
             } => {
                 if let Some(DeliveryState::Declared(declared)) =
                     state.as_ref().map(DeliveryStateBuf::view)
@@ -366,6 +367,7 @@ impl Client {
                 }
                 self.happened.push(Happened::Disposed {
                     link,
+                    id: delivery_id,
                     token,
                     state: state.as_ref().map(name),
                     settled,

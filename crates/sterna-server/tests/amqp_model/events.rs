@@ -130,17 +130,12 @@ impl World {
             );
             return;
         }
-        let mut token = u64::from(one.id);
         if let Some(known) = receiver.held.get(&one.tag) {
             let was_suspended = matches!(known.stage, Stage::Suspended { .. });
             assert!(was_suspended, "{name}: a tag is used twice");
-            if one.resumed {
-                token = known.token;
-            }
         }
         let held = Held {
             id: one.id,
-            token,
             message: number,
             stage: Stage::Fresh,
         };
@@ -171,21 +166,29 @@ impl World {
             },
             End::Sender(sender) => {
                 let token = delivery.token;
-                match &recovery {
-                    Recovery::Resend => {
-                        // As long as the broker remembers its word is good.
-                        if sender.mode == Mode::Second && since_ms < self.remembers_ms {
-                            self.model.withdrawn(token);
-                        }
+                if self.model.by_token(token).is_posted {
+                    // Its transaction is over, one way or the other.
+                    if !matches!(recovery, Recovery::Resume(_)) {
+                        return;
                     }
-                    Recovery::Resume(_) => self.model.withdrawn(token),
-                    Recovery::Settle(_) | Recovery::Settled(_) => {}
-                    other => panic!("{name}: {other:?}"),
-                }
-                if let Recovery::Settle(state) | Recovery::Settled(Some(state)) = &recovery {
-                    let is_accepted = *state == sterna_amqp::messaging::DeliveryStateBuf::Accepted;
-                    assert!(is_accepted, "{name}: {recovery:?}");
-                    self.model.accepted(token);
+                } else {
+                    match &recovery {
+                        Recovery::Resend => {
+                            // As long as the broker remembers its word is good.
+                            if sender.mode == Mode::Second && since_ms < self.remembers_ms {
+                                self.model.withdrawn(token);
+                            }
+                        }
+                        Recovery::Resume(_) => self.model.withdrawn(token),
+                        Recovery::Settle(_) | Recovery::Settled(_) => {}
+                        other => panic!("{name}: {other:?}"),
+                    }
+                    if let Recovery::Settle(state) | Recovery::Settled(Some(state)) = &recovery {
+                        let is_accepted =
+                            *state == sterna_amqp::messaging::DeliveryStateBuf::Accepted;
+                        assert!(is_accepted, "{name}: {recovery:?}");
+                        self.model.accepted(token);
+                    }
                 }
                 self.resumptions.push(Resumption {
                     link: l,
@@ -200,10 +203,12 @@ impl World {
         match one {
             Happened::Disposed {
                 link,
+                id,
                 token,
                 state,
                 settled,
-            } => self.disposed(a, link, token, state.as_deref(), settled),
+            } => self.disposed(a, link, (id, token), state.as_deref(), settled),
+            Happened::Declared(id) => self.declared = Some(id),
             Happened::Detached {
                 link,
                 closed,
@@ -219,12 +224,23 @@ impl World {
             Happened::Closed(condition) => {
                 assert_eq!(condition, None, "{}", self.agents[a].container);
             }
-            Happened::Recovered(..) | Happened::Drained(_) | Happened::Declared(_) => {}
+            Happened::Recovered(..) | Happened::Drained(_) => {}
         }
     }
 
-    fn disposed(&mut self, a: usize, link: LinkId, token: u64, state: Option<&str>, settled: bool) {
+    fn disposed(
+        &mut self,
+        a: usize,
+        link: LinkId,
+        (id, token): (u32, u64),
+        state: Option<&str>,
+        settled: bool,
+    ) {
         let agent = &mut self.agents[a];
+        if agent.coordinator == Some(link) {
+            self.outcome = state.map(str::to_owned);
+            return;
+        }
         let Some(l) = agent.link_at(link) else {
             return;
         };
@@ -233,6 +249,9 @@ impl World {
             End::Sender(sender) => {
                 match state {
                     Some("accepted") => self.model.accepted(token),
+                    Some("transactional amqp:accepted:list") => {
+                        self.model.by_token(token).accepted = true;
+                    }
                     other => panic!("{name}: {other:?} of {token}"),
                 }
                 if !settled {
@@ -241,12 +260,12 @@ impl World {
             }
             End::Receiver(receiver) => {
                 assert!(settled, "{name}: a state of the sender's");
-                let of = |held: &Held| held.token == token;
+                let of = |held: &Held| held.id == id;
                 let tag = receiver.held.iter().find(|(_, held)| of(held));
                 let tag = tag.map(|(tag, _)| tag.clone()).expect("what is settled");
                 let held = receiver.held.remove(&tag).expect("found");
                 assert!(
-                    matches!(held.stage, Stage::Told { .. }),
+                    matches!(held.stage, Stage::Told { .. } | Stage::Retired),
                     "{name}: settled before it was decided, {held:?}"
                 );
             }
@@ -257,9 +276,16 @@ impl World {
         let (now_ms, next) = (self.now_ms(), self.model.messages.len());
         let cause = self.cause;
         let agent = &mut self.agents[a];
+        if agent.coordinator == Some(id) {
+            agent.coordinator = None;
+            return self.rolled_back(a);
+        }
         let Some(l) = agent.link_at(id) else {
             return;
         };
+        if let Some(transaction) = &mut agent.transaction {
+            transaction.has_lost |= transaction.retired.iter().any(|one| one.link == l);
+        }
         let link = &mut agent.links[l];
         if self.is_traced {
             eprintln!(
@@ -291,7 +317,7 @@ impl World {
                 Stage::Told { gone, sure } | Stage::Suspended { gone, sure } => {
                     Stage::Suspended { gone, sure }
                 }
-                Stage::Fresh => Stage::Suspended {
+                Stage::Fresh | Stage::Retired => Stage::Suspended {
                     gone: false,
                     sure: false,
                 },

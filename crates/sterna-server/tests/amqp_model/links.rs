@@ -68,8 +68,6 @@ pub struct Receiver {
 #[derive(Clone, Debug)]
 pub struct Held {
     pub id: u32,
-    /// What the engine names it by: the number of its first transfer.
-    pub token: u64,
     pub message: usize,
     pub stage: Stage,
 }
@@ -81,6 +79,8 @@ pub enum Stage {
     /// Told, without settlement: the broker is to answer. Whether the message is gone by it, and
     /// whether the broker has certainly heard.
     Told { gone: bool, sure: bool },
+    /// Decided within a transaction.
+    Retired,
     /// From before the link was suspended; the broker has not taken it up again.
     Suspended { gone: bool, sure: bool },
 }
@@ -160,6 +160,28 @@ pub struct Agent {
     pub links: Vec<Link>,
     /// Messages of which the beginning has been read.
     pub begun: BTreeMap<usize, u32>,
+    pub transaction: Option<Transaction>,
+    /// The coordinator's link.
+    pub coordinator: Option<LinkId>,
+}
+
+/// A transaction under way.
+pub struct Transaction {
+    pub id: Vec<u8>,
+    /// The tokens of messages that are posted.
+    pub posted: Vec<u64>,
+    pub retired: Vec<Retired>,
+    /// A link whose deliveries it settles is gone: it may fail.
+    pub has_lost: bool,
+}
+
+/// A delivery that is accepted within a transaction.
+pub struct Retired {
+    pub link: usize,
+    pub store: usize,
+    pub tag: Vec<u8>,
+    pub message: usize,
+    pub settled: bool,
 }
 
 impl Agent {

@@ -20,6 +20,7 @@ mod fixture;
 mod links;
 mod model;
 mod steps;
+mod transactions;
 mod world;
 
 const RUNS: u64 = 64;

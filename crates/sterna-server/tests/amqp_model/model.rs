@@ -159,6 +159,8 @@ pub struct Attempt {
     pub stores: Vec<usize>,
     pub delivery_id: u32,
     pub accepted: bool,
+    /// It belongs to a transaction.
+    pub is_posted: bool,
 }
 
 /// What is common to all clients: messages, tries, stores.
@@ -191,20 +193,35 @@ impl Model {
     }
 
     /// A message is on its way: it may be in these stores now. Its token is the result.
-    pub fn attempt(&mut self, message: usize) -> usize {
+    pub fn attempt(&mut self, message: usize) -> u64 {
+        let token = self.attempt_in_transaction(message);
+        self.by_token(token).is_posted = false;
+        self.routed(token);
+        token
+    }
+
+    /// A message is posted in a transaction: it gets nowhere before the commit.
+    pub fn attempt_in_transaction(&mut self, message: usize) -> u64 {
+        self.attempts.push(Attempt {
+            message,
+            stores: Vec::new(),
+            delivery_id: 0,
+            accepted: false,
+            is_posted: true,
+        });
+        self.attempts.len() as u64
+    }
+
+    /// A message gets where it belongs now, if it arrives.
+    pub fn routed(&mut self, token: u64) {
+        let message = self.by_token(token).message;
         let stores: Vec<usize> = (0..self.stores.len())
             .filter(|store| self.stores[*store].takes(&self.messages[message]))
             .collect();
         for store in &stores {
             self.stores[*store].account(message).max += 1;
         }
-        self.attempts.push(Attempt {
-            message,
-            stores,
-            delivery_id: 0,
-            accepted: false,
-        });
-        self.attempts.len()
+        self.by_token(token).stores = stores;
     }
 
     /// The link of a subscription is detached, or may be: settled messages are not kept for it.

@@ -13,13 +13,14 @@ use sterna_amqp::types::{Encoded, Value};
 use crate::events::{Cause, Resumption};
 use crate::links::{End, Held, Link, Receiver, Sender, Stage};
 use crate::model::{Message, Mode};
+use crate::transactions::in_transaction;
 use crate::world::{QUEUES, World};
 
 const TOPICS: [&str; 4] = ["t/a/temp", "t/a/alarm", "t/b/alarm", "u"];
 const FILTERS: [&str; 5] = ["t/a/temp", "t/+/alarm", "t/#", "u", "#"];
 const KINDS: i32 = 3;
 /// Unsettled deliveries of a link: as many as an unsettled map holds in the smallest frame.
-const MOST_UNSETTLED: usize = 15;
+pub const MOST_UNSETTLED: usize = 15;
 
 impl World {
     /// Something happens to one of the clients.
@@ -77,12 +78,13 @@ impl World {
             18..=21 => self.detach(a),
             22..=50 => self.send(a),
             51..=70 => self.give_credit(a),
-            71..=90 => self.decide(a),
+            71..=85 => self.decide(a),
+            86..=92 => self.transact(a),
             _ => self.settle(a),
         }
     }
 
-    fn attached(&mut self, a: usize, of: impl Fn(&Link) -> bool) -> Option<(usize, LinkId)> {
+    pub fn attached(&mut self, a: usize, of: impl Fn(&Link) -> bool) -> Option<(usize, LinkId)> {
         let links = &self.agents[a].links;
         let fitting: Vec<(usize, LinkId)> = links
             .iter()
@@ -343,9 +345,16 @@ impl World {
             sent.expect("credit");
             return self.pump(a);
         }
+        if self.model.by_token(token).is_posted {
+            // The transaction has decided about it.
+            let tag = delivery.tag.as_bytes();
+            let aborted = client.engine.abort_resumed(id, tag, &mut client.out);
+            aborted.expect("credit");
+            return self.pump(a);
+        }
         let message = self.model.by_token(token).message;
         self.model.messages[message].is_unordered = true;
-        self.transfer(a, *l, message, Some(delivery.tag.as_bytes()), resume);
+        self.transfer(a, *l, message, Some(delivery.tag.as_bytes()), resume, None);
     }
 
     fn send(&mut self, a: usize) {
@@ -359,7 +368,7 @@ impl World {
                 return;
             }
             let message = self.compose(a, l);
-            self.transfer(a, l, message, None, false);
+            self.transfer(a, l, message, None, false, None);
         }
     }
 
@@ -398,8 +407,12 @@ impl World {
         number: usize,
         tag: Option<&[u8]>,
         resume: bool,
+        transaction: Option<&[u8]>,
     ) {
-        let token = self.model.attempt(number) as u64;
+        let token = match transaction {
+            Some(_) => self.model.attempt_in_transaction(number),
+            None => self.model.attempt(number),
+        };
         let message = &self.model.messages[number];
         let mut bytes = BytesMut::new();
         let text = message.text(number);
@@ -420,6 +433,7 @@ impl World {
         let transfer = OutgoingTransfer {
             settled,
             resume,
+            state: transaction.map(|txn_id| in_transaction(txn_id, None)),
             ..OutgoingTransfer::new(tag.unwrap_or(&own_tag), token)
         };
         let client = self.agents[a].client.as_mut().expect("connected");
@@ -440,6 +454,9 @@ impl World {
                 .transfer_more(id, &[&bytes[offset..]], false, &mut client.out)
                 .expect("a window");
             offset += sent.payload_bytes;
+        }
+        if let (Some(_), Some(transaction)) = (transaction, &mut self.agents[a].transaction) {
+            transaction.posted.push(token);
         }
         if settled && !self.is_holding {
             self.pump(a);

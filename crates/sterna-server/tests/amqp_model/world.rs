@@ -28,6 +28,9 @@ pub struct World {
     /// Why links that end now end.
     pub cause: Cause,
     pub resumptions: Vec<Resumption>,
+    /// What a coordinator has answered.
+    pub outcome: Option<String>,
+    pub declared: Option<Vec<u8>>,
     /// How long the broker remembers the deliveries of a sending link that was suspended.
     pub remembers_ms: u64,
     pub next_name: usize,
@@ -66,6 +69,8 @@ impl World {
                 sessions: Vec::new(),
                 links: Vec::new(),
                 begun: BTreeMap::new(),
+                transaction: None,
+                coordinator: None,
             })
             .collect();
         Self {
@@ -77,6 +82,8 @@ impl World {
             is_holding: false,
             cause: Cause::Detach,
             resumptions: Vec::new(),
+            outcome: None,
+            declared: None,
             remembers_ms,
             next_name: 0,
             is_traced: std::env::var_os("STERNA_AMQP_MODEL_TRACE").is_some(),
@@ -214,8 +221,10 @@ impl World {
         self.process(a);
         self.cause = Cause::Detach;
         self.expire_with(a, None);
+        self.rolled_back(a);
         let agent = &mut self.agents[a];
         agent.client = None;
+        agent.coordinator = None;
         agent.sessions.clear();
         agent.begun.clear();
         self.resumptions.clear();
@@ -328,6 +337,7 @@ impl World {
             if self.agents[a].sessions.is_empty() {
                 self.begin(a);
             }
+            self.discharge(a, true);
             // What suspended links hold goes back, or comes again.
             for l in 0..self.agents[a].links.len() {
                 let link = &self.agents[a].links[l];
@@ -335,8 +345,10 @@ impl World {
                     continue;
                 };
                 let is_queue = self.model.stores[receiver.store].is_queue;
-                let lives = receiver.suspended_in.is_some()
-                    || receiver.outlives_connection() && (!receiver.is_over || is_queue);
+                // One of a queue that may be there or not is ended for sure.
+                let lives = is_queue
+                    || receiver.suspended_in.is_some()
+                    || receiver.outlives_connection() && !receiver.is_over;
                 if link.id.is_none() && lives {
                     self.reattach(a, l, false);
                 }
@@ -345,6 +357,8 @@ impl World {
         let mut rests: BTreeMap<usize, BTreeMap<usize, u32>> = BTreeMap::new();
         for a in 0..self.agents.len() {
             for l in 0..self.agents[a].links.len() {
+                // A link that is being detached passes over what still comes.
+                self.pump(a);
                 let End::Receiver(receiver) = &self.agents[a].links[l].end else {
                     continue;
                 };
