@@ -20,6 +20,7 @@ pub enum Cause {
 
 /// A sender's delivery from before that is to be sent in some way.
 pub struct Resumption {
+    pub agent: usize,
     pub link: usize,
     pub delivery: Unsettled,
     pub recovery: Recovery,
@@ -191,6 +192,7 @@ impl World {
                     }
                 }
                 self.resumptions.push(Resumption {
+                    agent: a,
                     link: l,
                     delivery,
                     recovery,

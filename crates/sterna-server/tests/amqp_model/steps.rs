@@ -61,6 +61,7 @@ impl World {
             _ => self.act(a),
         }
         self.pump(a);
+        self.resume_due(a);
     }
 
     /// Something that leaves the connection as it is.
@@ -305,7 +306,15 @@ impl World {
             "{} is refused",
             self.agents[a].links[l].name
         );
-        for resumption in std::mem::take(&mut self.resumptions) {
+        self.resume_due(a);
+    }
+
+    /// Sends what links have yet to send again.
+    fn resume_due(&mut self, a: usize) {
+        let all = std::mem::take(&mut self.resumptions);
+        let (due, others) = all.into_iter().partition(|one| one.agent == a);
+        self.resumptions = others;
+        for resumption in due {
             self.resume(a, &resumption);
         }
     }
@@ -316,6 +325,7 @@ impl World {
             link: l,
             delivery,
             recovery,
+            ..
         } = resumption;
         let link = &self.agents[a].links[*l];
         let (id, name) = (link.id.expect("attached"), link.name.clone());

@@ -162,6 +162,13 @@ impl World {
 
     /// Ends the transaction, if there is one.
     pub fn discharge(&mut self, a: usize, fail: bool) {
+        let agent = &self.agents[a];
+        if let (Some(link), Some(client)) = (agent.coordinator, &agent.client)
+            && self.is_holding
+            && !client.engine.can_send(link)
+        {
+            return;
+        }
         let Some(transaction) = self.agents[a].transaction.take() else {
             return;
         };

@@ -227,7 +227,7 @@ impl World {
         agent.coordinator = None;
         agent.sessions.clear();
         agent.begun.clear();
-        self.resumptions.clear();
+        self.resumptions.retain(|one| one.agent != a);
         self.is_holding = false;
         for link in &agent.links {
             assert_eq!(link.id, None, "{} is still attached", link.name);
@@ -267,7 +267,9 @@ impl World {
         self.cause = Cause::Detach;
         self.expire_with(a, Some(session));
         self.agents[a].sessions.remove(at);
-        self.resumptions.clear();
+        let links = &self.agents[a].links;
+        self.resumptions
+            .retain(|one| one.agent != a || links[one.link].id.is_some());
         self.is_holding = false;
         self.pump(a);
     }
