@@ -315,6 +315,25 @@ async def durable_subscription(t: Step) -> None:
     await third.detach(closed=True)
 
 
+@step("durable-subscription-after-loss")
+async def durable_after_loss(t: Step) -> None:
+    # What was delivered and not settled when the connection was lost comes again, in order.
+    container, name = "iop-" + secrets.token_hex(6), "sub-" + secrets.token_hex(3)
+    source = {"address": t.topic("d"), "durable": 2, "expiry": "never"}
+    first = await t.connect(container=container)
+    receiver = await (await first.session()).receiver(source, 2, name=name, snd="unsettled")
+    sender = await (await t.session()).sender(t.topic("d"))
+    for number in range(4):
+        await sender.deliver(message(str(number).encode()))
+    await (await receiver.receive()).settle()
+    await receiver.receive()
+    await first.abort()
+    second = await t.connect(container=container)
+    again = await (await second.session()).receiver(source, 10, name=name, snd="unsettled")
+    equal([payload(await again.accept()) for _ in range(3)], [b"1", b"2", b"3"], "what was not settled")
+    await again.detach(closed=True)
+
+
 @step("subscription-with-timeout")
 async def subscription_with_timeout(t: Step) -> None:
     container = "iop-" + secrets.token_hex(6)
