@@ -38,7 +38,47 @@ impl<P: Default + Send> Broker<P> {
         routed
     }
 
-    pub(super) fn route(&mut self, now_ms: u64, mut message: Message) -> Routed {
+    /// Routes several messages, or none of them if a kept queue has no room for what it is to get of
+    /// them all. Whether they were routed; what is not a topic name, or cannot be retained, counts as
+    /// routed.
+    pub fn publish_together(&mut self, now_ms: u64, messages: Vec<Message>) -> bool {
+        let mut reserved: Vec<Vec<Arc<Fill>>> = Vec::with_capacity(messages.len());
+        for message in &messages {
+            let Some(fills) = self.reserve_ahead(message) else {
+                for (fills, message) in reserved.iter().zip(&messages) {
+                    release(fills, message.body_bytes() as u64);
+                }
+                self.queues.counters.refused_messages += messages.len() as u64;
+                return false;
+            };
+            reserved.push(fills);
+        }
+        for (message, fills) in messages.into_iter().zip(reserved) {
+            self.queues.counters.received_messages += 1;
+            self.queues.counters.received_bytes += message.payload().len() as u64;
+            self.route_reserved(now_ms, message, Some(&fills));
+        }
+        self.finish(now_ms);
+        true
+    }
+
+    pub(super) fn route(&mut self, now_ms: u64, message: Message) -> Routed {
+        if !message.retain() {
+            return self.route_reserved(now_ms, message, None);
+        }
+        let Some(reserved) = self.reserve_ahead(&message) else {
+            return self.refuse();
+        };
+        self.route_reserved(now_ms, message, Some(&reserved))
+    }
+
+    /// Routes a message for which room may be reserved already; that of a retained one must be.
+    fn route_reserved(
+        &mut self,
+        now_ms: u64,
+        mut message: Message,
+        reserved: Option<&[Arc<Fill>]>,
+    ) -> Routed {
         message.charge(&self.gauge);
         self.unsummed += 1;
         if self.unsummed >= SUM_EVERY || message.body_bytes() >= LARGE_BYTES {
@@ -50,15 +90,13 @@ impl<P: Default + Send> Broker<P> {
         // [MQTT-3.3.1-8] [MQTT311-3.3.1-12]
         if !message.retain() {
             self.catch_up();
-            return self.spread(now_ms, message, Retention::NotAsked, None);
+            return self.spread(now_ms, message, Retention::NotAsked, reserved);
         }
-        let Some(reserved) = self.reserve_ahead(&message) else {
-            return self.refuse();
-        };
         let message = Arc::new(message);
         let (retention, length) = self.directory.retain(&message);
         match retention {
             Retention::InvalidTopic => {
+                release(reserved.unwrap_or_default(), message.body_bytes() as u64);
                 return Routed {
                     retention,
                     ..Routed::default()
@@ -71,7 +109,7 @@ impl<P: Default + Send> Broker<P> {
             _ => {}
         }
         self.catch_up_to(length);
-        self.spread(now_ms, message, retention, Some(&reserved))
+        self.spread(now_ms, message, retention, reserved)
     }
 
     fn refuse(&mut self) -> Routed {
@@ -123,9 +161,7 @@ impl<P: Default + Send> Broker<P> {
                     for fill in &matches.kept {
                         fill.add(1, body_bytes);
                     }
-                    for fill in reserved {
-                        fill.remove(1, body_bytes);
-                    }
+                    release(reserved, body_bytes);
                 }
             }
         }
@@ -175,8 +211,13 @@ fn reserve<P>(kept: &[Arc<Fill>], body_bytes: u64, queues: &Queues<P>) -> bool {
     let room = kept
         .iter()
         .position(|fill| !fill.reserve(body_bytes, &queues.limits));
-    for fill in &kept[..room.unwrap_or(0)] {
+    release(&kept[..room.unwrap_or(0)], body_bytes);
+    room.is_none()
+}
+
+/// Gives room back that a message will not take.
+fn release(reserved: &[Arc<Fill>], body_bytes: u64) {
+    for fill in reserved {
         fill.remove(1, body_bytes);
     }
-    room.is_none()
 }

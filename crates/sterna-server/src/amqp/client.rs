@@ -57,6 +57,8 @@ pub(super) struct Client {
     pub(super) transactions: Transactions,
     /// Whether the connection is traced.
     pub(super) traced: bool,
+    /// What the transport is closed with.
+    pub(super) close_code: u64,
     /// Deliveries that are accepted and whose disposition is yet to be written.
     pub(super) accepted: Option<Accepted>,
 }

@@ -259,7 +259,7 @@ pub(super) fn rejected(condition: Condition, detail: &str) -> DeliveryState<'_> 
 }
 
 /// Routes a message.
-pub(super) fn publish(cx: &mut Context<'_>, message: Message) -> Result<(), Refusal> {
+fn publish(cx: &mut Context<'_>, message: Message) -> Result<(), Refusal> {
     let routed = cx.broker.publish(
         cx.net.now_ms(),
         Publication {

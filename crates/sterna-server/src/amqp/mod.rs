@@ -156,6 +156,7 @@ impl Door {
             suspended: Vec::new(),
             transactions: transactions::Transactions::default(),
             traced: false,
+            close_code: code::NO_ERROR,
             accepted: None,
         };
         self.clients.insert(connection, Some(Box::new(client)));
@@ -230,7 +231,7 @@ impl Door {
             self.lost(cx, &mut client);
         }
         if matches!(client.state, State::Ended) {
-            cx.net.close(connection, code::NO_ERROR);
+            cx.net.close(connection, client.close_code);
         } else if let Some(deadline_ms) = client.engine.deadline_ms()
             && deadline_ms < client.timer_ms
         {
@@ -408,8 +409,8 @@ impl Door {
                 "amqp:resource-limit-exceeded",
                 "too much before the open",
             );
+            client.close_code = code::LIMIT;
             self.lost(cx, client);
-            cx.net.close(client.id, code::LIMIT);
         } else if control && client.early != Early::Waiting {
             cx.net.pause(client.id, true);
         }
@@ -440,6 +441,7 @@ impl Door {
         );
         self.handle_rest(cx, client);
         if violation.scope == Scope::Connection {
+            client.close_code = code::VIOLATION;
             self.lost(cx, client);
         }
     }

@@ -11,7 +11,7 @@ use sterna_broker::Origin;
 use sterna_net::ConnectionId;
 
 use super::client::{Client, State, Target};
-use super::{Door, log_end};
+use super::{Door, code, log_end};
 use crate::authentication::{Exchange, common_name};
 use crate::config::EarlyData;
 use crate::mail::Mail;
@@ -261,6 +261,7 @@ impl Door {
         detail: &str,
     ) {
         log_end(cx.net, client, condition.as_str(), detail);
+        client.close_code = code::VIOLATION;
         // What is closed already needs no other close.
         let _ = client
             .engine

@@ -12,7 +12,7 @@ use sterna_broker::{self as broker, Message, SessionKey};
 use super::Door;
 use super::attach::{Refusal, refusal};
 use super::client::{Client, Target};
-use super::incoming::{publish, rejected};
+use super::incoming::rejected;
 use super::outgoing::{Disposed, Returned, broker_outcome, give_back, is_returning};
 use crate::config::Amqp;
 use crate::shard::Context;
@@ -113,7 +113,7 @@ impl Door {
         client: &mut Client,
         discharge: &Discharge<'_>,
     ) -> Result<(), Refusal> {
-        let transaction = id_of(discharge.txn_id)
+        let mut transaction = id_of(discharge.txn_id)
             .and_then(|id| client.transactions.declared.remove(&id))
             .ok_or_else(|| refusal(UNKNOWN.0, UNKNOWN.1))?;
         if discharge.fail {
@@ -130,17 +130,11 @@ impl Door {
             let detail = "a link whose deliveries are settled in the transaction is gone";
             return Err(refusal(Condition::TRANSACTION_ROLLBACK, detail));
         }
-        for message in transaction.posted {
-            let topic = message.topic().to_owned();
-            if let Err((condition, detail)) = publish(cx, message) {
-                tracing::warn!(
-                    client = &*client.container,
-                    topic,
-                    condition = condition.as_str(),
-                    detail,
-                    "a message of a transaction was not routed"
-                );
-            }
+        let posted = std::mem::take(&mut transaction.posted);
+        if !cx.broker.publish_together(cx.net.now_ms(), posted) {
+            Self::roll_back(cx, client, transaction);
+            let detail = "a queue that the transaction posts to is full";
+            return Err(refusal(Condition::TRANSACTION_ROLLBACK, detail));
         }
         let now_ms = cx.net.now_ms();
         let mut returned = Returned::new();

@@ -165,3 +165,35 @@ fn transactions_are_limited() {
     let condition = client.condition();
     assert_eq!(condition.as_deref(), Some("amqp:transaction:unknown-id"));
 }
+
+#[test]
+fn a_transaction_for_which_a_queue_has_no_room_is_rolled_back_as_a_whole() {
+    let limits = sterna_broker::Limits {
+        group_queued_messages: 2,
+        ..sterna_broker::Limits::default()
+    };
+    let config = Config::default();
+    let mut broker = Broker::restored(&config, 1, limits, || Box::new(sterna_broker::NoStore));
+    let mut client = Client::connect(&mut broker, "c");
+    let session = client.begin(&mut broker);
+    client.receiver(&mut broker, session, "r", Source::new("a"), 10);
+    let topic = client.sender(&mut broker, session, "a");
+    let queue = client.sender(&mut broker, session, "queue/q");
+    let link = coordinator(&mut broker, &mut client, session);
+    for (messages, outcome) in [(3, "rejected amqp:transaction:rollback"), (2, "accepted")] {
+        let txn = declare(&mut broker, &mut client, link).expect("declared");
+        post(&mut broker, &mut client, topic, &txn, "beside");
+        for _ in 0..messages {
+            post(&mut broker, &mut client, queue, &txn, "m");
+        }
+        client.outcomes();
+        assert_eq!(
+            discharge(&mut broker, &mut client, link, &txn, false),
+            outcome
+        );
+        let beside = client.accept_all(&mut broker).len();
+        assert_eq!(beside, usize::from(outcome == "accepted"));
+    }
+    client.receiver(&mut broker, session, "q", Source::new("queue/q"), 10);
+    assert_eq!(client.accept_all(&mut broker), ["m", "m"]);
+}
