@@ -490,8 +490,7 @@ func main() {
 			"value-char": types + "char", "value-decimal32": types + "decimal32", "value-decimal64": types + "decimal64",
 			"value-decimal128": types + "decimal128", "value-described": "the library shows described values of filters only",
 			"value-array-of-ubyte": "the library takes []uint8 for binary", "value-array-of-char": types + "char",
-			"value-array-of-list": "the library makes no arrays of lists",
-			"value-symbol":        "the library shows symbols as strings", "sasl-scram": "the library has no SCRAM", "sasl-scram-wrong": "the library has no SCRAM",
+			"value-symbol": "the library shows symbols as strings", "sasl-scram": "the library has no SCRAM", "sasl-scram-wrong": "the library has no SCRAM",
 		},
 	}})
 	driver := &Driver{

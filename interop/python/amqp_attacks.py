@@ -408,6 +408,40 @@ def transactions(at: Listener) -> None:
         expect(condition == "amqp:transaction:unknown-id", f"an unknown transaction: {condition}")
 
 
+@row("a-link-attached-again")
+def stolen(at: Listener) -> None:
+    # Part 2, section 2.6.1: the same name within a connection takes the link over.
+    with RawAmqp(at) as one:
+        one.begun()
+        one.receiving(wire.source(address("s")), 1, name="mine")
+        one.send(wire.begin(1))
+        one.next(wire.BEGIN)
+        one.send(wire.attach_receiver("mine", 0, wire.source(address("s")), 1))
+        first, attached = None, False
+        while first is None or not attached:
+            got = one.frame()
+            expect(got is not None, f"{'no detach of the old link' if attached else 'no attach of the new one'}")
+            if got.code == wire.DETACH:
+                first = got
+            attached |= got.code == wire.ATTACH
+        expect(first.channel == 0 and first.error == "amqp:link:stolen", f"{first} on channel {first.channel}")
+
+
+@row("transactional-acquisition")
+def acquisition(at: Listener) -> None:
+    # docs/amqp.md: refused, as a receiver's flow with a transaction in its properties cannot be served.
+    with RawAmqp(at) as one:
+        one.begun()
+        one.send(wire.attach_sender("txn", 0, composite(wire.COORDINATOR)))
+        expect(one.next(wire.ATTACH).field(6) is not None, "the coordinator was refused")
+        one.next(wire.FLOW)
+        one.send(wire.transfer(0, 0, b"\0\x53\x77" + composite(wire.DECLARE).raw))
+        number = one.next(wire.DISPOSITION).field(4).value[0]
+        one.receiving(wire.source(address("a")), 0, handle=1)
+        one.send(performative(wire.FLOW, 0, 2048, 1, 2048, 1, 0, 5, None, None, None, {Symbol("txn-id"): number}))
+        lost(one, LINK, "amqp:not-implemented")
+
+
 @row("selectors")
 def selectors(at: Listener) -> None:
     name = Symbol("apache.org:selector-filter:string")

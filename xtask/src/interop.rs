@@ -20,7 +20,8 @@
 //!
 //! The environment of a suite: `STERNA_READY_FILE` (what the broker wrote when it was ready: its
 //! listeners with their ports), `STERNA_CA` (the certificate to trust, PEM), `STERNA_BIN` (the
-//! command itself), `STERNA_BUILD` (a folder that the suite may write and find again).
+//! command itself), `STERNA_BUILD` (a folder that the suite may write and find again); for Java
+//! `STERNA_JAVA` (what was built, see [`runtime::Runtime`]).
 //!
 //! `@interop` in an argument of `serve`, and in a configuration named there, stands for the folder
 //! `interop`.
