@@ -39,7 +39,7 @@ impl Broker {
         let config = Config {
             listeners: vec![Listener::at("amqp://127.0.0.1:0")],
             data_directory: Some(folder.path().to_owned()),
-            shards: 1,
+            shards: 2,
             ..Config::default()
         };
         let server = Server::start(&config).unwrap();

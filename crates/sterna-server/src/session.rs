@@ -5,7 +5,7 @@ use sterna_broker::{Broker, SessionKey};
 use crate::amqp::Terminus;
 
 /// What the front door keeps of a session, by the protocol that opened it. Client identifiers of
-/// different protocols never meet: see [`is_reserved`].
+/// different protocols never meet.
 #[derive(Debug)]
 pub enum SessionState {
     /// Packet identifiers and what is in flight.

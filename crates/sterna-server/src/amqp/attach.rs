@@ -449,6 +449,8 @@ impl Door {
                 cx.broker.park(session);
                 door.finish_source(cx, client, link, session, present, *wanted);
                 door.handle_rest(cx, client);
+                // Credit has come before, perhaps, and what is to be sent again waits in no queue.
+                door.resume(cx, client, link);
             }
         });
     }

@@ -165,7 +165,8 @@ impl Door {
         self.resume_all(cx, client, |link| link.session == session);
     }
 
-    fn resume(&mut self, cx: &mut Context<'_>, client: &mut Client, link: LinkId) {
+    /// Lets a link go on.
+    pub(super) fn resume(&mut self, cx: &mut Context<'_>, client: &mut Client, link: LinkId) {
         if let Some(source) = client.sources.get_mut(&link) {
             unpark(cx, source);
             self.pump(cx, client, link);
