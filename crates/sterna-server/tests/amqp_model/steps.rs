@@ -57,7 +57,9 @@ impl World {
                 let ms = [10, 1_000, 20_000, 70_000][self.random.below(4)];
                 self.advance(ms);
             }
-            13..=16 => self.check(),
+            13..=15 => self.check(),
+            16..=17 => self.slow_down(),
+            18..=19 => self.speed_up(),
             _ => self.act(a),
         }
         self.pump(a);
@@ -495,6 +497,9 @@ impl World {
         // What the earlier credit allows may be on its way.
         receiver.credit = if self.is_holding {
             receiver.credit.max(credit)
+        } else if self.is_slow {
+            // One has been begun on the earlier credit.
+            credit + 1
         } else {
             credit
         };
@@ -506,7 +511,7 @@ impl World {
         assert!(set.is_ok() || self.is_holding);
         self.trace(a, &("credit", id, credit, drains));
         self.pump(a);
-        if drains && !self.is_holding {
+        if drains && !self.is_holding && !self.is_slow {
             let client = self.agents[a].client.as_ref().expect("connected");
             assert_eq!(client.engine.credit(id), 0, "what is left comes back");
             self.agents[a].links[l].receiver().credit = 0;
