@@ -244,7 +244,7 @@ impl World {
                 }
             }
             End::Receiver(receiver) => {
-                filter = receiver.kind.map(selector);
+                filter = receiver.kind.map(crate::links::selector);
                 let mut source = receiver.source();
                 source.filter = match filter.as_ref().map(Encoded::value) {
                     Some(Value::Map(map)) => Some(map),
@@ -696,16 +696,4 @@ struct Told {
     tag: Vec<u8>,
     message: usize,
     settled: bool,
-}
-
-/// A map of one filter: messages of a kind.
-fn selector(kind: i32) -> Encoded {
-    let mut out = BytesMut::new();
-    let mut map = sterna_amqp::types::MapWriter::new(&mut out);
-    let entry = map.entry(&Value::Symbol("selector"));
-    entry.extend_from_slice(&[0]);
-    Value::Symbol("apache.org:selector-filter:string").encode(entry);
-    Value::String(&format!("kind = {kind}")).encode(entry);
-    map.finish();
-    Encoded::from_bytes(out.freeze()).expect("a map")
 }
