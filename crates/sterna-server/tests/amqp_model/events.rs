@@ -314,6 +314,14 @@ impl World {
         self.model.unattended(receiver.store);
         let store = &mut self.model.stores[receiver.store];
         store.disturb(next);
+        if receiver.snd_settle_mode != SenderSettleMode::Unsettled {
+            // What comes after the link's own detach is passed over, and may have been settled.
+            for (number, count) in &agent.begun {
+                if let Some(account) = store.accounts.get_mut(number) {
+                    account.gone_max += count;
+                }
+            }
+        }
         receiver.held.retain(|tag, held| {
             held.stage = match held.stage {
                 Stage::Told { gone, sure } | Stage::Suspended { gone, sure } => {

@@ -8,6 +8,7 @@ use sterna_amqp::messaging::{
     Source, Target, TargetArchetype, TerminusDurability, TerminusExpiryPolicy,
 };
 use sterna_amqp::performatives::{ReceiverSettleMode, Role, SenderSettleMode};
+use sterna_amqp::types::{Encoded, Value};
 
 use crate::client::Client;
 use crate::model::Mode;
@@ -188,4 +189,16 @@ impl Agent {
     pub fn link_at(&self, id: LinkId) -> Option<usize> {
         self.links.iter().position(|link| link.id == Some(id))
     }
+}
+
+/// A map of one filter: messages of a kind.
+pub fn selector(kind: i32) -> Encoded {
+    let mut out = bytes::BytesMut::new();
+    let mut map = sterna_amqp::types::MapWriter::new(&mut out);
+    let entry = map.entry(&Value::Symbol("selector"));
+    entry.extend_from_slice(&[0]);
+    Value::Symbol("apache.org:selector-filter:string").encode(entry);
+    Value::String(&format!("kind = {kind}")).encode(entry);
+    map.finish();
+    Encoded::from_bytes(out.freeze()).expect("a map")
 }

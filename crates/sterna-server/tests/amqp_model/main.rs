@@ -23,7 +23,7 @@ mod steps;
 mod transactions;
 mod world;
 
-const RUNS: u64 = 120;
+const RUNS: u64 = 100;
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()

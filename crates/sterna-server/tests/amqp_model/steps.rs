@@ -57,7 +57,9 @@ impl World {
                 let ms = [10, 1_000, 20_000, 70_000][self.random.below(4)];
                 self.advance(ms);
             }
-            13..=16 => self.check(),
+            13..=15 => self.check(),
+            16..=17 => self.slow_down(),
+            18..=19 => self.speed_up(),
             _ => self.act(a),
         }
         self.pump(a);
@@ -242,7 +244,7 @@ impl World {
                 }
             }
             End::Receiver(receiver) => {
-                filter = receiver.kind.map(selector);
+                filter = receiver.kind.map(crate::links::selector);
                 let mut source = receiver.source();
                 source.filter = match filter.as_ref().map(Encoded::value) {
                     Some(Value::Map(map)) => Some(map),
@@ -495,6 +497,9 @@ impl World {
         // What the earlier credit allows may be on its way.
         receiver.credit = if self.is_holding {
             receiver.credit.max(credit)
+        } else if self.is_slow {
+            // One has been begun on the earlier credit.
+            credit + 1
         } else {
             credit
         };
@@ -506,7 +511,7 @@ impl World {
         assert!(set.is_ok() || self.is_holding);
         self.trace(a, &("credit", id, credit, drains));
         self.pump(a);
-        if drains && !self.is_holding {
+        if drains && !self.is_holding && !self.is_slow {
             let client = self.agents[a].client.as_ref().expect("connected");
             assert_eq!(client.engine.credit(id), 0, "what is left comes back");
             self.agents[a].links[l].receiver().credit = 0;
@@ -691,16 +696,4 @@ struct Told {
     tag: Vec<u8>,
     message: usize,
     settled: bool,
-}
-
-/// A map of one filter: messages of a kind.
-fn selector(kind: i32) -> Encoded {
-    let mut out = BytesMut::new();
-    let mut map = sterna_amqp::types::MapWriter::new(&mut out);
-    let entry = map.entry(&Value::Symbol("selector"));
-    entry.extend_from_slice(&[0]);
-    Value::Symbol("apache.org:selector-filter:string").encode(entry);
-    Value::String(&format!("kind = {kind}")).encode(entry);
-    map.finish();
-    Encoded::from_bytes(out.freeze()).expect("a map")
 }

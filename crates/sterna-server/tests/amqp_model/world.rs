@@ -34,6 +34,9 @@ pub struct World {
     /// How long the broker remembers the deliveries of a sending link that was suspended.
     pub remembers_ms: u64,
     pub next_name: usize,
+    high_watermark_bytes: usize,
+    /// A message may be sent in part.
+    pub is_slow: bool,
     pub is_traced: bool,
 }
 
@@ -86,6 +89,8 @@ impl World {
             declared: None,
             remembers_ms,
             next_name: 0,
+            high_watermark_bytes: config.network.high_watermark_bytes as usize,
+            is_slow: false,
             is_traced: std::env::var_os("STERNA_AMQP_MODEL_TRACE").is_some(),
         }
     }
@@ -98,6 +103,36 @@ impl World {
                 self.now_ms() - 1_700_000_000_000,
                 self.agents[a].container
             );
+        }
+    }
+
+    /// The transports of a shard take no more than a few bytes, so that messages go out in parts.
+    pub fn slow_down(&mut self) {
+        if self.is_traced {
+            eprintln!("slow");
+        }
+        let shard = self.random.below(self.shards);
+        let room_bytes = self.random.below(3_000);
+        self.broker.wires[shard].unsent_bytes = self.high_watermark_bytes - room_bytes;
+        self.is_slow = true;
+    }
+
+    /// The transports take everything again.
+    pub fn speed_up(&mut self) {
+        if self.is_traced {
+            eprintln!("quick");
+        }
+        if !std::mem::take(&mut self.is_slow) {
+            return;
+        }
+        for wire in &mut self.broker.wires {
+            wire.unsent_bytes = 0;
+        }
+        for a in 0..self.agents.len() {
+            if let Some(client) = &self.agents[a].client {
+                self.broker.writable(client.peer);
+            }
+            self.pump(a);
         }
     }
 
@@ -305,6 +340,7 @@ impl World {
 
     /// Nothing is on its way: no message is out more often than it may be.
     pub fn check(&mut self) {
+        self.speed_up();
         for a in 0..self.agents.len() {
             self.pump(a);
         }
