@@ -1,11 +1,11 @@
 //! Asynchronous client library for every protocol and transport of Sterna.
 //!
-//! A [`Client`] speaks MQTT 3.1, 3.1.1 or 5.0 to any broker, over QUIC, TLS, TCP or WebSocket: the
-//! [`Url`] says which. It connects, stays connected, and keeps its promises about messages over
-//! lost connections.
+//! A [`Client`] speaks MQTT 3.1, 3.1.1 or 5.0 to any broker, and an [`amqp::Connection`] AMQP 1.0, over
+//! QUIC, TLS, TCP or WebSocket: the [`Url`] says which. They connect, stay connected, and keep their
+//! promises about messages over lost connections.
 //!
-//! * **One flight.** What is requested before the connection stands leaves with the CONNECT, in the
-//!   same segment or packet.
+//! * **One flight.** What is requested before the connection stands leaves with the CONNECT or the
+//!   open, in the same segment or packet.
 //! * **Bounded.** Queues have limits; publishing waits for room, and a client that isn't read stops
 //!   reading.
 //! * **Verified.** Encrypted transports check the server's certificate unless told not to; see

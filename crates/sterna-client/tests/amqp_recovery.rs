@@ -196,6 +196,66 @@ async fn events_tell_of_lost_connections() {
     assert!(matches!(error, Error::Connect(_)), "{error}");
 }
 
+/// A stream that is reset suspends the links of its session, which begins anew on another stream.
+#[tokio::test]
+async fn a_reset_stream_suspends_its_links() {
+    let broker = Broker::start(Scheme::AmqpQuic, Setup::default()).await;
+    let (connection, _events) = Connection::start(broker.options()).unwrap();
+    let session = connection.session().await.unwrap();
+    let mut options = SenderOptions::new("a");
+    options.receiver_settles = ReceiverSettles::Second;
+    let sender = session.sender(options).await.unwrap();
+    for number in 0..3 {
+        let message = Message::data(format!("{number}"));
+        assert_eq!(
+            soon(sender.deliver(message)).await.unwrap(),
+            Outcome::Accepted
+        );
+        broker.shared.reset_streams.notify_waiters();
+    }
+    let info = soon(sender.attached()).await.unwrap();
+    assert!(info.attached > 1, "{info:?}");
+    let connected = soon(connection.connected()).await.unwrap();
+    assert_eq!(connected.connections, 1, "the connection lives on");
+    assert_eq!(broker.shared.accepted("a").len(), 3);
+}
+
+/// A server that has room for one stream only serves sessions on it.
+#[tokio::test]
+async fn sessions_ride_the_control_stream_where_there_is_no_other() {
+    let mut setup = Setup::default();
+    setup.streams = 1;
+    let broker = Broker::start(Scheme::AmqpQuic, setup).await;
+    let (connection, _events) = Connection::start(broker.options()).unwrap();
+    for _ in 0..2 {
+        let session = connection.session().await.unwrap();
+        let sender = session.sender(SenderOptions::new("a")).await.unwrap();
+        let outcome = soon(sender.deliver(Message::data("x"))).await.unwrap();
+        assert_eq!(outcome, Outcome::Accepted);
+    }
+    soon(connection.close()).await.unwrap();
+    let log = broker.shared.world.lock().unwrap().log.clone();
+    assert!(!log.contains(&"streams 2".to_owned()), "{log:?}");
+}
+
+/// A sender that is dropped lasts until its messages are settled.
+#[tokio::test]
+async fn dropped_senders_settle_what_they_have() {
+    let broker = Broker::start(Scheme::Amqp, Setup::default()).await;
+    let (connection, _events) = Connection::start(broker.options()).unwrap();
+    let session = connection.session().await.unwrap();
+    let sender = session.sender(SenderOptions::new("a")).await.unwrap();
+    let mut under_way = Vec::new();
+    for number in 0..300 {
+        let message = Message::data(format!("{number}"));
+        under_way.push(sender.send(message).await.unwrap());
+    }
+    drop(sender);
+    for sending in under_way {
+        assert_eq!(soon(sending).await.unwrap(), Outcome::Accepted);
+    }
+}
+
 // ---- The first flight --------------------------------------------------------------------
 
 /// A broker behind a path that counts, and options for clients of that path.

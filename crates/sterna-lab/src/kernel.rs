@@ -85,6 +85,62 @@ pub(crate) fn start_in_network(command: &mut Command, namespace: BorrowedFd<'_>)
     }
 }
 
+/// Real-time priority of the programs that are measured: below the emulator's.
+const ENDPOINT_PRIORITY: i32 = 1;
+
+/// Makes a thread run before everything without real-time priority, and what it starts too. On a
+/// shared machine a device that waits for a core looks like a slow network.
+///
+/// # Errors
+///
+/// Without the right to it, or if there is no such thread.
+pub(crate) fn prefer(thread: u32) -> io::Result<()> {
+    let thread = libc::pid_t::try_from(thread).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let parameter = libc::sched_param {
+        sched_priority: ENDPOINT_PRIORITY,
+    };
+    // SAFETY: the pointer is valid for the call.
+    check(unsafe { libc::sched_setscheduler(thread, libc::SCHED_RR, &raw const parameter) })
+        .map(drop)
+}
+
+/// The congestion control of a TCP socket, as the kernel tells it.
+///
+/// # Errors
+///
+/// If it is no such socket.
+pub(crate) fn congestion_control(socket: BorrowedFd<'_>) -> io::Result<String> {
+    let mut name = [0_u8; 16];
+    let mut length = name.len() as libc::socklen_t;
+    // SAFETY: the kernel writes no more than `length` bytes to the buffer, and the length back.
+    check(unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_CONGESTION,
+            name.as_mut_ptr().cast(),
+            &raw mut length,
+        )
+    })?;
+    let text = name.split(|byte| *byte == 0).next().unwrap_or_default();
+    Ok(String::from_utf8_lossy(text).into_owned())
+}
+
+/// Makes a command end when the thread that started it ends.
+pub(crate) fn die_with_parent(command: &mut Command) {
+    let parent = std::process::id();
+    // SAFETY: between fork and exec only system calls are made, which is what is allowed there.
+    unsafe {
+        command.pre_exec(move || {
+            check(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL))?;
+            if libc::getppid().unsigned_abs() != parent {
+                return Err(io::ErrorKind::Interrupted.into());
+            }
+            Ok(())
+        });
+    }
+}
+
 /// Raises the limit of open files to what the system allows; returns it.
 pub(crate) fn raise_open_files() -> io::Result<u64> {
     let mut limit = libc::rlimit {

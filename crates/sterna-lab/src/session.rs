@@ -173,6 +173,11 @@ pub fn end_stale_processes() -> usize {
     ended
 }
 
+/// Makes a command's processes known as this lab's.
+pub(crate) fn mark(command: &mut Command) {
+    command.env(LAB_PID, std::process::id().to_string());
+}
+
 /// The process of the lab in an environment.
 fn lab_of(environment: &[u8]) -> Option<u32> {
     environment
@@ -289,8 +294,8 @@ impl Session {
     /// It is killed when the thread that spawns it ends.
     pub fn command(&self, side: Side, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
+        mark(&mut command);
         command
-            .env(LAB_PID, std::process::id().to_string())
             .env("LAB_SIDE", side.name())
             .env("LAB_CLIENT", Side::Client.address().to_string())
             .env("LAB_SERVER", Side::Server.address().to_string())

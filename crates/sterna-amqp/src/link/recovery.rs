@@ -63,7 +63,6 @@ fn sender_recovery(own: Option<&DeliveryStateBuf>, theirs: Entry<'_>, complete: 
         (None, Entry::Absent) if !complete => Recovery::Wait,
         (None, Entry::Absent) => Recovery::Resend,
         (Some(state), Entry::Absent) => Recovery::Settled(Some(state.clone())),
-        (None, Entry::Present(None)) => Recovery::Resume(None),
         (None, Entry::Present(Some(DeliveryState::Received(received)))) => {
             // Less than the receiver once had: what was received is gone (example 7).
             match own.map(DeliveryStateBuf::view) {
@@ -76,7 +75,11 @@ fn sender_recovery(own: Option<&DeliveryStateBuf>, theirs: Entry<'_>, complete: 
                 _ => Recovery::Resume(Some(received)),
             }
         }
-        (None, Entry::Present(Some(state))) => Recovery::Settle(DeliveryStateBuf::new(&state)),
+        (None, Entry::Present(Some(state))) if state.is_terminal() => {
+            Recovery::Settle(DeliveryStateBuf::new(&state))
+        }
+        // Nothing is decided; neither is what was in a transaction, which may never be committed.
+        (None, Entry::Present(_)) => Recovery::Resume(None),
         (Some(_), Entry::Present(None | Some(DeliveryState::Received(_)))) => Recovery::Abort,
         // The outcome takes effect at the sender: its view is definitive (example 13).
         (Some(state), Entry::Present(Some(_))) => Recovery::Settle(state.clone()),
@@ -163,6 +166,17 @@ pub(crate) fn encode_map(unsettled: &[Unsettled], max_bytes: usize) -> (Encoded,
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_decided_in_a_transaction_is_not_decided() {
+        let state = crate::transactions::TransactionalState {
+            txn_id: b"1",
+            outcome: Some(crate::messaging::Outcome::Accepted),
+        };
+        let theirs = Entry::Present(Some(DeliveryState::Transactional(state)));
+        let recovery = sender_recovery(None, theirs, true);
+        assert_eq!(recovery, Recovery::Resume(None));
+    }
 
     /// The examples of section 2.6.13, by number: the sender's state, the receiver's entry, and what
     /// the sender does.

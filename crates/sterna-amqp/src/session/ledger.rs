@@ -33,16 +33,26 @@ impl<T> Default for Ledger<T> {
 }
 
 impl<T> Ledger<T> {
-    /// Adds the entry of an id that comes after all others. `false` if it does not, or is too far
-    /// from the first for serial numbers to compare.
+    /// Adds the entry of an id that is not there; as a rule one that comes after all others, but
+    /// deliveries of several links may end in another order than they begin. `false` if it is there,
+    /// or too far from the others for serial numbers to compare.
     #[must_use]
     pub(crate) fn push(&mut self, id: u32, entry: T) -> bool {
-        let fits = match (self.entries.front(), self.entries.back()) {
-            (Some((first, _)), Some((last, _))) => before(*last, id) && !before(id, *first),
-            _ => true,
+        let (Some((first, _)), Some((last, _))) = (self.entries.front(), self.entries.back())
+        else {
+            self.entries.push_back((id, Some(entry)));
+            self.live += 1;
+            return true;
+        };
+        let (index, fits) = if before(*last, id) {
+            (self.entries.len(), !before(id, *first))
+        } else {
+            let index = self.lower_bound(id);
+            let is_there = self.entries.get(index).is_some_and(|(one, _)| *one == id);
+            (index, !is_there)
         };
         if fits {
-            self.entries.push_back((id, Some(entry)));
+            self.entries.insert(index, (id, Some(entry)));
             self.live += 1;
         }
         fits
@@ -146,7 +156,7 @@ mod tests {
         assert!(ledger.push(0, 0));
         assert!(ledger.push(1, 1));
         assert!(!ledger.push(1, 1), "the same again");
-        assert!(!ledger.push(u32::MAX, 1), "an earlier one");
+        assert!(!ledger.push(u32::MAX, 1), "an earlier one again");
         let mut seen = Vec::new();
         ledger.retain_range(u32::MAX, 0, |id, _| {
             seen.push(id);
@@ -158,6 +168,22 @@ mod tests {
         assert_eq!(ledger.remove(1), None);
         assert_eq!(ledger.extract(|_| true).len(), 2);
         assert_eq!(ledger.len(), 0);
+    }
+
+    #[test]
+    fn entries_are_in_order_whatever_comes_first() {
+        let mut ledger = Ledger::default();
+        for id in [1, 3, u32::MAX, 0, 2] {
+            assert!(ledger.push(id, id), "{id}");
+        }
+        assert!(!ledger.push(1 << 31, 0), "too far from the first");
+        assert_eq!(ledger.remove(0), Some(0));
+        let order: Vec<u32> = ledger
+            .extract(|_| true)
+            .into_iter()
+            .map(|one| one.0)
+            .collect();
+        assert_eq!(order, [u32::MAX, 1, 2, 3]);
     }
 
     #[test]

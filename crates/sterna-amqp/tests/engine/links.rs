@@ -90,6 +90,27 @@ fn a_large_message_goes_in_many_frames_as_the_window_allows() {
     assert!(pair.client_saw("Window {"));
 }
 
+/// Part 2, section 2.6.14: deliveries of several links may be interleaved.
+#[test]
+fn deliveries_of_several_links_end_in_any_order() {
+    let mut pair = Pair::new(&small_frames());
+    let session = pair.session(4);
+    let slow = pair.link(session, "slow", Role::Sender, &options("s", "t"));
+    let quick = pair.link(session, "quick", Role::Sender, &options("s", "t"));
+    let client = &mut pair.client.connection;
+    let out = &mut pair.client.out;
+    let first = OutgoingTransfer::new(b"1", 1);
+    client.transfer(slow, &first, &[b"ha"], true, out).unwrap();
+    let second = OutgoingTransfer::new(b"2", 2);
+    client
+        .transfer(quick, &second, &[b"whole"], false, out)
+        .unwrap();
+    client.transfer_more(slow, &[b"lf"], false, out).unwrap();
+    pair.run();
+    assert_eq!(pair.payloads, [b"whole".to_vec(), b"half".to_vec()]);
+    assert!(pair.server.violations.is_empty());
+}
+
 #[test]
 fn an_aborted_delivery_is_never_seen() {
     let mut pair = Pair::new(&small_frames());

@@ -36,6 +36,8 @@ pub(crate) struct Setup {
     /// Given to senders.
     pub(crate) credit: u32,
     pub(crate) limits: Limits,
+    /// Streams that a client may have at once, over QUIC.
+    pub(crate) streams: u32,
 }
 
 impl Default for Setup {
@@ -46,6 +48,7 @@ impl Default for Setup {
             initial_credit: None,
             credit: 100,
             limits: Limits::default(),
+            streams: 100,
         }
     }
 }
@@ -79,6 +82,8 @@ pub(crate) struct Shared {
     pub(crate) bell: Notify,
     /// Rung when all connections are to be broken.
     pub(crate) break_all: Notify,
+    /// Rung when the streams of sessions are to be reset.
+    pub(crate) reset_streams: Notify,
     /// Nothing is sent at all, over QUIC.
     pub(crate) hold: AtomicBool,
 }
@@ -90,6 +95,7 @@ impl Shared {
             world: Mutex::default(),
             bell: Notify::new(),
             break_all: Notify::new(),
+            reset_streams: Notify::new(),
             hold: AtomicBool::new(false),
         })
     }

@@ -78,7 +78,10 @@ impl Broker {
         let host = "localhost";
         if scheme == Scheme::AmqpQuic {
             let crypto = QuicServerConfig::try_from(pki.config(b"amqp")).unwrap();
-            let config = quinn::ServerConfig::with_crypto(Arc::new(crypto));
+            let mut config = quinn::ServerConfig::with_crypto(Arc::new(crypto));
+            let mut transport = quinn::TransportConfig::default();
+            transport.max_concurrent_bidi_streams(shared.setup.streams.into());
+            config.transport_config(Arc::new(transport));
             let endpoint =
                 quinn::Endpoint::server(config, SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
             let port = endpoint.local_addr().unwrap().port();
@@ -337,6 +340,10 @@ async fn serve_quic(connection: quinn::Connection, shared: Arc<Shared>) {
                 });
             }
             Some((lane, bytes)) = arrived.recv() => {
+                if !writers.contains_key(&lane) {
+                    // It was reset.
+                    continue;
+                }
                 if let Some(bytes) = bytes {
                     served.input(lane, &bytes);
                     continue;
@@ -347,6 +354,12 @@ async fn serve_quic(connection: quinn::Connection, shared: Arc<Shared>) {
                 }
             }
             () = bell => {}
+            () = shared.reset_streams.notified() => {
+                for (lane, mut writer) in writers.extract_if(|lane, _| *lane > 0) {
+                    let _ = writer.reset(1_u32.into());
+                    served.lane_closed(lane);
+                }
+            }
             () = shared.break_all.notified() => {
                 served.lost();
                 connection.close(1_u32.into(), b"");

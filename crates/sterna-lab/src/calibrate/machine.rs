@@ -3,14 +3,14 @@
 use std::fs;
 use std::thread;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// CPU pressure above which times are not to be trusted, in percent of the last ten seconds in
 /// which something waited for a core.
 const BUSY_PRESSURE_PERCENT: f64 = 20.0;
 
 /// What else this machine does.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Machine {
     /// Cores that this process may use.
     pub cores: usize,

@@ -115,6 +115,9 @@ pub const BOARDS: [(&str, f64, &str); 3] = [
     ),
 ];
 
+/// Power of an idle Raspberry Pi 3B, in watts: 260 mA (pidramble figures).
+pub const BOARD_IDLE_W: f64 = 1.4;
+
 /// The battery of 3GPP TR 45.820, section 5.4, in watt-hours.
 pub const BATTERY_WH: f64 = 5.0;
 

@@ -8,11 +8,12 @@ mod netlink;
 
 use std::fs::{self, File};
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::process::Command;
 use std::thread;
+use std::time::Duration;
 
 use crate::kernel;
 
@@ -223,6 +224,45 @@ impl Namespace {
     }
 }
 
+impl Namespace {
+    /// TCP segments that were sent again in it; none where the kernel doesn't tell.
+    ///
+    /// # Errors
+    ///
+    /// If `/proc` cannot be read.
+    pub fn tcp_retransmissions(&self) -> io::Result<Option<u64>> {
+        self.run(|| {
+            let table = fs::read_to_string("/proc/thread-self/net/snmp")?;
+            Ok(retransmitted_segments(&table))
+        })
+    }
+
+    /// Congestion control that a TCP connection from here to the other side's address would have.
+    ///
+    /// # Errors
+    ///
+    /// If there is no connection to be had.
+    pub fn congestion_control_towards(&self, other: SocketAddr) -> io::Result<String> {
+        self.run(|| {
+            let stream = TcpStream::connect_timeout(&other, PROBE_TIMEOUT)?;
+            kernel::congestion_control(stream.as_fd())
+        })
+    }
+}
+
+/// Longest wait for the connection that is asked for its congestion control.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// `RetransSegs` of `/proc/net/snmp`: two lines that start with `Tcp:`, names and values.
+fn retransmitted_segments(table: &str) -> Option<u64> {
+    let mut lines = table.lines().filter_map(|line| line.strip_prefix("Tcp:"));
+    let (names, values) = (lines.next()?, lines.next()?);
+    let index = names
+        .split_ascii_whitespace()
+        .position(|name| name == "RetransSegs")?;
+    values.split_ascii_whitespace().nth(index)?.parse().ok()
+}
+
 /// Switches the device of a side on.
 fn configure(side: Side, settings: &NamespaceSettings) -> io::Result<()> {
     let mut netlink = Netlink::open()?;
@@ -281,6 +321,10 @@ mod tests {
         assert!(lists(tcp, "0A", Some(1883)));
         assert!(!lists(tcp, "0A", Some(8080)));
         assert!(!lists("header\n", "0A", None));
+
+        let snmp = "Ip: Forwarding\nIp: 1\nTcp: A RetransSegs B\nTcp: 1 42 3\n";
+        assert_eq!(retransmitted_segments(snmp), Some(42));
+        assert_eq!(retransmitted_segments("Udp: A\n"), None);
 
         let devices = "Inter-|   Receive                                                |  Transmit\n \
              face |bytes    packets errs drop fifo frame compressed multicast|bytes ...\n    \

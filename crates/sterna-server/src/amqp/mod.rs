@@ -369,7 +369,10 @@ impl Door {
                 link,
                 delivery,
                 recovery,
-            } => Self::recover(cx, client, link, delivery, recovery),
+            } => {
+                Self::recover(cx, client, link, delivery, recovery);
+                self.renew_credit(cx, client, link);
+            }
             Event::Detached {
                 link,
                 closed,

@@ -1,10 +1,12 @@
 //! A client of the engine's making, driven by hand against the broker of the fixture.
 
+#![allow(dead_code, reason = "each test binary uses its part")]
+
 use std::collections::{BTreeMap, HashMap};
 
 use bytes::BytesMut;
 use sterna_amqp::connection::{ClientOptions, LinkId, SessionId};
-use sterna_amqp::link::{AttachOptions, OutgoingTransfer, Unsettled};
+use sterna_amqp::link::{AttachOptions, OutgoingTransfer, Recovery, Unsettled};
 use sterna_amqp::messaging::{
     DeliveryState, DeliveryStateBuf, Filters, MessageView, MessageWriter, Source, Target,
     TargetArchetype,
@@ -20,6 +22,13 @@ use crate::fixture::{Broker, Peer};
 /// What a client writes, by lane.
 #[derive(Default)]
 pub struct Lanes(BTreeMap<u64, BytesMut>);
+
+impl Lanes {
+    /// What is written and not sent, by lane.
+    pub fn take(&mut self) -> Vec<(u64, BytesMut)> {
+        std::mem::take(&mut self.0).into_iter().collect()
+    }
+}
 
 impl LaneWriter for Lanes {
     fn buffer(&mut self, lane: Lane) -> &mut BytesMut {
@@ -44,6 +53,8 @@ pub struct Received {
     pub tag: Vec<u8>,
     pub settled: bool,
     pub resumed: bool,
+    /// How many happenings of the client were noted before, and not taken.
+    pub after: usize,
     pub payload: Vec<u8>,
 }
 
@@ -70,6 +81,8 @@ impl Received {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Happened {
     Disposed {
+        link: LinkId,
+        id: u32,
         token: u64,
         state: Option<String>,
         settled: bool,
@@ -95,6 +108,10 @@ pub struct Client {
     framers: HashMap<u64, Framer>,
     pub received: Vec<Received>,
     pub happened: Vec<Happened>,
+    /// What became of deliveries from before, with all that there is to know.
+    pub recovered: Vec<(LinkId, Unsettled, Recovery)>,
+    /// What was read, byte by byte, for a test that looks.
+    pub tap: Option<Vec<u8>>,
     pub answers: HashMap<LinkId, Answer>,
     pub open_properties: Option<Encoded>,
     pub is_open: bool,
@@ -172,6 +189,8 @@ impl Client {
             framers: HashMap::new(),
             received: Vec::new(),
             happened: Vec::new(),
+            recovered: Vec::new(),
+            tap: None,
             answers: HashMap::new(),
             open_properties: None,
             is_open: false,
@@ -197,19 +216,32 @@ impl Client {
     /// Sends what is written.
     pub fn flush(&mut self, broker: &mut Broker) -> bool {
         let mut any = false;
-        for (lane, buffer) in std::mem::take(&mut self.out.0) {
+        for (lane, buffer) in self.out.take() {
             if !buffer.is_empty() {
                 any = true;
-                let stream = StreamId(if self.is_quic { lane } else { 0 });
-                broker.send_on(self.peer, stream, &buffer);
+                broker.send_on(self.peer, self.stream(lane), &buffer);
             }
         }
         any
     }
 
+    /// The stream of a lane.
+    pub fn stream(&self, lane: u64) -> StreamId {
+        StreamId(if self.is_quic { lane } else { 0 })
+    }
+
     /// Takes what has come.
     pub fn read(&mut self, broker: &mut Broker) -> bool {
         let now_ms = broker.wires[self.peer.shard].now_ms;
+        let came = self.gather(broker);
+        for (lane, bytes) in &came {
+            self.feed(*lane, bytes, now_ms);
+        }
+        !came.is_empty()
+    }
+
+    /// What has come, by lane, unread.
+    pub fn gather(&self, broker: &mut Broker) -> Vec<(u64, Vec<u8>)> {
         let mut lanes: Vec<u64> = broker.wires[self.peer.shard]
             .sent
             .keys()
@@ -217,29 +249,41 @@ impl Client {
             .map(|(_, stream)| stream.0)
             .collect();
         lanes.sort_unstable();
-        for &lane in &lanes {
-            let bytes = broker.take_on(self.peer, StreamId(lane));
-            let mut framer = self.framers.remove(&lane).unwrap_or_default();
-            let mut input = &bytes[..];
-            while let Some(unit) = framer
-                .next(&mut input, self.engine.max_frame_bytes())
-                .expect("frames")
-            {
-                match self
-                    .engine
-                    .receive(Lane(lane), &unit, now_ms, &mut self.out)
-                {
-                    Ok(Some(event)) => self.note(event),
-                    Ok(None) => {}
-                    Err(violation) => self.refusal = Some(violation.detail),
-                }
-                while let Some(event) = self.engine.next_event() {
-                    self.note(event);
-                }
-            }
-            self.framers.insert(lane, framer);
+        lanes
+            .into_iter()
+            .map(|lane| (lane, broker.take_on(self.peer, StreamId(lane))))
+            .collect()
+    }
+
+    /// Reads bytes of a lane.
+    pub fn feed(&mut self, lane: u64, bytes: &[u8], now_ms: u64) {
+        if let Some(tap) = &mut self.tap {
+            tap.extend_from_slice(bytes);
         }
-        !lanes.is_empty()
+        let mut framer = self.framers.remove(&lane).unwrap_or_default();
+        let mut input = bytes;
+        while let Some(unit) = framer
+            .next(&mut input, self.engine.max_frame_bytes())
+            .expect("frames")
+        {
+            match self
+                .engine
+                .receive(Lane(lane), &unit, now_ms, &mut self.out)
+            {
+                Ok(Some(event)) => self.note(event),
+                Ok(None) => {}
+                Err(violation) => self.refusal = Some(violation.detail),
+            }
+            self.note_rest();
+        }
+        self.framers.insert(lane, framer);
+    }
+
+    /// Notes what else follows.
+    pub fn note_rest(&mut self) {
+        while let Some(event) = self.engine.next_event() {
+            self.note(event);
+        }
     }
 
     fn note(&mut self, event: Event<'_>) {
@@ -304,13 +348,15 @@ impl Client {
                 tag: delivery.tag.as_bytes().to_vec(),
                 settled: delivery.settled,
                 resumed: delivery.resumed.is_some(),
+                after: self.happened.len(),
                 payload: delivery.payload.to_vec(),
             }),
             Event::Disposition {
+                link,
+                delivery_id,
                 token,
                 state,
                 settled,
-                ..
             } => {
                 if let Some(DeliveryState::Declared(declared)) =
                     state.as_ref().map(DeliveryStateBuf::view)
@@ -320,6 +366,8 @@ impl Client {
                     return;
                 }
                 self.happened.push(Happened::Disposed {
+                    link,
+                    id: delivery_id,
                     token,
                     state: state.as_ref().map(name),
                     settled,
@@ -343,11 +391,16 @@ impl Client {
                 .happened
                 .push(Happened::Closed(error.map(|error| error.condition.into()))),
             Event::Recover {
-                delivery, recovery, ..
-            } => self.happened.push(Happened::Recovered(
-                delivery.tag.as_bytes().to_vec(),
-                format!("{recovery:?}"),
-            )),
+                link,
+                delivery,
+                recovery,
+            } => {
+                self.happened.push(Happened::Recovered(
+                    delivery.tag.as_bytes().to_vec(),
+                    format!("{recovery:?}"),
+                ));
+                self.recovered.push((link, delivery, recovery));
+            }
             Event::SenderFlow {
                 link, credit: 0, ..
             } => {

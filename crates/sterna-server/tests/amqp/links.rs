@@ -1,7 +1,7 @@
 //! Sources on topics: what they get, how long they last, who steals them, and what is recovered.
 
 use sterna_amqp::connection::LinkId;
-use sterna_amqp::link::AttachOptions;
+use sterna_amqp::link::{AttachOptions, OutgoingTransfer};
 use sterna_amqp::messaging::{
     DeliveryState, Source, Target, TargetArchetype, TerminusDurability, TerminusExpiryPolicy,
 };
@@ -364,6 +364,48 @@ fn what_a_sender_resumes_is_published_once() {
     );
     client.receiver(&mut broker, session, "r", Source::new("queue/q"), 10);
     assert_eq!(client.accept_all(&mut broker), ["once"]);
+}
+
+#[test]
+fn the_credit_that_recovery_uses_is_given_again() {
+    let mut config = Config::default();
+    config.amqp.link_credit = 2;
+    let mut broker = Broker::with(&config, 1);
+    let mut client = Client::connect(&mut broker, "c");
+    let session = client.begin(&mut broker);
+    let options = AttachOptions {
+        rcv_settle_mode: ReceiverSettleMode::Second,
+        source: Some(Source::default()),
+        target: Some(TargetArchetype::Target(Target::new("queue/q"))),
+        ..AttachOptions::default()
+    };
+    let link = client.attach(&mut broker, session, "s", Role::Sender, &options);
+    for token in 1..=3 {
+        client.send(&mut broker, link, token, "once");
+    }
+    let (_, unsettled) = client.cut(&mut broker).pop().expect("the link");
+    let mut client = Client::connect(&mut broker, "c");
+    let session = client.begin(&mut broker);
+    let options = AttachOptions {
+        unsettled: &unsettled,
+        recover: true,
+        ..options
+    };
+    let link = client.attach(&mut broker, session, "s", Role::Sender, &options);
+    for one in &unsettled {
+        let transfer = OutgoingTransfer {
+            settled: true,
+            resume: true,
+            state: Some(DeliveryState::ACCEPTED),
+            ..OutgoingTransfer::new(one.tag.as_bytes(), one.token)
+        };
+        let sent = client
+            .engine
+            .transfer(link, &transfer, &[], false, &mut client.out);
+        assert!(sent.is_ok(), "{:?}: {sent:?}", one.tag);
+        client.turn(&mut broker);
+    }
+    assert!(client.engine.can_send(link));
 }
 
 #[test]

@@ -3,7 +3,9 @@
 use bytes::BytesMut;
 use sterna_amqp::connection::{LinkId, SessionId};
 use sterna_amqp::link::AttachOptions;
-use sterna_amqp::messaging::{DeliveryState, Outcome, Source, TargetArchetype};
+use sterna_amqp::messaging::{
+    DeliveryState, Outcome, Source, Target, TargetArchetype, TerminusExpiryPolicy,
+};
 use sterna_amqp::performatives::Role;
 use sterna_amqp::transactions::{Coordinator, Declare, Discharge, Request, TransactionalState};
 use sterna_amqp::types::Multiple;
@@ -132,6 +134,41 @@ fn a_transaction_ends_with_its_coordinator_and_its_connection() {
     let session = client.begin(&mut broker);
     client.receiver(&mut broker, session, "r", Source::new("queue/q"), 10);
     assert!(client.texts().is_empty());
+}
+
+#[test]
+fn what_was_retired_in_a_lost_transaction_is_recovered_undecided() {
+    let mut broker = Broker::new();
+    let mut client = Client::connect(&mut broker, "c");
+    let session = client.begin(&mut broker);
+    let source = Source {
+        expiry_policy: TerminusExpiryPolicy::Never,
+        ..Source::new("a")
+    };
+    let receiver = client.receiver(&mut broker, session, "r", source.clone(), 1);
+    let sender = client.sender(&mut broker, session, "a");
+    client.send(&mut broker, sender, 1, "one");
+    let link = coordinator(&mut broker, &mut client, session);
+    let txn = declare(&mut broker, &mut client, link).expect("declared");
+    let id = client.received.pop().expect("the message").id;
+    let state = in_transaction(&txn, Some(Outcome::Accepted));
+    client.dispose(&mut broker, session, (id, id), &state, false);
+    let left = client.cut(&mut broker);
+    let unsettled = left.into_iter().find(|(id, _)| *id == receiver);
+    let (_, unsettled) = unsettled.expect("the receiver");
+    let mut client = Client::connect(&mut broker, "c");
+    let session = client.begin(&mut broker);
+    let options = AttachOptions {
+        source: Some(source),
+        target: Some(TargetArchetype::Target(Target::default())),
+        unsettled: &unsettled,
+        recover: true,
+        ..AttachOptions::default()
+    };
+    let receiver = client.attach(&mut broker, session, "r", Role::Receiver, &options);
+    client.credit(&mut broker, receiver, 1);
+    assert!(client.received.iter().any(|one| one.resumed));
+    assert_eq!(client.accept_all(&mut broker), ["one"]);
 }
 
 #[test]

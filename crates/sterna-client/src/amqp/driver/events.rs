@@ -204,6 +204,7 @@ impl Wire {
             return;
         }
         if self.is_lost {
+            link.status.send_replace(LinkStatus::Attaching);
             driver.unattached.insert(key);
             return;
         }

@@ -114,6 +114,17 @@ impl Lanes {
         io.written.push_back((end, sent));
     }
 
+    /// A lane was cut off by the peer: the other direction ends, too.
+    pub(super) fn abort(&mut self, lane: Lane) {
+        let at = self.at(lane);
+        let io = &mut self.0[at];
+        if let (true, Channel::Quic(stream)) = (at > 0, &mut io.channel) {
+            stream.abort();
+            io.bytes.clear();
+            io.ending = true;
+        }
+    }
+
     /// The session of a lane is over.
     pub(super) fn finish(&mut self, lane: Lane) {
         let at = self.at(lane);

@@ -286,19 +286,24 @@ impl Wire {
                 driver.leaving.remove(&key);
                 continue;
             };
-            let Some((closed, _)) = link.detaching else {
+            let Some((closed, done)) = &link.detaching else {
                 continue;
             };
+            let (closed, is_abandoned) = (*closed, done.is_none());
             if link.detach_sent {
                 continue;
             }
-            // What was handed over before goes out before, where the peer lets it.
-            if let Kind::Sender(sender) = &link.kind
-                && link.id.is_some()
-                && (sender.sending.is_some()
-                    || (!sender.waiting.is_empty() && driver.active.contains(&key)))
-            {
-                continue;
+            // What was handed over before goes out before, where the peer lets it; a sender that was
+            // dropped lasts until everything is settled.
+            if let Kind::Sender(sender) = &link.kind {
+                let leaves = !sender.waiting.is_empty() && driver.active.contains(&key);
+                let is_owed = !sender.waiting.is_empty() || !sender.sent.is_empty();
+                if sender.sending.is_some()
+                    || (link.id.is_some() && leaves)
+                    || (is_abandoned && is_owed)
+                {
+                    continue;
+                }
             }
             match link.id {
                 None if link.attached == 0 || !closed => driver.end_link(key, &Error::Ended),

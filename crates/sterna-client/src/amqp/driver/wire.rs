@@ -435,7 +435,7 @@ impl Wire {
         tracing::debug!(stream = lane.0, "stream lost");
         self.engine.lane_closed(lane);
         let _ = self.drain_events(driver);
-        self.lanes.finish(lane);
+        self.lanes.abort(lane);
     }
 
     /// Handles bytes of one lane; what cannot be taken yet stays in the lane's `unread`.

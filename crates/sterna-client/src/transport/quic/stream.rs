@@ -13,6 +13,8 @@ use quinn::{
 };
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use super::NO_ERROR;
+
 /// What became of the early data of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -110,6 +112,14 @@ impl QuicStream {
     /// Which of the client's streams in both directions this is, from 0.
     pub(crate) fn number(&self) -> u64 {
         self.send.id().index()
+    }
+
+    /// Ends both directions at once: what was written and has not arrived is lost.
+    pub(crate) fn abort(&mut self) {
+        // An error says that they have ended before.
+        let _ = self.send.reset(NO_ERROR);
+        let _ = self.receive.stop(NO_ERROR);
+        self.ended = true;
     }
 
     /// Writes early data that was rejected again, on a new stream. Ready when nothing of it is left

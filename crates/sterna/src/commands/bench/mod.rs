@@ -7,7 +7,7 @@ mod flow;
 mod idle;
 mod links;
 mod packets;
-mod process;
+pub(super) mod process;
 mod report;
 mod silence;
 #[cfg(test)]

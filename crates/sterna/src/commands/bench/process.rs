@@ -60,7 +60,7 @@ fn cpu_time(clock: libc::clockid_t) -> io::Result<Duration> {
 }
 
 /// CPU time of this process so far.
-pub(super) fn own_cpu() -> Duration {
+pub(in crate::commands) fn own_cpu() -> Duration {
     cpu_time(libc::CLOCK_PROCESS_CPUTIME_ID).unwrap_or_default()
 }
 

@@ -2,6 +2,8 @@
 
 mod battery;
 mod calibrate;
+mod campaign;
+mod device;
 mod link;
 mod settings;
 
@@ -25,6 +27,16 @@ enum Command {
     Link(Box<link::Args>),
     Calibrate(Box<calibrate::Args>),
     Battery(battery::Args),
+    Run(Box<campaign::RunArgs>),
+    Report(campaign::ReportArgs),
+    /// List the campaigns, and which papers they repeat
+    Campaigns,
+    /// What a campaign measures; reads its task from standard input
+    #[command(hide = true)]
+    Device,
+    /// One run of a campaign; reads what to do from standard input
+    #[command(hide = true)]
+    Measure,
     /// List the profiles, and where their numbers come from
     Profiles,
 }
@@ -35,6 +47,14 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         Command::Link(args) => link::run(args),
         Command::Calibrate(args) => calibrate::run(args),
         Command::Battery(args) => battery::run(args),
+        Command::Run(args) => campaign::run(args),
+        Command::Report(args) => campaign::report(args),
+        Command::Campaigns => match campaign::list() {
+            Ok(list) => exit::code(output::print(list.as_bytes()), false),
+            Err(error) => exit::usage(error),
+        },
+        Command::Device => device::run(),
+        Command::Measure => campaign::measure(),
         Command::Profiles => {
             let list = settings::list_profiles();
             exit::code(output::print(list.as_bytes()), false)

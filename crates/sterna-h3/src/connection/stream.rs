@@ -1,0 +1,195 @@
+//! What is kept of a stream.
+
+use crate::StreamId;
+use crate::frame::{FrameType, Gather};
+use crate::message::ContentCount;
+
+use super::session::Session;
+
+/// One stream that is open.
+#[derive(Debug, Default)]
+pub(super) struct Stream {
+    pub(super) kind: Kind,
+    /// A frame's header, or what the stream begins with, as far as it has come.
+    pub(super) gather: Gather,
+    /// Where in a frame the stream is.
+    pub(super) item: Item,
+    /// What has come of a payload that is handled as a whole.
+    pub(super) partial: Vec<u8>,
+    pub(super) hold: Hold,
+    /// What is held back.
+    pub(super) held: Vec<u8>,
+    /// The peer's side ends after what has come.
+    pub(super) fin: bool,
+    /// Some of it was early data.
+    pub(super) early: bool,
+}
+
+/// What a stream is for.
+#[derive(Debug, Default)]
+pub(super) enum Kind {
+    /// It has not said yet.
+    #[default]
+    Undecided,
+    Exchange(Exchange),
+    Control,
+    Encoder,
+    Decoder,
+    /// A stream of a session, before it names the session.
+    SessionPrefix,
+    /// A stream of a session that is not accepted yet.
+    Waiting(StreamId),
+    SessionStream(SessionStream),
+}
+
+/// A stream of a WebTransport session.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SessionStream {
+    pub(super) session: StreamId,
+    pub(super) receives: bool,
+    pub(super) sends: bool,
+}
+
+/// A request and its response.
+#[derive(Debug, Default)]
+pub(super) struct Exchange {
+    pub(super) receiving: Receiving,
+    pub(super) sending: Sending,
+    pub(super) content: ContentCount,
+    /// The method is HEAD: the response has no content.
+    pub(super) is_head: bool,
+    /// The method is CONNECT: content goes on in both directions, and there are no trailers.
+    pub(super) is_connect: bool,
+    /// It was given up, which was counted.
+    pub(super) is_given_up: bool,
+    /// Interim responses that have come.
+    pub(super) interim_responses: u32,
+    pub(super) session: Option<Box<Session>>,
+}
+
+/// How far the peer's message is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) enum Receiving {
+    #[default]
+    Head,
+    Content,
+    /// Trailers have come.
+    Trailers,
+    Done,
+}
+
+/// How far this end's message is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) enum Sending {
+    #[default]
+    Head,
+    Content,
+    Done,
+}
+
+/// Where in a frame a stream is.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) enum Item {
+    /// Between frames.
+    #[default]
+    Between,
+    /// In content, with so many bytes to come.
+    Content(u64),
+    /// In a payload that is handled as a whole.
+    Whole(FrameType, usize),
+    /// In a payload that is passed over.
+    Skip(u64),
+}
+
+impl Item {
+    /// Being so many bytes before the end of what is passed over.
+    pub(super) const fn skip(left: u64) -> Self {
+        match left {
+            0 => Self::Between,
+            _ => Self::Skip(left),
+        }
+    }
+}
+
+/// Whether input is handled or held back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) enum Hold {
+    #[default]
+    Flowing,
+    Held,
+    /// It will flow as soon as what is held back has been handed out.
+    Resuming,
+}
+
+impl Stream {
+    pub(super) fn new(kind: Kind) -> Self {
+        Self {
+            kind,
+            ..Self::default()
+        }
+    }
+
+    /// Whether nothing can come or go any more.
+    pub(super) fn is_over(&self) -> bool {
+        match &self.kind {
+            Kind::Exchange(exchange) => {
+                exchange.receiving == Receiving::Done && exchange.sending == Sending::Done
+            }
+            Kind::SessionStream(stream) => !stream.receives && !stream.sends,
+            _ => false,
+        }
+    }
+
+    /// Passes over what belongs to a payload without use; true where its end is reached.
+    pub(super) fn skip(&mut self, left: u64, input: &mut &[u8]) -> bool {
+        let bytes = input.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+        *input = &input[bytes..];
+        let left = left - bytes as u64;
+        self.item = Item::skip(left);
+        left == 0
+    }
+
+    /// Whether the stream ends within a frame.
+    pub(super) fn is_in_frame(&self) -> bool {
+        self.gather.is_partial() || !matches!(self.item, Item::Between)
+    }
+}
+
+/// Takes a payload of `bytes` off the input, or what there is of it into `partial`. `None` where
+/// more is needed. What is put together is for the caller to clear.
+pub(super) fn whole<'a>(
+    partial: &mut Vec<u8>,
+    bytes: usize,
+    input: &mut &'a [u8],
+) -> Option<Whole<'a>> {
+    if partial.is_empty() && input.len() >= bytes {
+        let (payload, rest) = input.split_at(bytes);
+        *input = rest;
+        return Some(Whole::Borrowed(payload));
+    }
+    let wanted = (bytes - partial.len()).min(input.len());
+    let (part, rest) = input.split_at(wanted);
+    partial.extend_from_slice(part);
+    *input = rest;
+    (partial.len() == bytes).then(|| Whole::Together(std::mem::take(partial)))
+}
+
+/// A payload that is there as a whole.
+#[derive(Debug)]
+pub(super) enum Whole<'a> {
+    /// It lay so in the input.
+    Borrowed(&'a [u8]),
+    /// It was put together.
+    Together(Vec<u8>),
+}
+
+impl std::ops::Deref for Whole<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Borrowed(bytes) => bytes,
+            Self::Together(bytes) => bytes,
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! HTTP/3 (RFC 9114) for servers and clients, sans-IO: bytes of numbered streams and time in, events
+//! out; commands in, bytes out. No sockets, no clock, no tasks, no locks. With it come QPACK (RFC
+//! 9204), extended CONNECT (RFC 9220), HTTP datagrams and capsules (RFC 9297) and WebTransport
+//! (draft-ietf-webtrans-http3).
+//!
+//! It is made for small requests: QPACK uses the static table and nothing else, a message with its
+//! content is one write and so mostly one packet, and an idle connection holds no buffer.
+//!
+//! # From bytes to events
+//!
+//! A [`Chunk`] of a stream goes to [`Connection::receive`], again and again until it says `None`.
+//! Each time it says what happened as an [`Event`], whose bytes are slices of the chunk. What the
+//! transport tells beside bytes goes to [`Connection::peer_reset`], [`Connection::peer_stopped`] and
+//! [`Connection::datagram_received`]. What else follows comes from [`Connection::next_event`], which
+//! is asked after each of these and after each command.
+//!
+//! # From commands to bytes
+//!
+//! Commands write to an [`Output`]: a client's [`request`](Connection::request), a server's
+//! [`respond`](Connection::respond) and [`inform`](Connection::inform); for both
+//! [`send`](Connection::send), [`send_trailers`](Connection::send_trailers),
+//! [`finish`](Connection::finish), [`cancel`](Connection::cancel),
+//! [`stop_receiving`](Connection::stop_receiving) and [`go_away`](Connection::go_away); for
+//! WebTransport [`connect_session`](Connection::connect_session) and
+//! [`accept_session`](Connection::accept_session),
+//! [`open_session_stream`](Connection::open_session_stream),
+//! [`send_datagram`](Connection::send_datagram) and [`close_session`](Connection::close_session).
+//!
+//! # Backpressure
+//!
+//! Nothing is queued towards the transport, which knows best how much it holds: whoever streams asks
+//! it. Content that arrives is handed on and not kept; [`hold`](Connection::hold) keeps back what
+//! comes on a stream, within a limit, until [`resume`](Connection::resume). A transport that can
+//! leave a stream unread need not deliver it meanwhile.
+//!
+//! # What is left to the caller
+//!
+//! Deadlines: a request that trickles in, or a response that nobody reads, is the caller's to cancel.
+//! Whether a request of early data is processed (RFC 8470): [`Event::Request`] tells. Priorities (RFC
+//! 9218) are checked and passed over. Nothing is pushed, and no push is taken.
+//!
+//! # A front door in short
+//!
+//! ```
+//! use sterna_h3::{Chunk, Connection, Content, ErrorCode, Event, Features, Field, Limits, Output};
+//! use sterna_h3::{RequestLine, StreamId};
+//!
+//! /// A transport that keeps what it is given.
+//! #[derive(Default)]
+//! struct Wire(Vec<(StreamId, Vec<u8>, bool)>);
+//!
+//! impl Output for Wire {
+//!     fn write(&mut self, stream: StreamId, bytes: &[u8]) {
+//!         self.0.push((stream, bytes.to_vec(), false));
+//!     }
+//!     fn finish(&mut self, stream: StreamId) {
+//!         self.0.push((stream, Vec::new(), true));
+//!     }
+//!     fn reset(&mut self, _: StreamId, _: ErrorCode) {}
+//!     fn stop(&mut self, _: StreamId, _: ErrorCode) {}
+//!     fn datagram(&mut self, _: &[u8]) -> bool {
+//!         false
+//!     }
+//! }
+//!
+//! // A client publishes, all in one flight.
+//! let (limits, features) = (Limits::default(), Features::default());
+//! let mut up = Wire::default();
+//! let mut client = Connection::client(&limits, features, None, &mut up);
+//! let line = RequestLine::https("POST", "example.org", "/v1/topics/room1");
+//! let fields = [Field::secret("authorization", b"Basic YTpi")];
+//! let request = client.request(&line, &fields, Content::Whole(b"21.5"), &mut up)?;
+//!
+//! // The server answers.
+//! let mut down = Wire::default();
+//! let mut server = Connection::server(&limits, features, &mut down);
+//! let mut published = Vec::new();
+//! for (stream, bytes, fin) in &up.0 {
+//!     let mut chunk = Chunk { fin: *fin, ..Chunk::new(*stream, bytes) };
+//!     while let Some(event) = server.receive(&mut chunk, 0, &mut down)? {
+//!         match event {
+//!             Event::Request { head, .. } => assert_eq!(head.path(), Some("/v1/topics/room1")),
+//!             Event::Content { bytes, .. } => published.extend_from_slice(bytes),
+//!             Event::End { stream } => {
+//!                 server.respond(stream, 204, &[], Content::Empty, &mut down)?;
+//!             }
+//!             _ => {}
+//!         }
+//!     }
+//!     while let Some(_event) = server.next_event() {}
+//! }
+//! assert_eq!(published, b"21.5");
+//!
+//! // The client reads the answer.
+//! let mut status = 0;
+//! for (stream, bytes, fin) in &down.0 {
+//!     let mut chunk = Chunk { fin: *fin, ..Chunk::new(*stream, bytes) };
+//!     while let Some(event) = client.receive(&mut chunk, 0, &mut up)? {
+//!         if let Event::Response { stream, head } = event {
+//!             assert_eq!(stream, request);
+//!             status = head.status();
+//!         }
+//!     }
+//! }
+//! assert_eq!(status, 204);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Reading the citations
+//!
+//! "Section 7.2.4" without a number of an RFC is a section of RFC 9114; in the modules of QPACK of
+//! RFC 9204, in those of WebTransport of draft-ietf-webtrans-http3, versions 2 and 7.
+
+pub mod capsule;
+pub mod connection;
+mod error;
+mod field;
+pub mod frame;
+mod limits;
+mod message;
+pub mod qpack;
+pub mod settings;
+mod stream_id;
+pub mod varint;
+pub mod webtransport;
+
+pub use connection::{Chunk, Connection, Event, Features, Output};
+pub use error::{CommandError, ErrorCode, Scope, Violation};
+pub use field::{Field, Fields};
+pub use limits::Limits;
+pub use message::{Content, RequestHead, RequestLine, ResponseHead};
+pub use settings::Settings;
+pub use stream_id::StreamId;

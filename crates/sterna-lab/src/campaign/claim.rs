@@ -1,0 +1,278 @@
+//! A paper's claims, and how a campaign's samples answer them.
+
+use serde::Deserialize;
+
+use super::{Axis, Campaign, Filter};
+
+/// A claim.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Claim {
+    /// Its number in the list of claims.
+    pub id: String,
+    /// What is claimed.
+    pub text: String,
+    /// Where in the paper.
+    #[serde(rename = "where")]
+    pub place: String,
+    /// The paper's value, in its words.
+    pub paper: String,
+    /// How ours is found.
+    pub check: Check,
+    /// Further parts of the claim.
+    #[serde(default)]
+    pub also: Vec<Check>,
+    /// What a reader should know, whatever comes out.
+    #[serde(default)]
+    pub note: String,
+}
+
+/// How a claim is answered.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(try_from = "CheckText")]
+pub enum Check {
+    /// A value in bounds, in each of some cells.
+    Value {
+        /// What is looked at.
+        source: Source,
+        /// For each combination of the values of these axes.
+        each: Vec<Axis>,
+        /// Not less than this; one for each, or one for all.
+        least: Vec<f64>,
+        /// Not more than this.
+        most: Vec<f64>,
+        /// The unit, for people.
+        unit: String,
+    },
+    /// One thing is less than another in all cells that differ in these axes.
+    Order {
+        /// What is looked at.
+        source: Source,
+        /// What must be less.
+        lower: Filter,
+        /// Than this.
+        higher: Filter,
+        /// For each combination of the values of these axes.
+        each: Vec<Axis>,
+        /// Compare not values, but how much they rise from the first to the last value of this axis.
+        rise: Option<Axis>,
+    },
+    /// How a value changes along an axis.
+    Trend {
+        /// What is looked at.
+        source: Source,
+        /// Along this axis.
+        along: Axis,
+        /// For each combination of the values of these axes.
+        each: Vec<Axis>,
+        /// What is claimed.
+        expect: Trend,
+        /// Changes of this part of the value count as none.
+        within: f64,
+        /// From this value of the axis on; from the first without one.
+        from: Option<String>,
+    },
+    /// Nothing that this campaign could measure; the text says why, or what holds instead.
+    Stated {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// Which values of which samples.
+#[derive(Clone, Debug)]
+pub struct Source {
+    /// Where samples come from.
+    pub grid: String,
+    /// Which of their values.
+    pub metric: String,
+    /// In which cells.
+    pub at: Filter,
+    /// Compared with these cells: then the value is the ratio of the two.
+    pub against: Option<Filter>,
+    /// Show the ratio as what it takes away, in percent.
+    pub reduction: bool,
+    /// Take these off; one for each cell, or one for all.
+    pub minus: Vec<f64>,
+}
+
+/// A check as a file has it: all in one table.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct CheckText {
+    kind: String,
+    grid: Option<String>,
+    metric: Option<String>,
+    at: Filter,
+    against: Option<Filter>,
+    reduction: bool,
+    minus: Vec<f64>,
+    each: Vec<Axis>,
+    least: Vec<f64>,
+    most: Vec<f64>,
+    unit: String,
+    lower: Option<Filter>,
+    higher: Option<Filter>,
+    rise: Option<Axis>,
+    along: Option<Axis>,
+    expect: Option<Trend>,
+    within: Option<f64>,
+    from: Option<String>,
+    reason: Option<String>,
+}
+
+/// Part of a value that counts as no change, unless said otherwise.
+const DEFAULT_WITHIN: f64 = 0.02;
+
+impl TryFrom<CheckText> for Check {
+    type Error = String;
+
+    fn try_from(text: CheckText) -> Result<Self, String> {
+        fn needed<T>(value: Option<T>, kind: &str, name: &str) -> Result<T, String> {
+            value.ok_or_else(|| format!("a check of kind `{kind}` needs `{name}`"))
+        }
+        let kind = text.kind.as_str();
+        if kind == "stated" {
+            let reason = needed(text.reason, kind, "reason")?;
+            return Ok(Self::Stated { reason });
+        }
+        let source = Source {
+            grid: needed(text.grid, kind, "grid")?,
+            metric: needed(text.metric, kind, "metric")?,
+            at: text.at,
+            against: text.against,
+            reduction: text.reduction,
+            minus: text.minus,
+        };
+        if source.reduction && source.against.is_none() {
+            return Err("a reduction needs `against`".into());
+        }
+        let each = text.each;
+        match kind {
+            "value" => Ok(Self::Value {
+                source,
+                each,
+                least: text.least,
+                most: text.most,
+                unit: text.unit,
+            }),
+            "order" => Ok(Self::Order {
+                source,
+                lower: needed(text.lower, kind, "lower")?,
+                higher: needed(text.higher, kind, "higher")?,
+                each,
+                rise: text.rise,
+            }),
+            "trend" => Ok(Self::Trend {
+                source,
+                along: needed(text.along, kind, "along")?,
+                each,
+                expect: needed(text.expect, kind, "expect")?,
+                within: text.within.unwrap_or(DEFAULT_WITHIN),
+                from: text.from,
+            }),
+            _ => Err(format!(
+                "no check is of kind `{kind}`; there are value, order, trend and stated"
+            )),
+        }
+    }
+}
+
+/// How something changes.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq)]
+#[serde(rename_all = "kebab-case")]
+pub enum Trend {
+    /// Up.
+    Rises,
+    /// Down.
+    Falls,
+    /// Not.
+    Flat,
+    /// Now up, now down.
+    Unclear,
+}
+
+impl Check {
+    /// What is looked at, if anything.
+    #[must_use]
+    pub const fn source(&self) -> Option<&Source> {
+        match self {
+            Self::Value { source, .. }
+            | Self::Order { source, .. }
+            | Self::Trend { source, .. } => Some(source),
+            Self::Stated { .. } => None,
+        }
+    }
+
+    fn filters(&self) -> Vec<&Filter> {
+        let mut filters = Vec::new();
+        if let Some(source) = self.source() {
+            filters.push(&source.at);
+            filters.extend(&source.against);
+        }
+        if let Self::Order { lower, higher, .. } = self {
+            filters.extend([lower, higher]);
+        }
+        filters
+    }
+}
+
+impl Claim {
+    /// Whether it refers to cells that there are.
+    pub(super) fn check(&self, campaign: &Campaign) -> Result<(), String> {
+        self.checks()
+            .try_for_each(|check| Self::check_one(check, campaign))
+    }
+
+    /// All parts.
+    pub fn checks(&self) -> impl Iterator<Item = &Check> {
+        std::iter::once(&self.check).chain(&self.also)
+    }
+
+    fn check_one(check: &Check, campaign: &Campaign) -> Result<(), String> {
+        let Some(source) = check.source() else {
+            return Ok(());
+        };
+        let grid = campaign
+            .grid(&source.grid)
+            .ok_or_else(|| format!("no grid is called `{}`", source.grid))?;
+        for filter in check.filters() {
+            for axis in Axis::ALL {
+                if let Some(value) = filter.value(axis)
+                    && !grid.values(axis).contains(&value)
+                {
+                    return Err(format!(
+                        "grid `{}` has no {} `{value}`",
+                        grid.name,
+                        axis.title()
+                    ));
+                }
+            }
+        }
+        if let Check::Trend {
+            along,
+            from: Some(from),
+            ..
+        } = check
+            && !grid.values(*along).contains(from)
+        {
+            return Err(format!("{} does not start from `{from}`", along.title()));
+        }
+        if let Check::Value {
+            source,
+            each,
+            least,
+            most,
+            ..
+        } = check
+        {
+            let cells: usize = each.iter().map(|axis| grid.values(*axis).len()).product();
+            for bounds in [least, most, &source.minus] {
+                if !matches!(bounds.len(), 0 | 1) && bounds.len() != cells {
+                    return Err(format!("{} bounds for {cells} cells", bounds.len()));
+                }
+            }
+        }
+        Ok(())
+    }
+}

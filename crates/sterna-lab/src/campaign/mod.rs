@@ -1,0 +1,577 @@
+//! Campaigns: what is measured, how often, and what it is compared with, in one file.
+//!
+//! A campaign names its transports, then grids of cells (link, loss, transport, QoS, length,
+//! interval), each with a workload and a number of repetitions, then the figures that are drawn from
+//! them and the paper's claims that they are held against. The lab knows nothing about a paper
+//! beyond its file, and the program that measures knows nothing about campaigns: a further protocol
+//! is a further workload, a further paper is a further file.
+
+mod claim;
+mod plan;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+pub use claim::{Check, Claim, Source, Trend};
+pub use plan::{Plan, Run};
+
+use crate::profile::Profile;
+use crate::quantity;
+
+/// Longest campaign file, in bytes.
+const MAX_FILE_BYTES: u64 = 1 << 20;
+/// Most runs of one campaign.
+pub const MAX_RUNS: usize = 100_000;
+
+/// The campaigns that are part of the program: name and file.
+pub const CAMPAIGNS: [(&str, &str); 3] = [
+    (
+        "mqtt-jeddou-2022",
+        include_str!("files/mqtt-jeddou-2022.toml"),
+    ),
+    (
+        "mqtt-fernandez-2020",
+        include_str!("files/mqtt-fernandez-2020.toml"),
+    ),
+    ("beyond-mqtt", include_str!("files/beyond-mqtt.toml")),
+];
+
+/// A campaign as its file describes it.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Campaign {
+    /// Its name: lower case, digits and dashes.
+    pub name: String,
+    /// Rises with every change that makes results incomparable.
+    pub version: u32,
+    /// What it is about.
+    pub title: String,
+    /// What it repeats.
+    pub paper: String,
+    /// What a reader has to know about how the paper was understood.
+    #[serde(default)]
+    pub notes: Vec<String>,
+    /// From which all decisions of links come, unless the person who runs it says otherwise.
+    #[serde(default = "one")]
+    pub seed: u64,
+    /// What is compared.
+    #[serde(rename = "transport")]
+    pub transports: Vec<Transport>,
+    /// What is measured.
+    #[serde(rename = "grid")]
+    pub grids: Vec<Grid>,
+    /// What is drawn.
+    #[serde(rename = "figure", default)]
+    pub figures: Vec<Figure>,
+    /// What it is held against.
+    #[serde(rename = "claim", default)]
+    pub claims: Vec<Claim>,
+}
+
+const fn one() -> u64 {
+    1
+}
+
+/// A way to connect.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Transport {
+    /// By which grids and claims refer to it.
+    pub name: String,
+    /// What stands in figures.
+    pub label: String,
+    /// The scheme of the client's URL.
+    pub scheme: String,
+    /// The only version of TLS, `1.2` or `1.3`; any without one.
+    pub tls: Option<String>,
+    /// Whether later connections make use of the tickets of earlier ones.
+    pub resumption: bool,
+    /// Whether to write before the handshake is complete, where there is a ticket (QUIC).
+    pub early_data: bool,
+    /// Congestion control of both sides, whatever the transport; the system's and the library's
+    /// default without one.
+    pub congestion: Option<String>,
+    /// How messages are spread over QUIC's streams.
+    pub streams: Option<String>,
+    /// Whether messages of QoS 0 travel in QUIC datagrams.
+    pub datagrams: bool,
+    /// Settings of QUIC, on both sides.
+    pub quic: BTreeMap<String, String>,
+    /// Settings of the broker, such as `quic.early_data`.
+    pub broker: BTreeMap<String, String>,
+}
+
+/// Cells that have everything in common but their axes.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Grid {
+    /// By which figures and claims refer to it.
+    pub name: String,
+    /// Profiles of links.
+    pub links: Vec<String>,
+    /// Losses, in the words of `--loss`.
+    #[serde(default = "no_loss")]
+    pub loss: Vec<String>,
+    /// Which way packets are lost.
+    #[serde(default)]
+    pub loss_direction: LossDirection,
+    /// Transports by name.
+    pub transports: Vec<String>,
+    /// Qualities of service.
+    #[serde(default = "zero_qos")]
+    pub qos: Vec<u8>,
+    /// Lengths of messages.
+    pub payload_bytes: Vec<u32>,
+    /// Times between two messages, for workloads that have one.
+    #[serde(default = "no_interval")]
+    pub interval: Vec<String>,
+    /// How often each cell is measured.
+    pub repetitions: u32,
+    /// Whether nothing else may run at the same time: for what is bound by the CPU.
+    #[serde(default)]
+    pub alone: bool,
+    /// What the device does.
+    pub workload: Workload,
+    /// What is less with `--quick`.
+    #[serde(default)]
+    pub quick: Quick,
+}
+
+fn no_loss() -> Vec<String> {
+    vec!["0%".into()]
+}
+
+fn no_interval() -> Vec<String> {
+    vec!["0s".into()]
+}
+
+fn zero_qos() -> Vec<u8> {
+    vec![0]
+}
+
+/// Which way packets are lost.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq)]
+#[serde(rename_all = "kebab-case")]
+pub enum LossDirection {
+    /// Both, independently.
+    #[default]
+    Both,
+    /// From the client only.
+    Up,
+}
+
+/// What a device does in a run.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Workload {
+    /// In which way.
+    pub kind: WorkloadKind,
+    /// Messages of one run; of one connection where there are several.
+    pub messages: u32,
+    /// Connections, one after another.
+    #[serde(default = "one_connection")]
+    pub connections: u32,
+    /// Whether a message waits for CONNACK, as clients do that connect first and publish then.
+    #[serde(default)]
+    pub wait_connack: bool,
+    /// Topics, in turn.
+    #[serde(default = "one_connection")]
+    pub topics: u32,
+    /// Events on the way.
+    #[serde(default)]
+    pub events: Vec<LinkEvent>,
+}
+
+const fn one_connection() -> u32 {
+    1
+}
+
+/// The ways.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum WorkloadKind {
+    /// A message every interval, whatever became of the one before. A subscriber on the server's
+    /// side, without a link between, takes the time of arrival.
+    OpenLoop,
+    /// One connection publishes and subscribes; the next message leaves when the one before has come
+    /// back through the broker.
+    StopAndWait,
+    /// Connect, publish, disconnect, and again. A subscriber as with `open-loop`.
+    ConnectPublish,
+}
+
+/// Something that happens to the link.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct LinkEvent {
+    /// When, since the first message may leave.
+    pub at: String,
+    /// What.
+    pub kind: LinkEventKind,
+}
+
+/// The events.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LinkEventKind {
+    /// The server sees the client under another address.
+    Rebind,
+}
+
+/// What replaces a grid's values with `--quick`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Quick {
+    messages: Option<u32>,
+    repetitions: Option<u32>,
+    links: Option<Vec<String>>,
+    loss: Option<Vec<String>>,
+    qos: Option<Vec<u8>>,
+    payload_bytes: Option<Vec<u32>>,
+    interval: Option<Vec<String>>,
+}
+
+impl Grid {
+    /// The grid as `--quick` runs it.
+    #[must_use]
+    pub fn quick(&self) -> Self {
+        let mut grid = self.clone();
+        let quick = &self.quick;
+        if let Some(messages) = quick.messages {
+            grid.workload.messages = messages;
+        }
+        if let Some(repetitions) = quick.repetitions {
+            grid.repetitions = repetitions;
+        }
+        for (to, from) in [
+            (&mut grid.links, &quick.links),
+            (&mut grid.loss, &quick.loss),
+            (&mut grid.interval, &quick.interval),
+        ] {
+            if let Some(values) = from {
+                to.clone_from(values);
+            }
+        }
+        if let Some(qos) = &quick.qos {
+            grid.qos.clone_from(qos);
+        }
+        if let Some(payload_bytes) = &quick.payload_bytes {
+            grid.payload_bytes.clone_from(payload_bytes);
+        }
+        grid
+    }
+
+    /// The values of an axis as samples name them.
+    #[must_use]
+    pub fn values(&self, axis: Axis) -> Vec<String> {
+        match axis {
+            Axis::Link => self.links.clone(),
+            Axis::Loss => self.loss.clone(),
+            Axis::Transport => self.transports.clone(),
+            Axis::Qos => self.qos.iter().map(u8::to_string).collect(),
+            Axis::PayloadBytes => self.payload_bytes.iter().map(u32::to_string).collect(),
+            Axis::Interval => self.interval.clone(),
+        }
+    }
+}
+
+/// What distinguishes the cells of a grid.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd)]
+#[serde(rename_all = "snake_case")]
+pub enum Axis {
+    /// The profile of the link.
+    Link,
+    /// Its loss.
+    Loss,
+    /// The transport.
+    Transport,
+    /// The quality of service.
+    Qos,
+    /// The length of messages.
+    PayloadBytes,
+    /// The time between them.
+    Interval,
+}
+
+impl Axis {
+    /// All of them.
+    pub const ALL: [Self; 6] = [
+        Self::Link,
+        Self::Loss,
+        Self::Transport,
+        Self::Qos,
+        Self::PayloadBytes,
+        Self::Interval,
+    ];
+
+    /// What stands below a figure.
+    #[must_use]
+    pub const fn title(self) -> &'static str {
+        match self {
+            Self::Link => "link",
+            Self::Loss => "loss",
+            Self::Transport => "transport",
+            Self::Qos => "QoS",
+            Self::PayloadBytes => "message length, bytes",
+            Self::Interval => "interval",
+        }
+    }
+}
+
+/// Some cells of a grid: those with these values.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
+#[serde(default, deny_unknown_fields)]
+pub struct Filter {
+    /// The profile of the link.
+    pub link: Option<String>,
+    /// Its loss.
+    pub loss: Option<String>,
+    /// The transport.
+    pub transport: Option<String>,
+    /// The quality of service.
+    pub qos: Option<u8>,
+    /// The length of messages.
+    pub payload_bytes: Option<u32>,
+    /// The time between them.
+    pub interval: Option<String>,
+}
+
+impl Filter {
+    /// The value that is asked for on an axis.
+    #[must_use]
+    pub fn value(&self, axis: Axis) -> Option<String> {
+        match axis {
+            Axis::Link => self.link.clone(),
+            Axis::Loss => self.loss.clone(),
+            Axis::Transport => self.transport.clone(),
+            Axis::Qos => self.qos.map(|qos| qos.to_string()),
+            Axis::PayloadBytes => self.payload_bytes.map(|bytes| bytes.to_string()),
+            Axis::Interval => self.interval.clone(),
+        }
+    }
+
+    /// The same with one more value. Values that the axis cannot have match nothing.
+    #[must_use]
+    pub fn with(&self, axis: Axis, value: &str) -> Self {
+        let mut filter = self.clone();
+        match axis {
+            Axis::Link => filter.link = Some(value.to_owned()),
+            Axis::Loss => filter.loss = Some(value.to_owned()),
+            Axis::Transport => filter.transport = Some(value.to_owned()),
+            Axis::Qos => filter.qos = Some(value.parse().unwrap_or(u8::MAX)),
+            Axis::PayloadBytes => filter.payload_bytes = Some(value.parse().unwrap_or(u32::MAX)),
+            Axis::Interval => filter.interval = Some(value.to_owned()),
+        }
+        filter
+    }
+}
+
+/// A figure, in a form that the paper has.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Figure {
+    /// The paper's number, `4` or `7a`.
+    pub id: String,
+    /// What it shows.
+    pub title: String,
+    /// Where its samples come from.
+    pub grid: String,
+    /// How it is drawn.
+    pub form: Form,
+    /// Which of a sample's values: a metric, or a series with [`Form::Box`].
+    pub metric: String,
+    /// What stands at the other axis.
+    pub unit: String,
+    /// Along which cells are laid out.
+    pub x: Axis,
+    /// What has a colour of its own.
+    #[serde(default = "transport_axis")]
+    pub series: Axis,
+    /// What has a panel of its own.
+    #[serde(default)]
+    pub panels: Option<Axis>,
+    /// Which cells.
+    #[serde(default)]
+    pub only: Filter,
+    /// Draw the ratio of two transports, repetition by repetition: of the first to the second.
+    #[serde(default)]
+    pub ratio: Option<[String; 2]>,
+    /// A logarithmic axis.
+    #[serde(default)]
+    pub log: bool,
+}
+
+const fn transport_axis() -> Axis {
+    Axis::Transport
+}
+
+/// The forms.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq)]
+#[serde(rename_all = "kebab-case")]
+pub enum Form {
+    /// Box, whiskers at the 5th and 95th percentile, and what is outside of them.
+    Box,
+    /// Bars with confidence intervals.
+    Bars,
+    /// Lines with confidence intervals.
+    Lines,
+    /// Each message of the first sound run of each series over the time.
+    Timeline,
+}
+
+impl Campaign {
+    /// The campaign of this name, or in the file of this name.
+    ///
+    /// # Errors
+    ///
+    /// If there is none, or its file makes no sense.
+    pub fn find(name: &str) -> Result<(Self, String), String> {
+        if let Some((_, text)) = CAMPAIGNS.iter().find(|(known, _)| *known == name) {
+            return Ok((Self::parse(text)?, (*text).to_owned()));
+        }
+        let path = Path::new(name);
+        if !path.exists() {
+            let names: Vec<&str> = CAMPAIGNS.iter().map(|(name, _)| *name).collect();
+            return Err(format!(
+                "no campaign is called `{name}`, and there is no such file; there are: {}",
+                names.join(", ")
+            ));
+        }
+        let failed = |error: std::io::Error| format!("{name}: {error}");
+        if fs::metadata(path).map_err(failed)?.len() > MAX_FILE_BYTES {
+            return Err(format!("{name}: longer than {MAX_FILE_BYTES} bytes"));
+        }
+        let text = fs::read_to_string(path).map_err(failed)?;
+        let campaign = Self::parse(&text).map_err(|error| format!("{name}: {error}"))?;
+        Ok((campaign, text))
+    }
+
+    /// Reads a campaign's file and checks that its parts fit together.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong, with the name of the part that it is wrong in.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let campaign: Self = toml::from_str(text).map_err(|error| error.to_string())?;
+        campaign.check()?;
+        Ok(campaign)
+    }
+
+    /// A transport by its name.
+    #[must_use]
+    pub fn transport(&self, name: &str) -> Option<&Transport> {
+        self.transports
+            .iter()
+            .find(|transport| transport.name == name)
+    }
+
+    /// A grid by its name.
+    #[must_use]
+    pub fn grid(&self, name: &str) -> Option<&Grid> {
+        self.grids.iter().find(|grid| grid.name == name)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        if self.name.is_empty() || !self.name.chars().all(is_plain) {
+            return Err("name: lower-case letters, digits and dashes".into());
+        }
+        for (index, transport) in self.transports.iter().enumerate() {
+            let place = format!("transport `{}`", transport.name);
+            if self.transports[..index]
+                .iter()
+                .any(|other| other.name == transport.name)
+            {
+                return Err(format!("{place}: twice"));
+            }
+            if !matches!(transport.tls.as_deref(), None | Some("1.2" | "1.3")) {
+                return Err(format!("{place}: tls is \"1.2\" or \"1.3\""));
+            }
+        }
+        for (index, grid) in self.grids.iter().enumerate() {
+            let place = format!("grid `{}`", grid.name);
+            if self.grids[..index]
+                .iter()
+                .any(|other| other.name == grid.name)
+            {
+                return Err(format!("{place}: twice"));
+            }
+            for grid in [grid, &grid.quick()] {
+                self.check_grid(grid)
+                    .map_err(|error| format!("{place}: {error}"))?;
+            }
+        }
+        for figure in &self.figures {
+            let place = format!("figure `{}`", figure.id);
+            if self.grid(&figure.grid).is_none() {
+                return Err(format!("{place}: no grid is called `{}`", figure.grid));
+            }
+            for name in figure.ratio.iter().flatten() {
+                if self.transport(name).is_none() {
+                    return Err(format!("{place}: no transport is called `{name}`"));
+                }
+            }
+        }
+        for (index, claim) in self.claims.iter().enumerate() {
+            if self.claims[..index]
+                .iter()
+                .any(|other| other.id == claim.id)
+            {
+                return Err(format!("claim `{}`: twice", claim.id));
+            }
+            claim
+                .check(self)
+                .map_err(|error| format!("claim `{}`: {error}", claim.id))?;
+        }
+        let runs = Plan::new(self, false, self.seed, None)?.runs.len();
+        if runs == 0 || runs > MAX_RUNS {
+            return Err(format!("{runs} runs; 1 to {MAX_RUNS} are possible"));
+        }
+        Ok(())
+    }
+
+    fn check_grid(&self, grid: &Grid) -> Result<(), String> {
+        for link in &grid.links {
+            if Profile::find(link).is_none() {
+                return Err(format!("no profile is called `{link}`"));
+            }
+        }
+        for loss in &grid.loss {
+            quantity::loss(loss)?;
+        }
+        for interval in &grid.interval {
+            quantity::time_ns(interval)?;
+        }
+        for name in &grid.transports {
+            if self.transport(name).is_none() {
+                return Err(format!("no transport is called `{name}`"));
+            }
+        }
+        if grid.qos.iter().any(|qos| *qos > 2) {
+            return Err("QoS is 0, 1 or 2".into());
+        }
+        if let Some(short) = grid
+            .payload_bytes
+            .iter()
+            .find(|bytes| **bytes < crate::measure::MIN_PAYLOAD_BYTES)
+        {
+            return Err(format!(
+                "messages of {short} bytes: number and time alone take {}",
+                crate::measure::MIN_PAYLOAD_BYTES
+            ));
+        }
+        let workload = &grid.workload;
+        if workload.messages == 0 || workload.connections == 0 || workload.topics == 0 {
+            return Err("a workload has messages, connections and topics".into());
+        }
+        for event in &workload.events {
+            quantity::time_ns(&event.at)?;
+        }
+        Ok(())
+    }
+}

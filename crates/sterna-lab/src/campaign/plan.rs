@@ -1,0 +1,237 @@
+//! From a campaign's grids to the runs that have to be made.
+
+use std::time::Duration;
+
+use super::{Axis, Campaign, Filter, Grid, LossDirection, Transport, Workload, WorkloadKind};
+use crate::link::{LinkSettings, Loss, Random};
+use crate::profile::Profile;
+use crate::quantity;
+
+/// What a round trip takes besides the link: programs, wake-ups.
+const OVERHEAD_S: f64 = 0.001;
+/// What starting and ending the programs of a run takes.
+const START_S: f64 = 1.0;
+/// A lost packet costs this, and twice the round trip, on average: probe timeouts and backoff.
+const RECOVERY_S: f64 = 0.3;
+
+/// All runs of a campaign.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// In the order of the file.
+    pub runs: Vec<Run>,
+}
+
+/// One measurement of one cell.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// The grid's name.
+    pub grid: String,
+    /// The profile's name.
+    pub link: String,
+    /// As the campaign's file writes it.
+    pub loss: String,
+    /// How the device connects.
+    pub transport: Transport,
+    /// Quality of service.
+    pub qos: u8,
+    /// Length of messages.
+    pub payload_bytes: u32,
+    /// As the campaign's file writes it.
+    pub interval: String,
+    /// The same in nanoseconds.
+    pub interval_ns: u64,
+    /// From 0.
+    pub repetition: u32,
+    /// The link with its loss.
+    pub settings: LinkSettings,
+    /// From which the link's decisions come. Transports have it in common, so that each repetition
+    /// meets the same losses, packet for packet, whatever it measures.
+    pub seed: u64,
+    /// What the device does.
+    pub workload: Workload,
+    /// Whether nothing else may run.
+    pub alone: bool,
+}
+
+impl Plan {
+    /// The runs of a campaign, of one grid if it is named.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such grid, or a link makes no sense.
+    pub fn new(
+        campaign: &Campaign,
+        quick: bool,
+        seed: u64,
+        only_grid: Option<&str>,
+    ) -> Result<Self, String> {
+        if let Some(name) = only_grid
+            && campaign.grid(name).is_none()
+        {
+            return Err(format!(
+                "no grid of {} is called `{name}`; there are: {}",
+                campaign.name,
+                campaign
+                    .grids
+                    .iter()
+                    .map(|grid| grid.name.as_str())
+                    .collect::<Vec<_>>()
+                    .join(", ")
+            ));
+        }
+        let mut runs = Vec::new();
+        for (index, grid) in campaign.grids.iter().enumerate() {
+            if only_grid.is_some_and(|name| name != grid.name) {
+                continue;
+            }
+            let grid = if quick { grid.quick() } else { grid.clone() };
+            expand(campaign, &grid, seed, index as u64, &mut runs)
+                .map_err(|error| format!("grid `{}`: {error}", grid.name))?;
+        }
+        Ok(Self { runs })
+    }
+}
+
+/// Repetitions are outermost: what an interruption leaves is a campaign with fewer of them.
+fn expand(
+    campaign: &Campaign,
+    grid: &Grid,
+    seed: u64,
+    grid_index: u64,
+    runs: &mut Vec<Run>,
+) -> Result<(), String> {
+    for repetition in 0..grid.repetitions {
+        for (link_index, link) in grid.links.iter().enumerate() {
+            for (loss_index, loss) in grid.loss.iter().enumerate() {
+                let settings = settings(link, loss, grid.loss_direction)?;
+                let run_seed = Random::new(&[
+                    seed,
+                    grid_index,
+                    link_index as u64,
+                    loss_index as u64,
+                    u64::from(repetition),
+                ])
+                .next_u64();
+                for interval in &grid.interval {
+                    let interval_ns = quantity::time_ns(interval)?;
+                    for payload_bytes in &grid.payload_bytes {
+                        for qos in &grid.qos {
+                            for name in &grid.transports {
+                                let transport = campaign
+                                    .transport(name)
+                                    .ok_or_else(|| format!("no transport is called `{name}`"))?;
+                                runs.push(Run {
+                                    grid: grid.name.clone(),
+                                    link: link.clone(),
+                                    loss: loss.clone(),
+                                    transport: transport.clone(),
+                                    qos: *qos,
+                                    payload_bytes: *payload_bytes,
+                                    interval: interval.clone(),
+                                    interval_ns,
+                                    repetition,
+                                    settings: settings.clone(),
+                                    seed: run_seed,
+                                    workload: grid.workload.clone(),
+                                    alone: grid.alone,
+                                });
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn settings(link: &str, loss: &str, direction: LossDirection) -> Result<LinkSettings, String> {
+    let profile = Profile::find(link).ok_or_else(|| format!("no profile is called `{link}`"))?;
+    let mut settings = profile.settings();
+    let loss = quantity::loss(loss)?;
+    // A profile's own loss stays where nothing else is said.
+    if loss.expected() > 0.0 {
+        settings.up.loss = loss.clone();
+        settings.down.loss = match direction {
+            LossDirection::Both => loss,
+            LossDirection::Up => Loss::None,
+        };
+    }
+    settings.validate().map_err(|error| error.to_string())?;
+    Ok(settings)
+}
+
+impl Run {
+    /// What tells it from all other runs of its campaign.
+    #[must_use]
+    pub fn key(&self) -> String {
+        format!(
+            "{}/{}/{}/{}/q{}/{}B/{}#{}",
+            self.grid,
+            self.link,
+            self.loss,
+            self.transport.name,
+            self.qos,
+            self.payload_bytes,
+            self.interval,
+            self.repetition
+        )
+    }
+
+    /// Whether it belongs to these cells.
+    #[must_use]
+    pub fn is_in(&self, filter: &Filter) -> bool {
+        Axis::ALL.iter().all(|axis| {
+            filter.value(*axis).is_none_or(|wanted| {
+                wanted
+                    == match axis {
+                        Axis::Link => self.link.clone(),
+                        Axis::Loss => self.loss.clone(),
+                        Axis::Transport => self.transport.name.clone(),
+                        Axis::Qos => self.qos.to_string(),
+                        Axis::PayloadBytes => self.payload_bytes.to_string(),
+                        Axis::Interval => self.interval.clone(),
+                    }
+            })
+        })
+    }
+
+    fn rtt_s(&self) -> f64 {
+        self.settings.rtt_ns() as f64 / 1e9 + OVERHEAD_S
+    }
+
+    /// What a lost packet adds to an exchange, on average.
+    fn recovery_s(&self) -> f64 {
+        let loss = self.settings.up.loss.expected() + self.settings.down.loss.expected();
+        2.0 * loss * 2.0_f64.mul_add(self.rtt_s(), RECOVERY_S)
+    }
+
+    /// About how long it takes: for the order, the time left and the limit, not for results.
+    #[must_use]
+    pub fn expected(&self) -> Duration {
+        let messages = f64::from(self.workload.messages);
+        let exchange_s = self.rtt_s() + self.recovery_s();
+        let seconds = match self.workload.kind {
+            WorkloadKind::OpenLoop => {
+                messages.mul_add(self.interval_ns as f64 / 1e9, 4.0 * exchange_s)
+            }
+            WorkloadKind::StopAndWait => (messages + 4.0) * exchange_s,
+            WorkloadKind::ConnectPublish => f64::from(self.workload.connections) * 5.0 * exchange_s,
+        };
+        Duration::from_secs_f64(seconds + START_S)
+    }
+
+    /// After which it is given up.
+    #[must_use]
+    pub fn time_limit(&self) -> Duration {
+        self.expected() * 4 + Duration::from_mins(1)
+    }
+
+    /// About how many messages a second it keeps the machine busy with.
+    #[must_use]
+    pub fn messages_per_s(&self) -> f64 {
+        let messages = f64::from(self.workload.messages * self.workload.connections);
+        // A run costs something even while it waits, and starting it costs most.
+        (messages / self.expected().as_secs_f64()).max(1.0)
+    }
+}

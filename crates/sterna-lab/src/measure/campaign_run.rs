@@ -1,0 +1,431 @@
+//! A whole campaign: preparation, runs as the schedule lets them, samples as they come.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::order::{self, Order, Starting};
+use super::run::{Broker, Setting};
+use super::sample::{Sample, Verdict};
+use super::schedule::{Capacity, Schedule};
+use super::site::Site;
+pub use super::site::SiteKind;
+pub use super::store::Resume;
+use super::store::{Manifest, OpenError, Store};
+use crate::calibrate::{self, Machine};
+use crate::campaign::{Campaign, Plan, Run};
+use crate::link::LinkSettings;
+use crate::netns::Side;
+use crate::profile::Profile;
+
+/// A run out of tolerance is made so often before it is marked.
+const MAX_ATTEMPTS: u32 = 3;
+/// Between two starts, so that programs that start are not late for the messages of others.
+const STAGGER: Duration = Duration::from_millis(30);
+/// Runs whose programs start at the same time.
+const MAX_STARTING: usize = 2;
+/// How often it is looked what has happened.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// How long each row of the calibration before a campaign is measured.
+const CALIBRATION: Duration = Duration::from_millis(800);
+/// With more runs at once than this, emulators sleep instead of watching the clock.
+const MAX_SPINNING_JOBS: usize = 8;
+
+/// How a campaign is run.
+#[derive(Debug)]
+pub struct CampaignOptions {
+    /// The short form.
+    pub quick: bool,
+    /// From which decisions come, instead of what the file says.
+    pub seed: Option<u64>,
+    /// Only this grid.
+    pub grid: Option<String>,
+    /// Most runs at once.
+    pub jobs: Option<usize>,
+    /// What emulates links.
+    pub site: SiteKind,
+    /// Go on with what is in the folder.
+    pub resume: Option<Resume>,
+    /// Measure how true links are before.
+    pub calibrate: bool,
+    /// Where results go.
+    pub folder: PathBuf,
+    /// The program that is broker and device.
+    pub program: PathBuf,
+    /// Its version.
+    pub version: String,
+    /// The command that repeats the campaign.
+    pub command: String,
+}
+
+/// What is told while a campaign runs.
+#[derive(Clone, Copy, Debug)]
+pub enum Progress<'a> {
+    /// Something for people.
+    Note(&'a str),
+    /// A run has given a sample.
+    Sample(&'a Sample),
+    /// A run was out of tolerance and is made again.
+    Again {
+        /// Which.
+        key: &'a str,
+        /// Why.
+        reason: &'a str,
+    },
+    /// How far it is.
+    State {
+        /// Runs with a sample.
+        done: usize,
+        /// Runs in all.
+        all: usize,
+        /// Runs under way.
+        running: usize,
+        /// About how long the rest takes.
+        seconds_left: f64,
+    },
+}
+
+/// What came of a campaign.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Outcome {
+    /// Samples that count.
+    pub sound: usize,
+    /// Samples that are marked.
+    pub unsound: usize,
+    /// Runs without a result.
+    pub failed: usize,
+    /// Runs that were not made, because the campaign was interrupted.
+    pub left: usize,
+}
+
+impl Outcome {
+    fn count(&mut self, verdict: &Verdict) {
+        match verdict {
+            Verdict::Sound => self.sound += 1,
+            Verdict::Unsound { .. } => self.unsound += 1,
+            Verdict::Failed { .. } => self.failed += 1,
+        }
+    }
+}
+
+/// Runs a campaign until it is done or `stop` is set.
+///
+/// # Errors
+///
+/// If the folder is in use or cannot be written, or nothing can be measured here at all. A run that
+/// fails is a sample that says so.
+pub fn execute(
+    campaign: &Campaign,
+    text: &str,
+    options: &CampaignOptions,
+    stop: &AtomicBool,
+    progress: &mut dyn FnMut(Progress<'_>),
+) -> Result<Outcome, String> {
+    let seed = options.seed.unwrap_or(campaign.seed);
+    let plan = Plan::new(campaign, options.quick, seed, options.grid.as_deref())?;
+    if options.site == SiteKind::Namespaces {
+        crate::session::check_rights()?;
+        let _ = crate::session::end_stale_processes();
+    }
+    // Each run needs descriptors for devices, pipes and namespaces.
+    let _ = crate::kernel::raise_open_files();
+    let machine = Machine::look();
+    let mut manifest = Manifest {
+        campaign: campaign.name.clone(),
+        version: campaign.version,
+        text: text.to_owned(),
+        seed,
+        quick: options.quick,
+        emulator: options.site.name().to_owned(),
+        command: options.command.clone(),
+        program: options.version.clone(),
+        optimised: !cfg!(debug_assertions),
+        warnings: machine.complaint().into_iter().collect(),
+        machine,
+        calibration: Vec::new(),
+        in_force: BTreeMap::new(),
+    };
+    let (mut store, earlier) =
+        Store::open(&options.folder, &manifest, options.resume).map_err(|error| match error {
+            OpenError::Io(error) => format!("{}: {error}", options.folder.display()),
+            error => format!("{}: {error}", options.folder.display()),
+        })?;
+    let is_new = earlier.is_empty();
+    for warning in &manifest.warnings {
+        progress(Progress::Note(&format!("warning: {warning}")));
+    }
+    let mut outcome = Outcome::default();
+    let mut done = BTreeSet::new();
+    for sample in &earlier {
+        if done.insert(sample.key()) {
+            outcome.count(&sample.verdict);
+        }
+    }
+    let data = tempfile::tempdir().map_err(|error| format!("temporary folder: {error}"))?;
+    let setting = Setting {
+        program: &options.program,
+        site: options.site,
+        data: data.path(),
+        stop,
+        spin: false,
+    };
+    if is_new {
+        prepare(&plan, &setting, options, &mut manifest, progress)?;
+        store
+            .describe(&manifest)
+            .map_err(|error| error.to_string())?;
+    } else {
+        // The certificate of the campaign's brokers is made by the first one, alone.
+        check_transports(&plan, &setting)?;
+    }
+
+    let todo = (0..plan.runs.len()).filter(|index| !done.contains(&plan.runs[*index].key()));
+    let capacity = Capacity::of(manifest.machine.cores, options.jobs);
+    let schedule = Schedule::new(&plan.runs, todo, capacity);
+    let order = Order {
+        text: text.to_owned(),
+        quick: options.quick,
+        seed,
+        grid: options.grid.clone(),
+        index: 0,
+        attempts: 0,
+        site: options.site,
+        data: data.path().to_owned(),
+        program: options.program.clone(),
+        spin: capacity.jobs <= MAX_SPINNING_JOBS,
+    };
+    run_all(
+        &plan,
+        schedule,
+        &order,
+        stop,
+        &mut store,
+        &mut outcome,
+        progress,
+    )?;
+    outcome.left = plan
+        .runs
+        .len()
+        .saturating_sub(outcome.sound + outcome.unsound + outcome.failed);
+    Ok(outcome)
+}
+
+/// Makes the runs that are left.
+fn run_all(
+    plan: &Plan,
+    mut schedule: Schedule,
+    order: &Order,
+    stop: &AtomicBool,
+    store: &mut Store,
+    outcome: &mut Outcome,
+    progress: &mut dyn FnMut(Progress<'_>),
+) -> Result<(), String> {
+    let (sender, samples) = channel();
+    let mut attempts = vec![0_u32; plan.runs.len()];
+    let mut last_start: Option<Instant> = None;
+    let mut under_way: Vec<(usize, Instant)> = Vec::new();
+    let mut write_error = None;
+    let starting = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        loop {
+            let stopped = stop.load(Ordering::Relaxed) || write_error.is_some();
+            let may_start = starting.load(Ordering::Relaxed) < MAX_STARTING
+                && last_start.is_none_or(|start| start.elapsed() >= STAGGER);
+            if !stopped
+                && may_start
+                && let Some(index) = schedule.next(&plan.runs)
+            {
+                last_start = Some(Instant::now());
+                under_way.push((index, Instant::now()));
+                attempts[index] += 1;
+                let mark = Starting::new(&starting);
+                let order = Order {
+                    index,
+                    attempts: attempts[index],
+                    ..order.clone()
+                };
+                let (run, sender) = (&plan.runs[index], sender.clone());
+                // The process of a run dies with the thread that started it.
+                scope.spawn(move || {
+                    let sample = order::give(&order, run, mark, stop);
+                    // The receiver lives as long as this scope.
+                    let _ = sender.send((index, sample));
+                });
+            }
+            if schedule.running() == 0 && (stopped || schedule.is_done()) {
+                break;
+            }
+            let (index, sample) = match samples.recv_timeout(LOOK_EVERY) {
+                Ok(ended) => ended,
+                Err(RecvTimeoutError::Timeout) => continue,
+                Err(RecvTimeoutError::Disconnected) => break,
+            };
+            let run = &plan.runs[index];
+            schedule.ended(run);
+            under_way.retain(|(other, _)| *other != index);
+            if order::was_interrupted(&sample) {
+                // It is made when the campaign goes on.
+                continue;
+            }
+            if attempts[index] < MAX_ATTEMPTS
+                && let Some(reason) = complaint(&sample)
+            {
+                progress(Progress::Again {
+                    key: &sample.key(),
+                    reason,
+                });
+                schedule.again(&plan.runs, index);
+                continue;
+            }
+            outcome.count(&sample.verdict);
+            if let Err(error) = store.add(&sample) {
+                write_error = Some(error);
+            }
+            progress(Progress::Sample(&sample));
+            progress(Progress::State {
+                done: outcome.sound + outcome.unsound + outcome.failed,
+                all: plan.runs.len(),
+                running: schedule.running(),
+                seconds_left: schedule.seconds_left(&plan.runs)
+                    + longest_left(&plan.runs, &under_way),
+            });
+        }
+    });
+    write_error.map_or(Ok(()), |error: io::Error| {
+        Err(format!("cannot write a sample: {error}"))
+    })
+}
+
+/// About how long the longest of these runs still takes.
+fn longest_left(runs: &[Run], under_way: &[(usize, Instant)]) -> f64 {
+    under_way
+        .iter()
+        .map(|(index, began)| {
+            let left = runs[*index].expected().saturating_sub(began.elapsed());
+            left.as_secs_f64()
+        })
+        .fold(0.0, f64::max)
+}
+
+/// Why a run should be made again.
+fn complaint(sample: &Sample) -> Option<&str> {
+    match &sample.verdict {
+        Verdict::Sound => None,
+        Verdict::Unsound { reasons } => reasons.first().map(String::as_str),
+        Verdict::Failed { reason } => Some(reason),
+    }
+}
+
+/// Looks at the machine, the links and the transports before anything is measured.
+fn prepare(
+    plan: &Plan,
+    setting: &Setting<'_>,
+    options: &CampaignOptions,
+    manifest: &mut Manifest,
+    progress: &mut dyn FnMut(Progress<'_>),
+) -> Result<(), String> {
+    manifest.in_force = check_transports(plan, setting)?;
+    if setting.site == SiteKind::Relay {
+        let warning = "a relay emulates the links: of TCP only bytes are delayed, nothing is lost \
+                       or acknowledged on the link, so this compares no transports";
+        progress(Progress::Note(&format!("warning: {warning}")));
+        manifest.warnings.push(warning.into());
+        return Ok(());
+    }
+    if !options.calibrate {
+        manifest
+            .warnings
+            .push("the links were not calibrated before".into());
+        return Ok(());
+    }
+    progress(Progress::Note("calibrating the links"));
+    let links: BTreeSet<&str> = plan.runs.iter().map(|run| run.link.as_str()).collect();
+    for link in links {
+        let Some(profile) = Profile::find(link) else {
+            continue;
+        };
+        for measurement in calibrate::measurements_of(link, &profile.settings(), CALIBRATION) {
+            if setting.stop.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+            let rows = measurement
+                .run(manifest.seed)
+                .map_err(|error| format!("calibration of {link}: {error}"))?;
+            for row in &rows {
+                let truth = if row.is_true { "true" } else { "NOT TRUE" };
+                let line = format!(
+                    "{} {:?}: set {:.6}, got {:.6}, {truth}, {}",
+                    row.link, row.quantity, row.set, row.got, row.note
+                );
+                if !row.is_true {
+                    progress(Progress::Note(&format!("warning: {line}")));
+                }
+                manifest.calibration.push(line);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Starts a broker for each transport, which makes the certificate and shows a wrong setting before
+/// it fails every run; and asks the kernel which congestion control TCP really has.
+fn check_transports(
+    plan: &Plan,
+    setting: &Setting<'_>,
+) -> Result<BTreeMap<String, String>, String> {
+    let mut in_force = BTreeMap::new();
+    let mut seen: Vec<&Run> = Vec::new();
+    for run in &plan.runs {
+        if seen
+            .iter()
+            .any(|other| other.transport.name == run.transport.name)
+        {
+            continue;
+        }
+        seen.push(run);
+        let name = &run.transport.name;
+        let failed = |error: String| format!("transport `{name}`: {error}");
+        let wanted = run.transport.congestion.as_deref();
+        // An ideal link, so that nothing has to be waited for.
+        let mut site = Site::start(setting.site, &LinkSettings::default(), 1, wanted, false)
+            .map_err(|error| failed(error.to_string()))?;
+        let broker = Broker::start(setting, &site, run).map_err(failed)?;
+        let target = site
+            .reach(broker.port())
+            .map_err(|error| failed(error.to_string()))?;
+        let found = match &site {
+            Site::Namespaces { cell, .. } if run.transport.scheme != "mqtt+quic" => cell
+                .namespace(Side::Client)
+                .congestion_control_towards(target)
+                .map_err(|error| failed(error.to_string()))?,
+            Site::Namespaces { .. } => wanted.unwrap_or("the library's default").to_owned(),
+            Site::Loopback { .. } => "the system's, on the loopback device".to_owned(),
+        };
+        if let (Some(wanted), Site::Namespaces { .. }) = (wanted, &site)
+            && wanted != found
+        {
+            return Err(failed(format!(
+                "congestion control is {found} instead of {wanted}"
+            )));
+        }
+        in_force.insert(name.clone(), format!("congestion control {found}"));
+        drop(broker);
+        drop(site);
+    }
+    Ok(in_force)
+}
+
+/// The folder that a campaign's results go to unless another is named.
+#[must_use]
+pub fn default_folder(campaign: &str, quick: bool) -> PathBuf {
+    let name = if quick {
+        format!("{campaign}-quick")
+    } else {
+        campaign.to_owned()
+    };
+    Path::new("lab-results").join(name)
+}

@@ -1,0 +1,174 @@
+//! What the lab says to a device, and what it hears from it.
+//!
+//! A device is a process of the program that measures: `sterna lab device`. It gets its task as one
+//! line of JSON on standard input and answers with lines of JSON on standard output: `ready` when it
+//! is set up, whereupon it waits for the word `go`; `finished` when it has done its part, whereupon
+//! it waits for the end of its input; and then its `result`. Whatever goes wrong is a line
+//! `failed`. Any other program that keeps to this can be measured in its place.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// Each message starts with its number (4 bytes) and the moment when it was handed over (8 bytes,
+/// nanoseconds of the monotonic clock), both with the most significant byte first.
+pub const MIN_PAYLOAD_BYTES: u32 = 12;
+
+/// What a device does.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Role {
+    /// Publishes a message every interval.
+    Publisher,
+    /// Notes when messages arrive.
+    Subscriber,
+    /// Publishes and waits for the message to come back.
+    StopAndWait,
+    /// Connects, publishes and disconnects.
+    ConnectPublish,
+}
+
+/// A device's task.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Task {
+    /// What to do.
+    pub role: Role,
+    /// Where the broker is.
+    pub url: String,
+    /// The name that its certificate has.
+    pub server_name: String,
+    /// Who has signed it.
+    pub authority: PathBuf,
+    /// The only version of TLS, `1.2` or `1.3`.
+    pub tls: Option<String>,
+    /// Whether to make use of tickets.
+    pub resumption: bool,
+    /// Whether to write before the handshake is complete.
+    pub early_data: bool,
+    /// How messages are spread over QUIC's streams.
+    pub streams: Option<String>,
+    /// Whether messages travel in datagrams.
+    pub datagrams: bool,
+    /// Settings of QUIC by their names.
+    pub quic: BTreeMap<String, String>,
+    /// Quality of service.
+    pub qos: u8,
+    /// Length of messages, at least [`MIN_PAYLOAD_BYTES`].
+    pub payload_bytes: u32,
+    /// Messages of a connection; for a subscriber, all that are expected.
+    pub messages: u32,
+    /// Connections, one after another.
+    pub connections: u32,
+    /// Topics, in turn.
+    pub topics: u32,
+    /// Time between messages.
+    pub interval_ns: u64,
+    /// Whether a message waits for CONNACK.
+    pub wait_connack: bool,
+    /// After which it gives up.
+    pub time_limit_ms: u64,
+}
+
+/// What a device says.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(tag = "event", rename_all = "kebab-case")]
+pub enum Word {
+    /// It is set up.
+    Ready,
+    /// It has done its part.
+    Finished,
+    /// It cannot go on.
+    Failed {
+        /// Why.
+        reason: String,
+    },
+    /// What it has measured.
+    Result(Box<Measured>),
+}
+
+/// What a device has measured. Moments are nanoseconds of the monotonic clock.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(default)]
+pub struct Measured {
+    /// For each connection: from the first call to CONNACK, in nanoseconds.
+    pub connect_ns: Vec<u64>,
+    /// For each connection: from the first call to the hand-over of its first message.
+    pub sent_after_ns: Vec<u64>,
+    /// For each connection: when the first call was made.
+    pub started_ns: Vec<u64>,
+    /// What became of each connection's early data: `accepted`, `rejected`, `not tried`.
+    pub early_data: Vec<String>,
+    /// Round trips of messages through the broker, in nanoseconds.
+    pub round_trip_ns: Vec<u64>,
+    /// Messages that arrived: number, when handed over, when they arrived.
+    pub arrivals: Vec<(u32, u64, u64)>,
+    /// When the first message was handed over.
+    pub first_ns: u64,
+    /// When the work was done.
+    pub last_ns: u64,
+    /// How late messages were handed over, in nanoseconds: 99 % were not later.
+    pub late_p99_ns: u64,
+    /// The latest.
+    pub late_max_ns: u64,
+    /// CPU time of the process while it worked, in nanoseconds.
+    pub cpu_ns: u64,
+    /// Most memory that it ever had, in bytes.
+    pub peak_rss_bytes: u64,
+    /// Whether it ran with real-time priority.
+    pub is_real_time: bool,
+    /// How often it had to connect again.
+    pub reconnections: u32,
+    /// QUIC: packets that it took for lost, and sent again what was in them.
+    pub packets_lost: Option<u64>,
+    /// QUIC: its smoothed round trip, in nanoseconds.
+    pub rtt_ns: Option<u64>,
+    /// QUIC: streams that were opened.
+    pub streams: Option<u64>,
+    /// QUIC: messages that travelled in datagrams.
+    pub datagram_messages: Option<u64>,
+}
+
+/// Puts number and time at the start of a message.
+pub fn stamp(payload: &mut [u8], number: u32, at_ns: u64) {
+    if let Some(head) = payload.first_chunk_mut::<{ MIN_PAYLOAD_BYTES as usize }>() {
+        head[..4].copy_from_slice(&number.to_be_bytes());
+        head[4..].copy_from_slice(&at_ns.to_be_bytes());
+    }
+}
+
+/// Number and time of a message.
+#[must_use]
+pub fn read_stamp(payload: &[u8]) -> Option<(u32, u64)> {
+    let (number, rest) = payload.split_first_chunk::<4>()?;
+    let at_ns = rest.first_chunk::<8>()?;
+    Some((u32::from_be_bytes(*number), u64::from_be_bytes(*at_ns)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stamps_are_read_as_written() {
+        let mut payload = [0xaa; 14];
+        stamp(&mut payload, 7, 1 << 40);
+        assert_eq!(read_stamp(&payload), Some((7, 1 << 40)));
+        assert_eq!(payload[12..], [0xaa; 2]);
+        assert_eq!(read_stamp(&payload[..11]), None);
+        let mut short = [1; 11];
+        stamp(&mut short, 7, 1);
+        assert_eq!(short, [1; 11]);
+    }
+
+    #[test]
+    fn words_are_lines_of_json() {
+        let text = serde_json::to_string(&Word::Failed {
+            reason: "no broker".into(),
+        })
+        .unwrap();
+        assert_eq!(text, r#"{"event":"failed","reason":"no broker"}"#);
+        let word: Word = serde_json::from_str(r#"{"event":"result","cpu_ns":5}"#).unwrap();
+        assert!(matches!(word, Word::Result(measured) if measured.cpu_ns == 5));
+    }
+}

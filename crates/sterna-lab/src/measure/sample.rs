@@ -1,0 +1,124 @@
+//! What one run has given.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::campaign::{Axis, Filter, Run};
+
+/// One row of the results.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Sample {
+    /// The grid's name.
+    pub grid: String,
+    /// The link's profile.
+    pub link: String,
+    /// As the campaign's file writes it.
+    pub loss: String,
+    /// The transport's name.
+    pub transport: String,
+    /// Quality of service.
+    pub qos: u8,
+    /// Length of messages.
+    pub payload_bytes: u32,
+    /// As the campaign's file writes it.
+    pub interval: String,
+    /// From 0.
+    pub repetition: u32,
+    /// From which the link's decisions came.
+    pub seed: u64,
+    /// How often the run was made, this one included.
+    pub attempts: u32,
+    /// What emulated the link.
+    pub emulator: String,
+    /// When it began, in seconds since 1970.
+    pub began_s: u64,
+    /// Whether it counts.
+    #[serde(flatten)]
+    pub verdict: Verdict,
+    /// One value each; see `docs/lab.md` for the names.
+    pub metrics: BTreeMap<String, f64>,
+    /// Many values each.
+    pub series: BTreeMap<String, Vec<f64>>,
+}
+
+/// Whether a sample counts.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(tag = "verdict", rename_all = "kebab-case")]
+pub enum Verdict {
+    /// It does.
+    Sound,
+    /// Link or machine were not what they should have been; it is shown, but not averaged in.
+    Unsound {
+        /// What was wrong.
+        reasons: Vec<String>,
+    },
+    /// There is no result.
+    Failed {
+        /// Why.
+        reason: String,
+    },
+}
+
+impl Sample {
+    /// A sample of this run without any values yet.
+    #[must_use]
+    pub fn of(run: &Run, emulator: &str, began_s: u64, verdict: Verdict) -> Self {
+        Self {
+            grid: run.grid.clone(),
+            link: run.link.clone(),
+            loss: run.loss.clone(),
+            transport: run.transport.name.clone(),
+            qos: run.qos,
+            payload_bytes: run.payload_bytes,
+            interval: run.interval.clone(),
+            repetition: run.repetition,
+            seed: run.seed,
+            attempts: 1,
+            emulator: emulator.to_owned(),
+            began_s,
+            verdict,
+            metrics: BTreeMap::new(),
+            series: BTreeMap::new(),
+        }
+    }
+
+    /// What tells its run from all others: [`Run::key`].
+    #[must_use]
+    pub fn key(&self) -> String {
+        format!(
+            "{}/{}/{}/{}/q{}/{}B/{}#{}",
+            self.grid,
+            self.link,
+            self.loss,
+            self.transport,
+            self.qos,
+            self.payload_bytes,
+            self.interval,
+            self.repetition
+        )
+    }
+
+    /// Its value on an axis.
+    #[must_use]
+    pub fn value(&self, axis: Axis) -> String {
+        match axis {
+            Axis::Link => self.link.clone(),
+            Axis::Loss => self.loss.clone(),
+            Axis::Transport => self.transport.clone(),
+            Axis::Qos => self.qos.to_string(),
+            Axis::PayloadBytes => self.payload_bytes.to_string(),
+            Axis::Interval => self.interval.clone(),
+        }
+    }
+
+    /// Whether it belongs to these cells.
+    #[must_use]
+    pub fn is_in(&self, filter: &Filter) -> bool {
+        Axis::ALL.iter().all(|axis| {
+            filter
+                .value(*axis)
+                .is_none_or(|wanted| wanted == self.value(*axis))
+        })
+    }
+}

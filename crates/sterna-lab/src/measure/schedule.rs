@@ -1,0 +1,242 @@
+//! Which run starts next.
+
+use crate::campaign::Run;
+
+/// Messages a second that a core may serve with broker, device and link: a seventh of what it could at
+/// half a millisecond each, so that nobody waits for a core for long. Unoptimised programs take more.
+const MESSAGES_PER_S_AND_CORE: f64 = if cfg!(debug_assertions) { 150.0 } else { 300.0 };
+/// Most runs at once. With 400 links, 99 % of the packets are right to 0.15 ms; each run has four
+/// processes besides.
+pub(super) const MAX_JOBS: usize = 250;
+
+/// What may run at the same time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Capacity {
+    /// Runs.
+    pub(super) jobs: usize,
+    /// The sum of their messages a second.
+    pub(super) messages_per_s: f64,
+}
+
+impl Capacity {
+    /// Of a machine with so many cores.
+    #[must_use]
+    pub(super) fn of(cores: usize, jobs: Option<usize>) -> Self {
+        Self {
+            jobs: jobs.unwrap_or(MAX_JOBS).clamp(1, MAX_JOBS),
+            messages_per_s: cores as f64 * MESSAGES_PER_S_AND_CORE,
+        }
+    }
+}
+
+/// Runs that wait, and what those that don't take up.
+#[derive(Debug)]
+pub(super) struct Schedule {
+    capacity: Capacity,
+    /// Indices of runs, longest last.
+    side_by_side: Vec<usize>,
+    /// Indices of runs, the next one last.
+    alone: Vec<usize>,
+    running: usize,
+    load: f64,
+    has_lone: bool,
+}
+
+impl Schedule {
+    /// With these runs to make.
+    #[must_use]
+    pub(super) fn new(
+        runs: &[Run],
+        todo: impl IntoIterator<Item = usize>,
+        capacity: Capacity,
+    ) -> Self {
+        let (mut alone, mut side_by_side): (Vec<usize>, Vec<usize>) =
+            todo.into_iter().partition(|index| runs[*index].alone);
+        // The longest first, so that short ones fill what is left; in the file's order otherwise.
+        side_by_side.reverse();
+        side_by_side.sort_by_key(|index| runs[*index].expected());
+        alone.reverse();
+        Self {
+            capacity,
+            side_by_side,
+            alone,
+            running: 0,
+            load: 0.0,
+            has_lone: false,
+        }
+    }
+
+    /// A run that may start now, if there is one. It counts as running.
+    pub(super) fn next(&mut self, runs: &[Run]) -> Option<usize> {
+        if self.has_lone || self.running >= self.capacity.jobs {
+            return None;
+        }
+        let room = self.capacity.messages_per_s - self.load;
+        let fits = self
+            .side_by_side
+            .iter()
+            .rposition(|index| self.running == 0 || runs[*index].messages_per_s() <= room);
+        if let Some(position) = fits {
+            let index = self.side_by_side.remove(position);
+            self.running += 1;
+            self.load += runs[index].messages_per_s();
+            return Some(index);
+        }
+        if self.running == 0
+            && let Some(index) = self.alone.pop()
+        {
+            self.running = 1;
+            self.has_lone = true;
+            return Some(index);
+        }
+        None
+    }
+
+    /// A run that has ended is to be made again: last of those that are alone, or in the order of the
+    /// others.
+    pub(super) fn again(&mut self, runs: &[Run], index: usize) {
+        if runs[index].alone {
+            self.alone.insert(0, index);
+        } else {
+            let expected = runs[index].expected();
+            let position = self
+                .side_by_side
+                .partition_point(|other| runs[*other].expected() < expected);
+            self.side_by_side.insert(position, index);
+        }
+    }
+
+    /// A run has ended.
+    pub(super) fn ended(&mut self, run: &Run) {
+        self.running -= 1;
+        if self.has_lone {
+            self.has_lone = false;
+        } else {
+            self.load = (self.load - run.messages_per_s()).max(0.0);
+        }
+    }
+
+    /// Runs under way.
+    #[must_use]
+    pub(super) const fn running(&self) -> usize {
+        self.running
+    }
+
+    /// Whether all is done.
+    #[must_use]
+    pub(super) fn is_done(&self) -> bool {
+        self.running == 0 && self.side_by_side.is_empty() && self.alone.is_empty()
+    }
+
+    /// About how long everything takes that is not done yet, if so much is left of what runs.
+    #[must_use]
+    pub(super) fn seconds_left(&self, runs: &[Run]) -> f64 {
+        let of = |indices: &[usize]| -> f64 {
+            indices
+                .iter()
+                .map(|index| runs[*index].expected().as_secs_f64())
+                .sum()
+        };
+        let work: f64 = self
+            .side_by_side
+            .iter()
+            .map(|index| runs[*index].messages_per_s() * runs[*index].expected().as_secs_f64())
+            .sum();
+        let longest = self
+            .side_by_side
+            .last()
+            .map_or(0.0, |index| runs[*index].expected().as_secs_f64());
+        let by_jobs = of(&self.side_by_side) / self.capacity.jobs as f64;
+        of(&self.alone)
+            + longest
+                .max(work / self.capacity.messages_per_s)
+                .max(by_jobs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::campaign::{Campaign, Plan};
+
+    fn runs(name: &str) -> Vec<Run> {
+        let (campaign, _) = Campaign::find(name).unwrap();
+        Plan::new(&campaign, true, 1, None).unwrap().runs
+    }
+
+    #[test]
+    fn all_runs_are_made_once_and_lone_ones_alone() {
+        let runs = runs("mqtt-jeddou-2022");
+        assert!(runs.iter().any(|run| run.alone) && runs.iter().any(|run| !run.alone));
+        let capacity = Capacity::of(2, Some(7));
+        let mut schedule = Schedule::new(&runs, 0..runs.len(), capacity);
+        let mut under_way: Vec<usize> = Vec::new();
+        let mut made = vec![0; runs.len()];
+        while !schedule.is_done() {
+            while let Some(index) = schedule.next(&runs) {
+                under_way.push(index);
+                made[index] += 1;
+            }
+            assert_eq!(schedule.running(), under_way.len());
+            assert!(under_way.len() <= 7);
+            let lone = under_way.iter().any(|index| runs[*index].alone);
+            assert!(!lone || under_way.len() == 1);
+            let index = under_way.remove(0);
+            schedule.ended(&runs[index]);
+            if made[index] == 1 && index.is_multiple_of(10) {
+                schedule.again(&runs, index);
+            }
+        }
+        let wanted = |index: usize| if index.is_multiple_of(10) { 2 } else { 1 };
+        assert!((0..runs.len()).all(|index| made[index] == wanted(index)));
+    }
+
+    #[test]
+    fn busy_runs_share_a_machine_with_few() {
+        let runs = runs("mqtt-fernandez-2020");
+        let capacity = Capacity::of(1, None);
+        let mut schedule = Schedule::new(&runs, 0..runs.len(), capacity);
+        let mut load = 0.0;
+        while let Some(index) = schedule.next(&runs) {
+            load += runs[index].messages_per_s();
+        }
+        assert!(load <= capacity.messages_per_s);
+        assert!(load > capacity.messages_per_s / 2.0);
+        assert!(schedule.seconds_left(&runs) > 0.0);
+    }
+
+    /// How long all runs take by the schedule, if each takes what is expected of it.
+    fn predicted_s(runs: &[Run], capacity: Capacity) -> f64 {
+        let mut schedule = Schedule::new(runs, 0..runs.len(), capacity);
+        let mut under_way: Vec<(f64, usize)> = Vec::new();
+        let mut now_s = 0.0;
+        while !schedule.is_done() {
+            while let Some(index) = schedule.next(runs) {
+                under_way.push((now_s + runs[index].expected().as_secs_f64(), index));
+            }
+            under_way.sort_by(|a, b| b.0.total_cmp(&a.0));
+            let (ends_s, index) = under_way.pop().unwrap();
+            now_s = ends_s;
+            schedule.ended(&runs[index]);
+        }
+        now_s
+    }
+
+    #[test]
+    fn each_campaign_ends_within_half_an_hour_on_two_cores() {
+        // As of an optimised program, which is what campaigns are for.
+        let capacity = Capacity {
+            jobs: MAX_JOBS,
+            messages_per_s: 600.0,
+        };
+        for (name, _) in crate::campaign::CAMPAIGNS {
+            let (campaign, _) = Campaign::find(name).unwrap();
+            let whole = Plan::new(&campaign, false, 1, None).unwrap().runs;
+            let whole_s = predicted_s(&whole, capacity);
+            let quick_s = predicted_s(&runs(name), capacity);
+            assert!(whole_s < 30.0 * 60.0, "{name}: {whole_s:.0} s");
+            assert!(quick_s < 150.0, "{name}, quick: {quick_s:.0} s");
+            println!("{name}: {whole_s:.0} s, quick {quick_s:.0} s");
+        }
+    }
+}

@@ -1,0 +1,288 @@
+//! Where a run takes place: two sides and what is between them.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
+use std::process::Command;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::{self, JoinHandle};
+
+use serde::{Deserialize, Serialize};
+
+use crate::emulator::{Attachment, Captured, Cell, CellReport, Emulator, EmulatorOptions, Event};
+use crate::energy::radio::RadioPacket;
+use crate::link::{Counters, LinkSettings};
+use crate::netns::{NamespaceSettings, Side};
+use crate::relay::{Relay, RelayOptions};
+
+/// Priority of the thread that notes packets: below the emulator's.
+const TIMELINE_PRIORITY: i32 = 2;
+/// Copies of packets that wait to be noted.
+const NOTED_PACKETS: usize = 8192;
+/// How often a port is tried that both protocols must have.
+const MAX_PORT_TRIES: usize = 16;
+
+/// What emulates the link of a campaign's runs.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub enum SiteKind {
+    /// Namespaces with TUN devices.
+    Namespaces,
+    /// A relay on the loopback device: needs no rights, and sees no packets of TCP.
+    Relay,
+}
+
+impl SiteKind {
+    /// What samples call it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Namespaces => "tun",
+            Self::Relay => "relay",
+        }
+    }
+}
+
+/// A place.
+#[derive(Debug)]
+pub(super) enum Site {
+    /// Two namespaces.
+    Namespaces {
+        cell: Cell,
+        emulator: Emulator,
+        timeline: Timeline,
+    },
+    /// This host. The relay starts once the broker's port is known.
+    Loopback {
+        link: Box<LinkSettings>,
+        seed: u64,
+        relay: Option<Relay>,
+    },
+}
+
+/// What a site has seen.
+#[derive(Debug)]
+pub(super) struct SiteReport {
+    /// Client to server.
+    pub(super) up: Counters,
+    /// Server to client.
+    pub(super) down: Counters,
+    /// The emulator's own counts; a relay has none.
+    pub(super) cell: Option<CellReport>,
+    /// Packets that the kernel dropped before the emulator could read them.
+    pub(super) overflows: u64,
+    /// Packets on the client's air; none where some are missing.
+    pub(super) packets: Option<Vec<RadioPacket>>,
+    /// TCP segments that the client's kernel sent again.
+    pub(super) tcp_retransmissions_up: Option<u64>,
+    /// The same of the server's.
+    pub(super) tcp_retransmissions_down: Option<u64>,
+}
+
+impl Site {
+    /// Makes it.
+    pub(super) fn start(
+        kind: SiteKind,
+        link: &LinkSettings,
+        seed: u64,
+        congestion: Option<&str>,
+        spin: bool,
+    ) -> io::Result<Self> {
+        if kind == SiteKind::Relay {
+            return Ok(Self::Loopback {
+                link: Box::new(link.clone()),
+                seed,
+                relay: None,
+            });
+        }
+        let cell = Cell::new()?;
+        let devices = cell.devices(&NamespaceSettings {
+            mtu_bytes: Some(link.up.mtu_bytes.min(link.down.mtu_bytes)),
+            congestion_control: congestion.map(str::to_owned),
+        })?;
+        let (timeline, capture) = Timeline::start()?;
+        let mut options = EmulatorOptions::default();
+        if !spin {
+            options.spin_ns = 0;
+        }
+        let attachment = Attachment {
+            devices,
+            settings: link.clone(),
+            seed,
+            capture: Some(capture),
+        };
+        let emulator = Emulator::start(vec![attachment], options)?;
+        Ok(Self::Namespaces {
+            cell,
+            emulator,
+            timeline,
+        })
+    }
+
+    /// A command on a side. In a namespace it is killed when the thread that spawns it ends.
+    pub(super) fn command(&self, side: Side, program: &std::path::Path) -> Command {
+        let mut command = Command::new(program);
+        if let Self::Namespaces { cell, .. } = self {
+            crate::session::mark(&mut command);
+            cell.namespace(side).adopt(&mut command);
+        }
+        command
+    }
+
+    /// The address on which a broker listens.
+    pub(super) const fn listen_address(&self) -> &'static str {
+        match self {
+            // The link's side, and the loopback device beside it.
+            Self::Namespaces { .. } => "0.0.0.0",
+            Self::Loopback { .. } => "127.0.0.1",
+        }
+    }
+
+    /// Where a client reaches a broker that listens on this port.
+    pub(super) fn reach(&mut self, port: u16) -> io::Result<SocketAddr> {
+        match self {
+            Self::Namespaces { .. } => Ok((Side::Server.address(), port).into()),
+            Self::Loopback { link, seed, relay } => {
+                let (listener, socket) = local_sockets()?;
+                let address = listener.local_addr()?;
+                *relay = Some(Relay::start(RelayOptions {
+                    listener,
+                    socket,
+                    target: (Ipv4Addr::LOCALHOST, port).into(),
+                    link: link.as_ref().clone(),
+                    seed: *seed,
+                })?);
+                Ok(address)
+            }
+        }
+    }
+
+    /// The link's counts so far; a relay tells them at its end only.
+    pub(super) fn counters(&self) -> io::Result<Option<(Counters, Counters)>> {
+        match self {
+            Self::Namespaces { emulator, .. } => {
+                let report = emulator.report(0)?;
+                Ok(Some((report.up, report.down)))
+            }
+            Self::Loopback { .. } => Ok(None),
+        }
+    }
+
+    /// Gives the client another address, as the server sees it.
+    pub(super) fn rebind(&self) -> Result<(), String> {
+        match self {
+            Self::Namespaces { emulator, .. } => emulator
+                .rebind(0)
+                .map(drop)
+                .map_err(|error| error.to_string()),
+            Self::Loopback { .. } => Err("a relay cannot change the client's address".into()),
+        }
+    }
+
+    /// Ends it. All processes must have ended.
+    pub(super) fn finish(self) -> io::Result<SiteReport> {
+        match self {
+            Self::Namespaces {
+                cell,
+                emulator,
+                timeline,
+            } => {
+                let overflows = cell.client.overflows()? + cell.server.overflows()?;
+                let retransmissions =
+                    |side: Side| cell.namespace(side).tcp_retransmissions().ok().flatten();
+                let (up, down) = (retransmissions(Side::Client), retransmissions(Side::Server));
+                let report = emulator.report(0);
+                emulator.stop()?;
+                let report = report?;
+                if let Some(failure) = &report.failure {
+                    return Err(io::Error::other(format!("the link failed: {failure}")));
+                }
+                let packets = timeline.finish();
+                Ok(SiteReport {
+                    up: report.up,
+                    down: report.down,
+                    overflows,
+                    packets: (report.capture_dropped == 0).then_some(packets),
+                    tcp_retransmissions_up: up,
+                    tcp_retransmissions_down: down,
+                    cell: Some(report),
+                })
+            }
+            Self::Loopback { relay, .. } => {
+                let relay = relay.ok_or_else(|| io::Error::other("nothing was reached"))?;
+                let report = relay.stop()?;
+                let is_udp = report.datagrams_up.offered_packets > 0;
+                let (up, down) = if is_udp {
+                    (report.datagrams_up, report.datagrams_down)
+                } else {
+                    (report.streams_up, report.streams_down)
+                };
+                Ok(SiteReport {
+                    up,
+                    down,
+                    cell: None,
+                    overflows: 0,
+                    packets: None,
+                    tcp_retransmissions_up: None,
+                    tcp_retransmissions_down: None,
+                })
+            }
+        }
+    }
+}
+
+/// A port of the loopback device that is free for both protocols.
+fn local_sockets() -> io::Result<(TcpListener, UdpSocket)> {
+    for _ in 0..MAX_PORT_TRIES {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        if let Ok(socket) = UdpSocket::bind(listener.local_addr()?) {
+            return Ok((listener, socket));
+        }
+    }
+    Err(io::ErrorKind::AddrInUse.into())
+}
+
+/// When packets were on the client's air, and how long they are.
+#[derive(Debug)]
+pub(super) struct Timeline {
+    thread: JoinHandle<Vec<RadioPacket>>,
+}
+
+impl Timeline {
+    fn start() -> io::Result<(Self, SyncSender<Captured>)> {
+        let (sender, copies): (_, Receiver<Captured>) = sync_channel(NOTED_PACKETS);
+        let thread = thread::Builder::new()
+            .name("timeline".into())
+            .stack_size(128 << 10)
+            .spawn(move || {
+                // It frees what the emulator's thread has allocated. Without priority it could be
+                // stopped in the middle of that, and hold up the emulator.
+                let _ = crate::kernel::set_real_time(TIMELINE_PRIORITY);
+                let mut packets: Vec<RadioPacket> = Vec::new();
+                let mut start_ns = None;
+                for copy in copies {
+                    if copy.side != Side::Client {
+                        continue;
+                    }
+                    let start_ns = *start_ns.get_or_insert(copy.at_ns);
+                    packets.push(RadioPacket {
+                        at_s: copy.at_ns.saturating_sub(start_ns) as f64 / 1e9,
+                        bytes: u32::try_from(copy.packet.len()).unwrap_or(u32::MAX),
+                        // What the link dropped was sent all the same.
+                        is_sent: matches!(copy.event, Event::Sent(_)),
+                    });
+                }
+                packets
+            })?;
+        Ok((Self { thread }, sender))
+    }
+
+    /// The packets in their order, once the emulator has stopped.
+    fn finish(self) -> Vec<RadioPacket> {
+        match self.thread.join() {
+            Ok(mut packets) => {
+                packets.sort_by(|a, b| a.at_s.total_cmp(&b.at_s));
+                packets
+            }
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! A campaign's folder: what was run, and a line for each sample.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::sample::{Sample, Verdict};
+use crate::calibrate::Machine;
+
+/// The name of the file that says what was run.
+const MANIFEST: &str = "campaign.json";
+/// The name of the file with the samples.
+const SAMPLES: &str = "samples.jsonl";
+
+/// What was run, where, and by what.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Manifest {
+    /// The campaign's name.
+    pub campaign: String,
+    /// Its version.
+    pub version: u32,
+    /// Its file, so that a report needs nothing else.
+    pub text: String,
+    /// From which all decisions come.
+    pub seed: u64,
+    /// Whether it is the short form.
+    pub quick: bool,
+    /// What emulates the links.
+    pub emulator: String,
+    /// The command that repeats it.
+    pub command: String,
+    /// The program's version.
+    pub program: String,
+    /// Whether the program was built with optimisation; CPU times of one that was not say little.
+    pub optimised: bool,
+    /// The machine at the start.
+    pub machine: Machine,
+    /// What was wrong with it then.
+    pub warnings: Vec<String>,
+    /// What calibration found: a line each.
+    pub calibration: Vec<String>,
+    /// For each transport, what is in force: congestion control as the kernel tells it, and so on.
+    pub in_force: BTreeMap<String, String>,
+}
+
+/// A folder.
+#[derive(Debug)]
+pub struct Store {
+    folder: PathBuf,
+    samples: File,
+}
+
+/// What becomes of earlier samples.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Resume {
+    /// All of them count as done.
+    All,
+    /// Runs that failed are made again.
+    WithoutFailed,
+}
+
+/// Why there is no folder to write to.
+#[derive(Debug)]
+pub enum OpenError {
+    /// There are results in it already.
+    InUse,
+    /// There are results of something else in it.
+    Other(String),
+    /// It cannot be read or written.
+    Io(io::Error),
+}
+
+impl From<io::Error> for OpenError {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+impl std::fmt::Display for OpenError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::InUse => f.write_str(
+                "there are results already; --resume goes on with them, --out names another folder",
+            ),
+            Self::Other(what) => f.write_str(what),
+            Self::Io(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for OpenError {}
+
+impl Store {
+    /// A folder for the results of this campaign.
+    ///
+    /// With `resume` the samples that are there already come back, but for those of failed runs if
+    /// those are to be made again; the manifest stays that of the start.
+    ///
+    /// # Errors
+    ///
+    /// If there are results in it already that are not to be resumed, or of another campaign,
+    /// version, seed or length; or if it cannot be written.
+    pub fn open(
+        folder: &Path,
+        manifest: &Manifest,
+        resume: Option<Resume>,
+    ) -> Result<(Self, Vec<Sample>), OpenError> {
+        fs::create_dir_all(folder)?;
+        let path = folder.join(MANIFEST);
+        let samples_path = folder.join(SAMPLES);
+        let mut samples = Vec::new();
+        if path.exists() {
+            let Some(resume) = resume else {
+                return Err(OpenError::InUse);
+            };
+            let (earlier, found) = load(folder)?;
+            for (what, is_same) in [
+                ("campaign", earlier.campaign == manifest.campaign),
+                (
+                    "version of the campaign",
+                    earlier.version == manifest.version,
+                ),
+                ("campaign file", earlier.text == manifest.text),
+                ("seed", earlier.seed == manifest.seed),
+                ("length (--quick)", earlier.quick == manifest.quick),
+                ("emulator", earlier.emulator == manifest.emulator),
+                (
+                    "version of the program",
+                    earlier.program == manifest.program,
+                ),
+            ] {
+                if !is_same {
+                    return Err(OpenError::Other(format!(
+                        "the results there are of another {what}"
+                    )));
+                }
+            }
+            samples = found;
+            if resume == Resume::WithoutFailed {
+                samples.retain(|sample| !matches!(sample.verdict, Verdict::Failed { .. }));
+            }
+            // A line that was being written when the program was killed must not swallow the next.
+            let whole: String = samples.iter().map(line).collect();
+            write_whole(&samples_path, whole.as_bytes())?;
+        } else {
+            write_manifest(folder, manifest)?;
+        }
+        let file = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(&samples_path)?;
+        let store = Self {
+            folder: folder.to_owned(),
+            samples: file,
+        };
+        Ok((store, samples))
+    }
+
+    /// Appends a sample.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be written.
+    pub fn add(&mut self, sample: &Sample) -> io::Result<()> {
+        self.samples.write_all(line(sample).as_bytes())
+    }
+
+    /// Changes what is said about the campaign.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be written.
+    pub fn describe(&self, manifest: &Manifest) -> io::Result<()> {
+        write_manifest(&self.folder, manifest)
+    }
+}
+
+/// Writes a file under another name first, so that nobody finds half of it.
+fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let part = path.with_extension("part");
+    fs::write(&part, bytes)?;
+    fs::rename(&part, path)
+}
+
+fn write_manifest(folder: &Path, manifest: &Manifest) -> io::Result<()> {
+    let text = serde_json::to_string_pretty(manifest).map_err(io::Error::other)?;
+    write_whole(&folder.join(MANIFEST), (text + "\n").as_bytes())
+}
+
+fn line(sample: &Sample) -> String {
+    // Strings, numbers and maps with strings as keys: nothing that JSON has no form for.
+    serde_json::to_string(sample).unwrap_or_default() + "\n"
+}
+
+/// What a folder holds. A last line that is not whole is left out: its run is made again.
+///
+/// # Errors
+///
+/// If it cannot be read, or a line but the last is no sample.
+pub fn load(folder: &Path) -> io::Result<(Manifest, Vec<Sample>)> {
+    let invalid = |what: &Path, error: serde_json::Error| {
+        io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("{}: {error}", what.display()),
+        )
+    };
+    let path = folder.join(MANIFEST);
+    let text = fs::read_to_string(&path)
+        .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))?;
+    let manifest = serde_json::from_str(&text).map_err(|error| invalid(&path, error))?;
+    let path = folder.join(SAMPLES);
+    let mut samples = Vec::new();
+    match File::open(&path) {
+        Ok(file) => {
+            let mut lines = BufReader::new(file).lines().peekable();
+            while let Some(line) = lines.next() {
+                match serde_json::from_str(&line?) {
+                    Ok(sample) => samples.push(sample),
+                    Err(_) if lines.peek().is_none() => {}
+                    Err(error) => return Err(invalid(&path, error)),
+                }
+            }
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    Ok((manifest, samples))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::campaign::{Campaign, Plan};
+
+    fn manifest(seed: u64) -> Manifest {
+        Manifest {
+            campaign: "x".into(),
+            version: 1,
+            text: String::new(),
+            seed,
+            quick: true,
+            emulator: "tun".into(),
+            command: "sterna lab run x".into(),
+            program: "0".into(),
+            optimised: false,
+            machine: Machine::look(),
+            warnings: Vec::new(),
+            calibration: Vec::new(),
+            in_force: BTreeMap::new(),
+        }
+    }
+
+    fn sample() -> Sample {
+        let (campaign, _) = Campaign::find("mqtt-jeddou-2022").unwrap();
+        let plan = Plan::new(&campaign, true, 1, None).unwrap();
+        let mut sample = Sample::of(&plan.runs[0], "tun", 5, Verdict::Sound);
+        assert_eq!(sample.key(), plan.runs[0].key());
+        sample.metrics.insert("total_s".into(), 1.5);
+        sample.series.insert("delays_ms".into(), vec![25.125]);
+        sample
+    }
+
+    #[test]
+    fn an_interrupted_campaign_goes_on_where_it_was() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path();
+        let (mut store, samples) = Store::open(path, &manifest(1), None).unwrap();
+        assert!(samples.is_empty());
+        store.add(&sample()).unwrap();
+        drop(store);
+        // Killed in the middle of a line.
+        let mut file = OpenOptions::new()
+            .append(true)
+            .open(path.join(SAMPLES))
+            .unwrap();
+        file.write_all(b"{\"grid\":\"d").unwrap();
+        assert!(matches!(
+            Store::open(path, &manifest(1), None),
+            Err(OpenError::InUse)
+        ));
+        let other = Store::open(path, &manifest(2), Some(Resume::All)).unwrap_err();
+        assert!(other.to_string().contains("another seed"));
+        let (mut store, samples) = Store::open(path, &manifest(1), Some(Resume::All)).unwrap();
+        assert_eq!(samples.len(), 1);
+        let mut failed = sample();
+        failed.repetition = 1;
+        failed.verdict = Verdict::Failed {
+            reason: "no broker".into(),
+        };
+        store.add(&failed).unwrap();
+        let (_, samples) = load(path).unwrap();
+        assert_eq!(samples.len(), 2);
+        assert_eq!(samples[0].series["delays_ms"], [25.125]);
+        assert_eq!(samples[1].verdict, failed.verdict);
+        let (_, samples) = Store::open(path, &manifest(1), Some(Resume::WithoutFailed)).unwrap();
+        assert_eq!(samples.len(), 1);
+        assert_eq!(load(path).unwrap().1.len(), 1);
+    }
+}

@@ -1,0 +1,171 @@
+//! Whether a run took place under the conditions that it was meant to have.
+
+use crate::emulator::CellReport;
+use crate::link::{Counters, LinkSettings, Loss};
+
+use super::device::Measured;
+
+/// 99 % of the packets may be late by so much.
+const MAX_LATE_P99_US: f64 = 1_000.0;
+/// All packets but one of a thousand may be late by so much, or by a tenth of the round trip. One
+/// stall of the machine does not spoil a run of many minutes; in a short one it is the latest packet.
+const MAX_LATE_US: f64 = 5_000.0;
+/// A device may be late with a message by so much, or by a tenth of the round trip: 99 % of them.
+/// Timers of programs have a grain of a millisecond.
+const MAX_DEVICE_LATE_P99_MS: f64 = 3.0;
+/// CPU pressure that only programs with real-time priority stand.
+const MAX_PRESSURE_PERCENT: f64 = 60.0;
+/// Achieved losses are within so many standard deviations: one run of 16 000 is refused unjustly.
+const LOSS_DEVIATIONS: f64 = 4.0;
+
+/// What is known of a run's conditions.
+#[derive(Debug)]
+pub(super) struct Conditions<'a> {
+    pub(super) settings: &'a LinkSettings,
+    pub(super) cell: Option<&'a CellReport>,
+    pub(super) overflows: u64,
+    pub(super) devices: &'a [&'a Measured],
+    pub(super) has_real_time_emulator: bool,
+    pub(super) pressure_percent: Option<f64>,
+}
+
+/// What was not as it should have been.
+pub(super) fn complaints(conditions: &Conditions<'_>) -> Vec<String> {
+    let mut complaints = Vec::new();
+    let rtt_us = conditions.settings.rtt_ns() as f64 / 1e3;
+    if let Some(cell) = conditions.cell {
+        let late = cell.lateness.summary();
+        if late.p99_us > MAX_LATE_P99_US {
+            complaints.push(format!(
+                "1 % of the packets left the link more than {:.1} ms late",
+                late.p99_us / 1e3
+            ));
+        }
+        let most_us = MAX_LATE_US.max(rtt_us / 10.0);
+        let latest_us = cell.lateness.p999_us();
+        if latest_us > most_us {
+            complaints.push(format!(
+                "packets left the link {:.1} ms late",
+                latest_us / 1e3
+            ));
+        }
+        for (name, set, counters) in [
+            ("up", &conditions.settings.up.loss, &cell.up),
+            ("down", &conditions.settings.down.loss, &cell.down),
+        ] {
+            complaints.extend(implausible_loss(name, set, counters));
+        }
+        if cell.refused > 0 {
+            complaints.push(format!("the kernel refused {} packets", cell.refused));
+        }
+    }
+    if conditions.overflows > 0 {
+        complaints.push(format!(
+            "the kernel dropped {} packets before the link saw them",
+            conditions.overflows
+        ));
+    }
+    let most_ms = MAX_DEVICE_LATE_P99_MS.max(rtt_us / 1e4);
+    for device in conditions.devices {
+        let late_ms = device.late_p99_ns as f64 / 1e6;
+        if late_ms > most_ms {
+            complaints.push(format!(
+                "1 % of the messages were handed over more than {late_ms:.1} ms late"
+            ));
+        }
+    }
+    let is_preferred = conditions.has_real_time_emulator
+        && conditions.devices.iter().all(|device| device.is_real_time);
+    if let Some(pressure) = conditions.pressure_percent
+        && pressure > MAX_PRESSURE_PERCENT
+        && !is_preferred
+    {
+        complaints.push(format!(
+            "CPU pressure {pressure:.0} % without real-time priority"
+        ));
+    }
+    complaints
+}
+
+/// A loss that chance does not explain.
+fn implausible_loss(name: &str, set: &Loss, counters: &Counters) -> Option<String> {
+    let packets = counters.offered_packets as f64;
+    let expected = set.expected();
+    if packets == 0.0 || expected == 0.0 {
+        return None;
+    }
+    let deviation = (expected * (1.0 - expected) * set.variance_factor() / packets).sqrt();
+    let got = counters.loss_rate();
+    // A packet more or less is always possible.
+    let bound = LOSS_DEVIATIONS.mul_add(deviation, 1.0 / packets);
+    ((got - expected).abs() > bound).then(|| {
+        format!(
+            "{:.1} % of the packets {name} were lost instead of {:.1} %",
+            got * 100.0,
+            expected * 100.0
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::emulator::Lateness;
+    use crate::profile::Profile;
+
+    fn report(late_ns: u64, lost: u64) -> CellReport {
+        let mut lateness = Lateness::new();
+        lateness.record(late_ns);
+        let mut up = Counters {
+            offered_packets: 2000,
+            ..Counters::default()
+        };
+        up.dropped.loss = lost;
+        CellReport {
+            up,
+            down: Counters::default(),
+            lateness,
+            refused: 0,
+            capture_dropped: 0,
+            address_changes: 0,
+            to_old_addresses: 0,
+            failure: None,
+        }
+    }
+
+    fn complaints_of(cell: &CellReport, device: &Measured, pressure: f64) -> Vec<String> {
+        let mut settings = Profile::find("wifi").unwrap().settings();
+        settings.up.loss = Loss::Independent { probability: 0.05 };
+        complaints(&Conditions {
+            settings: &settings,
+            cell: Some(cell),
+            overflows: 0,
+            devices: &[device],
+            has_real_time_emulator: true,
+            pressure_percent: Some(pressure),
+        })
+    }
+
+    #[test]
+    fn good_runs_are_sound_and_others_say_what_was_wrong() {
+        let real_time = Measured {
+            is_real_time: true,
+            ..Measured::default()
+        };
+        let good = complaints_of(&report(100_000, 100), &real_time, 90.0);
+        assert_eq!(good, Vec::<String>::new());
+        let late = complaints_of(&report(2_000_000, 100), &real_time, 0.0);
+        assert!(late[0].contains("2.0 ms late"), "{late:?}");
+        let very_late = complaints_of(&report(9_000_000, 100), &real_time, 0.0);
+        assert_eq!(very_late.len(), 2);
+        let lucky = complaints_of(&report(0, 40), &real_time, 0.0);
+        assert!(lucky[0].contains("2.0 % of the packets up"), "{lucky:?}");
+        let busy = complaints_of(&report(0, 100), &Measured::default(), 90.0);
+        assert!(busy[0].contains("pressure 90 %"), "{busy:?}");
+        let slow = Measured {
+            late_p99_ns: 8_000_000,
+            ..real_time
+        };
+        assert!(complaints_of(&report(0, 100), &slow, 0.0)[0].contains("8.0 ms late"));
+    }
+}

@@ -1,0 +1,215 @@
+//! A campaign's figures, drawn from its samples.
+
+use crate::campaign::{Axis, Campaign, Figure, Filter, Form};
+
+use super::plot::{Content, Mark, Panel, Picture, Quantiles};
+use super::values::{Table, at};
+
+/// A figure that is drawn.
+#[derive(Clone, Debug)]
+pub struct Drawing {
+    /// The figure's number.
+    pub id: String,
+    /// What it shows.
+    pub title: String,
+    /// The picture.
+    pub svg: String,
+}
+
+/// Draws all figures of a campaign.
+pub(super) fn draw_all(campaign: &Campaign, table: &Table<'_>) -> Vec<Drawing> {
+    campaign
+        .figures
+        .iter()
+        .map(|figure| Drawing {
+            id: figure.id.clone(),
+            title: figure.title.clone(),
+            svg: draw(campaign, figure, table).svg(),
+        })
+        .collect()
+}
+
+fn draw(campaign: &Campaign, figure: &Figure, table: &Table<'_>) -> Picture {
+    let series = series(figure, table);
+    let panels: Vec<Vec<(Axis, String)>> =
+        table.cells(&figure.grid, figure.panels.as_slice(), &figure.only);
+    let panels = panels
+        .iter()
+        .map(|cell| Panel {
+            title: cell
+                .iter()
+                .map(|(axis, value)| label(campaign, *axis, value))
+                .collect::<Vec<_>>()
+                .join(", "),
+            content: content(campaign, figure, table, &at(&figure.only, cell), &series),
+        })
+        .collect();
+    let names = if figure.ratio.is_some() {
+        Vec::new()
+    } else {
+        series
+            .iter()
+            .map(|value| label(campaign, figure.series, value))
+            .collect()
+    };
+    Picture {
+        title: format!("Figure {}: {}", figure.id, figure.title),
+        unit: figure.unit.clone(),
+        x_title: if figure.form == Form::Timeline {
+            "seconds since the first message".into()
+        } else {
+            figure.x.title().into()
+        },
+        log: figure.log,
+        // What panels compare must be comparable.
+        same_scale: figure.ratio.is_some() || figure.panels == Some(Axis::Transport),
+        series: names,
+        panels,
+    }
+}
+
+/// What has a colour of its own. Where the series are what the panels or categories are, there is one.
+fn series(figure: &Figure, table: &Table<'_>) -> Vec<String> {
+    let is_elsewhere = figure.series == figure.x && figure.form != Form::Timeline
+        || figure.panels == Some(figure.series);
+    if is_elsewhere || figure.ratio.is_some() {
+        return vec![String::new()];
+    }
+    match figure.only.value(figure.series) {
+        Some(value) => vec![value],
+        None => table
+            .grid(&figure.grid)
+            .map(|grid| grid.values(figure.series))
+            .unwrap_or_default(),
+    }
+}
+
+/// A value as people read it.
+fn label(campaign: &Campaign, axis: Axis, value: &str) -> String {
+    match axis {
+        Axis::Transport => campaign
+            .transport(value)
+            .map_or_else(|| value.to_owned(), |transport| transport.label.clone()),
+        Axis::Qos => format!("QoS {value}"),
+        Axis::PayloadBytes => format!("{value} bytes"),
+        _ => value.to_owned(),
+    }
+}
+
+fn content(
+    campaign: &Campaign,
+    figure: &Figure,
+    table: &Table<'_>,
+    filter: &Filter,
+    series: &[String],
+) -> Content {
+    let with_series = |value: &str| {
+        if value.is_empty() {
+            filter.clone()
+        } else {
+            filter.with(figure.series, value)
+        }
+    };
+    if figure.form == Form::Timeline {
+        let lines = series
+            .iter()
+            .map(|value| timeline(figure, table, &with_series(value)))
+            .collect();
+        return Content::Points(lines);
+    }
+    let cells = table.cells(&figure.grid, &[figure.x], filter);
+    let marks = series
+        .iter()
+        .map(|value| {
+            let filter = with_series(value);
+            cells
+                .iter()
+                .map(|cell| mark(figure, table, &at(&filter, cell)))
+                .collect()
+        })
+        .collect();
+    let names = cells
+        .iter()
+        .flatten()
+        .map(|(axis, value)| match axis {
+            Axis::PayloadBytes => value.clone(),
+            _ => label(campaign, *axis, value),
+        })
+        .collect();
+    Content::Categories {
+        names,
+        marks,
+        joined: figure.form == Form::Lines,
+    }
+}
+
+fn mark(figure: &Figure, table: &Table<'_>, filter: &Filter) -> Option<Mark> {
+    if let Some([of, against]) = &figure.ratio {
+        let ratios = ratios(figure, table, filter, of, against);
+        return Quantiles::of(&ratios).map(Mark::Box);
+    }
+    match figure.form {
+        Form::Box => {
+            let mut values = table.pooled(&figure.grid, filter, &figure.metric);
+            if values.is_empty() {
+                values = table.each_run(&figure.grid, filter, &figure.metric);
+            }
+            Quantiles::of(&values).map(Mark::Box)
+        }
+        Form::Bars => table
+            .estimate(&figure.grid, filter, &figure.metric)
+            .map(Mark::Bar),
+        Form::Lines | Form::Timeline => table
+            .estimate(&figure.grid, filter, &figure.metric)
+            .map(Mark::Point),
+    }
+}
+
+/// Repetition by repetition: both met the same losses.
+fn ratios(
+    figure: &Figure,
+    table: &Table<'_>,
+    filter: &Filter,
+    of: &str,
+    against: &str,
+) -> Vec<f64> {
+    let of = filter.with(Axis::Transport, of);
+    let against = filter.with(Axis::Transport, against);
+    let metric = |sample: &crate::measure::Sample| sample.metrics.get(&figure.metric).copied();
+    let mut ratios = Vec::new();
+    for sample in table.samples(&figure.grid, &of) {
+        let other = table
+            .samples(&figure.grid, &against)
+            .find(|other| other.repetition == sample.repetition);
+        if let (Some(value), Some(other)) = (metric(sample), other.and_then(metric)) {
+            ratios.push(value / other);
+        }
+    }
+    ratios
+}
+
+/// The messages of the first sound run: when they left, and the value of each.
+fn timeline(figure: &Figure, table: &Table<'_>, filter: &Filter) -> Vec<(f64, f64)> {
+    let Some(sample) = table.samples(&figure.grid, filter).next() else {
+        return Vec::new();
+    };
+    let Some(values) = sample.series.get(&figure.metric) else {
+        return Vec::new();
+    };
+    match sample.series.get("sent_at_ms") {
+        Some(sent) => sent
+            .iter()
+            .map(|at_ms| at_ms / 1e3)
+            .zip(values.iter().copied())
+            .collect(),
+        // Stop and wait: each leaves when the one before is back.
+        None => values
+            .iter()
+            .scan(0.0, |at_ms, value| {
+                let left_ms = *at_ms;
+                *at_ms += value;
+                Some((left_ms / 1e3, *value))
+            })
+            .collect(),
+    }
+}

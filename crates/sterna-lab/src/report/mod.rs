@@ -1,0 +1,144 @@
+//! What a campaign's samples come to: figures in the papers' forms, claims with verdicts, pages.
+//!
+//! Only sound samples count. Those out of tolerance and those that failed are listed, and shown in
+//! figures and claims only if it is asked for, and then it is said.
+
+mod claims;
+mod csv;
+mod figures;
+mod page;
+mod plot;
+pub mod statistics;
+#[cfg(test)]
+mod tests;
+mod values;
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::campaign::Campaign;
+use crate::measure::store::{self, Manifest};
+use crate::measure::{Sample, Verdict};
+
+pub use claims::{Agreement, Answer};
+pub use figures::Drawing;
+
+/// A campaign's results, read and judged.
+#[derive(Debug)]
+pub struct Report {
+    campaign: Campaign,
+    manifest: Manifest,
+    /// All of them, in the order in which they came.
+    samples: Vec<Sample>,
+    /// Whether samples out of tolerance are shown as if they were sound.
+    with_unsound: bool,
+    answers: Vec<Answer>,
+    drawings: Vec<Drawing>,
+}
+
+/// The files of a report.
+#[derive(Clone, Debug)]
+pub struct Files {
+    /// The page with everything in it.
+    pub html: PathBuf,
+    /// The same as text, with pictures beside it.
+    pub markdown: PathBuf,
+    /// The metrics as a table.
+    pub csv: PathBuf,
+    /// The pictures.
+    pub figures: Vec<PathBuf>,
+}
+
+impl Report {
+    /// Reads the results in a folder and judges them.
+    ///
+    /// # Errors
+    ///
+    /// If they cannot be read, or there are none.
+    pub fn read(folder: &Path, with_unsound: bool) -> io::Result<Self> {
+        let (manifest, samples) = store::load(folder)?;
+        let campaign = Campaign::parse(&manifest.text)
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+        if samples.is_empty() {
+            return Err(io::Error::new(
+                io::ErrorKind::NotFound,
+                format!("{}: no run has given a sample yet", folder.display()),
+            ));
+        }
+        Ok(Self::new(campaign, manifest, samples, with_unsound))
+    }
+
+    fn new(
+        campaign: Campaign,
+        manifest: Manifest,
+        samples: Vec<Sample>,
+        with_unsound: bool,
+    ) -> Self {
+        let counted: Vec<&Sample> = samples
+            .iter()
+            .filter(|sample| match &sample.verdict {
+                Verdict::Sound => true,
+                Verdict::Unsound { .. } => with_unsound,
+                Verdict::Failed { .. } => false,
+            })
+            .collect();
+        let table = values::Table::new(&campaign, manifest.quick, &counted);
+        let answers = claims::answer_all(&campaign, &table);
+        let drawings = figures::draw_all(&campaign, &table);
+        Self {
+            campaign,
+            manifest,
+            samples,
+            with_unsound,
+            answers,
+            drawings,
+        }
+    }
+
+    /// How each claim was answered.
+    #[must_use]
+    pub fn answers(&self) -> &[Answer] {
+        &self.answers
+    }
+
+    /// Samples that are sound, unsound, and failed.
+    #[must_use]
+    pub fn counts(&self) -> [usize; 3] {
+        let mut counts = [0; 3];
+        for sample in &self.samples {
+            counts[match sample.verdict {
+                Verdict::Sound => 0,
+                Verdict::Unsound { .. } => 1,
+                Verdict::Failed { .. } => 2,
+            }] += 1;
+        }
+        counts
+    }
+
+    /// Writes all files of the report.
+    ///
+    /// # Errors
+    ///
+    /// If they cannot be written.
+    pub fn write(&self, folder: &Path) -> io::Result<Files> {
+        let pictures = folder.join("figures");
+        fs::create_dir_all(&pictures)?;
+        let mut figures = Vec::new();
+        for drawing in &self.drawings {
+            let path = pictures.join(format!("{}-{}.svg", self.campaign.name, drawing.id));
+            fs::write(&path, &drawing.svg)?;
+            figures.push(path);
+        }
+        let files = Files {
+            html: folder.join("report.html"),
+            markdown: folder.join("report.md"),
+            csv: folder.join("samples.csv"),
+            figures,
+        };
+        fs::write(&files.html, self.html())?;
+        fs::write(&files.markdown, self.markdown())?;
+        fs::write(&files.csv, csv::table(&self.samples))?;
+        Ok(files)
+    }
+}

@@ -1,0 +1,352 @@
+//! The report as a page and as text.
+
+use std::fmt::Write as _;
+
+use super::claims::{Agreement, Answer};
+use super::{Report, statistics};
+use crate::measure::{Sample, Verdict};
+
+/// Rows of the lists of marked and failed runs; of more only their number is said.
+const MAX_LISTED: usize = 40;
+
+const STYLE: &str = "\
+body{font:15px/1.5 system-ui,sans-serif;color:#1c1c1c;background:#fff;max-width:1120px;margin:2em auto;padding:0 1em}\
+h1{font-size:1.6em;margin-bottom:.2em}h2{margin-top:2em;border-bottom:1px solid #ddd}\
+table{border-collapse:collapse;width:100%;font-size:.88em}th,td{text-align:left;vertical-align:top;\
+padding:.35em .6em;border-bottom:1px solid #e2e2e2}th{background:#f6f6f6}\
+td.yes{color:#00664a;font-weight:600}td.no{color:#a83600;font-weight:600}td.partly{color:#7a5b00;font-weight:600}\
+figure{margin:1.5em 0}figcaption{font-weight:600;margin-bottom:.4em}svg{max-width:100%;height:auto}\
+.warning{background:#fff4d6;border-left:4px solid #e69f00;padding:.5em 1em}code{background:#f3f3f3;padding:0 .2em}\
+dt{font-weight:600}.wide{overflow-x:auto}";
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+}
+
+/// Text in a cell of a table of Markdown.
+fn cell(text: &str) -> String {
+    text.replace('|', "\\|").replace('\n', " ")
+}
+
+impl Report {
+    /// What a reader has to be warned of, before anything else.
+    fn warnings(&self) -> Vec<String> {
+        let mut warnings = self.manifest.warnings.clone();
+        let [sound, unsound, failed] = self.counts();
+        if !self.manifest.optimised {
+            warnings.push(
+                "the program was built without optimisation: CPU times and what is bound by them \
+                 are too high"
+                    .into(),
+            );
+        }
+        if self.manifest.quick {
+            warnings.push(
+                "the short form: few repetitions and few messages, so intervals are wide and rare \
+                 events are missing"
+                    .into(),
+            );
+        }
+        if unsound > 0 {
+            warnings.push(format!(
+                "{unsound} of {} samples were out of tolerance and are {}",
+                sound + unsound + failed,
+                if self.with_unsound {
+                    "shown all the same, as was asked for"
+                } else {
+                    "left out"
+                }
+            ));
+        }
+        if failed > 0 {
+            warnings.push(format!("{failed} runs failed; they are listed below"));
+        }
+        warnings
+    }
+
+    /// How many claims were answered in which way.
+    fn summary(&self) -> String {
+        let count = |agreement| {
+            self.answers
+                .iter()
+                .filter(|answer| answer.agreement == agreement)
+                .count()
+        };
+        format!(
+            "{} claims: {} agree, {} partly, {} do not, {} without a value of ours (inputs, or a \
+             stated reason)",
+            self.answers.len(),
+            count(Agreement::Yes),
+            count(Agreement::Partly),
+            count(Agreement::No),
+            count(Agreement::NotMeasured)
+        )
+    }
+
+    /// What was run, where, by what.
+    fn facts(&self) -> Vec<(&'static str, String)> {
+        let manifest = &self.manifest;
+        let [sound, unsound, failed] = self.counts();
+        let in_force: Vec<String> = manifest
+            .in_force
+            .iter()
+            .map(|(name, what)| format!("{name}: {what}"))
+            .collect();
+        let machine = &manifest.machine;
+        let known = |value: Option<f64>, unit: &str| {
+            value.map_or_else(|| "unknown".into(), |value| format!("{value:.1}{unit}"))
+        };
+        let mut facts = vec![
+            (
+                "Campaign",
+                format!("{} version {}", manifest.campaign, manifest.version),
+            ),
+            ("Repeats", self.campaign.paper.clone()),
+            ("Command", format!("`{}`", manifest.command)),
+            ("Seed", manifest.seed.to_string()),
+            (
+                "Program",
+                format!(
+                    "Sterna {}{}",
+                    manifest.program,
+                    if manifest.optimised {
+                        ""
+                    } else {
+                        ", not optimised"
+                    }
+                ),
+            ),
+            (
+                "Samples",
+                format!("{sound} sound, {unsound} out of tolerance, {failed} failed"),
+            ),
+            (
+                "Machine",
+                format!(
+                    "{} cores, Linux {}, load {}, CPU pressure {} at the start",
+                    machine.cores,
+                    machine.kernel,
+                    known(machine.load, ""),
+                    known(machine.pressure_percent, " %")
+                ),
+            ),
+            ("Emulator", self.emulator()),
+            ("In force", in_force.join("; ")),
+        ];
+        facts.retain(|(_, text)| !text.is_empty());
+        facts
+    }
+
+    /// What the links were like during the runs that count.
+    fn emulator(&self) -> String {
+        let values = |metric: &str| -> Vec<f64> {
+            let all: Vec<f64> = self
+                .samples
+                .iter()
+                .filter(|sample| sample.verdict == Verdict::Sound)
+                .filter_map(|sample| sample.metrics.get(metric).copied())
+                .collect();
+            statistics::sorted(&all)
+        };
+        let late = values("link_late_p99_ms");
+        let worst = values("link_late_max_ms");
+        match (late.last(), worst.last()) {
+            (Some(late), Some(worst)) => format!(
+                "{}; in sound runs 99 % of the packets were late by {:.3} ms at most (median of the \
+                 runs {:.3} ms), the latest packet of all by {worst:.1} ms",
+                self.manifest.emulator,
+                late,
+                statistics::percentile(&values("link_late_p99_ms"), 0.5)
+            ),
+            _ => self.manifest.emulator.clone(),
+        }
+    }
+
+    /// Runs that do not count, with the reason.
+    fn marked(&self) -> Vec<String> {
+        let of = |sample: &Sample| match &sample.verdict {
+            Verdict::Sound => None,
+            Verdict::Unsound { reasons } => Some(format!(
+                "{} (out of tolerance after {} attempts): {}",
+                sample.key(),
+                sample.attempts,
+                reasons.join("; ")
+            )),
+            Verdict::Failed { reason } => Some(format!(
+                "{} (failed after {} attempts): {reason}",
+                sample.key(),
+                sample.attempts
+            )),
+        };
+        let mut all: Vec<String> = self.samples.iter().filter_map(of).collect();
+        if all.len() > MAX_LISTED {
+            let more = all.len() - MAX_LISTED;
+            all.truncate(MAX_LISTED);
+            all.push(format!("and {more} more; samples.csv has them all"));
+        }
+        all
+    }
+
+    /// The report as one HTML page that needs nothing else.
+    #[must_use]
+    pub fn html(&self) -> String {
+        let title = escape(&self.campaign.title);
+        let mut page = format!(
+            "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+             <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
+             <title>{title}</title><style>{STYLE}</style></head><body>\n<h1>{title}</h1>\n"
+        );
+        // Writing to a String does not fail, here and below.
+        for warning in self.warnings() {
+            let _ = writeln!(page, "<p class=\"warning\">{}</p>", escape(&warning));
+        }
+        let _ = writeln!(page, "<p>{}</p>\n<dl>", escape(&self.summary()));
+        for (name, text) in self.facts() {
+            let text = escape(&text);
+            let text = match text
+                .strip_prefix('`')
+                .and_then(|text| text.strip_suffix('`'))
+            {
+                Some(code) => format!("<code>{code}</code>"),
+                None => text,
+            };
+            let _ = writeln!(page, "<dt>{name}</dt><dd>{text}</dd>");
+        }
+        page.push_str("</dl>\n");
+        if !self.campaign.notes.is_empty() {
+            page.push_str("<h2>How the paper was understood</h2>\n<ul>\n");
+            for note in &self.campaign.notes {
+                let _ = writeln!(page, "<li>{}</li>", escape(note));
+            }
+            page.push_str("</ul>\n");
+        }
+        page.push_str(
+            "<h2>Paper and ours</h2>\n<p>In brackets: 95 % confidence intervals, from the repetitions \
+             or, for delays of single messages, by a bootstrap over them.</p>\n<div class=\"wide\">\
+             <table><tr><th></th><th>claim</th>\
+             <th>where</th><th>paper</th><th>ours</th><th>agrees?</th><th>why not, and notes</th></tr>\n",
+        );
+        for answer in &self.answers {
+            let _ = writeln!(page, "{}", row(answer));
+        }
+        page.push_str("</table></div>\n<h2>Figures</h2>\n");
+        for drawing in &self.drawings {
+            let _ = writeln!(
+                page,
+                "<figure><figcaption>Figure {}: {}</figcaption>\n{}</figure>",
+                escape(&drawing.id),
+                escape(&drawing.title),
+                drawing.svg
+            );
+        }
+        page.push_str(
+            "<p>Boxes: quartiles, dot at the median, whiskers at the 5th and 95th percentile, circles \
+             outside of them. Error bars: 95 % confidence intervals.</p>\n",
+        );
+        for (heading, lines) in [
+            ("Runs that do not count", self.marked()),
+            (
+                "Calibration before the campaign",
+                self.manifest.calibration.clone(),
+            ),
+        ] {
+            if lines.is_empty() {
+                continue;
+            }
+            let _ = writeln!(page, "<h2>{heading}</h2>\n<ul>");
+            for line in lines {
+                let _ = writeln!(page, "<li>{}</li>", escape(&line));
+            }
+            page.push_str("</ul>\n");
+        }
+        page.push_str("</body></html>\n");
+        page
+    }
+
+    /// The report as Markdown, with pictures in the folder `figures`.
+    #[must_use]
+    pub fn markdown(&self) -> String {
+        let mut text = format!("# {}\n\n", self.campaign.title);
+        for warning in self.warnings() {
+            let _ = writeln!(text, "> **Note:** {warning}\n");
+        }
+        let _ = writeln!(text, "{}\n\n| | |\n|---|---|", self.summary());
+        for (name, fact) in self.facts() {
+            let _ = writeln!(text, "| {name} | {} |", cell(&fact));
+        }
+        text.push('\n');
+        if !self.campaign.notes.is_empty() {
+            text.push_str("## How the paper was understood\n\n");
+            for note in &self.campaign.notes {
+                let _ = writeln!(text, "- {note}");
+            }
+            text.push('\n');
+        }
+        text.push_str(
+            "## Paper and ours\n\nIn brackets: 95 % confidence intervals, from the repetitions or, for \
+             delays of single messages, by a bootstrap over them.\n\n\
+             | | claim | where | paper | ours | agrees? | why not, and notes |\n\
+             |---|---|---|---|---|---|---|\n",
+        );
+        for answer in &self.answers {
+            let _ = writeln!(
+                text,
+                "| {} | {} | {} | {} | {} | {} | {} |",
+                answer.id,
+                cell(&answer.text),
+                cell(&answer.place),
+                cell(&answer.paper),
+                cell(&answer.ours),
+                answer.agreement.name(),
+                cell(&answer.why)
+            );
+        }
+        text.push_str("\n## Figures\n\n");
+        for drawing in &self.drawings {
+            let _ = writeln!(
+                text,
+                "### Figure {}: {}\n\n![Figure {}](figures/{}-{}.svg)\n",
+                drawing.id, drawing.title, drawing.id, self.campaign.name, drawing.id
+            );
+        }
+        for (heading, lines) in [
+            ("Runs that do not count", self.marked()),
+            (
+                "Calibration before the campaign",
+                self.manifest.calibration.clone(),
+            ),
+        ] {
+            if lines.is_empty() {
+                continue;
+            }
+            let _ = writeln!(text, "## {heading}\n");
+            for line in lines {
+                let _ = writeln!(text, "- {line}");
+            }
+            text.push('\n');
+        }
+        text
+    }
+}
+
+fn row(answer: &Answer) -> String {
+    let class = match answer.agreement {
+        Agreement::Yes => "yes",
+        Agreement::Partly => "partly",
+        Agreement::No => "no",
+        Agreement::NotMeasured => "none",
+    };
+    format!(
+        "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td class=\"{class}\">{}</td>\
+         <td>{}</td></tr>",
+        escape(&answer.id),
+        escape(&answer.text),
+        escape(&answer.place),
+        escape(&answer.paper),
+        escape(&answer.ours),
+        answer.agreement.name(),
+        escape(&answer.why)
+    )
+}

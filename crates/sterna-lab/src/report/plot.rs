@@ -1,0 +1,694 @@
+//! Pictures as SVG, without anything from outside: the same on paper, in a browser, in a repository.
+
+use std::fmt::Write as _;
+
+use super::statistics::{Estimate, percentile, sorted};
+
+/// Colours that people with a colour-vision deficiency tell apart (Okabe and Ito).
+const COLOURS: [&str; 6] = [
+    "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9",
+];
+/// Width of a panel's plot for few categories, in pixels; each further category makes it wider.
+const PANEL_WIDTH: f64 = 250.0;
+/// What a mark of a box or bar needs.
+const SLOT_WIDTH: f64 = 15.0;
+const PANEL_HEIGHT: f64 = 200.0;
+const LEFT: f64 = 62.0;
+const RIGHT: f64 = 14.0;
+const TOP: f64 = 26.0;
+const BOTTOM: f64 = 44.0;
+const LEGEND_HEIGHT: f64 = 24.0;
+/// Width of a picture beyond which panels go to the next row.
+const MAX_WIDTH: f64 = 1080.0;
+/// Points outside of the whiskers that are drawn of one box: the farthest ones.
+const MAX_OUTLIERS: usize = 60;
+/// About how wide a character is.
+const CHARACTER_WIDTH: f64 = 6.2;
+
+/// A picture.
+#[derive(Clone, Debug)]
+pub(super) struct Picture {
+    pub(super) title: String,
+    /// What stands at the vertical axis.
+    pub(super) unit: String,
+    /// What stands at the horizontal axis.
+    pub(super) x_title: String,
+    pub(super) log: bool,
+    /// Whether all panels have one scale.
+    pub(super) same_scale: bool,
+    /// What each colour stands for.
+    pub(super) series: Vec<String>,
+    pub(super) panels: Vec<Panel>,
+}
+
+/// A part of it with axes of its own.
+#[derive(Clone, Debug)]
+pub(super) struct Panel {
+    pub(super) title: String,
+    pub(super) content: Content,
+}
+
+/// What is in it.
+#[derive(Clone, Debug)]
+pub(super) enum Content {
+    /// Marks over categories: for each series as many as there are categories.
+    Categories {
+        names: Vec<String>,
+        marks: Vec<Vec<Option<Mark>>>,
+        /// Whether marks of a series are joined.
+        joined: bool,
+    },
+    /// Points over a number, for each series.
+    Points(Vec<Vec<(f64, f64)>>),
+}
+
+/// What stands over a category.
+#[derive(Clone, Debug)]
+pub(super) enum Mark {
+    /// Quartiles, whiskers at 5 and 95 %, and what is outside of them.
+    Box(Quantiles),
+    /// From zero to a value, with its interval.
+    Bar(Estimate),
+    /// A value with its interval.
+    Point(Estimate),
+}
+
+/// What a box shows.
+#[derive(Clone, Debug)]
+pub(super) struct Quantiles {
+    /// At 5, 25, 50, 75 and 95 %.
+    at: [f64; 5],
+    outliers: Vec<f64>,
+}
+
+impl Quantiles {
+    /// Of these values; none without any.
+    pub(super) fn of(values: &[f64]) -> Option<Self> {
+        if values.is_empty() {
+            return None;
+        }
+        let values = sorted(values);
+        let at = [0.05, 0.25, 0.5, 0.75, 0.95].map(|part| percentile(&values, part));
+        let mut outliers: Vec<f64> = values
+            .iter()
+            .copied()
+            .filter(|value| *value < at[0] || *value > at[4])
+            .collect();
+        // Both ends of the range are where one looks first.
+        if outliers.len() > MAX_OUTLIERS {
+            let low = MAX_OUTLIERS / 4;
+            let rest = outliers.len() - (MAX_OUTLIERS - low);
+            outliers.drain(low..rest);
+        }
+        Some(Self { at, outliers })
+    }
+}
+
+impl Mark {
+    /// What must fit into the picture.
+    fn range(&self) -> (f64, f64) {
+        match self {
+            Self::Box(quantiles) => quantiles
+                .outliers
+                .iter()
+                .fold((quantiles.at[0], quantiles.at[4]), |(low, high), value| {
+                    (low.min(*value), high.max(*value))
+                }),
+            // What a bar cannot be is not shown: an interval of few values may reach below zero.
+            Self::Bar(estimate) => (0.0_f64.min(estimate.value), estimate.most()),
+            Self::Point(estimate) => (estimate.least(), estimate.most()),
+        }
+    }
+}
+
+/// The vertical axis of a panel.
+struct Axis {
+    low: f64,
+    high: f64,
+    log: bool,
+    ticks: Vec<f64>,
+}
+
+impl Axis {
+    fn new((low, high): (f64, f64), log: bool) -> Self {
+        let is_log = log && low > 0.0;
+        if is_log {
+            return Self::logarithmic(low, high);
+        }
+        let span = if high > low {
+            high - low
+        } else {
+            high.abs().max(1.0) * 0.1
+        };
+        let step = nice(span / 5.0);
+        let low = (low / step).floor() * step;
+        let high = ((high / step) + 1e-9).ceil() * step;
+        let high = if high > low { high } else { low + step };
+        // Not negative, and about five.
+        #[allow(clippy::cast_sign_loss)]
+        let steps = ((high - low) / step).round() as u32;
+        let ticks = (0..=steps)
+            .map(|count| f64::from(count).mul_add(step, low))
+            .collect();
+        Self {
+            low,
+            high,
+            log: false,
+            ticks,
+        }
+    }
+
+    /// Ticks at 1, 2 and 5 of each decade.
+    fn logarithmic(low: f64, high: f64) -> Self {
+        let first = low.log10().floor() as i32;
+        let last = high.log10().floor() as i32 + 1;
+        let ticks: Vec<f64> = (first..=last)
+            .flat_map(|decade| [1.0, 2.0, 5.0].map(|digit| digit * 10_f64.powi(decade)))
+            .collect();
+        let from = ticks.iter().rposition(|tick| *tick <= low).unwrap_or(0);
+        let to = ticks
+            .iter()
+            .position(|tick| *tick >= high)
+            .unwrap_or(ticks.len() - 1);
+        let to = to.max(from + 1).min(ticks.len() - 1);
+        let ticks = ticks[from..=to].to_vec();
+        Self {
+            low: ticks[0],
+            high: ticks[ticks.len() - 1],
+            log: true,
+            ticks,
+        }
+    }
+
+    /// From 0 at the top to 1 at the bottom.
+    fn place(&self, value: f64) -> f64 {
+        let map = |value: f64| if self.log { value.ln() } else { value };
+        let value = value.clamp(self.low, self.high);
+        1.0 - (map(value) - map(self.low)) / (map(self.high) - map(self.low))
+    }
+}
+
+/// The next number of 1, 2 and 5 and their tenfolds.
+fn nice(step: f64) -> f64 {
+    let decade = 10_f64.powf(step.log10().floor());
+    let digit = step / decade;
+    decade
+        * if digit <= 1.0 {
+            1.0
+        } else if digit <= 2.0 {
+            2.0
+        } else if digit <= 5.0 {
+            5.0
+        } else {
+            10.0
+        }
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+        .replace('"', "&quot;")
+}
+
+/// A tick's label: as few digits as tell it from its neighbours.
+fn tick_label(value: f64, ticks: &[f64]) -> String {
+    let step = ticks
+        .windows(2)
+        .map(|pair| pair[1] - pair[0])
+        .fold(f64::INFINITY, f64::min);
+    let digits = if step >= 1.0 || !step.is_finite() {
+        0
+    } else {
+        // A step is far above the smallest number, so this is small and positive.
+        #[allow(clippy::cast_sign_loss)]
+        let digits = (-step.log10()).ceil() as usize;
+        digits
+    };
+    format!("{value:.digits$}")
+}
+
+/// Where a panel's plot is.
+struct Frame {
+    x: f64,
+    y: f64,
+    width: f64,
+}
+
+impl Picture {
+    /// The picture as one SVG element.
+    pub(super) fn svg(&self) -> String {
+        let widths: Vec<f64> = self.panels.iter().map(Panel::width).collect();
+        let mut rows: Vec<Vec<usize>> = Vec::new();
+        let mut used = 0.0;
+        for (index, width) in widths.iter().enumerate() {
+            let whole = width + LEFT + RIGHT;
+            match rows.last_mut() {
+                Some(row) if used + whole <= MAX_WIDTH => row.push(index),
+                _ => {
+                    rows.push(vec![index]);
+                    used = 0.0;
+                }
+            }
+            used += whole;
+        }
+        let row_width = |row: &Vec<usize>| -> f64 {
+            row.iter().map(|index| widths[*index] + LEFT + RIGHT).sum()
+        };
+        let legend_width = self
+            .series
+            .iter()
+            .map(|name| (name.chars().count() as f64).mul_add(CHARACTER_WIDTH, 34.0))
+            .sum::<f64>()
+            + LEFT;
+        let width = rows.iter().map(row_width).fold(legend_width, f64::max);
+        let row_height = TOP + PANEL_HEIGHT + BOTTOM;
+        let height = (rows.len() as f64).mul_add(row_height, LEGEND_HEIGHT);
+        let mut svg = format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width:.0} {height:.0}\" \
+             width=\"{width:.0}\" height=\"{height:.0}\" role=\"img\" \
+             font-family=\"sans-serif\" font-size=\"11\">\n<title>{}</title>\n\
+             <rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n",
+            escape(&self.title)
+        );
+        self.legend(&mut svg);
+        for (row_index, row) in rows.iter().enumerate() {
+            let mut x = LEFT;
+            for index in row {
+                let frame = Frame {
+                    x,
+                    y: (row_index as f64).mul_add(row_height, LEGEND_HEIGHT + TOP),
+                    width: widths[*index],
+                };
+                self.panel(&mut svg, &self.panels[*index], &frame);
+                x += widths[*index] + LEFT + RIGHT;
+            }
+        }
+        svg.push_str("</svg>\n");
+        svg
+    }
+
+    // Writing to a String does not fail, here and below.
+    fn legend(&self, svg: &mut String) {
+        let mut x = LEFT;
+        if self.series.len() < 2 {
+            return;
+        }
+        for (index, name) in self.series.iter().enumerate() {
+            let _ = writeln!(
+                svg,
+                "<rect x=\"{x:.0}\" y=\"7\" width=\"12\" height=\"12\" fill=\"{}\"/>\
+                 <text x=\"{:.0}\" y=\"17\">{}</text>",
+                colour(index),
+                x + 17.0,
+                escape(name)
+            );
+            x += (name.chars().count() as f64).mul_add(CHARACTER_WIDTH, 34.0);
+        }
+    }
+
+    fn panel(&self, svg: &mut String, panel: &Panel, frame: &Frame) {
+        let _ = writeln!(
+            svg,
+            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\" font-weight=\"bold\">{}</text>",
+            frame.x + frame.width / 2.0,
+            frame.y - 9.0,
+            escape(&panel.title)
+        );
+        let range = panel.content.range().map(|own| {
+            let others = self.panels.iter().filter(|_| self.same_scale);
+            others
+                .filter_map(|other| other.content.range())
+                .fold(own, union)
+        });
+        let Some(range) = range else {
+            let _ = writeln!(
+                svg,
+                "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{PANEL_HEIGHT}\" fill=\"none\" \
+                 stroke=\"#bbb\"/><text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\" \
+                 fill=\"#777\">no sound sample</text>",
+                frame.x,
+                frame.y,
+                frame.width,
+                frame.x + frame.width / 2.0,
+                frame.y + PANEL_HEIGHT / 2.0
+            );
+            return;
+        };
+        let axis = Axis::new(range, self.log);
+        self.scale(svg, &axis, frame);
+        match &panel.content {
+            Content::Categories {
+                names,
+                marks,
+                joined,
+            } => categories(svg, names, marks, *joined, &axis, frame),
+            Content::Points(series) => points(svg, series, &axis, frame),
+        }
+        let _ = writeln!(
+            svg,
+            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\" fill=\"#444\">{}</text>",
+            frame.x + frame.width / 2.0,
+            frame.y + PANEL_HEIGHT + 34.0,
+            escape(&self.x_title)
+        );
+    }
+
+    fn scale(&self, svg: &mut String, axis: &Axis, frame: &Frame) {
+        for tick in &axis.ticks {
+            let y = axis.place(*tick).mul_add(PANEL_HEIGHT, frame.y);
+            let _ = writeln!(
+                svg,
+                "<line x1=\"{:.1}\" x2=\"{:.1}\" y1=\"{y:.1}\" y2=\"{y:.1}\" stroke=\"#e4e4e4\"/>\
+                 <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\" fill=\"#444\">{}</text>",
+                frame.x,
+                frame.x + frame.width,
+                frame.x - 5.0,
+                y + 4.0,
+                if axis.log {
+                    super::claims::number(*tick)
+                } else {
+                    tick_label(*tick, &axis.ticks)
+                }
+            );
+        }
+        let (x, y) = (frame.x - 46.0, frame.y + PANEL_HEIGHT / 2.0);
+        let _ = writeln!(
+            svg,
+            "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{PANEL_HEIGHT}\" fill=\"none\" \
+             stroke=\"#999\"/>\n<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"middle\" fill=\"#444\" \
+             transform=\"rotate(-90 {x:.1} {y:.1})\">{}</text>",
+            frame.x,
+            frame.y,
+            frame.width,
+            escape(&self.unit)
+        );
+    }
+}
+
+impl Panel {
+    fn width(&self) -> f64 {
+        match &self.content {
+            Content::Categories {
+                names,
+                marks,
+                joined: false,
+            } => {
+                let slots = names.len() as f64 * (marks.len() as f64 + 1.0);
+                // Each category is as wide as the longest name needs.
+                let longest = names.iter().map(|name| name.chars().count()).max();
+                let label = (longest.unwrap_or(0) as f64).mul_add(CHARACTER_WIDTH, 12.0);
+                let labels = names.len() as f64 * label;
+                PANEL_WIDTH.max(slots * SLOT_WIDTH).max(labels)
+            }
+            Content::Categories { .. } => PANEL_WIDTH,
+            Content::Points(_) => MAX_WIDTH.min(680.0),
+        }
+    }
+}
+
+fn colour(index: usize) -> &'static str {
+    COLOURS[index % COLOURS.len()]
+}
+
+/// The range that holds both.
+fn union((low, high): (f64, f64), (least, most): (f64, f64)) -> (f64, f64) {
+    (low.min(least), high.max(most))
+}
+
+impl Content {
+    /// What must fit; none without a value.
+    fn range(&self) -> Option<(f64, f64)> {
+        let join =
+            |range: Option<(f64, f64)>, more| Some(range.map_or(more, |range| union(range, more)));
+        match self {
+            Self::Categories { marks, .. } => marks
+                .iter()
+                .flatten()
+                .flatten()
+                .map(Mark::range)
+                .fold(None, join),
+            Self::Points(series) => series
+                .iter()
+                .flatten()
+                .map(|(_, value)| (*value, *value))
+                .fold(None, join),
+        }
+    }
+}
+
+fn categories(
+    svg: &mut String,
+    names: &[String],
+    marks: &[Vec<Option<Mark>>],
+    joined: bool,
+    axis: &Axis,
+    frame: &Frame,
+) {
+    let step = frame.width / names.len().max(1) as f64;
+    for (index, name) in names.iter().enumerate() {
+        let _ = writeln!(
+            svg,
+            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
+            (index as f64 + 0.5).mul_add(step, frame.x),
+            frame.y + PANEL_HEIGHT + 16.0,
+            escape(name)
+        );
+    }
+    let slot = if joined {
+        0.0
+    } else {
+        step / (marks.len() as f64 + 1.0)
+    };
+    let middle = (marks.len() as f64 - 1.0) / 2.0;
+    for (series, marks) in marks.iter().enumerate() {
+        let offset = (series as f64 + 1.0) * slot;
+        let mut line: Vec<(f64, f64)> = Vec::new();
+        for (index, mark) in marks.iter().enumerate() {
+            let Some(mark) = mark else { continue };
+            let x = if joined {
+                // Side by side, so that intervals do not hide each other.
+                (series as f64 - middle).mul_add(3.0, (index as f64 + 0.5).mul_add(step, frame.x))
+            } else {
+                (index as f64).mul_add(step, frame.x) + offset
+            };
+            let y = |value: f64| axis.place(value).mul_add(PANEL_HEIGHT, frame.y);
+            if let Mark::Point(estimate) = mark {
+                line.push((x, y(estimate.value)));
+            }
+            draw(svg, mark, x, slot.min(40.0) * 0.7, &y, colour(series));
+        }
+        if joined && line.len() > 1 {
+            let path: Vec<String> = line.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
+            let _ = writeln!(
+                svg,
+                "<polyline points=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"1.5\"/>",
+                path.join(" "),
+                colour(series)
+            );
+        }
+    }
+}
+
+/// One mark, `width` wide, around `x`.
+fn draw(svg: &mut String, mark: &Mark, x: f64, width: f64, y: &impl Fn(f64) -> f64, colour: &str) {
+    let vertical = |svg: &mut String, from: f64, to: f64, colour: &str| {
+        let _ = writeln!(
+            svg,
+            "<line x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{:.1}\" y2=\"{:.1}\" stroke=\"{colour}\"/>",
+            y(from),
+            y(to)
+        );
+    };
+    let cap = |svg: &mut String, at: f64, half: f64, colour: &str| {
+        let at = y(at);
+        let _ = writeln!(
+            svg,
+            "<line x1=\"{:.1}\" x2=\"{:.1}\" y1=\"{at:.1}\" y2=\"{at:.1}\" stroke=\"{colour}\"/>",
+            x - half,
+            x + half
+        );
+    };
+    match mark {
+        Mark::Box(quantiles) => {
+            let [p5, p25, p50, p75, p95] = quantiles.at;
+            vertical(svg, p5, p25, colour);
+            vertical(svg, p75, p95, colour);
+            cap(svg, p5, width / 3.0, colour);
+            cap(svg, p95, width / 3.0, colour);
+            let _ = writeln!(
+                svg,
+                "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"{width:.1}\" height=\"{:.1}\" \
+                 fill=\"{colour}\" fill-opacity=\"0.25\" stroke=\"{colour}\"/>",
+                x - width / 2.0,
+                y(p75),
+                // Never nothing, or it would not be seen.
+                (y(p25) - y(p75)).max(0.8)
+            );
+            let _ = writeln!(
+                svg,
+                "<circle cx=\"{x:.1}\" cy=\"{:.1}\" r=\"2.4\" fill=\"{colour}\"/>",
+                y(p50)
+            );
+            for outlier in &quantiles.outliers {
+                let _ = writeln!(
+                    svg,
+                    "<circle cx=\"{x:.1}\" cy=\"{:.1}\" r=\"1.4\" fill=\"none\" \
+                     stroke=\"{colour}\" stroke-opacity=\"0.7\"/>",
+                    y(*outlier)
+                );
+            }
+        }
+        Mark::Bar(estimate) => {
+            let top = y(estimate.value.max(0.0));
+            let bottom = y(estimate.value.min(0.0));
+            let _ = writeln!(
+                svg,
+                "<rect x=\"{:.1}\" y=\"{top:.1}\" width=\"{width:.1}\" height=\"{:.1}\" \
+                 fill=\"{colour}\" fill-opacity=\"0.75\"/>",
+                x - width / 2.0,
+                bottom - top
+            );
+            error_bar(svg, estimate, &vertical, &cap, "#222");
+        }
+        Mark::Point(estimate) => {
+            error_bar(svg, estimate, &vertical, &cap, colour);
+            let _ = writeln!(
+                svg,
+                "<circle cx=\"{x:.1}\" cy=\"{:.1}\" r=\"3\" fill=\"{colour}\"/>",
+                y(estimate.value)
+            );
+        }
+    }
+}
+
+fn error_bar(
+    svg: &mut String,
+    estimate: &Estimate,
+    vertical: &impl Fn(&mut String, f64, f64, &str),
+    cap: &impl Fn(&mut String, f64, f64, &str),
+    colour: &str,
+) {
+    if let (Some(low), Some(high)) = (estimate.low, estimate.high) {
+        vertical(svg, low, high, colour);
+        cap(svg, low, 3.0, colour);
+        cap(svg, high, 3.0, colour);
+    }
+}
+
+fn points(svg: &mut String, series: &[Vec<(f64, f64)>], axis: &Axis, frame: &Frame) {
+    let longest = series
+        .iter()
+        .flatten()
+        .map(|(x, _)| *x)
+        .fold(0.0_f64, f64::max);
+    let x_axis = Axis::new((0.0, longest.max(1e-9)), false);
+    let place = |x: f64| (1.0 - x_axis.place(x)).mul_add(frame.width, frame.x);
+    for tick in &x_axis.ticks {
+        let _ = writeln!(
+            svg,
+            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
+            place(*tick),
+            frame.y + PANEL_HEIGHT + 16.0,
+            tick_label(*tick, &x_axis.ticks)
+        );
+    }
+    for (index, points) in series.iter().enumerate() {
+        for (x, value) in points {
+            let _ = writeln!(
+                svg,
+                "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"1.6\" fill=\"{}\" fill-opacity=\"0.6\"/>",
+                place(*x),
+                axis.place(*value).mul_add(PANEL_HEIGHT, frame.y),
+                colour(index)
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn picture(mark: fn(Estimate) -> Mark) -> Picture {
+        let estimate = |value| Estimate {
+            value,
+            low: Some(value - 1.0),
+            high: Some(value + 1.0),
+            count: 9,
+        };
+        Picture {
+            title: "a < b".into(),
+            unit: "ms".into(),
+            x_title: "loss".into(),
+            log: false,
+            same_scale: false,
+            series: vec!["TCP".into(), "QUIC".into()],
+            panels: vec![Panel {
+                title: "wifi".into(),
+                content: Content::Categories {
+                    names: vec!["0%".into(), "5%".into()],
+                    marks: vec![
+                        vec![Some(mark(estimate(10.0))), Some(mark(estimate(30.0)))],
+                        vec![Some(mark(estimate(10.0))), None],
+                    ],
+                    joined: true,
+                },
+            }],
+        }
+    }
+
+    #[test]
+    fn pictures_are_whole_and_escaped() {
+        for mark in [Mark::Bar as fn(Estimate) -> Mark, Mark::Point] {
+            let svg = picture(mark).svg();
+            assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"));
+            assert!(svg.contains("a &lt; b"));
+            assert!(!svg.contains("NaN") && !svg.contains("inf"));
+            for name in ["TCP", "QUIC", "wifi", "0%", "5%", "ms", "loss"] {
+                assert!(svg.contains(&format!(">{name}</text>")), "{name}");
+            }
+        }
+        assert_eq!(picture(Mark::Point).svg().matches("r=\"3\"").count(), 3);
+    }
+
+    #[test]
+    fn axes_have_round_ticks_around_all_values() {
+        let axis = Axis::new((0.0, 37.0), false);
+        assert_eq!(axis.ticks, [0.0, 10.0, 20.0, 30.0, 40.0]);
+        assert!((axis.place(40.0)).abs() < 1e-9);
+        assert!((axis.place(0.0) - 1.0).abs() < 1e-9);
+        let axis = Axis::new((25.1, 800.0), true);
+        assert_eq!(axis.ticks.first(), Some(&20.0));
+        assert_eq!(axis.ticks.last(), Some(&1000.0));
+        let middle = axis.place((20.0_f64 * 1000.0).sqrt());
+        assert!((middle - 0.5).abs() < 1e-9, "{middle}");
+        // One value only, and none below zero on a logarithmic axis.
+        for (range, log) in [((5.0, 5.0), false), ((0.0, 3.0), true), ((7.0, 7.0), true)] {
+            let axis = Axis::new(range, log);
+            assert!(axis.high > axis.low);
+            assert!(axis.ticks.len() >= 2);
+        }
+        assert_eq!(tick_label(0.25, &[0.0, 0.25]), "0.2");
+        assert_eq!(tick_label(10.0, &[10.0, 20.0]), "10");
+    }
+
+    #[test]
+    fn a_box_has_quartiles_whiskers_and_few_outliers() {
+        let values: Vec<f64> = (0..2001).map(f64::from).collect();
+        let quantiles = Quantiles::of(&values).unwrap();
+        let at: Vec<String> = quantiles.at.iter().map(f64::to_string).collect();
+        assert_eq!(at, ["100", "500", "1000", "1500", "1900"]);
+        assert_eq!(quantiles.outliers.len(), MAX_OUTLIERS);
+        assert!((quantiles.outliers[0]).abs() < 1e-9);
+        assert_eq!(quantiles.outliers.last(), Some(&2000.0));
+        assert!(Quantiles::of(&[]).is_none());
+    }
+
+    #[test]
+    fn a_panel_without_samples_says_so() {
+        let mut picture = picture(Mark::Point);
+        picture.panels[0].content = Content::Points(vec![Vec::new()]);
+        assert!(picture.svg().contains("no sound sample"));
+    }
+}

@@ -1,0 +1,250 @@
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::calibrate::Machine;
+use crate::campaign::Plan;
+use Agreement::{NotMeasured, Partly, Yes};
+
+const TEXT: &str = r#"
+name = "made-up"
+version = 1
+title = "Made <up>"
+paper = "none"
+notes = ["a | b"]
+
+[[transport]]
+name = "tls"
+label = "TLS"
+scheme = "mqtts"
+
+[[transport]]
+name = "quic"
+label = "QUIC"
+scheme = "mqtt+quic"
+
+[[grid]]
+name = "g"
+links = ["wifi", "lte"]
+loss = ["0%", "5%"]
+transports = ["tls", "quic"]
+payload_bytes = [100]
+repetitions = 3
+workload = { kind = "stop-and-wait", messages = 10 }
+
+[[figure]]
+id = "1"
+title = "ratio"
+grid = "g"
+form = "box"
+metric = "total_s"
+unit = "ratio"
+x = "loss"
+panels = "link"
+ratio = ["quic", "tls"]
+
+[[figure]]
+id = "2"
+title = "times"
+grid = "g"
+form = "timeline"
+metric = "round_trip_ms"
+unit = "ms"
+x = "loss"
+only = { link = "wifi", loss = "5%" }
+
+[[claim]]
+id = "1"
+text = "reduction"
+where = "w"
+paper = "40 %"
+check = { kind = "value", grid = "g", metric = "total_s", at = { transport = "quic", loss = "5%" }, against = { transport = "tls", loss = "5%" }, reduction = true, each = ["link"], least = [35.0], most = [45.0], unit = "%" }
+
+[[claim]]
+id = "2"
+text = "order"
+where = "w"
+paper = "always"
+check = { kind = "order", grid = "g", metric = "total_s", lower = { transport = "quic" }, higher = { transport = "tls" }, each = ["link", "loss"] }
+
+[[claim]]
+id = "3"
+text = "rise"
+where = "w"
+paper = "yes"
+check = { kind = "order", grid = "g", metric = "total_s", lower = { transport = "quic" }, higher = { transport = "tls" }, each = ["link"], rise = "loss" }
+
+[[claim]]
+id = "4"
+text = "trend of the ratio"
+where = "w"
+paper = "falls"
+check = { kind = "trend", grid = "g", metric = "total_s", at = { transport = "quic" }, against = { transport = "tls" }, along = "loss", each = ["link"], expect = "falls" }
+
+[[claim]]
+id = "5"
+text = "pooled"
+where = "w"
+paper = "30 values"
+check = { kind = "value", grid = "g", metric = "round_trip_ms.count", at = { transport = "quic", link = "lte", loss = "0%" }, least = [30], most = [30] }
+
+[[claim]]
+id = "6"
+text = "no such metric"
+where = "w"
+paper = "x"
+check = { kind = "value", grid = "g", metric = "warp_s" }
+
+[[claim]]
+id = "7"
+text = "input"
+where = "w"
+paper = "x"
+check = { kind = "stated", reason = "set so" }
+"#;
+
+/// Times of one run: with loss TCP takes 10 s and QUIC 6 on WiFi; on LTE nothing differs but noise,
+/// and QUIC is slower without loss.
+fn total_s(sample: &Sample) -> f64 {
+    let noise = f64::from(sample.repetition) * 0.01;
+    noise
+        + match (
+            sample.link.as_str(),
+            sample.loss.as_str(),
+            sample.transport.as_str(),
+        ) {
+            ("wifi", "5%", "quic") => 6.0,
+            ("lte", "5%", "quic") => 9.9,
+            ("lte", "0%", "quic") => 5.5,
+            (_, "5%", _) => 10.0,
+            (_, _, "quic") => 4.5,
+            _ => 5.0,
+        }
+}
+
+fn report(with_unsound: bool) -> Report {
+    let campaign = Campaign::parse(TEXT).unwrap();
+    let plan = Plan::new(&campaign, false, 1, None).unwrap();
+    let mut samples: Vec<Sample> = plan
+        .runs
+        .iter()
+        .map(|run| {
+            let mut sample = Sample::of(run, "tun", 0, Verdict::Sound);
+            sample.metrics.insert("total_s".into(), total_s(&sample));
+            sample.metrics.insert("link_late_p99_ms".into(), 0.2);
+            sample.metrics.insert("link_late_max_ms".into(), 0.9);
+            sample.series.insert("round_trip_ms".into(), vec![25.0; 10]);
+            sample
+        })
+        .collect();
+    // A sample that would turn everything over, and does not count.
+    let mut unsound = samples[0].clone();
+    unsound.metrics.insert("total_s".into(), 1e6);
+    unsound.verdict = Verdict::Unsound {
+        reasons: vec!["late".into()],
+    };
+    samples.push(unsound);
+    let mut failed = samples[1].clone();
+    failed.verdict = Verdict::Failed {
+        reason: "no <broker>".into(),
+    };
+    samples.push(failed);
+    let manifest = Manifest {
+        campaign: "made-up".into(),
+        version: 1,
+        text: TEXT.into(),
+        seed: 1,
+        quick: false,
+        emulator: "tun".into(),
+        command: "sterna lab run made-up".into(),
+        program: "0".into(),
+        optimised: true,
+        machine: Machine::look(),
+        warnings: Vec::new(),
+        calibration: vec!["wifi: true".into()],
+        in_force: BTreeMap::new(),
+    };
+    Report::new(campaign, manifest, samples, with_unsound)
+}
+
+#[test]
+fn claims_are_answered_from_sound_samples() {
+    let report = report(false);
+    let answer = |id: &str| {
+        report
+            .answers()
+            .iter()
+            .find(|answer| answer.id == id)
+            .unwrap()
+    };
+    let agreements: Vec<Agreement> = report
+        .answers()
+        .iter()
+        .map(|answer| answer.agreement)
+        .collect();
+    assert_eq!(
+        agreements,
+        [Partly, Partly, Yes, Yes, Yes, NotMeasured, NotMeasured]
+    );
+    assert!(
+        answer("1").ours.starts_with("wifi: 39.96 ("),
+        "{}",
+        answer("1").ours
+    );
+    assert!(answer("1").why.contains("lte: below the paper's range"));
+    assert!(
+        answer("2").ours.starts_with("3 of 4 (4 beyond"),
+        "{}",
+        answer("2").ours
+    );
+    assert!(answer("2").why.contains("lte, loss 0%: the other way"));
+    // On WiFi from 5 to 10 and from 4.5 to 6; on LTE QUIC rises by 4.4 and TCP by 5.
+    assert!(answer("3").ours.starts_with("2 of 2"));
+    assert!(
+        answer("4").ours.contains("wifi: 0.9, 0.6"),
+        "{}",
+        answer("4").ours
+    );
+    assert_eq!(answer("5").ours, "30");
+    assert!(answer("6").why.contains("warp_s"));
+    assert_eq!(answer("7").why, "set so");
+    assert_eq!(report.counts(), [24, 1, 1]);
+}
+
+#[test]
+fn unsound_samples_count_only_if_that_is_asked_for_and_said() {
+    let page = report(false).html();
+    assert!(page.contains("are left out"));
+    let with = report(true);
+    assert!(with.html().contains("as was asked for"));
+    let ours = |report: &Report| report.answers()[0].ours.clone();
+    // The first sample is one of WiFi without loss, which claim 1 does not look at.
+    assert_eq!(ours(&with), ours(&report(false)));
+    assert_ne!(with.answers()[3].ours, report(false).answers()[3].ours);
+}
+
+#[test]
+fn the_page_is_whole_and_escaped() {
+    let report = report(false);
+    let page = report.html();
+    for wanted in [
+        "Made &lt;up&gt;",
+        "no &lt;broker&gt;",
+        "<code>sterna lab run made-up</code>",
+        "wifi: true",
+        "late by 0.200 ms at most",
+        "</body></html>",
+    ] {
+        assert!(page.contains(wanted), "{wanted}");
+    }
+    assert_eq!(page.matches("<svg ").count(), 2);
+    assert!(!page.contains("NaN"));
+    let text = report.markdown();
+    assert!(text.contains("| 7 | input | w | x | – | – | set so |"));
+    assert!(text.contains("![Figure 1](figures/made-up-1.svg)"));
+    let folder = tempfile::tempdir().unwrap();
+    let files = report.write(folder.path()).unwrap();
+    assert_eq!(files.figures.len(), 2);
+    for path in files.figures.iter().chain([&files.html, &files.csv]) {
+        assert!(path.exists());
+    }
+}

@@ -1,0 +1,454 @@
+//! `sterna lab run`, `campaigns` and `report`: a paper's experiments, and what they come to.
+
+use std::fmt::Write as _;
+use std::io::{self, IsTerminal as _, Write as _};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+use clap::ValueEnum;
+use sterna_lab::campaign::{CAMPAIGNS, Campaign, Plan};
+use sterna_lab::measure::campaign_run::{
+    CampaignOptions, Outcome, Progress, Resume, SiteKind, default_folder, execute,
+};
+use sterna_lab::measure::{Verdict, order};
+use sterna_lab::report::{Agreement, Report};
+use sterna_lab::session;
+
+use crate::commands::exit;
+
+/// The exit status when a run failed, or was out of tolerance to the end.
+const NOT_SOUND: u8 = 2;
+/// The exit status after an interruption: what a shell returns for SIGINT.
+const INTERRUPTED: u8 = 130;
+/// Signals that end a campaign.
+const SIGNALS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+/// Width of the bar, in characters.
+const BAR_WIDTH: usize = 20;
+
+/// Run a campaign: a paper's experiments, over emulated links, with this program as broker and device.
+///
+/// What waits for the network runs side by side, what is bound by the CPU alone. Ctrl-C stops; --resume
+/// goes on. A run during which link or machine were out of tolerance is made again up to three times,
+/// then marked.
+#[derive(clap::Args, Debug)]
+#[command(after_help = RUN_HELP)]
+pub(super) struct RunArgs {
+    /// A campaign's name, or a file that describes one; `all` runs those of the papers
+    #[arg(value_name = "CAMPAIGN")]
+    name: String,
+    /// Few repetitions and few messages: shows that everything works, and little more
+    #[arg(long)]
+    quick: bool,
+    /// Where all decisions of the links come from [default: the campaign's]
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Only this grid of the campaign
+    #[arg(long, value_name = "NAME")]
+    grid: Option<String>,
+    /// Most runs at once [default: as many as the cores can serve]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=250))]
+    jobs: Option<u16>,
+    /// Where results go [default: lab-results/CAMPAIGN]
+    #[arg(long, value_name = "FOLDER")]
+    out: Option<PathBuf>,
+    /// Go on with the results that are there
+    #[arg(long)]
+    resume: bool,
+    /// With --resume: make runs that failed again
+    #[arg(long, requires = "resume")]
+    retry_failed: bool,
+    /// Don't measure before how true the links are
+    #[arg(long)]
+    no_calibration: bool,
+    /// What emulates the links
+    #[arg(long, value_name = "KIND", default_value = "tun")]
+    emulator: Emulator,
+}
+
+const RUN_HELP: &str = "\
+Examples:
+  sterna lab run mqtt-fernandez-2020 --quick
+  sterna lab run mqtt-jeddou-2022 --out /var/tmp/jeddou
+  sterna lab run mqtt-jeddou-2022 --out /var/tmp/jeddou --resume
+  sterna lab report /var/tmp/jeddou
+
+Exit status: 0 all samples are sound, 1 it could not be run, 2 some failed or are marked,
+130 interrupted";
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+enum Emulator {
+    /// The lab's own, between two network namespaces; needs root, or a /dev/net/tun that is open to all
+    Tun,
+    /// A relay on this host, in user space; needs no rights. TCP's packets are not seen, so it shows
+    /// that a campaign works and compares no transports
+    Relay,
+}
+
+/// Names that `all` stands for: what repeats a paper.
+const PAPERS: [&str; 2] = ["mqtt-jeddou-2022", "mqtt-fernandez-2020"];
+
+/// Runs one campaign or all.
+pub(super) fn run(args: &RunArgs) -> ExitCode {
+    match run_campaigns(args) {
+        Ok(code) => code,
+        Err(error) => exit::usage(error),
+    }
+}
+
+fn run_campaigns(args: &RunArgs) -> Result<ExitCode, String> {
+    let names: Vec<&str> = if args.name == "all" {
+        if args.grid.is_some() {
+            return Err("--grid needs one campaign".into());
+        }
+        PAPERS.to_vec()
+    } else {
+        vec![&args.name]
+    };
+    let mut campaigns = Vec::new();
+    for name in names {
+        campaigns.push(Campaign::find(name)?);
+    }
+    if args.emulator == Emulator::Tun {
+        session::gain_rights();
+        session::check_rights().map_err(|error| format!("{error}\n{OFFER}"))?;
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in SIGNALS {
+        // Programs get a few seconds to end, so there is no need for a second signal, which some
+        // programs (timeout) send along with the first.
+        signal_hook::flag::register(signal, Arc::clone(&stop))
+            .map_err(|error| format!("cannot catch signals: {error}"))?;
+    }
+    let mut total = Outcome::default();
+    let many = campaigns.len() > 1;
+    for (campaign, text) in &campaigns {
+        let folder = match &args.out {
+            Some(out) if many => out.join(&campaign.name),
+            Some(out) => out.clone(),
+            None => default_folder(&campaign.name, args.quick),
+        };
+        let outcome = run_one(args, campaign, text, folder, &stop)?;
+        total.sound += outcome.sound;
+        total.unsound += outcome.unsound;
+        total.failed += outcome.failed;
+        total.left += outcome.left;
+        if outcome.left > 0 {
+            break;
+        }
+    }
+    Ok(if total.left > 0 {
+        ExitCode::from(INTERRUPTED)
+    } else if total.unsound + total.failed > 0 {
+        ExitCode::from(NOT_SOUND)
+    } else {
+        ExitCode::SUCCESS
+    })
+}
+
+/// Makes one run, for a campaign in another process.
+pub(super) fn measure() -> ExitCode {
+    // Rights that a namespace gives are not inherited.
+    session::gain_rights();
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in SIGNALS {
+        // Without it the process still ends, only less tidily.
+        let _ = signal_hook::flag::register(signal, Arc::clone(&stop));
+    }
+    match order::obey(&stop) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => exit::usage(error),
+    }
+}
+
+/// What is possible without rights.
+const OFFER: &str = "without that, `--emulator relay` shows that a campaign works, but compares no \
+                     transports: of TCP it sees bytes, not packets";
+
+fn run_one(
+    args: &RunArgs,
+    campaign: &Campaign,
+    text: &str,
+    folder: PathBuf,
+    stop: &AtomicBool,
+) -> Result<Outcome, String> {
+    let options = CampaignOptions {
+        quick: args.quick,
+        seed: args.seed,
+        grid: args.grid.clone(),
+        jobs: args.jobs.map(usize::from),
+        site: match args.emulator {
+            Emulator::Tun => SiteKind::Namespaces,
+            Emulator::Relay => SiteKind::Relay,
+        },
+        resume: match (args.resume, args.retry_failed) {
+            (false, _) => None,
+            (true, false) => Some(Resume::All),
+            (true, true) => Some(Resume::WithoutFailed),
+        },
+        calibrate: !args.no_calibration,
+        folder,
+        program: std::env::current_exe().map_err(|error| format!("this program: {error}"))?,
+        version: env!("CARGO_PKG_VERSION").into(),
+        command: command(args, campaign),
+    };
+    eprintln!("{}: {}", campaign.name, campaign.title);
+    let mut bar = Bar::new();
+    let outcome = execute(campaign, text, &options, stop, &mut |progress| {
+        bar.show(progress);
+    });
+    bar.clear();
+    let outcome = outcome?;
+    eprintln!("{}", summary(&outcome));
+    let out = options.folder.display();
+    if outcome.left > 0 {
+        eprintln!("sterna lab run {} --out {out} --resume goes on", args.name);
+    } else {
+        eprintln!("sterna lab report {out} shows what it comes to");
+    }
+    Ok(outcome)
+}
+
+/// The command that repeats a campaign.
+fn command(args: &RunArgs, campaign: &Campaign) -> String {
+    let mut text = format!("sterna lab run {}", args.name);
+    if args.quick {
+        text.push_str(" --quick");
+    }
+    // Writing to a String does not fail.
+    let _ = write!(text, " --seed {}", args.seed.unwrap_or(campaign.seed));
+    if let Some(grid) = &args.grid {
+        let _ = write!(text, " --grid {grid}");
+    }
+    if let Some(jobs) = args.jobs {
+        let _ = write!(text, " --jobs {jobs}");
+    }
+    if args.emulator == Emulator::Relay {
+        text.push_str(" --emulator relay");
+    }
+    text
+}
+
+fn summary(outcome: &Outcome) -> String {
+    let mut text = format!("{} samples are sound", outcome.sound);
+    for (count, what) in [
+        (outcome.unsound, "are marked as out of tolerance"),
+        (outcome.failed, "failed"),
+        (outcome.left, "were not made"),
+    ] {
+        if count > 0 {
+            let _ = write!(text, ", {count} {what}");
+        }
+    }
+    text
+}
+
+/// Progress: a bar on a terminal, lines otherwise.
+struct Bar {
+    is_terminal: bool,
+    began: Instant,
+    line: String,
+    /// Tenths that were told where there is no terminal.
+    told: usize,
+}
+
+impl Bar {
+    fn new() -> Self {
+        Self {
+            is_terminal: io::stderr().is_terminal(),
+            began: Instant::now(),
+            line: String::new(),
+            told: 0,
+        }
+    }
+
+    fn show(&mut self, progress: Progress<'_>) {
+        match progress {
+            Progress::Note(text) => self.tell(text),
+            Progress::Sample(sample) => match &sample.verdict {
+                Verdict::Sound => {}
+                Verdict::Unsound { reasons } => {
+                    self.tell(&format!("marked {}: {}", sample.key(), reasons.join("; ")));
+                }
+                Verdict::Failed { reason } => {
+                    self.tell(&format!("FAILED {}: {reason}", sample.key()));
+                }
+            },
+            Progress::Again { key, reason } => self.tell(&format!("again {key}: {reason}")),
+            Progress::State {
+                done,
+                all,
+                running,
+                seconds_left,
+            } => {
+                let text = format!(
+                    "{done} of {all} runs, {running} under way; {}, about {} left",
+                    minutes(self.began.elapsed().as_secs_f64()),
+                    minutes(seconds_left)
+                );
+                if self.is_terminal {
+                    self.line = format!("{} {text}", bar(done, all));
+                    self.draw();
+                } else if done * 10 / all.max(1) > self.told || done == all {
+                    self.told = done * 10 / all.max(1);
+                    self.tell(&text);
+                }
+            }
+        }
+    }
+
+    /// A line that stays.
+    fn tell(&self, text: &str) {
+        self.clear();
+        // Nobody is there to read it when standard error is closed.
+        let _ = writeln!(io::stderr(), "{text}");
+        self.draw();
+    }
+
+    fn draw(&self) {
+        if self.is_terminal {
+            let mut err = io::stderr();
+            let _ = write!(err, "\r\x1b[K{}", self.line);
+            let _ = err.flush();
+        }
+    }
+
+    fn clear(&self) {
+        if self.is_terminal {
+            let _ = write!(io::stderr(), "\r\x1b[K");
+        }
+    }
+}
+
+fn bar(done: usize, all: usize) -> String {
+    let full = done * BAR_WIDTH / all.max(1);
+    format!("[{}{}]", "#".repeat(full), "-".repeat(BAR_WIDTH - full))
+}
+
+fn minutes(seconds: f64) -> String {
+    // Far below the range's end, and not negative.
+    #[allow(clippy::cast_sign_loss)]
+    let seconds = seconds.round() as u64;
+    format!("{}:{:02} min", seconds / 60, seconds % 60)
+}
+
+/// Lists the campaigns.
+pub(super) fn list() -> Result<String, String> {
+    let mut text = String::new();
+    for (name, file) in CAMPAIGNS {
+        let campaign = Campaign::parse(file)?;
+        let runs = |quick| -> Result<usize, String> {
+            Ok(Plan::new(&campaign, quick, 1, None)?.runs.len())
+        };
+        let grids: Vec<&str> = campaign
+            .grids
+            .iter()
+            .map(|grid| grid.name.as_str())
+            .collect();
+        // Writing to a String does not fail.
+        let _ = writeln!(
+            text,
+            "{name}\n    {}\n    repeats  {}\n    grids    {}\n    runs     {} ({} with --quick), \
+             {} claims, {} figures",
+            campaign.title,
+            campaign.paper,
+            grids.join(", "),
+            runs(false)?,
+            runs(true)?,
+            campaign.claims.len(),
+            campaign.figures.len()
+        );
+    }
+    Ok(text)
+}
+
+/// Make a report of a campaign's results.
+///
+/// Writes report.html (everything in one page), report.md with its figures beside it, and samples.csv.
+#[derive(clap::Args, Debug)]
+pub(super) struct ReportArgs {
+    /// The folder that `sterna lab run` wrote
+    #[arg(value_name = "FOLDER")]
+    folder: PathBuf,
+    /// Where the report goes [default: beside the results]
+    #[arg(long, value_name = "FOLDER")]
+    out: Option<PathBuf>,
+    /// Count samples that were out of tolerance as if they were sound; the report says so
+    #[arg(long)]
+    with_unsound: bool,
+}
+
+/// Makes the report.
+pub(super) fn report(args: &ReportArgs) -> ExitCode {
+    match write_report(args) {
+        Ok(text) => exit::code(crate::commands::output::print(text.as_bytes()), false),
+        Err(error) => exit::usage(error),
+    }
+}
+
+fn write_report(args: &ReportArgs) -> Result<String, String> {
+    let report = Report::read(&args.folder, args.with_unsound)
+        .map_err(|error| format!("no report: {error}"))?;
+    let out = args.out.as_ref().unwrap_or(&args.folder);
+    let files = report
+        .write(out)
+        .map_err(|error| format!("{}: {error}", out.display()))?;
+    let mut text = String::new();
+    for answer in report.answers() {
+        if answer.agreement != Agreement::NotMeasured {
+            // Writing to a String does not fail.
+            let _ = writeln!(
+                text,
+                "{:5} {:6} {}: paper {}, ours {}",
+                answer.id,
+                answer.agreement.name(),
+                answer.text,
+                answer.paper,
+                answer.ours
+            );
+        }
+    }
+    let [sound, unsound, failed] = report.counts();
+    let _ = writeln!(
+        text,
+        "{sound} samples sound, {unsound} out of tolerance, {failed} failed\n{}\n{}\n{}",
+        files.html.display(),
+        files.markdown.display(),
+        files.csv.display()
+    );
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bar_fills() {
+        assert_eq!(bar(0, 10), format!("[{}]", "-".repeat(20)));
+        assert_eq!(bar(10, 10), format!("[{}]", "#".repeat(20)));
+        assert_eq!(bar(1, 3).matches('#').count(), 6);
+        assert_eq!(minutes(125.4), "2:05 min");
+    }
+
+    #[test]
+    fn all_campaigns_are_listed_and_those_of_the_papers_are_there() {
+        let text = list().unwrap();
+        for name in PAPERS {
+            assert!(text.contains(name));
+            assert!(Campaign::find(name).is_ok());
+        }
+    }
+
+    #[test]
+    fn outcomes_name_what_is_not_sound() {
+        let outcome = Outcome {
+            sound: 3,
+            failed: 1,
+            ..Outcome::default()
+        };
+        assert_eq!(summary(&outcome), "3 samples are sound, 1 failed");
+    }
+}

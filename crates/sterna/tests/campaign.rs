@@ -1,0 +1,100 @@
+//! A campaign from its start to its report, with nothing that needs rights.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+const CAMPAIGN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tiny-campaign.toml");
+/// Runs in it.
+const RUNS: usize = 8;
+
+fn lab(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_sterna"))
+        .arg("lab")
+        .args(arguments)
+        .output()
+        .expect("the command that was built for this test")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn samples(folder: &Path) -> Vec<serde_json::Value> {
+    fs::read_to_string(folder.join("samples.jsonl"))
+        .expect("the samples of a campaign")
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("a sample a line"))
+        .collect()
+}
+
+/// A campaign on a busy machine has samples that are marked, which is status 2; none may fail.
+fn assert_ran(output: &Output) {
+    let said = text(&output.stderr);
+    assert!(matches!(output.status.code(), Some(0 | 2)), "{said}");
+    assert!(!said.contains("FAILED"), "{said}");
+}
+
+#[test]
+fn a_campaign_runs_resumes_and_is_reported() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("results");
+    let path = out.to_str().unwrap();
+    let run = ["run", CAMPAIGN, "--emulator", "relay", "--out", path];
+    assert_ran(&lab(&run));
+    let all = samples(&out);
+    assert_eq!(all.len(), RUNS);
+    for sample in &all {
+        assert_ne!(sample["verdict"], "failed");
+        assert!((sample["metrics"]["arrived_ratio"].as_f64().unwrap() - 1.0).abs() < 1e-9);
+    }
+    let of = |grid: &str, transport: &str| {
+        all.iter()
+            .find(|sample| sample["grid"] == grid && sample["transport"] == transport)
+            .unwrap()
+    };
+    let count = |sample: &serde_json::Value, series: &str| {
+        sample["series"][series].as_array().map_or(0, Vec::len)
+    };
+    assert_eq!(count(of("open", "tls"), "delay_ms"), 20);
+    assert_eq!(count(of("wait", "quic"), "round_trip_ms"), 5);
+    assert_eq!(count(of("connect", "quic"), "startup_ms"), 2);
+    // The first connection has no ticket, the second one has.
+    assert_eq!(of("connect", "quic")["metrics"]["early_data_accepted"], 1.0);
+
+    // What is there is not overwritten; resumed, nothing is left to do.
+    let again = lab(&run);
+    assert_eq!(again.status.code(), Some(1));
+    assert!(text(&again.stderr).contains("--resume"));
+    let lines = fs::read_to_string(out.join("samples.jsonl")).unwrap();
+    let half: String = lines.split_inclusive('\n').take(RUNS / 2).collect();
+    fs::write(out.join("samples.jsonl"), half).unwrap();
+    let mut resume = run.to_vec();
+    resume.push("--resume");
+    assert_ran(&lab(&resume));
+    assert_eq!(samples(&out).len(), RUNS);
+
+    let report = lab(&["report", path, "--with-unsound"]);
+    let said = text(&report.stdout);
+    assert!(report.status.success(), "{}", text(&report.stderr));
+    assert!(said.contains("at least the link's delay"), "{said}");
+    let html = fs::read_to_string(out.join("report.html")).unwrap();
+    assert!(html.contains("<svg ") && html.contains("compares no transports"));
+    assert!(!html.contains("http-equiv") && !html.contains("src="));
+    assert!(out.join("figures/tiny-1.svg").exists());
+    let csv = fs::read_to_string(out.join("samples.csv")).unwrap();
+    assert_eq!(csv.lines().count(), RUNS + 1);
+}
+
+#[test]
+fn what_cannot_be_run_is_said() {
+    let output = lab(&["run", "no-such-campaign"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("mqtt-fernandez-2020"));
+    let folder = tempfile::tempdir().unwrap();
+    let output = lab(&["report", folder.path().to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("campaign.json"));
+    let list = lab(&["campaigns"]);
+    assert!(text(&list.stdout).contains("mqtt-jeddou-2022"));
+}
