@@ -50,23 +50,29 @@ class Report:
     def __init__(self):
         self.failed = self.passed = self.skipped = self.void = 0
 
+    @staticmethod
+    def _line(text: str) -> None:
+        # In one piece: rows that run in threads report at the same time.
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
+
     def ok(self, name: str) -> None:
         self.passed += 1
-        print(f"ok {name}", flush=True)
+        self._line(f"ok {name}")
 
     def not_ok(self, name: str, why: str) -> None:
         self.failed += 1
-        print(f"not ok {name}: {' '.join(why.split())}", flush=True)
+        self._line(f"not ok {name}: {' '.join(why.split())}")
 
     def skip(self, name: str, why: str) -> None:
         """What could be there and is missing."""
         self.skipped += 1
-        print(f"skip {name}: {' '.join(why.split())}", flush=True)
+        self._line(f"skip {name}: {' '.join(why.split())}")
 
     def nothing(self, name: str, why: str) -> None:
         """What cannot be there: a library that has no way to do it, a version that has not got it."""
         self.void += 1
-        print(f"n/a {name}: {' '.join(why.split())}", flush=True)
+        self._line(f"n/a {name}: {' '.join(why.split())}")
 
     def exit(self) -> None:
         print(f"# {self.passed} ok, {self.failed} not ok, {self.skipped} skipped, {self.void} not applicable",

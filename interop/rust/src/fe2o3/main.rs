@@ -76,6 +76,17 @@ pub(crate) fn refused(why: &impl Debug) -> Answer {
     Answer::Refused(text, found)
 }
 
+/// What a link was refused with. Where the detach comes before the library has looked at the attach, it loses what
+/// the detach says, and answers it twice.
+fn link_refused(why: &impl Debug) -> Answer {
+    match refused(why) {
+        Answer::Refused(text, None) if text.contains("IllegalState") => Answer::Cannot(
+            "the library raced with the detach of a refused link, and lost its reason",
+        ),
+        other => other,
+    }
+}
+
 pub(crate) fn out(line: &Json) {
     let mut to = std::io::stdout().lock();
     let _ = writeln!(to, "{line}");
@@ -310,7 +321,7 @@ impl Driver {
                 tokio::spawn(links::send(link, taken));
                 Answer::Ok(answer)
             }
-            Err(why) => refused(&why),
+            Err(why) => link_refused(&why),
         })
     }
 
@@ -329,7 +340,7 @@ impl Driver {
             .await;
         let mut link = match attached {
             Ok(link) => link,
-            Err(why) => return Ok(refused(&why)),
+            Err(why) => return Ok(link_refused(&why)),
         };
         let credit = number(said, "credit") as u32;
         if credit > 0
