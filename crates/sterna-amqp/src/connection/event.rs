@@ -97,8 +97,8 @@ pub enum Event<'a> {
     },
     /// A whole message.
     Delivery(Delivery<'a>),
-    /// Receiver: the sender has given a delivery up, of which only parts had come. Its credit is
-    /// used up.
+    /// Receiver: a delivery came to nothing. The sender has given it up when only parts had come, or
+    /// has resumed one that nothing is known of here. Its credit is used up.
     Aborted {
         /// The link.
         link: LinkId,

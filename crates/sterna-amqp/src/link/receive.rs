@@ -216,7 +216,7 @@ impl Session {
             );
         }
         if partial.ignored {
-            return Ok(None);
+            return Ok(Some(Event::Aborted { link: id }));
         }
         let payload = if partial.payload.is_empty() {
             frame

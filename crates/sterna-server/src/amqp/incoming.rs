@@ -27,17 +27,6 @@ impl Door {
         if target.node == Target::Coordinator {
             return self.transaction_request(cx, client, delivery);
         }
-        let decided = delivery
-            .resumed
-            .as_ref()
-            .and_then(|known| known.state.as_ref())
-            .filter(|state| state.is_terminal());
-        if let Some(state) = decided {
-            // It came before the link was suspended, and has been published.
-            let state = state.view();
-            self.settle_received(client, delivery, &state);
-            return self.renew_credit(cx, client, delivery.link);
-        }
         self.counts.publish_received += 1;
         let node = target.node.clone();
         let message = self.message(cx, client, &node, delivery);
