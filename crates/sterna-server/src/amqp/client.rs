@@ -16,7 +16,7 @@ use super::registry::LinkKey;
 use super::transactions::Transactions;
 use crate::authentication::Exchange;
 use crate::authorization::Subject;
-use crate::door::{Early, Held};
+use crate::door::{Early, Framers, Held};
 use crate::inspect;
 use crate::shard::Context;
 
@@ -28,10 +28,8 @@ pub(super) struct Client {
     pub(super) state: State,
     /// Index of the listener in the configuration.
     pub(super) listener: u16,
-    /// Cuts the control stream into frames.
-    pub(super) framer: Framer,
-    /// Cut the other streams, which only QUIC has.
-    pub(super) lanes: Vec<(StreamId, Framer)>,
+    /// Cut the streams into frames.
+    pub(super) framers: Framers<Framer>,
     /// The stream that each session was begun on.
     pub(super) sessions: Vec<(SessionId, Lane)>,
     /// Streams to be finished when everything is written.
@@ -219,27 +217,6 @@ impl Client {
             user: self.user.clone(),
             container: self.container.clone(),
             name: name.into(),
-        }
-    }
-
-    /// Takes the framer of a stream out while its frames are handled.
-    pub(super) fn take_framer(&mut self, stream: StreamId) -> Framer {
-        if stream == StreamId::FIRST {
-            return std::mem::take(&mut self.framer);
-        }
-        if let Some((_, framer)) = self.lanes.iter_mut().find(|(id, _)| *id == stream) {
-            return std::mem::take(framer);
-        }
-        self.lanes.push((stream, Framer::new()));
-        Framer::new()
-    }
-
-    /// Puts the framer of a stream back, unless the stream is gone.
-    pub(super) fn return_framer(&mut self, stream: StreamId, framer: Framer) {
-        if stream == StreamId::FIRST {
-            self.framer = framer;
-        } else if let Some((_, place)) = self.lanes.iter_mut().find(|(id, _)| *id == stream) {
-            *place = framer;
         }
     }
 }

@@ -220,7 +220,7 @@ impl Door {
             self.lane_gone(cx, client, stream);
         } else {
             cx.net.finish(client.id, stream);
-            client.lanes.retain(|(id, _)| *id != stream);
+            client.framers.forget(stream);
         }
     }
 
@@ -249,7 +249,7 @@ impl Door {
 
     fn lane_gone(&mut self, cx: &mut Context<'_>, client: &mut Client, stream: StreamId) {
         client.held.retain(|held| held.stream() != stream);
-        client.lanes.retain(|(id, _)| *id != stream);
+        client.framers.forget(stream);
         client.engine.lane_closed(Lane(stream.0));
         self.handle_rest(cx, client);
         client.finishing.retain(|id| *id != stream);

@@ -23,12 +23,12 @@ use bytes::BytesMut;
 use rustc_hash::FxHashMap;
 use sterna_amqp::connection::{Connection, LinkId};
 use sterna_amqp::frame::Unit;
-use sterna_amqp::{Event, Framer, Lane, Limits, Scope, Violation};
+use sterna_amqp::{Event, Lane, Limits, Scope, Violation};
 use sterna_broker::{ConsumerId, Origin};
 use sterna_net::{Chunk, ConnectionId, Network, StreamId, TransportKind};
 
 use crate::config::Amqp;
-use crate::door::{Early, Held, Outgoing, Timers, held_bytes, note_early};
+use crate::door::{Early, Framers, Held, Outgoing, Timers, held_bytes, note_early};
 use crate::shard::Context;
 use crate::sys::Counts;
 use client::{Client, State};
@@ -141,8 +141,7 @@ impl Door {
             engine: Connection::server(&options, &limits, now_ms),
             state: State::New,
             listener,
-            framer: Framer::new(),
-            lanes: Vec::new(),
+            framers: Framers::default(),
             sessions: Vec::new(),
             finishing: Vec::new(),
             held: Vec::new(),
@@ -254,7 +253,7 @@ impl Door {
         }
         let lane = Lane(stream.0);
         let now_ms = cx.net.now_ms();
-        let mut framer = client.take_framer(stream);
+        let mut framer = client.framers.take(stream);
         let mut input = bytes;
         loop {
             match framer.next(&mut input, client.engine.max_frame_bytes()) {
@@ -287,7 +286,7 @@ impl Door {
                 break;
             }
         }
-        client.return_framer(stream, framer);
+        client.framers.put_back(stream, framer);
     }
 
     fn receive(

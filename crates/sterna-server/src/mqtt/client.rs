@@ -8,7 +8,7 @@ use sterna_net::{ConnectionId, StreamId};
 use super::admission::Admission;
 use crate::authentication::Exchange;
 use crate::authorization::Subject;
-use crate::door::{Early, Held};
+use crate::door::{Early, Framers, Held};
 use crate::inspect;
 use crate::shard::Context;
 
@@ -20,10 +20,8 @@ pub(super) struct Client {
     pub(super) state: State,
     /// Index of the listener in the configuration.
     pub(super) listener: u16,
-    /// Cuts the control stream into packets.
-    pub(super) framer: Framer,
-    /// Cut the data streams, which only QUIC has.
-    pub(super) lanes: Vec<(StreamId, Framer)>,
+    /// Cut the streams into packets.
+    pub(super) framers: Framers<Framer>,
     /// Data streams that are open and that the client reads no more.
     pub(super) mute: Vec<StreamId>,
     /// What arrived while CONNECT was being decided, in order of arrival.
@@ -108,30 +106,9 @@ impl Client {
     pub(super) fn delivery_lane(&self, hint: u64) -> Lane {
         let lane = Lane(hint);
         let open = !lane.is_control()
-            && self.lanes.iter().any(|(stream, _)| stream.0 == hint)
+            && self.framers.has(StreamId(hint))
             && !self.mute.contains(&StreamId(hint));
         if open { lane } else { Lane::CONTROL }
-    }
-
-    /// Takes the framer of a stream out while its packets are handled.
-    pub(super) fn take_framer(&mut self, stream: StreamId) -> Framer {
-        if stream == StreamId::FIRST {
-            return std::mem::take(&mut self.framer);
-        }
-        if let Some((_, framer)) = self.lanes.iter_mut().find(|(id, _)| *id == stream) {
-            return std::mem::take(framer);
-        }
-        self.lanes.push((stream, Framer::new()));
-        Framer::new()
-    }
-
-    /// Puts the framer of a stream back, unless the stream is gone.
-    pub(super) fn return_framer(&mut self, stream: StreamId, framer: Framer) {
-        if stream == StreamId::FIRST {
-            self.framer = framer;
-        } else if let Some((_, place)) = self.lanes.iter_mut().find(|(id, _)| *id == stream) {
-            *place = framer;
-        }
     }
 }
 

@@ -224,7 +224,7 @@ impl Door {
             );
             if stream == StreamId::FIRST {
                 Self::lost(cx, client);
-            } else if client.lanes.iter().any(|(id, _)| *id == stream) {
+            } else if client.framers.has(stream) {
                 client.mute.push(stream);
             }
         });
@@ -232,7 +232,7 @@ impl Door {
 
     /// Forgets a data stream. The session's state does not depend on it.
     pub(super) fn lane_gone(cx: &mut Context<'_>, client: &mut Client, stream: StreamId) {
-        client.lanes.retain(|(id, _)| *id != stream);
+        client.framers.forget(stream);
         client.mute.retain(|id| *id != stream);
         let session = client
             .session()

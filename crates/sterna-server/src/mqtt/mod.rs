@@ -19,7 +19,7 @@ use sterna_mqtt::{
 use sterna_net::{Chunk, ConnectionId, Network, StreamId};
 
 use crate::config::{EarlyData, Mqtt};
-use crate::door::{Early, Held, Outgoing, Timers, held_bytes, note_early};
+use crate::door::{Early, Framers, Held, Outgoing, Timers, held_bytes, note_early};
 use crate::session;
 use crate::shard::Context;
 use crate::sys::Counts;
@@ -106,8 +106,7 @@ impl Door {
             engine: Connection::new(&limits, now_ms),
             state: State::New,
             listener: cx.net.info(connection).map_or(0, |info| info.listener),
-            framer: Framer::new(),
-            lanes: Vec::new(),
+            framers: Framers::default(),
             mute: Vec::new(),
             held: Vec::new(),
             early: Early::Over,
@@ -232,7 +231,7 @@ impl Door {
             return self.feed_datagram(cx, client, bytes);
         }
         let now_ms = cx.net.now_ms();
-        let mut framer = client.take_framer(stream);
+        let mut framer = client.framers.take(stream);
         let mut input = bytes;
         loop {
             let most = client.engine.max_packet_bytes();
@@ -285,7 +284,7 @@ impl Door {
                 break;
             }
         }
-        client.return_framer(stream, framer);
+        client.framers.put_back(stream, framer);
     }
 
     /// Handles a datagram: one PUBLISH of QoS 0 and nothing else.
