@@ -2,7 +2,7 @@
 
 use sterna_amqp::Condition;
 
-use crate::config::Amqp;
+use crate::config::{Amqp, is_queue_name, is_topic_name};
 
 /// Before the name of a topic, whatever the name is.
 pub(crate) const TOPIC_PREFIX: &str = "topic://";
@@ -10,8 +10,6 @@ pub(crate) const TOPIC_PREFIX: &str = "topic://";
 const QUEUE_PREFIX: &str = "queue://";
 /// First level of a queue's own topic, and of its address.
 const QUEUE_LEVEL: &str = "queue/";
-/// Longest name of a queue, in bytes.
-const MAX_QUEUE_NAME_BYTES: usize = 1024;
 
 /// What an address names.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -57,15 +55,6 @@ const BAD_ESCAPE: AddressError = error(
     Condition::INVALID_FIELD,
     "a percent sign in the address is not followed by two hexadecimal digits of UTF-8",
 );
-
-/// Whether a text can be a queue's name: a topic name of up to 1,024 bytes.
-pub(crate) fn is_queue_name(name: &str) -> bool {
-    name.len() <= MAX_QUEUE_NAME_BYTES && is_topic_name(name)
-}
-
-fn is_topic_name(text: &str) -> bool {
-    !text.is_empty() && !text.contains(['+', '#', '\0'])
-}
 
 /// The topic on which a queue takes messages.
 pub(super) fn topic_of_queue(name: &str) -> String {

@@ -137,7 +137,7 @@ impl Amqp {
             problems.push("amqp.container_id is empty".to_owned());
         }
         for queue in &self.queues {
-            if !crate::amqp::is_queue_name(&queue.name) {
+            if !is_queue_name(&queue.name) {
                 problems.push(format!(
                     "amqp.queue: `{}` is not a queue's name",
                     queue.name
@@ -146,4 +146,17 @@ impl Amqp {
         }
         problems
     }
+}
+
+/// Longest name of a queue, in bytes.
+const MAX_QUEUE_NAME_BYTES: usize = 1024;
+
+/// Whether a text can be a queue's name: a topic name of up to 1,024 bytes.
+pub(crate) fn is_queue_name(name: &str) -> bool {
+    name.len() <= MAX_QUEUE_NAME_BYTES && is_topic_name(name)
+}
+
+/// Whether a text can be a topic name.
+pub(crate) fn is_topic_name(text: &str) -> bool {
+    !text.is_empty() && !text.contains(['+', '#', '\0'])
 }

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use sterna_quic::Profile;
 
 pub use amqp::{Amqp, Queue};
+pub(crate) use amqp::{is_queue_name, is_topic_name};
 pub use listener::{ListenerUrl, ListenerUrlError, Scheme};
 pub use load::{ConfigError, ENVIRONMENT_PREFIX, load, parse};
 pub use quic::Quic;
