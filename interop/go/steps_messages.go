@@ -230,7 +230,7 @@ func disconnect(t *Step) {
 }
 
 func alpnRefused(t *Step) {
-	for _, offered := range [][]string{{"h3"}, {"amqp", "MQTT"}} {
+	for _, offered := range [][]string{{"h3"}, {"coap", "MQTT"}} {
 		_, err := t.dial(Options{alpn: offered})
 		var refused *quic.TransportError
 		expect(errors.As(err, &refused) && refused.Remote && refused.ErrorCode == noApplicationProtocol,
