@@ -272,7 +272,7 @@ impl Door {
             .position(|(_, kept)| *kept.name == *attach.name);
         if let Some(at) = kept {
             // Its terminus is still here: the link has only been detached.
-            let (_, mut kept) = client.suspended.swap_remove(at);
+            let (_, mut kept) = client.suspended.remove(at);
             let session = kept.session;
             kept.snd_settle_mode = wanted.snd_settle_mode;
             kept.expiry = wanted.expiry;

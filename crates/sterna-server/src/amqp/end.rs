@@ -58,6 +58,12 @@ impl Door {
                 cx.broker.demand(cx.net.now_ms(), source.session, 0);
                 cx.broker.park(source.session);
                 source.parked = true;
+                // As many as a session may have attached; the one that waits longest makes room.
+                let most = cx.policy.amqp.maximum_links_per_session as usize;
+                if client.suspended.len() >= most.max(1) {
+                    let (_, oldest) = client.suspended.remove(0);
+                    self.end_source(cx, &oldest, oldest.expiry.timeout_s);
+                }
                 client.suspended.push((link.session, source));
             }
         }

@@ -264,3 +264,27 @@ fn credit_leaves_room_for_what_is_unsettled() {
     client.turn(&mut broker);
     assert_eq!(client.engine.credit(link), 4, "again when they are settled");
 }
+
+/// Sources that are detached and not closed wait for their links, but not any number of them.
+#[test]
+fn detached_sources_are_limited() {
+    let mut broker = broker(|amqp| amqp.maximum_links_per_session = 3);
+    let mut client = Client::connect(&mut broker, "c");
+    let session = client.begin(&mut broker);
+    for number in 0..10 {
+        let name = number.to_string();
+        let link = client.receiver(&mut broker, session, &name, Source::new("a"), 1);
+        client.detach(&mut broker, link, false);
+    }
+    assert_eq!(broker.sessions(0).0.len(), 3);
+    let mqtt = broker.client(Version::V5, "publisher");
+    broker.publish(mqtt, Version::V5, "a", "m", QoS::AtLeastOnce);
+    for (name, kept) in [("6", false), ("9", true)] {
+        client.receiver(&mut broker, session, name, Source::new("a"), 1);
+        assert_eq!(
+            client.accept_all(&mut broker).len(),
+            usize::from(kept),
+            "{name}"
+        );
+    }
+}
