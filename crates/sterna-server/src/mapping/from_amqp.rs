@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use sterna_amqp::DecodeError;
-use sterna_amqp::messaging::{Body, MessageView, SectionKind, Sections};
+use sterna_amqp::messaging::{Body, Header, MessageView, Properties, SectionKind, Sections};
 use sterna_amqp::types::{Map, Value};
 use sterna_broker::{Message, MessageHeader, NativeFormat, Qos};
 use sterna_mqtt::{Property, PropertyBuf};
@@ -30,14 +30,18 @@ pub(crate) fn message_from_amqp(
 ) -> Result<Message, DecodeError> {
     let view = MessageView::parse(payload)?;
     view.validate()?;
+    let sections = (
+        view.header()?.unwrap_or_default(),
+        view.properties()?.unwrap_or_default(),
+    );
     let header = MessageHeader {
         qos,
         retain: is_retained(&view),
         published_ms: now_ms,
-        expires_at_ms: expires_at_ms(&view, now_ms)?,
+        expires_at_ms: expires_at_ms(&sections, now_ms),
     };
-    let (content, is_text) = content(&view);
-    let properties = properties(&view, is_text, reply_topic)?;
+    let (content, kind) = content(&view);
+    let properties = properties(&view, &sections, kind, reply_topic)?;
     // What ends here are delivery annotations: they are for the next hop (part 3, section 3.2.2).
     let hop = hop_sections(payload)?;
     let native_bytes = payload.len() - hop.len();
@@ -84,59 +88,60 @@ fn is_retained(view: &MessageView<'_>) -> bool {
         .is_some_and(|value| value == Value::Boolean(true))
 }
 
-fn expires_at_ms(view: &MessageView<'_>, now_ms: u64) -> Result<Option<u64>, DecodeError> {
-    let ttl = view.header()?.and_then(|header| header.ttl);
-    let by_ttl = ttl.map(|ttl_ms| now_ms + u64::from(ttl_ms));
-    let absolute = view
-        .properties()?
-        .and_then(|properties| properties.absolute_expiry_time);
+/// Header and properties of a message.
+type Fields<'a> = (Header, Properties<'a>);
+
+fn expires_at_ms((header, properties): &Fields<'_>, now_ms: u64) -> Option<u64> {
+    let by_ttl = header.ttl.map(|ttl_ms| now_ms + u64::from(ttl_ms));
+    let absolute = properties.absolute_expiry_time;
     // JMS writes 0 for never.
     let by_time = absolute.and_then(|time| u64::try_from(time.0).ok().filter(|&at_ms| at_ms > 0));
-    Ok(match (by_ttl, by_time) {
+    match (by_ttl, by_time) {
         (Some(a), Some(b)) => Some(a.min(b)),
         (a, b) => a.or(b),
-    })
+    }
 }
 
-/// Where MQTT's payload lies in the AMQP payload, and whether it is text.
-fn content(view: &MessageView<'_>) -> (Range<usize>, bool) {
+/// What MQTT's payload is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Content {
+    Bytes,
+    Text,
+    /// The encoding of the body's sections.
+    Encoded,
+}
+
+/// Where MQTT's payload lies in the AMQP payload, and what it is.
+fn content(view: &MessageView<'_>) -> (Range<usize>, Content) {
     let within = |part: &[u8]| {
         let start = part.as_ptr() as usize - view.payload().as_ptr() as usize;
         start..start + part.len()
     };
     if let Some(data) = view.data() {
-        return (within(data), false);
+        return (within(data), Content::Bytes);
     }
     match view.body() {
-        Body::Empty | Body::Value(Value::Null) => (0..0, false),
-        Body::Value(Value::String(text)) => (within(text.as_bytes()), true),
-        Body::Value(Value::Binary(bytes)) => (within(bytes), false),
-        _ => (view.body_range(), false),
+        Body::Empty | Body::Value(Value::Null) => (0..0, Content::Bytes),
+        Body::Value(Value::String(text)) => (within(text.as_bytes()), Content::Text),
+        Body::Value(Value::Binary(bytes)) => (within(bytes), Content::Bytes),
+        _ => (view.body_range(), Content::Encoded),
     }
-}
-
-/// Whether the payload is the encoding of the body's sections.
-fn is_encoded(view: &MessageView<'_>) -> bool {
-    view.data().is_none()
-        && !matches!(
-            view.body(),
-            Body::Empty | Body::Value(Value::Null | Value::String(_) | Value::Binary(_))
-        )
 }
 
 fn properties(
     view: &MessageView<'_>,
-    is_text: bool,
+    (header, fields): &Fields<'_>,
+    kind: Content,
     reply_topic: impl Fn(&str, Option<Map<'_>>) -> Option<String>,
 ) -> Result<PropertyBuf, DecodeError> {
-    let fields = view.properties()?.unwrap_or_default();
     let mut out = PropertyBuf::new();
     let mut push = |property: Property<'_>| out.push(property).map_err(|_| TOO_LARGE);
-    if is_text {
+    if kind == Content::Text {
         push(Property::PayloadFormatIndicator(true))?;
     }
     let content_type = fields.content_type.map(|symbol| symbol.0);
-    if let Some(content_type) = content_type.or_else(|| is_encoded(view).then_some(AMQP_BODY)) {
+    let otherwise = (kind == Content::Encoded).then_some(AMQP_BODY);
+    if let Some(content_type) = content_type.or(otherwise) {
         push(Property::ContentType(content_type))?;
     }
     let reply_to = fields.reply_to.as_ref().and_then(Value::as_text);
@@ -177,9 +182,8 @@ fn properties(
     if let Some(id) = fields.reply_to_group_id {
         user(name::REPLY_TO_GROUP_ID, id)?;
     }
-    let priority = view.header()?.map(|header| header.priority);
-    if let Some(priority) = priority.filter(|&priority| priority != DEFAULT_PRIORITY) {
-        user(name::PRIORITY, &priority.to_string())?;
+    if header.priority != DEFAULT_PRIORITY {
+        user(name::PRIORITY, &header.priority.to_string())?;
     }
     Ok(out)
 }
