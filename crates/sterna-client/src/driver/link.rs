@@ -26,7 +26,7 @@ use crate::options::{Login, Options, Streams};
 use crate::path::PathStatistics;
 use crate::transport::quic::EarlyData;
 use crate::transport::quic::memory;
-use crate::transport::{Quic, Transport};
+use crate::transport::{self, Quic, Transport};
 
 /// Bytes that are read at once.
 const READ_BYTES: usize = 16 << 10;
@@ -589,28 +589,10 @@ impl Link {
         }
     }
 
-    /// Ends the transport in order: everything written arrives, then both sides close.
+    /// Ends the transport in order.
     async fn close(&mut self) {
-        let control = &mut self.lanes[0].channel;
-        let closing = async {
-            poll_fn(|cx| control.poll_shutdown(cx)).await?;
-            // The server closes when it has read the DISCONNECT. To close before it does could
-            // reset the connection and take the DISCONNECT away from it.
-            if self.quic.is_none() {
-                loop {
-                    let mut buffer = ReadBuf::new(&mut self.input);
-                    poll_fn(|cx| control.poll_read(cx, &mut buffer)).await?;
-                    if buffer.filled().is_empty() {
-                        break;
-                    }
-                }
-            }
-            Ok::<_, io::Error>(())
-        };
-        let _ = tokio::time::timeout(CLOSE_TIMEOUT, closing).await;
-        if let Some(quic) = self.quic.take() {
-            quic.close().await;
-        }
+        let (control, quic) = (&mut self.lanes[0].channel, self.quic.take());
+        transport::close(control, quic, &mut self.input, CLOSE_TIMEOUT).await;
     }
 
     // ---- Authentication --------------------------------------------------------------------

@@ -79,6 +79,34 @@ impl Channel {
     }
 }
 
+/// Ends a connection in order, for at most so long: everything written arrives, then both sides close.
+pub(crate) async fn close(
+    control: &mut Channel,
+    quic: Option<Quic>,
+    input: &mut [u8],
+    patience: Duration,
+) {
+    let closing = async {
+        poll_fn(|cx| control.poll_shutdown(cx)).await?;
+        // The server closes when it has read the last packet. To close before it does could reset the
+        // connection and take that packet away from it.
+        if quic.is_none() {
+            loop {
+                let mut buffer = ReadBuf::new(input);
+                poll_fn(|cx| control.poll_read(cx, &mut buffer)).await?;
+                if buffer.filled().is_empty() {
+                    break;
+                }
+            }
+        }
+        Ok::<_, io::Error>(())
+    };
+    let _ = tokio::time::timeout(patience, closing).await;
+    if let Some(quic) = quic {
+        quic.close().await;
+    }
+}
+
 /// A connection to a broker before anything was said.
 pub(crate) struct Transport {
     /// The stream that carries the start of the protocol; the only one but over QUIC.

@@ -23,7 +23,7 @@ use crate::amqp::Error;
 use crate::amqp::login::Verdict;
 use crate::error::ConnectError;
 use crate::transport::quic::{EarlyData, memory};
-use crate::transport::{Quic, Transport};
+use crate::transport::{self, Quic, Transport};
 
 /// Bytes that are read at once.
 const READ_BYTES: usize = 64 << 10;
@@ -183,11 +183,11 @@ impl Wire {
             return End::Failed(Error::Ended);
         };
         // The streams of before are gone with the early data.
-        let opened = poll_fn(|cx| quic.poll_open(crate::transport::quic::CONTROL_PRIORITY, cx));
+        let opened = poll_fn(|cx| quic.poll_open(transport::quic::CONTROL_PRIORITY, cx));
         match opened.await {
             Ok(stream) => {
                 let transport = Transport {
-                    control: crate::transport::Channel::Quic(Box::pin(stream)),
+                    control: transport::Channel::Quic(Box::pin(stream)),
                     quic: Some(quic),
                     peer: self.peer,
                 };
@@ -540,25 +540,9 @@ impl Wire {
         Ok(None)
     }
 
-    /// Ends the transport in order: everything written arrives, then both sides close.
+    /// Ends the transport in order.
     async fn close(&mut self) {
-        let control = &mut self.lanes.0[0].channel;
-        let closing = async {
-            poll_fn(|cx| control.poll_shutdown(cx)).await?;
-            if self.quic.is_none() {
-                loop {
-                    let mut buffer = ReadBuf::new(&mut self.input);
-                    poll_fn(|cx| control.poll_read(cx, &mut buffer)).await?;
-                    if buffer.filled().is_empty() {
-                        break;
-                    }
-                }
-            }
-            Ok::<_, io::Error>(())
-        };
-        let _ = tokio::time::timeout(CLOSE_TIMEOUT, closing).await;
-        if let Some(quic) = self.quic.take() {
-            quic.close().await;
-        }
+        let (control, quic) = (&mut self.lanes.0[0].channel, self.quic.take());
+        transport::close(control, quic, &mut self.input, CLOSE_TIMEOUT).await;
     }
 }
