@@ -1,11 +1,10 @@
 //! What names in selectors mean.
 
 use std::borrow::Cow;
-use std::fmt::Write as _;
 
 use super::eval::Operand;
 use crate::messaging::{Header, MessageId, MessageView, Properties};
-use crate::types::{Timestamp, Value};
+use crate::types::{Timestamp, Value, uuid_text};
 
 /// Where the values of names come from.
 pub trait Fields {
@@ -106,16 +105,7 @@ fn id(id: Option<MessageId<'_>>) -> Operand<'_> {
         None => Operand::Null,
         Some(MessageId::String(id)) => Operand::String(Cow::Borrowed(id)),
         Some(MessageId::Ulong(id)) => unsigned(id),
-        Some(MessageId::Uuid(id)) => {
-            let mut text = String::with_capacity(36);
-            for (index, byte) in id.iter().enumerate() {
-                if matches!(index, 4 | 6 | 8 | 10) {
-                    text.push('-');
-                }
-                let _ = write!(text, "{byte:02x}");
-            }
-            Operand::String(Cow::Owned(text))
-        }
+        Some(MessageId::Uuid(id)) => Operand::String(Cow::Owned(uuid_text(&id))),
         Some(MessageId::Binary(id)) => text(std::str::from_utf8(id).ok()),
     }
 }

@@ -232,3 +232,18 @@ impl<'a> Value<'a> {
         }
     }
 }
+
+/// The text of a uuid: 36 characters, hexadecimal digits in lower case (RFC 4122, section 3).
+#[must_use]
+pub fn uuid_text(id: &[u8; 16]) -> String {
+    use std::fmt::Write as _;
+    let mut text = String::with_capacity(36);
+    for (index, byte) in id.iter().enumerate() {
+        if matches!(index, 4 | 6 | 8 | 10) {
+            text.push('-');
+        }
+        // A string takes any.
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}

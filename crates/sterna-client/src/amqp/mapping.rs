@@ -1,6 +1,9 @@
 //! How messages look in the other protocol (`docs/mapping.md`).
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
+use sterna_amqp::types::uuid_text;
 use sterna_mqtt::packet;
 use sterna_mqtt::{PacketId, Property, PropertyBuf, PropertyContext, QoS};
 
@@ -248,7 +251,7 @@ fn text_of(value: &Value) -> String {
         Value::Decimal32(v) => to_base64(v),
         Value::Decimal64(v) => to_base64(v),
         Value::Decimal128(v) => to_base64(v),
-        Value::Uuid(v) => uuid(v),
+        Value::Uuid(v) => uuid_text(v),
         Value::Binary(v) => to_base64(v),
         Value::String(v) | Value::Symbol(v) => v.clone(),
         Value::Null | Value::List(_) | Value::Map(_) | Value::Array(_) | Value::Described(_) => {
@@ -257,61 +260,13 @@ fn text_of(value: &Value) -> String {
     }
 }
 
-fn uuid(bytes: &[u8; 16]) -> String {
-    let mut text = String::with_capacity(36);
-    for (at, byte) in bytes.iter().enumerate() {
-        if matches!(at, 4 | 6 | 8 | 10) {
-            text.push('-');
-        }
-        for digit in [byte >> 4, byte & 15] {
-            text.push(char::from_digit(digit.into(), 16).unwrap_or('0'));
-        }
-    }
-    text
-}
-
-const BASE64: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-
 /// RFC 4648, section 4.
 fn to_base64(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for chunk in bytes.chunks(3) {
-        let mut group = [0; 3];
-        group[..chunk.len()].copy_from_slice(chunk);
-        let bits = u32::from_be_bytes([0, group[0], group[1], group[2]]);
-        for at in 0..4 {
-            if at <= chunk.len() {
-                let sextet = (bits >> (18 - 6 * at)) & 63;
-                text.push(char::from(BASE64[sextet as usize]));
-            } else {
-                text.push('=');
-            }
-        }
-    }
-    text
+    STANDARD.encode(bytes)
 }
 
 fn from_base64(text: &str) -> Option<Vec<u8>> {
-    if !text.len().is_multiple_of(4) {
-        return None;
-    }
-    let digits = text.trim_end_matches('=');
-    if text.len() - digits.len() > 2 {
-        return None;
-    }
-    let mut out = Vec::with_capacity(digits.len() * 3 / 4);
-    let (mut bits, mut count) = (0_u32, 0);
-    for digit in digits.bytes() {
-        let value = BASE64.iter().position(|known| *known == digit)?;
-        bits = (bits << 6) | value as u32;
-        count += 6;
-        if count >= 8 {
-            count -= 8;
-            out.push((bits >> count) as u8);
-            bits &= (1 << count) - 1;
-        }
-    }
-    Some(out)
+    STANDARD.decode(text).ok()
 }
 
 #[cfg(test)]
@@ -397,7 +352,7 @@ mod tests {
             0x12, 0x3e, 0x45, 0x67, 0xe8, 0x9b, 0x12, 0xd3, 0xa4, 0x56, 0x42, 0x66, 0x14, 0x17,
             0x40, 0,
         ];
-        assert_eq!(uuid(&id), "123e4567-e89b-12d3-a456-426614174000");
+        assert_eq!(uuid_text(&id), "123e4567-e89b-12d3-a456-426614174000");
     }
 
     proptest! {

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use sterna_amqp::messaging::MessageId;
-use sterna_amqp::types::Value;
+use sterna_amqp::types::{Value, uuid_text};
 
 /// Before the base64 of a binary message-id.
 const BASE64: &str = "base64:";
@@ -19,17 +19,6 @@ pub(super) fn base64(bytes: &[u8]) -> String {
 /// The bytes of a base64 text with padding; `None` for anything else.
 pub(super) fn from_base64(text: &str) -> Option<Vec<u8>> {
     STANDARD.decode(text).ok()
-}
-
-fn uuid(id: &[u8; 16]) -> String {
-    let mut text = String::with_capacity(36);
-    for (index, byte) in id.iter().enumerate() {
-        if matches!(index, 4 | 6 | 8 | 10) {
-            text.push('-');
-        }
-        let _ = write!(text, "{byte:02x}");
-    }
-    text
 }
 
 fn hexadecimal(bytes: &[u8]) -> String {
@@ -60,7 +49,7 @@ pub(super) fn of_value<'a>(value: &Value<'a>) -> Option<Cow<'a, str>> {
         Value::Decimal64(bits) => hexadecimal(&bits),
         Value::Decimal128(bits) => hexadecimal(&bits),
         Value::Char(value) => value.to_string(),
-        Value::Uuid(id) => uuid(&id),
+        Value::Uuid(id) => uuid_text(&id),
         Value::Binary(bytes) => base64(bytes),
         Value::List(_) | Value::Map(_) | Value::Array(_) | Value::Described(_) => return None,
     };
@@ -73,7 +62,7 @@ pub(super) fn of_message_id(id: MessageId<'_>) -> Cow<'_, str> {
         MessageId::String(text) => Cow::Borrowed(text),
         MessageId::Binary(bytes) => Cow::Owned(format!("{BASE64}{}", base64(bytes))),
         MessageId::Ulong(id) => Cow::Owned(id.to_string()),
-        MessageId::Uuid(id) => Cow::Owned(uuid(&id)),
+        MessageId::Uuid(id) => Cow::Owned(uuid_text(&id)),
     }
 }
 
@@ -88,7 +77,7 @@ pub(super) fn correlation_data(id: MessageId<'_>) -> Cow<'_, [u8]> {
         MessageId::String(text) => Cow::Borrowed(text.as_bytes()),
         MessageId::Binary(bytes) => Cow::Borrowed(bytes),
         MessageId::Ulong(id) => Cow::Owned(id.to_string().into_bytes()),
-        MessageId::Uuid(id) => Cow::Owned(uuid(&id).into_bytes()),
+        MessageId::Uuid(id) => Cow::Owned(uuid_text(&id).into_bytes()),
     }
 }
 
