@@ -17,6 +17,8 @@ pub enum Mail {
     PasswordChecked {
         /// The connection that waits for it.
         connection: ConnectionId,
+        /// Which of its checks, where there can be several.
+        number: u64,
         /// Whether the password is the user's.
         good: bool,
     },
