@@ -9,6 +9,7 @@ mod date;
 mod exchange;
 mod http3;
 mod registry;
+mod tcp;
 
 use std::sync::Arc;
 
@@ -55,6 +56,7 @@ struct Connection {
 #[derive(Debug)]
 enum Carrier {
     Http3(http3::Carrier),
+    Tcp(tcp::Carrier),
 }
 
 /// Where a carrier has requests answered.
@@ -75,9 +77,10 @@ struct Moment {
 
 /// Calls a carrier, whichever it is.
 macro_rules! of_carrier {
-    ($connection:expr, $carrier:ident => $call:expr) => {
-        match &mut $connection.carrier {
+    ($carrier_of:expr, $carrier:ident => $call:expr) => {
+        match $carrier_of {
             Carrier::Http3($carrier) => $call,
+            Carrier::Tcp($carrier) => $call,
         }
     };
 }
@@ -145,12 +148,16 @@ impl Door {
         let Some(info) = cx.net.info(connection) else {
             return;
         };
-        let carrier = Carrier::Http3(http3::Carrier::new(
-            connection,
-            cx.policy,
-            info,
-            self.high_watermark_bytes,
-        ));
+        let high_watermark_bytes = self.high_watermark_bytes;
+        let carrier = if &*info.protocol == b"h3" {
+            let carrier = http3::Carrier::new(connection, cx.policy, info, high_watermark_bytes);
+            Carrier::Http3(carrier)
+        } else {
+            let now_ms = cx.net.now_ms();
+            let carrier =
+                tcp::Carrier::new(connection, cx.policy, info, now_ms, high_watermark_bytes);
+            Carrier::Tcp(carrier)
+        };
         let peer = Peer::new(cx, connection);
         let opened = Connection {
             id: connection,
@@ -172,6 +179,7 @@ impl Door {
         self.bytes_received += chunk.bytes.len() as u64;
         self.with_connection(cx, connection, |carrier, desk| match carrier {
             Carrier::Http3(carrier) => carrier.received(desk, &chunk),
+            Carrier::Tcp(carrier) => carrier.received(desk, chunk.bytes),
         });
     }
 
@@ -185,6 +193,7 @@ impl Door {
         self.bytes_received += chunk.bytes.len() as u64;
         self.with_connection(cx, connection, |carrier, desk| match carrier {
             Carrier::Http3(carrier) => carrier.datagram(desk, chunk.bytes),
+            Carrier::Tcp(_) => {}
         });
     }
 
@@ -204,6 +213,7 @@ impl Door {
     ) {
         self.with_connection(cx, connection, |carrier, desk| match carrier {
             Carrier::Http3(carrier) => carrier.finished(desk, stream),
+            Carrier::Tcp(carrier) => carrier.finished(desk),
         });
     }
 
@@ -217,6 +227,7 @@ impl Door {
     ) {
         self.with_connection(cx, connection, |carrier, desk| match carrier {
             Carrier::Http3(carrier) => carrier.peer_reset(desk, stream, code),
+            Carrier::Tcp(carrier) => carrier.finished(desk),
         });
     }
 
@@ -230,13 +241,14 @@ impl Door {
     ) {
         self.with_connection(cx, connection, |carrier, desk| match carrier {
             Carrier::Http3(carrier) => carrier.peer_stopped(desk, stream, code),
+            Carrier::Tcp(carrier) => carrier.finished(desk),
         });
     }
 
     /// What was queued towards a client has left.
     pub(crate) fn writable(&mut self, cx: &mut Context<'_>, connection: ConnectionId) {
-        self.with_connection(cx, connection, |carrier, desk| match carrier {
-            Carrier::Http3(carrier) => carrier.writable(desk),
+        self.with_connection(cx, connection, |carrier, desk| {
+            of_carrier!(carrier, carrier => carrier.writable(desk));
         });
     }
 
@@ -253,9 +265,7 @@ impl Door {
             }
             known.timer_ms = u64::MAX;
             self.with_connection(cx, connection, |carrier, desk| {
-                match carrier {
-                    Carrier::Http3(carrier) => carrier.timeout(desk),
-                }
+                of_carrier!(carrier, carrier => carrier.timeout(desk));
                 let due = desk.api.deadline_ms(desk.peer);
                 if due.is_some_and(|due_ms| due_ms <= now_ms) {
                     desk.api.timeout(desk.cx, desk.peer, carrier.responses());
@@ -288,8 +298,8 @@ impl Door {
         self.stopping = true;
         let ids: Vec<ConnectionId> = self.connections.keys().copied().collect();
         for id in ids {
-            self.with_connection(cx, id, |carrier, desk| match carrier {
-                Carrier::Http3(carrier) => carrier.stop(desk),
+            self.with_connection(cx, id, |carrier, desk| {
+                of_carrier!(carrier, carrier => carrier.stop(desk));
             });
         }
     }
@@ -385,19 +395,22 @@ impl Door {
             date: self.date.at(now_ms),
             unsent_bytes: cx.net.unsent_bytes(connection),
         };
-        of_carrier!(taken, carrier => carrier.begin(cx.net, moment));
+        match &mut taken.carrier {
+            Carrier::Http3(carrier) => carrier.begin(cx.net, moment),
+            Carrier::Tcp(carrier) => carrier.begin(moment),
+        }
         let mut desk = Desk {
             api: &mut self.api,
             cx,
             peer: &mut taken.peer,
         };
         step(&mut taken.carrier, &mut desk);
-        of_carrier!(taken, carrier => carrier.settle(&mut desk));
-        self.bytes_sent += of_carrier!(taken, carrier => carrier.flush(cx.net));
-        if let Some(code) = of_carrier!(taken, carrier => carrier.close_code()) {
+        of_carrier!(&mut taken.carrier, carrier => carrier.settle(&mut desk));
+        self.bytes_sent += of_carrier!(&mut taken.carrier, carrier => carrier.flush(cx.net));
+        if let Some(code) = of_carrier!(&mut taken.carrier, carrier => carrier.close_code()) {
             cx.net.close(connection, code);
         } else {
-            let own_ms = of_carrier!(taken, carrier => carrier.deadline_ms());
+            let own_ms = of_carrier!(&mut taken.carrier, carrier => carrier.deadline_ms());
             let next_ms = own_ms
                 .into_iter()
                 .chain(self.api.deadline_ms(&taken.peer))
@@ -420,6 +433,7 @@ impl Carrier {
     fn responses(&mut self) -> &mut dyn Responses {
         match self {
             Self::Http3(carrier) => carrier,
+            Self::Tcp(carrier) => carrier,
         }
     }
 }

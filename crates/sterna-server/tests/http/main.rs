@@ -3,4 +3,5 @@
 #[path = "../fixture/mod.rs"]
 mod fixture;
 mod h3_client;
+mod http1;
 mod http3;
