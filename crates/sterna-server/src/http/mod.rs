@@ -55,8 +55,8 @@ struct Connection {
 /// What carries requests and responses.
 #[derive(Debug)]
 enum Carrier {
-    Http3(http3::Carrier),
-    Tcp(tcp::Carrier),
+    Http3(Box<http3::Carrier>),
+    Tcp(Box<tcp::Carrier>),
 }
 
 /// Where a carrier has requests answered.
@@ -151,12 +151,12 @@ impl Door {
         let high_watermark_bytes = self.high_watermark_bytes;
         let carrier = if &*info.protocol == b"h3" {
             let carrier = http3::Carrier::new(connection, cx.policy, info, high_watermark_bytes);
-            Carrier::Http3(carrier)
+            Carrier::Http3(Box::new(carrier))
         } else {
             let now_ms = cx.net.now_ms();
             let carrier =
                 tcp::Carrier::new(connection, cx.policy, info, now_ms, high_watermark_bytes);
-            Carrier::Tcp(carrier)
+            Carrier::Tcp(Box::new(carrier))
         };
         let peer = Peer::new(cx, connection);
         let opened = Connection {
@@ -432,8 +432,8 @@ impl Carrier {
     /// Where the API writes.
     fn responses(&mut self) -> &mut dyn Responses {
         match self {
-            Self::Http3(carrier) => carrier,
-            Self::Tcp(carrier) => carrier,
+            Self::Http3(carrier) => &mut **carrier,
+            Self::Tcp(carrier) => &mut **carrier,
         }
     }
 }

@@ -402,7 +402,7 @@ impl Carrier {
     }
 
     /// Hands over what the step has written; returns how many bytes it were.
-    pub(super) fn flush(&mut self, net: &mut dyn Network) -> u64 {
+    pub(super) fn flush(&self, net: &mut dyn Network) -> u64 {
         self.pipe.borrow_mut().flush(net, self.id)
     }
 

@@ -1,4 +1,5 @@
 //! What the library calls for each request, and the content of the responses that it sends.
+#![expect(clippy::future_not_send, reason = "they stay on their shard")]
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -272,13 +273,11 @@ impl Exchange {
         if answer.is_broken {
             return Poll::Ready(Err(Broken));
         }
-        match answer.head.take() {
-            Some(head) => Poll::Ready(Ok(head)),
-            None => {
-                answer.waker = Some(cx.waker().clone());
-                Poll::Pending
-            }
+        if let Some(head) = answer.head.take() {
+            return Poll::Ready(Ok(head));
         }
+        answer.waker = Some(cx.waker().clone());
+        Poll::Pending
     }
 }
 
