@@ -5,3 +5,6 @@
 //! is all that both know.
 
 mod exchange;
+mod session_state;
+
+pub use session_state::HttpSession;
