@@ -5,6 +5,7 @@
 //! is all that both know.
 
 mod exchange;
+mod format;
 mod session_state;
 
 pub use session_state::HttpSession;
