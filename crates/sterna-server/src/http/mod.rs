@@ -8,4 +8,6 @@ mod exchange;
 mod format;
 mod session_state;
 
+pub(crate) use exchange::Head;
+pub(crate) use format::frame::Frame;
 pub use session_state::HttpSession;
