@@ -7,6 +7,7 @@ pub mod authorization;
 pub mod certificate;
 pub mod config;
 mod door;
+mod http;
 mod inspect;
 mod mail;
 mod mapping;
