@@ -1,12 +1,9 @@
-//! The HTTP front door's resources that are not topics or sessions.
+//! The front door of HTTP: publish-subscribe as `docs/http.md` describes it.
+//!
+//! What carries requests and responses (HTTP/3 on QUIC by an engine of our own, HTTP/2 and HTTP/1.1 on
+//! TCP by a library) knows nothing of topics; what answers them knows nothing of either. `exchange.rs`
+//! is all that both know.
 
-#[cfg_attr(
-    not(test),
-    expect(dead_code, reason = "the router of the front door serves it")
-)]
+mod exchange;
 mod openapi;
-#[cfg_attr(
-    not(test),
-    expect(dead_code, reason = "the router of the front door serves it")
-)]
 mod page;
