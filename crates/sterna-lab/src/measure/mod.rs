@@ -8,6 +8,7 @@
 //! link or the machine was not what it should be is made again, and in the end marked.
 
 pub mod campaign_run;
+mod describe;
 pub mod device;
 pub mod order;
 mod process;

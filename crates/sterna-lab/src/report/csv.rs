@@ -13,7 +13,7 @@ pub(super) fn table(samples: &[Sample]) -> String {
         .flat_map(|sample| sample.metrics.keys().map(String::as_str))
         .collect();
     let mut text = String::from(
-        "grid,link,loss,transport,qos,payload_bytes,interval,repetition,seed,attempts,emulator,\
+        "grid,link,loss,delay,rate,transport,qos,payload_bytes,interval,messages,repetition,seed,attempts,emulator,\
          began_s,verdict,reason",
     );
     for metric in &metrics {
@@ -23,7 +23,14 @@ pub(super) fn table(samples: &[Sample]) -> String {
     text.push('\n');
     for sample in samples {
         text.push_str(&field(&sample.grid));
-        for axis in [Axis::Link, Axis::Loss, Axis::Transport, Axis::Qos] {
+        for axis in [
+            Axis::Link,
+            Axis::Loss,
+            Axis::Delay,
+            Axis::Rate,
+            Axis::Transport,
+            Axis::Qos,
+        ] {
             text.push(',');
             text.push_str(&field(&sample.value(axis)));
         }
@@ -35,9 +42,10 @@ pub(super) fn table(samples: &[Sample]) -> String {
         // Writing to a String does not fail.
         let _ = write!(
             text,
-            ",{},{},{},{},{},{},{},{verdict},{}",
+            ",{},{},{},{},{},{},{},{},{verdict},{}",
             sample.payload_bytes,
             field(&sample.interval),
+            sample.messages,
             sample.repetition,
             sample.seed,
             sample.attempts,
