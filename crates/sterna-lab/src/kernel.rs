@@ -106,6 +106,16 @@ pub(crate) fn prefer(thread: u32) -> io::Result<()> {
         .map(drop)
 }
 
+/// Whether a thread has the real-time policy that [`prefer`] gives, by its `/proc/PID/task/TID/stat`.
+#[must_use]
+pub fn is_round_robin(stat: &str) -> bool {
+    // Field 41, counted from behind the name, which may hold blanks.
+    stat.rsplit_once(')')
+        .and_then(|(_, fields)| fields.split_ascii_whitespace().nth(41 - 3))
+        .and_then(|policy| policy.parse().ok())
+        == Some(libc::SCHED_RR)
+}
+
 /// The congestion control of a TCP socket, as the kernel tells it.
 ///
 /// # Errors
@@ -509,6 +519,15 @@ mod tests {
     use std::os::fd::AsFd as _;
 
     use super::*;
+
+    #[test]
+    fn policies_of_threads_are_read() {
+        let fields: Vec<String> = (3..=52).map(|field| field.to_string()).collect();
+        let stat = format!("1 (a) b) {}", fields.join(" "));
+        assert!(!is_round_robin(&stat));
+        assert!(is_round_robin(&stat.replace(" 41 ", " 2 ")));
+        assert!(!is_round_robin(""));
+    }
 
     #[test]
     fn own_connections_are_seen_and_listeners_are_not() {

@@ -10,6 +10,7 @@
 pub mod campaign_run;
 mod describe;
 pub mod device;
+mod negotiated;
 pub mod order;
 mod process;
 mod run;

@@ -9,9 +9,9 @@ use super::describe::{describe_device, describe_link, set};
 use super::device::{Measured, Role, Task, Word};
 use super::process::Process;
 use super::sample::{Sample, Verdict};
-use super::site::{Site, SiteKind};
+use super::site::{Site, SiteKind, SiteReport};
 use super::tolerance;
-use crate::calibrate::Machine;
+use crate::calibrate::{CpuTicks, Machine};
 use crate::campaign::{LinkEventKind, Run, WorkloadKind};
 use crate::link::Counters;
 use crate::netns::Side;
@@ -249,6 +249,8 @@ fn measure(
     }
     started();
     let before = site.counters().map_err(failed("link"))?;
+    let ticks_before = CpuTicks::now();
+    let has_real_time_broker = broker.process.is_preferred();
     let broker_cpu_before = broker.process.cpu_ns();
     device.say("go")?;
     let began = Instant::now();
@@ -270,6 +272,7 @@ fn measure(
         }
     }
     let after = site.counters().map_err(failed("link"))?;
+    let ticks_after = CpuTicks::now();
     let broker_cpu_after = broker.process.cpu_ns();
     let until = Instant::now() + START_LIMIT;
     let measured = result(&mut device, until, setting.stop)?;
@@ -302,16 +305,17 @@ fn measure(
     describe_device(run, &measured, arrived.as_ref(), sample)?;
     describe_link(run, &report, &measured, sample);
 
-    set(
-        sample,
-        "emulator_real_time",
-        f64::from(u8::from(has_real_time_emulator)),
-    );
-    set(
-        sample,
-        "device_real_time",
-        f64::from(u8::from(measured.is_real_time)),
-    );
+    for (name, has_real_time) in [
+        ("emulator_real_time", has_real_time_emulator),
+        ("broker_real_time", has_real_time_broker),
+        ("device_real_time", measured.is_real_time),
+    ] {
+        set(sample, name, f64::from(u8::from(has_real_time)));
+    }
+    if let (Some(before), Some(after)) = (ticks_before, ticks_after) {
+        set(sample, "steal_percent", after.stolen_percent_since(&before));
+    }
+    note_in_force(&report, &measured, sample);
     let pressure_percent = Machine::look().pressure_percent;
     let devices: Vec<&Measured> = std::iter::once(&measured).chain(&arrived).collect();
     let complaints = tolerance::complaints(&tolerance::Conditions {
@@ -319,6 +323,7 @@ fn measure(
         cell: report.cell.as_ref(),
         overflows: report.overflows,
         devices: &devices,
+        congestion: wanted_of_tcp(run).zip(measured.congestion.as_deref()),
         has_real_time_emulator,
         pressure_percent,
     });
@@ -331,6 +336,25 @@ fn measure(
         };
     }
     Ok(())
+}
+
+/// What was really in force, by name.
+fn note_in_force(report: &SiteReport, measured: &Measured, sample: &mut Sample) {
+    let facts = [
+        ("tls", report.negotiated.clone()),
+        ("congestion", measured.congestion.clone()),
+    ];
+    for (name, fact) in facts {
+        if let Some(fact) = fact {
+            sample.in_force.insert(name.into(), fact);
+        }
+    }
+}
+
+/// The congestion control that a run's TCP connection was to have.
+fn wanted_of_tcp(run: &Run) -> Option<&str> {
+    let wanted = run.transport.congestion.as_deref();
+    wanted.filter(|_| !run.transport.is_quic())
 }
 
 /// Puts all messages of a run into the broker's queue, from beside the broker.

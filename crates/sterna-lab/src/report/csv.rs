@@ -14,7 +14,7 @@ pub(super) fn table(samples: &[Sample]) -> String {
         .collect();
     let mut text = String::from(
         "grid,link,loss,delay,rate,transport,qos,payload_bytes,interval,messages,repetition,seed,attempts,emulator,\
-         began_s,verdict,reason",
+         began_s,tls,congestion,verdict,reason",
     );
     for metric in &metrics {
         text.push(',');
@@ -34,6 +34,7 @@ pub(super) fn table(samples: &[Sample]) -> String {
             text.push(',');
             text.push_str(&field(&sample.value(axis)));
         }
+        let in_force = |name: &str| field(sample.in_force.get(name).map_or("", String::as_str));
         let (verdict, reason) = match &sample.verdict {
             Verdict::Sound => ("sound", String::new()),
             Verdict::Unsound { reasons } => ("unsound", reasons.join("; ")),
@@ -42,7 +43,7 @@ pub(super) fn table(samples: &[Sample]) -> String {
         // Writing to a String does not fail.
         let _ = write!(
             text,
-            ",{},{},{},{},{},{},{},{},{verdict},{}",
+            ",{},{},{},{},{},{},{},{},{},{},{verdict},{}",
             sample.payload_bytes,
             field(&sample.interval),
             sample.messages,
@@ -51,6 +52,8 @@ pub(super) fn table(samples: &[Sample]) -> String {
             sample.attempts,
             field(&sample.emulator),
             sample.began_s,
+            in_force("tls"),
+            in_force("congestion"),
             field(&reason)
         );
         for metric in &metrics {

@@ -23,8 +23,6 @@ const FILTER: &str = "lab/#";
 const NO_STAMP: &str = "a message without a stamp";
 /// Longest wait for a connection: the links are slow and lose packets.
 const CONNECT_TIMEOUT: Duration = Duration::from_mins(1);
-/// Number of SCHED_RR in `/proc/self/stat`.
-const ROUND_ROBIN: &str = "2";
 /// Bytes after the stamp. Their value is of no interest; they are not all the same.
 const FILLER: u8 = 0x5a;
 
@@ -146,7 +144,7 @@ impl Meter {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         measured.peak_rss_bytes = peak_rss_bytes(&status).unwrap_or(0);
         let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-        measured.is_real_time = policy(&stat) == Some(ROUND_ROBIN);
+        measured.is_real_time = kernel::is_round_robin(&stat);
     }
 }
 
@@ -157,12 +155,6 @@ fn peak_rss_bytes(status: &str) -> Option<u64> {
         .find_map(|line| line.strip_prefix("VmHWM:"))?;
     let kilobytes: u64 = line.split_ascii_whitespace().next()?.parse().ok()?;
     Some(kilobytes * 1024)
-}
-
-/// Field 41 of `/proc/self/stat`, counted from behind the name, which may hold blanks.
-fn policy(stat: &str) -> Option<&str> {
-    let (_, fields) = stat.rsplit_once(')')?;
-    fields.split_ascii_whitespace().nth(41 - 3)
 }
 
 /// What QUIC knows of the path, where it is QUIC; what the kernel knows of TCP, where it is TCP.
@@ -237,11 +229,6 @@ mod tests {
     fn the_kernels_figures_are_read() {
         assert_eq!(peak_rss_bytes("Name:\tx\nVmHWM:\t  12 kB\n"), Some(12_288));
         assert_eq!(peak_rss_bytes(""), None);
-        let fields: Vec<String> = (3..=52).map(|field| field.to_string()).collect();
-        let stat = format!("1 (a) b) {}", fields.join(" "));
-        assert_eq!(policy(&stat), Some("41"));
-        let own = std::fs::read_to_string("/proc/self/stat").unwrap();
-        assert_eq!(policy(&own), Some("0"));
     }
 
     #[test]
