@@ -6,6 +6,9 @@
 
 mod exchange;
 mod format;
+mod openapi;
+mod page;
+mod problem;
 mod session_state;
 
 pub(crate) use exchange::Head;
