@@ -21,7 +21,7 @@ pub mod sys;
 mod tracer;
 
 pub use amqp::{Registry, Terminus};
-pub use http::HttpSession;
+pub use http::{HttpSession, Registry as HttpRegistry};
 pub use mail::{Letters, Mail, Outbox};
 pub use policy::Policy;
 pub use server::Server;

@@ -9,8 +9,10 @@ mod format;
 mod openapi;
 mod page;
 mod problem;
+mod registry;
 mod session_state;
 
 pub(crate) use exchange::Head;
 pub(crate) use format::frame::Frame;
+pub use registry::Registry;
 pub use session_state::HttpSession;

@@ -169,7 +169,11 @@ mod tests {
         assert_eq!(names.len(), ProblemKind::ALL.len());
         for kind in ProblemKind::ALL {
             assert!((400..600).contains(&kind.status()));
-            assert!(kind.name().bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-'));
+            assert!(
+                kind.name()
+                    .bytes()
+                    .all(|byte| byte.is_ascii_lowercase() || byte == b'-')
+            );
             assert!(!kind.title().is_empty());
             let may_retry = matches!(kind.status(), 429 | 503);
             assert_eq!(kind.retry_after_s().is_some(), may_retry);
