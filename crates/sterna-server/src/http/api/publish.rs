@@ -23,6 +23,28 @@ pub(super) fn check_name(topic: &str) -> Result<(), Trouble> {
     topic::check_name(topic).map_err(|error| Trouble::new(Kind::InvalidTopic, error.detail()))
 }
 
+/// Status of the answer to a message that was published.
+pub(super) const PUBLISHED: u16 = 204;
+
+/// Most bytes of an `Idempotency-Key`.
+const MAXIMUM_KEY_BYTES: usize = 255;
+
+/// Checks the value of `Idempotency-Key`.
+fn check_key(key: &[u8]) -> Result<(), Trouble> {
+    if (1..=MAXIMUM_KEY_BYTES).contains(&key.len()) && key.iter().all(u8::is_ascii_graphic) {
+        return Ok(());
+    }
+    let detail = "idempotency-key: not 1 to 255 visible characters";
+    Err(Trouble::new(Kind::InvalidField, detail))
+}
+
+fn not_retained() -> Trouble {
+    Trouble::new(
+        Kind::RetainedFull,
+        "the message was delivered, but there is no room to retain it",
+    )
+}
+
 impl Api {
     /// Publishes what a request brings.
     ///
@@ -44,21 +66,53 @@ impl Api {
         let now_ms = cx.net.now_ms();
         let message = message_from_http(&request.head, topic, &request.content, now_ms)
             .map_err(|error| Trouble::new(Kind::InvalidField, error.to_string()))?;
-        let replayed = match None::<()> {
-            None => {
-                self.publish(cx, peer.connection, &asker.identity, message)?;
-                false
+        let Some(key) = request.head.field("idempotency-key") else {
+            self.publish(cx, peer.connection, &asker.identity, message)?;
+            self.published(out, asker, &[]);
+            return Ok(());
+        };
+        check_key(key)?;
+        let fingerprint = Fingerprint::of(&message);
+        let (http, user) = (&cx.policy.http, asker.identity.user());
+        let ticket = match self.registry.begin(http, user, key, fingerprint, now_ms) {
+            Begin::First(ticket) => ticket,
+            Begin::Replay(status) => {
+                if status != PUBLISHED {
+                    return Err(not_retained());
+                }
+                self.published(out, asker, &[("idempotent-replayed", b"?1")]);
+                return Ok(());
             }
-            Some(_key) => { self.publish(cx, peer.connection, &asker.identity, message)?; false }
+            Begin::Reused => {
+                let detail = "the key was used for another message";
+                return Err(Trouble::new(Kind::KeyReused, detail));
+            }
+            Begin::InProgress => {
+                let detail = "a request with this key is not answered yet";
+                return Err(Trouble::new(Kind::KeyInUse, detail));
+            }
         };
-        let fields: &[(&str, &[u8])] = if replayed {
-            &[("idempotent-replayed", b"?1")]
-        } else {
-            &[]
-        };
+        match self.publish(cx, peer.connection, &asker.identity, message) {
+            Ok(()) => {
+                ticket.done(PUBLISHED);
+                self.published(out, asker, &[]);
+                Ok(())
+            }
+            Err(trouble) => {
+                // It was delivered all the same, so it must not be again. Whatever else failed may be
+                // tried again.
+                if trouble.status() == not_retained().status() {
+                    ticket.done(trouble.status());
+                }
+                Err(trouble)
+            }
+        }
+    }
+
+    /// Says that a message was published.
+    fn published(&mut self, out: &mut dyn Responses, asker: &Asker, fields: &[(&str, &[u8])]) {
         self.counts.messages_sent += 1;
-        respond(out, asker.id, &asker.reader, 204, fields, Content::Empty);
-        Ok(())
+        respond(out, asker.id, &asker.reader, PUBLISHED, fields, Content::Empty);
     }
 
     /// Publishes a message, if that is allowed.
@@ -92,10 +146,7 @@ impl Api {
                 Kind::InvalidTopic,
                 "the topic is longer or deeper than the broker allows",
             )),
-            Retention::Refused => Err(Trouble::new(
-                Kind::RetainedFull,
-                "the message was delivered, but there is no room to retain it",
-            )),
+            Retention::Refused => Err(not_retained()),
             Retention::NotAsked | Retention::Stored | Retention::Cleared => Ok(()),
         }
     }

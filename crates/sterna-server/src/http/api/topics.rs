@@ -11,6 +11,7 @@ use super::publish::{check_name, may_publish};
 use super::target::{Resource, Target};
 use crate::http::exchange::{Content, Head, Request, Responses};
 use crate::http::problem::ProblemKind as Kind;
+use crate::http::registry::Created;
 use crate::mapping::{entity_tag, http_fields};
 use crate::shard::Context;
 
@@ -61,7 +62,7 @@ impl Api {
                 if !may_read(cx, &asker.identity, topic) && !may_write {
                     return forbidden("the rules forbid to read and to write this topic");
                 }
-                if !has_retained && !self.registry.has_topic(topic) {
+                if !has_retained && !self.registry.exists(topic) {
                     return Err(missing());
                 }
                 200
@@ -74,10 +75,10 @@ impl Api {
                 }
                 may_publish(cx, peer.connection, &asker.identity, topic)?;
                 check_limits(cx, topic)?;
-                match self.registry.create_topic(topic) {
-                    Ok(true) if !has_retained => 201,
-                    Ok(_) => 200,
-                    Err(_) => {
+                match self.registry.create(&cx.policy.http, topic) {
+                    Created::New if !has_retained => 201,
+                    Created::New | Created::Existed => 200,
+                    Created::TooMany => {
                         let detail = "no more topics can be created; see http.maximum_topics";
                         return Err(Trouble::new(Kind::TooManyTopics, detail));
                     }
@@ -89,7 +90,7 @@ impl Api {
                 if topic.starts_with("$SYS/") || !cx.policy.rules.may_delete(subject, topic) {
                     return forbidden("the rules forbid to delete this topic");
                 }
-                let was_created = self.registry.remove_topic(topic);
+                let was_created = self.registry.delete(topic);
                 let was_retained = cx.broker.clear_retained(topic);
                 let ended = cx.broker.unsubscribe_all(now_ms, topic);
                 if !was_created && !was_retained && ended == 0 {

@@ -10,6 +10,7 @@ use super::identity::Identity;
 use super::open::Asker;
 use super::peer::Peer;
 use super::plan::Subscribe;
+use super::publish::PUBLISHED;
 use super::sessions::{Acknowledge, Work};
 use super::target::Target;
 use crate::http::exchange::{ExchangeId, Responses};
@@ -21,9 +22,6 @@ use crate::shard::Context;
 
 /// Code with which a stream is given up that does not carry frames.
 const BAD_FRAME: u32 = 1;
-
-/// Status of an answer to a frame that was published.
-const PUBLISHED: u16 = 204;
 
 /// A WebTransport session.
 #[derive(Debug)]
