@@ -41,7 +41,7 @@ use answer::{Trouble, fail};
 
 pub(crate) use peer::Peer;
 pub use sessions::Letter;
-pub(crate) use sessions::Reply;
+
 pub(crate) use subscription::is_consumer;
 
 /// What a shard keeps of all its HTTP clients.

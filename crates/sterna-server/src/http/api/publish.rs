@@ -12,6 +12,7 @@ use super::peer::Peer;
 use super::target::Target;
 use crate::http::exchange::{Content, Request, Responses};
 use crate::http::problem::ProblemKind as Kind;
+use crate::http::registry::{Begin, Fingerprint};
 use crate::mapping::message_from_http;
 use crate::shard::Context;
 
