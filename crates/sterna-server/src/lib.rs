@@ -7,7 +7,6 @@ pub mod authorization;
 pub mod certificate;
 pub mod config;
 mod door;
-#[expect(dead_code, reason = "the API follows")]
 mod http;
 mod inspect;
 mod mail;
@@ -21,7 +20,7 @@ pub mod sys;
 mod tracer;
 
 pub use amqp::{Registry, Terminus};
-pub use http::Registry as HttpRegistry;
+pub use http::{HttpSession, Letter as HttpLetter, Registry as HttpRegistry};
 pub use mail::{Letters, Mail, Outbox};
 pub use policy::Policy;
 pub use server::Server;

@@ -22,6 +22,8 @@ pub enum Mail {
         /// Whether the password is the user's.
         good: bool,
     },
+    /// A question about an HTTP session, or its answer.
+    Http(Box<crate::http::Letter>),
     /// A new policy is in force.
     Policy(Arc<Policy>),
     /// Tell clients goodbye and end.

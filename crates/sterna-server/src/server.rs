@@ -256,7 +256,7 @@ fn start_shards(
     );
     let board = Arc::new(Board::new(bound.len()));
     let amqp = Arc::new(Registry::new(&config.amqp));
-    let http = Arc::new(HttpRegistry::new(&config.http));
+    let http = Arc::new(HttpRegistry::default());
     let mut threads = Vec::with_capacity(bound.len());
     for shard in bound {
         let number = shard.index();

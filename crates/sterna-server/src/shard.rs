@@ -393,6 +393,10 @@ impl Handler for Shard {
                         mqtt.password_checked(cx, connection, good);
                     }
                 }
+                Mail::Http(letter) => {
+                    let mut doors = self.doors(net);
+                    doors.http.mail(&mut doors.cx, *letter);
+                }
                 Mail::Policy(policy) => {
                     self.policy = policy;
                     let mut doors = self.doors(net);
@@ -446,6 +450,9 @@ impl Handler for Shard {
                     session,
                     present,
                 } => of_consumer!(doors, consumer, session_opened(session, present)),
+                Event::Unsubscribed { consumer, session } => {
+                    of_consumer!(doors, consumer, unsubscribed(session));
+                }
                 Event::Drained { consumer, session } => {
                     doors.amqp.drained(&mut doors.cx, consumer, session);
                 }

@@ -144,9 +144,7 @@ impl Fixture {
             directory: Directory::new(1, Limits::default(), 7),
             store: Box::new(NoStore),
             amqp: Arc::default(),
-            http: Arc::new(sterna_server::HttpRegistry::new(
-                &sterna_server::config::Http::default(),
-            )),
+            http: Arc::default(),
             policy: Arc::new(Policy::load(&config).expect("the default policy")),
             checker: None,
             tracer: None,

@@ -80,7 +80,7 @@ impl World {
         };
         let directory = Directory::new(shards as u16, limits, seed);
         let amqp = Arc::new(Registry::default());
-        let http = Arc::new(HttpRegistry::new(&config.http));
+        let http = Arc::new(HttpRegistry::default());
         let policy = Arc::new(Policy::load(&config).expect("a policy"));
         let board = Arc::new(sys::Board::new(shards));
         let settings = Settings::default();

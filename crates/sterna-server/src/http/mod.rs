@@ -7,8 +7,13 @@
 mod api;
 mod date;
 mod exchange;
+mod format;
 mod http3;
+mod openapi;
+mod page;
+mod problem;
 mod registry;
+mod session_state;
 mod tcp;
 
 use std::sync::Arc;
@@ -25,8 +30,12 @@ use api::{Api, Peer};
 use date::Date;
 use exchange::Responses;
 
+pub use api::Letter;
 pub(crate) use api::is_consumer;
+pub(crate) use exchange::Head;
+pub(crate) use format::frame::Frame;
 pub use registry::Registry;
+pub use session_state::HttpSession;
 
 /// The front door of one shard.
 #[derive(Debug)]
@@ -352,6 +361,27 @@ impl Door {
         self.on_consumer(cx, consumer, |api, cx, peer, out| {
             api.session_opened(cx, peer, out, consumer, session, present);
         });
+    }
+
+    /// Filters of a subscription have ended for everybody.
+    pub(crate) fn unsubscribed(
+        &mut self,
+        cx: &mut Context<'_>,
+        consumer: ConsumerId,
+        session: SessionKey,
+    ) {
+        self.on_consumer(cx, consumer, |api, cx, peer, out| {
+            api.unsubscribed(cx, peer, out, consumer, session);
+        });
+    }
+
+    /// A letter from another shard's API.
+    pub(crate) fn mail(&mut self, cx: &mut Context<'_>, letter: Letter) {
+        if let Some((connection, reply)) = self.api.mail(cx, letter) {
+            self.on_peer(cx, connection, |api, cx, peer, out| {
+                api.answered(cx, peer, out, reply);
+            });
+        }
     }
 
     /// Lets the API work for a consumer.

@@ -92,7 +92,16 @@ impl Client {
     }
 
     pub fn connect_with(broker: &mut Broker, features: Features) -> Self {
-        let peer = broker.open_speaking(b"h3", 0, TransportKind::Quic, Vec::new());
+        Self::connect_on(broker, 0, features, Vec::new())
+    }
+
+    pub fn connect_on(
+        broker: &mut Broker,
+        shard: usize,
+        features: Features,
+        certificates: Vec<Box<[u8]>>,
+    ) -> Self {
+        let peer = broker.open_speaking(b"h3", shard, TransportKind::Quic, certificates);
         let mut out = Written::default();
         let engine = Connection::client(&Limits::default(), features, None, &mut out);
         let mut client = Self {
@@ -100,9 +109,9 @@ impl Client {
             engine,
             out,
             heard: Heard::default(),
-            reset: broker.wires[0].reset.len(),
-            finished: broker.wires[0].finished.len(),
-            datagrams_read: broker.wires[0].datagrams.len(),
+            reset: broker.wires[shard].reset.len(),
+            finished: broker.wires[shard].finished.len(),
+            datagrams_read: broker.wires[shard].datagrams.len(),
         };
         client.turn(broker);
         client

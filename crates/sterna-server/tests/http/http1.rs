@@ -166,8 +166,7 @@ fn forms_that_others_may_read_otherwise_are_refused() {
 fn a_content_is_asked_for_where_the_client_waits_for_that() {
     let mut broker = broker();
     let peer = connect(&mut broker);
-    let head =
-        "POST /nowhere HTTP/1.1\r\nHost: l\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n";
+    let head = "POST /nowhere HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n";
     let answer = say(&mut broker, peer, head);
     assert_eq!(answer, "HTTP/1.1 100 Continue\r\n\r\n");
     let answer = say(&mut broker, peer, "ok");

@@ -1,5 +1,6 @@
-//! HTTP: what carries requests and responses, driven by hand.
+//! HTTP: what carries requests and responses, and what answers them, driven by hand.
 
+mod admission;
 #[path = "../fixture/mod.rs"]
 mod fixture;
 mod h2_client;
@@ -7,3 +8,9 @@ mod h3_client;
 mod http1;
 mod http2;
 mod http3;
+mod polls;
+mod publish;
+mod resume;
+mod sessions;
+mod subscribe;
+mod topics;

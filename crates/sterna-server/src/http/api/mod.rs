@@ -1,195 +1,147 @@
 //! What answers requests.
-#![allow(
-    clippy::unused_self,
-    clippy::needless_pass_by_value,
-    clippy::too_many_arguments,
-    clippy::needless_pass_by_ref_mut,
-    clippy::elidable_lifetime_names,
-    reason = "what only stands in"
-)]
+//!
+//! `admission.rs` decides who may ask, by `origin.rs` (whom a request names, and which page sent it)
+//! and `identity.rs` (credentials); `target.rs` and `plan.rs` read what is asked. `topics.rs` and
+//! `publish.rs` answer at once; `open.rs` begins subscriptions, `deliver.rs` carries messages to them,
+//! `clock.rs` looks after them, `end.rs` ends them; `sessions.rs` is for those who acknowledge, on
+//! whichever shard the session is. `webtransport.rs` does both on one session.
 
-use sterna_broker::{ConsumerId, EvictReason, SessionKey};
+mod accept;
+mod admission;
+mod answer;
+mod clock;
+mod deliver;
+mod end;
+mod identity;
+mod open;
+mod origin;
+mod peer;
+mod plan;
+mod publish;
+mod sessions;
+mod subscription;
+mod target;
+mod topics;
+mod webtransport;
+
+use std::sync::Arc;
+
+use bytes::BytesMut;
+use ring::hmac;
+use rustc_hash::FxHashMap;
+use sterna_broker::ConsumerId;
 use sterna_net::ConnectionId;
 
-use super::exchange::{Content, ExchangeId, Head, Refusal, Request, Responses};
+use super::exchange::{ExchangeId, Head, Refusal, Responses};
+use super::problem::ProblemKind as Kind;
 use super::registry::Registry;
 use crate::shard::Context;
 use crate::sys::Counts;
-use std::sync::Arc;
+use answer::{Trouble, fail};
+
+pub(crate) use peer::Peer;
+pub use sessions::Letter;
+
+pub(crate) use subscription::is_consumer;
 
 /// What a shard keeps of all its HTTP clients.
 #[derive(Debug)]
 pub(crate) struct Api {
-    _registry: Arc<Registry>,
+    registry: Arc<Registry>,
+    /// Where the subscriptions are that the broker knows as consumers.
+    consumers: FxHashMap<ConsumerId, ConnectionId>,
+    next_consumer: u64,
+    /// Password checks that were started.
+    checks: u64,
+    /// For digests of credentials; it lives and dies with the shard.
+    key: hmac::Key,
+    counts: Counts,
+    /// What a step writes to one response.
+    buffer: BytesMut,
+    stopping: bool,
 }
-
-/// What is kept of one connection.
-#[derive(Debug)]
-pub(crate) struct Peer {}
-
-impl Peer {
-    pub(crate) fn new(_cx: &Context<'_>, _connection: ConnectionId) -> Self {
-        Self {}
-    }
-
-    pub(crate) fn name(&self) -> Option<&str> {
-        None
-    }
-}
-
-/// Whether the broker's name is that of an HTTP subscription.
-pub(crate) fn is_consumer(_consumer: ConsumerId) -> bool {
-    false
-}
-
-type Cx<'a, 'b> = &'a mut Context<'b>;
-type Out<'a> = &'a mut dyn Responses;
 
 impl Api {
+    /// The API of a shard on which nobody is connected.
     pub(crate) fn new(registry: Arc<Registry>) -> Self {
+        let mut secret = [0; 32];
+        // Without randomness the digests are merely not secret; nobody sees them.
+        let _ = getrandom::fill(&mut secret);
         Self {
-            _registry: registry,
+            registry,
+            consumers: FxHashMap::default(),
+            next_consumer: 0,
+            checks: 0,
+            key: hmac::Key::new(hmac::HMAC_SHA256, &secret),
+            counts: Counts::default(),
+            buffer: BytesMut::new(),
+            stopping: false,
         }
     }
-    pub(crate) fn counts(&self) -> Counts {
-        Counts::default()
+
+    /// What was counted so far; the bytes of connections are counted where they are carried.
+    pub(crate) const fn counts(&self) -> Counts {
+        self.counts
     }
+
+    /// Subscriptions, each of which is a connected session of the broker.
     pub(crate) fn consumers(&self) -> usize {
-        0
+        self.consumers.len()
     }
-    pub(crate) fn request(&mut self, _cx: Cx, _peer: &mut Peer, out: Out, request: Request) {
-        out.respond(request.id, 404, &[], Content::Empty);
+
+    /// Where a consumer is.
+    pub(crate) fn connection_of(&self, consumer: ConsumerId) -> Option<ConnectionId> {
+        self.consumers.get(&consumer).copied()
     }
+
+    /// Answers a request that what carries it turns away.
     pub(crate) fn refuse(
         &mut self,
-        _cx: Cx,
-        _peer: &mut Peer,
-        out: Out,
+        cx: &mut Context<'_>,
+        peer: &mut Peer,
+        out: &mut dyn Responses,
         id: ExchangeId,
-        _head: Option<&Head>,
+        head: Option<&Head>,
         refusal: Refusal,
     ) {
-        let status = match refusal {
-            Refusal::Malformed(_) => 400,
-            Refusal::Timeout => 408,
-            Refusal::ContentTooLarge => 413,
-            Refusal::TargetTooLong => 414,
-            Refusal::FieldsTooLarge => 431,
-            Refusal::Busy => 503,
+        let (kind, detail) = match refusal {
+            Refusal::Malformed(detail) => (Kind::InvalidField, detail),
+            Refusal::Timeout => (Kind::Timeout, "the content came too slowly"),
+            Refusal::ContentTooLarge => (
+                Kind::ContentTooLarge,
+                "the content is larger than http.maximum_content_bytes",
+            ),
+            Refusal::TargetTooLong => (
+                Kind::UriTooLong,
+                "the target is longer than http.maximum_target_bytes",
+            ),
+            Refusal::FieldsTooLarge => (
+                Kind::FieldsTooLarge,
+                "the fields are larger than http.maximum_fields_bytes",
+            ),
+            Refusal::Busy if self.stopping => (Kind::Stopping, "the broker is stopping"),
+            Refusal::Busy => (Kind::Busy, "too much is under way on this connection"),
         };
-        out.respond(id, status, &[], Content::Empty);
+        let reader = head.and_then(|head| {
+            let authority = head.authority().unwrap_or_default();
+            origin::admit(&cx.policy.http, head, authority).ok()?
+        });
+        let trouble = Trouble::new(kind, detail);
+        log_refusal(cx, peer.connection, peer.name(), &trouble);
+        self.counts.messages_received += 1;
+        self.counts.messages_sent += 1;
+        fail(out, id, &reader, &trouble);
     }
-    pub(crate) fn gone(&mut self, _cx: Cx, _peer: &mut Peer, _out: Out, _id: ExchangeId) {}
-    pub(crate) fn writable(&mut self, _cx: Cx, _peer: &mut Peer, _out: Out) {}
-    pub(crate) fn confirmed(&mut self, _cx: Cx, _peer: &mut Peer, _out: Out) {}
-    pub(crate) fn closed(&mut self, _cx: Cx, _peer: &mut Peer) {}
-    pub(crate) fn stop(&mut self, _cx: Cx, _peer: &mut Peer, _out: Out) {}
-    pub(crate) fn password_checked(
-        &mut self,
-        _cx: Cx,
-        _peer: &mut Peer,
-        _out: Out,
-        _number: u64,
-        _good: bool,
-    ) {
-    }
-    pub(crate) fn deliver(
-        &mut self,
-        _cx: Cx,
-        _peer: &mut Peer,
-        _out: Out,
-        _consumer: ConsumerId,
-        _session: SessionKey,
-    ) {
-    }
-    pub(crate) fn evicted(
-        &mut self,
-        _cx: Cx,
-        _peer: &mut Peer,
-        _out: Out,
-        _consumer: ConsumerId,
-        _reason: EvictReason,
-    ) {
-    }
-    pub(crate) fn session_opened(
-        &mut self,
-        _cx: Cx,
-        _peer: &mut Peer,
-        _out: Out,
-        _consumer: ConsumerId,
-        _session: SessionKey,
-        _present: bool,
-    ) {
-    }
-    pub(crate) fn unsubscribed(
-        &mut self,
-        _cx: Cx,
-        _peer: &mut Peer,
-        _out: Out,
-        _consumer: ConsumerId,
-        _session: SessionKey,
-    ) {
-    }
-    pub(crate) fn connection_of(&self, _consumer: ConsumerId) -> Option<ConnectionId> {
-        None
-    }
-    pub(crate) fn timeout(&mut self, _cx: Cx, _peer: &mut Peer, _out: Out) {}
-    pub(crate) fn deadline_ms(&self, _peer: &Peer) -> Option<u64> {
-        None
-    }
-    pub(crate) fn session_stream(
-        &mut self,
-        _cx: Cx,
-        _peer: &mut Peer,
-        _out: Out,
-        _session: ExchangeId,
-        _stream: u64,
-        _is_bidirectional: bool,
-    ) {
-    }
-    pub(crate) fn session_bytes(
-        &mut self,
-        _cx: Cx,
-        _peer: &mut Peer,
-        _out: Out,
-        _session: ExchangeId,
-        _stream: u64,
-        _bytes: &[u8],
-    ) {
-    }
-    pub(crate) fn session_stream_ended(
-        &mut self,
-        _cx: Cx,
-        _peer: &mut Peer,
-        _out: Out,
-        _session: ExchangeId,
-        _stream: u64,
-    ) {
-    }
-    pub(crate) fn session_stream_gone(
-        &mut self,
-        _cx: Cx,
-        _peer: &mut Peer,
-        _out: Out,
-        _session: ExchangeId,
-        _stream: u64,
-    ) {
-    }
-    pub(crate) fn session_datagram(
-        &mut self,
-        _cx: Cx,
-        _peer: &mut Peer,
-        _out: Out,
-        _session: ExchangeId,
-        _bytes: &[u8],
-    ) {
-    }
-    pub(crate) fn session_closed(
-        &mut self,
-        _cx: Cx,
-        _peer: &mut Peer,
-        _out: Out,
-        _session: ExchangeId,
-    ) {
-    }
+}
+
+/// A line for the operator about a request that was refused.
+fn log_refusal(cx: &Context<'_>, connection: ConnectionId, user: Option<&str>, trouble: &Trouble) {
+    let peer = cx.net.info(connection).map(|info| info.peer);
+    tracing::info!(
+        peer = peer.map(tracing::field::display),
+        user,
+        status = trouble.status(),
+        detail = trouble.detail(),
+        "HTTP request refused"
+    );
 }
