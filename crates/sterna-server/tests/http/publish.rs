@@ -8,22 +8,27 @@ use crate::h3_client::Client;
 
 const V5: Version = Version::V5;
 
-pub fn config(change: impl FnOnce(&mut Config)) -> Config {
+pub(crate) fn config(change: impl FnOnce(&mut Config)) -> Config {
     let mut config = Config::default();
     change(&mut config);
     config
 }
 
 /// The `type` of a problem, without what all begin with.
-pub fn problem(client: &Client, number: u64) -> String {
+pub(crate) fn problem(client: &Client, number: u64) -> String {
     let response = client.response(number);
-    assert_eq!(response.field("content-type"), Some("application/problem+json"));
+    assert_eq!(
+        response.field("content-type"),
+        Some("application/problem+json")
+    );
     let problem: serde_json::Value = serde_json::from_slice(&response.content).expect("JSON");
     assert_eq!(problem["status"], response.status);
     assert!(!problem["title"].as_str().expect("a title").is_empty());
     assert!(!problem["detail"].as_str().expect("a detail").is_empty());
     let kind = problem["type"].as_str().expect("a type");
-    let name = kind.strip_prefix("urn:sterna:problem:").expect("its prefix");
+    let name = kind
+        .strip_prefix("urn:sterna:problem:")
+        .expect("its prefix");
     format!("{} {name}", response.status)
 }
 
@@ -43,7 +48,13 @@ fn a_message_reaches_a_subscriber_of_mqtt_with_all_that_it_has() {
         ("sterna-user-property", "n=w"),
         ("sterna-payload-format", "utf-8"),
     ];
-    let number = client.request(&mut broker, "POST", "/v1/topics/a/b", &fields, "é".as_bytes());
+    let number = client.request(
+        &mut broker,
+        "POST",
+        "/v1/topics/a/b",
+        &fields,
+        "é".as_bytes(),
+    );
     let response = client.response(number);
     assert_eq!(response.status, 204);
     assert!(response.is_complete && response.content.is_empty());
@@ -76,7 +87,13 @@ fn without_fields_it_is_of_level_one_and_not_retained() {
     let mut client = Client::connect(&mut broker);
     client.request(&mut broker, "POST", "/v1/topics/a", &[], b"x");
     assert_eq!(broker.told(subscriber, V5), ["PUBLISH1 a=x"]);
-    client.request(&mut broker, "POST", "/v1/topics/a", &[("sterna-qos", "0")], b"y");
+    client.request(
+        &mut broker,
+        "POST",
+        "/v1/topics/a",
+        &[("sterna-qos", "0")],
+        b"y",
+    );
     assert_eq!(broker.told(subscriber, V5), ["PUBLISH0 a=y"]);
 }
 
@@ -90,7 +107,13 @@ fn a_retained_message_stays_until_an_empty_one_comes() {
         ("true", "z", "PUBLISH1 retain a=z"),
     ] {
         let fields = [("sterna-retain", value)];
-        client.request(&mut broker, "POST", "/v1/topics/a", &fields, payload.as_bytes());
+        client.request(
+            &mut broker,
+            "POST",
+            "/v1/topics/a",
+            &fields,
+            payload.as_bytes(),
+        );
         let subscriber = broker.client(V5, payload);
         broker.subscribe_with(
             subscriber,
@@ -101,7 +124,13 @@ fn a_retained_message_stays_until_an_empty_one_comes() {
         );
         assert!(broker.told(subscriber, V5).contains(&expected.to_owned()));
     }
-    client.request(&mut broker, "POST", "/v1/topics/a", &[("sterna-retain", "?1")], b"");
+    client.request(
+        &mut broker,
+        "POST",
+        "/v1/topics/a",
+        &[("sterna-retain", "?1")],
+        b"",
+    );
     let number = client.request(&mut broker, "HEAD", "/v1/topics/a", &[], b"");
     assert_eq!(client.response(number).status, 404);
 }
@@ -109,9 +138,11 @@ fn a_retained_message_stays_until_an_empty_one_comes() {
 #[test]
 fn what_cannot_be_published_is_refused_with_its_reason() {
     let mut broker = Broker::with(
-        &config(|config| config.authorization = Authorization {
-            rules: toml_rules(),
-            ..Authorization::default()
+        &config(|config| {
+            config.authorization = Authorization {
+                rules: toml_rules(),
+                ..Authorization::default()
+            }
         }),
         1,
     );
@@ -122,9 +153,21 @@ fn what_cannot_be_published_is_refused_with_its_reason() {
         ("/v1/topics/%ff", &[], "400 invalid-topic"),
         ("/v1/topics/a%00", &[], "400 invalid-topic"),
         ("/v1/topics/a", &[("sterna-qos", "3")], "400 invalid-field"),
-        ("/v1/topics/a", &[("sterna-retain", "maybe")], "400 invalid-field"),
-        ("/v1/topics/a", &[("idempotency-key", "")], "400 invalid-field"),
-        ("/v1/topics/a", &[("idempotency-key", "a b")], "400 invalid-field"),
+        (
+            "/v1/topics/a",
+            &[("sterna-retain", "maybe")],
+            "400 invalid-field",
+        ),
+        (
+            "/v1/topics/a",
+            &[("idempotency-key", "")],
+            "400 invalid-field",
+        ),
+        (
+            "/v1/topics/a",
+            &[("idempotency-key", "a b")],
+            "400 invalid-field",
+        ),
         ("/v1/topics/a?qos=1", &[], "400 invalid-parameter"),
         ("/v1/topics/$SYS/x", &[], "403 forbidden"),
         ("/v1/topics/secret", &[], "403 forbidden"),
@@ -171,7 +214,11 @@ fn a_repeated_key_publishes_once() {
     for (path, fields, content) in [
         ("/v1/topics/a", &[("idempotency-key", "k1")][..], "y"),
         ("/v1/topics/b", &[("idempotency-key", "k1")], "x"),
-        ("/v1/topics/a", &[("idempotency-key", "k1"), ("sterna-qos", "0")], "x"),
+        (
+            "/v1/topics/a",
+            &[("idempotency-key", "k1"), ("sterna-qos", "0")],
+            "x",
+        ),
     ] {
         let number = client.request(&mut broker, "POST", path, fields, content.as_bytes());
         assert_eq!(problem(&client, number), "422 key-reused");

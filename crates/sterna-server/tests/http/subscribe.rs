@@ -11,7 +11,7 @@ use crate::publish::{config, problem};
 const V5: Version = Version::V5;
 
 /// The lines that have come for a request, heartbeats left out.
-pub fn lines(client: &Client, number: u64) -> Vec<Value> {
+pub(crate) fn lines(client: &Client, number: u64) -> Vec<Value> {
     let text = String::from_utf8(client.response(number).content.clone()).expect("text");
     text.lines()
         .filter(|line| !line.is_empty())
@@ -20,15 +20,23 @@ pub fn lines(client: &Client, number: u64) -> Vec<Value> {
 }
 
 /// Ids, payloads and marks of redelivery of what has come.
-pub fn told(client: &Client, number: u64) -> Vec<String> {
+pub(crate) fn told(client: &Client, number: u64) -> Vec<String> {
     let line = |line: &Value| {
-        let mark = if line["redelivered"] == true { " again" } else { "" };
-        format!("{}={}{mark}", line["id"], line["payload"].as_str().unwrap_or("?"))
+        let mark = if line["redelivered"] == true {
+            " again"
+        } else {
+            ""
+        };
+        format!(
+            "{}={}{mark}",
+            line["id"],
+            line["payload"].as_str().unwrap_or("?")
+        )
     };
     lines(client, number).iter().map(line).collect()
 }
 
-pub fn post(broker: &mut Broker, client: &mut Client, topic: &str, payload: &str) {
+pub(crate) fn post(broker: &mut Broker, client: &mut Client, topic: &str, payload: &str) {
     let path = format!("/v1/topics/{topic}");
     let number = client.request(broker, "POST", &path, &[], payload.as_bytes());
     assert_eq!(client.response(number).status, 204);
@@ -43,7 +51,12 @@ fn messages_come_as_lines_of_json() {
     assert_eq!(response.status, 200);
     assert!(!response.is_complete);
     assert_eq!(response.field("content-type"), Some("application/x-ndjson"));
-    assert!(response.field("sterna-session").expect("a name").starts_with('~'));
+    assert!(
+        response
+            .field("sterna-session")
+            .expect("a name")
+            .starts_with('~')
+    );
     assert_eq!(response.field("cache-control"), Some("no-store"));
     let publisher = broker.client(V5, "p");
     broker.publish(publisher, V5, "a/b", "x", QoS::AtMostOnce);
@@ -72,7 +85,10 @@ fn messages_come_as_events_that_browsers_resume_from() {
         .strip_prefix(&format!("id: {session}:1\ndata: "))
         .and_then(|text| text.strip_suffix("\n\n"));
     let value: Value = serde_json::from_str(data.expect("an event")).expect("JSON");
-    assert_eq!(value, json!({"id": 1, "topic": "a", "payload": "x", "qos": 1}));
+    assert_eq!(
+        value,
+        json!({"id": 1, "topic": "a", "payload": "x", "qos": 1})
+    );
 }
 
 #[test]
@@ -117,15 +133,15 @@ fn several_filters_are_one_subscription() {
     }
     let got: Vec<Value> = lines(&client, number);
     assert_eq!(got.len(), 3);
-    assert!(got.iter().all(|line| line["qos"] == 0 && line.get("id").is_none()));
+    assert!(
+        got.iter()
+            .all(|line| line["qos"] == 0 && line.get("id").is_none())
+    );
 }
 
 #[test]
 fn what_cannot_be_subscribed_to_is_refused_with_its_reason() {
-    let mut broker = Broker::with(
-        &config(|config| config.http.maximum_subscriptions = 2),
-        1,
-    );
+    let mut broker = Broker::with(&config(|config| config.http.maximum_subscriptions = 2), 1);
     let mut client = Client::connect(&mut broker);
     for (path, accept, expected) in [
         ("/v1/topics/a%23", "*/*", "400 invalid-filter"),
@@ -153,13 +169,20 @@ fn what_cannot_be_subscribed_to_is_refused_with_its_reason() {
 fn a_silent_response_says_that_it_lives() {
     let mut broker = Broker::new();
     let mut client = Client::connect(&mut broker);
-    let forms = ["application/x-ndjson", "text/event-stream", "application/vnd.sterna.stream"];
-    let numbers = forms.map(|form| {
-        client.request(&mut broker, "GET", "/v1/topics/a", &[("accept", form)], b"")
-    });
+    let forms = [
+        "application/x-ndjson",
+        "text/event-stream",
+        "application/vnd.sterna.stream",
+    ];
+    let numbers = forms
+        .map(|form| client.request(&mut broker, "GET", "/v1/topics/a", &[("accept", form)], b""));
     broker.advance(14_999);
     client.turn(&mut broker);
-    assert!(numbers.iter().all(|number| client.response(*number).content.is_empty()));
+    assert!(
+        numbers
+            .iter()
+            .all(|number| client.response(*number).content.is_empty())
+    );
     broker.advance(2);
     client.turn(&mut broker);
     let contents = numbers.map(|number| client.response(number).content.clone());

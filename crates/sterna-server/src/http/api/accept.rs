@@ -44,14 +44,18 @@ pub(super) fn choose(head: &Head, is_poll: bool) -> Option<Format> {
 fn read_range(text: &str) -> Option<(&str, u16)> {
     let mut parts = text.split(';').map(str::trim);
     let range = parts.next().filter(|range| range.contains('/'))?;
-    let quality = parts.find_map(|part| part.strip_prefix("q=").or_else(|| part.strip_prefix("Q=")));
+    let quality =
+        parts.find_map(|part| part.strip_prefix("q=").or_else(|| part.strip_prefix("Q=")));
     Some((range, quality.map_or(1000, read_quality)))
 }
 
 /// Thousandths of a quality (RFC 9110, section 12.4.2); nonsense is none.
 fn read_quality(text: &str) -> u16 {
-    match text.parse::<f32>() {
-        Ok(quality) if (0.0..=1.0).contains(&quality) => (quality * 1000.0) as u16,
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+    let thousandths = format!("{fraction:0<3}");
+    match (whole, thousandths.parse::<u16>()) {
+        ("0", Ok(thousandths)) if fraction.len() <= 3 => thousandths,
+        ("1", Ok(0)) => 1000,
         _ => 0,
     }
 }
@@ -65,7 +69,9 @@ fn quality_of(ranges: &[(&str, u16)], media_type: &str) -> u16 {
         Some(("*", "*")) => Some(1),
         _ => None,
     };
-    let fitting = ranges.iter().filter_map(|&(range, quality)| Some((rank(range)?, quality)));
+    let fitting = ranges
+        .iter()
+        .filter_map(|&(range, quality)| Some((rank(range)?, quality)));
     fitting.max().map_or(0, |(_, quality)| quality)
 }
 
@@ -89,11 +95,20 @@ mod tests {
             (Some(""), Some(Format::Lines)),
             (Some("*/*"), Some(Format::Lines)),
             (Some("text/event-stream"), Some(Format::Events)),
-            (Some("Text/Event-Stream; charset=utf-8"), Some(Format::Events)),
+            (
+                Some("Text/Event-Stream; charset=utf-8"),
+                Some(Format::Events),
+            ),
             (Some("text/*"), Some(Format::Events)),
             (Some("application/vnd.sterna.stream"), Some(Format::Frames)),
-            (Some("application/x-ndjson;q=0.1, text/event-stream;q=0.5"), Some(Format::Events)),
-            (Some("text/html,application/xhtml+xml,*/*;q=0.8"), Some(Format::Lines)),
+            (
+                Some("application/x-ndjson;q=0.1, text/event-stream;q=0.5"),
+                Some(Format::Events),
+            ),
+            (
+                Some("text/html,application/xhtml+xml,*/*;q=0.8"),
+                Some(Format::Lines),
+            ),
             (Some("application/x-ndjson;q=0, */*"), Some(Format::Events)),
             (Some("application/json"), None),
             (Some("text/html"), None),

@@ -45,7 +45,9 @@ fn has_method(resource: &Resource, head: &Head) -> bool {
     if asks_session(head) {
         return matches!(resource, Resource::Topics | Resource::Topic(_));
     }
-    allowed(resource).split(", ").any(|method| method == head.method())
+    allowed(resource)
+        .split(", ")
+        .any(|method| method == head.method())
 }
 
 /// Whether a request does no harm when it comes twice (RFC 8470, section 4).
@@ -121,7 +123,10 @@ impl Api {
                     peer.held.push(Held { request, until });
                     return;
                 }
-                Err(Trouble::new(Kind::Busy, "too much waits on this connection"))
+                Err(Trouble::new(
+                    Kind::Busy,
+                    "too much waits on this connection",
+                ))
             }
             Ok(Some((target, Admitted::Now(identity)))) => {
                 let asker = Asker {
@@ -144,7 +149,7 @@ impl Api {
     /// Decides whether a request is answered now; `None` where it is answered already.
     fn admit<'a>(
         &mut self,
-        cx: &mut Context<'_>,
+        cx: &Context<'_>,
         peer: &mut Peer,
         request: &'a Request,
         reader: &mut Reader,
@@ -157,10 +162,14 @@ impl Api {
         let info = cx.net.info(peer.connection);
         let listener = cx.policy.listener(info.map_or(0, |info| info.listener));
         let Some(authority) = head.authority() else {
-            return Err(Trouble::new(Kind::InvalidField, "the field host is missing"));
+            return Err(Trouble::new(
+                Kind::InvalidField,
+                "the field host is missing",
+            ));
         };
         if !origin::is_host(http, listener.loopback, authority) {
-            let detail = "this is not a name of the broker; http.hosts is the list of those that are";
+            let detail =
+                "this is not a name of the broker; http.hosts is the list of those that are";
             return Err(Trouble::new(Kind::Host, detail));
         }
         let target = Target::parse(head.target()).map_err(|error| match error {
@@ -188,7 +197,9 @@ impl Api {
             return Ok(None);
         }
         if is_open {
-            return self.open_resource(cx, out, request, reader, &target).map(|()| None);
+            return self
+                .open_resource(cx, out, request, reader, &target)
+                .map(|()| None);
         }
         if !is_replay_safe(head) {
             if head.field("early-data").is_some_and(|value| value == b"1") {
@@ -210,7 +221,8 @@ impl Api {
         if request.early && listener.early_data == EarlyData::Off {
             return Ok(Some((target, Admitted::Later(Until::Confirmed))));
         }
-        let verdict = peer.credentials.judge(cx.policy, &self.key, info, head);
+        let now_ms = cx.net.now_ms();
+        let verdict = (peer.credentials).judge(cx.policy, &self.key, info, head, now_ms);
         let admitted = match verdict {
             Verdict::Known(identity) => {
                 peer.credentials.admitted(&identity);
@@ -284,8 +296,8 @@ impl Api {
             Resource::OpenApi => Some(openapi::resource()),
             _ => None,
         };
-        let file = found
-            .ok_or_else(|| Trouble::new(Kind::NoResource, "there is nothing by this name"))?;
+        let file =
+            found.ok_or_else(|| Trouble::new(Kind::NoResource, "there is nothing by this name"))?;
         let mut fields: Vec<(&str, &[u8])> = vec![
             ("content-type", file.content_type.as_bytes()),
             ("cache-control", b"no-cache"),
@@ -300,7 +312,10 @@ impl Api {
         let (status, content) = if has_etag(head, &file.etag) {
             (304, Content::Empty)
         } else {
-            (200, Content::Shared(bytes::Bytes::from_static(file.content)))
+            (
+                200,
+                Content::Shared(bytes::Bytes::from_static(file.content)),
+            )
         };
         respond(out, request.id, reader, status, &fields, content);
         Ok(())
@@ -335,9 +350,10 @@ impl Api {
             Resource::Session(name) | Resource::Acknowledgement(name) => {
                 self.about_session(cx, peer, out, target, name, asker, request)
             }
-            Resource::Topics | Resource::Page | Resource::OpenApi => {
-                Err(Trouble::new(Kind::NoResource, "there is nothing by this name"))
-            }
+            Resource::Topics | Resource::Page | Resource::OpenApi => Err(Trouble::new(
+                Kind::NoResource,
+                "there is nothing by this name",
+            )),
         }
     }
 }

@@ -90,6 +90,12 @@ pub(super) fn fail(out: &mut dyn Responses, id: ExchangeId, reader: &Reader, tro
     }
     let mut json = BytesMut::new();
     trouble.problem.write(&mut json);
-    respond(out, id, reader, trouble.status(), &fields, Content::Whole(&json));
+    respond(
+        out,
+        id,
+        reader,
+        trouble.status(),
+        &fields,
+        Content::Whole(&json),
+    );
 }
-

@@ -290,7 +290,10 @@ fn next(
     {
         return Err(Left::Parked);
     }
-    let delivery = cx.broker.next_delivery(now_ms, session).ok_or(Left::Empty)?;
+    let delivery = cx
+        .broker
+        .next_delivery(now_ms, session)
+        .ok_or(Left::Empty)?;
     if delivery.tag == 0 {
         return Ok((None, delivery));
     }

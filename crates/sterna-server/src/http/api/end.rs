@@ -2,10 +2,10 @@
 
 use sterna_broker::{Close, ConsumerId, EvictReason, SessionKey};
 
+use super::Api;
 use super::answer::{Trouble, fail};
 use super::peer::Peer;
 use super::subscription::{Outlet, State, Subscription, is_durable};
-use super::Api;
 use crate::http::exchange::{ExchangeId, Responses};
 use crate::http::problem::ProblemKind as Kind;
 use crate::shard::Context;
@@ -38,7 +38,8 @@ impl Api {
         let subscription = peer.subscriptions.swap_remove(at);
         self.consumers.remove(&subscription.consumer);
         if let Some(close) = close {
-            cx.broker.close(cx.net.now_ms(), subscription.session, close);
+            cx.broker
+                .close(cx.net.now_ms(), subscription.session, close);
         }
     }
 
@@ -88,12 +89,7 @@ impl Api {
     }
 
     /// The broker stops: what is under way ends.
-    pub(crate) fn stop(
-        &mut self,
-        cx: &mut Context<'_>,
-        peer: &mut Peer,
-        out: &mut dyn Responses,
-    ) {
+    pub(crate) fn stop(&mut self, cx: &mut Context<'_>, peer: &mut Peer, out: &mut dyn Responses) {
         self.stopping = true;
         let trouble = Trouble::new(Kind::Stopping, "the broker is stopping");
         for held in std::mem::take(&mut peer.held) {
@@ -189,7 +185,11 @@ fn finish(out: &mut dyn Responses, subscription: &Subscription) {
     match subscription.outlet {
         Outlet::Stream | Outlet::Poll(_) => out.finish(subscription.exchange),
         Outlet::Transport { .. } => {
-            out.close_session(subscription.exchange, NO_ERROR, "the subscription has ended");
+            out.close_session(
+                subscription.exchange,
+                NO_ERROR,
+                "the subscription has ended",
+            );
         }
     }
 }

@@ -97,8 +97,8 @@ impl Api {
     /// Answers a request that what carries it turns away.
     pub(crate) fn refuse(
         &mut self,
-        cx: &mut Context<'_>,
-        peer: &mut Peer,
+        cx: &Context<'_>,
+        peer: &Peer,
         out: &mut dyn Responses,
         id: ExchangeId,
         head: Option<&Head>,
@@ -135,12 +135,7 @@ impl Api {
 }
 
 /// A line for the operator about a request that was refused.
-fn log_refusal(
-    cx: &Context<'_>,
-    connection: ConnectionId,
-    user: Option<&str>,
-    trouble: &Trouble,
-) {
+fn log_refusal(cx: &Context<'_>, connection: ConnectionId, user: Option<&str>, trouble: &Trouble) {
     let peer = cx.net.info(connection).map(|info| info.peer);
     tracing::info!(
         peer = peer.map(tracing::field::display),

@@ -7,12 +7,14 @@ use sterna_broker::{
 use sterna_mqtt::topic;
 
 use super::answer::{Trouble, fail, respond};
+use super::end::NO_ERROR;
 use super::identity::Identity;
 use super::origin::Reader;
 use super::peer::Peer;
 use super::plan::Subscribe;
 use super::subscription::{
-    Flow, Keep, Opening, Outlet, Pace, Polling, State, Subscription, consumer_id, is_durable, new_name,
+    Flow, Keep, Opening, Outlet, Pace, Polling, State, Subscription, consumer_id, is_durable,
+    new_name,
 };
 use super::target::Target;
 use super::{Api, log_refusal};
@@ -55,7 +57,10 @@ impl Api {
         }
         let now_ms = cx.net.now_ms();
         let known = plan.session.as_deref().filter(|name| {
-            is_durable(name) || cx.broker.owner_exists(&client_id(asker.identity.user(), name))
+            is_durable(name)
+                || cx
+                    .broker
+                    .owner_exists(&client_id(asker.identity.user(), name))
         });
         let name = match known {
             Some(name) => name.to_owned(),
@@ -223,13 +228,11 @@ impl Api {
             Outlet::Transport { stream } => {
                 let id = subscription.exchange;
                 out.accept_session(id, &fields[3..]);
-                match out.open_session_stream(id) {
-                    Some(opened) => *stream = opened,
-                    None => {
-                        out.close_session(id, 0, "the client allows no stream");
-                        return self.drop_subscription(cx, peer, at, Some(Close::LOST));
-                    }
-                }
+                let Some(opened) = out.open_session_stream(id) else {
+                    out.close_session(id, NO_ERROR, "the client allows no stream");
+                    return self.drop_subscription(cx, peer, at, Some(Close::LOST));
+                };
+                *stream = opened;
                 peer.transports.push(super::webtransport::Transport::new(
                     id,
                     opening.identity.clone(),
@@ -303,15 +306,16 @@ fn join(
 }
 
 /// Adds filters to a session.
-fn add_filters(
-    cx: &mut Context<'_>,
-    session: SessionKey,
-    plan: &Subscribe,
-) -> Result<(), Trouble> {
+fn add_filters(cx: &mut Context<'_>, session: SessionKey, plan: &Subscribe) -> Result<(), Trouble> {
     let most = cx.policy.http.maximum_filters as usize;
     let known: Vec<_> = cx.broker.filters(session).cloned().collect();
-    let is_new = |filter: &&Box<str>| !known.iter().any(|known| **known == ***filter);
-    if known.len() + plan.filters.iter().filter(is_new).count() > most {
+    let is_new = |filter: &str| !known.iter().any(|known| **known == *filter);
+    if known.len()
+        + (plan.filters.iter())
+            .filter(|filter| is_new(filter))
+            .count()
+        > most
+    {
         let detail = format!("a subscription has at most {most} filters");
         return Err(Trouble::new(Kind::TooManySubscriptions, detail));
     }
@@ -329,18 +333,18 @@ fn add_filters(
         keep: false,
     };
     for filter in &plan.filters {
-        (cx.broker.subscribe(cx.net.now_ms(), session, filter, options)).map_err(|error| {
-            match error {
-                SubscribeError::InvalidFilter => Trouble::new(
-                    Kind::InvalidFilter,
-                    "the filter is longer or deeper than the broker allows",
-                ),
-                SubscribeError::TooMany => {
-                    Trouble::new(Kind::TooManySubscriptions, "too many subscriptions")
-                }
-                SubscribeError::NoLocalOnShared | SubscribeError::NoSession => {
-                    Trouble::new(Kind::SessionBusy, "the session is being taken over")
-                }
+        (cx.broker
+            .subscribe(cx.net.now_ms(), session, filter, options))
+        .map_err(|error| match error {
+            SubscribeError::InvalidFilter => Trouble::new(
+                Kind::InvalidFilter,
+                "the filter is longer or deeper than the broker allows",
+            ),
+            SubscribeError::TooMany => {
+                Trouble::new(Kind::TooManySubscriptions, "too many subscriptions")
+            }
+            SubscribeError::NoLocalOnShared | SubscribeError::NoSession => {
+                Trouble::new(Kind::SessionBusy, "the session is being taken over")
             }
         })?;
     }

@@ -35,7 +35,9 @@ pub(super) fn is_host(http: &Http, on_loopback: bool, authority: &str) -> bool {
     if !on_loopback {
         return true;
     }
-    let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    let address = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'));
     host.eq_ignore_ascii_case("localhost") || address.unwrap_or(host).parse::<IpAddr>().is_ok()
 }
 
@@ -94,13 +96,29 @@ mod tests {
         Head::Tcp(Box::new(parts))
     }
 
+    fn admit(http: &Http, fields: &[(&str, &str)]) -> Result<Reader, ()> {
+        super::admit(http, &head(fields), "broker:8443").map_err(|_| ())
+    }
+
     #[test]
     fn a_listener_on_loopback_has_no_other_names() {
         let http = Http::default();
-        for good in ["localhost", "LocalHost:8443", "127.0.0.1:1", "[::1]", "[::1]:8443", "10.0.0.1"] {
+        for good in [
+            "localhost",
+            "LocalHost:8443",
+            "127.0.0.1:1",
+            "[::1]",
+            "[::1]:8443",
+            "10.0.0.1",
+        ] {
             assert!(is_host(&http, true, good), "{good}");
         }
-        for bad in ["example.org", "localhost.example.org:8443", "127.0.0.1.example.org", ""] {
+        for bad in [
+            "example.org",
+            "localhost.example.org:8443",
+            "127.0.0.1.example.org",
+            "",
+        ] {
             assert!(!is_host(&http, true, bad), "{bad}");
             assert!(is_host(&http, false, bad), "{bad}");
         }
@@ -116,12 +134,14 @@ mod tests {
     #[test]
     fn pages_of_other_origins_are_let_in_by_name() {
         let mut http = Http::default();
-        fn admit(http: &Http, fields: &[(&str, &str)]) -> Result<Reader, ()> {
-            super::admit(http, &head(fields), "broker:8443").map_err(|_| ())
-        }
         assert_eq!(admit(&http, &[]), Ok(None));
         assert_eq!(admit(&http, &[("origin", "https://broker:8443")]), Ok(None));
-        for bad in ["https://broker", "null", "https://evil.example", "ws://broker:8443"] {
+        for bad in [
+            "https://broker",
+            "null",
+            "https://evil.example",
+            "ws://broker:8443",
+        ] {
             assert_eq!(admit(&http, &[("origin", bad)]), Err(()), "{bad}");
         }
         assert_eq!(admit(&http, &[("sec-fetch-site", "cross-site")]), Err(()));
@@ -129,8 +149,14 @@ mod tests {
         assert_eq!(admit(&http, &[("sec-fetch-site", "none")]), Ok(None));
         http.cors_origins = vec!["https://app.example".to_owned()];
         let reader = Some("https://app.example".into());
-        assert_eq!(admit(&http, &[("origin", "https://app.example")]), Ok(reader));
-        assert_eq!(admit(&http, &[("origin", "https://app.example:1")]), Err(()));
+        assert_eq!(
+            admit(&http, &[("origin", "https://app.example")]),
+            Ok(reader)
+        );
+        assert_eq!(
+            admit(&http, &[("origin", "https://app.example:1")]),
+            Err(())
+        );
         http.cors_origins = vec!["*".to_owned()];
         assert_eq!(admit(&http, &[("origin", "null")]), Ok(Some("null".into())));
     }

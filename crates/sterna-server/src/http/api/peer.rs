@@ -58,7 +58,10 @@ impl Peer {
 
     /// Bytes of the contents of requests that wait.
     pub(super) fn held_bytes(&self) -> usize {
-        self.held.iter().map(|held| held.request.content.len()).sum()
+        self.held
+            .iter()
+            .map(|held| held.request.content.len())
+            .sum()
     }
 
     /// Takes out what waits for something, in order.

@@ -126,8 +126,9 @@ impl Plan {
             after = after.max(Some(id));
         }
         check_filters(http, &filters, session.is_some() || is_session)?;
+        let default_wait_ms = DEFAULT_WAIT_MS.min(u64::from(http.maximum_wait_s) * 1000);
         let poll = (wait_ms.is_some() || max.is_some()).then(|| Poll {
-            wait_ms: wait_ms.unwrap_or(DEFAULT_WAIT_MS.min(u64::from(http.maximum_wait_s) * 1000)),
+            wait_ms: wait_ms.unwrap_or(default_wait_ms),
             max: max.unwrap_or(http.maximum_poll_messages as usize),
         });
         if is_session && poll.is_some() {
@@ -136,9 +137,8 @@ impl Plan {
         let format = if is_session {
             Format::Frames
         } else {
-            accept::choose(head, poll.is_some()).ok_or_else(|| {
-                Trouble::new(Kind::NotAcceptable, accept::offer(poll.is_some()))
-            })?
+            accept::choose(head, poll.is_some())
+                .ok_or_else(|| Trouble::new(Kind::NotAcceptable, accept::offer(poll.is_some())))?
         };
         Ok(Self::Subscribe(Box::new(Subscribe {
             filters,
@@ -155,7 +155,9 @@ impl Plan {
 fn check_filters(http: &Http, filters: &[Box<str>], may_be_none: bool) -> Result<(), Trouble> {
     let most = http.maximum_filters as usize;
     if filters.len() > most {
-        return Err(parameter(format!("a subscription has at most {most} filters")));
+        return Err(parameter(format!(
+            "a subscription has at most {most} filters"
+        )));
     }
     if filters.is_empty() && !may_be_none {
         return Err(parameter("neither a topic, nor `filter`, nor `session`"));
@@ -216,8 +218,13 @@ mod tests {
         }
         let (parts, ()) = request.body(()).unwrap().into_parts();
         let target = Target::parse(target).unwrap();
-        Plan::read(&Http::default(), &target, &Head::Tcp(Box::new(parts)), false)
-            .map_err(|trouble| trouble.detail().to_owned())
+        Plan::read(
+            &Http::default(),
+            &target,
+            &Head::Tcp(Box::new(parts)),
+            false,
+        )
+        .map_err(|trouble| trouble.detail().to_owned())
     }
 
     fn subscribe(target: &str, fields: &[(&str, &str)]) -> Subscribe {
@@ -250,23 +257,53 @@ mod tests {
             max: 5,
         };
         assert_eq!(plan.poll, Some(poll));
-        assert_eq!(subscribe("/v1/topics/a?wait=2m", &[]).poll.unwrap().wait_ms, 120_000);
-        assert_eq!(subscribe("/v1/topics/a?max=2", &[]).poll.unwrap().wait_ms, 30_000);
+        assert_eq!(
+            subscribe("/v1/topics/a?wait=2m", &[]).poll.unwrap().wait_ms,
+            120_000
+        );
+        assert_eq!(
+            subscribe("/v1/topics/a?max=2", &[]).poll.unwrap().wait_ms,
+            30_000
+        );
         assert_eq!(subscribe("/v1/topics?session=x", &[]).filters.len(), 0);
-        assert!(matches!(read_with("/v1/topics/a?last", &[]), Ok(Plan::Last)));
+        assert!(matches!(
+            read_with("/v1/topics/a?last", &[]),
+            Ok(Plan::Last)
+        ));
     }
 
     #[test]
     fn what_is_no_parameter_is_refused() {
         for query in [
-            "qos=3", "qos=", "retained=maybe", "session=", "session=a%20b", "after=1", "wait=1",
-            "wait=1h", "wait=s", "wait=99999m", "wait=301s", "max=0", "max=1001", "max=x", "nothing=1",
-            "last=1", "filter=%ff", "last&filter=b", "session=a&after=-1",
+            "qos=3",
+            "qos=",
+            "retained=maybe",
+            "session=",
+            "session=a%20b",
+            "after=1",
+            "wait=1",
+            "wait=1h",
+            "wait=s",
+            "wait=99999m",
+            "wait=301s",
+            "max=0",
+            "max=1001",
+            "max=x",
+            "nothing=1",
+            "last=1",
+            "filter=%ff",
+            "last&filter=b",
+            "session=a&after=-1",
         ] {
             let target = format!("/v1/topics/a?{query}");
             assert!(read_with(&target, &[]).is_err(), "{query}");
         }
-        for target in ["/v1/topics", "/v1/topics/", "/v1/topics/a%23", "/v1/topics/$share/a"] {
+        for target in [
+            "/v1/topics",
+            "/v1/topics/",
+            "/v1/topics/a%23",
+            "/v1/topics/$share/a",
+        ] {
             assert!(read_with(target, &[]).is_err(), "{target}");
         }
         let many = format!("/v1/topics/a?{}", "filter=b&".repeat(16));

@@ -55,7 +55,7 @@ impl Api {
     pub(super) fn post(
         &mut self,
         cx: &mut Context<'_>,
-        peer: &mut Peer,
+        peer: &Peer,
         out: &mut dyn Responses,
         target: &Target<'_>,
         topic: &str,
@@ -113,7 +113,14 @@ impl Api {
     /// Says that a message was published.
     fn published(&mut self, out: &mut dyn Responses, asker: &Asker, fields: &[(&str, &[u8])]) {
         self.counts.messages_sent += 1;
-        respond(out, asker.id, &asker.reader, PUBLISHED, fields, Content::Empty);
+        respond(
+            out,
+            asker.id,
+            &asker.reader,
+            PUBLISHED,
+            fields,
+            Content::Empty,
+        );
     }
 
     /// Publishes a message, if that is allowed.

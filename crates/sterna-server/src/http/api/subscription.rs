@@ -182,7 +182,10 @@ mod tests {
         assert_ne!(consumer_id(1), consumer_id(1 + (1 << NUMBER_BITS)));
         for slot in [0, (1 << 30) - 1, 1 << 31, u64::from(u32::MAX)] {
             for generation in [0, 7, u64::from(u32::MAX)] {
-                assert!(!is_consumer(ConsumerId(generation << 32 | slot)), "{slot:x}");
+                assert!(
+                    !is_consumer(ConsumerId(generation << 32 | slot)),
+                    "{slot:x}"
+                );
             }
         }
     }

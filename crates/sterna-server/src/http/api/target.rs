@@ -101,7 +101,10 @@ impl<'a> Target<'a> {
     pub(super) fn without_parameters(&self) -> Result<(), Trouble> {
         match self.parameters().next() {
             None => Ok(()),
-            Some(_) => Err(Trouble::new(Kind::InvalidParameter, "there are no parameters here")),
+            Some(_) => Err(Trouble::new(
+                Kind::InvalidParameter,
+                "there are no parameters here",
+            )),
         }
     }
 
@@ -188,17 +191,31 @@ mod tests {
             topic("/v1/sessions/%7Eab/ack"),
             Ok(Resource::Acknowledgement("~ab".to_owned()))
         );
-        for target in ["", "*", "/v1", "/v1/", "/v1/topicsx", "/v1/sessions/a/b", "/V1/topics/a"] {
+        for target in [
+            "",
+            "*",
+            "/v1",
+            "/v1/",
+            "/v1/topicsx",
+            "/v1/sessions/a/b",
+            "/V1/topics/a",
+        ] {
             assert_eq!(topic(target), Err(TargetError::Unknown), "{target}");
         }
-        for target in ["/v1/sessions/", "/v1/sessions/~", "/v1/sessions/a%20b", "/v1/sessions//ack"] {
+        for target in [
+            "/v1/sessions/",
+            "/v1/sessions/~",
+            "/v1/sessions/a%20b",
+            "/v1/sessions//ack",
+        ] {
             assert_eq!(topic(target), Err(TargetError::Session), "{target}");
         }
     }
 
     #[test]
     fn parameters_are_decoded_and_a_plus_is_a_plus() {
-        let target = Target::parse("/v1/topics/a?filter=b/+&&filter=c%20d&last&x=%ff&qos=1").unwrap();
+        let target =
+            Target::parse("/v1/topics/a?filter=b/+&&filter=c%20d&last&x=%ff&qos=1").unwrap();
         let parameters: Vec<_> = target.parameters().collect();
         let pair = |name, value| Ok((Cow::Borrowed(name), Cow::Borrowed(value)));
         assert_eq!(

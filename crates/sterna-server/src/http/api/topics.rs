@@ -44,7 +44,7 @@ impl Api {
     pub(super) fn topic(
         &mut self,
         cx: &mut Context<'_>,
-        peer: &mut Peer,
+        peer: &Peer,
         out: &mut dyn Responses,
         target: &Target<'_>,
         topic: &str,
@@ -55,7 +55,12 @@ impl Api {
         let now_ms = cx.net.now_ms();
         let has_retained = cx.broker.retained(now_ms, topic).is_some();
         let forbidden = |detail| Err(Trouble::new(Kind::Forbidden, detail));
-        let missing = || Trouble::new(Kind::NoTopic, "the topic was not created, and nothing is retained");
+        let missing = || {
+            Trouble::new(
+                Kind::NoTopic,
+                "the topic was not created, and nothing is retained",
+            )
+        };
         let status = match request.head.method() {
             "HEAD" => {
                 let may_write = cx.policy.rules.may_publish(asker.identity.subject(), topic);
@@ -87,7 +92,7 @@ impl Api {
             _ => {
                 target.without_parameters()?;
                 let subject = asker.identity.subject();
-                if topic.starts_with("$SYS/") || !cx.policy.rules.may_publish(subject, topic) {
+                if topic.starts_with("$SYS/") || !cx.policy.rules.may_delete(subject, topic) {
                     return forbidden("the rules forbid to delete this topic");
                 }
                 let was_created = self.registry.delete(topic);
@@ -110,7 +115,7 @@ impl Api {
     /// What to answer instead.
     pub(super) fn last(
         &mut self,
-        cx: &mut Context<'_>,
+        cx: &Context<'_>,
         out: &mut dyn Responses,
         target: &Target<'_>,
         asker: &Asker,
@@ -131,7 +136,9 @@ impl Api {
         };
         let etag = entity_tag(&message);
         let mut values: Vec<(&'static str, String)> = Vec::new();
-        http_fields(&message, now_ms, |name, value| values.push((name, value.to_owned())));
+        http_fields(&message, now_ms, |name, value| {
+            values.push((name, value.to_owned()));
+        });
         let mut fields: Vec<(&str, &[u8])> = vec![
             ("etag", etag.as_bytes()),
             ("cache-control", b"no-cache"),
@@ -141,7 +148,14 @@ impl Api {
         fields.extend(values.iter().map(|(name, value)| (*name, value.as_bytes())));
         self.counts.messages_sent += 1;
         if has_etag(head, &etag) {
-            respond(out, asker.id, &asker.reader, 304, &fields[..2], Content::Empty);
+            respond(
+                out,
+                asker.id,
+                &asker.reader,
+                304,
+                &fields[..2],
+                Content::Empty,
+            );
             return Ok(());
         }
         self.counts.publish_sent += 1;
