@@ -17,7 +17,7 @@ use sterna_quic::Profile;
 pub use amqp::{Amqp, Queue};
 pub(crate) use amqp::{is_queue_name, is_topic_name};
 pub use http::{Http, HttpAuthentication, HttpEarlyDataRefusal};
-pub use listener::{ListenerUrl, ListenerUrlError, Scheme};
+pub use listener::{ListenerUrl, ListenerUrlError, Protocol, Scheme};
 pub use load::{ConfigError, ENVIRONMENT_PREFIX, load, parse};
 pub use quic::Quic;
 
@@ -93,6 +93,9 @@ impl Config {
             "amqp://localhost:5672",
             "amqps://localhost:5671",
             "amqp+quic://localhost:5671",
+            "http://localhost:8080",
+            "https://localhost:8443",
+            "h3://localhost:8443",
         ]
         .into_iter()
         .map(Listener::at)
