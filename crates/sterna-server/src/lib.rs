@@ -21,6 +21,7 @@ pub mod sys;
 mod tracer;
 
 pub use amqp::{Registry, Terminus};
+pub use http::HttpSession;
 pub use mail::{Letters, Mail, Outbox};
 pub use policy::Policy;
 pub use server::Server;

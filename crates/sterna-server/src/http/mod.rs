@@ -5,3 +5,9 @@
 //! is all that both know.
 
 mod exchange;
+
+mod format;
+mod openapi;
+mod page;
+mod session_state;
+pub use session_state::HttpSession;
