@@ -422,7 +422,6 @@ async fn retained_messages_topics_and_sessions() {
                     vec![("content-type", "application/json".into())],
                     r#"{"session":"mine","pending":4}"#.into(),
                 ),
-                ("POST", "/v1/sessions/mine/ack?id=7") => Answer::status(204),
                 ("POST", "/v1/sessions/mine/ack") if request.content == br#"{"ids":[3,5]}"# => {
                     Answer::status(204)
                 }
