@@ -8,8 +8,9 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::broker::Broker;
 use super::order::{self, Order, Starting};
-use super::run::{Broker, Setting};
+use super::run::Setting;
 use super::sample::{Sample, Verdict};
 use super::schedule::{Capacity, Schedule};
 use super::site::Site;
@@ -44,6 +45,8 @@ pub struct CampaignOptions {
     pub seed: Option<u64>,
     /// Only this grid.
     pub grid: Option<String>,
+    /// Brokers to measure besides this project's, as [`Campaign::with_brokers`] takes them.
+    pub brokers: Vec<String>,
     /// Most runs at once.
     pub jobs: Option<usize>,
     /// What emulates links.
@@ -126,6 +129,7 @@ pub fn execute(
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<Outcome, String> {
     let seed = options.seed.unwrap_or(campaign.seed);
+    let campaign = &campaign.clone().with_brokers(&options.brokers)?;
     let plan = Plan::new(campaign, options.quick, seed, options.grid.as_deref())?;
     if options.site == SiteKind::Namespaces {
         crate::session::check_rights()?;
@@ -138,6 +142,7 @@ pub fn execute(
         campaign: campaign.name.clone(),
         version: campaign.version,
         text: text.to_owned(),
+        brokers: options.brokers.clone(),
         seed,
         quick: options.quick,
         emulator: options.site.name().to_owned(),
@@ -188,6 +193,7 @@ pub fn execute(
     let schedule = Schedule::new(&plan.runs, todo, capacity);
     let order = Order {
         text: text.to_owned(),
+        brokers: options.brokers.clone(),
         quick: options.quick,
         seed,
         grid: options.grid.clone(),
