@@ -57,9 +57,10 @@ impl Broker {
     /// Starts this project's.
     fn start_own(setting: &Setting<'_>, site: &Site, run: &Run) -> Result<Self, String> {
         let mut command = site.command(Side::Server, setting.program);
-        let port = match site {
-            Site::Namespaces { .. } => default_port(&run.transport.scheme),
-            Site::Loopback { .. } => 0,
+        let port = if site.cell().is_some() {
+            default_port(&run.transport.scheme)
+        } else {
+            0
         };
         let url = format!(
             "{}://{}:{port}",
@@ -122,7 +123,7 @@ impl Broker {
         foreign: &Foreign,
     ) -> Result<Self, String> {
         let name = foreign.name();
-        let Site::Namespaces { cell, .. } = site else {
+        let Some(cell) = site.cell() else {
             return Err(format!("{name}: a relay has no place for other brokers"));
         };
         let program = find_program(&name).ok_or_else(|| {
@@ -175,7 +176,7 @@ impl Broker {
         authority: Option<&str>,
     ) -> Result<Self, String> {
         let failed = |error: std::io::Error| format!("{host}:{port}: {error}");
-        let Site::Namespaces { cell, .. } = site else {
+        let Some(cell) = site.cell() else {
             return Err(format!("{host}:{port}: a relay leads to no other broker"));
         };
         let target: SocketAddr = (host, port)

@@ -211,8 +211,7 @@ pub(super) fn describe_link(
             set(sample, name, value as f64);
         }
     }
-    if let Some(cell) = &report.cell {
-        let late = cell.lateness.summary();
+    if let Some(late) = &report.late {
         set(sample, "link_late_p99_ms", late.p99_us / 1e3);
         set(sample, "link_late_max_ms", late.max_us / 1e3);
     }

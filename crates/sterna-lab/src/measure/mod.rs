@@ -12,6 +12,7 @@ pub mod campaign_run;
 mod describe;
 pub mod device;
 mod negotiated;
+mod ns3;
 pub mod order;
 mod process;
 mod run;

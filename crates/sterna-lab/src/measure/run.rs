@@ -14,7 +14,6 @@ use super::site::{Site, SiteKind, SiteReport};
 use super::tolerance;
 use crate::calibrate::{CpuTicks, Machine};
 use crate::campaign::{LinkEventKind, Run, WorkloadKind};
-use crate::link::Counters;
 use crate::netns::Side;
 use crate::quantity;
 
@@ -69,16 +68,12 @@ fn measure(
 ) -> Result<(), String> {
     let failed = |what: &'static str| move |error: std::io::Error| format!("{what}: {error}");
     let congestion = run.transport.congestion.as_deref();
-    let mut site = Site::start(
-        setting.site,
-        &run.settings,
-        run.seed,
-        congestion,
-        setting.spin,
-    )
-    .map_err(failed("cannot make the link"))?;
+    let mut site = Site::start(setting, &run.link, &run.settings, run.seed, congestion)
+        .map_err(failed("cannot make the link"))?;
     let has_real_time_emulator = match &site {
         Site::Namespaces { emulator, .. } => emulator.has_real_time(),
+        // ns-3 says by its lag whether it had it.
+        Site::Ns3 { .. } => true,
         Site::Loopback { .. } => false,
     };
     let broker = Broker::start(setting, &site, run)?;
@@ -131,7 +126,7 @@ fn measure(
         process.prefer();
     }
     started();
-    let before = site.counters().map_err(failed("link"))?;
+    let before = site.passed().map_err(failed("link"))?;
     let ticks_before = CpuTicks::now();
     let has_real_time_broker = broker.process().is_some_and(Process::is_preferred);
     let broker_cpu_before = broker.process().and_then(Process::cpu_ns);
@@ -154,7 +149,7 @@ fn measure(
             Err(reason) => return Err(reason),
         }
     }
-    let after = site.counters().map_err(failed("link"))?;
+    let after = site.passed().map_err(failed("link"))?;
     let ticks_after = CpuTicks::now();
     let broker_cpu_after = broker.process().and_then(Process::cpu_ns);
     let until = Instant::now() + START_LIMIT;
@@ -171,15 +166,19 @@ fn measure(
     drop((device, subscriber));
     let report = site.finish().map_err(failed("link"))?;
 
-    if let (Some((up, down)), Some((up_after, down_after))) = (before, after) {
-        let work = |name: &str, before: &Counters, after: &Counters, sample: &mut Sample| {
+    if let (Some(before), Some(after)) = (before, after) {
+        for (name, before, after) in [
+            ("up", &before.up, &after.up),
+            ("down", &before.down, &after.down),
+        ] {
             let packets = after.offered_packets - before.offered_packets;
             let bytes = after.offered_bytes - before.offered_bytes;
             set(sample, &format!("work_packets_{name}"), packets as f64);
             set(sample, &format!("work_bytes_{name}"), bytes as f64);
-        };
-        work("up", &up, &up_after, sample);
-        work("down", &down, &down_after, sample);
+        }
+        if let (Some(before), Some(after)) = (before.energy_j, after.energy_j) {
+            set(sample, "ns3_radio_j", after - before);
+        }
     }
     if let (Some(before), Some(after)) = (broker_cpu_before, broker_cpu_after) {
         let cpu_s = after.saturating_sub(before) as f64 / 1e9;
@@ -203,8 +202,7 @@ fn measure(
     let devices: Vec<&Measured> = std::iter::once(&measured).chain(&arrived).collect();
     let complaints = tolerance::complaints(&tolerance::Conditions {
         settings: &run.settings,
-        cell: report.cell.as_ref(),
-        overflows: report.overflows,
+        report: &report,
         devices: &devices,
         congestion: wanted_of_tcp(run).zip(measured.congestion.as_deref()),
         has_real_time_emulator,

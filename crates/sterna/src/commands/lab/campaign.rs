@@ -95,6 +95,9 @@ enum Emulator {
     /// A relay on this host, in user space; needs no rights. TCP's packets are not seen, so it shows
     /// that a campaign works and compares no transports
     Relay,
+    /// ns-3 in real time (802.11a for the profile wifi-a, a point-to-point link for the others), as a
+    /// cross-check; needs the same rights, a C++ compiler and ns-3.37 (Debian: g++ libns3-dev)
+    Ns3,
 }
 
 /// Names that `all` stands for: what repeats a paper.
@@ -121,7 +124,7 @@ fn run_campaigns(args: &RunArgs) -> Result<ExitCode, String> {
     for name in names {
         campaigns.push(Campaign::find(name)?);
     }
-    if args.emulator == Emulator::Tun {
+    if args.emulator != Emulator::Relay {
         session::gain_rights();
         session::check_rights().map_err(|error| format!("{error}\n{OFFER}"))?;
     }
@@ -193,6 +196,7 @@ fn run_one(
         site: match args.emulator {
             Emulator::Tun => SiteKind::Namespaces,
             Emulator::Relay => SiteKind::Relay,
+            Emulator::Ns3 => SiteKind::Ns3,
         },
         resume: match (args.resume, args.retry_failed) {
             (false, _) => None,
@@ -239,8 +243,10 @@ fn command(args: &RunArgs, campaign: &Campaign) -> String {
     if let Some(jobs) = args.jobs {
         let _ = write!(text, " --jobs {jobs}");
     }
-    if args.emulator == Emulator::Relay {
-        text.push_str(" --emulator relay");
+    match args.emulator {
+        Emulator::Tun => {}
+        Emulator::Relay => text.push_str(" --emulator relay"),
+        Emulator::Ns3 => text.push_str(" --emulator ns3"),
     }
     text
 }
