@@ -7,6 +7,8 @@ pub mod authorization;
 pub mod certificate;
 pub mod config;
 mod door;
+#[expect(dead_code, reason = "carriers and API follow")]
+mod http;
 mod inspect;
 mod mail;
 mod mapping;
@@ -19,6 +21,7 @@ pub mod sys;
 mod tracer;
 
 pub use amqp::{Registry, Terminus};
+pub use http::HttpSession;
 pub use mail::{Letters, Mail, Outbox};
 pub use policy::Policy;
 pub use server::Server;

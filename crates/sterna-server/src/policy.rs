@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::authentication::Users;
 use crate::authorization::Rules;
-use crate::config::{Amqp, Config, EarlyData, ListenerUrl, Mqtt};
+use crate::config::{Amqp, Config, EarlyData, Http, ListenerUrl, Mqtt};
 
 /// The part of the configuration that can change while connections live.
 #[derive(Clone, Debug)]
@@ -15,6 +15,8 @@ pub struct Policy {
     pub mqtt: Mqtt,
     /// What AMQP clients are granted. A client that is connected keeps what it was granted.
     pub amqp: Amqp,
+    /// What HTTP clients are granted. A subscription that is open keeps what it was granted.
+    pub http: Http,
     /// Users and their records.
     pub users: Arc<Users>,
     /// Who may publish and subscribe where.
@@ -68,6 +70,7 @@ impl Policy {
         Ok(Self {
             mqtt: config.mqtt.clone(),
             amqp: config.amqp.clone(),
+            http: config.http.clone(),
             users: Arc::new(Users::load(config.authentication.password_file.as_deref())?),
             rules: Rules::new(&config.authorization),
             listeners: config

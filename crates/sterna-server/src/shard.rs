@@ -384,6 +384,9 @@ impl Handler for Shard {
                     session,
                     present,
                 } => of_consumer!(doors, consumer, session_opened(session, present)),
+                Event::Unsubscribed { consumer, session } => {
+                    of_consumer!(doors, consumer, unsubscribed(session));
+                }
                 Event::Drained { consumer, session } => {
                     doors.amqp.drained(&mut doors.cx, consumer, session);
                 }

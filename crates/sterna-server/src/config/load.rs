@@ -227,6 +227,9 @@ mod tests {
             .parse()
             .unwrap();
         for (section, value) in &table {
+            let heading = format!("`[{section}]`");
+            let is_about = |part: &&str| part.lines().next().unwrap_or_default().contains(&heading);
+            let page = page.split("\n## ").find(is_about).unwrap_or(page);
             let keys: Vec<String> = match value {
                 toml::Value::Table(keys) => keys.keys().cloned().collect(),
                 toml::Value::Array(_) => continue,

@@ -4,6 +4,7 @@
 //! does not exist is an error that names the nearest one that does.
 
 mod amqp;
+mod http;
 mod listener;
 mod load;
 mod quic;
@@ -15,6 +16,7 @@ use sterna_quic::Profile;
 
 pub use amqp::{Amqp, Queue};
 pub(crate) use amqp::{is_queue_name, is_topic_name};
+pub use http::{Http, HttpAuthentication, HttpEarlyDataRefusal};
 pub use listener::{ListenerUrl, ListenerUrlError, Scheme};
 pub use load::{ConfigError, ENVIRONMENT_PREFIX, load, parse};
 pub use quic::Quic;
@@ -40,6 +42,8 @@ pub struct Config {
     pub mqtt: Mqtt,
     /// What the broker grants to AMQP clients.
     pub amqp: Amqp,
+    /// What the broker grants to HTTP clients.
+    pub http: Http,
     /// Sessions, queues, subscriptions and retained messages.
     pub broker: Broker,
     /// Sockets and handshakes.
@@ -65,6 +69,7 @@ impl Default for Config {
             authorization: Authorization::default(),
             mqtt: Mqtt::default(),
             amqp: Amqp::default(),
+            http: Http::default(),
             broker: Broker::default(),
             network: Network::default(),
             quic: Quic::default(),
@@ -191,6 +196,7 @@ impl Config {
         }
         problems.extend(self.quic_problems());
         problems.extend(self.amqp.problems());
+        problems.extend(self.http.problems());
         for rule in &self.authorization.rules {
             if let Err(problem) = crate::authorization::check_rule(rule) {
                 problems.push(problem);

@@ -5,6 +5,8 @@
 //! protocol get.
 
 mod from_amqp;
+#[allow(dead_code, reason = "the API follows")]
+pub(crate) mod percent;
 mod text;
 mod to_amqp;
 

@@ -96,6 +96,7 @@ async fn work(task: &Task) -> Result<(), String> {
         match url.scheme().protocol() {
             Protocol::Mqtt => mqtt::work(task, url, orders).await,
             Protocol::Amqp => amqp::work(task, url, orders).await,
+            Protocol::Http => Err(format!("{url}: the lab's device speaks MQTT and AMQP")),
         }
     };
     match tokio::time::timeout(limit, work).await {

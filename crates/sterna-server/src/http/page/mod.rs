@@ -1,0 +1,163 @@
+//! The page at `/`: a client of the public interface and of nothing else.
+//!
+//! Its files are part of the program. Everything comes from this server, so that the policy of its
+//! content can be strict: no script, style or connection but of the same origin, nothing inline, and
+//! no text that is taken for markup.
+
+/// What the page may load and do (`Content-Security-Policy` of `/`).
+const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
+     img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; \
+     frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
+
+/// One file of the page, as a response needs it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Resource {
+    /// `Content-Type`.
+    pub(crate) content_type: &'static str,
+    /// The content.
+    pub(crate) content: &'static [u8],
+    /// `ETag`: a strong validator, quotation marks included. The same build has the same one.
+    pub(crate) etag: String,
+    /// `Content-Security-Policy`, where the resource is a document.
+    pub(crate) content_security_policy: Option<&'static str>,
+}
+
+/// The files: path, content type, content.
+const FILES: [(&str, &str, &str); 6] = [
+    ("/", "text/html; charset=utf-8", include_str!("index.html")),
+    (
+        "/page/page.css",
+        "text/css; charset=utf-8",
+        include_str!("page.css"),
+    ),
+    (
+        "/page/page.js",
+        "text/javascript; charset=utf-8",
+        include_str!("page.js"),
+    ),
+    (
+        "/page/stream.js",
+        "text/javascript; charset=utf-8",
+        include_str!("stream.js"),
+    ),
+    (
+        "/page/chart.js",
+        "text/javascript; charset=utf-8",
+        include_str!("chart.js"),
+    ),
+    ("/page/icon.svg", "image/svg+xml", include_str!("icon.svg")),
+];
+
+/// The file at a path (without query), if it is one of the page's.
+pub(crate) fn resource(path: &str) -> Option<Resource> {
+    let (path, content_type, content) = FILES.iter().find(|(known, ..)| *known == path)?;
+    Some(Resource {
+        content_type,
+        content: content.as_bytes(),
+        etag: format!("\"{:016x}\"", fnv1a(content.as_bytes())),
+        // An image can be opened as a document, too, and loads nothing.
+        content_security_policy: match *path {
+            "/" => Some(CONTENT_SECURITY_POLICY),
+            "/page/icon.svg" => Some("default-src 'none'"),
+            _ => None,
+        },
+    })
+}
+
+/// FNV-1a: tells one build's file from another's, nothing that anybody could forge to gain by it.
+fn fnv1a(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is between `before` and the next quotation mark, each time.
+    fn quoted<'a>(text: &'a str, before: &'a str) -> impl Iterator<Item = &'a str> {
+        text.split(before)
+            .skip(1)
+            .filter_map(|rest| rest.split('"').next())
+    }
+
+    #[test]
+    fn the_page_is_complete() {
+        let index = FILES[0].2;
+        let mut named: Vec<String> = quoted(index, "src=\"")
+            .chain(quoted(index, "href=\""))
+            .map(|path| format!("/{path}"))
+            .collect();
+        for (_, content_type, content) in FILES {
+            if content_type.starts_with("text/javascript") {
+                named.extend(quoted(content, "from \"./").map(|name| format!("/page/{name}")));
+            }
+        }
+        for path in &named {
+            assert!(
+                path == "/v1/openapi.json" || resource(path).is_some(),
+                "{path} is named and not served"
+            );
+        }
+        for (path, ..) in &FILES[1..] {
+            assert!(named.iter().any(|one| one == path), "{path} is not used");
+        }
+    }
+
+    #[test]
+    fn nothing_comes_from_elsewhere_or_is_inline() {
+        for (path, _, content) in FILES {
+            // Names of XML vocabularies are no addresses, and a fragment is of the document itself.
+            let content = content
+                .replace("http://www.w3.org/2000/svg", "")
+                .replace("url(#", "");
+            for outside in [
+                "http://",
+                "https://",
+                "url(",
+                "@import",
+                "innerHTML",
+                "eval(",
+            ] {
+                assert!(!content.contains(outside), "{path} has `{outside}`");
+            }
+            if path == "/" {
+                for inline in [" style=", "<style", " onclick=", " onload=", "<script>"] {
+                    assert!(!content.contains(inline), "{path} has `{inline}`");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_file_has_a_validator_of_its_own() {
+        let mut etags: Vec<String> = FILES
+            .iter()
+            .filter_map(|(path, ..)| resource(path))
+            .map(|one| one.etag)
+            .collect();
+        assert!(etags.iter().all(|etag| etag.len() == 18));
+        etags.sort();
+        etags.dedup();
+        assert_eq!(etags.len(), FILES.len());
+        assert_eq!(resource("/page/../page/page.js"), None);
+        assert_eq!(resource(""), None);
+    }
+
+    #[test]
+    fn what_an_identifier_names_exists() {
+        let index = FILES[0].2;
+        let ids: Vec<&str> = quoted(index, " id=\"").collect();
+        let script = FILES
+            .iter()
+            .find(|(path, ..)| *path == "/page/page.js")
+            .map_or("", |(_, _, content)| content);
+        let mut uses = 0;
+        for id in quoted(script, "$(\"") {
+            uses += 1;
+            assert!(ids.contains(&id), "page.js looks for #{id}");
+        }
+        assert!(uses > 20);
+    }
+}
