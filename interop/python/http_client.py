@@ -1,4 +1,4 @@
-"""Foreign HTTP clients behind drivers (README.md has the form of their lines): requests, and subscriptions in every form.
+"""Foreign HTTP clients behind drivers (README.md has the form of their lines): requests and subscriptions.
 
 The drivers know HTTP alone; what is written on it is made and read here, from docs/http.md.
 """

@@ -1,7 +1,7 @@
 """Runs the HTTP scenario with one foreign client: `http_scenario.py CLIENT [--only TEXT] [--transports h1,h2]`.
 
 CLIENT names a driver, as for scenario.py (README.md has the form of the lines). Transports are what a library has of
-`h1` and `h1s` (HTTP/1.1 on TCP and TLS), `h2` (on TLS), `h2c` (prior knowledge), `h3`, and ways of its own to do the same.
+`h1` and `h1s` (HTTP/1.1 on TCP and TLS), `h2` (on TLS), `h2c` (prior knowledge), `h3`, and ways of its own to do that.
 """
 
 from __future__ import annotations

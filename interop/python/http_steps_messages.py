@@ -134,9 +134,9 @@ async def filters(t: Step) -> None:
     root = topic_path(t.topic())
     # What is asked for, what comes, what does not.
     for target, matching, other in (
-        ("x/+/z", "x/y/z", "x/y/a/z"), ("x/%2B/z", "x/y/z", "x/z"), ("x/%23", "x/y/z", "y/x"), ("%2B%2Fb", "a/b", "a/b/c"),
-        ("a%2Fb", "a/b", "a%2Fb"), ("Gr%C3%B6%C3%9Fe", "Größe", "Gr"), ("a//b", "a//b", "a/b"), ("a%20b", "a b", "a+b"),
-        ("a%25b", "a%b", "ab"), ("%3F%26", "?&", "&?"),
+        ("x/+/z", "x/y/z", "x/y/a/z"), ("x/%2B/z", "x/y/z", "x/z"), ("x/%23", "x/y/z", "y/x"),
+        ("%2B%2Fb", "a/b", "a/b/c"), ("a%2Fb", "a/b", "a%2Fb"), ("Gr%C3%B6%C3%9Fe", "Größe", "Gr"),
+        ("a//b", "a//b", "a/b"), ("a%20b", "a b", "ab"), ("a%25b", "a%b", "ab"), ("%3F%26", "?&", "&?"),
     ):
         response = await one.request("GET", f"{root}{target}", stream=True)
         subscriber = Subscription(response.expect(200), NDJSON)
