@@ -2,6 +2,7 @@
 //! checks lies here, where the targets share it.
 
 pub mod configuration;
+pub mod http_frames;
 pub mod mqtt;
 mod queue;
 pub mod routing;
@@ -9,7 +10,7 @@ pub mod scram;
 pub mod topics;
 pub mod websocket;
 
-// Two modules of the server that need nothing but each other. Taken from there as they are, because
+// Modules of the server that need nothing but each other. Taken from there as they are, because
 // the server's crate would bring sockets, TLS and QUIC along, and minutes of building.
 #[allow(
     dead_code,
@@ -26,3 +27,10 @@ mod authorization;
 )]
 #[path = "../../crates/sterna-server/src/config/mod.rs"]
 mod config;
+#[allow(
+    dead_code,
+    unreachable_pub,
+    reason = "its own crate uses and shows more of it"
+)]
+#[path = "../../crates/sterna-server/src/http/format/frame.rs"]
+mod frame;

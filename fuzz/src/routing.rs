@@ -94,6 +94,7 @@ pub fn play(bytes: &[u8]) {
                 true
             }
             0 | 1 => world.subscribe(client, &mut input),
+            2 if step >= 0x80 => world.unsubscribe_all(client, &mut input),
             2 => world.unsubscribe(client, &mut input),
             3 => world.reconnect(client, &mut input),
             4 => world.disconnect(client),
@@ -199,6 +200,35 @@ impl World {
         true
     }
 
+    /// Ends everybody's subscriptions to a filter, from some shard; who is connected is told.
+    fn unsubscribe_all(&mut self, shard: usize, input: &mut Input<'_>) -> bool {
+        let filter = input.topic();
+        let shard = shard % usize::from(SHARDS);
+        let count = self.shards[shard].unsubscribe_all(self.now_ms, &filter);
+        self.pump();
+        let (mut known, mut to_tell) = (0, Vec::new());
+        for client in &mut self.clients {
+            if client.subscriptions.remove(&filter).is_some() {
+                known += 1;
+                to_tell.extend(client.connection.map(|(_, consumer)| consumer));
+            }
+        }
+        assert_eq!(count, known, "{filter:?}");
+        let mut told = Vec::new();
+        for broker in &mut self.shards {
+            while let Some(event) = broker.next_event() {
+                let Event::Unsubscribed { consumer, .. } = event else {
+                    panic!("{event:?}");
+                };
+                told.push(consumer);
+            }
+        }
+        told.sort_unstable();
+        to_tell.sort_unstable();
+        assert_eq!(told, to_tell, "{filter:?}");
+        true
+    }
+
     fn publish(&mut self, client: usize, input: &mut Input<'_>) -> bool {
         let bits = input.byte().unwrap_or(0);
         let topic = input.topic();
@@ -296,7 +326,9 @@ impl World {
                         assert_eq!((who, key, present), (consumer, session, None));
                         present = Some(there);
                     }
-                    Event::Drained { .. } => panic!("nobody asked"),
+                    Event::Drained { .. } | Event::Unsubscribed { .. } => {
+                        panic!("nobody asked")
+                    }
                 }
             }
         }

@@ -348,6 +348,15 @@ pub enum Event {
         /// Whether it existed before.
         present: bool,
     },
+    /// Subscriptions of the session were ended for everybody
+    /// ([`Broker::unsubscribe_all`](crate::Broker::unsubscribe_all)); what is queued because of them
+    /// stays. [`Broker::filters`](crate::Broker::filters) says which it still has.
+    Unsubscribed {
+        /// Its consumer.
+        consumer: ConsumerId,
+        /// The session.
+        session: SessionKey,
+    },
     /// What [`Broker::drain`](crate::Broker::drain) asked for is done.
     Drained {
         /// Who asked.

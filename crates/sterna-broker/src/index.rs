@@ -48,6 +48,15 @@ struct Home {
     fill: Option<Arc<Fill>>,
 }
 
+/// Who has routes at one filter.
+#[derive(Debug, Default)]
+pub(crate) struct Subscribers {
+    /// Sessions, by their subscriber numbers.
+    pub(crate) sessions: Vec<u32>,
+    /// Shared subscriptions whose queue is not kept.
+    pub(crate) groups: Vec<u32>,
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Index {
@@ -214,6 +223,24 @@ impl Index {
             }
         }
         self.cache.outdate(filter, wild);
+    }
+
+    /// Who has routes at exactly this filter; those of kept queues are left out.
+    pub(crate) fn subscribers(&self, filter: &str) -> Subscribers {
+        let routes = if is_wild(filter) {
+            self.wild.get(filter)
+        } else {
+            self.exact.get(filter)
+        };
+        let mut subscribers = Subscribers::default();
+        for ((id, is_group), _) in routes.into_iter().flat_map(KeyedList::iter) {
+            if !is_group {
+                subscribers.sessions.push(*id);
+            } else if self.homes.get(id).is_some_and(|home| home.fill.is_none()) {
+                subscribers.groups.push(*id);
+            }
+        }
+        subscribers
     }
 
     /// Whether somebody wants to know of single clients.

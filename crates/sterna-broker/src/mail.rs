@@ -68,6 +68,13 @@ pub(crate) enum Letter<P> {
         attendance: u32,
         taken: u32,
     },
+    /// End the subscriptions of those sessions to that filter.
+    Unsubscribe {
+        filter: Arc<str>,
+        subscribers: Vec<u32>,
+    },
+    /// End the shared subscription of all its members, unless its queue is kept.
+    Disband { group: u32 },
     /// End the session of that name, which you have.
     End { client_id: Box<str> },
     /// Messages that a member gives back, in their order.

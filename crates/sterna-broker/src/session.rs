@@ -120,6 +120,8 @@ pub(crate) struct Rare {
     pub(crate) demand: Option<Demand>,
     /// Which messages its consumer wants, if not all.
     pub(crate) selector: Option<Arc<dyn Selector>>,
+    /// While claiming: filters whose subscriptions have ended for everybody.
+    pub(crate) ended_filters: Vec<Arc<str>>,
     /// While claiming: discard what comes.
     pub(crate) discard: bool,
     /// While claiming: who is to have the session next.
@@ -132,6 +134,7 @@ impl Rare {
             && self.snapshot.is_none()
             && self.demand.is_none()
             && self.selector.is_none()
+            && self.ended_filters.is_empty()
             && !self.discard
             && self.next_claim.is_none()
     }

@@ -31,6 +31,8 @@ pub enum ConnectError {
     Handshake(String),
     /// The server's answer to the WebSocket handshake was not what MQTT needs.
     WebSocket(String),
+    /// The server does not speak HTTP there.
+    Http(String),
     /// The QUIC handshake failed or the server does not speak QUIC there.
     Quic(String),
     /// Nothing came back in time.
@@ -45,6 +47,7 @@ impl fmt::Display for ConnectError {
             Self::Tls(error) => error.fmt(f),
             Self::Handshake(reason) => write!(f, "TLS: {reason}"),
             Self::WebSocket(reason) => write!(f, "WebSocket: {reason}"),
+            Self::Http(reason) => write!(f, "HTTP: {reason}"),
             Self::Quic(reason) => write!(f, "QUIC: {reason}"),
             Self::Timeout(after) => write!(f, "no answer within {after:?}"),
         }

@@ -28,6 +28,7 @@ mod client;
 mod clock;
 mod driver;
 mod error;
+pub mod http;
 mod message;
 mod options;
 mod path;

@@ -314,13 +314,18 @@ impl Options {
 
 /// A new Client Identifier of letters and digits.
 pub(crate) fn random_id() -> String {
+    format!("{ID_PREFIX}{}", random_characters(RANDOM_ID_CHARACTERS))
+}
+
+/// Random letters and digits, of which each stands for 5 bits.
+pub(crate) fn random_characters(count: usize) -> String {
     const CHARACTERS: &[u8; 32] = b"0123456789abcdefghijkmnpqrstuvwx";
-    let mut random = [0; RANDOM_ID_CHARACTERS];
+    let mut random = vec![0; count];
     random_bytes(&mut random);
-    let characters = random
+    random
         .iter()
-        .map(|byte| char::from(CHARACTERS[usize::from(byte % 32)]));
-    ID_PREFIX.chars().chain(characters).collect()
+        .map(|byte| char::from(CHARACTERS[usize::from(byte % 32)]))
+        .collect()
 }
 
 /// Fills a buffer with random bytes from the operating system.

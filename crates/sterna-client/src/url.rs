@@ -29,6 +29,12 @@ pub enum Scheme {
     AmqpWss,
     /// `amqp+quic://`: AMQP 1.0 over QUIC, UDP port 5671, ALPN `amqp`.
     AmqpQuic,
+    /// `http://`: HTTP/1.1 over TCP, port 80. Nothing is encrypted.
+    Http,
+    /// `https://`: HTTP/3 where UDP gets through, else HTTP/2 or 1.1 over TLS over TCP; port 443.
+    Https,
+    /// `h3://`: HTTP/3 and nothing else, UDP port 443, ALPN `h3`.
+    H3,
 }
 
 /// The message protocols, which a URL's scheme names together with the transport.
@@ -38,14 +44,17 @@ pub enum Protocol {
     Mqtt,
     /// AMQP 1.0, of which [`amqp::Connection`](crate::amqp::Connection) is the client.
     Amqp,
+    /// HTTP, of which [`http::Client`](crate::http::Client) is the client.
+    Http,
 }
 
 impl Protocol {
-    /// Its name in ALPN and as a subprotocol of WebSocket.
+    /// Its name in ALPN over QUIC, and as a subprotocol of WebSocket.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Mqtt => "mqtt",
             Self::Amqp => "amqp",
+            Self::Http => "h3",
         }
     }
 }
@@ -55,12 +64,13 @@ impl fmt::Display for Protocol {
         f.write_str(match self {
             Self::Mqtt => "MQTT",
             Self::Amqp => "AMQP 1.0",
+            Self::Http => "HTTP",
         })
     }
 }
 
 /// Every scheme name that is understood; the first name of a scheme is the one that is printed.
-const SCHEMES: [(&str, Scheme); 16] = [
+const SCHEMES: [(&str, Scheme); 19] = [
     ("mqtt", Scheme::Mqtt),
     ("mqtts", Scheme::Mqtts),
     ("ws", Scheme::Ws),
@@ -78,6 +88,9 @@ const SCHEMES: [(&str, Scheme); 16] = [
     ("amqp+wss", Scheme::AmqpWss),
     ("amqp+quic", Scheme::AmqpQuic),
     ("amqp-quic", Scheme::AmqpQuic),
+    ("http", Scheme::Http),
+    ("https", Scheme::Https),
+    ("h3", Scheme::H3),
 ];
 
 impl Scheme {
@@ -96,8 +109,8 @@ impl Scheme {
         match self {
             Self::Mqtt => 1883,
             Self::Mqtts => 8883,
-            Self::Ws | Self::AmqpWs => 80,
-            Self::Wss | Self::AmqpWss => 443,
+            Self::Ws | Self::AmqpWs | Self::Http => 80,
+            Self::Wss | Self::AmqpWss | Self::Https | Self::H3 => 443,
             Self::MqttQuic => 14567,
             Self::Amqp => 5672,
             Self::Amqps | Self::AmqpQuic => 5671,
@@ -107,7 +120,10 @@ impl Scheme {
     /// Whether what is sent is encrypted and the server has a certificate.
     #[must_use]
     pub const fn is_encrypted(self) -> bool {
-        !matches!(self, Self::Mqtt | Self::Ws | Self::Amqp | Self::AmqpWs)
+        !matches!(
+            self,
+            Self::Mqtt | Self::Ws | Self::Amqp | Self::AmqpWs | Self::Http
+        )
     }
 
     /// Whether the protocol travels inside WebSocket frames, so that the path of the URL is the HTTP
@@ -117,10 +133,10 @@ impl Scheme {
         matches!(self, Self::Ws | Self::Wss | Self::AmqpWs | Self::AmqpWss)
     }
 
-    /// Whether the transport is QUIC.
+    /// Whether the transport is QUIC and no other.
     #[must_use]
     pub const fn is_quic(self) -> bool {
-        matches!(self, Self::MqttQuic | Self::AmqpQuic)
+        matches!(self, Self::MqttQuic | Self::AmqpQuic | Self::H3)
     }
 
     /// The message protocol.
@@ -131,6 +147,7 @@ impl Scheme {
             Self::Amqp | Self::Amqps | Self::AmqpWs | Self::AmqpWss | Self::AmqpQuic => {
                 Protocol::Amqp
             }
+            Self::Http | Self::Https | Self::H3 => Protocol::Http,
         }
     }
 }
@@ -155,6 +172,8 @@ pub enum UrlError {
     Escape,
     /// Longer than [`MAX_URL_BYTES`], or with control characters.
     Text,
+    /// A URL of HTTP has a query: what can be said there has its own settings.
+    Query,
 }
 
 impl fmt::Display for UrlError {
@@ -162,7 +181,7 @@ impl fmt::Display for UrlError {
         match self {
             Self::Scheme(found) => write!(
                 f,
-                "a broker's URL starts with mqtt://, mqtts://, ws://, wss://, mqtt+quic://, amqp://, amqps://, amqp+ws://, amqp+wss:// or amqp+quic://, not with '{found}'"
+                "a broker's URL starts with mqtt://, mqtts://, ws://, wss://, mqtt+quic://, amqp://, amqps://, amqp+ws://, amqp+wss://, amqp+quic://, http://, https:// or h3://, not with '{found}'"
             ),
             Self::Host => f.write_str("the URL names no valid host"),
             Self::Port => f.write_str("the port in the URL is not a number from 1 to 65535"),
@@ -175,6 +194,9 @@ impl fmt::Display for UrlError {
                     "the URL has control characters or more than {MAX_URL_BYTES} bytes"
                 )
             }
+            Self::Query => f.write_str(
+                "the URL has a query: a question mark in a topic is written %3F, and parameters have options of their own",
+            ),
         }
     }
 }
@@ -269,15 +291,23 @@ impl Url {
     }
 
     /// The topic, topic filter or AMQP address that the path names, when the URL is not of a WebSocket: all after
-    /// the first slash, which is not part of it. `#` is an ordinary character there.
+    /// the first slash, which is not part of it. `#` is an ordinary character there. A URL of HTTP may
+    /// be that of the resource, with `/v1/topics/` before the topic.
     ///
     /// # Errors
-    /// When the escapes in it are not valid.
+    /// When the escapes in it are not valid, and when a URL of HTTP has a query.
     pub fn topic(&self) -> Result<Option<String>, UrlError> {
         if self.scheme.is_websocket() || self.path.len() <= 1 {
             return Ok(None);
         }
-        unescape(&self.path[1..]).map(Some)
+        let mut topic = &self.path[1..];
+        if self.scheme.protocol() == Protocol::Http {
+            if self.path.contains('?') {
+                return Err(UrlError::Query);
+            }
+            topic = topic.strip_prefix("v1/topics/").unwrap_or(topic);
+        }
+        unescape(topic).map(Some)
     }
 
     /// The same address by another transport, on that transport's port when `port` is none.
@@ -423,6 +453,9 @@ mod tests {
             ("amqp+ws://h", 80),
             ("amqp+wss://h/", 443),
             ("amqp+quic://h", 5671),
+            ("http://h", 80),
+            ("https://h", 443),
+            ("h3://h/", 443),
         ] {
             assert_eq!(url(text).port(), port, "{text}");
             assert_eq!(url(text).topic().unwrap(), None);
@@ -438,6 +471,10 @@ mod tests {
         assert_eq!(url("mqtt://h/bbc/#").topic().unwrap().unwrap(), "bbc/#");
         assert_eq!(url("mqtt://h//lead").topic().unwrap().unwrap(), "/lead");
         assert_eq!(url("quic://h").to_string(), "mqtt+quic://h");
+        for text in ["https://h/a/%23", "h3://h/v1/topics/a/#"] {
+            assert_eq!(url(text).topic().unwrap().unwrap(), "a/#");
+        }
+        assert_eq!(url("http://h/a?qos=1").topic(), Err(UrlError::Query));
     }
 
     #[test]
@@ -454,7 +491,7 @@ mod tests {
     fn faults_are_named() {
         for (text, error) in [
             ("localhost", UrlError::Scheme("localhost".into())),
-            ("http://h", UrlError::Scheme("http".into())),
+            ("ftp://h", UrlError::Scheme("ftp".into())),
             ("mqtt://", UrlError::Host),
             ("mqtt://a b", UrlError::Host),
             ("mqtt://[::1", UrlError::Host),

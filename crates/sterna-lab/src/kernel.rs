@@ -10,6 +10,8 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
+/// TCP's state of a connection that stands (include/net/tcp_states.h).
+const TCP_ESTABLISHED: u8 = 1;
 /// Longest name of a network device, in bytes.
 const MAX_DEVICE_NAME_BYTES: usize = libc::IFNAMSIZ - 1;
 
@@ -104,6 +106,16 @@ pub(crate) fn prefer(thread: u32) -> io::Result<()> {
         .map(drop)
 }
 
+/// Whether a thread has the real-time policy that [`prefer`] gives, by its `/proc/PID/task/TID/stat`.
+#[must_use]
+pub fn is_round_robin(stat: &str) -> bool {
+    // Field 41, counted from behind the name, which may hold blanks.
+    stat.rsplit_once(')')
+        .and_then(|(_, fields)| fields.split_ascii_whitespace().nth(41 - 3))
+        .and_then(|policy| policy.parse().ok())
+        == Some(libc::SCHED_RR)
+}
+
 /// The congestion control of a TCP socket, as the kernel tells it.
 ///
 /// # Errors
@@ -124,6 +136,59 @@ pub(crate) fn congestion_control(socket: BorrowedFd<'_>) -> io::Result<String> {
     })?;
     let text = name.split(|byte| *byte == 0).next().unwrap_or_default();
     Ok(String::from_utf8_lossy(text).into_owned())
+}
+
+/// What the kernel knows of a TCP connection.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct TcpState {
+    /// Its congestion control.
+    pub congestion: String,
+    /// Its smoothed round trip, in microseconds.
+    pub rtt_us: u64,
+}
+
+/// The TCP connections of this process that stand, in the order of their descriptors.
+#[must_use]
+pub fn own_tcp_connections() -> Vec<TcpState> {
+    let mut fds: Vec<RawFd> = std::fs::read_dir("/proc/self/fd")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect();
+    fds.sort_unstable();
+    fds.into_iter()
+        .filter_map(|fd| {
+            // SAFETY: a descriptor that another thread closes meanwhile is an error of the calls
+            // below, which only read; it is not closed here.
+            let socket = unsafe { BorrowedFd::borrow_raw(fd) };
+            Some(TcpState {
+                rtt_us: tcp_rtt_us(socket).ok()?,
+                congestion: congestion_control(socket).ok()?,
+            })
+        })
+        .collect()
+}
+
+/// The smoothed round trip of an established TCP connection.
+fn tcp_rtt_us(socket: BorrowedFd<'_>) -> io::Result<u64> {
+    // SAFETY: the structure is of integers only, for which zero is a value.
+    let mut info: libc::tcp_info = unsafe { mem::zeroed() };
+    let mut length = size_of::<libc::tcp_info>() as libc::socklen_t;
+    // SAFETY: the kernel writes no more than `length` bytes to the structure, and the length back.
+    check(unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            (&raw mut info).cast(),
+            &raw mut length,
+        )
+    })?;
+    if info.tcpi_state != TCP_ESTABLISHED {
+        return Err(io::ErrorKind::NotConnected.into());
+    }
+    Ok(info.tcpi_rtt.into())
 }
 
 /// Makes a command end when the thread that started it ends.
@@ -451,7 +516,30 @@ impl Timer {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd as _;
+
     use super::*;
+
+    #[test]
+    fn policies_of_threads_are_read() {
+        let fields: Vec<String> = (3..=52).map(|field| field.to_string()).collect();
+        let stat = format!("1 (a) b) {}", fields.join(" "));
+        assert!(!is_round_robin(&stat));
+        assert!(is_round_robin(&stat.replace(" 41 ", " 2 ")));
+        assert!(!is_round_robin(""));
+    }
+
+    #[test]
+    fn own_connections_are_seen_and_listeners_are_not() {
+        let before = own_tcp_connections().len();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let stream = std::net::TcpStream::connect(address).unwrap();
+        let found = own_tcp_connections();
+        assert!(found.len() > before);
+        let wanted = congestion_control(stream.as_fd()).unwrap();
+        assert!(found.iter().any(|state| state.congestion == wanted));
+    }
 
     #[test]
     fn a_timer_fires_at_its_moment_and_not_before() {

@@ -1,8 +1,9 @@
-//! What the front doors keep of a session in the broker.
+//! What the front doors keep of a session in the broker, and how sessions are named.
 
 use sterna_broker::{Broker, SessionKey};
 
 use crate::amqp::Terminus;
+use crate::http::HttpSession;
 
 /// What the front door keeps of a session, by the protocol that opened it. Client identifiers of
 /// different protocols never meet.
@@ -12,6 +13,8 @@ pub enum SessionState {
     Mqtt(sterna_mqtt::Session),
     /// What a receiver's link was attached with; `None` for a terminus that nobody finds again.
     Amqp(Option<Box<Terminus>>),
+    /// Ids of what was sent.
+    Http(Box<HttpSession>),
 }
 
 impl Default for SessionState {
@@ -20,15 +23,19 @@ impl Default for SessionState {
     }
 }
 
-/// First part of the names of sessions that are no MQTT client's: receivers of AMQP, and the anchors
-/// of queues.
+/// First part of the names of sessions that are no MQTT client's: receivers of AMQP, the anchors of
+/// queues, and subscriptions of HTTP.
 pub(crate) const AMQP_PREFIX: &str = "$amqp/";
 /// See [`AMQP_PREFIX`].
 pub(crate) const QUEUE_PREFIX: &str = "$queue/";
+/// See [`AMQP_PREFIX`].
+pub(crate) const HTTP_PREFIX: &str = "$http/";
 
 /// Whether a client identifier belongs to the broker, so that no MQTT client may have it.
 pub(crate) fn is_reserved(client_id: &str) -> bool {
-    client_id.starts_with(AMQP_PREFIX) || client_id.starts_with(QUEUE_PREFIX)
+    [AMQP_PREFIX, QUEUE_PREFIX, HTTP_PREFIX]
+        .iter()
+        .any(|prefix| client_id.starts_with(prefix))
 }
 
 /// The MQTT state of a session; `None` for an outdated key.
@@ -38,7 +45,7 @@ pub(crate) fn mqtt(
 ) -> Option<&sterna_mqtt::Session> {
     match broker.protocol(session)? {
         SessionState::Mqtt(state) => Some(state),
-        SessionState::Amqp(_) => None,
+        SessionState::Amqp(_) | SessionState::Http(_) => None,
     }
 }
 
@@ -49,6 +56,6 @@ pub(crate) fn mqtt_mut(
 ) -> Option<&mut sterna_mqtt::Session> {
     match broker.protocol_mut(session)? {
         SessionState::Mqtt(state) => Some(state),
-        SessionState::Amqp(_) => None,
+        SessionState::Amqp(_) | SessionState::Http(_) => None,
     }
 }

@@ -89,7 +89,9 @@ impl Node {
                         Event::Opened {
                             session, present, ..
                         } => return (session, present),
-                        Event::Evicted { .. } | Event::Drained { .. } => {}
+                        Event::Evicted { .. }
+                        | Event::Drained { .. }
+                        | Event::Unsubscribed { .. } => {}
                     }
                 }
             }

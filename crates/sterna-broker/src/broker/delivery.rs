@@ -70,10 +70,16 @@ impl<P: Default + Send> Broker<P> {
     /// keep their order. (A shared subscription's queue keeps it whatever comes first.) What was
     /// handed over can't be released: that counts as accepted.
     pub fn settle(&mut self, now_ms: u64, session: SessionKey, tag: u64, outcome: Outcome) -> bool {
-        let slot = session.slot;
         let Some(node) = self.find_sent(session, tag) else {
             return false;
         };
+        let is_known = self.settle_node(session.slot, node, outcome);
+        self.finish(now_ms);
+        is_known
+    }
+
+    /// Ends the delivery of a node of a session's ledger.
+    pub(super) fn settle_node(&mut self, slot: u32, node: u32, outcome: Outcome) -> bool {
         let Some(entry) = self.queues.nodes.entry_mut(node) else {
             return false;
         };
@@ -100,7 +106,6 @@ impl<P: Default + Send> Broker<P> {
                 self.give_back(returned.into_iter().collect());
             }
         }
-        self.finish(now_ms);
         true
     }
 

@@ -3,12 +3,14 @@
 mod delivery;
 mod demand;
 mod members;
+mod named;
 mod open;
 mod publish;
 mod restore;
 mod subscribe;
 mod takeover;
 mod timers;
+mod unsubscribe;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -215,6 +217,11 @@ impl<P: Default + Send> Broker<P> {
             } => {
                 self.member_credited(group, member, attendance, credit, &kept);
             }
+            Letter::Unsubscribe {
+                filter,
+                subscribers,
+            } => self.end_subscriptions(&filter, subscribers),
+            Letter::Disband { group } => self.disband(group),
             // It may have moved on; then the letter follows it.
             Letter::End { client_id } => {
                 self.end_session_of(now_ms, &client_id);
@@ -352,18 +359,7 @@ impl<P: Default + Send> Broker<P> {
             let Some(session) = slots.get(at) else {
                 continue;
             };
-            infos.push(SessionInfo {
-                client_id: Arc::clone(&session.client_id),
-                shard: self.shard(),
-                consumer: session.consumer,
-                expiry_s: session.expiry_s,
-                subscriptions: session.subscriptions.len(),
-                queue: QueueState {
-                    pending: session.pending.len(),
-                    pending_bytes: session.pending_bytes,
-                    unacknowledged: session.ledger.len(),
-                },
-            });
+            infos.push(self.info(session));
         }
         (infos, None)
     }

@@ -62,6 +62,23 @@ impl<P: Default + Send> Broker<P> {
         true
     }
 
+    /// The retained message of exactly this topic, unless it has expired.
+    #[must_use]
+    pub fn retained(&self, now_ms: u64, topic: &str) -> Option<Arc<Message>> {
+        self.directory
+            .retained_before(topic, false, u64::MAX, now_ms, 1)
+            .pop()
+    }
+
+    /// Removes a topic's retained message without publishing anything; false where there was none.
+    pub fn clear_retained(&mut self, topic: &str) -> bool {
+        let is_cleared = self.directory.clear_retained(topic);
+        if is_cleared && self.queues.is_durable {
+            self.queues.store.retained_cleared(topic);
+        }
+        is_cleared
+    }
+
     pub(super) fn route(&mut self, now_ms: u64, message: Message) -> Routed {
         if !message.retain() {
             return self.route_reserved(now_ms, message, None);

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use super::Broker;
 use crate::api::{RetainHandling, SessionKey, SubscribeError, SubscribeOptions, Subscribed};
 use crate::filter::Filter;
-use crate::mail::Returned;
 use crate::message::Origin;
 use crate::nodes::NIL;
 use crate::queues::Item;
@@ -222,58 +221,5 @@ impl<P: Default + Send> Broker<P> {
             );
         }
         appended
-    }
-
-    /// Removes a subscription; false where there was none. What is queued because of it stays; what
-    /// of a shared subscription was not yet sent goes to its other members. [MQTT-3.10.4-1]
-    /// [MQTT-3.10.4-2] [MQTT-3.10.4-3] [MQTT311-3.10.4-3]
-    pub fn unsubscribe(&mut self, now_ms: u64, session: SessionKey, filter: &str) -> bool {
-        let slot = session.slot;
-        if self.queues.active_mut(session).is_none() {
-            return false;
-        }
-        let session = &mut self.queues.sessions[slot as usize];
-        let id = session.subscriber;
-        let Some((filter, subscription)) = session.subscriptions.remove(filter) else {
-            return false;
-        };
-        if session.is_stored {
-            self.queues.store.unsubscribed(&session.client_id, &filter);
-        }
-        self.queues.counters.subscriptions -= 1;
-        self.directory.remove_subscriptions(1);
-        let group = subscription.group;
-        if group == NIL {
-            self.edit_log(|log| log.push(RouteUpdate::Unsubscribed { id, filter }));
-        } else {
-            let given_back = self.unsent_of_group(slot, group);
-            self.give_back(given_back);
-            let kept = subscription.flags.keeps();
-            self.edit_log(|log| log.leave_group(&filter, group, id, kept));
-            self.drop_share(slot, group);
-        }
-        self.finish(now_ms);
-        true
-    }
-
-    /// Takes what a group has assigned to a session and isn't sent yet out of its queue.
-    fn unsent_of_group(&mut self, slot: u32, group: u32) -> Vec<(u32, Returned)> {
-        let queues = &mut self.queues;
-        let mut unsent = Vec::new();
-        let mut node = queues.sessions[slot as usize].pending.first();
-        while node != NIL {
-            let next = queues.nodes.next(node);
-            if queues
-                .nodes
-                .entry(node)
-                .is_some_and(|entry| entry.group == group)
-                && let Some(entry) = queues.remove_pending(slot, node)
-            {
-                queues.forget_stored(slot, &entry);
-                unsent.extend(Returned::of(entry));
-            }
-            node = next;
-        }
-        unsent
     }
 }

@@ -178,6 +178,7 @@ impl<P: Default + Send> Broker<P> {
         if let Some(state) = state {
             self.install(slot, *state);
         }
+        let unsubscribed = self.end_noted_subscriptions(slot);
         // Whoever claimed it and is gone again has never had a session: if none came, there is none
         // to pass on, and the next is told so.
         let ends = discard || !present;
@@ -193,6 +194,9 @@ impl<P: Default + Send> Broker<P> {
                 session,
                 present,
             });
+            if unsubscribed {
+                self.tell_unsubscribed(slot);
+            }
             self.attend(slot);
         } else if let Some(claim) = next_claim {
             let clean_start = claim.clean_start || ends;

@@ -186,6 +186,18 @@ impl Directory {
         (retention, head)
     }
 
+    /// Removes a topic's retained message; false where there was none.
+    pub(crate) fn clear_retained(&self, topic: &str) -> bool {
+        let mut retained = self
+            .retained
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        let is_cleared = retained.remove(topic).is_some();
+        self.retained_deadline_ms
+            .store(retained.deadline_ms(), Ordering::Relaxed);
+        is_cleared
+    }
+
     /// The retained messages of a filter that were set before the route log had this length.
     pub(crate) fn retained_before(
         &self,

@@ -91,7 +91,7 @@ impl Retained {
         Retention::Stored
     }
 
-    fn remove(&mut self, topic: &str) -> Option<Arc<Message>> {
+    pub(crate) fn remove(&mut self, topic: &str) -> Option<Arc<Message>> {
         self.remove_expiry(topic);
         let kept = self.topics.remove(topic)?;
         self.bytes -= kept.message.body_bytes();

@@ -4,6 +4,7 @@ mod choice;
 mod cluster;
 mod delivery;
 mod demand;
+mod ended;
 mod kept;
 mod limits;
 mod model;

@@ -158,7 +158,7 @@ impl Shard {
                 Event::Opened {
                     consumer, session, ..
                 } => self.opened(consumer, session),
-                Event::Drained { .. } => panic!("nobody asked"),
+                Event::Drained { .. } | Event::Unsubscribed { .. } => panic!("nobody asked"),
             }
         }
     }

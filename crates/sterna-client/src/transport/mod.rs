@@ -20,6 +20,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
 use sterna_quic::Overrides;
 
@@ -143,30 +144,29 @@ pub(crate) async fn connect(url: &Url, settings: &Settings) -> Result<Transport,
     }
 }
 
-async fn connect_untimed(url: &Url, settings: &Settings) -> Result<Transport, ConnectError> {
+/// Says that nobody checks who the server is.
+pub(crate) fn warn_if_insecure(url: &Url, settings: &Settings) {
     if settings.tls.insecure && url.scheme().is_encrypted() {
         tracing::warn!(
             %url,
             "the server is NOT verified: anyone on the path can read and change everything"
         );
     }
+}
+
+async fn connect_untimed(url: &Url, settings: &Settings) -> Result<Transport, ConnectError> {
+    warn_if_insecure(url, settings);
     let addresses = resolve(url, settings.bind).await?;
     if url.scheme().is_quic() {
         return connect_quic(url, settings, addresses).await;
     }
 
-    let bind = settings.bind;
-    let tcp = first_of(&addresses, move |address| connect_tcp(address, bind)).await?;
+    let tcp = establish_tcp(settings, &addresses).await?;
     let peer = tcp.peer_addr()?;
     let encrypted = url.scheme().is_encrypted();
     let control: Pin<Box<dyn Stream>> = if encrypted {
         let offered: Vec<&[u8]> = settings.tls.alpn.iter().map(String::as_bytes).collect();
-        let config = settings.tls.config(&offered, false, None)?;
-        let name = settings.tls.server_name(url.host())?;
-        let tls = TlsConnector::from(Arc::clone(&config))
-            .connect(name, tcp)
-            .await
-            .map_err(|error| ConnectError::Handshake(explain_tls(&error)))?;
+        let tls = establish_tls(url, settings, &offered, tcp).await?;
         if url.scheme().is_websocket() {
             Box::pin(websocket::connect(url, tls, settings.max_packet_bytes).await?)
         } else {
@@ -184,13 +184,46 @@ async fn connect_untimed(url: &Url, settings: &Settings) -> Result<Transport, Co
     })
 }
 
+/// A TCP connection to one of the addresses.
+pub(crate) async fn establish_tcp(
+    settings: &Settings,
+    addresses: &[SocketAddr],
+) -> Result<TcpStream, ConnectError> {
+    let bind = settings.bind;
+    first_of(addresses, move |address| connect_tcp(address, bind)).await
+}
+
+/// TLS over a TCP connection, with these protocols on offer.
+pub(crate) async fn establish_tls(
+    url: &Url,
+    settings: &Settings,
+    offered: &[&[u8]],
+    tcp: TcpStream,
+) -> Result<TlsStream<TcpStream>, ConnectError> {
+    let config = settings.tls.config(offered, false, None)?;
+    let name = settings.tls.server_name(url.host())?;
+    TlsConnector::from(config)
+        .connect(name, tcp)
+        .await
+        .map_err(|error| ConnectError::Handshake(explain_tls(&error)))
+}
+
 /// Connects over QUIC: at once, without having sent anything, where an earlier connection left a
 /// ticket.
 async fn connect_quic(
     url: &Url,
     settings: &Settings,
-    mut addresses: Vec<SocketAddr>,
+    addresses: Vec<SocketAddr>,
 ) -> Result<Transport, ConnectError> {
+    quic_transport(establish_quic(url, settings, addresses).await?).await
+}
+
+/// The same without a stream.
+pub(crate) async fn establish_quic(
+    url: &Url,
+    settings: &Settings,
+    mut addresses: Vec<SocketAddr>,
+) -> Result<Quic, ConnectError> {
     let known = quic::memory::recall(url.host(), url.port());
     let name = settings.tls.server_name(url.host())?.to_str().into_owned();
     let attempt = quic::attempt(settings, name, url, known.as_ref())?;
@@ -202,7 +235,7 @@ async fn connect_quic(
         addresses[..=at].rotate_right(1);
         if settings.early_data {
             match attempt.clone().start(addresses[0])?.into_early() {
-                Ok(quic) => return quic_transport(quic).await,
+                Ok(quic) => return Ok(quic),
                 Err(started) => first = Some(started),
             }
         }
@@ -216,8 +249,7 @@ async fn connect_quic(
         };
         async move { started?.established().await }
     });
-    let quic = connecting.await?;
-    quic_transport(quic).await
+    connecting.await
 }
 
 async fn quic_transport(mut quic: Quic) -> Result<Transport, ConnectError> {
@@ -230,7 +262,11 @@ async fn quic_transport(mut quic: Quic) -> Result<Transport, ConnectError> {
     })
 }
 
-async fn resolve(url: &Url, bind: Option<IpAddr>) -> Result<Vec<SocketAddr>, ConnectError> {
+/// The addresses of a URL's host.
+pub(crate) async fn resolve(
+    url: &Url,
+    bind: Option<IpAddr>,
+) -> Result<Vec<SocketAddr>, ConnectError> {
     let failed = |error| ConnectError::Resolve {
         host: url.host().to_owned(),
         error: Arc::new(error),

@@ -79,18 +79,51 @@ fn pressure(text: &str) -> Option<f64> {
         .ok()
 }
 
-/// The eighth time of `/proc/stat`'s first line among all of them.
+/// Ticks of CPU time since the machine started.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CpuTicks {
+    all: f64,
+    stolen: f64,
+}
+
+impl CpuTicks {
+    /// Until now; none where the kernel doesn't tell.
+    pub(crate) fn now() -> Option<Self> {
+        Self::read(&fs::read_to_string("/proc/stat").ok()?)
+    }
+
+    /// The first line of `/proc/stat`; its eighth time is what the host gave to others.
+    fn read(text: &str) -> Option<Self> {
+        let times: Vec<f64> = text
+            .lines()
+            .next()?
+            .split_ascii_whitespace()
+            .skip(1)
+            .take(8)
+            .map_while(|time| time.parse().ok())
+            .collect();
+        let all: f64 = times.iter().sum();
+        (times.len() == 8 && all > 0.0).then(|| Self {
+            all,
+            stolen: times[7],
+        })
+    }
+
+    /// The part that was stolen since `before`, in percent.
+    pub(crate) fn stolen_percent_since(&self, before: &Self) -> f64 {
+        let all = self.all - before.all;
+        if all > 0.0 {
+            (self.stolen - before.stolen) / all * 100.0
+        } else {
+            0.0
+        }
+    }
+}
+
+/// The part that was stolen since the start of the machine, in percent.
 fn steal(text: &str) -> Option<f64> {
-    let times: Vec<f64> = text
-        .lines()
-        .next()?
-        .split_ascii_whitespace()
-        .skip(1)
-        .take(8)
-        .map_while(|time| time.parse().ok())
-        .collect();
-    let all: f64 = times.iter().sum();
-    (times.len() == 8 && all > 0.0).then(|| times[7] / all * 100.0)
+    let ticks = CpuTicks::read(text)?;
+    Some(ticks.stolen / ticks.all * 100.0)
 }
 
 #[cfg(test)]

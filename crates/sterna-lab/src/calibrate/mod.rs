@@ -16,6 +16,7 @@ use crate::emulator::LatenessSummary;
 use crate::link::{Direction, Jitter, LinkSettings, Loss, Pipe, PipeSettings, Queue};
 use crate::quantity::{show_rate, show_time_ns};
 
+pub(crate) use machine::CpuTicks;
 pub use machine::Machine;
 use probe::{HEADER_BYTES, Measured, Plan};
 

@@ -49,9 +49,9 @@ pub enum Check {
         /// What is looked at.
         source: Source,
         /// What must be less.
-        lower: Filter,
+        lower: Box<Filter>,
         /// Than this.
-        higher: Filter,
+        higher: Box<Filter>,
         /// For each combination of the values of these axes.
         each: Vec<Axis>,
         /// Compare not values, but how much they rise from the first to the last value of this axis.
@@ -158,8 +158,8 @@ impl TryFrom<CheckText> for Check {
             }),
             "order" => Ok(Self::Order {
                 source,
-                lower: needed(text.lower, kind, "lower")?,
-                higher: needed(text.higher, kind, "higher")?,
+                lower: needed(text.lower, kind, "lower")?.into(),
+                higher: needed(text.higher, kind, "higher")?.into(),
                 each,
                 rise: text.rise,
             }),
@@ -211,7 +211,7 @@ impl Check {
             filters.extend(&source.against);
         }
         if let Self::Order { lower, higher, .. } = self {
-            filters.extend([lower, higher]);
+            filters.extend([&**lower, &**higher]);
         }
         filters
     }

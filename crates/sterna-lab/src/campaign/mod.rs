@@ -6,6 +6,7 @@
 //! beyond its file, and the program that measures knows nothing about campaigns: a further protocol
 //! is a further workload, a further paper is a further file.
 
+mod axis;
 mod claim;
 mod plan;
 #[cfg(test)]
@@ -17,6 +18,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+pub use axis::{Axis, Filter};
 pub use claim::{Check, Claim, Source, Trend};
 pub use plan::{Plan, Run};
 
@@ -29,7 +31,11 @@ const MAX_FILE_BYTES: u64 = 1 << 20;
 pub const MAX_RUNS: usize = 100_000;
 
 /// The campaigns that are part of the program: name and file.
-pub const CAMPAIGNS: [(&str, &str); 3] = [
+pub const CAMPAIGNS: [(&str, &str); 4] = [
+    (
+        "amqp-iqbal-2023",
+        include_str!("files/amqp-iqbal-2023.toml"),
+    ),
     (
         "mqtt-jeddou-2022",
         include_str!("files/mqtt-jeddou-2022.toml"),
@@ -100,6 +106,9 @@ pub struct Transport {
     pub streams: Option<String>,
     /// Whether messages of QoS 0 travel in QUIC datagrams.
     pub datagrams: bool,
+    /// Whether a client waits for an answer to each of SASL, open, begin and attach, as many do,
+    /// instead of saying all of it at once (AMQP).
+    pub step_by_step: bool,
     /// Settings of QUIC, on both sides.
     pub quic: BTreeMap<String, String>,
     /// Settings of the broker, such as `quic.early_data`.
@@ -119,7 +128,7 @@ pub struct Grid {
     pub loss: Vec<String>,
     /// Which way packets are lost.
     #[serde(default)]
-    pub loss_direction: LossDirection,
+    pub loss_direction: Direction,
     /// Transports by name.
     pub transports: Vec<String>,
     /// Qualities of service.
@@ -130,6 +139,18 @@ pub struct Grid {
     /// Times between two messages, for workloads that have one.
     #[serde(default = "no_interval")]
     pub interval: Vec<String>,
+    /// What is added to the profile's delay, one way; nothing without it.
+    #[serde(default = "unchanged")]
+    pub delay: Vec<String>,
+    /// What takes the place of the profile's rate, in the words of `--rate`.
+    #[serde(default = "unchanged")]
+    pub rate: Vec<String>,
+    /// Where `delay` and `rate` are in force.
+    #[serde(default)]
+    pub shape_direction: Direction,
+    /// Numbers of messages; the workload's without them.
+    #[serde(default)]
+    pub message_counts: Vec<u32>,
     /// How often each cell is measured.
     pub repetitions: u32,
     /// Whether nothing else may run at the same time: for what is bound by the CPU.
@@ -150,15 +171,20 @@ fn no_interval() -> Vec<String> {
     vec!["0s".into()]
 }
 
+/// The value of an axis that a grid doesn't have.
+fn unchanged() -> Vec<String> {
+    vec![String::new()]
+}
+
 fn zero_qos() -> Vec<u8> {
     vec![0]
 }
 
-/// Which way packets are lost.
+/// Which way a change of the link is in force.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq)]
 #[serde(rename_all = "kebab-case")]
-pub enum LossDirection {
-    /// Both, independently.
+pub enum Direction {
+    /// Both; losses independently.
     #[default]
     Both,
     /// From the client only.
@@ -203,6 +229,8 @@ pub enum WorkloadKind {
     StopAndWait,
     /// Connect, publish, disconnect, and again. A subscriber as with `open-loop`.
     ConnectPublish,
+    /// Connect, take messages from a queue that was filled before, disconnect, and again (AMQP).
+    ConnectReceive,
 }
 
 /// Something that happens to the link.
@@ -234,6 +262,18 @@ pub struct Quick {
     qos: Option<Vec<u8>>,
     payload_bytes: Option<Vec<u32>>,
     interval: Option<Vec<String>>,
+    delay: Option<Vec<String>>,
+    rate: Option<Vec<String>>,
+    message_counts: Option<Vec<u32>>,
+    connections: Option<u32>,
+}
+
+impl Transport {
+    /// Whether it is QUIC, by its scheme.
+    #[must_use]
+    pub fn is_quic(&self) -> bool {
+        self.scheme.ends_with("+quic") || self.scheme == "h3"
+    }
 }
 
 impl Grid {
@@ -245,6 +285,12 @@ impl Grid {
         if let Some(messages) = quick.messages {
             grid.workload.messages = messages;
         }
+        if let Some(connections) = quick.connections {
+            grid.workload.connections = connections;
+        }
+        if let Some(counts) = &quick.message_counts {
+            grid.message_counts.clone_from(counts);
+        }
         if let Some(repetitions) = quick.repetitions {
             grid.repetitions = repetitions;
         }
@@ -252,6 +298,8 @@ impl Grid {
             (&mut grid.links, &quick.links),
             (&mut grid.loss, &quick.loss),
             (&mut grid.interval, &quick.interval),
+            (&mut grid.delay, &quick.delay),
+            (&mut grid.rate, &quick.rate),
         ] {
             if let Some(values) = from {
                 to.clone_from(values);
@@ -276,98 +324,20 @@ impl Grid {
             Axis::Qos => self.qos.iter().map(u8::to_string).collect(),
             Axis::PayloadBytes => self.payload_bytes.iter().map(u32::to_string).collect(),
             Axis::Interval => self.interval.clone(),
-        }
-    }
-}
-
-/// What distinguishes the cells of a grid.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd)]
-#[serde(rename_all = "snake_case")]
-pub enum Axis {
-    /// The profile of the link.
-    Link,
-    /// Its loss.
-    Loss,
-    /// The transport.
-    Transport,
-    /// The quality of service.
-    Qos,
-    /// The length of messages.
-    PayloadBytes,
-    /// The time between them.
-    Interval,
-}
-
-impl Axis {
-    /// All of them.
-    pub const ALL: [Self; 6] = [
-        Self::Link,
-        Self::Loss,
-        Self::Transport,
-        Self::Qos,
-        Self::PayloadBytes,
-        Self::Interval,
-    ];
-
-    /// What stands below a figure.
-    #[must_use]
-    pub const fn title(self) -> &'static str {
-        match self {
-            Self::Link => "link",
-            Self::Loss => "loss",
-            Self::Transport => "transport",
-            Self::Qos => "QoS",
-            Self::PayloadBytes => "message length, bytes",
-            Self::Interval => "interval",
-        }
-    }
-}
-
-/// Some cells of a grid: those with these values.
-#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
-#[serde(default, deny_unknown_fields)]
-pub struct Filter {
-    /// The profile of the link.
-    pub link: Option<String>,
-    /// Its loss.
-    pub loss: Option<String>,
-    /// The transport.
-    pub transport: Option<String>,
-    /// The quality of service.
-    pub qos: Option<u8>,
-    /// The length of messages.
-    pub payload_bytes: Option<u32>,
-    /// The time between them.
-    pub interval: Option<String>,
-}
-
-impl Filter {
-    /// The value that is asked for on an axis.
-    #[must_use]
-    pub fn value(&self, axis: Axis) -> Option<String> {
-        match axis {
-            Axis::Link => self.link.clone(),
-            Axis::Loss => self.loss.clone(),
-            Axis::Transport => self.transport.clone(),
-            Axis::Qos => self.qos.map(|qos| qos.to_string()),
-            Axis::PayloadBytes => self.payload_bytes.map(|bytes| bytes.to_string()),
-            Axis::Interval => self.interval.clone(),
+            Axis::Delay => self.delay.clone(),
+            Axis::Rate => self.rate.clone(),
+            Axis::Messages => self.counts().iter().map(u32::to_string).collect(),
         }
     }
 
-    /// The same with one more value. Values that the axis cannot have match nothing.
+    /// Numbers of messages: the axis, or the workload's.
     #[must_use]
-    pub fn with(&self, axis: Axis, value: &str) -> Self {
-        let mut filter = self.clone();
-        match axis {
-            Axis::Link => filter.link = Some(value.to_owned()),
-            Axis::Loss => filter.loss = Some(value.to_owned()),
-            Axis::Transport => filter.transport = Some(value.to_owned()),
-            Axis::Qos => filter.qos = Some(value.parse().unwrap_or(u8::MAX)),
-            Axis::PayloadBytes => filter.payload_bytes = Some(value.parse().unwrap_or(u32::MAX)),
-            Axis::Interval => filter.interval = Some(value.to_owned()),
+    pub fn counts(&self) -> Vec<u32> {
+        if self.message_counts.is_empty() {
+            vec![self.workload.messages]
+        } else {
+            self.message_counts.clone()
         }
-        filter
     }
 }
 
@@ -544,8 +514,13 @@ impl Campaign {
         for loss in &grid.loss {
             quantity::loss(loss)?;
         }
-        for interval in &grid.interval {
-            quantity::time_ns(interval)?;
+        for time in grid.interval.iter().chain(&grid.delay) {
+            if !time.is_empty() {
+                quantity::time_ns(time)?;
+            }
+        }
+        for rate in grid.rate.iter().filter(|rate| !rate.is_empty()) {
+            quantity::rate_bps(rate)?;
         }
         for name in &grid.transports {
             if self.transport(name).is_none() {
@@ -566,7 +541,17 @@ impl Campaign {
             ));
         }
         let workload = &grid.workload;
-        if workload.messages == 0 || workload.connections == 0 || workload.topics == 0 {
+        if workload.kind == WorkloadKind::ConnectReceive
+            && let Some(other) = grid.transports.iter().find(|name| {
+                self.transport(name)
+                    .is_none_or(|transport| !transport.scheme.starts_with("amqp"))
+            })
+        {
+            return Err(format!(
+                "connect-receive takes from a queue of AMQP, which `{other}` does not speak"
+            ));
+        }
+        if grid.counts().contains(&0) || workload.connections == 0 || workload.topics == 0 {
             return Err("a workload has messages, connections and topics".into());
         }
         for event in &workload.events {

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use super::{Axis, Campaign, Filter, Grid, LossDirection, Transport, Workload, WorkloadKind};
+use super::{Axis, Campaign, Direction, Filter, Grid, Transport, Workload, WorkloadKind};
 use crate::link::{LinkSettings, Loss, Random};
+use crate::measure::{Sample, Verdict};
 use crate::profile::Profile;
 use crate::quantity;
 
@@ -11,6 +12,8 @@ use crate::quantity;
 const OVERHEAD_S: f64 = 0.001;
 /// What starting and ending the programs of a run takes.
 const START_S: f64 = 1.0;
+/// About what a connection sends besides its messages.
+const CONNECTION_BYTES: u32 = 3_000;
 /// A lost packet costs this, and twice the round trip, on average: probe timeouts and backoff.
 const RECOVERY_S: f64 = 0.3;
 
@@ -30,6 +33,10 @@ pub struct Run {
     pub link: String,
     /// As the campaign's file writes it.
     pub loss: String,
+    /// What is added to the profile's delay, as the file writes it; empty without such an axis.
+    pub delay: String,
+    /// What takes the place of the profile's rate; empty without such an axis.
+    pub rate: String,
     /// How the device connects.
     pub transport: Transport,
     /// Quality of service.
@@ -101,19 +108,14 @@ fn expand(
     runs: &mut Vec<Run>,
 ) -> Result<(), String> {
     for repetition in 0..grid.repetitions {
-        for (link_index, link) in grid.links.iter().enumerate() {
-            for (loss_index, loss) in grid.loss.iter().enumerate() {
-                let settings = settings(link, loss, grid.loss_direction)?;
-                let run_seed = Random::new(&[
-                    seed,
-                    grid_index,
-                    link_index as u64,
-                    loss_index as u64,
-                    u64::from(repetition),
-                ])
-                .next_u64();
-                for interval in &grid.interval {
-                    let interval_ns = quantity::time_ns(interval)?;
+        for link in links(grid)? {
+            let mut seeds = vec![seed, grid_index];
+            seeds.extend(&link.place);
+            seeds.push(u64::from(repetition));
+            let run_seed = Random::new(&seeds).next_u64();
+            for interval in &grid.interval {
+                let interval_ns = quantity::time_ns(interval)?;
+                for messages in grid.counts() {
                     for payload_bytes in &grid.payload_bytes {
                         for qos in &grid.qos {
                             for name in &grid.transports {
@@ -122,17 +124,22 @@ fn expand(
                                     .ok_or_else(|| format!("no transport is called `{name}`"))?;
                                 runs.push(Run {
                                     grid: grid.name.clone(),
-                                    link: link.clone(),
-                                    loss: loss.clone(),
+                                    link: link.profile.clone(),
+                                    loss: link.loss.clone(),
+                                    delay: link.delay.clone(),
+                                    rate: link.rate.clone(),
                                     transport: transport.clone(),
                                     qos: *qos,
                                     payload_bytes: *payload_bytes,
                                     interval: interval.clone(),
                                     interval_ns,
                                     repetition,
-                                    settings: settings.clone(),
+                                    settings: link.settings.clone(),
                                     seed: run_seed,
-                                    workload: grid.workload.clone(),
+                                    workload: Workload {
+                                        messages,
+                                        ..grid.workload.clone()
+                                    },
                                     alone: grid.alone,
                                 });
                             }
@@ -145,7 +152,69 @@ fn expand(
     Ok(())
 }
 
-fn settings(link: &str, loss: &str, direction: LossDirection) -> Result<LinkSettings, String> {
+/// A link of a grid.
+struct Link {
+    profile: String,
+    loss: String,
+    delay: String,
+    rate: String,
+    settings: LinkSettings,
+    /// Where it is on the axes: what makes its seed another than that of the others.
+    place: Vec<u64>,
+}
+
+/// All combinations of what makes a link.
+fn links(grid: &Grid) -> Result<Vec<Link>, String> {
+    let mut links = Vec::new();
+    for (link_index, profile) in grid.links.iter().enumerate() {
+        for (loss_index, loss) in grid.loss.iter().enumerate() {
+            for (delay_index, delay) in grid.delay.iter().enumerate() {
+                for (rate_index, rate) in grid.rate.iter().enumerate() {
+                    let mut settings = settings(profile, loss, grid.loss_direction)?;
+                    shape(&mut settings, delay, rate, grid.shape_direction)?;
+                    let mut place = vec![link_index as u64, loss_index as u64];
+                    // Grids without these axes keep the seeds that they have always had.
+                    if grid.delay.len() > 1 || grid.rate.len() > 1 {
+                        place.extend([delay_index as u64, rate_index as u64]);
+                    }
+                    links.push(Link {
+                        profile: profile.clone(),
+                        loss: loss.clone(),
+                        delay: delay.clone(),
+                        rate: rate.clone(),
+                        settings,
+                        place,
+                    });
+                }
+            }
+        }
+    }
+    Ok(links)
+}
+
+/// Adds a delay to a link, and sets its rate.
+fn shape(
+    settings: &mut LinkSettings,
+    delay: &str,
+    rate: &str,
+    direction: Direction,
+) -> Result<(), String> {
+    let pipes = match direction {
+        Direction::Up => vec![&mut settings.up],
+        Direction::Both => vec![&mut settings.up, &mut settings.down],
+    };
+    for pipe in pipes {
+        if !delay.is_empty() {
+            pipe.delay_ns += quantity::time_ns(delay)?;
+        }
+        if !rate.is_empty() {
+            pipe.rate_bps = quantity::rate_bps(rate)?;
+        }
+    }
+    settings.validate().map_err(|error| error.to_string())
+}
+
+fn settings(link: &str, loss: &str, direction: Direction) -> Result<LinkSettings, String> {
     let profile = Profile::find(link).ok_or_else(|| format!("no profile is called `{link}`"))?;
     let mut settings = profile.settings();
     let loss = quantity::loss(loss)?;
@@ -153,8 +222,8 @@ fn settings(link: &str, loss: &str, direction: LossDirection) -> Result<LinkSett
     if loss.expected() > 0.0 {
         settings.up.loss = loss.clone();
         settings.down.loss = match direction {
-            LossDirection::Both => loss,
-            LossDirection::Up => Loss::None,
+            Direction::Both => loss,
+            Direction::Up => Loss::None,
         };
     }
     settings.validate().map_err(|error| error.to_string())?;
@@ -165,34 +234,32 @@ impl Run {
     /// What tells it from all other runs of its campaign.
     #[must_use]
     pub fn key(&self) -> String {
-        format!(
-            "{}/{}/{}/{}/q{}/{}B/{}#{}",
-            self.grid,
-            self.link,
-            self.loss,
-            self.transport.name,
-            self.qos,
-            self.payload_bytes,
-            self.interval,
-            self.repetition
-        )
+        Sample::of(self, "", 0, Verdict::Sound).key()
+    }
+
+    /// Its value on an axis, as samples name it.
+    #[must_use]
+    pub fn value(&self, axis: Axis) -> String {
+        match axis {
+            Axis::Link => self.link.clone(),
+            Axis::Loss => self.loss.clone(),
+            Axis::Transport => self.transport.name.clone(),
+            Axis::Qos => self.qos.to_string(),
+            Axis::PayloadBytes => self.payload_bytes.to_string(),
+            Axis::Interval => self.interval.clone(),
+            Axis::Delay => self.delay.clone(),
+            Axis::Rate => self.rate.clone(),
+            Axis::Messages => self.workload.messages.to_string(),
+        }
     }
 
     /// Whether it belongs to these cells.
     #[must_use]
     pub fn is_in(&self, filter: &Filter) -> bool {
         Axis::ALL.iter().all(|axis| {
-            filter.value(*axis).is_none_or(|wanted| {
-                wanted
-                    == match axis {
-                        Axis::Link => self.link.clone(),
-                        Axis::Loss => self.loss.clone(),
-                        Axis::Transport => self.transport.name.clone(),
-                        Axis::Qos => self.qos.to_string(),
-                        Axis::PayloadBytes => self.payload_bytes.to_string(),
-                        Axis::Interval => self.interval.clone(),
-                    }
-            })
+            filter
+                .value(*axis)
+                .is_none_or(|wanted| wanted == self.value(*axis))
         })
     }
 
@@ -216,7 +283,17 @@ impl Run {
                 messages.mul_add(self.interval_ns as f64 / 1e9, 4.0 * exchange_s)
             }
             WorkloadKind::StopAndWait => (messages + 4.0) * exchange_s,
-            WorkloadKind::ConnectPublish => f64::from(self.workload.connections) * 5.0 * exchange_s,
+            WorkloadKind::ConnectPublish | WorkloadKind::ConnectReceive => {
+                let bits = f64::from(self.payload_bytes + CONNECTION_BYTES) * 8.0;
+                let rate_bps = self
+                    .settings
+                    .up
+                    .rate_bps
+                    .map_or(f64::INFINITY, |rate| rate as f64);
+                let round_trips = f64::from(self.workload.messages - 1) + 5.0;
+                f64::from(self.workload.connections)
+                    * round_trips.mul_add(exchange_s, bits / rate_bps)
+            }
         };
         Duration::from_secs_f64(seconds + START_S)
     }

@@ -398,7 +398,7 @@ fn check_transports(
             .reach(broker.port())
             .map_err(|error| failed(error.to_string()))?;
         let found = match &site {
-            Site::Namespaces { cell, .. } if run.transport.scheme != "mqtt+quic" => cell
+            Site::Namespaces { cell, .. } if !run.transport.is_quic() => cell
                 .namespace(Side::Client)
                 .congestion_control_towards(target)
                 .map_err(|error| failed(error.to_string()))?,

@@ -27,6 +27,8 @@ pub enum Role {
     StopAndWait,
     /// Connects, publishes and disconnects.
     ConnectPublish,
+    /// Connects, takes messages from a queue and disconnects.
+    ConnectReceive,
 }
 
 /// A device's task.
@@ -50,6 +52,10 @@ pub struct Task {
     pub streams: Option<String>,
     /// Whether messages travel in datagrams.
     pub datagrams: bool,
+    /// Whether a client says everything up to its first message without waiting for answers (AMQP).
+    pub pipelined: bool,
+    /// The queue that messages go to and come from, instead of topics (AMQP).
+    pub queue: Option<String>,
     /// Settings of QUIC by their names.
     pub quic: BTreeMap<String, String>,
     /// Quality of service.
@@ -127,6 +133,13 @@ pub struct Measured {
     pub streams: Option<u64>,
     /// QUIC: messages that travelled in datagrams.
     pub datagram_messages: Option<u64>,
+    /// QUIC: how often this end has moved.
+    pub migrations: Option<u64>,
+    /// TCP: the kernel's smoothed round trip, in nanoseconds.
+    pub tcp_rtt_ns: Option<u64>,
+    /// The congestion control of the last connection: of TCP as its socket tells, of QUIC as the
+    /// library was given it.
+    pub congestion: Option<String>,
 }
 
 /// Puts number and time at the start of a message.

@@ -8,7 +8,9 @@
 //! link or the machine was not what it should be is made again, and in the end marked.
 
 pub mod campaign_run;
+mod describe;
 pub mod device;
+mod negotiated;
 pub mod order;
 mod process;
 mod run;

@@ -129,6 +129,15 @@ impl Process {
         }
     }
 
+    /// Whether all its threads have real-time priority.
+    pub(super) fn is_preferred(&self) -> bool {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid()));
+        tasks.into_iter().flatten().flatten().all(|task| {
+            let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+            crate::kernel::is_round_robin(&stat)
+        })
+    }
+
     /// CPU time of all threads that it has, in nanoseconds, as the kernel's scheduler counts it.
     pub(super) fn cpu_ns(&self) -> Option<u64> {
         let mut sum = 0;

@@ -5,29 +5,28 @@ use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use super::describe::{describe_device, describe_link, set};
 use super::device::{Measured, Role, Task, Word};
 use super::process::Process;
 use super::sample::{Sample, Verdict};
 use super::site::{Site, SiteKind, SiteReport};
 use super::tolerance;
-use crate::calibrate::Machine;
+use crate::calibrate::{CpuTicks, Machine};
 use crate::campaign::{LinkEventKind, Run, WorkloadKind};
-use crate::energy::constants::{BATTERY_WH, BOARD_IDLE_W, BOARDS, radios};
-use crate::energy::radio::{Conditions, Sleep};
 use crate::link::Counters;
 use crate::netns::Side;
 use crate::quantity;
 
 /// The name in the broker's development certificate.
 const SERVER_NAME: &str = "localhost";
+/// The queue of workloads that have one.
+const QUEUE: &str = "lab";
 /// How long a program may take to start on a busy machine.
 const START_LIMIT: Duration = Duration::from_secs(30);
 /// How long messages may stay under way after the last one left, besides round trips.
 const ARRIVAL_LIMIT: Duration = Duration::from_secs(10);
 /// The same in round trips.
 const ARRIVAL_ROUND_TRIPS: u32 = 8;
-/// The board whose power is estimated: the second paper's devices are of this kind.
-const BOARD: &str = "3b";
 
 /// What all runs have in common.
 #[derive(Debug)]
@@ -133,6 +132,10 @@ fn default_port(scheme: &str) -> u16 {
         "mqtts" => 8883,
         "ws" => 8083,
         "wss" => 8084,
+        "amqp" => 5672,
+        "amqps" | "amqp+quic" => 5671,
+        "amqp+ws" => 8080,
+        "amqp+wss" => 8443,
         _ => 14567,
     }
 }
@@ -202,15 +205,21 @@ fn measure(
         .reach(broker.port)
         .map_err(failed("cannot reach the broker"))?;
     let deadline = Instant::now() + run.time_limit();
-    let timed_beside_broker = run.workload.kind != WorkloadKind::StopAndWait;
+    let beside = format!("{}://127.0.0.1:{}", run.transport.scheme, broker.port);
+    let timed_beside_broker = matches!(
+        run.workload.kind,
+        WorkloadKind::OpenLoop | WorkloadKind::ConnectPublish
+    );
+    if run.workload.kind == WorkloadKind::ConnectReceive {
+        fill_queue(setting, &site, run, &broker, beside.clone(), deadline)?;
+    }
 
     let mut subscriber = if timed_beside_broker {
-        let url = format!("{}://127.0.0.1:{}", run.transport.scheme, broker.port);
         let mut process = start_device(
             setting,
             &site,
             ("subscriber", Side::Server),
-            &task(run, Role::Subscriber, url, &broker),
+            &task(run, Role::Subscriber, beside, &broker),
         )?;
         expect_ready(&mut process, deadline, setting.stop)?;
         process.say("go")?;
@@ -222,6 +231,7 @@ fn measure(
         WorkloadKind::OpenLoop => Role::Publisher,
         WorkloadKind::StopAndWait => Role::StopAndWait,
         WorkloadKind::ConnectPublish => Role::ConnectPublish,
+        WorkloadKind::ConnectReceive => Role::ConnectReceive,
     };
     let url = format!("{}://{target}", run.transport.scheme);
     let mut device = start_device(
@@ -239,6 +249,8 @@ fn measure(
     }
     started();
     let before = site.counters().map_err(failed("link"))?;
+    let ticks_before = CpuTicks::now();
+    let has_real_time_broker = broker.process.is_preferred();
     let broker_cpu_before = broker.process.cpu_ns();
     device.say("go")?;
     let began = Instant::now();
@@ -260,6 +272,7 @@ fn measure(
         }
     }
     let after = site.counters().map_err(failed("link"))?;
+    let ticks_after = CpuTicks::now();
     let broker_cpu_after = broker.process.cpu_ns();
     let until = Instant::now() + START_LIMIT;
     let measured = result(&mut device, until, setting.stop)?;
@@ -292,16 +305,17 @@ fn measure(
     describe_device(run, &measured, arrived.as_ref(), sample)?;
     describe_link(run, &report, &measured, sample);
 
-    set(
-        sample,
-        "emulator_real_time",
-        f64::from(u8::from(has_real_time_emulator)),
-    );
-    set(
-        sample,
-        "device_real_time",
-        f64::from(u8::from(measured.is_real_time)),
-    );
+    for (name, has_real_time) in [
+        ("emulator_real_time", has_real_time_emulator),
+        ("broker_real_time", has_real_time_broker),
+        ("device_real_time", measured.is_real_time),
+    ] {
+        set(sample, name, f64::from(u8::from(has_real_time)));
+    }
+    if let (Some(before), Some(after)) = (ticks_before, ticks_after) {
+        set(sample, "steal_percent", after.stolen_percent_since(&before));
+    }
+    note_in_force(&report, &measured, sample);
     let pressure_percent = Machine::look().pressure_percent;
     let devices: Vec<&Measured> = std::iter::once(&measured).chain(&arrived).collect();
     let complaints = tolerance::complaints(&tolerance::Conditions {
@@ -309,6 +323,7 @@ fn measure(
         cell: report.cell.as_ref(),
         overflows: report.overflows,
         devices: &devices,
+        congestion: wanted_of_tcp(run).zip(measured.congestion.as_deref()),
         has_real_time_emulator,
         pressure_percent,
     });
@@ -320,6 +335,52 @@ fn measure(
             reasons: complaints,
         };
     }
+    Ok(())
+}
+
+/// What was really in force, by name.
+fn note_in_force(report: &SiteReport, measured: &Measured, sample: &mut Sample) {
+    let facts = [
+        ("tls", report.negotiated.clone()),
+        ("congestion", measured.congestion.clone()),
+    ];
+    for (name, fact) in facts {
+        if let Some(fact) = fact {
+            sample.in_force.insert(name.into(), fact);
+        }
+    }
+}
+
+/// The congestion control that a run's TCP connection was to have.
+fn wanted_of_tcp(run: &Run) -> Option<&str> {
+    let wanted = run.transport.congestion.as_deref();
+    wanted.filter(|_| !run.transport.is_quic())
+}
+
+/// Puts all messages of a run into the broker's queue, from beside the broker.
+fn fill_queue(
+    setting: &Setting<'_>,
+    site: &Site,
+    run: &Run,
+    broker: &Broker,
+    url: String,
+    deadline: Instant,
+) -> Result<(), String> {
+    let task = Task {
+        messages: run.workload.messages * run.workload.connections,
+        interval_ns: 0,
+        qos: 1,
+        ..task(run, Role::Publisher, url, broker)
+    };
+    let mut filler = start_device(setting, site, ("filler", Side::Server), &task)?;
+    expect_ready(&mut filler, deadline, setting.stop)?;
+    filler.say("go")?;
+    match filler.word(deadline, setting.stop)? {
+        Word::Finished => {}
+        other => return Err(format!("filler: said {other:?} before it was finished")),
+    }
+    result(&mut filler, deadline, setting.stop)?;
+    filler.wait();
     Ok(())
 }
 
@@ -345,6 +406,8 @@ fn task(run: &Run, role: Role, url: String, broker: &Broker) -> Task {
         resumption: transport.resumption,
         early_data: transport.early_data,
         streams: transport.streams.clone(),
+        pipelined: !transport.step_by_step,
+        queue: (workload.kind == WorkloadKind::ConnectReceive).then(|| QUEUE.to_owned()),
         datagrams: transport.datagrams,
         quic,
         qos: run.qos,
@@ -405,238 +468,10 @@ fn events(run: &Run, site: &Site, began: Instant) -> Result<(), String> {
     Ok(())
 }
 
-/// Sets a metric. What is no number (a mean of nothing) is left out.
-fn set(sample: &mut Sample, name: &str, value: f64) {
-    if value.is_finite() {
-        sample.metrics.insert(name.to_owned(), value);
-    }
-}
-
-fn milliseconds(values: impl IntoIterator<Item = u64>) -> Vec<f64> {
-    // Whole microseconds are more than a machine is exact to.
-    values
-        .into_iter()
-        .map(|ns| (ns as f64 / 1e3).round() / 1e3)
-        .collect()
-}
-
-fn describe_device(
-    run: &Run,
-    measured: &Measured,
-    arrived: Option<&Measured>,
-    sample: &mut Sample,
-) -> Result<(), String> {
-    let total_s = measured.last_ns.saturating_sub(measured.first_ns) as f64 / 1e9;
-    set(sample, "total_s", total_s);
-    set(sample, "device_cpu_s", measured.cpu_ns as f64 / 1e9);
-    set(sample, "peak_rss_bytes", measured.peak_rss_bytes as f64);
-    set(sample, "reconnections", f64::from(measured.reconnections));
-    set(sample, "late_p99_ms", measured.late_p99_ns as f64 / 1e6);
-    for (name, value) in [
-        ("quic_packets_lost", measured.packets_lost),
-        ("quic_streams", measured.streams),
-        ("datagram_messages", measured.datagram_messages),
-    ] {
-        if let Some(value) = value {
-            set(sample, name, value as f64);
-        }
-    }
-    if let Some(rtt_ns) = measured.rtt_ns {
-        set(sample, "quic_rtt_ms", rtt_ns as f64 / 1e6);
-    }
-    let mut put = |name: &str, values: Vec<f64>| {
-        if !values.is_empty() {
-            sample.series.insert(name.to_owned(), values);
-        }
-    };
-    put(
-        "startup_ms",
-        milliseconds(measured.connect_ns.iter().copied()),
-    );
-    put(
-        "sent_after_ms",
-        milliseconds(measured.sent_after_ns.iter().copied()),
-    );
-    put(
-        "round_trip_ms",
-        milliseconds(measured.round_trip_ns.iter().copied()),
-    );
-    if let Some(arrived) = arrived {
-        put("delay_ms", delays(arrived));
-        put(
-            "sent_at_ms",
-            milliseconds(
-                first_arrivals(arrived)
-                    .map(|(_, sent_ns, _)| sent_ns.saturating_sub(measured.first_ns)),
-            ),
-        );
-    }
-    if let (Some(arrived), WorkloadKind::ConnectPublish) = (arrived, run.workload.kind) {
-        // A connection's first message has the connection's number.
-        let after = first_arrivals(arrived).filter_map(|(number, _, arrived_ns)| {
-            let started_ns = measured
-                .started_ns
-                .get((number / run.workload.messages) as usize)?;
-            Some(arrived_ns.saturating_sub(*started_ns))
-        });
-        put("first_data_ms", milliseconds(after));
-    }
-    let asked = f64::from(run.workload.messages * run.workload.connections);
-    let answered = match arrived {
-        Some(arrived) => first_arrivals(arrived).count(),
-        None => measured.round_trip_ns.len(),
-    };
-    set(sample, "arrived_ratio", answered as f64 / asked);
-    if answered == 0 {
-        return Err("no message arrived".into());
-    }
-    if let Some(arrived) = arrived {
-        let last_ns = arrived.arrivals.iter().map(|(_, _, at)| *at).max();
-        let transfer_ns = last_ns.unwrap_or(0).saturating_sub(measured.first_ns);
-        set(sample, "transfer_s", transfer_ns as f64 / 1e9);
-        let duplicates = arrived.arrivals.len() - answered;
-        set(sample, "duplicates", duplicates as f64);
-    }
-    if let Some(startup) = sample.series.get("startup_ms").and_then(|all| all.first()) {
-        let startup = *startup;
-        set(sample, "startup_first_ms", startup);
-    }
-    let accepted = measured
-        .early_data
-        .iter()
-        .filter(|state| *state == "accepted")
-        .count();
-    set(sample, "early_data_accepted", accepted as f64);
-    let tried = measured
-        .early_data
-        .iter()
-        .filter(|state| *state != "not tried")
-        .count();
-    set(sample, "early_data_tried", tried as f64);
-    Ok(())
-}
-
-/// The first arrival of each message, in the order of their numbers.
-fn first_arrivals(arrived: &Measured) -> impl Iterator<Item = (u32, u64, u64)> {
-    let mut all = arrived.arrivals.clone();
-    all.sort_by_key(|(number, _, at_ns)| (*number, *at_ns));
-    all.dedup_by_key(|(number, _, _)| *number);
-    all.into_iter()
-}
-
-/// One-way delays: both ends read one clock.
-fn delays(arrived: &Measured) -> Vec<f64> {
-    milliseconds(first_arrivals(arrived).map(|(_, sent_ns, at_ns)| at_ns.saturating_sub(sent_ns)))
-}
-
-fn describe_link(run: &Run, report: &SiteReport, measured: &Measured, sample: &mut Sample) {
-    for (name, counters) in [("up", &report.up), ("down", &report.down)] {
-        set(
-            sample,
-            &format!("packets_{name}"),
-            counters.offered_packets as f64,
-        );
-        set(
-            sample,
-            &format!("bytes_{name}"),
-            counters.offered_bytes as f64,
-        );
-        set(sample, &format!("loss_{name}"), counters.loss_rate());
-    }
-    let packets = report.up.offered_packets + report.down.offered_packets;
-    set(sample, "packets", packets as f64);
-    set(
-        sample,
-        "bytes",
-        (report.up.offered_bytes + report.down.offered_bytes) as f64,
-    );
-    let total_s = sample.metrics.get("total_s").copied().unwrap_or(0.0);
-    let work = |name: &str| sample.metrics.get(name).copied();
-    let (up, down) = (work("work_packets_up"), work("work_packets_down"));
-    if let (Some(up), Some(down)) = (up, down)
-        && total_s > 0.0
-    {
-        set(sample, "packets_per_s", (up + down) / total_s);
-        set(sample, "packets_up_per_s", up / total_s);
-    }
-    for (name, value) in [
-        ("tcp_retransmissions_up", report.tcp_retransmissions_up),
-        ("tcp_retransmissions_down", report.tcp_retransmissions_down),
-    ] {
-        if let Some(value) = value {
-            set(sample, name, value as f64);
-        }
-    }
-    if let Some(cell) = &report.cell {
-        let late = cell.lateness.summary();
-        set(sample, "link_late_p99_ms", late.p99_us / 1e3);
-        set(sample, "link_late_max_ms", late.max_us / 1e3);
-    }
-    describe_energy(run, report, measured, total_s, sample);
-}
-
-fn describe_energy(
-    run: &Run,
-    report: &SiteReport,
-    measured: &Measured,
-    total_s: f64,
-    sample: &mut Sample,
-) {
-    let joules_per_s = BOARDS
-        .iter()
-        .find(|(name, _, _)| *name == BOARD)
-        .map_or(0.0, |(_, joules, _)| *joules);
-    let cpu_j = measured.cpu_ns as f64 / 1e9 * joules_per_s;
-    set(sample, "cpu_j", cpu_j);
-    if total_s > 0.0 {
-        set(sample, "board_w", BOARD_IDLE_W + cpu_j / total_s);
-    }
-    let Some(packets) = &report.packets else {
-        return;
-    };
-    let Some(last) = packets.last() else {
-        return;
-    };
-    let conditions = Conditions {
-        up_bps: run.settings.up.rate_bps.map_or(1e9, |rate| rate as f64),
-        down_bps: run.settings.down.rate_bps.map_or(1e9, |rate| rate as f64),
-        sleep: Sleep::PowerSaving,
-        release_assistance: false,
-    };
-    for (index, (name, radio)) in radios(&run.link).into_iter().enumerate() {
-        let period_s = last.at_s.max(total_s) + 1e-3;
-        let estimate = crate::energy::estimate(
-            name,
-            &radio,
-            packets,
-            period_s,
-            &conditions,
-            0.0,
-            BATTERY_WH,
-        );
-        // The reference first, then the other set; never one alone.
-        let set_name = if index == 0 {
-            "radio_j"
-        } else {
-            "radio_other_j"
-        };
-        set(sample, set_name, estimate.period_j);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::campaign::{Campaign, Plan};
-
-    #[test]
-    fn a_message_counts_once_and_with_its_first_arrival() {
-        let arrived = Measured {
-            arrivals: vec![(1, 5_000, 9_000), (0, 1_000, 3_000), (1, 5_000, 8_000)],
-            ..Measured::default()
-        };
-        assert_eq!(delays(&arrived), [0.002, 0.003]);
-    }
 
     #[test]
     fn a_task_carries_what_the_campaign_says() {

@@ -23,6 +23,15 @@ pub struct Sample {
     pub payload_bytes: u32,
     /// As the campaign's file writes it.
     pub interval: String,
+    /// What was added to the profile's delay; empty without such an axis.
+    #[serde(default)]
+    pub delay: String,
+    /// What took the place of the profile's rate; empty without such an axis.
+    #[serde(default)]
+    pub rate: String,
+    /// Messages of the run, or of each of its connections.
+    #[serde(default)]
+    pub messages: u32,
     /// From 0.
     pub repetition: u32,
     /// From which the link's decisions came.
@@ -40,6 +49,9 @@ pub struct Sample {
     pub metrics: BTreeMap<String, f64>,
     /// Many values each.
     pub series: BTreeMap<String, Vec<f64>>,
+    /// What was really in force, by name: `tls`, `congestion`, and so on.
+    #[serde(default)]
+    pub in_force: BTreeMap<String, String>,
 }
 
 /// Whether a sample counts.
@@ -72,6 +84,9 @@ impl Sample {
             qos: run.qos,
             payload_bytes: run.payload_bytes,
             interval: run.interval.clone(),
+            delay: run.delay.clone(),
+            rate: run.rate.clone(),
+            messages: run.workload.messages,
             repetition: run.repetition,
             seed: run.seed,
             attempts: 1,
@@ -80,14 +95,21 @@ impl Sample {
             verdict,
             metrics: BTreeMap::new(),
             series: BTreeMap::new(),
+            in_force: BTreeMap::new(),
         }
     }
 
-    /// What tells its run from all others: [`Run::key`].
+    /// What tells its run from all others of its campaign.
     #[must_use]
     pub fn key(&self) -> String {
+        let shape: Vec<&str> = [&self.delay, &self.rate]
+            .into_iter()
+            .filter(|text| !text.is_empty())
+            .flat_map(|text| ["/", text])
+            .collect();
+        let shape = shape.concat();
         format!(
-            "{}/{}/{}/{}/q{}/{}B/{}#{}",
+            "{}/{}/{}{shape}/{}/q{}/{}B/{}/{}m#{}",
             self.grid,
             self.link,
             self.loss,
@@ -95,6 +117,7 @@ impl Sample {
             self.qos,
             self.payload_bytes,
             self.interval,
+            self.messages,
             self.repetition
         )
     }
@@ -109,6 +132,9 @@ impl Sample {
             Axis::Qos => self.qos.to_string(),
             Axis::PayloadBytes => self.payload_bytes.to_string(),
             Axis::Interval => self.interval.clone(),
+            Axis::Delay => self.delay.clone(),
+            Axis::Rate => self.rate.clone(),
+            Axis::Messages => self.messages.to_string(),
         }
     }
 

@@ -8,6 +8,7 @@ use std::thread::{self, JoinHandle};
 
 use serde::{Deserialize, Serialize};
 
+use super::negotiated::Negotiated;
 use crate::emulator::{Attachment, Captured, Cell, CellReport, Emulator, EmulatorOptions, Event};
 use crate::energy::radio::RadioPacket;
 use crate::link::{Counters, LinkSettings};
@@ -71,6 +72,8 @@ pub(super) struct SiteReport {
     pub(super) overflows: u64,
     /// Packets on the client's air; none where some are missing.
     pub(super) packets: Option<Vec<RadioPacket>>,
+    /// What TLS or QUIC negotiated, as read off the link.
+    pub(super) negotiated: Option<String>,
     /// TCP segments that the client's kernel sent again.
     pub(super) tcp_retransmissions_up: Option<u64>,
     /// The same of the server's.
@@ -195,12 +198,13 @@ impl Site {
                 if let Some(failure) = &report.failure {
                     return Err(io::Error::other(format!("the link failed: {failure}")));
                 }
-                let packets = timeline.finish();
+                let (packets, negotiated) = timeline.finish();
                 Ok(SiteReport {
                     up: report.up,
                     down: report.down,
                     overflows,
                     packets: (report.capture_dropped == 0).then_some(packets),
+                    negotiated,
                     tcp_retransmissions_up: up,
                     tcp_retransmissions_down: down,
                     cell: Some(report),
@@ -221,6 +225,7 @@ impl Site {
                     cell: None,
                     overflows: 0,
                     packets: None,
+                    negotiated: None,
                     tcp_retransmissions_up: None,
                     tcp_retransmissions_down: None,
                 })
@@ -243,7 +248,7 @@ fn local_sockets() -> io::Result<(TcpListener, UdpSocket)> {
 /// When packets were on the client's air, and how long they are.
 #[derive(Debug)]
 pub(super) struct Timeline {
-    thread: JoinHandle<Vec<RadioPacket>>,
+    thread: JoinHandle<(Vec<RadioPacket>, Option<String>)>,
 }
 
 impl Timeline {
@@ -257,30 +262,33 @@ impl Timeline {
                 // stopped in the middle of that, and hold up the emulator.
                 let _ = crate::kernel::set_real_time(TIMELINE_PRIORITY);
                 let mut packets: Vec<RadioPacket> = Vec::new();
+                let mut negotiated = Negotiated::default();
                 let mut start_ns = None;
                 for copy in copies {
                     if copy.side != Side::Client {
                         continue;
                     }
+                    // What the link dropped was sent all the same.
+                    let is_sent = matches!(copy.event, Event::Sent(_));
+                    negotiated.look(&copy.packet, is_sent);
                     let start_ns = *start_ns.get_or_insert(copy.at_ns);
                     packets.push(RadioPacket {
                         at_s: copy.at_ns.saturating_sub(start_ns) as f64 / 1e9,
                         bytes: u32::try_from(copy.packet.len()).unwrap_or(u32::MAX),
-                        // What the link dropped was sent all the same.
-                        is_sent: matches!(copy.event, Event::Sent(_)),
+                        is_sent,
                     });
                 }
-                packets
+                (packets, negotiated.outcome())
             })?;
         Ok((Self { thread }, sender))
     }
 
-    /// The packets in their order, once the emulator has stopped.
-    fn finish(self) -> Vec<RadioPacket> {
+    /// The packets in their order, and what was negotiated in them, once the emulator has stopped.
+    fn finish(self) -> (Vec<RadioPacket>, Option<String>) {
         match self.thread.join() {
-            Ok(mut packets) => {
+            Ok((mut packets, negotiated)) => {
                 packets.sort_by(|a, b| a.at_s.total_cmp(&b.at_s));
-                packets
+                (packets, negotiated)
             }
             Err(panic) => std::panic::resume_unwind(panic),
         }

@@ -25,6 +25,8 @@ pub(super) struct Conditions<'a> {
     pub(super) cell: Option<&'a CellReport>,
     pub(super) overflows: u64,
     pub(super) devices: &'a [&'a Measured],
+    /// TCP's congestion control: what it was to be, and what the device's socket had.
+    pub(super) congestion: Option<(&'a str, &'a str)>,
     pub(super) has_real_time_emulator: bool,
     pub(super) pressure_percent: Option<f64>,
 }
@@ -73,6 +75,11 @@ pub(super) fn complaints(conditions: &Conditions<'_>) -> Vec<String> {
                 "1 % of the messages were handed over more than {late_ms:.1} ms late"
             ));
         }
+    }
+    if let Some((wanted, got)) = conditions.congestion
+        && wanted != got
+    {
+        complaints.push(format!("congestion control was {got} instead of {wanted}"));
     }
     let is_preferred = conditions.has_real_time_emulator
         && conditions.devices.iter().all(|device| device.is_real_time);
@@ -141,6 +148,7 @@ mod tests {
             cell: Some(cell),
             overflows: 0,
             devices: &[device],
+            congestion: Some(("cubic", device.congestion.as_deref().unwrap_or("cubic"))),
             has_real_time_emulator: true,
             pressure_percent: Some(pressure),
         })
@@ -162,6 +170,12 @@ mod tests {
         assert!(lucky[0].contains("2.0 % of the packets up"), "{lucky:?}");
         let busy = complaints_of(&report(0, 100), &Measured::default(), 90.0);
         assert!(busy[0].contains("pressure 90 %"), "{busy:?}");
+        let other = Measured {
+            congestion: Some("bbr".into()),
+            ..real_time.clone()
+        };
+        let other = complaints_of(&report(0, 100), &other, 0.0);
+        assert!(other[0].contains("bbr instead of cubic"), "{other:?}");
         let slow = Measured {
             late_p99_ns: 8_000_000,
             ..real_time

@@ -13,8 +13,8 @@ pub(super) fn table(samples: &[Sample]) -> String {
         .flat_map(|sample| sample.metrics.keys().map(String::as_str))
         .collect();
     let mut text = String::from(
-        "grid,link,loss,transport,qos,payload_bytes,interval,repetition,seed,attempts,emulator,\
-         began_s,verdict,reason",
+        "grid,link,loss,delay,rate,transport,qos,payload_bytes,interval,messages,repetition,seed,attempts,emulator,\
+         began_s,tls,congestion,verdict,reason",
     );
     for metric in &metrics {
         text.push(',');
@@ -23,10 +23,18 @@ pub(super) fn table(samples: &[Sample]) -> String {
     text.push('\n');
     for sample in samples {
         text.push_str(&field(&sample.grid));
-        for axis in [Axis::Link, Axis::Loss, Axis::Transport, Axis::Qos] {
+        for axis in [
+            Axis::Link,
+            Axis::Loss,
+            Axis::Delay,
+            Axis::Rate,
+            Axis::Transport,
+            Axis::Qos,
+        ] {
             text.push(',');
             text.push_str(&field(&sample.value(axis)));
         }
+        let in_force = |name: &str| field(sample.in_force.get(name).map_or("", String::as_str));
         let (verdict, reason) = match &sample.verdict {
             Verdict::Sound => ("sound", String::new()),
             Verdict::Unsound { reasons } => ("unsound", reasons.join("; ")),
@@ -35,14 +43,17 @@ pub(super) fn table(samples: &[Sample]) -> String {
         // Writing to a String does not fail.
         let _ = write!(
             text,
-            ",{},{},{},{},{},{},{},{verdict},{}",
+            ",{},{},{},{},{},{},{},{},{},{},{verdict},{}",
             sample.payload_bytes,
             field(&sample.interval),
+            sample.messages,
             sample.repetition,
             sample.seed,
             sample.attempts,
             field(&sample.emulator),
             sample.began_s,
+            in_force("tls"),
+            in_force("congestion"),
             field(&reason)
         );
         for metric in &metrics {

@@ -1,5 +1,6 @@
 //! The report as a page and as text.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use super::claims::{Agreement, Answer};
@@ -89,11 +90,7 @@ impl Report {
     fn facts(&self) -> Vec<(&'static str, String)> {
         let manifest = &self.manifest;
         let [sound, unsound, failed] = self.counts();
-        let in_force: Vec<String> = manifest
-            .in_force
-            .iter()
-            .map(|(name, what)| format!("{name}: {what}"))
-            .collect();
+        let in_force = self.in_force();
         let machine = &manifest.machine;
         let known = |value: Option<f64>, unit: &str| {
             value.map_or_else(|| "unknown".into(), |value| format!("{value:.1}{unit}"))
@@ -137,6 +134,26 @@ impl Report {
         ];
         facts.retain(|(_, text)| !text.is_empty());
         facts
+    }
+
+    /// For each transport what was in force, as the runs that count found it.
+    fn in_force(&self) -> Vec<String> {
+        let mut all: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+        for (name, what) in &self.manifest.in_force {
+            all.entry(name).or_default().insert(what);
+        }
+        for sample in &self.samples {
+            // The run's own word for the congestion control is one of tolerance, not of interest.
+            if let (Verdict::Sound, Some(tls)) = (&sample.verdict, sample.in_force.get("tls")) {
+                all.entry(&sample.transport).or_default().insert(tls);
+            }
+        }
+        all.into_iter()
+            .map(|(name, facts)| {
+                let facts: Vec<&str> = facts.into_iter().collect();
+                format!("{name}: {}", facts.join(", or "))
+            })
+            .collect()
     }
 
     /// What the links were like during the runs that count.

@@ -517,6 +517,10 @@ impl Door {
                 asked
             }
         };
+        if present && cx.broker.filters(session).next().is_none() {
+            // Its topic was deleted while nobody was attached; here is who wants it again.
+            subscribe(cx, session, &terminus.filter)?;
+        }
         let ledger = if present {
             cx.broker.unacknowledged(session)
         } else {

@@ -5,7 +5,7 @@ use sterna_amqp::link::Unsettled;
 use sterna_amqp::messaging::TerminusExpiryPolicy;
 use sterna_amqp::performatives::Error;
 use sterna_amqp::{Condition, Lane};
-use sterna_broker::{ConsumerId, EvictReason, NEVER_EXPIRES_S};
+use sterna_broker::{ConsumerId, EvictReason, NEVER_EXPIRES_S, SessionKey};
 use sterna_net::{CloseReason, ConnectionId, StreamId};
 
 use super::attach::ended_after;
@@ -183,6 +183,27 @@ impl Door {
         }
     }
 
+    /// What a link received from has ended for everybody.
+    pub(crate) fn unsubscribed(
+        &mut self,
+        cx: &mut Context<'_>,
+        consumer: ConsumerId,
+        session: SessionKey,
+    ) {
+        let Some((connection, link)) = self.place_of(consumer) else {
+            return;
+        };
+        if cx.broker.filters(session).next().is_some() {
+            return; // it subscribes again
+        }
+        self.with_client(cx, connection, |door, cx, client| {
+            let error = Error::new(Condition::RESOURCE_DELETED, "the topic was deleted");
+            // One that is detached, to come back, subscribes again then.
+            let _ = client.engine.detach(link, true, Some(error), &mut door.out);
+            door.handle_rest(cx, client);
+        });
+    }
+
     /// Tells every client goodbye; new ones are turned away.
     pub(crate) fn stop(&mut self, cx: &mut Context<'_>) {
         self.stopping = true;
@@ -251,6 +272,17 @@ impl Door {
                 door.lane_gone(cx, client, stream);
             }
         });
+    }
+
+    /// A peer reads no more of a stream.
+    pub(crate) fn stream_stopped(
+        &mut self,
+        cx: &mut Context<'_>,
+        connection: ConnectionId,
+        stream: StreamId,
+        code: u64,
+    ) {
+        self.stream_aborted(cx, connection, stream, code);
     }
 
     fn lane_gone(&mut self, cx: &mut Context<'_>, client: &mut Client, stream: StreamId) {

@@ -227,6 +227,9 @@ mod tests {
             .parse()
             .unwrap();
         for (section, value) in &table {
+            let heading = format!("`[{section}]`");
+            let is_about = |part: &&str| part.lines().next().unwrap_or_default().contains(&heading);
+            let page = page.split("\n## ").find(is_about).unwrap_or(page);
             let keys: Vec<String> = match value {
                 toml::Value::Table(keys) => keys.keys().cloned().collect(),
                 toml::Value::Array(_) => continue,
@@ -237,10 +240,11 @@ mod tests {
                 let named = page.contains(&format!("`{key}`")) || page.contains(&qualified);
                 assert!(named, "docs/configuration.md does not name {section}.{key}");
                 if let Some(toml::Value::Integer(default)) = value.get(&key) {
-                    let row = page.lines().find(|line| {
-                        line.starts_with(&format!("| `{key}`"))
-                            || line.starts_with(&format!("| {qualified}"))
-                    });
+                    let row_of = |name: &str| {
+                        let start = format!("| {name} |");
+                        page.lines().find(|line| line.starts_with(&start))
+                    };
+                    let row = row_of(&qualified).or_else(|| row_of(&format!("`{key}`")));
                     let row = row.unwrap_or_else(|| panic!("no row for {section}.{key}"));
                     assert!(
                         row.contains(&format!("| {default} |")),

@@ -1,6 +1,6 @@
 //! The ends of connections and streams.
 
-use sterna_broker::{Close, ConsumerId, EvictReason, WillFate};
+use sterna_broker::{Close, ConsumerId, EvictReason, SessionKey, WillFate};
 use sterna_mqtt::packet::Disconnect;
 use sterna_mqtt::server::Refuse;
 use sterna_mqtt::{Lane, ReasonCode};
@@ -122,6 +122,18 @@ impl Door {
                 .disconnect(reason, &Refuse::default(), &mut door.out);
             // The broker has taken the session already.
             client.state = State::Ended;
+        });
+    }
+
+    /// Subscriptions of a client have ended because their topic has. The protocol has no word for it.
+    pub(crate) fn unsubscribed(
+        &mut self,
+        cx: &mut Context<'_>,
+        consumer: ConsumerId,
+        _session: SessionKey,
+    ) {
+        self.with_client(cx, connection(consumer), |_, _, client| {
+            tracing::debug!(client = &*client.name, "a topic's subscriptions have ended");
         });
     }
 

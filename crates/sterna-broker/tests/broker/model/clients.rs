@@ -186,6 +186,24 @@ impl Model {
         );
     }
 
+    /// Ends everybody's subscriptions to a filter, also of sessions that are on their way. Nothing is
+    /// published until that has gone round.
+    pub(super) fn unsubscribe_all(&mut self) {
+        let filter = FILTERS[self.random.below(FILTERS.len())];
+        let shard = self.random.below(self.shards()) as u16;
+        let now_ms = self.cluster.now_ms;
+        let count = self.cluster.broker(shard).unsubscribe_all(now_ms, filter);
+        let known = self.sessions.iter_mut();
+        let known = known.filter_map(|session| session.subscriptions.remove(filter));
+        // Sessions that have ended, or will when the mail arrives, may be among those known.
+        assert!(count <= known.count());
+        self.cluster.collect(shard);
+        self.take_events();
+        self.deliver_mail(usize::MAX);
+        let again = self.cluster.broker(shard).unsubscribe_all(now_ms, filter);
+        assert_eq!(again, 0, "{filter} has ended for everybody");
+    }
+
     pub(super) fn publish(&mut self) {
         let (publisher, shard, origin, index) = if self.random.chance(60) {
             let index = self.any_session();

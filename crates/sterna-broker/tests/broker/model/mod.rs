@@ -127,7 +127,8 @@ impl Model {
         for event in std::mem::take(&mut self.cluster.events) {
             let (Event::Evicted { consumer, .. }
             | Event::Opened { consumer, .. }
-            | Event::Drained { consumer, .. }) = event;
+            | Event::Drained { consumer, .. }
+            | Event::Unsubscribed { consumer, .. }) = event;
             self.trace(self.consumers[&consumer], &event);
             match event {
                 Event::Evicted { consumer, .. } => {
@@ -153,6 +154,17 @@ impl Model {
                     present,
                 } => {
                     self.opened(self.consumers[&consumer], consumer, key, present);
+                }
+                Event::Unsubscribed { consumer, .. } => {
+                    let session = &self.sessions[self.consumers[&consumer]];
+                    assert!(
+                        session
+                            .connections
+                            .iter()
+                            .any(|connection| connection.ready
+                                && connection.client.consumer == consumer),
+                        "only who has its session is told"
+                    );
                 }
                 Event::Drained { .. } => panic!("nobody asked"),
             }
@@ -256,7 +268,8 @@ impl Model {
                 };
                 self.subscribe(index, filter);
             }
-            31..=34 => self.unsubscribe(index),
+            31..=33 => self.unsubscribe(index),
+            34 => self.unsubscribe_all(),
             35..=59 => self.publish(),
             60..=74 => {
                 let limit = 1 + self.random.below(20);

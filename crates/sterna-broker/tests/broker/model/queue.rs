@@ -166,7 +166,8 @@ impl Storm {
         for event in std::mem::take(&mut self.cluster.events) {
             let (Event::Evicted { consumer, .. }
             | Event::Opened { consumer, .. }
-            | Event::Drained { consumer, .. }) = event;
+            | Event::Drained { consumer, .. }
+            | Event::Unsubscribed { consumer, .. }) = event;
             let at = self
                 .consumers
                 .iter()
@@ -174,6 +175,7 @@ impl Storm {
                 .expect("only who is there is told");
             match event {
                 Event::Evicted { .. } => self.gone(at),
+                Event::Unsubscribed { .. } => panic!("a kept queue stays"),
                 Event::Opened { .. } => self.opened(consumer),
                 Event::Drained { .. } => {
                     let pending = self.cluster.pending(self.consumers[at].client);

@@ -25,7 +25,7 @@ use super::{Settings, explain_tls};
 use crate::error::ConnectError;
 use crate::path::PathStatistics;
 use crate::tls::Preference;
-use crate::url::Url;
+use crate::url::{Protocol, Url};
 use cork::{Cork, CorkedRuntime};
 use memory::Known;
 use observed::{Observed, Variation};
@@ -42,6 +42,9 @@ const NO_ERROR: VarInt = VarInt::from_u32(0);
 /// A third of the two full datagrams that a server may want to send to a client that has moved: one
 /// with the challenge of the address, and one with the answer.
 const PADDING_BYTES: usize = 800;
+/// Unidirectional streams that an HTTP/3 server may have open: the three of RFC 9114, section 6.2, and
+/// some that mean nothing.
+const HTTP3_STREAMS: VarInt = VarInt::from_u32(8);
 /// Where the control stream stands among streams that have something to send.
 pub(crate) const CONTROL_PRIORITY: i32 = 16;
 
@@ -109,13 +112,16 @@ pub(super) fn attempt(
     let crypto = QuicClientConfig::try_from(tls)
         .map_err(|error| ConnectError::Quic(format!("no cipher for QUIC: {error}")))?;
     let mut config = ClientConfig::new(Arc::new(crypto));
-    // Streams of the server's own have no meaning to this client, so that it may open none.
+    // Streams of the server's own have no meaning in MQTT and AMQP, so that it may open none.
     let mut transport = quic
         .transport_config(Role::Client)
         .map_err(|problems| ConnectError::Quic(problems.join("; ")))?;
     let observed = Observed::new(&quic);
     let variation = observed.variation();
     transport.congestion_controller_factory(Arc::new(observed));
+    if url.scheme().protocol() == Protocol::Http {
+        transport.max_concurrent_uni_streams(HTTP3_STREAMS);
+    }
     config.transport_config(Arc::new(transport));
     config.token_store(Arc::clone(&TOKENS) as Arc<dyn TokenStore>);
     let mut endpoint = EndpointConfig::default();
@@ -235,6 +241,11 @@ impl Quic {
     /// The server's address.
     pub(super) fn peer(&self) -> SocketAddr {
         self.connection.remote_address()
+    }
+
+    /// The connection itself, for a protocol that has streams of its own.
+    pub(crate) fn connection(&self) -> &Connection {
+        &self.connection
     }
 
     /// The smoothed round trip.

@@ -88,7 +88,7 @@ enum Emulator {
 }
 
 /// Names that `all` stands for: what repeats a paper.
-const PAPERS: [&str; 2] = ["mqtt-jeddou-2022", "mqtt-fernandez-2020"];
+const PAPERS: [&str; 3] = ["amqp-iqbal-2023", "mqtt-jeddou-2022", "mqtt-fernandez-2020"];
 
 /// Runs one campaign or all.
 pub(super) fn run(args: &RunArgs) -> ExitCode {

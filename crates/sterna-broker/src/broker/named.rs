@@ -1,0 +1,92 @@
+//! Sessions by name, for whoever doesn't read their queues: they may be connected or away.
+//!
+//! [`Directory::shard_of`](crate::Directory::shard_of) says which shard to ask. There, a session that
+//! is on its way from or to another shard is not found, and the caller tries again later.
+
+use std::sync::Arc;
+
+use super::Broker;
+use crate::api::{Outcome, QueueState, SessionInfo, SessionKey};
+use crate::session::Session;
+
+impl<P: Default + Send> Broker<P> {
+    /// The filters that a session subscribes to, in no particular order; none for an outdated key.
+    pub fn filters(&self, session: SessionKey) -> impl Iterator<Item = &Arc<str>> {
+        let session = self.queues.attended(session);
+        session.into_iter().flat_map(filters)
+    }
+
+    /// What this shard knows of a session, and the filters that it subscribes to, in no particular
+    /// order.
+    #[must_use]
+    pub fn session_named(&self, client_id: &str) -> Option<(SessionInfo, Vec<Arc<str>>)> {
+        let session = &self.queues.sessions[self.active_slot(client_id)? as usize];
+        Some((self.info(session), filters(session).cloned().collect()))
+    }
+
+    /// The front door's state of a session of this shard.
+    #[must_use]
+    pub fn protocol_named(&mut self, client_id: &str) -> Option<&mut P> {
+        let slot = self.active_slot(client_id)?;
+        Some(&mut self.queues.sessions[slot as usize].protocol)
+    }
+
+    /// The key of a session of this shard that has a consumer, with which everything can be done that
+    /// the consumer's front door can do.
+    #[must_use]
+    pub fn key_named(&self, client_id: &str) -> Option<SessionKey> {
+        let slot = self.active_slot(client_id)?;
+        let session = &self.queues.sessions[slot as usize];
+        session.is_connected().then(|| session.key(slot))
+    }
+
+    /// As [`settle`](Self::settle), for a session of this shard by its name. False also where there is
+    /// none.
+    pub fn settle_named(
+        &mut self,
+        now_ms: u64,
+        client_id: &str,
+        tag: u64,
+        outcome: Outcome,
+    ) -> bool {
+        let Some(slot) = self.active_slot(client_id) else {
+            return false;
+        };
+        let Some(node) = self.queues.find_sent(slot, tag) else {
+            return false;
+        };
+        let is_known = self.settle_node(slot, node, outcome);
+        self.finish(now_ms);
+        is_known
+    }
+
+    /// The slot of a session that is here.
+    fn active_slot(&self, client_id: &str) -> Option<u32> {
+        let owner = self.directory.owner(client_id)?;
+        if owner.shard != self.shard {
+            return None;
+        }
+        let session = self.queues.sessions.get(owner.slot as usize)?;
+        let is_here = session.generation == owner.generation && session.is_active();
+        is_here.then_some(owner.slot)
+    }
+
+    pub(super) fn info(&self, session: &Session<P>) -> SessionInfo {
+        SessionInfo {
+            client_id: Arc::clone(&session.client_id),
+            shard: self.shard(),
+            consumer: session.consumer,
+            expiry_s: session.expiry_s,
+            subscriptions: session.subscriptions.len(),
+            queue: QueueState {
+                pending: session.pending.len(),
+                pending_bytes: session.pending_bytes,
+                unacknowledged: session.ledger.len(),
+            },
+        }
+    }
+}
+
+fn filters<P>(session: &Session<P>) -> impl Iterator<Item = &Arc<str>> {
+    session.subscriptions.iter().map(|(filter, _)| filter)
+}

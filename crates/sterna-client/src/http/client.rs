@@ -1,0 +1,374 @@
+//! The application's side of a client.
+
+use std::fmt;
+use std::sync::Arc;
+
+use sterna_mqtt::{QoS, topic};
+
+use super::error::Error;
+use super::exchange::{Inner, Keyed, Request};
+use super::fields;
+use super::link::Response;
+use super::options::{Options, Subscribe, check_any_session};
+use super::session::Session;
+use super::subscription::Subscription;
+use super::{Version, text};
+use crate::message::{InvalidError, Message, Publish};
+use crate::path::PathStatistics;
+use crate::transport::quic::EarlyData;
+
+/// Most numbers in one acknowledgement.
+const MAX_ACKNOWLEDGED: usize = 1_024;
+
+/// What a client knows of its connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Connected {
+    /// The version of HTTP.
+    pub version: Version,
+    /// How many connections there were, this one included.
+    pub connections: u64,
+    /// What has become, so far, of what was sent before the handshake was complete.
+    pub early_data: EarlyData,
+}
+
+/// The answer to a question for a retained message.
+#[derive(Clone, Debug)]
+pub enum Retained {
+    /// There is none.
+    None,
+    /// It is the one that the caller has.
+    NotModified,
+    /// There is one.
+    Message {
+        /// The message.
+        message: Message,
+        /// By what it is known again, where the broker says that.
+        etag: Option<String>,
+    },
+}
+
+/// A handle to a client. Clones are handles to the same one; its connection ends when it is closed,
+/// or when the last handle and the last subscription are gone.
+#[derive(Clone)]
+pub struct Client {
+    inner: Arc<Inner>,
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client")
+            .field("url", &self.inner.options.url)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The target of a topic.
+fn target(topic: &str) -> String {
+    let mut target = String::with_capacity(topic.len() + 16);
+    target.push_str("/v1/topics/");
+    text::push_path(topic, &mut target);
+    target
+}
+
+fn session_target(name: &str, rest: &str) -> Result<String, Error> {
+    check_any_session(name)?;
+    Ok(format!("/v1/sessions/{name}{rest}"))
+}
+
+fn check_topic(name: &str) -> Result<(), Error> {
+    topic::check_name(name).map_err(|_| InvalidError::Topic.into())
+}
+
+impl Client {
+    /// A client that connects with its first request: so that this can travel with the handshake.
+    ///
+    /// # Errors
+    /// When the options are not valid.
+    pub fn new(options: Options) -> Result<Self, Error> {
+        Ok(Self {
+            inner: Arc::new(Inner::new(options)?),
+        })
+    }
+
+    /// Connects where there is no connection, and waits until the handshake is complete.
+    ///
+    /// # Errors
+    /// When there is no connection to be had.
+    pub async fn connected(&self) -> Result<Connected, Error> {
+        let link = self.inner.link().await?;
+        link.established().await?;
+        Ok(self.describe(&link))
+    }
+
+    fn describe(&self, link: &super::link::Link) -> Connected {
+        Connected {
+            version: link.version(),
+            connections: self.inner.connections(),
+            early_data: link.early_data(),
+        }
+    }
+
+    /// The connection that there is at the moment.
+    #[must_use]
+    pub fn connection(&self) -> Option<Connected> {
+        self.inner.current().map(|link| self.describe(&link))
+    }
+
+    /// Over HTTP/3: what the connection knows of its path, and what it has counted.
+    #[must_use]
+    pub fn path(&self) -> Option<PathStatistics> {
+        self.inner.current()?.path()
+    }
+
+    /// Publishes a message and waits until it is in every queue that it belongs to. Messages whose
+    /// publishing overlaps may overtake each other.
+    ///
+    /// With QoS 1 and 2 the message has an `Idempotency-Key`, and is sent again when the connection
+    /// is lost before the answer; with QoS 0 that is an error, and the message may have arrived or
+    /// not.
+    ///
+    /// # Errors
+    /// When the broker refuses it, and when it could not be sent.
+    pub async fn publish(&self, publish: Publish) -> Result<(), Error> {
+        let request = Request {
+            method: "POST",
+            target: target(&publish.topic),
+            fields: fields::of_publish(&publish)?,
+            keyed: match publish.qos {
+                QoS::AtMostOnce => Keyed::Early,
+                QoS::AtLeastOnce | QoS::ExactlyOnce => Keyed::Always,
+            },
+            content: publish.payload,
+            is_safe: false,
+        };
+        let response = self.inner.execute(&request).await?;
+        self.inner.finish(response).await
+    }
+
+    /// Subscribes, and waits until the subscription is in force.
+    ///
+    /// # Errors
+    /// When the broker refuses it, and when it could not be asked.
+    pub async fn subscribe(&self, subscribe: Subscribe) -> Result<Subscription, Error> {
+        Subscription::open(Arc::clone(&self.inner), subscribe).await
+    }
+
+    /// The retained message of a topic, unless it is the one with this `etag`.
+    ///
+    /// # Errors
+    /// When the broker refuses to say, and when it could not be asked.
+    pub async fn retained(&self, topic: &str, etag: Option<&str>) -> Result<Retained, Error> {
+        check_topic(topic)?;
+        let mut request = Request::read("GET", target(topic) + "?last");
+        if let Some(etag) = etag {
+            request
+                .fields
+                .push(("if-none-match", etag.as_bytes().to_vec()));
+        }
+        let Some(response) = found(self.inner.execute(&request).await)? else {
+            return Ok(Retained::None);
+        };
+        if response.status == 304 {
+            self.inner.finish(response).await?;
+            return Ok(Retained::NotModified);
+        }
+        let etag = response.text("etag").map(str::to_owned);
+        let its_fields = response.fields.clone();
+        let content = self.inner.content(response).await?;
+        let borrowed = its_fields
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_slice()));
+        Ok(Retained::Message {
+            message: fields::to_message(topic, borrowed, &content)?,
+            etag,
+        })
+    }
+
+    /// Creates a topic; false where it existed. Publishing and subscribing need no topic before.
+    ///
+    /// # Errors
+    /// When the broker refuses it, and when it could not be asked.
+    pub async fn create_topic(&self, topic: &str) -> Result<bool, Error> {
+        check_topic(topic)?;
+        let response = self.change("PUT", target(topic)).await?;
+        let is_new = response.status == 201;
+        self.inner.finish(response).await?;
+        Ok(is_new)
+    }
+
+    /// Whether a topic exists: it was created, or has a retained message.
+    ///
+    /// # Errors
+    /// When the broker refuses to say, and when it could not be asked.
+    pub async fn topic_exists(&self, topic: &str) -> Result<bool, Error> {
+        check_topic(topic)?;
+        let request = Request::read("HEAD", target(topic));
+        let answer = self.inner.execute(&request).await;
+        self.is_found(answer).await
+    }
+
+    /// Removes a topic and its retained message, and ends every subscription whose filter is exactly
+    /// this; false where there was no such topic.
+    ///
+    /// # Errors
+    /// When the broker refuses it, and when it could not be asked.
+    pub async fn delete_topic(&self, topic: &str) -> Result<bool, Error> {
+        check_topic(topic)?;
+        let answer = self.change("DELETE", target(topic)).await;
+        self.is_found(answer).await
+    }
+
+    /// What the broker says of a session; none where there is none of this name.
+    ///
+    /// # Errors
+    /// When the broker refuses to say, and when it could not be asked.
+    pub async fn session(&self, name: &str) -> Result<Option<Session>, Error> {
+        self.inner.session(name).await
+    }
+
+    /// Ends a session; false where there was none of this name.
+    ///
+    /// # Errors
+    /// When the broker refuses it, and when it could not be asked.
+    pub async fn end_session(&self, name: &str) -> Result<bool, Error> {
+        let target = session_target(name, "")?;
+        let answer = self.change("DELETE", target).await;
+        self.is_found(answer).await
+    }
+
+    /// Acknowledges everything of a session up to a number.
+    ///
+    /// # Errors
+    /// When the broker refuses it, and when it could not be asked.
+    pub async fn acknowledge(&self, session: &str, id: u64) -> Result<(), Error> {
+        self.inner.acknowledge(session, id).await
+    }
+
+    /// Acknowledges exactly these messages of a session, at most 1,024 at once.
+    ///
+    /// # Errors
+    /// When the broker refuses it, and when it could not be asked.
+    pub async fn acknowledge_each(&self, session: &str, ids: &[u64]) -> Result<(), Error> {
+        if ids.len() > MAX_ACKNOWLEDGED {
+            return Err(Error::invalid(
+                "at most 1,024 messages are acknowledged at once",
+            ));
+        }
+        let request = Request {
+            fields: vec![("content-type", b"application/json".to_vec())],
+            content: serde_json::json!({ "ids": ids }).to_string().into(),
+            ..Request::change("POST", session_target(session, "/ack")?)
+        };
+        let response = self.inner.execute(&request).await?;
+        self.inner.finish(response).await
+    }
+
+    /// Ends the connection. What is under way ends with an error.
+    pub async fn close(&self) {
+        self.inner.close().await;
+    }
+
+    /// Whether the broker has said that there is such a thing.
+    async fn is_found(&self, answer: Result<Response, Error>) -> Result<bool, Error> {
+        let Some(response) = found(answer)? else {
+            return Ok(false);
+        };
+        self.inner.finish(response).await?;
+        Ok(true)
+    }
+
+    async fn change(&self, method: &'static str, target: String) -> Result<Response, Error> {
+        self.inner.execute(&Request::change(method, target)).await
+    }
+}
+
+/// An answer, or none where the broker says that there is no such thing.
+fn found(answer: Result<Response, Error>) -> Result<Option<Response>, Error> {
+    match answer {
+        Ok(response) => Ok(Some(response)),
+        Err(Error::Problem(problem)) if problem.status == 404 => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+impl Inner {
+    pub(super) async fn session(self: &Arc<Self>, name: &str) -> Result<Option<Session>, Error> {
+        let request = Request::read("GET", session_target(name, "")?);
+        let Some(response) = found(self.execute(&request).await)? else {
+            return Ok(None);
+        };
+        let content = self.content(response).await?;
+        match Session::parse(&content) {
+            Ok(session) => Ok(Some(session)),
+            Err(error) => Err(Error::Protocol(format!(
+                "a session that cannot be read: {error}"
+            ))),
+        }
+    }
+
+    pub(super) async fn acknowledge(self: &Arc<Self>, name: &str, id: u64) -> Result<(), Error> {
+        let target = session_target(name, &format!("/ack?id={id}"))?;
+        let response = self.execute(&Request::change("POST", target)).await?;
+        self.finish(response).await
+    }
+
+    /// The target of a subscription.
+    pub(super) fn subscription_target(
+        subscribe: &Subscribe,
+        session: Option<&str>,
+        after: Option<u64>,
+    ) -> String {
+        let mut filters = subscribe.filters.iter();
+        let mut out = target(filters.next().map_or("", String::as_str));
+        let mut separator = '?';
+        let mut parameter = |name: &str, value: &str| {
+            out.push(separator);
+            separator = '&';
+            out.push_str(name);
+            out.push('=');
+            text::push_query(value, &mut out);
+        };
+        match subscribe.qos {
+            QoS::AtMostOnce => parameter("qos", "0"),
+            QoS::AtLeastOnce => {}
+            QoS::ExactlyOnce => parameter("qos", "2"),
+        }
+        for filter in filters {
+            parameter("filter", filter);
+        }
+        if !subscribe.retained {
+            parameter("retained", "no");
+        }
+        if let Some(session) = session {
+            parameter("session", session);
+        }
+        if let Some(after) = after {
+            parameter("after", &after.to_string());
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn subscriptions_have_their_targets() {
+        let plain = Subscribe::new("a/+/#", QoS::AtLeastOnce).unwrap();
+        assert_eq!(
+            Inner::subscription_target(&plain, None, None),
+            "/v1/topics/a/+/%23"
+        );
+        let full = Subscribe::new("a b", QoS::ExactlyOnce)
+            .unwrap()
+            .filter("c/+")
+            .unwrap()
+            .retained(false);
+        assert_eq!(
+            Inner::subscription_target(&full, Some("~x"), Some(7)),
+            "/v1/topics/a%20b?qos=2&filter=c/%2B&retained=no&session=~x&after=7"
+        );
+    }
+}

@@ -1,0 +1,302 @@
+//! The binary stream of a subscription: `application/vnd.sterna.stream` (`docs/http.md`, "Binary
+//! stream").
+
+use std::fmt;
+
+use bytes::{Buf as _, BytesMut};
+use sterna_h3::varint;
+use sterna_mqtt::packet::Publish;
+use sterna_mqtt::{PacketId, PropertyContext, PublishProperties, QoS};
+
+use crate::message::Message;
+
+/// The media type.
+pub(super) const MEDIA_TYPE: &str = "application/vnd.sterna.stream";
+
+const QOS: u8 = 0b0011;
+const RETAIN: u8 = 0b0100;
+const REDELIVERED: u8 = 0b1000;
+
+/// Buffers above this size are given back once they are empty.
+const KEPT_BYTES: usize = 65_536;
+
+/// A frame of the stream.
+#[derive(Clone, Debug)]
+pub enum Frame {
+    /// Nothing came for a while, and the connection lives.
+    Heartbeat,
+    /// A message.
+    Message {
+        /// Its number in the subscription; none with QoS 0.
+        id: Option<u64>,
+        /// The message.
+        message: Message,
+    },
+}
+
+/// What is wrong with a frame. The stream cannot be read on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FrameError {
+    /// It says that it is larger than the limit.
+    TooLarge {
+        /// Its bytes, without its length.
+        bytes: u64,
+        /// The limit.
+        max_bytes: usize,
+    },
+    /// It is cut off within, or says more than it has.
+    Malformed(&'static str),
+}
+
+impl fmt::Display for FrameError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooLarge { bytes, max_bytes } => write!(
+                f,
+                "a frame of the stream has {bytes} bytes, and {max_bytes} are taken"
+            ),
+            Self::Malformed(detail) => write!(f, "a frame of the stream is malformed: {detail}"),
+        }
+    }
+}
+
+impl std::error::Error for FrameError {}
+
+/// Reads the frames of a stream that comes in pieces.
+///
+/// ```
+/// use sterna_client::http::{Frame, Frames};
+///
+/// let mut frames = Frames::new(1024);
+/// frames.push(b"\x00\x07\x01\x01\x01");
+/// assert!(matches!(frames.next_frame()?, Some(Frame::Heartbeat)));
+/// assert!(frames.next_frame()?.is_none());
+/// frames.push(b"a\x00hi");
+/// let Some(Frame::Message { id, message }) = frames.next_frame()? else { panic!() };
+/// assert_eq!((id, message.topic(), message.payload_bytes()), (Some(1), "a", &b"hi"[..]));
+/// # Ok::<(), sterna_client::http::FrameError>(())
+/// ```
+#[derive(Debug)]
+pub struct Frames {
+    buffer: BytesMut,
+    max_bytes: usize,
+}
+
+impl Frames {
+    /// An empty stream, whose frames have at most so many bytes.
+    #[must_use]
+    pub fn new(max_bytes: usize) -> Self {
+        Self {
+            buffer: BytesMut::new(),
+            max_bytes,
+        }
+    }
+
+    /// Takes bytes that have arrived. They are kept until their frame is complete, so that no more
+    /// than the largest frame and one piece are held where each piece is followed by
+    /// [`Frames::next_frame`] until that says `None`.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// Bytes that wait for the rest of their frame.
+    #[must_use]
+    pub fn buffered_bytes(&self) -> usize {
+        self.buffer.len()
+    }
+
+    /// The next frame that is complete.
+    ///
+    /// # Errors
+    /// When the stream cannot be read on: it says the same again when it is asked again.
+    pub fn next_frame(&mut self) -> Result<Option<Frame>, FrameError> {
+        let Some((length, header_bytes)) = varint::read(&self.buffer) else {
+            self.give_back();
+            return Ok(None);
+        };
+        let frame_bytes = usize::try_from(length)
+            .ok()
+            .filter(|bytes| *bytes <= self.max_bytes)
+            .ok_or(FrameError::TooLarge {
+                bytes: length,
+                max_bytes: self.max_bytes,
+            })?;
+        let Some(bytes) = self.buffer.get(header_bytes..header_bytes + frame_bytes) else {
+            self.buffer
+                .reserve(header_bytes + frame_bytes - self.buffer.len());
+            return Ok(None);
+        };
+        let frame = if bytes.is_empty() {
+            Frame::Heartbeat
+        } else {
+            decode(bytes)?
+        };
+        self.buffer.advance(header_bytes + frame_bytes);
+        Ok(Some(frame))
+    }
+
+    fn give_back(&mut self) {
+        if self.buffer.is_empty() && self.buffer.capacity() > KEPT_BYTES {
+            self.buffer = BytesMut::new();
+        }
+    }
+}
+
+/// Reads what follows the length.
+fn decode(mut bytes: &[u8]) -> Result<Frame, FrameError> {
+    let cut = FrameError::Malformed("it is cut off");
+    let id = varint::take(&mut bytes).ok_or(cut)?;
+    let (flags, rest) = bytes.split_first().ok_or(cut)?;
+    bytes = rest;
+    let qos = QoS::from_u8(flags & QOS).ok_or(FrameError::Malformed("its QoS is 3"))?;
+    let topic = take_block(&mut bytes).ok_or(cut)?;
+    // Both are bounded in MQTT, whose properties and topics these are.
+    if topic.len() > 65_535 {
+        return Err(FrameError::Malformed(
+            "its topic has more than 65,535 bytes",
+        ));
+    }
+    let topic =
+        std::str::from_utf8(topic).map_err(|_| FrameError::Malformed("its topic is no text"))?;
+    let properties = take_block(&mut bytes).ok_or(cut)?;
+    if u32::try_from(properties.len()).is_err() {
+        return Err(FrameError::Malformed("its properties are too long"));
+    }
+    let properties = PublishProperties::parse(properties, PropertyContext::Publish)
+        .map_err(|_| FrameError::Malformed("its properties are not valid"))?;
+    let publish = Publish {
+        dup: flags & REDELIVERED != 0,
+        qos,
+        retain: flags & RETAIN != 0,
+        topic,
+        packet_id: PacketId::new(0),
+        properties,
+        payload: bytes,
+    };
+    Ok(Frame::Message {
+        id: (id != 0).then_some(id),
+        message: Message::new(&publish, 0),
+    })
+}
+
+/// A length and as many bytes.
+fn take_block<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let length = usize::try_from(varint::take(bytes)?).ok()?;
+    let (block, rest) = bytes.split_at_checked(length)?;
+    *bytes = rest;
+    Some(block)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use sterna_mqtt::{Property, PropertyBuf};
+
+    use super::*;
+
+    fn encode(id: u64, flags: u8, topic: &str, properties: &[u8], payload: &[u8]) -> Vec<u8> {
+        let mut body = Vec::new();
+        varint::write(id, &mut body);
+        body.push(flags);
+        varint::write(topic.len() as u64, &mut body);
+        body.extend_from_slice(topic.as_bytes());
+        varint::write(properties.len() as u64, &mut body);
+        body.extend_from_slice(properties);
+        body.extend_from_slice(payload);
+        let mut frame = Vec::new();
+        varint::write(body.len() as u64, &mut frame);
+        frame.extend_from_slice(&body);
+        frame
+    }
+
+    #[test]
+    fn every_part_is_read() {
+        let mut properties = PropertyBuf::new();
+        properties
+            .push(Property::ContentType("text/plain"))
+            .unwrap();
+        properties
+            .push(Property::UserProperty("unit", "°C"))
+            .unwrap();
+        let bytes = encode(300, 0b1101, "a/b", properties.properties().raw(), b"21.5");
+        let mut frames = Frames::new(1024);
+        frames.push(&bytes);
+        let Some(Frame::Message { id, message }) = frames.next_frame().unwrap() else {
+            panic!("no message");
+        };
+        assert_eq!(id, Some(300));
+        assert_eq!(message.topic(), "a/b");
+        assert_eq!(message.qos(), QoS::AtLeastOnce);
+        assert!(message.retain() && message.is_duplicate());
+        assert_eq!(message.properties().content_type(), Some("text/plain"));
+        assert_eq!(message.payload_bytes(), b"21.5");
+        assert_eq!(frames.buffered_bytes(), 0);
+    }
+
+    #[test]
+    fn faults_are_named_and_stay() {
+        let mut frames = Frames::new(10);
+        frames.push(&[0x0b]);
+        let too_large = FrameError::TooLarge {
+            bytes: 11,
+            max_bytes: 10,
+        };
+        assert_eq!(frames.next_frame().unwrap_err(), too_large);
+        assert_eq!(frames.next_frame().unwrap_err(), too_large);
+        let malformed = |bytes: &[u8]| {
+            let mut frames = Frames::new(100);
+            frames.push(bytes);
+            matches!(frames.next_frame(), Err(FrameError::Malformed(_)))
+        };
+        assert!(malformed(&[1, 0]));
+        assert!(malformed(&encode(1, 3, "a", &[], b"")));
+        assert!(malformed(&[5, 1, 0, 9, b'a', 0]));
+        assert!(malformed(&encode(1, 1, "a", &[0xff], b"")));
+        // A Subscription Identifier is left out by the broker, and harmless.
+        assert!(!malformed(&encode(1, 1, "a", &[11, 1], b"")));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read_however_it_is_cut(
+            messages in prop::collection::vec(
+                (0..1_u64 << 40, 0..3_u8, "[a-z/]{1,20}", prop::collection::vec(any::<u8>(), 0..200)),
+                0..8,
+            ),
+            piece in 1..64_usize,
+        ) {
+            let mut bytes = Vec::new();
+            for (id, qos, topic, payload) in &messages {
+                bytes.extend(encode(*id, *qos, topic, &[], payload));
+                bytes.push(0);
+            }
+            let mut frames = Frames::new(1 << 16);
+            let mut read = Vec::new();
+            let mut beats = 0;
+            for piece in bytes.chunks(piece) {
+                frames.push(piece);
+                while let Some(frame) = frames.next_frame().unwrap() {
+                    match frame {
+                        Frame::Heartbeat => beats += 1,
+                        Frame::Message { id, message } => read.push((
+                            id.unwrap_or(0),
+                            message.qos() as u8,
+                            message.topic().to_owned(),
+                            message.payload_bytes().to_vec(),
+                        )),
+                    }
+                }
+            }
+            prop_assert_eq!(beats, messages.len());
+            prop_assert_eq!(read, messages);
+        }
+
+        #[test]
+        fn reading_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            let mut frames = Frames::new(200);
+            frames.push(&bytes);
+            while let Ok(Some(_)) = frames.next_frame() {}
+        }
+    }
+}

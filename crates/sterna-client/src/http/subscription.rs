@@ -1,0 +1,344 @@
+//! A subscription: messages as they come, over as many responses as it takes.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use super::error::Error;
+use super::exchange::{Inner, Request};
+use super::frames::{Frame, Frames, MEDIA_TYPE};
+use super::link::{Body, Link, LinkError, Response};
+use super::options::{Subscribe, check_any_session};
+use crate::message::Message;
+
+/// Messages that are acknowledged together at most, where the application is slower than they come.
+const ACKNOWLEDGED_TOGETHER: u64 = 64;
+
+/// A message of a subscription.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Received {
+    /// Its number in the subscription; none with QoS 0. Numbers grow.
+    pub id: Option<u64>,
+    /// The message. It may have come before where [`Message::is_duplicate`] says so.
+    pub message: Message,
+}
+
+/// An acknowledgement on its way.
+type Acknowledging = Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>;
+
+/// A subscription. It is asked for messages one by one; while nobody asks, the broker keeps them, up
+/// to its limits. It ends when it goes away; a durable one can then be resumed by its name.
+pub struct Subscription {
+    inner: Arc<Inner>,
+    subscribe: Subscribe,
+    /// The name of the session: given, or made by the broker.
+    session: Option<String>,
+    /// How often a session was gone, and another one took its place.
+    restarts: u64,
+    /// The response that messages come from, and its connection.
+    stream: Option<(Body, Link)>,
+    frames: Frames,
+    /// The last message that was handed over.
+    handed: Option<u64>,
+    /// The last one that the application is done with.
+    done: Option<u64>,
+    /// The last one that was acknowledged, or is about to be.
+    acknowledged: Option<u64>,
+    acknowledging: Option<Acknowledging>,
+    failures: u32,
+}
+
+impl fmt::Debug for Subscription {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Subscription")
+            .field("session", &self.session)
+            .field("handed", &self.handed)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Subscription {
+    pub(super) async fn open(inner: Arc<Inner>, subscribe: Subscribe) -> Result<Self, Error> {
+        let mut this = Self {
+            session: subscribe.session.clone(),
+            frames: Frames::new(inner.options.max_message_bytes),
+            inner,
+            subscribe,
+            restarts: 0,
+            stream: None,
+            handed: None,
+            done: None,
+            acknowledged: None,
+            acknowledging: None,
+            failures: 0,
+        };
+        this.connect().await?;
+        Ok(this)
+    }
+
+    /// The name of the session, as the broker knows it; one that it made begins with `~`.
+    #[must_use]
+    pub fn session(&self) -> Option<&str> {
+        self.session.as_deref()
+    }
+
+    /// How often the broker had forgotten the session when the subscription was resumed, so that
+    /// messages may be missing.
+    #[must_use]
+    pub const fn restarts(&self) -> u64 {
+        self.restarts
+    }
+
+    const fn is_durable(&self) -> bool {
+        self.subscribe.session.is_some()
+    }
+
+    /// The next message. A call that is given up loses nothing.
+    ///
+    /// A response that is cut off is resumed, as [`Options::reconnect`](super::Options) says. Of a
+    /// durable subscription the messages before are acknowledged with this call, unless
+    /// [`Subscribe::acknowledge`] says otherwise.
+    ///
+    /// # Errors
+    /// When the broker refuses to go on, has ended the subscription, or cannot be reached any more.
+    pub async fn next(&mut self) -> Result<Received, Error> {
+        self.done = self.handed;
+        loop {
+            match self.frames.next_frame()? {
+                Some(Frame::Heartbeat) => continue,
+                Some(Frame::Message { id, message }) => {
+                    self.note(id, message.is_duplicate());
+                    if self.unacknowledged() >= ACKNOWLEDGED_TOGETHER {
+                        self.start_acknowledging();
+                    }
+                    return Ok(Received { id, message });
+                }
+                None => {}
+            }
+            // Nothing more is here, so that there is time to say what has been done.
+            self.start_acknowledging();
+            self.read().await?;
+        }
+    }
+
+    /// Notes that a message has come.
+    fn note(&mut self, id: Option<u64>, is_duplicate: bool) {
+        self.failures = 0;
+        if id.is_some() && id <= self.handed && !is_duplicate {
+            // Numbers grow, so that this is another session of the same name.
+            self.begin_anew();
+        }
+        self.handed = id.or(self.handed);
+    }
+
+    /// Another session takes the place of one that is gone: numbers begin anew.
+    fn begin_anew(&mut self) {
+        self.restarts += 1;
+        self.handed = None;
+        self.done = None;
+        self.acknowledged = None;
+    }
+
+    /// Acknowledges everything up to a message of a durable subscription.
+    ///
+    /// # Errors
+    /// When the broker refuses it, and when it could not be asked.
+    pub async fn acknowledge(&mut self, id: u64) -> Result<(), Error> {
+        let Some(session) = self.session.as_deref().filter(|_| self.is_durable()) else {
+            return Err(Error::invalid(
+                "only durable subscriptions are acknowledged",
+            ));
+        };
+        self.inner.acknowledge(session, id).await?;
+        self.acknowledged = self.acknowledged.max(Some(id));
+        Ok(())
+    }
+
+    /// Acknowledges what was handed over, where the client does that, and ends the response. A
+    /// durable subscription stays at the broker.
+    ///
+    /// # Errors
+    /// When the broker refuses it, and when it could not be asked.
+    pub async fn close(mut self) -> Result<(), Error> {
+        self.stream = None;
+        if let Some(acknowledging) = self.acknowledging.take() {
+            acknowledging.await?;
+        }
+        self.done = self.handed;
+        self.start_acknowledging();
+        match self.acknowledging.take() {
+            Some(acknowledging) => acknowledging.await,
+            None => Ok(()),
+        }
+    }
+
+    /// How many messages are done and not acknowledged, about.
+    fn unacknowledged(&self) -> u64 {
+        match (self.done, self.acknowledged) {
+            (Some(done), Some(acknowledged)) => done.saturating_sub(acknowledged),
+            (Some(_), None) => ACKNOWLEDGED_TOGETHER,
+            (None, _) => 0,
+        }
+    }
+
+    /// Starts to acknowledge what is done, where the client does that and nothing is under way.
+    fn start_acknowledging(&mut self) {
+        if !self.is_durable()
+            || !self.subscribe.acknowledge
+            || self.acknowledging.is_some()
+            || self.done <= self.acknowledged
+        {
+            return;
+        }
+        if let (Some(id), Some(session)) = (self.done, self.session.clone()) {
+            self.acknowledged = Some(id);
+            let inner = Arc::clone(&self.inner);
+            self.acknowledging = Some(Box::pin(
+                async move { inner.acknowledge(&session, id).await },
+            ));
+        }
+    }
+
+    /// Reads a piece of the stream, or comes back where it was cut off.
+    async fn read(&mut self) -> Result<(), Error> {
+        let Some((body, link)) = &mut self.stream else {
+            return self.come_back().await;
+        };
+        let silence = self.inner.options.silence_timeout;
+        let read = tokio::select! {
+            biased;
+            acknowledged = wait(&mut self.acknowledging) => {
+                self.acknowledging = None;
+                return acknowledged;
+            }
+            read = body.next() => read,
+            () = tokio::time::sleep(silence) => Err(LinkError::Timeout(silence)),
+        };
+        match read {
+            Ok(Some(bytes)) => {
+                self.frames.push(&bytes);
+                Ok(())
+            }
+            Ok(None) => {
+                let link = link.clone();
+                self.stream = None;
+                self.ended(&link).await
+            }
+            Err(error) => {
+                if matches!(error, LinkError::Timeout(_)) {
+                    let link = link.clone();
+                    self.inner.give_up(&link);
+                }
+                if let LinkError::Protocol(what) = error {
+                    return Err(Error::Protocol(what));
+                }
+                self.cut_off(&Error::from(error));
+                Ok(())
+            }
+        }
+    }
+
+    fn cut_off(&mut self, error: &Error) {
+        tracing::debug!(%error, session = self.session, "the subscription was cut off");
+        self.stream = None;
+        self.frames = Frames::new(self.inner.options.max_message_bytes);
+    }
+
+    /// The broker has ended the response in order: because it ends itself, or because the
+    /// subscription is over.
+    async fn ended(&mut self, link: &Link) -> Result<(), Error> {
+        self.cut_off(&Error::Closed);
+        if !link.is_alive() {
+            return Ok(());
+        }
+        let Some(session) = self.session.clone() else {
+            return Err(Error::Closed);
+        };
+        let connections = self.inner.connections();
+        match self.inner.session(&session).await {
+            // Somebody else listens, or it is gone.
+            Ok(Some(session)) if session.connected => Err(Error::Closed),
+            Ok(None) if self.inner.connections() == connections => Err(Error::Closed),
+            Ok(_) => Ok(()),
+            Err(error) if error.is_temporary() => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Resumes after a cut, with a pause where that fails.
+    async fn come_back(&mut self) -> Result<(), Error> {
+        if self.inner.options.reconnect.is_none() {
+            return Err(Error::Lost(Arc::new(std::io::Error::other(
+                "the subscription was cut off",
+            ))));
+        }
+        if self.failures > 0 {
+            match self.inner.delay(self.failures) {
+                Some(delay) => tokio::time::sleep(delay).await,
+                None => return self.connect().await,
+            }
+        }
+        // Until a message has come, nothing says that it is worth while.
+        self.failures += 1;
+        match self.connect().await {
+            Err(error) if error.is_temporary() => {
+                tracing::debug!(%error, "the subscription cannot be resumed yet");
+                match self.inner.delay(self.failures) {
+                    Some(_) => Ok(()),
+                    None => Err(error),
+                }
+            }
+            result => result,
+        }
+    }
+
+    /// Asks for the stream.
+    async fn connect(&mut self) -> Result<(), Error> {
+        // What the application has not confirmed yet has to come again.
+        let after = match (self.is_durable(), self.subscribe.acknowledge) {
+            (true, false) => None,
+            (true, true) => self.done,
+            (false, _) => self.handed,
+        };
+        let target = Inner::subscription_target(&self.subscribe, self.session.as_deref(), after);
+        let request = Request {
+            fields: vec![("accept", MEDIA_TYPE.into())],
+            ..Request::read("GET", target)
+        };
+        let link = self.inner.link().await?;
+        let response = self.inner.execute(&request).await?;
+        Self::check(&response)?;
+        let session = response.text("sterna-session").map(str::to_owned);
+        if let Some(session) = &session {
+            check_any_session(session)
+                .map_err(|_| Error::Protocol("a session without a proper name".to_owned()))?;
+        }
+        if after.is_some() && session != self.session {
+            self.begin_anew();
+        } else if self.is_durable() && after.is_some() {
+            self.acknowledged = self.acknowledged.max(after);
+        }
+        self.session = session.or_else(|| self.session.take());
+        let link = self.inner.current().unwrap_or(link);
+        self.stream = Some((response.body, link));
+        Ok(())
+    }
+
+    fn check(response: &Response) -> Result<(), Error> {
+        let kind = response.text("content-type").unwrap_or_default();
+        if response.status == 200 && kind.starts_with(MEDIA_TYPE) {
+            return Ok(());
+        }
+        let text = format!("status {} with content of type '{kind}'", response.status);
+        Err(Error::Protocol(text))
+    }
+}
+
+/// The end of an acknowledgement; never where none is under way.
+async fn wait(acknowledging: &mut Option<Acknowledging>) -> Result<(), Error> {
+    match acknowledging {
+        Some(acknowledging) => acknowledging.await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,243 @@
+//! `sterna lab device`: what a campaign measures, as a process of its own.
+//!
+//! [`sterna_lab::measure::device`] says how it is spoken to. The protocol is that of the task's URL.
+
+mod amqp;
+mod mqtt;
+
+use std::io::{self, BufRead as _, Write as _};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use sterna_client::{EarlyData, PathStatistics, Protocol, Tls, TlsVersion, Url};
+use sterna_lab::kernel::{self, monotonic_ns};
+use sterna_lab::measure::device::{Measured, Task, Word, stamp};
+use tokio::sync::mpsc;
+
+use crate::commands::bench::process::own_cpu;
+use crate::commands::exit;
+
+/// What a subscriber subscribes to.
+const FILTER: &str = "lab/#";
+/// What a message of the lab lacks if it is none.
+const NO_STAMP: &str = "a message without a stamp";
+/// Longest wait for a connection: the links are slow and lose packets.
+const CONNECT_TIMEOUT: Duration = Duration::from_mins(1);
+/// Bytes after the stamp. Their value is of no interest; they are not all the same.
+const FILLER: u8 = 0x5a;
+
+/// Runs a device: reads its task from standard input.
+pub(super) fn run() -> ExitCode {
+    let result = read_task().and_then(|task| {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(|error| error.to_string())?
+            .block_on(work(&task))
+    });
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(reason) => {
+            // If nobody reads it, the exit status still says it.
+            let _ = say(&Word::Failed { reason });
+            ExitCode::from(exit::USAGE)
+        }
+    }
+}
+
+fn read_task() -> Result<Task, String> {
+    let mut line = String::new();
+    io::stdin()
+        .lock()
+        .read_line(&mut line)
+        .map_err(|error| format!("standard input: {error}"))?;
+    serde_json::from_str(&line).map_err(|error| format!("no task: {error}"))
+}
+
+fn say(word: &Word) -> Result<(), String> {
+    let text = serde_json::to_string(word).map_err(|error| error.to_string())?;
+    let mut out = io::stdout().lock();
+    writeln!(out, "{text}")
+        .and_then(|()| out.flush())
+        .map_err(|error| format!("standard output: {error}"))
+}
+
+/// What comes on standard input after the task: `go`, and then its end.
+struct Orders(mpsc::UnboundedReceiver<()>);
+
+impl Orders {
+    fn listen() -> Self {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        std::thread::spawn(move || {
+            for line in io::stdin().lock().lines() {
+                if line.is_err() || sender.send(()).is_err() {
+                    return;
+                }
+            }
+        });
+        Self(receiver)
+    }
+
+    async fn go(&mut self) -> Result<(), String> {
+        self.0.recv().await.ok_or_else(|| "never told to go".into())
+    }
+
+    /// Waits for the end of the input.
+    async fn end(&mut self) {
+        while self.0.recv().await.is_some() {}
+    }
+}
+
+async fn work(task: &Task) -> Result<(), String> {
+    let orders = Orders::listen();
+    let limit = Duration::from_millis(task.time_limit_ms);
+    let url: Url = task.url.parse().map_err(|error| format!("url: {error}"))?;
+    let work = async {
+        match url.scheme().protocol() {
+            Protocol::Mqtt => mqtt::work(task, url, orders).await,
+            Protocol::Amqp => amqp::work(task, url, orders).await,
+            Protocol::Http => Err(format!("{url}: the lab's device speaks MQTT and AMQP")),
+        }
+    };
+    match tokio::time::timeout(limit, work).await {
+        Ok(result) => result.and_then(|measured| say(&Word::Result(Box::new(measured)))),
+        Err(_) => Err(format!("not done after {} s", limit.as_secs())),
+    }
+}
+
+/// Whom to trust, and which version of TLS to speak.
+fn tls(task: &Task, tls: &mut Tls) {
+    tls.ca_file = Some(task.authority.clone());
+    tls.server_name = Some(task.server_name.clone());
+    tls.resumption = task.resumption;
+    tls.version = match task.tls.as_deref() {
+        Some("1.2") => Some(TlsVersion::Tls12),
+        Some("1.3") => Some(TlsVersion::Tls13),
+        _ => None,
+    };
+}
+
+/// The bytes of the next message, stamped now, and when that was.
+fn payload(task: &Task, number: u32) -> (Vec<u8>, u64) {
+    let mut payload = vec![FILLER; task.payload_bytes as usize];
+    let at_ns = monotonic_ns();
+    stamp(&mut payload, number, at_ns);
+    (payload, at_ns)
+}
+
+/// The topic of a message: they are taken in turn.
+fn topic(task: &Task, number: u32) -> String {
+    format!("lab/{}", number % task.topics)
+}
+
+/// What the process has used since `go`.
+struct Meter {
+    cpu: Duration,
+}
+
+impl Meter {
+    fn start() -> Self {
+        Self { cpu: own_cpu() }
+    }
+
+    fn read(&self, measured: &mut Measured) {
+        measured.cpu_ns = own_cpu().saturating_sub(self.cpu).as_nanos() as u64;
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        measured.peak_rss_bytes = peak_rss_bytes(&status).unwrap_or(0);
+        let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+        measured.is_real_time = kernel::is_round_robin(&stat);
+    }
+}
+
+/// `VmHWM` of `/proc/self/status`.
+fn peak_rss_bytes(status: &str) -> Option<u64> {
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kilobytes: u64 = line.split_ascii_whitespace().next()?.parse().ok()?;
+    Some(kilobytes * 1024)
+}
+
+/// What QUIC knows of the path, where it is QUIC; what the kernel knows of TCP, where it is TCP.
+/// Both are to be asked while the connection stands.
+fn look_at_path(path: Option<PathStatistics>, task: &Task, measured: &mut Measured) {
+    if let Some(path) = path {
+        measured.packets_lost = Some(measured.packets_lost.unwrap_or(0) + path.packets_lost);
+        measured.rtt_ns = Some(path.rtt.as_nanos() as u64);
+        measured.streams = Some(path.streams);
+        measured.datagram_messages = Some(path.datagram_messages);
+        measured.migrations = Some(path.migrations);
+        measured.congestion = task.quic.get("congestion").cloned();
+        return;
+    }
+    if let Some(state) = kernel::own_tcp_connections().pop() {
+        measured.tcp_rtt_ns = Some(state.rtt_us * 1000);
+        measured.congestion = Some(state.congestion);
+    }
+}
+
+/// Arrivals of messages that were announced.
+struct Missing {
+    seen: Vec<bool>,
+    left: u32,
+}
+
+impl Missing {
+    fn of(task: &Task) -> Self {
+        Self {
+            seen: vec![false; task.messages as usize],
+            left: task.messages,
+        }
+    }
+
+    /// Notes a message; true when it was the last one that was missing.
+    fn note(&mut self, number: u32) -> bool {
+        let Some(place) = self.seen.get_mut(number as usize) else {
+            return false;
+        };
+        if std::mem::replace(place, true) {
+            return false;
+        }
+        self.left -= 1;
+        self.left == 0
+    }
+}
+
+/// Lateness as the lab wants it.
+fn note_lateness(mut late_ns: Vec<u64>, measured: &mut Measured) {
+    late_ns.sort_unstable();
+    let Some(last) = late_ns.len().checked_sub(1) else {
+        return;
+    };
+    measured.late_p99_ns = late_ns[last * 99 / 100];
+    measured.late_max_ns = late_ns[last];
+}
+
+fn name(early_data: EarlyData) -> &'static str {
+    match early_data {
+        EarlyData::NotTried => "not tried",
+        EarlyData::Pending => "pending",
+        EarlyData::Accepted => "accepted",
+        EarlyData::Rejected => "rejected",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_figures_are_read() {
+        assert_eq!(peak_rss_bytes("Name:\tx\nVmHWM:\t  12 kB\n"), Some(12_288));
+        assert_eq!(peak_rss_bytes(""), None);
+    }
+
+    #[test]
+    fn lateness_is_that_of_the_latest() {
+        let mut measured = Measured::default();
+        note_lateness((0..=200).rev().collect(), &mut measured);
+        assert_eq!((measured.late_p99_ns, measured.late_max_ns), (198, 200));
+        note_lateness(Vec::new(), &mut measured);
+        assert_eq!(measured.late_max_ns, 200);
+    }
+}
