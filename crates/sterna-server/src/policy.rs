@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::authentication::Users;
+use crate::authentication::{Tokens, Users};
 use crate::authorization::Rules;
 use crate::config::{Amqp, Config, EarlyData, Http, Listener, ListenerUrl, Mqtt, Protocol, Scheme};
 
@@ -19,6 +19,8 @@ pub struct Policy {
     pub http: Http,
     /// Users and their records.
     pub users: Arc<Users>,
+    /// Bearer tokens of HTTP.
+    pub tokens: Arc<Tokens>,
     /// Who may publish and subscribe where.
     pub rules: Rules,
     /// Per listener, in the order of the configuration.
@@ -86,7 +88,7 @@ impl Policy {
         self
     }
 
-    /// Reads what a configuration asks for, the password file included.
+    /// Reads what a configuration asks for, the password file and the token file included.
     ///
     /// # Errors
     /// A sentence that names the file and its fault.
@@ -97,6 +99,7 @@ impl Policy {
             amqp: config.amqp.clone(),
             http: config.http.clone(),
             users: Arc::new(Users::load(config.authentication.password_file.as_deref())?),
+            tokens: Arc::new(Tokens::load(config.authentication.token_file.as_deref())?),
             rules: Rules::new(&config.authorization),
             listeners: config
                 .listeners_in_force()

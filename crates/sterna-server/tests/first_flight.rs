@@ -129,9 +129,7 @@ fn shard(early_data: EarlyData) -> Shard {
             directory: Directory::new(1, Limits::default(), 7),
             store: Box::new(NoStore),
             amqp: Arc::default(),
-            http: Arc::new(sterna_server::HttpRegistry::new(
-                &sterna_server::config::Http::default(),
-            )),
+            http: Arc::default(),
             policy: Arc::new(Policy::load(&config).expect("a policy")),
             checker: None,
             tracer: None,

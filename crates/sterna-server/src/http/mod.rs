@@ -275,7 +275,7 @@ impl Door {
             known.timer_ms = u64::MAX;
             self.with_connection(cx, connection, |carrier, desk| {
                 of_carrier!(carrier, carrier => carrier.timeout(desk));
-                let due = desk.api.deadline_ms(desk.peer);
+                let due = desk.peer.deadline_ms();
                 if due.is_some_and(|due_ms| due_ms <= now_ms) {
                     desk.api.timeout(desk.cx, desk.peer, carrier.responses());
                 }
@@ -441,10 +441,7 @@ impl Door {
             cx.net.close(connection, code);
         } else {
             let own_ms = of_carrier!(&mut taken.carrier, carrier => carrier.deadline_ms());
-            let next_ms = own_ms
-                .into_iter()
-                .chain(self.api.deadline_ms(&taken.peer))
-                .min();
+            let next_ms = own_ms.into_iter().chain(taken.peer.deadline_ms()).min();
             if let Some(next_ms) = next_ms
                 && next_ms < taken.timer_ms
             {

@@ -51,8 +51,11 @@ fn read_range(text: &str) -> Option<(&str, u16)> {
 
 /// Thousandths of a quality (RFC 9110, section 12.4.2); nonsense is none.
 fn read_quality(text: &str) -> u16 {
-    match text.parse::<f32>() {
-        Ok(quality) if (0.0..=1.0).contains(&quality) => (quality * 1000.0) as u16,
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+    let thousandths = format!("{fraction:0<3}");
+    match (whole, thousandths.parse::<u16>()) {
+        ("0", Ok(thousandths)) if fraction.len() <= 3 => thousandths,
+        ("1", Ok(0)) => 1000,
         _ => 0,
     }
 }

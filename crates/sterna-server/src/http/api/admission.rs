@@ -149,7 +149,7 @@ impl Api {
     /// Decides whether a request is answered now; `None` where it is answered already.
     fn admit<'a>(
         &mut self,
-        cx: &mut Context<'_>,
+        cx: &Context<'_>,
         peer: &mut Peer,
         request: &'a Request,
         reader: &mut Reader,
@@ -221,7 +221,8 @@ impl Api {
         if request.early && listener.early_data == EarlyData::Off {
             return Ok(Some((target, Admitted::Later(Until::Confirmed))));
         }
-        let verdict = peer.credentials.judge(cx.policy, &self.key, info, head);
+        let now_ms = cx.net.now_ms();
+        let verdict = (peer.credentials).judge(cx.policy, &self.key, info, head, now_ms);
         let admitted = match verdict {
             Verdict::Known(identity) => {
                 peer.credentials.admitted(&identity);

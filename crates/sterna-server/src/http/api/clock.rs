@@ -29,12 +29,14 @@ fn heartbeat_ms(subscription: &Subscription) -> Option<u64> {
     (interval_ms > 0).then(|| subscription.quiet_since_ms + interval_ms)
 }
 
-impl Api {
-    /// When `timeout` wants to be called for a connection.
-    pub(crate) fn deadline_ms(&self, peer: &Peer) -> Option<u64> {
-        peer.subscriptions.iter().filter_map(deadline_ms).min()
+impl Peer {
+    /// When [`Api::timeout`] wants to be called.
+    pub(crate) fn deadline_ms(&self) -> Option<u64> {
+        self.subscriptions.iter().filter_map(deadline_ms).min()
     }
+}
 
+impl Api {
     /// Does what is due.
     pub(crate) fn timeout(
         &mut self,

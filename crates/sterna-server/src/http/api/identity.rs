@@ -93,18 +93,10 @@ pub(super) enum Verdict {
     Refused(Trouble),
 }
 
-fn has_tokens(_: &Policy) -> bool {
-    false
-}
-
-fn user_of_token<'a>(_: &'a Policy, _: &str) -> Option<&'a str> {
-    None
-}
-
 /// The challenges of a 401 (RFC 9110, section 11.6.1).
 fn challenge(policy: &Policy) -> String {
     let mut challenges = Vec::new();
-    if has_tokens(policy) {
+    if !policy.tokens.is_empty() {
         challenges.push(r#"Bearer realm="sterna""#);
     }
     if !policy.users.is_empty() || challenges.is_empty() {
@@ -125,9 +117,10 @@ impl Credentials {
         key: &hmac::Key,
         info: Option<&ConnectionInfo>,
         head: &Head,
+        now_ms: u64,
     ) -> Verdict {
         if let Some(value) = head.field("authorization") {
-            return self.judge_field(policy, key, value);
+            return self.judge_field(policy, key, value, now_ms);
         }
         let certificate = info.and_then(|info| info.peer_certificates.first());
         if policy.certificate_as_username
@@ -156,14 +149,14 @@ impl Credentials {
         }
     }
 
-    fn judge_field(&self, policy: &Policy, key: &hmac::Key, value: &[u8]) -> Verdict {
+    fn judge_field(&self, policy: &Policy, key: &hmac::Key, value: &[u8], now_ms: u64) -> Verdict {
         let text = std::str::from_utf8(value).unwrap_or_default().trim();
         let (scheme, value) = text.split_once(' ').unwrap_or((text, ""));
         let value = value.trim_start();
         if scheme.eq_ignore_ascii_case("bearer") {
-            return match user_of_token(policy, value) {
+            return match policy.tokens.user_of(value.as_bytes(), now_ms) {
                 Some(user) => Verdict::Known(Identity::of(user)),
-                None => refused(policy, "the token is not known"),
+                None => refused(policy, "the token is not known, or has expired"),
             };
         }
         if !scheme.eq_ignore_ascii_case("basic") {

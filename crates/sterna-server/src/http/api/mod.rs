@@ -97,8 +97,8 @@ impl Api {
     /// Answers a request that what carries it turns away.
     pub(crate) fn refuse(
         &mut self,
-        cx: &mut Context<'_>,
-        peer: &mut Peer,
+        cx: &Context<'_>,
+        peer: &Peer,
         out: &mut dyn Responses,
         id: ExchangeId,
         head: Option<&Head>,

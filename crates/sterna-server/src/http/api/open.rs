@@ -7,6 +7,7 @@ use sterna_broker::{
 use sterna_mqtt::topic;
 
 use super::answer::{Trouble, fail, respond};
+use super::end::NO_ERROR;
 use super::identity::Identity;
 use super::origin::Reader;
 use super::peer::Peer;
@@ -227,13 +228,11 @@ impl Api {
             Outlet::Transport { stream } => {
                 let id = subscription.exchange;
                 out.accept_session(id, &fields[3..]);
-                match out.open_session_stream(id) {
-                    Some(opened) => *stream = opened,
-                    None => {
-                        out.close_session(id, 0, "the client allows no stream");
-                        return self.drop_subscription(cx, peer, at, Some(Close::LOST));
-                    }
-                }
+                let Some(opened) = out.open_session_stream(id) else {
+                    out.close_session(id, NO_ERROR, "the client allows no stream");
+                    return self.drop_subscription(cx, peer, at, Some(Close::LOST));
+                };
+                *stream = opened;
                 peer.transports.push(super::webtransport::Transport::new(
                     id,
                     opening.identity.clone(),
@@ -310,8 +309,13 @@ fn join(
 fn add_filters(cx: &mut Context<'_>, session: SessionKey, plan: &Subscribe) -> Result<(), Trouble> {
     let most = cx.policy.http.maximum_filters as usize;
     let known: Vec<_> = cx.broker.filters(session).cloned().collect();
-    let is_new = |filter: &&Box<str>| !known.iter().any(|known| **known == ***filter);
-    if known.len() + plan.filters.iter().filter(is_new).count() > most {
+    let is_new = |filter: &str| !known.iter().any(|known| **known == *filter);
+    if known.len()
+        + (plan.filters.iter())
+            .filter(|filter| is_new(filter))
+            .count()
+        > most
+    {
         let detail = format!("a subscription has at most {most} filters");
         return Err(Trouble::new(Kind::TooManySubscriptions, detail));
     }

@@ -96,6 +96,10 @@ mod tests {
         Head::Tcp(Box::new(parts))
     }
 
+    fn admit(http: &Http, fields: &[(&str, &str)]) -> Result<Reader, ()> {
+        super::admit(http, &head(fields), "broker:8443").map_err(|_| ())
+    }
+
     #[test]
     fn a_listener_on_loopback_has_no_other_names() {
         let http = Http::default();
@@ -130,9 +134,6 @@ mod tests {
     #[test]
     fn pages_of_other_origins_are_let_in_by_name() {
         let mut http = Http::default();
-        fn admit(http: &Http, fields: &[(&str, &str)]) -> Result<Reader, ()> {
-            super::admit(http, &head(fields), "broker:8443").map_err(|_| ())
-        }
         assert_eq!(admit(&http, &[]), Ok(None));
         assert_eq!(admit(&http, &[("origin", "https://broker:8443")]), Ok(None));
         for bad in [

@@ -126,8 +126,9 @@ impl Plan {
             after = after.max(Some(id));
         }
         check_filters(http, &filters, session.is_some() || is_session)?;
+        let default_wait_ms = DEFAULT_WAIT_MS.min(u64::from(http.maximum_wait_s) * 1000);
         let poll = (wait_ms.is_some() || max.is_some()).then(|| Poll {
-            wait_ms: wait_ms.unwrap_or(DEFAULT_WAIT_MS.min(u64::from(http.maximum_wait_s) * 1000)),
+            wait_ms: wait_ms.unwrap_or(default_wait_ms),
             max: max.unwrap_or(http.maximum_poll_messages as usize),
         });
         if is_session && poll.is_some() {

@@ -55,7 +55,7 @@ impl Api {
     pub(super) fn post(
         &mut self,
         cx: &mut Context<'_>,
-        peer: &mut Peer,
+        peer: &Peer,
         out: &mut dyn Responses,
         target: &Target<'_>,
         topic: &str,

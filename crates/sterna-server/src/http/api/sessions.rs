@@ -127,100 +127,16 @@ impl Api {
             connection: peer.connection,
             id: Some(id),
         };
-        if let Some(done) = self.ask(cx, &client_id, work, from, MAXIMUM_HOPS) {
+        if let Some(done) = ask(cx, &client_id, work, from, MAXIMUM_HOPS) {
             self.answered(cx, peer, out, Reply { id, done });
         }
         Ok(())
     }
 
-    /// Does work on a session here, or asks the shard that has it; `None` where that will answer.
-    fn ask(
-        &mut self,
-        cx: &mut Context<'_>,
-        client_id: &str,
-        work: Work,
-        from: From,
-        hops: u8,
-    ) -> Option<Result<Done, Kind>> {
-        match self.work(cx, client_id, &work) {
-            Err(Kind::SessionBusy) => {}
-            done => return Some(done),
-        }
-        let shard = cx.broker.directory().shard_of(client_id)?;
-        let shard = usize::from(shard.0);
-        if shard == cx.shard || hops == 0 {
-            return Some(Err(Kind::SessionBusy));
-        }
-        let letter = Letter(Body::Question {
-            client_id: client_id.into(),
-            work,
-            from,
-            hops: hops - 1,
-        });
-        cx.outbox.post(shard, Mail::Http(Box::new(letter)));
-        None
-    }
-
-    /// Does work on a session of this shard; [`Kind::SessionBusy`] where it is not here.
-    pub(super) fn work(
-        &mut self,
-        cx: &mut Context<'_>,
-        client_id: &str,
-        work: &Work,
-    ) -> Result<Done, Kind> {
-        if !cx.broker.owner_exists(client_id) {
-            return Err(Kind::NoSession);
-        }
-        match work {
-            Work::Describe => {
-                let (info, filters) =
-                    (cx.broker.session_named(client_id)).ok_or(Kind::SessionBusy)?;
-                let mut filters: Vec<&str> = filters.iter().map(|filter| &**filter).collect();
-                filters.sort_unstable();
-                let name = client_id.rsplit('/').next();
-                Ok(Done::Described(serde_json::json!({
-                    "session": name,
-                    "connected": info.consumer.is_some(),
-                    "pending": info.queue.pending,
-                    "pending_bytes": info.queue.pending_bytes,
-                    "unacknowledged": info.queue.unacknowledged,
-                    "filters": filters,
-                })))
-            }
-            Work::Acknowledge(which) => {
-                let Some(SessionState::Http(state)) = cx.broker.protocol_named(client_id) else {
-                    return Err(Kind::SessionBusy);
-                };
-                let highest = match which {
-                    Acknowledge::UpTo(id) => Some(*id),
-                    Acknowledge::Each(ids) => ids.iter().copied().max(),
-                };
-                if highest.is_some_and(|id| id > state.last_id()) {
-                    return Err(Kind::InvalidContent);
-                }
-                let tags: Vec<u64> = match which {
-                    Acknowledge::UpTo(id) => state.acknowledge_up_to(*id).collect(),
-                    Acknowledge::Each(ids) => {
-                        ids.iter().filter_map(|&id| state.acknowledge(id)).collect()
-                    }
-                };
-                let now_ms = cx.net.now_ms();
-                for tag in tags {
-                    cx.broker
-                        .settle_named(now_ms, client_id, tag, Outcome::Accepted);
-                }
-                // Its response may wait for this.
-                if let Some(session) = cx.broker.key_named(client_id) {
-                    cx.broker.unpark(session);
-                }
-                Ok(Done::Acknowledged)
-            }
-        }
-    }
-
     /// A letter from another shard; what is to be told to one of this shard's connections.
+    #[expect(clippy::unused_self, reason = "called as everything else of the API")]
     pub(crate) fn mail(
-        &mut self,
+        &self,
         cx: &mut Context<'_>,
         letter: Letter,
     ) -> Option<(ConnectionId, Reply)> {
@@ -231,7 +147,7 @@ impl Api {
                 from,
                 hops,
             } => {
-                let done = self.ask(cx, &client_id, work, from, hops)?;
+                let done = ask(cx, &client_id, work, from, hops)?;
                 if from.shard == cx.shard {
                     // It has come back to where it was asked.
                     return Some((from.connection, Reply { id: from.id?, done }));
@@ -247,7 +163,7 @@ impl Api {
     /// Tells the client what came of its request.
     pub(crate) fn answered(
         &mut self,
-        cx: &mut Context<'_>,
+        cx: &Context<'_>,
         peer: &mut Peer,
         out: &mut dyn Responses,
         reply: Reply,
@@ -284,6 +200,84 @@ impl Api {
     }
 }
 
+/// Does work on a session here, or asks the shard that has it; `None` where that will answer.
+fn ask(
+    cx: &mut Context<'_>,
+    client_id: &str,
+    work: Work,
+    from: From,
+    hops: u8,
+) -> Option<Result<Done, Kind>> {
+    match do_work(cx, client_id, &work) {
+        Err(Kind::SessionBusy) => {}
+        done => return Some(done),
+    }
+    let shard = cx.broker.directory().shard_of(client_id)?;
+    let shard = usize::from(shard.0);
+    if shard == cx.shard || hops == 0 {
+        return Some(Err(Kind::SessionBusy));
+    }
+    let letter = Letter(Body::Question {
+        client_id: client_id.into(),
+        work,
+        from,
+        hops: hops - 1,
+    });
+    cx.outbox.post(shard, Mail::Http(Box::new(letter)));
+    None
+}
+
+/// Does work on a session of this shard; [`Kind::SessionBusy`] where it is not here.
+pub(super) fn do_work(cx: &mut Context<'_>, client_id: &str, work: &Work) -> Result<Done, Kind> {
+    if !cx.broker.owner_exists(client_id) {
+        return Err(Kind::NoSession);
+    }
+    match work {
+        Work::Describe => {
+            let (info, filters) = (cx.broker.session_named(client_id)).ok_or(Kind::SessionBusy)?;
+            let mut filters: Vec<&str> = filters.iter().map(|filter| &**filter).collect();
+            filters.sort_unstable();
+            let name = client_id.rsplit('/').next();
+            Ok(Done::Described(serde_json::json!({
+                "session": name,
+                "connected": info.consumer.is_some(),
+                "pending": info.queue.pending,
+                "pending_bytes": info.queue.pending_bytes,
+                "unacknowledged": info.queue.unacknowledged,
+                "filters": filters,
+            })))
+        }
+        Work::Acknowledge(which) => {
+            let Some(SessionState::Http(state)) = cx.broker.protocol_named(client_id) else {
+                return Err(Kind::SessionBusy);
+            };
+            let highest = match which {
+                Acknowledge::UpTo(id) => Some(*id),
+                Acknowledge::Each(ids) => ids.iter().copied().max(),
+            };
+            if highest.is_some_and(|id| id > state.last_id()) {
+                return Err(Kind::InvalidContent);
+            }
+            let tags: Vec<u64> = match which {
+                Acknowledge::UpTo(id) => state.acknowledge_up_to(*id).collect(),
+                Acknowledge::Each(ids) => {
+                    ids.iter().filter_map(|&id| state.acknowledge(id)).collect()
+                }
+            };
+            let now_ms = cx.net.now_ms();
+            for tag in tags {
+                cx.broker
+                    .settle_named(now_ms, client_id, tag, Outcome::Accepted);
+            }
+            // Its response may wait for this.
+            if let Some(session) = cx.broker.key_named(client_id) {
+                cx.broker.unpark(session);
+            }
+            Ok(Done::Acknowledged)
+        }
+    }
+}
+
 /// What is told of work that could not be done.
 fn trouble(kind: Kind) -> Trouble {
     let detail = match kind {
@@ -302,16 +296,14 @@ fn read_acknowledgement(
 ) -> Result<Acknowledge, Trouble> {
     let mut id = None;
     for parameter in target.parameters() {
-        match parameter
-            .as_ref()
-            .map(|(name, value)| (&**name, value.parse()))
-        {
-            Ok(("id", Ok(value))) => id = Some(value),
-            _ => {
-                let detail = "the only parameter is `id`, a number";
-                return Err(Trouble::new(Kind::InvalidParameter, detail));
-            }
-        }
+        let value = match &parameter {
+            Ok((name, value)) if name == "id" => value.parse().ok(),
+            _ => None,
+        };
+        id = Some(value.ok_or_else(|| {
+            let detail = "the only parameter is `id`, a number";
+            Trouble::new(Kind::InvalidParameter, detail)
+        })?);
     }
     let invalid = |detail: String| Trouble::new(Kind::InvalidContent, detail);
     match id {

@@ -44,7 +44,7 @@ impl Api {
     pub(super) fn topic(
         &mut self,
         cx: &mut Context<'_>,
-        peer: &mut Peer,
+        peer: &Peer,
         out: &mut dyn Responses,
         target: &Target<'_>,
         topic: &str,
@@ -92,7 +92,7 @@ impl Api {
             _ => {
                 target.without_parameters()?;
                 let subject = asker.identity.subject();
-                if topic.starts_with("$SYS/") || !cx.policy.rules.may_publish(subject, topic) {
+                if topic.starts_with("$SYS/") || !cx.policy.rules.may_delete(subject, topic) {
                     return forbidden("the rules forbid to delete this topic");
                 }
                 let was_created = self.registry.delete(topic);
@@ -115,7 +115,7 @@ impl Api {
     /// What to answer instead.
     pub(super) fn last(
         &mut self,
-        cx: &mut Context<'_>,
+        cx: &Context<'_>,
         out: &mut dyn Responses,
         target: &Target<'_>,
         asker: &Asker,
@@ -137,7 +137,7 @@ impl Api {
         let etag = entity_tag(&message);
         let mut values: Vec<(&'static str, String)> = Vec::new();
         http_fields(&message, now_ms, |name, value| {
-            values.push((name, value.to_owned()))
+            values.push((name, value.to_owned()));
         });
         let mut fields: Vec<(&str, &[u8])> = vec![
             ("etag", etag.as_bytes()),

@@ -11,7 +11,7 @@ use super::open::Asker;
 use super::peer::Peer;
 use super::plan::Subscribe;
 use super::publish::PUBLISHED;
-use super::sessions::{Acknowledge, Work};
+use super::sessions::{Acknowledge, Work, do_work};
 use super::target::Target;
 use crate::http::exchange::{ExchangeId, Responses};
 use crate::http::format::frame::{Frame, FrameError, FrameReader, write_answer};
@@ -82,9 +82,10 @@ impl Api {
     }
 
     /// The client has opened a stream of a session.
+    #[expect(clippy::unused_self, reason = "called as everything else of the API")]
     pub(crate) fn session_stream(
-        &mut self,
-        cx: &mut Context<'_>,
+        &self,
+        cx: &Context<'_>,
         peer: &mut Peer,
         out: &mut dyn Responses,
         session: ExchangeId,
@@ -130,23 +131,20 @@ impl Api {
         if !answers.is_empty() {
             out.send_on_session_stream(session, stream, &answers);
         }
-        match read {
+        let most_bytes = cx.policy.http.maximum_assembling_bytes as usize;
+        let fault = match read {
+            Err(error) => error.detail(),
+            Ok(()) if held_bytes(peer) + incoming.reader.held_bytes() > most_bytes => {
+                "incomplete frames are larger than http.maximum_assembling_bytes"
+            }
             Ok(()) => {
                 if let Some(transport) = transport_mut(peer, session) {
                     transport.streams.push(incoming);
                 }
+                return;
             }
-            Err(error) => {
-                let address = cx.net.info(peer.connection).map(|info| info.peer);
-                tracing::info!(
-                    peer = address.map(tracing::field::display),
-                    user = peer.name(),
-                    detail = error.detail(),
-                    "WebTransport stream given up"
-                );
-                out.reset_session_stream(session, stream, BAD_FRAME);
-            }
-        }
+        };
+        give_up(cx, peer, out, session, stream, fault);
     }
 
     #[allow(clippy::too_many_arguments, reason = "a step of session_bytes")]
@@ -163,7 +161,7 @@ impl Api {
         while let Some(body) = incoming.reader.next(&mut bytes)? {
             let frame = Frame::parse(body)?;
             let id = frame.id;
-            let Some(status) = self.frame(cx, peer, out, session, frame) else {
+            let Some(status) = self.frame(cx, peer, out, session, &frame) else {
                 continue;
             };
             if incoming.is_bidirectional && id != 0 {
@@ -185,7 +183,7 @@ impl Api {
     ) {
         match Frame::parse(Bytes::copy_from_slice(bytes)) {
             Ok(frame) if frame.flags.qos() == 0 => {
-                self.frame(cx, peer, out, session, frame);
+                self.frame(cx, peer, out, session, &frame);
             }
             // Whoever sends datagrams accepts that some are lost.
             Ok(_) | Err(_) => tracing::debug!("a datagram that is not one frame of QoS 0"),
@@ -199,7 +197,7 @@ impl Api {
         peer: &mut Peer,
         out: &mut dyn Responses,
         session: ExchangeId,
-        frame: Frame,
+        frame: &Frame,
     ) -> Option<u16> {
         self.counts.messages_received += 1;
         let identity = transport_mut(peer, session)?.identity.clone();
@@ -207,7 +205,7 @@ impl Api {
             let at = peer.subscription_of(session)?;
             let name = &peer.subscriptions[at].name;
             let work = Work::Acknowledge(Acknowledge::UpTo(frame.id));
-            let done = self.work(cx, &client_id(identity.user(), name), &work);
+            let done = do_work(cx, &client_id(identity.user(), name), &work);
             if done.is_ok() {
                 self.resume_parked(cx, peer, out, |subscription| {
                     subscription.exchange == session
@@ -215,7 +213,7 @@ impl Api {
             }
             return None;
         }
-        let published = message_from_frame(&frame, cx.net.now_ms())
+        let published = message_from_frame(frame, cx.net.now_ms())
             .map_err(|error| Trouble::new(Kind::InvalidField, error.to_string()))
             .and_then(|message| self.publish(cx, peer.connection, &identity, message));
         Some(match published {
@@ -225,17 +223,28 @@ impl Api {
     }
 
     /// The client has ended a stream.
+    #[expect(clippy::unused_self, reason = "called as everything else of the API")]
     pub(crate) fn session_stream_ended(
-        &mut self,
-        _: &mut Context<'_>,
+        &self,
+        cx: &Context<'_>,
         peer: &mut Peer,
         out: &mut dyn Responses,
         session: ExchangeId,
         stream: u64,
     ) {
-        if let Some(incoming) = take_stream(peer, session, stream)
-            && incoming.is_bidirectional
-        {
+        let Some(incoming) = take_stream(peer, session, stream) else {
+            return;
+        };
+        if !incoming.reader.is_between_frames() {
+            give_up(
+                cx,
+                peer,
+                out,
+                session,
+                stream,
+                "the stream ends within a frame",
+            );
+        } else if incoming.is_bidirectional {
             out.finish_session_stream(session, stream);
         }
     }
@@ -285,6 +294,34 @@ impl Api {
 
 fn transport_mut(peer: &mut Peer, session: ExchangeId) -> Option<&mut Transport> {
     (peer.transports.iter_mut()).find(|transport| transport.session == session)
+}
+
+/// Bytes of frames that are not complete, of all streams.
+fn held_bytes(peer: &Peer) -> usize {
+    let streams = peer
+        .transports
+        .iter()
+        .flat_map(|transport| &transport.streams);
+    streams.map(|incoming| incoming.reader.held_bytes()).sum()
+}
+
+/// Gives a stream up that does not carry frames.
+fn give_up(
+    cx: &Context<'_>,
+    peer: &Peer,
+    out: &mut dyn Responses,
+    session: ExchangeId,
+    stream: u64,
+    detail: &str,
+) {
+    let address = cx.net.info(peer.connection).map(|info| info.peer);
+    tracing::info!(
+        peer = address.map(tracing::field::display),
+        user = peer.name(),
+        detail,
+        "WebTransport stream given up"
+    );
+    out.reset_session_stream(session, stream, BAD_FRAME);
 }
 
 fn take_stream(peer: &mut Peer, session: ExchangeId, stream: u64) -> Option<Incoming> {
