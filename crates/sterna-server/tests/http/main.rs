@@ -15,3 +15,4 @@ mod resume;
 mod sessions;
 mod subscribe;
 mod topics;
+mod webtransport;
