@@ -175,7 +175,9 @@ fn write_greeting(out: &mut impl std::io::Write, server: &Server) -> std::io::Re
             "wss" => "MQTT and AMQP on secure WebSocket",
             "amqp" => "AMQP on TCP",
             "amqps" => "AMQP on TLS",
-            _ => "MQTT and AMQP on QUIC",
+            "http" => "HTTP/1.1 and HTTP/2 on TCP",
+            "https" => "HTTP/2 and HTTP/1.1 on TLS",
+            _ => "MQTT, AMQP and HTTP/3 on QUIC",
         };
         writeln!(out, "  {url:<34} {what}")?;
     }
