@@ -1,6 +1,7 @@
 //! HTTP: what carries requests and responses, and what answers them, driven by hand.
 
 mod admission;
+mod backpressure;
 #[path = "../fixture/mod.rs"]
 mod fixture;
 mod h2_client;
