@@ -1,6 +1,7 @@
 //! HTTP: what carries requests and responses, and what answers them, driven by hand.
 
 mod admission;
+mod ended;
 #[path = "../fixture/mod.rs"]
 mod fixture;
 mod h3_client;
