@@ -280,7 +280,14 @@ impl Run {
         let exchange_s = self.rtt_s() + self.recovery_s();
         let seconds = match self.workload.kind {
             WorkloadKind::OpenLoop => {
-                messages.mul_add(self.interval_ns as f64 / 1e9, 4.0 * exchange_s)
+                let rate_bps = self
+                    .settings
+                    .up
+                    .rate_bps
+                    .map_or(f64::INFINITY, |rate| rate as f64);
+                let airtime_s = f64::from(self.payload_bytes) * 8.0 / rate_bps;
+                let interval_s = self.interval_ns as f64 / 1e9;
+                messages.mul_add(interval_s.max(airtime_s), 4.0 * exchange_s)
             }
             WorkloadKind::StopAndWait => (messages + 4.0) * exchange_s,
             WorkloadKind::ConnectPublish | WorkloadKind::ConnectReceive => {

@@ -14,6 +14,7 @@ mod page;
 mod problem;
 mod registry;
 mod session_state;
+mod tcp;
 
 use std::sync::Arc;
 
@@ -63,7 +64,8 @@ struct Connection {
 /// What carries requests and responses.
 #[derive(Debug)]
 enum Carrier {
-    Http3(http3::Carrier),
+    Http3(Box<http3::Carrier>),
+    Tcp(Box<tcp::Carrier>),
 }
 
 /// Where a carrier has requests answered.
@@ -84,9 +86,10 @@ struct Moment {
 
 /// Calls a carrier, whichever it is.
 macro_rules! of_carrier {
-    ($connection:expr, $carrier:ident => $call:expr) => {
-        match &mut $connection.carrier {
+    ($carrier_of:expr, $carrier:ident => $call:expr) => {
+        match $carrier_of {
             Carrier::Http3($carrier) => $call,
+            Carrier::Tcp($carrier) => $call,
         }
     };
 }
@@ -154,12 +157,16 @@ impl Door {
         let Some(info) = cx.net.info(connection) else {
             return;
         };
-        let carrier = Carrier::Http3(http3::Carrier::new(
-            connection,
-            cx.policy,
-            info,
-            self.high_watermark_bytes,
-        ));
+        let high_watermark_bytes = self.high_watermark_bytes;
+        let carrier = if &*info.protocol == b"h3" {
+            let carrier = http3::Carrier::new(connection, cx.policy, info, high_watermark_bytes);
+            Carrier::Http3(Box::new(carrier))
+        } else {
+            let now_ms = cx.net.now_ms();
+            let carrier =
+                tcp::Carrier::new(connection, cx.policy, info, now_ms, high_watermark_bytes);
+            Carrier::Tcp(Box::new(carrier))
+        };
         let peer = Peer::new(cx, connection);
         let opened = Connection {
             id: connection,
@@ -181,6 +188,7 @@ impl Door {
         self.bytes_received += chunk.bytes.len() as u64;
         self.with_connection(cx, connection, |carrier, desk| match carrier {
             Carrier::Http3(carrier) => carrier.received(desk, &chunk),
+            Carrier::Tcp(carrier) => carrier.received(desk, chunk.bytes),
         });
     }
 
@@ -194,6 +202,7 @@ impl Door {
         self.bytes_received += chunk.bytes.len() as u64;
         self.with_connection(cx, connection, |carrier, desk| match carrier {
             Carrier::Http3(carrier) => carrier.datagram(desk, chunk.bytes),
+            Carrier::Tcp(_) => {}
         });
     }
 
@@ -213,6 +222,7 @@ impl Door {
     ) {
         self.with_connection(cx, connection, |carrier, desk| match carrier {
             Carrier::Http3(carrier) => carrier.finished(desk, stream),
+            Carrier::Tcp(carrier) => carrier.finished(desk),
         });
     }
 
@@ -226,6 +236,7 @@ impl Door {
     ) {
         self.with_connection(cx, connection, |carrier, desk| match carrier {
             Carrier::Http3(carrier) => carrier.peer_reset(desk, stream, code),
+            Carrier::Tcp(carrier) => carrier.finished(desk),
         });
     }
 
@@ -239,13 +250,14 @@ impl Door {
     ) {
         self.with_connection(cx, connection, |carrier, desk| match carrier {
             Carrier::Http3(carrier) => carrier.peer_stopped(desk, stream, code),
+            Carrier::Tcp(carrier) => carrier.finished(desk),
         });
     }
 
     /// What was queued towards a client has left.
     pub(crate) fn writable(&mut self, cx: &mut Context<'_>, connection: ConnectionId) {
-        self.with_connection(cx, connection, |carrier, desk| match carrier {
-            Carrier::Http3(carrier) => carrier.writable(desk),
+        self.with_connection(cx, connection, |carrier, desk| {
+            of_carrier!(carrier, carrier => carrier.writable(desk));
         });
     }
 
@@ -262,9 +274,7 @@ impl Door {
             }
             known.timer_ms = u64::MAX;
             self.with_connection(cx, connection, |carrier, desk| {
-                match carrier {
-                    Carrier::Http3(carrier) => carrier.timeout(desk),
-                }
+                of_carrier!(carrier, carrier => carrier.timeout(desk));
                 let due = desk.peer.deadline_ms();
                 if due.is_some_and(|due_ms| due_ms <= now_ms) {
                     desk.api.timeout(desk.cx, desk.peer, carrier.responses());
@@ -297,8 +307,8 @@ impl Door {
         self.stopping = true;
         let ids: Vec<ConnectionId> = self.connections.keys().copied().collect();
         for id in ids {
-            self.with_connection(cx, id, |carrier, desk| match carrier {
-                Carrier::Http3(carrier) => carrier.stop(desk),
+            self.with_connection(cx, id, |carrier, desk| {
+                of_carrier!(carrier, carrier => carrier.stop(desk));
             });
         }
     }
@@ -415,19 +425,22 @@ impl Door {
             date: self.date.at(now_ms),
             unsent_bytes: cx.net.unsent_bytes(connection),
         };
-        of_carrier!(taken, carrier => carrier.begin(cx.net, moment));
+        match &mut taken.carrier {
+            Carrier::Http3(carrier) => carrier.begin(cx.net, moment),
+            Carrier::Tcp(carrier) => carrier.begin(moment),
+        }
         let mut desk = Desk {
             api: &mut self.api,
             cx,
             peer: &mut taken.peer,
         };
         step(&mut taken.carrier, &mut desk);
-        of_carrier!(taken, carrier => carrier.settle(&mut desk));
-        self.bytes_sent += of_carrier!(taken, carrier => carrier.flush(cx.net));
-        if let Some(code) = of_carrier!(taken, carrier => carrier.close_code()) {
+        of_carrier!(&mut taken.carrier, carrier => carrier.settle(&mut desk));
+        self.bytes_sent += of_carrier!(&mut taken.carrier, carrier => carrier.flush(cx.net));
+        if let Some(code) = of_carrier!(&mut taken.carrier, carrier => carrier.close_code()) {
             cx.net.close(connection, code);
         } else {
-            let own_ms = of_carrier!(taken, carrier => carrier.deadline_ms());
+            let own_ms = of_carrier!(&mut taken.carrier, carrier => carrier.deadline_ms());
             let next_ms = own_ms.into_iter().chain(taken.peer.deadline_ms()).min();
             if let Some(next_ms) = next_ms
                 && next_ms < taken.timer_ms
@@ -446,7 +459,8 @@ impl Carrier {
     /// Where the API writes.
     fn responses(&mut self) -> &mut dyn Responses {
         match self {
-            Self::Http3(carrier) => carrier,
+            Self::Http3(carrier) => &mut **carrier,
+            Self::Tcp(carrier) => &mut **carrier,
         }
     }
 }

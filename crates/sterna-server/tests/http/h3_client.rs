@@ -81,6 +81,8 @@ pub struct Client {
     pub engine: Connection,
     pub out: Written,
     pub heard: Heard,
+    /// Whether what it sends arrives as early data.
+    pub early: bool,
     reset: usize,
     finished: usize,
     datagrams_read: usize,
@@ -109,6 +111,7 @@ impl Client {
             engine,
             out,
             heard: Heard::default(),
+            early: false,
             reset: broker.wires[shard].reset.len(),
             finished: broker.wires[shard].finished.len(),
             datagrams_read: broker.wires[shard].datagrams.len(),
@@ -139,12 +142,30 @@ impl Client {
         fields: &[(&str, &str)],
         content: Content<'_>,
     ) -> u64 {
-        let line = RequestLine::https(method, "localhost", path);
+        self.begin_line(
+            &RequestLine::https(method, "localhost", path),
+            fields,
+            content,
+        )
+    }
+
+    /// Writes a request to a name of the server, and sends nothing.
+    pub fn begin_at(&mut self, authority: &str, method: &str, path: &str) -> u64 {
+        let line = RequestLine::https(method, authority, path);
+        self.begin_line(&line, &[], Content::Empty)
+    }
+
+    pub fn begin_line(
+        &mut self,
+        line: &RequestLine<'_>,
+        fields: &[(&str, &str)],
+        content: Content<'_>,
+    ) -> u64 {
         let fields: Vec<Field<'_>> = fields
             .iter()
             .map(|(name, value)| Field::new(name, value.as_bytes()))
             .collect();
-        let stream = self.engine.request(&line, &fields, content, &mut self.out);
+        let stream = self.engine.request(line, &fields, content, &mut self.out);
         stream.expect("a request").0
     }
 
@@ -178,7 +199,15 @@ impl Client {
         let number = |stream: StreamId| sterna_net::StreamId(stream.0);
         for order in orders {
             match order {
-                Order::Bytes(stream, bytes) => broker.send_on(self.peer, number(stream), &bytes),
+                Order::Bytes(stream, bytes) => broker.arrive(
+                    self.peer,
+                    sterna_net::Chunk {
+                        stream: number(stream),
+                        bytes: &bytes,
+                        early: self.early,
+                        confirmed: !self.early,
+                    },
+                ),
                 Order::Finish(stream) => broker.finish(self.peer, number(stream)),
                 Order::Reset(stream, code) => broker.reset(self.peer, number(stream), code),
                 Order::Stop(stream, code) => {

@@ -3,7 +3,10 @@
 mod admission;
 #[path = "../fixture/mod.rs"]
 mod fixture;
+mod h2_client;
 mod h3_client;
+mod http1;
+mod http2;
 mod http3;
 mod polls;
 mod publish;

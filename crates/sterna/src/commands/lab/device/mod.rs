@@ -107,7 +107,7 @@ async fn work(task: &Task) -> Result<(), String> {
 
 /// Whom to trust, and which version of TLS to speak.
 fn tls(task: &Task, tls: &mut Tls) {
-    tls.ca_file = Some(task.authority.clone());
+    tls.ca_file.clone_from(&task.authority);
     tls.server_name = Some(task.server_name.clone());
     tls.resumption = task.resumption;
     tls.version = match task.tls.as_deref() {
