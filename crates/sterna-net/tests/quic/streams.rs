@@ -431,7 +431,7 @@ fn a_stream_that_is_watched_is_told_of_when_it_is_empty() {
     world.run_for(RTT);
     assert_eq!(writable(&world), 1);
     world.server.send(key, two, &[0; 100]);
-    world.server.send(key, one, &[0; 100_000]);
+    world.server.send(key, one, &vec![0; 100_000]);
     assert_eq!(world.server.unsent_on(key, one), 100_000);
     assert_eq!(world.server.unsent_on(key, two), 100);
     assert_eq!(world.server.unsent_on(key, StreamId(8)), 0);

@@ -2,6 +2,7 @@
 
 mod admission;
 mod backpressure;
+mod ended;
 #[path = "../fixture/mod.rs"]
 mod fixture;
 mod h2_client;
