@@ -10,6 +10,7 @@ mod h3_client;
 mod http1;
 mod http2;
 mod http3;
+mod model;
 mod polls;
 mod publish;
 mod resume;
