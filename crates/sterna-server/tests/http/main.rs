@@ -3,6 +3,7 @@
 mod admission;
 #[path = "../fixture/mod.rs"]
 mod fixture;
+mod flow;
 mod h2_client;
 mod h3_client;
 mod http1;
@@ -15,3 +16,4 @@ mod resume;
 mod sessions;
 mod subscribe;
 mod topics;
+mod transport;
