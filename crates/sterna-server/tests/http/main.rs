@@ -5,6 +5,7 @@ mod backpressure;
 mod ended;
 #[path = "../fixture/mod.rs"]
 mod fixture;
+mod flow;
 mod h2_client;
 mod h3_client;
 mod http1;
@@ -17,4 +18,5 @@ mod resume;
 mod sessions;
 mod subscribe;
 mod topics;
+mod transport;
 mod webtransport;
