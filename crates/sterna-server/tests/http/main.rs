@@ -1,6 +1,9 @@
 //! HTTP: what carries requests and responses, and what answers them, driven by hand.
 
 mod admission;
+#[path = "../amqp/client.rs"]
+mod amqp_client;
+mod cross;
 #[path = "../fixture/mod.rs"]
 mod fixture;
 mod flow;
