@@ -28,19 +28,21 @@ const patience = 10 * time.Second
 
 // Request is a line of the scenario.
 type Request struct {
-	N      int         `json:"n"`
-	Op     string      `json:"op"`
-	C      int         `json:"c"`
-	R      int         `json:"r"`
-	Host   string      `json:"host"`
-	Port   int         `json:"port"`
-	CA     string      `json:"ca"`
-	Cert   string      `json:"cert"`
-	Key    string      `json:"key"`
-	Early  bool        `json:"early"`
-	Method string      `json:"method"`
-	Target string      `json:"target"`
-	Fields [][2]string `json:"fields"`
+	N     int    `json:"n"`
+	Op    string `json:"op"`
+	C     int    `json:"c"`
+	R     int    `json:"r"`
+	Host  string `json:"host"`
+	Port  int    `json:"port"`
+	CA    string `json:"ca"`
+	Cert  string `json:"cert"`
+	Key   string `json:"key"`
+	Early bool   `json:"early"`
+	// Name of the store of tickets, where connections are to be resumed.
+	Tickets string      `json:"tickets"`
+	Method  string      `json:"method"`
+	Target  string      `json:"target"`
+	Fields  [][2]string `json:"fields"`
 	// Base64; null without content.
 	Content *string `json:"content"`
 	Stream  bool    `json:"stream"`
@@ -57,8 +59,8 @@ type Driver struct {
 	mutex   sync.Mutex
 	places  map[int]*place
 	streams map[int]context.CancelFunc
-	// Tickets of earlier connections, by port.
-	tickets map[int]tls.ClientSessionCache
+	// Tickets of earlier connections, by the name that the scenario gives.
+	tickets map[string]tls.ClientSessionCache
 }
 
 var writing sync.Mutex
@@ -84,8 +86,8 @@ func (d *Driver) open(r Request) error {
 	}
 	d.mutex.Lock()
 	defer d.mutex.Unlock()
-	if d.tickets[r.Port] == nil {
-		d.tickets[r.Port] = tls.NewLRUClientSessionCache(4)
+	if r.Tickets != "" && d.tickets[r.Tickets] == nil {
+		d.tickets[r.Tickets] = tls.NewLRUClientSessionCache(4)
 	}
 	settings := &tls.Config{RootCAs: roots, ServerName: r.Host}
 	if r.Cert != "" {
@@ -94,8 +96,9 @@ func (d *Driver) open(r Request) error {
 			return err
 		}
 		settings.Certificates = []tls.Certificate{pair}
-	} else {
-		settings.ClientSessionCache = d.tickets[r.Port]
+	} else if r.Tickets != "" {
+		// The transport sends early data whenever there is a ticket.
+		settings.ClientSessionCache = d.tickets[r.Tickets]
 	}
 	d.places[r.C] = &place{
 		authority: fmt.Sprintf("%s:%d", r.Host, r.Port),
@@ -247,7 +250,7 @@ func version() string {
 
 func main() {
 	d := &Driver{places: map[int]*place{}, streams: map[int]context.CancelFunc{},
-		tickets: map[int]tls.ClientSessionCache{}}
+		tickets: map[string]tls.ClientSessionCache{}}
 	out(map[string]any{"hello": map[string]any{"client": "quic-go " + version(), "transports": []string{"h3"},
 		"certificates": true, "early_gets": true}})
 	lines := bufio.NewReaderSize(os.Stdin, 1<<20)

@@ -123,8 +123,8 @@ class Driver:
         self.connections: dict[int, Http3] = {}
         self.stacks: dict[int, AsyncExitStack] = {}
         self.opening: dict[int, asyncio.Lock] = {}
-        # The newest ticket of each port.
-        self.tickets: dict[int, object] = {}
+        # Tickets of earlier connections, by the name that the scenario gives.
+        self.tickets: dict[str, list] = {}
 
     async def connection(self, c: int) -> Http3:
         async with self.opening.setdefault(c, asyncio.Lock()):
@@ -133,7 +133,7 @@ class Driver:
                 early = place.get("early", False)
                 made = QuicConfiguration(is_client=True, alpn_protocols=H3_ALPN, server_name=place["host"],
                                          idle_timeout=30.0, max_datagram_frame_size=65536,
-                                         session_ticket=self.tickets.pop(place["port"], None) if early else None)
+                                         session_ticket=self.tickets[place["tickets"]].pop() if early else None)
                 made.verify_mode = ssl.CERT_REQUIRED
                 made.load_verify_locations(place["ca"])
                 if place.get("cert"):
@@ -141,13 +141,12 @@ class Driver:
                 stack = self.stacks[c] = AsyncExitStack()
 
                 def keep(ticket) -> None:
-                    self.tickets[place["port"]] = ticket
+                    if "tickets" in place:
+                        self.tickets.setdefault(place["tickets"], []).append(ticket)
 
                 quic = await stack.enter_async_context(connect(
                     place["host"], place["port"], configuration=made, create_protocol=Http3, wait_connected=False,
                     session_ticket_handler=keep))
-                if early and made.session_ticket is None:
-                    raise ConnectionError("there is no ticket for early data")
                 if not early:
                     quic.transmit()
                     await asyncio.wait_for(quic.wait_connected(), PATIENCE_S)

@@ -59,7 +59,8 @@ async def bearer_step(t: Step) -> None:
     subscriber = await one.subscribe(t.topic("a"))
     await one.publish(t.topic("a"), "x")
     equal((await subscriber.message()).payload, b"x", "payload")
-    for wrong in (bearer(TOKEN[:-1]), bearer(TOKEN + "x"), bearer(TOKEN + "-expired"), bearer("")):
+    for wrong in (bearer(TOKEN[:-1]), bearer(TOKEN + "x"), bearer(TOKEN + "-expired"),
+                  ("Authorization", "Bearer")):
         (await (await t.connect(asking=True)).post(t.topic("a"), "y", [wrong])).refused(401, "unauthenticated")
 
 
@@ -165,11 +166,11 @@ async def early_data(t: Step) -> None:
     subscriber = await (await t.connect()).subscribe(t.topic("e"))
     # One connection after the other: each ticket is good for one.
     for payload, key, status in (("with a key", t.name("k"), 204), ("without", None, 425)):
-        first = await t.connect()
+        first = await t.connect(tickets=t.name())
         await first.publish(t.topic("other"), "x")
         await asyncio.sleep(0.2)
         await first.close()
-        again = await t.connect(early=True)
+        again = await t.connect(tickets=t.name(), early=True)
         answer = await again.post(t.topic("e"), payload, **({"key": key} if key else {}))
         expect(answer.early, "the early data was not accepted")
         equal(answer.status, status, f"status of a POST in early data {payload}")
@@ -182,11 +183,11 @@ async def early_data(t: Step) -> None:
 
 @step("early-get", frozenset({"h3"}))
 async def early_get(t: Step) -> None:
-    first = await t.connect()
+    first = await t.connect(tickets=t.name())
     await first.publish(t.topic("r"), "kept", retain=True)
     await asyncio.sleep(0.2)
     await first.close()
-    again = await t.connect(early=True)
+    again = await t.connect(tickets=t.name(), early=True)
     answer = (await again.get(topic_path(t.topic("r")) + "?last")).expect(200)
     equal(answer.content, b"kept", "content")
     await again.publish(t.topic("r"), "", retain=True)

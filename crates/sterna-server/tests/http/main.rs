@@ -4,6 +4,8 @@ mod admission;
 #[path = "../amqp/client.rs"]
 mod amqp_client;
 mod cross;
+mod backpressure;
+mod ended;
 #[path = "../fixture/mod.rs"]
 mod fixture;
 mod flow;
@@ -20,3 +22,4 @@ mod sessions;
 mod subscribe;
 mod topics;
 mod transport;
+mod webtransport;
