@@ -1,10 +1,14 @@
 //! HTTP: what carries requests and responses, and what answers them, driven by hand.
 
 mod admission;
+#[path = "../amqp/client.rs"]
+mod amqp_client;
+mod cross;
 mod backpressure;
 mod ended;
 #[path = "../fixture/mod.rs"]
 mod fixture;
+mod flow;
 mod h2_client;
 mod h3_client;
 mod http1;
@@ -18,4 +22,5 @@ mod robustness;
 mod sessions;
 mod subscribe;
 mod topics;
+mod transport;
 mod webtransport;
