@@ -1,10 +1,12 @@
 //! HTTP: what carries requests and responses, and what answers them, driven by hand.
 
+#![allow(unreachable_pub, reason = "the modules of one test binary")]
+
 mod admission;
 #[path = "../amqp/client.rs"]
 mod amqp_client;
-mod cross;
 mod backpressure;
+mod cross;
 mod ended;
 #[path = "../fixture/mod.rs"]
 mod fixture;
