@@ -1,5 +1,7 @@
 //! HTTP: what carries requests and responses, and what answers them, driven by hand.
 
+#![allow(unreachable_pub, reason = "the modules of one test binary")]
+
 mod admission;
 #[path = "../amqp/client.rs"]
 mod amqp_client;
