@@ -1,7 +1,12 @@
 //! HTTP: what carries requests and responses, and what answers them, driven by hand.
 
+#![allow(unreachable_pub, reason = "the modules of one test binary")]
+
 mod admission;
+#[path = "../amqp/client.rs"]
+mod amqp_client;
 mod backpressure;
+mod cross;
 mod ended;
 #[path = "../fixture/mod.rs"]
 mod fixture;
@@ -15,6 +20,7 @@ mod model;
 mod polls;
 mod publish;
 mod resume;
+mod robustness;
 mod sessions;
 mod subscribe;
 mod topics;
