@@ -139,7 +139,15 @@ impl Api {
         let Outlet::Poll(polling) = &subscription.outlet else {
             return;
         };
-        let mut left = polling.poll.max;
+        let is_late = cx.net.now_ms() >= polling.deadline_ms;
+        // It has nothing to say while the client does not take what others have said.
+        let has_room = out.has_room(subscription.exchange);
+        if !has_room && !is_late {
+            subscription.parked = true;
+            cx.broker.park(subscription.session);
+            return;
+        }
+        let mut left = if has_room { polling.poll.max } else { 0 };
         buffer.extend_from_slice(subscription.format.opening());
         let mut highest = polling.after;
         let mut gathered = 0;

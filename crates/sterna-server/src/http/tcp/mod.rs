@@ -67,6 +67,8 @@ pub(super) struct Carrier {
     head_deadline_ms: Option<u64>,
     /// When the connection is closed unless a request is open.
     idle_deadline_ms: u64,
+    /// Bytes that the client had not taken when the last step began.
+    untaken_bytes: usize,
     /// Requests that were given up, less those that time has made up for.
     resets: u64,
     resets_ms: u64,
@@ -118,6 +120,7 @@ impl Carrier {
             assembling_bytes: http.maximum_assembling_bytes as usize,
             content_timeout_ms: u64::from(http.content_timeout_ms),
             response_bytes: high_watermark_bytes / RESPONSE_SHARE,
+            responses_bytes: high_watermark_bytes,
         };
         let hall = Hall {
             limits,
@@ -126,6 +129,8 @@ impl Carrier {
             answers: FxHashMap::default(),
             requests: 0,
             assembling_bytes: 0,
+            queued_bytes: Rc::default(),
+            is_full: false,
             is_relieved: false,
         };
         let port = policy.listener(info.listener).http3_port;
@@ -151,6 +156,7 @@ impl Carrier {
             is_full: false,
             head_deadline_ms: None,
             idle_deadline_ms: now_ms + u64::from(http.idle_timeout_ms),
+            untaken_bytes: 0,
             resets: 0,
             resets_ms: now_ms,
             is_over: false,
@@ -202,6 +208,11 @@ impl Carrier {
         self.date = moment.date;
         self.hall.borrow_mut().now_ms = moment.now_ms;
         self.pipe.borrow_mut().begin(moment.unsent_bytes);
+        let untaken_bytes = moment.unsent_bytes + self.hall.borrow().queued_bytes.get();
+        if untaken_bytes < self.untaken_bytes {
+            self.idle_deadline_ms = self.now_ms + self.settings.idle_timeout_ms;
+        }
+        self.untaken_bytes = untaken_bytes;
     }
 
     /// Bytes arrived.
@@ -228,7 +239,8 @@ impl Carrier {
         let hall = self.hall.borrow();
         if hall.requests != before || matches!(self.engine, Engine::Http2(_)) {
             self.head_deadline_ms = None;
-        } else if hall.answers.is_empty() {
+        } else if hall.answers.is_empty() && self.pipe.borrow().has_room() {
+            // Where there is no room the library has not looked: an earlier response is on its way.
             drop(hall);
             self.begin_head();
         }

@@ -84,6 +84,7 @@ impl Responses for Carrier {
             answer.is_full = answer.queued_bytes() >= most;
             has_room = !answer.is_full;
         });
+        has_room &= !self.hall.borrow_mut().is_full();
         let is_taken = self.pipe.borrow().has_room();
         self.is_full |= !is_taken;
         has_room && is_taken

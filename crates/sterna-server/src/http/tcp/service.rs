@@ -1,7 +1,7 @@
 //! What the library calls for each request, and the content of the responses that it sends.
 #![expect(clippy::future_not_send, reason = "they stay on their shard")]
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::fmt;
@@ -22,6 +22,9 @@ use crate::http::exchange::{ExchangeId, Refusal};
 /// What a field counts for beside its bytes, as in HTTP/3 (RFC 9114, section 4.2.2).
 const FIELD_OVERHEAD_BYTES: usize = 32;
 
+/// Most bytes that the library is given at once. It keeps what it is given, whatever the client takes.
+const PIECE_BYTES: usize = 16 << 10;
+
 /// What a client may make the carrier hold.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
@@ -32,6 +35,8 @@ pub(super) struct Bounds {
     pub(super) content_timeout_ms: u64,
     /// Bytes of a response that wait for the library above which the API waits.
     pub(super) response_bytes: usize,
+    /// The same of all responses of the connection.
+    pub(super) responses_bytes: usize,
 }
 
 /// What the carrier and the library's futures share.
@@ -47,8 +52,28 @@ pub(super) struct Hall {
     pub(super) requests: u64,
     /// Bytes of contents that are not complete.
     pub(super) assembling_bytes: usize,
+    /// Bytes of all responses that wait for the library.
+    pub(super) queued_bytes: Rc<Cell<usize>>,
+    /// The API waits until they are fewer.
+    pub(super) is_full: bool,
     /// A response has room again whose API waits for it.
     pub(super) is_relieved: bool,
+}
+
+impl Hall {
+    /// Whether the responses that wait for the library are as large as they may be; the API is told when
+    /// they no longer are.
+    pub(super) fn is_full(&mut self) -> bool {
+        self.is_full = self.queued_bytes.get() >= self.limits.responses_bytes;
+        self.is_full
+    }
+
+    fn relieve(&mut self) {
+        if self.is_full && self.queued_bytes.get() < self.limits.responses_bytes {
+            self.is_full = false;
+            self.is_relieved = true;
+        }
+    }
 }
 
 /// Something for the API.
@@ -78,6 +103,8 @@ pub(super) struct Answer {
     queue: VecDeque<Bytes>,
     tail: BytesMut,
     queued_bytes: usize,
+    /// The same of all responses of the connection.
+    of_connection: Rc<Cell<usize>>,
     /// Bytes of content that the library has taken.
     pub(super) taken_bytes: u64,
     /// Nothing is added to the content.
@@ -100,16 +127,26 @@ impl Answer {
     }
 
     pub(super) fn push(&mut self, bytes: &[u8]) {
-        self.queued_bytes += bytes.len();
+        self.queue(bytes.len());
         self.tail.extend_from_slice(bytes);
     }
 
     pub(super) fn push_shared(&mut self, bytes: Bytes) {
-        self.queued_bytes += bytes.len();
+        self.queue(bytes.len());
         if !self.tail.is_empty() {
             self.queue.push_back(self.tail.split().freeze());
         }
         self.queue.push_back(bytes);
+    }
+
+    fn queue(&mut self, bytes: usize) {
+        self.queued_bytes += bytes;
+        self.of_connection.set(self.of_connection.get() + bytes);
+    }
+
+    fn unqueue(&mut self, bytes: usize) {
+        self.queued_bytes -= bytes;
+        self.of_connection.set(self.of_connection.get() - bytes);
     }
 
     pub(super) const fn queued_bytes(&self) -> usize {
@@ -117,12 +154,16 @@ impl Answer {
     }
 
     fn pop(&mut self) -> Option<Bytes> {
-        let next = match self.queue.pop_front() {
-            Some(next) => next,
+        let next = match self.queue.front_mut() {
+            Some(first) if first.len() > PIECE_BYTES => first.split_to(PIECE_BYTES),
+            Some(_) => self.queue.pop_front()?,
             None if self.tail.is_empty() => return None,
-            None => self.tail.split().freeze(),
+            None => self
+                .tail
+                .split_to(self.tail.len().min(PIECE_BYTES))
+                .freeze(),
         };
-        self.queued_bytes -= next.len();
+        self.unqueue(next.len());
         self.taken_bytes += next.len() as u64;
         Some(next)
     }
@@ -218,6 +259,7 @@ impl Exchange {
         let answer = Answer {
             deadline_ms: Some(shared.now_ms + shared.limits.content_timeout_ms),
             is_head: head.method == http::Method::HEAD,
+            of_connection: Rc::clone(&shared.queued_bytes),
             ..Answer::default()
         };
         let answer = Rc::new(RefCell::new(answer));
@@ -284,9 +326,13 @@ impl Exchange {
 impl Drop for Exchange {
     fn drop(&mut self) {
         let mut hall = self.hall.borrow_mut();
+        let mut answer = self.answer.borrow_mut();
+        let unread_bytes = answer.queued_bytes;
+        answer.unqueue(unread_bytes);
+        hall.relieve();
         let was_open = hall.answers.remove(&self.id.0).is_some();
         if was_open {
-            hall.told.push_back(if self.answer.borrow().is_told {
+            hall.told.push_back(if answer.is_told {
                 Told::Gone(self.id)
             } else {
                 Told::Abandoned
@@ -353,6 +399,7 @@ impl http_body::Body for Body {
                 answer.is_full = false;
                 hall.is_relieved = true;
             }
+            hall.relieve();
             return Poll::Ready(Some(Ok(Frame::data(bytes))));
         }
         if answer.is_complete {
