@@ -206,8 +206,11 @@ impl Door {
 
     /// Early data can no longer be a replay.
     pub(crate) fn confirmed(&mut self, cx: &mut Context<'_>, connection: ConnectionId) {
-        self.on_peer(cx, connection, |api, cx, peer, out| {
-            api.confirmed(cx, peer, out);
+        self.with_connection(cx, connection, |carrier, desk| {
+            if let Carrier::Http3(carrier) = carrier {
+                carrier.confirmed();
+            }
+            (desk.api).confirmed(desk.cx, desk.peer, carrier.responses());
         });
     }
 

@@ -13,6 +13,7 @@ mod fixture;
 mod flow;
 mod h2_client;
 mod h3_client;
+mod hostile;
 mod http1;
 mod http2;
 mod http3;

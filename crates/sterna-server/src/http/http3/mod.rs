@@ -24,6 +24,10 @@ pub(super) const NO_ERROR: u64 = ErrorCode::H3_NO_ERROR.0;
 /// must not keep others waiting.
 const STREAM_SHARE: usize = 8;
 
+/// High watermarks that may be queued before the client is read no more: answers that it does not take
+/// are not added to.
+const PAUSE_SHARE: usize = 2;
+
 /// A connection of HTTP/3.
 #[derive(Debug)]
 pub(super) struct Carrier {
@@ -46,6 +50,10 @@ pub(super) struct Carrier {
     counted_ms: u64,
     /// The API was told that there is no room.
     is_full: bool,
+    /// The client is not read: too much is queued towards it.
+    is_paused: bool,
+    /// Early data can no longer be a replay.
+    is_confirmed: bool,
     close_code: Option<ErrorCode>,
 }
 
@@ -169,6 +177,8 @@ impl Carrier {
             emptied: 0,
             counted_ms: 0,
             is_full: false,
+            is_paused: false,
+            is_confirmed: false,
             close_code: None,
         }
     }
@@ -220,6 +230,12 @@ impl Carrier {
     /// Hands over what the step has written; returns how many bytes it were.
     pub(super) fn flush(&mut self, net: &mut dyn Network) -> u64 {
         let sent = self.wire.flush(net, self.id);
+        let most_bytes = self.limits.high_watermark_bytes.saturating_mul(PAUSE_SHARE);
+        let is_paused = net.unsent_bytes(self.id) >= most_bytes;
+        if is_paused != self.is_paused {
+            self.is_paused = is_paused;
+            net.pause(self.id, is_paused);
+        }
         if self.streams.is_empty() {
             self.engine.release_memory();
             self.wire.release();
@@ -239,6 +255,11 @@ impl Carrier {
             return None;
         }
         self.streams.values().filter_map(Stream::deadline_ms).min()
+    }
+
+    /// Early data can no longer be a replay, nor what began in it.
+    pub(super) const fn confirmed(&mut self) {
+        self.is_confirmed = true;
     }
 
     /// There is room again.

@@ -257,7 +257,7 @@ impl Carrier {
             id: exchange(id),
             head: Head::Http3(head),
             content,
-            early,
+            early: early && !self.is_confirmed,
         };
         desk.api.request(desk.cx, desk.peer, self, request);
     }

@@ -1,0 +1,148 @@
+//! Clients that mean harm, and accidents that look like it.
+
+use sterna_h3::{Content, Features, StreamId};
+use sterna_mqtt::{Packet, QoS, Version};
+use sterna_net::TransportKind;
+use sterna_server::config::EarlyData;
+
+use crate::fixture::{Broker, plain};
+use crate::h2_client;
+use crate::h3_client::Client;
+use crate::http1;
+use crate::publish::config;
+
+const V5: Version = Version::V5;
+
+#[test]
+fn a_content_that_comes_after_the_handshake_is_not_early() {
+    let early = config(|config| config.quic.early_data = EarlyData::Idempotent);
+    let mut broker = Broker::with(&early, 1);
+    let mut client = Client::connect(&mut broker);
+    client.early = true;
+    let number = client.begin("POST", "/v1/topics/a", &[], Content::Streamed);
+    client.turn(&mut broker);
+    broker.confirm(client.peer);
+    client.early = false;
+    let stream = StreamId(number);
+    let sent = client.engine.send(stream, b"x", &mut client.out);
+    sent.expect("an open request");
+    let finished = client.engine.finish(stream, &mut client.out);
+    finished.expect("an open request");
+    client.turn(&mut broker);
+    assert_eq!(client.response(number).status, 204);
+}
+
+fn transport_client(broker: &mut Broker) -> Client {
+    let features = Features {
+        extended_connect: true,
+        datagrams: true,
+        webtransport: true,
+    };
+    Client::connect_with(broker, features)
+}
+
+fn session(broker: &mut Broker, client: &mut Client, path: &str) -> u64 {
+    let asked = client
+        .engine
+        .connect_session("localhost", path, &[], &mut client.out);
+    client.turn(broker);
+    asked.expect("a session").0
+}
+
+/// A client that publishes and does not read the answers is not read, either.
+#[test]
+fn answers_that_nobody_reads_are_not_piled_up() {
+    let mut broker = Broker::new();
+    let mut client = transport_client(&mut broker);
+    let number = session(&mut broker, &mut client, "/v1/topics");
+    let stream = client
+        .engine
+        .open_session_stream(StreamId(number), true, &mut client.out)
+        .expect("a stream");
+    // Length 5, Id 1, Flags 0, the topic `a`, no properties, no payload.
+    let frames = [5, 1, 0, 1, b'a', 0].repeat(1_000);
+    for (unsent_bytes, is_paused) in [(0, false), (1 << 20, true), (1 << 20, true), (0, false)] {
+        broker.wires[0].unsent_bytes = unsent_bytes;
+        let sent = client.engine.send(stream, &frames, &mut client.out);
+        sent.expect("an open stream");
+        client.turn(&mut broker);
+        let paused = &broker.wires[0].paused;
+        assert_eq!(paused.contains(&client.peer.id), is_paused);
+    }
+}
+
+#[test]
+fn a_session_whose_topic_is_deleted_leaves_nothing() {
+    let mut broker = Broker::new();
+    let mut client = transport_client(&mut broker);
+    for _ in 0..40 {
+        let number = session(&mut broker, &mut client, "/v1/topics/a");
+        assert_eq!(client.response(number).status, 200);
+        client.request(&mut broker, "DELETE", "/v1/topics/a", &[], b"");
+    }
+}
+
+/// A retained message of some size.
+fn retain(broker: &mut Broker, bytes: usize) {
+    let peer = broker.open_speaking(b"mqtt", 0, TransportKind::Quic, Vec::new());
+    broker.packet(peer, V5, &Packet::Connect(plain(V5, "p")));
+    let payload = "x".repeat(bytes);
+    let publish = sterna_mqtt::packet::Publish {
+        retain: true,
+        ..crate::fixture::publish("t", &payload, QoS::AtMostOnce)
+    };
+    broker.packet(peer, V5, &Packet::Publish(publish));
+}
+
+#[test]
+fn a_response_that_is_read_slowly_is_not_cut_by_what_follows() {
+    let mut broker = http1::broker();
+    retain(&mut broker, 300_000);
+    let peer = http1::connect(&mut broker);
+    let get = "GET /v1/topics/t?last HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    broker.send(peer, get.as_bytes());
+    broker.wires[0].unsent_bytes = 1 << 20;
+    broker.send(peer, get.as_bytes());
+    let first = broker.take(peer).len();
+    for turn in 1..5 {
+        broker.advance(20_000);
+        // Something is taken.
+        broker.wires[0].unsent_bytes -= turn;
+        broker.writable(peer);
+        assert!(!broker.is_closed(peer), "{first} bytes");
+    }
+    broker.wires[0].unsent_bytes = 0;
+    let mut rest = String::new();
+    while first + rest.len() < 600_000 {
+        broker.writable(peer);
+        let more = broker.take(peer);
+        assert!(!more.is_empty(), "{} bytes of the second", rest.len());
+        rest.push_str(std::str::from_utf8(&more).expect("text"));
+    }
+    assert!(rest.ends_with('x'), "nothing but the second response");
+}
+
+/// Polls, which gather what they answer, wait while a connection takes nothing.
+#[test]
+fn polls_of_a_client_that_reads_nothing_gather_nothing() {
+    let mut broker = http1::broker();
+    retain(&mut broker, 500_000);
+    let mut client = h2_client::Client::connect(&mut broker, b"");
+    let mut polls = Vec::new();
+    for _ in 0..50 {
+        let mut poll = client.begin("GET", "/v1/topics/t?max=1", &[], Some(b""));
+        poll.reads = false;
+        client.turn(&mut broker, &mut [&mut poll]);
+        polls.push(poll);
+    }
+    let begun = polls.iter().filter(|poll| poll.status == 200).count();
+    assert!(begun < 10, "{begun} responses of half a megabyte wait");
+    for poll in &mut polls {
+        poll.reads = true;
+    }
+    let mut all: Vec<_> = polls.iter_mut().collect();
+    client.turn(&mut broker, &mut all);
+    for poll in &polls {
+        assert_eq!((poll.status, poll.is_complete), (200, true));
+    }
+}
