@@ -146,3 +146,22 @@ fn polls_of_a_client_that_reads_nothing_gather_nothing() {
         assert_eq!((poll.status, poll.is_complete), (200, true));
     }
 }
+
+/// A client that has ended its side gets what it was answered, however slowly it reads.
+#[test]
+fn a_client_that_has_ended_its_side_gets_its_answer() {
+    let mut broker = http1::broker();
+    retain(&mut broker, 1_000_000);
+    let peer = http1::connect(&mut broker);
+    let get = "GET /v1/topics/t?last HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    broker.send(peer, get.as_bytes());
+    broker.finish(peer, sterna_net::StreamId::FIRST);
+    let mut bytes = broker.take(peer).len();
+    while !broker.is_closed(peer) {
+        broker.writable(peer);
+        let more = broker.take(peer).len();
+        assert!(more > 0 || broker.is_closed(peer), "{bytes} bytes");
+        bytes += more;
+    }
+    assert!(bytes > 1_000_000, "{bytes} bytes");
+}

@@ -72,6 +72,8 @@ pub(super) struct Carrier {
     /// Requests that were given up, less those that time has made up for.
     resets: u64,
     resets_ms: u64,
+    /// The client has ended its side, and still gets what it was answered.
+    is_ending: bool,
     is_over: bool,
 }
 
@@ -159,6 +161,7 @@ impl Carrier {
             untaken_bytes: 0,
             resets: 0,
             resets_ms: now_ms,
+            is_ending: false,
             is_over: false,
         };
         match &*info.protocol {
@@ -254,15 +257,29 @@ impl Carrier {
 
     /// The client has ended its side: what is not answered by now it does not wait for.
     pub(super) fn finished(&mut self, desk: &mut Desk<'_, '_>) {
+        self.is_ending = matches!(self.engine, Engine::Http1(_)) && self.is_answering();
+        if self.is_ending {
+            return;
+        }
         self.pipe.borrow_mut().end();
         self.settle(desk);
         self.is_over = true;
+    }
+
+    /// Whether an answer that is complete has not been written as a whole.
+    fn is_answering(&self) -> bool {
+        let hall = self.hall.borrow();
+        hall.answers.is_empty() && (hall.queued_bytes.get() > 0 || !self.pipe.borrow().has_room())
     }
 
     /// There is room again.
     pub(super) fn writable(&mut self, desk: &mut Desk<'_, '_>) {
         if std::mem::take(&mut self.is_full) {
             desk.api.writable(desk.cx, desk.peer, self);
+        }
+        if self.is_ending {
+            self.settle(desk);
+            self.finished(desk);
         }
     }
 
