@@ -165,3 +165,26 @@ fn a_client_that_has_ended_its_side_gets_its_answer() {
     }
     assert!(bytes > 1_000_000, "{bytes} bytes");
 }
+
+/// A stream of a session that both ends have ended is forgotten, and plays no part in what the
+/// subscription waits for.
+#[test]
+fn streams_of_a_session_are_forgotten_when_they_end() {
+    let mut broker = Broker::new();
+    let mut client = transport_client(&mut broker);
+    let number = session(&mut broker, &mut client, "/v1/topics/a");
+    broker.wires[0].unsent_bytes = 60_000;
+    let stream = client
+        .engine
+        .open_session_stream(StreamId(number), true, &mut client.out)
+        .expect("a stream");
+    let sent = (client.engine).send(stream, &[5, 1, 0, 1, b'b', 0], &mut client.out);
+    sent.expect("an open stream");
+    let finished = client.engine.finish(stream, &mut client.out);
+    finished.expect("an open stream");
+    client.turn(&mut broker);
+    broker.advance(1);
+    client.request(&mut broker, "POST", "/v1/topics/a", &[], b"x");
+    let mut streams = client.heard.streams.iter();
+    assert!(streams.any(|(stream, bytes)| stream & 2 != 0 && bytes.ends_with(b"x")));
+}

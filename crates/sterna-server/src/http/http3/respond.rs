@@ -141,8 +141,10 @@ impl Responses for Carrier {
                 sent.taken_bytes(emptied)
             }
             Some(Stream::Session) => {
-                let streams = self.streams.values();
-                let of_session = streams.filter_map(|stream| match stream {
+                // What is delivered comes on the server's stream; answers on others are no part of it.
+                let streams = (self.streams.iter())
+                    .filter(|(number, _)| !StreamId(**number).is_bidirectional());
+                let of_session = streams.filter_map(|(_, stream)| match stream {
                     Stream::OfSession { session, sent } if *session == id.0 => Some(sent),
                     _ => None,
                 });
@@ -193,9 +195,8 @@ impl Responses for Carrier {
         if self.session_stream(session, stream).is_some() {
             let id = StreamId(stream);
             let _ = self.engine.finish(id, &mut self.wire);
-            if !id.is_bidirectional() {
-                self.remove(id);
-            }
+            // The client has ended its side before.
+            self.remove(id);
         }
     }
 
