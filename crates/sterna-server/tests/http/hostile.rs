@@ -188,3 +188,51 @@ fn streams_of_a_session_are_forgotten_when_they_end() {
     let mut streams = client.heard.streams.iter();
     assert!(streams.any(|(stream, bytes)| stream & 2 != 0 && bytes.ends_with(b"x")));
 }
+
+#[test]
+fn http2_ends_in_order_when_the_broker_stops() {
+    let mut broker = http1::broker();
+    let mut client = h2_client::Client::connect(&mut broker, b"");
+    let mut subscription = client.begin("GET", "/v1/topics/a", &[], Some(b""));
+    let mut poll = client.begin("GET", "/v1/topics/a?wait=10s", &[], Some(b""));
+    client.turn(&mut broker, &mut [&mut subscription, &mut poll]);
+    assert_eq!(subscription.status, 200);
+    broker.stop();
+    client.turn(&mut broker, &mut [&mut subscription, &mut poll]);
+    assert!(subscription.is_complete, "{:?}", subscription.error);
+    assert_eq!((poll.status, poll.is_complete), (503, true));
+    assert_eq!(client.ended, Some(Ok(())));
+    assert!(broker.finished());
+}
+
+/// Whatever is queued behind a subscription of HTTP/1.1 waits, and goes with it.
+#[test]
+fn requests_behind_a_subscription_wait_for_its_end() {
+    let mut broker = http1::broker();
+    let peer = http1::connect(&mut broker);
+    let subscribe = "GET /v1/topics/a HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let publish = "POST /v1/topics/a HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\nx";
+    let answer = http1::say(&mut broker, peer, &format!("{subscribe}{publish}"));
+    assert_eq!(answer.matches("HTTP/1.1").count(), 1, "{answer}");
+    for _ in 0..10 {
+        http1::say(&mut broker, peer, &publish.repeat(1_000));
+    }
+    assert!(broker.wires[0].paused.contains(&peer.id));
+    broker.advance(600_000);
+    assert!(!broker.is_closed(peer), "its signs of life are taken");
+    let other = http1::connect(&mut broker);
+    let delete = "DELETE /v1/topics/a HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let answer = http1::say(&mut broker, other, delete);
+    assert!(answer.starts_with("HTTP/1.1 204"), "{answer}");
+    let mut answers = 0;
+    loop {
+        let some = String::from_utf8(broker.take(peer)).expect("text");
+        if some.is_empty() {
+            break;
+        }
+        answers += some.matches("HTTP/1.1 204").count();
+        broker.writable(peer);
+    }
+    assert_eq!(answers, 10_001, "what waited is answered");
+    assert!(!broker.wires[0].paused.contains(&peer.id));
+}
