@@ -104,6 +104,8 @@ pub struct Transport {
     /// Congestion control of both sides, whatever the transport; the system's and the library's
     /// default without one.
     pub congestion: Option<String>,
+    /// The quality of service, whatever the grid says.
+    pub qos: Option<u8>,
     /// How messages are spread over QUIC's streams.
     pub streams: Option<String>,
     /// Whether messages of QoS 0 travel in QUIC datagrams.

@@ -311,8 +311,9 @@ fn default_port(scheme: &str) -> u16 {
         "wss" => 8084,
         "amqp" => 5672,
         "amqps" | "amqp+quic" => 5671,
-        "amqp+ws" => 8080,
-        "amqp+wss" => 8443,
+        "amqp+ws" => 8081,
+        "amqp+wss" | "https" | "h3" => 8443,
+        "http" => 8080,
         _ => 14567,
     }
 }

@@ -211,6 +211,9 @@ pub(super) fn describe_link(
             set(sample, name, value as f64);
         }
     }
+    if let Some(unanswered) = report.unanswered {
+        set(sample, "unanswered_packets", unanswered as f64);
+    }
     if let Some(late) = &report.late {
         set(sample, "link_late_p99_ms", late.p99_us / 1e3);
         set(sample, "link_late_max_ms", late.max_us / 1e3);

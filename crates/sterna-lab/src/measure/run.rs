@@ -177,7 +177,8 @@ fn measure(
             set(sample, &format!("work_bytes_{name}"), bytes as f64);
         }
         if let (Some(before), Some(after)) = (before.energy_j, after.energy_j) {
-            set(sample, "ns3_radio_j", after - before);
+            // In place of the model's, which has no packets to go by.
+            set(sample, "radio_j", after - before);
         }
     }
     if let (Some(before), Some(after)) = (broker_cpu_before, broker_cpu_after) {

@@ -115,6 +115,8 @@ pub(super) struct SiteReport {
     pub(super) packets: Option<Vec<RadioPacket>>,
     /// What TLS or QUIC negotiated, as read off the link.
     pub(super) negotiated: Option<String>,
+    /// Packets that the client had sent before anything came back.
+    pub(super) unanswered: Option<u64>,
     /// TCP segments that the client's kernel sent again.
     pub(super) tcp_retransmissions_up: Option<u64>,
     /// The same of the server's.
@@ -275,8 +277,11 @@ impl Site {
                     up: report.up,
                     down: report.down,
                     overflows,
-                    packets: (report.capture_dropped == 0).then_some(packets),
+                    unanswered: Some(
+                        packets.iter().take_while(|packet| packet.is_sent).count() as u64
+                    ),
                     negotiated,
+                    packets: (report.capture_dropped == 0).then_some(packets),
                     tcp_retransmissions_up: up,
                     tcp_retransmissions_down: down,
                     late: Some(Late::of(&report)),
@@ -297,6 +302,7 @@ impl Site {
                     overflows: cell.client.overflows()? + cell.server.overflows()?,
                     packets: None,
                     negotiated: None,
+                    unanswered: None,
                     tcp_retransmissions_up: up,
                     tcp_retransmissions_down: down,
                     late: Some(seen.late),
@@ -320,6 +326,7 @@ impl Site {
                     overflows: 0,
                     packets: None,
                     negotiated: None,
+                    unanswered: None,
                     tcp_retransmissions_up: None,
                     tcp_retransmissions_down: None,
                 })

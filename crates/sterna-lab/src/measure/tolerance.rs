@@ -136,6 +136,7 @@ mod tests {
             overflows: 0,
             packets: None,
             negotiated: None,
+            unanswered: None,
             tcp_retransmissions_up: None,
             tcp_retransmissions_down: None,
         }

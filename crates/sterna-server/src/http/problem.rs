@@ -22,6 +22,7 @@ macro_rules! problem_kinds {
 
         impl ProblemKind {
             /// All of them, in the order of the documentation.
+            #[cfg(test)]
             pub(crate) const ALL: &'static [Self] = &[$(Self::$kind,)*];
 
             /// The status of the response.
@@ -74,7 +75,6 @@ problem_kinds! {
     SessionBusy = 409, "session-busy", "Session busy";
     /// A request with the same key is not answered yet.
     KeyInUse = 409, "key-in-use", "Key in use";
-    ContentLength = 411, "content-length", "Length required";
     ContentTooLarge = 413, "content-too-large", "Content too large";
     UriTooLong = 414, "uri-too-long", "Target too long";
     /// Not a name of this server.
@@ -178,5 +178,27 @@ mod tests {
             let may_retry = matches!(kind.status(), 429 | 503);
             assert_eq!(kind.retry_after_s().is_some(), may_retry);
         }
+    }
+
+    /// The table of `docs/http.md` has every problem with its status, and no other.
+    #[test]
+    fn the_documentation_has_them_all() {
+        let page = include_str!("../../../../docs/http.md");
+        let mut documented = HashSet::new();
+        let rows = page.lines().filter_map(|line| {
+            let mut cells = line.strip_prefix("| ")?.split(" | ");
+            let statuses: Result<Vec<u16>, _> = cells.next()?.split(", ").map(str::parse).collect();
+            Some((statuses.ok()?, cells.next()?))
+        });
+        for (statuses, names) in rows {
+            let names = names.split(", ").map(|name| name.trim_matches('`'));
+            for (at, name) in names.enumerate() {
+                let status = statuses.get(at).or_else(|| statuses.last()).copied();
+                documented.insert((status.unwrap_or_default(), name));
+            }
+        }
+        let known = ProblemKind::ALL.iter();
+        let known: HashSet<_> = known.map(|kind| (kind.status(), kind.name())).collect();
+        assert_eq!(documented, known);
     }
 }

@@ -5,20 +5,15 @@
 //! protocol get.
 
 mod from_amqp;
-#[allow(dead_code, reason = "the API follows")]
 mod from_http;
-#[allow(dead_code, reason = "the API follows")]
 pub(crate) mod percent;
 mod text;
 mod to_amqp;
-#[allow(dead_code, reason = "the API follows")]
 mod to_http;
 
 pub(crate) use from_amqp::message_from_amqp;
-#[allow(unused_imports, reason = "the API follows")]
-pub(crate) use from_http::{FieldError, FieldSource, message_from_frame, message_from_http};
+pub(crate) use from_http::{message_from_frame, message_from_http};
 pub(crate) use to_amqp::{AmqpForm, amqp_form, tail};
-#[allow(unused_imports, reason = "the API follows")]
 pub(crate) use to_http::{entity_tag, http_fields};
 
 /// Names of the user properties that carry what only AMQP has a field for.
@@ -35,7 +30,6 @@ mod name {
 }
 
 /// Names of HTTP's fields (`docs/http.md`), in lower case.
-#[allow(dead_code, reason = "the API follows")]
 mod field {
     pub(super) const CONTENT_TYPE: &str = "content-type";
     pub(super) const QOS: &str = "sterna-qos";

@@ -209,18 +209,24 @@ impl Client {
         exchange
     }
 
+    fn poll(&mut self) {
+        let mut cx = Context::from_waker(Waker::noop());
+        if self.ended.is_none()
+            && let Poll::Ready(ended) = Pin::new(&mut self.connection).poll(&mut cx)
+        {
+            self.ended = Some(ended.map_err(|error| error.to_string()));
+        }
+    }
+
     /// Sends and reads until nothing moves.
     pub fn turn(&mut self, broker: &mut Broker, exchanges: &mut [&mut Exchange]) {
         loop {
-            let mut cx = Context::from_waker(Waker::noop());
-            if self.ended.is_none()
-                && let Poll::Ready(ended) = Pin::new(&mut self.connection).poll(&mut cx)
-            {
-                self.ended = Some(ended.map_err(|error| error.to_string()));
-            }
+            self.poll();
             for exchange in &mut *exchanges {
                 exchange.poll();
             }
+            // What was read is acknowledged.
+            self.poll();
             let up = std::mem::take(&mut self.end.0.borrow_mut().up);
             if !up.is_empty() {
                 broker.send(self.peer, &up);

@@ -19,12 +19,12 @@ pub(crate) fn broker_with(change: impl FnOnce(&mut Config)) -> Broker {
     Broker::with(&config, 1)
 }
 
-fn connect(broker: &mut Broker) -> Peer {
+pub(crate) fn connect(broker: &mut Broker) -> Peer {
     broker.open_speaking(b"", 0, TransportKind::Tcp, Vec::new())
 }
 
 /// Sends, and gives back what was answered.
-fn say(broker: &mut Broker, peer: Peer, bytes: &str) -> String {
+pub(crate) fn say(broker: &mut Broker, peer: Peer, bytes: &str) -> String {
     broker.send(peer, bytes.as_bytes());
     String::from_utf8(broker.take(peer)).expect("text")
 }

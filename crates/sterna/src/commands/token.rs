@@ -175,14 +175,14 @@ fn seconds(text: &str) -> Result<u64, String> {
     (count.checked_mul(unit_s).filter(|&lasts_s| lasts_s > 0)).ok_or_else(wrong)
 }
 
-/// A time in the largest unit of which there are at least two.
+/// A time in the largest unit, up to days, of which there are at least two.
 struct Time(u64);
 
 impl fmt::Display for Time {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (unit, unit_s) = UNITS
             .into_iter()
-            .find(|(_, unit_s)| self.0 >= 2 * unit_s)
+            .find(|(unit, unit_s)| *unit != 'w' && self.0 >= 2 * unit_s)
             .unwrap_or(('s', 1));
         write!(f, "{}{unit}", self.0 / unit_s)
     }
@@ -288,7 +288,13 @@ mod tests {
         ] {
             assert!(seconds(wrong).is_err(), "{wrong}");
         }
-        for (time_s, text) in [(59, "59s"), (7_200, "2h"), (86_400, "24h"), (172_800, "2d")] {
+        for (time_s, text) in [
+            (59, "59s"),
+            (7_200, "2h"),
+            (86_400, "24h"),
+            (172_800, "2d"),
+            (2_592_000, "30d"),
+        ] {
             assert_eq!(Time(time_s).to_string(), text);
         }
     }
