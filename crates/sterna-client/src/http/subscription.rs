@@ -122,6 +122,21 @@ impl Subscription {
         }
     }
 
+    /// The next message, where it has come already. What was handed over before is not taken as
+    /// done by this call.
+    ///
+    /// # Errors
+    /// When what came cannot be read.
+    pub fn try_next(&mut self) -> Result<Option<Received>, Error> {
+        while let Some(frame) = self.frames.next_frame()? {
+            if let Frame::Message { id, message } = frame {
+                self.note(id, message.is_duplicate());
+                return Ok(Some(Received { id, message }));
+            }
+        }
+        Ok(None)
+    }
+
     /// Notes that a message has come.
     fn note(&mut self, id: Option<u64>, is_duplicate: bool) {
         self.failures = 0;

@@ -2,6 +2,7 @@
 //! trusts.
 
 pub(super) mod amqp;
+pub(super) mod http;
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -20,7 +21,7 @@ use amqp::{Mechanism, mechanism};
 #[derive(clap::Args, Clone, Debug)]
 pub(super) struct Connection {
     /// The broker: mqtt://, mqtts://, ws://, wss://, mqtt+quic://, amqp://, amqps://, amqp+ws://,
-    /// amqp+wss:// or amqp+quic://[USER[:PASSWORD]@]HOST[:PORT][/TOPIC]
+    /// amqp+wss://, amqp+quic://, http://, https:// or h3://[USER[:PASSWORD]@]HOST[:PORT][/TOPIC]
     #[arg(value_name = "URL")]
     broker: Option<String>,
     /// The broker, as an option in place of the argument [env: STERNA_URL]
@@ -36,7 +37,7 @@ pub(super) struct Connection {
     #[arg(long, conflicts_with_all = ["broker", "url"])]
     quic: bool,
 
-    /// Client identifier; in AMQP the container-id [default: random]
+    /// Client identifier; in AMQP the container-id, in HTTP the session's name with -c [default: random]
     #[arg(
         short = 'i',
         long,
@@ -75,6 +76,18 @@ pub(super) struct Connection {
     /// Log in by SCRAM-SHA-256: the password stays here, and the broker has to know it, too
     #[arg(long, requires = "username", help_heading = "Client")]
     scram: bool,
+    /// HTTP: a token to log in with, in place of user name and password [env: STERNA_TOKEN]
+    #[arg(
+        long,
+        value_name = "TOKEN",
+        conflicts_with = "username",
+        help_heading = "Client"
+    )]
+    token: Option<String>,
+    /// HTTP/3: show user name and password or token with the first request of a connection only, for
+    /// brokers with http.authentication = "connection"
+    #[arg(long, help_heading = "Client")]
+    login_once: bool,
     /// AMQP: how to log in: none, anonymous, plain, external (by --cert) or scram [default: plain with
     /// a user name, else anonymous]
     #[arg(long, value_name = "MECHANISM", conflicts_with = "scram", value_parser = mechanism,
@@ -144,6 +157,17 @@ pub(super) struct Connection {
     /// Over QUIC: do not wait for it, which is the default
     #[arg(long, overrides_with = "no_early_data", help_heading = "TLS and QUIC")]
     early_data: bool,
+    /// With https://: how long HTTP/3 is tried alone, before HTTP/2 over TLS is tried beside it
+    #[arg(
+        long,
+        value_name = "MILLISECONDS",
+        default_value_t = 300,
+        help_heading = "TLS and QUIC"
+    )]
+    head_start: u32,
+    /// With https://: do without HTTP/3
+    #[arg(long, help_heading = "TLS and QUIC")]
+    no_http3: bool,
     /// A property of MQTT 5: packet, name, and its value (user-property: key and value)
     #[arg(
         short = 'D',
@@ -249,6 +273,9 @@ impl Connection {
         for (flag, is_given) in [
             ("--sasl", self.sasl.is_some()),
             ("--link-name", self.link_name.is_some()),
+            ("--token", self.token.is_some()),
+            ("--login-once", self.login_once),
+            ("--no-http3", self.no_http3),
         ] {
             if is_given {
                 return Err(format!("{flag}: MQTT has no such thing"));

@@ -6,6 +6,7 @@ use std::fmt::Display;
 use std::process::ExitCode;
 
 use sterna_client::amqp::{self, Condition, Outcome};
+use sterna_client::http;
 use sterna_client::{ConnectError, Error, SendError, Version};
 
 /// The command line is wrong, or a local file could not be read or written.
@@ -55,7 +56,7 @@ Exit status:
   16       nobody is subscribed to the topic of a request
   27       time ran out (-W)
   128-162  the broker refused (MQTT 5: its reason code; AMQP: the one that is closest to its
-           condition), for example 135 not authorised";
+           condition; HTTP: to its status), for example 135 not authorised";
 
 /// Prints an error of the command line or of a local file, and gives the code for it.
 pub(crate) fn usage(error: impl Display) -> ExitCode {
@@ -150,6 +151,37 @@ impl Failure {
     }
 }
 
+impl Failure {
+    /// The code for an error of the HTTP client.
+    pub(super) fn http(error: &http::Error) -> Self {
+        let code = match error {
+            http::Error::Connect(error) => connect(error),
+            http::Error::Problem(problem) => status(problem.status),
+            http::Error::Lost(error) if is_tls(error) => TLS,
+            http::Error::Protocol(_) | http::Error::Frame(_) | http::Error::TooLarge { .. } => {
+                PROTOCOL
+            }
+            http::Error::Invalid(_) | http::Error::Command(_) => USAGE,
+            http::Error::Closed => REFUSED,
+            _ => LOST,
+        };
+        Self::new(code, error)
+    }
+}
+
+/// The reason code of MQTT 5 that is closest to a status of HTTP.
+fn status(status: u16) -> u8 {
+    match status {
+        401 => BAD_LOGIN,
+        403 => NOT_AUTHORISED,
+        400 | 404 | 414 => NO_TOPIC,
+        405 | 406 => NOT_DONE,
+        413 | 431 => TOO_LARGE,
+        429 | 503 | 507 => QUOTA,
+        _ => REFUSED,
+    }
+}
+
 fn connect(error: &ConnectError) -> u8 {
     match error {
         ConnectError::Resolve { .. } => UNRESOLVED,
@@ -232,5 +264,8 @@ mod tests {
             error: io(),
         };
         assert_eq!(code_of(&Error::Connect(unresolved)), 15);
+        for (its_status, code) in [(401, 134), (403, 135), (413, 149), (503, 151), (409, 128)] {
+            assert_eq!(status(its_status), code);
+        }
     }
 }

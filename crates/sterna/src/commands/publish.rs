@@ -1,6 +1,7 @@
 //! `sterna pub`: publish messages.
 
 mod amqp;
+mod http;
 
 use std::collections::VecDeque;
 use std::process::ExitCode;
@@ -12,6 +13,8 @@ use super::connection::{Connection, Settings, qos, seconds};
 use super::exit::{self, Failure};
 use super::payload::{self, Payload};
 
+/// Messages that may wait for their acknowledgements, where the protocol keeps their order.
+const MAX_INFLIGHT: usize = 256;
 /// Shortest time between two moves.
 const MIN_REBIND: Duration = Duration::from_millis(10);
 
@@ -48,9 +51,10 @@ pub(crate) struct Args {
     /// network
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     rebind_every: Option<Duration>,
-    /// Messages that may wait for their acknowledgements
-    #[arg(short = 'M', long, value_name = "N", default_value_t = 256)]
-    max_inflight: usize,
+    /// Messages that may wait for their acknowledgements [default: 256; in HTTP 1, because messages that
+    /// are under way at once may overtake each other there]
+    #[arg(short = 'M', long, value_name = "N")]
+    max_inflight: Option<usize>,
 }
 
 fn help() -> String {
@@ -60,6 +64,7 @@ Examples:
   sterna pub -t house/door -m open
   sterna pub mqtt+quic://broker.example/house/door --cafile ca.pem -q 1 -m open
   sterna pub amqps://broker.example/queue/jobs -q 1 -m work
+  sterna pub https://broker.example/house/door -q 1 -m open
   sensors | sterna pub -h broker.example -t sensors -l
   sterna pub -t house/door -r -n              remove the retained message
   sterna pub -t a -m x -D publish message-expiry-interval 60 -D publish user-property unit C
@@ -78,8 +83,10 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 }
 
 async fn publish(args: &Args) -> Result<(), Failure> {
-    if args.connection.protocol()? == Protocol::Amqp {
-        return amqp::publish(args).await;
+    match args.connection.protocol()? {
+        Protocol::Mqtt => {}
+        Protocol::Amqp => return amqp::publish(args).await,
+        Protocol::Http => return http::publish(args).await,
     }
     let Settings {
         options,
@@ -115,7 +122,7 @@ async fn publish(args: &Args) -> Result<(), Failure> {
         client: &client,
         version,
         under_way: VecDeque::new(),
-        max_under_way: args.max_inflight.max(1),
+        max_under_way: args.max_inflight.unwrap_or(MAX_INFLIGHT).max(1),
         failure: None,
     };
     if args.stdin_line {

@@ -1,6 +1,7 @@
 //! `sterna request`: publish a request and print what is answered.
 
 mod amqp;
+mod http;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -81,8 +82,10 @@ fn random_name() -> Result<String, Failure> {
 }
 
 async fn request(args: &Args) -> Result<(), Failure> {
-    if args.connection.protocol()? == Protocol::Amqp {
-        return amqp::request(args).await;
+    match args.connection.protocol()? {
+        Protocol::Mqtt => {}
+        Protocol::Amqp => return amqp::request(args).await,
+        Protocol::Http => return http::request(args).await,
     }
     let Settings {
         options,

@@ -1,6 +1,7 @@
 //! `sterna sub`: print the messages of topics.
 
 mod amqp;
+mod http;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -100,6 +101,7 @@ Examples:
   sterna sub -t 'house/#' -F %j | jq .payload
   sterna sub -t '#' --remove-retained --retained-only -W 1  empty a broker
   sterna sub amqp://broker.example/queue/jobs -q 1 --credit 10 -v
+  sterna sub 'https://broker.example/house/#' -i panel -c -q 1  a durable subscription of HTTP
   sterna sub -t 'jobs/#' -i worker -c -q 1                 get what came while away
 
 Messages with QoS 1 and 2 are acknowledged when they are printed. A lost connection is regained.
@@ -168,8 +170,10 @@ impl Args {
 }
 
 async fn subscribe(args: &Args) -> Result<(), Failure> {
-    if args.connection.protocol()? == Protocol::Amqp {
-        return amqp::subscribe(args).await;
+    match args.connection.protocol()? {
+        Protocol::Mqtt => {}
+        Protocol::Amqp => return amqp::subscribe(args).await,
+        Protocol::Http => return http::subscribe(args).await,
     }
     for (flag, is_given) in [
         ("--selector", args.selector.is_some()),

@@ -562,10 +562,10 @@ impl Exchange {
         let refused = |state: &State| state.refused_from.is_some_and(|from| self.id >= from);
         let read = tokio::select! {
             biased;
-            read = self.receive.read_chunk(READ_BYTES, true) => read,
             _ = self.state.wait_for(refused) => {
                 return Err(LinkError::Undone("the server is going away"));
             }
+            read = self.receive.read_chunk(READ_BYTES, true) => read,
         };
         let (bytes, fin) = match read {
             Ok(Some(chunk)) => (chunk.bytes, false),
@@ -608,7 +608,12 @@ impl Exchange {
             // Trailers say nothing.
             _ => {}
         });
-        result.map_err(|violation| LinkError::Protocol(violation.to_string()))
+        result.map_err(|violation| LinkError::Protocol(violation.to_string()))?;
+        if fin && !*is_complete {
+            // The engine has given the stream up: GOAWAY came in between.
+            return Err(LinkError::Undone("the server is going away"));
+        }
+        Ok(())
     }
 }
 

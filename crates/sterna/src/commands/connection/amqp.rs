@@ -55,6 +55,9 @@ impl Connection {
             ("--streams", self.streams != Streams::Single),
             ("--datagrams", self.datagrams),
             ("--will-topic", self.will_topic.is_some()),
+            ("--token", self.token.is_some()),
+            ("--login-once", self.login_once),
+            ("--no-http3", self.no_http3),
         ])?;
         let url = self.url()?;
         let address = url.topic().map_err(|error| error.to_string())?;

@@ -1,6 +1,7 @@
 //! `sterna handshake`: what it costs to connect and to publish the first message.
 
 mod amqp;
+mod http;
 mod path;
 
 use std::collections::VecDeque;
@@ -39,6 +40,9 @@ pub(crate) struct Args {
     /// Without a URL: measure AMQP in place of MQTT
     #[arg(long)]
     amqp: bool,
+    /// Without a URL: measure HTTP beside MQTT over QUIC
+    #[arg(long, conflicts_with = "amqp")]
+    http: bool,
     /// Messages of each connection
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     messages: u32,
@@ -60,14 +64,16 @@ Examples:
   sterna handshake mqtt+quic://broker.example --cafile ca.pem
   sterna handshake mqtts://broker.example --delay 300 --json
   sterna handshake --amqp --delay 10 --bytes 138 --connections 100
+  sterna handshake --http                          HTTP, beside MQTT over QUIC
+  sterna handshake h3://broker.example --cafile ca.pem
   sterna handshake amqp+quic://broker.example --cafile ca.pem --messages 1000
 
 Connects through a path in this process that adds --delay each way, and publishes messages of QoS 1
-right behind the CONNECT (in AMQP unsettled ones behind open, begin and attach): with a full
-handshake, with a ticket, and over QUIC with early data. Round trips are times divided by that of the
+right behind the CONNECT (in AMQP unsettled ones behind open, begin and attach, in HTTP as soon as a
+request can be sent): with a full handshake, with a ticket, and over QUIC with early data. Round trips are times divided by that of the
 path, so give it a delay well above the network's own. Bytes and datagrams (TCP: segments with data
-of 1,448 bytes, and SYN) are the client's, up to the last PUBACK or acceptance, without headers of
-UDP, TCP and IP. \"at broker\" is when a subscriber without delay has the first message.";
+of 1,448 bytes, and SYN) are the client's, up to the last PUBACK, acceptance or answer, without
+headers of UDP, TCP and IP. \"at broker\" is when a subscriber without delay has the first message.";
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> ExitCode {
@@ -133,8 +139,14 @@ async fn handshake(args: &Args) -> Result<(), Failure> {
     if args.amqp && args.connection.names_broker() {
         return Err(Failure::local("--amqp: the URL says which protocol it is"));
     }
+    if args.http && args.connection.names_broker() {
+        return Err(Failure::local("--http: the URL says which protocol it is"));
+    }
     if args.amqp || args.connection.protocol()? == Protocol::Amqp {
         return amqp::handshake(args).await;
+    }
+    if args.http || args.connection.protocol()? == Protocol::Http {
+        return http::handshake(args).await;
     }
     let Settings { options, .. } = args.connection.settings(&["connect"])?;
     let one_way = Duration::from_millis(args.delay.max(1));
@@ -208,7 +220,15 @@ fn ways(scheme: Scheme) -> Result<&'static [Way], Failure> {
 }
 
 async fn measure_target(args: &Args, options: &Options, one_way: Duration) -> Result<(), Failure> {
-    let ways = ways(options.url.scheme())?;
+    measure_ways(args, options, ways(options.url.scheme())?, one_way).await
+}
+
+async fn measure_ways(
+    args: &Args,
+    options: &Options,
+    ways: &[Way],
+    one_way: Duration,
+) -> Result<(), Failure> {
     let server = resolve(&options.url).await?;
     let mut watcher = Watcher::start(options).await?;
     let mut result = Ok(());

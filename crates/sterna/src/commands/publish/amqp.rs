@@ -7,7 +7,7 @@ use sterna_client::amqp::{
 };
 use sterna_client::{Priority, Publish, QoS};
 
-use super::Args;
+use super::{Args, MAX_INFLIGHT};
 use crate::commands::connection::{AmqpSettings, amqp};
 use crate::commands::exit::Failure;
 use crate::commands::payload;
@@ -34,7 +34,8 @@ pub(super) async fn publish(args: &Args) -> Result<(), Failure> {
     drop(events);
     let mut target = SenderOptions::new(&address);
     target.name.clone_from(&args.connection.link_name);
-    target.in_flight = args.max_inflight.clamp(1, MAX_IN_FLIGHT);
+    let max_inflight = args.max_inflight.unwrap_or(MAX_INFLIGHT).max(1);
+    target.in_flight = max_inflight.min(MAX_IN_FLIGHT);
     if args.qos == QoS::ExactlyOnce {
         target.receiver_settles = ReceiverSettles::Second;
     }
@@ -45,7 +46,7 @@ pub(super) async fn publish(args: &Args) -> Result<(), Failure> {
         sender: &sender,
         settled: args.qos == QoS::AtMostOnce,
         under_way: VecDeque::new(),
-        max_under_way: args.max_inflight.max(1),
+        max_under_way: max_inflight,
         failure: None,
     };
     if args.stdin_line {

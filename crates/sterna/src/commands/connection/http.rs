@@ -1,0 +1,96 @@
+//! The same options for HTTP: what they mean there, and which of them mean nothing.
+
+use std::time::Duration;
+
+use sterna_client::http::{Client, Credentials, Options};
+use sterna_client::{Streams, Version};
+
+use super::super::property::Properties;
+use super::{Connection, from_environment};
+
+/// What a command line says about a client of HTTP.
+pub(in super::super) struct HttpSettings {
+    pub(in super::super) options: Options,
+    /// Those of messages.
+    pub(in super::super) properties: Properties,
+    /// The topic that the URL names.
+    pub(in super::super) topic: Option<String>,
+    /// The name of the session that is kept, with -c.
+    pub(in super::super) session: Option<String>,
+}
+
+/// An error for a flag that is given and means nothing here.
+pub(in super::super) fn refuse(flags: &[(&str, bool)]) -> Result<(), String> {
+    match flags.iter().find(|(_, is_given)| *is_given) {
+        Some((flag, _)) => Err(format!("{flag}: HTTP has no such thing")),
+        None => Ok(()),
+    }
+}
+
+impl Connection {
+    /// Makes the options. `packets` are those whose properties this command has a place for.
+    pub(in super::super) fn http(&self, packets: &[&str]) -> Result<HttpSettings, String> {
+        let session = self.id.clone().filter(|_| self.disable_clean_session);
+        refuse(&[
+            ("-V", self.protocol_version != Version::V5),
+            ("--scram", self.scram),
+            ("--sasl", self.sasl.is_some()),
+            ("--link-name", self.link_name.is_some()),
+            ("-x", self.session_expiry_interval.is_some()),
+            ("-I", self.id_prefix.is_some()),
+            ("-i without -c", self.id.is_some() && session.is_none()),
+            ("--streams", self.streams != Streams::Single),
+            ("--datagrams", self.datagrams),
+            ("--will-topic", self.will_topic.is_some()),
+            ("--tls-alpn", self.tls_alpn.is_some()),
+        ])?;
+        let url = self.url()?;
+        let topic = url.topic().map_err(|error| error.to_string())?;
+        let mut options = Options::new(url);
+        self.credentials(&mut options);
+        options.credentials_once = self.login_once;
+        options.bind = self.bind;
+        options.connect_timeout = self.connect_timeout;
+        options.http3 = !self.no_http3;
+        options.head_start = Duration::from_millis(self.head_start.into());
+        options.quic = self.quic()?;
+        options.early_data = !self.no_early_data || self.early_data;
+        options.tls = self.tls(options.url.scheme());
+        Ok(HttpSettings {
+            options,
+            properties: Properties::new(&self.properties, Version::V5, packets)?,
+            topic,
+            session,
+        })
+    }
+
+    /// How to log in: with a token, or with user name and password.
+    fn credentials(&self, options: &mut Options) {
+        let token = || {
+            self.token
+                .clone()
+                .or_else(|| from_environment("STERNA_TOKEN"))
+        };
+        if let Some(user) = &self.username {
+            let password = self
+                .password
+                .clone()
+                .or_else(|| from_environment("STERNA_PASSWORD"));
+            options.credentials = Credentials::Basic {
+                user: user.clone(),
+                password: password.unwrap_or_default(),
+            };
+        } else if let Some(token) = token() {
+            options.credentials = Credentials::Bearer(token);
+        }
+    }
+
+    /// Says what the connection knows of its path, when --path-stats asks for it.
+    pub(in super::super) fn tell_http_path(&self, client: &Client) {
+        if self.path_stats
+            && let Some(path) = client.path()
+        {
+            eprintln!("{}", path.to_json());
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! `sterna sub` over HTTP.
+
+use sterna_client::http::{Client, Received, Subscribe, Subscription};
+use sterna_client::{Publish, RetainHandling, topic};
+
+use super::{Args, Next, is_drawn, signal, until};
+use crate::commands::connection::http::{HttpSettings, refuse};
+use crate::commands::exit::{self, Failure};
+use crate::commands::{output, signals};
+
+/// Messages that are printed, and acknowledged, in one go.
+const TOGETHER: usize = 256;
+
+/// Prints what the command line asks for.
+pub(super) async fn subscribe(args: &Args) -> Result<(), Failure> {
+    refuse(&[
+        ("-U", !args.unsubscribe.is_empty()),
+        ("--retain-as-published", args.retain_as_published),
+        (
+            "--retain-handling new",
+            args.retain_handling == Some(RetainHandling::SendIfNew),
+        ),
+        ("--selector", args.selector.is_some()),
+        ("--capability", !args.capability.is_empty()),
+        ("--credit", args.credit.is_some()),
+        ("--no-local", args.no_local),
+        (
+            "--subscription-identifier",
+            args.subscription_identifier.is_some(),
+        ),
+    ])?;
+    let HttpSettings {
+        options,
+        topic,
+        session,
+        ..
+    } = args.connection.http(&[])?;
+    if let Some(wrong) = args
+        .filter_out
+        .iter()
+        .find(|filter| topic::check_filter(filter).is_err())
+    {
+        return Err(Failure::local(format_args!(
+            "-T {wrong}: not a topic filter"
+        )));
+    }
+    let filters: Vec<_> = args.topics.iter().cloned().chain(topic).collect();
+    let asked = subscription(args, &filters, session)?;
+    let client = Client::new(options).map_err(|error| Failure::http(&error))?;
+    let mut printer = Printer {
+        args,
+        client: &client,
+        printed: 0,
+        out: Vec::new(),
+    };
+    let result = printer.run(asked).await;
+    args.connection.tell_http_path(&client);
+    client.close().await;
+    result
+}
+
+/// The subscription that the command line asks for.
+fn subscription(
+    args: &Args,
+    filters: &[String],
+    session: Option<String>,
+) -> Result<Subscribe, Failure> {
+    let failed = |error| Failure::http(&error);
+    let Some((first, further)) = filters.split_first() else {
+        return Err(Failure::local(
+            "no topic: give one with -t or as the path of the URL",
+        ));
+    };
+    let mut asked = Subscribe::new(first, args.qos).map_err(failed)?;
+    for filter in further {
+        asked = asked.filter(filter).map_err(failed)?;
+    }
+    let never = args.retain_handling == Some(RetainHandling::DoNotSend);
+    asked = asked.retained(!never && !args.no_retained);
+    if let Some(session) = session {
+        // What is printed is acknowledged, and nothing before.
+        asked = asked.session(session).map_err(failed)?.acknowledge(false);
+    }
+    Ok(asked)
+}
+
+struct Printer<'a> {
+    args: &'a Args,
+    client: &'a Client,
+    printed: u64,
+    out: Vec<u8>,
+}
+
+impl Printer<'_> {
+    /// Prints messages until it is time to end.
+    async fn run(&mut self, asked: Subscribe) -> Result<(), Failure> {
+        let is_durable = self.args.connection.durable().is_some();
+        let mut signals = signals::listen();
+        let mut signals_alive = true;
+        let subscribing = self.client.subscribe(asked);
+        tokio::pin!(subscribing);
+        let mut subscription = loop {
+            tokio::select! {
+                subscribed = &mut subscribing => {
+                    break subscribed.map_err(|error| Failure::http(&error))?;
+                }
+                word = signal(&mut signals), if signals_alive => {
+                    if word {
+                        return Ok(());
+                    }
+                    signals_alive = false;
+                }
+            }
+        };
+        if self.args.exit_after_subscribe {
+            return Ok(());
+        }
+        let now = tokio::time::Instant::now();
+        let deadline = self.args.timeout.map(|timeout| now + timeout);
+        let mut restarts = 0;
+        loop {
+            tokio::select! {
+                received = subscription.next() => {
+                    let first = received.map_err(|error| Failure::http(&error))?;
+                    if self.take(&mut subscription, first, is_durable).await? == Next::End {
+                        return Ok(());
+                    }
+                    if subscription.restarts() > restarts {
+                        restarts = subscription.restarts();
+                        self.say("Warning: the broker had forgotten the session; messages may be missing");
+                    }
+                }
+                () = until(deadline), if deadline.is_some() => {
+                    return Err(Failure::new(exit::TIMEOUT, "time ran out"));
+                }
+                word = signal(&mut signals), if signals_alive => {
+                    if word {
+                        return Ok(());
+                    }
+                    signals_alive = false;
+                }
+            }
+        }
+    }
+
+    /// Handles a message and those that have come with it, prints them in one go, and says so.
+    async fn take(
+        &mut self,
+        subscription: &mut Subscription,
+        first: Received,
+        is_durable: bool,
+    ) -> Result<Next, Failure> {
+        let failed = |error| Failure::http(&error);
+        let mut next = Some(first);
+        let mut count = 0;
+        let mut last = None;
+        let mut end = Next::GoOn;
+        while let Some(received) = next.take() {
+            end = self.message(&received).await?;
+            count += 1;
+            last = received.id.or(last);
+            if end == Next::GoOn && count < TOGETHER {
+                next = subscription.try_next().map_err(failed)?;
+            }
+        }
+        let out = std::mem::take(&mut self.out);
+        if !out.is_empty() {
+            output::print(&out)?;
+        }
+        if let Some(id) = last.filter(|_| is_durable) {
+            subscription.acknowledge(id).await.map_err(failed)?;
+        }
+        Ok(end)
+    }
+
+    async fn message(&mut self, received: &Received) -> Result<Next, Failure> {
+        let (args, message) = (self.args, &received.message);
+        if args.retained_only && !message.retain() {
+            return Ok(Next::End);
+        }
+        let left_out = args
+            .filter_out
+            .iter()
+            .any(|filter| topic::matches(filter, message.topic()));
+        if left_out {
+            return Ok(Next::GoOn);
+        }
+        if args.remove_retained && message.retain() && !message.payload_bytes().is_empty() {
+            self.remove(message.topic()).await?;
+        }
+        if (args.no_retained && message.retain()) || !is_drawn(args.random_filter) {
+            return Ok(Next::GoOn);
+        }
+        if let Err(error) = args.output.write(message, &mut self.out) {
+            self.say(&format!("Error: {error}"));
+        }
+        self.printed += 1;
+        if args.count.is_some_and(|count| self.printed >= count) {
+            return Ok(Next::End);
+        }
+        Ok(Next::GoOn)
+    }
+
+    async fn remove(&self, topic: &str) -> Result<(), Failure> {
+        // The topic was published to before, so it is a valid one.
+        let Ok(nothing) = Publish::new(topic, "") else {
+            return Ok(());
+        };
+        let removed = self.client.publish(nothing.retain(true)).await;
+        removed.map_err(|error| Failure::http(&error))
+    }
+
+    fn say(&self, text: &str) {
+        if !self.args.connection.quiet {
+            eprintln!("sterna: {text}");
+        }
+    }
+}
