@@ -20,6 +20,7 @@ mod model;
 mod polls;
 mod publish;
 mod resume;
+mod robustness;
 mod sessions;
 mod subscribe;
 mod topics;
