@@ -1,9 +1,10 @@
-//! SCRAM messages from a peer that knows no password, and password files.
+//! SCRAM messages from a peer that knows no password, and files of passwords and tokens.
 
 use std::sync::LazyLock;
 
 use sterna_auth::{
-    ClientFirst, DecoySecret, MIN_ITERATIONS, Nonce, PasswordFile, Record, ScramClient, ServerStart,
+    ClientFirst, DecoySecret, MIN_ITERATIONS, Nonce, PasswordFile, Record, ScramClient,
+    ServerStart, TokenFile,
 };
 
 /// What the peer doesn't know.
@@ -23,7 +24,7 @@ static RECORD: LazyLock<Record> = LazyLock::new(|| {
 ///
 /// # Panics
 ///
-/// Where a peer without the password gets through, an honest one doesn't, or a password file
+/// Where a peer without the password gets through, an honest one doesn't, or a file
 /// changes when it is written and read again.
 pub fn messages(bytes: &[u8]) {
     let Some((part, bytes)) = bytes.split_first() else {
@@ -39,7 +40,10 @@ pub fn messages(bytes: &[u8]) {
         0 => server(first, second),
         1 => client(first, second),
         2 => honest(first),
-        _ => password_file(bytes),
+        _ => {
+            password_file(bytes);
+            token_file(bytes);
+        }
     }
 }
 
@@ -116,5 +120,20 @@ fn password_file(bytes: &[u8]) {
         let (before, after) = (file.get(user), again.get(user));
         assert_eq!(before.map(Record::to_string), after.map(Record::to_string));
         assert!(before.is_some());
+    }
+}
+
+fn token_file(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else {
+        return;
+    };
+    match TokenFile::parse(text) {
+        Err(error) => assert!(!error.to_string().is_empty()),
+        Ok(file) => {
+            let written = file.to_string();
+            let again = TokenFile::parse(&written).expect("what was written is read");
+            assert!(again.tokens().eq(file.tokens()));
+            assert_eq!(again.to_string(), written);
+        }
     }
 }

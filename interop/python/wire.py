@@ -283,6 +283,11 @@ def _read_properties(reader: _Reader) -> dict:
     return found
 
 
+def raw_properties(raw: bytes) -> dict:
+    """Properties whose length stands elsewhere."""
+    return _read_properties(_Reader(varint(len(raw)) + raw))
+
+
 def decode(kind: int, flags: int, body: bytes, level: int, size: int) -> Packet:
     """One packet from the server; raises WireError when the broker sent nonsense."""
     out, reader = Packet(kind, flags, size), _Reader(body)

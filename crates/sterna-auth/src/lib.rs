@@ -1,10 +1,10 @@
-//! Credentials: SCRAM-SHA-256 exchanges and password records, sans-IO.
+//! Credentials: SCRAM-SHA-256 exchanges, password records and bearer tokens, sans-IO.
 //!
 //! One record per user serves every way of proving a password. A [`Record`] is what PostgreSQL
 //! stores (`SCRAM-SHA-256$<iterations>:<salt>$<StoredKey>:<ServerKey>`): from it a server can run a
 //! SCRAM exchange ([`ServerStart`], RFC 5802 and RFC 7677) without ever learning the password, and
 //! can check a password that arrives in plain text (the password field of an MQTT CONNECT, SASL
-//! PLAIN) in constant time.
+//! PLAIN) in constant time. Bearer tokens of HTTP have a [`TokenFile`] of their own.
 //!
 //! Nothing here reads a clock, a file or a source of randomness: nonces, salts and the secret
 //! behind decoy records are passed in.
@@ -29,6 +29,7 @@ mod keys;
 mod passwords;
 mod record;
 mod scram;
+mod tokens;
 
 pub use passwords::{MAX_USERS, PasswordFile, PasswordFileError};
 pub use record::{
@@ -38,4 +39,8 @@ pub use record::{
 pub use scram::{
     ClientFinish, ClientFirst, MAX_CLIENT_ITERATIONS, MAX_MESSAGE_BYTES, MECHANISM, Nonce,
     ScramClient, ScramError, ServerStart,
+};
+pub use tokens::{
+    MAX_TOKENS, TOKEN_BYTES, TokenDigest, TokenFault, TokenFile, TokenFileError, TokenRecord,
+    token_from_random,
 };

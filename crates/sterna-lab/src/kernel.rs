@@ -87,6 +87,21 @@ pub(crate) fn start_in_network(command: &mut Command, namespace: BorrowedFd<'_>)
     }
 }
 
+/// Lets a command have descriptors of this process, under their numbers.
+///
+/// They must be open when the command is spawned.
+pub(crate) fn inherit(command: &mut Command, fds: [RawFd; 2]) {
+    // SAFETY: between fork and exec only system calls are made, which is what is allowed there.
+    unsafe {
+        command.pre_exec(move || {
+            for fd in fds {
+                check(libc::fcntl(fd, libc::F_SETFD, 0))?;
+            }
+            Ok(())
+        });
+    }
+}
+
 /// Real-time priority of the programs that are measured: below the emulator's.
 const ENDPOINT_PRIORITY: i32 = 1;
 
@@ -272,6 +287,15 @@ pub fn set_timer_slack_ns(slack_ns: u32) -> io::Result<()> {
 /// Plain packets without a header of its own, and without offloads: the kernel divides what is
 /// longer than the MTU before the packets come out here.
 pub(crate) fn open_tun(name: &str) -> io::Result<OwnedFd> {
+    open_device(name, libc::IFF_TUN)
+}
+
+/// Makes a TAP device, whose packets have an Ethernet header, in the network that this thread is in.
+pub(crate) fn open_tap(name: &str) -> io::Result<OwnedFd> {
+    open_device(name, libc::IFF_TAP)
+}
+
+fn open_device(name: &str, kind: libc::c_int) -> io::Result<OwnedFd> {
     if name.is_empty() || name.len() > MAX_DEVICE_NAME_BYTES {
         return Err(io::ErrorKind::InvalidInput.into());
     }
@@ -285,7 +309,7 @@ pub(crate) fn open_tun(name: &str) -> io::Result<OwnedFd> {
     for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
         *to = libc::c_char::from_ne_bytes([from]);
     }
-    request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI) as libc::c_short;
+    request.ifr_ifru.ifru_flags = (kind | libc::IFF_NO_PI) as libc::c_short;
     // SAFETY: the kernel reads and writes an `ifreq` here, and the pointer is to one.
     check(unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw mut request) })?;
     Ok(file.into())

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
-use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 use crate::capture::{CaptureFiles, Recorder};
 use crate::emulator::{Attachment, Cell, CellReport, Emulator, EmulatorOptions};
 use crate::kernel;
-use crate::link::{LinkSettings, PipeSettings};
+use crate::link::LinkSettings;
 use crate::netem;
 use crate::netns::{Namespace, NamespaceSettings, Side};
-use crate::relay::{Relay, RelayOptions};
+use crate::relay::Relay;
 
 /// How long programs have to end when they are asked to.
 const GRACE: Duration = Duration::from_secs(2);
@@ -321,21 +321,7 @@ impl Session {
     ///
     /// If the port is taken, or no descriptors are left.
     pub fn relay(&self, target: SocketAddr) -> io::Result<Relay> {
-        let address = (Side::Server.address(), target.port());
-        let (listener, socket) = self
-            .cell
-            .server
-            .run(|| Ok((TcpListener::bind(address)?, UdpSocket::bind(address)?)))?;
-        Relay::start(RelayOptions {
-            listener,
-            socket,
-            target,
-            link: LinkSettings::symmetric(PipeSettings {
-                mtu_bytes: 65_535,
-                ..PipeSettings::default()
-            }),
-            seed: 0,
-        })
+        Relay::beside(&self.cell.server, target)
     }
 
     /// Ends all processes in the namespaces: asks them first, and does not ask for long.

@@ -235,12 +235,30 @@ pub trait Network {
     /// Bytes queued on all streams of the connection that the transport has not yet taken over.
     fn unsent_bytes(&self, connection: ConnectionId) -> usize;
 
+    /// Bytes queued on one stream that the transport has not yet taken over.
+    fn unsent_on(&self, connection: ConnectionId, stream: StreamId) -> usize;
+
+    /// Asks for [`Handler::writable`] as soon as the transport has taken over all that is queued on a
+    /// stream. For streams that a peer may leave unread while it reads others; byte streams have the
+    /// watermarks of their connection alone.
+    fn watch(&mut self, connection: ConnectionId, stream: StreamId) {
+        let _ = (connection, stream);
+    }
+
     /// Ends the sending side of a stream after what was queued.
     fn finish(&mut self, connection: ConnectionId, stream: StreamId);
 
     /// Aborts both directions of a stream with an application error code (RESET_STREAM and
     /// STOP_SENDING on QUIC; closes a byte-stream connection).
     fn abort(&mut self, connection: ConnectionId, stream: StreamId, code: u64);
+
+    /// Aborts what is sent on a stream (RESET_STREAM on QUIC): what is queued there is dropped. What the
+    /// peer sends goes on. Closes a byte-stream connection.
+    fn reset(&mut self, connection: ConnectionId, stream: StreamId, code: u64);
+
+    /// Takes nothing more from a stream (STOP_SENDING on QUIC). What is sent there goes on. Closes a
+    /// byte-stream connection.
+    fn stop(&mut self, connection: ConnectionId, stream: StreamId, code: u64);
 
     /// Closes the connection after what was queued has been handed to the transport, or after the
     /// configured linger time. `closed` follows with [`CloseReason::Local`].
@@ -327,7 +345,8 @@ pub trait Handler {
         let _ = (net, connection, stream, code);
     }
 
-    /// What was queued fell below the low watermark after it had been above the high one.
+    /// What was queued fell below the low watermark after it had been above the high one, or a stream
+    /// that is watched ([`Network::watch`]) has been emptied.
     fn writable(&mut self, net: &mut dyn Network, connection: ConnectionId);
 
     /// The connection is gone. No call for it follows.

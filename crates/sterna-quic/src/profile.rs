@@ -69,7 +69,7 @@ const DEFAULT: Settings = Settings {
     stream_credit_watermark_percent: 50,
     initial_bidirectional_streams: 5,
     max_bidirectional_streams: 256,
-    initial_unidirectional_streams: 2,
+    initial_unidirectional_streams: 3,
     max_unidirectional_streams: 256,
     // RFC 9002, section 7.2: ten datagrams.
     initial_window_bytes: 12_000,

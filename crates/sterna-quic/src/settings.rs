@@ -257,7 +257,8 @@ settings! {
     /// What that grows to, doubling, as the client uses them; at most 65,535. Default: 256.
     max_bidirectional_streams: u32,
 
-    /// Unidirectional streams that a client may have open at once, at first. Default: 2. Server only.
+    /// Unidirectional streams that a client may have open at once, at first. Default: 3, what HTTP/3
+    /// needs (RFC 9114, section 6.2). Server only.
     initial_unidirectional_streams: u32,
 
     /// What that grows to; at most 65,535. Default: 256.

@@ -7,7 +7,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 
-use sterna_auth::{ClientFirst, DecoySecret, MECHANISM, Nonce, PasswordFile, ServerStart};
+use sterna_auth::{
+    ClientFirst, DecoySecret, MECHANISM, Nonce, PasswordFile, ServerStart, TokenFile,
+};
 
 /// Password checks that may wait at once; beyond it clients are told that the server is busy.
 const MAXIMUM_WAITING_CHECKS: usize = 4096;
@@ -51,6 +53,42 @@ impl Users {
         self.file
             .get_or_decoy(user, &self.decoy)
             .verify_password(password)
+    }
+}
+
+/// The bearer tokens in force.
+#[derive(Debug, Default)]
+pub struct Tokens {
+    file: TokenFile,
+}
+
+impl Tokens {
+    /// Reads a token file; without one there are no tokens.
+    ///
+    /// # Errors
+    /// A sentence that names the file, the line and its fault.
+    pub fn load(path: Option<&Path>) -> Result<Self, String> {
+        let Some(path) = path else {
+            return Ok(Self::default());
+        };
+        let file = std::fs::read_to_string(path)
+            .map_err(|e| e.to_string())
+            .and_then(|text| TokenFile::parse(&text).map_err(|e| e.to_string()))
+            .map_err(|why| format!("{}: {why}", path.display()))?;
+        Ok(Self { file })
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.file.is_empty()
+    }
+
+    /// Whose a token is, unless it has expired; `now_ms` counts from the Unix epoch. It costs a digest,
+    /// so that a shard can do it.
+    #[must_use]
+    pub fn user_of(&self, token: &[u8], now_ms: u64) -> Option<&str> {
+        self.file.user_of(token, now_ms / 1000)
     }
 }
 
@@ -215,6 +253,25 @@ mod tests {
             );
             assert_eq!(verdict.recv().unwrap(), good, "{user}");
         }
+    }
+
+    #[test]
+    fn tokens_are_read_from_their_file_or_it_is_said_why_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("tokens");
+        let digest = sterna_auth::TokenDigest::of(b"secret");
+        std::fs::write(&path, format!("# ann's\nann:{digest}:2\n")).unwrap();
+        let tokens = Tokens::load(Some(&path)).unwrap();
+        assert_eq!(tokens.user_of(b"secret", 1_999), Some("ann"));
+        assert_eq!(tokens.user_of(b"secret", 2_000), None);
+        assert_eq!(tokens.user_of(b"Secret", 0), None);
+        std::fs::write(&path, "ann:secret\n").unwrap();
+        let why = Tokens::load(Some(&path)).unwrap_err();
+        assert!(
+            why.ends_with("tokens: line 1: the digest is not 64 hexadecimal digits"),
+            "{why}"
+        );
+        assert!(Tokens::load(None).unwrap().is_empty());
     }
 
     #[test]

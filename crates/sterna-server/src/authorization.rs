@@ -49,6 +49,13 @@ impl Rules {
         self.decide(subject, ActionName::Subscribe, filter)
     }
 
+    /// Whether the subject may delete a topic: its retained message, and everybody's subscriptions to
+    /// exactly this topic.
+    #[must_use]
+    pub fn may_delete(&self, subject: Subject<'_>, topic: &str) -> bool {
+        self.decide(subject, ActionName::Delete, topic)
+    }
+
     fn decide(&self, subject: Subject<'_>, action: ActionName, topic: &str) -> bool {
         // The common case, a broker without rules, costs nothing on the road of a message.
         if self.rules.is_empty() {
@@ -61,7 +68,7 @@ impl Rules {
     /// The first rule that fits.
     fn deciding(&self, subject: Subject<'_>, action: ActionName, topic: &str) -> Option<&Rule> {
         self.rules.iter().find(|rule| {
-            (rule.actions.is_empty() || rule.actions.contains(&action))
+            is_about(rule, action)
                 && names(rule, subject)
                 && rule.topics.iter().any(|pattern| {
                     expand(pattern, subject).is_some_and(|filter| match rule.effect {
@@ -72,6 +79,14 @@ impl Rules {
                 })
         })
     }
+}
+
+fn is_about(rule: &Rule, action: ActionName) -> bool {
+    if rule.actions.is_empty() {
+        // Who may publish and subscribe may not, for that, take from others what they have.
+        return action != ActionName::Delete || rule.effect == Effect::Deny;
+    }
+    rule.actions.contains(&action)
 }
 
 fn names(rule: &Rule, subject: Subject<'_>) -> bool {
@@ -231,6 +246,27 @@ mod tests {
         assert!(rules.is_idempotent(NOBODY, "sensors/temperature"));
         assert!(!rules.is_idempotent(NOBODY, "sensors/count"));
         assert!(rules.may_publish(NOBODY, "other") && !rules.is_idempotent(NOBODY, "other"));
+    }
+
+    #[test]
+    fn to_delete_has_to_be_allowed_by_name_and_is_denied_with_the_rest() {
+        let may_delete = Rule {
+            actions: vec![ActionName::Delete],
+            ..rule(Effect::Allow, &["ann"], &["a/#"])
+        };
+        let rules = Rules::new(&Authorization {
+            default_allow: false,
+            rules: vec![
+                rule(Effect::Deny, &[], &["a/kept"]),
+                rule(Effect::Allow, &[], &["a/#"]),
+                may_delete,
+            ],
+        });
+        assert!(rules.may_delete(ANN, "a/b") && !rules.may_delete(NOBODY, "a/b"));
+        assert!(rules.may_publish(NOBODY, "a/b") && rules.may_subscribe(NOBODY, "a/b"));
+        assert!(!rules.may_delete(ANN, "a/kept") && !rules.may_delete(ANN, "b"));
+        let open = Rules::new(&Authorization::default());
+        assert!(open.may_delete(NOBODY, "a"));
     }
 
     #[test]

@@ -7,7 +7,7 @@ pub mod authorization;
 pub mod certificate;
 pub mod config;
 mod door;
-#[expect(dead_code, reason = "carriers and API follow")]
+#[allow(dead_code, reason = "HTTP/2 and HTTP/1.1 follow")]
 mod http;
 mod inspect;
 mod mail;
@@ -21,7 +21,7 @@ pub mod sys;
 mod tracer;
 
 pub use amqp::{Registry, Terminus};
-pub use http::HttpSession;
+pub use http::{HttpSession, Letter as HttpLetter, Registry as HttpRegistry};
 pub use mail::{Letters, Mail, Outbox};
 pub use policy::Policy;
 pub use server::Server;

@@ -17,9 +17,13 @@ pub enum Mail {
     PasswordChecked {
         /// The connection that waits for it.
         connection: ConnectionId,
+        /// Which of its checks, where there can be several.
+        number: u64,
         /// Whether the password is the user's.
         good: bool,
     },
+    /// A question about an HTTP session, or its answer.
+    Http(Box<crate::http::Letter>),
     /// A new policy is in force.
     Policy(Arc<Policy>),
     /// Tell clients goodbye and end.

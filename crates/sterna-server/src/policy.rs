@@ -4,9 +4,9 @@ use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::authentication::Users;
+use crate::authentication::{Tokens, Users};
 use crate::authorization::Rules;
-use crate::config::{Amqp, Config, EarlyData, Http, ListenerUrl, Mqtt};
+use crate::config::{Amqp, Config, EarlyData, Http, Listener, ListenerUrl, Mqtt, Protocol, Scheme};
 
 /// The part of the configuration that can change while connections live.
 #[derive(Clone, Debug)]
@@ -19,6 +19,8 @@ pub struct Policy {
     pub http: Http,
     /// Users and their records.
     pub users: Arc<Users>,
+    /// Bearer tokens of HTTP.
+    pub tokens: Arc<Tokens>,
     /// Who may publish and subscribe where.
     pub rules: Rules,
     /// Per listener, in the order of the configuration.
@@ -49,8 +51,14 @@ pub struct ListenerPolicy {
     pub early_data: EarlyData,
     /// Keep alive told to every client, in seconds.
     pub server_keep_alive_s: Option<u16>,
-    /// Whether AMQP is spoken where nothing else was negotiated; otherwise MQTT is.
-    pub amqp: bool,
+    /// What is spoken where nothing else was negotiated.
+    pub protocol: Protocol,
+    /// Whether only this host can reach the listener.
+    pub loopback: bool,
+    /// Whether unreliable datagrams are taken.
+    pub datagrams: bool,
+    /// The UDP port at which clients find HTTP/3, for those that may be told (RFC 7838).
+    pub http3_port: Option<u16>,
 }
 
 impl Policy {
@@ -61,7 +69,26 @@ impl Policy {
         known.copied().unwrap_or_default()
     }
 
-    /// Reads what a configuration asks for, the password file included.
+    /// Announces HTTP/3 on HTTPS: at a listener that is meant for it where there is one, else at any other
+    /// that speaks QUIC. `ports` are those that were bound, in the order of the configuration.
+    #[must_use]
+    pub fn announcing(mut self, config: &Config, ports: &[u16]) -> Self {
+        let schemes: Vec<Option<Scheme>> = (config.listeners_in_force().iter())
+            .map(|listener| Some(listener.url.parse::<ListenerUrl>().ok()?.scheme))
+            .collect();
+        let at = (schemes.iter())
+            .position(|scheme| *scheme == Some(Scheme::H3))
+            .or_else(|| (schemes.iter()).position(|scheme| scheme.is_some_and(Scheme::is_quic)));
+        let port = at.and_then(|at| ports.get(at).copied());
+        for (listener, scheme) in self.listeners.iter_mut().zip(&schemes) {
+            if *scheme == Some(Scheme::Https) {
+                listener.http3_port = port;
+            }
+        }
+        self
+    }
+
+    /// Reads what a configuration asks for, the password file and the token file included.
     ///
     /// # Errors
     /// A sentence that names the file and its fault.
@@ -72,19 +99,12 @@ impl Policy {
             amqp: config.amqp.clone(),
             http: config.http.clone(),
             users: Arc::new(Users::load(config.authentication.password_file.as_deref())?),
+            tokens: Arc::new(Tokens::load(config.authentication.token_file.as_deref())?),
             rules: Rules::new(&config.authorization),
             listeners: config
                 .listeners_in_force()
                 .iter()
-                .map(|listener| ListenerPolicy {
-                    anonymous: listener.anonymous.unwrap_or(default),
-                    early_data: listener.early_data.unwrap_or(config.quic.early_data),
-                    server_keep_alive_s: listener
-                        .server_keep_alive_s
-                        .or(config.mqtt.server_keep_alive_s),
-                    amqp: (listener.url.parse::<ListenerUrl>())
-                        .is_ok_and(|url| url.scheme.is_amqp()),
-                })
+                .map(|listener| ListenerPolicy::of(config, listener, default))
                 .collect(),
             trace: TracePolicy {
                 clients: config.trace.clients.iter().cloned().collect(),
@@ -94,5 +114,23 @@ impl Policy {
             },
             certificate_as_username: config.tls.certificate_as_username,
         })
+    }
+}
+
+impl ListenerPolicy {
+    fn of(config: &Config, listener: &Listener, anonymous: bool) -> Self {
+        let url = listener.url.parse::<ListenerUrl>().ok();
+        let settings = config.quic_settings(listener);
+        Self {
+            anonymous: listener.anonymous.unwrap_or(anonymous),
+            early_data: listener.early_data.unwrap_or(config.quic.early_data),
+            server_keep_alive_s: listener
+                .server_keep_alive_s
+                .or(config.mqtt.server_keep_alive_s),
+            protocol: (url.as_ref()).map_or(Protocol::Mqtt, |url| url.scheme.protocol()),
+            loopback: url.is_some_and(|url| url.is_loopback()),
+            datagrams: settings.datagram_buffer_bytes > 0,
+            http3_port: None,
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! The process: from a configuration to running shards, and what can be asked of them from outside.
 
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -16,6 +17,7 @@ use crate::amqp::Registry;
 use crate::authentication::Checker;
 use crate::certificate::{self, Certificate};
 use crate::config::{Config, EarlyData, Listener, ListenerUrl, Scheme};
+use crate::http::Registry as HttpRegistry;
 use crate::mail::{Letters, Mail};
 use crate::policy::Policy;
 use crate::shard::{Parts, Shard};
@@ -23,7 +25,7 @@ use crate::sys::Board;
 use crate::tracer::Tracer;
 
 /// The application protocols of QUIC listeners (ALPN).
-const PROTOCOLS: [&[u8]; 2] = [b"mqtt", b"amqp"];
+const PROTOCOLS: [&[u8]; 3] = [b"mqtt", b"amqp", b"h3"];
 
 /// A running broker.
 ///
@@ -31,6 +33,7 @@ const PROTOCOLS: [&[u8]; 2] = [b"mqtt", b"amqp"];
 #[derive(Debug)]
 pub struct Server {
     listeners: Vec<String>,
+    ports: Vec<u16>,
     certificate: Mutex<Certificate>,
     certificates: Arc<Certificates>,
     authority: Option<Arc<ClientAuthority>>,
@@ -48,7 +51,7 @@ impl Server {
     /// A sentence for the operator: which setting, file or address, and what is wrong with it.
     pub fn start(config: &Config) -> Result<Self, String> {
         config.check().map_err(|problems| problems.join("\n"))?;
-        let policy = Arc::new(Policy::load(config)?);
+        let policy = Policy::load(config)?;
         let (certificate, identity) = certificate::load(&config.tls, &config.data_directory())?;
         let certificates = Certificates::new(vec![identity]).map_err(|e| e.to_string())?;
         let authority = match &config.tls.client_ca {
@@ -91,16 +94,17 @@ impl Server {
             ..TlsConfig::new(Arc::clone(&certificates), &PROTOCOLS)
         });
         // A WebSocket client offers HTTP/1.1 in its TLS handshake, not what it carries.
-        let over_tls = |protocol: &[u8]| {
+        let over_tls = |protocols: &[&[u8]]| {
             Arc::new(TlsConfig {
-                alpn: vec![protocol.to_vec()],
+                alpn: protocols.iter().map(|name| name.to_vec()).collect(),
                 ..(*tls).clone()
             })
         };
         let tls = Configurations {
-            mqtt: over_tls(b"mqtt"),
-            amqp: over_tls(b"amqp"),
-            https: over_tls(b"http/1.1"),
+            mqtt: over_tls(&[b"mqtt"]),
+            amqp: over_tls(&[b"amqp"]),
+            websocket: over_tls(&[b"http/1.1"]),
+            https: over_tls(&[b"h2", b"http/1.1"]),
             quic: Arc::clone(&tls),
         };
         let listeners: Vec<ListenerConfig> = urls
@@ -115,11 +119,15 @@ impl Server {
         let count = usize::from(config.shard_count());
         let bound = sterna_net::bind::<Mail>(&shard_config(config), &listeners, count)
             .map_err(|e| format!("cannot listen: {e}"))?;
+        let ports: Vec<u16> = (bound[0].addresses().iter())
+            .map(SocketAddr::port)
+            .collect();
         let listeners = urls
             .iter()
-            .zip(bound[0].addresses())
-            .map(|(url, address)| url.with_port(address.port()))
+            .zip(&ports)
+            .map(|(url, port)| url.with_port(*port))
             .collect();
+        let policy = Arc::new(policy.announcing(config, &ports));
         let courier = Mutex::new(bound[0].courier());
         let gate = bound[0].gate();
         let checker = Checker::start().map_err(|e| format!("cannot start a thread: {e}"))?;
@@ -127,6 +135,7 @@ impl Server {
         let threads = start_shards(bound, config, &policy, &checker, &tracer)?;
         Ok(Self {
             listeners,
+            ports,
             certificate: Mutex::new(certificate),
             certificates,
             authority,
@@ -182,7 +191,7 @@ impl Server {
                 unchanged.push(name);
             }
         }
-        let policy = Arc::new(Policy::load(&kept)?);
+        let policy = Arc::new(Policy::load(&kept)?.announcing(&kept, &self.ports));
         let (certificate, identity) = certificate::load(&config.tls, &config.data_directory())?;
         match (&self.authority, &config.tls.client_ca) {
             (Some(authority), Some(path)) => authority
@@ -247,6 +256,7 @@ fn start_shards(
     );
     let board = Arc::new(Board::new(bound.len()));
     let amqp = Arc::new(Registry::new(&config.amqp));
+    let http = Arc::new(HttpRegistry::default());
     let mut threads = Vec::with_capacity(bound.len());
     for shard in bound {
         let number = shard.index();
@@ -255,6 +265,7 @@ fn start_shards(
             directory: Arc::clone(&directory),
             store: Box::new(NoStore),
             amqp: Arc::clone(&amqp),
+            http: Arc::clone(&http),
             policy: Arc::clone(policy),
             checker: Some(checker.clone()),
             tracer: Some(tracer.clone()),
@@ -281,6 +292,7 @@ fn start_shards(
 struct Configurations {
     mqtt: Arc<TlsConfig>,
     amqp: Arc<TlsConfig>,
+    websocket: Arc<TlsConfig>,
     https: Arc<TlsConfig>,
     quic: Arc<TlsConfig>,
 }
@@ -305,12 +317,13 @@ fn transport(
         })
     };
     match url.scheme {
-        Scheme::Mqtt | Scheme::Amqp => ListenerTransport::Tcp,
+        Scheme::Mqtt | Scheme::Amqp | Scheme::Http => ListenerTransport::Tcp,
         Scheme::Mqtts => ListenerTransport::Tls(Arc::clone(&tls.mqtt)),
         Scheme::Amqps => ListenerTransport::Tls(Arc::clone(&tls.amqp)),
         Scheme::Ws => ListenerTransport::WebSocket(websocket()),
-        Scheme::Wss => ListenerTransport::SecureWebSocket(Arc::clone(&tls.https), websocket()),
-        Scheme::MqttQuic | Scheme::AmqpQuic => ListenerTransport::Quic(
+        Scheme::Wss => ListenerTransport::SecureWebSocket(Arc::clone(&tls.websocket), websocket()),
+        Scheme::Https => ListenerTransport::Tls(Arc::clone(&tls.https)),
+        Scheme::MqttQuic | Scheme::AmqpQuic | Scheme::H3 => ListenerTransport::Quic(
             Arc::clone(&tls.quic),
             Arc::new(quic_config(config, listener)),
         ),

@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
-use sterna_broker::{Broker, Event, Message, MessageHeader, Publication, ShardId};
+use sterna_broker::{Broker, ConsumerId, Event, Message, MessageHeader, Publication, ShardId};
 use sterna_net::{Chunk, CloseReason, ConnectionId, Handler, Network, StreamId};
 
 use crate::amqp;
 use crate::authentication::Checker;
+use crate::config::Protocol;
+use crate::http;
 use crate::inspect::{self, Paths};
 use crate::mail::{Mail, Outbox};
 use crate::mqtt;
@@ -40,6 +42,7 @@ pub struct Shard {
     broker: Broker<SessionState>,
     mqtt: mqtt::Door,
     amqp: amqp::Door,
+    http: http::Door,
     paths: Paths,
     policy: Arc<Policy>,
     checker: Option<Checker>,
@@ -53,6 +56,7 @@ pub struct Shard {
 struct Doors<'a> {
     mqtt: &'a mut mqtt::Door,
     amqp: &'a mut amqp::Door,
+    http: &'a mut http::Door,
     paths: &'a mut Paths,
     cx: Context<'a>,
 }
@@ -60,10 +64,10 @@ struct Doors<'a> {
 /// Calls a connection's door.
 macro_rules! of_connection {
     ($doors:ident, $connection:ident, $call:ident($($argument:expr),*)) => {
-        if $doors.amqp.has($connection) {
-            $doors.amqp.$call(&mut $doors.cx, $connection $(, $argument)*);
-        } else {
-            $doors.mqtt.$call(&mut $doors.cx, $connection $(, $argument)*);
+        match $doors.of_connection($connection) {
+            Protocol::Mqtt => $doors.mqtt.$call(&mut $doors.cx, $connection $(, $argument)*),
+            Protocol::Amqp => $doors.amqp.$call(&mut $doors.cx, $connection $(, $argument)*),
+            Protocol::Http => $doors.http.$call(&mut $doors.cx, $connection $(, $argument)*),
         }
     };
 }
@@ -71,10 +75,10 @@ macro_rules! of_connection {
 /// Calls a consumer's door.
 macro_rules! of_consumer {
     ($doors:ident, $consumer:ident, $call:ident($($argument:expr),*)) => {
-        if amqp::is_consumer($consumer) {
-            $doors.amqp.$call(&mut $doors.cx, $consumer $(, $argument)*);
-        } else {
-            $doors.mqtt.$call(&mut $doors.cx, $consumer $(, $argument)*);
+        match of_consumer($consumer) {
+            Protocol::Mqtt => $doors.mqtt.$call(&mut $doors.cx, $consumer $(, $argument)*),
+            Protocol::Amqp => $doors.amqp.$call(&mut $doors.cx, $consumer $(, $argument)*),
+            Protocol::Http => $doors.http.$call(&mut $doors.cx, $consumer $(, $argument)*),
         }
     };
 }
@@ -102,6 +106,8 @@ pub struct Parts {
     pub store: Box<dyn sterna_broker::Store>,
     /// What all shards know of AMQP.
     pub amqp: Arc<amqp::Registry>,
+    /// What all shards know of HTTP.
+    pub http: Arc<http::Registry>,
     /// What clients may do.
     pub policy: Arc<Policy>,
     /// Checks passwords; without it nobody with a password gets in.
@@ -138,6 +144,7 @@ impl Shard {
             broker,
             mqtt: mqtt::Door::new(parts.high_watermark_bytes),
             amqp,
+            http: http::Door::new(parts.http, parts.high_watermark_bytes),
             paths: Paths::default(),
             policy: parts.policy,
             checker: parts.checker,
@@ -166,6 +173,7 @@ impl Shard {
         Doors {
             mqtt: &mut self.mqtt,
             amqp: &mut self.amqp,
+            http: &mut self.http,
             paths: &mut self.paths,
             cx: Context {
                 net,
@@ -183,11 +191,14 @@ impl Shard {
         let counters = self.broker.counters();
         let mut door = self.mqtt.counts();
         door.add(&self.amqp.counts());
-        let (amqp_links, amqp_clients) = self.amqp.links_and_clients();
+        door.add(&self.http.counts());
+        let (links, amqp_clients) = self.amqp.links_and_clients();
+        let (subscriptions, http_clients) = self.http.subscriptions_and_clients();
         let counts = Counts {
-            // Each link on which an AMQP client receives is a session of its own.
-            clients_connected: (counters.sessions_connected + amqp_clients as u64)
-                .saturating_sub(amqp_links as u64),
+            // Each link on which an AMQP client receives, and each subscription of HTTP, is a session
+            // of its own.
+            clients_connected: (counters.sessions_connected + (amqp_clients + http_clients) as u64)
+                .saturating_sub((links + subscriptions) as u64),
             clients_disconnected: counters
                 .sessions
                 .saturating_sub(counters.sessions_connected),
@@ -228,15 +239,50 @@ impl Shard {
     }
 }
 
-/// Whether a connection speaks AMQP: it has said so, or its listener is for nothing else.
-fn speaks_amqp(cx: &Context<'_>, connection: ConnectionId) -> bool {
-    cx.net
-        .info(connection)
-        .is_some_and(|info| match &*info.protocol {
-            b"amqp" => true,
-            b"" | b"http/1.1" => cx.policy.listener(info.listener).amqp,
-            _ => false,
-        })
+impl Doors<'_> {
+    /// The protocol of a connection that is known.
+    fn of_connection(&self, connection: ConnectionId) -> Protocol {
+        if self.http.has(connection) {
+            Protocol::Http
+        } else if self.amqp.has(connection) {
+            Protocol::Amqp
+        } else {
+            Protocol::Mqtt
+        }
+    }
+
+    /// The name of a client that is connected.
+    fn name_of(&self, connection: ConnectionId) -> Option<&str> {
+        match self.of_connection(connection) {
+            Protocol::Mqtt => self.mqtt.name_of(connection),
+            Protocol::Amqp => self.amqp.name_of(connection),
+            Protocol::Http => self.http.name_of(connection),
+        }
+    }
+}
+
+/// The protocol of a consumer.
+fn of_consumer(consumer: ConsumerId) -> Protocol {
+    if http::is_consumer(consumer) {
+        Protocol::Http
+    } else if amqp::is_consumer(consumer) {
+        Protocol::Amqp
+    } else {
+        Protocol::Mqtt
+    }
+}
+
+/// The protocol of a connection that opens: what it has said, or what its listener is for.
+fn spoken(cx: &Context<'_>, connection: ConnectionId) -> Protocol {
+    let Some(info) = cx.net.info(connection) else {
+        return Protocol::Mqtt;
+    };
+    match &*info.protocol {
+        b"amqp" => Protocol::Amqp,
+        b"h3" => Protocol::Http,
+        b"" | b"http/1.1" | b"h2" => cx.policy.listener(info.listener).protocol,
+        _ => Protocol::Mqtt,
+    }
 }
 
 impl Handler for Shard {
@@ -245,10 +291,10 @@ impl Handler for Shard {
     fn opened(&mut self, net: &mut dyn Network, connection: ConnectionId) {
         self.sys.sockets += 1;
         let mut doors = self.doors(net);
-        if speaks_amqp(&doors.cx, connection) {
-            doors.amqp.opened(&mut doors.cx, connection);
-        } else {
-            doors.mqtt.opened(&mut doors.cx, connection);
+        match spoken(&doors.cx, connection) {
+            Protocol::Mqtt => doors.mqtt.opened(&mut doors.cx, connection),
+            Protocol::Amqp => doors.amqp.opened(&mut doors.cx, connection),
+            Protocol::Http => doors.http.opened(&mut doors.cx, connection),
         }
     }
 
@@ -264,16 +310,19 @@ impl Handler for Shard {
 
     fn migrated(&mut self, net: &mut dyn Network, connection: ConnectionId) {
         let doors = self.doors(net);
-        let amqp = doors.amqp.name_of(connection);
-        if let Some(name) = amqp.or_else(|| doors.mqtt.name_of(connection)) {
+        if let Some(name) = doors.name_of(connection) {
             inspect::log_move(&doors.cx, connection, name);
         }
     }
 
     fn datagram(&mut self, net: &mut dyn Network, connection: ConnectionId, chunk: Chunk<'_>) {
-        // AMQP has no use for them.
         let mut doors = self.doors(net);
-        doors.mqtt.datagram(&mut doors.cx, connection, chunk);
+        match doors.of_connection(connection) {
+            Protocol::Mqtt => doors.mqtt.datagram(&mut doors.cx, connection, chunk),
+            Protocol::Http => doors.http.datagram(&mut doors.cx, connection, chunk),
+            // It has no use for them.
+            Protocol::Amqp => {}
+        }
     }
 
     fn stream_finished(
@@ -305,15 +354,7 @@ impl Handler for Shard {
         code: u64,
     ) {
         let mut doors = self.doors(net);
-        if doors.amqp.has(connection) {
-            doors
-                .amqp
-                .stream_aborted(&mut doors.cx, connection, stream, code);
-        } else {
-            doors
-                .mqtt
-                .stream_stopped(&mut doors.cx, connection, stream, code);
-        }
+        of_connection!(doors, connection, stream_stopped(stream, code));
     }
 
     fn writable(&mut self, net: &mut dyn Network, connection: ConnectionId) {
@@ -331,9 +372,30 @@ impl Handler for Shard {
         for letter in mail.drain(..) {
             match letter {
                 Mail::Broker(letter) => self.broker.mail(now_ms, *letter),
-                Mail::PasswordChecked { connection, good } => {
+                Mail::PasswordChecked {
+                    connection,
+                    number,
+                    good,
+                } => {
                     let mut doors = self.doors(net);
-                    of_connection!(doors, connection, password_checked(good));
+                    let Doors {
+                        mqtt,
+                        amqp,
+                        http,
+                        cx,
+                        ..
+                    } = &mut doors;
+                    if http.has(connection) {
+                        http.password_checked(cx, connection, number, good);
+                    } else if amqp.has(connection) {
+                        amqp.password_checked(cx, connection, good);
+                    } else {
+                        mqtt.password_checked(cx, connection, good);
+                    }
+                }
+                Mail::Http(letter) => {
+                    let mut doors = self.doors(net);
+                    doors.http.mail(&mut doors.cx, *letter);
                 }
                 Mail::Policy(policy) => {
                     self.policy = policy;
@@ -346,6 +408,7 @@ impl Handler for Shard {
                     let mut doors = self.doors(net);
                     doors.mqtt.stop(&mut doors.cx);
                     doors.amqp.stop(&mut doors.cx);
+                    doors.http.stop(&mut doors.cx);
                 }
             }
         }
@@ -357,17 +420,20 @@ impl Handler for Shard {
         let mut doors = self.doors(net);
         doors.mqtt.timeout(&mut doors.cx);
         doors.amqp.timeout(&mut doors.cx);
+        doors.http.timeout(&mut doors.cx);
         if self.sys.next_ms.is_some_and(|next_ms| next_ms <= now_ms) {
             self.report_sys(now_ms);
             self.sys.next_ms = Some(now_ms + self.sys.interval_ms);
             let mut doors = self.doors(net);
             let connections = doors.mqtt.connections().chain(doors.amqp.connections());
+            let connections = connections.chain(doors.http.connections());
             doors.paths.begin(&mut doors.cx, connections);
         }
         let mut doors = self.doors(net);
-        let (mqtt, amqp) = (&*doors.mqtt, &*doors.amqp);
+        let (mqtt, amqp, http) = (&*doors.mqtt, &*doors.amqp, &*doors.http);
         doors.paths.report(&mut doors.cx, |connection| {
-            amqp.name_of(connection)
+            (amqp.name_of(connection))
+                .or_else(|| http.name_of(connection))
                 .or_else(|| mqtt.name_of(connection))
         });
     }
@@ -410,6 +476,7 @@ impl Handler for Shard {
             self.broker.deadline_ms(),
             self.mqtt.deadline_ms(),
             self.amqp.deadline_ms(),
+            self.http.deadline_ms(),
             self.paths.deadline_ms(),
             self.sys.next_ms,
         ]
@@ -419,6 +486,6 @@ impl Handler for Shard {
     }
 
     fn finished(&self) -> bool {
-        self.stopping && self.mqtt.is_empty() && self.amqp.is_empty()
+        self.stopping && self.mqtt.is_empty() && self.amqp.is_empty() && self.http.is_empty()
     }
 }

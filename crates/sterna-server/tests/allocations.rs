@@ -105,6 +105,11 @@ impl Network for Wire {
     fn unsent_bytes(&self, _: ConnectionId) -> usize {
         0
     }
+    fn unsent_on(&self, _: ConnectionId, _: StreamId) -> usize {
+        0
+    }
+    fn reset(&mut self, _: ConnectionId, _: StreamId, _: u64) {}
+    fn stop(&mut self, _: ConnectionId, _: StreamId, _: u64) {}
     fn finish(&mut self, _: ConnectionId, _: StreamId) {}
     fn abort(&mut self, _: ConnectionId, _: StreamId, _: u64) {}
     fn close(&mut self, _: ConnectionId, _: u64) {}
@@ -139,6 +144,7 @@ impl Fixture {
             directory: Directory::new(1, Limits::default(), 7),
             store: Box::new(NoStore),
             amqp: Arc::default(),
+            http: Arc::default(),
             policy: Arc::new(Policy::load(&config).expect("the default policy")),
             checker: None,
             tracer: None,

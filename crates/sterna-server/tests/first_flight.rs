@@ -70,6 +70,12 @@ impl Network for Wire<'_> {
     fn send_datagram(&mut self, connection: ConnectionId, bytes: Bytes) -> bool {
         self.driver.send_datagram(key(connection), bytes)
     }
+    fn unsent_on(&self, connection: ConnectionId, stream: StreamId) -> usize {
+        self.driver.unsent_on(key(connection), stream)
+    }
+    fn watch(&mut self, connection: ConnectionId, stream: StreamId) {
+        self.driver.watch(key(connection), stream);
+    }
     fn unsent_bytes(&self, connection: ConnectionId) -> usize {
         self.driver.unsent_bytes(key(connection))
     }
@@ -78,6 +84,12 @@ impl Network for Wire<'_> {
     }
     fn abort(&mut self, connection: ConnectionId, stream: StreamId, code: u64) {
         self.driver.abort(key(connection), stream, code);
+    }
+    fn reset(&mut self, connection: ConnectionId, stream: StreamId, code: u64) {
+        self.driver.reset(key(connection), stream, code);
+    }
+    fn stop(&mut self, connection: ConnectionId, stream: StreamId, code: u64) {
+        self.driver.stop(key(connection), stream, code);
     }
     fn close(&mut self, connection: ConnectionId, code: u64) {
         self.driver.close(key(connection), code);
@@ -117,6 +129,7 @@ fn shard(early_data: EarlyData) -> Shard {
             directory: Directory::new(1, Limits::default(), 7),
             store: Box::new(NoStore),
             amqp: Arc::default(),
+            http: Arc::default(),
             policy: Arc::new(Policy::load(&config).expect("a policy")),
             checker: None,
             tracer: None,

@@ -13,7 +13,7 @@ use sterna_mqtt::Version;
 use sterna_net::TransportKind;
 use sterna_net::sim::{ClientOptions, Settings, Simulation, Step};
 use sterna_server::config::Config;
-use sterna_server::{Letters, Parts, Policy, Registry, Shard, sys};
+use sterna_server::{HttpRegistry, Letters, Parts, Policy, Registry, Shard, sys};
 
 const CLIENTS: usize = 150;
 const ROUNDS: usize = 3;
@@ -80,6 +80,7 @@ impl World {
         };
         let directory = Directory::new(shards as u16, limits, seed);
         let amqp = Arc::new(Registry::default());
+        let http = Arc::new(HttpRegistry::default());
         let policy = Arc::new(Policy::load(&config).expect("a policy"));
         let board = Arc::new(sys::Board::new(shards));
         let settings = Settings::default();
@@ -90,6 +91,7 @@ impl World {
                 directory: Arc::clone(&directory),
                 store: Box::new(NoStore),
                 amqp: Arc::clone(&amqp),
+                http: Arc::clone(&http),
                 policy: Arc::clone(&policy),
                 checker: None,
                 tracer: None,

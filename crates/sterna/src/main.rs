@@ -13,7 +13,7 @@ use clap::{Parser, Subcommand};
 
 use commands::{
     bench, check_config, demo, exit, handshake, lab, passwd, property, publish, request, serve,
-    subscribe, tune,
+    subscribe, token, tune,
 };
 
 /// An IoT message broker and its clients, over QUIC, TLS, TCP and WebSocket.
@@ -37,6 +37,7 @@ enum Command {
     Request(Box<request::Args>),
     Handshake(Box<handshake::Args>),
     Passwd(passwd::Args),
+    Token(token::Args),
     Demo(demo::Args),
     Tune(tune::Args),
     Lab(Box<lab::Args>),
@@ -64,6 +65,7 @@ fn main() -> ExitCode {
         Command::Request(args) => request::run(&args),
         Command::Handshake(args) => handshake::run(&args),
         Command::Passwd(args) => passwd::run(&args),
+        Command::Token(args) => token::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Tune(args) => tune::run(&args),
         Command::Lab(args) => lab::run(&args),

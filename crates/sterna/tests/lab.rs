@@ -71,7 +71,7 @@ fn what_is_not_there_is_named() {
     for (arguments, word) in [
         (
             &["link", "--emulator", "ns3", "--", "true"][..],
-            "not in this build",
+            "sterna lab run --emulator ns3",
         ),
         (&["link", "--emulator", "proxy", "--", "true"], "--to"),
         (&["link", "--profile", "moon", "--", "true"], "nb-iot"),

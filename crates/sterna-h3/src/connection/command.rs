@@ -270,6 +270,7 @@ impl Connection {
     ) -> Result<(), CommandError> {
         match &self.open_stream(id)?.kind {
             Kind::Exchange(_) | Kind::SessionStream(_) => {}
+            _ if self.is_untold(id) => {}
             _ => return Err(CommandError::State),
         }
         if let Some(mut stream) = self.streams.remove(&id) {

@@ -223,6 +223,17 @@ impl Connection {
         self.requests
     }
 
+    /// Whether the peer has begun a stream and what it is for is not known yet, or not told: a request
+    /// without its whole head, a stream of a session that has to be accepted first.
+    #[must_use]
+    pub fn is_untold(&self, stream: StreamId) -> bool {
+        match self.streams.get(&stream).map(|stream| &stream.kind) {
+            Some(Kind::Undecided | Kind::SessionPrefix | Kind::Waiting(_)) => true,
+            Some(Kind::Exchange(exchange)) => self.is_server && !exchange.is_told(),
+            _ => false,
+        }
+    }
+
     /// The next event that followed from something else than the bytes at hand. To be asked after
     /// each call that is not a question.
     pub fn next_event(&mut self) -> Option<Event<'static>> {

@@ -8,6 +8,7 @@
 
 mod axis;
 mod claim;
+mod foreign;
 mod plan;
 #[cfg(test)]
 mod tests;
@@ -20,6 +21,7 @@ use serde::{Deserialize, Serialize};
 
 pub use axis::{Axis, Filter};
 pub use claim::{Check, Claim, Source, Trend};
+pub use foreign::{Foreign, is_foreign};
 pub use plan::{Plan, Run};
 
 use crate::profile::Profile;
@@ -102,6 +104,8 @@ pub struct Transport {
     /// Congestion control of both sides, whatever the transport; the system's and the library's
     /// default without one.
     pub congestion: Option<String>,
+    /// The quality of service, whatever the grid says.
+    pub qos: Option<u8>,
     /// How messages are spread over QUIC's streams.
     pub streams: Option<String>,
     /// Whether messages of QoS 0 travel in QUIC datagrams.
@@ -113,6 +117,9 @@ pub struct Transport {
     pub quic: BTreeMap<String, String>,
     /// Settings of the broker, such as `quic.early_data`.
     pub broker: BTreeMap<String, String>,
+    /// The broker that it goes to, if that is not this project's; no file names one.
+    #[serde(skip)]
+    pub foreign: Option<Foreign>,
 }
 
 /// Cells that have everything in common but their axes.

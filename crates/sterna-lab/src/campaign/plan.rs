@@ -13,7 +13,7 @@ const OVERHEAD_S: f64 = 0.001;
 /// What starting and ending the programs of a run takes.
 const START_S: f64 = 1.0;
 /// About what a connection sends besides its messages.
-const CONNECTION_BYTES: u32 = 3_000;
+const CONNECTION_BYTES: f64 = 3_000.0;
 /// A lost packet costs this, and twice the round trip, on average: probe timeouts and backoff.
 const RECOVERY_S: f64 = 0.3;
 
@@ -129,7 +129,7 @@ fn expand(
                                     delay: link.delay.clone(),
                                     rate: link.rate.clone(),
                                     transport: transport.clone(),
-                                    qos: *qos,
+                                    qos: transport.qos.unwrap_or(*qos),
                                     payload_bytes: *payload_bytes,
                                     interval: interval.clone(),
                                     interval_ns,
@@ -280,19 +280,32 @@ impl Run {
         let exchange_s = self.rtt_s() + self.recovery_s();
         let seconds = match self.workload.kind {
             WorkloadKind::OpenLoop => {
-                messages.mul_add(self.interval_ns as f64 / 1e9, 4.0 * exchange_s)
-            }
-            WorkloadKind::StopAndWait => (messages + 4.0) * exchange_s,
-            WorkloadKind::ConnectPublish | WorkloadKind::ConnectReceive => {
-                let bits = f64::from(self.payload_bytes + CONNECTION_BYTES) * 8.0;
                 let rate_bps = self
                     .settings
                     .up
                     .rate_bps
                     .map_or(f64::INFINITY, |rate| rate as f64);
+                let airtime_s = f64::from(self.payload_bytes) * 8.0 / rate_bps;
+                let interval_s = self.interval_ns as f64 / 1e9;
+                messages.mul_add(interval_s.max(airtime_s), 4.0 * exchange_s)
+            }
+            WorkloadKind::StopAndWait => (messages + 4.0) * exchange_s,
+            WorkloadKind::ConnectPublish | WorkloadKind::ConnectReceive => {
+                let bits = messages.mul_add(f64::from(self.payload_bytes), CONNECTION_BYTES) * 8.0;
+                let rate_bps = self
+                    .settings
+                    .up
+                    .rate_bps
+                    .map_or(f64::INFINITY, |rate| rate as f64);
+                let waiting_s = messages * self.interval_ns as f64 / 1e9;
                 let round_trips = f64::from(self.workload.messages - 1) + 5.0;
+                let round_trips = if self.interval_ns > 0 {
+                    5.0
+                } else {
+                    round_trips
+                };
                 f64::from(self.workload.connections)
-                    * round_trips.mul_add(exchange_s, bits / rate_bps)
+                    * round_trips.mul_add(exchange_s, waiting_s + bits / rate_bps)
             }
         };
         Duration::from_secs_f64(seconds + START_S)

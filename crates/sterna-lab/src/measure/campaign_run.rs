@@ -8,8 +8,10 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::broker::Broker;
+use super::ns3;
 use super::order::{self, Order, Starting};
-use super::run::{Broker, Setting};
+use super::run::Setting;
 use super::sample::{Sample, Verdict};
 use super::schedule::{Capacity, Schedule};
 use super::site::Site;
@@ -44,6 +46,8 @@ pub struct CampaignOptions {
     pub seed: Option<u64>,
     /// Only this grid.
     pub grid: Option<String>,
+    /// Brokers to measure besides this project's, as [`Campaign::with_brokers`] takes them.
+    pub brokers: Vec<String>,
     /// Most runs at once.
     pub jobs: Option<usize>,
     /// What emulates links.
@@ -126,8 +130,9 @@ pub fn execute(
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<Outcome, String> {
     let seed = options.seed.unwrap_or(campaign.seed);
+    let campaign = &campaign.clone().with_brokers(&options.brokers)?;
     let plan = Plan::new(campaign, options.quick, seed, options.grid.as_deref())?;
-    if options.site == SiteKind::Namespaces {
+    if options.site != SiteKind::Relay {
         crate::session::check_rights()?;
         let _ = crate::session::end_stale_processes();
     }
@@ -138,6 +143,7 @@ pub fn execute(
         campaign: campaign.name.clone(),
         version: campaign.version,
         text: text.to_owned(),
+        brokers: options.brokers.clone(),
         seed,
         quick: options.quick,
         emulator: options.site.name().to_owned(),
@@ -173,6 +179,10 @@ pub fn execute(
         stop,
         spin: false,
     };
+    if options.site == SiteKind::Ns3 {
+        progress(Progress::Note("compiling ns-3's scenario"));
+        ns3::compile(data.path())?;
+    }
     if is_new {
         prepare(&plan, &setting, options, &mut manifest, progress)?;
         store
@@ -188,6 +198,7 @@ pub fn execute(
     let schedule = Schedule::new(&plan.runs, todo, capacity);
     let order = Order {
         text: text.to_owned(),
+        brokers: options.brokers.clone(),
         quick: options.quick,
         seed,
         grid: options.grid.clone(),
@@ -336,6 +347,13 @@ fn prepare(
         manifest.warnings.push(warning.into());
         return Ok(());
     }
+    if setting.site == SiteKind::Ns3 {
+        manifest.warnings.push(
+            "ns-3 emulates the links: transports do not meet the same losses packet for packet"
+                .into(),
+        );
+        return Ok(());
+    }
     if !options.calibrate {
         manifest
             .warnings
@@ -391,21 +409,22 @@ fn check_transports(
         let failed = |error: String| format!("transport `{name}`: {error}");
         let wanted = run.transport.congestion.as_deref();
         // An ideal link, so that nothing has to be waited for.
-        let mut site = Site::start(setting.site, &LinkSettings::default(), 1, wanted, false)
+        let ideal = LinkSettings::default();
+        let mut site = Site::start(setting, "ideal", &ideal, 1, wanted)
             .map_err(|error| failed(error.to_string()))?;
         let broker = Broker::start(setting, &site, run).map_err(failed)?;
         let target = site
             .reach(broker.port())
             .map_err(|error| failed(error.to_string()))?;
-        let found = match &site {
-            Site::Namespaces { cell, .. } if !run.transport.is_quic() => cell
+        let found = match site.cell() {
+            Some(cell) if !run.transport.is_quic() => cell
                 .namespace(Side::Client)
                 .congestion_control_towards(target)
                 .map_err(|error| failed(error.to_string()))?,
-            Site::Namespaces { .. } => wanted.unwrap_or("the library's default").to_owned(),
-            Site::Loopback { .. } => "the system's, on the loopback device".to_owned(),
+            Some(_) => wanted.unwrap_or("the library's default").to_owned(),
+            None => "the system's, on the loopback device".to_owned(),
         };
-        if let (Some(wanted), Site::Namespaces { .. }) = (wanted, &site)
+        if let (Some(wanted), Some(_)) = (wanted, site.cell())
             && wanted != found
         {
             return Err(failed(format!(

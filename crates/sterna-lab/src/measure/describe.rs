@@ -124,6 +124,11 @@ pub(super) fn describe_device(
         let duplicates = arrived.arrivals.len() - answered;
         set(sample, "duplicates", duplicates as f64);
     }
+    if !measured.sent_after_ns.is_empty() && run.workload.messages == 1 {
+        // Without what ending a connection takes.
+        let settled_ns: u64 = measured.sent_after_ns.iter().sum();
+        set(sample, "settled_s", settled_ns as f64 / 1e9);
+    }
     if let Some(startup) = sample.series.get("startup_ms").and_then(|all| all.first()) {
         let startup = *startup;
         set(sample, "startup_first_ms", startup);
@@ -195,6 +200,7 @@ pub(super) fn describe_link(
     if let (Some(up), Some(down)) = (bytes_up, bytes_down)
         && total_s > 0.0
     {
+        set(sample, "work_bytes", up + down);
         set(sample, "throughput_kbit_s", (up + down) * 8e-3 / total_s);
     }
     for (name, value) in [
@@ -205,8 +211,10 @@ pub(super) fn describe_link(
             set(sample, name, value as f64);
         }
     }
-    if let Some(cell) = &report.cell {
-        let late = cell.lateness.summary();
+    if let Some(unanswered) = report.unanswered {
+        set(sample, "unanswered_packets", unanswered as f64);
+    }
+    if let Some(late) = &report.late {
         set(sample, "link_late_p99_ms", late.p99_us / 1e3);
         set(sample, "link_late_max_ms", late.max_us / 1e3);
     }

@@ -40,8 +40,8 @@ pub struct Task {
     pub url: String,
     /// The name that its certificate has.
     pub server_name: String,
-    /// Who has signed it.
-    pub authority: PathBuf,
+    /// Who has signed it; the system's authorities without one.
+    pub authority: Option<PathBuf>,
     /// The only version of TLS, `1.2` or `1.3`.
     pub tls: Option<String>,
     /// Whether to make use of tickets.

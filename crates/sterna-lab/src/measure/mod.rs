@@ -7,10 +7,12 @@
 //! alone. Each run becomes one [`Sample`], also when it fails; a run during which the
 //! link or the machine was not what it should be is made again, and in the end marked.
 
+mod broker;
 pub mod campaign_run;
 mod describe;
 pub mod device;
 mod negotiated;
+mod ns3;
 pub mod order;
 mod process;
 mod run;

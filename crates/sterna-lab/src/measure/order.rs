@@ -28,6 +28,8 @@ const SLACK: Duration = Duration::from_mins(2);
 pub(super) struct Order {
     /// The campaign's file.
     pub(super) text: String,
+    /// Brokers that are measured besides.
+    pub(super) brokers: Vec<String>,
     pub(super) quick: bool,
     pub(super) seed: u64,
     pub(super) grid: Option<String>,
@@ -53,7 +55,7 @@ pub fn obey(stop: &AtomicBool) -> Result<(), String> {
         .read_line(&mut line)
         .map_err(|error| format!("standard input: {error}"))?;
     let order: Order = serde_json::from_str(&line).map_err(|error| format!("no order: {error}"))?;
-    let campaign = Campaign::parse(&order.text)?;
+    let campaign = Campaign::parse(&order.text)?.with_brokers(&order.brokers)?;
     let plan = Plan::new(&campaign, order.quick, order.seed, order.grid.as_deref())?;
     let run = plan
         .runs

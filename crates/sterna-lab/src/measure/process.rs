@@ -148,8 +148,13 @@ impl Process {
         Some(sum)
     }
 
+    /// Whether it has ended.
+    pub(super) fn has_ended(&mut self) -> bool {
+        !matches!(self.child.try_wait(), Ok(None))
+    }
+
     /// What is wrong, with the end of what it has written to standard error.
-    fn complain(&mut self, what: &str) -> String {
+    pub(super) fn complain(&mut self, what: &str) -> String {
         let mut text = String::new();
         let length = self.complaints.seek(SeekFrom::End(0)).unwrap_or(0);
         let from = length.saturating_sub(MAX_COMPLAINT_BYTES);

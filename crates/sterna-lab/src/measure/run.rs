@@ -1,10 +1,11 @@
 //! One run: broker, devices and link, from their start to a sample.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use super::broker::{Broker, START_LIMIT, quic_congestion};
 use super::describe::{describe_device, describe_link, set};
 use super::device::{Measured, Role, Task, Word};
 use super::process::Process;
@@ -13,16 +14,11 @@ use super::site::{Site, SiteKind, SiteReport};
 use super::tolerance;
 use crate::calibrate::{CpuTicks, Machine};
 use crate::campaign::{LinkEventKind, Run, WorkloadKind};
-use crate::link::Counters;
 use crate::netns::Side;
 use crate::quantity;
 
-/// The name in the broker's development certificate.
-const SERVER_NAME: &str = "localhost";
 /// The queue of workloads that have one.
 const QUEUE: &str = "lab";
-/// How long a program may take to start on a busy machine.
-const START_LIMIT: Duration = Duration::from_secs(30);
 /// How long messages may stay under way after the last one left, besides round trips.
 const ARRIVAL_LIMIT: Duration = Duration::from_secs(10);
 /// The same in round trips.
@@ -41,122 +37,6 @@ pub(super) struct Setting<'a> {
     pub(super) stop: &'a AtomicBool,
     /// Whether emulators may watch the clock instead of sleeping: not where many of them run.
     pub(super) spin: bool,
-}
-
-/// A broker that listens.
-#[derive(Debug)]
-pub(super) struct Broker {
-    process: Process,
-    port: u16,
-    authority: PathBuf,
-}
-
-impl Broker {
-    /// Starts one for a transport.
-    pub(super) fn start(setting: &Setting<'_>, site: &Site, run: &Run) -> Result<Self, String> {
-        let mut command = site.command(Side::Server, setting.program);
-        let port = match site {
-            Site::Namespaces { .. } => default_port(&run.transport.scheme),
-            Site::Loopback { .. } => 0,
-        };
-        let url = format!(
-            "{}://{}:{port}",
-            run.transport.scheme,
-            site.listen_address()
-        );
-        command
-            .arg("serve")
-            .args(["--shards", "1", "--listen", &url, "--data-dir"])
-            .arg(setting.data)
-            // Nothing but the campaign says what a broker does.
-            .env_remove("STERNA_CONFIG")
-            .env("STERNA__LOG__LEVEL", "warn")
-            .env("STERNA__SYS__INTERVAL_S", "0")
-            .env(
-                "STERNA__AUTHENTICATION__ALLOW_ANONYMOUS_BEYOND_LOOPBACK",
-                "true",
-            );
-        let quic = run
-            .transport
-            .quic
-            .iter()
-            .map(|(name, value)| (format!("quic.{name}"), value));
-        let congestion = run
-            .transport
-            .congestion
-            .iter()
-            .map(|name| ("quic.congestion".to_owned(), quic_congestion(name)));
-        let broker = run
-            .transport
-            .broker
-            .iter()
-            .map(|(name, value)| (name.clone(), value.clone()));
-        for (name, value) in congestion
-            .chain(quic.map(|(name, value)| (name, value.clone())))
-            .chain(broker)
-        {
-            command.env(
-                format!("STERNA__{}", name.replace('.', "__").to_uppercase()),
-                value,
-            );
-        }
-        let mut process = Process::start("broker", &mut command)
-            .map_err(|error| format!("cannot start a broker: {error}"))?;
-        let (port, authority) = read_greeting(&mut process, setting.stop)?;
-        Ok(Self {
-            process,
-            port,
-            authority,
-        })
-    }
-
-    /// Where it listens.
-    pub(super) const fn port(&self) -> u16 {
-        self.port
-    }
-}
-
-/// The name of a congestion control among QUIC's.
-fn quic_congestion(name: &str) -> String {
-    match name {
-        "reno" => "newreno",
-        other => other,
-    }
-    .to_owned()
-}
-
-/// The port that a scheme is known by.
-fn default_port(scheme: &str) -> u16 {
-    match scheme {
-        "mqtt" => 1883,
-        "mqtts" => 8883,
-        "ws" => 8083,
-        "wss" => 8084,
-        "amqp" => 5672,
-        "amqps" | "amqp+quic" => 5671,
-        "amqp+ws" => 8080,
-        "amqp+wss" => 8443,
-        _ => 14567,
-    }
-}
-
-/// The port and the authority's file in what a broker says when it is ready.
-fn read_greeting(process: &mut Process, stop: &AtomicBool) -> Result<(u16, PathBuf), String> {
-    let deadline = Instant::now() + START_LIMIT;
-    let mut port = None;
-    loop {
-        let line = process.line(deadline, stop)?;
-        let line = line.trim();
-        if let Some(url) = line.split_ascii_whitespace().next()
-            && url.contains("://")
-        {
-            port = port.or_else(|| url.rsplit_once(':')?.1.parse().ok());
-        }
-        if let Some((_, authority)) = line.split_once("signed by ") {
-            let port = port.ok_or("the broker listens nowhere")?;
-            return Ok((port, authority.into()));
-        }
-    }
 }
 
 /// The time, for samples.
@@ -188,24 +68,20 @@ fn measure(
 ) -> Result<(), String> {
     let failed = |what: &'static str| move |error: std::io::Error| format!("{what}: {error}");
     let congestion = run.transport.congestion.as_deref();
-    let mut site = Site::start(
-        setting.site,
-        &run.settings,
-        run.seed,
-        congestion,
-        setting.spin,
-    )
-    .map_err(failed("cannot make the link"))?;
+    let mut site = Site::start(setting, &run.link, &run.settings, run.seed, congestion)
+        .map_err(failed("cannot make the link"))?;
     let has_real_time_emulator = match &site {
         Site::Namespaces { emulator, .. } => emulator.has_real_time(),
+        // ns-3 says by its lag whether it had it.
+        Site::Ns3 { .. } => true,
         Site::Loopback { .. } => false,
     };
-    let mut broker = Broker::start(setting, &site, run)?;
+    let broker = Broker::start(setting, &site, run)?;
     let target = site
-        .reach(broker.port)
+        .reach(broker.port())
         .map_err(failed("cannot reach the broker"))?;
     let deadline = Instant::now() + run.time_limit();
-    let beside = format!("{}://127.0.0.1:{}", run.transport.scheme, broker.port);
+    let beside = format!("{}://127.0.0.1:{}", run.transport.scheme, broker.port());
     let timed_beside_broker = matches!(
         run.workload.kind,
         WorkloadKind::OpenLoop | WorkloadKind::ConnectPublish
@@ -241,17 +117,19 @@ fn measure(
         &task(run, role, url, &broker),
     )?;
     expect_ready(&mut device, deadline, setting.stop)?;
-    for process in std::iter::once(&broker.process)
+    for process in broker
+        .process()
+        .into_iter()
         .chain(&subscriber)
         .chain(std::iter::once(&device))
     {
         process.prefer();
     }
     started();
-    let before = site.counters().map_err(failed("link"))?;
+    let before = site.passed().map_err(failed("link"))?;
     let ticks_before = CpuTicks::now();
-    let has_real_time_broker = broker.process.is_preferred();
-    let broker_cpu_before = broker.process.cpu_ns();
+    let has_real_time_broker = broker.process().is_some_and(Process::is_preferred);
+    let broker_cpu_before = broker.process().and_then(Process::cpu_ns);
     device.say("go")?;
     let began = Instant::now();
     events(run, &site, began)?;
@@ -271,9 +149,9 @@ fn measure(
             Err(reason) => return Err(reason),
         }
     }
-    let after = site.counters().map_err(failed("link"))?;
+    let after = site.passed().map_err(failed("link"))?;
     let ticks_after = CpuTicks::now();
-    let broker_cpu_after = broker.process.cpu_ns();
+    let broker_cpu_after = broker.process().and_then(Process::cpu_ns);
     let until = Instant::now() + START_LIMIT;
     let measured = result(&mut device, until, setting.stop)?;
     let arrived = match &mut subscriber {
@@ -284,19 +162,24 @@ fn measure(
     if let Some(subscriber) = &mut subscriber {
         subscriber.end();
     }
-    broker.process.end();
-    drop((device, subscriber, broker));
+    broker.end()?;
+    drop((device, subscriber));
     let report = site.finish().map_err(failed("link"))?;
 
-    if let (Some((up, down)), Some((up_after, down_after))) = (before, after) {
-        let work = |name: &str, before: &Counters, after: &Counters, sample: &mut Sample| {
+    if let (Some(before), Some(after)) = (before, after) {
+        for (name, before, after) in [
+            ("up", &before.up, &after.up),
+            ("down", &before.down, &after.down),
+        ] {
             let packets = after.offered_packets - before.offered_packets;
             let bytes = after.offered_bytes - before.offered_bytes;
             set(sample, &format!("work_packets_{name}"), packets as f64);
             set(sample, &format!("work_bytes_{name}"), bytes as f64);
-        };
-        work("up", &up, &up_after, sample);
-        work("down", &down, &down_after, sample);
+        }
+        if let (Some(before), Some(after)) = (before.energy_j, after.energy_j) {
+            // In place of the model's, which has no packets to go by.
+            set(sample, "radio_j", after - before);
+        }
     }
     if let (Some(before), Some(after)) = (broker_cpu_before, broker_cpu_after) {
         let cpu_s = after.saturating_sub(before) as f64 / 1e9;
@@ -320,8 +203,7 @@ fn measure(
     let devices: Vec<&Measured> = std::iter::once(&measured).chain(&arrived).collect();
     let complaints = tolerance::complaints(&tolerance::Conditions {
         settings: &run.settings,
-        cell: report.cell.as_ref(),
-        overflows: report.overflows,
+        report: &report,
         devices: &devices,
         congestion: wanted_of_tcp(run).zip(measured.congestion.as_deref()),
         has_real_time_emulator,
@@ -400,8 +282,8 @@ fn task(run: &Run, role: Role, url: String, broker: &Broker) -> Task {
     Task {
         role,
         url,
-        server_name: SERVER_NAME.into(),
-        authority: broker.authority.clone(),
+        server_name: broker.server_name().into(),
+        authority: broker.authority().map(Path::to_owned),
         tls: transport.tls.clone(),
         resumption: transport.resumption,
         early_data: transport.early_data,
@@ -482,12 +364,7 @@ mod tests {
             .iter()
             .find(|run| run.transport.scheme == "mqtts")
             .unwrap();
-        let mut command = std::process::Command::new("cat");
-        let broker = Broker {
-            process: Process::start("broker", &mut command).unwrap(),
-            port: 1,
-            authority: "ca.pem".into(),
-        };
+        let broker = Broker::for_test();
         let task = task(run, Role::Subscriber, "mqtts://h:1".into(), &broker);
         assert_eq!(
             task.messages,

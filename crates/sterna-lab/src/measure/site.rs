@@ -9,6 +9,8 @@ use std::thread::{self, JoinHandle};
 use serde::{Deserialize, Serialize};
 
 use super::negotiated::Negotiated;
+use super::ns3::{self, Simulation};
+use super::run::Setting;
 use crate::emulator::{Attachment, Captured, Cell, CellReport, Emulator, EmulatorOptions, Event};
 use crate::energy::radio::RadioPacket;
 use crate::link::{Counters, LinkSettings};
@@ -29,6 +31,8 @@ pub enum SiteKind {
     Namespaces,
     /// A relay on the loopback device: needs no rights, and sees no packets of TCP.
     Relay,
+    /// Namespaces with TAP devices, and ns-3 between them.
+    Ns3,
 }
 
 impl SiteKind {
@@ -38,6 +42,7 @@ impl SiteKind {
         match self {
             Self::Namespaces => "tun",
             Self::Relay => "relay",
+            Self::Ns3 => "ns3",
         }
     }
 }
@@ -51,12 +56,46 @@ pub(super) enum Site {
         emulator: Emulator,
         timeline: Timeline,
     },
+    /// Two namespaces and ns-3.
+    Ns3 { cell: Cell, simulation: Simulation },
     /// This host. The relay starts once the broker's port is known.
     Loopback {
         link: Box<LinkSettings>,
         seed: u64,
         relay: Option<Relay>,
     },
+}
+
+/// What a link has passed so far.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Passed {
+    pub(super) up: Counters,
+    pub(super) down: Counters,
+    /// Energy of the client's radio since the start, where ns-3 counts it.
+    pub(super) energy_j: Option<f64>,
+}
+
+/// How late packets left a link, in microseconds.
+#[derive(Clone, Copy, Debug)]
+#[allow(clippy::struct_field_names, reason = "units come last")]
+pub(super) struct Late {
+    /// 99 % were no later.
+    pub(super) p99_us: f64,
+    /// All but one of a thousand were no later.
+    pub(super) p999_us: f64,
+    /// The latest.
+    pub(super) max_us: f64,
+}
+
+impl Late {
+    pub(super) fn of(cell: &CellReport) -> Self {
+        let summary = cell.lateness.summary();
+        Self {
+            p99_us: summary.p99_us,
+            p999_us: cell.lateness.p999_us(),
+            max_us: summary.max_us,
+        }
+    }
 }
 
 /// What a site has seen.
@@ -66,14 +105,18 @@ pub(super) struct SiteReport {
     pub(super) up: Counters,
     /// Server to client.
     pub(super) down: Counters,
-    /// The emulator's own counts; a relay has none.
-    pub(super) cell: Option<CellReport>,
+    /// How late the link was; a relay doesn't know.
+    pub(super) late: Option<Late>,
+    /// Packets that the receiving kernel refused.
+    pub(super) refused: u64,
     /// Packets that the kernel dropped before the emulator could read them.
     pub(super) overflows: u64,
     /// Packets on the client's air; none where some are missing.
     pub(super) packets: Option<Vec<RadioPacket>>,
     /// What TLS or QUIC negotiated, as read off the link.
     pub(super) negotiated: Option<String>,
+    /// Packets that the client had sent before anything came back.
+    pub(super) unanswered: Option<u64>,
     /// TCP segments that the client's kernel sent again.
     pub(super) tcp_retransmissions_up: Option<u64>,
     /// The same of the server's.
@@ -83,12 +126,13 @@ pub(super) struct SiteReport {
 impl Site {
     /// Makes it.
     pub(super) fn start(
-        kind: SiteKind,
+        setting: &Setting<'_>,
+        profile: &str,
         link: &LinkSettings,
         seed: u64,
         congestion: Option<&str>,
-        spin: bool,
     ) -> io::Result<Self> {
+        let kind = setting.site;
         if kind == SiteKind::Relay {
             return Ok(Self::Loopback {
                 link: Box::new(link.clone()),
@@ -97,13 +141,24 @@ impl Site {
             });
         }
         let cell = Cell::new()?;
-        let devices = cell.devices(&NamespaceSettings {
+        let namespaces = NamespaceSettings {
             mtu_bytes: Some(link.up.mtu_bytes.min(link.down.mtu_bytes)),
             congestion_control: congestion.map(str::to_owned),
-        })?;
+        };
+        if kind == SiteKind::Ns3 {
+            let taps = [
+                cell.client.tap(Side::Client, &namespaces)?,
+                cell.server.tap(Side::Server, &namespaces)?,
+            ];
+            let program = setting.data.join(ns3::PROGRAM);
+            let simulation =
+                Simulation::start(&program, profile, link, seed, taps).map_err(io::Error::other)?;
+            return Ok(Self::Ns3 { cell, simulation });
+        }
+        let devices = cell.devices(&namespaces)?;
         let (timeline, capture) = Timeline::start()?;
         let mut options = EmulatorOptions::default();
-        if !spin {
+        if !setting.spin {
             options.spin_ns = 0;
         }
         let attachment = Attachment {
@@ -120,10 +175,18 @@ impl Site {
         })
     }
 
+    /// Its namespaces, where it has some.
+    pub(super) const fn cell(&self) -> Option<&Cell> {
+        match self {
+            Self::Namespaces { cell, .. } | Self::Ns3 { cell, .. } => Some(cell),
+            Self::Loopback { .. } => None,
+        }
+    }
+
     /// A command on a side. In a namespace it is killed when the thread that spawns it ends.
     pub(super) fn command(&self, side: Side, program: &std::path::Path) -> Command {
         let mut command = Command::new(program);
-        if let Self::Namespaces { cell, .. } = self {
+        if let Some(cell) = self.cell() {
             crate::session::mark(&mut command);
             cell.namespace(side).adopt(&mut command);
         }
@@ -134,7 +197,7 @@ impl Site {
     pub(super) const fn listen_address(&self) -> &'static str {
         match self {
             // The link's side, and the loopback device beside it.
-            Self::Namespaces { .. } => "0.0.0.0",
+            Self::Namespaces { .. } | Self::Ns3 { .. } => "0.0.0.0",
             Self::Loopback { .. } => "127.0.0.1",
         }
     }
@@ -142,7 +205,7 @@ impl Site {
     /// Where a client reaches a broker that listens on this port.
     pub(super) fn reach(&mut self, port: u16) -> io::Result<SocketAddr> {
         match self {
-            Self::Namespaces { .. } => Ok((Side::Server.address(), port).into()),
+            Self::Namespaces { .. } | Self::Ns3 { .. } => Ok((Side::Server.address(), port).into()),
             Self::Loopback { link, seed, relay } => {
                 let (listener, socket) = local_sockets()?;
                 let address = listener.local_addr()?;
@@ -159,11 +222,23 @@ impl Site {
     }
 
     /// The link's counts so far; a relay tells them at its end only.
-    pub(super) fn counters(&self) -> io::Result<Option<(Counters, Counters)>> {
+    pub(super) fn passed(&mut self) -> io::Result<Option<Passed>> {
         match self {
             Self::Namespaces { emulator, .. } => {
                 let report = emulator.report(0)?;
-                Ok(Some((report.up, report.down)))
+                Ok(Some(Passed {
+                    up: report.up,
+                    down: report.down,
+                    energy_j: None,
+                }))
+            }
+            Self::Ns3 { simulation, .. } => {
+                let seen = simulation.look()?;
+                Ok(Some(Passed {
+                    up: seen.up,
+                    down: seen.down,
+                    energy_j: seen.energy_j,
+                }))
             }
             Self::Loopback { .. } => Ok(None),
         }
@@ -177,6 +252,7 @@ impl Site {
                 .map(drop)
                 .map_err(|error| error.to_string()),
             Self::Loopback { .. } => Err("a relay cannot change the client's address".into()),
+            Self::Ns3 { .. } => Err("ns-3's scenario cannot change the client's address".into()),
         }
     }
 
@@ -189,9 +265,7 @@ impl Site {
                 timeline,
             } => {
                 let overflows = cell.client.overflows()? + cell.server.overflows()?;
-                let retransmissions =
-                    |side: Side| cell.namespace(side).tcp_retransmissions().ok().flatten();
-                let (up, down) = (retransmissions(Side::Client), retransmissions(Side::Server));
+                let (up, down) = retransmissions(&cell);
                 let report = emulator.report(0);
                 emulator.stop()?;
                 let report = report?;
@@ -203,11 +277,36 @@ impl Site {
                     up: report.up,
                     down: report.down,
                     overflows,
-                    packets: (report.capture_dropped == 0).then_some(packets),
+                    unanswered: Some(
+                        packets.iter().take_while(|packet| packet.is_sent).count() as u64
+                    ),
                     negotiated,
+                    packets: (report.capture_dropped == 0).then_some(packets),
                     tcp_retransmissions_up: up,
                     tcp_retransmissions_down: down,
-                    cell: Some(report),
+                    late: Some(Late::of(&report)),
+                    refused: report.refused,
+                })
+            }
+            Self::Ns3 {
+                cell,
+                mut simulation,
+            } => {
+                let (up, down) = retransmissions(&cell);
+                let seen = simulation.look()?;
+                simulation.stop();
+                Ok(SiteReport {
+                    up: seen.up,
+                    down: seen.down,
+                    // ns-3 reads frames as they come, and counts those that don't fit.
+                    overflows: cell.client.overflows()? + cell.server.overflows()?,
+                    packets: None,
+                    negotiated: None,
+                    unanswered: None,
+                    tcp_retransmissions_up: up,
+                    tcp_retransmissions_down: down,
+                    late: Some(seen.late),
+                    refused: 0,
                 })
             }
             Self::Loopback { relay, .. } => {
@@ -222,16 +321,24 @@ impl Site {
                 Ok(SiteReport {
                     up,
                     down,
-                    cell: None,
+                    late: None,
+                    refused: 0,
                     overflows: 0,
                     packets: None,
                     negotiated: None,
+                    unanswered: None,
                     tcp_retransmissions_up: None,
                     tcp_retransmissions_down: None,
                 })
             }
         }
     }
+}
+
+/// TCP segments that were sent again, by the client's and by the server's kernel.
+fn retransmissions(cell: &Cell) -> (Option<u64>, Option<u64>) {
+    let of = |side: Side| cell.namespace(side).tcp_retransmissions().ok().flatten();
+    (of(Side::Client), of(Side::Server))
 }
 
 /// A port of the loopback device that is free for both protocols.

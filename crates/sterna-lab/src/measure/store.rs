@@ -24,6 +24,9 @@ pub struct Manifest {
     pub version: u32,
     /// Its file, so that a report needs nothing else.
     pub text: String,
+    /// Brokers that were measured besides this project's.
+    #[serde(default)]
+    pub brokers: Vec<String>,
     /// From which all decisions come.
     pub seed: u64,
     /// Whether it is the short form.
@@ -123,6 +126,7 @@ impl Store {
                     "version of the campaign",
                     earlier.version == manifest.version,
                 ),
+                ("set of brokers", earlier.brokers == manifest.brokers),
                 ("campaign file", earlier.text == manifest.text),
                 ("seed", earlier.seed == manifest.seed),
                 ("length (--quick)", earlier.quick == manifest.quick),
@@ -240,6 +244,7 @@ mod tests {
             campaign: "x".into(),
             version: 1,
             text: String::new(),
+            brokers: Vec::new(),
             seed,
             quick: true,
             emulator: "tun".into(),

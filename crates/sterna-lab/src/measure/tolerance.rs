@@ -1,9 +1,9 @@
 //! Whether a run took place under the conditions that it was meant to have.
 
-use crate::emulator::CellReport;
 use crate::link::{Counters, LinkSettings, Loss};
 
 use super::device::Measured;
+use super::site::SiteReport;
 
 /// 99 % of the packets may be late by so much.
 const MAX_LATE_P99_US: f64 = 1_000.0;
@@ -22,8 +22,7 @@ const LOSS_DEVIATIONS: f64 = 4.0;
 #[derive(Debug)]
 pub(super) struct Conditions<'a> {
     pub(super) settings: &'a LinkSettings,
-    pub(super) cell: Option<&'a CellReport>,
-    pub(super) overflows: u64,
+    pub(super) report: &'a SiteReport,
     pub(super) devices: &'a [&'a Measured],
     /// TCP's congestion control: what it was to be, and what the device's socket had.
     pub(super) congestion: Option<(&'a str, &'a str)>,
@@ -35,8 +34,8 @@ pub(super) struct Conditions<'a> {
 pub(super) fn complaints(conditions: &Conditions<'_>) -> Vec<String> {
     let mut complaints = Vec::new();
     let rtt_us = conditions.settings.rtt_ns() as f64 / 1e3;
-    if let Some(cell) = conditions.cell {
-        let late = cell.lateness.summary();
+    let report = conditions.report;
+    if let Some(late) = report.late {
         if late.p99_us > MAX_LATE_P99_US {
             complaints.push(format!(
                 "1 % of the packets left the link more than {:.1} ms late",
@@ -44,27 +43,26 @@ pub(super) fn complaints(conditions: &Conditions<'_>) -> Vec<String> {
             ));
         }
         let most_us = MAX_LATE_US.max(rtt_us / 10.0);
-        let latest_us = cell.lateness.p999_us();
-        if latest_us > most_us {
+        if late.p999_us > most_us {
             complaints.push(format!(
                 "packets left the link {:.1} ms late",
-                latest_us / 1e3
+                late.p999_us / 1e3
             ));
         }
         for (name, set, counters) in [
-            ("up", &conditions.settings.up.loss, &cell.up),
-            ("down", &conditions.settings.down.loss, &cell.down),
+            ("up", &conditions.settings.up.loss, &report.up),
+            ("down", &conditions.settings.down.loss, &report.down),
         ] {
             complaints.extend(implausible_loss(name, set, counters));
         }
-        if cell.refused > 0 {
-            complaints.push(format!("the kernel refused {} packets", cell.refused));
+        if report.refused > 0 {
+            complaints.push(format!("the kernel refused {} packets", report.refused));
         }
     }
-    if conditions.overflows > 0 {
+    if report.overflows > 0 {
         complaints.push(format!(
             "the kernel dropped {} packets before the link saw them",
-            conditions.overflows
+            report.overflows
         ));
     }
     let most_ms = MAX_DEVICE_LATE_P99_MS.max(rtt_us / 1e4);
@@ -117,36 +115,39 @@ fn implausible_loss(name: &str, set: &Loss, counters: &Counters) -> Option<Strin
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::emulator::Lateness;
+    use crate::measure::site::Late;
     use crate::profile::Profile;
 
-    fn report(late_ns: u64, lost: u64) -> CellReport {
-        let mut lateness = Lateness::new();
-        lateness.record(late_ns);
+    fn report(late_us: f64, lost: u64) -> SiteReport {
         let mut up = Counters {
             offered_packets: 2000,
             ..Counters::default()
         };
         up.dropped.loss = lost;
-        CellReport {
+        SiteReport {
             up,
             down: Counters::default(),
-            lateness,
+            late: Some(Late {
+                p99_us: late_us,
+                p999_us: late_us,
+                max_us: late_us,
+            }),
             refused: 0,
-            capture_dropped: 0,
-            address_changes: 0,
-            to_old_addresses: 0,
-            failure: None,
+            overflows: 0,
+            packets: None,
+            negotiated: None,
+            unanswered: None,
+            tcp_retransmissions_up: None,
+            tcp_retransmissions_down: None,
         }
     }
 
-    fn complaints_of(cell: &CellReport, device: &Measured, pressure: f64) -> Vec<String> {
+    fn complaints_of(report: &SiteReport, device: &Measured, pressure: f64) -> Vec<String> {
         let mut settings = Profile::find("wifi").unwrap().settings();
         settings.up.loss = Loss::Independent { probability: 0.05 };
         complaints(&Conditions {
             settings: &settings,
-            cell: Some(cell),
-            overflows: 0,
+            report,
             devices: &[device],
             congestion: Some(("cubic", device.congestion.as_deref().unwrap_or("cubic"))),
             has_real_time_emulator: true,
@@ -160,26 +161,26 @@ mod tests {
             is_real_time: true,
             ..Measured::default()
         };
-        let good = complaints_of(&report(100_000, 100), &real_time, 90.0);
+        let good = complaints_of(&report(100.0, 100), &real_time, 90.0);
         assert_eq!(good, Vec::<String>::new());
-        let late = complaints_of(&report(2_000_000, 100), &real_time, 0.0);
+        let late = complaints_of(&report(2_000.0, 100), &real_time, 0.0);
         assert!(late[0].contains("2.0 ms late"), "{late:?}");
-        let very_late = complaints_of(&report(9_000_000, 100), &real_time, 0.0);
+        let very_late = complaints_of(&report(9_000.0, 100), &real_time, 0.0);
         assert_eq!(very_late.len(), 2);
-        let lucky = complaints_of(&report(0, 40), &real_time, 0.0);
+        let lucky = complaints_of(&report(0.0, 40), &real_time, 0.0);
         assert!(lucky[0].contains("2.0 % of the packets up"), "{lucky:?}");
-        let busy = complaints_of(&report(0, 100), &Measured::default(), 90.0);
+        let busy = complaints_of(&report(0.0, 100), &Measured::default(), 90.0);
         assert!(busy[0].contains("pressure 90 %"), "{busy:?}");
         let other = Measured {
             congestion: Some("bbr".into()),
             ..real_time.clone()
         };
-        let other = complaints_of(&report(0, 100), &other, 0.0);
+        let other = complaints_of(&report(0.0, 100), &other, 0.0);
         assert!(other[0].contains("bbr instead of cubic"), "{other:?}");
         let slow = Measured {
             late_p99_ns: 8_000_000,
             ..real_time
         };
-        assert!(complaints_of(&report(0, 100), &slow, 0.0)[0].contains("8.0 ms late"));
+        assert!(complaints_of(&report(0.0, 100), &slow, 0.0)[0].contains("8.0 ms late"));
     }
 }

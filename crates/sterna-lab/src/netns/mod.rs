@@ -62,6 +62,14 @@ impl Side {
         }
     }
 
+    /// The Ethernet address of a TAP device there.
+    pub(crate) const fn ethernet_address(self) -> [u8; 6] {
+        match self {
+            Self::Client => [2, 0, 0, 0, 0, 1],
+            Self::Server => [2, 0, 0, 0, 0, 2],
+        }
+    }
+
     /// Its address.
     #[must_use]
     pub const fn address(self) -> Ipv4Addr {
@@ -133,6 +141,19 @@ impl Namespace {
             let tun = kernel::open_tun(DEVICE)?;
             configure(side, settings)?;
             Ok(tun)
+        })
+    }
+
+    /// Makes a TAP device in it, with address and default route. There is no ARP: packets go to the
+    /// device's own Ethernet address, and must come to it.
+    pub(crate) fn tap(&self, side: Side, settings: &NamespaceSettings) -> io::Result<OwnedFd> {
+        self.run(|| {
+            let tap = kernel::open_tap(DEVICE)?;
+            let mut netlink = Netlink::open()?;
+            let index = netlink.index(DEVICE)?;
+            netlink.without_arp(index, side.ethernet_address())?;
+            configure(side, settings)?;
+            Ok(tap)
         })
     }
 

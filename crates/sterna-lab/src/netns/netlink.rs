@@ -22,6 +22,7 @@ const RTM_GETLINK: u16 = 18;
 const RTM_NEWADDR: u16 = 20;
 const RTM_NEWROUTE: u16 = 24;
 
+const IFLA_ADDRESS: u16 = 1;
 const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
 const IFLA_TXQLEN: u16 = 13;
@@ -31,6 +32,7 @@ const IFLA_INFO_KIND: u16 = 1;
 const IFLA_INFO_DATA: u16 = 2;
 const VETH_INFO_PEER: u16 = 1;
 const IFF_UP: u32 = 1;
+const IFF_NOARP: u32 = 0x80;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
 const RTA_OIF: u16 = 4;
@@ -167,6 +169,14 @@ impl Netlink {
         if let Some(queue) = queue_packets {
             message = message.attribute(IFLA_TXQLEN, &queue.to_ne_bytes());
         }
+        self.ask(message).map(drop)
+    }
+
+    /// Gives a device of Ethernet its address there, and lets it ask nobody for those of others.
+    pub(crate) fn without_arp(&mut self, index: i32, address: [u8; 6]) -> io::Result<()> {
+        let message = Message::new(RTM_NEWLINK, NLM_F_ACK)
+            .device(index, IFF_NOARP, IFF_NOARP)
+            .attribute(IFLA_ADDRESS, &address);
         self.ask(message).map(drop)
     }
 

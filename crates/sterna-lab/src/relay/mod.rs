@@ -16,13 +16,14 @@ mod datagrams;
 mod streams;
 
 use std::io;
-use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
 use std::thread::{self, JoinHandle};
 
 use crate::kernel::{self, Epoll, Timer};
-use crate::link::{Counters, Direction, LinkSettings, Packet, SettingsError};
+use crate::link::{Counters, Direction, LinkSettings, Packet, PipeSettings, SettingsError};
+use crate::netns::Namespace;
 
 use datagrams::Datagrams;
 use streams::Streams;
@@ -101,6 +102,27 @@ pub struct Relay {
 }
 
 impl Relay {
+    /// Leads from the server's address in a namespace, at the target's port, to a target outside,
+    /// without a link.
+    ///
+    /// # Errors
+    ///
+    /// If the port is taken, or no descriptors are left.
+    pub(crate) fn beside(server: &Namespace, target: SocketAddr) -> io::Result<Self> {
+        let address = (Ipv4Addr::UNSPECIFIED, target.port());
+        let (listener, socket) =
+            server.run(|| Ok((TcpListener::bind(address)?, UdpSocket::bind(address)?)))?;
+        Self::start(RelayOptions {
+            listener,
+            socket,
+            target,
+            link: LinkSettings::symmetric(PipeSettings {
+                mtu_bytes: 65_535,
+                ..PipeSettings::default()
+            }),
+            seed: 0,
+        })
+    }
     /// Starts relaying, on a thread of its own.
     ///
     /// # Errors

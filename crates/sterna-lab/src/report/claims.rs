@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use crate::campaign::{Axis, Campaign, Check, Claim, Filter, Source, Trend};
+use crate::campaign::{Axis, Campaign, Check, Claim, Filter, Source, Trend, is_foreign};
 
 use super::statistics::Estimate;
 use super::values::{Cell, Table, at};
@@ -174,6 +174,17 @@ fn few(all: &[String]) -> String {
     text
 }
 
+/// All combinations of the values of some axes that a claim is about: not those of foreign brokers.
+fn claimed(table: &Table<'_>, grid: &str, axes: &[Axis], fixed: &Filter) -> Vec<Cell> {
+    let mut cells = table.cells(grid, axes, fixed);
+    cells.retain(|cell| {
+        !cell
+            .iter()
+            .any(|(axis, value)| *axis == Axis::Transport && is_foreign(value))
+    });
+    cells
+}
+
 /// A cell for people; nothing when there is only one.
 fn name(cell: &Cell) -> String {
     cell.iter()
@@ -240,7 +251,7 @@ fn values(
         [all] => Some(*all),
         each => each.get(index).copied(),
     };
-    let cells = table.cells(&source.grid, each, &source.at);
+    let cells = claimed(table, &source.grid, each, &source.at);
     for (index, cell) in cells.iter().enumerate() {
         let Some(estimate) = table.look(source, cell, index) else {
             found.missing.push(labelled(cell, &source.metric));
@@ -315,7 +326,7 @@ fn order(
         })
     };
     let mut pairs = Vec::new();
-    for cell in table.cells(&source.grid, each, &Filter::default()) {
+    for cell in claimed(table, &source.grid, each, &Filter::default()) {
         let (Some(low), Some(high)) = (look(lower, &cell), look(higher, &cell)) else {
             found.missing.push(labelled(&cell, &source.metric));
             continue;
@@ -362,15 +373,14 @@ fn trend(
     within: f64,
 ) -> Found {
     let mut found = Found::new();
-    for (index, cell) in table
-        .cells(&source.grid, each, &source.at)
+    for (index, cell) in claimed(table, &source.grid, each, &source.at)
         .iter()
         .enumerate()
     {
         let mut values = Vec::new();
         let is_before =
             |step: &Cell| from.is_some_and(|from| step.iter().all(|(_, at)| at != from));
-        let steps = table.cells(&source.grid, &[along], &Filter::default());
+        let steps = claimed(table, &source.grid, &[along], &Filter::default());
         for step in steps.into_iter().skip_while(is_before) {
             let mut whole = cell.clone();
             whole.extend(step.clone());

@@ -59,6 +59,7 @@ impl Report {
     pub fn read(folder: &Path, with_unsound: bool) -> io::Result<Self> {
         let (manifest, samples) = store::load(folder)?;
         let campaign = Campaign::parse(&manifest.text)
+            .and_then(|campaign| campaign.with_brokers(&manifest.brokers))
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
         if samples.is_empty() {
             return Err(io::Error::new(

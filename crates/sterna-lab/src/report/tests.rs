@@ -152,6 +152,7 @@ fn report(with_unsound: bool) -> Report {
         campaign: "made-up".into(),
         version: 1,
         text: TEXT.into(),
+        brokers: Vec::new(),
         seed: 1,
         quick: false,
         emulator: "tun".into(),

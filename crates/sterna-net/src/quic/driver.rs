@@ -640,6 +640,20 @@ impl Driver {
         self.get(key).map_or(0, Connected::unsent_bytes)
     }
 
+    /// [`crate::Network::unsent_on`].
+    #[must_use]
+    pub fn unsent_on(&self, key: Key, stream: StreamId) -> usize {
+        let connection = self.get(key).zip(library_id(stream));
+        connection.map_or(0, |(connection, stream)| connection.unsent_on(stream))
+    }
+
+    /// [`crate::Network::watch`].
+    pub fn watch(&mut self, key: Key, stream: StreamId) {
+        if let Some(stream) = library_id(stream) {
+            self.with(key, |connection, shared| connection.watch(shared, stream));
+        }
+    }
+
     /// [`crate::Network::finish`].
     pub fn finish(&mut self, key: Key, stream: StreamId) {
         if let Some(stream) = library_id(stream) {
@@ -652,6 +666,24 @@ impl Driver {
         if let Some(stream) = library_id(stream) {
             self.with(key, |connection, shared| {
                 connection.abort(shared, stream, code);
+            });
+        }
+    }
+
+    /// [`crate::Network::reset`].
+    pub fn reset(&mut self, key: Key, stream: StreamId, code: u64) {
+        if let Some(stream) = library_id(stream) {
+            self.with(key, |connection, shared| {
+                connection.reset(shared, stream, code);
+            });
+        }
+    }
+
+    /// [`crate::Network::stop`].
+    pub fn stop(&mut self, key: Key, stream: StreamId, code: u64) {
+        if let Some(stream) = library_id(stream) {
+            self.with(key, |connection, shared| {
+                connection.stop(shared, stream, code);
             });
         }
     }

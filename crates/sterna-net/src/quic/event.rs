@@ -86,7 +86,8 @@ pub enum EventKind {
     },
     /// The handshake of a connection that opened with early data has finished.
     Confirmed,
-    /// What is unsent fell below the low watermark after it had been above the high one.
+    /// What is unsent fell below the low watermark after it had been above the high one, or a stream
+    /// that is watched is empty.
     Writable,
     /// The peer sends from another address (migration or a new binding of a NAT) and has answered a
     /// path challenge there.

@@ -77,6 +77,8 @@ struct Lane {
     finish: bool,
     /// Whether the library refused more until it says otherwise, or the allowance is used up.
     blocked: bool,
+    /// Whether the handler wants to know when nothing waits any more.
+    watched: bool,
 }
 
 impl Lane {
@@ -90,13 +92,25 @@ impl Lane {
 pub(super) struct Flushed {
     /// Streams whose end was handed over.
     pub(super) finished: Vec<StreamId>,
-    /// Whether the low watermark was passed.
+    /// Whether the low watermark was passed, or a stream that is watched is empty.
     pub(super) writable: bool,
 }
 
 impl Outgoing {
     pub(super) const fn unsent_bytes(&self) -> usize {
         self.unsent_bytes
+    }
+
+    /// Bytes that wait on one stream.
+    pub(super) fn unsent_on(&self, stream: StreamId) -> usize {
+        let lane = self.lanes.iter().find(|lane| lane.stream == stream);
+        lane.map_or(0, Lane::unsent_bytes)
+    }
+
+    /// Has the end of what waits on a stream told; false where nothing waits.
+    pub(super) fn watch(&mut self, stream: StreamId) -> bool {
+        let lane = self.lanes.iter_mut().find(|lane| lane.stream == stream);
+        lane.map(|lane| lane.watched = true).is_some()
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -117,6 +131,7 @@ impl Outgoing {
                     start: 0,
                     finish: false,
                     blocked: false,
+                    watched: false,
                 });
                 self.lanes.len() - 1
             });
@@ -228,6 +243,7 @@ impl Outgoing {
             };
             *unsent_bytes -= before - lane.unsent_bytes();
             if gone {
+                flushed.writable |= lane.watched;
                 if lane.finish && connection.send_stream(lane.stream).finish().is_ok() {
                     flushed.finished.push(lane.stream);
                 }

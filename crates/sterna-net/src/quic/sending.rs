@@ -95,26 +95,48 @@ impl Connected {
         }
     }
 
+    /// Aborts both halves, either of which may be over.
     pub(super) fn abort(&mut self, shared: &mut Shared, stream: StreamId, reason: u64) {
+        self.reset(shared, stream, reason);
+        self.stop(shared, stream, reason);
+    }
+
+    pub(super) fn reset(&mut self, shared: &mut Shared, stream: StreamId, reason: u64) {
         if !self.is_usable() {
             return;
         }
         if let Some(outgoing) = &mut self.outgoing {
             outgoing.drop_stream(&mut shared.pool, stream);
         }
-        if !self.exists(stream) {
-            return;
-        }
-        self.trace_stream(shared, stream, "reset_sent");
-        let (ours, both) = (stream.initiator() == Side::Server, stream.dir() == Dir::Bi);
-        // Either half may be over, which is fine.
-        if ours || both {
+        let sends = stream.initiator() == Side::Server || stream.dir() == Dir::Bi;
+        if sends && self.exists(stream) {
+            self.trace_stream(shared, stream, "reset_sent");
             let _ = self.quic.send_stream(stream).reset(code(reason));
         }
-        if !ours || both {
+    }
+
+    pub(super) fn stop(&mut self, shared: &Shared, stream: StreamId, reason: u64) {
+        let receives = stream.initiator() == Side::Client || stream.dir() == Dir::Bi;
+        if self.is_usable() && receives && self.exists(stream) {
             let _ = self.quic.recv_stream(stream).stop(code(reason));
             self.readable.retain(|readable| *readable != stream);
             self.tend_limit(shared, stream.dir());
+        }
+    }
+
+    pub(super) fn unsent_on(&self, stream: StreamId) -> usize {
+        let outgoing = self.outgoing.as_ref();
+        outgoing.map_or(0, |outgoing| outgoing.unsent_on(stream))
+    }
+
+    /// Has the handler told when a stream is empty.
+    pub(super) fn watch(&mut self, shared: &mut Shared, stream: StreamId) {
+        let is_waiting = self
+            .outgoing
+            .as_mut()
+            .is_some_and(|outgoing| outgoing.watch(stream));
+        if !is_waiting {
+            self.emit(shared, EventKind::Writable);
         }
     }
 

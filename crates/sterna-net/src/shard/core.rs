@@ -332,6 +332,24 @@ impl Network for Core {
         connection.map_or(0, Connection::unsent_bytes)
     }
 
+    fn unsent_on(&self, connection: ConnectionId, stream: StreamId) -> usize {
+        match udp::key(connection) {
+            Some((socket, key)) => {
+                let udp = self.udp.get(socket);
+                udp.map_or(0, |udp| udp.driver.unsent_on(key, stream))
+            }
+            None => self.unsent_bytes(connection),
+        }
+    }
+
+    fn watch(&mut self, connection: ConnectionId, stream: StreamId) {
+        if let Some((socket, key)) = udp::key(connection)
+            && let Some(udp) = self.udp.get_mut(socket)
+        {
+            udp.driver.watch(key, stream);
+        }
+    }
+
     fn finish(&mut self, connection: ConnectionId, stream: StreamId) {
         if let Some((socket, key)) = udp::key(connection) {
             if let Some(udp) = self.udp.get_mut(socket) {
@@ -356,6 +374,26 @@ impl Network for Core {
             && entry.announced
         {
             self.end(connection, CloseReason::Local);
+        }
+    }
+
+    fn reset(&mut self, connection: ConnectionId, stream: StreamId, code: u64) {
+        if let Some((socket, key)) = udp::key(connection) {
+            if let Some(udp) = self.udp.get_mut(socket) {
+                udp.driver.reset(key, stream, code);
+            }
+        } else {
+            self.abort(connection, stream, code);
+        }
+    }
+
+    fn stop(&mut self, connection: ConnectionId, stream: StreamId, code: u64) {
+        if let Some((socket, key)) = udp::key(connection) {
+            if let Some(udp) = self.udp.get_mut(socket) {
+                udp.driver.stop(key, stream, code);
+            }
+        } else {
+            self.abort(connection, stream, code);
         }
     }
 

@@ -381,6 +381,8 @@ impl World {
         if !gone {
             arrived.inbox.bytes.extend_from_slice(&bytes);
         }
+        let is_relieved = arrived.watched && arrived.down.bytes.len() <= self.settings.window_bytes;
+        arrived.watched &= !is_relieved;
         if ends && let Some(code) = arrived.down.abort {
             arrived.inbox.aborted = Some(code);
             arrived.down.over = true;
@@ -389,6 +391,9 @@ impl World {
             arrived.down.over = true;
         }
         self.left_down(link, bytes.len());
+        if is_relieved {
+            self.schedule(self.now_us, Action::Writable { link });
+        }
         if self.random.chance(self.settings.cuts_per_million) {
             self.cut(link);
         }

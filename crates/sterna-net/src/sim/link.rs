@@ -46,6 +46,8 @@ pub(super) struct Stream {
     pub(super) up: Pipe,
     pub(super) down: Pipe,
     pub(super) inbox: Inbox,
+    /// Whether the server wants to know when what it sent has left.
+    pub(super) watched: bool,
 }
 
 /// Who has stopped reading.

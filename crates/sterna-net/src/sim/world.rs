@@ -457,6 +457,28 @@ impl Network for Port<'_> {
         })
     }
 
+    fn unsent_on(&self, connection: ConnectionId, stream: StreamId) -> usize {
+        let window = self.world.settings.window_bytes;
+        let link = self.find(connection);
+        let stream = link.and_then(|link| self.world.links[link as usize].streams.get(&stream));
+        stream.map_or(0, |stream| stream.down.bytes.len().saturating_sub(window))
+    }
+
+    fn watch(&mut self, connection: ConnectionId, stream: StreamId) {
+        let Some(link) = self.usable(connection) else {
+            return;
+        };
+        let window = self.world.settings.window_bytes;
+        let target = self.world.link(link);
+        match target.streams.get_mut(&stream) {
+            Some(stream) if stream.down.bytes.len() > window => stream.watched = true,
+            _ => {
+                let now_us = self.world.now_us;
+                self.world.schedule(now_us, Action::Writable { link });
+            }
+        }
+    }
+
     fn finish(&mut self, connection: ConnectionId, stream: StreamId) {
         let Some(link) = self.usable(connection) else {
             return;
@@ -482,21 +504,47 @@ impl Network for Port<'_> {
             self.world.end_from_server(link, code);
             return;
         }
+        self.reset(connection, stream, code);
+        self.stop(connection, stream, code);
+    }
+
+    fn reset(&mut self, connection: ConnectionId, stream: StreamId, code: u64) {
+        let Some(link) = self.usable(connection) else {
+            return;
+        };
+        let target = self.world.link(link);
+        if target.is_byte_stream() {
+            return self.abort(connection, stream, code);
+        }
         let delay_us = target.delay_down_us;
         let Some(aborted) = target.streams.get_mut(&stream) else {
             return;
         };
-        aborted.up.over = true;
-        let lost_up = aborted.up.drop_bytes();
-        let mut lost_down = 0;
+        let mut lost = 0;
         if !aborted.down.over {
-            lost_down = aborted.down.drop_bytes();
+            lost = aborted.down.drop_bytes();
             aborted.down.finish = false;
             aborted.down.abort = Some(code);
         }
-        target.up_bytes -= lost_up;
-        self.world.left_down(link, lost_down);
+        self.world.left_down(link, lost);
         self.world.pump_down(link, stream, delay_us);
+        self.world.end_if_passed_on(link);
+    }
+
+    fn stop(&mut self, connection: ConnectionId, stream: StreamId, code: u64) {
+        let Some(link) = self.usable(connection) else {
+            return;
+        };
+        let target = self.world.link(link);
+        if target.is_byte_stream() {
+            return self.abort(connection, stream, code);
+        }
+        let Some(stopped) = target.streams.get_mut(&stream) else {
+            return;
+        };
+        stopped.up.over = true;
+        let lost = stopped.up.drop_bytes();
+        target.up_bytes -= lost;
         self.world.end_if_passed_on(link);
     }
 

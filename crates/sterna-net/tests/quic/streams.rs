@@ -385,3 +385,63 @@ fn unreliable_datagrams_go_both_ways() {
     );
     assert!(!world.server.send_datagram(key, Bytes::from_static(b"x")));
 }
+
+#[test]
+fn the_directions_of_a_stream_end_apart() {
+    let (mut world, client, key) = connected(QuicConfig::default());
+    let (reset, stopped) = (
+        world.open(client, Dir::Bi, b"one", false),
+        world.open(client, Dir::Bi, b"two", false),
+    );
+    world.run_for(RTT);
+    world.server.reset(key, reset, 21);
+    world.server.stop(key, stopped, 22);
+    // The other direction goes on.
+    world.server.send(key, stopped, b"still here");
+    world.server.finish(key, stopped);
+    world.write(client, reset, b", and more", true);
+    world.run_for(RTT * 4);
+    assert_eq!(world.clients[client].reset, [(reset.0, 21)].into());
+    assert_eq!(world.clients[client].stopped, [(stopped.0, 22)].into());
+    assert_eq!(world.arrived(key, reset), b"one, and more");
+    assert_eq!(
+        world.clients[client].received[&stopped.0],
+        b"still here".to_vec()
+    );
+    assert!(world.clients[client].finished.contains(&stopped.0));
+}
+
+/// A client that leaves one stream unread reads others all the same.
+#[test]
+fn a_stream_that_is_watched_is_told_of_when_it_is_empty() {
+    let config = settings(|settings| settings.send_window_bytes = 32 * 1024);
+    let (mut world, client, key) = connected(config);
+    let (one, two) = (
+        world.open(client, Dir::Bi, b"subscribe", false),
+        world.open(client, Dir::Bi, b"subscribe", false),
+    );
+    world.run_for(RTT);
+    let writable = |world: &World| {
+        world
+            .events(|kind| matches!(kind, EventKind::Writable).then_some(()))
+            .len()
+    };
+    // Nothing waits: that is told at once.
+    world.server.watch(key, one);
+    world.run_for(RTT);
+    assert_eq!(writable(&world), 1);
+    world.server.send(key, two, &[0; 100]);
+    world.server.send(key, one, &vec![0; 100_000]);
+    assert_eq!(world.server.unsent_on(key, one), 100_000);
+    assert_eq!(world.server.unsent_on(key, two), 100);
+    assert_eq!(world.server.unsent_on(key, StreamId(8)), 0);
+    world.server.watch(key, one);
+    world.run_for(RTT / 2);
+    assert_eq!(world.server.unsent_on(key, two), 0);
+    assert!(world.server.unsent_on(key, one) > 0);
+    assert_eq!(writable(&world), 1);
+    world.run_for(RTT * 40);
+    assert_eq!(world.server.unsent_on(key, one), 0);
+    assert_eq!(writable(&world), 2);
+    assert_eq!(world.clients[client].received[&one.0].len(), 100_000);
+}

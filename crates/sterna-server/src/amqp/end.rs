@@ -274,6 +274,17 @@ impl Door {
         });
     }
 
+    /// A peer reads no more of a stream.
+    pub(crate) fn stream_stopped(
+        &mut self,
+        cx: &mut Context<'_>,
+        connection: ConnectionId,
+        stream: StreamId,
+        code: u64,
+    ) {
+        self.stream_aborted(cx, connection, stream, code);
+    }
+
     fn lane_gone(&mut self, cx: &mut Context<'_>, client: &mut Client, stream: StreamId) {
         client.held.retain(|held| held.stream() != stream);
         client.framers.forget(stream);

@@ -462,9 +462,10 @@ fn log_end(net: &dyn Network, client: &Client, condition: &str, detail: &str) {
     );
 }
 
-/// The two bits of a [`ConsumerId`] that tell a link from an MQTT client, whose lower half is a slot of
-/// the transport's tables of connections: bit 31 is QUIC's, and no table of byte streams has 2^30.
-const KIND_BITS: u64 = 0b11 << NUMBER_BITS;
+/// The bits of a [`ConsumerId`] that tell a link from other consumers. Two tell it from an MQTT client,
+/// whose lower half is a slot of the transport's tables of connections: bit 31 is QUIC's, and no table
+/// of byte streams has 2^30. The highest tells it from a subscription of HTTP.
+const KIND_BITS: u64 = 1 << 63 | 0b11 << NUMBER_BITS;
 /// What they are for a link.
 const LINK: u64 = 0b01 << NUMBER_BITS;
 /// Bits below them.

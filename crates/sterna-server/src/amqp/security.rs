@@ -141,7 +141,13 @@ impl Door {
             cx.policy.users.clone(),
             credentials.user.to_owned(),
             credentials.password.as_bytes().to_vec(),
-            move |good| post(Mail::PasswordChecked { connection, good }),
+            move |good| {
+                post(Mail::PasswordChecked {
+                    connection,
+                    number: 0,
+                    good,
+                });
+            },
         );
         if started {
             client.state = State::Password(credentials.user.into());

@@ -4,6 +4,18 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
+/// What is spoken on a connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Protocol {
+    /// MQTT.
+    #[default]
+    Mqtt,
+    /// AMQP 1.0.
+    Amqp,
+    /// HTTP.
+    Http,
+}
+
 /// Transport of a listener's URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scheme {
@@ -23,6 +35,12 @@ pub enum Scheme {
     Amqps,
     /// `amqp+quic`: QUIC, on the port of AMQP. What a client speaks it says by ALPN.
     AmqpQuic,
+    /// `http`: HTTP/1.1 and HTTP/2 on TCP.
+    Http,
+    /// `https`: HTTP/2 and HTTP/1.1 on TLS.
+    Https,
+    /// `h3`: QUIC, on the port of HTTP. What a client speaks it says by ALPN.
+    H3,
 }
 
 impl Scheme {
@@ -38,6 +56,9 @@ impl Scheme {
             Self::Amqp => "amqp",
             Self::Amqps => "amqps",
             Self::AmqpQuic => "amqp+quic",
+            Self::Http => "http",
+            Self::Https => "https",
+            Self::H3 => "h3",
         }
     }
 
@@ -52,6 +73,8 @@ impl Scheme {
             Self::MqttQuic => 14567,
             Self::Amqp => 5672,
             Self::Amqps | Self::AmqpQuic => 5671,
+            Self::Http => 8080,
+            Self::Https | Self::H3 => 8443,
         }
     }
 
@@ -60,14 +83,30 @@ impl Scheme {
     pub const fn is_encrypted(self) -> bool {
         matches!(
             self,
-            Self::Mqtts | Self::Wss | Self::MqttQuic | Self::Amqps | Self::AmqpQuic
+            Self::Mqtts
+                | Self::Wss
+                | Self::MqttQuic
+                | Self::Amqps
+                | Self::AmqpQuic
+                | Self::Https
+                | Self::H3
         )
     }
 
-    /// Whether AMQP is spoken where nothing else was negotiated.
+    /// Whether the listener speaks QUIC.
     #[must_use]
-    pub const fn is_amqp(self) -> bool {
-        matches!(self, Self::Amqp | Self::Amqps | Self::AmqpQuic)
+    pub const fn is_quic(self) -> bool {
+        matches!(self, Self::MqttQuic | Self::AmqpQuic | Self::H3)
+    }
+
+    /// What is spoken where nothing else was negotiated.
+    #[must_use]
+    pub const fn protocol(self) -> Protocol {
+        match self {
+            Self::Mqtt | Self::Mqtts | Self::Ws | Self::Wss | Self::MqttQuic => Protocol::Mqtt,
+            Self::Amqp | Self::Amqps | Self::AmqpQuic => Protocol::Amqp,
+            Self::Http | Self::Https | Self::H3 => Protocol::Http,
+        }
     }
 
     /// Whether the listener speaks WebSocket.
@@ -152,7 +191,7 @@ impl fmt::Display for ListenerUrlError {
             Self::Scheme(scheme) => write!(
                 f,
                 "unknown scheme `{scheme}`; served are mqtt, mqtts, ws, wss, mqtt+quic, \
-                 amqp, amqps and amqp+quic"
+                 amqp, amqps, amqp+quic, http, https and h3"
             ),
             Self::Host(host) => {
                 write!(f, "`{host}` is neither an IP address, `localhost` nor `*`")
@@ -178,6 +217,9 @@ impl FromStr for ListenerUrl {
             "amqp" => Scheme::Amqp,
             "amqps" => Scheme::Amqps,
             "amqp+quic" => Scheme::AmqpQuic,
+            "http" => Scheme::Http,
+            "https" => Scheme::Https,
+            "h3" => Scheme::H3,
             other => return Err(ListenerUrlError::Scheme(other.to_owned())),
         };
         let (authority, path) = match rest.find('/') {
@@ -238,7 +280,7 @@ mod tests {
     fn bad_urls_say_what_is_wrong() {
         for (url, error) in [
             ("localhost:1883", ListenerUrlError::NoScheme),
-            ("http://localhost", ListenerUrlError::Scheme("http".into())),
+            ("coap://localhost", ListenerUrlError::Scheme("coap".into())),
             (
                 "mqtt://broker.example:1883",
                 ListenerUrlError::Host("broker.example".into()),

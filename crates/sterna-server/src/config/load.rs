@@ -240,10 +240,11 @@ mod tests {
                 let named = page.contains(&format!("`{key}`")) || page.contains(&qualified);
                 assert!(named, "docs/configuration.md does not name {section}.{key}");
                 if let Some(toml::Value::Integer(default)) = value.get(&key) {
-                    let row = page.lines().find(|line| {
-                        line.starts_with(&format!("| `{key}`"))
-                            || line.starts_with(&format!("| {qualified}"))
-                    });
+                    let row_of = |name: &str| {
+                        let start = format!("| {name} |");
+                        page.lines().find(|line| line.starts_with(&start))
+                    };
+                    let row = row_of(&qualified).or_else(|| row_of(&format!("`{key}`")));
                     let row = row.unwrap_or_else(|| panic!("no row for {section}.{key}"));
                     assert!(
                         row.contains(&format!("| {default} |")),

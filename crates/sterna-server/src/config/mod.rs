@@ -17,7 +17,7 @@ use sterna_quic::Profile;
 pub use amqp::{Amqp, Queue};
 pub(crate) use amqp::{is_queue_name, is_topic_name};
 pub use http::{Http, HttpAuthentication, HttpEarlyDataRefusal};
-pub use listener::{ListenerUrl, ListenerUrlError, Scheme};
+pub use listener::{ListenerUrl, ListenerUrlError, Protocol, Scheme};
 pub use load::{ConfigError, ENVIRONMENT_PREFIX, load, parse};
 pub use quic::Quic;
 
@@ -93,6 +93,9 @@ impl Config {
             "amqp://localhost:5672",
             "amqps://localhost:5671",
             "amqp+quic://localhost:5671",
+            "http://localhost:8080",
+            "https://localhost:8443",
+            "h3://localhost:8443",
         ]
         .into_iter()
         .map(Listener::at)
@@ -175,6 +178,7 @@ impl Config {
                 "authentication.password_file",
                 &self.authentication.password_file,
             ),
+            ("authentication.token_file", &self.authentication.token_file),
         ] {
             if let Some(path) = path
                 && !path.is_file()
@@ -300,10 +304,13 @@ pub struct Tls {
 #[derive(Clone, Debug, PartialEq, Eq, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Authentication {
-    /// Whether clients without credentials are admitted. Default: only without a password file.
+    /// Whether clients without credentials are admitted. Default: only without a password file and a
+    /// token file.
     pub anonymous: Option<bool>,
     /// Users, one `name:record` a line, made by `sterna passwd`.
     pub password_file: Option<PathBuf>,
+    /// Bearer tokens of HTTP, one `name:digest` or `name:digest:expiry` a line, made by `sterna token`.
+    pub token_file: Option<PathBuf>,
     /// Serve clients without credentials on addresses that other hosts reach.
     pub allow_anonymous_beyond_loopback: bool,
 }
@@ -313,7 +320,7 @@ impl Authentication {
     #[must_use]
     pub fn admits_anonymous(&self) -> bool {
         self.anonymous
-            .unwrap_or_else(|| self.password_file.is_none())
+            .unwrap_or_else(|| self.password_file.is_none() && self.token_file.is_none())
     }
 }
 
@@ -347,7 +354,8 @@ pub struct Rule {
     pub clients: Vec<String>,
     /// `allow` or `deny`.
     pub effect: Effect,
-    /// `publish`, `subscribe` or both (the default).
+    /// `publish`, `subscribe`, `delete`. Empty, a rule that allows means the first two, and one that
+    /// denies all.
     pub actions: Vec<ActionName>,
     /// Topic filters; `%u` and `%c` stand for the user name and the client identifier.
     pub topics: Vec<String>,
@@ -375,6 +383,8 @@ pub enum ActionName {
     Publish,
     /// SUBSCRIBE.
     Subscribe,
+    /// DELETE of a topic in HTTP, which ends everybody's subscriptions to it.
+    Delete,
 }
 
 /// What the broker grants to MQTT clients.

@@ -86,6 +86,23 @@ impl Head {
     }
 }
 
+/// Why a request is turned away by what carries it, before it is complete.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Refusal {
+    /// Status 400: the message is malformed.
+    Malformed(&'static str),
+    /// Status 408: the content came too slowly.
+    Timeout,
+    /// Status 413: the content is larger than it may be.
+    ContentTooLarge,
+    /// Status 414: the target is longer than it may be.
+    TargetTooLong,
+    /// Status 431: the fields are larger than they may be.
+    FieldsTooLarge,
+    /// Status 503: too many contents are under way on the connection, or the broker stops.
+    Busy,
+}
+
 /// The content of a response.
 #[derive(Debug)]
 pub(crate) enum Content<'a> {

@@ -1,7 +1,14 @@
 //! The description of the interface for machines.
 
+use super::page::Resource;
+
 /// The OpenAPI 3.1 document, as `GET /v1/openapi.json` serves it (`application/json`).
 pub(crate) const OPENAPI: &str = include_str!("openapi.json");
+
+/// The document, as a response needs it.
+pub(crate) fn resource() -> Resource {
+    Resource::of("application/json", OPENAPI)
+}
 
 #[cfg(test)]
 mod tests {

@@ -5,13 +5,16 @@
 //! protocol get.
 
 mod from_amqp;
-#[allow(dead_code, reason = "the API follows")]
+mod from_http;
 pub(crate) mod percent;
 mod text;
 mod to_amqp;
+mod to_http;
 
 pub(crate) use from_amqp::message_from_amqp;
+pub(crate) use from_http::{message_from_frame, message_from_http};
 pub(crate) use to_amqp::{AmqpForm, amqp_form, tail};
+pub(crate) use to_http::{entity_tag, http_fields};
 
 /// Names of the user properties that carry what only AMQP has a field for.
 mod name {
@@ -24,6 +27,22 @@ mod name {
     pub(super) const GROUP_SEQUENCE: &str = "amqp-group-sequence";
     pub(super) const REPLY_TO_GROUP_ID: &str = "amqp-reply-to-group-id";
     pub(super) const PRIORITY: &str = "amqp-priority";
+}
+
+/// Names of HTTP's fields (`docs/http.md`), in lower case.
+mod field {
+    pub(super) const CONTENT_TYPE: &str = "content-type";
+    pub(super) const QOS: &str = "sterna-qos";
+    pub(super) const RETAIN: &str = "sterna-retain";
+    pub(super) const EXPIRY: &str = "sterna-expiry";
+    pub(super) const RESPONSE_TOPIC: &str = "sterna-response-topic";
+    pub(super) const CORRELATION_DATA: &str = "sterna-correlation-data";
+    pub(super) const USER_PROPERTY: &str = "sterna-user-property";
+    pub(super) const PAYLOAD_FORMAT: &str = "sterna-payload-format";
+    /// What errors of the content are said of.
+    pub(super) const CONTENT: &str = "content";
+    /// What errors of a frame's properties are said of.
+    pub(super) const PROPERTIES: &str = "properties";
 }
 
 /// Content Type of a payload that is the encoding of AMQP body sections.

@@ -7,16 +7,6 @@ pub(crate) const fn is_unreserved(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~')
 }
 
-/// Whether a byte stands for itself in a topic within a target. `+` is one that some clients read as a
-/// space in a query.
-pub(crate) const fn is_target(byte: u8) -> bool {
-    is_unreserved(byte)
-        || matches!(
-            byte,
-            b'/' | b'$' | b'!' | b'*' | b'(' | b')' | b',' | b':' | b'@'
-        )
-}
-
 /// Whether a byte stands for itself in a text within a field (`docs/http.md`).
 pub(crate) const fn is_field(byte: u8) -> bool {
     byte.is_ascii_graphic() && !matches!(byte, b'%' | b',' | b'=' | b';')
@@ -84,7 +74,7 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_encoded_comes_back(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
-            for is_plain in [is_unreserved, is_target, is_field] {
+            for is_plain in [is_unreserved, is_field] {
                 let mut text = String::new();
                 encode(&bytes, is_plain, &mut text);
                 prop_assert!(text.bytes().all(|byte| byte == b'%' || is_plain(byte)));

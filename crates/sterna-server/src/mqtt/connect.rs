@@ -96,7 +96,13 @@ impl Door {
             cx.policy.users.clone(),
             user.to_owned(),
             password.to_vec(),
-            move |good| post(Mail::PasswordChecked { connection, good }),
+            move |good| {
+                post(Mail::PasswordChecked {
+                    connection,
+                    number: 0,
+                    good,
+                });
+            },
         );
         if started {
             client.state = State::Password(admission);

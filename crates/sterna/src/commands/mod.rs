@@ -15,9 +15,11 @@ mod payload;
 pub(crate) mod property;
 pub(crate) mod publish;
 pub(crate) mod request;
+mod secret_file;
 pub(crate) mod serve;
 mod signals;
 pub(crate) mod subscribe;
+pub(crate) mod token;
 pub(crate) mod tune;
 
 use exit::Failure;

@@ -1,20 +1,16 @@
 //! `sterna passwd`: the password file of a broker.
 
-use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use crossterm::event::{Event, KeyCode, KeyEventKind, KeyModifiers};
 use sterna_auth::{DEFAULT_ITERATIONS, MAX_PASSWORD_BYTES, PasswordFile, Record};
 
-use super::exit;
+use super::{exit, secret_file};
 
 /// Random bytes in the salt of a new record.
 const SALT_BYTES: usize = 16;
-/// Largest password file that is read, in bytes.
-const MAX_FILE_BYTES: u64 = 512 << 20;
 
 /// Add, change or remove users in a broker's password file.
 ///
@@ -66,20 +62,13 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 fn change(args: &Args) -> Result<String, String> {
     let path = args.file.as_path();
     let named = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
-    let mut users = match fs::metadata(path) {
-        Ok(_) if args.create => {
+    let mut users = match secret_file::read(path).map_err(|error| named(&error))? {
+        Some(_) if args.create => {
             return Err(named(&"exists already; leave -c out to add a user to it"));
         }
-        Ok(metadata) if metadata.len() > MAX_FILE_BYTES => return Err(named(&"is too large")),
-        Ok(_) => {
-            let text = fs::read_to_string(path).map_err(|error| named(&error))?;
-            PasswordFile::parse(&text).map_err(|error| named(&error))?
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound && args.create => PasswordFile::new(),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return Err(named(&"does not exist; -c makes it"));
-        }
-        Err(error) => return Err(named(&error)),
+        Some(text) => PasswordFile::parse(&text).map_err(|error| named(&error))?,
+        None if args.create => PasswordFile::new(),
+        None => return Err(named(&"does not exist; -c makes it")),
     };
     let done = if args.delete {
         if !users.remove(&args.user) {
@@ -100,36 +89,8 @@ fn change(args: &Args) -> Result<String, String> {
             .map_err(|error| error.to_string())?;
         if is_new { "added" } else { "changed" }
     };
-    replace(path, &users.to_string()).map_err(|error| named(&error))?;
+    secret_file::replace(path, &users.to_string()).map_err(|error| named(&error))?;
     Ok(format!("{}: {done} {}", path.display(), args.user))
-}
-
-/// Writes the file beside the old one and puts it in its place, so that a broker that reads it at
-/// that moment sees the old or the new one. A new file is for its owner only.
-fn replace(path: &Path, text: &str) -> io::Result<()> {
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(format!(".{}.new", std::process::id()));
-    let beside = PathBuf::from(beside);
-    let write = || {
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&beside)?;
-        if let Ok(old) = fs::metadata(path) {
-            file.set_permissions(fs::Permissions::from_mode(old.permissions().mode()))?;
-        }
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&beside, path)?;
-        let folder = path
-            .parent()
-            .filter(|folder| !folder.as_os_str().is_empty());
-        File::open(folder.unwrap_or_else(|| Path::new(".")))?.sync_all()
-    };
-    write().inspect_err(|_| {
-        let _ = fs::remove_file(&beside);
-    })
 }
 
 /// The password from the keyboard, twice and unseen, or the first line of standard input.
@@ -185,6 +146,10 @@ fn read_unseen() -> io::Result<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::path::Path;
+
     use super::*;
 
     fn args(file: &Path, user: &str, password: Option<&str>) -> Args {

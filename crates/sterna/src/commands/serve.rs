@@ -164,6 +164,12 @@ fn greet(server: &Server) {
     let _ = write_greeting(&mut out, server).and_then(|()| out.flush());
 }
 
+/// A listener's URL as one can be reached by from here.
+fn reachable(url: &str) -> String {
+    url.replace("[::]", "localhost")
+        .replace("0.0.0.0", "localhost")
+}
+
 fn write_greeting(out: &mut impl std::io::Write, server: &Server) -> std::io::Result<()> {
     let certificate = server.certificate();
     writeln!(out, "Sterna {}\n", env!("CARGO_PKG_VERSION"))?;
@@ -175,7 +181,9 @@ fn write_greeting(out: &mut impl std::io::Write, server: &Server) -> std::io::Re
             "wss" => "MQTT and AMQP on secure WebSocket",
             "amqp" => "AMQP on TCP",
             "amqps" => "AMQP on TLS",
-            _ => "MQTT and AMQP on QUIC",
+            "http" => "HTTP on TCP",
+            "https" => "HTTP on TLS",
+            _ => "MQTT, AMQP and HTTP on QUIC",
         };
         writeln!(out, "  {url:<34} {what}")?;
     }
@@ -188,12 +196,14 @@ fn write_greeting(out: &mut impl std::io::Write, server: &Server) -> std::io::Re
         .listeners()
         .iter()
         .find(|url| url.starts_with("mqtt+quic:"))
-        .or_else(|| server.listeners().first());
+        .or_else(|| (server.listeners().iter()).find(|url| !url.starts_with("http")));
+    let page = (server.listeners().iter()).find(|url| url.starts_with("http:"));
+    if let Some(page) = page {
+        writeln!(out, "\nin a browser:\n  {}/", reachable(page))?;
+    }
     let Some(url) = url else { return Ok(()) };
     let command = own_command();
-    let url = url
-        .replace("[::]", "localhost")
-        .replace("0.0.0.0", "localhost");
+    let url = reachable(url);
     let trust = if url.starts_with("mqtt://") || url.starts_with("ws://") {
         String::new()
     } else {

@@ -48,19 +48,29 @@ const FILES: [(&str, &str, &str); 6] = [
     ("/page/icon.svg", "image/svg+xml", include_str!("icon.svg")),
 ];
 
+impl Resource {
+    /// A text that is part of the program.
+    pub(crate) fn of(content_type: &'static str, content: &'static str) -> Self {
+        Self {
+            content_type,
+            content: content.as_bytes(),
+            etag: format!("\"{:016x}\"", fnv1a(content.as_bytes())),
+            content_security_policy: None,
+        }
+    }
+}
+
 /// The file at a path (without query), if it is one of the page's.
 pub(crate) fn resource(path: &str) -> Option<Resource> {
     let (path, content_type, content) = FILES.iter().find(|(known, ..)| *known == path)?;
     Some(Resource {
-        content_type,
-        content: content.as_bytes(),
-        etag: format!("\"{:016x}\"", fnv1a(content.as_bytes())),
         // An image can be opened as a document, too, and loads nothing.
         content_security_policy: match *path {
             "/" => Some(CONTENT_SECURITY_POLICY),
             "/page/icon.svg" => Some("default-src 'none'"),
             _ => None,
         },
+        ..Resource::of(content_type, content)
     })
 }
 

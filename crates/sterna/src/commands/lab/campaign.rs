@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use clap::ValueEnum;
-use sterna_lab::campaign::{CAMPAIGNS, Campaign, Plan};
+use sterna_lab::campaign::{CAMPAIGNS, Campaign, Foreign, Plan};
 use sterna_lab::measure::campaign_run::{
     CampaignOptions, Outcome, Progress, Resume, SiteKind, default_folder, execute,
 };
@@ -48,6 +48,10 @@ pub(super) struct RunArgs {
     /// Only this grid of the campaign
     #[arg(long, value_name = "NAME")]
     grid: Option<String>,
+    /// A broker to measure besides Sterna, on the same links: `mosquitto` or `rmqttd`, which the lab
+    /// starts, or the URL of one that runs, with `?ca=FILE` for its authority; may be repeated
+    #[arg(long, value_name = "BROKER", value_parser = broker)]
+    broker: Vec<String>,
     /// Most runs at once [default: as many as the cores can serve]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=250))]
     jobs: Option<u16>,
@@ -68,11 +72,17 @@ pub(super) struct RunArgs {
     emulator: Emulator,
 }
 
+/// Checks what names a broker.
+fn broker(text: &str) -> Result<String, String> {
+    Foreign::parse(text).map(|_| text.to_owned())
+}
+
 const RUN_HELP: &str = "\
 Examples:
   sterna lab run mqtt-fernandez-2020 --quick
   sterna lab run mqtt-jeddou-2022 --out /var/tmp/jeddou
   sterna lab run mqtt-jeddou-2022 --out /var/tmp/jeddou --resume
+  sterna lab run mqtt-fernandez-2020 --broker mosquitto
   sterna lab report /var/tmp/jeddou
 
 Exit status: 0 all samples are sound, 1 it could not be run, 2 some failed or are marked,
@@ -85,6 +95,9 @@ enum Emulator {
     /// A relay on this host, in user space; needs no rights. TCP's packets are not seen, so it shows
     /// that a campaign works and compares no transports
     Relay,
+    /// ns-3 in real time (802.11a for the profile wifi-a, a point-to-point link for the others), as a
+    /// cross-check; needs the same rights, a C++ compiler and ns-3.37 (Debian: g++ libns3-dev)
+    Ns3,
 }
 
 /// Names that `all` stands for: what repeats a paper.
@@ -111,7 +124,7 @@ fn run_campaigns(args: &RunArgs) -> Result<ExitCode, String> {
     for name in names {
         campaigns.push(Campaign::find(name)?);
     }
-    if args.emulator == Emulator::Tun {
+    if args.emulator != Emulator::Relay {
         session::gain_rights();
         session::check_rights().map_err(|error| format!("{error}\n{OFFER}"))?;
     }
@@ -178,10 +191,12 @@ fn run_one(
         quick: args.quick,
         seed: args.seed,
         grid: args.grid.clone(),
+        brokers: args.broker.clone(),
         jobs: args.jobs.map(usize::from),
         site: match args.emulator {
             Emulator::Tun => SiteKind::Namespaces,
             Emulator::Relay => SiteKind::Relay,
+            Emulator::Ns3 => SiteKind::Ns3,
         },
         resume: match (args.resume, args.retry_failed) {
             (false, _) => None,
@@ -222,11 +237,16 @@ fn command(args: &RunArgs, campaign: &Campaign) -> String {
     if let Some(grid) = &args.grid {
         let _ = write!(text, " --grid {grid}");
     }
+    for broker in &args.broker {
+        let _ = write!(text, " --broker '{broker}'");
+    }
     if let Some(jobs) = args.jobs {
         let _ = write!(text, " --jobs {jobs}");
     }
-    if args.emulator == Emulator::Relay {
-        text.push_str(" --emulator relay");
+    match args.emulator {
+        Emulator::Tun => {}
+        Emulator::Relay => text.push_str(" --emulator relay"),
+        Emulator::Ns3 => text.push_str(" --emulator ns3"),
     }
     text
 }

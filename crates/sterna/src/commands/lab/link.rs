@@ -112,7 +112,7 @@ enum Emulator {
     /// A relay on this host, in user space; needs no rights, but --to. Datagrams are delayed,
     /// lost and limited; of TCP only the bytes are delayed and limited, its packets are not seen
     Proxy,
-    /// ns-3 in real time: not in this build
+    /// ns-3 in real time: for campaigns only, `sterna lab run --emulator ns3`
     Ns3,
 }
 
@@ -139,7 +139,8 @@ fn run_link(args: &Args) -> Result<ExitCode, String> {
         Emulator::Proxy => return run_behind_relay(args, &link, target),
         Emulator::Ns3 => {
             return Err(
-                "ns-3 is not in this build: `--emulator tun` emulates the same links without it"
+                "ns-3 has a campaign's links only (sterna lab run --emulator ns3): `--emulator tun` \
+                 emulates any link"
                     .into(),
             );
         }

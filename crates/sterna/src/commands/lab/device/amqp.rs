@@ -326,6 +326,7 @@ async fn connect_publish(task: &Task, url: Url, mut orders: Orders) -> Result<Me
     say(&Word::Ready)?;
     orders.go().await?;
     let meter = Meter::start();
+    let interval = Duration::from_nanos(task.interval_ns);
     for number in 0..task.connections {
         let started_ns = monotonic_ns();
         if number == 0 {
@@ -344,12 +345,25 @@ async fn connect_publish(task: &Task, url: Url, mut orders: Orders) -> Result<Me
                 connection.connected().await.map_err(failed)?;
             }
             let mut senders = Senders::new(task, connection.clone()).await?;
+            let start = Instant::now();
             let mut first_ns = None;
+            let mut under_way = Vec::new();
             for index in 0..task.messages {
+                if task.interval_ns > 0 {
+                    tokio::time::sleep_until(start + interval * index).await;
+                }
                 let message = number * task.messages + index;
                 let (sending, _) = senders.send(task, message).await?;
-                settle(message, sending).await?;
+                // With an interval, messages don't wait for each other.
+                if task.interval_ns > 0 {
+                    under_way.push((message, sending));
+                } else {
+                    settle(message, sending).await?;
+                }
                 first_ns.get_or_insert_with(monotonic_ns);
+            }
+            for (message, sending) in under_way {
+                settle(message, sending).await?;
             }
             Ok::<_, String>((first_ns.unwrap_or(started_ns), senders))
         };

@@ -3,13 +3,14 @@
 //! [`sterna_lab::measure::device`] says how it is spoken to. The protocol is that of the task's URL.
 
 mod amqp;
+mod http;
 mod mqtt;
 
 use std::io::{self, BufRead as _, Write as _};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use sterna_client::{EarlyData, PathStatistics, Protocol, Tls, TlsVersion, Url};
+use sterna_client::{EarlyData, PathStatistics, Protocol, QoS, Tls, TlsVersion, Url};
 use sterna_lab::kernel::{self, monotonic_ns};
 use sterna_lab::measure::device::{Measured, Task, Word, stamp};
 use tokio::sync::mpsc;
@@ -96,7 +97,7 @@ async fn work(task: &Task) -> Result<(), String> {
         match url.scheme().protocol() {
             Protocol::Mqtt => mqtt::work(task, url, orders).await,
             Protocol::Amqp => amqp::work(task, url, orders).await,
-            Protocol::Http => Err(format!("{url}: the lab's device speaks MQTT and AMQP")),
+            Protocol::Http => http::work(task, url, orders).await,
         }
     };
     match tokio::time::timeout(limit, work).await {
@@ -107,7 +108,7 @@ async fn work(task: &Task) -> Result<(), String> {
 
 /// Whom to trust, and which version of TLS to speak.
 fn tls(task: &Task, tls: &mut Tls) {
-    tls.ca_file = Some(task.authority.clone());
+    tls.ca_file.clone_from(&task.authority);
     tls.server_name = Some(task.server_name.clone());
     tls.resumption = task.resumption;
     tls.version = match task.tls.as_deref() {
@@ -123,6 +124,14 @@ fn payload(task: &Task, number: u32) -> (Vec<u8>, u64) {
     let at_ns = monotonic_ns();
     stamp(&mut payload, number, at_ns);
     (payload, at_ns)
+}
+
+fn qos(task: &Task) -> QoS {
+    match task.qos {
+        0 => QoS::AtMostOnce,
+        1 => QoS::AtLeastOnce,
+        _ => QoS::ExactlyOnce,
+    }
 }
 
 /// The topic of a message: they are taken in turn.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sterna_client::{Client, Event, Events, Options, Publish, QoS, Subscription, Url};
+use sterna_client::{Client, Event, Events, Options, Publish, Subscription, Url};
 use sterna_lab::kernel::monotonic_ns;
 use sterna_lab::measure::device::{Measured, Role, Task, Word, read_stamp};
 use tokio::sync::mpsc;
@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::{
     CONNECT_TIMEOUT, FILTER, Meter, Missing, NO_STAMP, Orders, look_at_path, name, note_lateness,
-    payload, say, tls, topic,
+    payload, qos, say, tls, topic,
 };
 
 /// Does what the task says.
@@ -40,14 +40,6 @@ fn options(task: &Task, url: Url) -> Result<Options, String> {
         options.quic.set(name, value)?;
     }
     Ok(options)
-}
-
-fn qos(task: &Task) -> QoS {
-    match task.qos {
-        0 => QoS::AtMostOnce,
-        1 => QoS::AtLeastOnce,
-        _ => QoS::ExactlyOnce,
-    }
 }
 
 /// The next message, stamped now.
@@ -215,6 +207,7 @@ async fn connect_publish(task: &Task, url: Url, mut orders: Orders) -> Result<Me
     say(&Word::Ready)?;
     orders.go().await?;
     let meter = Meter::start();
+    let interval = Duration::from_nanos(task.interval_ns);
     for connection in 0..task.connections {
         let started_ns = monotonic_ns();
         if connection == 0 {
@@ -232,13 +225,26 @@ async fn connect_publish(task: &Task, url: Url, mut orders: Orders) -> Result<Me
             if task.wait_connack {
                 client.connected().await.map_err(failed)?;
             }
+            let start = Instant::now();
             let mut first_ns = None;
+            let mut under_way = Vec::new();
             for index in 0..task.messages {
+                if task.interval_ns > 0 {
+                    tokio::time::sleep_until(start + interval * index).await;
+                }
                 let (message, _) = message(task, connection * task.messages + index)?;
                 let delivery = client.send(message).await.map_err(failed)?;
-                // QoS 0: the operating system has it; else: the broker has.
-                delivery.await.map_err(failed)?;
+                // With an interval, messages don't wait for each other.
+                if task.interval_ns > 0 {
+                    under_way.push(delivery);
+                } else {
+                    // QoS 0: the operating system has it; else: the broker has.
+                    delivery.await.map_err(failed)?;
+                }
                 first_ns.get_or_insert_with(monotonic_ns);
+            }
+            for delivery in under_way {
+                delivery.await.map_err(failed)?;
             }
             Ok::<_, String>(first_ns.unwrap_or(started_ns))
         };

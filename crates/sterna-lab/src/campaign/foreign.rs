@@ -1,0 +1,180 @@
+//! Other brokers on the links of a campaign, beside this project's.
+
+use super::Campaign;
+
+/// Between a transport's name and that of the broker that it goes to.
+const AT: char = '@';
+
+/// A broker that is not this project's.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Foreign {
+    /// Eclipse Mosquitto, which the lab starts.
+    Mosquitto,
+    /// RMQTT, which the lab starts.
+    Rmqttd,
+    /// One that runs already.
+    Running {
+        /// Its URL's scheme.
+        scheme: String,
+        /// Its name or address.
+        host: String,
+        /// Its port.
+        port: u16,
+        /// The file with the certificate of who signed its own; the system's authorities without one.
+        authority: Option<String>,
+    },
+}
+
+impl Foreign {
+    /// Reads `mosquitto`, `rmqttd`, or `SCHEME://HOST:PORT`, `SCHEME://HOST:PORT?ca=FILE`.
+    ///
+    /// # Errors
+    ///
+    /// If it is none of these.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        match text {
+            "mosquitto" => return Ok(Self::Mosquitto),
+            "rmqttd" => return Ok(Self::Rmqttd),
+            _ => {}
+        }
+        let wrong = || {
+            format!(
+                "broker `{text}`: mosquitto, rmqttd, or the URL of one that runs, \
+                 SCHEME://HOST:PORT or SCHEME://HOST:PORT?ca=FILE"
+            )
+        };
+        let (scheme, rest) = text.split_once("://").ok_or_else(wrong)?;
+        let (place, query) = match rest.split_once('?') {
+            Some((place, query)) => (place, Some(query)),
+            None => (rest, None),
+        };
+        let (host, port) = place.rsplit_once(':').ok_or_else(wrong)?;
+        let authority = query
+            .map(|query| {
+                query
+                    .strip_prefix("ca=")
+                    .map(str::to_owned)
+                    .ok_or_else(wrong)
+            })
+            .transpose()?;
+        if host.is_empty() {
+            return Err(wrong());
+        }
+        Ok(Self::Running {
+            scheme: scheme.to_owned(),
+            host: host.to_owned(),
+            port: port.parse().map_err(|_| wrong())?,
+            authority,
+        })
+    }
+
+    /// What it is called in results.
+    #[must_use]
+    pub fn name(&self) -> String {
+        match self {
+            Self::Mosquitto => "mosquitto".to_owned(),
+            Self::Rmqttd => "rmqttd".to_owned(),
+            Self::Running { host, port, .. } => format!("{host}:{port}"),
+        }
+    }
+
+    /// The schemes that it serves.
+    #[must_use]
+    pub fn schemes(&self) -> Vec<&str> {
+        match self {
+            Self::Mosquitto => vec!["mqtt", "mqtts"],
+            Self::Rmqttd => vec!["mqtt", "mqtts", "mqtt+quic"],
+            Self::Running { scheme, .. } => vec![scheme],
+        }
+    }
+}
+
+/// Whether a transport of this name goes to a foreign broker: no claim of a paper is about those.
+#[must_use]
+pub fn is_foreign(transport: &str) -> bool {
+    transport.contains(AT)
+}
+
+impl Campaign {
+    /// The same campaign with further transports: each that a foreign broker serves goes there as
+    /// well, on the same links with the same losses.
+    ///
+    /// # Errors
+    ///
+    /// If a broker is unknown, or serves none of the campaign's transports.
+    pub fn with_brokers(mut self, brokers: &[String]) -> Result<Self, String> {
+        let own = self.transports.clone();
+        for text in brokers {
+            let foreign = Foreign::parse(text)?;
+            let mut count = 0;
+            for transport in &own {
+                if !foreign.schemes().contains(&transport.scheme.as_str()) {
+                    continue;
+                }
+                let mut twin = transport.clone();
+                twin.name = format!("{}{AT}{}", transport.name, foreign.name());
+                twin.label = format!("{}, {}", transport.label, foreign.name());
+                // Those are settings of this project's broker.
+                twin.broker.clear();
+                twin.foreign = Some(foreign.clone());
+                for grid in &mut self.grids {
+                    if grid.transports.contains(&transport.name)
+                        && !grid.transports.contains(&twin.name)
+                    {
+                        grid.transports.push(twin.name.clone());
+                        count += 1;
+                    }
+                }
+                if self.transport(&twin.name).is_none() {
+                    self.transports.push(twin);
+                }
+            }
+            if count == 0 {
+                return Err(format!(
+                    "broker `{text}` serves {}, and {} has no such transport",
+                    foreign.schemes().join(", "),
+                    self.name
+                ));
+            }
+        }
+        Ok(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn brokers_are_known_by_name_or_by_url() {
+        assert_eq!(Foreign::parse("mosquitto").unwrap(), Foreign::Mosquitto);
+        let running = Foreign::parse("mqtts://broker.lan:8883?ca=/etc/ca.pem").unwrap();
+        assert_eq!(running.name(), "broker.lan:8883");
+        assert!(matches!(
+            running,
+            Foreign::Running { authority: Some(file), .. } if file == "/etc/ca.pem"
+        ));
+        for wrong in [
+            "emqx",
+            "mqtts://h",
+            "mqtts://:1",
+            "mqtts://h:1?x=1",
+            "mqtt://h:p",
+        ] {
+            assert!(Foreign::parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_foreign_broker_has_the_transports_that_it_serves() {
+        let find = || Campaign::find("mqtt-fernandez-2020").unwrap().0;
+        let campaign = find().with_brokers(&["mosquitto".into()]).unwrap();
+        let grid = campaign.grid("stop-and-wait").unwrap();
+        assert_eq!(grid.transports, ["tls", "quic", "tls@mosquitto"]);
+        let twin = campaign.transport("tls@mosquitto").unwrap();
+        assert_eq!(twin.foreign, Some(Foreign::Mosquitto));
+        assert!(is_foreign(&twin.name) && !is_foreign("tls"));
+        let error = find().with_brokers(&["amqps://h:5671".into()]).unwrap_err();
+        assert!(error.contains("amqps"), "{error}");
+    }
+}

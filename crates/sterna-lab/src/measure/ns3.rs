@@ -1,0 +1,345 @@
+//! ns-3 in place of this project's own link: a cross-check of it, and of the energy figures.
+//!
+//! The scenario is C++ and comes with the lab; it is compiled where ns-3 is installed, for each
+//! campaign once, and runs in real time as a process of each run. Between the namespaces and ns-3 are
+//! TAP devices, whose descriptors that process inherits.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+
+use super::process::Process;
+use super::site::Late;
+use crate::kernel;
+use crate::link::{Counters, DropCounts, Jitter, LinkSettings, Loss, PipeSettings, Queue};
+use crate::profile::Profile;
+
+/// The scenario's text.
+const SCENARIO: &str = include_str!("ns3/scenario.cc");
+/// What the compiled scenario is called.
+pub(super) const PROGRAM: &str = "ns3-scenario";
+/// The parts of ns-3 that it needs.
+const LIBRARIES: [&str; 14] = [
+    "core",
+    "network",
+    "internet",
+    "mobility",
+    "energy",
+    "fd-net-device",
+    "point-to-point",
+    "wifi",
+    "propagation",
+    "spectrum",
+    "antenna",
+    "stats",
+    "bridge",
+    "traffic-control",
+];
+/// Where the headers are, as ns-3 and Debian install them.
+const INCLUDES: [&str; 2] = ["/usr/include", "/usr/local/include"];
+/// A header that shows that they are there.
+const HEADER: &str = "ns3/fd-net-device-module.h";
+/// Compilers, in the order in which they are tried.
+const COMPILERS: [&str; 3] = ["g++", "c++", "clang++"];
+/// The profile that is ns-3's WiFi instead of a point-to-point link.
+const WIFI_PROFILE: &str = "wifi-a";
+/// How long the stations of a WiFi may take to find their access point, and ns-3 to answer.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Compiles the scenario into a folder.
+///
+/// # Errors
+///
+/// What is missing, or what the compiler says.
+pub(super) fn compile(folder: &Path) -> Result<PathBuf, String> {
+    let missing = missing();
+    if !missing.is_empty() {
+        return Err(format!(
+            "--emulator ns3 needs {}; on Debian: apt-get install g++ libns3-dev",
+            missing.join(" and ")
+        ));
+    }
+    let source = folder.join("scenario.cc");
+    let program = folder.join(PROGRAM);
+    fs::write(&source, SCENARIO).map_err(|error| format!("{}: {error}", source.display()))?;
+    let compiler = find(&COMPILERS).ok_or("no C++ compiler")?;
+    let mut command = Command::new(compiler);
+    command
+        .args(["-std=c++17", "-O2", "-o"])
+        .arg(&program)
+        .arg(&source);
+    for folder in INCLUDES {
+        command.arg(format!("-I{folder}"));
+    }
+    // Types are found by their names at run time: a library that nothing refers to is needed too.
+    command.arg("-Wl,--no-as-needed");
+    for library in LIBRARIES {
+        command.arg(format!("-lns3-{library}"));
+    }
+    command.arg("-lpthread");
+    let output = command
+        .output()
+        .map_err(|error| format!("{compiler}: {error}"))?;
+    if output.status.success() {
+        return Ok(program);
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    let first: Vec<&str> = said
+        .lines()
+        .filter(|line| line.contains("error") || line.contains("cannot find"))
+        .take(4)
+        .collect();
+    Err(format!(
+        "ns-3's scenario does not compile (it is for ns-3.37): {}",
+        first.join("; ")
+    ))
+}
+
+/// What is not there of what compiling takes.
+fn missing() -> Vec<String> {
+    let mut missing = Vec::new();
+    if find(&COMPILERS).is_none() {
+        missing.push(format!("a C++ compiler ({})", COMPILERS.join(", ")));
+    }
+    if !INCLUDES
+        .iter()
+        .any(|folder| Path::new(folder).join(HEADER).is_file())
+    {
+        missing.push(format!(
+            "the headers of ns-3 ({HEADER} in {})",
+            INCLUDES.join(" or ")
+        ));
+    }
+    missing
+}
+
+/// The first of these programs that is in the path.
+fn find(programs: &[&'static str]) -> Option<&'static str> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
+    programs
+        .iter()
+        .copied()
+        .find(|program| folders.iter().any(|folder| folder.join(program).is_file()))
+}
+
+/// A link in ns-3.
+#[derive(Debug)]
+pub(super) struct Simulation {
+    process: Process,
+    /// Kept open as long as ns-3 runs.
+    _taps: [OwnedFd; 2],
+}
+
+/// What ns-3 says when it is asked.
+#[derive(Clone, Copy, Debug, Deserialize)]
+struct Answer {
+    up: Counts,
+    down: Counts,
+    lag_p99_us: f64,
+    lag_p999_us: f64,
+    lag_max_us: f64,
+    energy_j: Option<f64>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+struct Counts {
+    offered_packets: u64,
+    offered_bytes: u64,
+    delivered_packets: u64,
+    delivered_bytes: u64,
+    lost: u64,
+    full: u64,
+}
+
+impl Counts {
+    fn counters(self) -> Counters {
+        Counters {
+            offered_packets: self.offered_packets,
+            offered_bytes: self.offered_bytes,
+            delivered_packets: self.delivered_packets,
+            delivered_bytes: self.delivered_bytes,
+            dropped: DropCounts {
+                loss: self.lost,
+                queue: self.full,
+                ..DropCounts::default()
+            },
+            dropped_bytes: self.offered_bytes.saturating_sub(self.delivered_bytes),
+            ..Counters::default()
+        }
+    }
+}
+
+/// What has been seen so far.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seen {
+    pub(super) up: Counters,
+    pub(super) down: Counters,
+    pub(super) late: Late,
+    /// What the client's radio has used since ns-3 started.
+    pub(super) energy_j: Option<f64>,
+}
+
+impl Simulation {
+    /// Starts it between two TAP devices, the client's first.
+    pub(super) fn start(
+        program: &Path,
+        profile: &str,
+        link: &LinkSettings,
+        seed: u64,
+        taps: [OwnedFd; 2],
+    ) -> Result<Self, String> {
+        let is_wifi = profile == WIFI_PROFILE;
+        let mut up = pipe(&link.up, link.rtt_ns())?;
+        let mut down = pipe(&link.down, link.rtt_ns())?;
+        if is_wifi {
+            // What the profile has is what ns-3's WiFi is by itself; what is beyond comes before it.
+            let own = Profile::find(profile).ok_or("no such profile")?.settings();
+            up.without(&own.up);
+            down.without(&own.down);
+        }
+        let mut command = Command::new(program);
+        command
+            .arg(if is_wifi { "wifi" } else { "point-to-point" })
+            .args(taps.iter().map(|tap| tap.as_raw_fd().to_string()))
+            // Runs of ns-3's generator are told apart by 64 bits, of which 0 is not one.
+            .arg((seed | 1).to_string())
+            .args([up.text(), down.text()]);
+        kernel::inherit(&mut command, [taps[0].as_raw_fd(), taps[1].as_raw_fd()]);
+        kernel::die_with_parent(&mut command);
+        let mut process = Process::start("ns-3", &mut command)
+            .map_err(|error| format!("cannot start ns-3: {error}"))?;
+        let never = AtomicBool::new(false);
+        let said = process.line(Instant::now() + PATIENCE, &never)?;
+        if said.trim() != "ready" {
+            return Err(format!("ns-3: said `{}`", said.trim()));
+        }
+        Ok(Self {
+            process,
+            _taps: taps,
+        })
+    }
+
+    /// Asks for its counters.
+    pub(super) fn look(&mut self) -> io::Result<Seen> {
+        let never = AtomicBool::new(false);
+        self.process.say("count").map_err(io::Error::other)?;
+        let line = self
+            .process
+            .line(Instant::now() + PATIENCE, &never)
+            .map_err(io::Error::other)?;
+        let answer: Answer = serde_json::from_str(&line)?;
+        Ok(Seen {
+            up: answer.up.counters(),
+            down: answer.down.counters(),
+            late: Late {
+                p99_us: answer.lag_p99_us,
+                p999_us: answer.lag_p999_us,
+                max_us: answer.lag_max_us,
+            },
+            energy_j: answer.energy_j,
+        })
+    }
+
+    /// Ends it.
+    pub(super) fn stop(mut self) {
+        self.process.wait();
+    }
+}
+
+/// One direction in the scenario's words.
+#[derive(Clone, Debug, PartialEq)]
+struct PipeText {
+    rate_bps: u64,
+    delay_ns: u64,
+    queue: String,
+    loss: f64,
+}
+
+impl PipeText {
+    fn without(&mut self, own: &PipeSettings) {
+        if Some(self.rate_bps) == own.rate_bps {
+            self.rate_bps = 0;
+        }
+        self.delay_ns = self.delay_ns.saturating_sub(own.delay_ns);
+    }
+
+    fn text(&self) -> String {
+        let mut text = String::new();
+        // Writing to a String does not fail.
+        let _ = write!(
+            text,
+            "{},{},{},{}",
+            self.rate_bps, self.delay_ns, self.queue, self.loss
+        );
+        text
+    }
+}
+
+/// What ns-3 can do of a direction's settings.
+fn pipe(settings: &PipeSettings, rtt_ns: u64) -> Result<PipeText, String> {
+    let loss = match settings.loss {
+        Loss::None => 0.0,
+        Loss::Independent { probability } => probability,
+        _ => return Err("ns-3's scenario has independent losses only".into()),
+    };
+    let queue = match settings.queue {
+        Queue::Packets(packets) => format!("{packets}p"),
+        Queue::Bytes(bytes) => format!("{bytes}B"),
+        Queue::Bdp(_) => format!("{}B", settings.queue_limits(rtt_ns).0),
+    };
+    if settings.jitter != Jitter::None {
+        return Err("ns-3's scenario has no jitter".into());
+    }
+    Ok(PipeText {
+        rate_bps: settings.rate_bps.unwrap_or(0),
+        delay_ns: settings.delay_ns,
+        queue,
+        loss,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_is_told_in_the_scenarios_words() {
+        let link = Profile::find("wifi").unwrap().settings();
+        let text = pipe(&link.up, link.rtt_ns()).unwrap().text();
+        assert_eq!(text, "20000000,12500000,62500B,0");
+        let leo = Profile::find("leo").unwrap().settings();
+        assert!(pipe(&leo.up, leo.rtt_ns()).unwrap_err().contains("losses"));
+    }
+
+    #[test]
+    fn what_the_air_does_by_itself_is_not_done_twice() {
+        let link = Profile::find(WIFI_PROFILE).unwrap().settings();
+        let mut slow = pipe(&link.up, 0).unwrap();
+        slow.without(&link.up);
+        assert_eq!((slow.rate_bps, slow.delay_ns), (0, 0));
+        let mut shaped = PipeText {
+            rate_bps: 8_000,
+            delay_ns: link.up.delay_ns + 7,
+            ..slow
+        };
+        shaped.without(&link.up);
+        assert_eq!((shaped.rate_bps, shaped.delay_ns), (8_000, 7));
+    }
+
+    #[test]
+    fn what_is_missing_is_named_or_the_scenario_compiles() {
+        let folder = tempfile::tempdir().unwrap();
+        match compile(folder.path()) {
+            Ok(program) => assert!(program.is_file()),
+            Err(reason) => assert!(reason.contains("libns3-dev"), "{reason}"),
+        }
+    }
+}

@@ -1,0 +1,359 @@
+//! Who may ask for what, and when: every request passes through here.
+
+use super::answer::{Trouble, fail, respond};
+use super::identity::{Identity, Verdict};
+use super::open::Asker;
+use super::origin::{self, ALLOWED_FIELDS, Reader};
+use super::peer::{Held, Peer, Until};
+use super::plan::Plan;
+use super::target::{Resource, Target, TargetError};
+use super::topics::has_etag;
+use super::{Api, log_refusal};
+use crate::config::{EarlyData, HttpEarlyDataRefusal};
+use crate::http::exchange::{Content, ExchangeId, Head, Request, Responses};
+use crate::http::problem::ProblemKind as Kind;
+use crate::http::{openapi, page};
+use crate::mail::Mail;
+use crate::shard::Context;
+
+/// What becomes of a request now.
+enum Admitted {
+    /// It is to be answered.
+    Now(Identity),
+    /// It waits.
+    Later(Until),
+}
+
+/// The methods of a resource, as `Allow` names them.
+fn allowed(resource: &Resource) -> &'static str {
+    match resource {
+        Resource::Page | Resource::OpenApi => "GET, HEAD, OPTIONS",
+        Resource::Topics => "GET, OPTIONS",
+        Resource::Topic(_) => "GET, HEAD, PUT, DELETE, POST, OPTIONS",
+        Resource::Session(_) => "GET, HEAD, DELETE, OPTIONS",
+        Resource::Acknowledgement(_) => "POST, OPTIONS",
+    }
+}
+
+/// Whether a request is one for a WebTransport session.
+fn asks_session(head: &Head) -> bool {
+    head.method() == "CONNECT" && head.protocol() == Some("webtransport")
+}
+
+/// Whether a resource has the method of a request.
+fn has_method(resource: &Resource, head: &Head) -> bool {
+    if asks_session(head) {
+        return matches!(resource, Resource::Topics | Resource::Topic(_));
+    }
+    allowed(resource)
+        .split(", ")
+        .any(|method| method == head.method())
+}
+
+/// Whether a request does no harm when it comes twice (RFC 8470, section 4).
+fn is_replay_safe(head: &Head) -> bool {
+    match head.method() {
+        "GET" | "HEAD" | "OPTIONS" => true,
+        "POST" => head.field("idempotency-key").is_some(),
+        _ => false,
+    }
+}
+
+impl Api {
+    /// A request has come.
+    pub(crate) fn request(
+        &mut self,
+        cx: &mut Context<'_>,
+        peer: &mut Peer,
+        out: &mut dyn Responses,
+        request: Request,
+    ) {
+        self.counts.messages_received += 1;
+        self.consider(cx, peer, out, request);
+    }
+
+    /// Early data can no longer be a replay.
+    pub(crate) fn confirmed(
+        &mut self,
+        cx: &mut Context<'_>,
+        peer: &mut Peer,
+        out: &mut dyn Responses,
+    ) {
+        for held in &mut peer.held {
+            held.request.early = false;
+        }
+        for request in peer.take_held(Until::Confirmed) {
+            self.consider(cx, peer, out, request);
+        }
+    }
+
+    /// The verdict on a password.
+    pub(crate) fn password_checked(
+        &mut self,
+        cx: &mut Context<'_>,
+        peer: &mut Peer,
+        out: &mut dyn Responses,
+        number: u64,
+        good: bool,
+    ) {
+        if !peer.credentials.decided(number, good) {
+            return;
+        }
+        for request in peer.take_held(Until::Verdict) {
+            self.consider(cx, peer, out, request);
+        }
+        peer.credentials.answered();
+    }
+
+    /// Answers a request, or keeps it until it can be answered.
+    fn consider(
+        &mut self,
+        cx: &mut Context<'_>,
+        peer: &mut Peer,
+        out: &mut dyn Responses,
+        request: Request,
+    ) {
+        let id = request.id;
+        let mut reader = None;
+        let answered = match self.admit(cx, peer, &request, &mut reader, out) {
+            Ok(None) => return,
+            Ok(Some((_, Admitted::Later(until)))) => {
+                let held_bytes = peer.held_bytes() + request.content.len();
+                if held_bytes <= cx.policy.http.maximum_assembling_bytes as usize {
+                    peer.held.push(Held { request, until });
+                    return;
+                }
+                Err(Trouble::new(
+                    Kind::Busy,
+                    "too much waits on this connection",
+                ))
+            }
+            Ok(Some((target, Admitted::Now(identity)))) => {
+                let asker = Asker {
+                    id,
+                    reader: reader.clone(),
+                    is_session: asks_session(&request.head),
+                    identity,
+                };
+                self.answer(cx, peer, out, &target, asker, &request)
+            }
+            Err(trouble) => Err(trouble),
+        };
+        if let Err(trouble) = answered {
+            log_refusal(cx, peer.connection, peer.name(), &trouble);
+            self.counts.messages_sent += 1;
+            fail(out, id, &reader, &trouble);
+        }
+    }
+
+    /// Decides whether a request is answered now; `None` where it is answered already.
+    fn admit<'a>(
+        &mut self,
+        cx: &Context<'_>,
+        peer: &mut Peer,
+        request: &'a Request,
+        reader: &mut Reader,
+        out: &mut dyn Responses,
+    ) -> Result<Option<(Target<'a>, Admitted)>, Trouble> {
+        if self.stopping {
+            return Err(Trouble::new(Kind::Stopping, "the broker is stopping"));
+        }
+        let (head, http) = (&request.head, &cx.policy.http);
+        let info = cx.net.info(peer.connection);
+        let listener = cx.policy.listener(info.map_or(0, |info| info.listener));
+        let Some(authority) = head.authority() else {
+            return Err(Trouble::new(
+                Kind::InvalidField,
+                "the field host is missing",
+            ));
+        };
+        if !origin::is_host(http, listener.loopback, authority) {
+            let detail =
+                "this is not a name of the broker; http.hosts is the list of those that are";
+            return Err(Trouble::new(Kind::Host, detail));
+        }
+        let target = Target::parse(head.target()).map_err(|error| match error {
+            TargetError::Unknown => Trouble::new(Kind::NoResource, "there is nothing by this name"),
+            TargetError::Topic => {
+                Trouble::new(Kind::InvalidTopic, "the topic is not percent-encoded UTF-8")
+            }
+            TargetError::Session => Trouble::new(
+                Kind::InvalidParameter,
+                "the name of a session is 1 to 64 letters, digits, `.`, `_` and `-`",
+            ),
+        })?;
+        let is_open = matches!(target.resource, Resource::Page | Resource::OpenApi);
+        match origin::admit(http, head, authority) {
+            Ok(admitted) => *reader = admitted,
+            // What anybody may read, any page may show.
+            Err(_) if is_open => {}
+            Err(detail) => return Err(Trouble::new(Kind::Origin, detail)),
+        }
+        if !has_method(&target.resource, head) {
+            return Err(Trouble::method(allowed(&target.resource)));
+        }
+        if head.method() == "OPTIONS" {
+            self.options(out, request.id, reader, &target.resource, head);
+            return Ok(None);
+        }
+        if is_open {
+            return self
+                .open_resource(cx, out, request, reader, &target)
+                .map(|()| None);
+        }
+        if !is_replay_safe(head) {
+            if head.field("early-data").is_some_and(|value| value == b"1") {
+                let detail = "what forwarded the request has it from early data";
+                return Err(Trouble::new(Kind::TooEarly, detail));
+            }
+            if request.early && listener.early_data != EarlyData::All {
+                return match http.early_data_refusal {
+                    HttpEarlyDataRefusal::Wait => {
+                        Ok(Some((target, Admitted::Later(Until::Confirmed))))
+                    }
+                    HttpEarlyDataRefusal::Status => {
+                        let detail = "the request came in early data and may be a replay";
+                        Err(Trouble::new(Kind::TooEarly, detail))
+                    }
+                };
+            }
+        }
+        if request.early && listener.early_data == EarlyData::Off {
+            return Ok(Some((target, Admitted::Later(Until::Confirmed))));
+        }
+        let now_ms = cx.net.now_ms();
+        let verdict = (peer.credentials).judge(cx.policy, &self.key, info, head, now_ms);
+        let admitted = match verdict {
+            Verdict::Known(identity) => {
+                peer.credentials.admitted(&identity);
+                Admitted::Now(identity)
+            }
+            Verdict::Wait => Admitted::Later(Until::Verdict),
+            Verdict::Refused(trouble) => return Err(trouble),
+            Verdict::Check {
+                user,
+                password,
+                digest,
+            } => {
+                self.checks += 1;
+                let (number, connection) = (self.checks, peer.connection);
+                peer.credentials.started(cx, number, &user, digest);
+                let busy = |detail| Err(Trouble::new(Kind::Busy, detail));
+                let (Some(checker), Some(post)) = (cx.checker, cx.outbox.postbox(cx.shard)) else {
+                    peer.credentials.given_up();
+                    return busy("no password checker");
+                };
+                let verdict = move |good| {
+                    post(Mail::PasswordChecked {
+                        connection,
+                        number,
+                        good,
+                    });
+                };
+                let users = std::sync::Arc::clone(&cx.policy.users);
+                if !checker.check(users, user, password, verdict) {
+                    peer.credentials.given_up();
+                    return busy("too many passwords to check");
+                }
+                Admitted::Later(Until::Verdict)
+            }
+        };
+        Ok(Some((target, admitted)))
+    }
+
+    /// What is allowed, also to pages of other origins.
+    fn options(
+        &mut self,
+        out: &mut dyn Responses,
+        id: ExchangeId,
+        reader: &Reader,
+        resource: &Resource,
+        head: &Head,
+    ) {
+        let allow = allowed(resource).as_bytes();
+        let mut fields: Vec<(&str, &[u8])> = vec![("allow", allow)];
+        if reader.is_some() && head.field("access-control-request-method").is_some() {
+            fields.push(("access-control-allow-methods", allow));
+            fields.push(("access-control-allow-headers", ALLOWED_FIELDS.as_bytes()));
+            fields.push(("access-control-max-age", b"600"));
+        }
+        self.counts.messages_sent += 1;
+        respond(out, id, reader, 204, &fields, Content::Empty);
+    }
+
+    /// Serves what anybody may read.
+    fn open_resource(
+        &mut self,
+        cx: &Context<'_>,
+        out: &mut dyn Responses,
+        request: &Request,
+        reader: &Reader,
+        target: &Target<'_>,
+    ) -> Result<(), Trouble> {
+        let head = &request.head;
+        let found = match target.resource {
+            Resource::Page if cx.policy.http.page => page::resource(target.path),
+            Resource::OpenApi => Some(openapi::resource()),
+            _ => None,
+        };
+        let file =
+            found.ok_or_else(|| Trouble::new(Kind::NoResource, "there is nothing by this name"))?;
+        let mut fields: Vec<(&str, &[u8])> = vec![
+            ("content-type", file.content_type.as_bytes()),
+            ("cache-control", b"no-cache"),
+            ("etag", file.etag.as_bytes()),
+            ("x-content-type-options", b"nosniff"),
+        ];
+        if let Some(policy) = file.content_security_policy {
+            fields.push(("content-security-policy", policy.as_bytes()));
+            fields.push(("referrer-policy", b"no-referrer"));
+        }
+        self.counts.messages_sent += 1;
+        let (status, content) = if has_etag(head, &file.etag) {
+            (304, Content::Empty)
+        } else {
+            (
+                200,
+                Content::Shared(bytes::Bytes::from_static(file.content)),
+            )
+        };
+        respond(out, request.id, reader, status, &fields, content);
+        Ok(())
+    }
+
+    /// Answers a request whose sender is known.
+    fn answer(
+        &mut self,
+        cx: &mut Context<'_>,
+        peer: &mut Peer,
+        out: &mut dyn Responses,
+        target: &Target<'_>,
+        asker: Asker,
+        request: &Request,
+    ) -> Result<(), Trouble> {
+        let head = &request.head;
+        let is_read = matches!(head.method(), "GET" | "CONNECT");
+        match &target.resource {
+            Resource::Topics | Resource::Topic(_) if is_read => {
+                match Plan::read(&cx.policy.http, target, head, asker.is_session)? {
+                    Plan::Last => self.last(cx, out, target, &asker, head),
+                    Plan::Subscribe(plan) if asker.is_session => {
+                        self.session(cx, peer, out, target, asker, *plan)
+                    }
+                    Plan::Subscribe(plan) => self.subscribe(cx, peer, out, target, asker, *plan),
+                }
+            }
+            Resource::Topic(topic) => match head.method() {
+                "POST" => self.post(cx, peer, out, target, topic, &asker, request),
+                _ => self.topic(cx, peer, out, target, topic, &asker, request),
+            },
+            Resource::Session(name) | Resource::Acknowledgement(name) => {
+                self.about_session(cx, peer, out, target, name, asker, request)
+            }
+            Resource::Topics | Resource::Page | Resource::OpenApi => Err(Trouble::new(
+                Kind::NoResource,
+                "there is nothing by this name",
+            )),
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Responses, with what every one of them carries.
+
+use std::borrow::Cow;
+
+use bytes::BytesMut;
+
+use super::origin::{EXPOSED_FIELDS, Reader};
+use crate::http::exchange::{Content, ExchangeId, Responses};
+use crate::http::problem::{Problem, ProblemKind as Kind};
+
+/// Why a request fails, with the fields that go with it.
+#[derive(Debug)]
+pub(super) struct Trouble {
+    problem: Problem,
+    /// Of a method that a resource has not: those that it has.
+    allow: Option<&'static str>,
+    /// Of a request without good credentials: what would be good ones.
+    challenge: Option<String>,
+}
+
+impl Trouble {
+    pub(super) fn new(kind: Kind, detail: impl Into<Cow<'static, str>>) -> Self {
+        Self {
+            problem: kind.because(detail),
+            allow: None,
+            challenge: None,
+        }
+    }
+
+    /// The resource has other methods.
+    pub(super) fn method(allow: &'static str) -> Self {
+        Self {
+            allow: Some(allow),
+            ..Self::new(Kind::Method, format!("the resource has {allow}"))
+        }
+    }
+
+    /// There are no credentials, or bad ones.
+    pub(super) fn unauthenticated(detail: &str, challenge: String) -> Self {
+        Self {
+            challenge: Some(challenge),
+            ..Self::new(Kind::Unauthenticated, detail.to_owned())
+        }
+    }
+
+    pub(super) const fn status(&self) -> u16 {
+        self.problem.kind.status()
+    }
+
+    pub(super) fn detail(&self) -> &str {
+        &self.problem.detail
+    }
+}
+
+/// Begins or gives a response, with what a page of another origin must be told to read it.
+pub(super) fn respond(
+    out: &mut dyn Responses,
+    id: ExchangeId,
+    reader: &Reader,
+    status: u16,
+    fields: &[(&str, &[u8])],
+    content: Content<'_>,
+) {
+    let Some(reader) = reader else {
+        return out.respond(id, status, fields, content);
+    };
+    let mut all = Vec::with_capacity(fields.len() + 3);
+    all.extend_from_slice(fields);
+    all.push(("access-control-allow-origin", reader.as_bytes()));
+    all.push(("access-control-expose-headers", EXPOSED_FIELDS.as_bytes()));
+    all.push(("vary", b"origin"));
+    out.respond(id, status, &all, content);
+}
+
+/// Answers with a problem (RFC 9457).
+pub(super) fn fail(out: &mut dyn Responses, id: ExchangeId, reader: &Reader, trouble: &Trouble) {
+    let mut fields: Vec<(&str, &[u8])> = vec![
+        ("content-type", Problem::MEDIA_TYPE.as_bytes()),
+        ("cache-control", b"no-store"),
+    ];
+    if let Some(allow) = trouble.allow {
+        fields.push(("allow", allow.as_bytes()));
+    }
+    if let Some(challenge) = &trouble.challenge {
+        fields.push(("www-authenticate", challenge.as_bytes()));
+    }
+    let retry_after_s = trouble.problem.kind.retry_after_s().map(|s| s.to_string());
+    if let Some(retry_after_s) = &retry_after_s {
+        fields.push(("retry-after", retry_after_s.as_bytes()));
+    }
+    let mut json = BytesMut::new();
+    trouble.problem.write(&mut json);
+    respond(
+        out,
+        id,
+        reader,
+        trouble.status(),
+        &fields,
+        Content::Whole(&json),
+    );
+}

@@ -1,0 +1,99 @@
+//! What happens to subscriptions as time passes: signs of life, polls that end empty, and clients that
+//! take nothing.
+
+use sterna_broker::Close;
+
+use super::Api;
+use super::deliver::flush;
+use super::peer::Peer;
+use super::subscription::{Outlet, State, Subscription};
+use crate::http::exchange::Responses;
+use crate::shard::Context;
+
+/// When something of a subscription is due.
+fn deadline_ms(subscription: &Subscription) -> Option<u64> {
+    if matches!(subscription.state, State::Opening(_)) {
+        return None;
+    }
+    if let Outlet::Poll(polling) = &subscription.outlet {
+        return Some(polling.deadline_ms);
+    }
+    let stalled_ms = subscription.flow.deadline_ms(subscription.pace.stalled_ms);
+    let heartbeat_ms = heartbeat_ms(subscription);
+    stalled_ms.into_iter().chain(heartbeat_ms).min()
+}
+
+/// When a response is to say that it lives.
+fn heartbeat_ms(subscription: &Subscription) -> Option<u64> {
+    let interval_ms = subscription.pace.heartbeat_ms;
+    (interval_ms > 0).then(|| subscription.quiet_since_ms + interval_ms)
+}
+
+impl Peer {
+    /// When [`Api::timeout`] wants to be called.
+    pub(crate) fn deadline_ms(&self) -> Option<u64> {
+        self.subscriptions.iter().filter_map(deadline_ms).min()
+    }
+}
+
+impl Api {
+    /// Does what is due.
+    pub(crate) fn timeout(
+        &mut self,
+        cx: &mut Context<'_>,
+        peer: &mut Peer,
+        out: &mut dyn Responses,
+    ) {
+        let now_ms = cx.net.now_ms();
+        // One may end; then another takes its place.
+        let mut at = peer.subscriptions.len();
+        while at > 0 {
+            at -= 1;
+            let subscription = &mut peer.subscriptions[at];
+            let is_due = |deadline_ms: Option<u64>| deadline_ms.is_some_and(|due| due <= now_ms);
+            if !is_due(deadline_ms(subscription)) {
+                continue;
+            }
+            if matches!(subscription.outlet, Outlet::Poll(_)) {
+                self.pump(cx, peer, out, at);
+                continue;
+            }
+            if is_due(subscription.flow.deadline_ms(subscription.pace.stalled_ms)) {
+                let taken_bytes = out.taken_bytes(subscription.exchange);
+                if !subscription.flow.taken(taken_bytes, now_ms) {
+                    self.cut_off(cx, peer, out, at);
+                    continue;
+                }
+            }
+            if is_due(heartbeat_ms(subscription)) {
+                subscription.quiet_since_ms = now_ms;
+                // A response that is full needs no sign of life: it has more to say.
+                if out.has_room(subscription.exchange) {
+                    let mut buffer = std::mem::take(&mut self.buffer);
+                    buffer.extend_from_slice(subscription.format.heartbeat());
+                    flush(out, subscription, &mut buffer, now_ms);
+                    self.buffer = buffer;
+                }
+            }
+        }
+    }
+
+    /// Cuts a response off that its client does not take. The session goes on as after any cut.
+    fn cut_off(
+        &mut self,
+        cx: &mut Context<'_>,
+        peer: &mut Peer,
+        out: &mut dyn Responses,
+        at: usize,
+    ) {
+        let subscription = &peer.subscriptions[at];
+        let address = cx.net.info(peer.connection).map(|info| info.peer);
+        tracing::warn!(
+            peer = address.map(tracing::field::display),
+            session = &*subscription.name,
+            "the client of a subscription takes nothing; its response is cut off"
+        );
+        out.cancel(subscription.exchange);
+        self.drop_subscription(cx, peer, at, Some(Close::LOST));
+    }
+}

@@ -1,0 +1,338 @@
+//! Messages on their way to a client.
+
+use bytes::BytesMut;
+use sterna_broker::{Close, ConsumerId, Delivery, Outcome, SessionKey, Unacknowledged};
+
+use super::Api;
+use super::answer::respond;
+use super::peer::Peer;
+use super::subscription::{Keep, Outlet, State, Subscription};
+use crate::http::exchange::{Content, Responses};
+use crate::http::format::{Outgoing, write_datagram};
+use crate::http::session_state::state_mut;
+use crate::shard::Context;
+use crate::sys::Counts;
+
+/// Messages taken from one queue before the next ready session has its turn.
+const MESSAGES_PER_TURN: usize = 256;
+
+/// Bytes that are gathered before they are handed to the transport.
+const GATHERED_BYTES: usize = 16 << 10;
+
+/// Bytes of messages above which a poll takes no more.
+const POLL_BYTES: usize = 1 << 20;
+
+/// Above this the buffer is given back after use instead of being kept.
+const KEPT_BYTES: usize = 256 << 10;
+
+/// Why the queue was left.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Left {
+    /// Nothing is in it.
+    Empty,
+    /// It is another's turn, or the poll is full.
+    More,
+    /// There is no room, or too much is not acknowledged.
+    Parked,
+    /// The session is not this consumer's any more.
+    Gone,
+}
+
+impl Api {
+    /// Sends what waits for a session, as far as its client takes it.
+    pub(crate) fn deliver(
+        &mut self,
+        cx: &mut Context<'_>,
+        peer: &mut Peer,
+        out: &mut dyn Responses,
+        consumer: ConsumerId,
+        session: SessionKey,
+    ) {
+        let is_it = |subscription: &Subscription| {
+            subscription.consumer == consumer
+                && subscription.session == session
+                && !matches!(subscription.state, State::Opening(_))
+        };
+        match peer.subscriptions.iter().position(is_it) {
+            Some(at) => self.pump(cx, peer, out, at),
+            None => cx.broker.park(session),
+        }
+    }
+
+    /// There is room again in some responses.
+    pub(crate) fn writable(
+        &mut self,
+        cx: &mut Context<'_>,
+        peer: &mut Peer,
+        out: &mut dyn Responses,
+    ) {
+        self.resume_parked(cx, peer, out, |_| true);
+    }
+
+    /// Lets parked subscriptions go on.
+    pub(super) fn resume_parked(
+        &mut self,
+        cx: &mut Context<'_>,
+        peer: &mut Peer,
+        out: &mut dyn Responses,
+        which: impl Fn(&Subscription) -> bool,
+    ) {
+        // Sending may end a subscription; then another takes its place.
+        let mut at = peer.subscriptions.len();
+        while at > 0 {
+            at -= 1;
+            let subscription = &mut peer.subscriptions[at];
+            if !subscription.parked || !which(subscription) {
+                continue;
+            }
+            subscription.parked = false;
+            cx.broker.unpark(subscription.session);
+            // The broker knows only of what was never sent.
+            if !subscription.resend.is_empty() || matches!(subscription.state, State::Ending) {
+                self.pump(cx, peer, out, at);
+            }
+        }
+    }
+
+    /// Sends what waits for a subscription: first what is to be sent again, then what is new.
+    pub(super) fn pump(
+        &mut self,
+        cx: &mut Context<'_>,
+        peer: &mut Peer,
+        out: &mut dyn Responses,
+        at: usize,
+    ) {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let subscription = &mut peer.subscriptions[at];
+        subscription.parked = false;
+        if matches!(subscription.outlet, Outlet::Poll(_)) {
+            self.poll(cx, peer, out, at, &mut buffer);
+        } else {
+            let left = stream(cx, out, subscription, &mut buffer, &mut self.counts);
+            match left {
+                Left::Parked => {
+                    subscription.parked = true;
+                    cx.broker.park(subscription.session);
+                }
+                Left::Empty if matches!(subscription.state, State::Ending) => {
+                    self.end_response(cx, peer, out, at);
+                }
+                Left::Empty | Left::More | Left::Gone => {}
+            }
+        }
+        buffer.clear();
+        if buffer.capacity() <= KEPT_BYTES {
+            self.buffer = buffer;
+        }
+    }
+
+    /// Answers a poll, if there is anything.
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        peer: &mut Peer,
+        out: &mut dyn Responses,
+        at: usize,
+        buffer: &mut BytesMut,
+    ) {
+        let subscription = &mut peer.subscriptions[at];
+        let Outlet::Poll(polling) = &subscription.outlet else {
+            return;
+        };
+        let mut left = polling.poll.max;
+        buffer.extend_from_slice(subscription.format.opening());
+        let mut highest = polling.after;
+        let mut gathered = 0;
+        while left > 0 && buffer.len() < POLL_BYTES {
+            let Ok((id, delivery)) = next(cx, subscription) else {
+                break;
+            };
+            let item = Outgoing::of(&delivery, id.unwrap_or(0), cx.net.now_ms());
+            let is_first = gathered == 0;
+            let rest = (subscription.format).write(&item, &subscription.name, is_first, buffer);
+            buffer.extend_from_slice(&rest.unwrap_or_default());
+            count(&mut self.counts, &delivery);
+            highest = highest.max(id.unwrap_or(0));
+            gathered += 1;
+            left -= 1;
+        }
+        let now_ms = cx.net.now_ms();
+        let Outlet::Poll(polling) = &mut subscription.outlet else {
+            return;
+        };
+        polling.after = highest;
+        let is_over = now_ms >= polling.deadline_ms || matches!(subscription.state, State::Ending);
+        if gathered == 0 && !is_over {
+            return;
+        }
+        let link = format!(
+            "<{}session={}&after={highest}>; rel=\"next\"",
+            polling.next, subscription.name
+        );
+        let fields: [(&str, &[u8]); 5] = [
+            ("link", link.as_bytes()),
+            ("cache-control", b"no-store"),
+            ("sterna-session", subscription.name.as_bytes()),
+            ("x-content-type-options", b"nosniff"),
+            ("content-type", subscription.format.media_type().as_bytes()),
+        ];
+        let (id, reader) = (subscription.exchange, &subscription.reader);
+        if gathered == 0 {
+            respond(out, id, reader, 204, &fields[..3], Content::Empty);
+        } else {
+            buffer.extend_from_slice(subscription.format.closing());
+            respond(out, id, reader, 200, &fields, Content::Whole(buffer));
+        }
+        self.counts.messages_sent += 1;
+        let close = if matches!(subscription.state, State::Ending) && !subscription.is_durable() {
+            super::end::ENDED
+        } else {
+            Close::LOST
+        };
+        self.drop_subscription(cx, peer, at, Some(close));
+    }
+}
+
+/// Sends what waits for a subscription whose response does not end.
+fn stream(
+    cx: &mut Context<'_>,
+    out: &mut dyn Responses,
+    subscription: &mut Subscription,
+    buffer: &mut BytesMut,
+    counts: &mut Counts,
+) -> Left {
+    let now_ms = cx.net.now_ms();
+    let mut has_room = out.has_room(subscription.exchange);
+    let mut sent = 0;
+    let left = loop {
+        if buffer.len() >= GATHERED_BYTES {
+            flush(out, subscription, buffer, now_ms);
+            has_room = out.has_room(subscription.exchange);
+        }
+        if !has_room {
+            break Left::Parked;
+        }
+        // What is sent again is not in the queue, so nobody would ask for the rest of it.
+        if sent >= MESSAGES_PER_TURN && subscription.resend.is_empty() {
+            break Left::More;
+        }
+        let (id, delivery) = match next(cx, subscription) {
+            Ok(next) => next,
+            Err(left) => break left,
+        };
+        sent += 1;
+        count(counts, &delivery);
+        let item = Outgoing::of(&delivery, id.unwrap_or(0), now_ms);
+        if send_datagram(out, subscription, &item) {
+            continue;
+        }
+        let rest = (subscription.format).write(&item, &subscription.name, false, buffer);
+        if let Some(payload) = rest {
+            flush(out, subscription, buffer, now_ms);
+            match subscription.outlet {
+                Outlet::Transport { stream } => {
+                    out.send_on_session_stream(subscription.exchange, stream, &payload);
+                }
+                Outlet::Stream | Outlet::Poll(_) => {
+                    subscription.flow.sent(payload.len(), now_ms);
+                    out.send_shared(subscription.exchange, payload);
+                }
+            }
+            has_room = out.has_room(subscription.exchange);
+        }
+        subscription.quiet_since_ms = now_ms;
+    };
+    flush(out, subscription, buffer, now_ms);
+    left
+}
+
+/// Sends a message as a datagram, if it is one of QoS 0 on a WebTransport session, and small enough.
+fn send_datagram(
+    out: &mut dyn Responses,
+    subscription: &Subscription,
+    item: &Outgoing<'_>,
+) -> bool {
+    let is_small = item.message.body_bytes() < sterna_net::SHARE_BYTES;
+    if !matches!(subscription.outlet, Outlet::Transport { .. }) || item.id != 0 || !is_small {
+        return false;
+    }
+    let mut datagram = BytesMut::new();
+    write_datagram(item, &mut datagram);
+    out.send_session_datagram(subscription.exchange, &datagram)
+}
+
+/// Takes the next message, with its id, if one may be sent.
+fn next(
+    cx: &mut Context<'_>,
+    subscription: &mut Subscription,
+) -> Result<(Option<u64>, Delivery), Left> {
+    let now_ms = cx.net.now_ms();
+    let session = subscription.session;
+    while let Some((id, tag)) = subscription.resend.pop_front() {
+        let Some(Unacknowledged::Sent(mut delivery)) =
+            cx.broker.unacknowledged_by_tag(session, tag)
+        else {
+            continue;
+        };
+        if delivery.message.is_expired(now_ms) {
+            state_mut(cx.broker, session).and_then(|state| state.acknowledge(id));
+            cx.broker.settle(now_ms, session, tag, Outcome::Accepted);
+            continue;
+        }
+        delivery.redelivered = true;
+        return Ok((Some(id), delivery));
+    }
+    let qos = cx.broker.next_qos(now_ms, session).ok_or(Left::Empty)?;
+    let state = state_mut(cx.broker, session).ok_or(Left::Gone)?;
+    if let Keep::Acknowledged(most) = subscription.keep
+        && qos.is_acknowledged()
+        && state.unacknowledged() >= most
+    {
+        return Err(Left::Parked);
+    }
+    let delivery = cx
+        .broker
+        .next_delivery(now_ms, session)
+        .ok_or(Left::Empty)?;
+    if delivery.tag == 0 {
+        return Ok((None, delivery));
+    }
+    let state = state_mut(cx.broker, session).ok_or(Left::Gone)?;
+    let id = state.sent(delivery.tag);
+    if let Keep::Last(most) = subscription.keep {
+        while let Some(tag) =
+            state_mut(cx.broker, session).and_then(|state| state.take_beyond(most))
+        {
+            cx.broker.settle(now_ms, session, tag, Outcome::Accepted);
+        }
+    }
+    Ok((Some(id), delivery))
+}
+
+fn count(counts: &mut Counts, delivery: &Delivery) {
+    counts.messages_sent += 1;
+    counts.publish_sent += 1;
+    counts.publish_bytes_sent += delivery.message.payload().len() as u64;
+}
+
+/// Hands over what was gathered.
+pub(super) fn flush(
+    out: &mut dyn Responses,
+    subscription: &mut Subscription,
+    buffer: &mut BytesMut,
+    now_ms: u64,
+) {
+    if buffer.is_empty() {
+        return;
+    }
+    match subscription.outlet {
+        Outlet::Transport { stream } => {
+            out.send_on_session_stream(subscription.exchange, stream, buffer);
+        }
+        Outlet::Stream | Outlet::Poll(_) => {
+            subscription.flow.sent(buffer.len(), now_ms);
+            out.send(subscription.exchange, buffer);
+        }
+    }
+    buffer.clear();
+}

@@ -1,0 +1,195 @@
+//! The ends of requests, subscriptions and connections.
+
+use sterna_broker::{Close, ConsumerId, EvictReason, SessionKey};
+
+use super::Api;
+use super::answer::{Trouble, fail};
+use super::peer::Peer;
+use super::subscription::{Outlet, State, Subscription, is_durable};
+use crate::http::exchange::{ExchangeId, Responses};
+use crate::http::problem::ProblemKind as Kind;
+use crate::shard::Context;
+
+/// The end of a session that nobody comes back to.
+pub(super) const ENDED: Close = Close {
+    expiry_s: Some(0),
+    ..Close::NORMAL
+};
+
+/// Code with which WebTransport sessions end in order.
+pub(super) const NO_ERROR: u32 = 0;
+
+impl Subscription {
+    /// Whether the session is the client's by name.
+    pub(super) fn is_durable(&self) -> bool {
+        is_durable(&self.name)
+    }
+}
+
+impl Api {
+    /// Forgets a subscription; `close` unless the broker has taken its session already.
+    pub(super) fn drop_subscription(
+        &mut self,
+        cx: &mut Context<'_>,
+        peer: &mut Peer,
+        at: usize,
+        close: Option<Close>,
+    ) {
+        let subscription = peer.subscriptions.swap_remove(at);
+        self.consumers.remove(&subscription.consumer);
+        if let Some(close) = close {
+            cx.broker
+                .close(cx.net.now_ms(), subscription.session, close);
+        }
+    }
+
+    /// Ends the response of a subscription that has no filter any more, and its session where that is
+    /// nobody's by name.
+    pub(super) fn end_response(
+        &mut self,
+        cx: &mut Context<'_>,
+        peer: &mut Peer,
+        out: &mut dyn Responses,
+        at: usize,
+    ) {
+        let subscription = &peer.subscriptions[at];
+        finish(out, subscription);
+        let close = if subscription.is_durable() {
+            Close::NORMAL
+        } else {
+            ENDED
+        };
+        self.drop_subscription(cx, peer, at, Some(close));
+    }
+
+    /// The client has given a request up.
+    pub(crate) fn gone(
+        &mut self,
+        cx: &mut Context<'_>,
+        peer: &mut Peer,
+        _: &mut dyn Responses,
+        id: ExchangeId,
+    ) {
+        peer.held.retain(|held| held.request.id != id);
+        peer.asked.retain(|(asked, _)| *asked != id);
+        if let Some(at) = peer.subscription_of(id) {
+            self.drop_subscription(cx, peer, at, Some(Close::LOST));
+        }
+    }
+
+    /// The connection is gone.
+    pub(crate) fn closed(&mut self, cx: &mut Context<'_>, peer: &mut Peer) {
+        while !peer.subscriptions.is_empty() {
+            let at = peer.subscriptions.len() - 1;
+            self.drop_subscription(cx, peer, at, Some(Close::LOST));
+        }
+        peer.held.clear();
+        peer.asked.clear();
+        peer.transports.clear();
+    }
+
+    /// The broker stops: what is under way ends.
+    pub(crate) fn stop(&mut self, cx: &mut Context<'_>, peer: &mut Peer, out: &mut dyn Responses) {
+        self.stopping = true;
+        let trouble = Trouble::new(Kind::Stopping, "the broker is stopping");
+        for held in std::mem::take(&mut peer.held) {
+            fail(out, held.request.id, &None, &trouble);
+        }
+        for (id, reader) in std::mem::take(&mut peer.asked) {
+            fail(out, id, &reader, &trouble);
+        }
+        while let Some(subscription) = peer.subscriptions.last() {
+            match (&subscription.outlet, &subscription.state) {
+                (Outlet::Poll(_), _) | (_, State::Opening(_)) => {
+                    fail(out, subscription.exchange, &subscription.reader, &trouble);
+                }
+                _ => finish(out, subscription),
+            }
+            let at = peer.subscriptions.len() - 1;
+            self.drop_subscription(cx, peer, at, Some(Close::LOST));
+        }
+        for transport in std::mem::take(&mut peer.transports) {
+            out.close_session(transport.session, NO_ERROR, "the broker is stopping");
+        }
+    }
+
+    /// The broker has given a session to another request, or ended it.
+    pub(crate) fn evicted(
+        &mut self,
+        cx: &mut Context<'_>,
+        peer: &mut Peer,
+        out: &mut dyn Responses,
+        consumer: ConsumerId,
+        reason: EvictReason,
+    ) {
+        let is_it = |subscription: &Subscription| subscription.consumer == consumer;
+        let Some(at) = peer.subscriptions.iter().position(is_it) else {
+            return;
+        };
+        let subscription = &peer.subscriptions[at];
+        tracing::debug!(session = &*subscription.name, ?reason, "subscription ended");
+        let waits = matches!(subscription.state, State::Opening(_))
+            || matches!(subscription.outlet, Outlet::Poll(_));
+        if waits {
+            let (kind, detail) = match reason {
+                EvictReason::TakenOver => (
+                    Kind::SessionBusy,
+                    "another request has taken the session over",
+                ),
+                EvictReason::Administrative => (Kind::NoSession, "the session was ended"),
+            };
+            let trouble = Trouble::new(kind, detail);
+            self.counts.messages_sent += 1;
+            fail(out, subscription.exchange, &subscription.reader, &trouble);
+        } else {
+            finish(out, subscription);
+        }
+        if let Outlet::Transport { .. } = subscription.outlet {
+            let id = subscription.exchange;
+            peer.transports.retain(|transport| transport.session != id);
+        }
+        self.drop_subscription(cx, peer, at, None);
+    }
+
+    /// Filters of a subscription have ended for everybody.
+    pub(crate) fn unsubscribed(
+        &mut self,
+        cx: &mut Context<'_>,
+        peer: &mut Peer,
+        out: &mut dyn Responses,
+        consumer: ConsumerId,
+        session: SessionKey,
+    ) {
+        let is_it = |subscription: &Subscription| {
+            subscription.consumer == consumer
+                && subscription.session == session
+                && matches!(subscription.state, State::Live)
+        };
+        let Some(at) = peer.subscriptions.iter().position(is_it) else {
+            return;
+        };
+        if cx.broker.filters(session).next().is_some() {
+            return;
+        }
+        let subscription = &mut peer.subscriptions[at];
+        subscription.state = State::Ending;
+        // What is queued is still sent.
+        if !subscription.parked {
+            self.pump(cx, peer, out, at);
+        }
+    }
+}
+
+/// Ends the response of a subscription in order.
+fn finish(out: &mut dyn Responses, subscription: &Subscription) {
+    match subscription.outlet {
+        Outlet::Stream | Outlet::Poll(_) => out.finish(subscription.exchange),
+        Outlet::Transport { .. } => {
+            out.close_session(
+                subscription.exchange,
+                NO_ERROR,
+                "the subscription has ended",
+            );
+        }
+    }
+}

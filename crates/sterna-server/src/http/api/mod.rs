@@ -1,0 +1,147 @@
+//! What answers requests.
+//!
+//! `admission.rs` decides who may ask, by `origin.rs` (whom a request names, and which page sent it)
+//! and `identity.rs` (credentials); `target.rs` and `plan.rs` read what is asked. `topics.rs` and
+//! `publish.rs` answer at once; `open.rs` begins subscriptions, `deliver.rs` carries messages to them,
+//! `clock.rs` looks after them, `end.rs` ends them; `sessions.rs` is for those who acknowledge, on
+//! whichever shard the session is. `webtransport.rs` does both on one session.
+
+mod accept;
+mod admission;
+mod answer;
+mod clock;
+mod deliver;
+mod end;
+mod identity;
+mod open;
+mod origin;
+mod peer;
+mod plan;
+mod publish;
+mod sessions;
+mod subscription;
+mod target;
+mod topics;
+mod webtransport;
+
+use std::sync::Arc;
+
+use bytes::BytesMut;
+use ring::hmac;
+use rustc_hash::FxHashMap;
+use sterna_broker::ConsumerId;
+use sterna_net::ConnectionId;
+
+use super::exchange::{ExchangeId, Head, Refusal, Responses};
+use super::problem::ProblemKind as Kind;
+use super::registry::Registry;
+use crate::shard::Context;
+use crate::sys::Counts;
+use answer::{Trouble, fail};
+
+pub(crate) use peer::Peer;
+pub use sessions::Letter;
+
+pub(crate) use subscription::is_consumer;
+
+/// What a shard keeps of all its HTTP clients.
+#[derive(Debug)]
+pub(crate) struct Api {
+    registry: Arc<Registry>,
+    /// Where the subscriptions are that the broker knows as consumers.
+    consumers: FxHashMap<ConsumerId, ConnectionId>,
+    next_consumer: u64,
+    /// Password checks that were started.
+    checks: u64,
+    /// For digests of credentials; it lives and dies with the shard.
+    key: hmac::Key,
+    counts: Counts,
+    /// What a step writes to one response.
+    buffer: BytesMut,
+    stopping: bool,
+}
+
+impl Api {
+    /// The API of a shard on which nobody is connected.
+    pub(crate) fn new(registry: Arc<Registry>) -> Self {
+        let mut secret = [0; 32];
+        // Without randomness the digests are merely not secret; nobody sees them.
+        let _ = getrandom::fill(&mut secret);
+        Self {
+            registry,
+            consumers: FxHashMap::default(),
+            next_consumer: 0,
+            checks: 0,
+            key: hmac::Key::new(hmac::HMAC_SHA256, &secret),
+            counts: Counts::default(),
+            buffer: BytesMut::new(),
+            stopping: false,
+        }
+    }
+
+    /// What was counted so far; the bytes of connections are counted where they are carried.
+    pub(crate) const fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Subscriptions, each of which is a connected session of the broker.
+    pub(crate) fn consumers(&self) -> usize {
+        self.consumers.len()
+    }
+
+    /// Where a consumer is.
+    pub(crate) fn connection_of(&self, consumer: ConsumerId) -> Option<ConnectionId> {
+        self.consumers.get(&consumer).copied()
+    }
+
+    /// Answers a request that what carries it turns away.
+    pub(crate) fn refuse(
+        &mut self,
+        cx: &Context<'_>,
+        peer: &Peer,
+        out: &mut dyn Responses,
+        id: ExchangeId,
+        head: Option<&Head>,
+        refusal: Refusal,
+    ) {
+        let (kind, detail) = match refusal {
+            Refusal::Malformed(detail) => (Kind::InvalidField, detail),
+            Refusal::Timeout => (Kind::Timeout, "the content came too slowly"),
+            Refusal::ContentTooLarge => (
+                Kind::ContentTooLarge,
+                "the content is larger than http.maximum_content_bytes",
+            ),
+            Refusal::TargetTooLong => (
+                Kind::UriTooLong,
+                "the target is longer than http.maximum_target_bytes",
+            ),
+            Refusal::FieldsTooLarge => (
+                Kind::FieldsTooLarge,
+                "the fields are larger than http.maximum_fields_bytes",
+            ),
+            Refusal::Busy if self.stopping => (Kind::Stopping, "the broker is stopping"),
+            Refusal::Busy => (Kind::Busy, "too much is under way on this connection"),
+        };
+        let reader = head.and_then(|head| {
+            let authority = head.authority().unwrap_or_default();
+            origin::admit(&cx.policy.http, head, authority).ok()?
+        });
+        let trouble = Trouble::new(kind, detail);
+        log_refusal(cx, peer.connection, peer.name(), &trouble);
+        self.counts.messages_received += 1;
+        self.counts.messages_sent += 1;
+        fail(out, id, &reader, &trouble);
+    }
+}
+
+/// A line for the operator about a request that was refused.
+fn log_refusal(cx: &Context<'_>, connection: ConnectionId, user: Option<&str>, trouble: &Trouble) {
+    let peer = cx.net.info(connection).map(|info| info.peer);
+    tracing::info!(
+        peer = peer.map(tracing::field::display),
+        user,
+        status = trouble.status(),
+        detail = trouble.detail(),
+        "HTTP request refused"
+    );
+}

@@ -1,0 +1,359 @@
+//! The beginning of a subscription: its session, what an earlier response has left, and its filters.
+
+use sterna_broker::{
+    Close, OpenError, OpenSession, Opened, Outcome, RetainHandling, SessionKey, SubscribeError,
+    SubscribeOptions,
+};
+use sterna_mqtt::topic;
+
+use super::answer::{Trouble, fail, respond};
+use super::end::NO_ERROR;
+use super::identity::Identity;
+use super::origin::Reader;
+use super::peer::Peer;
+use super::plan::Subscribe;
+use super::subscription::{
+    Flow, Keep, Opening, Outlet, Pace, Polling, State, Subscription, consumer_id, is_durable,
+    new_name,
+};
+use super::target::Target;
+use super::{Api, log_refusal};
+use crate::http::exchange::{Content, ExchangeId, Responses};
+use crate::http::problem::ProblemKind as Kind;
+use crate::http::session_state::{HttpSession, client_id, state_mut};
+use crate::shard::Context;
+
+/// Whose request it is, and how it is answered.
+#[derive(Debug)]
+pub(super) struct Asker {
+    pub(super) id: ExchangeId,
+    pub(super) reader: Reader,
+    pub(super) identity: Identity,
+    /// Whether it is an extended CONNECT, which is accepted as a WebTransport session.
+    pub(super) is_session: bool,
+}
+
+impl Api {
+    /// Subscribes, if that is allowed.
+    ///
+    /// # Errors
+    /// What to answer otherwise.
+    pub(super) fn subscribe(
+        &mut self,
+        cx: &mut Context<'_>,
+        peer: &mut Peer,
+        out: &mut dyn Responses,
+        target: &Target<'_>,
+        asker: Asker,
+        plan: Subscribe,
+    ) -> Result<(), Trouble> {
+        let http = &cx.policy.http;
+        if peer.subscriptions.len() >= http.maximum_subscriptions as usize {
+            let detail = "too many subscriptions on this connection";
+            return Err(Trouble::new(Kind::TooManySubscriptions, detail));
+        }
+        for filter in &plan.filters {
+            may_subscribe(cx, peer, &asker.identity, filter)?;
+        }
+        let now_ms = cx.net.now_ms();
+        let known = plan.session.as_deref().filter(|name| {
+            is_durable(name)
+                || cx
+                    .broker
+                    .owner_exists(&client_id(asker.identity.user(), name))
+        });
+        let name = match known {
+            Some(name) => name.to_owned(),
+            None => new_name().ok_or_else(|| Trouble::new(Kind::Busy, "no randomness"))?,
+        };
+        let durable = is_durable(&name);
+        // What is sent at QoS 0 is not remembered, so there is nothing to come back for; but a poll
+        // comes back for what it gets.
+        let expiry_s = if durable {
+            http.session_expiry_s
+        } else if plan.qos.is_acknowledged() || plan.poll.is_some() {
+            http.resume_timeout_s
+        } else {
+            0
+        };
+        let keep = if durable {
+            Keep::Acknowledged(http.maximum_unacknowledged as usize)
+        } else {
+            let polled = plan.poll.map_or(0, |poll| poll.max);
+            let window = http.resume_window_messages as usize;
+            let shared = plan.filters.iter().any(|filter| is_shared(filter));
+            // Of a shared subscription a member gets only so much that is not settled.
+            let most = if shared {
+                (cx.broker.limits().group_window as usize / 2).max(1)
+            } else {
+                usize::MAX
+            };
+            Keep::Last(window.min(most).max(polled))
+        };
+        let outlet = match plan.poll {
+            Some(poll) => Outlet::Poll(Box::new(Polling {
+                poll,
+                deadline_ms: now_ms + poll.wait_ms,
+                next: next_target(target),
+                after: plan.after.unwrap_or(0),
+            })),
+            None if asker.is_session => Outlet::Transport { stream: u64::MAX },
+            None => Outlet::Stream,
+        };
+        self.next_consumer += 1;
+        let consumer = consumer_id(self.next_consumer);
+        let opened = cx.broker.open(
+            now_ms,
+            OpenSession {
+                client_id: &client_id(asker.identity.user(), &name),
+                clean_start: false,
+                expiry_s,
+                consumer,
+                will: None,
+                on_demand: false,
+                selector: None,
+            },
+        );
+        let (session, present) = match opened {
+            Ok(Opened::Ready { session, present }) => (session, Some(present)),
+            Ok(Opened::Pending { session }) => (session, None),
+            Err(OpenError::TooManySessions) => {
+                return Err(Trouble::new(Kind::TooManySessions, "too many sessions"));
+            }
+            Err(_) => {
+                let detail = "another request has taken the session over at this moment";
+                return Err(Trouble::new(Kind::SessionBusy, detail));
+            }
+        };
+        self.consumers.insert(consumer, peer.connection);
+        let format = plan.format;
+        let opening = Box::new(Opening {
+            plan,
+            identity: asker.identity,
+        });
+        peer.subscriptions.push(Subscription {
+            exchange: asker.id,
+            consumer,
+            session,
+            name: name.into(),
+            reader: asker.reader,
+            format,
+            outlet,
+            state: State::Opening(opening),
+            resend: std::collections::VecDeque::new(),
+            keep,
+            parked: false,
+            pace: Pace {
+                heartbeat_ms: u64::from(http.heartbeat_interval_s) * 1000,
+                stalled_ms: u64::from(http.stalled_timeout_s) * 1000,
+            },
+            quiet_since_ms: now_ms,
+            flow: Flow::default(),
+        });
+        if let Some(present) = present {
+            let at = peer.subscriptions.len() - 1;
+            self.begin(cx, peer, out, at, present);
+        }
+        Ok(())
+    }
+
+    /// A session has come from another shard.
+    pub(crate) fn session_opened(
+        &mut self,
+        cx: &mut Context<'_>,
+        peer: &mut Peer,
+        out: &mut dyn Responses,
+        consumer: sterna_broker::ConsumerId,
+        session: SessionKey,
+        present: bool,
+    ) {
+        let waits = |subscription: &Subscription| {
+            subscription.consumer == consumer
+                && subscription.session == session
+                && matches!(subscription.state, State::Opening(_))
+        };
+        if let Some(at) = peer.subscriptions.iter().position(waits) {
+            self.begin(cx, peer, out, at, present);
+        }
+    }
+
+    /// Begins the response of a subscription whose session is here.
+    fn begin(
+        &mut self,
+        cx: &mut Context<'_>,
+        peer: &mut Peer,
+        out: &mut dyn Responses,
+        at: usize,
+        present: bool,
+    ) {
+        let subscription = &mut peer.subscriptions[at];
+        let State::Opening(opening) = std::mem::replace(&mut subscription.state, State::Live)
+        else {
+            return;
+        };
+        if let Err(trouble) = join(cx, subscription, &opening.plan) {
+            let (id, reader) = (subscription.exchange, subscription.reader.clone());
+            log_refusal(cx, peer.connection, opening.identity.user(), &trouble);
+            fail(out, id, &reader, &trouble);
+            self.counts.messages_sent += 1;
+            // A session that was there before is left as it was.
+            let expiry_s = (!present).then_some(0);
+            let close = Close {
+                expiry_s,
+                ..Close::NORMAL
+            };
+            self.drop_subscription(cx, peer, at, Some(close));
+            return;
+        }
+        tracing::debug!(
+            session = &*subscription.name,
+            user = opening.identity.user(),
+            resumed = present,
+            "subscribed"
+        );
+        self.counts.connections += 1;
+        let fields: [(&str, &[u8]); 4] = [
+            ("content-type", subscription.format.media_type().as_bytes()),
+            ("cache-control", b"no-store"),
+            ("x-content-type-options", b"nosniff"),
+            ("sterna-session", subscription.name.as_bytes()),
+        ];
+        match &mut subscription.outlet {
+            Outlet::Stream => {
+                let (id, reader) = (subscription.exchange, &subscription.reader);
+                respond(out, id, reader, 200, &fields, Content::Open);
+                self.counts.messages_sent += 1;
+            }
+            Outlet::Poll(_) => {}
+            Outlet::Transport { stream } => {
+                let id = subscription.exchange;
+                out.accept_session(id, &fields[3..]);
+                let Some(opened) = out.open_session_stream(id) else {
+                    out.close_session(id, NO_ERROR, "the client allows no stream");
+                    return self.drop_subscription(cx, peer, at, Some(Close::LOST));
+                };
+                *stream = opened;
+                peer.transports.push(super::webtransport::Transport::new(
+                    id,
+                    opening.identity.clone(),
+                ));
+            }
+        }
+        self.pump(cx, peer, out, at);
+    }
+}
+
+/// Whether a filter is that of a shared subscription.
+fn is_shared(filter: &str) -> bool {
+    filter.starts_with(topic::SHARE_PREFIX)
+}
+
+/// Whether rules and settings let a client subscribe to a filter.
+fn may_subscribe(
+    cx: &Context<'_>,
+    peer: &Peer,
+    identity: &Identity,
+    filter: &str,
+) -> Result<(), Trouble> {
+    // Rules are about topics: of a shared subscription that is what follows the share name.
+    let topics = topic::Filter::parse(filter).map_or(filter, |parsed| parsed.filter);
+    if cx.policy.rules.may_subscribe(identity.subject(), topics) {
+        return Ok(());
+    }
+    let peer = cx.net.info(peer.connection).map(|info| info.peer);
+    tracing::info!(
+        peer = peer.map(tracing::field::display),
+        user = identity.user(),
+        filter,
+        "subscription refused"
+    );
+    let detail = "the rules forbid to subscribe to this filter";
+    Err(Trouble::new(Kind::Forbidden, detail))
+}
+
+/// Takes up a session: what was acknowledged, what is to be sent again, and the filters.
+fn join(
+    cx: &mut Context<'_>,
+    subscription: &mut Subscription,
+    plan: &Subscribe,
+) -> Result<(), Trouble> {
+    let now_ms = cx.net.now_ms();
+    let session = subscription.session;
+    let outdated = || Trouble::new(Kind::SessionBusy, "the session is being taken over");
+    let state = state_mut(cx.broker, session).ok_or_else(outdated)?;
+    // The id of an earlier session of that name says nothing of this one.
+    let after = plan.after.filter(|&id| id <= state.last_id());
+    let acknowledged: Vec<u64> = after
+        .into_iter()
+        .flat_map(|id| state.acknowledge_up_to(id))
+        .collect();
+    for tag in acknowledged {
+        cx.broker.settle(now_ms, session, tag, Outcome::Accepted);
+    }
+    let tags: Vec<u64> = cx
+        .broker
+        .unacknowledged(session)
+        .iter()
+        .map(sterna_broker::Unacknowledged::tag)
+        .collect();
+    let state: &mut HttpSession = state_mut(cx.broker, session).ok_or_else(outdated)?;
+    state.keep(tags);
+    subscription.resend = state.after(0).collect();
+    if let Outlet::Poll(polling) = &mut subscription.outlet {
+        polling.after = after.unwrap_or(0);
+    }
+    add_filters(cx, session, plan)
+}
+
+/// Adds filters to a session.
+fn add_filters(cx: &mut Context<'_>, session: SessionKey, plan: &Subscribe) -> Result<(), Trouble> {
+    let most = cx.policy.http.maximum_filters as usize;
+    let known: Vec<_> = cx.broker.filters(session).cloned().collect();
+    let is_new = |filter: &str| !known.iter().any(|known| **known == *filter);
+    if known.len()
+        + (plan.filters.iter())
+            .filter(|filter| is_new(filter))
+            .count()
+        > most
+    {
+        let detail = format!("a subscription has at most {most} filters");
+        return Err(Trouble::new(Kind::TooManySubscriptions, detail));
+    }
+    let options = SubscribeOptions {
+        qos: plan.qos,
+        no_local: false,
+        retain_as_published: false,
+        retain_handling: if plan.retained {
+            RetainHandling::IfNew
+        } else {
+            RetainHandling::Never
+        },
+        identifier: None,
+        hint: 0,
+        keep: false,
+    };
+    for filter in &plan.filters {
+        (cx.broker
+            .subscribe(cx.net.now_ms(), session, filter, options))
+        .map_err(|error| match error {
+            SubscribeError::InvalidFilter => Trouble::new(
+                Kind::InvalidFilter,
+                "the filter is longer or deeper than the broker allows",
+            ),
+            SubscribeError::TooMany => {
+                Trouble::new(Kind::TooManySubscriptions, "too many subscriptions")
+            }
+            SubscribeError::NoLocalOnShared | SubscribeError::NoSession => {
+                Trouble::new(Kind::SessionBusy, "the session is being taken over")
+            }
+        })?;
+    }
+    Ok(())
+}
+
+/// The target of the request that goes on after a poll, up to session and position.
+fn next_target(target: &Target<'_>) -> String {
+    let query = target.query_without(&["session", "after"]);
+    let mark = if query.is_empty() { "" } else { "&" };
+    format!("{}?{query}{mark}", target.path)
+}

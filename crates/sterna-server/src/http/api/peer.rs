@@ -1,0 +1,81 @@
+//! What is kept of one connection.
+
+use sterna_net::ConnectionId;
+
+use super::identity::Credentials;
+use super::origin::Reader;
+use super::subscription::Subscription;
+use super::webtransport::Transport;
+use crate::http::exchange::{ExchangeId, Request};
+use crate::shard::Context;
+
+/// What is kept of one connection.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    pub(super) connection: ConnectionId,
+    pub(super) credentials: Credentials,
+    /// Requests that wait, in the order in which they came.
+    pub(super) held: Vec<Held>,
+    pub(super) subscriptions: Vec<Subscription>,
+    pub(super) transports: Vec<Transport>,
+    /// Requests that another shard has been asked about.
+    pub(super) asked: Vec<(ExchangeId, Reader)>,
+}
+
+/// A request that waits.
+#[derive(Debug)]
+pub(super) struct Held {
+    pub(super) request: Request,
+    pub(super) until: Until,
+}
+
+/// What a request waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Until {
+    /// The end of the handshake: it can be a replay until then.
+    Confirmed,
+    /// The verdict on a password.
+    Verdict,
+}
+
+impl Peer {
+    /// A connection without any request.
+    pub(crate) fn new(_: &Context<'_>, connection: ConnectionId) -> Self {
+        Self {
+            connection,
+            credentials: Credentials::default(),
+            held: Vec::new(),
+            subscriptions: Vec::new(),
+            transports: Vec::new(),
+            asked: Vec::new(),
+        }
+    }
+
+    /// The user whom a request of the connection has shown.
+    pub(crate) fn name(&self) -> Option<&str> {
+        self.credentials.name()
+    }
+
+    /// Bytes of the contents of requests that wait.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.held
+            .iter()
+            .map(|held| held.request.content.len())
+            .sum()
+    }
+
+    /// Takes out what waits for something, in order.
+    pub(super) fn take_held(&mut self, until: Until) -> Vec<Request> {
+        let (taken, kept) = std::mem::take(&mut self.held)
+            .into_iter()
+            .partition(|held| held.until == until);
+        self.held = kept;
+        let taken: Vec<Held> = taken;
+        taken.into_iter().map(|held| held.request).collect()
+    }
+
+    /// The subscription that a response belongs to.
+    pub(super) fn subscription_of(&self, id: ExchangeId) -> Option<usize> {
+        (self.subscriptions.iter()).position(|subscription| subscription.exchange == id)
+    }
+}

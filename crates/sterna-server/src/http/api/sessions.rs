@@ -1,0 +1,331 @@
+//! Requests about a session: what it holds, what of it is done, and its end. The session may be on
+//! another shard, which is asked by letter.
+
+use serde::Deserialize;
+use sterna_broker::Outcome;
+use sterna_net::ConnectionId;
+
+use super::Api;
+use super::answer::{Trouble, fail, respond};
+use super::open::Asker;
+use super::origin::Reader;
+use super::peer::Peer;
+use super::target::Target;
+use crate::http::exchange::{Content, ExchangeId, Request, Responses};
+use crate::http::problem::ProblemKind as Kind;
+use crate::http::session_state::client_id;
+use crate::mail::Mail;
+use crate::session::SessionState;
+use crate::shard::Context;
+
+/// Shards that a question about a session is passed on to, if that moves meanwhile.
+const MAXIMUM_HOPS: u8 = 8;
+
+/// A question about a session, or the answer.
+#[derive(Debug)]
+pub struct Letter(Body);
+
+#[derive(Debug)]
+enum Body {
+    Question {
+        client_id: Box<str>,
+        work: Work,
+        from: From,
+        hops: u8,
+    },
+    Answer {
+        from: From,
+        done: Result<Done, Kind>,
+    },
+}
+
+/// Whose question it is.
+#[derive(Clone, Copy, Debug)]
+struct From {
+    shard: usize,
+    connection: ConnectionId,
+    /// None where nobody waits for the answer.
+    id: Option<ExchangeId>,
+}
+
+/// The answer to a request of a connection.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    id: ExchangeId,
+    done: Result<Done, Kind>,
+}
+
+/// What is asked of a session.
+#[derive(Clone, Debug)]
+pub(super) enum Work {
+    /// To say what it holds.
+    Describe,
+    /// To be done with messages.
+    Acknowledge(Acknowledge),
+}
+
+/// Which messages are done.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Acknowledge {
+    UpTo(u64),
+    Each(Vec<u64>),
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub(super) enum Done {
+    /// What a session holds.
+    Described(serde_json::Value),
+    Acknowledged,
+}
+
+/// The content of an acknowledgement.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Ids {
+    id: Option<u64>,
+    ids: Option<Vec<u64>>,
+}
+
+impl Api {
+    /// Answers a request about a session.
+    ///
+    /// # Errors
+    /// What to answer instead.
+    #[allow(clippy::too_many_arguments, reason = "a step of a request")]
+    pub(super) fn about_session(
+        &mut self,
+        cx: &mut Context<'_>,
+        peer: &mut Peer,
+        out: &mut dyn Responses,
+        target: &Target<'_>,
+        name: &str,
+        asker: Asker,
+        request: &Request,
+    ) -> Result<(), Trouble> {
+        let client_id = client_id(asker.identity.user(), name);
+        if request.head.method() == "DELETE" {
+            target.without_parameters()?;
+            if !cx.broker.end_session_of(cx.net.now_ms(), &client_id) {
+                return Err(trouble(Kind::NoSession));
+            }
+            self.counts.messages_sent += 1;
+            respond(out, asker.id, &asker.reader, 204, &[], Content::Empty);
+            return Ok(());
+        }
+        let work = if request.head.method() == "POST" {
+            let most = cx.policy.http.maximum_unacknowledged as usize;
+            Work::Acknowledge(read_acknowledgement(target, &request.content, most)?)
+        } else {
+            target.without_parameters()?;
+            Work::Describe
+        };
+        let id = asker.id;
+        peer.asked.push((id, asker.reader));
+        let from = From {
+            shard: cx.shard,
+            connection: peer.connection,
+            id: Some(id),
+        };
+        if let Some(done) = ask(cx, &client_id, work, from, MAXIMUM_HOPS) {
+            self.answered(cx, peer, out, Reply { id, done });
+        }
+        Ok(())
+    }
+
+    /// A letter from another shard; what is to be told to one of this shard's connections.
+    #[expect(clippy::unused_self, reason = "called as everything else of the API")]
+    pub(crate) fn mail(
+        &self,
+        cx: &mut Context<'_>,
+        letter: Letter,
+    ) -> Option<(ConnectionId, Reply)> {
+        match letter.0 {
+            Body::Question {
+                client_id,
+                work,
+                from,
+                hops,
+            } => {
+                let done = ask(cx, &client_id, work, from, hops)?;
+                if from.shard == cx.shard {
+                    // It has come back to where it was asked.
+                    return Some((from.connection, Reply { id: from.id?, done }));
+                }
+                let letter = Letter(Body::Answer { from, done });
+                cx.outbox.post(from.shard, Mail::Http(Box::new(letter)));
+                None
+            }
+            Body::Answer { from, done } => Some((from.connection, Reply { id: from.id?, done })),
+        }
+    }
+
+    /// Tells the client what came of its request.
+    pub(crate) fn answered(
+        &mut self,
+        cx: &Context<'_>,
+        peer: &mut Peer,
+        out: &mut dyn Responses,
+        reply: Reply,
+    ) {
+        let Reply { id, done } = reply;
+        let Some(at) = peer.asked.iter().position(|(asked, _)| *asked == id) else {
+            return; // it was given up
+        };
+        let (_, reader): (_, Reader) = peer.asked.swap_remove(at);
+        self.counts.messages_sent += 1;
+        match done {
+            Ok(Done::Acknowledged) => respond(out, id, &reader, 204, &[], Content::Empty),
+            Ok(Done::Described(description)) => {
+                let fields: [(&str, &[u8]); 2] = [
+                    ("content-type", b"application/json"),
+                    ("cache-control", b"no-store"),
+                ];
+                let json = description.to_string();
+                respond(
+                    out,
+                    id,
+                    &reader,
+                    200,
+                    &fields,
+                    Content::Whole(json.as_bytes()),
+                );
+            }
+            Err(kind) => {
+                let trouble = trouble(kind);
+                super::log_refusal(cx, peer.connection, peer.name(), &trouble);
+                fail(out, id, &reader, &trouble);
+            }
+        }
+    }
+}
+
+/// Does work on a session here, or asks the shard that has it; `None` where that will answer.
+fn ask(
+    cx: &mut Context<'_>,
+    client_id: &str,
+    work: Work,
+    from: From,
+    hops: u8,
+) -> Option<Result<Done, Kind>> {
+    match do_work(cx, client_id, &work) {
+        Err(Kind::SessionBusy) => {}
+        done => return Some(done),
+    }
+    let shard = cx.broker.directory().shard_of(client_id)?;
+    let shard = usize::from(shard.0);
+    if shard == cx.shard || hops == 0 {
+        return Some(Err(Kind::SessionBusy));
+    }
+    let letter = Letter(Body::Question {
+        client_id: client_id.into(),
+        work,
+        from,
+        hops: hops - 1,
+    });
+    cx.outbox.post(shard, Mail::Http(Box::new(letter)));
+    None
+}
+
+/// Does work on a session of this shard; [`Kind::SessionBusy`] where it is not here.
+pub(super) fn do_work(cx: &mut Context<'_>, client_id: &str, work: &Work) -> Result<Done, Kind> {
+    if !cx.broker.owner_exists(client_id) {
+        return Err(Kind::NoSession);
+    }
+    match work {
+        Work::Describe => {
+            let (info, filters) = (cx.broker.session_named(client_id)).ok_or(Kind::SessionBusy)?;
+            let mut filters: Vec<&str> = filters.iter().map(|filter| &**filter).collect();
+            filters.sort_unstable();
+            let name = client_id.rsplit('/').next();
+            Ok(Done::Described(serde_json::json!({
+                "session": name,
+                "connected": info.consumer.is_some(),
+                "pending": info.queue.pending,
+                "pending_bytes": info.queue.pending_bytes,
+                "unacknowledged": info.queue.unacknowledged,
+                "filters": filters,
+            })))
+        }
+        Work::Acknowledge(which) => {
+            let Some(SessionState::Http(state)) = cx.broker.protocol_named(client_id) else {
+                return Err(Kind::SessionBusy);
+            };
+            let highest = match which {
+                Acknowledge::UpTo(id) => Some(*id),
+                Acknowledge::Each(ids) => ids.iter().copied().max(),
+            };
+            if highest.is_some_and(|id| id > state.last_id()) {
+                return Err(Kind::InvalidContent);
+            }
+            let tags: Vec<u64> = match which {
+                Acknowledge::UpTo(id) => state.acknowledge_up_to(*id).collect(),
+                Acknowledge::Each(ids) => {
+                    ids.iter().filter_map(|&id| state.acknowledge(id)).collect()
+                }
+            };
+            let now_ms = cx.net.now_ms();
+            for tag in tags {
+                cx.broker
+                    .settle_named(now_ms, client_id, tag, Outcome::Accepted);
+            }
+            // Its response may wait for this.
+            if let Some(session) = cx.broker.key_named(client_id) {
+                cx.broker.unpark(session);
+            }
+            Ok(Done::Acknowledged)
+        }
+    }
+}
+
+/// What is told of work that could not be done.
+fn trouble(kind: Kind) -> Trouble {
+    let detail = match kind {
+        Kind::NoSession => "the user has no session of this name",
+        Kind::InvalidContent => "no message of the session has this id yet",
+        _ => "the session is moving between shards; try again",
+    };
+    Trouble::new(kind, detail)
+}
+
+/// Reads which messages are done: from the parameter `id`, or the content.
+fn read_acknowledgement(
+    target: &Target<'_>,
+    content: &[u8],
+    most: usize,
+) -> Result<Acknowledge, Trouble> {
+    let mut id = None;
+    for parameter in target.parameters() {
+        let value = match &parameter {
+            Ok((name, value)) if name == "id" => value.parse().ok(),
+            _ => None,
+        };
+        id = Some(value.ok_or_else(|| {
+            let detail = "the only parameter is `id`, a number";
+            Trouble::new(Kind::InvalidParameter, detail)
+        })?);
+    }
+    let invalid = |detail: String| Trouble::new(Kind::InvalidContent, detail);
+    match id {
+        Some(id) if content.is_empty() => return Ok(Acknowledge::UpTo(id)),
+        Some(_) => return Err(invalid("there is a parameter `id` already".to_owned())),
+        None => {}
+    }
+    let ids: Ids = serde_json::from_slice(content)
+        .map_err(|error| invalid(format!("not {{\"id\": N}} or {{\"ids\": [N, M]}}: {error}")))?;
+    match ids {
+        Ids {
+            id: Some(id),
+            ids: None,
+        } => Ok(Acknowledge::UpTo(id)),
+        Ids {
+            id: None,
+            ids: Some(ids),
+        } if ids.len() <= most => Ok(Acknowledge::Each(ids)),
+        Ids {
+            id: None,
+            ids: Some(_),
+        } => Err(invalid(format!("more than {most} ids"))),
+        Ids { .. } => Err(invalid("either `id` or `ids`".to_owned())),
+    }
+}

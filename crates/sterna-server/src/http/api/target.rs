@@ -1,0 +1,233 @@
+//! What a request is for: the path, and the parameters behind it.
+
+use std::borrow::Cow;
+
+use super::answer::Trouble;
+use crate::http::problem::ProblemKind as Kind;
+
+/// A resource of the API.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Resource {
+    /// `/`, or a file of the page below `/page/`.
+    Page,
+    /// `/v1/openapi.json`
+    OpenApi,
+    /// `/v1/topics`, the topic space without a topic.
+    Topics,
+    /// `/v1/topics/{topic}`
+    Topic(String),
+    /// `/v1/sessions/{name}`
+    Session(String),
+    /// `/v1/sessions/{name}/ack`
+    Acknowledgement(String),
+}
+
+/// The target of a request, taken apart.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Target<'a> {
+    pub(super) resource: Resource,
+    /// Path, as it came.
+    pub(super) path: &'a str,
+    query: Option<&'a str>,
+}
+
+/// Why there is no such target.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum TargetError {
+    /// Nothing is there.
+    Unknown,
+    /// The topic is not UTF-8, or its percent-encoding is broken.
+    Topic,
+    /// The name of a session is none.
+    Session,
+}
+
+impl<'a> Target<'a> {
+    /// Takes a target apart.
+    ///
+    /// # Errors
+    /// When it names nothing.
+    pub(super) fn parse(target: &'a str) -> Result<Self, TargetError> {
+        let (path, query) = match target.split_once('?') {
+            Some((path, query)) => (path, Some(query)),
+            None => (target, None),
+        };
+        let resource = if let Some(topic) = path.strip_prefix("/v1/topics/") {
+            Resource::Topic(decode(topic).ok_or(TargetError::Topic)?.into_owned())
+        } else if let Some(rest) = path.strip_prefix("/v1/sessions/") {
+            let name = |text| {
+                decode(text)
+                    .filter(|name| is_session_name(name))
+                    .map(Cow::into_owned)
+                    .ok_or(TargetError::Session)
+            };
+            match rest.split_once('/') {
+                None => Resource::Session(name(rest)?),
+                Some((text, "ack")) => Resource::Acknowledgement(name(text)?),
+                Some(_) => return Err(TargetError::Unknown),
+            }
+        } else {
+            match path {
+                "/" => Resource::Page,
+                _ if path.starts_with("/page/") => Resource::Page,
+                "/v1/openapi.json" => Resource::OpenApi,
+                "/v1/topics" => Resource::Topics,
+                _ => return Err(TargetError::Unknown),
+            }
+        };
+        Ok(Self {
+            resource,
+            path,
+            query,
+        })
+    }
+
+    /// Names and values of the parameters, decoded; an error is the text of one that is not UTF-8.
+    /// A plus stands for itself, since it is a wildcard.
+    pub(super) fn parameters(
+        &self,
+    ) -> impl Iterator<Item = Result<(Cow<'a, str>, Cow<'a, str>), &'a str>> + use<'a> {
+        let parts = self.query.into_iter().flat_map(|query| query.split('&'));
+        parts.filter(|part| !part.is_empty()).map(|part| {
+            let (name, value) = part.split_once('=').unwrap_or((part, ""));
+            decode(name).zip(decode(value)).ok_or(part)
+        })
+    }
+
+    /// Refuses parameters where there are none.
+    ///
+    /// # Errors
+    /// When there is one.
+    pub(super) fn without_parameters(&self) -> Result<(), Trouble> {
+        match self.parameters().next() {
+            None => Ok(()),
+            Some(_) => Err(Trouble::new(
+                Kind::InvalidParameter,
+                "there are no parameters here",
+            )),
+        }
+    }
+
+    /// The parameters as they came, without those that are named.
+    pub(super) fn query_without(&self, names: &[&str]) -> String {
+        let parts = self.query.into_iter().flat_map(|query| query.split('&'));
+        let kept = parts.filter(|part| {
+            let name = part.split('=').next().unwrap_or_default();
+            !part.is_empty() && decode(name).is_some_and(|name| !names.contains(&&*name))
+        });
+        kept.collect::<Vec<_>>().join("&")
+    }
+}
+
+/// Whether a text can be the name of a session: 1 to 64 of a few characters; behind `~` one that the
+/// broker has given.
+pub(super) fn is_session_name(name: &str) -> bool {
+    let text = name.strip_prefix('~').unwrap_or(name);
+    let legal = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
+    (1..=64).contains(&text.len()) && text.bytes().all(legal)
+}
+
+/// Undoes percent-encoding (RFC 3986, section 2.1); `None` where that is broken, or not UTF-8.
+pub(super) fn decode(text: &str) -> Option<Cow<'_, str>> {
+    if !text.contains('%') {
+        return Some(Cow::Borrowed(text));
+    }
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        if byte == b'%' {
+            let high = char::from(rest.next()?).to_digit(16)?;
+            let low = char::from(rest.next()?).to_digit(16)?;
+            bytes.push((high << 4 | low) as u8);
+        } else {
+            bytes.push(byte);
+        }
+    }
+    String::from_utf8(bytes).ok().map(Cow::Owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn topic(target: &str) -> Result<Resource, TargetError> {
+        Target::parse(target).map(|target| target.resource)
+    }
+
+    #[test]
+    fn a_topic_is_everything_behind_the_second_slash() {
+        for (target, expected) in [
+            ("/v1/topics/a/b", "a/b"),
+            ("/v1/topics/a%2Fb?qos=0", "a/b"),
+            ("/v1/topics//a", "/a"),
+            ("/v1/topics/", ""),
+            ("/v1/topics/a/", "a/"),
+            ("/v1/topics/+/%23", "+/#"),
+            ("/v1/topics/%2B/x", "+/x"),
+            ("/v1/topics/%E2%82%AC/.", "€/."),
+            ("/v1/topics/%24share/g/a", "$share/g/a"),
+        ] {
+            assert_eq!(topic(target), Ok(Resource::Topic(expected.to_owned())));
+        }
+        for target in [
+            "/v1/topics/%",
+            "/v1/topics/%4",
+            "/v1/topics/%zz",
+            "/v1/topics/%ff",
+            "/v1/topics/%+1",
+        ] {
+            assert_eq!(topic(target), Err(TargetError::Topic), "{target}");
+        }
+    }
+
+    #[test]
+    fn there_are_no_other_resources() {
+        assert_eq!(topic("/"), Ok(Resource::Page));
+        assert_eq!(topic("/?x"), Ok(Resource::Page));
+        assert_eq!(topic("/page/page.js"), Ok(Resource::Page));
+        assert_eq!(topic("/v1/openapi.json"), Ok(Resource::OpenApi));
+        assert_eq!(topic("/v1/topics?session=a"), Ok(Resource::Topics));
+        assert_eq!(
+            topic("/v1/sessions/%7Eab/ack"),
+            Ok(Resource::Acknowledgement("~ab".to_owned()))
+        );
+        for target in [
+            "",
+            "*",
+            "/v1",
+            "/v1/",
+            "/v1/topicsx",
+            "/v1/sessions/a/b",
+            "/V1/topics/a",
+        ] {
+            assert_eq!(topic(target), Err(TargetError::Unknown), "{target}");
+        }
+        for target in [
+            "/v1/sessions/",
+            "/v1/sessions/~",
+            "/v1/sessions/a%20b",
+            "/v1/sessions//ack",
+        ] {
+            assert_eq!(topic(target), Err(TargetError::Session), "{target}");
+        }
+    }
+
+    #[test]
+    fn parameters_are_decoded_and_a_plus_is_a_plus() {
+        let target =
+            Target::parse("/v1/topics/a?filter=b/+&&filter=c%20d&last&x=%ff&qos=1").unwrap();
+        let parameters: Vec<_> = target.parameters().collect();
+        let pair = |name, value| Ok((Cow::Borrowed(name), Cow::Borrowed(value)));
+        assert_eq!(
+            parameters,
+            [
+                pair("filter", "b/+"),
+                pair("filter", "c d"),
+                pair("last", ""),
+                Err("x=%ff"),
+                pair("qos", "1"),
+            ]
+        );
+        assert_eq!(target.query_without(&["filter", "x"]), "last&qos=1");
+    }
+}

@@ -1,0 +1,179 @@
+//! Topics themselves: whether they exist, their beginning and end, and their retained message.
+
+use sterna_mqtt::topic;
+
+use super::Api;
+use super::answer::{Trouble, respond};
+use super::identity::Identity;
+use super::open::Asker;
+use super::peer::Peer;
+use super::publish::{check_name, may_publish};
+use super::target::{Resource, Target};
+use crate::http::exchange::{Content, Head, Request, Responses};
+use crate::http::problem::ProblemKind as Kind;
+use crate::http::registry::Created;
+use crate::mapping::{entity_tag, http_fields};
+use crate::shard::Context;
+
+/// What a browser may make of a message that somebody has published: nothing that runs.
+const SANDBOX: &[u8] = b"default-src 'none'; sandbox";
+
+/// Whether a request has a copy with this entity tag already (RFC 9110, section 13.1.2).
+pub(super) fn has_etag(head: &Head, etag: &str) -> bool {
+    let mut has = false;
+    head.each_field("if-none-match", |value| {
+        let tags = std::str::from_utf8(value).unwrap_or_default().split(',');
+        has |= tags
+            .map(str::trim)
+            .any(|tag| tag == "*" || tag.strip_prefix("W/").unwrap_or(tag) == etag);
+    });
+    has
+}
+
+/// Whether the rules let a client know of a topic.
+fn may_read(cx: &Context<'_>, identity: &Identity, topic: &str) -> bool {
+    cx.policy.rules.may_subscribe(identity.subject(), topic)
+}
+
+impl Api {
+    /// HEAD, PUT and DELETE of a topic.
+    ///
+    /// # Errors
+    /// What to answer instead.
+    #[allow(clippy::too_many_arguments, reason = "a step of a request")]
+    pub(super) fn topic(
+        &mut self,
+        cx: &mut Context<'_>,
+        peer: &Peer,
+        out: &mut dyn Responses,
+        target: &Target<'_>,
+        topic: &str,
+        asker: &Asker,
+        request: &Request,
+    ) -> Result<(), Trouble> {
+        check_name(topic)?;
+        let now_ms = cx.net.now_ms();
+        let has_retained = cx.broker.retained(now_ms, topic).is_some();
+        let forbidden = |detail| Err(Trouble::new(Kind::Forbidden, detail));
+        let missing = || {
+            Trouble::new(
+                Kind::NoTopic,
+                "the topic was not created, and nothing is retained",
+            )
+        };
+        let status = match request.head.method() {
+            "HEAD" => {
+                let may_write = cx.policy.rules.may_publish(asker.identity.subject(), topic);
+                if !may_read(cx, &asker.identity, topic) && !may_write {
+                    return forbidden("the rules forbid to read and to write this topic");
+                }
+                if !has_retained && !self.registry.exists(topic) {
+                    return Err(missing());
+                }
+                200
+            }
+            "PUT" => {
+                target.without_parameters()?;
+                if !request.content.is_empty() {
+                    let detail = "a topic is created without content";
+                    return Err(Trouble::new(Kind::InvalidContent, detail));
+                }
+                may_publish(cx, peer.connection, &asker.identity, topic)?;
+                check_limits(cx, topic)?;
+                match self.registry.create(&cx.policy.http, topic) {
+                    Created::New if !has_retained => 201,
+                    Created::New | Created::Existed => 200,
+                    Created::TooMany => {
+                        let detail = "no more topics can be created; see http.maximum_topics";
+                        return Err(Trouble::new(Kind::TooManyTopics, detail));
+                    }
+                }
+            }
+            _ => {
+                target.without_parameters()?;
+                let subject = asker.identity.subject();
+                if topic.starts_with("$SYS/") || !cx.policy.rules.may_delete(subject, topic) {
+                    return forbidden("the rules forbid to delete this topic");
+                }
+                let was_created = self.registry.delete(topic);
+                let was_retained = cx.broker.clear_retained(topic);
+                let ended = cx.broker.unsubscribe_all(now_ms, topic);
+                if !was_created && !was_retained && ended == 0 {
+                    return Err(missing());
+                }
+                204
+            }
+        };
+        self.counts.messages_sent += 1;
+        respond(out, asker.id, &asker.reader, status, &[], Content::Empty);
+        Ok(())
+    }
+
+    /// The retained message of a topic.
+    ///
+    /// # Errors
+    /// What to answer instead.
+    pub(super) fn last(
+        &mut self,
+        cx: &Context<'_>,
+        out: &mut dyn Responses,
+        target: &Target<'_>,
+        asker: &Asker,
+        head: &Head,
+    ) -> Result<(), Trouble> {
+        let Resource::Topic(topic) = &target.resource else {
+            return Err(Trouble::new(Kind::InvalidTopic, "`last` is for one topic"));
+        };
+        check_name(topic)?;
+        if !may_read(cx, &asker.identity, topic) {
+            let detail = "the rules forbid to subscribe to this topic";
+            return Err(Trouble::new(Kind::Forbidden, detail));
+        }
+        let now_ms = cx.net.now_ms();
+        let Some(message) = cx.broker.retained(now_ms, topic) else {
+            let detail = "nothing is retained for this topic";
+            return Err(Trouble::new(Kind::NoRetainedMessage, detail));
+        };
+        let etag = entity_tag(&message);
+        let mut values: Vec<(&'static str, String)> = Vec::new();
+        http_fields(&message, now_ms, |name, value| {
+            values.push((name, value.to_owned()));
+        });
+        let mut fields: Vec<(&str, &[u8])> = vec![
+            ("etag", etag.as_bytes()),
+            ("cache-control", b"no-cache"),
+            ("x-content-type-options", b"nosniff"),
+            ("content-security-policy", SANDBOX),
+        ];
+        fields.extend(values.iter().map(|(name, value)| (*name, value.as_bytes())));
+        self.counts.messages_sent += 1;
+        if has_etag(head, &etag) {
+            respond(
+                out,
+                asker.id,
+                &asker.reader,
+                304,
+                &fields[..2],
+                Content::Empty,
+            );
+            return Ok(());
+        }
+        self.counts.publish_sent += 1;
+        self.counts.publish_bytes_sent += message.payload().len() as u64;
+        let content = Content::Shared(message.payload_shared());
+        respond(out, asker.id, &asker.reader, 200, &fields, content);
+        Ok(())
+    }
+}
+
+/// Whether a topic is within the broker's limits.
+fn check_limits(cx: &Context<'_>, topic: &str) -> Result<(), Trouble> {
+    let limits = cx.broker.limits();
+    if topic.len() > limits.topic_bytes.min(topic::MAX_TOPIC_BYTES)
+        || topic.split('/').count() > limits.topic_levels
+    {
+        let detail = "the topic is longer or deeper than the broker allows";
+        return Err(Trouble::new(Kind::InvalidTopic, detail));
+    }
+    Ok(())
+}

@@ -1,0 +1,333 @@
+//! WebTransport sessions: messages go out on a stream of the server or in datagrams, and come in on
+//! streams of the client or in datagrams.
+
+use bytes::{Bytes, BytesMut};
+use sterna_broker::Close;
+
+use super::Api;
+use super::answer::Trouble;
+use super::identity::Identity;
+use super::open::Asker;
+use super::peer::Peer;
+use super::plan::Subscribe;
+use super::publish::PUBLISHED;
+use super::sessions::{Acknowledge, Work, do_work};
+use super::target::Target;
+use crate::http::exchange::{ExchangeId, Responses};
+use crate::http::format::frame::{Frame, FrameError, FrameReader, write_answer};
+use crate::http::problem::ProblemKind as Kind;
+use crate::http::session_state::client_id;
+use crate::mapping::message_from_frame;
+use crate::shard::Context;
+
+/// Code with which a stream is given up that does not carry frames.
+const BAD_FRAME: u32 = 1;
+
+/// A WebTransport session.
+#[derive(Debug)]
+pub(super) struct Transport {
+    pub(super) session: ExchangeId,
+    identity: Identity,
+    streams: Vec<Incoming>,
+}
+
+/// A stream that the client has opened.
+#[derive(Debug)]
+struct Incoming {
+    stream: u64,
+    is_bidirectional: bool,
+    reader: FrameReader,
+}
+
+impl Transport {
+    pub(super) const fn new(session: ExchangeId, identity: Identity) -> Self {
+        Self {
+            session,
+            identity,
+            streams: Vec::new(),
+        }
+    }
+}
+
+impl Api {
+    /// Accepts a session, with a subscription unless it asks for none.
+    ///
+    /// # Errors
+    /// What to answer otherwise.
+    pub(super) fn session(
+        &mut self,
+        cx: &mut Context<'_>,
+        peer: &mut Peer,
+        out: &mut dyn Responses,
+        target: &Target<'_>,
+        asker: Asker,
+        plan: Subscribe,
+    ) -> Result<(), Trouble> {
+        let most = cx.policy.http.maximum_webtransport_sessions as usize;
+        if most == 0 {
+            return Err(Trouble::new(Kind::NoResource, "WebTransport is off"));
+        }
+        if peer.transports.len() >= most {
+            let detail = "too many WebTransport sessions on this connection";
+            return Err(Trouble::new(Kind::TooManyRequests, detail));
+        }
+        if !plan.filters.is_empty() || plan.session.is_some() {
+            return self.subscribe(cx, peer, out, target, asker, plan);
+        }
+        out.accept_session(asker.id, &[]);
+        self.counts.messages_sent += 1;
+        peer.transports
+            .push(Transport::new(asker.id, asker.identity));
+        Ok(())
+    }
+
+    /// The client has opened a stream of a session.
+    #[expect(clippy::unused_self, reason = "called as everything else of the API")]
+    pub(crate) fn session_stream(
+        &self,
+        cx: &Context<'_>,
+        peer: &mut Peer,
+        out: &mut dyn Responses,
+        session: ExchangeId,
+        stream: u64,
+        is_bidirectional: bool,
+    ) {
+        let http = &cx.policy.http;
+        let transport = transport_mut(peer, session);
+        let streams = transport.map(|transport| &mut transport.streams);
+        match streams {
+            Some(streams) if streams.len() < http.maximum_webtransport_streams as usize => {
+                streams.push(Incoming {
+                    stream,
+                    is_bidirectional,
+                    reader: FrameReader::new(http.maximum_content_bytes as usize),
+                });
+            }
+            _ => out.reset_session_stream(session, stream, BAD_FRAME),
+        }
+    }
+
+    /// Bytes have come on a stream of a session.
+    pub(crate) fn session_bytes(
+        &mut self,
+        cx: &mut Context<'_>,
+        peer: &mut Peer,
+        out: &mut dyn Responses,
+        session: ExchangeId,
+        stream: u64,
+        bytes: &[u8],
+    ) {
+        let is_it = |incoming: &Incoming| incoming.stream == stream;
+        let Some(transport) = transport_mut(peer, session) else {
+            return;
+        };
+        let Some(at) = transport.streams.iter().position(is_it) else {
+            return;
+        };
+        // A step may touch the session's other streams, so this one is taken out meanwhile.
+        let mut incoming = transport.streams.swap_remove(at);
+        let mut answers = BytesMut::new();
+        let read = self.read_frames(cx, peer, out, session, &mut incoming, bytes, &mut answers);
+        if !answers.is_empty() {
+            out.send_on_session_stream(session, stream, &answers);
+        }
+        let most_bytes = cx.policy.http.maximum_assembling_bytes as usize;
+        let fault = match read {
+            Err(error) => error.detail(),
+            Ok(()) if held_bytes(peer) + incoming.reader.held_bytes() > most_bytes => {
+                "incomplete frames are larger than http.maximum_assembling_bytes"
+            }
+            Ok(()) => {
+                if let Some(transport) = transport_mut(peer, session) {
+                    transport.streams.push(incoming);
+                }
+                return;
+            }
+        };
+        give_up(cx, peer, out, session, stream, fault);
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "a step of session_bytes")]
+    fn read_frames(
+        &mut self,
+        cx: &mut Context<'_>,
+        peer: &mut Peer,
+        out: &mut dyn Responses,
+        session: ExchangeId,
+        incoming: &mut Incoming,
+        mut bytes: &[u8],
+        answers: &mut BytesMut,
+    ) -> Result<(), FrameError> {
+        while let Some(body) = incoming.reader.next(&mut bytes)? {
+            let frame = Frame::parse(body)?;
+            let id = frame.id;
+            let Some(status) = self.frame(cx, peer, out, session, &frame) else {
+                continue;
+            };
+            if incoming.is_bidirectional && id != 0 {
+                write_answer(id, status, answers);
+                self.counts.messages_sent += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// A datagram of a session: one frame of QoS 0.
+    pub(crate) fn session_datagram(
+        &mut self,
+        cx: &mut Context<'_>,
+        peer: &mut Peer,
+        out: &mut dyn Responses,
+        session: ExchangeId,
+        bytes: &[u8],
+    ) {
+        match Frame::parse(Bytes::copy_from_slice(bytes)) {
+            Ok(frame) if frame.flags.qos() == 0 => {
+                self.frame(cx, peer, out, session, &frame);
+            }
+            // Whoever sends datagrams accepts that some are lost.
+            Ok(_) | Err(_) => tracing::debug!("a datagram that is not one frame of QoS 0"),
+        }
+    }
+
+    /// Does what a frame says; the status to answer with, if it is one that is answered.
+    fn frame(
+        &mut self,
+        cx: &mut Context<'_>,
+        peer: &mut Peer,
+        out: &mut dyn Responses,
+        session: ExchangeId,
+        frame: &Frame,
+    ) -> Option<u16> {
+        self.counts.messages_received += 1;
+        let identity = transport_mut(peer, session)?.identity.clone();
+        if frame.is_acknowledgement() {
+            let at = peer.subscription_of(session)?;
+            let name = &peer.subscriptions[at].name;
+            let work = Work::Acknowledge(Acknowledge::UpTo(frame.id));
+            let done = do_work(cx, &client_id(identity.user(), name), &work);
+            if done.is_ok() {
+                self.resume_parked(cx, peer, out, |subscription| {
+                    subscription.exchange == session
+                });
+            }
+            return None;
+        }
+        let published = message_from_frame(frame, cx.net.now_ms())
+            .map_err(|error| Trouble::new(Kind::InvalidField, error.to_string()))
+            .and_then(|message| self.publish(cx, peer.connection, &identity, message));
+        Some(match published {
+            Ok(()) => PUBLISHED,
+            Err(trouble) => trouble.status(),
+        })
+    }
+
+    /// The client has ended a stream.
+    #[expect(clippy::unused_self, reason = "called as everything else of the API")]
+    pub(crate) fn session_stream_ended(
+        &self,
+        cx: &Context<'_>,
+        peer: &mut Peer,
+        out: &mut dyn Responses,
+        session: ExchangeId,
+        stream: u64,
+    ) {
+        let Some(incoming) = take_stream(peer, session, stream) else {
+            return;
+        };
+        if !incoming.reader.is_between_frames() {
+            give_up(
+                cx,
+                peer,
+                out,
+                session,
+                stream,
+                "the stream ends within a frame",
+            );
+        } else if incoming.is_bidirectional {
+            out.finish_session_stream(session, stream);
+        }
+    }
+
+    /// The client has given a stream up, or reads it no more.
+    pub(crate) fn session_stream_gone(
+        &mut self,
+        cx: &mut Context<'_>,
+        peer: &mut Peer,
+        out: &mut dyn Responses,
+        session: ExchangeId,
+        stream: u64,
+    ) {
+        take_stream(peer, session, stream);
+        let is_its = |subscription: &super::subscription::Subscription| {
+            subscription.exchange == session
+                && matches!(subscription.outlet, super::subscription::Outlet::Transport { stream: own } if own == stream)
+        };
+        // Whoever does not read what is delivered has given the subscription up.
+        if let Some(at) = peer.subscriptions.iter().position(is_its) {
+            self.drop_subscription(cx, peer, at, Some(Close::LOST));
+            peer.transports
+                .retain(|transport| transport.session != session);
+            out.close_session(
+                session,
+                super::end::NO_ERROR,
+                "nobody reads the subscription",
+            );
+        }
+    }
+
+    /// A session has ended.
+    pub(crate) fn session_closed(
+        &mut self,
+        cx: &mut Context<'_>,
+        peer: &mut Peer,
+        _: &mut dyn Responses,
+        session: ExchangeId,
+    ) {
+        peer.transports
+            .retain(|transport| transport.session != session);
+        if let Some(at) = peer.subscription_of(session) {
+            self.drop_subscription(cx, peer, at, Some(Close::LOST));
+        }
+    }
+}
+
+fn transport_mut(peer: &mut Peer, session: ExchangeId) -> Option<&mut Transport> {
+    (peer.transports.iter_mut()).find(|transport| transport.session == session)
+}
+
+/// Bytes of frames that are not complete, of all streams.
+fn held_bytes(peer: &Peer) -> usize {
+    let streams = peer
+        .transports
+        .iter()
+        .flat_map(|transport| &transport.streams);
+    streams.map(|incoming| incoming.reader.held_bytes()).sum()
+}
+
+/// Gives a stream up that does not carry frames.
+fn give_up(
+    cx: &Context<'_>,
+    peer: &Peer,
+    out: &mut dyn Responses,
+    session: ExchangeId,
+    stream: u64,
+    detail: &str,
+) {
+    let address = cx.net.info(peer.connection).map(|info| info.peer);
+    tracing::info!(
+        peer = address.map(tracing::field::display),
+        user = peer.name(),
+        detail,
+        "WebTransport stream given up"
+    );
+    out.reset_session_stream(session, stream, BAD_FRAME);
+}
+
+fn take_stream(peer: &mut Peer, session: ExchangeId, stream: u64) -> Option<Incoming> {
+    let streams = &mut transport_mut(peer, session)?.streams;
+    let at = streams
+        .iter()
+        .position(|incoming| incoming.stream == stream)?;
+    Some(streams.swap_remove(at))
+}

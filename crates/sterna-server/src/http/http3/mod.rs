@@ -1,0 +1,313 @@
+//! Requests and responses on QUIC: between the engine of HTTP/3 and the API.
+//!
+//! `receive.rs` gathers requests, `respond.rs` sends what the API says, `wire.rs` keeps what a step
+//! writes until its end.
+
+mod receive;
+mod respond;
+mod wire;
+
+use rustc_hash::FxHashMap;
+use sterna_h3::{Connection, ErrorCode, Features, Limits, RequestHead, StreamId};
+use sterna_net::{ConnectionId, ConnectionInfo, Network};
+
+use super::date;
+use super::exchange::ExchangeId;
+use super::{Desk, Moment};
+use crate::policy::Policy;
+use wire::Wire;
+
+/// The application error code of an orderly end.
+pub(super) const NO_ERROR: u64 = ErrorCode::H3_NO_ERROR.0;
+
+/// Share of the high watermark that one response may fill: what a client leaves unread on some streams
+/// must not keep others waiting.
+const STREAM_SHARE: usize = 8;
+
+/// A connection of HTTP/3.
+#[derive(Debug)]
+pub(super) struct Carrier {
+    id: ConnectionId,
+    engine: Connection,
+    wire: Wire,
+    streams: FxHashMap<u64, Stream>,
+    /// Streams of requests that are not complete.
+    incomplete: usize,
+    /// Bytes of contents that are not complete.
+    assembling_bytes: usize,
+    limits: Bounds,
+    now_ms: u64,
+    date: [u8; date::BYTES],
+    /// Bytes that were queued towards the client before this step.
+    unsent_bytes: usize,
+    /// How often nothing was queued when a step began: then all was taken.
+    emptied: u32,
+    /// When streams were last asked for what is queued on each.
+    counted_ms: u64,
+    /// The API was told that there is no room.
+    is_full: bool,
+    close_code: Option<ErrorCode>,
+}
+
+/// What a client may make the carrier hold.
+#[derive(Clone, Copy, Debug)]
+struct Bounds {
+    target_bytes: usize,
+    content_bytes: usize,
+    assembling_bytes: usize,
+    fields_timeout_ms: u64,
+    content_timeout_ms: u64,
+    high_watermark_bytes: usize,
+}
+
+/// What is kept of a stream.
+#[derive(Debug)]
+enum Stream {
+    /// A request whose head is not complete.
+    Head { deadline_ms: u64 },
+    /// A request whose content is not complete.
+    Content(Box<Incoming>),
+    /// A request that the API has, and its response.
+    Asked(Asked),
+    /// A WebTransport session that the API has accepted.
+    Session,
+    /// A stream of a WebTransport session.
+    OfSession { session: u64, sent: Sent },
+}
+
+/// A request that is coming in.
+#[derive(Debug)]
+struct Incoming {
+    head: RequestHead,
+    content: Vec<u8>,
+    early: bool,
+    deadline_ms: u64,
+}
+
+/// A request that the API has.
+#[derive(Clone, Copy, Debug, Default)]
+struct Asked {
+    is_head: bool,
+    is_connect: bool,
+    /// The response has begun, and goes on.
+    is_open: bool,
+    sent: Sent,
+}
+
+/// What was sent on a stream, and what of it was not taken when that was last asked.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sent {
+    bytes: u64,
+    queued_bytes: usize,
+    /// How often the connection had been emptied when the above was noted.
+    emptied: u32,
+}
+
+impl Sent {
+    fn add(&mut self, bytes: usize, emptied: u32) {
+        self.bytes += bytes as u64;
+        self.queued_bytes = self.unsent_bytes(emptied) + bytes;
+        self.emptied = emptied;
+    }
+
+    const fn unsent_bytes(&self, emptied: u32) -> usize {
+        if self.emptied == emptied {
+            self.queued_bytes
+        } else {
+            0
+        }
+    }
+
+    const fn taken_bytes(&self, emptied: u32) -> u64 {
+        self.bytes.saturating_sub(self.unsent_bytes(emptied) as u64)
+    }
+}
+
+impl Carrier {
+    pub(super) fn new(
+        id: ConnectionId,
+        policy: &Policy,
+        info: &ConnectionInfo,
+        high_watermark_bytes: usize,
+    ) -> Self {
+        let http = &policy.http;
+        let limits = Limits {
+            max_field_section_bytes: http.maximum_fields_bytes,
+            max_requests: http.maximum_requests,
+            max_resets: http.maximum_resets,
+            max_sessions: http.maximum_webtransport_sessions,
+            max_session_streams: http.maximum_webtransport_streams,
+            ..Limits::default()
+        };
+        let features = Features {
+            webtransport: policy.listener(info.listener).datagrams,
+            ..Features::default()
+        };
+        let mut wire = Wire::default();
+        Self {
+            id,
+            engine: Connection::server(&limits, features, &mut wire),
+            wire,
+            streams: FxHashMap::default(),
+            incomplete: 0,
+            assembling_bytes: 0,
+            limits: Bounds {
+                target_bytes: http.maximum_target_bytes as usize,
+                content_bytes: http.maximum_content_bytes as usize,
+                assembling_bytes: http.maximum_assembling_bytes as usize,
+                fields_timeout_ms: u64::from(http.fields_timeout_ms),
+                content_timeout_ms: u64::from(http.content_timeout_ms),
+                high_watermark_bytes,
+            },
+            now_ms: 0,
+            date: [b' '; date::BYTES],
+            unsent_bytes: 0,
+            emptied: 0,
+            counted_ms: 0,
+            is_full: false,
+            close_code: None,
+        }
+    }
+
+    /// A step begins.
+    pub(super) fn begin(&mut self, net: &mut dyn Network, moment: Moment) {
+        self.now_ms = moment.now_ms;
+        self.date = moment.date;
+        self.unsent_bytes = moment.unsent_bytes;
+        if self.unsent_bytes == 0 {
+            self.emptied = self.emptied.wrapping_add(1);
+        } else if self.counted_ms != self.now_ms || self.is_full {
+            self.count_unsent(net);
+        }
+        if self.has_sessions() {
+            self.wire.datagram_bytes = net.datagram_bytes(self.id);
+        }
+    }
+
+    /// Asks how much is queued on each stream, once a turn where that is enough.
+    fn count_unsent(&mut self, net: &dyn Network) {
+        self.counted_ms = self.now_ms;
+        for (number, stream) in &mut self.streams {
+            let (Stream::Asked(Asked { sent, .. }) | Stream::OfSession { sent, .. }) = stream
+            else {
+                continue;
+            };
+            if sent.unsent_bytes(self.emptied) > 0 {
+                sent.queued_bytes = net.unsent_on(self.id, sterna_net::StreamId(*number));
+            }
+        }
+    }
+
+    /// What one stream may have queued.
+    const fn stream_bytes(&self) -> usize {
+        self.limits.high_watermark_bytes / STREAM_SHARE
+    }
+
+    fn has_sessions(&self) -> bool {
+        let is_session = |stream: &Stream| matches!(stream, Stream::Session);
+        self.streams.values().any(is_session)
+    }
+
+    /// Handles what else follows from a step.
+    pub(super) fn settle(&mut self, desk: &mut Desk<'_, '_>) {
+        self.follow_up(desk);
+    }
+
+    /// Hands over what the step has written; returns how many bytes it were.
+    pub(super) fn flush(&mut self, net: &mut dyn Network) -> u64 {
+        let sent = self.wire.flush(net, self.id);
+        if self.streams.is_empty() {
+            self.engine.release_memory();
+            self.wire.release();
+            self.streams = FxHashMap::default();
+        }
+        sent
+    }
+
+    /// The code to close the connection with, once it is over.
+    pub(super) fn close_code(&self) -> Option<u64> {
+        self.close_code.map(|code| code.0)
+    }
+
+    /// When `timeout` wants to be called.
+    pub(super) fn deadline_ms(&self) -> Option<u64> {
+        if self.incomplete == 0 {
+            return None;
+        }
+        self.streams.values().filter_map(Stream::deadline_ms).min()
+    }
+
+    /// There is room again.
+    pub(super) fn writable(&mut self, desk: &mut Desk<'_, '_>) {
+        self.is_full = false;
+        desk.api.writable(desk.cx, desk.peer, self);
+    }
+
+    /// Refuses what is coming, lets the API end what is open, and ends the connection.
+    pub(super) fn stop(&mut self, desk: &mut Desk<'_, '_>) {
+        if self.close_code.is_some() {
+            return;
+        }
+        // It only fails on a connection that is closed.
+        let _ = self.engine.go_away(false, &mut self.wire);
+        let is_incomplete = |stream: &Stream| stream.deadline_ms().is_some();
+        for id in self.numbers(is_incomplete) {
+            self.give_up(id, ErrorCode::H3_REQUEST_REJECTED);
+        }
+        desk.api.stop(desk.cx, desk.peer, self);
+        self.follow_up(desk);
+        self.close_code.get_or_insert(ErrorCode::H3_NO_ERROR);
+    }
+
+    /// Numbers of the streams that are so.
+    fn numbers(&self, is_so: impl Fn(&Stream) -> bool) -> Vec<StreamId> {
+        let all = self.streams.iter();
+        let of = all.filter(|(_, stream)| is_so(stream));
+        of.map(|(number, _)| StreamId(*number)).collect()
+    }
+
+    /// Forgets a stream.
+    fn remove(&mut self, id: StreamId) -> Option<Stream> {
+        let stream = self.streams.remove(&id.0)?;
+        self.uncount(&stream);
+        Some(stream)
+    }
+
+    /// Puts a stream into the table, in the place of what it was before.
+    fn put(&mut self, id: StreamId, stream: Stream) {
+        self.incomplete += usize::from(stream.deadline_ms().is_some());
+        if let Some(before) = self.streams.insert(id.0, stream) {
+            self.uncount(&before);
+        }
+    }
+
+    fn uncount(&mut self, stream: &Stream) {
+        self.incomplete -= usize::from(stream.deadline_ms().is_some());
+        if let Stream::Content(incoming) = stream {
+            self.assembling_bytes -= incoming.content.len();
+        }
+    }
+
+    /// Ends a stream in both directions, which the API does not know or is done with.
+    fn give_up(&mut self, id: StreamId, code: ErrorCode) {
+        self.remove(id);
+        // One that is over needs no end.
+        let _ = self.engine.cancel(id, code, &mut self.wire);
+    }
+}
+
+impl Stream {
+    /// When its time is over, while the client has to send something.
+    fn deadline_ms(&self) -> Option<u64> {
+        match self {
+            Self::Head { deadline_ms } => Some(*deadline_ms),
+            Self::Content(incoming) => Some(incoming.deadline_ms),
+            Self::Asked(_) | Self::Session | Self::OfSession { .. } => None,
+        }
+    }
+}
+
+/// The name of a request.
+const fn exchange(id: StreamId) -> ExchangeId {
+    ExchangeId(id.0)
+}

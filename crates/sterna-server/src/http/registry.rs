@@ -1,0 +1,438 @@
+//! What all shards know of HTTP: topics that were created, and keys of requests that were done.
+
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ring::digest::{Context, SHA256};
+use sterna_broker::Message;
+
+use crate::config::Http;
+
+/// Bytes of all topics together, for each topic that there may be.
+const BYTES_PER_TOPIC: usize = 256;
+
+/// Behind short locks, which only requests take that create or delete topics, ask for them, or have a
+/// key.
+#[derive(Debug, Default)]
+pub struct Registry {
+    topics: Mutex<Topics>,
+    keys: Mutex<Keys>,
+}
+
+#[derive(Debug, Default)]
+struct Topics {
+    names: HashSet<Box<str>>,
+    bytes: usize,
+}
+
+/// What became of a topic that is to be created.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Created {
+    /// It was.
+    New,
+    /// It was there.
+    Existed,
+    /// There are as many as there may be.
+    TooMany,
+}
+
+/// Requests by their keys. What is kept of one does not depend on what its client sent.
+#[derive(Debug, Default)]
+struct Keys {
+    known: HashMap<KeyId, Known>,
+    /// By age.
+    ages: BTreeMap<u64, KeyId>,
+    next: u64,
+}
+
+/// A digest of a user and a key.
+type KeyId = [u8; 16];
+
+#[derive(Debug)]
+struct Known {
+    age: u64,
+    fingerprint: Fingerprint,
+    expires_at_ms: u64,
+    /// None while it is not answered.
+    status: Option<u16>,
+}
+
+/// What a request publishes: two that differ in topic, fields or content have another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Fingerprint([u8; 16]);
+
+impl Fingerprint {
+    /// Of the message that a request is. When it came plays no part.
+    pub(crate) fn of(message: &Message) -> Self {
+        let expiry_ms = message
+            .expires_at_ms()
+            .map(|at_ms| at_ms.saturating_sub(message.published_ms()));
+        let [has_expiry, expiry] = [u64::from(expiry_ms.is_some()), expiry_ms.unwrap_or(0)];
+        Self(digest(&[
+            message.topic_bytes(),
+            message.properties(),
+            &[message.qos() as u8, message.retain().into()],
+            &has_expiry.to_be_bytes(),
+            &expiry.to_be_bytes(),
+            message.payload(),
+        ]))
+    }
+}
+
+/// Half of the SHA-256 of several parts; no two lists of parts look the same to it.
+fn digest(parts: &[&[u8]]) -> [u8; 16] {
+    let mut context = Context::new(&SHA256);
+    for part in parts {
+        context.update(&(part.len() as u64).to_be_bytes());
+        context.update(part);
+    }
+    let mut half = [0; 16];
+    half.copy_from_slice(&context.finish().as_ref()[..16]);
+    half
+}
+
+/// What is known of a key.
+#[derive(Debug)]
+pub(crate) enum Begin {
+    /// Nothing: the request is to be done.
+    First(Ticket),
+    /// It was done, with this status.
+    Replay(u16),
+    /// It was used for something else.
+    Reused,
+    /// The request that has it is not answered yet.
+    InProgress,
+}
+
+/// The right to do a request. Without [`done`](Self::done) its key is forgotten, so that it can be
+/// tried again.
+#[derive(Debug)]
+pub(crate) struct Ticket {
+    registry: Arc<Registry>,
+    id: KeyId,
+    age: u64,
+}
+
+impl Ticket {
+    /// The request was done, and answered with this status.
+    pub(crate) fn done(self, status: u16) {
+        let mut keys = lock(&self.registry.keys);
+        if let Some(known) = keys.known.get_mut(&self.id)
+            && known.age == self.age
+        {
+            known.status = Some(status);
+        }
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        let mut keys = lock(&self.registry.keys);
+        if let Entry::Occupied(known) = keys.known.entry(self.id)
+            && known.get().age == self.age
+            && known.get().status.is_none()
+        {
+            known.remove();
+            keys.ages.remove(&self.age);
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Registry {
+    /// Creates a topic, if there are fewer than `http.maximum_topics`, and they are not longer than
+    /// 256 bytes on average.
+    pub(crate) fn create(&self, config: &Http, topic: &str) -> Created {
+        let most = config.maximum_topics as usize;
+        let mut topics = lock(&self.topics);
+        if topics.names.contains(topic) {
+            return Created::Existed;
+        }
+        let bytes = topics.bytes + topic.len();
+        if topics.names.len() >= most || bytes > most.saturating_mul(BYTES_PER_TOPIC) {
+            return Created::TooMany;
+        }
+        topics.bytes = bytes;
+        topics.names.insert(topic.into());
+        Created::New
+    }
+
+    /// Deletes a topic; false where none was created.
+    pub(crate) fn delete(&self, topic: &str) -> bool {
+        let mut topics = lock(&self.topics);
+        let existed = topics.names.remove(topic);
+        if existed {
+            topics.bytes -= topic.len();
+        }
+        existed
+    }
+
+    /// Whether a topic was created.
+    pub(crate) fn exists(&self, topic: &str) -> bool {
+        lock(&self.topics).names.contains(topic)
+    }
+
+    /// Looks a user's key up, and remembers it for `http.idempotency_window_s` where it is not known. Of
+    /// more than `http.maximum_idempotency_keys` the oldest are forgotten.
+    pub(crate) fn begin(
+        self: &Arc<Self>,
+        config: &Http,
+        user: Option<&str>,
+        key: &[u8],
+        fingerprint: Fingerprint,
+        now_ms: u64,
+    ) -> Begin {
+        let is_named = [u8::from(user.is_some())];
+        let id = digest(&[&is_named, user.unwrap_or_default().as_bytes(), key]);
+        let mut keys = lock(&self.keys);
+        keys.expire(now_ms);
+        match keys.known.get(&id) {
+            Some(known) if known.expires_at_ms <= now_ms => keys.forget(id),
+            Some(known) if known.fingerprint != fingerprint => return Begin::Reused,
+            Some(known) => return known.status.map_or(Begin::InProgress, Begin::Replay),
+            None => {}
+        }
+        while keys.known.len() >= config.maximum_idempotency_keys.max(1) as usize {
+            let Some((_, oldest)) = keys.ages.pop_first() else {
+                break;
+            };
+            keys.known.remove(&oldest);
+        }
+        keys.next += 1;
+        let age = keys.next;
+        keys.ages.insert(age, id);
+        let known = Known {
+            age,
+            fingerprint,
+            expires_at_ms: now_ms + u64::from(config.idempotency_window_s) * 1000,
+            status: None,
+        };
+        keys.known.insert(id, known);
+        Begin::First(Ticket {
+            registry: Arc::clone(self),
+            id,
+            age,
+        })
+    }
+}
+
+impl Keys {
+    /// Forgets the oldest keys whose time is over.
+    fn expire(&mut self, now_ms: u64) {
+        while let Some(oldest) = self.ages.first_entry() {
+            let is_over = self
+                .known
+                .get(oldest.get())
+                .is_none_or(|known| known.expires_at_ms <= now_ms);
+            if !is_over {
+                return;
+            }
+            let id = oldest.remove();
+            self.known.remove(&id);
+        }
+    }
+
+    fn forget(&mut self, id: KeyId) {
+        if let Some(known) = self.known.remove(&id) {
+            self.ages.remove(&known.age);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use sterna_broker::{MessageHeader, Qos};
+
+    use super::*;
+
+    fn config(most: u32) -> Http {
+        Http {
+            maximum_topics: most,
+            maximum_idempotency_keys: most,
+            idempotency_window_s: 10,
+            ..Http::default()
+        }
+    }
+
+    fn fingerprint(payload: &str) -> Fingerprint {
+        let header = MessageHeader::default();
+        Fingerprint::of(&Message::copy("a", b"", payload.as_bytes(), header).unwrap())
+    }
+
+    #[test]
+    fn topics_are_created_once_and_up_to_a_limit() {
+        let registry = Registry::default();
+        let config = config(2);
+        assert_eq!(registry.create(&config, "a"), Created::New);
+        assert_eq!(registry.create(&config, "a"), Created::Existed);
+        assert_eq!(registry.create(&config, &"b".repeat(600)), Created::TooMany);
+        assert_eq!(registry.create(&config, "b"), Created::New);
+        assert_eq!(registry.create(&config, "c"), Created::TooMany);
+        assert!(registry.exists("b") && !registry.exists("c"));
+        assert!(registry.delete("b") && !registry.delete("b"));
+        assert_eq!(registry.create(&config, "c"), Created::New);
+        assert_eq!(lock(&registry.topics).bytes, 2);
+    }
+
+    #[test]
+    fn a_request_is_done_once_in_its_window() {
+        let registry = Arc::new(Registry::default());
+        let config = config(10);
+        let begin = |user: Option<&str>, payload: &str, now_ms| {
+            registry.begin(&config, user, b"key", fingerprint(payload), now_ms)
+        };
+        let Begin::First(ticket) = begin(Some("ann"), "x", 0) else {
+            panic!("it is new");
+        };
+        assert!(matches!(begin(Some("ann"), "x", 1), Begin::InProgress));
+        assert!(matches!(begin(Some("ann"), "y", 1), Begin::Reused));
+        ticket.done(204);
+        assert!(matches!(begin(Some("ann"), "x", 9_999), Begin::Replay(204)));
+        assert!(matches!(begin(Some("ann"), "y", 9_999), Begin::Reused));
+        // Others have keys of their own; and what was not done can be tried again.
+        for user in [Some("bob"), Some(""), None] {
+            for _ in 0..2 {
+                assert!(
+                    matches!(begin(user, "x", 9_999), Begin::First(_)),
+                    "{user:?}"
+                );
+            }
+        }
+        assert!(matches!(begin(Some("ann"), "x", 10_000), Begin::First(_)));
+        assert!(lock(&registry.keys).ages.is_empty());
+    }
+
+    #[test]
+    fn an_old_ticket_says_nothing_about_a_new_one() {
+        let registry = Arc::new(Registry::default());
+        let config = config(1);
+        let begin =
+            |key: &[u8], now_ms| registry.begin(&config, None, key, fingerprint("x"), now_ms);
+        let Begin::First(first) = begin(b"a", 0) else {
+            panic!("it is new");
+        };
+        let Begin::First(other) = begin(b"b", 0) else {
+            panic!("it is new");
+        };
+        let Begin::First(again) = begin(b"a", 0) else {
+            panic!("it had to make room");
+        };
+        first.done(204);
+        drop(other);
+        assert!(matches!(begin(b"a", 0), Begin::InProgress));
+        again.done(503);
+        assert!(matches!(begin(b"a", 0), Begin::Replay(503)));
+    }
+
+    #[test]
+    fn every_part_of_a_message_is_in_its_fingerprint() {
+        let header = MessageHeader {
+            published_ms: 5,
+            expires_at_ms: Some(1_005),
+            ..MessageHeader::default()
+        };
+        let make = |topic: &str, properties: &[u8], payload: &[u8], header| {
+            Fingerprint::of(&Message::copy(topic, properties, payload, header).unwrap())
+        };
+        let later = MessageHeader {
+            published_ms: 15,
+            expires_at_ms: Some(1_015),
+            ..header
+        };
+        let one = make("ab", b"cd", b"ef", header);
+        assert_eq!(
+            one,
+            make("ab", b"cd", b"ef", later),
+            "when it came plays no part"
+        );
+        let others = [
+            make("abc", b"d", b"ef", header),
+            make("ab", b"c", b"def", header),
+            make("ab", b"cd", b"eg", header),
+            make(
+                "ab",
+                b"cd",
+                b"ef",
+                MessageHeader {
+                    qos: Qos::AtLeastOnce,
+                    ..header
+                },
+            ),
+            make(
+                "ab",
+                b"cd",
+                b"ef",
+                MessageHeader {
+                    retain: true,
+                    ..header
+                },
+            ),
+            make(
+                "ab",
+                b"cd",
+                b"ef",
+                MessageHeader {
+                    expires_at_ms: None,
+                    ..header
+                },
+            ),
+            make(
+                "ab",
+                b"cd",
+                b"ef",
+                MessageHeader {
+                    expires_at_ms: Some(6),
+                    ..header
+                },
+            ),
+        ];
+        for (at, other) in others.iter().enumerate() {
+            assert_ne!(one, *other, "{at}");
+            assert!(!others[..at].contains(other), "{at}");
+        }
+    }
+
+    proptest! {
+        /// However requests come, none is done twice while its key is remembered, and what is
+        /// remembered stays within the limit.
+        #[test]
+        fn keys_are_bounded_and_forgotten_in_order(
+            steps in prop::collection::vec((0..12_u8, 0..2_u8, 0..4_000_u64, any::<bool>()), 0..80),
+            most in 1..8_u32,
+        ) {
+            let registry = Arc::new(Registry::default());
+            let config = config(most);
+            // Key, content, until when; the oldest first.
+            let mut model: Vec<(u8, u8, u64)> = Vec::new();
+            let mut now_ms = 0;
+            for (key, content, pause_ms, is_done) in steps {
+                now_ms += pause_ms;
+                model.retain(|&(_, _, until_ms)| until_ms > now_ms);
+                let begin = registry.begin(&config, None, &[key], fingerprint(&content.to_string()), now_ms);
+                let known = model.iter().find(|&&(known, _, _)| known == key).copied();
+                match (begin, known) {
+                    (Begin::First(ticket), None) => {
+                        if model.len() >= most as usize {
+                            model.remove(0);
+                        }
+                        if is_done {
+                            ticket.done(204);
+                            model.push((key, content, now_ms + 10_000));
+                        }
+                    }
+                    (Begin::Replay(204), Some((_, same, _))) => prop_assert_eq!(same, content),
+                    (Begin::Reused, Some((_, other, _))) => prop_assert_ne!(other, content),
+                    (begin, known) => prop_assert!(false, "{begin:?} {known:?}"),
+                }
+                let keys = lock(&registry.keys);
+                prop_assert_eq!(keys.known.len(), model.len());
+                prop_assert_eq!(keys.ages.len(), model.len());
+            }
+        }
+    }
+}

@@ -1,0 +1,423 @@
+//! Requests and responses on TCP: HTTP/2 and HTTP/1.1 by a library, whose futures are driven within the
+//! shard's turn.
+//!
+//! `pipe.rs` is what the library reads and writes, `service.rs` what it calls, `executor.rs` what polls
+//! it, `respond.rs` what the API says.
+
+mod executor;
+mod pipe;
+mod respond;
+mod service;
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use http::HeaderValue;
+use hyper::server::conn::{http1, http2};
+use rustc_hash::FxHashMap;
+use sterna_net::{ConnectionId, ConnectionInfo, Network};
+
+use super::exchange::{ExchangeId, Head, Request};
+use super::{Desk, Moment, date, log_end};
+use crate::policy::Policy;
+use executor::{Executor, Flag, Tasks};
+use pipe::{End, Pipe};
+use service::{Answer, Bounds, Hall, Service, Told};
+
+/// What a client of HTTP/2 says first (RFC 9113, section 3.4).
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// Share of the high watermark that one response may fill.
+const RESPONSE_SHARE: usize = 8;
+
+/// Windows of HTTP/2, as QUIC has them by default.
+const STREAM_WINDOW_BYTES: u32 = 128 << 10;
+const CONNECTION_WINDOW_BYTES: u32 = 256 << 10;
+
+/// Time in which the given number of resets comes back.
+const RESET_WINDOW_MS: u64 = 10_000;
+
+/// What is answered to a head that comes too slowly.
+const TOO_SLOW: &[u8] =
+    b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
+
+/// A connection of HTTP/2 or HTTP/1.1.
+#[derive(Debug)]
+pub(super) struct Carrier {
+    id: ConnectionId,
+    pipe: Rc<RefCell<Pipe>>,
+    hall: Rc<RefCell<Hall>>,
+    engine: Engine,
+    flag: Arc<Flag>,
+    tasks: Tasks,
+    settings: Settings,
+    now_ms: u64,
+    date: [u8; date::BYTES],
+    /// Value of Alt-Svc (RFC 7838).
+    alternative: Option<HeaderValue>,
+    /// The API was told that there is no room.
+    is_full: bool,
+    /// When a head that has begun has to be complete; HTTP/1.1 only.
+    head_deadline_ms: Option<u64>,
+    /// When the connection is closed unless a request is open.
+    idle_deadline_ms: u64,
+    /// Requests that were given up, less those that time has made up for.
+    resets: u64,
+    resets_ms: u64,
+    is_over: bool,
+}
+
+/// What holds for the connection.
+#[derive(Clone, Copy, Debug)]
+struct Settings {
+    requests: u32,
+    fields_bytes: u32,
+    target_bytes: u32,
+    resets: u32,
+    fields_timeout_ms: u64,
+    idle_timeout_ms: u64,
+}
+
+/// The library, by what the client speaks.
+enum Engine {
+    /// The client has not said yet. What it did say.
+    Unknown(Vec<u8>),
+    Http1(Pin<Box<http1::Connection<End, Service>>>),
+    Http2(Pin<Box<http2::Connection<End, Service, Executor>>>),
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Unknown(_) => "Unknown",
+            Self::Http1(_) => "Http1",
+            Self::Http2(_) => "Http2",
+        })
+    }
+}
+
+impl Carrier {
+    pub(super) fn new(
+        id: ConnectionId,
+        policy: &Policy,
+        info: &ConnectionInfo,
+        now_ms: u64,
+        high_watermark_bytes: usize,
+    ) -> Self {
+        let http = &policy.http;
+        let limits = Bounds {
+            fields_bytes: http.maximum_fields_bytes as usize,
+            target_bytes: http.maximum_target_bytes as usize,
+            content_bytes: http.maximum_content_bytes as usize,
+            assembling_bytes: http.maximum_assembling_bytes as usize,
+            content_timeout_ms: u64::from(http.content_timeout_ms),
+            response_bytes: high_watermark_bytes / RESPONSE_SHARE,
+        };
+        let hall = Hall {
+            limits,
+            now_ms,
+            told: VecDeque::new(),
+            answers: FxHashMap::default(),
+            requests: 0,
+            assembling_bytes: 0,
+            is_relieved: false,
+        };
+        let port = policy.listener(info.listener).http3_port;
+        let alternative = port.map(|port| format!("h3=\":{port}\"; ma=86400"));
+        let mut carrier = Self {
+            id,
+            pipe: Rc::new(RefCell::new(Pipe::new(high_watermark_bytes))),
+            hall: Rc::new(RefCell::new(hall)),
+            engine: Engine::Unknown(Vec::new()),
+            flag: Flag::raised(),
+            tasks: Tasks::default(),
+            settings: Settings {
+                requests: http.maximum_requests,
+                fields_bytes: http.maximum_fields_bytes,
+                target_bytes: http.maximum_target_bytes,
+                resets: http.maximum_resets,
+                fields_timeout_ms: u64::from(http.fields_timeout_ms),
+                idle_timeout_ms: u64::from(http.idle_timeout_ms),
+            },
+            now_ms,
+            date: [b' '; date::BYTES],
+            alternative: alternative.and_then(|value| HeaderValue::try_from(value).ok()),
+            is_full: false,
+            head_deadline_ms: None,
+            idle_deadline_ms: now_ms + u64::from(http.idle_timeout_ms),
+            resets: 0,
+            resets_ms: now_ms,
+            is_over: false,
+        };
+        match &*info.protocol {
+            b"h2" => carrier.engine = carrier.http2(),
+            b"http/1.1" => carrier.engine = carrier.http1(),
+            _ => {}
+        }
+        carrier
+    }
+
+    fn http1(&self) -> Engine {
+        let Settings {
+            fields_bytes,
+            target_bytes,
+            ..
+        } = self.settings;
+        // What is above the limits and not out of all measure gets a problem for an answer.
+        let head_bytes = 2 * (fields_bytes + target_bytes) as usize;
+        let mut builder = http1::Builder::new();
+        builder
+            .auto_date_header(false)
+            .header_read_timeout(None)
+            .max_header_size(head_bytes)
+            .max_buf_size(head_bytes.max(8192));
+        let (end, service) = (End(Rc::clone(&self.pipe)), Service(Rc::clone(&self.hall)));
+        Engine::Http1(Box::pin(builder.serve_connection(end, service)))
+    }
+
+    fn http2(&self) -> Engine {
+        let settings = self.settings;
+        let mut builder = http2::Builder::new(self.tasks.executor());
+        builder
+            .auto_date_header(false)
+            .max_concurrent_streams(settings.requests)
+            .max_header_list_size(2 * settings.fields_bytes)
+            .max_local_error_reset_streams(settings.resets as usize)
+            .initial_stream_window_size(STREAM_WINDOW_BYTES)
+            .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+            .max_send_buf_size(self.hall.borrow().limits.response_bytes);
+        let (end, service) = (End(Rc::clone(&self.pipe)), Service(Rc::clone(&self.hall)));
+        Engine::Http2(Box::pin(builder.serve_connection(end, service)))
+    }
+
+    /// A step begins.
+    pub(super) fn begin(&mut self, moment: Moment) {
+        self.now_ms = moment.now_ms;
+        self.date = moment.date;
+        self.hall.borrow_mut().now_ms = moment.now_ms;
+        self.pipe.borrow_mut().begin(moment.unsent_bytes);
+    }
+
+    /// Bytes arrived.
+    pub(super) fn received(&mut self, desk: &mut Desk<'_, '_>, bytes: &[u8]) {
+        if self.is_over {
+            return;
+        }
+        if let Engine::Unknown(said) = &mut self.engine {
+            said.extend_from_slice(bytes);
+            let told = said.len().min(PREFACE.len());
+            let is_http2 = said[..told] == PREFACE[..told];
+            if is_http2 && told < PREFACE.len() {
+                self.begin_head();
+                return;
+            }
+            let said = std::mem::take(said);
+            self.engine = if is_http2 { self.http2() } else { self.http1() };
+            self.pipe.borrow_mut().push(&said);
+        } else {
+            self.pipe.borrow_mut().push(bytes);
+        }
+        let before = self.hall.borrow().requests;
+        self.settle(desk);
+        let hall = self.hall.borrow();
+        if hall.requests != before || matches!(self.engine, Engine::Http2(_)) {
+            self.head_deadline_ms = None;
+        } else if hall.answers.is_empty() {
+            drop(hall);
+            self.begin_head();
+        }
+    }
+
+    /// A head has begun, if none has.
+    fn begin_head(&mut self) {
+        let deadline_ms = self.now_ms + self.settings.fields_timeout_ms;
+        self.head_deadline_ms.get_or_insert(deadline_ms);
+    }
+
+    /// The client has ended its side: what is not answered by now it does not wait for.
+    pub(super) fn finished(&mut self, desk: &mut Desk<'_, '_>) {
+        self.pipe.borrow_mut().end();
+        self.settle(desk);
+        self.is_over = true;
+    }
+
+    /// There is room again.
+    pub(super) fn writable(&mut self, desk: &mut Desk<'_, '_>) {
+        if std::mem::take(&mut self.is_full) {
+            desk.api.writable(desk.cx, desk.peer, self);
+        }
+    }
+
+    /// When `timeout` wants to be called.
+    pub(super) fn deadline_ms(&self) -> Option<u64> {
+        if self.is_over {
+            return None;
+        }
+        let hall = self.hall.borrow();
+        let idle_ms = hall.answers.is_empty().then_some(self.idle_deadline_ms);
+        let answers = hall.answers.values();
+        let contents = answers.filter_map(|answer| answer.borrow().deadline_ms);
+        contents.chain(self.head_deadline_ms).chain(idle_ms).min()
+    }
+
+    /// Ends requests that come too slowly, and a connection that nobody uses.
+    pub(super) fn timeout(&mut self, desk: &mut Desk<'_, '_>) {
+        let now_ms = self.now_ms;
+        let is_due = |deadline_ms: Option<u64>| deadline_ms.is_some_and(|due_ms| due_ms <= now_ms);
+        if is_due(self.head_deadline_ms) {
+            self.head_deadline_ms = None;
+            self.pipe.borrow_mut().write(TOO_SLOW);
+            self.end(desk, "408", "a head that comes too slowly");
+            return;
+        }
+        let hall = self.hall.borrow();
+        for answer in hall.answers.values() {
+            let mut answer = answer.borrow_mut();
+            if is_due(answer.deadline_ms) {
+                answer.deadline_ms = None;
+                answer.is_late = true;
+                answer.wake();
+            }
+        }
+        let is_idle = hall.answers.is_empty() && self.idle_deadline_ms <= now_ms;
+        drop(hall);
+        if is_idle {
+            self.leave(desk);
+        }
+    }
+
+    /// Lets the API end what is open, and ends the connection.
+    pub(super) fn stop(&mut self, desk: &mut Desk<'_, '_>) {
+        desk.api.stop(desk.cx, desk.peer, self);
+        self.leave(desk);
+    }
+
+    /// Says goodbye, and ends the connection.
+    fn leave(&mut self, desk: &mut Desk<'_, '_>) {
+        match &mut self.engine {
+            Engine::Unknown(_) => {}
+            Engine::Http1(connection) => connection.as_mut().graceful_shutdown(),
+            Engine::Http2(connection) => connection.as_mut().graceful_shutdown(),
+        }
+        self.flag.raise();
+        self.settle(desk);
+        self.is_over = true;
+    }
+
+    /// Ends the connection because of what the client did.
+    fn end(&mut self, desk: &Desk<'_, '_>, code: &str, detail: &str) {
+        log_end(desk.cx.net, self.id, desk.peer, code, detail);
+        self.is_over = true;
+    }
+
+    /// Lets the library work, and the API, until both have nothing to do.
+    pub(super) fn settle(&mut self, desk: &mut Desk<'_, '_>) {
+        loop {
+            let is_busy = self.poll() | self.tasks.poll();
+            let told = self.hall.borrow_mut().told.pop_front();
+            let is_relieved = std::mem::take(&mut self.hall.borrow_mut().is_relieved);
+            match told {
+                Some(told) => self.tell(desk, told),
+                None if is_relieved => {}
+                None if is_busy => continue,
+                None => break,
+            }
+            if is_relieved {
+                desk.api.writable(desk.cx, desk.peer, self);
+            }
+        }
+        if !self.hall.borrow().answers.is_empty() {
+            self.idle_deadline_ms = self.now_ms + self.settings.idle_timeout_ms;
+        }
+    }
+
+    /// Polls the connection, if it is to be polled; whether it was.
+    fn poll(&mut self) -> bool {
+        if self.is_over || matches!(self.engine, Engine::Unknown(_)) || !self.flag.lower() {
+            return false;
+        }
+        let waker = Waker::from(Arc::clone(&self.flag));
+        let mut cx = Context::from_waker(&waker);
+        let polled = match &mut self.engine {
+            Engine::Unknown(_) => return false,
+            Engine::Http1(connection) => connection.as_mut().poll(&mut cx),
+            Engine::Http2(connection) => connection.as_mut().poll(&mut cx),
+        };
+        if let Poll::Ready(result) = polled {
+            if let Err(error) = result {
+                tracing::debug!(connection = ?self.id, %error, "ended");
+            }
+            self.is_over = true;
+        }
+        true
+    }
+
+    fn tell(&mut self, desk: &mut Desk<'_, '_>, told: Told) {
+        let Desk { api, cx, peer } = desk;
+        self.idle_deadline_ms = self.now_ms + self.settings.idle_timeout_ms;
+        match told {
+            Told::Request(id, head, content) => {
+                let request = Request {
+                    id,
+                    head: Head::Tcp(head),
+                    content,
+                    early: false,
+                };
+                api.request(cx, peer, self, request);
+            }
+            Told::Refused(id, head, refusal) => {
+                let head = Head::Tcp(head);
+                api.refuse(cx, peer, self, id, Some(&head), refusal);
+            }
+            Told::Gone(id) => {
+                api.gone(cx, peer, self, id);
+                self.count_reset(desk);
+            }
+            Told::Abandoned => self.count_reset(desk),
+        }
+    }
+
+    /// Counts a request that was given up before it was answered in full.
+    fn count_reset(&mut self, desk: &Desk<'_, '_>) {
+        let most = u64::from(self.settings.resets);
+        let back = (self.now_ms - self.resets_ms) * most / RESET_WINDOW_MS;
+        if back > 0 {
+            self.resets = self.resets.saturating_sub(back);
+            self.resets_ms = self.now_ms;
+        }
+        self.resets += 1;
+        if self.resets > most {
+            self.end(
+                desk,
+                "ENHANCE_YOUR_CALM",
+                "too many requests that were given up",
+            );
+        }
+    }
+
+    /// Hands over what the step has written; returns how many bytes it were.
+    pub(super) fn flush(&self, net: &mut dyn Network) -> u64 {
+        self.pipe.borrow_mut().flush(net, self.id)
+    }
+
+    /// The code to close the connection with, once it is over.
+    pub(super) fn close_code(&self) -> Option<u64> {
+        self.is_over.then_some(0)
+    }
+
+    /// The answer to a request that is open.
+    fn answer(&self, id: ExchangeId) -> Option<Rc<RefCell<Answer>>> {
+        self.hall.borrow().answers.get(&id.0).map(Rc::clone)
+    }
+
+    /// The API is done with a request.
+    fn forget(&self, id: ExchangeId) {
+        self.hall.borrow_mut().answers.remove(&id.0);
+    }
+}

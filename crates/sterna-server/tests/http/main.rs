@@ -1,0 +1,18 @@
+//! HTTP: what carries requests and responses, and what answers them, driven by hand.
+
+mod admission;
+mod backpressure;
+mod ended;
+#[path = "../fixture/mod.rs"]
+mod fixture;
+mod h2_client;
+mod h3_client;
+mod http1;
+mod http2;
+mod http3;
+mod polls;
+mod publish;
+mod resume;
+mod sessions;
+mod subscribe;
+mod topics;
