@@ -182,7 +182,7 @@ struct Cli {
 
 fn bench(line: &str) -> Value {
     let args = Cli::try_parse_from(std::iter::once("bench").chain(line.split(' ')));
-    let Benchmark::Load(workload) = args.unwrap().args.benchmark else {
+    let super::Benchmark::Load(workload) = args.unwrap().args.benchmark else {
         panic!("{line}: no load");
     };
     let report = measure(&workload, workload_common(&workload));
