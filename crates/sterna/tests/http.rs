@@ -187,7 +187,8 @@ fn messages_pass_between_all_versions_and_mqtt() {
 #[test]
 fn lines_keep_their_order_and_all_may_be_under_way_at_once() {
     let broker = Broker::new();
-    let lines: String = (0..200).map(|number| format!("{number}\n")).collect();
+    let numbers: Vec<_> = (0..200).map(|number| number.to_string()).collect();
+    let lines = numbers.join("\n") + "\n";
     for (transport, inflight) in [(H3, None), (HTTP, None), (H3, Some("64"))] {
         let receiver = broker.receiver(transport, &["-t", "l", "-q", "1", "-C", "200", "-W", "20"]);
         let mut rest = vec!["-t", "l", "-q", "1", "-l"];
