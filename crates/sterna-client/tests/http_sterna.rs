@@ -241,8 +241,8 @@ async fn the_first_message_of_a_resumed_client_is_in_the_first_datagram() {
         "3"
     );
     // The answer comes with the server's first flight, a round trip after the only datagram up.
-    let up: Vec<_> = seen.iter().filter(|datagram| datagram.up).collect();
-    assert_eq!(up.len(), 1, "{seen:?}");
+    let up = seen.iter().filter(|datagram| datagram.up).count();
+    assert_eq!(up, 1, "{seen:?}");
 }
 
 /// A small message is one packet up and one down.
