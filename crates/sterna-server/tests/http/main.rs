@@ -3,8 +3,8 @@
 mod admission;
 #[path = "../amqp/client.rs"]
 mod amqp_client;
-mod cross;
 mod backpressure;
+mod cross;
 mod ended;
 #[path = "../fixture/mod.rs"]
 mod fixture;
