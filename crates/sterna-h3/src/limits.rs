@@ -7,6 +7,9 @@ pub struct Limits {
     /// section 4.2.2; SETTINGS_MAX_FIELD_SECTION_SIZE). A server answers a larger head with status
     /// 431.
     pub max_field_section_bytes: u32,
+    /// Largest field section of a request that a server is still told of, though larger than the above,
+    /// so that it can refuse it with words of its own. Not announced; below the above it has no effect.
+    pub max_refused_section_bytes: u32,
     /// Most fields of a section, pseudo-header fields among them. A server answers more with status
     /// 431.
     pub max_fields: u32,
@@ -51,6 +54,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             max_field_section_bytes: 16_383, // the largest that SETTINGS says in two bytes
+            max_refused_section_bytes: 0,
             max_fields: 128,
             max_requests: 128,
             max_interim_responses: 16,
@@ -64,6 +68,17 @@ impl Default for Limits {
             max_session_streams: 128,
             max_waiting_streams: 16,
             max_capsule_bytes: 4_096,
+        }
+    }
+}
+
+impl Limits {
+    /// The largest field section that is read.
+    pub(crate) const fn read_section_bytes(&self) -> u32 {
+        if self.max_refused_section_bytes > self.max_field_section_bytes {
+            self.max_refused_section_bytes
+        } else {
+            self.max_field_section_bytes
         }
     }
 }

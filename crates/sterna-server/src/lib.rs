@@ -7,7 +7,6 @@ pub mod authorization;
 pub mod certificate;
 pub mod config;
 mod door;
-#[allow(dead_code, reason = "HTTP/2 and HTTP/1.1 follow")]
 mod http;
 mod inspect;
 mod mail;

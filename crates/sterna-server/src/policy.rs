@@ -134,3 +134,32 @@ impl ListenerPolicy {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn https_announces_the_port_at_which_http3_is() {
+        let announced = |urls: &[&str], ports: &[u16]| -> Vec<Option<u16>> {
+            let config = Config {
+                listeners: urls.iter().map(|url| Listener::at(url)).collect(),
+                ..Config::default()
+            };
+            let policy = Policy::load(&config).unwrap().announcing(&config, ports);
+            let listeners = policy.listeners.iter();
+            listeners.map(|listener| listener.http3_port).collect()
+        };
+        let (http, https) = ("http://127.0.0.1:0", "https://127.0.0.1:0");
+        let (quic, h3) = ("mqtt+quic://127.0.0.1:0", "h3://127.0.0.1:0");
+        assert_eq!(
+            announced(&[quic, https, h3, http], &[1, 2, 3, 4]),
+            [None, Some(3), None, None]
+        );
+        assert_eq!(
+            announced(&[https, http, quic], &[1, 2, 3]),
+            [Some(3), None, None]
+        );
+        assert_eq!(announced(&[https, http], &[1, 2]), [None, None]);
+    }
+}

@@ -130,7 +130,7 @@ impl Connection {
                     // Section 4.4: after the head of CONNECT there is only DATA.
                     return unexpected("trailers of CONNECT");
                 }
-                if payload_bytes > u64::from(self.limits.max_field_section_bytes) {
+                if payload_bytes > u64::from(self.limits.read_section_bytes()) {
                     return Err(Fault::TooLarge);
                 }
                 stream.item = Item::Whole(frame_type, payload_bytes as usize);
@@ -180,7 +180,7 @@ impl Connection {
         let mut fields = self.scratch.fields();
         qpack::decode(
             payload,
-            self.limits.max_field_section_bytes as usize,
+            self.limits.read_section_bytes() as usize,
             self.limits.max_fields as usize,
             &mut fields,
         )

@@ -187,6 +187,12 @@ impl RequestHead {
         self.content_length
     }
 
+    /// The size of the field section, uncompressed (RFC 9114, section 4.2.2).
+    #[must_use]
+    pub fn section_bytes(&self) -> usize {
+        self.fields.section_bytes()
+    }
+
     /// The value of the first field of this name, which is in lower case and no pseudo-header
     /// field.
     #[must_use]

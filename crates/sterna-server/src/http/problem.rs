@@ -22,6 +22,7 @@ macro_rules! problem_kinds {
 
         impl ProblemKind {
             /// All of them, in the order of the documentation.
+            #[cfg(test)]
             pub(crate) const ALL: &'static [Self] = &[$(Self::$kind,)*];
 
             /// The status of the response.
@@ -74,7 +75,6 @@ problem_kinds! {
     SessionBusy = 409, "session-busy", "Session busy";
     /// A request with the same key is not answered yet.
     KeyInUse = 409, "key-in-use", "Key in use";
-    ContentLength = 411, "content-length", "Length required";
     ContentTooLarge = 413, "content-too-large", "Content too large";
     UriTooLong = 414, "uri-too-long", "Target too long";
     /// Not a name of this server.

@@ -69,12 +69,6 @@ impl HttpSession {
         Some(tag)
     }
 
-    /// Forgets an entry by its tag: it went back to its queue. Whether it was there.
-    pub(crate) fn forget(&mut self, tag: u64) -> bool {
-        let at = self.sent.iter().rposition(|&(_, known)| known == tag);
-        at.and_then(|at| self.sent.remove(at)).is_some()
-    }
-
     /// Keeps what the broker still has, by its `tags` in the order in which they were sent. What it has
     /// and was given no id gets one.
     pub(crate) fn keep(&mut self, tags: impl IntoIterator<Item = u64>) {
@@ -157,7 +151,6 @@ mod tests {
         UpTo(u64),
         Exactly(u64),
         Beyond(usize),
-        Forget(u64),
         /// The broker has lost every so many.
         Keep(usize),
     }
@@ -168,7 +161,6 @@ mod tests {
             1 => (0..60_u64).prop_map(Step::UpTo),
             2 => (0..60_u64).prop_map(Step::Exactly),
             1 => (0..10_usize).prop_map(Step::Beyond),
-            1 => (0..60_u64).prop_map(Step::Forget),
             1 => (1..5_usize).prop_map(Step::Keep),
         ]
     }
@@ -205,9 +197,6 @@ mod tests {
                             prop_assert_eq!(model.pop_first().map(|(_, tag)| tag), Some(tag));
                         }
                         prop_assert!(model.len() <= most);
-                    }
-                    Step::Forget(id) => {
-                        prop_assert_eq!(session.forget(tag_of(id)), model.remove(&id).is_some());
                     }
                     Step::Keep(every) => {
                         let mut at = 0;

@@ -86,6 +86,7 @@ pub struct Client {
     reset: usize,
     finished: usize,
     datagrams_read: usize,
+    is_deaf: bool,
 }
 
 impl Client {
@@ -103,10 +104,29 @@ impl Client {
         features: Features,
         certificates: Vec<Box<[u8]>>,
     ) -> Self {
+        let mut client = Self::new(broker, shard, features, certificates);
+        client.turn(broker);
+        client
+    }
+
+    /// A client that never hears what the server's settings are.
+    pub fn connect_deaf(broker: &mut Broker) -> Self {
+        let mut client = Self::new(broker, 0, Features::default(), Vec::new());
+        client.is_deaf = true;
+        client.turn(broker);
+        client
+    }
+
+    fn new(
+        broker: &mut Broker,
+        shard: usize,
+        features: Features,
+        certificates: Vec<Box<[u8]>>,
+    ) -> Self {
         let peer = broker.open_speaking(b"h3", shard, TransportKind::Quic, certificates);
         let mut out = Written::default();
         let engine = Connection::client(&Limits::default(), features, None, &mut out);
-        let mut client = Self {
+        Self {
             peer,
             engine,
             out,
@@ -115,9 +135,8 @@ impl Client {
             reset: broker.wires[shard].reset.len(),
             finished: broker.wires[shard].finished.len(),
             datagrams_read: broker.wires[shard].datagrams.len(),
-        };
-        client.turn(broker);
-        client
+            is_deaf: false,
+        }
     }
 
     /// Asks, and reads what comes; the number of the request.
@@ -247,6 +266,9 @@ impl Client {
         self.datagrams_read = wire.datagrams.len();
         let any = !(came.is_empty() && resets.is_empty() && datagrams.is_empty());
         for (stream, bytes, fin) in came {
+            if self.is_deaf && stream == 3 {
+                continue;
+            }
             let mut chunk = Chunk {
                 fin,
                 ..Chunk::new(StreamId(stream), &bytes)

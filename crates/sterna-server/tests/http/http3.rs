@@ -93,6 +93,15 @@ fn what_is_too_large_is_refused_before_it_is_complete() {
     let long = format!("/{}", "x".repeat(40));
     let number = client.request(&mut broker, "GET", &long, &[], b"");
     assert_eq!(client.response(number).status, 414);
+    // A client that knows the limit keeps to it.
+    let mut fields = Client::connect_deaf(&mut broker);
+    for (bytes, problem) in [(1_100, true), (4_000, false)] {
+        let value = "x".repeat(bytes);
+        let number = fields.request(&mut broker, "GET", "/", &[("a", &value)], b"");
+        let response = fields.response(number);
+        assert_eq!(response.status, 431);
+        assert_eq!(!response.content.is_empty(), problem);
+    }
     // What a whole connection may have under way.
     for status in [0, 503] {
         let number = client.begin("POST", NOWHERE, &[], Content::Streamed);

@@ -5,6 +5,7 @@ use sterna_broker::Close;
 
 use super::Api;
 use super::deliver::flush;
+use super::end::NO_ERROR;
 use super::peer::Peer;
 use super::subscription::{Outlet, State, Subscription};
 use crate::http::exchange::Responses;
@@ -93,7 +94,13 @@ impl Api {
             session = &*subscription.name,
             "the client of a subscription takes nothing; its response is cut off"
         );
-        out.cancel(subscription.exchange);
+        let id = subscription.exchange;
+        if matches!(subscription.outlet, Outlet::Transport { .. }) {
+            out.close_session(id, NO_ERROR, "nobody reads the subscription");
+            peer.transports.retain(|transport| transport.session != id);
+        } else {
+            out.cancel(id);
+        }
         self.drop_subscription(cx, peer, at, Some(Close::LOST));
     }
 }

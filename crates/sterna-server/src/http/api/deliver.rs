@@ -229,12 +229,12 @@ fn stream(
         let rest = (subscription.format).write(&item, &subscription.name, false, buffer);
         if let Some(payload) = rest {
             flush(out, subscription, buffer, now_ms);
+            subscription.flow.sent(payload.len(), now_ms);
             match subscription.outlet {
                 Outlet::Transport { stream } => {
                     out.send_on_session_stream(subscription.exchange, stream, &payload);
                 }
                 Outlet::Stream | Outlet::Poll(_) => {
-                    subscription.flow.sent(payload.len(), now_ms);
                     out.send_shared(subscription.exchange, payload);
                 }
             }
@@ -329,10 +329,8 @@ pub(super) fn flush(
         Outlet::Transport { stream } => {
             out.send_on_session_stream(subscription.exchange, stream, buffer);
         }
-        Outlet::Stream | Outlet::Poll(_) => {
-            subscription.flow.sent(buffer.len(), now_ms);
-            out.send(subscription.exchange, buffer);
-        }
+        Outlet::Stream | Outlet::Poll(_) => out.send(subscription.exchange, buffer),
     }
+    subscription.flow.sent(buffer.len(), now_ms);
     buffer.clear();
 }

@@ -54,6 +54,10 @@ impl Api {
     ) {
         let subscription = &peer.subscriptions[at];
         finish(out, subscription);
+        if let Outlet::Transport { .. } = subscription.outlet {
+            let id = subscription.exchange;
+            peer.transports.retain(|transport| transport.session != id);
+        }
         let close = if subscription.is_durable() {
             Close::NORMAL
         } else {

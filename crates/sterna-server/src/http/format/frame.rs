@@ -42,6 +42,7 @@ impl Flags {
         self.0 & Self::RETAIN != 0
     }
 
+    #[cfg(test)]
     pub(crate) const fn redelivered(self) -> bool {
         self.0 & Self::REDELIVERED != 0
     }

@@ -52,6 +52,7 @@ pub(super) struct Carrier {
 /// What a client may make the carrier hold.
 #[derive(Clone, Copy, Debug)]
 struct Bounds {
+    fields_bytes: usize,
     target_bytes: usize,
     content_bytes: usize,
     assembling_bytes: usize,
@@ -133,6 +134,8 @@ impl Carrier {
         let http = &policy.http;
         let limits = Limits {
             max_field_section_bytes: http.maximum_fields_bytes,
+            // What is above it and not out of all measure gets a problem for an answer.
+            max_refused_section_bytes: http.maximum_fields_bytes.saturating_mul(2),
             max_requests: http.maximum_requests,
             max_resets: http.maximum_resets,
             max_sessions: http.maximum_webtransport_sessions,
@@ -152,6 +155,7 @@ impl Carrier {
             incomplete: 0,
             assembling_bytes: 0,
             limits: Bounds {
+                fields_bytes: http.maximum_fields_bytes as usize,
                 target_bytes: http.maximum_target_bytes as usize,
                 content_bytes: http.maximum_content_bytes as usize,
                 assembling_bytes: http.maximum_assembling_bytes as usize,

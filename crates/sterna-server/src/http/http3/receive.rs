@@ -175,6 +175,9 @@ impl Carrier {
         if target_bytes > limits.target_bytes {
             return self.refuse(desk, id, head, Refusal::TargetTooLong);
         }
+        if head.section_bytes() > limits.fields_bytes {
+            return self.refuse(desk, id, head, Refusal::FieldsTooLarge);
+        }
         if head.is_connect() {
             return self.ask(desk, id, head, Bytes::new(), early);
         }

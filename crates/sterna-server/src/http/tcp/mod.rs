@@ -170,7 +170,7 @@ impl Carrier {
             ..
         } = self.settings;
         // What is above the limits and not out of all measure gets a problem for an answer.
-        let head_bytes = 2 * (fields_bytes + target_bytes) as usize;
+        let head_bytes = 2 * (fields_bytes as usize + target_bytes as usize);
         let mut builder = http1::Builder::new();
         builder
             .auto_date_header(false)
@@ -187,7 +187,7 @@ impl Carrier {
         builder
             .auto_date_header(false)
             .max_concurrent_streams(settings.requests)
-            .max_header_list_size(2 * settings.fields_bytes)
+            .max_header_list_size(settings.fields_bytes.saturating_mul(2))
             .max_local_error_reset_streams(settings.resets as usize)
             .initial_stream_window_size(STREAM_WINDOW_BYTES)
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
