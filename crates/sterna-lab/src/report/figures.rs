@@ -57,10 +57,10 @@ fn draw(campaign: &Campaign, figure: &Figure, table: &Table<'_>) -> Picture {
     Picture {
         title: format!("Figure {}: {}", figure.id, figure.title),
         unit: figure.unit.clone(),
-        x_title: if matches!(figure.form, Form::Timeline | Form::Congestion) {
-            "seconds since the first message".into()
-        } else {
-            figure.x.title().into()
+        x_title: match figure.form {
+            Form::Timeline => "seconds since the first message".into(),
+            Form::Congestion => "seconds since the start".into(),
+            _ => figure.x.title().into(),
         },
         log: figure.log,
         // What panels compare must be comparable.
