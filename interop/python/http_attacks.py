@@ -30,7 +30,7 @@ ROWS: list[tuple[str, object, frozenset[str], bool]] = []
 
 
 def row(name: str, *transports: str, waits: bool = False):
-    """A row for these transports; those that wait for the clock run side by side, at the end."""
+    """A row for these transports; those that only wait for the clock run side by side, at the end."""
 
     def add(function):
         ROWS.append((name, function, frozenset(transports), waits))
@@ -163,7 +163,6 @@ def chunks(at: Listener) -> None:
         "2^64 - 1": b"ffffffffffffffff\r\nab\r\n",
         "more than was said": b"2\r\nabcdef\r\n0\r\n\r\n",
         "an empty size": b"\r\nab\r\n0\r\n\r\n",
-        "a size of 64 KiB": b"0" * 65536 + b"2\r\nab\r\n0\r\n\r\n",
         "an extension of 1 MiB": b"2;" + b"x" * MIB + b"\r\nab\r\n0\r\n\r\n",
         "100,000 small extensions": b"1;x=yyyyyyyyyyyyyyyy\r\na\r\n" * 100_000,
         "a trailer of 1 MiB": b"2\r\nab\r\n0\r\nX: " + b"x" * MIB + b"\r\n\r\n",
@@ -174,7 +173,7 @@ def chunks(at: Listener) -> None:
             one.send(start + data)
             try:
                 got = one.answer()
-                if got.status not in (400, 413, 431):
+                if got.status not in (400, 408, 413, 431):
                     wrong.append(f"{what}: {got.status}")
                 one.ending()
             except Closed:
@@ -182,6 +181,9 @@ def chunks(at: Listener) -> None:
             except Failure as why:
                 wrong.append(f"{what}: {why}")
     expect(not wrong, "; ".join(wrong))
+    with RawHttp(at) as one:  # zeros before a size are in order, however many
+        one.send(start + b"0" * 65536 + b"2\r\nab\r\n0\r\n\r\n")
+        expect(one.answer().status in (204, 400, 431), "64 KiB of zeros")
     with RawHttp(at) as one:  # chunks in order, byte by byte
         for byte in start + b"2\r\nab\r\n3;x=y\r\ncde\r\n0\r\nX: y\r\n\r\n":
             one.send(bytes([byte]))
@@ -316,7 +318,7 @@ def pipelining(at: Listener) -> None:
         grown(pid, before, SLACK_KIB, "20,000 requests whose answers nobody reads")
 
 
-@row("subscriber-that-does-not-read", "h1", "h1s", waits=True)
+@row("subscriber-that-does-not-read", "h1")
 def not_reading(at: Listener) -> None:
     pid, before = resident(at)
     where = topic("slow")

@@ -15,6 +15,11 @@ def before_call(context, case, kwargs) -> None:
     query = case.query
     if not isinstance(query, dict):
         query = {}
+    topic = str((case.path_parameters or {}).get("topic", ""))
+    if "last" in query:
+        # It goes with a topic, and with nothing else.
+        query = {} if re.search(r"[+#]", topic) else {"last": query["last"]}
+        case.query = query
     wait = query.get("wait")
     if wait is None or isinstance(wait, str) and re.fullmatch(r"[0-9]+(?:ms|s|m)", wait):
         case.query = {**query, "wait": "1ms"}

@@ -144,7 +144,11 @@ mod tests {
             .unwrap()
             .values()
         {
-            let schema = &response["content"]["application/problem+json"]["schema"]["allOf"][1];
+            let Some(content) = response.get("content") else {
+                // Fields that are too large are refused before anything is known of a request.
+                continue;
+            };
+            let schema = &content["application/problem+json"]["schema"]["allOf"][1];
             for name in schema["properties"]["type"]["enum"].as_array().unwrap() {
                 described.insert(name.as_str().unwrap());
             }
