@@ -207,6 +207,14 @@ fn check(head: &Parts, content: &Incoming, limits: &Bounds) -> Option<Refusal> {
     if hosts > 1 || (hosts == 0 && head.version == Version::HTTP_11) {
         return Some(Refusal::Malformed("a request has one field host"));
     }
+    // RFC 9113, section 8.3.1. In HTTP/1.1 the target's counts instead (RFC 9112, section 3.2.2).
+    if head.version == Version::HTTP_2
+        && let (Some(authority), Some(host)) =
+            (head.uri.authority(), head.headers.get(header::HOST))
+        && host.as_bytes() != authority.as_str().as_bytes()
+    {
+        return Some(Refusal::Malformed("host says other than :authority"));
+    }
     if content.size_hint().lower() > limits.content_bytes as u64 {
         return Some(Refusal::ContentTooLarge);
     }
