@@ -175,6 +175,10 @@ impl Inner {
             let error = match self.try_once(request, &mut attempt).await {
                 Ok(response) if response.status < 400 => return Ok(response),
                 Ok(response) if self.again_differently(&response, &mut attempt) => continue,
+                // The broker is still about what was sent before.
+                Ok(response) if response.status == 409 && attempt.key.is_some() => {
+                    Failed::Busy(problem(response).await)
+                }
                 Ok(response) => return Err(problem(response).await),
                 Err(error) => error,
             };
@@ -187,6 +191,7 @@ impl Inner {
                 continue;
             }
             let is_temporary = match &error {
+                Failed::Busy(_) => true,
                 Failed::Connect(error) => error.is_temporary(),
                 Failed::Link(LinkError::Lost(_) | LinkError::Timeout(_)) => {
                     request.is_repeatable(attempt.key.as_deref())
@@ -225,7 +230,7 @@ impl Inner {
             // cannot harm.
             let may_be_early = request.is_safe || request.keyed != Keyed::Never;
             if attempt.is_late || !may_be_early {
-                link.established().await.map_err(Failed::Link)?;
+                self.established(&link).await.map_err(Failed::Link)?;
             }
         }
         if link.is_early() && request.keyed == Keyed::Early && attempt.key.is_none() {
@@ -274,6 +279,18 @@ impl Inner {
         }
     }
 
+    /// Waits until the handshake is complete, as long as connecting may take.
+    pub(super) async fn established(&self, link: &Link) -> Result<(), LinkError> {
+        let timeout = self.options.longest_connect();
+        match tokio::time::timeout(timeout, link.established()).await {
+            Ok(result) => result,
+            Err(_) => {
+                self.give_up(link);
+                Err(LinkError::Timeout(timeout))
+            }
+        }
+    }
+
     /// Whether the request is to be sent once more in another way.
     fn again_differently(&self, response: &Response, attempt: &mut Attempt) -> bool {
         match response.status {
@@ -313,13 +330,14 @@ struct Attempt {
 
 enum Failed {
     Connect(Error),
+    Busy(Error),
     Link(LinkError),
 }
 
 impl Failed {
     fn into_error(self) -> Error {
         match self {
-            Self::Connect(error) => error,
+            Self::Connect(error) | Self::Busy(error) => error,
             Self::Link(error) => error.into(),
         }
     }
