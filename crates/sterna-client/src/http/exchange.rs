@@ -191,12 +191,11 @@ impl Inner {
                 continue;
             }
             let is_temporary = match &error {
-                Failed::Busy(_) => true,
                 Failed::Connect(error) => error.is_temporary(),
                 Failed::Link(LinkError::Lost(_) | LinkError::Timeout(_)) => {
                     request.is_repeatable(attempt.key.as_deref())
                 }
-                Failed::Link(LinkError::Undone(_) | LinkError::EarlyData) => true,
+                Failed::Busy(_) | Failed::Link(LinkError::Undone(_) | LinkError::EarlyData) => true,
                 Failed::Link(_) => false,
             };
             let error = error.into_error();
@@ -282,13 +281,11 @@ impl Inner {
     /// Waits until the handshake is complete, as long as connecting may take.
     pub(super) async fn established(&self, link: &Link) -> Result<(), LinkError> {
         let timeout = self.options.longest_connect();
-        match tokio::time::timeout(timeout, link.established()).await {
-            Ok(result) => result,
-            Err(_) => {
-                self.give_up(link);
-                Err(LinkError::Timeout(timeout))
-            }
-        }
+        let waited = tokio::time::timeout(timeout, link.established()).await;
+        waited.unwrap_or_else(|_| {
+            self.give_up(link);
+            Err(LinkError::Timeout(timeout))
+        })
     }
 
     /// Whether the request is to be sent once more in another way.
