@@ -153,8 +153,7 @@ out({
     transports: Object.keys(BY),
     certificates: true,
     cannot: {
-      'fetch/host': 'fetch tells the host itself',
-      'fetch/content-length-wrong': 'fetch tells the length itself'
+      'fetch/host': 'fetch tells the host itself'
     }
   }
 })

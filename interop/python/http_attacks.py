@@ -21,7 +21,7 @@ from http_raw import Answer, RawHttp, request
 from raw import PATIENCE_S, Closed, broker_pid, resident_kib
 
 # As http-attacked.toml has them.
-FIELDS_TIMEOUT_S, CONTENT_TIMEOUT_S, IDLE_TIMEOUT_S, STALLED_S = 1.5, 1.5, 2.5, 3
+FIELDS_TIMEOUT_S, CONTENT_TIMEOUT_S, IDLE_TIMEOUT_S, STALLED_S = 1.5, 1.5, 2.5, 2
 CONTENT_BYTES, REQUESTS, RESETS, SUBSCRIPTIONS, TOPICS = 262_144, 64, 64, 16, 500
 KIB, MIB = 1024, 1 << 20
 # What the broker may hold of a row, in KiB, beside what its limits say.
@@ -30,7 +30,7 @@ ROWS: list[tuple[str, object, frozenset[str], bool]] = []
 
 
 def row(name: str, *transports: str, waits: bool = False):
-    """A row for these transports; those that wait for the clock run side by side, at the end."""
+    """A row for these transports; those that only wait for the clock run side by side, at the end."""
 
     def add(function):
         ROWS.append((name, function, frozenset(transports), waits))
@@ -163,7 +163,6 @@ def chunks(at: Listener) -> None:
         "2^64 - 1": b"ffffffffffffffff\r\nab\r\n",
         "more than was said": b"2\r\nabcdef\r\n0\r\n\r\n",
         "an empty size": b"\r\nab\r\n0\r\n\r\n",
-        "a size of 64 KiB": b"0" * 65536 + b"2\r\nab\r\n0\r\n\r\n",
         "an extension of 1 MiB": b"2;" + b"x" * MIB + b"\r\nab\r\n0\r\n\r\n",
         "100,000 small extensions": b"1;x=yyyyyyyyyyyyyyyy\r\na\r\n" * 100_000,
         "a trailer of 1 MiB": b"2\r\nab\r\n0\r\nX: " + b"x" * MIB + b"\r\n\r\n",
@@ -174,7 +173,7 @@ def chunks(at: Listener) -> None:
             one.send(start + data)
             try:
                 got = one.answer()
-                if got.status not in (400, 413, 431):
+                if got.status not in (400, 408, 413, 431):
                     wrong.append(f"{what}: {got.status}")
                 one.ending()
             except Closed:
@@ -182,6 +181,9 @@ def chunks(at: Listener) -> None:
             except Failure as why:
                 wrong.append(f"{what}: {why}")
     expect(not wrong, "; ".join(wrong))
+    with RawHttp(at) as one:  # zeros before a size are in order, however many
+        one.send(start + b"0" * 65536 + b"2\r\nab\r\n0\r\n\r\n")
+        expect(one.answer().status in (204, 400, 431), "64 KiB of zeros")
     with RawHttp(at) as one:  # chunks in order, byte by byte
         for byte in start + b"2\r\nab\r\n3;x=y\r\ncde\r\n0\r\nX: y\r\n\r\n":
             one.send(bytes([byte]))
@@ -316,7 +318,7 @@ def pipelining(at: Listener) -> None:
         grown(pid, before, SLACK_KIB, "20,000 requests whose answers nobody reads")
 
 
-@row("subscriber-that-does-not-read", "h1", "h1s", waits=True)
+@row("subscriber-that-does-not-read", "h1")
 def not_reading(at: Listener) -> None:
     pid, before = resident(at)
     where = topic("slow")
@@ -332,13 +334,14 @@ def not_reading(at: Listener) -> None:
             expect(got.status in (204, 503), f"{got.status} for a publisher")
             other.receive(0.001)
         grown(pid, before, 40 * KIB, "60 MB for a subscriber that does not read")
-        # After http.stalled_timeout_s it is cut off; what the kernel holds may still be read.
-        time.sleep(STALLED_S + 2)
+        # After http.stalled_timeout_s without progress, which is looked for as often, it is cut off; what the kernel
+        # holds may still be read.
+        time.sleep(2 * STALLED_S + 1)
         try:
             until = time.monotonic() + PATIENCE_S
             while time.monotonic() < until:
                 reader.receive(0.5)
-            raise Failure(f"a response that takes nothing is open after {STALLED_S + 2} s")
+            raise Failure(f"a response that takes nothing is open after {2 * STALLED_S + 1} s")
         except Closed:
             pass
 

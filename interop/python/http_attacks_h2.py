@@ -100,50 +100,50 @@ def no_preface(at: Listener) -> None:
 
 @row("malformed-requests", "h2c", "h2")
 def malformed(at: Listener) -> None:
-    # RFC 9113, section 8: whatever was wrong with it, it is not done, and the connection goes on.
-    wrong, stream = [], 1
-    where = topic("m")
+    # RFC 9113, section 8: whatever was wrong with it, it is not done.
+    wrong, where = [], topic("m")
     post = [(":method", "PUT"), (":scheme", "http"), (":authority", "localhost")]
-    with RawHttp2(at) as one:
-        for what, fields, content in [
-            ("no path", post, None), ("an empty path", [*post, (":path", "")], None),
-            ("no method", [*post[1:], (":path", where)], None),
-            ("two methods", [*post, (":method", "GET"), (":path", where)], None),
-            ("an unknown pseudo-field", [*post, (":path", where), (":x", "y")], None),
-            ("a pseudo-field of responses", [*post, (":path", where), (":status", "200")], None),
-            ("a pseudo-field after fields", [*post, ("x", "y"), (":path", where)], None),
-            ("a name in upper case", [*post, (":path", where), ("X-Y", "z")], None),
-            ("connection", [*post, (":path", where), ("connection", "close")], None),
-            ("transfer-encoding", [*post, (":path", where), ("transfer-encoding", "chunked")], None),
-            ("te", [*post, (":path", where), ("te", "gzip")], None),
-            ("another request in a value", [*post, (":path", where), ("x", "y\r\n\r\nPUT / HTTP/1.1")], None),
-            ("another request in the path", [*post, (":path", f"{where} HTTP/1.1\r\nHost: x\r\n\r\n")], None),
-            ("a line end in a name", [*post, (":path", where), ("x\r\ny", "z")], None),
-            ("U+0000 in a value", [*post, (":path", where), ("x", "a\0b")], None),
-            ("an empty name", [*post, (":path", where), ("", "z")], None),
-            ("less than was said", [*post, (":path", where), ("content-length", "10")], b""),
-            ("more than was said", [*post, (":path", where), ("content-length", "0")], b"x"),
-            ("a host that is another", [*post, (":path", where), ("host", "evil.example")], None),
-            ("no authority", [post[0], post[1], (":path", where)], None),
-            ("another authority", [*post[:2], (":authority", "evil.example"), (":path", where)], None),
-            ("a path without slash", [*post, (":path", "v1/topics/a")], None),
-            ("CONNECT", [(":method", "CONNECT"), (":authority", "evil.example:443")], None),
-        ]:
-            one.ask(stream, fields, content)
+    for what, fields, content in [
+        ("no path", post, None), ("an empty path", [*post, (":path", "")], None),
+        ("no method", [*post[1:], (":path", where)], None),
+        ("two methods", [*post, (":method", "GET"), (":path", where)], None),
+        ("an unknown pseudo-field", [*post, (":path", where), (":x", "y")], None),
+        ("a pseudo-field of responses", [*post, (":path", where), (":status", "200")], None),
+        ("a pseudo-field after fields", [*post, ("x", "y"), (":path", where)], None),
+        ("a name in upper case", [*post, (":path", where), ("X-Y", "z")], None),
+        ("connection", [*post, (":path", where), ("connection", "close")], None),
+        ("transfer-encoding", [*post, (":path", where), ("transfer-encoding", "chunked")], None),
+        ("te", [*post, (":path", where), ("te", "gzip")], None),
+        ("another request in a value", [*post, (":path", where), ("x", "y\r\n\r\nPUT / HTTP/1.1")], None),
+        ("another request in the path", [*post, (":path", f"{where} HTTP/1.1\r\nHost: x\r\n\r\n")], None),
+        ("a line end in a name", [*post, (":path", where), ("x\r\ny", "z")], None),
+        ("U+0000 in a value", [*post, (":path", where), ("x", "a\0b")], None),
+        ("an empty name", [*post, (":path", where), ("", "z")], None),
+        ("less than was said", [*post, (":path", where), ("content-length", "10")], b""),
+        ("more than was said", [*post, (":path", where), ("content-length", "0")], b"x"),
+        ("a host that is another", [*post, (":path", where), ("host", "evil.example")], None),
+        ("no authority", [post[0], post[1], (":path", where)], None),
+        ("another authority", [*post[:2], (":authority", "evil.example"), (":path", where)], None),
+        ("a path without slash", [*post, (":path", "v1/topics/a")], None),
+        ("CONNECT", [(":method", "CONNECT"), (":authority", "evil.example:443")], None),
+    ]:
+        # One that is malformed may cost the whole connection (RFC 9113, section 5.4.1).
+        with RawHttp2(at) as one:
+            one.ask(1, fields, content)
             try:
-                got = one.outcome(stream, 3)
-                good = (isinstance(got, Frame) and got.kind == RST_STREAM
-                        or isinstance(got, Answer) and got.status in (400, 404, 405, 421, 501))
-                if not good:
+                got = one.outcome(1, 3)
+                if isinstance(got, Answer) and got.status not in (400, 404, 405, 421, 501):
                     wrong.append(f"{what}: {got}")
-                stream += 2
-            except (Failure, Closed) as why:
+                if isinstance(got, Frame) and got.kind == RST_STREAM:
+                    in_order(one, 3)
+            except Closed:
+                pass
+            except Failure as why:
                 wrong.append(f"{what}: {why}")
-                break
-        expect(not wrong, "; ".join(wrong))
-        in_order(one, stream)
-        one.ask(stream + 2, head("HEAD", where))
-        expect(one.outcome(stream + 2).status == 404, "what was malformed was done")
+    expect(not wrong, "; ".join(wrong))
+    with RawHttp2(at) as one:
+        one.ask(1, head("HEAD", where))
+        expect(one.outcome(1).status == 404, "what was malformed was done")
 
 
 @row("rapid-reset", "h2c", "h2")
@@ -212,8 +212,9 @@ def continuation_flood(at: Listener) -> None:
                         break
             except OSError:
                 pass
-            one.lost()
-            expect(sent < 16 * MIB, f"{sent} bytes of CONTINUATION with {what} were taken")
+            # What still comes after GOAWAY may be read and dropped.
+            code = one.lost()
+            expect(code in (CALM, PROTOCOL_ERROR, None), f"GOAWAY with {code}")
             grown(pid, before, SLACK_KIB, f"CONTINUATION with {what}")
 
 
@@ -298,7 +299,7 @@ def too_many(at: Listener) -> None:
         expect(refused >= REQUESTS, f"{refused} of {REQUESTS * 2 + 50} requests were refused, set are {REQUESTS}")
 
 
-@row("no-window", "h2c", "h2", waits=True)
+@row("no-window", "h2c")
 def no_window(at: Listener) -> None:
     # CVE-2019-9511 and its like: answers that the client never lets go.
     pid, before = resident(at)

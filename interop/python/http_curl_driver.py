@@ -12,7 +12,7 @@ import sys
 LINE_LIMIT_BYTES = 16 * 1024 * 1024
 # Processes at a time.
 AT_ONCE = 24
-OPTIONS = {"h1": ["--http1.1"], "h1s": ["--http1.1"], "h2": ["--http2"], "h2c": ["--http2-prior-knowledge"]}
+OPTIONS = {"h2": ["--http2"], "h1": ["--http1.1"], "h1s": ["--http1.1"], "h2c": ["--http2-prior-knowledge"]}
 
 
 def out(line: dict) -> None:
@@ -122,7 +122,7 @@ class Driver:
     async def run(self) -> None:
         said = subprocess.run([shutil.which("curl") or "curl", "--version"], capture_output=True, text=True, check=True)
         out({"hello": {"client": " ".join(said.stdout.split()[:2]), "transports": list(OPTIONS), "certificates": True,
-                       "process_each": True}})
+                       "process_each": True, "brief": ["h1s", "h2c"]}})
         reader = asyncio.StreamReader(limit=LINE_LIMIT_BYTES)
         await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
         tasks: set[asyncio.Task] = set()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,7 +20,13 @@ from harness import INTEROP, Report, all_listeners
 
 TIME_LIMIT_S = 120
 # Requests for each operation beside those that the description's own values and borders make.
-REQUESTS = 20
+REQUESTS = 12
+
+
+def faults_by_operation(printed: str) -> dict[str, str]:
+    """What schemathesis printed below the line with each operation's name."""
+    pieces = re.split(r"^_{3,} (.+?) _{3,}$", printed, flags=re.MULTILINE)
+    return dict(zip(pieces[1::2], pieces[2::2]))
 
 
 def main() -> None:
@@ -36,7 +43,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         found = Path(folder) / "report.xml"
         said = subprocess.run(
-            [program, "run", f"http://{at.host}:{at.port}/v1/openapi.json", "--phases", "examples,coverage,fuzzing",
+            [program, "--config-file", str(INTEROP / "python" / "schemathesis.toml"), "run", f"http://{at.host}:{at.port}/v1/openapi.json", "--phases", "examples,coverage,fuzzing",
              "--max-examples", str(REQUESTS), "--seed", arguments.seed, "--generation-database", "none",
              "--request-timeout", "10", "--suppress-health-check", "all", "--continue-on-failure", "--no-color",
              "--no-shrink", "--report-junit-path", str(found), "--report", "junit"],
@@ -48,13 +55,15 @@ def main() -> None:
         if not found.exists():
             report.not_ok("openapi", f"schemathesis ended with {said.returncode}: {said.stdout[-800:]} {said.stderr[-400:]}")
             report.exit()
+        # The report has codes alone; what is behind them is in what was printed.
+        details = faults_by_operation(said.stdout)
         seen = 0
         for case in xml.etree.ElementTree.parse(found).getroot().iter("testcase"):
             faults = [*case.iter("failure"), *case.iter("error")]
             seen += 1
             if faults:
-                text = " | ".join((fault.get("message") or fault.text or "")[:1500] for fault in faults)
-                report.not_ok(case.get("name", "?"), text)
+                told = " | ".join((fault.get("message") or fault.text or "")[:300] for fault in faults)
+                report.not_ok(case.get("name", "?"), f"{told}: {details.get(case.get('name'), '')[:2000]}")
             else:
                 report.ok(case.get("name", "?"))
         # An operation that was left out would go unnoticed.

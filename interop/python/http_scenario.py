@@ -24,7 +24,7 @@ from amqp_client import AmqpDriver, AmqpError
 from amqp_scenario import go_program
 from harness import INTEROP, Cannot, Failure, Report, all_listeners
 from http_client import HttpDriver, HttpError
-from http_step import ONCE, SCHEMES, STEPS, Places, Step
+from http_step import CORE, ONCE, SCHEMES, STEPS, Places, Step
 from scenario import python_with
 
 STEP_LIMIT_S = 60
@@ -99,6 +99,8 @@ async def main() -> None:
             continue
         for name, on, function in STEPS:
             label = f"{transport}/{name}"
+            if transport in driver.hello.get("brief", []) and name not in CORE:
+                continue
             if (transport in on or on == ONCE and not number) and arguments.only in label:
                 tasks.append(run_step(driver, transport, label, name, function, places, run, amqp, report, gate,
                                       timings))

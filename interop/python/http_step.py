@@ -22,6 +22,9 @@ ALL = H1 | MANY
 SECURE = frozenset({"h1s", "h2", "h3"})
 # Steps that show nothing new for each transport run on one of a library's.
 ONCE = frozenset({"once"})
+# What a driver runs over its transports in `brief`: those that show little beside its others, at a high price.
+CORE = frozenset({"publish-subscribe", "every-field", "retained", "last", "topics", "long-poll", "last-event-id",
+                  "durable", "idempotency", "method", "host", "basic", "alt-svc", "page"})
 # The scheme of the listener that a transport needs.
 SCHEMES = {"h1": "http", "h1s": "https", "urllib": "http", "fetch": "http", "h2": "https", "h2c": "http", "h3": "h3"}
 VERSIONS = {"h1": "1.1", "h1s": "1.1", "urllib": "1.1", "fetch": "1.1", "h2": "2", "h2c": "2", "h3": "3"}

@@ -107,7 +107,7 @@ async def large(t: Step) -> None:
 async def order(t: Step) -> None:
     one = await t.connect()
     subscriber = await one.subscribe(t.topic("o"))
-    count = 20 if t.driver.hello.get("process_each") else 100
+    count = 10 if t.driver.hello.get("process_each") else 100
     for number in range(count):
         await one.publish(t.topic("o"), str(number))
     got = await subscriber.messages(count)

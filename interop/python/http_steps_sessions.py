@@ -36,6 +36,7 @@ async def last_event_id(t: Step) -> None:
     equal(seen.rpartition(":")[0], subscriber.session, "session in the id of an event")
     await subscriber.message()
     await subscriber.cut()
+    await disconnected(publisher, subscriber.session)
     for number in range(3, 5):
         await publisher.publish(t.topic("e"), str(number))
     # What was sent and may not have arrived, and what came since.
@@ -57,6 +58,7 @@ async def resume_each_form(t: Step) -> None:
         await publisher.publish(t.topic("f"), "2")
         await subscriber.message()
         await subscriber.cut()
+        await disconnected(publisher, subscriber.session)
         await publisher.publish(t.topic("f"), "3")
         again = await one.subscribe(t.topic("f"), f"session={subscriber.session}&after={first.id}", form)
         equal(again.session, subscriber.session, f"{form}: the session that goes on")
@@ -105,8 +107,8 @@ async def durable(t: Step) -> None:
     await acknowledge(publisher, name, {"id": got[1].id})
     equal((await description(publisher, name))["unacknowledged"], 2, "unacknowledged after two of four")
     await subscriber.cut()
-    await publisher.publish(t.topic("d"), "4")
     await disconnected(publisher, name)
+    await publisher.publish(t.topic("d"), "4")
     said = await description(publisher, name)
     expect(said["pending"] >= 1 and said["pending_bytes"] >= 1, f"what waits: {said}")
     again = await one.subscribe(t.topic("d"), f"session={name}")
@@ -142,6 +144,7 @@ async def durable_away(t: Step) -> None:
     one = await t.connect()
     subscriber = await one.subscribe(t.topic("a"), f"session={name}")
     await subscriber.cut()
+    await disconnected(one, name)
     for number in range(20):
         await one.publish(t.topic("a"), str(number))
     # Filters of later requests are added.

@@ -97,7 +97,7 @@ impl Client {
     /// When there is no connection to be had.
     pub async fn connected(&self) -> Result<Connected, Error> {
         let link = self.inner.link().await?;
-        link.established().await?;
+        self.inner.established(&link).await?;
         Ok(self.describe(&link))
     }
 
@@ -262,6 +262,14 @@ impl Client {
         };
         let response = self.inner.execute(&request).await?;
         self.inner.finish(response).await
+    }
+
+    /// Gives the connection up, as if it had been lost: what may be repeated, and subscriptions, go on
+    /// with another one. For devices that know that their network has changed.
+    pub fn drop_connection(&self) {
+        if let Some(link) = self.inner.current() {
+            self.inner.give_up(&link);
+        }
     }
 
     /// Ends the connection. What is under way ends with an error.

@@ -33,7 +33,7 @@ const MAX_FILE_BYTES: u64 = 1 << 20;
 pub const MAX_RUNS: usize = 100_000;
 
 /// The campaigns that are part of the program: name and file.
-pub const CAMPAIGNS: [(&str, &str); 4] = [
+pub const CAMPAIGNS: [(&str, &str); 5] = [
     (
         "amqp-iqbal-2023",
         include_str!("files/amqp-iqbal-2023.toml"),
@@ -41,6 +41,10 @@ pub const CAMPAIGNS: [(&str, &str); 4] = [
     (
         "mqtt-jeddou-2022",
         include_str!("files/mqtt-jeddou-2022.toml"),
+    ),
+    (
+        "http3-saif-2022",
+        include_str!("files/http3-saif-2022.toml"),
     ),
     (
         "mqtt-fernandez-2020",
@@ -215,6 +219,9 @@ pub struct Workload {
     /// Topics, in turn.
     #[serde(default = "one_connection")]
     pub topics: u32,
+    /// How often QUIC's congestion control is looked at in a cell's first repetitions.
+    #[serde(default)]
+    pub watch: Option<String>,
     /// Events on the way.
     #[serde(default)]
     pub events: Vec<LinkEvent>,
@@ -399,6 +406,9 @@ pub enum Form {
     Lines,
     /// Each message of the first sound run of each series over the time.
     Timeline,
+    /// Window, bytes in flight, acknowledged and lost over the time, of the first sound run that was
+    /// watched in each panel.
+    Congestion,
 }
 
 impl Campaign {
@@ -561,8 +571,13 @@ impl Campaign {
         if grid.counts().contains(&0) || workload.connections == 0 || workload.topics == 0 {
             return Err("a workload has messages, connections and topics".into());
         }
-        for event in &workload.events {
-            quantity::time_ns(&event.at)?;
+        for time in workload
+            .events
+            .iter()
+            .map(|event| &event.at)
+            .chain(&workload.watch)
+        {
+            quantity::time_ns(time)?;
         }
         Ok(())
     }

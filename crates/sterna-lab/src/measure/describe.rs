@@ -1,6 +1,6 @@
 //! From what devices and the link say to the values of a sample.
 
-use super::device::Measured;
+use super::device::{FlowPoint, Measured};
 use super::sample::Sample;
 use super::site::SiteReport;
 use crate::campaign::{Run, WorkloadKind};
@@ -42,6 +42,8 @@ pub(super) fn describe_device(
         ("quic_streams", measured.streams),
         ("datagram_messages", measured.datagram_messages),
         ("migrations", measured.migrations),
+        ("allocated_bytes", measured.allocated_bytes),
+        ("allocations", measured.allocations),
     ] {
         if let Some(value) = value {
             set(sample, name, value as f64);
@@ -74,6 +76,22 @@ pub(super) fn describe_device(
         "round_trip_ms",
         milliseconds(measured.round_trip_ns.iter().copied()),
     );
+    let flow = &measured.flow;
+    let bytes = |of: fn(&FlowPoint) -> u64| flow.iter().map(|point| of(point) as f64).collect();
+    put(
+        "flow_at_ms",
+        milliseconds(
+            flow.iter()
+                .map(|point| point.at_ns.saturating_sub(measured.first_ns)),
+        ),
+    );
+    put("flow_window_bytes", bytes(|point| point.window_bytes));
+    put("flow_in_flight_bytes", bytes(|point| point.in_flight_bytes));
+    put(
+        "flow_acknowledged_bytes",
+        bytes(|point| point.acknowledged_bytes),
+    );
+    put("flow_lost_bytes", bytes(|point| point.lost_bytes));
     if let Some(arrived) = arrived {
         put("delay_ms", delays(arrived));
         put(
@@ -179,6 +197,8 @@ pub(super) fn describe_link(
             counters.offered_bytes as f64,
         );
         set(sample, &format!("loss_{name}"), counters.loss_rate());
+        let lost = counters.dropped.total() as f64;
+        set(sample, &format!("lost_{name}"), lost);
     }
     let packets = report.up.offered_packets + report.down.offered_packets;
     set(sample, "packets", packets as f64);

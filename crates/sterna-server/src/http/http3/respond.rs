@@ -31,8 +31,9 @@ impl Responses for Carrier {
             Content::Shared(bytes) => (false, bytes.len()),
             Content::Open => (true, 0),
         };
-        // RFC 9110, section 8.6: none with these, and none while nobody knows.
-        let has_length = !is_open && !matches!(status, 100..=199 | 204 | 304);
+        // RFC 9110, section 8.6: none with these, and none while nobody knows. With HEAD it may be
+        // left out, and some clients hold it against the content that does not come.
+        let has_length = !is_open && !asked.is_head && !matches!(status, 100..=199 | 204 | 304);
         let has_content = !asked.is_head && !matches!(status, 204 | 304);
         let is_open = is_open && has_content;
         let content = match content {

@@ -66,6 +66,11 @@ impl Pipe {
         self.unsent_bytes + self.outgoing.len() < self.high_watermark_bytes
     }
 
+    /// Whether everything that came was taken, and everything that was said could be written.
+    pub(super) fn is_idle(&self) -> bool {
+        self.incoming.is_empty() && self.has_room() && !self.is_ended
+    }
+
     /// Writes past the library, which has nothing to say.
     pub(super) fn write(&mut self, bytes: &[u8]) {
         self.outgoing.extend_from_slice(bytes);

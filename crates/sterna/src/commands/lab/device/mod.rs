@@ -11,8 +11,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use sterna_client::{EarlyData, PathStatistics, Protocol, QoS, Tls, TlsVersion, Url};
+use sterna_lab::allocations::{self, Allocated};
 use sterna_lab::kernel::{self, monotonic_ns};
-use sterna_lab::measure::device::{Measured, Task, Word, stamp};
+use sterna_lab::measure::device::{FlowPoint, Measured, Task, Word, stamp};
 use tokio::sync::mpsc;
 
 use crate::commands::bench::process::own_cpu;
@@ -142,15 +143,23 @@ fn topic(task: &Task, number: u32) -> String {
 /// What the process has used since `go`.
 struct Meter {
     cpu: Duration,
+    allocated: Option<Allocated>,
 }
 
 impl Meter {
     fn start() -> Self {
-        Self { cpu: own_cpu() }
+        Self {
+            cpu: own_cpu(),
+            allocated: allocations::so_far(),
+        }
     }
 
     fn read(&self, measured: &mut Measured) {
         measured.cpu_ns = own_cpu().saturating_sub(self.cpu).as_nanos() as u64;
+        if let (Some(before), Some(now)) = (self.allocated, allocations::so_far()) {
+            measured.allocated_bytes = Some(now.bytes - before.bytes);
+            measured.allocations = Some(now.count - before.count);
+        }
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         measured.peak_rss_bytes = peak_rss_bytes(&status).unwrap_or(0);
         let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
@@ -182,6 +191,51 @@ fn look_at_path(path: Option<PathStatistics>, task: &Task, measured: &mut Measur
     if let Some(state) = kernel::own_tcp_connections().pop() {
         measured.tcp_rtt_ns = Some(state.rtt_us * 1000);
         measured.congestion = Some(state.congestion);
+    }
+}
+
+/// Looks at a connection's path over and over, until it is asked what it has seen.
+struct Watch {
+    seen: mpsc::UnboundedReceiver<FlowPoint>,
+    looking: tokio::task::JoinHandle<()>,
+}
+
+impl Watch {
+    /// Looks as often as the task says; not at all where it says nothing.
+    fn start<L, F>(task: &Task, look: L) -> Option<Self>
+    where
+        L: Fn() -> F + Send + 'static,
+        F: Future<Output = Option<PathStatistics>> + Send,
+    {
+        if task.watch_ns == 0 {
+            return None;
+        }
+        let (sender, seen) = mpsc::unbounded_channel();
+        let mut ticks = tokio::time::interval(Duration::from_nanos(task.watch_ns));
+        let looking = tokio::spawn(async move {
+            loop {
+                ticks.tick().await;
+                if let Some(path) = look().await {
+                    let point = FlowPoint {
+                        at_ns: monotonic_ns(),
+                        window_bytes: path.congestion_window_bytes,
+                        in_flight_bytes: path.bytes_in_flight,
+                        acknowledged_bytes: path.bytes_acknowledged,
+                        lost_bytes: path.bytes_lost,
+                    };
+                    if sender.send(point).is_err() {
+                        return;
+                    }
+                }
+            }
+        });
+        Some(Self { seen, looking })
+    }
+
+    /// What was seen.
+    fn finish(mut self) -> Vec<FlowPoint> {
+        self.looking.abort();
+        std::iter::from_fn(|| self.seen.try_recv().ok()).collect()
     }
 }
 
