@@ -236,3 +236,25 @@ fn requests_behind_a_subscription_wait_for_its_end() {
     assert_eq!(answers, 10_001, "what waited is answered");
     assert!(!broker.wires[0].paused.contains(&peer.id));
 }
+
+/// The library's buffers are given back only when what is in them is written.
+#[test]
+fn an_answer_that_is_being_taken_is_not_given_back() {
+    let mut broker = http1::broker();
+    let get = "GET /v1/topics/t?last HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    for bytes in (250_000..300_000).step_by(1_000) {
+        retain(&mut broker, bytes);
+        let peer = http1::connect(&mut broker);
+        broker.send(peer, get.as_bytes());
+        let mut came = broker.take(peer).len();
+        // There is room, and nobody says so.
+        broker.wires[0].unsent_bytes = 100_000;
+        broker.advance(1_100);
+        broker.wires[0].unsent_bytes = 0;
+        for _ in 0..2 {
+            broker.writable(peer);
+            came += broker.take(peer).len();
+        }
+        assert!(came > bytes, "{came} of {bytes}");
+    }
+}

@@ -345,6 +345,8 @@ impl Carrier {
         if is_idle {
             self.leave(desk);
         } else if self.rest_ms <= now_ms {
+            // There may be room that the library does not know of yet.
+            self.settle(desk);
             self.rest();
         }
     }
