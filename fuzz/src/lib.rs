@@ -2,6 +2,7 @@
 //! checks lies here, where the targets share it.
 
 pub mod configuration;
+pub mod http_client;
 pub mod http_frames;
 pub mod mqtt;
 mod queue;
@@ -34,3 +35,34 @@ mod config;
 )]
 #[path = "../../crates/sterna-server/src/http/format/frame.rs"]
 mod frame;
+
+// The same of the client's.
+#[allow(
+    dead_code,
+    unreachable_pub,
+    reason = "its own crate uses and shows more of it"
+)]
+#[path = "../../crates/sterna-client/src/http/frames.rs"]
+mod client_frames;
+#[allow(
+    dead_code,
+    unreachable_pub,
+    reason = "its own crate uses and shows more of it"
+)]
+#[path = "../../crates/sterna-client/src/http/problem.rs"]
+mod client_problem;
+#[allow(
+    dead_code,
+    unreachable_pub,
+    reason = "its own crate uses and shows more of it"
+)]
+#[path = "../../crates/sterna-client/src/http/session.rs"]
+mod client_session;
+#[allow(
+    dead_code,
+    unreachable_pub,
+    rustdoc::broken_intra_doc_links,
+    reason = "its own crate uses and shows more of it"
+)]
+#[path = "../../crates/sterna-client/src/message.rs"]
+mod message;

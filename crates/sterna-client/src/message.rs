@@ -43,7 +43,7 @@ impl fmt::Display for InvalidError {
             Self::Empty => "no topic filter",
             Self::Version => "this version of MQTT has no such thing",
             Self::Protocol => {
-                "the URL is of another protocol than MQTT: use amqp::Connection or http::Client"
+                "the URL is of AMQP or HTTP, which an MQTT client does not speak: use amqp::Connection or http::Client"
             }
         })
     }

@@ -45,7 +45,7 @@ impl Profile {
 }
 
 /// All profiles.
-pub const PROFILES: [Profile; 12] = [
+pub const PROFILES: [Profile; 13] = [
     Profile {
         name: "ideal",
         title: "no delay, no limit, no loss",
@@ -109,6 +109,18 @@ pub const PROFILES: [Profile; 12] = [
         source: "Saif 2022, Table VI (peak rates of 3GPP Release 14): 1 s on either egress, netem, \
                  frame bytes with Ethernet's header",
         build: || netem(159_000, 127_000, 1000),
+    },
+    Profile {
+        name: "nb-iot-near",
+        title: "the rates of nb-iot without its delay: round trip 12.24 ms",
+        source: "Saif 2022, sections VI and VIII-B: what is left without netem's delay is the WiFi below, \
+                 a ping of 12.24 ms",
+        build: || {
+            let mut settings = netem(159_000, 127_000, 0);
+            settings.up.delay_ns = 6_120_000;
+            settings.down.delay_ns = 6_120_000;
+            settings
+        },
     },
     Profile {
         name: "lte-m",

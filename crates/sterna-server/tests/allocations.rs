@@ -158,6 +158,12 @@ impl Fixture {
     }
 
     fn connect(&mut self, slot: u32, packets: &[u8]) -> ConnectionId {
+        let connection = self.open(slot, TransportKind::Tcp, b"");
+        self.turn(connection, packets);
+        connection
+    }
+
+    fn open(&mut self, slot: u32, transport: TransportKind, protocol: &[u8]) -> ConnectionId {
         let connection = ConnectionId {
             slot,
             generation: 0,
@@ -165,21 +171,26 @@ impl Fixture {
         self.wire.infos.insert(
             connection,
             ConnectionInfo {
-                listener: 0,
-                transport: TransportKind::Tcp,
-                protocol: Box::default(),
+                // Among the default ones, that of HTTPS is the tenth.
+                listener: if protocol == b"http/1.1" { 9 } else { 0 },
+                transport,
+                protocol: protocol.into(),
                 peer: SocketAddr::from(([127, 0, 0, 1], 4000 + slot as u16)),
                 peer_certificates: Vec::new(),
             },
         );
         self.shard.opened(&mut self.wire, connection);
-        self.turn(connection, packets);
+        self.shard.end_of_turn(&mut self.wire);
         connection
     }
 
     fn turn(&mut self, connection: ConnectionId, bytes: &[u8]) {
+        self.turn_on(connection, StreamId::FIRST, bytes);
+    }
+
+    fn turn_on(&mut self, connection: ConnectionId, stream: StreamId, bytes: &[u8]) {
         let chunk = Chunk {
-            stream: StreamId::FIRST,
+            stream,
             bytes,
             early: false,
             confirmed: true,
@@ -258,4 +269,119 @@ fn an_idle_client_with_its_session_stays_below_a_kilobyte() {
     let each = grown / 976;
     println!("{each} bytes a client");
     assert!(each <= 1024, "{each} bytes a client");
+}
+
+/// What a client of HTTP/3 writes: its control stream and requests, one write each.
+#[derive(Default)]
+struct Written(Vec<(StreamId, Vec<u8>)>);
+
+impl sterna_h3::Output for Written {
+    fn write(&mut self, stream: sterna_h3::StreamId, bytes: &[u8]) {
+        self.0.push((StreamId(stream.0), bytes.to_vec()));
+    }
+    fn finish(&mut self, _: sterna_h3::StreamId) {}
+    fn reset(&mut self, _: sterna_h3::StreamId, _: sterna_h3::ErrorCode) {}
+    fn stop(&mut self, _: sterna_h3::StreamId, _: sterna_h3::ErrorCode) {}
+    fn datagram(&mut self, _: &[u8]) -> bool {
+        false
+    }
+}
+
+/// A client's control stream, and so many requests that publish 32 bytes.
+fn posts(count: usize) -> Written {
+    let mut written = Written::default();
+    let (limits, features) = (sterna_h3::Limits::default(), sterna_h3::Features::default());
+    let mut client = sterna_h3::Connection::client(&limits, features, None, &mut written);
+    let line = sterna_h3::RequestLine::https("POST", "localhost", "/v1/topics/sensors/1");
+    for _ in 0..count {
+        let content = sterna_h3::Content::Whole(&[b'x'; 32]);
+        let sent = client.request(&line, &[], content, &mut written);
+        sent.expect("a request");
+    }
+    written
+}
+
+#[test]
+fn a_request_of_http3_is_small_while_it_lasts_and_nothing_afterwards() {
+    let mut fixture = Fixture::new();
+    let connection = fixture.open(1 << 31, TransportKind::Quic, b"h3");
+    let requests = posts(2_300).0;
+    let finish = |fixture: &mut Fixture, stream| {
+        (fixture.shard).stream_finished(&mut fixture.wire, connection, stream);
+        fixture.shard.end_of_turn(&mut fixture.wire);
+    };
+    let (warm, measured) = requests.split_at(1_201);
+    for (stream, bytes) in warm {
+        fixture.turn_on(connection, *stream, bytes);
+        if stream.is_bidirectional() {
+            finish(&mut fixture, *stream);
+        }
+    }
+    (fixture.wire.sent.entry(connection).or_default()).reserve(1 << 20);
+    let (one_by_one, at_once) = measured.split_at(1_000);
+    let before = counting::allocations();
+    for (stream, bytes) in one_by_one {
+        fixture.turn_on(connection, *stream, bytes);
+        finish(&mut fixture, *stream);
+    }
+    let allocations = (counting::allocations() - before) as f64 / 1_000.0;
+    let idle = counting::live_bytes();
+    for (stream, bytes) in at_once {
+        fixture.turn_on(connection, *stream, bytes);
+    }
+    let each = (counting::live_bytes() - idle) / at_once.len() as i64;
+    for (stream, _) in at_once {
+        finish(&mut fixture, *stream);
+    }
+    let left = counting::live_bytes() - idle;
+    println!("a request: {allocations} allocations, {each} bytes until it is complete");
+    assert!(allocations <= 24.0, "{allocations} allocations");
+    assert!(each <= 1_024, "{each} bytes");
+    assert!(
+        left <= 1_024,
+        "{left} bytes left of {} requests",
+        at_once.len()
+    );
+}
+
+#[test]
+fn an_idle_client_of_http_stays_small() {
+    for (name, transport, protocol, most) in [
+        ("HTTP/3", TransportKind::Quic, &b"h3"[..], 2_048),
+        ("HTTP/1.1", TransportKind::Tls, b"http/1.1", 20_480),
+    ] {
+        let mut fixture = Fixture::new();
+        let requests = posts(1).0;
+        let mut connect = |slot: u32| {
+            let slot = if protocol == b"h3" {
+                slot | 1 << 31
+            } else {
+                slot
+            };
+            let connection = fixture.open(slot, transport, protocol);
+            if protocol == b"h3" {
+                for (stream, bytes) in &requests {
+                    fixture.turn_on(connection, *stream, bytes);
+                }
+                (fixture.shard).stream_finished(&mut fixture.wire, connection, StreamId::FIRST);
+            } else {
+                let request = b"POST /v1/topics/a HTTP/1.1\r\nHost: localhost\r\n\
+                                Content-Length: 1\r\n\r\nx";
+                fixture.turn(connection, request);
+            }
+            fixture.shard.end_of_turn(&mut fixture.wire);
+            (counting::live_bytes(), fixture.wire.bytes())
+        };
+        let (mut live, mut wire) = (0, 0);
+        for slot in 0..=1_024 {
+            (live, wire) = connect(slot);
+        }
+        let mut end = (0, 0);
+        for slot in 1_025..=2_000 {
+            end = connect(slot);
+        }
+        let each = (end.0 - live - (end.1 - wire)) / 976;
+        println!("{name}: {each} bytes a client");
+        assert!(each <= most, "{name}: {each} bytes a client");
+    }
 }

@@ -386,3 +386,179 @@ fn a_replayed_first_flight_delivers_nothing() {
         "the session was not taken over"
     );
 }
+
+// ---- HTTP/3 --------------------------------------------------------------------------------------
+
+/// What a client of HTTP/3 writes, by stream, and the streams that it ends.
+#[derive(Default)]
+struct Written(Vec<(u64, Vec<u8>, bool)>);
+
+impl sterna_h3::Output for Written {
+    fn write(&mut self, stream: sterna_h3::StreamId, bytes: &[u8]) {
+        self.0.push((stream.0, bytes.to_vec(), false));
+    }
+    fn finish(&mut self, stream: sterna_h3::StreamId) {
+        let last = self.0.iter_mut().rfind(|(id, ..)| *id == stream.0);
+        last.expect("a stream that was written to").2 = true;
+    }
+    fn reset(&mut self, _: sterna_h3::StreamId, _: sterna_h3::ErrorCode) {}
+    fn stop(&mut self, _: sterna_h3::StreamId, _: sterna_h3::ErrorCode) {}
+    fn datagram(&mut self, _: &[u8]) -> bool {
+        false
+    }
+}
+
+/// A client of HTTP/3, of which only requests are looked at.
+struct Browser {
+    client: usize,
+    engine: sterna_h3::Connection,
+    out: Written,
+}
+
+impl Browser {
+    fn new(client: usize) -> Self {
+        let mut out = Written::default();
+        let limits = sterna_h3::Limits::default();
+        let features = sterna_h3::Features::default();
+        let engine = sterna_h3::Connection::client(&limits, features, None, &mut out);
+        Self {
+            client,
+            engine,
+            out,
+        }
+    }
+
+    /// Publishes; the stream of the request.
+    fn post(&mut self, world: &mut World, key: Option<&[u8]>) -> u64 {
+        let line = sterna_h3::RequestLine::https("POST", "localhost", "/v1/topics/t");
+        let qos = sterna_h3::Field::new("sterna-qos", b"0");
+        let key = key.map(|key| sterna_h3::Field::new("idempotency-key", key));
+        let fields: Vec<_> = std::iter::once(qos).chain(key).collect();
+        let content = sterna_h3::Content::Whole(b"awake");
+        let stream = (self.engine).request(&line, &fields, content, &mut self.out);
+        let stream = stream.expect("a request").0;
+        for (number, bytes, fin) in std::mem::take(&mut self.out.0) {
+            let dir = if number & 2 == 0 { Dir::Bi } else { Dir::Uni };
+            let opened = world.open(self.client, dir, &bytes, fin);
+            assert_eq!(opened, StreamId(number));
+        }
+        stream
+    }
+
+    /// The status of a response that is complete.
+    fn status(&mut self, world: &World, stream: u64) -> Option<u16> {
+        let client = &world.clients[self.client];
+        if !client.finished.contains(&stream) {
+            return None;
+        }
+        let mut chunk = sterna_h3::Chunk {
+            fin: true,
+            ..sterna_h3::Chunk::new(sterna_h3::StreamId(stream), &client.received[&stream])
+        };
+        let event = (self.engine).receive(&mut chunk, 0, &mut self.out);
+        match event.expect("a broker that keeps the rules") {
+            Some(sterna_h3::Event::Response { head, .. }) => Some(head.status()),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// A world with a broker, a subscriber of MQTT to `t`, and the TLS of a client of HTTP/3 that was there
+/// before.
+fn world_of_http() -> (World, usize, Arc<rustls::ClientConfig>) {
+    let quic = QuicConfig {
+        protocols: vec![b"mqtt".to_vec(), b"h3".to_vec()],
+        ..QuicConfig::default()
+    };
+    let mut world = World::new(quic, RTT / 2);
+    world.reaction = serve(shard(EarlyData::Idempotent));
+    let subscriber = world.connect();
+    world.run_for(RTT * 6);
+    let mut flight = encode(V5, &Packet::Connect(plain(V5, "subscriber"))).to_vec();
+    flight.extend_from_slice(&SUBSCRIBE);
+    world.open(subscriber, Dir::Bi, &flight, false);
+    let tls = Arc::new(world.identity.client_tls(&[b"h3"]));
+    let earlier = world.connect_with(tls.clone(), transport());
+    world.run_for(RTT * 6);
+    let now = world.now;
+    world.clients[earlier]
+        .connection
+        .close(now, 0u32.into(), Bytes::new());
+    world.run_for(RTT * 6);
+    (world, subscriber, tls)
+}
+
+/// Publishes as soon as that goes; halves of a round trip until the message had come and until the answer.
+fn publish_by_http(
+    world: &mut World,
+    subscriber: usize,
+    tls: Arc<rustls::ClientConfig>,
+    key: Option<&[u8]>,
+) -> (u128, u128) {
+    let start = world.since_start();
+    let device = world.connect_with(tls, transport());
+    assert!(world.clients[device].connection.has_0rtt());
+    let mut browser = Browser::new(device);
+    let stream = browser.post(world, key);
+    let half = (RTT / 2).as_millis();
+    let mut seen = [None; 2];
+    world.run_until(RTT * 6, |world| {
+        let halves = world.since_start().saturating_sub(start).as_millis() / half;
+        if deliveries(world, subscriber) > 0 {
+            seen[0].get_or_insert(halves);
+        }
+        if world.clients[device].finished.contains(&stream) {
+            seen[1].get_or_insert(halves);
+        }
+        seen.iter().all(Option::is_some)
+    });
+    assert_eq!(browser.status(world, stream), Some(204));
+    seen.map(|halves| halves.expect("both were seen")).into()
+}
+
+/// A POST that may be repeated is done with the first datagram of all, and answered with the next. Any
+/// other waits for the handshake.
+#[test]
+fn a_resumed_client_of_http_is_answered_after_one_round_trip() {
+    let (mut world, subscriber, tls) = world_of_http();
+    let datagrams = count_first_flight(&mut world);
+    let times = publish_by_http(&mut world, subscriber, tls, Some(b"k1"));
+    assert_eq!(times, (2, 2));
+    assert_eq!(*datagrams.borrow(), 1, "all in one datagram");
+    world.run_for(RTT * 6);
+    assert_eq!(deliveries(&world, subscriber), 1);
+
+    let (mut world, subscriber, tls) = world_of_http();
+    let times = publish_by_http(&mut world, subscriber, tls, None);
+    assert_eq!(times, (4, 4));
+}
+
+/// On a connection that is there, a small request is one datagram, and so is its answer.
+#[test]
+fn a_request_of_http_is_a_datagram_and_so_is_its_answer() {
+    let (mut world, _, tls) = world_of_http();
+    let device = world.connect_with(tls, transport());
+    let mut browser = Browser::new(device);
+    browser.post(&mut world, None);
+    world.run_for(RTT * 20);
+    let mut sent = (0, 0);
+    for _ in 0..20 {
+        let before = (world.clients[device].up, world.clients[device].down);
+        let stream = browser.post(&mut world, None);
+        world.run_for(RTT * 20);
+        assert_eq!(browser.status(&world, stream), Some(204));
+        let after = (world.clients[device].up, world.clients[device].down);
+        sent.0 += after.0.0 - before.0.0;
+        sent.1 += after.1.0 - before.1.0;
+    }
+    let frames = world.clients[device].connection.stats().frame_rx;
+    let permits = frames.max_streams_bidi as usize;
+    println!(
+        "20 requests: {} datagrams up, {} down, {permits} of them to permit more streams",
+        sent.0, sent.1
+    );
+    assert!(permits <= 3, "permitted streams double as they are used");
+    // Up with the acknowledgement of each answer.
+    assert!(sent.0 <= 40 + permits, "{sent:?}");
+    assert!(sent.1 <= 20 + permits, "{sent:?}");
+}

@@ -16,6 +16,10 @@ use commands::{
     subscribe, token, tune,
 };
 
+#[cfg(feature = "count-allocations")]
+#[global_allocator]
+static ALLOCATOR: sterna_lab::allocations::Counted = sterna_lab::allocations::Counted;
+
 /// An IoT message broker and its clients, over QUIC, TLS, TCP and WebSocket.
 #[derive(Debug, Parser)]
 #[command(name = "sterna", version, arg_required_else_help = true)]

@@ -409,7 +409,7 @@ fn failures_have_their_codes() {
         &["pub", tcp, "-t", "a", "-m", "x", "-q", "3"],
         &["pub", tcp, "-t", "a", "-f", "/nonexistent"],
         &["pub", tcp, "-t", "a", "-m", "x", "-c"],
-        &["pub", "http://h", "-t", "a", "-m", "x"],
+        &["pub", "ftp://h", "-t", "a", "-m", "x"],
         &[
             "pub", tcp, "-t", "a", "-m", "x", "-D", "publish", "nonsense", "1",
         ],

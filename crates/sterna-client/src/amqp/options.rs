@@ -115,7 +115,7 @@ impl Options {
     pub(super) fn check(&self) -> Result<(), Error> {
         if self.url.scheme().protocol() != Protocol::Amqp {
             return Err(Error::Invalid(
-                "the URL is of another protocol than AMQP: use Client or http::Client",
+                "the URL is of MQTT or HTTP, which an AMQP connection does not speak: use Client or http::Client",
             ));
         }
         if self.container_id.is_empty() || self.container_id.len() > 256 {

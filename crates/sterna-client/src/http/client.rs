@@ -264,6 +264,14 @@ impl Client {
         self.inner.finish(response).await
     }
 
+    /// Gives the connection up, as if it had been lost: what may be repeated, and subscriptions, go on
+    /// with another one. For devices that know that their network has changed.
+    pub fn drop_connection(&self) {
+        if let Some(link) = self.inner.current() {
+            self.inner.give_up(&link);
+        }
+    }
+
     /// Ends the connection. What is under way ends with an error.
     pub async fn close(&self) {
         self.inner.close().await;

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 
-use super::error::{Error, Problem};
+use super::error::Error;
 use super::fields::Fields;
 use super::link::{self, Body, Link, LinkError, Outgoing, Response};
 use super::options::Options;
+use super::problem::Problem;
 use crate::options::{random_bytes, random_characters};
 
 /// Largest problem that is read, in bytes.

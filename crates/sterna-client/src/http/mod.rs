@@ -32,6 +32,7 @@ mod frames;
 mod link;
 mod memory;
 mod options;
+mod problem;
 mod session;
 mod subscription;
 mod text;
@@ -39,9 +40,10 @@ mod text;
 use std::fmt;
 
 pub use client::{Client, Connected, Retained};
-pub use error::{Error, Problem};
+pub use error::Error;
 pub use frames::{Frame, FrameError, Frames};
 pub use options::{Credentials, MAX_FILTERS, MAX_SESSION_NAME, Options, Subscribe};
+pub use problem::Problem;
 pub use session::Session;
 pub use subscription::{Received, Subscription};
 

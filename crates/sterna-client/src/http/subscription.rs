@@ -335,6 +335,7 @@ impl Subscription {
             self.acknowledged = self.acknowledged.max(after);
         }
         self.session = session.or_else(|| self.session.take());
+        tracing::debug!(session = self.session, "subscribed");
         let link = self.inner.current().unwrap_or(link);
         self.stream = Some((response.body, link));
         Ok(())

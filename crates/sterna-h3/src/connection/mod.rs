@@ -30,6 +30,10 @@ use crate::{settings, varint};
 use section::Scratch;
 use stream::{Exchange, Hold, Kind, Stream};
 
+/// Room for streams that is given up when there is nothing to do, and what is left then.
+const MANY_STREAMS: usize = 28;
+const FEW_STREAMS: usize = 7;
+
 /// What an end takes beside plain requests and responses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Features {
@@ -328,8 +332,9 @@ impl Connection {
         if self.queue.is_empty() {
             self.queue = VecDeque::new();
         }
-        if self.streams.is_empty() {
-            self.streams = FxHashMap::default();
+        // The streams that every connection has stay, and have room for some requests.
+        if self.streams.capacity() >= MANY_STREAMS {
+            self.streams.shrink_to(FEW_STREAMS);
         }
     }
 

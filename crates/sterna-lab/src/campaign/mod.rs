@@ -33,7 +33,7 @@ const MAX_FILE_BYTES: u64 = 1 << 20;
 pub const MAX_RUNS: usize = 100_000;
 
 /// The campaigns that are part of the program: name and file.
-pub const CAMPAIGNS: [(&str, &str); 4] = [
+pub const CAMPAIGNS: [(&str, &str); 5] = [
     (
         "amqp-iqbal-2023",
         include_str!("files/amqp-iqbal-2023.toml"),
@@ -41,6 +41,10 @@ pub const CAMPAIGNS: [(&str, &str); 4] = [
     (
         "mqtt-jeddou-2022",
         include_str!("files/mqtt-jeddou-2022.toml"),
+    ),
+    (
+        "http3-saif-2022",
+        include_str!("files/http3-saif-2022.toml"),
     ),
     (
         "mqtt-fernandez-2020",

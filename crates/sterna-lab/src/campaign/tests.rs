@@ -45,7 +45,7 @@ fn the_campaigns_of_the_program_fit_together() {
 }
 
 #[test]
-fn every_claim_about_mqtt_is_answered() {
+fn every_claim_of_the_papers_is_answered() {
     let ids = |name: &str| -> Vec<String> {
         let (campaign, _) = Campaign::find(name).unwrap();
         campaign
@@ -57,7 +57,9 @@ fn every_claim_about_mqtt_is_answered() {
     let wanted = |paper: u32, count: u32| -> Vec<String> {
         (1..=count).map(|row| format!("{paper}.{row}")).collect()
     };
+    assert_eq!(ids("amqp-iqbal-2023"), wanted(1, 20));
     assert_eq!(ids("mqtt-jeddou-2022"), wanted(2, 28));
+    assert_eq!(ids("http3-saif-2022"), wanted(3, 39));
     assert_eq!(ids("mqtt-fernandez-2020"), wanted(4, 13));
 }
 
@@ -73,6 +75,10 @@ fn the_papers_campaigns_have_the_papers_sizes() {
     assert_eq!(count("mqtt-jeddou-2022", "delay"), 36);
     assert_eq!(count("mqtt-jeddou-2022", "power"), 18);
     assert_eq!(count("mqtt-fernandez-2020", "stop-and-wait"), 720);
+    assert_eq!(count("amqp-iqbal-2023", "connections"), 30 * 4);
+    assert_eq!(count("amqp-iqbal-2023", "bandwidth"), 5 * 5 * 5);
+    assert_eq!(count("http3-saif-2022", "messages"), 750);
+    assert_eq!(count("http3-saif-2022", "loss"), 600);
     assert_eq!(count("mqtt-fernandez-2020", "connect"), 180);
 }
 

@@ -42,6 +42,8 @@ pub(super) fn describe_device(
         ("quic_streams", measured.streams),
         ("datagram_messages", measured.datagram_messages),
         ("migrations", measured.migrations),
+        ("allocated_bytes", measured.allocated_bytes),
+        ("allocations", measured.allocations),
     ] {
         if let Some(value) = value {
             set(sample, name, value as f64);
@@ -179,6 +181,8 @@ pub(super) fn describe_link(
             counters.offered_bytes as f64,
         );
         set(sample, &format!("loss_{name}"), counters.loss_rate());
+        let lost = counters.dropped.total() as f64;
+        set(sample, &format!("lost_{name}"), lost);
     }
     let packets = report.up.offered_packets + report.down.offered_packets;
     set(sample, "packets", packets as f64);

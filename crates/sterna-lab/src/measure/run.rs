@@ -198,6 +198,9 @@ fn measure(
     if let (Some(before), Some(after)) = (ticks_before, ticks_after) {
         set(sample, "steal_percent", after.stolen_percent_since(&before));
     }
+    if let Ok(file) = std::fs::metadata(setting.program) {
+        set(sample, "program_bytes", file.len() as f64);
+    }
     note_in_force(&report, &measured, sample);
     let pressure_percent = Machine::look().pressure_percent;
     let devices: Vec<&Measured> = std::iter::once(&measured).chain(&arrived).collect();

@@ -133,7 +133,7 @@ impl Door {
         connection: ConnectionId,
         reason: &CloseReason,
     ) {
-        let Some(Some(mut client)) = self.clients.remove(&connection) else {
+        let Some(mut client) = self.clients.remove(connection) else {
             return;
         };
         if matches!(client.state, State::Open) {
@@ -207,7 +207,7 @@ impl Door {
     /// Tells every client goodbye; new ones are turned away.
     pub(crate) fn stop(&mut self, cx: &mut Context<'_>) {
         self.stopping = true;
-        let ids: Vec<ConnectionId> = self.clients.keys().copied().collect();
+        let ids: Vec<ConnectionId> = self.clients.ids().collect();
         for id in ids {
             self.with_client(cx, id, |door, cx, client| {
                 let error = Error::new(Condition::CONNECTION_FORCED, "the broker shuts down");

@@ -28,7 +28,7 @@ use sterna_broker::{ConsumerId, Origin};
 use sterna_net::{Chunk, ConnectionId, Network, StreamId, TransportKind};
 
 use crate::config::Amqp;
-use crate::door::{Early, Framers, Held, Outgoing, Timers, held_bytes, note_early};
+use crate::door::{Clients, Early, Framers, Held, Outgoing, Timers, held_bytes, note_early};
 use crate::shard::Context;
 use crate::sys::Counts;
 use client::{Client, State};
@@ -51,8 +51,7 @@ mod code {
 #[derive(Debug)]
 pub(crate) struct Door {
     registry: Arc<Registry>,
-    /// A client is missing from its place while a step works on it.
-    clients: FxHashMap<ConnectionId, Option<Box<Client>>>,
+    clients: Clients<Client>,
     /// Where the links are that the broker knows as consumers.
     consumers: FxHashMap<u64, (ConnectionId, LinkId)>,
     next_consumer: u64,
@@ -67,7 +66,7 @@ impl Door {
     pub(crate) fn new(registry: Arc<Registry>, high_watermark_bytes: usize) -> Self {
         Self {
             registry,
-            clients: FxHashMap::default(),
+            clients: Clients::default(),
             consumers: FxHashMap::default(),
             next_consumer: 0,
             out: Outgoing::default(),
@@ -93,7 +92,7 @@ impl Door {
 
     /// Whether a connection is this door's.
     pub(crate) fn has(&self, connection: ConnectionId) -> bool {
-        self.clients.contains_key(&connection)
+        self.clients.has(connection)
     }
 
     /// When `timeout` wants to be called.
@@ -103,17 +102,17 @@ impl Door {
 
     /// The connections of this door.
     pub(crate) fn connections(&self) -> impl Iterator<Item = ConnectionId> {
-        self.clients.keys().copied()
+        self.clients.ids()
     }
 
     /// The name of a client that is connected.
     pub(crate) fn name_of(&self, connection: ConnectionId) -> Option<&str> {
-        self.clients.get(&connection)?.as_deref()?.live_name()
+        self.clients.get(connection)?.live_name()
     }
 
     /// A new policy is in force: begins and ends traces.
     pub(crate) fn policy_changed(&mut self, cx: &mut Context<'_>) {
-        for client in self.clients.values_mut().flatten() {
+        for client in self.clients.iter_mut() {
             client.trace(cx);
         }
     }
@@ -158,7 +157,7 @@ impl Door {
             close_code: code::NO_ERROR,
             accepted: None,
         };
-        self.clients.insert(connection, Some(Box::new(client)));
+        self.clients.insert(connection, client);
         self.with_client(cx, connection, |_, _, _| {});
     }
 
@@ -215,8 +214,7 @@ impl Door {
         connection: ConnectionId,
         step: impl FnOnce(&mut Self, &mut Context<'_>, &mut Client),
     ) {
-        let place = self.clients.get_mut(&connection);
-        let Some(mut client) = place.and_then(Option::take) else {
+        let Some(mut client) = self.clients.take(connection) else {
             return;
         };
         step(self, cx, &mut client);
@@ -237,9 +235,7 @@ impl Door {
             client.timer_ms = deadline_ms;
             self.timers.set(connection, deadline_ms);
         }
-        if let Some(place) = self.clients.get_mut(&connection) {
-            *place = Some(client);
-        }
+        self.clients.put_back(connection, client);
     }
 
     /// Cuts bytes of a stream into frames and handles them, or keeps them until they can be.

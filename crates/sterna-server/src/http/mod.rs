@@ -18,11 +18,10 @@ mod tcp;
 
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
 use sterna_broker::{ConsumerId, EvictReason, SessionKey};
 use sterna_net::{Chunk, CloseReason, ConnectionId, Network, StreamId};
 
-use crate::door::Timers;
+use crate::door::{Clients, Timers};
 use crate::inspect;
 use crate::shard::Context;
 use crate::sys::Counts;
@@ -41,8 +40,7 @@ pub use session_state::HttpSession;
 #[derive(Debug)]
 pub(crate) struct Door {
     api: Api,
-    /// A connection is missing from its place while a step works on it.
-    connections: FxHashMap<ConnectionId, Option<Box<Connection>>>,
+    connections: Clients<Connection>,
     timers: Timers,
     bytes_received: u64,
     bytes_sent: u64,
@@ -98,7 +96,7 @@ impl Door {
     pub(crate) fn new(registry: Arc<Registry>, high_watermark_bytes: usize) -> Self {
         Self {
             api: Api::new(registry),
-            connections: FxHashMap::default(),
+            connections: Clients::default(),
             timers: Timers::default(),
             bytes_received: 0,
             bytes_sent: 0,
@@ -124,7 +122,7 @@ impl Door {
 
     /// Whether a connection is this door's.
     pub(crate) fn has(&self, connection: ConnectionId) -> bool {
-        self.connections.contains_key(&connection)
+        self.connections.has(connection)
     }
 
     /// When `timeout` wants to be called.
@@ -134,7 +132,7 @@ impl Door {
 
     /// The connections of this door.
     pub(crate) fn connections(&self) -> impl Iterator<Item = ConnectionId> {
-        self.connections.keys().copied()
+        self.connections.ids()
     }
 
     /// Subscriptions that are open, each of which is a connected session of the broker; and the
@@ -145,7 +143,7 @@ impl Door {
 
     /// The name of who has authenticated on a connection.
     pub(crate) fn name_of(&self, connection: ConnectionId) -> Option<&str> {
-        self.connections.get(&connection)?.as_deref()?.peer.name()
+        self.connections.get(connection)?.peer.name()
     }
 
     /// A connection is ready for requests.
@@ -174,7 +172,7 @@ impl Door {
             peer,
             timer_ms: u64::MAX,
         };
-        self.connections.insert(connection, Some(Box::new(opened)));
+        self.connections.insert(connection, opened);
         self.with_connection(cx, connection, |_, _| {});
     }
 
@@ -265,8 +263,7 @@ impl Door {
     pub(crate) fn timeout(&mut self, cx: &mut Context<'_>) {
         let now_ms = cx.net.now_ms();
         while let Some((deadline_ms, connection)) = self.timers.pop_due(now_ms) {
-            let place = self.connections.get_mut(&connection);
-            let Some(known) = place.and_then(Option::as_deref_mut) else {
+            let Some(known) = self.connections.get_mut(connection) else {
                 continue;
             };
             if known.timer_ms != deadline_ms {
@@ -290,7 +287,7 @@ impl Door {
         connection: ConnectionId,
         reason: &CloseReason,
     ) {
-        let Some(Some(mut gone)) = self.connections.remove(&connection) else {
+        let Some(mut gone) = self.connections.remove(connection) else {
             return;
         };
         tracing::debug!(?connection, client = gone.peer.name(), ?reason, "closed");
@@ -305,7 +302,7 @@ impl Door {
     /// Answers what can be answered, and ends every connection; new ones are turned away.
     pub(crate) fn stop(&mut self, cx: &mut Context<'_>) {
         self.stopping = true;
-        let ids: Vec<ConnectionId> = self.connections.keys().copied().collect();
+        let ids: Vec<ConnectionId> = self.connections.ids().collect();
         for id in ids {
             self.with_connection(cx, id, |carrier, desk| {
                 of_carrier!(carrier, carrier => carrier.stop(desk));
@@ -415,8 +412,7 @@ impl Door {
         connection: ConnectionId,
         step: impl FnOnce(&mut Carrier, &mut Desk<'_, '_>),
     ) {
-        let place = self.connections.get_mut(&connection);
-        let Some(mut taken) = place.and_then(Option::take) else {
+        let Some(mut taken) = self.connections.take(connection) else {
             return;
         };
         let now_ms = cx.net.now_ms();
@@ -449,9 +445,7 @@ impl Door {
                 self.timers.set(taken.id, next_ms);
             }
         }
-        if let Some(place) = self.connections.get_mut(&connection) {
-            *place = Some(taken);
-        }
+        self.connections.put_back(connection, taken);
     }
 }
 

@@ -11,7 +11,6 @@ mod end;
 mod publish;
 mod subscribe;
 
-use rustc_hash::FxHashMap;
 use sterna_mqtt::server::{Connection, Event, Features, Limits};
 use sterna_mqtt::{
     DecodeError, Frame, Framer, Lane, Packet, PacketType, QoS, ReasonCode, Scope, Violation,
@@ -19,7 +18,7 @@ use sterna_mqtt::{
 use sterna_net::{Chunk, ConnectionId, Network, StreamId};
 
 use crate::config::{EarlyData, Mqtt};
-use crate::door::{Early, Framers, Held, Outgoing, Timers, held_bytes, note_early};
+use crate::door::{Clients, Early, Framers, Held, Outgoing, Timers, held_bytes, note_early};
 use crate::session;
 use crate::shard::Context;
 use crate::sys::Counts;
@@ -36,8 +35,7 @@ const DECISION_CHECK_MS: u64 = 1000;
 /// The front door of one shard.
 #[derive(Debug)]
 pub(crate) struct Door {
-    /// A client is missing from its place while a step works on it.
-    clients: FxHashMap<ConnectionId, Option<Box<Client>>>,
+    clients: Clients<Client>,
     out: Outgoing,
     timers: Timers,
     counts: Counts,
@@ -48,7 +46,7 @@ pub(crate) struct Door {
 impl Door {
     pub(crate) fn new(high_watermark_bytes: usize) -> Self {
         Self {
-            clients: FxHashMap::default(),
+            clients: Clients::default(),
             out: Outgoing::default(),
             timers: Timers::default(),
             counts: Counts::default(),
@@ -77,17 +75,17 @@ impl Door {
 
     /// The connections of this door.
     pub(crate) fn connections(&self) -> impl Iterator<Item = ConnectionId> {
-        self.clients.keys().copied()
+        self.clients.ids()
     }
 
     /// The name of a client that is connected.
     pub(crate) fn name_of(&self, connection: ConnectionId) -> Option<&str> {
-        self.clients.get(&connection)?.as_deref()?.live_name()
+        self.clients.get(connection)?.live_name()
     }
 
     /// A new policy is in force: begins and ends traces.
     pub(crate) fn policy_changed(&mut self, cx: &mut Context<'_>) {
-        for client in self.clients.values_mut().flatten() {
+        for client in self.clients.iter_mut() {
             client.trace(cx);
         }
     }
@@ -119,7 +117,7 @@ impl Door {
             parked: false,
         };
         self.timers.set(connection, timer_ms);
-        self.clients.insert(connection, Some(Box::new(client)));
+        self.clients.insert(connection, client);
     }
 
     /// Bytes arrived.
@@ -202,8 +200,7 @@ impl Door {
         connection: ConnectionId,
         step: impl FnOnce(&mut Self, &mut Context<'_>, &mut Client),
     ) {
-        let place = self.clients.get_mut(&connection);
-        let Some(mut client) = place.and_then(Option::take) else {
+        let Some(mut client) = self.clients.take(connection) else {
             return;
         };
         step(self, cx, &mut client);
@@ -212,9 +209,7 @@ impl Door {
         if matches!(client.state, State::Ended) {
             cx.net.close(connection, 0);
         }
-        if let Some(place) = self.clients.get_mut(&connection) {
-            *place = Some(client);
-        }
+        self.clients.put_back(connection, client);
     }
 
     /// Cuts bytes of a stream into packets and handles them, or keeps them until they can be.

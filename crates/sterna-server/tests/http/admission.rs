@@ -111,6 +111,27 @@ fn a_request_with_credentials_is_judged_by_these() {
 }
 
 #[test]
+fn names_of_sessions_belong_to_the_user() {
+    let (_directory, config) = guarded(|config| config.authentication.anonymous = Some(true));
+    let mut broker = Broker::with(&config, 1);
+    let mut client = Client::connect(&mut broker);
+    let eve = [("authorization", "Bearer token-of-eve")];
+    let path = "/v1/topics/a?session=n";
+    let hers = client.request(&mut broker, "GET", path, &eve, b"");
+    for method in ["GET", "DELETE"] {
+        let number = client.request(&mut broker, method, "/v1/sessions/n", &[], b"");
+        assert_eq!(problem(&client, number), "404 no-session");
+    }
+    // Somebody else's session of the same name is another.
+    let number = client.request(&mut broker, "GET", path, &[], b"");
+    assert_eq!(client.response(number).status, 200);
+    assert!(!client.response(hers).is_complete);
+    let number = client.request(&mut broker, "DELETE", "/v1/sessions/n", &eve, b"");
+    assert_eq!(client.response(number).status, 204);
+    assert!(client.response(hers).is_complete);
+}
+
+#[test]
 fn one_request_speaks_for_a_connection_where_that_is_set() {
     let connection = |config: &mut Config| {
         config.http.authentication = HttpAuthentication::Connection;

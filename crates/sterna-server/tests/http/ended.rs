@@ -1,17 +1,13 @@
 //! DELETE of a topic, to subscribers of every protocol on every shard.
 
-#[allow(unreachable_pub, reason = "another test binary's module")]
-#[path = "../amqp/client.rs"]
-mod amqp;
-
 use sterna_amqp::messaging::Source;
 use sterna_mqtt::{QoS, Version};
 use sterna_server::config::Config;
 
+use crate::amqp_client::{Client as AmqpClient, Happened, Start};
 use crate::fixture::Broker;
 use crate::h3_client::Client;
 use crate::publish::problem;
-use amqp::{Client as AmqpClient, Happened, Start};
 
 const V5: Version = Version::V5;
 

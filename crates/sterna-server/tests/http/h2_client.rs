@@ -142,6 +142,12 @@ impl Client {
     /// Connects, with prior knowledge or as TLS has negotiated.
     pub fn connect(broker: &mut Broker, protocol: &[u8]) -> Self {
         let peer = broker.open_speaking(protocol, 0, TransportKind::Tcp, Vec::new());
+        let mut client = Self::new(peer);
+        client.turn(broker, &mut []);
+        client
+    }
+
+    fn new(peer: Peer) -> Self {
         let end = End::default();
         let mut handshake = pin!(h2::client::handshake(end.clone()));
         let mut cx = Context::from_waker(Waker::noop());
@@ -149,15 +155,13 @@ impl Client {
             panic!("a handshake that only writes");
         };
         let (requests, connection) = shaken.expect("a handshake");
-        let mut client = Self {
+        Self {
             peer,
             end,
             requests,
             connection,
             ended: None,
-        };
-        client.turn(broker, &mut []);
-        client
+        }
     }
 
     /// Begins a request.
@@ -241,4 +245,24 @@ impl Client {
             wire.is_ended = is_closed;
         }
     }
+}
+
+/// What a client writes that asks all this, and hears nothing.
+pub fn flight(requests: &[(&str, &str, &[u8])]) -> Vec<u8> {
+    let id = sterna_net::ConnectionId {
+        slot: 0,
+        generation: 0,
+    };
+    let mut client = Client::new(Peer { shard: 0, id });
+    // One that is dropped would be reset.
+    let exchanges: Vec<Exchange> = (requests.iter())
+        .map(|(method, path, content)| {
+            let exchange = client.begin(method, path, &[], Some(content));
+            client.poll();
+            exchange
+        })
+        .collect();
+    let bytes = std::mem::take(&mut client.end.0.borrow_mut().up);
+    drop(exchanges);
+    bytes
 }

@@ -1,5 +1,7 @@
 //! HTTP: what carries requests and responses, and what answers them, driven by hand.
 
+#![allow(unreachable_pub, reason = "the modules of one test binary")]
+
 mod admission;
 #[path = "../amqp/client.rs"]
 mod amqp_client;
@@ -18,6 +20,7 @@ mod model;
 mod polls;
 mod publish;
 mod resume;
+mod robustness;
 mod sessions;
 mod subscribe;
 mod topics;

@@ -240,6 +240,8 @@ pub(in crate::http) struct H1 {
     options: Arc<Options>,
     authority: String,
     idle: Arc<Mutex<Vec<Idle>>>,
+    /// Connections with a request under way, and some that are gone.
+    leased: Mutex<Vec<AbortHandle>>,
     room: Arc<Semaphore>,
 }
 
@@ -269,6 +271,7 @@ impl H1 {
             options: Arc::clone(options),
             authority: options.authority(),
             idle: Arc::new(Mutex::new(vec![first])),
+            leased: Mutex::new(Vec::new()),
             room: Arc::new(Semaphore::new(options.max_connections)),
         }
     }
@@ -278,6 +281,17 @@ impl H1 {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clear();
+        let mut leased = self.leased.lock().unwrap_or_else(PoisonError::into_inner);
+        for connection in leased.drain(..) {
+            connection.abort();
+        }
+    }
+
+    /// Notes which connections have a request under way: no more than may be open.
+    fn note_lease(&self, connection: &Idle) {
+        let mut leased = self.leased.lock().unwrap_or_else(PoisonError::into_inner);
+        leased.retain(|task| !task.is_finished() && task.id() != connection.task.id());
+        leased.push(connection.task.clone());
     }
 
     /// A connection that is idle, else a new one.
@@ -313,6 +327,7 @@ impl H1 {
     pub(super) async fn send(&self, outgoing: &Outgoing<'_>) -> Result<Response, LinkError> {
         let request = request(&self.options, &self.authority, outgoing, false)?;
         let (mut lease, is_reused) = self.lease().await?;
+        self.note_lease(&lease.connection);
         let sender = &mut lease.connection.sender;
         if sender.ready().await.is_err() {
             return Err(LinkError::Undone("the connection was closed"));

@@ -144,8 +144,15 @@ impl Api {
         let mut highest = polling.after;
         let mut gathered = 0;
         while left > 0 && buffer.len() < POLL_BYTES {
-            let Ok((id, delivery)) = next(cx, subscription) else {
-                break;
+            let (id, delivery) = match next(cx, subscription) {
+                Ok(next) => next,
+                Err(reason) => {
+                    if reason == Left::Parked {
+                        subscription.parked = true;
+                        cx.broker.park(subscription.session);
+                    }
+                    break;
+                }
             };
             let item = Outgoing::of(&delivery, id.unwrap_or(0), cx.net.now_ms());
             let is_first = gathered == 0;

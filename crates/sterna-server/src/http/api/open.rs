@@ -239,6 +239,7 @@ impl Api {
                 ));
             }
         }
+        cx.broker.unpark(peer.subscriptions[at].session);
         self.pump(cx, peer, out, at);
     }
 }

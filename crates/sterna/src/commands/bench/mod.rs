@@ -1,11 +1,16 @@
-//! `sterna bench`: loads any MQTT broker and says what arrived, how fast, and at what cost.
+//! `sterna bench`: loads any MQTT broker and says what arrived, how fast, and at what cost; and what
+//! HTTP costs devices and this program's broker.
 //!
 //! One thread and one readiness loop, so that the generator needs less CPU for a message than the
 //! broker under test. Every run is bounded in messages and in time.
 
+mod allocations;
+mod device;
 mod flow;
+mod http;
 mod idle;
 mod links;
+mod own_broker;
 mod packets;
 pub(super) mod process;
 mod report;
@@ -48,7 +53,15 @@ fn new_latencies() -> Histogram<u64> {
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    workload: Workload,
+    benchmark: Benchmark,
+}
+
+#[derive(Subcommand, Debug)]
+enum Benchmark {
+    #[command(flatten)]
+    Load(Workload),
+    Device(device::Args),
+    Http(http::Args),
 }
 
 #[derive(Subcommand, Debug)]
@@ -272,8 +285,13 @@ impl Credentials {
 
 /// Runs the workload and prints what came of it.
 pub(crate) fn run(args: &Args) -> ExitCode {
-    let common = workload_common(&args.workload);
-    match measure(&args.workload, common) {
+    let workload = match &args.benchmark {
+        Benchmark::Load(workload) => workload,
+        Benchmark::Device(args) => return device::run(args),
+        Benchmark::Http(args) => return http::run(args),
+    };
+    let common = workload_common(workload);
+    match measure(workload, common) {
         Ok(report) => {
             print(&if common.json {
                 report.json() + "\n"

@@ -182,7 +182,9 @@ struct Cli {
 
 fn bench(line: &str) -> Value {
     let args = Cli::try_parse_from(std::iter::once("bench").chain(line.split(' ')));
-    let workload = args.unwrap().args.workload;
+    let super::Benchmark::Load(workload) = args.unwrap().args.benchmark else {
+        panic!("{line}: no load");
+    };
     let report = measure(&workload, workload_common(&workload));
     let report = report.unwrap_or_else(|why| panic!("{line}: {why}"));
     serde_json::from_str(&report.json()).unwrap()

@@ -203,6 +203,8 @@ async fn measure(
     let arrived =
         arrived.ok_or_else(|| Failure::local("the broker answered and did not deliver"))?;
     let started = passed.started.unwrap_or(acknowledged);
+    // TCP to the path stands at once, and through it after a round trip.
+    let connected = connected.max(started + 2 * one_way);
     tokio::time::sleep(2 * one_way + TICKET_PAUSE).await;
     client.close().await;
     Ok(Measured {

@@ -101,7 +101,12 @@ enum Emulator {
 }
 
 /// Names that `all` stands for: what repeats a paper.
-const PAPERS: [&str; 3] = ["amqp-iqbal-2023", "mqtt-jeddou-2022", "mqtt-fernandez-2020"];
+const PAPERS: [&str; 4] = [
+    "amqp-iqbal-2023",
+    "mqtt-jeddou-2022",
+    "http3-saif-2022",
+    "mqtt-fernandez-2020",
+];
 
 /// Runs one campaign or all.
 pub(super) fn run(args: &RunArgs) -> ExitCode {

@@ -1,0 +1,243 @@
+//! `sterna bench http`: what requests of HTTP/3 cost a broker, in memory and CPU.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use sterna_client::http::{Client, Credentials, Error, Options, Subscribe, Subscription};
+use sterna_client::{Publish, QoS, Url};
+
+use super::own_broker::OwnBroker;
+use super::process::{self, Process, Usage};
+use super::report::Report;
+
+/// Most connections.
+const MAX_CONNECTIONS: u32 = 10_000;
+/// Time for a broker to finish what came last.
+const SETTLE: Duration = Duration::from_millis(500);
+
+/// Open requests of HTTP/3 and publish by them, and say what that costs the broker.
+#[derive(clap::Args, Debug)]
+#[command(after_help = HELP)]
+pub(crate) struct Args {
+    /// The broker, with --pid [default: one of this program's, for this run]
+    #[arg(value_name = "URL", requires = "pid")]
+    url: Option<String>,
+    /// Process of the broker on this machine
+    #[arg(long, requires = "url")]
+    pid: Option<u32>,
+    /// Connections
+    #[arg(long, short = 'n', default_value_t = 20,
+          value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_CONNECTIONS)))]
+    connections: u32,
+    /// Subscriptions that each connection holds open at a time
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    subscriptions: u32,
+    /// Messages that are published in all, one after the other on each connection
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    posts: u32,
+    /// Payload of each
+    #[arg(long, default_value_t = 32, value_name = "BYTES",
+          value_parser = clap::value_parser!(u32).range(0..=65_536))]
+    payload: u32,
+    /// PEM file of authorities to trust, in place of the system's
+    #[arg(long, value_name = "FILE")]
+    ca: Option<PathBuf>,
+    /// A token to log in with
+    #[arg(long, value_name = "TOKEN")]
+    token: Option<String>,
+    /// Print one line of JSON
+    #[arg(long)]
+    json: bool,
+}
+
+const HELP: &str = "\
+Memory is what the broker's process has resident, of which each figure is the growth, divided. First
+the connections are opened and used once; then each opens its subscriptions, which are requests whose
+responses do not end; then these are given up, and messages are published.";
+
+const CONFIGURATION: &str = r#"
+[[listener]]
+url = "h3://127.0.0.1:0"
+
+[http]
+maximum_requests = 10000
+maximum_subscriptions = 10000
+"#;
+
+/// Runs the workload and prints what came of it.
+pub(super) fn run(args: &Args) -> ExitCode {
+    let measured = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| error.to_string())
+        .and_then(|runtime| runtime.block_on(measure(args)));
+    match measured {
+        Ok(report) => {
+            super::print(&if args.json {
+                report.json() + "\n"
+            } else {
+                report.text()
+            });
+            ExitCode::SUCCESS
+        }
+        Err(why) => {
+            eprintln!("sterna bench: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn measure(args: &Args) -> Result<Report, String> {
+    let own = match args.url {
+        Some(_) => None,
+        None => Some(OwnBroker::start(CONFIGURATION, |_| Ok(()))?),
+    };
+    let url = match (&args.url, &own) {
+        (Some(url), _) => url,
+        (None, Some(own)) => own.urls.first().ok_or("the broker listens nowhere")?,
+        (None, None) => return Err("there is no broker".to_owned()),
+    };
+    let url: Url = url.parse().map_err(|error| format!("{url}: {error}"))?;
+    let mut options = Options::new(url);
+    options.tls.ca_file.clone_from(&args.ca);
+    // Each connection is a client of its own, as devices are.
+    options.tls.resumption = false;
+    if let Some(own) = &own {
+        options.tls.fingerprints = vec![own.fingerprint];
+    }
+    if let Some(token) = &args.token {
+        options.credentials = Credentials::Bearer(token.clone());
+    }
+    let pid = args.pid.or_else(|| own.as_ref().map(OwnBroker::pid));
+    let broker = Process::find(pid.ok_or("there is no process to measure")?)?;
+    process::raise_open_files();
+    let run = Run {
+        args,
+        options,
+        broker,
+    };
+    run.measure().await.map_err(|error| error.to_string())
+}
+
+struct Run<'a> {
+    args: &'a Args,
+    options: Options,
+    broker: Process,
+}
+
+impl Run<'_> {
+    async fn usage(&self) -> Usage {
+        tokio::time::sleep(SETTLE).await;
+        self.broker.usage()
+    }
+
+    async fn measure(&self) -> Result<Report, Error> {
+        let args = self.args;
+        // What a broker allocates once is no request's.
+        let warm = self.connect(1).await?;
+        self.publish(&warm, 100).await?;
+        let idle = self.usage().await;
+        let clients = self.connect(args.connections).await?;
+        let connected = self.usage().await;
+        let mut subscriptions = Vec::new();
+        for (number, client) in clients.iter().enumerate() {
+            subscriptions.extend(self.subscribe(client, number).await?);
+        }
+        let subscribed = self.usage().await;
+        let open = subscriptions.len() as f64;
+        drop(subscriptions);
+        let before = self.usage().await;
+        let start = Instant::now();
+        let posts = args.posts.div_ceil(args.connections) * args.connections;
+        self.publish(&clients, posts).await?;
+        let wall = start.elapsed();
+        let after = self.usage().await;
+        for client in clients.iter().chain(&warm) {
+            client.close().await;
+        }
+        let grown =
+            |from: &Usage, to: &Usage| to.resident_bytes as f64 - from.resident_bytes as f64;
+        let posts = f64::from(posts);
+        let mut report = Report::default();
+        report.fact("connections", json!(args.connections));
+        report.fact("open_requests", json!(open));
+        report.fact("posts", json!(posts));
+        let connections = f64::from(args.connections);
+        report.figure(
+            "bytes_per_connection",
+            grown(&idle, &connected) / connections,
+            "memory of a connection",
+            "bytes",
+        );
+        report.figure(
+            "bytes_per_open_request",
+            grown(&connected, &subscribed) / open,
+            "memory of an open request",
+            "bytes",
+        );
+        report.figure(
+            "bytes_per_post",
+            grown(&before, &after) / posts,
+            "memory that a POST leaves",
+            "bytes",
+        );
+        let cpu = (after.cpu.saturating_sub(before.cpu)).as_secs_f64();
+        report.figure("cpu_us_per_post", cpu / posts * 1e6, "CPU of a POST", "us");
+        report.figure(
+            "posts_per_second",
+            posts / wall.as_secs_f64(),
+            "POSTs a second",
+            "1/s",
+        );
+        Ok(report)
+    }
+
+    /// Clients whose connections stand, and have been used.
+    async fn connect(&self, count: u32) -> Result<Vec<Client>, Error> {
+        let mut clients = Vec::new();
+        for _ in 0..count {
+            let client = Client::new(self.options.clone())?;
+            client.publish(self.message(0)?).await?;
+            clients.push(client);
+        }
+        Ok(clients)
+    }
+
+    fn message(&self, number: usize) -> Result<Publish, Error> {
+        let payload = vec![b'x'; self.args.payload as usize];
+        let topic = format!("bench/{number}/post");
+        let message = Publish::new(topic, payload).map_err(|e| Error::Invalid(e.to_string()))?;
+        Ok(message.qos(QoS::AtLeastOnce))
+    }
+
+    async fn subscribe(&self, client: &Client, number: usize) -> Result<Vec<Subscription>, Error> {
+        let mut subscriptions = Vec::new();
+        for nth in 0..self.args.subscriptions {
+            let filter = format!("bench/{number}/{nth}/+");
+            let subscribe = Subscribe::new(filter, QoS::AtMostOnce)?;
+            subscriptions.push(client.subscribe(subscribe).await?);
+        }
+        Ok(subscriptions)
+    }
+
+    /// Publishes so many messages over all clients, on each one after the other.
+    async fn publish(&self, clients: &[Client], posts: u32) -> Result<(), Error> {
+        let each = posts / clients.len() as u32;
+        let mut tasks = tokio::task::JoinSet::new();
+        for (number, client) in clients.iter().enumerate() {
+            let (client, message) = (client.clone(), self.message(number)?);
+            tasks.spawn(async move {
+                for _ in 0..each {
+                    client.publish(message.clone()).await?;
+                }
+                Ok(())
+            });
+        }
+        while let Some(done) = tasks.join_next().await {
+            done.unwrap_or(Err(Error::Ended))?;
+        }
+        Ok(())
+    }
+}

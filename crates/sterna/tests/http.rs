@@ -1,0 +1,397 @@
+//! The client commands over HTTP as their users run them, against a broker in this process.
+#![allow(clippy::unwrap_used)] // it is all test
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::process::{Child, Command, Output, Stdio};
+
+use sterna_server::Server;
+use sterna_server::config::{Config, EarlyData, Listener};
+
+/// A broker with its URLs.
+struct Broker {
+    server: Option<Server>,
+    urls: Vec<String>,
+    fingerprint: String,
+    _folder: tempfile::TempDir,
+}
+
+const MQTT: usize = 0;
+const HTTP: usize = 1;
+const HTTPS: usize = 2;
+const H3: usize = 3;
+/// What a URL is of, with the flags that go with it.
+const ALL: [usize; 4] = [MQTT, HTTP, HTTPS, H3];
+
+impl Broker {
+    fn start(change: impl FnOnce(&mut Config, &std::path::Path)) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let schemes = ["mqtt", "http", "https", "h3"];
+        let mut config = Config {
+            listeners: schemes
+                .map(|it| Listener::at(&format!("{it}://127.0.0.1:0")))
+                .to_vec(),
+            data_directory: Some(folder.path().to_owned()),
+            ..Config::default()
+        };
+        config.quic.early_data = EarlyData::All;
+        change(&mut config, folder.path());
+        let server = Server::start(&config).unwrap();
+        Self {
+            urls: server.listeners().to_vec(),
+            fingerprint: server.certificate().fingerprint,
+            server: Some(server),
+            _folder: folder,
+        }
+    }
+
+    fn new() -> Self {
+        Self::start(|_, _| {})
+    }
+
+    /// A command line that connects to this broker.
+    fn command(&self, transport: usize, name: &str, rest: &[&str]) -> Command {
+        let mut command = sterna();
+        let url = &self.urls[transport];
+        command.args([name, "--url", url, "--fingerprint", &self.fingerprint]);
+        if transport == HTTPS {
+            // HTTP/3 is on a port of its own here.
+            command.arg("--no-http3");
+        }
+        command.args(rest);
+        command
+    }
+
+    fn run(&self, transport: usize, name: &str, rest: &[&str]) -> Output {
+        self.command(transport, name, rest).output().unwrap()
+    }
+
+    /// A subscriber whose subscription is in force already.
+    fn receiver(&self, transport: usize, rest: &[&str]) -> Receiver {
+        let mut command = self.command(transport, "sub", rest);
+        command
+            .arg("-d")
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut log = BufReader::new(child.stderr.take().unwrap());
+        let mut line = String::new();
+        while !line.contains("subscribed") && !line.contains("request answered") {
+            line.clear();
+            assert!(
+                log.read_line(&mut line).unwrap() > 0,
+                "the subscriber ended early"
+            );
+        }
+        // Nobody reads the rest, which must not hold it up.
+        std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
+        Receiver { child }
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        if let Some(server) = self.server.take() {
+            server.shutdown();
+        }
+    }
+}
+
+struct Receiver {
+    child: Child,
+}
+
+impl Receiver {
+    /// What it printed up to its end.
+    fn output(mut self) -> String {
+        let mut text = String::new();
+        let mut stdout = self.child.stdout.take().unwrap();
+        stdout.read_to_string(&mut text).unwrap();
+        assert!(self.child.wait().unwrap().success());
+        text
+    }
+}
+
+fn sterna() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sterna"));
+    for name in [
+        "STERNA_URL",
+        "STERNA_USERNAME",
+        "STERNA_PASSWORD",
+        "STERNA_TOKEN",
+    ] {
+        command.env_remove(name);
+    }
+    command
+}
+
+fn code(output: &Output) -> i32 {
+    output.status.code().unwrap()
+}
+
+fn stdout(output: &Output) -> &str {
+    std::str::from_utf8(&output.stdout).unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn messages_pass_between_all_versions_and_mqtt() {
+    let broker = Broker::new();
+    for to in ALL {
+        let receiver = broker.receiver(
+            to,
+            &[
+                "-t",
+                "a/#",
+                "-q",
+                "1",
+                "-F",
+                "%t %p %q %C %P",
+                "-C",
+                "4",
+                "-W",
+                "20",
+            ],
+        );
+        for from in ALL {
+            let topic = format!("a/{from}");
+            let rest = [
+                "-t",
+                &topic,
+                "-q",
+                "1",
+                "-m",
+                "hi",
+                "-D",
+                "publish",
+                "content-type",
+                "text/plain",
+                "-D",
+                "publish",
+                "user-property",
+                "unit",
+                "C",
+            ];
+            let sent = broker.run(from, "pub", &rest);
+            assert!(sent.status.success(), "{}", stderr(&sent));
+        }
+        let expected: String = ALL
+            .map(|from| format!("a/{from} hi 1 text/plain unit:C\n"))
+            .concat();
+        assert_eq!(receiver.output(), expected);
+    }
+}
+
+#[test]
+fn lines_keep_their_order_and_all_may_be_under_way_at_once() {
+    let broker = Broker::new();
+    let numbers: Vec<_> = (0..200).map(|number| number.to_string()).collect();
+    let lines = numbers.join("\n") + "\n";
+    for (transport, inflight) in [(H3, None), (HTTP, None), (H3, Some("64"))] {
+        let receiver = broker.receiver(transport, &["-t", "l", "-q", "1", "-C", "200", "-W", "20"]);
+        let mut rest = vec!["-t", "l", "-q", "1", "-l"];
+        rest.extend(inflight.iter().flat_map(|number| ["-M", number]));
+        let mut sending = broker
+            .command(transport, "pub", &rest)
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut input = sending.stdin.take().unwrap();
+        input.write_all(lines.as_bytes()).unwrap();
+        drop(input);
+        assert!(sending.wait().unwrap().success());
+        let mut output: Vec<_> = receiver.output().lines().map(str::to_owned).collect();
+        if inflight.is_some() {
+            output.sort_by_key(|line| line.parse::<u32>().unwrap());
+        }
+        assert_eq!(output.join("\n") + "\n", lines);
+    }
+}
+
+#[test]
+fn durable_subscriptions_keep_what_comes_meanwhile() {
+    let broker = Broker::new();
+    for transport in [H3, HTTPS, HTTP] {
+        let name = format!("mine-{transport}");
+        let rest = [
+            "-i", &name, "-c", "-t", "d/#", "-q", "1", "-C", "1", "-W", "20",
+        ];
+        let first = broker.receiver(transport, &rest);
+        for payload in ["1", "2"] {
+            let sent = broker.run(transport, "pub", &["-t", "d/x", "-q", "1", "-m", payload]);
+            assert!(sent.status.success());
+        }
+        assert_eq!(first.output(), "1\n");
+        let second = broker.run(transport, "sub", &rest);
+        assert_eq!(stdout(&second), "2\n", "{}", stderr(&second));
+    }
+}
+
+#[test]
+fn retained_messages_and_the_ends_of_sub() {
+    let broker = Broker::new();
+    let sent = broker.run(H3, "pub", &["-t", "r", "-q", "1", "-r", "-m", "on"]);
+    assert!(sent.status.success());
+    let kept = broker.run(
+        HTTP,
+        "sub",
+        &["-t", "r", "-C", "1", "-W", "20", "-F", "%p %r"],
+    );
+    assert_eq!(stdout(&kept), "on 1\n");
+    let none = broker.run(HTTPS, "sub", &["-t", "r", "-R", "-W", "0.3"]);
+    assert_eq!((code(&none), stdout(&none)), (27, ""));
+    let only_subscribed = broker.run(H3, "sub", &["-t", "r", "-E"]);
+    assert!(only_subscribed.status.success());
+    let rest = ["-t", "r", "--remove-retained", "-C", "1", "-W", "20"];
+    assert!(broker.run(H3, "sub", &rest).status.success());
+    let gone = broker.run(H3, "sub", &["-t", "r", "-W", "0.3"]);
+    assert_eq!((code(&gone), stdout(&gone)), (27, ""));
+}
+
+#[test]
+fn requests_are_answered_across_protocols() {
+    let broker = Broker::new();
+    for transport in [H3, HTTP] {
+        let service = broker.receiver(MQTT, &["-t", "job", "-C", "1", "-W", "20", "-F", "%R %D"]);
+        let asking = broker
+            .command(
+                transport,
+                "request",
+                &["-t", "job", "-m", "7", "-W", "20", "--correlation", "c1"],
+            )
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let asked = service.output();
+        let (topic, correlation) = asked.trim_end().split_once(' ').unwrap();
+        assert_eq!(correlation, "c1");
+        let data = ["-D", "publish", "correlation-data", "c1"];
+        let mut rest = vec!["-t", topic, "-m", "done"];
+        rest.extend(data);
+        assert!(broker.run(MQTT, "pub", &rest).status.success());
+        assert_eq!(stdout(&asking.wait_with_output().unwrap()), "done\n");
+    }
+}
+
+#[test]
+fn failures_have_their_codes() {
+    let broker = Broker::start(|config, folder| {
+        let users = folder.join("passwords");
+        std::fs::write(&users, "").unwrap();
+        config.authentication.password_file = Some(users);
+    });
+    for transport in [H3, HTTPS, HTTP] {
+        let refused = broker.run(
+            transport,
+            "pub",
+            &["-t", "a", "-m", "x", "-u", "u", "-P", "p"],
+        );
+        assert_eq!(code(&refused), 134, "{}", stderr(&refused));
+        let refused = broker.run(transport, "sub", &["-t", "a", "-W", "20"]);
+        assert_eq!(code(&refused), 134, "{}", stderr(&refused));
+    }
+    let open = Broker::new();
+    for wrong in [
+        &["-t", "a/+", "-m", "x"][..],
+        &["-t", "a"],
+        &["-t", "a", "-m", "x", "--will-topic", "w"],
+        &["-t", "a", "-m", "x", "--priority", "high"],
+        &["-t", "a", "-m", "x", "-i", "x"],
+        &[
+            "-t",
+            "a",
+            "-m",
+            "x",
+            "-D",
+            "connect",
+            "receive-maximum",
+            "5",
+        ],
+    ] {
+        let output = open.run(H3, "pub", wrong);
+        assert_eq!(code(&output), 1, "{wrong:?}: {}", stderr(&output));
+    }
+    let unknown = sterna()
+        .args(["pub", &open.urls[H3], "-t", "a", "-m", "x"])
+        .output()
+        .unwrap();
+    assert_eq!(code(&unknown), 8, "{}", stderr(&unknown));
+}
+
+/// HTTP/3 needs as many flights as MQTT over QUIC, with a full handshake and in early data.
+#[test]
+fn the_first_message_is_as_early_as_that_of_mqtt() {
+    let output = sterna()
+        .args(["handshake", "--http", "--json", "--delay", "50"])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    let lines: Vec<serde_json::Value> = stdout(&output)
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let of = |name: &str| {
+        let found = lines.iter().find(|line| line["handshake"] == name);
+        found.unwrap_or_else(|| panic!("no {name} in {lines:?}"))
+    };
+    for kind in ["full", "resumed"] {
+        let up = |name: String| of(&name)["up_packets"].as_u64().unwrap();
+        let (http, mqtt) = (
+            up(format!("HTTP/3, {kind}")),
+            up(format!("MQTT, QUIC, {kind}")),
+        );
+        assert!(http <= mqtt + 2, "{kind}: {http} and {mqtt}");
+    }
+    // All in the first datagram, which is half a round trip.
+    let early = of("HTTP/3, 0-RTT");
+    assert_eq!(early["up_packets"], 1, "{early}");
+    assert_eq!(early["early_data_accepted"], true);
+    assert_eq!(of("MQTT, QUIC, 0-RTT")["up_packets"], 1);
+}
+
+#[test]
+fn benchmarks_measure_devices_and_requests() {
+    let output = sterna()
+        .args([
+            "bench", "device", "-n", "1,3", "--rounds", "1", "--pause", "0", "--json",
+        ])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    let lines: Vec<serde_json::Value> = stdout(&output)
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(lines.len(), 16);
+    for line in &lines {
+        for figure in [
+            "cpu_us",
+            "allocated_bytes",
+            "peak_rss_bytes",
+            "packets_up",
+            "bytes_down",
+        ] {
+            assert!(line[figure].as_u64().unwrap() > 0, "{line}");
+        }
+    }
+    let output = sterna()
+        .args([
+            "bench",
+            "http",
+            "-n",
+            "2",
+            "--subscriptions",
+            "3",
+            "--posts",
+            "20",
+            "--json",
+        ])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    let line: serde_json::Value = serde_json::from_str(stdout(&output)).unwrap();
+    assert_eq!(line["open_requests"], 6.0);
+    assert!(line["cpu_us_per_post"].as_f64().unwrap() > 0.0);
+}
