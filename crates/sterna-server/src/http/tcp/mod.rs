@@ -75,6 +75,9 @@ pub(super) struct Carrier {
     /// Requests that were given up, less those that time has made up for.
     resets: u64,
     resets_ms: u64,
+    /// What the transport had taken over when it was last seen to take anything, and when that was.
+    taken_over_bytes: u64,
+    taken_over_ms: u64,
     is_over: bool,
 }
 
@@ -87,6 +90,7 @@ struct Settings {
     resets: u32,
     fields_timeout_ms: u64,
     idle_timeout_ms: u64,
+    stalled_timeout_ms: u64,
 }
 
 /// The library, by what the client speaks.
@@ -154,6 +158,7 @@ impl Carrier {
                 resets: http.maximum_resets,
                 fields_timeout_ms: u64::from(http.fields_timeout_ms),
                 idle_timeout_ms: u64::from(http.idle_timeout_ms),
+                stalled_timeout_ms: u64::from(http.stalled_timeout_s) * 1000,
             },
             now_ms,
             date: [b' '; date::BYTES],
@@ -164,6 +169,8 @@ impl Carrier {
             rest_ms: now_ms + REST_MS,
             resets: 0,
             resets_ms: now_ms,
+            taken_over_bytes: 0,
+            taken_over_ms: now_ms,
             is_over: false,
         };
         match &*info.protocol {
@@ -214,7 +221,14 @@ impl Carrier {
         self.now_ms = moment.now_ms;
         self.date = moment.date;
         self.hall.borrow_mut().now_ms = moment.now_ms;
-        self.pipe.borrow_mut().begin(moment.unsent_bytes);
+        let mut pipe = self.pipe.borrow_mut();
+        let nothing_waited = pipe.unsent_bytes() == 0;
+        pipe.begin(moment.unsent_bytes);
+        let taken_over = pipe.taken_over_bytes();
+        if nothing_waited || taken_over > self.taken_over_bytes {
+            self.taken_over_bytes = taken_over;
+            self.taken_over_ms = moment.now_ms;
+        }
     }
 
     /// Bytes arrived.
@@ -288,8 +302,15 @@ impl Carrier {
             .filter(|rest_ms| *rest_ms > self.now_ms);
         let answers = hall.answers.values();
         let contents = answers.filter_map(|answer| answer.borrow().deadline_ms);
-        let own = [self.head_deadline_ms, idle_ms, rest_ms];
+        let own = [self.head_deadline_ms, idle_ms, rest_ms, self.stalled_ms()];
         contents.chain(own.into_iter().flatten()).min()
+    }
+
+    /// When the connection is cut off because the client takes nothing of what waits for it. The API
+    /// cannot see that of a response that the library has taken over.
+    fn stalled_ms(&self) -> Option<u64> {
+        let waits = self.pipe.borrow().unsent_bytes() > 0;
+        waits.then(|| self.taken_over_ms + self.settings.stalled_timeout_ms)
     }
 
     /// Ends requests that come too slowly, and a connection that nobody uses.
@@ -300,6 +321,10 @@ impl Carrier {
             self.head_deadline_ms = None;
             self.pipe.borrow_mut().write(TOO_SLOW);
             self.end(desk, "408", "a head that comes too slowly");
+            return;
+        }
+        if is_due(self.stalled_ms()) {
+            self.end(desk, "stalled", "the client takes nothing");
             return;
         }
         let hall = self.hall.borrow();
