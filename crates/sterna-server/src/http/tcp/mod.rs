@@ -79,6 +79,9 @@ pub(super) struct Carrier {
     resets_ms: u64,
     /// The client has ended its side, and still gets what it was answered.
     is_ending: bool,
+    /// What the transport had taken over when it was last seen to take anything, and when that was.
+    taken_over_bytes: u64,
+    taken_over_ms: u64,
     is_over: bool,
 }
 
@@ -91,6 +94,7 @@ struct Settings {
     resets: u32,
     fields_timeout_ms: u64,
     idle_timeout_ms: u64,
+    stalled_timeout_ms: u64,
 }
 
 /// The library, by what the client speaks.
@@ -161,6 +165,7 @@ impl Carrier {
                 resets: http.maximum_resets,
                 fields_timeout_ms: u64::from(http.fields_timeout_ms),
                 idle_timeout_ms: u64::from(http.idle_timeout_ms),
+                stalled_timeout_ms: u64::from(http.stalled_timeout_s) * 1000,
             },
             now_ms,
             date: [b' '; date::BYTES],
@@ -173,6 +178,8 @@ impl Carrier {
             resets: 0,
             resets_ms: now_ms,
             is_ending: false,
+            taken_over_bytes: 0,
+            taken_over_ms: now_ms,
             is_over: false,
         };
         match &*info.protocol {
@@ -223,12 +230,19 @@ impl Carrier {
         self.now_ms = moment.now_ms;
         self.date = moment.date;
         self.hall.borrow_mut().now_ms = moment.now_ms;
-        self.pipe.borrow_mut().begin(moment.unsent_bytes);
         let untaken_bytes = moment.unsent_bytes + self.hall.borrow().queued_bytes.get();
         if untaken_bytes < self.untaken_bytes {
             self.idle_deadline_ms = self.now_ms + self.settings.idle_timeout_ms;
         }
         self.untaken_bytes = untaken_bytes;
+        let mut pipe = self.pipe.borrow_mut();
+        let nothing_waited = pipe.unsent_bytes() == 0;
+        pipe.begin(moment.unsent_bytes);
+        let taken_over = pipe.taken_over_bytes();
+        if nothing_waited || taken_over > self.taken_over_bytes {
+            self.taken_over_bytes = taken_over;
+            self.taken_over_ms = moment.now_ms;
+        }
     }
 
     /// Bytes arrived.
@@ -317,8 +331,15 @@ impl Carrier {
             .filter(|rest_ms| *rest_ms > self.now_ms);
         let answers = hall.answers.values();
         let contents = answers.filter_map(|answer| answer.borrow().deadline_ms);
-        let own = [self.head_deadline_ms, idle_ms, rest_ms];
+        let own = [self.head_deadline_ms, idle_ms, rest_ms, self.stalled_ms()];
         contents.chain(own.into_iter().flatten()).min()
+    }
+
+    /// When the connection is cut off because the client takes nothing of what waits for it. The API
+    /// cannot see that of a response that the library has taken over.
+    fn stalled_ms(&self) -> Option<u64> {
+        let waits = self.pipe.borrow().unsent_bytes() > 0;
+        waits.then(|| self.taken_over_ms + self.settings.stalled_timeout_ms)
     }
 
     /// Ends requests that come too slowly, and a connection that nobody uses.
@@ -329,6 +350,10 @@ impl Carrier {
             self.head_deadline_ms = None;
             self.pipe.borrow_mut().write(TOO_SLOW);
             self.end(desk, "408", "a head that comes too slowly");
+            return;
+        }
+        if is_due(self.stalled_ms()) {
+            self.end(desk, "stalled", "the client takes nothing");
             return;
         }
         let hall = self.hall.borrow();
