@@ -171,12 +171,12 @@ async function pageSteps (broker, browser, chosen) {
     // Another reader takes the session, so that the page's response ends; it asks again, and misses nothing.
     await page.click('#subscribe-button')
     await page.click('#clear')
-    const answered = page.waitForResponse((response) => response.url().includes(`${root}/g`))
+    const answered = page.waitForResponse((response) => decodeURIComponent(response.url()).includes(`${root}/g`))
     await subscribe(page, `${root}/g`)
     const session = (await answered).headers()['sterna-session']
     await publish(page, `${root}/g`, '1')
     await shows(page, `${root}/g`, '1')
-    const again = page.waitForResponse((response) => response.url().includes(`session=${session}`))
+    const again = page.waitForResponse((response) => decodeURIComponent(response.url()).includes(`session=${session}`))
     await run('curl', ['-sk', '--max-time', '0.3', `https://localhost:${https}/v1/topics/${root}/g?session=${session}`]).catch(() => {})
     await mosquitto('-t', `${root}/g`, '-m', '2')
     await again

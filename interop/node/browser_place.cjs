@@ -52,6 +52,9 @@ anonymous = true
 
 [[listener]]
 url = "https://localhost:0"
+
+[[listener]]
+url = "h3://localhost:0"
 `
 
 async function startBroker (folder) {

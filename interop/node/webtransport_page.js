@@ -28,8 +28,9 @@ globalThis.wt = (() => {
     return [...new TextEncoder().encode(value)]
   }
 
-  // A frame without its Length.
+  // A frame without its Length; an acknowledgement ends with its flags.
   function frame ({ id = 0, flags = 0, topic = '', payload = '', properties = [] }) {
+    if (flags === 0x80) return [...toVarint(id), flags]
     const name = text(topic)
     return [...toVarint(id), flags, ...toVarint(name.length), ...name, ...toVarint(properties.length), ...properties, ...text(payload)]
   }

@@ -21,7 +21,7 @@ from http_raw import Answer, RawHttp, request
 from raw import PATIENCE_S, Closed, broker_pid, resident_kib
 
 # As http-attacked.toml has them.
-FIELDS_TIMEOUT_S, CONTENT_TIMEOUT_S, IDLE_TIMEOUT_S, STALLED_S = 1.5, 1.5, 2.5, 3
+FIELDS_TIMEOUT_S, CONTENT_TIMEOUT_S, IDLE_TIMEOUT_S, STALLED_S = 1.5, 1.5, 2.5, 2
 CONTENT_BYTES, REQUESTS, RESETS, SUBSCRIPTIONS, TOPICS = 262_144, 64, 64, 16, 500
 KIB, MIB = 1024, 1 << 20
 # What the broker may hold of a row, in KiB, beside what its limits say.
@@ -334,13 +334,14 @@ def not_reading(at: Listener) -> None:
             expect(got.status in (204, 503), f"{got.status} for a publisher")
             other.receive(0.001)
         grown(pid, before, 40 * KIB, "60 MB for a subscriber that does not read")
-        # After http.stalled_timeout_s it is cut off; what the kernel holds may still be read.
-        time.sleep(STALLED_S + 2)
+        # After http.stalled_timeout_s without progress, which is looked for as often, it is cut off; what the kernel
+        # holds may still be read.
+        time.sleep(2 * STALLED_S + 1)
         try:
             until = time.monotonic() + PATIENCE_S
             while time.monotonic() < until:
                 reader.receive(0.5)
-            raise Failure(f"a response that takes nothing is open after {STALLED_S + 2} s")
+            raise Failure(f"a response that takes nothing is open after {2 * STALLED_S + 1} s")
         except Closed:
             pass
 

@@ -20,7 +20,7 @@ from harness import INTEROP, Report, all_listeners
 
 TIME_LIMIT_S = 120
 # Requests for each operation beside those that the description's own values and borders make.
-REQUESTS = 20
+REQUESTS = 12
 
 
 def faults_by_operation(printed: str) -> dict[str, str]:

@@ -69,7 +69,8 @@ const DEFAULT: Settings = Settings {
     stream_credit_watermark_percent: 50,
     initial_bidirectional_streams: 5,
     max_bidirectional_streams: 256,
-    initial_unidirectional_streams: 3,
+    // Three of HTTP/3, and some of WebTransport: browsers refuse a page another stream rather than wait.
+    initial_unidirectional_streams: 5,
     max_unidirectional_streams: 256,
     // RFC 9002, section 7.2: ten datagrams.
     initial_window_bytes: 12_000,

@@ -70,20 +70,27 @@ impl Policy {
     }
 
     /// Announces HTTP/3 on HTTPS: at a listener that is meant for it where there is one, else at any other
-    /// that speaks QUIC. `ports` are those that were bound, in the order of the configuration.
+    /// that speaks QUIC; but only at one that admits the same clients, since whoever follows must not find
+    /// other rules there. `ports` are those that were bound, in the order of the configuration.
     #[must_use]
     pub fn announcing(mut self, config: &Config, ports: &[u16]) -> Self {
         let schemes: Vec<Option<Scheme>> = (config.listeners_in_force().iter())
             .map(|listener| Some(listener.url.parse::<ListenerUrl>().ok()?.scheme))
             .collect();
-        let at = (schemes.iter())
-            .position(|scheme| *scheme == Some(Scheme::H3))
-            .or_else(|| (schemes.iter()).position(|scheme| scheme.is_some_and(Scheme::is_quic)));
-        let port = at.and_then(|at| ports.get(at).copied());
+        let admits: Vec<bool> = (self.listeners.iter())
+            .map(|listener| listener.anonymous)
+            .collect();
         for (listener, scheme) in self.listeners.iter_mut().zip(&schemes) {
-            if *scheme == Some(Scheme::Https) {
-                listener.http3_port = port;
+            if *scheme != Some(Scheme::Https) {
+                continue;
             }
+            let find = |fits: fn(Scheme) -> bool| {
+                (schemes.iter().zip(&admits)).position(|(scheme, anonymous)| {
+                    scheme.is_some_and(fits) && *anonymous == listener.anonymous
+                })
+            };
+            let at = find(|scheme| scheme == Scheme::H3).or_else(|| find(Scheme::is_quic));
+            listener.http3_port = at.and_then(|at| ports.get(at).copied());
         }
         self
     }
@@ -161,5 +168,33 @@ mod tests {
             [Some(3), None, None]
         );
         assert_eq!(announced(&[https, http], &[1, 2]), [None, None]);
+    }
+
+    #[test]
+    fn https_announces_no_listener_that_admits_others() {
+        let listener = |url: &str, anonymous| Listener {
+            anonymous: Some(anonymous),
+            ..Listener::at(url)
+        };
+        let config = Config {
+            listeners: vec![
+                listener("h3://127.0.0.1:0", true),
+                listener("https://127.0.0.1:0", false),
+                listener("https://127.0.0.1:0", true),
+                listener("mqtt+quic://127.0.0.1:0", false),
+            ],
+            ..Config::default()
+        };
+        let announced = |config: &Config| -> Vec<Option<u16>> {
+            let policy = Policy::load(config)
+                .unwrap()
+                .announcing(config, &[1, 2, 3, 4]);
+            let listeners = policy.listeners.iter();
+            listeners.map(|listener| listener.http3_port).collect()
+        };
+        assert_eq!(announced(&config), [None, Some(4), Some(1), None]);
+        let mut alone = config;
+        alone.listeners.pop();
+        assert_eq!(announced(&alone), [None, None, Some(1)]);
     }
 }

@@ -26,8 +26,10 @@ pub(super) struct Pipe {
     is_ended: bool,
     reader: Option<Waker>,
     outgoing: Vec<u8>,
-    /// Bytes that the transport had queued before this step.
+    /// Bytes that the transport had queued before this step, and what the step has added.
     unsent_bytes: usize,
+    /// All that was ever handed over.
+    written_bytes: u64,
     high_watermark_bytes: usize,
     writer: Option<Waker>,
     is_paused: bool,
@@ -66,6 +68,21 @@ impl Pipe {
         self.unsent_bytes + self.outgoing.len() < self.high_watermark_bytes
     }
 
+    /// Whether everything that came was taken, and everything that was said could be written.
+    pub(super) fn is_idle(&self) -> bool {
+        self.incoming.is_empty() && self.has_room() && !self.is_ended
+    }
+
+    /// Bytes that the transport has queued.
+    pub(super) fn unsent_bytes(&self) -> usize {
+        self.unsent_bytes
+    }
+
+    /// Bytes that the client's transport has taken over since the connection began.
+    pub(super) fn taken_over_bytes(&self) -> u64 {
+        self.written_bytes - self.unsent_bytes as u64
+    }
+
     /// Writes past the library, which has nothing to say.
     pub(super) fn write(&mut self, bytes: &[u8]) {
         self.outgoing.extend_from_slice(bytes);
@@ -79,6 +96,8 @@ impl Pipe {
             net.pause(connection, self.is_paused);
         }
         let sent = self.outgoing.len();
+        self.unsent_bytes += sent;
+        self.written_bytes += sent as u64;
         if sent >= SHARE_BYTES {
             let bytes = Bytes::from(std::mem::take(&mut self.outgoing));
             net.send_shared(connection, StreamId::FIRST, bytes);
