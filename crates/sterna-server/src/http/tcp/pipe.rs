@@ -73,9 +73,10 @@ impl Pipe {
         self.unsent_bytes
     }
 
-    /// Bytes that the client's transport has taken over since the connection began.
+    /// Bytes that the client's transport has taken over since the connection began; a few less on TLS,
+    /// which queues more than was written.
     pub(super) fn taken_over_bytes(&self) -> u64 {
-        self.written_bytes - self.unsent_bytes as u64
+        self.written_bytes.saturating_sub(self.unsent_bytes as u64)
     }
 
     /// Writes past the library, which has nothing to say.
