@@ -30,6 +30,10 @@ pub struct PathStatistics {
     pub packets_lost: u64,
     /// Bytes of lost packets.
     pub bytes_lost: u64,
+    /// Bytes of packets that are neither acknowledged nor taken for lost.
+    pub bytes_in_flight: u64,
+    /// Bytes of packets that were acknowledged.
+    pub bytes_acknowledged: u64,
     /// Largest UDP payload that the path is known to carry, in bytes.
     pub mtu_bytes: u16,
     /// UDP datagrams sent.

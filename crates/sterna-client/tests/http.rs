@@ -241,6 +241,22 @@ async fn an_answer_that_is_lost_makes_nothing_come_twice() {
     assert_eq!(server.script.asked().len(), 1);
 }
 
+/// The broker is still about the first one when it comes again.
+#[tokio::test]
+async fn a_key_in_use_is_waited_for() {
+    let count = AtomicUsize::new(0);
+    let server = Server::http3(Script::new(move |_| {
+        match count.fetch_add(1, Ordering::Relaxed) {
+            0 | 1 => Answer::problem(409, "key-in-use"),
+            _ => Answer::status(204),
+        }
+    }));
+    let client = server.client("h3");
+    soon(client.publish(message("a", "1"))).await.unwrap();
+    assert_eq!(server.script.asked().len(), 3);
+    assert_eq!(client.connection().unwrap().connections, 1);
+}
+
 #[tokio::test]
 async fn a_silent_server_is_asked_again_elsewhere() {
     let count = AtomicUsize::new(0);

@@ -314,6 +314,37 @@ async fn a_subscription_outlives_its_connections() {
     }
 }
 
+/// A response that ends because somebody else listens, or because the topic is gone, ends for good; one
+/// that ends because the broker does is resumed.
+#[tokio::test]
+async fn subscriptions_know_why_they_end() {
+    let mut broker = Broker::start(|_, _| {});
+    for (number, (client, version)) in broker.each().into_iter().enumerate() {
+        let topic = format!("ends/{version}");
+        let subscribe = || Subscribe::new(&topic, QoS::AtLeastOnce).unwrap();
+        let named = || subscribe().session(format!("mine-{number}")).unwrap();
+        let mut first = soon(client.subscribe(named())).await.unwrap();
+        let mut second = soon(client.subscribe(named())).await.unwrap();
+        let error = soon(first.next()).await.unwrap_err();
+        assert!(matches!(error, Error::Closed), "{version}: {error}");
+        soon(client.publish(message(&topic, "1"))).await.unwrap();
+        soon(second.next()).await.unwrap();
+        soon(client.create_topic(&topic)).await.unwrap();
+        let mut third = soon(client.subscribe(subscribe())).await.unwrap();
+        assert!(soon(client.delete_topic(&topic)).await.unwrap());
+        let error = soon(third.next()).await.unwrap_err();
+        assert!(matches!(error, Error::Closed), "{version}: {error}");
+    }
+    let mut options = broker.options(broker.url(Scheme::H3));
+    options.reconnect = None;
+    let client = Client::new(options).unwrap();
+    let subscribe = Subscribe::new("a", QoS::AtLeastOnce).unwrap();
+    let mut subscription = soon(client.subscribe(subscribe)).await.unwrap();
+    broker.server.take().unwrap().shutdown();
+    let error = soon(subscription.next()).await.unwrap_err();
+    assert!(!matches!(error, Error::Closed), "{error}");
+}
+
 #[tokio::test]
 async fn credentials_are_asked_for_and_remembered_by_the_connection() {
     use sterna_auth::{MIN_ITERATIONS, PasswordFile, Record};

@@ -124,7 +124,7 @@ impl Drop for Counted {
 const CONNECTIONS: usize = 400;
 /// What an idle connection may take of the heap, its session ticket included. The design asks for
 /// no more than 18 to 20 kB.
-const BUDGET_BYTES: usize = 15_000;
+const BUDGET_BYTES: usize = 15_500; // with the three unidirectional streams that HTTP/3 has to be granted
 
 #[test]
 fn an_idle_connection_keeps_its_budget() {

@@ -69,6 +69,8 @@ static ALLOCATOR: counting::Counting = counting::Counting;
 struct Wire {
     infos: HashMap<ConnectionId, ConnectionInfo>,
     sent: HashMap<ConnectionId, Vec<u8>>,
+    /// Time that has passed.
+    passed_ms: u64,
 }
 
 impl Wire {
@@ -85,7 +87,7 @@ impl Wire {
 
 impl Network for Wire {
     fn now_ms(&self) -> u64 {
-        1_700_000_000_000
+        1_700_000_000_000 + self.passed_ms
     }
     fn info(&self, connection: ConnectionId) -> Option<&ConnectionInfo> {
         self.infos.get(&connection)
@@ -348,7 +350,7 @@ fn a_request_of_http3_is_small_while_it_lasts_and_nothing_afterwards() {
 fn an_idle_client_of_http_stays_small() {
     for (name, transport, protocol, most) in [
         ("HTTP/3", TransportKind::Quic, &b"h3"[..], 2_048),
-        ("HTTP/1.1", TransportKind::Tls, b"http/1.1", 20_480),
+        ("HTTP/1.1", TransportKind::Tls, b"http/1.1", 2_048),
     ] {
         let mut fixture = Fixture::new();
         let requests = posts(1).0;
@@ -369,6 +371,9 @@ fn an_idle_client_of_http_stays_small() {
                                 Content-Length: 1\r\n\r\nx";
                 fixture.turn(connection, request);
             }
+            fixture.shard.end_of_turn(&mut fixture.wire);
+            fixture.wire.passed_ms += 1_500;
+            fixture.shard.timeout(&mut fixture.wire);
             fixture.shard.end_of_turn(&mut fixture.wire);
             (counting::live_bytes(), fixture.wire.bytes())
         };

@@ -97,7 +97,7 @@ impl Client {
     /// When there is no connection to be had.
     pub async fn connected(&self) -> Result<Connected, Error> {
         let link = self.inner.link().await?;
-        link.established().await?;
+        self.inner.established(&link).await?;
         Ok(self.describe(&link))
     }
 

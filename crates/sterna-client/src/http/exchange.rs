@@ -175,6 +175,10 @@ impl Inner {
             let error = match self.try_once(request, &mut attempt).await {
                 Ok(response) if response.status < 400 => return Ok(response),
                 Ok(response) if self.again_differently(&response, &mut attempt) => continue,
+                // The broker is still about what was sent before.
+                Ok(response) if response.status == 409 && attempt.key.is_some() => {
+                    Failed::Busy(problem(response).await)
+                }
                 Ok(response) => return Err(problem(response).await),
                 Err(error) => error,
             };
@@ -191,7 +195,7 @@ impl Inner {
                 Failed::Link(LinkError::Lost(_) | LinkError::Timeout(_)) => {
                     request.is_repeatable(attempt.key.as_deref())
                 }
-                Failed::Link(LinkError::Undone(_) | LinkError::EarlyData) => true,
+                Failed::Busy(_) | Failed::Link(LinkError::Undone(_) | LinkError::EarlyData) => true,
                 Failed::Link(_) => false,
             };
             let error = error.into_error();
@@ -225,7 +229,7 @@ impl Inner {
             // cannot harm.
             let may_be_early = request.is_safe || request.keyed != Keyed::Never;
             if attempt.is_late || !may_be_early {
-                link.established().await.map_err(Failed::Link)?;
+                self.established(&link).await.map_err(Failed::Link)?;
             }
         }
         if link.is_early() && request.keyed == Keyed::Early && attempt.key.is_none() {
@@ -274,6 +278,16 @@ impl Inner {
         }
     }
 
+    /// Waits until the handshake is complete, as long as connecting may take.
+    pub(super) async fn established(&self, link: &Link) -> Result<(), LinkError> {
+        let timeout = self.options.longest_connect();
+        let waited = tokio::time::timeout(timeout, link.established()).await;
+        waited.unwrap_or_else(|_| {
+            self.give_up(link);
+            Err(LinkError::Timeout(timeout))
+        })
+    }
+
     /// Whether the request is to be sent once more in another way.
     fn again_differently(&self, response: &Response, attempt: &mut Attempt) -> bool {
         match response.status {
@@ -313,13 +327,14 @@ struct Attempt {
 
 enum Failed {
     Connect(Error),
+    Busy(Error),
     Link(LinkError),
 }
 
 impl Failed {
     fn into_error(self) -> Error {
         match self {
-            Self::Connect(error) => error,
+            Self::Connect(error) | Self::Busy(error) => error,
             Self::Link(error) => error.into(),
         }
     }

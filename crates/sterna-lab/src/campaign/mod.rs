@@ -219,6 +219,9 @@ pub struct Workload {
     /// Topics, in turn.
     #[serde(default = "one_connection")]
     pub topics: u32,
+    /// How often QUIC's congestion control is looked at in a cell's first repetitions.
+    #[serde(default)]
+    pub watch: Option<String>,
     /// Events on the way.
     #[serde(default)]
     pub events: Vec<LinkEvent>,
@@ -403,6 +406,9 @@ pub enum Form {
     Lines,
     /// Each message of the first sound run of each series over the time.
     Timeline,
+    /// Window, bytes in flight, acknowledged and lost over the time, of the first sound run that was
+    /// watched in each panel.
+    Congestion,
 }
 
 impl Campaign {
@@ -565,8 +571,13 @@ impl Campaign {
         if grid.counts().contains(&0) || workload.connections == 0 || workload.topics == 0 {
             return Err("a workload has messages, connections and topics".into());
         }
-        for event in &workload.events {
-            quantity::time_ns(&event.at)?;
+        for time in workload
+            .events
+            .iter()
+            .map(|event| &event.at)
+            .chain(&workload.watch)
+        {
+            quantity::time_ns(time)?;
         }
         Ok(())
     }

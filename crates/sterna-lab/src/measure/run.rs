@@ -17,6 +17,8 @@ use crate::campaign::{LinkEventKind, Run, WorkloadKind};
 use crate::netns::Side;
 use crate::quantity;
 
+/// Repetitions whose congestion control is looked at, where it is: one of them will be sound.
+const WATCHED_REPETITIONS: u32 = 3;
 /// The queue of workloads that have one.
 const QUEUE: &str = "lab";
 /// How long messages may stay under way after the last one left, besides round trips.
@@ -223,6 +225,18 @@ fn measure(
     Ok(())
 }
 
+/// How often the device looks at its congestion control: in a cell's first runs, which figures show.
+fn watch_ns(run: &Run) -> u64 {
+    if run.repetition >= WATCHED_REPETITIONS {
+        return 0;
+    }
+    // The campaign's file has been checked.
+    let watch = run.workload.watch.as_deref();
+    watch
+        .and_then(|every| quantity::time_ns(every).ok())
+        .unwrap_or(0)
+}
+
 /// What was really in force, by name.
 fn note_in_force(report: &SiteReport, measured: &Measured, sample: &mut Sample) {
     let facts = [
@@ -302,6 +316,7 @@ fn task(run: &Run, role: Role, url: String, broker: &Broker) -> Task {
         topics: workload.topics,
         interval_ns: run.interval_ns,
         wait_connack: workload.wait_connack,
+        watch_ns: watch_ns(run),
         time_limit_ms: run.time_limit().as_millis() as u64,
     }
 }

@@ -46,6 +46,8 @@ fn draw(campaign: &Campaign, figure: &Figure, table: &Table<'_>) -> Picture {
         .collect();
     let names = if figure.ratio.is_some() {
         Vec::new()
+    } else if figure.form == Form::Congestion {
+        FLOWS.iter().map(|(_, name)| (*name).to_owned()).collect()
     } else {
         series
             .iter()
@@ -55,10 +57,10 @@ fn draw(campaign: &Campaign, figure: &Figure, table: &Table<'_>) -> Picture {
     Picture {
         title: format!("Figure {}: {}", figure.id, figure.title),
         unit: figure.unit.clone(),
-        x_title: if figure.form == Form::Timeline {
-            "seconds since the first message".into()
-        } else {
-            figure.x.title().into()
+        x_title: match figure.form {
+            Form::Timeline => "seconds since the first message".into(),
+            Form::Congestion => "seconds since the start".into(),
+            _ => figure.x.title().into(),
         },
         log: figure.log,
         // What panels compare must be comparable.
@@ -110,6 +112,9 @@ fn content(
             filter.with(figure.series, value)
         }
     };
+    if figure.form == Form::Congestion {
+        return Content::Points(flows(figure, table, filter));
+    }
     if figure.form == Form::Timeline {
         let lines = series
             .iter()
@@ -159,7 +164,7 @@ fn mark(figure: &Figure, table: &Table<'_>, filter: &Filter) -> Option<Mark> {
         Form::Bars => table
             .estimate(&figure.grid, filter, &figure.metric)
             .map(Mark::Bar),
-        Form::Lines | Form::Timeline => table
+        Form::Lines | Form::Timeline | Form::Congestion => table
             .estimate(&figure.grid, filter, &figure.metric)
             .map(Mark::Point),
     }
@@ -186,6 +191,35 @@ fn ratios(
         }
     }
     ratios
+}
+
+/// What a congestion plot shows, and what it is called.
+const FLOWS: [(&str, &str); 4] = [
+    ("flow_window_bytes", "window"),
+    ("flow_in_flight_bytes", "in flight"),
+    ("flow_acknowledged_bytes", "acknowledged"),
+    ("flow_lost_bytes", "lost"),
+];
+
+/// Congestion control of the first sound run that was watched, in kilobytes.
+fn flows(figure: &Figure, table: &Table<'_>, filter: &Filter) -> Vec<Vec<(f64, f64)>> {
+    let watched = table
+        .samples(&figure.grid, filter)
+        .find_map(|sample| Some((sample, sample.series.get("flow_at_ms")?)));
+    let Some((sample, at_ms)) = watched else {
+        return Vec::new();
+    };
+    FLOWS
+        .iter()
+        .map(|(series, _)| {
+            let bytes = sample.series.get(*series).map_or(&[][..], Vec::as_slice);
+            at_ms
+                .iter()
+                .zip(bytes)
+                .map(|(at_ms, bytes)| (at_ms / 1e3, bytes / 1e3))
+                .collect()
+        })
+        .collect()
 }
 
 /// The messages of the first sound run: when they left, and the value of each.

@@ -68,9 +68,9 @@ fn a_password_is_checked_once_for_a_connection() {
     assert_eq!(client.response(third).status, 204, "at once");
     // Other credentials are checked for themselves, one after the other.
     let wrong = post_as(&mut broker, &mut client, &basic("ann", "Secret"));
-    let bob = post_as(&mut broker, &mut client, &basic("bob", "hidden"));
     let ann = post_as(&mut broker, &mut client, &good);
     assert_eq!(client.response(ann).status, 204, "hers are known");
+    let bob = post_as(&mut broker, &mut client, &basic("bob", "hidden"));
     broker.await_verdict();
     client.turn(&mut broker);
     assert_eq!(problem(&client, wrong), "401 unauthenticated");

@@ -140,6 +140,27 @@ fn many_subscriptions_of_one_connection_all_get_their_share() {
 }
 
 #[test]
+fn a_response_ends_behind_what_is_queued() {
+    let mut broker = Broker::new();
+    let mut client = Client::connect(&mut broker);
+    let number = client.request(&mut broker, "GET", "/v1/topics/a", &[], b"");
+    broker.wires[0].unsent_bytes = FULL_BYTES;
+    // As many as are sent in one turn.
+    for _ in 0..256 {
+        post(&mut broker, &mut client, "a", "x");
+    }
+    client.request(&mut broker, "DELETE", "/v1/topics/a", &[], b"");
+    assert!(!client.response(number).is_complete);
+    broker.wires[0].unsent_bytes = 0;
+    for _ in 0..3 {
+        broker.writable(client.peer);
+        client.turn(&mut broker);
+    }
+    assert_eq!(told(&client, number).len(), 256);
+    assert!(client.response(number).is_complete);
+}
+
+#[test]
 fn when_the_broker_stops_every_response_ends() {
     let mut broker = Broker::new();
     let mut client = Client::connect(&mut broker);

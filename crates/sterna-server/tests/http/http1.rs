@@ -55,6 +55,23 @@ fn requests_are_answered_one_after_the_other_on_one_connection() {
 }
 
 #[test]
+fn time_may_pass_between_requests_and_within_them() {
+    let mut broker = broker();
+    let peer = connect(&mut broker);
+    let post = "POST /v1/topics/a HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\nabc";
+    // Cut anywhere, with a second and a half at the cut; what is behind a whole request, too.
+    for cut in 1..post.len() {
+        let answer = say(&mut broker, peer, &format!("{post}{}", &post[..cut]));
+        assert!(answer.starts_with("HTTP/1.1 204 "), "{cut}: {answer}");
+        broker.advance(1_500);
+        let answer = say(&mut broker, peer, &post[cut..]);
+        assert!(answer.starts_with("HTTP/1.1 204 "), "{cut}: {answer}");
+        broker.advance(1_500);
+        assert!(!broker.is_closed(peer), "{cut}");
+    }
+}
+
+#[test]
 fn a_head_that_comes_too_slowly_is_not_waited_for() {
     let mut broker = broker_with(|config| config.http.fields_timeout_ms = 1_000);
     let peer = connect(&mut broker);

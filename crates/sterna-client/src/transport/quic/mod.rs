@@ -393,6 +393,8 @@ impl Quic {
             packets_sent: stats.path.sent_packets,
             packets_lost: stats.path.lost_packets,
             bytes_lost: stats.path.lost_bytes,
+            bytes_in_flight: self.variation.bytes_in_flight(),
+            bytes_acknowledged: self.variation.bytes_acknowledged(),
             mtu_bytes: stats.path.current_mtu,
             datagrams_sent: stats.udp_tx.datagrams,
             datagrams_received: stats.udp_rx.datagrams,

@@ -219,8 +219,10 @@ fn stream(
         if !has_room {
             break Left::Parked;
         }
-        // What is sent again is not in the queue, so nobody would ask for the rest of it.
-        if sent >= MESSAGES_PER_TURN && subscription.resend.is_empty() {
+        // Nobody would ask for the rest of what is sent again, which is not in the queue, nor for the end
+        // of a response when the queue is empty.
+        let may_wait = subscription.resend.is_empty() && matches!(subscription.state, State::Live);
+        if sent >= MESSAGES_PER_TURN && may_wait {
             break Left::More;
         }
         let (id, delivery) = match next(cx, subscription) {

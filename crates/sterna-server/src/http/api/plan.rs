@@ -209,7 +209,33 @@ fn read_event_id(value: &[u8]) -> Option<(&str, u64)> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn any_subscription_is_read_or_refused(
+            topic in "[a-z/+]{0,10}",
+            query in "((session|after|wait|max|qos|filter|last|retained)=?[0-9a-z~%+#/]{0,6}&?){0,4}",
+            accept in "[a-z*/;=.,0-9 -]{0,30}",
+            id in "[~a-z0-9:]{0,12}",
+        ) {
+            let fields = [("accept", accept.as_str()), ("last-event-id", id.as_str())];
+            let target = format!("/v1/topics/{topic}?{query}");
+            if Target::parse(&target).is_ok()
+                && let Ok(Plan::Subscribe(plan)) = read_with(&target, &fields)
+            {
+                let http = Http::default();
+                prop_assert!(plan.filters.len() <= http.maximum_filters as usize);
+                prop_assert!(plan.session.is_some() || plan.after.is_none());
+                if let Some(poll) = plan.poll {
+                    prop_assert!(poll.wait_ms <= u64::from(http.maximum_wait_s) * 1000);
+                    prop_assert!((1..=http.maximum_poll_messages as usize).contains(&poll.max));
+                }
+            }
+        }
+    }
 
     fn read_with(target: &str, fields: &[(&str, &str)]) -> Result<Plan, String> {
         let mut request = http::Request::builder().uri("/");

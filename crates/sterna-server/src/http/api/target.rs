@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use super::answer::Trouble;
 use crate::http::problem::ProblemKind as Kind;
+use crate::mapping::percent;
 
 /// A resource of the API.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -127,28 +128,34 @@ pub(super) fn is_session_name(name: &str) -> bool {
     (1..=64).contains(&text.len()) && text.bytes().all(legal)
 }
 
-/// Undoes percent-encoding (RFC 3986, section 2.1); `None` where that is broken, or not UTF-8.
-pub(super) fn decode(text: &str) -> Option<Cow<'_, str>> {
-    if !text.contains('%') {
-        return Some(Cow::Borrowed(text));
-    }
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        if byte == b'%' {
-            let high = char::from(rest.next()?).to_digit(16)?;
-            let low = char::from(rest.next()?).to_digit(16)?;
-            bytes.push((high << 4 | low) as u8);
-        } else {
-            bytes.push(byte);
-        }
-    }
-    String::from_utf8(bytes).ok().map(Cow::Owned)
+/// Undoes percent-encoding; `None` where that is broken, or not UTF-8.
+fn decode(text: &str) -> Option<Cow<'_, str>> {
+    percent::decode_text(text.as_bytes())
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn any_topic_can_be_named(text in "\\PC{0,20}|[a-z/+#$% ]{0,20}") {
+            let mut target = "/v1/topics/".to_owned();
+            percent::encode(text.as_bytes(), percent::is_unreserved, &mut target);
+            prop_assert_eq!(topic(&target), Ok(Resource::Topic(text)));
+        }
+
+        #[test]
+        fn any_target_is_read_or_refused(text in "/?(v1/)?(topics|sessions)?[ -~]{0,40}") {
+            if let Ok(target) = Target::parse(&text) {
+                let count = target.parameters().count();
+                let all = target.query_without(&[]);
+                prop_assert!(all.split('&').filter(|part| !part.is_empty()).count() <= count);
+            }
+        }
+    }
 
     fn topic(target: &str) -> Result<Resource, TargetError> {
         Target::parse(target).map(|target| target.resource)

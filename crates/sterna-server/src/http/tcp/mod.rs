@@ -40,6 +40,9 @@ const RESPONSE_SHARE: usize = 8;
 const STREAM_WINDOW_BYTES: u32 = 128 << 10;
 const CONNECTION_WINDOW_BYTES: u32 = 256 << 10;
 
+/// Time after a request of HTTP/1.1 after which the library's buffers are given back.
+const REST_MS: u64 = 1_000;
+
 /// Time in which the given number of resets comes back.
 const RESET_WINDOW_MS: u64 = 10_000;
 
@@ -67,6 +70,8 @@ pub(super) struct Carrier {
     head_deadline_ms: Option<u64>,
     /// When the connection is closed unless a request is open.
     idle_deadline_ms: u64,
+    /// When the library's buffers are given back unless a request is open.
+    rest_ms: u64,
     /// Requests that were given up, less those that time has made up for.
     resets: u64,
     resets_ms: u64,
@@ -92,7 +97,9 @@ struct Settings {
 enum Engine {
     /// The client has not said yet. What it did say.
     Unknown(Vec<u8>),
-    Http1(Pin<Box<http1::Connection<End, Service>>>),
+    /// HTTP/1.1, between two requests that are far apart: the library would keep its buffers.
+    Resting,
+    Http1(Box<http1::Connection<End, Service>>),
     Http2(Pin<Box<http2::Connection<End, Service, Executor>>>),
 }
 
@@ -100,6 +107,7 @@ impl fmt::Debug for Engine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Unknown(_) => "Unknown",
+            Self::Resting => "Resting",
             Self::Http1(_) => "Http1",
             Self::Http2(_) => "Http2",
         })
@@ -130,6 +138,8 @@ impl Carrier {
             answers: FxHashMap::default(),
             requests: 0,
             assembling_bytes: 0,
+            lasting: 0,
+            is_torn: false,
             is_relieved: false,
         };
         let port = policy.listener(info.listener).http3_port;
@@ -156,6 +166,7 @@ impl Carrier {
             is_full: false,
             head_deadline_ms: None,
             idle_deadline_ms: now_ms + u64::from(http.idle_timeout_ms),
+            rest_ms: now_ms + REST_MS,
             resets: 0,
             resets_ms: now_ms,
             taken_over_bytes: 0,
@@ -185,7 +196,8 @@ impl Carrier {
             .max_header_size(head_bytes)
             .max_buf_size(head_bytes.max(8192));
         let (end, service) = (End(Rc::clone(&self.pipe)), Service(Rc::clone(&self.hall)));
-        Engine::Http1(Box::pin(builder.serve_connection(end, service)))
+        self.flag.raise();
+        Engine::Http1(Box::new(builder.serve_connection(end, service)))
     }
 
     fn http2(&self) -> Engine {
@@ -200,6 +212,7 @@ impl Carrier {
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
             .max_send_buf_size(self.hall.borrow().limits.response_bytes);
         let (end, service) = (End(Rc::clone(&self.pipe)), Service(Rc::clone(&self.hall)));
+        self.flag.raise();
         Engine::Http2(Box::pin(builder.serve_connection(end, service)))
     }
 
@@ -235,6 +248,9 @@ impl Carrier {
             self.engine = if is_http2 { self.http2() } else { self.http1() };
             self.pipe.borrow_mut().push(&said);
         } else {
+            if matches!(self.engine, Engine::Resting) {
+                self.engine = self.http1();
+            }
             self.pipe.borrow_mut().push(bytes);
         }
         let before = self.hall.borrow().requests;
@@ -246,6 +262,12 @@ impl Carrier {
             drop(hall);
             self.begin_head();
         }
+    }
+
+    /// There is a request.
+    fn used(&mut self) {
+        self.idle_deadline_ms = self.now_ms + self.settings.idle_timeout_ms;
+        self.rest_ms = self.now_ms + REST_MS;
     }
 
     /// A head has begun, if none has.
@@ -275,13 +297,13 @@ impl Carrier {
         }
         let hall = self.hall.borrow();
         let idle_ms = hall.answers.is_empty().then_some(self.idle_deadline_ms);
+        let rest_ms = (idle_ms.is_some() && matches!(self.engine, Engine::Http1(_)))
+            .then_some(self.rest_ms)
+            .filter(|rest_ms| *rest_ms > self.now_ms);
         let answers = hall.answers.values();
         let contents = answers.filter_map(|answer| answer.borrow().deadline_ms);
-        contents
-            .chain(self.head_deadline_ms)
-            .chain(idle_ms)
-            .chain(self.stalled_ms())
-            .min()
+        let own = [self.head_deadline_ms, idle_ms, rest_ms, self.stalled_ms()];
+        contents.chain(own.into_iter().flatten()).min()
     }
 
     /// When the connection is cut off because the client takes nothing of what waits for it. The API
@@ -318,7 +340,33 @@ impl Carrier {
         drop(hall);
         if is_idle {
             self.leave(desk);
+        } else if self.rest_ms <= now_ms {
+            self.rest();
         }
+    }
+
+    /// Gives the library's buffers back, where it is certain that it stands between two requests.
+    fn rest(&mut self) {
+        let (hall, pipe) = (self.hall.borrow(), self.pipe.borrow());
+        let is_between = hall.is_between_requests() && pipe.is_idle();
+        drop((hall, pipe));
+        if self.is_over || !is_between || self.head_deadline_ms.is_some() {
+            return;
+        }
+        self.engine = match std::mem::replace(&mut self.engine, Engine::Resting) {
+            Engine::Http1(connection) => {
+                let read = connection.into_parts().read_buf;
+                if read.is_empty() {
+                    Engine::Resting
+                } else {
+                    // The next request has begun behind the last one.
+                    self.begin_head();
+                    self.pipe.borrow_mut().push(&read);
+                    self.http1()
+                }
+            }
+            other => other,
+        };
     }
 
     /// Lets the API end what is open, and ends the connection.
@@ -330,8 +378,8 @@ impl Carrier {
     /// Says goodbye, and ends the connection.
     fn leave(&mut self, desk: &mut Desk<'_, '_>) {
         match &mut self.engine {
-            Engine::Unknown(_) => {}
-            Engine::Http1(connection) => connection.as_mut().graceful_shutdown(),
+            Engine::Unknown(_) | Engine::Resting => {}
+            Engine::Http1(connection) => Pin::new(&mut **connection).graceful_shutdown(),
             Engine::Http2(connection) => connection.as_mut().graceful_shutdown(),
         }
         self.flag.raise();
@@ -362,20 +410,21 @@ impl Carrier {
             }
         }
         if !self.hall.borrow().answers.is_empty() {
-            self.idle_deadline_ms = self.now_ms + self.settings.idle_timeout_ms;
+            self.used();
         }
     }
 
     /// Polls the connection, if it is to be polled; whether it was.
     fn poll(&mut self) -> bool {
-        if self.is_over || matches!(self.engine, Engine::Unknown(_)) || !self.flag.lower() {
+        let is_there = matches!(self.engine, Engine::Http1(_) | Engine::Http2(_));
+        if self.is_over || !is_there || !self.flag.lower() {
             return false;
         }
         let waker = Waker::from(Arc::clone(&self.flag));
         let mut cx = Context::from_waker(&waker);
         let polled = match &mut self.engine {
-            Engine::Unknown(_) => return false,
-            Engine::Http1(connection) => connection.as_mut().poll(&mut cx),
+            Engine::Unknown(_) | Engine::Resting => return false,
+            Engine::Http1(connection) => Pin::new(&mut **connection).poll(&mut cx),
             Engine::Http2(connection) => connection.as_mut().poll(&mut cx),
         };
         if let Poll::Ready(result) = polled {
@@ -389,7 +438,7 @@ impl Carrier {
 
     fn tell(&mut self, desk: &mut Desk<'_, '_>, told: Told) {
         let Desk { api, cx, peer } = desk;
-        self.idle_deadline_ms = self.now_ms + self.settings.idle_timeout_ms;
+        self.used();
         match told {
             Told::Request(id, head, content) => {
                 let request = Request {

@@ -68,6 +68,11 @@ impl Pipe {
         self.unsent_bytes + self.outgoing.len() < self.high_watermark_bytes
     }
 
+    /// Whether everything that came was taken, and everything that was said could be written.
+    pub(super) fn is_idle(&self) -> bool {
+        self.incoming.is_empty() && self.has_room() && !self.is_ended
+    }
+
     /// Bytes that the transport has queued.
     pub(super) fn unsent_bytes(&self) -> usize {
         self.unsent_bytes

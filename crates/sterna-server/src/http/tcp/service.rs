@@ -47,8 +47,19 @@ pub(super) struct Hall {
     pub(super) requests: u64,
     /// Bytes of contents that are not complete.
     pub(super) assembling_bytes: usize,
+    /// Requests that the library has not let go of.
+    pub(super) lasting: usize,
+    /// A content was not read to its end.
+    pub(super) is_torn: bool,
     /// A response has room again whose API waits for it.
     pub(super) is_relieved: bool,
+}
+
+impl Hall {
+    /// Whether everything that was asked is read and answered.
+    pub(super) fn is_between_requests(&self) -> bool {
+        self.lasting == 0 && !self.is_torn && self.told.is_empty()
+    }
 }
 
 /// Something for the API.
@@ -223,6 +234,7 @@ impl Exchange {
         let mut shared = hall.borrow_mut();
         let id = ExchangeId(shared.requests);
         shared.requests += 1;
+        shared.lasting += 1;
         let answer = Answer {
             deadline_ms: Some(shared.now_ms + shared.limits.content_timeout_ms),
             is_head: head.method == http::Method::HEAD,
@@ -270,7 +282,9 @@ impl Exchange {
             answer.deadline_ms = None;
             answer.is_told = true;
         }
-        self.hall.borrow_mut().told.push_back(match content {
+        let mut hall = self.hall.borrow_mut();
+        hall.is_torn |= content.is_err();
+        hall.told.push_back(match content {
             Ok(content) => Told::Request(self.id, head, content),
             Err(refusal) => Told::Refused(self.id, head, refusal),
         });
@@ -292,6 +306,7 @@ impl Exchange {
 impl Drop for Exchange {
     fn drop(&mut self) {
         let mut hall = self.hall.borrow_mut();
+        hall.lasting -= 1;
         let was_open = hall.answers.remove(&self.id.0).is_some();
         if was_open {
             hall.told.push_back(if self.answer.borrow().is_told {

@@ -14,8 +14,8 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::{
-    CONNECT_TIMEOUT, FILTER, Meter, Missing, NO_STAMP, Orders, look_at_path, name, note_lateness,
-    payload, say, tls, topic,
+    CONNECT_TIMEOUT, FILTER, Meter, Missing, NO_STAMP, Orders, Watch, look_at_path, name,
+    note_lateness, payload, say, tls, topic,
 };
 
 /// Messages of a sender that may be under way: as many as it has to send.
@@ -336,6 +336,11 @@ async fn connect_publish(task: &Task, url: Url, mut orders: Orders) -> Result<Me
         let failed = |error: sterna_client::amqp::Error| format!("connection {number}: {error}");
         let (connection, events) = Connection::start(options.clone()).map_err(failed)?;
         let _connections = count_connections(events);
+        let watched = connection.clone();
+        let watch = Watch::start(task, move || {
+            let connection = watched.clone();
+            async move { connection.path().await.ok() }
+        });
         let connected = async {
             connection.connected().await.map_err(failed)?;
             Ok::<_, String>(monotonic_ns())
@@ -368,6 +373,9 @@ async fn connect_publish(task: &Task, url: Url, mut orders: Orders) -> Result<Me
             Ok::<_, String>((first_ns.unwrap_or(started_ns), senders))
         };
         let (connected_ns, (sent_ns, senders)) = tokio::try_join!(connected, messages)?;
+        measured
+            .flow
+            .extend(watch.into_iter().flat_map(Watch::finish));
         measured.connect_ns.push(connected_ns - started_ns);
         measured.sent_after_ns.push(sent_ns - started_ns);
         end_connection(connection, task, &mut measured).await?;

@@ -10,8 +10,8 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
 
 use super::{
-    CONNECT_TIMEOUT, FILTER, Meter, Missing, NO_STAMP, Orders, look_at_path, name, note_lateness,
-    payload, qos, say, tls, topic,
+    CONNECT_TIMEOUT, FILTER, Meter, Missing, NO_STAMP, Orders, Watch, look_at_path, name,
+    note_lateness, payload, qos, say, tls, topic,
 };
 
 /// Does what the task says.
@@ -220,6 +220,8 @@ async fn connect_publish(task: &Task, url: Url, mut orders: Orders) -> Result<Me
         measured.started_ns.push(started_ns);
         let failed = |error: Error| format!("connection {connection}: {error}");
         let client = Client::new(options.clone()).map_err(failed)?;
+        let watched = client.clone();
+        let watch = Watch::start(task, move || std::future::ready(watched.path()));
         let connected = async {
             client.connected().await.map_err(failed)?;
             Ok::<_, String>(monotonic_ns())
@@ -251,6 +253,9 @@ async fn connect_publish(task: &Task, url: Url, mut orders: Orders) -> Result<Me
             Ok::<_, String>(first_ns.unwrap_or(started_ns))
         };
         let (connected_ns, sent_ns) = tokio::try_join!(connected, messages)?;
+        measured
+            .flow
+            .extend(watch.into_iter().flat_map(Watch::finish));
         measured.connect_ns.push(connected_ns - started_ns);
         measured.sent_after_ns.push(sent_ns - started_ns);
         let early_data = client

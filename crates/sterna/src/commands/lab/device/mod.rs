@@ -13,7 +13,7 @@ use std::time::Duration;
 use sterna_client::{EarlyData, PathStatistics, Protocol, QoS, Tls, TlsVersion, Url};
 use sterna_lab::allocations::{self, Allocated};
 use sterna_lab::kernel::{self, monotonic_ns};
-use sterna_lab::measure::device::{Measured, Task, Word, stamp};
+use sterna_lab::measure::device::{FlowPoint, Measured, Task, Word, stamp};
 use tokio::sync::mpsc;
 
 use crate::commands::bench::process::own_cpu;
@@ -191,6 +191,51 @@ fn look_at_path(path: Option<PathStatistics>, task: &Task, measured: &mut Measur
     if let Some(state) = kernel::own_tcp_connections().pop() {
         measured.tcp_rtt_ns = Some(state.rtt_us * 1000);
         measured.congestion = Some(state.congestion);
+    }
+}
+
+/// Looks at a connection's path over and over, until it is asked what it has seen.
+struct Watch {
+    seen: mpsc::UnboundedReceiver<FlowPoint>,
+    looking: tokio::task::JoinHandle<()>,
+}
+
+impl Watch {
+    /// Looks as often as the task says; not at all where it says nothing.
+    fn start<L, F>(task: &Task, look: L) -> Option<Self>
+    where
+        L: Fn() -> F + Send + 'static,
+        F: Future<Output = Option<PathStatistics>> + Send,
+    {
+        if task.watch_ns == 0 {
+            return None;
+        }
+        let (sender, seen) = mpsc::unbounded_channel();
+        let mut ticks = tokio::time::interval(Duration::from_nanos(task.watch_ns));
+        let looking = tokio::spawn(async move {
+            loop {
+                ticks.tick().await;
+                if let Some(path) = look().await {
+                    let point = FlowPoint {
+                        at_ns: monotonic_ns(),
+                        window_bytes: path.congestion_window_bytes,
+                        in_flight_bytes: path.bytes_in_flight,
+                        acknowledged_bytes: path.bytes_acknowledged,
+                        lost_bytes: path.bytes_lost,
+                    };
+                    if sender.send(point).is_err() {
+                        return;
+                    }
+                }
+            }
+        });
+        Some(Self { seen, looking })
+    }
+
+    /// What was seen.
+    fn finish(mut self) -> Vec<FlowPoint> {
+        self.looking.abort();
+        std::iter::from_fn(|| self.seen.try_recv().ok()).collect()
     }
 }
 

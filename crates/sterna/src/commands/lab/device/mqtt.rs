@@ -9,8 +9,8 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::{
-    CONNECT_TIMEOUT, FILTER, Meter, Missing, NO_STAMP, Orders, look_at_path, name, note_lateness,
-    payload, qos, say, tls, topic,
+    CONNECT_TIMEOUT, FILTER, Meter, Missing, NO_STAMP, Orders, Watch, look_at_path, name,
+    note_lateness, payload, qos, say, tls, topic,
 };
 
 /// Does what the task says.
@@ -217,6 +217,11 @@ async fn connect_publish(task: &Task, url: Url, mut orders: Orders) -> Result<Me
         let failed = |error: sterna_client::Error| format!("connection {connection}: {error}");
         let (client, events) = Client::start(options.clone()).map_err(|error| error.to_string())?;
         let _connections = count_connections(events);
+        let watched = client.clone();
+        let watch = Watch::start(task, move || {
+            let client = watched.clone();
+            async move { client.path().await.ok() }
+        });
         let connected = async {
             let connected = client.connected().await.map_err(failed)?;
             Ok::<_, String>((connected, monotonic_ns()))
@@ -249,6 +254,9 @@ async fn connect_publish(task: &Task, url: Url, mut orders: Orders) -> Result<Me
             Ok::<_, String>(first_ns.unwrap_or(started_ns))
         };
         let ((connected, connected_ns), sent_ns) = tokio::try_join!(connected, messages)?;
+        measured
+            .flow
+            .extend(watch.into_iter().flat_map(Watch::finish));
         measured.connect_ns.push(connected_ns - started_ns);
         measured.sent_after_ns.push(sent_ns - started_ns);
         let early_data = match client.path().await {
