@@ -118,9 +118,14 @@ async function byFetch (asked, place) {
   const answer = new Answer(asked, '1.1')
   const abort = new AbortController()
   streams.set(asked.r, () => abort.abort())
+  const ask = () => fetch(`http://${place.host}:${place.port}${asked.target}`, {
+    method: asked.method, headers: asked.fields, body: content(asked) ?? undefined, signal: abort.signal, redirect: 'manual'
+  })
   try {
-    const response = await fetch(`http://${place.host}:${place.port}${asked.target}`, {
-      method: asked.method, headers: asked.fields, body: content(asked) ?? undefined, signal: abort.signal, redirect: 'manual'
+    // All of them share connections, and one may be closed as it is taken: asked again, as browsers do (RFC 9110, section 9.2.2).
+    const response = await ask().catch((error) => {
+      if (asked.method === 'GET' && error.cause?.code === 'UND_ERR_SOCKET') return ask()
+      throw error
     })
     answer.head(response.status, [...response.headers])
     if (response.body) for await (const piece of response.body) answer.data(piece)

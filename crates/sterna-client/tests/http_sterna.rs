@@ -146,11 +146,15 @@ async fn messages_keep_what_they_carry_between_all_versions_and_mqtt() {
         assert_eq!(user, [("unit, or so", "°C = %")]);
     };
     for subscription in &mut subscriptions {
-        for topic in ["all/http", "all/http", "all/http", "all/mqtt"] {
+        // Only what one connection publishes keeps its order.
+        let mut topics = Vec::new();
+        for _ in 0..4 {
             let received = soon(subscription.next()).await.unwrap();
-            assert_eq!(received.message.topic(), topic);
+            topics.push(received.message.topic().to_owned());
             check(&received.message);
         }
+        topics.sort();
+        assert_eq!(topics, ["all/http", "all/http", "all/http", "all/mqtt"]);
     }
     let mut arrived = 0;
     while arrived < 4 {

@@ -11,10 +11,8 @@
 //! - [`energy`] models what packets cost a device's radio and battery.
 //! - [`campaign`] describes experiments: transports, grids, figures and a paper's claims, in one file.
 //!   [`measure`] runs them, [`report`] compares what came out with what the paper says.
-//! - [`allocations`] counts what a device allocates.
 //! - [`session`] is one link with programs at its ends: what `sterna lab link` runs.
 
-pub mod allocations;
 pub mod calibrate;
 pub mod campaign;
 pub mod capture;

@@ -400,7 +400,7 @@ mod tests {
         assert!(text.contains("max_concurrent_uni_streams: 0"), "{text}");
         let text = debug(&settings, Role::Server);
         assert!(text.contains("max_concurrent_bidi_streams: 5"), "{text}");
-        assert!(text.contains("max_concurrent_uni_streams: 3"), "{text}");
+        assert!(text.contains("max_concurrent_uni_streams: 5"), "{text}");
     }
 
     #[test]

@@ -5,6 +5,7 @@
     reason = "comments on arguments are the help that people read, where brackets are brackets"
 )]
 
+mod allocations;
 mod commands;
 
 use std::process::ExitCode;
@@ -15,10 +16,6 @@ use commands::{
     bench, check_config, demo, exit, handshake, lab, passwd, property, publish, request, serve,
     subscribe, token, tune,
 };
-
-#[cfg(feature = "count-allocations")]
-#[global_allocator]
-static ALLOCATOR: sterna_lab::allocations::Counted = sterna_lab::allocations::Counted;
 
 /// An IoT message broker and its clients, over QUIC, TLS, TCP and WebSocket.
 #[derive(Debug, Parser)]

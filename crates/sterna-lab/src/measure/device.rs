@@ -123,7 +123,7 @@ pub struct Measured {
     pub cpu_ns: u64,
     /// Most memory that it ever had, in bytes.
     pub peak_rss_bytes: u64,
-    /// Bytes that it allocated while it worked, freed or not; none where the program does not count.
+    /// Bytes that it allocated while it worked, freed or not; none of a program that does not count.
     pub allocated_bytes: Option<u64>,
     /// How often it did.
     pub allocations: Option<u64>,

@@ -78,7 +78,8 @@ impl Pipe {
         self.unsent_bytes
     }
 
-    /// Bytes that the client's transport has taken over since the connection began.
+    /// Bytes that the client's transport has taken over since the connection began. TLS queues more
+    /// than was written: its handshake, and the frame of each record.
     pub(super) fn taken_over_bytes(&self) -> u64 {
         self.written_bytes.saturating_sub(self.unsent_bytes as u64)
     }

@@ -4,7 +4,6 @@
 //! One thread and one readiness loop, so that the generator needs less CPU for a message than the
 //! broker under test. Every run is bounded in messages and in time.
 
-mod allocations;
 mod device;
 mod flow;
 mod http;

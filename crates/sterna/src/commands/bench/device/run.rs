@@ -8,7 +8,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use sterna_client::{Client, Login as MqttLogin, Options, PathStatistics, Publish, QoS, Tls, http};
 
-use crate::commands::bench::{allocations, process};
+use crate::allocations;
+use crate::commands::bench::process;
 
 /// Time for acknowledgements that are under way, before packets are counted.
 const SETTLE: Duration = Duration::from_millis(50);
@@ -75,7 +76,7 @@ pub(super) fn run() -> ExitCode {
     let result = read_task().and_then(|task| {
         allocations::start();
         let cpu = process::own_cpu();
-        let (before, bytes_before) = allocations::read();
+        let before = allocations::read();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -86,11 +87,11 @@ pub(super) fn run() -> ExitCode {
                 Err(_) => Err("not done in time".to_owned()),
             }
         })?;
-        let (allocations, bytes) = allocations::read();
+        let allocated = allocations::read();
         let cost = Cost {
             cpu_us: process::own_cpu().saturating_sub(cpu).as_micros() as u64,
-            allocations: allocations - before,
-            allocated_bytes: bytes - bytes_before,
+            allocations: allocated.count - before.count,
+            allocated_bytes: allocated.bytes - before.bytes,
             peak_rss_bytes: process::own_peak_rss_bytes(),
             packets_up: path.datagrams_sent,
             packets_down: path.datagrams_received,

@@ -11,11 +11,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use sterna_client::{EarlyData, PathStatistics, Protocol, QoS, Tls, TlsVersion, Url};
-use sterna_lab::allocations::{self, Allocated};
 use sterna_lab::kernel::{self, monotonic_ns};
 use sterna_lab::measure::device::{FlowPoint, Measured, Task, Word, stamp};
 use tokio::sync::mpsc;
 
+use crate::allocations::{self, Allocated};
 use crate::commands::bench::process::own_cpu;
 use crate::commands::exit;
 
@@ -143,23 +143,23 @@ fn topic(task: &Task, number: u32) -> String {
 /// What the process has used since `go`.
 struct Meter {
     cpu: Duration,
-    allocated: Option<Allocated>,
+    allocated: Allocated,
 }
 
 impl Meter {
     fn start() -> Self {
+        allocations::start();
         Self {
             cpu: own_cpu(),
-            allocated: allocations::so_far(),
+            allocated: allocations::read(),
         }
     }
 
     fn read(&self, measured: &mut Measured) {
         measured.cpu_ns = own_cpu().saturating_sub(self.cpu).as_nanos() as u64;
-        if let (Some(before), Some(now)) = (self.allocated, allocations::so_far()) {
-            measured.allocated_bytes = Some(now.bytes - before.bytes);
-            measured.allocations = Some(now.count - before.count);
-        }
+        let allocated = allocations::read();
+        measured.allocated_bytes = Some(allocated.bytes - self.allocated.bytes);
+        measured.allocations = Some(allocated.count - self.allocated.count);
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         measured.peak_rss_bytes = peak_rss_bytes(&status).unwrap_or(0);
         let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
