@@ -136,12 +136,12 @@ impl Api {
 
 /// A line for the operator about a request that was refused.
 fn log_refusal(cx: &Context<'_>, connection: ConnectionId, user: Option<&str>, trouble: &Trouble) {
-    let peer = cx.net.info(connection).map(|info| info.peer);
-    tracing::info!(
-        peer = peer.map(tracing::field::display),
-        user,
-        status = trouble.status(),
-        detail = trouble.detail(),
-        "HTTP request refused"
-    );
+    let peer = (cx.net.info(connection)).map(|info| tracing::field::display(info.peer));
+    let (status, detail) = (trouble.status(), trouble.detail());
+    // Whoever asks whether something exists is not refused when it does not.
+    if status == 404 {
+        tracing::debug!(peer, user, status, detail, "HTTP request refused");
+    } else {
+        tracing::info!(peer, user, status, detail, "HTTP request refused");
+    }
 }
