@@ -43,6 +43,9 @@ pub struct Http {
     pub maximum_filters: u32,
     /// Messages of a durable subscription that are sent and not acknowledged.
     pub maximum_unacknowledged: u32,
+    /// Bytes of the messages of one subscription that are sent and not acknowledged, or kept after they
+    /// were sent. One message may have more.
+    pub maximum_unacknowledged_bytes: u64,
     /// Time that a durable subscription is kept while nobody listens, in seconds.
     pub session_expiry_s: u32,
     /// Messages of another subscription that are kept after they were sent, for a response that is cut
@@ -112,6 +115,7 @@ impl Default for Http {
             maximum_subscriptions: 100,
             maximum_filters: 16,
             maximum_unacknowledged: 1024,
+            maximum_unacknowledged_bytes: 64 << 20,
             session_expiry_s: 7 * 24 * 3600,
             resume_window_messages: 256,
             resume_timeout_s: 60,
@@ -144,6 +148,9 @@ impl Http {
             if value == 0 {
                 problems.push(format!("http.{name} is at least 1"));
             }
+        }
+        if self.maximum_unacknowledged_bytes == 0 {
+            problems.push("http.maximum_unacknowledged_bytes is at least 1".to_owned());
         }
         if self.maximum_fields_bytes < 1024 {
             problems.push("http.maximum_fields_bytes is at least 1024".to_owned());

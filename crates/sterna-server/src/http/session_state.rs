@@ -20,8 +20,27 @@ const SPARE_ENTRIES: usize = 64;
 pub struct HttpSession {
     /// The id that was given last.
     last_id: u64,
-    /// Ids and tags, the ids ascending.
-    sent: VecDeque<(u64, u64)>,
+    /// The ids ascending.
+    sent: VecDeque<Sent>,
+    /// Bytes of all these messages.
+    bytes: u64,
+}
+
+/// A message that was sent and not acknowledged.
+#[derive(Clone, Copy, Debug)]
+struct Sent {
+    id: u64,
+    /// Its name in the broker's ledger.
+    tag: u64,
+    bytes: u32,
+}
+
+/// How much may be sent and not acknowledged, or is remembered of what was sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Window {
+    pub(crate) messages: usize,
+    /// One message may have more.
+    pub(crate) bytes: u64,
 }
 
 impl HttpSession {
@@ -30,68 +49,82 @@ impl HttpSession {
         self.last_id
     }
 
-    /// How much is sent and not acknowledged.
-    pub(crate) fn unacknowledged(&self) -> usize {
-        self.sent.len()
+    /// Whether no more may be sent until something is acknowledged.
+    pub(crate) fn fills(&self, window: Window) -> bool {
+        self.sent.len() >= window.messages || self.bytes >= window.bytes
     }
 
-    /// Notes what is sent now, and gives it its id.
-    pub(crate) fn sent(&mut self, tag: u64) -> u64 {
+    /// Notes what is sent now, a message of so many bytes, and gives it its id.
+    pub(crate) fn sent(&mut self, tag: u64, bytes: usize) -> u64 {
         self.last_id += 1;
-        self.sent.push_back((self.last_id, tag));
+        let sent = Sent {
+            id: self.last_id,
+            tag,
+            bytes: u32::try_from(bytes).unwrap_or(u32::MAX),
+        };
+        self.bytes += u64::from(sent.bytes);
+        self.sent.push_back(sent);
         self.last_id
     }
 
-    /// Takes the oldest entry out if there are more than `most`, until there are not: for a session
-    /// that remembers only the last messages.
-    pub(crate) fn take_beyond(&mut self, most: usize) -> Option<u64> {
-        if self.sent.len() <= most {
+    /// Takes the oldest entry out if there is more than the window holds, until there is not: for a
+    /// session that remembers only the last messages.
+    pub(crate) fn take_beyond(&mut self, window: Window) -> Option<u64> {
+        let is_large = self.bytes > window.bytes && self.sent.len() > 1;
+        if self.sent.len() <= window.messages && !is_large {
             return None;
         }
-        let (_, tag) = self.sent.pop_front()?;
-        Some(tag)
+        let oldest = self.sent.pop_front()?;
+        self.bytes -= u64::from(oldest.bytes);
+        Some(oldest.tag)
     }
 
     /// Takes out everything up to an id, and returns its tags. An id that was never given takes all.
     pub(crate) fn acknowledge_up_to(&mut self, id: u64) -> impl Iterator<Item = u64> + use<> {
-        let count = self.sent.partition_point(|&(known, _)| known <= id);
+        let count = self.sent.partition_point(|known| known.id <= id);
         let mut rest = self.sent.split_off(count);
         std::mem::swap(&mut rest, &mut self.sent);
+        self.bytes -= rest.iter().map(|sent| u64::from(sent.bytes)).sum::<u64>();
         self.shrink();
-        rest.into_iter().map(|(_, tag)| tag)
+        rest.into_iter().map(|sent| sent.tag)
     }
 
     /// Takes one entry out, and returns its tag; `None` where it is acknowledged, or was never sent.
     pub(crate) fn acknowledge(&mut self, id: u64) -> Option<u64> {
-        let at = self.sent.binary_search_by_key(&id, |&(known, _)| known);
-        let (_, tag) = self.sent.remove(at.ok()?)?;
+        let at = self.sent.binary_search_by_key(&id, |known| known.id);
+        let sent = self.sent.remove(at.ok()?)?;
+        self.bytes -= u64::from(sent.bytes);
         self.shrink();
-        Some(tag)
+        Some(sent.tag)
     }
 
-    /// Keeps what the broker still has, by its `tags` in the order in which they were sent. What it has
-    /// and was given no id gets one.
-    pub(crate) fn keep(&mut self, tags: impl IntoIterator<Item = u64>) {
+    /// Keeps what the broker still has, by its tags and bytes in the order in which it was sent. What it
+    /// has and was given no id gets one.
+    pub(crate) fn keep(&mut self, ledger: impl IntoIterator<Item = (u64, usize)>) {
         let mut known = std::mem::take(&mut self.sent);
+        self.bytes = 0;
         let mut unknown = Vec::new();
-        for tag in tags {
+        for (tag, bytes) in ledger {
             // Both are in the same order, so what is passed over here is gone there.
-            let at = known.iter().position(|&(_, known)| known == tag);
+            let at = known.iter().position(|known| known.tag == tag);
             match at.and_then(|at| known.drain(..=at).next_back()) {
-                Some(entry) => self.sent.push_back(entry),
-                None => unknown.push(tag),
+                Some(sent) => {
+                    self.bytes += u64::from(sent.bytes);
+                    self.sent.push_back(sent);
+                }
+                None => unknown.push((tag, bytes)),
             }
         }
-        for tag in unknown {
-            self.sent(tag);
+        for (tag, bytes) in unknown {
+            self.sent(tag, bytes);
         }
         self.shrink();
     }
 
     /// Ids and tags of what was sent after an id and not acknowledged, in order.
     pub(crate) fn after(&self, id: u64) -> impl Iterator<Item = (u64, u64)> {
-        let first = self.sent.partition_point(|&(known, _)| known <= id);
-        self.sent.range(first..).copied()
+        let first = self.sent.partition_point(|known| known.id <= id);
+        self.sent.range(first..).map(|sent| (sent.id, sent.tag))
     }
 
     fn shrink(&mut self) {
@@ -150,7 +183,7 @@ mod tests {
         Sent,
         UpTo(u64),
         Exactly(u64),
-        Beyond(usize),
+        Beyond(usize, u64),
         /// The broker has lost every so many.
         Keep(usize),
     }
@@ -160,7 +193,7 @@ mod tests {
             6 => Just(Step::Sent),
             1 => (0..60_u64).prop_map(Step::UpTo),
             2 => (0..60_u64).prop_map(Step::Exactly),
-            1 => (0..10_usize).prop_map(Step::Beyond),
+            1 => (0..10_usize, 0..100_u64).prop_map(|(messages, bytes)| Step::Beyond(messages, bytes)),
             1 => (1..5_usize).prop_map(Step::Keep),
         ]
     }
@@ -168,6 +201,14 @@ mod tests {
     /// No tag looks like its id.
     const fn tag_of(id: u64) -> u64 {
         id << 32 | 7
+    }
+
+    const fn bytes_of(id: u64) -> usize {
+        (id * 7 % 31) as usize
+    }
+
+    fn bytes_in(model: &BTreeMap<u64, u64>) -> u64 {
+        model.keys().map(|&id| bytes_of(id) as u64).sum()
     }
 
     proptest! {
@@ -180,7 +221,7 @@ mod tests {
                 match step {
                     Step::Sent => {
                         last_id += 1;
-                        prop_assert_eq!(session.sent(tag_of(last_id)), last_id);
+                        prop_assert_eq!(session.sent(tag_of(last_id), bytes_of(last_id)), last_id);
                         model.insert(last_id, tag_of(last_id));
                     }
                     Step::UpTo(id) => {
@@ -192,11 +233,12 @@ mod tests {
                     Step::Exactly(id) => {
                         prop_assert_eq!(session.acknowledge(id), model.remove(&id));
                     }
-                    Step::Beyond(most) => {
-                        while let Some(tag) = session.take_beyond(most) {
+                    Step::Beyond(messages, bytes) => {
+                        while let Some(tag) = session.take_beyond(Window { messages, bytes }) {
                             prop_assert_eq!(model.pop_first().map(|(_, tag)| tag), Some(tag));
                         }
-                        prop_assert!(model.len() <= most);
+                        prop_assert!(model.len() <= messages);
+                        prop_assert!(model.len() <= 1 || bytes_in(&model) <= bytes);
                     }
                     Step::Keep(every) => {
                         let mut at = 0;
@@ -204,10 +246,13 @@ mod tests {
                             at += 1;
                             at % every > 0 || every == 1
                         });
-                        session.keep(model.values().copied());
+                        session.keep(model.iter().map(|(&id, &tag)| (tag, bytes_of(id))));
                     }
                 }
-                prop_assert_eq!(session.unacknowledged(), model.len());
+                let (messages, bytes) = (model.len(), bytes_in(&model));
+                let fills = |messages, bytes| session.fills(Window { messages, bytes });
+                prop_assert!(fills(messages, u64::MAX) && fills(usize::MAX, bytes));
+                prop_assert!(!fills(messages + 1, bytes + 1));
                 prop_assert_eq!(session.last_id(), last_id);
                 for from in [0, last_id / 2, last_id] {
                     let after: Vec<_> = session.after(from).collect();
@@ -222,9 +267,9 @@ mod tests {
     fn what_has_no_id_gets_one_behind_all_that_have() {
         let mut session = HttpSession::default();
         for tag in [10, 20, 30] {
-            session.sent(tag);
+            session.sent(tag, 1);
         }
-        session.keep([5, 20, 25]);
+        session.keep([(5, 1), (20, 1), (25, 1)]);
         let all: Vec<_> = session.after(0).collect();
         assert_eq!(all, [(2, 20), (4, 5), (5, 25)]);
     }

@@ -88,6 +88,24 @@ fn only_the_last_messages_are_kept_for_it() {
 }
 
 #[test]
+fn no_more_bytes_are_kept_for_it_than_are_allowed() {
+    let mut broker = Broker::with(
+        &config(|config| config.http.maximum_unacknowledged_bytes = 10),
+        1,
+    );
+    let mut client = Client::connect(&mut broker);
+    let first = client.request(&mut broker, "GET", "/v1/topics/a", &[], b"");
+    let session = session_of(&client, first);
+    for payload in ["1", "2", "12345678"] {
+        post(&mut broker, &mut client, "a", payload);
+    }
+    give_up(&mut broker, &mut client, first);
+    let path = format!("/v1/topics/a?session={session}&after=0");
+    let second = client.request(&mut broker, "GET", &path, &[], b"");
+    assert_eq!(told(&client, second), ["3=12345678 again"]);
+}
+
+#[test]
 fn at_level_zero_nothing_is_remembered() {
     let mut broker = Broker::new();
     let mut client = Client::connect(&mut broker);

@@ -107,6 +107,26 @@ fn the_response_waits_for_acknowledgements() {
 }
 
 #[test]
+fn the_response_waits_when_much_is_not_acknowledged() {
+    let mut broker = Broker::with(
+        &config(|config| config.http.maximum_unacknowledged_bytes = 10),
+        1,
+    );
+    let mut client = Client::connect(&mut broker);
+    let first = client.request(&mut broker, "GET", PATH, &[], b"");
+    for payload in ["12345678", "2", "3"] {
+        post(&mut broker, &mut client, "a", payload);
+    }
+    // The second finds nine bytes, the third eleven.
+    assert_eq!(told(&client, first), ["1=12345678", "2=2"]);
+    assert_eq!(
+        acknowledge(&mut broker, &mut client, r#"{"ids": [2]}"#),
+        204
+    );
+    assert_eq!(told(&client, first), ["1=12345678", "2=2", "3=3"]);
+}
+
+#[test]
 fn a_session_says_what_it_holds() {
     let mut broker = Broker::with(&config(|_| {}), 2);
     let mut client = Client::connect(&mut broker);

@@ -301,9 +301,9 @@ fn next(
     }
     let qos = cx.broker.next_qos(now_ms, session).ok_or(Left::Empty)?;
     let state = state_mut(cx.broker, session).ok_or(Left::Gone)?;
-    if let Keep::Acknowledged(most) = subscription.keep
+    if let Keep::Acknowledged(window) = subscription.keep
         && qos.is_acknowledged()
-        && state.unacknowledged() >= most
+        && state.fills(window)
     {
         return Err(Left::Parked);
     }
@@ -315,10 +315,10 @@ fn next(
         return Ok((None, delivery));
     }
     let state = state_mut(cx.broker, session).ok_or(Left::Gone)?;
-    let id = state.sent(delivery.tag);
-    if let Keep::Last(most) = subscription.keep {
+    let id = state.sent(delivery.tag, delivery.message.body_bytes());
+    if let Keep::Last(window) = subscription.keep {
         while let Some(tag) =
-            state_mut(cx.broker, session).and_then(|state| state.take_beyond(most))
+            state_mut(cx.broker, session).and_then(|state| state.take_beyond(window))
         {
             cx.broker.settle(now_ms, session, tag, Outcome::Accepted);
         }

@@ -2,7 +2,7 @@
 
 use sterna_broker::{
     Close, OpenError, OpenSession, Opened, Outcome, RetainHandling, SessionKey, SubscribeError,
-    SubscribeOptions,
+    SubscribeOptions, Unacknowledged,
 };
 use sterna_mqtt::topic;
 
@@ -20,7 +20,7 @@ use super::target::Target;
 use super::{Api, log_refusal};
 use crate::http::exchange::{Content, ExchangeId, Responses};
 use crate::http::problem::ProblemKind as Kind;
-use crate::http::session_state::{HttpSession, client_id, state_mut};
+use crate::http::session_state::{HttpSession, Window, client_id, state_mut};
 use crate::shard::Context;
 
 /// Whose request it is, and how it is answered.
@@ -76,11 +76,15 @@ impl Api {
         } else {
             0
         };
+        let window = |messages| Window {
+            messages,
+            bytes: http.maximum_unacknowledged_bytes,
+        };
         let keep = if durable {
-            Keep::Acknowledged(http.maximum_unacknowledged as usize)
+            Keep::Acknowledged(window(http.maximum_unacknowledged as usize))
         } else {
             let polled = plan.poll.map_or(0, |poll| poll.max);
-            let window = http.resume_window_messages as usize;
+            let resumed = http.resume_window_messages as usize;
             let shared = plan.filters.iter().any(|filter| is_shared(filter));
             // Of a shared subscription a member gets only so much that is not settled.
             let most = if shared {
@@ -88,7 +92,7 @@ impl Api {
             } else {
                 usize::MAX
             };
-            Keep::Last(window.min(most).max(polled))
+            Keep::Last(window(resumed.min(most).max(polled)))
         };
         let outlet = match plan.poll {
             Some(poll) => Outlet::Poll(Box::new(Polling {
@@ -291,14 +295,12 @@ fn join(
     for tag in acknowledged {
         cx.broker.settle(now_ms, session, tag, Outcome::Accepted);
     }
-    let tags: Vec<u64> = cx
-        .broker
-        .unacknowledged(session)
-        .iter()
-        .map(sterna_broker::Unacknowledged::tag)
-        .collect();
+    let ledger = cx.broker.unacknowledged(session);
     let state: &mut HttpSession = state_mut(cx.broker, session).ok_or_else(outdated)?;
-    state.keep(tags);
+    state.keep(ledger.iter().map(|entry| match entry {
+        Unacknowledged::Sent(delivery) => (delivery.tag, delivery.message.body_bytes()),
+        Unacknowledged::HandedOver { tag } => (*tag, 0),
+    }));
     subscription.resend = state.after(0).collect();
     if let Outlet::Poll(polling) = &mut subscription.outlet {
         polling.after = after.unwrap_or(0);

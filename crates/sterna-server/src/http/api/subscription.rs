@@ -9,6 +9,7 @@ use super::origin::Reader;
 use super::plan::{Poll, Subscribe};
 use crate::http::exchange::ExchangeId;
 use crate::http::format::Format;
+use crate::http::session_state::Window;
 
 /// A subscription of a connection.
 #[derive(Debug)]
@@ -81,9 +82,9 @@ pub(super) struct Opening {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Keep {
     /// So much, until it is acknowledged; then nothing more is sent.
-    Acknowledged(usize),
-    /// The last messages, so many.
-    Last(usize),
+    Acknowledged(Window),
+    /// The last messages.
+    Last(Window),
 }
 
 /// How long a response may be silent, or not be taken, as it was when it began.
