@@ -121,7 +121,7 @@ pub(crate) fn prefer(thread: u32) -> io::Result<()> {
         .map(drop)
 }
 
-/// Whether a thread has the real-time policy that [`prefer`] gives, by its `/proc/PID/task/TID/stat`.
+/// Whether a thread has the real-time policy that `prefer` gives, by its `/proc/PID/task/TID/stat`.
 #[must_use]
 pub fn is_round_robin(stat: &str) -> bool {
     // Field 41, counted from behind the name, which may hold blanks.
