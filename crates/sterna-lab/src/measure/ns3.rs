@@ -335,7 +335,6 @@ mod tests {
     }
 
     #[test]
-    #[ignore = "compiles C++ for some seconds, where ns-3 is installed"]
     fn what_is_missing_is_named_or_the_scenario_compiles() {
         let folder = tempfile::tempdir().unwrap();
         match compile(folder.path()) {
