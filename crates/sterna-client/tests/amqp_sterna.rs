@@ -4,15 +4,17 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use sterna_client::amqp::{
-    Connection, Error, Message, Options, Outcome, ReceiverOptions, ReceiverSettles, SenderOptions,
+    Condition, Connection, Error, Message, Options, Outcome, Receiver, ReceiverOptions,
+    ReceiverSettles, SenderOptions,
 };
 use sterna_client::{Backoff, Url};
 use sterna_server::Server;
 use sterna_server::config::{Config, Listener};
-use tokio::io::AsyncWriteExt as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 
@@ -31,6 +33,38 @@ struct Broker {
     address: SocketAddr,
     relay: SocketAddr,
     break_all: Arc<Notify>,
+    late: Arc<Late>,
+}
+
+/// A connection that the broker gets to see only after the client has lost it.
+#[derive(Default)]
+struct Late {
+    /// It is the next one.
+    is_next: AtomicBool,
+    arrives: Notify,
+}
+
+/// What comes up to an attach of the link "log".
+async fn until_attach(stream: &mut TcpStream) -> Vec<u8> {
+    const NAME: &[u8] = b"\xa1\x03log";
+    // Room for the whole flight, which is read at once.
+    let mut bytes = Vec::with_capacity(65_536);
+    while !bytes.windows(NAME.len()).any(|at| at == NAME) {
+        assert_ne!(stream.read_buf(&mut bytes).await.unwrap(), 0);
+    }
+    bytes
+}
+
+impl Late {
+    /// Takes what the client sends up to its attach, hangs up on it, and passes it on when it is time.
+    async fn carry(&self, mut client: TcpStream, server: SocketAddr) {
+        let flight = until_attach(&mut client).await;
+        drop(client);
+        self.arrives.notified().await;
+        let mut server = TcpStream::connect(server).await.unwrap();
+        server.write_all(&flight).await.unwrap();
+        until_attach(&mut server).await;
+    }
 }
 
 impl Broker {
@@ -49,8 +83,15 @@ impl Broker {
         let relay = listener.local_addr().unwrap();
         let break_all = Arc::new(Notify::new());
         let breaking = Arc::clone(&break_all);
+        let late = Arc::new(Late::default());
+        let carrying = Arc::clone(&late);
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
+                if carrying.is_next.swap(false, Ordering::SeqCst) {
+                    let carrying = Arc::clone(&carrying);
+                    tokio::spawn(async move { carrying.carry(client, address).await });
+                    continue;
+                }
                 tokio::spawn(forward(client, address, Arc::clone(&breaking)));
             }
         });
@@ -60,6 +101,7 @@ impl Broker {
             address,
             relay,
             break_all,
+            late,
         }
     }
 
@@ -211,6 +253,55 @@ async fn receivers_recover_their_links() {
         200,
         "none is lost, none comes twice"
     );
+}
+
+/// The durable subscription of before by its name on a connection.
+async fn logger(broker: &Broker, address: SocketAddr) -> (Connection, Receiver) {
+    let mut options = broker.options(address);
+    "logger".clone_into(&mut options.container_id);
+    let (connection, _events) = Connection::start(options).unwrap();
+    let session = connection.session().await.unwrap();
+    let options = ReceiverOptions::new("t/#").durable("log");
+    let receiver = session.receiver(options).await.unwrap();
+    soon(receiver.attached()).await.unwrap();
+    (connection, receiver)
+}
+
+async fn attached_times(receiver: &Receiver, times: u64) {
+    let attached = async {
+        while receiver.attached().await.unwrap().attached < times {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    soon(attached).await;
+}
+
+/// What a broker reads of a lost connection only after the next one's attach takes the link from that:
+/// it is attached again. When another client takes the link it stays there.
+#[tokio::test]
+async fn a_link_comes_back_from_a_connection_of_before() {
+    let broker = Broker::start().await;
+    let (_connection, mut receiver) = logger(&broker, broker.relay).await;
+    broker.late.is_next.store(true, Ordering::SeqCst);
+    broker.break_all.notify_waiters();
+    // The second attach is held back, the third arrives.
+    attached_times(&receiver, 2).await;
+    assert!(!broker.late.is_next.load(Ordering::SeqCst));
+    broker.late.arrives.notify_one();
+    attached_times(&receiver, 3).await;
+
+    let (thief, mut stolen) = logger(&broker, broker.address).await;
+    let error = soon(receiver.next()).await.unwrap_err();
+    let Error::Detached(Some(remote)) = error else {
+        panic!("{error}");
+    };
+    assert!(remote.is(Condition::STOLEN), "{remote}");
+    let session = thief.session().await.unwrap();
+    let sender = session.sender(SenderOptions::new("t/a")).await.unwrap();
+    soon(sender.deliver(Message::data("m"))).await.unwrap();
+    let delivery = soon(stolen.next()).await.unwrap();
+    assert_eq!(delivery.message().unwrap().bytes().unwrap(), "m");
+    soon(delivery.accept()).await.unwrap();
 }
 
 /// Transactions on the real thing: what is posted and retired takes effect together.

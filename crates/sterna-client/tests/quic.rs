@@ -467,30 +467,26 @@ async fn the_first_exchange_after_a_move_takes_one_round_trip() {
         warm.unwrap();
     }
     path.seen();
-    let started = Instant::now();
     let (moved, sent) = tokio::join!(
         client.migrate(),
         client.publish(message("a", "x", QoS::AtLeastOnce))
     );
     moved.unwrap();
     sent.unwrap();
-    let took = started.elapsed();
     let seen = path.seen();
     // The announcement, and with the message what lets the server send two datagrams.
     let flight: Vec<_> = seen.iter().take_while(|one| one.up).collect();
     assert!(flight.len() >= 2, "{seen:?}");
     let counted: usize = flight[1..].iter().map(|one| one.bytes).sum();
     assert!(flight[0].bytes < 100 && counted > 800, "{seen:?}");
-    for seen in seen {
-        println!(
-            "{} {} bytes at {:?}",
-            seen.up,
-            seen.bytes,
-            seen.at.duration_since(started.into())
-        );
-    }
-    println!("PUBACK {took:?} after the move, round trip 400 ms");
-    assert!(took < Duration::from_millis(700), "{took:?}");
+    // The acknowledgement was in the server's first flight: it has not spoken again since the client
+    // answered that.
+    let flights = seen.chunk_by(|one, next| one.up == next.up);
+    assert_eq!(
+        flights.filter(|flight| !flight[0].up).count(),
+        1,
+        "{seen:?}"
+    );
 }
 
 /// On a path that loses every seventh datagram, in each mode: nothing is lost, nothing of QoS 2

@@ -173,6 +173,7 @@ impl Driver {
             detaching: None,
             detach_sent: false,
             restarts: 0,
+            echoes: 0,
         };
         self.links.insert(key, link);
         self.unattached.insert(key);

@@ -15,9 +15,13 @@ use super::wire::{Closing, Wire};
 use super::{Driver, LinkStatus, Outgoing, memory};
 use crate::amqp::Error;
 use crate::amqp::connection::Connected;
+use crate::driver::STABLE_AFTER;
 
 /// How often a link or session is put up again on one connection before anything came of it.
 const MAX_RESTARTS: u32 = 3;
+
+/// How many unanswered attaches of lost connections are remembered.
+const MAX_ECHOES: u32 = 3;
 
 impl Wire {
     /// Handles what else follows from the last unit or command.
@@ -193,7 +197,7 @@ impl Wire {
         link.generation += 1;
         let was_asked = link.detach_sent;
         link.detach_sent = false;
-        link.is_attached = false;
+        let was_attached = std::mem::take(&mut link.is_attached);
         link.unsettled = unsettled;
         match &mut link.kind {
             Kind::Sender(sender) => suspend_sender(sender, &mut link.unsettled, self.is_lost),
@@ -204,6 +208,23 @@ impl Wire {
             return;
         }
         if self.is_lost {
+            if self.started.elapsed() >= STABLE_AFTER {
+                link.echoes = 0;
+            }
+            if !was_attached {
+                link.echoes = (link.echoes + 1).min(MAX_ECHOES);
+            }
+            link.status.send_replace(LinkStatus::Attaching);
+            driver.unattached.insert(key);
+            return;
+        }
+        let is_stolen = error
+            .as_ref()
+            .is_some_and(|error| *error.condition == *Condition::STOLEN.as_str());
+        if is_stolen && link.echoes > 0 && self.started.elapsed() < STABLE_AFTER {
+            // By an attach of its own from before, in all likelihood. Were it another client's, this one
+            // takes the link back once for each such attach, and no more.
+            link.echoes -= 1;
             link.status.send_replace(LinkStatus::Attaching);
             driver.unattached.insert(key);
             return;

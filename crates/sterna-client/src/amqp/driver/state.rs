@@ -163,6 +163,9 @@ pub(super) struct Link {
     pub(super) detach_sent: bool,
     /// How often it was attached again on a connection since something came of it.
     pub(super) restarts: u32,
+    /// Attaches that had no answer when their connection was lost: a broker that reads one only after
+    /// that of a later connection takes the link from this (part 2, section 2.6.1).
+    pub(super) echoes: u32,
 }
 
 /// A session of the application's.

@@ -69,6 +69,8 @@ pub(super) struct Wire {
     pub(super) is_lost: bool,
     /// Why the SASL exchange failed.
     verdict: Verdict,
+    /// When the transport was there.
+    pub(super) started: Instant,
     deadline: Instant,
     close_deadline: Option<Instant>,
     timer: Pin<Box<Sleep>>,
@@ -129,6 +131,7 @@ impl Wire {
             closing: Closing::No,
             is_lost: false,
             verdict,
+            started: Instant::now(),
             deadline,
             close_deadline: None,
             timer: Box::pin(tokio::time::sleep_until(deadline.into())),
