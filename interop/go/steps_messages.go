@@ -230,7 +230,7 @@ func disconnect(t *Step) {
 }
 
 func alpnRefused(t *Step) {
-	for _, offered := range [][]string{{"h3"}, {"coap", "MQTT"}} {
+	for _, offered := range [][]string{{"h2"}, {"coap", "MQTT"}} {
 		_, err := t.dial(Options{alpn: offered})
 		var refused *quic.TransportError
 		expect(errors.As(err, &refused) && refused.Remote && refused.ErrorCode == noApplicationProtocol,
@@ -239,7 +239,7 @@ func alpnRefused(t *Step) {
 }
 
 func alpnAmongOthers(t *Step) {
-	client, err := t.dial(Options{alpn: []string{"h3", "mqtt"}})
+	client, err := t.dial(Options{alpn: []string{"coap", "mqtt"}})
 	must(err, "the QUIC connection")
 	state := client.conn.ConnectionState()
 	expect(state.TLS.NegotiatedProtocol == "mqtt", "ALPN %q", state.TLS.NegotiatedProtocol)
