@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 
 use sterna_broker::{
     Broker, Close, ConsumerId, Directory, Event, Limits, Mail, Message, MessageHeader, NoStore,
@@ -296,7 +296,8 @@ fn a_new_subscriber_gets_each_message_one_way() {
     let mut publisher: Broker<()> =
         Broker::new(ShardId(0), Arc::clone(&directory), Box::new(NoStore));
     let mut broker: Broker<()> = Broker::new(ShardId(1), Arc::clone(&directory), Box::new(NoStore));
-    let (to_subscriber, inbox) = channel::<Mail<()>>();
+    // The publisher may be ahead by so much: else the subscriber wades through what came before.
+    let (to_subscriber, inbox) = sync_channel::<Mail<()>>(64);
     let subscribed = Arc::new(AtomicUsize::new(0));
     let progress = Arc::clone(&subscribed);
     let thread = std::thread::spawn(move || {
