@@ -242,12 +242,13 @@ impl Shard {
 impl Doors<'_> {
     /// The protocol of a connection that is known.
     fn of_connection(&self, connection: ConnectionId) -> Protocol {
-        if self.http.has(connection) {
-            Protocol::Http
+        // One look for MQTT's messages, which are the smallest and most.
+        if self.mqtt.has(connection) {
+            Protocol::Mqtt
         } else if self.amqp.has(connection) {
             Protocol::Amqp
         } else {
-            Protocol::Mqtt
+            Protocol::Http
         }
     }
 
@@ -378,6 +379,7 @@ impl Handler for Shard {
                     good,
                 } => {
                     let mut doors = self.doors(net);
+                    let protocol = doors.of_connection(connection);
                     let Doors {
                         mqtt,
                         amqp,
@@ -385,12 +387,10 @@ impl Handler for Shard {
                         cx,
                         ..
                     } = &mut doors;
-                    if http.has(connection) {
-                        http.password_checked(cx, connection, number, good);
-                    } else if amqp.has(connection) {
-                        amqp.password_checked(cx, connection, good);
-                    } else {
-                        mqtt.password_checked(cx, connection, good);
+                    match protocol {
+                        Protocol::Mqtt => mqtt.password_checked(cx, connection, good),
+                        Protocol::Amqp => amqp.password_checked(cx, connection, good),
+                        Protocol::Http => http.password_checked(cx, connection, number, good),
                     }
                 }
                 Mail::Http(letter) => {

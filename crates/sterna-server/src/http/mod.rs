@@ -120,11 +120,6 @@ impl Door {
         self.connections.is_empty()
     }
 
-    /// Whether a connection is this door's.
-    pub(crate) fn has(&self, connection: ConnectionId) -> bool {
-        self.connections.has(connection)
-    }
-
     /// When `timeout` wants to be called.
     pub(crate) fn deadline_ms(&self) -> Option<u64> {
         self.timers.next_ms()

@@ -83,6 +83,11 @@ impl Door {
         self.clients.get(connection)?.live_name()
     }
 
+    /// Whether a connection is this door's.
+    pub(crate) fn has(&self, connection: ConnectionId) -> bool {
+        self.clients.has(connection)
+    }
+
     /// A new policy is in force: begins and ends traces.
     pub(crate) fn policy_changed(&mut self, cx: &mut Context<'_>) {
         for client in self.clients.iter_mut() {
