@@ -1,142 +1,48 @@
 //! The client commands over AMQP as their users run them, against a broker in this process.
 #![allow(clippy::unwrap_used)] // it is all test
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::process::{Child, Command, Output, Stdio};
+mod process;
 
-use sterna_server::Server;
-use sterna_server::config::{Config, EarlyData, Listener};
+use std::io::Write as _;
+use std::path::Path;
+use std::process::Stdio;
 
-/// A broker with its URLs.
-struct Broker {
-    server: Option<Server>,
-    urls: Vec<String>,
-    fingerprint: String,
-    _folder: tempfile::TempDir,
-}
+use process::{Broker, code, stderr, stdout, sterna};
+use sterna_server::config::{Config, EarlyData};
 
 const MQTT: usize = 0;
 const TCP: usize = 1;
 const TLS: usize = 2;
 const QUIC: usize = 3;
 const WS: usize = 4;
+/// In the order of the numbers above.
+const SCHEMES: [&str; 5] = ["mqtt", "amqp", "amqps", "amqp+quic", "ws"];
+/// What a subscriber says when its subscription stands.
+const READY: [&str; 2] = ["link attached", "request answered"];
 
-impl Broker {
-    fn start(change: impl FnOnce(&mut Config, &std::path::Path)) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let schemes = ["mqtt", "amqp", "amqps", "amqp+quic", "ws"];
-        let mut config = Config {
-            listeners: schemes
-                .map(|it| Listener::at(&format!("{it}://127.0.0.1:0")))
-                .to_vec(),
-            data_directory: Some(folder.path().to_owned()),
-            ..Config::default()
-        };
+/// A broker whose configuration is changed.
+fn broker_with(change: impl FnOnce(&mut Config, &Path)) -> Broker {
+    let mut broker = Broker::start(&SCHEMES, &READY, |config, folder| {
         config.quic.early_data = EarlyData::All;
-        change(&mut config, folder.path());
-        let server = Server::start(&config).unwrap();
-        let mut urls = server.listeners().to_vec();
-        urls[WS] = urls[WS]
-            .replace("ws://", "amqp+ws://")
-            .replace("/mqtt", "/amqp");
-        Self {
-            urls,
-            fingerprint: server.certificate().fingerprint,
-            server: Some(server),
-            _folder: folder,
-        }
-    }
-
-    fn new() -> Self {
-        Self::start(|_, _| {})
-    }
-
-    /// A command line that connects to this broker.
-    fn command(&self, transport: usize, name: &str, rest: &[&str]) -> Command {
-        let mut command = sterna();
-        let url = &self.urls[transport];
-        command.args([name, "--url", url, "--fingerprint", &self.fingerprint]);
-        command.args(rest);
-        command
-    }
-
-    fn run(&self, transport: usize, name: &str, rest: &[&str]) -> Output {
-        self.command(transport, name, rest).output().unwrap()
-    }
-
-    /// A receiver whose link is attached already.
-    fn receiver(&self, transport: usize, rest: &[&str]) -> Receiver {
-        let mut command = self.command(transport, "sub", rest);
-        command
-            .arg("-d")
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let mut log = BufReader::new(child.stderr.take().unwrap());
-        let mut line = String::new();
-        while !line.contains("link attached") && !line.contains("request answered") {
-            line.clear();
-            assert!(
-                log.read_line(&mut line).unwrap() > 0,
-                "the receiver ended early"
-            );
-        }
-        // Nobody reads the rest, which must not hold it up.
-        std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
-        Receiver { child }
-    }
+        change(config, folder);
+    });
+    broker.urls[WS] = broker.urls[WS]
+        .replace("ws://", "amqp+ws://")
+        .replace("/mqtt", "/amqp");
+    broker
 }
 
-impl Drop for Broker {
-    fn drop(&mut self) {
-        if let Some(server) = self.server.take() {
-            server.shutdown();
-        }
-    }
-}
-
-struct Receiver {
-    child: Child,
-}
-
-impl Receiver {
-    /// What it printed up to its end.
-    fn output(mut self) -> String {
-        let mut text = String::new();
-        let mut stdout = self.child.stdout.take().unwrap();
-        stdout.read_to_string(&mut text).unwrap();
-        assert!(self.child.wait().unwrap().success());
-        text
-    }
-}
-
-fn sterna() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_sterna"));
-    for name in ["STERNA_URL", "STERNA_USERNAME", "STERNA_PASSWORD"] {
-        command.env_remove(name);
-    }
-    command
-}
-
-fn code(output: &Output) -> i32 {
-    output.status.code().unwrap()
-}
-
-fn stdout(output: &Output) -> &str {
-    std::str::from_utf8(&output.stdout).unwrap()
-}
-
-fn stderr(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
+fn plain_broker() -> Broker {
+    broker_with(|_, _| {})
 }
 
 #[test]
 fn messages_pass_between_all_transports_and_protocols() {
-    let broker = Broker::new();
+    let broker = plain_broker();
     for from in [MQTT, TCP, TLS, QUIC, WS] {
         for to in [MQTT, TCP, TLS, QUIC, WS] {
             let receiver =
-                broker.receiver(to, &["-t", "a/#", "-q", "1", "-v", "-C", "3", "-W", "20"]);
+                broker.subscriber(to, &["-t", "a/#", "-q", "1", "-v", "-C", "3", "-W", "20"]);
             for qos in ["0", "1", "2"] {
                 let sent = broker.run(from, "pub", &["-t", "a/b", "-m", qos, "-q", qos]);
                 assert_eq!(code(&sent), 0, "{}", stderr(&sent));
@@ -150,9 +56,9 @@ fn messages_pass_between_all_transports_and_protocols() {
 /// speak.
 #[test]
 fn properties_pass() {
-    let broker = Broker::new();
+    let broker = plain_broker();
     for (from, to) in [(TCP, TCP), (TCP, MQTT), (MQTT, TCP)] {
-        let receiver = broker.receiver(
+        let receiver = broker.subscriber(
             to,
             &[
                 "-t",
@@ -217,7 +123,7 @@ fn properties_pass() {
 
 #[test]
 fn retained_messages_come_with_the_subscription() {
-    let broker = Broker::new();
+    let broker = plain_broker();
     let sent = broker.run(TCP, "pub", &["-t", "r", "-m", "kept", "-r", "-q", "1"]);
     assert_eq!(code(&sent), 0, "{}", stderr(&sent));
     for transport in [TCP, MQTT] {
@@ -237,7 +143,7 @@ fn retained_messages_come_with_the_subscription() {
 
 #[test]
 fn queues_keep_messages_until_they_are_taken() {
-    let broker = Broker::new();
+    let broker = plain_broker();
     let mut lines = broker.command(QUIC, "pub", &["-t", "queue/jobs", "-l", "-q", "2"]);
     lines.stdin(Stdio::piped());
     let mut child = lines.spawn().unwrap();
@@ -276,7 +182,7 @@ fn queues_keep_messages_until_they_are_taken() {
 
 #[test]
 fn durable_subscriptions_and_selectors() {
-    let broker = Broker::new();
+    let broker = plain_broker();
     let durable = [
         "-t",
         "d/#",
@@ -294,7 +200,7 @@ fn durable_subscriptions_and_selectors() {
     let got = broker.run(QUIC, "sub", &[&durable[..], &["-C", "1"]].concat());
     assert_eq!(stdout(&got), "away\n", "{}", stderr(&got));
 
-    let selected = broker.receiver(
+    let selected = broker.subscriber(
         TCP,
         &["-t", "s", "--selector", "unit = 'C'", "-C", "1", "-W", "20"],
     );
@@ -320,9 +226,9 @@ fn durable_subscriptions_and_selectors() {
 
 #[test]
 fn requests_get_their_responses() {
-    let broker = Broker::new();
+    let broker = plain_broker();
     for responder in [MQTT, TCP] {
-        let server = broker.receiver(
+        let server = broker.subscriber(
             responder,
             &[
                 "-t", "svc/time", "-F", "%R %D", "-C", "1", "-W", "20", "-q", "1",
@@ -348,7 +254,7 @@ fn requests_get_their_responses() {
 
 #[test]
 fn logins_and_failures_have_their_codes() {
-    let broker = Broker::start(|config, folder| {
+    let broker = broker_with(|config, folder| {
         let file = folder.join("passwords");
         let status = sterna()
             .args([

@@ -1,143 +1,37 @@
 //! The client commands as their users run them, against a broker in this process.
 #![allow(clippy::unwrap_used)] // it is all test
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::process::{Child, Command, Output, Stdio};
+mod process;
+
+use std::io::Write as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use sterna_server::Server;
-use sterna_server::config::{Config, Listener};
-
-/// A broker with its URLs: TCP, QUIC, WebSocket, TLS.
-struct Broker {
-    server: Option<Server>,
-    urls: Vec<String>,
-    fingerprint: String,
-    folder: tempfile::TempDir,
-}
+use process::{Broker, code, stderr, stdout, sterna};
+use sterna_server::config::Config;
 
 const TCP: usize = 0;
 const QUIC: usize = 1;
 const WS: usize = 2;
 const TLS: usize = 3;
+/// In the order of the numbers above.
+const SCHEMES: [&str; 4] = ["mqtt", "mqtt+quic", "ws", "mqtts"];
+/// What a subscriber says when its subscription stands.
+const READY: [&str; 1] = ["request answered"];
 
-impl Broker {
-    fn start(change: impl FnOnce(&mut Config, &std::path::Path)) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let schemes = ["mqtt", "mqtt+quic", "ws", "mqtts"];
-        let mut config = Config {
-            listeners: schemes
-                .map(|it| Listener::at(&format!("{it}://127.0.0.1:0")))
-                .to_vec(),
-            data_directory: Some(folder.path().to_owned()),
-            ..Config::default()
-        };
-        change(&mut config, folder.path());
-        let server = Server::start(&config).unwrap();
-        Self {
-            urls: server.listeners().to_vec(),
-            fingerprint: server.certificate().fingerprint,
-            server: Some(server),
-            folder,
-        }
-    }
-
-    fn new() -> Self {
-        Self::start(|_, _| {})
-    }
-
-    /// A command line that connects to this broker.
-    fn command(&self, transport: usize, name: &str, rest: &[&str]) -> Command {
-        let mut command = sterna();
-        command.args([
-            name,
-            "--url",
-            &self.urls[transport],
-            "--fingerprint",
-            &self.fingerprint,
-        ]);
-        command.args(rest);
-        command
-    }
-
-    fn run(&self, transport: usize, name: &str, rest: &[&str]) -> Output {
-        self.command(transport, name, rest).output().unwrap()
-    }
-
-    /// A subscriber that has its subscriptions already.
-    fn subscriber(&self, transport: usize, rest: &[&str]) -> Subscriber {
-        let mut command = self.command(transport, "sub", rest);
-        // With -d the subscriber says when its subscription stands.
-        command
-            .arg("-d")
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let mut log = BufReader::new(child.stderr.take().unwrap());
-        let mut line = String::new();
-        while !line.contains("request answered") {
-            line.clear();
-            assert!(
-                log.read_line(&mut line).unwrap() > 0,
-                "the subscriber ended"
-            );
-        }
-        std::thread::spawn(move || {
-            let _ = log.read_to_end(&mut Vec::new());
-        });
-        Subscriber { child }
-    }
+/// A broker whose configuration is changed.
+fn broker_with(change: impl FnOnce(&mut Config, &Path)) -> Broker {
+    Broker::start(&SCHEMES, &READY, change)
 }
 
-impl Drop for Broker {
-    fn drop(&mut self) {
-        if let Some(server) = self.server.take() {
-            server.shutdown();
-        }
-    }
-}
-
-struct Subscriber {
-    child: Child,
-}
-
-impl Subscriber {
-    /// What it has printed when it ends, and its exit code.
-    fn end(mut self) -> (String, i32) {
-        let mut text = String::new();
-        self.child
-            .stdout
-            .take()
-            .unwrap()
-            .read_to_string(&mut text)
-            .unwrap();
-        (text, self.child.wait().unwrap().code().unwrap())
-    }
-}
-
-fn sterna() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_sterna"));
-    for name in ["STERNA_URL", "STERNA_USERNAME", "STERNA_PASSWORD"] {
-        command.env_remove(name);
-    }
-    command
-}
-
-fn code(output: &Output) -> i32 {
-    output.status.code().unwrap()
-}
-
-fn stdout(output: &Output) -> &str {
-    std::str::from_utf8(&output.stdout).unwrap()
-}
-
-fn stderr(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
+fn plain_broker() -> Broker {
+    broker_with(|_, _| {})
 }
 
 #[test]
 fn messages_pass_between_all_transports() {
-    let broker = Broker::new();
+    let broker = plain_broker();
     let subscriber = broker.subscriber(QUIC, &["-t", "house/#", "-v", "-q", "2", "-C", "5"]);
     for (transport, qos) in [(TCP, "0"), (QUIC, "1"), (WS, "2"), (TLS, "1"), (QUIC, "2")] {
         let topic = format!("house/{transport}");
@@ -154,7 +48,7 @@ fn messages_pass_between_all_transports() {
 
 #[test]
 fn versions_and_properties_pass() {
-    let broker = Broker::new();
+    let broker = plain_broker();
     let format = "%t|%p|%q|%C|%P|%R|%D|%E|%F|%S";
     let rest = [
         "-t",
@@ -191,7 +85,7 @@ fn versions_and_properties_pass() {
 
 #[test]
 fn payloads_come_from_everywhere() {
-    let broker = Broker::new();
+    let broker = plain_broker();
     let file = broker.folder.path().join("payload");
     std::fs::write(&file, b"from\0file").unwrap();
     let file = file.to_str().unwrap();
@@ -221,7 +115,7 @@ fn payloads_come_from_everywhere() {
 /// nothing is lost where the subscriber gets less of the processor than the publisher.
 #[test]
 fn many_lines_arrive_in_order() {
-    let broker = Broker::new();
+    let broker = plain_broker();
     let lines = (0..1_000)
         .map(|number| number.to_string())
         .collect::<Vec<_>>()
@@ -246,7 +140,7 @@ fn many_lines_arrive_in_order() {
 
 #[test]
 fn retained_messages_are_shown_left_out_and_removed() {
-    let broker = Broker::new();
+    let broker = plain_broker();
     for (topic, text) in [("r/1", "a"), ("r/2", "b"), ("r/3", "c")] {
         assert_eq!(
             code(&broker.run(TCP, "pub", &["-t", topic, "-r", "-m", text])),
@@ -287,7 +181,7 @@ fn retained_messages_are_shown_left_out_and_removed() {
 /// again.
 #[test]
 fn nothing_is_lost_between_two_runs() {
-    let broker = Broker::new();
+    let broker = plain_broker();
     let session = ["-t", "jobs", "-q", "1", "-i", "worker", "-c"];
     let sub = |rest: &[&str]| {
         let output = broker.run(TCP, "sub", &[&session, rest].concat());
@@ -315,7 +209,7 @@ fn nothing_is_lost_between_two_runs() {
 
 #[test]
 fn requests_get_their_responses() {
-    let broker = Broker::new();
+    let broker = plain_broker();
     let nobody = broker.run(TCP, "request", &["-t", "ask", "-m", "x"]);
     assert_eq!(code(&nobody), 16, "{}", stderr(&nobody));
 
@@ -348,7 +242,7 @@ fn requests_get_their_responses() {
 
 #[test]
 fn passwords_and_scram_let_in() {
-    let broker = Broker::start(|config, folder| {
+    let broker = broker_with(|config, folder| {
         let file = folder.join("users.pw");
         let made = sterna()
             .args(["passwd", "-c", "-b"])
@@ -395,7 +289,7 @@ fn passwords_and_scram_let_in() {
 
 #[test]
 fn failures_have_their_codes() {
-    let broker = Broker::new();
+    let broker = plain_broker();
     let run = |rest: &[&str]| {
         let output = sterna().args(rest).output().unwrap();
         (code(&output), stderr(&output))
@@ -486,7 +380,7 @@ fn failures_have_their_codes() {
 /// A reader that has seen enough is no error, and a signal ends in order.
 #[test]
 fn the_end_comes_quietly() {
-    let broker = Broker::new();
+    let broker = plain_broker();
     let mut subscriber = broker.subscriber(TCP, &["-t", "a"]);
     drop(subscriber.child.stdout.take());
     let started = Instant::now();
@@ -513,7 +407,7 @@ fn the_end_comes_quietly() {
 
 #[test]
 fn quic_has_streams_datagrams_and_figures() {
-    let broker = Broker::new();
+    let broker = plain_broker();
     for mode in ["single", "per-topic", "per-publish", "priority"] {
         let subscriber = broker.subscriber(TCP, &["-t", "q/#", "-C", "3", "-q", "2", "-F", "%p"]);
         for qos in ["0", "1", "2"] {

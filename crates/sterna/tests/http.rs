@@ -1,19 +1,14 @@
 //! The client commands over HTTP as their users run them, against a broker in this process.
 #![allow(clippy::unwrap_used)] // it is all test
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::process::{Child, Command, Output, Stdio};
+mod process;
 
-use sterna_server::Server;
-use sterna_server::config::{Config, EarlyData, Listener};
+use std::io::Write as _;
+use std::path::Path;
+use std::process::Stdio;
 
-/// A broker with its URLs.
-struct Broker {
-    server: Option<Server>,
-    urls: Vec<String>,
-    fingerprint: String,
-    _folder: tempfile::TempDir,
-}
+use process::{Broker, code, stderr, stdout, sterna};
+use sterna_server::config::{Config, EarlyData};
 
 const MQTT: usize = 0;
 const HTTP: usize = 1;
@@ -21,126 +16,28 @@ const HTTPS: usize = 2;
 const H3: usize = 3;
 /// What a URL is of, with the flags that go with it.
 const ALL: [usize; 4] = [MQTT, HTTP, HTTPS, H3];
+/// In the order of the numbers above.
+const SCHEMES: [&str; 4] = ["mqtt", "http", "https", "h3"];
+/// What a subscriber says when its subscription stands.
+const READY: [&str; 2] = ["subscribed", "request answered"];
 
-impl Broker {
-    fn start(change: impl FnOnce(&mut Config, &std::path::Path)) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let schemes = ["mqtt", "http", "https", "h3"];
-        let mut config = Config {
-            listeners: schemes
-                .map(|it| Listener::at(&format!("{it}://127.0.0.1:0")))
-                .to_vec(),
-            data_directory: Some(folder.path().to_owned()),
-            ..Config::default()
-        };
+/// A broker whose configuration is changed.
+fn broker_with(change: impl FnOnce(&mut Config, &Path)) -> Broker {
+    Broker::start(&SCHEMES, &READY, |config, folder| {
         config.quic.early_data = EarlyData::All;
-        change(&mut config, folder.path());
-        let server = Server::start(&config).unwrap();
-        Self {
-            urls: server.listeners().to_vec(),
-            fingerprint: server.certificate().fingerprint,
-            server: Some(server),
-            _folder: folder,
-        }
-    }
-
-    fn new() -> Self {
-        Self::start(|_, _| {})
-    }
-
-    /// A command line that connects to this broker.
-    fn command(&self, transport: usize, name: &str, rest: &[&str]) -> Command {
-        let mut command = sterna();
-        let url = &self.urls[transport];
-        command.args([name, "--url", url, "--fingerprint", &self.fingerprint]);
-        if transport == HTTPS {
-            // HTTP/3 is on a port of its own here.
-            command.arg("--no-http3");
-        }
-        command.args(rest);
-        command
-    }
-
-    fn run(&self, transport: usize, name: &str, rest: &[&str]) -> Output {
-        self.command(transport, name, rest).output().unwrap()
-    }
-
-    /// A subscriber whose subscription is in force already.
-    fn receiver(&self, transport: usize, rest: &[&str]) -> Receiver {
-        let mut command = self.command(transport, "sub", rest);
-        command
-            .arg("-d")
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let mut log = BufReader::new(child.stderr.take().unwrap());
-        let mut line = String::new();
-        while !line.contains("subscribed") && !line.contains("request answered") {
-            line.clear();
-            assert!(
-                log.read_line(&mut line).unwrap() > 0,
-                "the subscriber ended early"
-            );
-        }
-        // Nobody reads the rest, which must not hold it up.
-        std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
-        Receiver { child }
-    }
+        change(config, folder);
+    })
 }
 
-impl Drop for Broker {
-    fn drop(&mut self) {
-        if let Some(server) = self.server.take() {
-            server.shutdown();
-        }
-    }
-}
-
-struct Receiver {
-    child: Child,
-}
-
-impl Receiver {
-    /// What it printed up to its end.
-    fn output(mut self) -> String {
-        let mut text = String::new();
-        let mut stdout = self.child.stdout.take().unwrap();
-        stdout.read_to_string(&mut text).unwrap();
-        assert!(self.child.wait().unwrap().success());
-        text
-    }
-}
-
-fn sterna() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_sterna"));
-    for name in [
-        "STERNA_URL",
-        "STERNA_USERNAME",
-        "STERNA_PASSWORD",
-        "STERNA_TOKEN",
-    ] {
-        command.env_remove(name);
-    }
-    command
-}
-
-fn code(output: &Output) -> i32 {
-    output.status.code().unwrap()
-}
-
-fn stdout(output: &Output) -> &str {
-    std::str::from_utf8(&output.stdout).unwrap()
-}
-
-fn stderr(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
+fn plain_broker() -> Broker {
+    broker_with(|_, _| {})
 }
 
 #[test]
 fn messages_pass_between_all_versions_and_mqtt() {
-    let broker = Broker::new();
+    let broker = plain_broker();
     for to in ALL {
-        let receiver = broker.receiver(
+        let receiver = broker.subscriber(
             to,
             &[
                 "-t",
@@ -186,11 +83,12 @@ fn messages_pass_between_all_versions_and_mqtt() {
 
 #[test]
 fn lines_keep_their_order_and_all_may_be_under_way_at_once() {
-    let broker = Broker::new();
+    let broker = plain_broker();
     let numbers: Vec<_> = (0..200).map(|number| number.to_string()).collect();
     let lines = numbers.join("\n") + "\n";
     for (transport, inflight) in [(H3, None), (HTTP, None), (H3, Some("64"))] {
-        let receiver = broker.receiver(transport, &["-t", "l", "-q", "1", "-C", "200", "-W", "20"]);
+        let receiver =
+            broker.subscriber(transport, &["-t", "l", "-q", "1", "-C", "200", "-W", "20"]);
         let mut rest = vec!["-t", "l", "-q", "1", "-l"];
         rest.extend(inflight.iter().flat_map(|number| ["-M", number]));
         let mut sending = broker
@@ -212,13 +110,13 @@ fn lines_keep_their_order_and_all_may_be_under_way_at_once() {
 
 #[test]
 fn durable_subscriptions_keep_what_comes_meanwhile() {
-    let broker = Broker::new();
+    let broker = plain_broker();
     for transport in [H3, HTTPS, HTTP] {
         let name = format!("mine-{transport}");
         let rest = [
             "-i", &name, "-c", "-t", "d/#", "-q", "1", "-C", "1", "-W", "20",
         ];
-        let first = broker.receiver(transport, &rest);
+        let first = broker.subscriber(transport, &rest);
         for payload in ["1", "2"] {
             let sent = broker.run(transport, "pub", &["-t", "d/x", "-q", "1", "-m", payload]);
             assert!(sent.status.success());
@@ -231,7 +129,7 @@ fn durable_subscriptions_keep_what_comes_meanwhile() {
 
 #[test]
 fn retained_messages_and_the_ends_of_sub() {
-    let broker = Broker::new();
+    let broker = plain_broker();
     let sent = broker.run(H3, "pub", &["-t", "r", "-q", "1", "-r", "-m", "on"]);
     assert!(sent.status.success());
     let kept = broker.run(
@@ -252,9 +150,9 @@ fn retained_messages_and_the_ends_of_sub() {
 
 #[test]
 fn requests_are_answered_across_protocols() {
-    let broker = Broker::new();
+    let broker = plain_broker();
     for transport in [H3, HTTP] {
-        let service = broker.receiver(MQTT, &["-t", "job", "-C", "1", "-W", "20", "-F", "%R %D"]);
+        let service = broker.subscriber(MQTT, &["-t", "job", "-C", "1", "-W", "20", "-F", "%R %D"]);
         let asking = broker
             .command(
                 transport,
@@ -277,7 +175,7 @@ fn requests_are_answered_across_protocols() {
 
 #[test]
 fn failures_have_their_codes() {
-    let broker = Broker::start(|config, folder| {
+    let broker = broker_with(|config, folder| {
         let users = folder.join("passwords");
         std::fs::write(&users, "").unwrap();
         config.authentication.password_file = Some(users);
@@ -292,7 +190,7 @@ fn failures_have_their_codes() {
         let refused = broker.run(transport, "sub", &["-t", "a", "-W", "20"]);
         assert_eq!(code(&refused), 134, "{}", stderr(&refused));
     }
-    let open = Broker::new();
+    let open = plain_broker();
     for wrong in [
         &["-t", "a/+", "-m", "x"][..],
         &["-t", "a"],
