@@ -9,8 +9,8 @@ use tokio::time::Instant;
 
 use super::path::Path;
 use super::{
-    Args, Kind, Measured, PATIENCE, TICKET_PAUSE, own_broker, path_to, print_head, report, resolve,
-    through, ways,
+    Args, Measurable, Measured, PATIENCE, Shared, TICKET_PAUSE, measure_ways, own_broker,
+    print_head, ways,
 };
 use crate::commands::connection::AmqpSettings;
 use crate::commands::exit::Failure;
@@ -35,8 +35,8 @@ pub(super) async fn handshake(args: &Args) -> Result<(), Failure> {
     print_head(args, ["open", "accepted"]);
     let mut result = Ok(());
     for options in targets {
-        let measured = measure_target(args, &options, one_way).await;
-        result = result.and(measured);
+        let ways = ways(options.url.scheme())?;
+        result = result.and(measure_ways(args, &options, ways, one_way).await);
     }
     if let Some(server) = own {
         server.shutdown();
@@ -44,45 +44,8 @@ pub(super) async fn handshake(args: &Args) -> Result<(), Failure> {
     result
 }
 
-async fn measure_target(
-    args: &Args,
-    options: &amqp::Options,
-    one_way: Duration,
-) -> Result<(), Failure> {
-    let ways = ways(options.url.scheme())?;
-    let server = resolve(&options.url).await?;
-    let mut watcher = Watcher::start(options).await?;
-    let mut result = Ok(());
-    for way in ways {
-        let path = path_to(server, options.url.scheme(), one_way).await?;
-        let mut options = options.clone();
-        options.url = through(&options.url, &path, &mut options.tls)?;
-        options.reconnect = None;
-        options.tls.version = way.version.or(options.tls.version);
-        options.tls.resumption = way.kind != Kind::Full;
-        options.early_data = way.kind == Kind::Early;
-        let measuring = async {
-            if way.kind != Kind::Full {
-                // For the ticket, and for the credit that the broker announces.
-                measure(args, &options, &path, &mut watcher, one_way).await?;
-            }
-            let mut all = Vec::new();
-            for _ in 0..args.connections {
-                all.push(measure(args, &options, &path, &mut watcher, one_way).await?);
-            }
-            Ok(all)
-        };
-        let measured = measuring.await;
-        // A server may do without the one or other version; the rest is measured.
-        let reported = report(args, way, measured, one_way);
-        result = result.and(reported);
-    }
-    watcher.connection.close().await.ok();
-    result
-}
-
 /// Who says when the broker has a message: a receiver without delay.
-struct Watcher {
+pub(super) struct Watcher {
     connection: Connection,
     receiver: Receiver,
     address: String,
@@ -122,53 +85,74 @@ impl Watcher {
     }
 }
 
-async fn measure(
-    args: &Args,
-    options: &amqp::Options,
-    path: &Path,
-    watcher: &mut Watcher,
-    one_way: Duration,
-) -> Result<Measured, Failure> {
-    let failed = |error| Failure::amqp(&error);
-    path.take();
-    let message = Message::data(vec![b'x'; args.bytes as usize]);
-    let (connection, events) = Connection::start(options.clone()).map_err(failed)?;
-    let target = SenderOptions::new(&watcher.address);
-    let sending = async {
-        let session = connection.session().await?;
-        let sender = session.sender(target).await?;
-        let mut under_way = Vec::new();
-        for _ in 0..args.messages {
-            under_way.push(sender.send(message.clone()).await?);
+impl Measurable for amqp::Options {
+    type Watcher = Watcher;
+
+    fn shared(&mut self) -> Shared<'_> {
+        Shared {
+            url: &mut self.url,
+            tls: &mut self.tls,
+            reconnect: &mut self.reconnect,
+            early_data: &mut self.early_data,
         }
-        for sending in under_way {
-            let outcome = sending.await?;
-            if outcome != Outcome::Accepted {
-                return Ok(Err(outcome));
+    }
+
+    async fn watch(&self) -> Result<Watcher, Failure> {
+        Watcher::start(self).await
+    }
+
+    async fn dismiss(watcher: Watcher) {
+        watcher.connection.close().await.ok();
+    }
+
+    async fn measure(
+        &self,
+        args: &Args,
+        path: &Path,
+        watcher: &mut Watcher,
+        one_way: Duration,
+    ) -> Result<Measured, Failure> {
+        let failed = |error| Failure::amqp(&error);
+        path.take();
+        let message = Message::data(vec![b'x'; args.bytes as usize]);
+        let (connection, events) = Connection::start(self.clone()).map_err(failed)?;
+        let target = SenderOptions::new(&watcher.address);
+        let sending = async {
+            let session = connection.session().await?;
+            let sender = session.sender(target).await?;
+            let mut under_way = Vec::new();
+            for _ in 0..args.messages {
+                under_way.push(sender.send(message.clone()).await?);
             }
-        }
-        Ok(Ok((Instant::now(), path.take())))
-    };
-    let (sent, connected, arrived) =
-        tokio::join!(sending, opened(events), watcher.take(args.messages));
-    let connected = connected.map_err(failed)?;
-    let sent: Result<_, amqp::Error> = sent;
-    let (acknowledged, passed) = sent
-        .map_err(failed)?
-        .map_err(|outcome| Failure::outcome(&outcome))?;
-    let arrived =
-        arrived.ok_or_else(|| Failure::local("the broker accepted and did not deliver"))?;
-    let started = passed.started.unwrap_or(acknowledged);
-    tokio::time::sleep(2 * one_way + TICKET_PAUSE).await;
-    let early_data = connection.connected().await.map_err(failed)?.early_data;
-    connection.close().await.map_err(failed)?;
-    Ok(Measured {
-        at_broker: arrived.duration_since(started),
-        connected: connected.duration_since(started),
-        acknowledged: acknowledged.duration_since(started),
-        passed,
-        early_data,
-    })
+            for sending in under_way {
+                let outcome = sending.await?;
+                if outcome != Outcome::Accepted {
+                    return Ok(Err(outcome));
+                }
+            }
+            Ok(Ok((Instant::now(), path.take())))
+        };
+        let (sent, connected, arrived) =
+            tokio::join!(sending, opened(events), watcher.take(args.messages));
+        let connected = connected.map_err(failed)?;
+        let sent: Result<_, amqp::Error> = sent;
+        let (acknowledged, passed) = sent
+            .map_err(failed)?
+            .map_err(|outcome| Failure::outcome(&outcome))?;
+        let arrived =
+            arrived.ok_or_else(|| Failure::local("the broker accepted and did not deliver"))?;
+        let started = passed.started.unwrap_or(acknowledged);
+        tokio::time::sleep(2 * one_way + TICKET_PAUSE).await;
+        let early_data = connection.connected().await.map_err(failed)?.early_data;
+        connection.close().await.map_err(failed)?;
+        Ok(Measured {
+            at_broker: arrived.duration_since(started),
+            connected: connected.duration_since(started),
+            acknowledged: acknowledged.duration_since(started),
+            passed,
+            early_data,
+        })
+    }
 }
 
 /// When the broker's open came.

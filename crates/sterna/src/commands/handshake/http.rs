@@ -9,8 +9,8 @@ use tokio::time::Instant;
 
 use super::path::Path;
 use super::{
-    Args, Kind, Measured, PATIENCE, TICKET_PAUSE, Way, measure_ways, own_broker, path_to,
-    print_head, report, resolve, through, way,
+    Args, Kind, Measurable, Measured, PATIENCE, Shared, TICKET_PAUSE, Way, measure_ways,
+    own_broker, print_head, way,
 };
 use crate::commands::connection::http::HttpSettings;
 use crate::commands::exit::Failure;
@@ -81,50 +81,14 @@ async fn measure_target(args: &Args, options: &Options, one_way: Duration) -> Re
             let mut options = options.clone();
             options.url = options.url.with_scheme(scheme, Some(port));
             options.http3 = false;
-            result = result.and(measure_scheme(args, &options, ways, one_way).await);
+            result = result.and(measure_ways(args, &options, ways, one_way).await);
         }
     }
     result
 }
 
-async fn measure_scheme(
-    args: &Args,
-    options: &Options,
-    ways: &[Way],
-    one_way: Duration,
-) -> Result<(), Failure> {
-    let server = resolve(&options.url).await?;
-    let mut watcher = Watcher::start(options).await?;
-    let mut result = Ok(());
-    for way in ways {
-        let path = path_to(server, options.url.scheme(), one_way).await?;
-        let mut options = options.clone();
-        options.url = through(&options.url, &path, &mut options.tls)?;
-        options.reconnect = None;
-        options.tls.version = way.version.or(options.tls.version);
-        options.tls.resumption = way.kind != Kind::Full;
-        options.early_data = way.kind == Kind::Early;
-        let measuring = async {
-            if way.kind != Kind::Full {
-                // For the ticket, and for the settings that go with it.
-                measure(args, &options, &path, &mut watcher, one_way).await?;
-            }
-            let mut all = Vec::new();
-            for _ in 0..args.connections {
-                all.push(measure(args, &options, &path, &mut watcher, one_way).await?);
-            }
-            Ok(all)
-        };
-        let measured = measuring.await;
-        let reported = report(args, way, measured, one_way);
-        result = result.and(reported);
-    }
-    watcher.client.close().await;
-    result
-}
-
 /// Who says when the broker has a message: a subscriber without delay.
-struct Watcher {
+pub(super) struct Watcher {
     client: Client,
     subscription: Subscription,
     topic: String,
@@ -162,56 +126,77 @@ impl Watcher {
     }
 }
 
-async fn measure(
-    args: &Args,
-    options: &Options,
-    path: &Path,
-    watcher: &mut Watcher,
-    one_way: Duration,
-) -> Result<Measured, Failure> {
-    let failed = |error: Error| Failure::http(&error);
-    path.take();
-    let message = Publish::new(&watcher.topic, vec![b'x'; args.bytes as usize])
-        .map_err(Failure::local)?
-        .qos(QoS::AtLeastOnce);
-    let client = Client::new(options.clone()).map_err(failed)?;
-    let publishing = async {
-        // The first one waits for nothing; the others follow as they may.
-        let mut under_way = JoinSet::new();
-        for _ in 0..args.messages {
-            let (client, message) = (client.clone(), message.clone());
-            under_way.spawn(async move { client.publish(message).await });
+impl Measurable for Options {
+    type Watcher = Watcher;
+
+    fn shared(&mut self) -> Shared<'_> {
+        Shared {
+            url: &mut self.url,
+            tls: &mut self.tls,
+            reconnect: &mut self.reconnect,
+            early_data: &mut self.early_data,
         }
-        while let Some(answer) = under_way.join_next().await {
-            answer.unwrap_or(Err(Error::Ended))?;
-        }
-        Ok::<_, Error>((Instant::now(), path.take()))
-    };
-    let connecting = async {
-        // Behind the first message, which travels with the handshake where it can.
-        tokio::task::yield_now().await;
-        while client.connection().is_none() {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-        let connected = client.connected().await?;
-        Ok::<_, Error>((Instant::now(), connected.early_data))
-    };
-    let (published, connected, arrived) =
-        tokio::join!(publishing, connecting, watcher.take(args.messages));
-    let (connected, early_data) = connected.map_err(failed)?;
-    let (acknowledged, passed) = published.map_err(failed)?;
-    let arrived =
-        arrived.ok_or_else(|| Failure::local("the broker answered and did not deliver"))?;
-    let started = passed.started.unwrap_or(acknowledged);
-    // TCP to the path stands at once, and through it after a round trip.
-    let connected = connected.max(started + 2 * one_way);
-    tokio::time::sleep(2 * one_way + TICKET_PAUSE).await;
-    client.close().await;
-    Ok(Measured {
-        at_broker: arrived.duration_since(started),
-        connected: connected.duration_since(started),
-        acknowledged: acknowledged.duration_since(started),
-        passed,
-        early_data,
-    })
+    }
+
+    async fn watch(&self) -> Result<Watcher, Failure> {
+        Watcher::start(self).await
+    }
+
+    async fn dismiss(watcher: Watcher) {
+        watcher.client.close().await;
+    }
+
+    async fn measure(
+        &self,
+        args: &Args,
+        path: &Path,
+        watcher: &mut Watcher,
+        one_way: Duration,
+    ) -> Result<Measured, Failure> {
+        let failed = |error: Error| Failure::http(&error);
+        path.take();
+        let message = Publish::new(&watcher.topic, vec![b'x'; args.bytes as usize])
+            .map_err(Failure::local)?
+            .qos(QoS::AtLeastOnce);
+        let client = Client::new(self.clone()).map_err(failed)?;
+        let publishing = async {
+            // The first one waits for nothing; the others follow as they may.
+            let mut under_way = JoinSet::new();
+            for _ in 0..args.messages {
+                let (client, message) = (client.clone(), message.clone());
+                under_way.spawn(async move { client.publish(message).await });
+            }
+            while let Some(answer) = under_way.join_next().await {
+                answer.unwrap_or(Err(Error::Ended))?;
+            }
+            Ok::<_, Error>((Instant::now(), path.take()))
+        };
+        let connecting = async {
+            // Behind the first message, which travels with the handshake where it can.
+            tokio::task::yield_now().await;
+            while client.connection().is_none() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            let connected = client.connected().await?;
+            Ok::<_, Error>((Instant::now(), connected.early_data))
+        };
+        let (published, connected, arrived) =
+            tokio::join!(publishing, connecting, watcher.take(args.messages));
+        let (connected, early_data) = connected.map_err(failed)?;
+        let (acknowledged, passed) = published.map_err(failed)?;
+        let arrived =
+            arrived.ok_or_else(|| Failure::local("the broker answered and did not deliver"))?;
+        let started = passed.started.unwrap_or(acknowledged);
+        // TCP to the path stands at once, and through it after a round trip.
+        let connected = connected.max(started + 2 * one_way);
+        tokio::time::sleep(2 * one_way + TICKET_PAUSE).await;
+        client.close().await;
+        Ok(Measured {
+            at_broker: arrived.duration_since(started),
+            connected: connected.duration_since(started),
+            acknowledged: acknowledged.duration_since(started),
+            passed,
+            early_data,
+        })
+    }
 }

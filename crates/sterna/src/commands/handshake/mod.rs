@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use serde_json::json;
 use sterna_client::{
-    Client, EarlyData, Error, Event, Events, Fingerprint, Options, Protocol, Publish, QoS, Scheme,
-    Subscription, Tls, TlsVersion, Url, UrlError,
+    Backoff, Client, EarlyData, Error, Event, Events, Fingerprint, Options, Protocol, Publish, QoS,
+    Scheme, Subscription, Tls, TlsVersion, Url, UrlError,
 };
 use sterna_server::Server;
 use sterna_server::config::{Config, EarlyData as Policy, Listener};
@@ -223,31 +223,70 @@ async fn measure_target(args: &Args, options: &Options, one_way: Duration) -> Re
     measure_ways(args, options, ways(options.url.scheme())?, one_way).await
 }
 
-async fn measure_ways(
+/// The options of a protocol's client, by which each of its connections is made.
+trait Measurable: Clone {
+    /// Who says when the broker has a message: a client without delay.
+    type Watcher;
+
+    /// The options that every protocol has.
+    fn shared(&mut self) -> Shared<'_>;
+
+    /// Connects a watcher to the broker. Its tickets are none of the measured ones.
+    async fn watch(&self) -> Result<Self::Watcher, Failure>;
+
+    /// Makes one connection through the path, and says what it took.
+    async fn measure(
+        &self,
+        args: &Args,
+        path: &Path,
+        watcher: &mut Self::Watcher,
+        one_way: Duration,
+    ) -> Result<Measured, Failure>;
+
+    /// Ends a watcher's connection.
+    async fn dismiss(watcher: Self::Watcher);
+}
+
+/// See [`Measurable::shared`].
+struct Shared<'a> {
+    url: &'a mut Url,
+    tls: &'a mut Tls,
+    reconnect: &'a mut Option<Backoff>,
+    early_data: &'a mut bool,
+}
+
+/// Measures some ways to connect to the broker that the options name.
+#[allow(
+    clippy::future_not_send,
+    reason = "it stays on the thread of the command"
+)]
+async fn measure_ways<M: Measurable>(
     args: &Args,
-    options: &Options,
+    options: &M,
     ways: &[Way],
     one_way: Duration,
 ) -> Result<(), Failure> {
-    let server = resolve(&options.url).await?;
-    let mut watcher = Watcher::start(options).await?;
+    let url = options.clone().shared().url.clone();
+    let server = resolve(&url).await?;
+    let mut watcher = options.watch().await?;
     let mut result = Ok(());
     for way in ways {
-        let path = path_to(server, options.url.scheme(), one_way).await?;
+        let path = path_to(server, url.scheme(), one_way).await?;
         let mut options = options.clone();
-        options.url = through(&options.url, &path, &mut options.tls)?;
-        options.reconnect = None;
-        options.tls.version = way.version.or(options.tls.version);
-        options.tls.resumption = way.kind != Kind::Full;
-        options.early_data = way.kind == Kind::Early;
+        let shared = options.shared();
+        *shared.url = through(&url, &path, shared.tls)?;
+        *shared.reconnect = None;
+        shared.tls.version = way.version.or(shared.tls.version);
+        shared.tls.resumption = way.kind != Kind::Full;
+        *shared.early_data = way.kind == Kind::Early;
         let measuring = async {
             if way.kind != Kind::Full {
-                // For the ticket, and for what is remembered of the path.
-                measure(args, &options, &path, &mut watcher, one_way).await?;
+                // For the ticket, and for what is remembered with it: of the path, and of the broker.
+                options.measure(args, &path, &mut watcher, one_way).await?;
             }
             let mut all = Vec::new();
             for _ in 0..args.connections {
-                all.push(measure(args, &options, &path, &mut watcher, one_way).await?);
+                all.push(options.measure(args, &path, &mut watcher, one_way).await?);
             }
             Ok(all)
         };
@@ -256,7 +295,7 @@ async fn measure_ways(
         let reported = report(args, way, measured, one_way);
         result = result.and(reported);
     }
-    watcher.client.disconnect().await.ok();
+    M::dismiss(watcher).await;
     result
 }
 
@@ -319,65 +358,86 @@ impl Watcher {
     }
 }
 
-async fn measure(
-    args: &Args,
-    options: &Options,
-    path: &Path,
-    watcher: &mut Watcher,
-    one_way: Duration,
-) -> Result<Measured, Failure> {
-    let failed = |error: Error| Failure::client(&error, options.version);
-    path.take();
-    let message = Publish::new(&watcher.topic, vec![b'x'; args.bytes as usize])
-        .map_err(Failure::local)?
-        .qos(QoS::AtLeastOnce);
-    let (client, mut events) = Client::start(options.clone()).map_err(Failure::local)?;
-    let publishing = async {
-        let mut under_way = VecDeque::new();
-        for _ in 0..args.messages {
-            under_way.push_back(client.send(message.clone()).await?);
+impl Measurable for Options {
+    type Watcher = Watcher;
+
+    fn shared(&mut self) -> Shared<'_> {
+        Shared {
+            url: &mut self.url,
+            tls: &mut self.tls,
+            reconnect: &mut self.reconnect,
+            early_data: &mut self.early_data,
         }
-        for delivery in under_way {
-            delivery.await?;
-        }
-        Ok((Instant::now(), path.take()))
-    };
-    let connecting = async {
-        loop {
-            match events.next().await {
-                Some(Event::Connected(connected)) => {
-                    return Ok((Instant::now(), connected.early_data));
-                }
-                Some(Event::Disconnected { error, .. }) => return Err(error),
-                Some(_) => {}
-                None => return Err(Error::Ended),
+    }
+
+    async fn watch(&self) -> Result<Watcher, Failure> {
+        Watcher::start(self).await
+    }
+
+    async fn dismiss(watcher: Watcher) {
+        watcher.client.disconnect().await.ok();
+    }
+
+    async fn measure(
+        &self,
+        args: &Args,
+        path: &Path,
+        watcher: &mut Watcher,
+        one_way: Duration,
+    ) -> Result<Measured, Failure> {
+        let failed = |error: Error| Failure::client(&error, self.version);
+        path.take();
+        let message = Publish::new(&watcher.topic, vec![b'x'; args.bytes as usize])
+            .map_err(Failure::local)?
+            .qos(QoS::AtLeastOnce);
+        let (client, mut events) = Client::start(self.clone()).map_err(Failure::local)?;
+        let publishing = async {
+            let mut under_way = VecDeque::new();
+            for _ in 0..args.messages {
+                under_way.push_back(client.send(message.clone()).await?);
             }
-        }
-    };
-    let arriving = async {
-        let mut first = None;
-        for _ in 0..args.messages {
-            let arrived = tokio::time::timeout(PATIENCE, watcher.events.message()).await;
-            arrived.ok().flatten()?;
-            first.get_or_insert_with(Instant::now);
-        }
-        first
-    };
-    let (published, connected, arrived) = tokio::join!(publishing, connecting, arriving);
-    let (connected, early_data) = connected.map_err(failed)?;
-    let (acknowledged, passed) = published.map_err(failed)?;
-    let arrived =
-        arrived.ok_or_else(|| Failure::local("the broker acknowledged and did not deliver"))?;
-    let started = passed.started.unwrap_or(acknowledged);
-    tokio::time::sleep(2 * one_way + TICKET_PAUSE).await;
-    client.disconnect().await.map_err(failed)?;
-    Ok(Measured {
-        at_broker: arrived.duration_since(started),
-        connected: connected.duration_since(started),
-        acknowledged: acknowledged.duration_since(started),
-        passed,
-        early_data,
-    })
+            for delivery in under_way {
+                delivery.await?;
+            }
+            Ok((Instant::now(), path.take()))
+        };
+        let connecting = async {
+            loop {
+                match events.next().await {
+                    Some(Event::Connected(connected)) => {
+                        return Ok((Instant::now(), connected.early_data));
+                    }
+                    Some(Event::Disconnected { error, .. }) => return Err(error),
+                    Some(_) => {}
+                    None => return Err(Error::Ended),
+                }
+            }
+        };
+        let arriving = async {
+            let mut first = None;
+            for _ in 0..args.messages {
+                let arrived = tokio::time::timeout(PATIENCE, watcher.events.message()).await;
+                arrived.ok().flatten()?;
+                first.get_or_insert_with(Instant::now);
+            }
+            first
+        };
+        let (published, connected, arrived) = tokio::join!(publishing, connecting, arriving);
+        let (connected, early_data) = connected.map_err(failed)?;
+        let (acknowledged, passed) = published.map_err(failed)?;
+        let arrived =
+            arrived.ok_or_else(|| Failure::local("the broker acknowledged and did not deliver"))?;
+        let started = passed.started.unwrap_or(acknowledged);
+        tokio::time::sleep(2 * one_way + TICKET_PAUSE).await;
+        client.disconnect().await.map_err(failed)?;
+        Ok(Measured {
+            at_broker: arrived.duration_since(started),
+            connected: connected.duration_since(started),
+            acknowledged: acknowledged.duration_since(started),
+            passed,
+            early_data,
+        })
+    }
 }
 
 /// Prints what was measured, or says why nothing was.
