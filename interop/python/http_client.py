@@ -243,7 +243,6 @@ class Subscription:
             raise Failure(f"id of the event {fields.get('id')!r}, of the message {got.id}")
         if got.id is not None and fields["id"] != f"{self.session}:{got.id}":
             raise Failure(f"id {fields['id']!r} of message {got.id} of session {self.session!r}")
-        self.last_event_id = fields.get("id", self.last_event_id)
         self.waiting.append(got)
 
     async def _next(self, timeout: float) -> Got | Heartbeat | End:
@@ -258,7 +257,11 @@ class Subscription:
                 self.over = piece
             else:
                 self._parse(piece)
-        return self.waiting.pop(0)
+        taken = self.waiting.pop(0)
+        # What came with it, and nobody has looked at yet, is not what the client has got to.
+        if isinstance(taken, Got) and taken.id is not None:
+            self.last_event_id = f"{self.session}:{taken.id}"
+        return taken
 
     async def message(self, timeout: float = PATIENCE_S) -> Got:
         loop = asyncio.get_running_loop()
