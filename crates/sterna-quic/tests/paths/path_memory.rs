@@ -321,12 +321,15 @@ fn without_a_lifetime_there_is_no_memory() {
 const fn follows(from: Phase, to: Phase) -> bool {
     matches!(
         (from, to),
-        (Phase::Reconnaissance, Phase::Unvalidated | Phase::Normal)
-            // Several acknowledgements may come at one moment.
-            | (
-                Phase::Unvalidated,
-                Phase::Validating | Phase::SafeRetreat | Phase::Normal
-            )
+        // Several acknowledgements may come at one moment: one makes it jump, the next one says
+        // that something is lost, and the jump between them is not seen.
+        (
+            Phase::Reconnaissance,
+            Phase::Unvalidated | Phase::SafeRetreat | Phase::Normal
+        ) | (
+            Phase::Unvalidated,
+            Phase::Validating | Phase::SafeRetreat | Phase::Normal
+        )
             | (Phase::Validating, Phase::SafeRetreat | Phase::Normal)
             | (Phase::SafeRetreat, Phase::Normal)
     )

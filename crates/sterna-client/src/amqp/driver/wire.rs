@@ -543,9 +543,15 @@ impl Wire {
         Ok(None)
     }
 
-    /// Ends the transport in order.
+    /// Ends the transport in order. On QUIC there is nothing more to wait for once both have said
+    /// `close`: what either had to say has been read, and the end of the stream would be a round trip.
     async fn close(&mut self) {
-        let (control, quic) = (&mut self.lanes.0[0].channel, self.quic.take());
-        transport::close(control, quic, &mut self.input, CLOSE_TIMEOUT).await;
+        match self.quic.take() {
+            Some(quic) => quic.close().await,
+            None => {
+                let control = &mut self.lanes.0[0].channel;
+                transport::close(control, None, &mut self.input, CLOSE_TIMEOUT).await;
+            }
+        }
     }
 }
