@@ -90,7 +90,7 @@ const fn one() -> u64 {
 }
 
 /// A way to connect.
-#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Transport {
     /// By which grids and claims refer to it.
@@ -127,7 +127,7 @@ pub struct Transport {
 }
 
 /// Cells that have everything in common but their axes.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct Grid {
     /// By which figures and claims refer to it.
@@ -203,7 +203,7 @@ pub enum Direction {
 }
 
 /// What a device does in a run.
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Workload {
     /// In which way.
@@ -248,7 +248,7 @@ pub enum WorkloadKind {
 }
 
 /// Something that happens to the link.
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinkEvent {
     /// When, since the first message may leave.
@@ -266,7 +266,7 @@ pub enum LinkEventKind {
 }
 
 /// What replaces a grid's values with `--quick`.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct Quick {
     messages: Option<u32>,
@@ -418,8 +418,8 @@ impl Campaign {
     ///
     /// If there is none, or its file makes no sense.
     pub fn find(name: &str) -> Result<(Self, String), String> {
-        if let Some((_, text)) = CAMPAIGNS.iter().find(|(known, _)| *known == name) {
-            return Ok((Self::parse(text)?, (*text).to_owned()));
+        if let Some(text) = Self::built_in(name) {
+            return Ok((Self::parse(text)?, text.to_owned()));
         }
         let path = Path::new(name);
         if !path.exists() {
@@ -436,6 +436,31 @@ impl Campaign {
         let text = fs::read_to_string(path).map_err(failed)?;
         let campaign = Self::parse(&text).map_err(|error| format!("{name}: {error}"))?;
         Ok((campaign, text))
+    }
+
+    fn built_in(name: &str) -> Option<&'static str> {
+        let (_, text) = CAMPAIGNS.iter().find(|(known, _)| *known == name)?;
+        Some(text)
+    }
+
+    /// The campaign of a file, with the figures, claims and notes that the built-in campaign of that name
+    /// has now, if it is the one that was run: they may have become better since.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::parse`].
+    pub fn parse_again(text: &str) -> Result<Self, String> {
+        let campaign = Self::parse(text)?;
+        let built_in = Self::built_in(&campaign.name)
+            .map(Self::parse)
+            .transpose()?;
+        Ok(built_in
+            .filter(|now| {
+                now.version == campaign.version
+                    && now.transports == campaign.transports
+                    && now.grids == campaign.grids
+            })
+            .unwrap_or(campaign))
     }
 
     /// Reads a campaign's file and checks that its parts fit together.

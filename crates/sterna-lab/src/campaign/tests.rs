@@ -190,3 +190,18 @@ fn campaigns_are_found_by_name_and_by_file() {
     assert_eq!(campaign.name, "small");
     assert_eq!(text, SMALL);
 }
+
+#[test]
+fn results_of_a_built_in_campaign_are_read_with_what_it_says_now() {
+    let (now, text) = Campaign::find("mqtt-fernandez-2020").unwrap();
+    let before = text.replace("agreement means", "an old one:");
+    let notes = |campaign: &Campaign| format!("{:?}", campaign.claims);
+    assert!(notes(&Campaign::parse(&before).unwrap()).contains("an old one"));
+    let again = Campaign::parse_again(&before).unwrap();
+    assert_eq!(notes(&again), notes(&now));
+    // One that was run in another way is what its own file says.
+    let other = before.replace("repetitions = 20", "repetitions = 21");
+    assert_ne!(other, before);
+    let again = Campaign::parse_again(&other).unwrap();
+    assert!(notes(&again).contains("an old one"));
+}

@@ -199,6 +199,11 @@ fn line(sample: &Sample) -> String {
     serde_json::to_string(sample).unwrap_or_default() + "\n"
 }
 
+/// Whether a folder holds a campaign's results.
+pub(crate) fn exists(folder: &Path) -> bool {
+    folder.join(MANIFEST).is_file()
+}
+
 /// What a folder holds. A last line that is not whole is left out: its run is made again.
 ///
 /// # Errors

@@ -4,6 +4,7 @@
 //! figures and claims only if it is asked for, and then it is said.
 
 mod claims;
+mod collection;
 mod csv;
 mod figures;
 mod page;
@@ -13,7 +14,6 @@ pub mod statistics;
 mod tests;
 mod values;
 
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -22,6 +22,7 @@ use crate::measure::store::{self, Manifest};
 use crate::measure::{Sample, Verdict};
 
 pub use claims::{Agreement, Answer};
+pub use collection::Collection;
 pub use figures::Drawing;
 
 /// A campaign's results, read and judged.
@@ -44,21 +45,17 @@ pub struct Files {
     pub html: PathBuf,
     /// The same as text, with pictures beside it.
     pub markdown: PathBuf,
-    /// The metrics as a table.
-    pub csv: PathBuf,
+    /// The metrics as tables, one for each campaign.
+    pub csv: Vec<PathBuf>,
     /// The pictures.
     pub figures: Vec<PathBuf>,
 }
 
 impl Report {
-    /// Reads the results in a folder and judges them.
-    ///
-    /// # Errors
-    ///
-    /// If they cannot be read, or there are none.
-    pub fn read(folder: &Path, with_unsound: bool) -> io::Result<Self> {
+    /// Reads one campaign's results and judges them.
+    fn read(folder: &Path, with_unsound: bool) -> io::Result<Self> {
         let (manifest, samples) = store::load(folder)?;
-        let campaign = Campaign::parse(&manifest.text)
+        let campaign = Campaign::parse_again(&manifest.text)
             .and_then(|campaign| campaign.with_brokers(&manifest.brokers))
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
         if samples.is_empty() {
@@ -97,6 +94,12 @@ impl Report {
         }
     }
 
+    /// The campaign's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.campaign.name
+    }
+
     /// How each claim was answered.
     #[must_use]
     pub fn answers(&self) -> &[Answer] {
@@ -115,31 +118,5 @@ impl Report {
             }] += 1;
         }
         counts
-    }
-
-    /// Writes all files of the report.
-    ///
-    /// # Errors
-    ///
-    /// If they cannot be written.
-    pub fn write(&self, folder: &Path) -> io::Result<Files> {
-        let pictures = folder.join("figures");
-        fs::create_dir_all(&pictures)?;
-        let mut figures = Vec::new();
-        for drawing in &self.drawings {
-            let path = pictures.join(format!("{}-{}.svg", self.campaign.name, drawing.id));
-            fs::write(&path, &drawing.svg)?;
-            figures.push(path);
-        }
-        let files = Files {
-            html: folder.join("report.html"),
-            markdown: folder.join("report.md"),
-            csv: folder.join("samples.csv"),
-            figures,
-        };
-        fs::write(&files.html, self.html())?;
-        fs::write(&files.markdown, self.markdown())?;
-        fs::write(&files.csv, csv::table(&self.samples))?;
-        Ok(files)
     }
 }

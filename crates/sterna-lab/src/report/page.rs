@@ -20,14 +20,45 @@ figure{margin:1.5em 0}figcaption{font-weight:600;margin-bottom:.4em}svg{max-widt
 .warning{background:#fff4d6;border-left:4px solid #e69f00;padding:.5em 1em}code{background:#f3f3f3;padding:0 .2em}\
 dt{font-weight:600}.wide{overflow-x:auto}";
 
-fn escape(text: &str) -> String {
+/// What stands above the table of claims.
+const BRACKETS: &str = "In brackets: 95 % confidence intervals, from the repetitions or, for delays of single \
+                        messages, by a bootstrap over them.";
+
+/// What stands beside the figures.
+const FORMS: &str = "Boxes: quartiles, dot at the median, whiskers at the 5th and 95th percentile, circles outside of \
+                     them. Error bars: 95 % confidence intervals.";
+
+/// How many claims were answered in which way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tally {
+    pub(super) agree: usize,
+    pub(super) partly: usize,
+    pub(super) disagree: usize,
+    pub(super) not_measured: usize,
+}
+
+impl Tally {
+    fn text(&self) -> String {
+        format!(
+            "{} claims: {} agree, {} partly, {} do not, {} without a value of ours (inputs, or a \
+             stated reason)",
+            self.agree + self.partly + self.disagree + self.not_measured,
+            self.agree,
+            self.partly,
+            self.disagree,
+            self.not_measured
+        )
+    }
+}
+
+pub(super) fn escape(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")
         .replace('>', "&gt;")
 }
 
 /// Text in a cell of a table of Markdown.
-fn cell(text: &str) -> String {
+pub(super) fn cell(text: &str) -> String {
     text.replace('|', "\\|").replace('\n', " ")
 }
 
@@ -68,22 +99,19 @@ impl Report {
     }
 
     /// How many claims were answered in which way.
-    fn summary(&self) -> String {
+    pub(super) fn tally(&self) -> Tally {
         let count = |agreement| {
             self.answers
                 .iter()
                 .filter(|answer| answer.agreement == agreement)
                 .count()
         };
-        format!(
-            "{} claims: {} agree, {} partly, {} do not, {} without a value of ours (inputs, or a \
-             stated reason)",
-            self.answers.len(),
-            count(Agreement::Yes),
-            count(Agreement::Partly),
-            count(Agreement::No),
-            count(Agreement::NotMeasured)
-        )
+        Tally {
+            agree: count(Agreement::Yes),
+            partly: count(Agreement::Partly),
+            disagree: count(Agreement::No),
+            not_measured: count(Agreement::NotMeasured),
+        }
     }
 
     /// What was run, where, by what.
@@ -206,20 +234,19 @@ impl Report {
         all
     }
 
-    /// The report as one HTML page that needs nothing else.
-    #[must_use]
-    pub fn html(&self) -> String {
-        let title = escape(&self.campaign.title);
+    /// The report as a part of a page whose heading is of this level.
+    pub(super) fn chapter_html(&self, level: usize) -> String {
+        let below = level + 1;
         let mut page = format!(
-            "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
-             <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
-             <title>{title}</title><style>{STYLE}</style></head><body>\n<h1>{title}</h1>\n"
+            "<h{level} id=\"{}\">{}</h{level}>\n",
+            self.campaign.name,
+            escape(&self.campaign.title)
         );
         // Writing to a String does not fail, here and below.
         for warning in self.warnings() {
             let _ = writeln!(page, "<p class=\"warning\">{}</p>", escape(&warning));
         }
-        let _ = writeln!(page, "<p>{}</p>\n<dl>", escape(&self.summary()));
+        let _ = writeln!(page, "<p>{}</p>\n<dl>", escape(&self.tally().text()));
         for (name, text) in self.facts() {
             let text = escape(&text);
             let text = match text
@@ -233,22 +260,25 @@ impl Report {
         }
         page.push_str("</dl>\n");
         if !self.campaign.notes.is_empty() {
-            page.push_str("<h2>How the paper was understood</h2>\n<ul>\n");
+            let _ = writeln!(
+                page,
+                "<h{below}>How the paper was understood</h{below}>\n<ul>"
+            );
             for note in &self.campaign.notes {
                 let _ = writeln!(page, "<li>{}</li>", escape(note));
             }
             page.push_str("</ul>\n");
         }
-        page.push_str(
-            "<h2>Paper and ours</h2>\n<p>In brackets: 95 % confidence intervals, from the repetitions \
-             or, for delays of single messages, by a bootstrap over them.</p>\n<div class=\"wide\">\
+        let _ = writeln!(
+            page,
+            "<h{below}>Paper and ours</h{below}>\n<p>{BRACKETS}</p>\n<div class=\"wide\">\
              <table><tr><th></th><th>claim</th>\
-             <th>where</th><th>paper</th><th>ours</th><th>agrees?</th><th>why not, and notes</th></tr>\n",
+             <th>where</th><th>paper</th><th>ours</th><th>agrees?</th><th>why not, and notes</th></tr>",
         );
         for answer in &self.answers {
             let _ = writeln!(page, "{}", row(answer));
         }
-        page.push_str("</table></div>\n<h2>Figures</h2>\n");
+        let _ = writeln!(page, "</table></div>\n<h{below}>Figures</h{below}>");
         for drawing in &self.drawings {
             let _ = writeln!(
                 page,
@@ -258,54 +288,41 @@ impl Report {
                 drawing.svg
             );
         }
-        page.push_str(
-            "<p>Boxes: quartiles, dot at the median, whiskers at the 5th and 95th percentile, circles \
-             outside of them. Error bars: 95 % confidence intervals.</p>\n",
-        );
-        for (heading, lines) in [
-            ("Runs that do not count", self.marked()),
-            (
-                "Calibration before the campaign",
-                self.manifest.calibration.clone(),
-            ),
-        ] {
-            if lines.is_empty() {
-                continue;
-            }
-            let _ = writeln!(page, "<h2>{heading}</h2>\n<ul>");
+        let _ = writeln!(page, "<p>{FORMS}</p>");
+        for (heading, lines) in self.lists() {
+            let _ = writeln!(page, "<h{below}>{heading}</h{below}>\n<ul>");
             for line in lines {
                 let _ = writeln!(page, "<li>{}</li>", escape(&line));
             }
             page.push_str("</ul>\n");
         }
-        page.push_str("</body></html>\n");
         page
     }
 
-    /// The report as Markdown, with pictures in the folder `figures`.
-    #[must_use]
-    pub fn markdown(&self) -> String {
-        let mut text = format!("# {}\n\n", self.campaign.title);
+    /// The report as a part of a text whose heading is of this level.
+    pub(super) fn chapter_markdown(&self, level: usize) -> String {
+        let (above, below) = ("#".repeat(level), "#".repeat(level + 1));
+        let mut text = format!("{above} {}\n\n", self.campaign.title);
         for warning in self.warnings() {
             let _ = writeln!(text, "> **Note:** {warning}\n");
         }
-        let _ = writeln!(text, "{}\n\n| | |\n|---|---|", self.summary());
+        let _ = writeln!(text, "{}\n\n| | |\n|---|---|", self.tally().text());
         for (name, fact) in self.facts() {
             let _ = writeln!(text, "| {name} | {} |", cell(&fact));
         }
         text.push('\n');
         if !self.campaign.notes.is_empty() {
-            text.push_str("## How the paper was understood\n\n");
+            let _ = writeln!(text, "{below} How the paper was understood\n");
             for note in &self.campaign.notes {
                 let _ = writeln!(text, "- {note}");
             }
             text.push('\n');
         }
-        text.push_str(
-            "## Paper and ours\n\nIn brackets: 95 % confidence intervals, from the repetitions or, for \
-             delays of single messages, by a bootstrap over them.\n\n\
+        let _ = writeln!(
+            text,
+            "{below} Paper and ours\n\n{BRACKETS}\n\n\
              | | claim | where | paper | ours | agrees? | why not, and notes |\n\
-             |---|---|---|---|---|---|---|\n",
+             |---|---|---|---|---|---|---|",
         );
         for answer in &self.answers {
             let _ = writeln!(
@@ -320,25 +337,16 @@ impl Report {
                 cell(&answer.why)
             );
         }
-        text.push_str("\n## Figures\n\n");
+        let _ = writeln!(text, "\n{below} Figures\n\n{FORMS}\n");
         for drawing in &self.drawings {
             let _ = writeln!(
                 text,
-                "### Figure {}: {}\n\n![Figure {}](figures/{}-{}.svg)\n",
+                "{below}# Figure {}: {}\n\n![Figure {}](figures/{}-{}.svg)\n",
                 drawing.id, drawing.title, drawing.id, self.campaign.name, drawing.id
             );
         }
-        for (heading, lines) in [
-            ("Runs that do not count", self.marked()),
-            (
-                "Calibration before the campaign",
-                self.manifest.calibration.clone(),
-            ),
-        ] {
-            if lines.is_empty() {
-                continue;
-            }
-            let _ = writeln!(text, "## {heading}\n");
+        for (heading, lines) in self.lists() {
+            let _ = writeln!(text, "{below} {heading}\n");
             for line in lines {
                 let _ = writeln!(text, "- {line}");
             }
@@ -346,6 +354,29 @@ impl Report {
         }
         text
     }
+
+    /// What stands at the end, as far as there is something.
+    fn lists(&self) -> impl Iterator<Item = (&'static str, Vec<String>)> {
+        [
+            ("Runs that do not count", self.marked()),
+            (
+                "Calibration before the campaign",
+                self.manifest.calibration.clone(),
+            ),
+        ]
+        .into_iter()
+        .filter(|(_, lines)| !lines.is_empty())
+    }
+}
+
+/// A page with this title and body.
+pub(super) fn page(title: &str, body: &str) -> String {
+    let title = escape(title);
+    format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+         <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
+         <title>{title}</title><style>{STYLE}</style></head><body>\n{body}</body></html>\n"
+    )
 }
 
 fn row(answer: &Answer) -> String {

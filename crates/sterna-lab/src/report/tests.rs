@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::fs;
 
 use super::*;
 use crate::calibrate::Machine;
@@ -213,10 +214,10 @@ fn claims_are_answered_from_sound_samples() {
 
 #[test]
 fn unsound_samples_count_only_if_that_is_asked_for_and_said() {
-    let page = report(false).html();
+    let page = report(false).chapter_html(1);
     assert!(page.contains("are left out"));
     let with = report(true);
-    assert!(with.html().contains("as was asked for"));
+    assert!(with.chapter_html(1).contains("as was asked for"));
     let ours = |report: &Report| report.answers()[0].ours.clone();
     // The first sample is one of WiFi without loss, which claim 1 does not look at.
     assert_eq!(ours(&with), ours(&report(false)));
@@ -225,10 +226,13 @@ fn unsound_samples_count_only_if_that_is_asked_for_and_said() {
 
 #[test]
 fn the_page_is_whole_and_escaped() {
-    let report = report(false);
-    let page = report.html();
+    let folder = tempfile::tempdir().unwrap();
+    let files = Collection::of(vec![report(false)])
+        .write(folder.path())
+        .unwrap();
+    let page = fs::read_to_string(&files.html).unwrap();
     for wanted in [
-        "Made &lt;up&gt;",
+        "<h1 id=\"made-up\">Made &lt;up&gt;",
         "no &lt;broker&gt;",
         "<code>sterna lab run made-up</code>",
         "wifi: true",
@@ -239,13 +243,48 @@ fn the_page_is_whole_and_escaped() {
     }
     assert_eq!(page.matches("<svg ").count(), 2);
     assert!(!page.contains("NaN"));
-    let text = report.markdown();
+    let text = fs::read_to_string(&files.markdown).unwrap();
     assert!(text.contains("| 7 | input | w | x | – | – | set so |"));
     assert!(text.contains("![Figure 1](figures/made-up-1.svg)"));
-    let folder = tempfile::tempdir().unwrap();
-    let files = report.write(folder.path()).unwrap();
-    assert_eq!(files.figures.len(), 2);
-    for path in files.figures.iter().chain([&files.html, &files.csv]) {
+    assert_eq!((files.figures.len(), files.csv.len()), (2, 1));
+    for path in files.figures.iter().chain(&files.csv) {
         assert!(path.exists());
     }
+}
+
+#[test]
+fn several_campaigns_are_chapters_of_one_page() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut other = report(false);
+    other.campaign.name = "other".into();
+    let files = Collection::of(vec![report(false), other])
+        .write(folder.path())
+        .unwrap();
+    let text = fs::read_to_string(&files.markdown).unwrap();
+    // Seven claims of each: three agree, two partly, two are not measured.
+    for name in ["made-up", "other"] {
+        let line = text
+            .lines()
+            .find(|line| line.starts_with(&format!("| {name} |")));
+        assert!(
+            line.unwrap().ends_with("| 24 | 2 | 3 | 2 | 0 | 2 |"),
+            "{line:?}"
+        );
+    }
+    assert_eq!(text.matches("\n## Made").count(), 2);
+    assert!(text.contains("![Figure 1](figures/other-1.svg)"));
+    let page = fs::read_to_string(&files.html).unwrap();
+    assert!(page.contains("<a href=\"#other\">other</a>"));
+    assert_eq!(page.matches("<svg ").count(), 4);
+    assert_eq!((files.figures.len(), files.csv.len()), (4, 2));
+}
+
+#[test]
+fn results_without_a_campaign_are_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let error = Collection::read(folder.path(), false).unwrap_err();
+    assert!(
+        error.to_string().contains("no campaign's results"),
+        "{error}"
+    );
 }

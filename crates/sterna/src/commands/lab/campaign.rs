@@ -14,7 +14,7 @@ use sterna_lab::measure::campaign_run::{
     CampaignOptions, Outcome, Progress, Resume, SiteKind, default_folder, execute,
 };
 use sterna_lab::measure::{Verdict, order};
-use sterna_lab::report::{Agreement, Report};
+use sterna_lab::report::{Agreement, Collection};
 use sterna_lab::session;
 
 use crate::commands::exit;
@@ -389,12 +389,13 @@ pub(super) fn list() -> Result<String, String> {
     Ok(text)
 }
 
-/// Make a report of a campaign's results.
+/// Make a report of a campaign's results, or of several.
 ///
 /// Writes report.html (everything in one page), report.md with its figures beside it, and samples.csv.
+/// Of a folder with several campaigns' folders it makes one report with a chapter for each.
 #[derive(clap::Args, Debug)]
 pub(super) struct ReportArgs {
-    /// The folder that `sterna lab run` wrote
+    /// The folder that `sterna lab run` wrote, or one with several of these
     #[arg(value_name = "FOLDER")]
     folder: PathBuf,
     /// Where the report goes [default: beside the results]
@@ -414,35 +415,38 @@ pub(super) fn report(args: &ReportArgs) -> ExitCode {
 }
 
 fn write_report(args: &ReportArgs) -> Result<String, String> {
-    let report = Report::read(&args.folder, args.with_unsound)
+    let collection = Collection::read(&args.folder, args.with_unsound)
         .map_err(|error| format!("no report: {error}"))?;
     let out = args.out.as_ref().unwrap_or(&args.folder);
-    let files = report
+    let files = collection
         .write(out)
         .map_err(|error| format!("{}: {error}", out.display()))?;
     let mut text = String::new();
-    for answer in report.answers() {
-        if answer.agreement != Agreement::NotMeasured {
-            // Writing to a String does not fail.
-            let _ = writeln!(
-                text,
-                "{:5} {:6} {}: paper {}, ours {}",
-                answer.id,
-                answer.agreement.name(),
-                answer.text,
-                answer.paper,
-                answer.ours
-            );
+    for report in collection.reports() {
+        // Writing to a String does not fail, here and below.
+        let _ = writeln!(text, "{}", report.name());
+        for answer in report.answers() {
+            if answer.agreement != Agreement::NotMeasured {
+                let _ = writeln!(
+                    text,
+                    "{:5} {:6} {}: paper {}, ours {}",
+                    answer.id,
+                    answer.agreement.name(),
+                    answer.text,
+                    answer.paper,
+                    answer.ours
+                );
+            }
         }
+        let [sound, unsound, failed] = report.counts();
+        let _ = writeln!(
+            text,
+            "{sound} samples sound, {unsound} out of tolerance, {failed} failed\n"
+        );
     }
-    let [sound, unsound, failed] = report.counts();
-    let _ = writeln!(
-        text,
-        "{sound} samples sound, {unsound} out of tolerance, {failed} failed\n{}\n{}\n{}",
-        files.html.display(),
-        files.markdown.display(),
-        files.csv.display()
-    );
+    for path in [&files.html, &files.markdown].into_iter().chain(&files.csv) {
+        let _ = writeln!(text, "{}", path.display());
+    }
     Ok(text)
 }
 
