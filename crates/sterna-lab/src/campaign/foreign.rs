@@ -1,6 +1,6 @@
 //! Other brokers on the links of a campaign, beside this project's.
 
-use super::Campaign;
+use super::{Campaign, Transport};
 
 /// Between a transport's name and that of the broker that it goes to.
 const AT: char = '@';
@@ -87,6 +87,13 @@ impl Foreign {
             Self::Running { scheme, .. } => vec![scheme],
         }
     }
+
+    /// Whether it serves what this transport is. RMQTT reads the first stream of a connection alone;
+    /// what one that runs can do beyond its scheme, it has to say itself.
+    fn serves(&self, transport: &Transport) -> bool {
+        let plain = transport.streams.is_none() && !transport.datagrams;
+        self.schemes().contains(&transport.scheme.as_str()) && (plain || *self != Self::Rmqttd)
+    }
 }
 
 /// Whether a transport of this name goes to a foreign broker: no claim of a paper is about those.
@@ -108,7 +115,7 @@ impl Campaign {
             let foreign = Foreign::parse(text)?;
             let mut count = 0;
             for transport in &own {
-                if !foreign.schemes().contains(&transport.scheme.as_str()) {
+                if !foreign.serves(transport) {
                     continue;
                 }
                 let mut twin = transport.clone();
@@ -174,6 +181,11 @@ mod tests {
         let twin = campaign.transport("tls@mosquitto").unwrap();
         assert_eq!(twin.foreign, Some(Foreign::Mosquitto));
         assert!(is_foreign(&twin.name) && !is_foreign("tls"));
+        let beyond = Campaign::find("beyond-mqtt").unwrap().0;
+        let beyond = beyond.with_brokers(&["rmqttd".into()]).unwrap();
+        assert!(beyond.transport("quic@rmqttd").is_some());
+        assert!(beyond.transport("quic-topics@rmqttd").is_none());
+        assert!(beyond.transport("quic-datagrams@rmqttd").is_none());
         let error = find().with_brokers(&["amqps://h:5671".into()]).unwrap_err();
         assert!(error.contains("amqps"), "{error}");
     }
