@@ -201,6 +201,8 @@ async fn events_tell_of_lost_connections() {
 async fn a_reset_stream_suspends_its_links() {
     let broker = Broker::start(Scheme::AmqpQuic, Setup::default()).await;
     let (connection, _events) = Connection::start(broker.options()).unwrap();
+    // The first one has no stream of its own.
+    let _first = connection.session().await.unwrap();
     let session = connection.session().await.unwrap();
     let mut options = SenderOptions::new("a");
     options.receiver_settles = ReceiverSettles::Second;

@@ -197,7 +197,7 @@ impl Connection {
         }
     }
 
-    /// Begins a session; over QUIC it has a stream of its own. Waits for room among the requests
+    /// Begins a session; over QUIC each but the first has a stream of its own. Waits for room among the requests
     /// only.
     ///
     /// # Errors

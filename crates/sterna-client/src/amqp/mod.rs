@@ -7,7 +7,7 @@
 //! [`ReceiverSettles::Second`] nothing is delivered twice, where the peer remembers the link.
 //!
 //! * **One flight.** Nothing here waits for the connection: protocol header, SASL, open, begin and
-//!   attach leave together. Over QUIC each session has a stream of its own, and with a ticket and
+//!   attach leave together. Over QUIC each further session has a stream of its own, and with a ticket and
 //!   announced credit the first transfer rides in the first datagram.
 //! * **Bounded.** Senders wait for room, receivers give credit only for what they have room for.
 //! * **Precise.** An [`Error`] says what it ended, and has the peer's condition and words.

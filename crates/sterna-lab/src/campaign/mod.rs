@@ -90,7 +90,7 @@ const fn one() -> u64 {
 }
 
 /// A way to connect.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Transport {
     /// By which grids and claims refer to it.
@@ -127,7 +127,7 @@ pub struct Transport {
 }
 
 /// Cells that have everything in common but their axes.
-#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct Grid {
     /// By which figures and claims refer to it.
@@ -203,7 +203,7 @@ pub enum Direction {
 }
 
 /// What a device does in a run.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Workload {
     /// In which way.
@@ -248,7 +248,7 @@ pub enum WorkloadKind {
 }
 
 /// Something that happens to the link.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinkEvent {
     /// When, since the first message may leave.
@@ -266,7 +266,7 @@ pub enum LinkEventKind {
 }
 
 /// What replaces a grid's values with `--quick`.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq)]
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct Quick {
     messages: Option<u32>,

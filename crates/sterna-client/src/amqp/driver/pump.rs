@@ -21,9 +21,6 @@ use crate::amqp::value::Value;
 use crate::transport::Channel;
 use crate::transport::quic::{CONTROL_PRIORITY, EarlyData};
 
-/// Where streams of sessions stand among those that have something to send.
-const SESSION_PRIORITY: i32 = CONTROL_PRIORITY - 16;
-
 impl Wire {
     /// Does what is to be done.
     pub(super) fn pump(&mut self, driver: &mut Driver, cx: &mut Context<'_>) {
@@ -55,14 +52,14 @@ impl Wire {
 
     // ---- Ending ----------------------------------------------------------------------------
 
-    /// The application wants to end: over several streams the sessions first, so that the close on
-    /// the control stream does not overtake what they carry.
+    /// The application wants to end: sessions on streams of their own first, so that the close on the
+    /// control stream does not overtake what they carry.
     fn begin_close(&mut self) {
         self.closing = Closing::Sessions;
-        if self.quic.is_some() && self.is_open {
+        if self.is_open {
             let sessions: Vec<SessionId> = (0..=self.engine.limits().channel_max)
                 .map(SessionId)
-                .filter(|id| self.engine.lane_of(*id).is_some())
+                .filter(|id| matches!(self.engine.lane_of(*id), Some(lane) if !lane.is_control()))
                 .collect();
             for session in sessions {
                 let _ = self.engine.end(session, None, &mut self.lanes);
@@ -117,15 +114,19 @@ impl Wire {
         }
     }
 
-    /// The lane for another session: over QUIC a stream of its own, if there is one to be had.
+    /// The lane for another session: the control stream if there is none on it, else over QUIC a stream
+    /// of its own, if there is one to be had. A connection with one session needs one stream, and its
+    /// close nobody's answer: on one stream it cannot overtake what was sent before.
     fn lane(&mut self, cx: &mut Context<'_>) -> Option<Lane> {
         if self.spare.is_some() {
             return self.spare;
         }
-        let Some(quic) = &mut self.quic else {
+        let is_taken = self.session_lanes.values().any(|lane| lane.is_control());
+        let Some(quic) = self.quic.as_mut().filter(|_| is_taken) else {
             return Some(Lane::CONTROL);
         };
-        match quic.poll_open(SESSION_PRIORITY, cx) {
+        // As the control stream, which has a session too.
+        match quic.poll_open(CONTROL_PRIORITY, cx) {
             Poll::Ready(Ok(stream)) => {
                 // The n-th stream of a client in both directions (RFC 9000 section 2.1).
                 let lane = Lane(stream.number() * 4);
