@@ -11,7 +11,7 @@ use super::device::{Measured, Role, Task, Word};
 use super::process::Process;
 use super::sample::{Sample, Verdict};
 use super::site::{Site, SiteKind, SiteReport};
-use super::tolerance;
+use super::{program, tolerance};
 use crate::calibrate::{CpuTicks, Machine};
 use crate::campaign::{LinkEventKind, Run, WorkloadKind};
 use crate::netns::Side;
@@ -200,8 +200,8 @@ fn measure(
     if let (Some(before), Some(after)) = (ticks_before, ticks_after) {
         set(sample, "steal_percent", after.stolen_percent_since(&before));
     }
-    if let Ok(file) = std::fs::metadata(setting.program) {
-        set(sample, "program_bytes", file.len() as f64);
+    if let Ok(bytes) = program::loaded_bytes(setting.program) {
+        set(sample, "program_bytes", bytes as f64);
     }
     note_in_force(&report, &measured, sample);
     let pressure_percent = Machine::look().pressure_percent;
