@@ -15,6 +15,7 @@ mod negotiated;
 mod ns3;
 pub mod order;
 mod process;
+mod qlog;
 mod run;
 pub mod sample;
 mod schedule;

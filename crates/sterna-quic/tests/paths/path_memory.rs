@@ -329,8 +329,7 @@ const fn follows(from: Phase, to: Phase) -> bool {
         ) | (
             Phase::Unvalidated,
             Phase::Validating | Phase::SafeRetreat | Phase::Normal
-        )
-            | (Phase::Validating, Phase::SafeRetreat | Phase::Normal)
+        ) | (Phase::Validating, Phase::SafeRetreat | Phase::Normal)
             | (Phase::SafeRetreat, Phase::Normal)
     )
 }

@@ -546,12 +546,11 @@ impl Wire {
     /// Ends the transport in order. On QUIC there is nothing more to wait for once both have said
     /// `close`: what either had to say has been read, and the end of the stream would be a round trip.
     async fn close(&mut self) {
-        match self.quic.take() {
-            Some(quic) => quic.close().await,
-            None => {
-                let control = &mut self.lanes.0[0].channel;
-                transport::close(control, None, &mut self.input, CLOSE_TIMEOUT).await;
-            }
+        if let Some(quic) = self.quic.take() {
+            quic.close().await;
+        } else {
+            let control = &mut self.lanes.0[0].channel;
+            transport::close(control, None, &mut self.input, CLOSE_TIMEOUT).await;
         }
     }
 }
