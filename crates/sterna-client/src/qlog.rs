@@ -20,10 +20,12 @@ const RECORD_END: u8 = b'\n';
 /// flight, in version 0.3 and in JSON text sequences, as qvis and other viewers read them.
 ///
 /// Each connection has a file of its own, `NAME-NUMBER.sqlog`, and numbers count from 0 over all
-/// clients that have clones of one value. Where a host has several addresses, those that were tried
-/// side by side share a file, and their `group_id` tells them apart. A file ends at 256 MiB. Records
-/// are written as they come, by the task that drives the connection: this is for looking into
-/// things. They hold no content and no keys, but identifiers of connections.
+/// clients that have clones of one value. Where a host has several addresses, attempts to reach them
+/// side by side share a file. A file ends at 256 MiB. Records are written as they come, by the task
+/// that drives the connection: this is for looking into things. They hold no content and no keys.
+///
+/// Two things are not as the draft of qlog has them, because of the library: round trips are in
+/// seconds, and `group_id` changes once the server has chosen its connection identifier.
 #[derive(Clone, Debug)]
 pub struct Qlog {
     directory: PathBuf,

@@ -3,7 +3,7 @@
 use crate::campaign::{Axis, Campaign, Figure, Filter, Form};
 use crate::measure::Sample;
 
-use super::plot::{Content, Mark, Panel, Picture, Quantiles};
+use super::plot::{Content, Look, Mark, Panel, Picture, Quantiles};
 use super::values::{Table, at};
 
 /// A figure that is drawn.
@@ -115,14 +115,14 @@ fn content(
         }
     };
     if figure.form == Form::Congestion {
-        return Content::Points(flows(figure, table, filter));
+        return Content::OverTime(flows(figure, table, filter), Look::Stairs);
     }
     if figure.form == Form::Timeline {
         let lines = series
             .iter()
             .map(|value| timeline(figure, table, &with_series(value)))
             .collect();
-        return Content::Points(lines);
+        return Content::OverTime(lines, Look::Dots);
     }
     let cells = table.cells(&figure.grid, &[figure.x], filter);
     let marks = series
