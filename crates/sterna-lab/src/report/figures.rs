@@ -204,8 +204,8 @@ const FLOWS: [(&str, &str); 5] = [
     ("flow_lost_bytes", "lost"),
 ];
 
-/// What a congestion plot shows of the other end. Where it stands still and then jumps, messages that
-/// had come waited behind one that was lost.
+/// What a congestion plot shows of the other end. Where it stands still while bytes are acknowledged,
+/// messages waited for missing bytes.
 const ARRIVED: &str = "messages arrived";
 
 /// Congestion control of the first sound run that was watched, in kilobytes.
