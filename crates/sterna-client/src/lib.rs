@@ -32,6 +32,8 @@ pub mod http;
 mod message;
 mod options;
 mod path;
+#[cfg(feature = "qlog")]
+mod qlog;
 mod tls;
 mod transport;
 mod url;
@@ -42,11 +44,13 @@ pub use error::{ConnectError, Error, Refusal};
 pub use message::{InvalidError, Message, Priority, Publish, Subscription, Will};
 pub use options::{Login, Options, Streams};
 pub use path::PathStatistics;
+#[cfg(feature = "qlog")]
+pub use qlog::Qlog;
 pub use sterna_mqtt::client::{SendError, ServerLimits};
 pub use sterna_mqtt::packet::RetainHandling;
 pub use sterna_mqtt::topic;
 pub use sterna_mqtt::{Property, PropertyBuf, PublishProperties, QoS, ReasonCode, Version};
-pub use sterna_quic::{Overrides as QuicOverrides, Profile as QuicProfile};
+pub use sterna_quic::{CongestionControl, Overrides as QuicOverrides, Profile as QuicProfile};
 pub use tls::{Fingerprint, Tls, TlsError, TlsVersion};
 pub use transport::quic::EarlyData;
 pub use url::{MAX_URL_BYTES, Protocol, Scheme, Url, UrlError};

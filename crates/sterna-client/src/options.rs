@@ -175,6 +175,9 @@ pub struct Options {
     /// the idle timeout follows from `keep_alive_s`: three times that, 30 s at least, none without
     /// keep alive. With a profile, its handshake timeout lengthens `connect_timeout`.
     pub quic: Overrides,
+    /// Over QUIC: where to write traces of connections; nowhere by default.
+    #[cfg(feature = "qlog")]
+    pub qlog: Option<crate::Qlog>,
     /// Over QUIC, to a server that this process was connected to before: write CONNECT, and what may
     /// follow it at once, before the handshake is complete (0-RTT), which saves a round trip; on by
     /// default, and only together with `early_requests`.
@@ -228,6 +231,8 @@ impl Options {
             max_streams: DEFAULT_STREAMS,
             datagrams: false,
             quic: Overrides::default(),
+            #[cfg(feature = "qlog")]
+            qlog: None,
             early_data: true,
             early_wait: Duration::from_millis(5),
             properties: PropertyBuf::new(),

@@ -3,6 +3,8 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use sterna_quic::CongestionControl;
+
 use crate::transport::quic::EarlyData;
 
 /// State and counters of a QUIC connection, for this end's direction of sending unless said
@@ -20,6 +22,8 @@ pub struct PathStatistics {
     pub min_rtt: Duration,
     /// Mean variation of the round trip; zero before the first sample.
     pub rtt_variation: Duration,
+    /// What controls congestion; none where it is none of the library's own controllers.
+    pub congestion_control: Option<CongestionControl>,
     /// Congestion window, in bytes.
     pub congestion_window_bytes: u64,
     /// How often the window was reduced.
@@ -30,10 +34,6 @@ pub struct PathStatistics {
     pub packets_lost: u64,
     /// Bytes of lost packets.
     pub bytes_lost: u64,
-    /// Bytes of packets that are neither acknowledged nor taken for lost.
-    pub bytes_in_flight: u64,
-    /// Bytes of packets that were acknowledged.
-    pub bytes_acknowledged: u64,
     /// Largest UDP payload that the path is known to carry, in bytes.
     pub mtu_bytes: u16,
     /// UDP datagrams sent.

@@ -20,7 +20,8 @@ use rustls::crypto::{
 };
 use rustls::sign::CertifiedKey;
 use rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
+    CertificateError, ClientConfig, DigitallySignedStruct, KeyLogFile, RootCertStore,
+    SignatureScheme,
 };
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{
@@ -165,6 +166,13 @@ pub struct Tls {
     /// Whether later connections of this process make use of the tickets of earlier ones; on by
     /// default.
     pub resumption: bool,
+    /// Whether to append the secrets of each connection to the file that the environment variable
+    /// `SSLKEYLOGFILE` names, in NSS' format, as Wireshark reads it; off by default, and without
+    /// effect where the variable is not set.
+    ///
+    /// **Whoever has that file and a recording of the connections reads all that was said on them**,
+    /// passwords included, for ever. It is for looking into one's own traffic.
+    pub key_log: bool,
 }
 
 impl Default for Tls {
@@ -181,6 +189,7 @@ impl Default for Tls {
             alpn: Vec::new(),
             version: None,
             resumption: true,
+            key_log: false,
         }
     }
 }
@@ -234,6 +243,7 @@ struct Material {
     preference: Option<Preference>,
     version: Option<TlsVersion>,
     resumption: bool,
+    key_log: bool,
 }
 
 /// Who the client is.
@@ -339,6 +349,7 @@ impl Material {
             preference: None,
             version: tls.version,
             resumption: tls.resumption,
+            key_log: tls.key_log,
         })
     }
 
@@ -430,6 +441,9 @@ impl Material {
         } else {
             Resumption::disabled()
         };
+        if self.key_log {
+            config.key_log = Arc::new(KeyLogFile::new());
+        }
         Ok(config)
     }
 }

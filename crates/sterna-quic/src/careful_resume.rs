@@ -160,6 +160,14 @@ fn resuming(connection: &Connection) -> Option<Box<Resuming>> {
     crate::meter::controller(connection).downcast().ok()
 }
 
+/// The library's controller in one of ours; anything else as it is.
+pub(crate) fn library_controller(controller: Box<dyn Any>) -> Box<dyn Any> {
+    match controller.downcast::<Resuming>() {
+        Ok(resuming) => resuming.inner.into_any(),
+        Err(other) => other,
+    }
+}
+
 /// Makes congestion controllers that resume carefully, around one of the library's.
 #[derive(Clone, Debug)]
 pub struct CarefulResume {

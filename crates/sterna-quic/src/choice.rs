@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use quinn_proto::congestion::{Bbr, Controller, Cubic, NewReno};
 use serde::{Deserialize, Serialize};
 
 /// Gives an enum of settings its names, in TOML as on the command line.
@@ -95,6 +96,24 @@ names!(
     NewReno = "newreno",
     Bbr = "bbr",
 );
+
+impl CongestionControl {
+    /// What a connection's controller really is, whatever was asked for; none where it is none of the
+    /// library's.
+    #[must_use]
+    pub fn of(controller: Box<dyn Controller>) -> Option<Self> {
+        let controller = crate::careful_resume::library_controller(controller.into_any());
+        if controller.is::<Cubic>() {
+            Some(Self::Cubic)
+        } else if controller.is::<NewReno>() {
+            Some(Self::NewReno)
+        } else if controller.is::<Bbr>() {
+            Some(Self::Bbr)
+        } else {
+            None
+        }
+    }
+}
 
 /// The group whose key share a client sends in its first flight (RFC 8446, section 4.2.8). A server
 /// that wants another one asks with a HelloRetryRequest, which costs a round trip.
@@ -255,6 +274,26 @@ mod tests {
             missing.to_string(),
             "key_share `x25519mlkem768` is not in this build's TLS library, which has x25519, p256"
         );
+    }
+
+    #[test]
+    fn a_controller_tells_what_it_is() {
+        use std::sync::Arc;
+        use std::time::Instant;
+
+        use quinn_proto::congestion::ControllerFactory as _;
+
+        for congestion in CongestionControl::ALL {
+            let ours = Arc::new(crate::CarefulResume {
+                congestion: *congestion,
+                initial_window_bytes: 12_000,
+            });
+            let controller = ours.build(Instant::now(), 1_200);
+            assert_eq!(CongestionControl::of(controller), Some(*congestion));
+            let plain = crate::careful_resume::plain_factory(*congestion, 12_000);
+            let controller = plain.build(Instant::now(), 1_200);
+            assert_eq!(CongestionControl::of(controller), Some(*congestion));
+        }
     }
 
     #[test]

@@ -62,6 +62,30 @@ fn a_campaign_runs_resumes_and_is_reported() {
     // The first connection has no ticket, the second one has.
     assert_eq!(of("connect", "quic")["metrics"]["early_data_accepted"], 1.0);
 
+    // Of each QUIC connection there is a trace, and what figures show of it.
+    let quic = of("connect", "quic");
+    let traces = fs::read_dir(out.join("qlog")).unwrap().count();
+    assert_eq!(traces, 2);
+    let series = |name: &str| -> Vec<f64> {
+        let values = quic["series"][name].as_array().unwrap().iter();
+        values.map(|value| value.as_f64().unwrap()).collect()
+    };
+    let at_ms = series("flow_at_ms");
+    assert!(at_ms.is_sorted() && at_ms[0] >= 0.0, "{at_ms:?}");
+    let ended = quic["metrics"]["total_s"].as_f64().unwrap() * 1e3;
+    assert!(*at_ms.last().unwrap() <= ended + 1e3, "{at_ms:?}");
+    let (sent, acknowledged) = (series("flow_sent_bytes"), series("flow_acknowledged_bytes"));
+    assert!(
+        sent.iter()
+            .zip(&acknowledged)
+            .all(|(sent, got)| sent >= got)
+    );
+    assert!(acknowledged.iter().any(|bytes| *bytes > 1_200.0));
+    assert!(series("flow_window_bytes").iter().any(|bytes| *bytes > 0.0));
+    assert!(*series("flow_rtt_ms").last().unwrap() >= 25.0);
+    assert_eq!(quic["in_force"]["congestion"], "cubic");
+    assert_eq!(count(of("connect", "tls"), "flow_at_ms"), 0);
+
     // What is there is not overwritten; resumed, nothing is left to do.
     let again = lab(&run);
     assert_eq!(again.status.code(), Some(1));
@@ -82,6 +106,9 @@ fn a_campaign_runs_resumes_and_is_reported() {
     assert!(html.contains("<svg ") && html.contains("compares no transports"));
     assert!(!html.contains("http-equiv") && !html.contains("src="));
     assert!(out.join("figures/tiny-1.svg").exists());
+    let congestion = fs::read_to_string(out.join("figures/tiny-2.svg")).unwrap();
+    assert!(congestion.contains("messages arrived"));
+    assert!(!congestion.contains("no sound sample"));
     let csv = fs::read_to_string(out.join("samples.csv")).unwrap();
     assert_eq!(csv.lines().count(), RUNS + 1);
 }

@@ -93,12 +93,14 @@ fn a_command_behind_a_link_meets_its_server_and_its_code_is_returned() {
     let ready = folder.path().join("got");
     let server = format!(
         "STERNA__AUTHENTICATION__ALLOW_ANONYMOUS_BEYOND_LOOPBACK=true \
-         {} serve --listen mqtt://0.0.0.0:1883",
-        env!("CARGO_BIN_EXE_sterna")
-    );
-    let client = format!(
-        "{} pub -L mqtt://$LAB_SERVER:1883 -t t -m x -q 1 && touch {}; exit 7",
+         {} serve --listen mqtt://0.0.0.0:1883 --listen mqtt+quic://0.0.0.0:14567 --data-dir {}",
         env!("CARGO_BIN_EXE_sterna"),
+        folder.path().display()
+    );
+    let sterna = env!("CARGO_BIN_EXE_sterna");
+    let client = format!(
+        "{sterna} pub -L mqtt://$LAB_SERVER:1883 -t t -m x -q 1 && \
+         {sterna} pub -L mqtt+quic://$LAB_SERVER:14567 --insecure -t t -m x -q 1 && touch {}; exit 7",
         ready.display()
     );
     let capture = folder.path().join("run.pcapng");
@@ -133,6 +135,8 @@ fn a_command_behind_a_link_meets_its_server_and_its_code_is_returned() {
     );
 
     let trace = folder.path().join("run.client.pcapng");
+    let recorded = String::from_utf8_lossy(&std::fs::read(&trace).unwrap()).into_owned();
+    assert!(recorded.contains("CLIENT_TRAFFIC_SECRET_0 "));
     let output = lab(&[
         "battery",
         "--profile",

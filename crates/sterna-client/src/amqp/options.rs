@@ -68,6 +68,9 @@ pub struct Options {
     pub outgoing_bytes: usize,
     /// Over QUIC: a profile and changes to it.
     pub quic: Overrides,
+    /// Over QUIC: where to write traces of connections; nowhere by default.
+    #[cfg(feature = "qlog")]
+    pub qlog: Option<crate::Qlog>,
     /// Over QUIC, to a server that this process was connected to before: write everything before the
     /// handshake is complete (0-RTT), transfers too where the server has announced credit for that;
     /// on by default, and only together with `pipelined`.
@@ -106,6 +109,8 @@ impl Options {
             incoming_bytes: 128 << 20,
             outgoing_bytes: 128 << 20,
             quic: Overrides::default(),
+            #[cfg(feature = "qlog")]
+            qlog: None,
             early_data: true,
             early_wait: Duration::from_millis(5),
         }

@@ -300,6 +300,8 @@ impl Driver {
             max_packet_bytes: self.options.max_packet_bytes as usize,
             early_data: self.options.early_data && self.may_be_early(),
             quic: self.options.quic.clone(),
+            #[cfg(feature = "qlog")]
+            qlog: self.options.qlog.clone(),
         };
         let deadline = Instant::now() + self.options.longest_connect();
         let url = self.options.url.clone();

@@ -142,6 +142,9 @@ pub struct Options {
     pub max_message_bytes: usize,
     /// Over QUIC: a profile and changes to it.
     pub quic: Overrides,
+    /// Over QUIC: where to write traces of connections; nowhere by default.
+    #[cfg(feature = "qlog")]
+    pub qlog: Option<crate::Qlog>,
     /// Over QUIC, to a server that this process was connected to before: send what may be repeated
     /// without harm before the handshake is complete (0-RTT), which saves a round trip; on by
     /// default. That is what only reads, and publishing, which then has an `Idempotency-Key`.
@@ -175,6 +178,8 @@ impl Options {
             max_connections: 8,
             max_message_bytes: 16 << 20,
             quic: Overrides::default(),
+            #[cfg(feature = "qlog")]
+            qlog: None,
             early_data: true,
         }
     }
@@ -218,6 +223,8 @@ impl Options {
             max_packet_bytes: self.max_message_bytes,
             early_data: self.early_data,
             quic: self.quic.clone(),
+            #[cfg(feature = "qlog")]
+            qlog: self.qlog.clone(),
         }
     }
 

@@ -134,6 +134,9 @@ pub(crate) struct Settings {
     pub(crate) early_data: bool,
     /// QUIC's own settings.
     pub(crate) quic: Overrides,
+    /// Where QUIC's traces go.
+    #[cfg(feature = "qlog")]
+    pub(crate) qlog: Option<crate::Qlog>,
 }
 
 /// Connects to `url` by its scheme's transport.

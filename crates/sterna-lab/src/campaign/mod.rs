@@ -219,7 +219,8 @@ pub struct Workload {
     /// Topics, in turn.
     #[serde(default = "one_connection")]
     pub topics: u32,
-    /// How often QUIC's congestion control is looked at in a cell's first repetitions.
+    /// In a cell's first repetitions devices keep a qlog of their QUIC connections, and the series
+    /// of congestion plots are made from it, with points so far apart.
     #[serde(default)]
     pub watch: Option<String>,
     /// Events on the way.
@@ -406,8 +407,8 @@ pub enum Form {
     Lines,
     /// Each message of the first sound run of each series over the time.
     Timeline,
-    /// Window, bytes in flight, acknowledged and lost over the time, of the first sound run that was
-    /// watched in each panel.
+    /// Window, bytes in flight, sent, acknowledged and lost, and messages that arrived, over the time,
+    /// of the first sound run that was watched in each panel.
     Congestion,
 }
 

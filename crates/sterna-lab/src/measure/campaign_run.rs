@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use super::broker::Broker;
 use super::ns3;
 use super::order::{self, Order, Starting};
+use super::qlog;
 use super::run::Setting;
 use super::sample::{Sample, Verdict};
 use super::schedule::{Capacity, Schedule};
@@ -172,10 +173,13 @@ pub fn execute(
         }
     }
     let data = tempfile::tempdir().map_err(|error| format!("temporary folder: {error}"))?;
+    let qlog = std::path::absolute(options.folder.join(qlog::FOLDER))
+        .map_err(|error| format!("{}: {error}", options.folder.display()))?;
     let setting = Setting {
         program: &options.program,
         site: options.site,
         data: data.path(),
+        qlog: &qlog,
         stop,
         spin: false,
     };
@@ -206,6 +210,7 @@ pub fn execute(
         attempts: 0,
         site: options.site,
         data: data.path().to_owned(),
+        qlog: qlog.clone(),
         program: options.program.clone(),
         spin: capacity.jobs <= MAX_SPINNING_JOBS,
     };

@@ -1,6 +1,6 @@
 //! From what devices and the link say to the values of a sample.
 
-use super::device::{FlowPoint, Measured};
+use super::device::Measured;
 use super::sample::Sample;
 use super::site::SiteReport;
 use crate::campaign::{Run, WorkloadKind};
@@ -76,22 +76,6 @@ pub(super) fn describe_device(
         "round_trip_ms",
         milliseconds(measured.round_trip_ns.iter().copied()),
     );
-    let flow = &measured.flow;
-    let bytes = |of: fn(&FlowPoint) -> u64| flow.iter().map(|point| of(point) as f64).collect();
-    put(
-        "flow_at_ms",
-        milliseconds(
-            flow.iter()
-                .map(|point| point.at_ns.saturating_sub(measured.first_ns)),
-        ),
-    );
-    put("flow_window_bytes", bytes(|point| point.window_bytes));
-    put("flow_in_flight_bytes", bytes(|point| point.in_flight_bytes));
-    put(
-        "flow_acknowledged_bytes",
-        bytes(|point| point.acknowledged_bytes),
-    );
-    put("flow_lost_bytes", bytes(|point| point.lost_bytes));
     if let Some(arrived) = arrived {
         put("delay_ms", delays(arrived));
         put(

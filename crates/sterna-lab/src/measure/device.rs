@@ -72,8 +72,9 @@ pub struct Task {
     pub interval_ns: u64,
     /// Whether a message waits for CONNACK.
     pub wait_connack: bool,
-    /// How often QUIC's congestion control is looked at; 0 for never.
-    pub watch_ns: u64,
+    /// Where to write a qlog of each QUIC connection: the folder, and what comes before the
+    /// connection's number in `NAME-NUMBER.sqlog`.
+    pub qlog: Option<(PathBuf, String)>,
     /// After which it gives up.
     pub time_limit_ms: u64,
 }
@@ -141,28 +142,13 @@ pub struct Measured {
     pub datagram_messages: Option<u64>,
     /// QUIC: how often this end has moved.
     pub migrations: Option<u64>,
-    /// QUIC: what its congestion control did, looked at over and over.
-    pub flow: Vec<FlowPoint>,
+    /// When the time of its qlog began.
+    pub qlog_epoch_ns: u64,
     /// TCP: the kernel's smoothed round trip, in nanoseconds.
     pub tcp_rtt_ns: Option<u64>,
-    /// The congestion control of the last connection: of TCP as its socket tells, of QUIC as the
-    /// library was given it.
+    /// The congestion control of the last connection: of TCP as its socket tells, of QUIC as its
+    /// controller does.
     pub congestion: Option<String>,
-}
-
-/// A look at QUIC's congestion control. Bytes are those of packets that ask for an acknowledgement.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
-pub struct FlowPoint {
-    /// When, on the monotonic clock.
-    pub at_ns: u64,
-    /// The congestion window.
-    pub window_bytes: u64,
-    /// Neither acknowledged nor taken for lost.
-    pub in_flight_bytes: u64,
-    /// Acknowledged so far.
-    pub acknowledged_bytes: u64,
-    /// Taken for lost so far.
-    pub lost_bytes: u64,
 }
 
 /// Puts number and time at the start of a message.

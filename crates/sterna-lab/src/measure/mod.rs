@@ -16,6 +16,7 @@ mod ns3;
 pub mod order;
 mod process;
 mod program;
+mod qlog;
 mod run;
 pub mod sample;
 mod schedule;

@@ -39,6 +39,8 @@ pub(super) struct Order {
     pub(super) site: SiteKind,
     /// Where the broker keeps its certificate.
     pub(super) data: PathBuf,
+    /// Where traces go.
+    pub(super) qlog: PathBuf,
     pub(super) program: PathBuf,
     pub(super) spin: bool,
 }
@@ -65,6 +67,7 @@ pub fn obey(stop: &AtomicBool) -> Result<(), String> {
         program: &order.program,
         site: order.site,
         data: &order.data,
+        qlog: &order.qlog,
         stop,
         spin: order.spin,
     };

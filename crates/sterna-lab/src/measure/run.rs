@@ -9,6 +9,7 @@ use super::broker::{Broker, START_LIMIT, quic_congestion};
 use super::describe::{describe_device, describe_link, set};
 use super::device::{Measured, Role, Task, Word};
 use super::process::Process;
+use super::qlog::{self, Traces};
 use super::sample::{Sample, Verdict};
 use super::site::{Site, SiteKind, SiteReport};
 use super::{program, tolerance};
@@ -17,7 +18,7 @@ use crate::campaign::{LinkEventKind, Run, WorkloadKind};
 use crate::netns::Side;
 use crate::quantity;
 
-/// Repetitions whose congestion control is looked at, where it is: one of them will be sound.
+/// Repetitions that are traced, where any are: one of them will be sound.
 const WATCHED_REPETITIONS: u32 = 3;
 /// The queue of workloads that have one.
 const QUEUE: &str = "lab";
@@ -35,6 +36,8 @@ pub(super) struct Setting<'a> {
     pub(super) site: SiteKind,
     /// Where the broker keeps its certificate.
     pub(super) data: &'a Path,
+    /// Where traces go.
+    pub(super) qlog: &'a Path,
     /// Set when the campaign is interrupted.
     pub(super) stop: &'a AtomicBool,
     /// Whether emulators may watch the clock instead of sleeping: not where many of them run.
@@ -112,11 +115,19 @@ fn measure(
         WorkloadKind::ConnectReceive => Role::ConnectReceive,
     };
     let url = format!("{}://{target}", run.transport.scheme);
+    let watch_ns = watch_ns(run);
+    let traces = (watch_ns > 0).then(|| Traces::of(setting.qlog, run));
+    if let Some(traces) = &traces {
+        traces.clear().map_err(failed("an old qlog"))?;
+    }
     let mut device = start_device(
         setting,
         &site,
         ("device", Side::Client),
-        &task(run, role, url, &broker),
+        &Task {
+            qlog: traces.as_ref().map(Traces::place),
+            ..task(run, role, url, &broker)
+        },
     )?;
     expect_ready(&mut device, deadline, setting.stop)?;
     for process in broker
@@ -189,6 +200,11 @@ fn measure(
     }
     describe_device(run, &measured, arrived.as_ref(), sample)?;
     describe_link(run, &report, &measured, sample);
+    if let Some(traces) = traces {
+        let moments = traces.read(watch_ns)?;
+        let (first_ns, epoch_ns) = (measured.first_ns, measured.qlog_epoch_ns);
+        qlog::describe(&moments, first_ns, epoch_ns, sample);
+    }
 
     for (name, has_real_time) in [
         ("emulator_real_time", has_real_time_emulator),
@@ -210,7 +226,9 @@ fn measure(
         settings: &run.settings,
         report: &report,
         devices: &devices,
-        congestion: wanted_of_tcp(run).zip(measured.congestion.as_deref()),
+        congestion: wanted_congestion(run)
+            .as_deref()
+            .zip(measured.congestion.as_deref()),
         has_real_time_emulator,
         pressure_percent,
     });
@@ -225,7 +243,8 @@ fn measure(
     Ok(())
 }
 
-/// How often the device looks at its congestion control: in a cell's first runs, which figures show.
+/// How far apart the points of a trace are that is kept of a cell's first runs, which figures show; 0
+/// where there is none.
 fn watch_ns(run: &Run) -> u64 {
     if run.repetition >= WATCHED_REPETITIONS {
         return 0;
@@ -250,10 +269,14 @@ fn note_in_force(report: &SiteReport, measured: &Measured, sample: &mut Sample) 
     }
 }
 
-/// The congestion control that a run's TCP connection was to have.
-fn wanted_of_tcp(run: &Run) -> Option<&str> {
-    let wanted = run.transport.congestion.as_deref();
-    wanted.filter(|_| !run.transport.is_quic())
+/// The congestion control that a run's connection was to have, as its transport names it.
+fn wanted_congestion(run: &Run) -> Option<String> {
+    let wanted = run.transport.congestion.as_deref()?;
+    Some(if run.transport.is_quic() {
+        quic_congestion(wanted)
+    } else {
+        wanted.to_owned()
+    })
 }
 
 /// Puts all messages of a run into the broker's queue, from beside the broker.
@@ -316,7 +339,7 @@ fn task(run: &Run, role: Role, url: String, broker: &Broker) -> Task {
         topics: workload.topics,
         interval_ns: run.interval_ns,
         wait_connack: workload.wait_connack,
-        watch_ns: watch_ns(run),
+        qlog: None,
         time_limit_ms: run.time_limit().as_millis() as u64,
     }
 }

@@ -24,7 +24,7 @@ pub(super) struct Conditions<'a> {
     pub(super) settings: &'a LinkSettings,
     pub(super) report: &'a SiteReport,
     pub(super) devices: &'a [&'a Measured],
-    /// TCP's congestion control: what it was to be, and what the device's socket had.
+    /// Congestion control: what it was to be, and what the device's connection had.
     pub(super) congestion: Option<(&'a str, &'a str)>,
     pub(super) has_real_time_emulator: bool,
     pub(super) pressure_percent: Option<f64>,

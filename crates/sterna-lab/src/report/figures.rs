@@ -1,8 +1,9 @@
 //! A campaign's figures, drawn from its samples.
 
 use crate::campaign::{Axis, Campaign, Figure, Filter, Form};
+use crate::measure::Sample;
 
-use super::plot::{Content, Mark, Panel, Picture, Quantiles};
+use super::plot::{Content, Look, Mark, Panel, Picture, Quantiles};
 use super::values::{Table, at};
 
 /// A figure that is drawn.
@@ -47,7 +48,8 @@ fn draw(campaign: &Campaign, figure: &Figure, table: &Table<'_>) -> Picture {
     let names = if figure.ratio.is_some() {
         Vec::new()
     } else if figure.form == Form::Congestion {
-        FLOWS.iter().map(|(_, name)| (*name).to_owned()).collect()
+        let names = FLOWS.iter().map(|(_, name)| *name);
+        names.chain([ARRIVED]).map(str::to_owned).collect()
     } else {
         series
             .iter()
@@ -113,14 +115,14 @@ fn content(
         }
     };
     if figure.form == Form::Congestion {
-        return Content::Points(flows(figure, table, filter));
+        return Content::OverTime(flows(figure, table, filter), Look::Stairs);
     }
     if figure.form == Form::Timeline {
         let lines = series
             .iter()
             .map(|value| timeline(figure, table, &with_series(value)))
             .collect();
-        return Content::Points(lines);
+        return Content::OverTime(lines, Look::Dots);
     }
     let cells = table.cells(&figure.grid, &[figure.x], filter);
     let marks = series
@@ -180,7 +182,7 @@ fn ratios(
 ) -> Vec<f64> {
     let of = filter.with(Axis::Transport, of);
     let against = filter.with(Axis::Transport, against);
-    let metric = |sample: &crate::measure::Sample| sample.metrics.get(&figure.metric).copied();
+    let metric = |sample: &Sample| sample.metrics.get(&figure.metric).copied();
     let mut ratios = Vec::new();
     for sample in table.samples(&figure.grid, &of) {
         let other = table
@@ -193,13 +195,18 @@ fn ratios(
     ratios
 }
 
-/// What a congestion plot shows, and what it is called.
-const FLOWS: [(&str, &str); 4] = [
+/// What a congestion plot shows of a connection, and what it is called.
+const FLOWS: [(&str, &str); 5] = [
     ("flow_window_bytes", "window"),
     ("flow_in_flight_bytes", "in flight"),
+    ("flow_sent_bytes", "sent"),
     ("flow_acknowledged_bytes", "acknowledged"),
     ("flow_lost_bytes", "lost"),
 ];
+
+/// What a congestion plot shows of the other end. Where it stands still while bytes are acknowledged,
+/// messages waited for missing bytes.
+const ARRIVED: &str = "messages arrived";
 
 /// Congestion control of the first sound run that was watched, in kilobytes.
 fn flows(figure: &Figure, table: &Table<'_>, filter: &Filter) -> Vec<Vec<(f64, f64)>> {
@@ -209,7 +216,7 @@ fn flows(figure: &Figure, table: &Table<'_>, filter: &Filter) -> Vec<Vec<(f64, f
     let Some((sample, at_ms)) = watched else {
         return Vec::new();
     };
-    FLOWS
+    let mut lines: Vec<Vec<(f64, f64)>> = FLOWS
         .iter()
         .map(|(series, _)| {
             let bytes = sample.series.get(*series).map_or(&[][..], Vec::as_slice);
@@ -218,6 +225,26 @@ fn flows(figure: &Figure, table: &Table<'_>, filter: &Filter) -> Vec<Vec<(f64, f
                 .zip(bytes)
                 .map(|(at_ms, bytes)| (at_ms / 1e3, bytes / 1e3))
                 .collect()
+        })
+        .collect();
+    lines.push(arrivals(sample));
+    lines
+}
+
+/// Kilobytes of messages that had arrived after each arrival.
+fn arrivals(sample: &Sample) -> Vec<(f64, f64)> {
+    let series = |name: &str| sample.series.get(name).map_or(&[][..], Vec::as_slice);
+    let sent_at_ms = series("sent_at_ms").iter();
+    let mut at_ms: Vec<f64> = sent_at_ms
+        .zip(series("delay_ms"))
+        .map(|(sent_at_ms, delay_ms)| sent_at_ms + delay_ms)
+        .collect();
+    at_ms.sort_by(f64::total_cmp);
+    (1_u32..)
+        .zip(at_ms)
+        .map(|(count, at_ms)| {
+            let bytes = f64::from(count) * f64::from(sample.payload_bytes);
+            (at_ms / 1e3, bytes / 1e3)
         })
         .collect()
 }

@@ -1,6 +1,10 @@
 //! Pictures as SVG, without anything from outside: the same on paper, in a browser, in a repository.
 
+mod over_time;
+
 use std::fmt::Write as _;
+
+pub(super) use over_time::Look;
 
 use super::statistics::{Estimate, percentile, sorted};
 
@@ -58,8 +62,8 @@ pub(super) enum Content {
         /// Whether marks of a series are joined.
         joined: bool,
     },
-    /// Points over a number, for each series.
-    Points(Vec<Vec<(f64, f64)>>),
+    /// Values over the time, for each series.
+    OverTime(Vec<Vec<(f64, f64)>>, Look),
 }
 
 /// What stands over a category.
@@ -343,7 +347,9 @@ impl Picture {
                 marks,
                 joined,
             } => categories(svg, names, marks, *joined, &axis, frame),
-            Content::Points(series) => points(svg, series, &axis, frame),
+            Content::OverTime(series, look) => {
+                over_time::draw(svg, series, *look, &axis, frame);
+            }
         }
         let _ = writeln!(
             svg,
@@ -402,7 +408,7 @@ impl Panel {
                 PANEL_WIDTH.max(slots * SLOT_WIDTH).max(labels)
             }
             Content::Categories { .. } => PANEL_WIDTH,
-            Content::Points(_) => MAX_WIDTH.min(680.0),
+            Content::OverTime(..) => MAX_WIDTH.min(680.0),
         }
     }
 }
@@ -428,7 +434,7 @@ impl Content {
                 .flatten()
                 .map(Mark::range)
                 .fold(None, join),
-            Self::Points(series) => series
+            Self::OverTime(series, _) => series
                 .iter()
                 .flatten()
                 .map(|(_, value)| (*value, *value))
@@ -576,36 +582,6 @@ fn error_bar(
     }
 }
 
-fn points(svg: &mut String, series: &[Vec<(f64, f64)>], axis: &Axis, frame: &Frame) {
-    let longest = series
-        .iter()
-        .flatten()
-        .map(|(x, _)| *x)
-        .fold(0.0_f64, f64::max);
-    let x_axis = Axis::new((0.0, longest.max(1e-9)), false);
-    let place = |x: f64| (1.0 - x_axis.place(x)).mul_add(frame.width, frame.x);
-    for tick in &x_axis.ticks {
-        let _ = writeln!(
-            svg,
-            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
-            place(*tick),
-            frame.y + PANEL_HEIGHT + 16.0,
-            tick_label(*tick, &x_axis.ticks)
-        );
-    }
-    for (index, points) in series.iter().enumerate() {
-        for (x, value) in points {
-            let _ = writeln!(
-                svg,
-                "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"1.6\" fill=\"{}\" fill-opacity=\"0.6\"/>",
-                place(*x),
-                axis.place(*value).mul_add(PANEL_HEIGHT, frame.y),
-                colour(index)
-            );
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -688,7 +664,7 @@ mod tests {
     #[test]
     fn a_panel_without_samples_says_so() {
         let mut picture = picture(Mark::Point);
-        picture.panels[0].content = Content::Points(vec![Vec::new()]);
+        picture.panels[0].content = Content::OverTime(vec![Vec::new()], Look::Dots);
         assert!(picture.svg().contains("no sound sample"));
     }
 }

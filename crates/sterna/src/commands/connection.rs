@@ -4,12 +4,14 @@
 pub(super) mod amqp;
 pub(super) mod http;
 
+use std::fs::OpenOptions;
 use std::net::IpAddr;
-use std::path::PathBuf;
-use std::time::Duration;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use sterna_client::{
-    Client, Fingerprint, Login, Options, Protocol, Publish, QoS, QuicOverrides, QuicProfile,
+    Client, Fingerprint, Login, Options, Protocol, Publish, Qlog, QoS, QuicOverrides, QuicProfile,
     Scheme, Streams, Tls, TlsVersion, Url, Version,
 };
 
@@ -150,6 +152,10 @@ pub(super) struct Connection {
         help_heading = "TLS and QUIC"
     )]
     quic_settings: Vec<String>,
+    /// Over QUIC: write what each connection does (packets, losses, round trip, window) as qlog into
+    /// this folder, a file for each
+    #[arg(long, value_name = "FOLDER", help_heading = "TLS and QUIC")]
+    qlog: Option<PathBuf>,
     /// Over QUIC: wait for the handshake, also where a ticket would save that (when it connects
     /// again). For brokers that do not protect themselves against repeated packets
     #[arg(long, overrides_with = "early_data", help_heading = "TLS and QUIC")]
@@ -329,6 +335,7 @@ impl Connection {
         options.streams = self.streams;
         options.datagrams = self.datagrams;
         options.quic = self.quic()?;
+        options.qlog = self.qlog(options.url.scheme())?;
         options.early_data = !self.no_early_data || self.early_data;
         options.tls = self.tls(options.url.scheme());
         properties.connect(&mut options)?;
@@ -368,6 +375,37 @@ impl Connection {
         Ok(quic)
     }
 
+    /// Where traces of QUIC go.
+    fn qlog(&self, scheme: Scheme) -> Result<Option<Qlog>, String> {
+        let Some(directory) = &self.qlog else {
+            return Ok(None);
+        };
+        if !scheme.is_quic() && (scheme != Scheme::Https || self.no_http3) {
+            return Err(format!("--qlog: {scheme} does not travel over QUIC"));
+        }
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now_ms = since_1970.map_or(0, |time| time.as_millis());
+        let name = format!("sterna-{now_ms}-{}", std::process::id());
+        Ok(Some(Qlog::new(directory, name)))
+    }
+
+    /// Whether secrets are to be written, with a warning where that is asked for and not possible,
+    /// because the library says nothing.
+    fn key_log(&self) -> bool {
+        let Some(path) = std::env::var_os("SSLKEYLOGFILE") else {
+            return false;
+        };
+        let mut file = OpenOptions::new();
+        file.append(true).create(true).mode(0o600);
+        if let Err(error) = file.open(&path)
+            && !self.quiet
+        {
+            let path = Path::new(&path).display();
+            eprintln!("Warning: SSLKEYLOGFILE: {path}: {error}; no secrets are written");
+        }
+        true
+    }
+
     /// Whom to trust, with a warning where it is everybody.
     fn tls(&self, scheme: Scheme) -> Tls {
         let mut tls = Tls::default();
@@ -379,6 +417,7 @@ impl Connection {
         tls.certificate.clone_from(&self.cert);
         tls.key.clone_from(&self.key);
         tls.insecure = self.insecure;
+        tls.key_log = self.key_log();
         tls.server_name.clone_from(&self.server_name);
         tls.alpn = self.tls_alpn.iter().cloned().collect();
         if tls.insecure && scheme.is_encrypted() && !self.quiet {

@@ -270,6 +270,8 @@ impl Driver {
             max_packet_bytes: self.options.max_frame_bytes as usize,
             early_data: self.options.early_data && run_ahead,
             quic: self.options.quic.clone(),
+            #[cfg(feature = "qlog")]
+            qlog: self.options.qlog.clone(),
         };
         let deadline = Instant::now() + self.options.longest_connect();
         let url = self.options.url.clone();

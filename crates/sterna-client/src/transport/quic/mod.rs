@@ -19,7 +19,7 @@ use quinn::{
     ClientConfig, Connecting, Connection, ConnectionError, Endpoint, EndpointConfig, RecvStream,
     SendStream, TokenMemoryCache, TokenStore, VarInt, ZeroRttAccepted,
 };
-use sterna_quic::{Role, SavedPath};
+use sterna_quic::{CongestionControl, Role, SavedPath};
 
 use super::{Settings, explain_tls};
 use crate::error::ConnectError;
@@ -121,6 +121,10 @@ pub(super) fn attempt(
     transport.congestion_controller_factory(Arc::new(observed));
     if url.scheme().protocol() == Protocol::Http {
         transport.max_concurrent_uni_streams(HTTP3_STREAMS);
+    }
+    #[cfg(feature = "qlog")]
+    if let Some(qlog) = &settings.qlog {
+        transport.qlog_stream(qlog.begin(url.host()).map_err(ConnectError::Quic)?);
     }
     config.transport_config(Arc::new(transport));
     config.token_store(Arc::clone(&TOKENS) as Arc<dyn TokenStore>);
@@ -388,13 +392,12 @@ impl Quic {
             rtt: stats.path.rtt,
             min_rtt: stats.path.min_rtt,
             rtt_variation: self.variation.get(),
+            congestion_control: CongestionControl::of(self.connection.congestion_state()),
             congestion_window_bytes: stats.path.cwnd,
             congestion_events: stats.path.congestion_events,
             packets_sent: stats.path.sent_packets,
             packets_lost: stats.path.lost_packets,
             bytes_lost: stats.path.lost_bytes,
-            bytes_in_flight: self.variation.bytes_in_flight(),
-            bytes_acknowledged: self.variation.bytes_acknowledged(),
             mtu_bytes: stats.path.current_mtu,
             datagrams_sent: stats.udp_tx.datagrams,
             datagrams_received: stats.udp_rx.datagrams,

@@ -1,5 +1,5 @@
-//! Watches the congestion controller for what the library keeps to itself: the variation of the
-//! round trip, and what is under way and acknowledged.
+//! Watches the congestion controller for the variation of the round trip, which the library keeps to
+//! itself.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -33,31 +33,13 @@ impl Observed {
     }
 }
 
-/// The mean variation of the round trip, in microseconds; 0 before the first sample. And what has
-/// become of the packets that ask for an acknowledgement.
+/// The mean variation of the round trip, in microseconds; 0 before the first sample.
 #[derive(Debug, Default)]
-pub(super) struct Variation(AtomicU64, Flight);
-
-/// Bytes of packets that ask for an acknowledgement.
-#[derive(Debug, Default)]
-struct Flight {
-    /// Neither acknowledged nor taken for lost.
-    under_way: AtomicU64,
-    /// Acknowledged so far.
-    acknowledged: AtomicU64,
-}
+pub(super) struct Variation(AtomicU64);
 
 impl Variation {
     pub(super) fn get(&self) -> Duration {
         Duration::from_micros(self.0.load(Ordering::Relaxed))
-    }
-
-    pub(super) fn bytes_in_flight(&self) -> u64 {
-        self.1.under_way.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn bytes_acknowledged(&self) -> u64 {
-        self.1.acknowledged.load(Ordering::Relaxed)
     }
 }
 
@@ -96,10 +78,6 @@ impl Watched {
 
 impl Controller for Watched {
     fn on_sent(&mut self, now: Instant, bytes: u64, last_packet_number: u64) {
-        self.variation
-            .1
-            .under_way
-            .fetch_add(bytes, Ordering::Relaxed);
         self.inner.on_sent(now, bytes, last_packet_number);
     }
 
@@ -112,8 +90,6 @@ impl Controller for Watched {
         rtt: &quinn_proto::RttEstimator,
     ) {
         self.sample(rtt.get().as_micros() as u64);
-        let flight = &self.variation.1;
-        flight.acknowledged.fetch_add(bytes, Ordering::Relaxed);
         self.inner.on_ack(now, sent, bytes, app_limited, rtt);
     }
 
@@ -124,10 +100,6 @@ impl Controller for Watched {
         app_limited: bool,
         largest_packet_num_acked: Option<u64>,
     ) {
-        self.variation
-            .1
-            .under_way
-            .store(in_flight, Ordering::Relaxed);
         self.inner
             .on_end_acks(now, in_flight, app_limited, largest_packet_num_acked);
     }
@@ -139,10 +111,6 @@ impl Controller for Watched {
         is_persistent_congestion: bool,
         lost_bytes: u64,
     ) {
-        let flight = &self.variation.1;
-        let left = flight.under_way.load(Ordering::Relaxed);
-        let left = left.saturating_sub(lost_bytes);
-        flight.under_way.store(left, Ordering::Relaxed);
         self.inner
             .on_congestion_event(now, sent, is_persistent_congestion, lost_bytes);
     }
@@ -196,22 +164,5 @@ mod tests {
         assert_eq!(variation.get(), Duration::from_micros(57_500));
         watched.sample(110_000);
         assert_eq!(variation.get(), Duration::from_micros(57_500));
-    }
-
-    #[test]
-    fn what_is_under_way_is_counted() {
-        let observed = Arc::new(Observed::new(&Settings::default()));
-        let seen = observed.variation();
-        let now = Instant::now();
-        let mut watched = observed.build(now, 1_200);
-        watched.on_sent(now, 1_200, 0);
-        watched.on_sent(now, 1_200, 1);
-        watched.on_sent(now, 1_200, 2);
-        assert_eq!(seen.bytes_in_flight(), 3_600);
-        watched.on_congestion_event(now, now, false, 1_200);
-        assert_eq!(seen.bytes_in_flight(), 2_400);
-        watched.on_end_acks(now, 1_200, false, Some(1));
-        assert_eq!(seen.bytes_in_flight(), 1_200);
-        assert_eq!(seen.bytes_acknowledged(), 0);
     }
 }

@@ -104,6 +104,7 @@ async fn measure(args: &Args) -> Result<Report, String> {
     options.tls.ca_file.clone_from(&args.ca);
     // Each connection is a client of its own, as devices are.
     options.tls.resumption = false;
+    options.tls.key_log = true;
     if let Some(own) = &own {
         options.tls.fingerprints = vec![own.fingerprint];
     }

@@ -72,6 +72,7 @@ impl Connection {
         options.bind = self.bind;
         options.connect_timeout = self.connect_timeout;
         options.quic = self.quic()?;
+        options.qlog = self.qlog(options.url.scheme())?;
         options.early_data = !self.no_early_data || self.early_data;
         options.tls = self.tls(options.url.scheme());
         Ok(AmqpSettings {

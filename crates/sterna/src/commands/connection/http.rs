@@ -54,6 +54,7 @@ impl Connection {
         options.http3 = !self.no_http3;
         options.head_start = Duration::from_millis(self.head_start.into());
         options.quic = self.quic()?;
+        options.qlog = self.qlog(options.url.scheme())?;
         options.early_data = !self.no_early_data || self.early_data;
         options.tls = self.tls(options.url.scheme());
         Ok(HttpSettings {

@@ -52,6 +52,8 @@ pub(in super::super) fn client_config(
             .with_no_client_auth(),
     };
     config.alpn_protocols = protocol.map(<[u8]>::to_vec).into_iter().collect();
+    // It does nothing where SSLKEYLOGFILE is not set.
+    config.key_log = Arc::new(rustls::KeyLogFile::new());
     if resume {
         config.enable_early_data = true;
     } else {

@@ -14,8 +14,8 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::{
-    CONNECT_TIMEOUT, FILTER, Meter, Missing, NO_STAMP, Orders, Watch, look_at_path, name,
-    note_lateness, payload, say, tls, topic,
+    CONNECT_TIMEOUT, FILTER, Meter, Missing, NO_STAMP, Orders, look_at_path, name, note_lateness,
+    payload, qlog, say, tls, topic,
 };
 
 /// Messages of a sender that may be under way: as many as it has to send.
@@ -40,6 +40,7 @@ fn options(task: &Task, url: Url) -> Result<Options, String> {
     let mut options = Options::new(url);
     tls(task, &mut options.tls);
     options.early_data = task.early_data;
+    options.qlog = qlog(task);
     options.pipelined = task.pipelined;
     options.connect_timeout = CONNECT_TIMEOUT;
     for (name, value) in &task.quic {
@@ -200,7 +201,7 @@ async fn publish(task: &Task, url: Url, mut orders: Orders) -> Result<Measured, 
     if task.interval_ns > 0 {
         note_lateness(late_ns, &mut measured);
     }
-    look_at_path(connection.path().await.ok(), task, &mut measured);
+    look_at_path(connection.path().await.ok(), &mut measured);
     say(&Word::Finished)?;
     orders.end().await;
     let mut count = 0_u32;
@@ -296,7 +297,7 @@ async fn stop_and_wait(task: &Task, url: Url, mut orders: Orders) -> Result<Meas
     }
     measured.last_ns = monotonic_ns();
     meter.read(&mut measured);
-    look_at_path(connection.path().await.ok(), task, &mut measured);
+    look_at_path(connection.path().await.ok(), &mut measured);
     say(&Word::Finished)?;
     orders.end().await;
     let _ = connection.close().await;
@@ -304,17 +305,13 @@ async fn stop_and_wait(task: &Task, url: Url, mut orders: Orders) -> Result<Meas
 }
 
 /// Notes what one of several connections was like, and ends it.
-async fn end_connection(
-    connection: Connection,
-    task: &Task,
-    measured: &mut Measured,
-) -> Result<(), String> {
+async fn end_connection(connection: Connection, measured: &mut Measured) -> Result<(), String> {
     let path = connection.path().await.ok();
     let early_data = path.as_ref().map(|path| path.early_data);
     measured
         .early_data
         .push(early_data.map_or("not tried", name).into());
-    look_at_path(path, task, measured);
+    look_at_path(path, measured);
     connection.close().await.map_err(failed)
 }
 
@@ -336,11 +333,6 @@ async fn connect_publish(task: &Task, url: Url, mut orders: Orders) -> Result<Me
         let failed = |error: sterna_client::amqp::Error| format!("connection {number}: {error}");
         let (connection, events) = Connection::start(options.clone()).map_err(failed)?;
         let _connections = count_connections(events);
-        let watched = connection.clone();
-        let watch = Watch::start(task, move || {
-            let connection = watched.clone();
-            async move { connection.path().await.ok() }
-        });
         let connected = async {
             connection.connected().await.map_err(failed)?;
             Ok::<_, String>(monotonic_ns())
@@ -373,12 +365,9 @@ async fn connect_publish(task: &Task, url: Url, mut orders: Orders) -> Result<Me
             Ok::<_, String>((first_ns.unwrap_or(started_ns), senders))
         };
         let (connected_ns, (sent_ns, senders)) = tokio::try_join!(connected, messages)?;
-        measured
-            .flow
-            .extend(watch.into_iter().flat_map(Watch::finish));
         measured.connect_ns.push(connected_ns - started_ns);
         measured.sent_after_ns.push(sent_ns - started_ns);
-        end_connection(connection, task, &mut measured).await?;
+        end_connection(connection, &mut measured).await?;
         drop(senders);
     }
     measured.last_ns = monotonic_ns();
@@ -429,7 +418,7 @@ async fn connect_receive(task: &Task, url: Url, mut orders: Orders) -> Result<Me
         let (connected_ns, (arrivals, receiver)) = tokio::try_join!(connected, messages)?;
         measured.connect_ns.push(connected_ns - started_ns);
         measured.arrivals.extend(arrivals);
-        end_connection(connection, task, &mut measured).await?;
+        end_connection(connection, &mut measured).await?;
         drop(receiver);
     }
     measured.last_ns = monotonic_ns();

@@ -10,8 +10,8 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
 
 use super::{
-    CONNECT_TIMEOUT, FILTER, Meter, Missing, NO_STAMP, Orders, Watch, look_at_path, name,
-    note_lateness, payload, qos, say, tls, topic,
+    CONNECT_TIMEOUT, FILTER, Meter, Missing, NO_STAMP, Orders, look_at_path, name, note_lateness,
+    payload, qlog, qos, say, tls, topic,
 };
 
 /// Does what the task says.
@@ -33,6 +33,7 @@ fn options(task: &Task, url: Url) -> Result<Options, String> {
     let mut options = Options::new(url);
     tls(task, &mut options.tls);
     options.early_data = task.early_data;
+    options.qlog = qlog(task);
     options.connect_timeout = CONNECT_TIMEOUT;
     // A response may be lost and repeated; the task has its own limit.
     options.response_timeout = CONNECT_TIMEOUT;
@@ -127,7 +128,7 @@ async fn publish(task: &Task, url: Url, mut orders: Orders) -> Result<Measured, 
     if task.interval_ns > 0 {
         note_lateness(late_ns, &mut measured);
     }
-    look_at_path(client.path(), task, &mut measured);
+    look_at_path(client.path(), &mut measured);
     measured.reconnections = reconnections(&client);
     say(&Word::Finished)?;
     orders.end().await;
@@ -196,7 +197,7 @@ async fn stop_and_wait(task: &Task, url: Url, mut orders: Orders) -> Result<Meas
     }
     measured.last_ns = monotonic_ns();
     meter.read(&mut measured);
-    look_at_path(client.path(), task, &mut measured);
+    look_at_path(client.path(), &mut measured);
     say(&Word::Finished)?;
     orders.end().await;
     client.close().await;
@@ -220,8 +221,6 @@ async fn connect_publish(task: &Task, url: Url, mut orders: Orders) -> Result<Me
         measured.started_ns.push(started_ns);
         let failed = |error: Error| format!("connection {connection}: {error}");
         let client = Client::new(options.clone()).map_err(failed)?;
-        let watched = client.clone();
-        let watch = Watch::start(task, move || std::future::ready(watched.path()));
         let connected = async {
             client.connected().await.map_err(failed)?;
             Ok::<_, String>(monotonic_ns())
@@ -253,16 +252,13 @@ async fn connect_publish(task: &Task, url: Url, mut orders: Orders) -> Result<Me
             Ok::<_, String>(first_ns.unwrap_or(started_ns))
         };
         let (connected_ns, sent_ns) = tokio::try_join!(connected, messages)?;
-        measured
-            .flow
-            .extend(watch.into_iter().flat_map(Watch::finish));
         measured.connect_ns.push(connected_ns - started_ns);
         measured.sent_after_ns.push(sent_ns - started_ns);
         let early_data = client
             .connection()
             .map_or(EarlyData::NotTried, |connected| connected.early_data);
         measured.early_data.push(name(early_data).into());
-        look_at_path(client.path(), task, &mut measured);
+        look_at_path(client.path(), &mut measured);
         client.close().await;
     }
     measured.last_ns = monotonic_ns();

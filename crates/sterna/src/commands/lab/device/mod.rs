@@ -8,11 +8,12 @@ mod mqtt;
 
 use std::io::{self, BufRead as _, Write as _};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::sync::LazyLock;
+use std::time::{Duration, Instant};
 
-use sterna_client::{EarlyData, PathStatistics, Protocol, QoS, Tls, TlsVersion, Url};
+use sterna_client::{EarlyData, PathStatistics, Protocol, Qlog, QoS, Tls, TlsVersion, Url};
 use sterna_lab::kernel::{self, monotonic_ns};
-use sterna_lab::measure::device::{FlowPoint, Measured, Task, Word, stamp};
+use sterna_lab::measure::device::{Measured, Task, Word, stamp};
 use tokio::sync::mpsc;
 
 use crate::allocations::{self, Allocated};
@@ -27,6 +28,8 @@ const NO_STAMP: &str = "a message without a stamp";
 const CONNECT_TIMEOUT: Duration = Duration::from_mins(1);
 /// Bytes after the stamp. Their value is of no interest; they are not all the same.
 const FILLER: u8 = 0x5a;
+/// When the time of the device's qlog begins, on both clocks.
+static QLOG_EPOCH: LazyLock<(Instant, u64)> = LazyLock::new(|| (Instant::now(), monotonic_ns()));
 
 /// Runs a device: reads its task from standard input.
 pub(super) fn run() -> ExitCode {
@@ -102,7 +105,10 @@ async fn work(task: &Task) -> Result<(), String> {
         }
     };
     match tokio::time::timeout(limit, work).await {
-        Ok(result) => result.and_then(|measured| say(&Word::Result(Box::new(measured)))),
+        Ok(result) => result.and_then(|mut measured| {
+            measured.qlog_epoch_ns = QLOG_EPOCH.1;
+            say(&Word::Result(Box::new(measured)))
+        }),
         Err(_) => Err(format!("not done after {} s", limit.as_secs())),
     }
 }
@@ -117,6 +123,12 @@ fn tls(task: &Task, tls: &mut Tls) {
         Some("1.3") => Some(TlsVersion::Tls13),
         _ => None,
     };
+}
+
+/// Where a qlog goes, if there is to be one.
+fn qlog(task: &Task) -> Option<Qlog> {
+    let (folder, name) = task.qlog.as_ref()?;
+    Some(Qlog::new(folder, name).since(QLOG_EPOCH.0))
 }
 
 /// The bytes of the next message, stamped now, and when that was.
@@ -178,64 +190,19 @@ fn peak_rss_bytes(status: &str) -> Option<u64> {
 
 /// What QUIC knows of the path, where it is QUIC; what the kernel knows of TCP, where it is TCP.
 /// Both are to be asked while the connection stands.
-fn look_at_path(path: Option<PathStatistics>, task: &Task, measured: &mut Measured) {
+fn look_at_path(path: Option<PathStatistics>, measured: &mut Measured) {
     if let Some(path) = path {
         measured.packets_lost = Some(measured.packets_lost.unwrap_or(0) + path.packets_lost);
         measured.rtt_ns = Some(path.rtt.as_nanos() as u64);
         measured.streams = Some(path.streams);
         measured.datagram_messages = Some(path.datagram_messages);
         measured.migrations = Some(path.migrations);
-        measured.congestion = task.quic.get("congestion").cloned();
+        measured.congestion = path.congestion_control.map(|it| it.name().to_owned());
         return;
     }
     if let Some(state) = kernel::own_tcp_connections().pop() {
         measured.tcp_rtt_ns = Some(state.rtt_us * 1000);
         measured.congestion = Some(state.congestion);
-    }
-}
-
-/// Looks at a connection's path over and over, until it is asked what it has seen.
-struct Watch {
-    seen: mpsc::UnboundedReceiver<FlowPoint>,
-    looking: tokio::task::JoinHandle<()>,
-}
-
-impl Watch {
-    /// Looks as often as the task says; not at all where it says nothing.
-    fn start<L, F>(task: &Task, look: L) -> Option<Self>
-    where
-        L: Fn() -> F + Send + 'static,
-        F: Future<Output = Option<PathStatistics>> + Send,
-    {
-        if task.watch_ns == 0 {
-            return None;
-        }
-        let (sender, seen) = mpsc::unbounded_channel();
-        let mut ticks = tokio::time::interval(Duration::from_nanos(task.watch_ns));
-        let looking = tokio::spawn(async move {
-            loop {
-                ticks.tick().await;
-                if let Some(path) = look().await {
-                    let point = FlowPoint {
-                        at_ns: monotonic_ns(),
-                        window_bytes: path.congestion_window_bytes,
-                        in_flight_bytes: path.bytes_in_flight,
-                        acknowledged_bytes: path.bytes_acknowledged,
-                        lost_bytes: path.bytes_lost,
-                    };
-                    if sender.send(point).is_err() {
-                        return;
-                    }
-                }
-            }
-        });
-        Some(Self { seen, looking })
-    }
-
-    /// What was seen.
-    fn finish(mut self) -> Vec<FlowPoint> {
-        self.looking.abort();
-        std::iter::from_fn(|| self.seen.try_recv().ok()).collect()
     }
 }
 

@@ -9,8 +9,8 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::{
-    CONNECT_TIMEOUT, FILTER, Meter, Missing, NO_STAMP, Orders, Watch, look_at_path, name,
-    note_lateness, payload, qos, say, tls, topic,
+    CONNECT_TIMEOUT, FILTER, Meter, Missing, NO_STAMP, Orders, look_at_path, name, note_lateness,
+    payload, qlog, qos, say, tls, topic,
 };
 
 /// Does what the task says.
@@ -29,6 +29,7 @@ fn options(task: &Task, url: Url) -> Result<Options, String> {
     let mut options = Options::new(url);
     tls(task, &mut options.tls);
     options.early_data = task.early_data;
+    options.qlog = qlog(task);
     options.connect_timeout = CONNECT_TIMEOUT;
     options.datagrams = task.datagrams;
     if let Some(streams) = &task.streams {
@@ -107,7 +108,7 @@ async fn publish(task: &Task, url: Url, mut orders: Orders) -> Result<Measured, 
     measured.last_ns = monotonic_ns();
     meter.read(&mut measured);
     note_lateness(late_ns, &mut measured);
-    look_at_path(client.path().await.ok(), task, &mut measured);
+    look_at_path(client.path().await.ok(), &mut measured);
     say(&Word::Finished)?;
     orders.end().await;
     let mut count = 0_u32;
@@ -193,7 +194,7 @@ async fn stop_and_wait(task: &Task, url: Url, mut orders: Orders) -> Result<Meas
     }
     measured.last_ns = monotonic_ns();
     meter.read(&mut measured);
-    look_at_path(client.path().await.ok(), task, &mut measured);
+    look_at_path(client.path().await.ok(), &mut measured);
     say(&Word::Finished)?;
     orders.end().await;
     let _ = client.disconnect().await;
@@ -217,11 +218,6 @@ async fn connect_publish(task: &Task, url: Url, mut orders: Orders) -> Result<Me
         let failed = |error: sterna_client::Error| format!("connection {connection}: {error}");
         let (client, events) = Client::start(options.clone()).map_err(|error| error.to_string())?;
         let _connections = count_connections(events);
-        let watched = client.clone();
-        let watch = Watch::start(task, move || {
-            let client = watched.clone();
-            async move { client.path().await.ok() }
-        });
         let connected = async {
             let connected = client.connected().await.map_err(failed)?;
             Ok::<_, String>((connected, monotonic_ns()))
@@ -254,9 +250,6 @@ async fn connect_publish(task: &Task, url: Url, mut orders: Orders) -> Result<Me
             Ok::<_, String>(first_ns.unwrap_or(started_ns))
         };
         let ((connected, connected_ns), sent_ns) = tokio::try_join!(connected, messages)?;
-        measured
-            .flow
-            .extend(watch.into_iter().flat_map(Watch::finish));
         measured.connect_ns.push(connected_ns - started_ns);
         measured.sent_after_ns.push(sent_ns - started_ns);
         let early_data = match client.path().await {
@@ -264,7 +257,7 @@ async fn connect_publish(task: &Task, url: Url, mut orders: Orders) -> Result<Me
             Err(_) => connected.early_data,
         };
         measured.early_data.push(name(early_data).into());
-        look_at_path(client.path().await.ok(), task, &mut measured);
+        look_at_path(client.path().await.ok(), &mut measured);
         client.disconnect().await.map_err(failed)?;
     }
     measured.last_ns = monotonic_ns();
