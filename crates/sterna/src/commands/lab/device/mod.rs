@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use sterna_client::{EarlyData, PathStatistics, Protocol, QoS, Tls, TlsVersion, Url};
 use sterna_lab::kernel::{self, monotonic_ns};
-use sterna_lab::measure::device::{FlowPoint, Measured, Task, Word, stamp};
+use sterna_lab::measure::device::{Credentials, FlowPoint, Measured, Task, Word, stamp};
 use tokio::sync::mpsc;
 
 use crate::allocations::{self, Allocated};
@@ -107,11 +107,15 @@ async fn work(task: &Task) -> Result<(), String> {
     }
 }
 
-/// Whom to trust, and which version of TLS to speak.
+/// Whom to trust, what to show, and which version of TLS to speak.
 fn tls(task: &Task, tls: &mut Tls) {
     tls.ca_file.clone_from(&task.authority);
     tls.server_name = Some(task.server_name.clone());
     tls.resumption = task.resumption;
+    if let Credentials::Certificate { certificate, key } = &task.credentials {
+        tls.certificate = Some(certificate.clone());
+        tls.key = Some(key.clone());
+    }
     tls.version = match task.tls.as_deref() {
         Some("1.2") => Some(TlsVersion::Tls12),
         Some("1.3") => Some(TlsVersion::Tls13),
