@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 
 const CAMPAIGN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tiny-campaign.toml");
 /// Runs in it.
-const RUNS: usize = 8;
+const RUNS: usize = 15;
 
 fn lab(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_sterna"))
@@ -61,6 +61,18 @@ fn a_campaign_runs_resumes_and_is_reported() {
     assert_eq!(count(of("connect", "quic"), "startup_ms"), 2);
     // The first connection has no ticket, the second one has.
     assert_eq!(of("connect", "quic")["metrics"]["early_data_accepted"], 1.0);
+
+    // Brokers that let in nobody without a password or certificate have let these in.
+    let known = all.iter().filter(|s| s["grid"] == "authentication");
+    assert_eq!(known.count(), 7);
+    let metrics = &of("authentication", "h3-certificate")["metrics"];
+    let [all_bytes, largest, besides] = [
+        "allocated_bytes",
+        "largest_allocation_bytes",
+        "allocated_besides_bytes",
+    ]
+    .map(|name| metrics[name].as_f64().unwrap());
+    assert!(largest > 0.0 && (largest + besides - all_bytes).abs() < 0.5);
 
     // What is there is not overwritten; resumed, nothing is left to do.
     let again = lab(&run);

@@ -113,6 +113,7 @@ mod tests {
             panic!("no password");
         };
         let settings = of_broker(Authentication::PasswordOnce, folder.path());
+        assert_eq!(settings[0], ("authentication.anonymous", "false".into()));
         let text = std::fs::read_to_string(&settings[1].1).unwrap();
         let users = PasswordFile::parse(&text).unwrap();
         assert!(

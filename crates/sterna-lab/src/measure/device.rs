@@ -155,6 +155,8 @@ pub struct Measured {
     pub allocated_bytes: Option<u64>,
     /// How often it did.
     pub allocations: Option<u64>,
+    /// The most that it allocated at once.
+    pub largest_allocation_bytes: Option<u64>,
     /// Whether it ran with real-time priority.
     pub is_real_time: bool,
     /// How often it had to connect again.

@@ -164,6 +164,8 @@ impl Meter {
         let allocated = allocations::read();
         measured.allocated_bytes = Some(allocated.bytes - self.allocated.bytes);
         measured.allocations = Some(allocated.count - self.allocated.count);
+        // Nothing is counted before the meter starts.
+        measured.largest_allocation_bytes = Some(allocated.largest);
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         measured.peak_rss_bytes = peak_rss_bytes(&status).unwrap_or(0);
         let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
