@@ -106,7 +106,7 @@ fn what_cannot_be_run_is_said() {
     let folder = tempfile::tempdir().unwrap();
     let output = lab(&["report", folder.path().to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stderr).contains("campaign.json"));
+    assert!(text(&output.stderr).contains("no campaign's results"));
     let list = lab(&["campaigns"]);
     assert!(text(&list.stdout).contains("mqtt-jeddou-2022"));
 }
