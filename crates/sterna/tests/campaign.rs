@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 
 const CAMPAIGN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tiny-campaign.toml");
 /// Runs in it.
-const RUNS: usize = 8;
+const RUNS: usize = 15;
 
 fn lab(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_sterna"))
@@ -86,6 +86,18 @@ fn a_campaign_runs_resumes_and_is_reported() {
     assert_eq!(quic["in_force"]["congestion"], "cubic");
     assert_eq!(count(of("connect", "tls"), "flow_at_ms"), 0);
 
+    // Brokers that let in nobody without a password or certificate have let these in.
+    let known = all.iter().filter(|s| s["grid"] == "authentication");
+    assert_eq!(known.count(), 7);
+    let metrics = &of("authentication", "h3-certificate")["metrics"];
+    let [all_bytes, largest, besides] = [
+        "allocated_bytes",
+        "largest_allocation_bytes",
+        "allocated_besides_bytes",
+    ]
+    .map(|name| metrics[name].as_f64().unwrap());
+    assert!(largest > 0.0 && (largest + besides - all_bytes).abs() < 0.5);
+
     // What is there is not overwritten; resumed, nothing is left to do.
     let again = lab(&run);
     assert_eq!(again.status.code(), Some(1));
@@ -121,7 +133,7 @@ fn what_cannot_be_run_is_said() {
     let folder = tempfile::tempdir().unwrap();
     let output = lab(&["report", folder.path().to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stderr).contains("campaign.json"));
+    assert!(text(&output.stderr).contains("no campaign's results"));
     let list = lab(&["campaigns"]);
     assert!(text(&list.stdout).contains("mqtt-jeddou-2022"));
 }

@@ -35,6 +35,7 @@ const ARROWS: [(&str, &[&str]); 13] = [
             "sterna-mqtt",
             "sterna-amqp",
             "sterna-h3",
+            "sterna-auth",
         ],
     ),
     (

@@ -92,6 +92,8 @@ pub struct Source {
     pub against: Option<Filter>,
     /// Show the ratio as what it takes away, in percent.
     pub reduction: bool,
+    /// Instead of the ratio, how much less it is than `against`.
+    pub difference: bool,
     /// Take these off; one for each cell, or one for all.
     pub minus: Vec<f64>,
 }
@@ -106,6 +108,7 @@ struct CheckText {
     at: Filter,
     against: Option<Filter>,
     reduction: bool,
+    difference: bool,
     minus: Vec<f64>,
     each: Vec<Axis>,
     least: Vec<f64>,
@@ -142,10 +145,14 @@ impl TryFrom<CheckText> for Check {
             at: text.at,
             against: text.against,
             reduction: text.reduction,
+            difference: text.difference,
             minus: text.minus,
         };
-        if source.reduction && source.against.is_none() {
-            return Err("a reduction needs `against`".into());
+        if (source.reduction || source.difference) && source.against.is_none() {
+            return Err("a reduction or difference needs `against`".into());
+        }
+        if source.reduction && source.difference {
+            return Err("a value is a reduction or a difference, not both".into());
         }
         let each = text.each;
         match kind {

@@ -1,6 +1,6 @@
 //! Other brokers on the links of a campaign, beside this project's.
 
-use super::{Campaign, Transport};
+use super::{Authentication, Campaign, Transport};
 
 /// Between a transport's name and that of the broker that it goes to.
 const AT: char = '@';
@@ -89,10 +89,13 @@ impl Foreign {
     }
 
     /// Whether it serves what this transport is. RMQTT reads the first stream of a connection alone;
-    /// what one that runs can do beyond its scheme, it has to say itself.
+    /// what one that runs can do beyond its scheme, it has to say itself. What devices authenticate
+    /// with is set up for this project's broker alone.
     fn serves(&self, transport: &Transport) -> bool {
         let plain = transport.streams.is_none() && !transport.datagrams;
-        self.schemes().contains(&transport.scheme.as_str()) && (plain || *self != Self::Rmqttd)
+        self.schemes().contains(&transport.scheme.as_str())
+            && (plain || *self != Self::Rmqttd)
+            && transport.authentication == Authentication::None
     }
 }
 
@@ -103,6 +106,33 @@ pub fn is_foreign(transport: &str) -> bool {
 }
 
 impl Campaign {
+    /// What to say of transports that other brokers speak, and are not measured with.
+    ///
+    /// # Errors
+    ///
+    /// If a broker is unknown.
+    pub fn unserved(&self, brokers: &[String]) -> Result<Option<String>, String> {
+        let mut names = Vec::new();
+        for text in brokers {
+            let foreign = Foreign::parse(text)?;
+            for transport in &self.transports {
+                if foreign.schemes().contains(&transport.scheme.as_str())
+                    && transport.authentication != Authentication::None
+                    && !names.contains(&transport.name.as_str())
+                {
+                    names.push(&transport.name);
+                }
+            }
+        }
+        Ok((!names.is_empty()).then(|| {
+            format!(
+                "devices of {} authenticate, which the lab sets up for Sterna alone: not measured \
+                 with other brokers",
+                names.join(", ")
+            )
+        }))
+    }
+
     /// The same campaign with further transports: each that a foreign broker serves goes there as
     /// well, on the same links with the same losses.
     ///
@@ -138,7 +168,7 @@ impl Campaign {
             }
             if count == 0 {
                 return Err(format!(
-                    "broker `{text}` serves {}, and {} has no such transport",
+                    "broker `{text}` serves {}, and {} has no such transport without authentication",
                     foreign.schemes().join(", "),
                     self.name
                 ));
@@ -188,5 +218,20 @@ mod tests {
         assert!(beyond.transport("quic-datagrams@rmqttd").is_none());
         let error = find().with_brokers(&["amqps://h:5671".into()]).unwrap_err();
         assert!(error.contains("amqps"), "{error}");
+        assert_eq!(find().unserved(&["mosquitto".into()]), Ok(None));
+    }
+
+    #[test]
+    fn transports_with_authentication_stay_with_this_projects_broker() {
+        let find = || Campaign::find("http3-saif-2022").unwrap().0;
+        let brokers = ["rmqttd".to_owned()];
+        let said = find().unserved(&brokers).unwrap().unwrap();
+        assert!(
+            said.contains("mq-password") && !said.contains("h3"),
+            "{said}"
+        );
+        let campaign = find().with_brokers(&brokers).unwrap();
+        assert!(campaign.transport("mq-ad@rmqttd").is_some());
+        assert!(campaign.transport("mq-password@rmqttd").is_none());
     }
 }

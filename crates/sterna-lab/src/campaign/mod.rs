@@ -101,6 +101,8 @@ pub struct Transport {
     pub scheme: String,
     /// The only version of TLS, `1.2` or `1.3`; any without one.
     pub tls: Option<String>,
+    /// How devices prove who they are.
+    pub authentication: Authentication,
     /// Whether later connections make use of the tickets of earlier ones.
     pub resumption: bool,
     /// Whether to write before the handshake is complete, where there is a ticket (QUIC).
@@ -125,6 +127,24 @@ pub struct Transport {
     #[serde(skip)]
     pub foreign: Option<Foreign>,
 }
+
+/// How the devices of a transport prove who they are. Its broker lets in nobody else.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Authentication {
+    /// Not at all.
+    #[default]
+    None,
+    /// By user name and password: in CONNECT, by SASL PLAIN, or by Basic with each request.
+    Password,
+    /// By Basic with the first request of a connection alone (HTTP/3).
+    PasswordOnce,
+    /// By a certificate; in AMQP with SASL EXTERNAL.
+    Certificate,
+}
+
+/// Schemes without TLS, on which there are no certificates.
+const PLAIN_SCHEMES: [&str; 5] = ["mqtt", "ws", "amqp", "amqp+ws", "http"];
 
 /// Cells that have everything in common but their axes.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq)]
@@ -288,6 +308,20 @@ impl Transport {
     #[must_use]
     pub fn is_quic(&self) -> bool {
         self.scheme.ends_with("+quic") || self.scheme == "h3"
+    }
+
+    fn check_authentication(&self) -> Result<(), String> {
+        let scheme = self.scheme.as_str();
+        match self.authentication {
+            Authentication::Certificate if PLAIN_SCHEMES.contains(&scheme) => Err(format!(
+                "authentication by certificate needs TLS, which {scheme} has not"
+            )),
+            Authentication::PasswordOnce if scheme != "h3" => Err(format!(
+                "password-once is for h3, whose connections have many requests; {scheme} has none \
+                 or may use several connections"
+            )),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -505,6 +539,9 @@ impl Campaign {
             if !matches!(transport.tls.as_deref(), None | Some("1.2" | "1.3")) {
                 return Err(format!("{place}: tls is \"1.2\" or \"1.3\""));
             }
+            transport
+                .check_authentication()
+                .map_err(|error| format!("{place}: {error}"))?;
         }
         for (index, grid) in self.grids.iter().enumerate() {
             let place = format!("grid `{}`", grid.name);

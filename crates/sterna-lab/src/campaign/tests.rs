@@ -79,6 +79,7 @@ fn the_papers_campaigns_have_the_papers_sizes() {
     assert_eq!(count("amqp-iqbal-2023", "bandwidth"), 5 * 5 * 5);
     assert_eq!(count("http3-saif-2022", "messages"), 750);
     assert_eq!(count("http3-saif-2022", "loss"), 600);
+    assert_eq!(count("http3-saif-2022", "authentication"), 100);
     assert_eq!(count("mqtt-fernandez-2020", "connect"), 180);
 }
 
@@ -133,6 +134,16 @@ fn what_does_not_fit_together_is_said() {
         ("repetitions = 3", "repetitions = 3\nrepeats = 4", "repeats"),
         ("name = \"small\"", "name = \"Small!\"", "lower-case"),
         ("name = \"quic\"", "name = \"tls\"", "twice"),
+        (
+            "scheme = \"mqtts\"",
+            "scheme = \"mqtt\"\nauthentication = \"certificate\"",
+            "needs TLS",
+        ),
+        (
+            "scheme = \"mqtts\"",
+            "scheme = \"mqtts\"\nauthentication = \"password-once\"",
+            "is for h3",
+        ),
     ] {
         let text = SMALL.replacen(from, to, 1);
         assert_ne!(text, SMALL);
@@ -166,6 +177,10 @@ fn claims_refer_to_cells_that_there_are() {
         ),
         (
             "kind = \"value\", grid = \"g\", metric = \"m\", reduction = true",
+            "against",
+        ),
+        (
+            "kind = \"value\", grid = \"g\", metric = \"m\", difference = true",
             "against",
         ),
         (

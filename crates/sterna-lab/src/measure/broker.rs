@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::credentials;
+use super::device::Credentials;
 use super::process::{INTERRUPTED, Process};
 use super::run::Setting;
 use super::site::Site;
@@ -37,6 +39,7 @@ pub(super) struct Broker {
     port: u16,
     server_name: String,
     authority: Option<PathBuf>,
+    credentials: Credentials,
 }
 
 impl Broker {
@@ -98,10 +101,11 @@ impl Broker {
             .chain(quic.map(|(name, value)| (name, value.clone())))
             .chain(broker)
         {
-            command.env(
-                format!("STERNA__{}", name.replace('.', "__").to_uppercase()),
-                value,
-            );
+            command.env(environment_name(&name), value);
+        }
+        let authentication = run.transport.authentication;
+        for (name, value) in credentials::of_broker(authentication, setting.data) {
+            command.env(environment_name(name), value);
         }
         let mut process = Process::start("broker", &mut command)
             .map_err(|error| format!("cannot start a broker: {error}"))?;
@@ -112,6 +116,7 @@ impl Broker {
             port,
             server_name: SERVER_NAME.into(),
             authority: Some(authority),
+            credentials: credentials::of_device(authentication, setting.data),
         })
     }
 
@@ -166,6 +171,7 @@ impl Broker {
             port,
             server_name: SERVER_NAME.into(),
             authority: Some(setting.data.join(AUTHORITY)),
+            credentials: Credentials::None,
         })
     }
 
@@ -191,6 +197,7 @@ impl Broker {
             port,
             server_name: host.to_owned(),
             authority: authority.map(PathBuf::from),
+            credentials: Credentials::None,
         })
     }
 
@@ -207,6 +214,11 @@ impl Broker {
     /// Who has signed its certificate; the system's authorities without one.
     pub(super) fn authority(&self) -> Option<&Path> {
         self.authority.as_deref()
+    }
+
+    /// What it lets devices in with.
+    pub(super) const fn credentials(&self) -> &Credentials {
+        &self.credentials
     }
 
     /// Ends it.
@@ -232,6 +244,7 @@ impl Broker {
             port: 1,
             server_name: SERVER_NAME.into(),
             authority: Some("ca.pem".into()),
+            credentials: Credentials::None,
         }
     }
 
@@ -291,6 +304,11 @@ fn rmqttd_configuration(scheme: &str, port: u16, data: &Path) -> String {
         }
     }
     text
+}
+
+/// The variable that sets one of this project's broker's settings.
+fn environment_name(setting: &str) -> String {
+    format!("STERNA__{}", setting.replace('.', "__").to_uppercase())
 }
 
 /// The name of a congestion control among QUIC's.

@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::broker::Broker;
+use super::credentials;
 use super::ns3;
 use super::order::{self, Order, Starting};
 use super::qlog;
@@ -20,7 +21,7 @@ pub use super::site::SiteKind;
 pub use super::store::Resume;
 use super::store::{Manifest, OpenError, Store};
 use crate::calibrate::{self, Machine};
-use crate::campaign::{Campaign, Plan, Run};
+use crate::campaign::{Authentication, Campaign, Plan, Run};
 use crate::link::LinkSettings;
 use crate::netns::Side;
 use crate::profile::Profile;
@@ -131,6 +132,7 @@ pub fn execute(
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<Outcome, String> {
     let seed = options.seed.unwrap_or(campaign.seed);
+    let unserved = campaign.unserved(&options.brokers)?;
     let campaign = &campaign.clone().with_brokers(&options.brokers)?;
     let plan = Plan::new(campaign, options.quick, seed, options.grid.as_deref())?;
     if options.site != SiteKind::Relay {
@@ -151,7 +153,7 @@ pub fn execute(
         command: options.command.clone(),
         program: options.version.clone(),
         optimised: !cfg!(debug_assertions),
-        warnings: machine.complaint().into_iter().collect(),
+        warnings: machine.complaint().into_iter().chain(unserved).collect(),
         machine,
         calibration: Vec::new(),
         in_force: BTreeMap::new(),
@@ -175,6 +177,13 @@ pub fn execute(
     let data = tempfile::tempdir().map_err(|error| format!("temporary folder: {error}"))?;
     let qlog = std::path::absolute(options.folder.join(qlog::FOLDER))
         .map_err(|error| format!("{}: {error}", options.folder.display()))?;
+    if plan
+        .runs
+        .iter()
+        .any(|run| run.transport.authentication != Authentication::None)
+    {
+        credentials::make(data.path())?;
+    }
     let setting = Setting {
         program: &options.program,
         site: options.site,

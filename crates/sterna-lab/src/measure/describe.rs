@@ -44,6 +44,17 @@ pub(super) fn describe_device(
         ("migrations", measured.migrations),
         ("allocated_bytes", measured.allocated_bytes),
         ("allocations", measured.allocations),
+        (
+            "largest_allocation_bytes",
+            measured.largest_allocation_bytes,
+        ),
+        (
+            "allocated_besides_bytes",
+            measured
+                .allocated_bytes
+                .zip(measured.largest_allocation_bytes)
+                .map(|(all, largest)| all.saturating_sub(largest)),
+        ),
     ] {
         if let Some(value) = value {
             set(sample, name, value as f64);

@@ -31,6 +31,31 @@ pub enum Role {
     ConnectReceive,
 }
 
+/// How a device proves who it is.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Credentials {
+    /// Not at all.
+    #[default]
+    None,
+    /// In CONNECT, by SASL PLAIN, or by Basic.
+    Password {
+        /// User name.
+        user: String,
+        /// Password.
+        password: String,
+        /// In HTTP: with the first request of a connection only.
+        once: bool,
+    },
+    /// By a certificate; in AMQP by SASL EXTERNAL as well.
+    Certificate {
+        /// The file that it is in.
+        certificate: PathBuf,
+        /// The file with its key.
+        key: PathBuf,
+    },
+}
+
 /// A device's task.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Task {
@@ -42,6 +67,9 @@ pub struct Task {
     pub server_name: String,
     /// Who has signed it; the system's authorities without one.
     pub authority: Option<PathBuf>,
+    /// What to prove that it may take part with.
+    #[serde(default)]
+    pub credentials: Credentials,
     /// The only version of TLS, `1.2` or `1.3`.
     pub tls: Option<String>,
     /// Whether to make use of tickets.
@@ -128,6 +156,8 @@ pub struct Measured {
     pub allocated_bytes: Option<u64>,
     /// How often it did.
     pub allocations: Option<u64>,
+    /// The most that it allocated at once.
+    pub largest_allocation_bytes: Option<u64>,
     /// Whether it ran with real-time priority.
     pub is_real_time: bool,
     /// How often it had to connect again.

@@ -9,6 +9,7 @@
 
 mod broker;
 pub mod campaign_run;
+pub mod credentials;
 mod describe;
 pub mod device;
 mod negotiated;

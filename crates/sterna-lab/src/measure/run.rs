@@ -324,6 +324,7 @@ fn task(run: &Run, role: Role, url: String, broker: &Broker) -> Task {
         url,
         server_name: broker.server_name().into(),
         authority: broker.authority().map(Path::to_owned),
+        credentials: broker.credentials().clone(),
         tls: transport.tls.clone(),
         resumption: transport.resumption,
         early_data: transport.early_data,

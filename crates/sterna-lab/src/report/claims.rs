@@ -313,17 +313,7 @@ fn order(
         let values = table.grid(&source.grid)?.values(axis);
         let first = of(&filter.with(axis, values.first()?))?;
         let last = of(&filter.with(axis, values.last()?))?;
-        let value = last.value - first.value;
-        let half = |estimate: &Estimate| Some((estimate.high? - estimate.low?) / 2.0);
-        let spread = half(&first)
-            .zip(half(&last))
-            .map(|(first, last)| first.hypot(last));
-        Some(Estimate {
-            value,
-            low: spread.map(|spread| value - spread),
-            high: spread.map(|spread| value + spread),
-            count: first.count.min(last.count),
-        })
+        Some(last.minus(&first))
     };
     let mut pairs = Vec::new();
     for cell in claimed(table, &source.grid, each, &Filter::default()) {

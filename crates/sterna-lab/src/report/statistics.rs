@@ -60,6 +60,20 @@ impl Estimate {
         }
     }
 
+    /// This less another. The interval is that of two independent values.
+    #[must_use]
+    pub fn minus(&self, other: &Self) -> Self {
+        let value = self.value - other.value;
+        let half = |estimate: &Self| Some((estimate.high? - estimate.low?) / 2.0);
+        let spread = half(self).zip(half(other)).map(|(a, b)| a.hypot(b));
+        Self {
+            value,
+            low: spread.map(|spread| value - spread),
+            high: spread.map(|spread| value + spread),
+            count: self.count.min(other.count),
+        }
+    }
+
     /// This divided by another. The interval is that of two independent values, on the logarithmic
     /// scale, on which a ratio is a difference.
     #[must_use]

@@ -89,6 +89,13 @@ paper = "30 values"
 check = { kind = "value", grid = "g", metric = "round_trip_ms.count", at = { transport = "quic", link = "lte", loss = "0%" }, least = [30], most = [30] }
 
 [[claim]]
+id = "8"
+text = "difference"
+where = "w"
+paper = "4 s"
+check = { kind = "value", grid = "g", metric = "total_s", at = { transport = "quic", link = "wifi", loss = "5%" }, against = { transport = "tls", link = "wifi", loss = "5%" }, difference = true, least = [3.9], most = [4.1], unit = "s" }
+
+[[claim]]
 id = "6"
 text = "no such metric"
 where = "w"
@@ -185,7 +192,7 @@ fn claims_are_answered_from_sound_samples() {
         .collect();
     assert_eq!(
         agreements,
-        [Partly, Partly, Yes, Yes, Yes, NotMeasured, NotMeasured]
+        [Partly, Partly, Yes, Yes, Yes, Yes, NotMeasured, NotMeasured]
     );
     assert!(
         answer("1").ours.starts_with("wifi: 39.96 ("),
@@ -207,6 +214,7 @@ fn claims_are_answered_from_sound_samples() {
         answer("4").ours
     );
     assert_eq!(answer("5").ours, "30");
+    assert!(answer("8").ours.starts_with("4 ("), "{}", answer("8").ours);
     assert!(answer("6").why.contains("warp_s"));
     assert_eq!(answer("7").why, "set so");
     assert_eq!(report.counts(), [24, 1, 1]);
@@ -261,13 +269,13 @@ fn several_campaigns_are_chapters_of_one_page() {
         .write(folder.path())
         .unwrap();
     let text = fs::read_to_string(&files.markdown).unwrap();
-    // Seven claims of each: three agree, two partly, two are not measured.
+    // Eight claims of each: four agree, two partly, two are not measured.
     for name in ["made-up", "other"] {
         let line = text
             .lines()
             .find(|line| line.starts_with(&format!("| {name} |")));
         assert!(
-            line.unwrap().ends_with("| 24 | 2 | 3 | 2 | 0 | 2 |"),
+            line.unwrap().ends_with("| 24 | 2 | 4 | 2 | 0 | 2 |"),
             "{line:?}"
         );
     }

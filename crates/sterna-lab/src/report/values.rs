@@ -95,7 +95,11 @@ impl<'a> Table<'a> {
         let mut value = self.estimate(&source.grid, &at(&source.at, cell), &source.metric)?;
         if let Some(against) = &source.against {
             let other = self.estimate(&source.grid, &at(against, cell), &source.metric)?;
-            value = value.ratio(&other);
+            value = if source.difference {
+                other.minus(&value)
+            } else {
+                value.ratio(&other)
+            };
             if source.reduction {
                 value = value.scaled(-100.0, 100.0);
             }

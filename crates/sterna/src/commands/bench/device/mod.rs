@@ -6,19 +6,15 @@
 mod run;
 
 use std::io::Write as _;
-use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use serde_json::json;
-use sterna_auth::{DEFAULT_ITERATIONS, PasswordFile, Record};
 use sterna_client::Url;
+use sterna_lab::measure::credentials::{self, PASSWORD, USER};
 
 use super::own_broker::OwnBroker;
 use run::{Cost, Login, Protocol, Task};
 
-const USER: &str = "device-7";
-const PASSWORD: &str = "d3v1c3-p4ssw0rd";
 /// Most messages of a run.
 const MAX_MESSAGES: u32 = 100_000;
 
@@ -124,7 +120,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
 }
 
 fn measure(args: &Args) -> Result<(), String> {
-    let broker = OwnBroker::start(CONFIGURATION, prepare)?;
+    let broker = OwnBroker::start(CONFIGURATION, credentials::make)?;
     let address = broker.urls.first().ok_or("the broker listens nowhere")?;
     let address: Url = address.parse().map_err(|error| format!("{error}"))?;
     if !args.json {
@@ -160,33 +156,6 @@ fn measure(args: &Args) -> Result<(), String> {
         }
     }
     Ok(())
-}
-
-/// Puts the broker's files into its folder: the password of the user, an authority, and the user's
-/// certificate.
-fn prepare(folder: &Path) -> Result<(), String> {
-    let write = |name: &str, text: String| {
-        std::fs::write(folder.join(name), text).map_err(|error| error.to_string())
-    };
-    let mut salt = [0; 16];
-    getrandom::fill(&mut salt).map_err(|error| format!("no random numbers: {error}"))?;
-    let record = Record::from_password(PASSWORD, &salt, DEFAULT_ITERATIONS)
-        .map_err(|error| error.to_string())?;
-    let mut users = PasswordFile::new();
-    users.set(USER, record).map_err(|error| error.to_string())?;
-    write("passwords", users.to_string())?;
-    let made = |error: rcgen::Error| error.to_string();
-    let mut authority = CertificateParams::new(Vec::new()).map_err(made)?;
-    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let key = KeyPair::generate().map_err(made)?;
-    write("ca.pem", authority.self_signed(&key).map_err(made)?.pem())?;
-    let issuer = Issuer::new(authority, key);
-    let mut device = CertificateParams::new(Vec::new()).map_err(made)?;
-    device.distinguished_name.push(DnType::CommonName, USER);
-    let key = KeyPair::generate().map_err(made)?;
-    let certificate = device.signed_by(&key, &issuer).map_err(made)?;
-    write("device.pem", certificate.pem())?;
-    write("device.key", key.serialize_pem())
 }
 
 /// Runs one device.

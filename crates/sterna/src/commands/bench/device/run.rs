@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use sterna_client::{Client, Login as MqttLogin, Options, PathStatistics, Publish, QoS, Tls, http};
+use sterna_lab::measure::credentials;
 
 use crate::allocations;
 use crate::commands::bench::process;
@@ -41,7 +42,7 @@ pub(super) struct Task {
     pub(super) port: u16,
     /// Of its certificate.
     pub(super) fingerprint: String,
-    /// Where `device.pem` and `device.key` lie.
+    /// Where the device's certificate lies.
     pub(super) folder: PathBuf,
     pub(super) user: String,
     pub(super) password: String,
@@ -127,8 +128,8 @@ async fn work(task: &Task) -> Result<PathStatistics, String> {
     let fingerprint = task.fingerprint.parse();
     tls.fingerprints = vec![fingerprint.map_err(|error| format!("{error}"))?];
     if task.login == Login::Certificate {
-        tls.certificate = Some(task.folder.join("device.pem"));
-        tls.key = Some(task.folder.join("device.key"));
+        tls.certificate = Some(task.folder.join(credentials::CERTIFICATE));
+        tls.key = Some(task.folder.join(credentials::KEY));
     }
     match task.protocol {
         Protocol::Mqtt => mqtt(task, tls).await,

@@ -6,10 +6,10 @@ use std::time::Duration;
 use sterna_client::Url;
 use sterna_client::amqp::{
     Connection, Credit, Delivery, Event, Events, Message, Options, Outcome, Receiver,
-    ReceiverOptions, ReceiverSettles, Sender, SenderOptions, Sending, Session,
+    ReceiverOptions, ReceiverSettles, Sasl, Sender, SenderOptions, Sending, Session,
 };
 use sterna_lab::kernel::monotonic_ns;
-use sterna_lab::measure::device::{Measured, Role, Task, Word, read_stamp};
+use sterna_lab::measure::device::{Credentials, Measured, Role, Task, Word, read_stamp};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -39,6 +39,14 @@ fn options(task: &Task, url: Url) -> Result<Options, String> {
     }
     let mut options = Options::new(url);
     tls(task, &mut options.tls);
+    options.sasl = match &task.credentials {
+        Credentials::None => options.sasl,
+        Credentials::Password { user, password, .. } => Sasl::Plain {
+            user: user.clone(),
+            password: password.clone(),
+        },
+        Credentials::Certificate { .. } => Sasl::External,
+    };
     options.early_data = task.early_data;
     options.qlog = qlog(task);
     options.pipelined = task.pipelined;

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use sterna_client::http::{Client, Error, Options, Subscribe, Subscription};
+use sterna_client::http::{self, Client, Error, Options, Subscribe, Subscription};
 use sterna_client::{EarlyData, Publish, Url};
 use sterna_lab::kernel::monotonic_ns;
-use sterna_lab::measure::device::{Measured, Role, Task, Word, read_stamp};
+use sterna_lab::measure::device::{Credentials, Measured, Role, Task, Word, read_stamp};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
 
@@ -32,6 +32,18 @@ fn options(task: &Task, url: Url) -> Result<Options, String> {
     }
     let mut options = Options::new(url);
     tls(task, &mut options.tls);
+    if let Credentials::Password {
+        user,
+        password,
+        once,
+    } = &task.credentials
+    {
+        options.credentials = http::Credentials::Basic {
+            user: user.clone(),
+            password: password.clone(),
+        };
+        options.credentials_once = *once;
+    }
     options.early_data = task.early_data;
     options.qlog = qlog(task);
     options.connect_timeout = CONNECT_TIMEOUT;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use sterna_client::{EarlyData, PathStatistics, Protocol, Qlog, QoS, Tls, TlsVersion, Url};
 use sterna_lab::kernel::{self, monotonic_ns};
-use sterna_lab::measure::device::{Measured, Task, Word, stamp};
+use sterna_lab::measure::device::{Credentials, Measured, Task, Word, stamp};
 use tokio::sync::mpsc;
 
 use crate::allocations::{self, Allocated};
@@ -113,11 +113,15 @@ async fn work(task: &Task) -> Result<(), String> {
     }
 }
 
-/// Whom to trust, and which version of TLS to speak.
+/// Whom to trust, what to show, and which version of TLS to speak.
 fn tls(task: &Task, tls: &mut Tls) {
     tls.ca_file.clone_from(&task.authority);
     tls.server_name = Some(task.server_name.clone());
     tls.resumption = task.resumption;
+    if let Credentials::Certificate { certificate, key } = &task.credentials {
+        tls.certificate = Some(certificate.clone());
+        tls.key = Some(key.clone());
+    }
     tls.version = match task.tls.as_deref() {
         Some("1.2") => Some(TlsVersion::Tls12),
         Some("1.3") => Some(TlsVersion::Tls13),
@@ -172,6 +176,8 @@ impl Meter {
         let allocated = allocations::read();
         measured.allocated_bytes = Some(allocated.bytes - self.allocated.bytes);
         measured.allocations = Some(allocated.count - self.allocated.count);
+        // Nothing is counted before the meter starts.
+        measured.largest_allocation_bytes = Some(allocated.largest);
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         measured.peak_rss_bytes = peak_rss_bytes(&status).unwrap_or(0);
         let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use sterna_client::{Client, Event, Events, Options, Publish, Subscription, Url};
+use sterna_client::{Client, Event, Events, Login, Options, Publish, Subscription, Url};
 use sterna_lab::kernel::monotonic_ns;
-use sterna_lab::measure::device::{Measured, Role, Task, Word, read_stamp};
+use sterna_lab::measure::device::{Credentials, Measured, Role, Task, Word, read_stamp};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -28,6 +28,12 @@ pub(super) async fn work(task: &Task, url: Url, orders: Orders) -> Result<Measur
 fn options(task: &Task, url: Url) -> Result<Options, String> {
     let mut options = Options::new(url);
     tls(task, &mut options.tls);
+    if let Credentials::Password { user, password, .. } = &task.credentials {
+        options.login = Login::Password {
+            user: Some(user.clone()),
+            password: Some(password.clone().into_bytes()),
+        };
+    }
     options.early_data = task.early_data;
     options.qlog = qlog(task);
     options.connect_timeout = CONNECT_TIMEOUT;
