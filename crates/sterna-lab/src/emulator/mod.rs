@@ -359,6 +359,8 @@ fn run(
 ) -> io::Result<()> {
     let has_real_time =
         options.real_time && crate::kernel::set_real_time(REAL_TIME_PRIORITY).is_ok();
+    // As long as the links are there; without the right, lateness shows it.
+    let _awake = crate::kernel::Awake::begin();
     // A coarse timer is seen in the lateness; it is no reason to stop.
     let _ = crate::kernel::set_timer_slack_ns(1);
     let mut forwarder = match forward::Forwarder::new(cells, spin_ns, woken.as_fd()) {

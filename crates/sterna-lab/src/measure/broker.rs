@@ -139,19 +139,23 @@ impl Broker {
         let scheme = run.transport.scheme.as_str();
         let port = default_port(scheme);
         let mut command = site.command(Side::Server, &program);
-        let text = match foreign {
-            Foreign::Mosquitto => mosquitto_configuration(scheme, port, setting.data),
-            _ => rmqttd_configuration(scheme, port, setting.data),
+        // RMQTT tells the format of a file by its name, and passes over one that it does not know.
+        let (option, ending, text) = match foreign {
+            Foreign::Mosquitto => (
+                "-c",
+                "conf",
+                mosquitto_configuration(scheme, port, setting.data),
+            ),
+            _ => (
+                "-f",
+                "toml",
+                rmqttd_configuration(scheme, port, setting.data),
+            ),
         };
-        let path = setting.data.join(format!("{name}-{port}.conf"));
+        let path = setting.data.join(format!("{name}-{port}.{ending}"));
         fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))?;
         command.current_dir(setting.data);
-        command.arg(if *foreign == Foreign::Mosquitto {
-            "-c"
-        } else {
-            "-f"
-        });
-        command.arg(&path);
+        command.arg(option).arg(&path);
         let mut process = Process::start("broker", &mut command)
             .map_err(|error| format!("cannot start {name}: {error}"))?;
         let deadline = Instant::now() + START_LIMIT;

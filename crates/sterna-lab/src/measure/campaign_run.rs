@@ -22,14 +22,13 @@ pub use super::store::Resume;
 use super::store::{Manifest, OpenError, Store};
 use crate::calibrate::{self, Machine};
 use crate::campaign::{Authentication, Campaign, Plan, Run};
+use crate::kernel::Awake;
 use crate::link::LinkSettings;
 use crate::netns::Side;
 use crate::profile::Profile;
 
 /// A run out of tolerance is made so often before it is marked.
 const MAX_ATTEMPTS: u32 = 3;
-/// Between two starts, so that programs that start are not late for the messages of others.
-const STAGGER: Duration = Duration::from_millis(30);
 /// Runs whose programs start at the same time.
 const MAX_STARTING: usize = 2;
 /// How often it is looked what has happened.
@@ -223,6 +222,8 @@ pub fn execute(
         program: options.program.clone(),
         spin: capacity.jobs <= MAX_SPINNING_JOBS,
     };
+    // Also between runs; where there is no right to it, lateness shows it.
+    let _awake = Awake::begin();
     run_all(
         &plan,
         schedule,
@@ -259,7 +260,7 @@ fn run_all(
         loop {
             let stopped = stop.load(Ordering::Relaxed) || write_error.is_some();
             let may_start = starting.load(Ordering::Relaxed) < MAX_STARTING
-                && last_start.is_none_or(|start| start.elapsed() >= STAGGER);
+                && schedule.may_start(last_start.map(|start| start.elapsed()));
             if !stopped
                 && may_start
                 && let Some(index) = schedule.next(&plan.runs)

@@ -1,10 +1,15 @@
 //! Which run starts next.
 
+use std::time::Duration;
+
 use crate::campaign::Run;
 
 /// Messages a second that a core may serve with broker, device and link: a seventh of what it could at
 /// half a millisecond each, so that nobody waits for a core for long. Unoptimised programs take more.
 const MESSAGES_PER_S_AND_CORE: f64 = if cfg!(debug_assertions) { 150.0 } else { 300.0 };
+/// Between two starts beside each other, on one core, so that programs that start do not make the
+/// packets of others late: namespaces, a broker, devices and their handshakes take 0.2 s of a core.
+const START_EVERY: Duration = Duration::from_millis(450);
 /// Most runs at once. With 400 links, 99 % of the packets are right to 0.15 ms; each run has four
 /// processes besides.
 pub(super) const MAX_JOBS: usize = 250;
@@ -16,6 +21,8 @@ pub(super) struct Capacity {
     pub(super) jobs: usize,
     /// The sum of their messages a second.
     pub(super) messages_per_s: f64,
+    /// Between two starts.
+    start_every: Duration,
 }
 
 impl Capacity {
@@ -25,6 +32,7 @@ impl Capacity {
         Self {
             jobs: jobs.unwrap_or(MAX_JOBS).clamp(1, MAX_JOBS),
             messages_per_s: cores as f64 * MESSAGES_PER_S_AND_CORE,
+            start_every: START_EVERY.div_f64(cores.max(1) as f64),
         }
     }
 }
@@ -64,6 +72,11 @@ impl Schedule {
             load: 0.0,
             has_lone: false,
         }
+    }
+
+    /// Whether it is time for another run, so long after the start of the last one.
+    pub(super) fn may_start(&self, since_last: Option<Duration>) -> bool {
+        self.running == 0 || since_last.is_none_or(|since| since >= self.capacity.start_every)
     }
 
     /// A run that may start now, if there is one. It counts as running.
@@ -147,10 +160,12 @@ impl Schedule {
             .last()
             .map_or(0.0, |index| runs[*index].expected().as_secs_f64());
         let by_jobs = of(&self.side_by_side) / self.capacity.jobs as f64;
+        let by_starts = self.capacity.start_every.as_secs_f64() * self.side_by_side.len() as f64;
         of(&self.alone)
             + longest
                 .max(work / self.capacity.messages_per_s)
                 .max(by_jobs)
+                .max(by_starts)
     }
 }
 
@@ -192,6 +207,16 @@ mod tests {
     }
 
     #[test]
+    fn starts_keep_a_distance() {
+        let runs = runs("mqtt-fernandez-2020");
+        let mut schedule = Schedule::new(&runs, 0..runs.len(), Capacity::of(2, None));
+        let [soon, later] = [224, 225].map(|ms| Some(Duration::from_millis(ms)));
+        assert!(schedule.may_start(None) && schedule.may_start(soon));
+        assert!(schedule.next(&runs).is_some());
+        assert!(!schedule.may_start(soon) && schedule.may_start(later));
+    }
+
+    #[test]
     fn busy_runs_share_a_machine_with_few() {
         let runs = runs("mqtt-fernandez-2020");
         let capacity = Capacity::of(1, None);
@@ -228,6 +253,7 @@ mod tests {
         let capacity = Capacity {
             jobs: MAX_JOBS,
             messages_per_s: 600.0,
+            start_every: Duration::ZERO,
         };
         for (name, _) in crate::campaign::CAMPAIGNS {
             let (campaign, _) = Campaign::find(name).unwrap();
