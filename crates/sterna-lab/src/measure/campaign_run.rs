@@ -29,8 +29,9 @@ use crate::profile::Profile;
 
 /// A run out of tolerance is made so often before it is marked.
 const MAX_ATTEMPTS: u32 = 3;
-/// Runs whose programs start at the same time.
-const MAX_STARTING: usize = 2;
+/// Runs whose programs start at the same time. A device connects before it is ready, which takes
+/// seconds on slow links and hardly any CPU.
+const MAX_STARTING: usize = 16;
 /// How often it is looked what has happened.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// How long each row of the calibration before a campaign is measured.

@@ -232,15 +232,28 @@ mod tests {
 
     /// How long all runs take by the schedule, if each takes what is expected of it.
     fn predicted_s(runs: &[Run], capacity: Capacity) -> f64 {
+        let start_every_s = capacity.start_every.as_secs_f64();
         let mut schedule = Schedule::new(runs, 0..runs.len(), capacity);
         let mut under_way: Vec<(f64, usize)> = Vec::new();
-        let mut now_s = 0.0;
+        let (mut now_s, mut next_start_s) = (0.0, 0.0);
         while !schedule.is_done() {
-            while let Some(index) = schedule.next(runs) {
+            let may_start = schedule.running() == 0 || now_s >= next_start_s;
+            if may_start && let Some(index) = schedule.next(runs) {
                 under_way.push((now_s + runs[index].expected().as_secs_f64(), index));
+                next_start_s = now_s + start_every_s;
+                continue;
             }
-            under_way.sort_by(|a, b| b.0.total_cmp(&a.0));
-            let (ends_s, index) = under_way.pop().unwrap();
+            let (position, (ends_s, index)) = under_way
+                .iter()
+                .copied()
+                .enumerate()
+                .min_by(|(_, one), (_, other)| one.0.total_cmp(&other.0))
+                .unwrap();
+            if !may_start && next_start_s < ends_s {
+                now_s = next_start_s;
+                continue;
+            }
+            under_way.remove(position);
             now_s = ends_s;
             schedule.ended(&runs[index]);
         }
@@ -253,7 +266,7 @@ mod tests {
         let capacity = Capacity {
             jobs: MAX_JOBS,
             messages_per_s: 600.0,
-            start_every: Duration::ZERO,
+            start_every: START_EVERY / 2,
         };
         for (name, _) in crate::campaign::CAMPAIGNS {
             let (campaign, _) = Campaign::find(name).unwrap();
