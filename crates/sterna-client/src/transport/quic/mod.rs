@@ -35,7 +35,7 @@ use stream::Verdict;
 
 /// Shortest idle timeout, in seconds.
 const MIN_IDLE_S: u64 = 30;
-/// Time for the news of the end to leave. All data has arrived before, so nobody needs an answer.
+/// Longest time for the news of the end to leave. All data has arrived before, so nobody needs an answer.
 const CLOSE_PAUSE: Duration = Duration::from_millis(2);
 /// Application error code of an orderly end, as other brokers and clients use it.
 const NO_ERROR: VarInt = VarInt::from_u32(0);
@@ -433,7 +433,13 @@ impl Quic {
     pub(crate) async fn close(mut self) {
         self.uncork();
         self.connection.close(NO_ERROR, b"");
-        // The packet is sent by quinn's own task, which only needs its turn.
-        tokio::time::sleep(CLOSE_PAUSE).await;
+        // The packet is sent by quinn's own task, which only needs its turn. After the close nothing
+        // else is sent. If it was quicker than this look, the pause ends the wait.
+        let sent = || self.connection.stats().udp_tx.datagrams;
+        let before = sent();
+        let until = tokio::time::Instant::now() + CLOSE_PAUSE;
+        while sent() == before && tokio::time::Instant::now() < until {
+            tokio::task::yield_now().await;
+        }
     }
 }
