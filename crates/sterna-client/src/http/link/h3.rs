@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::Bytes;
 use quinn::{ReadError, RecvStream, SendStream, VarInt, WriteError};
@@ -28,8 +28,6 @@ use crate::transport::quic::{self, EarlyData};
 
 /// Largest piece that is read of a stream at once, in bytes.
 const READ_BYTES: usize = 65_536;
-/// Time for the news of the end to leave.
-const CLOSE_PAUSE: Duration = Duration::from_millis(2);
 
 /// Where a connection stands.
 #[derive(Clone, Debug)]
@@ -238,8 +236,7 @@ impl H3 {
             self.remember_path();
         }
         self.give_up();
-        // The packet is sent by quinn's own task, which only needs its turn.
-        tokio::time::sleep(CLOSE_PAUSE).await;
+        quic::until_told(&self.connection).await;
     }
 
     /// Keeps for the next connection what this one has learnt.

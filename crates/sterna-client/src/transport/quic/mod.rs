@@ -433,13 +433,19 @@ impl Quic {
     pub(crate) async fn close(mut self) {
         self.uncork();
         self.connection.close(NO_ERROR, b"");
-        // The packet is sent by quinn's own task, which only needs its turn. After the close nothing
-        // else is sent. If it was quicker than this look, the pause ends the wait.
-        let sent = || self.connection.stats().udp_tx.datagrams;
-        let before = sent();
-        let until = tokio::time::Instant::now() + CLOSE_PAUSE;
-        while sent() == before && tokio::time::Instant::now() < until {
-            tokio::task::yield_now().await;
-        }
+        until_told(&self.connection).await;
+    }
+}
+
+/// Waits until the news that a connection was closed has left, for [`CLOSE_PAUSE`] at most.
+///
+/// The packet is sent by quinn's own task, which only needs its turn. After the close nothing else is
+/// sent. If it was quicker than the first look, the pause ends the wait.
+pub(crate) async fn until_told(connection: &Connection) {
+    let sent = || connection.stats().udp_tx.datagrams;
+    let before = sent();
+    let until = tokio::time::Instant::now() + CLOSE_PAUSE;
+    while sent() == before && tokio::time::Instant::now() < until {
+        tokio::task::yield_now().await;
     }
 }
