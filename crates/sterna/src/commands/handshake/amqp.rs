@@ -113,7 +113,7 @@ impl Measurable for amqp::Options {
         one_way: Duration,
     ) -> Result<Measured, Failure> {
         let failed = |error| Failure::amqp(&error);
-        path.take();
+        path.start().await;
         let message = Message::data(vec![b'x'; args.bytes as usize]);
         let (connection, events) = Connection::start(self.clone()).map_err(failed)?;
         let target = SenderOptions::new(&watcher.address);

@@ -386,7 +386,7 @@ impl Measurable for Options {
         one_way: Duration,
     ) -> Result<Measured, Failure> {
         let failed = |error: Error| Failure::client(&error, self.version);
-        path.take();
+        path.start().await;
         let message = Publish::new(&watcher.topic, vec![b'x'; args.bytes as usize])
             .map_err(Failure::local)?
             .qos(QoS::AtLeastOnce);

@@ -1,6 +1,7 @@
 //! A path between the measured client and its broker: forwards, delays and counts.
 //!
-//! It counts at the client's end. A TCP connection through it stands at once, without the path's
+//! It counts what it has delivered: a packet that is under way when the last acknowledgement arrives
+//! was not needed for it, whichever task of this process came first. A TCP connection through it stands at once, without the path's
 //! delay, so that what would have passed meanwhile is added to its start.
 
 use std::collections::HashMap;
@@ -19,7 +20,10 @@ const SEGMENT_BYTES: usize = 1_448;
 /// Largest piece that is read at once.
 const READ_BYTES: usize = 65_536;
 
-/// What passed the client's end of the path.
+/// For the programs at both ends, besides the path's delay.
+const SETTLING: Duration = Duration::from_millis(20);
+
+/// What the path delivered in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Count {
     /// Datagrams, or segments with data and those of the three-way handshake.
@@ -62,6 +66,7 @@ impl Counter {
 /// A path, as long as it exists.
 pub(super) struct Path {
     pub(super) address: SocketAddr,
+    one_way: Duration,
     passed: Counter,
     tasks: tokio::task::JoinHandle<()>,
 }
@@ -81,6 +86,7 @@ impl Path {
         let tasks = tokio::spawn(datagrams(front, server, one_way, passed.clone()));
         Ok(Self {
             address,
+            one_way,
             passed,
             tasks,
         })
@@ -99,12 +105,19 @@ impl Path {
         });
         Ok(Self {
             address,
+            one_way,
             passed,
             tasks,
         })
     }
 
-    /// Starts counting anew and gives what was counted.
+    /// Starts counting anew, when the end of the connection before and the answer to it are through.
+    pub(super) async fn start(&self) {
+        tokio::time::sleep(2 * self.one_way + SETTLING).await;
+        self.take();
+    }
+
+    /// What was counted since the start.
     pub(super) fn take(&self) -> Passed {
         self.passed.with(std::mem::take)
     }
@@ -130,10 +143,7 @@ async fn datagrams(front: Arc<UdpSocket>, server: SocketAddr, one_way: Duration,
         let Ok((bytes, client)) = front.recv_from(&mut buffer).await else {
             continue;
         };
-        passed.with(|passed| {
-            passed.begin();
-            passed.up.add(1, bytes);
-        });
+        passed.with(Passed::begin);
         let datagram = buffer[..bytes].to_vec();
         let up = match clients.get(&client) {
             Some(up) => up,
@@ -163,10 +173,11 @@ async fn datagram_client(
     let (up, mut to_server) = mpsc::unbounded_channel::<(Instant, Vec<u8>)>();
     let (down, mut to_client) = mpsc::unbounded_channel::<(Instant, Vec<u8>)>();
     tokio::spawn({
-        let back = Arc::clone(&back);
+        let (back, passed) = (Arc::clone(&back), passed.clone());
         async move {
             while let Some((due, datagram)) = to_server.recv().await {
                 tokio::time::sleep_until(due).await;
+                passed.with(|passed| passed.up.add(1, datagram.len()));
                 let _ = back.send(&datagram).await;
             }
         }
@@ -216,36 +227,27 @@ async fn connection(client: TcpStream, server: SocketAddr, one_way: Duration, pa
         move |bytes| {
             up.with(|passed| passed.up.add(bytes.div_ceil(SEGMENT_BYTES), bytes));
         },
-        |_| (),
     ));
-    pipe(
-        from_server,
-        to_client,
-        stands,
-        one_way,
-        |_| (),
-        move |bytes| {
-            passed.with(|passed| passed.down.add(bytes.div_ceil(SEGMENT_BYTES), bytes));
-        },
-    )
+    pipe(from_server, to_client, stands, one_way, move |bytes| {
+        passed.with(|passed| passed.down.add(bytes.div_ceil(SEGMENT_BYTES), bytes));
+    })
     .await;
 }
 
 /// Forwards one direction: what comes in is read at once, or when the connection stands, and is
-/// written after the delay. `read` and `written` are told how much.
+/// written after the delay. `delivered` is told how much.
 async fn pipe(
     mut from: tcp::OwnedReadHalf,
     mut to: tcp::OwnedWriteHalf,
     stands: Instant,
     one_way: Duration,
-    read: impl Fn(usize) + Send + 'static,
-    written: impl Fn(usize) + Send + 'static,
+    delivered: impl Fn(usize) + Send + 'static,
 ) {
     let (sender, mut queue) = mpsc::unbounded_channel::<(Instant, Vec<u8>)>();
     tokio::spawn(async move {
         while let Some((due, bytes)) = queue.recv().await {
             tokio::time::sleep_until(due).await;
-            written(bytes.len());
+            delivered(bytes.len());
             if to.write_all(&bytes).await.is_err() {
                 return;
             }
@@ -254,7 +256,6 @@ async fn pipe(
     });
     let mut buffer = vec![0; READ_BYTES];
     while let Ok(bytes @ 1..) = from.read(&mut buffer).await {
-        read(bytes);
         let due = Instant::now().max(stands) + one_way;
         if sender.send((due, buffer[..bytes].to_vec())).is_err() {
             return;
