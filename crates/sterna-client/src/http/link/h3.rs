@@ -226,17 +226,23 @@ impl H3 {
         self.uncork();
         self.connection.close(code(ErrorCode::H3_NO_ERROR), b"");
         if self.is_early() {
-            // Perhaps it is at another address now.
-            quic::memory::forget(&self.server.0, self.server.1);
+            self.forget_path();
         }
     }
 
     pub(super) async fn close(&self) {
-        if !self.is_early() {
+        if self.is_early() {
+            self.forget_path();
+        } else {
             self.remember_path();
         }
-        self.give_up();
-        quic::until_told(&self.connection).await;
+        self.uncork();
+        quic::close(&self.connection, code(ErrorCode::H3_NO_ERROR)).await;
+    }
+
+    /// Perhaps the server is at another address now.
+    fn forget_path(&self) {
+        quic::memory::forget(&self.server.0, self.server.1);
     }
 
     /// Keeps for the next connection what this one has learnt.

@@ -37,6 +37,8 @@ use stream::Verdict;
 const MIN_IDLE_S: u64 = 30;
 /// Longest time for the news of the end to leave. All data has arrived before, so nobody needs an answer.
 const CLOSE_PAUSE: Duration = Duration::from_millis(2);
+/// How often other tasks get their turn before that.
+const TURNS: usize = 1_000;
 /// Application error code of an orderly end, as other brokers and clients use it.
 const NO_ERROR: VarInt = VarInt::from_u32(0);
 /// A third of the two full datagrams that a server may want to send to a client that has moved: one
@@ -432,20 +434,28 @@ impl Quic {
     /// Ends the connection. What was written to a stream that was not shut down may be lost.
     pub(crate) async fn close(mut self) {
         self.uncork();
-        self.connection.close(NO_ERROR, b"");
-        until_told(&self.connection).await;
+        close(&self.connection, NO_ERROR).await;
     }
 }
 
-/// Waits until the news that a connection was closed has left, for [`CLOSE_PAUSE`] at most.
+/// Closes a connection and waits until the packet that says so has left, for [`CLOSE_PAUSE`] at most.
 ///
-/// The packet is sent by quinn's own task, which only needs its turn. After the close nothing else is
-/// sent. If it was quicker than the first look, the pause ends the wait.
-pub(crate) async fn until_told(connection: &Connection) {
+/// It is sent by quinn's own task, which only needs its turn, and may have had it on another thread
+/// when quinn's `close` returns: what was sent is counted from before. A connection that the peer has
+/// closed sends nothing more.
+pub(crate) async fn close(connection: &Connection, code: VarInt) {
+    if connection.close_reason().is_some() {
+        return;
+    }
     let sent = || connection.stats().udp_tx.datagrams;
     let before = sent();
-    let until = tokio::time::Instant::now() + CLOSE_PAUSE;
-    while sent() == before && tokio::time::Instant::now() < until {
+    connection.close(code, b"");
+    for _ in 0..TURNS {
+        if sent() != before {
+            return;
+        }
         tokio::task::yield_now().await;
     }
+    // The socket takes nothing, or the machine is busy.
+    tokio::time::sleep(CLOSE_PAUSE).await;
 }
