@@ -49,19 +49,29 @@ pub struct StateCost {
 const SECONDS_PER_DAY: f64 = 86_400.0;
 const JOULES_PER_WH: f64 = 3600.0;
 
-/// What one exchange in each period costs.
+/// What a radio draws during one period.
+#[derive(Clone, Debug)]
+pub struct Period {
+    /// Time and energy of each state, without the CPU's.
+    pub states: Vec<StateCost>,
+    /// Length, in seconds.
+    pub seconds: f64,
+    /// Energy, the CPU's included, in joules.
+    pub joules: f64,
+    segments: Vec<Segment>,
+}
+
+/// Applies a radio's states to one exchange in a period.
 ///
 /// `cpu_j` is the CPU's energy per period, which is drawn while the radio transmits first.
 #[must_use]
-pub fn estimate(
-    constants: &str,
+pub fn period(
     radio: &Radio,
     packets: &[RadioPacket],
     period_s: f64,
     conditions: &Conditions,
     cpu_j: f64,
-    capacity_wh: f64,
-) -> Estimate {
+) -> Period {
     let mut segments = radio.cycle(packets, period_s, conditions);
     let mut states: Vec<StateCost> = Vec::new();
     for segment in &segments {
@@ -81,17 +91,40 @@ pub fn estimate(
     states.sort_by_key(|cost| cost.state);
     add_cpu(&mut segments, cpu_j);
     let (seconds, joules) = totals(&segments);
+    Period {
+        states,
+        seconds,
+        joules,
+        segments,
+    }
+}
+
+/// What one exchange in each [`period`] costs, and how long batteries last with it.
+///
+/// That steps through periods until the battery's state repeats: seconds of CPU time where they are
+/// short.
+#[must_use]
+pub fn estimate(
+    constants: &str,
+    radio: &Radio,
+    packets: &[RadioPacket],
+    period_s: f64,
+    conditions: &Conditions,
+    cpu_j: f64,
+    capacity_wh: f64,
+) -> Estimate {
+    let period = period(radio, packets, period_s, conditions, cpu_j);
     let capacity_j = capacity_wh * JOULES_PER_WH;
     let alpha_ma_min = capacity_wh / SUPPLY_V * 1000.0 * 60.0;
+    let battery = RakhmatovVrudhula::new(alpha_ma_min, RV_BETA);
     Estimate {
         constants: constants.to_owned(),
-        states,
         cpu_j,
-        period_j: joules,
-        mean_w: joules / seconds,
-        linear_days: linear_life_s(capacity_j, &segments) / SECONDS_PER_DAY,
-        rakhmatov_vrudhula_days: RakhmatovVrudhula::new(alpha_ma_min, RV_BETA).life_s(&segments)
-            / SECONDS_PER_DAY,
+        period_j: period.joules,
+        mean_w: period.joules / period.seconds,
+        linear_days: linear_life_s(capacity_j, &period.segments) / SECONDS_PER_DAY,
+        rakhmatov_vrudhula_days: battery.life_s(&period.segments) / SECONDS_PER_DAY,
+        states: period.states,
     }
 }
 

@@ -4,7 +4,7 @@ use super::device::Measured;
 use super::sample::Sample;
 use super::site::SiteReport;
 use crate::campaign::{Run, WorkloadKind};
-use crate::energy::constants::{BATTERY_WH, BOARD_IDLE_W, BOARDS, radios};
+use crate::energy::constants::{BOARD_IDLE_W, BOARDS, radios};
 use crate::energy::radio::{Conditions, Sleep};
 
 /// The board whose power is estimated: the second paper's devices are of this kind.
@@ -264,24 +264,16 @@ fn describe_energy(
         sleep: Sleep::PowerSaving,
         release_assistance: false,
     };
-    for (index, (name, radio)) in radios(&run.link).into_iter().enumerate() {
+    for (index, (_, radio)) in radios(&run.link).into_iter().enumerate() {
         let period_s = last.at_s.max(total_s) + 1e-3;
-        let estimate = crate::energy::estimate(
-            name,
-            &radio,
-            packets,
-            period_s,
-            &conditions,
-            0.0,
-            BATTERY_WH,
-        );
+        let period = crate::energy::period(&radio, packets, period_s, &conditions, 0.0);
         // The reference first, then the other set; never one alone.
         let set_name = if index == 0 {
             "radio_j"
         } else {
             "radio_other_j"
         };
-        set(sample, set_name, estimate.period_j);
+        set(sample, set_name, period.joules);
     }
 }
 
