@@ -221,8 +221,22 @@ pub(super) fn number(value: f64) -> String {
     if text.contains('.') {
         text.trim_end_matches('0').trim_end_matches('.').to_owned()
     } else {
-        text
+        in_thousands(&text)
     }
+}
+
+/// Digits of a whole number in groups of three, from five digits on.
+fn in_thousands(text: &str) -> String {
+    let digits = text.trim_start_matches('-').len();
+    let mut grouped = String::with_capacity(text.len() + digits / 3);
+    for (index, character) in text.chars().enumerate() {
+        let left = text.len() - index;
+        if digits > 4 && left < digits && left % 3 == 0 {
+            grouped.push(',');
+        }
+        grouped.push(character);
+    }
+    grouped
 }
 
 /// A value with its interval.
@@ -476,7 +490,10 @@ mod tests {
         assert_eq!(number(0.61), "0.61");
         assert_eq!(number(25.5), "25.5");
         assert_eq!(number(119.96), "120");
-        assert_eq!(number(12_345.6), "12346");
+        assert_eq!(number(12_345.6), "12,346");
+        assert_eq!(number(-123_456.0), "-123,456");
+        assert_eq!(number(1_234_567.0), "1,234,567");
+        assert_eq!(number(1234.0), "1234");
         assert_eq!(number(-0.5), "-0.5");
         assert_eq!(number(100.0), "100");
         assert_eq!(number(0.0), "0");

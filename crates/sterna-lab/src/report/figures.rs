@@ -157,10 +157,7 @@ fn mark(figure: &Figure, table: &Table<'_>, filter: &Filter) -> Option<Mark> {
     }
     match figure.form {
         Form::Box => {
-            let mut values = table.pooled(&figure.grid, filter, &figure.metric);
-            if values.is_empty() {
-                values = table.each_run(&figure.grid, filter, &figure.metric);
-            }
+            let values = table.pooled(&figure.grid, filter, &figure.metric);
             Quantiles::of(&values).map(Mark::Box)
         }
         Form::Bars => table

@@ -158,7 +158,7 @@ impl Report {
                 ),
             ),
             ("Emulator", self.emulator()),
-            ("In force", in_force.join("; ")),
+            ("In force", in_force.join(". ")),
         ];
         facts.retain(|(_, text)| !text.is_empty());
         facts
@@ -167,19 +167,26 @@ impl Report {
     /// For each transport what was in force, as the runs that count found it.
     fn in_force(&self) -> Vec<String> {
         let mut all: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-        for (name, what) in &self.manifest.in_force {
-            all.entry(name).or_default().insert(what);
-        }
         for sample in &self.samples {
             // The run's own word for the congestion control is one of tolerance, not of interest.
             if let (Verdict::Sound, Some(tls)) = (&sample.verdict, sample.in_force.get("tls")) {
                 all.entry(&sample.transport).or_default().insert(tls);
             }
         }
-        all.into_iter()
-            .map(|(name, facts)| {
-                let facts: Vec<&str> = facts.into_iter().collect();
-                format!("{name}: {}", facts.join(", or "))
+        let controlled = self.manifest.in_force.keys().map(String::as_str);
+        let names: BTreeSet<&str> = all.keys().copied().chain(controlled).collect();
+        names
+            .into_iter()
+            .map(|name| {
+                let tls = all.remove(name).unwrap_or_default();
+                let tls = Vec::from_iter(tls).join(", or ");
+                let control = self.manifest.in_force.get(name);
+                let facts: Vec<&str> = [Some(tls.as_str()), control.map(String::as_str)]
+                    .into_iter()
+                    .flatten()
+                    .filter(|fact| !fact.is_empty())
+                    .collect();
+                format!("{name}: {}", facts.join("; "))
             })
             .collect()
     }

@@ -13,7 +13,7 @@ pub(super) struct Table<'a> {
 }
 
 /// What a name stands for: a metric of each run (`total_s`), or a statistic of the values of a series
-/// in all runs together (`delay_ms.mean`).
+/// in all runs together (`delay_ms.mean`), or of a metric's values (`total_s.max`).
 enum Name<'a> {
     Metric(&'a str),
     Pooled(&'a str, &'a str),
@@ -48,15 +48,20 @@ impl<'a> Table<'a> {
             .filter(move |sample| sample.grid == grid && sample.is_in(filter))
     }
 
-    /// All values of a series in these cells.
-    pub(super) fn pooled(&self, grid: &str, filter: &Filter, series: &str) -> Vec<f64> {
-        self.samples
+    /// All values of a series in these cells, or those of a metric, one for each run.
+    pub(super) fn pooled(&self, grid: &str, filter: &Filter, name: &str) -> Vec<f64> {
+        let mut values: Vec<f64> = self
+            .samples
             .iter()
             .filter(|sample| sample.grid == grid && sample.is_in(filter))
-            .filter_map(|sample| sample.series.get(series))
+            .filter_map(|sample| sample.series.get(name))
             .flatten()
             .copied()
-            .collect()
+            .collect();
+        if values.is_empty() {
+            values = self.each_run(grid, filter, name);
+        }
+        values
     }
 
     /// The values of a metric in these cells, one for each run.
