@@ -10,8 +10,8 @@ use std::time::Duration;
 use amqp_broker::{Broker, Setup};
 use path::{Line, Path};
 use sterna_client::amqp::{
-    Connection, Error, Event, Events, Message, Options, Outcome, ReceiverOptions, ReceiverSettles,
-    SenderOptions,
+    Connection, Credit, Error, Event, Events, Message, Options, Outcome, ReceiverOptions,
+    ReceiverSettles, SenderOptions,
 };
 use sterna_client::{EarlyData, Scheme, Url};
 
@@ -336,6 +336,28 @@ async fn the_first_transfer_rides_in_the_first_datagram() {
         assert_eq!(early_data, EarlyData::Accepted);
         assert_eq!(first_flight(&path), [1200]);
         assert_eq!(came_unasked, credit.is_some());
+    }
+}
+
+/// A client that only receives has said everything with its credit: its first datagram waits for no
+/// message.
+#[tokio::test]
+async fn a_receiver_waits_for_no_message() {
+    for credit in [Credit::Window(10), Credit::Manual] {
+        let broker = Broker::start(Scheme::AmqpQuic, Setup::default()).await;
+        let (_path, mut options) = behind_path(&broker).await;
+        options.early_wait = Duration::from_secs(3_600);
+        assert_eq!(visit(&options).await, EarlyData::NotTried);
+        let (connection, _events) = Connection::start(options).unwrap();
+        let session = connection.session().await.unwrap();
+        let mut source = ReceiverOptions::new("a");
+        source.credit = credit;
+        let receiver = session.receiver(source).await.unwrap();
+        if credit == Credit::Manual {
+            receiver.add_credit(1).unwrap();
+        }
+        let connected = soon(connection.connected()).await.unwrap();
+        assert_eq!(connected.early_data, EarlyData::Accepted);
     }
 }
 

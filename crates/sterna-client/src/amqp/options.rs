@@ -75,8 +75,8 @@ pub struct Options {
     /// handshake is complete (0-RTT), transfers too where the server has announced credit for that;
     /// on by default, and only together with `pipelined`.
     pub early_data: bool,
-    /// Longest wait for the application's first message where the start travels as early data, so
-    /// that both share the first datagram; 5 ms by default.
+    /// Longest wait for the application's first message, or for a receiver's credit, where the start
+    /// travels as early data, so that both share the first datagram; 5 ms by default.
     pub early_wait: Duration,
 }
 

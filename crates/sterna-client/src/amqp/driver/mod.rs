@@ -24,7 +24,7 @@ use sterna_amqp::connection::{LinkId, SessionId};
 use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc, watch};
 
 use super::connection::{Connected, Event, Status};
-use super::options::{Options, ReceiverOptions, SenderOptions};
+use super::options::{Credit, Options, ReceiverOptions, SenderOptions};
 use super::{Error, memory};
 use crate::clock::Clock;
 use crate::driver::STABLE_AFTER;
@@ -338,12 +338,23 @@ impl Driver {
         while let Ok(command) = self.outlets.commands.try_recv() {
             self.take(Some(command));
         }
-        while self.active.is_empty() && self.closing.is_none() {
+        while !self.may_leave_early() && self.closing.is_none() {
             tokio::select! {
                 () = &mut pause => return,
                 command = self.outlets.commands.recv() => self.take(command),
             }
         }
+    }
+
+    /// Whether there is a message to send, or credit for one to receive.
+    fn may_leave_early(&self) -> bool {
+        let is_waited_for = |link: &Link| match &link.kind {
+            Kind::Sender(_) => false,
+            Kind::Receiver(receiver) => {
+                receiver.granted > 0 || receiver.options.credit != Credit::Manual
+            }
+        };
+        !self.active.is_empty() || self.links.values().any(is_waited_for)
     }
 
     /// Whether the application has handed something over that is yet to be sent.
