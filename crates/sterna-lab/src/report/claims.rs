@@ -231,7 +231,7 @@ fn in_thousands(text: &str) -> String {
     let mut grouped = String::with_capacity(text.len() + digits / 3);
     for (index, character) in text.chars().enumerate() {
         let left = text.len() - index;
-        if digits > 4 && left < digits && left % 3 == 0 {
+        if digits > 4 && left < digits && left.is_multiple_of(3) {
             grouped.push(',');
         }
         grouped.push(character);
