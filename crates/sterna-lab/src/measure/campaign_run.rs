@@ -168,9 +168,12 @@ pub fn execute(
         progress(Progress::Note(&format!("warning: {warning}")));
     }
     let mut outcome = Outcome::default();
+    // Of earlier runs with other grids nothing is said.
+    let wanted: BTreeSet<_> = plan.runs.iter().map(Run::key).collect();
     let mut done = BTreeSet::new();
     for sample in &earlier {
-        if done.insert(sample.key()) {
+        let key = sample.key();
+        if wanted.contains(&key) && done.insert(key) {
             outcome.count(&sample.verdict);
         }
     }

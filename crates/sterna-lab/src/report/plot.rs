@@ -215,11 +215,21 @@ fn escape(text: &str) -> String {
         .replace('"', "&quot;")
 }
 
-/// A tick's label: as few digits as tell it from its neighbours.
+/// A tick's label: as few digits as tell it from its neighbours, long ones in thousands (`k`) or
+/// millions (`M`).
 fn tick_label(value: f64, ticks: &[f64]) -> String {
+    let most = ticks
+        .iter()
+        .copied()
+        .fold(0.0, |most: f64, tick| most.max(tick.abs()));
+    let (scale, suffix) = match most {
+        1e6.. => (1e6, "M"),
+        1e5.. => (1e3, "k"),
+        _ => (1.0, ""),
+    };
     let step = ticks
         .windows(2)
-        .map(|pair| pair[1] - pair[0])
+        .map(|pair| (pair[1] - pair[0]) / scale)
         .fold(f64::INFINITY, f64::min);
     let digits = if step >= 1.0 || !step.is_finite() {
         0
@@ -229,7 +239,7 @@ fn tick_label(value: f64, ticks: &[f64]) -> String {
         let digits = (-step.log10()).ceil() as usize;
         digits
     };
-    format!("{value:.digits$}")
+    format!("{:.digits$}{suffix}", value / scale)
 }
 
 /// Where a panel's plot is.
@@ -647,6 +657,8 @@ mod tests {
         }
         assert_eq!(tick_label(0.25, &[0.0, 0.25]), "0.2");
         assert_eq!(tick_label(10.0, &[10.0, 20.0]), "10");
+        assert_eq!(tick_label(150_000.0, &[100_000.0, 150_000.0]), "150k");
+        assert_eq!(tick_label(3.2e6, &[3.1e6, 3.2e6]), "3.2M");
     }
 
     #[test]
