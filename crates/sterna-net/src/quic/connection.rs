@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use quinn_proto::{
-    Connection, ConnectionError, ConnectionEvent, Dir, Event, ReadError, StreamEvent, StreamId,
+    Connection, ConnectionError, ConnectionEvent, Event, ReadError, StreamEvent, StreamId,
     TransportErrorCode, VarInt,
 };
 use sterna_quic::{PathMemory, SavedPath};
@@ -18,6 +18,7 @@ use super::figures::{Figures, Moving};
 use super::half_open::HalfOpen;
 use super::outgoing::{Outgoing, Pool};
 use super::path_memory::{self, Noted, Ticket};
+use super::stream_credit::StreamCredit;
 use super::tls::{Negotiated, TlsServer};
 use super::trace::Tracer;
 use super::{QuicConfig, refusals::Refusals};
@@ -25,9 +26,6 @@ use crate::{Clock, CloseReason, ConnectionInfo, Trace, TransportKind};
 
 /// Bytes read from a stream before others have their turn.
 const READ_BATCH_BYTES: usize = 64 * 1024;
-/// What the number of permitted streams grows to for a client that uses them one after the other, as
-/// with a stream per message: the more, the fewer MAX_STREAMS frames, and about 50 bytes each.
-const SEQUENTIAL_STREAMS: u32 = 32;
 /// TLS alert of a client that offers no protocol that is served (RFC 7301, section 3.2).
 const NO_APPLICATION_PROTOCOL: u8 = 120;
 
@@ -110,10 +108,7 @@ pub(super) struct Connected {
     pub(super) accepted: [u64; 2],
     /// Streams that we opened, per direction.
     pub(super) opened: [u64; 2],
-    /// Streams that the client may have open at once, per direction; 0 before it opened one.
-    pub(super) limits: [u32; 2],
-    /// How often the client has said that it needs more, by direction.
-    blocked: [u32; 2],
+    pub(super) credit: StreamCredit,
     pub(super) figures: Figures,
     moving: Option<Box<Moving>>,
     trace: Option<Box<Tracer>>,
@@ -148,8 +143,7 @@ impl Connected {
             closing: None,
             accepted: [0; 2],
             opened: [0; 2],
-            limits: [0; 2],
-            blocked: [0; 2],
+            credit: StreamCredit::default(),
             figures: Figures::default(),
             moving: None,
             trace: None,
@@ -677,76 +671,6 @@ impl Connected {
         self.paused = paused;
         !paused && !self.readable.is_empty()
     }
-
-    /// Permits more streams to a client that says that it has no more (STREAMS_BLOCKED; RFC 9000,
-    /// section 4.6). Streams that it has opened and not written to are known to nobody else.
-    fn heed_blocked(&mut self, shared: &Shared) {
-        let most = |dir: Dir| shared.config.streams(dir).1;
-        let dirs = [Dir::Bi, Dir::Uni];
-        if dirs
-            .iter()
-            .all(|&dir| self.limits[dir as usize] >= most(dir))
-        {
-            return;
-        }
-        let frames = self.quic.stats().frame_rx;
-        let told = [frames.streams_blocked_bidi, frames.streams_blocked_uni];
-        for dir in dirs {
-            let told = told[dir as usize] as u32;
-            if std::mem::replace(&mut self.blocked[dir as usize], told) == told {
-                continue;
-            }
-            self.tend_limit(shared, dir);
-            let limit = &mut self.limits[dir as usize];
-            if *limit < most(dir) {
-                *limit = limit.saturating_mul(2).min(most(dir));
-                let limit = *limit;
-                self.permit(shared, dir, limit);
-            }
-        }
-    }
-
-    /// Raises the number of streams that the client may have open, when it uses more than half of it
-    /// or needs many one after the other, and renews it one part at a time.
-    ///
-    /// Permitted streams cost memory, so few are permitted at first. And the library would send
-    /// MAX_STREAMS whenever an eighth of the limit was used up; with the target below the limit by
-    /// [`sterna_quic::Settings::stream_credit_watermark_percent`], raised to the whole for a moment
-    /// when that much is used up, one frame renews that much.
-    pub(super) fn tend_limit(&mut self, shared: &Shared, dir: Dir) {
-        let limit = &mut self.limits[dir as usize];
-        let (initial, max) = shared.config.streams(dir);
-        let low = |limit| low_watermark(shared, limit);
-        if *limit == 0 {
-            *limit = initial;
-            self.quic
-                .set_max_concurrent_streams(dir, low(initial).into());
-        }
-        let open = self.quic.streams().remote_open_streams(dir);
-        let permitted = self.quic.max_concurrent_streams(dir);
-        if open * 2 > u64::from(*limit) && *limit < max {
-            *limit = limit.saturating_mul(2).min(max);
-        } else if permitted > u64::from(low(*limit)) {
-            return;
-        } else if *limit < SEQUENTIAL_STREAMS.min(max) {
-            *limit = limit.saturating_mul(2).min(SEQUENTIAL_STREAMS).min(max);
-        }
-        let limit = *limit;
-        self.permit(shared, dir, limit);
-    }
-
-    /// Grants up to `limit` streams at once, and the next ones only when enough of them are used.
-    fn permit(&mut self, shared: &Shared, dir: Dir, limit: u32) {
-        self.quic.set_max_concurrent_streams(dir, limit.into());
-        let low = low_watermark(shared, limit);
-        self.quic.set_max_concurrent_streams(dir, low.into());
-    }
-}
-
-/// The number of permitted streams below which more are granted.
-fn low_watermark(shared: &Shared, limit: u32) -> u32 {
-    let percent = u32::from(shared.config.settings.stream_credit_watermark_percent);
-    limit - (limit * percent).div_ceil(100)
 }
 
 impl Shared {

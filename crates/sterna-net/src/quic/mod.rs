@@ -23,6 +23,7 @@ mod outgoing;
 mod path_memory;
 mod refusals;
 mod sending;
+mod stream_credit;
 mod tickets;
 mod timers;
 mod tls;

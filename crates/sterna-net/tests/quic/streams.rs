@@ -70,6 +70,30 @@ fn more_streams_are_permitted_as_the_client_uses_them() {
     assert_eq!(world.clients[client].received.len(), 256);
 }
 
+/// Which of 500 messages, ten in a round trip, find no stream of this direction.
+fn without_a_stream(dir: Dir) -> Vec<usize> {
+    let (mut world, client, _) = connected(QuicConfig::default());
+    world.reaction = Box::new(echo);
+    let mut refused = Vec::new();
+    for n in 0..500 {
+        match world.clients[client].connection.streams().open(dir) {
+            Some(id) => world.write(client, StreamId(id.into()), b"message", true),
+            None => refused.push(n),
+        }
+        world.run_for(RTT / 10);
+    }
+    refused
+}
+
+#[test]
+fn a_stream_per_message_waits_for_credit_only_until_the_pace_is_known() {
+    for dir in [Dir::Bi, Dir::Uni] {
+        let refused = without_a_stream(dir);
+        assert!(!refused.is_empty(), "few are permitted at first");
+        assert!(refused.iter().all(|n| *n < 80), "{dir:?}: {refused:?}");
+    }
+}
+
 #[test]
 fn a_stream_per_request_costs_few_frames_of_credit() {
     let config = settings(|settings| {

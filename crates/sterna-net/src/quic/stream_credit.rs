@@ -1,0 +1,104 @@
+//! How many streams a client may have open at once.
+
+use quinn_proto::Dir;
+
+use super::connection::{Connected, Shared};
+
+/// What the number of permitted streams grows to for a client that uses them one after the other, as
+/// with a stream per message: the more, the fewer MAX_STREAMS frames, and about 50 bytes each.
+const SEQUENTIAL_STREAMS: u32 = 32;
+/// A client that uses up what was granted within so many round trips may have had to wait for the
+/// next grant, which is under way for one.
+const HURRIED_ROUND_TRIPS: u32 = 2;
+
+/// What a client was granted; two values each, for bidirectional and unidirectional streams.
+#[derive(Debug, Default)]
+pub(super) struct StreamCredit {
+    /// Streams that it may have open at once; 0 before it opened one.
+    limits: [u32; 2],
+    /// How often it has said that it needs more.
+    blocked: [u32; 2],
+    /// When it was granted more, by the driver's clock.
+    granted_ms: [u32; 2],
+}
+
+impl Connected {
+    /// Permits more streams to a client that says that it has no more (STREAMS_BLOCKED; RFC 9000,
+    /// section 4.6). Streams that it has opened and not written to are known to nobody else.
+    pub(super) fn heed_blocked(&mut self, shared: &Shared) {
+        let most = |dir: Dir| shared.config.streams(dir).1;
+        let dirs = [Dir::Bi, Dir::Uni];
+        if dirs
+            .iter()
+            .all(|&dir| self.credit.limits[dir as usize] >= most(dir))
+        {
+            return;
+        }
+        let frames = self.quic.stats().frame_rx;
+        let told = [frames.streams_blocked_bidi, frames.streams_blocked_uni];
+        for dir in dirs {
+            let told = told[dir as usize] as u32;
+            if std::mem::replace(&mut self.credit.blocked[dir as usize], told) == told {
+                continue;
+            }
+            self.tend_limit(shared, dir);
+            let limit = &mut self.credit.limits[dir as usize];
+            if *limit < most(dir) {
+                *limit = limit.saturating_mul(2).min(most(dir));
+                self.permit(shared, dir);
+            }
+        }
+    }
+
+    /// Raises the number of streams that the client may have open, when it uses more than half of it,
+    /// uses up a grant within two round trips, or needs many one after the other; and renews it one
+    /// part at a time.
+    ///
+    /// Permitted streams cost memory, so few are permitted at first. And the library would send
+    /// MAX_STREAMS whenever an eighth of the limit was used up; with the target below the limit by
+    /// [`sterna_quic::Settings::stream_credit_watermark_percent`], raised to the whole for a moment
+    /// when that much is used up, one frame renews that much.
+    pub(super) fn tend_limit(&mut self, shared: &Shared, dir: Dir) {
+        let (initial, max) = shared.config.streams(dir);
+        let limit = &mut self.credit.limits[dir as usize];
+        if *limit == 0 {
+            *limit = initial;
+            self.credit.granted_ms[dir as usize] = shared.clock_ms();
+            let low = low_watermark(shared, initial);
+            self.quic.set_max_concurrent_streams(dir, low.into());
+        }
+        let open = self.quic.streams().remote_open_streams(dir);
+        let is_used_up =
+            self.quic.max_concurrent_streams(dir) <= u64::from(low_watermark(shared, *limit));
+        let is_short = open * 2 > u64::from(*limit) && *limit < max;
+        if !is_short && !is_used_up {
+            return;
+        }
+        let lasted_ms = shared
+            .clock_ms()
+            .wrapping_sub(self.credit.granted_ms[dir as usize]);
+        let enough_ms = self.quic.rtt().as_millis() * u128::from(HURRIED_ROUND_TRIPS);
+        if is_short || u128::from(lasted_ms) < enough_ms {
+            *limit = limit.saturating_mul(2).min(max);
+        } else if *limit < SEQUENTIAL_STREAMS.min(max) {
+            *limit = limit.saturating_mul(2).min(SEQUENTIAL_STREAMS).min(max);
+        }
+        self.permit(shared, dir);
+    }
+
+    /// Grants as many streams as the limit says at once, and the next ones only when enough of them are
+    /// used.
+    fn permit(&mut self, shared: &Shared, dir: Dir) {
+        let limit = self.credit.limits[dir as usize];
+        self.credit.granted_ms[dir as usize] = shared.clock_ms();
+        self.quic.set_max_concurrent_streams(dir, limit.into());
+        let low = low_watermark(shared, limit);
+        self.quic.set_max_concurrent_streams(dir, low.into());
+    }
+}
+
+/// The number of permitted streams below which more are granted.
+fn low_watermark(shared: &Shared, limit: u32) -> u32 {
+    let percent = u32::from(shared.config.settings.stream_credit_watermark_percent);
+    limit - (limit * percent).div_ceil(100)
+}
