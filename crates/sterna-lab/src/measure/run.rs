@@ -224,6 +224,7 @@ fn measure(
     let devices: Vec<&Measured> = std::iter::once(&measured).chain(&arrived).collect();
     let complaints = tolerance::complaints(&tolerance::Conditions {
         settings: &run.settings,
+        interval_ns: run.interval_ns,
         report: &report,
         devices: &devices,
         congestion: wanted_congestion(run)
