@@ -490,12 +490,17 @@ impl Campaign {
             .map(Self::parse)
             .transpose()?;
         Ok(built_in
-            .filter(|now| {
-                now.version == campaign.version
-                    && now.transports == campaign.transports
-                    && now.grids == campaign.grids
-            })
+            .filter(|now| now.makes_the_runs_of(&campaign))
             .unwrap_or(campaign))
+    }
+
+    /// Whether both make the same runs, whatever they ask of the results.
+    #[must_use]
+    pub fn makes_the_runs_of(&self, other: &Self) -> bool {
+        self.name == other.name
+            && self.version == other.version
+            && self.transports == other.transports
+            && self.grids == other.grids
     }
 
     /// Reads a campaign's file and checks that its parts fit together.

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::sample::{Sample, Verdict};
 use crate::calibrate::Machine;
+use crate::campaign::Campaign;
 
 /// The name of the file that says what was run.
 const MANIFEST: &str = "campaign.json";
@@ -127,7 +128,10 @@ impl Store {
                     earlier.version == manifest.version,
                 ),
                 ("set of brokers", earlier.brokers == manifest.brokers),
-                ("campaign file", earlier.text == manifest.text),
+                (
+                    "campaign file",
+                    makes_same_runs(&earlier.text, &manifest.text),
+                ),
                 ("seed", earlier.seed == manifest.seed),
                 ("length (--quick)", earlier.quick == manifest.quick),
                 ("emulator", earlier.emulator == manifest.emulator),
@@ -180,6 +184,12 @@ impl Store {
     pub fn describe(&self, manifest: &Manifest) -> io::Result<()> {
         write_manifest(&self.folder, manifest)
     }
+}
+
+/// Whether two campaign files differ at most in what they ask of the results.
+fn makes_same_runs(earlier: &str, now: &str) -> bool {
+    let parsed = (Campaign::parse(earlier), Campaign::parse(now));
+    earlier == now || matches!(parsed, (Ok(earlier), Ok(now)) if now.makes_the_runs_of(&earlier))
 }
 
 /// Writes a file under another name first, so that nobody finds half of it.
@@ -242,7 +252,7 @@ pub fn load(folder: &Path) -> io::Result<(Manifest, Vec<Sample>)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::campaign::{Campaign, Plan};
+    use crate::campaign::Plan;
 
     fn manifest(seed: u64) -> Manifest {
         Manifest {
@@ -308,5 +318,28 @@ mod tests {
         let (_, samples) = Store::open(path, &manifest(1), Some(Resume::WithoutFailed)).unwrap();
         assert_eq!(samples.len(), 1);
         assert_eq!(load(path).unwrap().1.len(), 1);
+    }
+
+    #[test]
+    fn a_campaign_goes_on_when_only_its_questions_have_changed() {
+        let (_, text) = Campaign::find("mqtt-fernandez-2020").unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let of = |text: &str| Manifest {
+            text: text.into(),
+            ..manifest(1)
+        };
+        let (mut store, _) = Store::open(folder.path(), &of(&text), None).unwrap();
+        store.add(&sample()).unwrap();
+        let resume = |text: &str| Store::open(folder.path(), &of(text), Some(Resume::All));
+
+        let reworded = text.replace("agreement means", "this means");
+        assert_ne!(reworded, text);
+        let (_, samples) = resume(&reworded).unwrap();
+        assert_eq!(samples.len(), 1);
+
+        let longer = text.replace("repetitions = 20", "repetitions = 21");
+        assert_ne!(longer, text);
+        let other = resume(&longer).unwrap_err();
+        assert!(other.to_string().contains("another campaign file"));
     }
 }
