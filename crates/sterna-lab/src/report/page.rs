@@ -167,25 +167,21 @@ impl Report {
     /// For each transport what was in force, as the runs that count found it.
     fn in_force(&self) -> Vec<String> {
         let mut all: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+        for name in self.manifest.in_force.keys() {
+            all.entry(name).or_default();
+        }
         for sample in &self.samples {
             // The run's own word for the congestion control is one of tolerance, not of interest.
             if let (Verdict::Sound, Some(tls)) = (&sample.verdict, sample.in_force.get("tls")) {
                 all.entry(&sample.transport).or_default().insert(tls);
             }
         }
-        let controlled = self.manifest.in_force.keys().map(String::as_str);
-        let names: BTreeSet<&str> = all.keys().copied().chain(controlled).collect();
-        names
-            .into_iter()
-            .map(|name| {
-                let tls = all.remove(name).unwrap_or_default();
+        all.into_iter()
+            .map(|(name, tls)| {
                 let tls = Vec::from_iter(tls).join(", or ");
-                let control = self.manifest.in_force.get(name);
-                let facts: Vec<&str> = [Some(tls.as_str()), control.map(String::as_str)]
-                    .into_iter()
-                    .flatten()
-                    .filter(|fact| !fact.is_empty())
-                    .collect();
+                let control = self.manifest.in_force.get(name).cloned();
+                let mut facts = vec![tls, control.unwrap_or_default()];
+                facts.retain(|fact| !fact.is_empty());
                 format!("{name}: {}", facts.join("; "))
             })
             .collect()
