@@ -7,9 +7,12 @@ use super::connection::{Connected, Shared};
 /// What the number of permitted streams grows to for a client that uses them one after the other, as
 /// with a stream per message: the more, the fewer MAX_STREAMS frames, and about 50 bytes each.
 const SEQUENTIAL_STREAMS: u32 = 32;
-/// A client that uses up what was granted within so many round trips may have had to wait for the
-/// next grant, which is under way for one.
-const HURRIED_ROUND_TRIPS: u32 = 2;
+/// A client that uses up what was granted within so many round trips, and an acknowledgement's delay,
+/// may have to wait for the next grant: a bidirectional stream is done when the client has acknowledged
+/// its end, a round trip and a half after it was opened, and the grant takes half a round trip.
+const HURRIED_ROUND_TRIPS: u128 = 3;
+/// What a client may delay an acknowledgement by (RFC 9000, section 18.2: the default).
+const ACK_DELAY_MS: u128 = 25;
 
 /// What a client was granted; two values each, for bidirectional and unidirectional streams.
 #[derive(Debug, Default)]
@@ -51,7 +54,7 @@ impl Connected {
     }
 
     /// Raises the number of streams that the client may have open, when it uses more than half of it,
-    /// uses up a grant within two round trips, or needs many one after the other; and renews it one
+    /// uses up a grant within three round trips, or needs many one after the other; and renews it one
     /// part at a time.
     ///
     /// Permitted streams cost memory, so few are permitted at first. And the library would send
@@ -77,7 +80,7 @@ impl Connected {
         let lasted_ms = shared
             .clock_ms()
             .wrapping_sub(self.credit.granted_ms[dir as usize]);
-        let enough_ms = self.quic.rtt().as_millis() * u128::from(HURRIED_ROUND_TRIPS);
+        let enough_ms = self.quic.rtt().as_millis() * HURRIED_ROUND_TRIPS + ACK_DELAY_MS;
         if is_short || u128::from(lasted_ms) < enough_ms {
             *limit = limit.saturating_mul(2).min(max);
         } else if *limit < SEQUENTIAL_STREAMS.min(max) {
