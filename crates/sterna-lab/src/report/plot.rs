@@ -8,9 +8,12 @@ pub(super) use over_time::Look;
 
 use super::statistics::{Estimate, percentile, sorted};
 
-/// Colours that people with a colour-vision deficiency tell apart (Okabe and Ito).
-const COLOURS: [&str; 6] = [
-    "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9",
+/// Colours that people with a colour-vision deficiency tell apart (Okabe and Ito), then the same
+/// darker, and lighter.
+const COLOURS: [&str; 18] = [
+    "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#003f62", "#753400",
+    "#00573f", "#704360", "#7f5700", "#2f6380", "#7fb8d8", "#eaae7f", "#7fceb9", "#e5bcd3",
+    "#f2cf7f", "#aad9f4",
 ];
 /// Width of a panel's plot for few categories, in pixels; each further category makes it wider.
 const PANEL_WIDTH: f64 = 250.0;
@@ -21,6 +24,7 @@ const LEFT: f64 = 62.0;
 const RIGHT: f64 = 14.0;
 const TOP: f64 = 26.0;
 const BOTTOM: f64 = 44.0;
+/// Of a line of the legend.
 const LEGEND_HEIGHT: f64 = 24.0;
 /// Width of a picture beyond which panels go to the next row.
 const MAX_WIDTH: f64 = 1080.0;
@@ -249,6 +253,13 @@ struct Frame {
     width: f64,
 }
 
+/// Where a name of the legend is.
+struct Entry {
+    x: f64,
+    y: f64,
+    width: f64,
+}
+
 impl Picture {
     /// The picture as one SVG element.
     pub(super) fn svg(&self) -> String {
@@ -269,15 +280,18 @@ impl Picture {
         let row_width = |row: &Vec<usize>| -> f64 {
             row.iter().map(|index| widths[*index] + LEFT + RIGHT).sum()
         };
-        let legend_width = self
-            .series
+        let legend = self.legend();
+        let entries = legend.iter().map(|entry| entry.x + entry.width);
+        let width = rows
             .iter()
-            .map(|name| (name.chars().count() as f64).mul_add(CHARACTER_WIDTH, 34.0))
-            .sum::<f64>()
-            + LEFT;
-        let width = rows.iter().map(row_width).fold(legend_width, f64::max);
+            .map(row_width)
+            .chain(entries)
+            .fold(0.0, f64::max);
         let row_height = TOP + PANEL_HEIGHT + BOTTOM;
-        let height = (rows.len() as f64).mul_add(row_height, LEGEND_HEIGHT);
+        let legend_height = legend
+            .last()
+            .map_or(LEGEND_HEIGHT, |entry| entry.y + LEGEND_HEIGHT);
+        let height = (rows.len() as f64).mul_add(row_height, legend_height);
         let mut svg = format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width:.0} {height:.0}\" \
              width=\"{width:.0}\" height=\"{height:.0}\" role=\"img\" \
@@ -285,13 +299,13 @@ impl Picture {
              <rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n",
             escape(&self.title)
         );
-        self.legend(&mut svg);
+        self.explain(&legend, &mut svg);
         for (row_index, row) in rows.iter().enumerate() {
             let mut x = LEFT;
             for index in row {
                 let frame = Frame {
                     x,
-                    y: (row_index as f64).mul_add(row_height, LEGEND_HEIGHT + TOP),
+                    y: (row_index as f64).mul_add(row_height, legend_height + TOP),
                     width: widths[*index],
                 };
                 self.panel(&mut svg, &self.panels[*index], &frame);
@@ -302,22 +316,37 @@ impl Picture {
         svg
     }
 
+    /// Where each series' name stands, in as many lines as it takes; nothing for a single series.
+    fn legend(&self) -> Vec<Entry> {
+        let (mut x, mut y) = (LEFT, 0.0);
+        let names = self.series.iter().filter(|_| self.series.len() > 1);
+        names
+            .map(|name| {
+                let width = (name.chars().count() as f64).mul_add(CHARACTER_WIDTH, 34.0);
+                if x > LEFT && x + width > MAX_WIDTH {
+                    (x, y) = (LEFT, y + LEGEND_HEIGHT);
+                }
+                let entry = Entry { x, y, width };
+                x += width;
+                entry
+            })
+            .collect()
+    }
+
     // Writing to a String does not fail, here and below.
-    fn legend(&self, svg: &mut String) {
-        let mut x = LEFT;
-        if self.series.len() < 2 {
-            return;
-        }
-        for (index, name) in self.series.iter().enumerate() {
+    fn explain(&self, legend: &[Entry], svg: &mut String) {
+        for (index, (entry, name)) in legend.iter().zip(&self.series).enumerate() {
             let _ = writeln!(
                 svg,
-                "<rect x=\"{x:.0}\" y=\"7\" width=\"12\" height=\"12\" fill=\"{}\"/>\
-                 <text x=\"{:.0}\" y=\"17\">{}</text>",
+                "<rect x=\"{:.0}\" y=\"{:.0}\" width=\"12\" height=\"12\" fill=\"{}\"/>\
+                 <text x=\"{:.0}\" y=\"{:.0}\">{}</text>",
+                entry.x,
+                entry.y + 7.0,
                 colour(index),
-                x + 17.0,
+                entry.x + 17.0,
+                entry.y + 17.0,
                 escape(name)
             );
-            x += (name.chars().count() as f64).mul_add(CHARACTER_WIDTH, 34.0);
         }
     }
 
@@ -636,6 +665,26 @@ mod tests {
             }
         }
         assert_eq!(picture(Mark::Point).svg().matches("r=\"3\"").count(), 3);
+    }
+
+    #[test]
+    fn many_series_take_more_lines_and_colours_of_their_own() {
+        let mut picture = picture(Mark::Point);
+        picture.series = (0..16)
+            .map(|index| format!("a transport, number {index}"))
+            .collect();
+        let legend = picture.legend();
+        assert_eq!(legend.len(), 16);
+        assert!(
+            legend
+                .iter()
+                .all(|entry| entry.x + entry.width <= MAX_WIDTH)
+        );
+        assert!(legend[0].y < legend[15].y);
+        let svg = picture.svg();
+        let colours: std::collections::BTreeSet<_> = (0..16).map(colour).collect();
+        assert_eq!(colours.len(), 16);
+        assert!(colours.iter().all(|colour| svg.contains(*colour)));
     }
 
     #[test]
