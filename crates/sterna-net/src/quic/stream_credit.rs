@@ -7,9 +7,10 @@ use super::connection::{Connected, Shared};
 /// What the number of permitted streams grows to for a client that uses them one after the other, as
 /// with a stream per message: the more, the fewer MAX_STREAMS frames, and about 50 bytes each.
 const SEQUENTIAL_STREAMS: u32 = 32;
-/// A client that uses up what was granted within so many round trips, and an acknowledgement's delay,
-/// may have to wait for the next grant: a bidirectional stream is done when the client has acknowledged
-/// its end, a round trip and a half after it was opened, and the grant takes half a round trip.
+/// A client whose remaining streams last, at its pace, for less than so many round trips and an
+/// acknowledgement's delay may have to wait for the next grant: a bidirectional stream is done when the
+/// client has acknowledged its end, a round trip and a half after it was opened, and the grant takes
+/// half a round trip.
 const HURRIED_ROUND_TRIPS: u128 = 3;
 /// What a client may delay an acknowledgement by (RFC 9000, section 18.2: the default).
 const ACK_DELAY_MS: u128 = 25;
@@ -54,8 +55,8 @@ impl Connected {
     }
 
     /// Raises the number of streams that the client may have open, when it uses more than half of it,
-    /// uses up a grant within three round trips, or needs many one after the other; and renews it one
-    /// part at a time.
+    /// would have used up the rest before the next grant can be there, or needs many one after the
+    /// other; and renews it one part at a time.
     ///
     /// Permitted streams cost memory, so few are permitted at first. And the library would send
     /// MAX_STREAMS whenever an eighth of the limit was used up; with the target below the limit by
@@ -70,22 +71,24 @@ impl Connected {
             let low = low_watermark(shared, initial);
             self.quic.set_max_concurrent_streams(dir, low.into());
         }
+        let low = low_watermark(shared, *limit);
         let open = self.quic.streams().remote_open_streams(dir);
-        let is_used_up =
-            self.quic.max_concurrent_streams(dir) <= u64::from(low_watermark(shared, *limit));
         let is_short = open * 2 > u64::from(*limit) && *limit < max;
-        if !is_short && !is_used_up {
+        if !is_short && self.quic.max_concurrent_streams(dir) > u64::from(low) {
             return;
         }
-        let lasted_ms = shared
+        let used_in_ms = shared
             .clock_ms()
             .wrapping_sub(self.credit.granted_ms[dir as usize]);
         let enough_ms = self.quic.rtt().as_millis() * HURRIED_ROUND_TRIPS + ACK_DELAY_MS;
-        if is_short || u128::from(lasted_ms) < enough_ms {
-            *limit = limit.saturating_mul(2).min(max);
-        } else if *limit < SEQUENTIAL_STREAMS.min(max) {
-            *limit = limit.saturating_mul(2).min(SEQUENTIAL_STREAMS).min(max);
-        }
+        let is_hurried =
+            u128::from(used_in_ms) * u128::from(low) < enough_ms * u128::from(*limit - low);
+        let most = if is_short || is_hurried {
+            max
+        } else {
+            SEQUENTIAL_STREAMS.min(max).max(*limit)
+        };
+        *limit = limit.saturating_mul(2).min(most);
         self.permit(shared, dir);
     }
 
