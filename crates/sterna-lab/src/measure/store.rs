@@ -188,8 +188,11 @@ impl Store {
 
 /// Whether two campaign files differ at most in what they ask of the results.
 fn makes_same_runs(earlier: &str, now: &str) -> bool {
-    let parsed = (Campaign::parse(earlier), Campaign::parse(now));
-    earlier == now || matches!(parsed, (Ok(earlier), Ok(now)) if now.makes_the_runs_of(&earlier))
+    earlier == now
+        || matches!(
+            (Campaign::parse(earlier), Campaign::parse(now)),
+            (Ok(earlier), Ok(now)) if now.makes_the_runs_of(&earlier)
+        )
 }
 
 /// Writes a file under another name first, so that nobody finds half of it.
