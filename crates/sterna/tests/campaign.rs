@@ -1,20 +1,17 @@
-//! A campaign from its start to its report, with nothing that needs rights.
+//! A campaign from its start to its report, with nothing that needs rights where it can be.
+#![allow(clippy::unwrap_used)] // it is all test
+
+mod process;
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Output;
+
+use process::{Broker, has_rights, lab};
 
 const CAMPAIGN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tiny-campaign.toml");
 /// Runs in it.
 const RUNS: usize = 15;
-
-fn lab(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_sterna"))
-        .arg("lab")
-        .args(arguments)
-        .output()
-        .expect("the command that was built for this test")
-}
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
@@ -123,6 +120,31 @@ fn a_campaign_runs_resumes_and_is_reported() {
     assert!(!congestion.contains("no sound sample"));
     let csv = fs::read_to_string(out.join("samples.csv")).unwrap();
     assert_eq!(csv.lines().count(), RUNS + 1);
+}
+
+#[test]
+fn a_broker_that_runs_already_is_measured_beside_ours() {
+    if !has_rights() {
+        return;
+    }
+    let broker = Broker::start(&["mqtts", "mqtt+quic"], &[], |_, _| {});
+    let authority = broker.folder.path().join("development-ca.pem");
+    let [tls, quic] = [0, 1].map(|at| format!("{}?ca={}", broker.urls[at], authority.display()));
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().to_str().unwrap();
+    let mut run = vec!["run", CAMPAIGN, "--grid", "wait", "--no-calibration"];
+    run.extend(["--broker", &tls, "--broker", &quic, "--out", path]);
+    assert_ran(&lab(&run));
+    let all = samples(folder.path());
+    for sample in &all {
+        let trips = sample["series"]["round_trip_ms"].as_array();
+        let trips = trips.unwrap_or_else(|| panic!("{sample}"));
+        assert_eq!(trips.len(), 5, "{sample}");
+        // The link's 25 ms, before a broker that is beyond it.
+        assert!(trips.iter().all(|ms| ms.as_f64() >= Some(25.0)), "{sample}");
+    }
+    let is_twin = |sample: &&serde_json::Value| sample["transport"].as_str().unwrap().contains('@');
+    assert_eq!(all.iter().filter(is_twin).count(), 4, "{all:?}");
 }
 
 #[test]

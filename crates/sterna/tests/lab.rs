@@ -3,33 +3,15 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, UdpSocket};
-use std::process::{Command, Output};
+use std::process::Command;
 use std::thread;
 
 mod process;
 
-use process::Broker;
-
-fn lab(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_sterna"))
-        .arg("lab")
-        .args(arguments)
-        .output()
-        .expect("the command that was built for this test")
-}
+use process::{has_rights, lab};
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
-}
-
-/// Whether namespaces can be made here; says so if not.
-fn has_rights() -> bool {
-    let output = lab(&["link", "-q", "--", "true"]);
-    if output.status.success() {
-        return true;
-    }
-    eprintln!("left out: {}", text(&output.stderr));
-    false
 }
 
 #[test]
@@ -153,50 +135,6 @@ fn a_command_behind_a_link_meets_its_server_and_its_code_is_returned() {
     ]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert!(text(&output.stdout).contains("linear battery"));
-}
-
-#[test]
-fn a_broker_that_runs_already_is_measured_beside_ours() {
-    if !has_rights() {
-        return;
-    }
-    let broker = Broker::start(&["mqtts", "mqtt+quic"], &[], |_, _| {});
-    let authority = broker.folder.path().join("development-ca.pem");
-    let urls = broker
-        .urls
-        .iter()
-        .map(|url| format!("{url}?ca={}", authority.display()));
-    let urls: Vec<String> = urls.collect();
-    let folder = tempfile::tempdir().unwrap();
-    let campaign = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tiny-campaign.toml");
-    let output = lab(&[
-        "run",
-        campaign,
-        "--grid",
-        "wait",
-        "--no-calibration",
-        "--broker",
-        &urls[0],
-        "--broker",
-        &urls[1],
-        "--out",
-        &folder.path().display().to_string(),
-    ]);
-    let said = text(&output.stderr);
-    // Marked samples, which a busy machine has, are status 2.
-    assert!(matches!(output.status.code(), Some(0 | 2)), "{said}");
-    let samples = std::fs::read_to_string(folder.path().join("samples.jsonl")).unwrap();
-    let mut twins = 0;
-    for line in samples.lines() {
-        let sample: serde_json::Value = serde_json::from_str(line).unwrap();
-        let trips = sample["series"]["round_trip_ms"].as_array();
-        let trips = trips.unwrap_or_else(|| panic!("{line}"));
-        assert_eq!(trips.len(), 5, "{line}");
-        // The link's 25 ms, before a broker that is beyond it.
-        assert!(trips.iter().all(|ms| ms.as_f64() >= Some(25.0)), "{line}");
-        twins += usize::from(sample["transport"].as_str().unwrap().contains('@'));
-    }
-    assert_eq!(twins, 4, "{samples}");
 }
 
 #[test]
