@@ -11,7 +11,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashSet;
 
 use crate::api::Selector;
-use crate::group::{is_older, sequence};
+use crate::group::{is_before, sequence};
 use crate::message::Message;
 use crate::nodes::{NIL, Nodes};
 use crate::queues::Queues;
@@ -73,7 +73,7 @@ impl Choice {
     fn pick(&mut self, nodes: &Nodes, now_ms: u64) -> Option<u32> {
         let mut oldest = None;
         for &node in &self.listed {
-            if oldest.is_none_or(|oldest| is_older(nodes.tag(node), nodes.tag(oldest))) {
+            if oldest.is_none_or(|oldest| is_before(nodes.tag(node), nodes.tag(oldest))) {
                 oldest = Some(node);
             }
         }
@@ -98,7 +98,7 @@ impl Choice {
     /// An entry came back to its place in the queue. True if the member may take it.
     fn came_back(&mut self, nodes: &Nodes, node: u32) -> bool {
         let tag = nodes.tag(node);
-        if self.next != NIL && !is_older(tag, nodes.tag(self.next)) {
+        if self.next != NIL && !is_before(tag, nodes.tag(self.next)) {
             return true; // it will come to it
         }
         let takes = nodes
@@ -111,7 +111,7 @@ impl Choice {
         self.listed.push(node);
         if self.listed.len() > LISTED {
             for node in self.listed.drain(..) {
-                if self.next == NIL || is_older(nodes.tag(node), nodes.tag(self.next)) {
+                if self.next == NIL || is_before(nodes.tag(node), nodes.tag(self.next)) {
                     self.next = node;
                 }
             }

@@ -22,6 +22,13 @@ pub struct Counters {
     pub dropped_away: u64,
     /// Messages dropped because they expired in a queue.
     pub dropped_expired: u64,
+    /// Messages of kept queues that consumers rejected.
+    pub rejected_messages: u64,
+    /// Messages of kept queues published to their dead letters.
+    pub dead_lettered: u64,
+    /// Messages of kept queues without dead letters dropped as rejected, or after as many failed
+    /// deliveries as the queue allows.
+    pub dropped_dead: u64,
     /// Messages that matched no subscription.
     pub unmatched_messages: u64,
     /// Wills published.

@@ -9,14 +9,16 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::choice::Choice;
+use crate::delayed::Delayed;
 use crate::fill::Fill;
 use crate::hash::KeyedState;
 use crate::limits::QueueFull;
 use crate::list::KeyedList;
 use crate::mail::Returned;
 use crate::message::{Message, Qos};
-use crate::nodes::{Entry, List, NIL};
-use crate::queues::{Queues, TimerKey, next_sweep_ms, stored_entry};
+use crate::nodes::{Entry, List, NIL, Nodes};
+use crate::queue_rules::{DeathCause, HIGHEST_PRIORITY, QueueRules};
+use crate::queues::{Dead, Queues, TimerKey, next_sweep_ms, stored_entry};
 use crate::route::{Context, RouteFlags};
 use crate::session::NEVER_MS;
 use crate::store::{Phase, QueueName};
@@ -24,13 +26,35 @@ use crate::store::{Phase, QueueName};
 /// The owner of the nodes in groups' queues: no session's slot, so no session's tag finds them.
 pub(crate) const GROUP_OWNER: u32 = NIL - 1;
 
-/// Whether an entry of a group's queue was published before another. Tags count up, and around.
-pub(crate) const fn is_older(tag: u64, other: u64) -> bool {
-    sequence(tag).wrapping_sub(sequence(other)).cast_signed() < 0
+/// The upper bits of a sequence number are its class, so that it orders messages by priority; the others
+/// count up, and around.
+const CLASS_BITS: u32 = 4;
+const COUNT_BITS: u32 = u32::BITS - CLASS_BITS;
+const COUNT_MASK: u32 = (1 << COUNT_BITS) - 1;
+
+/// Classes of a queue with priorities; in others all messages are of the first.
+const CLASSES: usize = HIGHEST_PRIORITY as usize + 1;
+
+/// Whether an entry of a group's queue goes before another: it is of a higher priority, or was published
+/// before.
+pub(crate) const fn is_before(tag: u64, other: u64) -> bool {
+    let (class, other_class) = (class_of(tag), class_of(other));
+    class < other_class
+        || (class == other_class
+            && count_of(tag).wrapping_sub(count_of(other)) & COUNT_MASK > COUNT_MASK >> 1)
 }
 
 pub(crate) const fn sequence(tag: u64) -> u32 {
     (tag >> 32) as u32
+}
+
+/// Zero for the highest priority.
+const fn class_of(tag: u64) -> usize {
+    (sequence(tag) >> COUNT_BITS) as usize
+}
+
+const fn count_of(tag: u64) -> u32 {
+    sequence(tag) & COUNT_MASK
 }
 
 /// A session that has the shared subscription.
@@ -66,11 +90,21 @@ pub(crate) struct Group {
     pub(crate) is_kept: bool,
     /// Counts the queue for publishers, since it was first kept.
     pub(crate) fill: Option<Arc<Fill>>,
+    pub(crate) rules: Option<Arc<QueueRules>>,
+    /// The last entry of each class, or [`NIL`]; of a queue with priorities.
+    class_ends: Option<Box<[u32; CLASSES]>>,
+    /// Messages that are not due yet.
+    pub(crate) delayed: Option<Box<Delayed>>,
+    /// Whether messages of before a restart may not be due yet.
+    pub(crate) is_restored: bool,
     /// The entry in the queue that came back last, or [`NIL`].
     returned_last: u32,
     pub(crate) is_dirty: bool,
+    /// When to look for expired messages.
     sweep_at_ms: u64,
-    next_sequence: u32,
+    /// The timer that is set.
+    timer_ms: u64,
+    next_count: u32,
 }
 
 impl Group {
@@ -85,25 +119,118 @@ impl Group {
             queued_bytes: 0,
             is_kept: false,
             fill: None,
+            rules: None,
+            class_ends: None,
+            delayed: None,
+            is_restored: false,
             returned_last: NIL,
             is_dirty: false,
             sweep_at_ms: NEVER_MS,
-            next_sequence: 0,
+            timer_ms: NEVER_MS,
+            next_count: 0,
         }
     }
 
-    fn next_tag(&mut self) -> u64 {
-        self.next_sequence = self.next_sequence.wrapping_add(1).max(1);
-        (u64::from(self.next_sequence) << 32) | u64::from(NIL)
+    /// The tag of a message that is new in the queue; its lower half is set with its place.
+    fn next_tag(&mut self, message: &Message) -> u64 {
+        self.next_count = (self.next_count.wrapping_add(1) & COUNT_MASK).max(1);
+        let rules = self.rules.as_ref().filter(|rules| rules.has_priorities);
+        let class = rules.map_or(0, |rules| {
+            HIGHEST_PRIORITY - rules.reader.priority(message).min(HIGHEST_PRIORITY)
+        });
+        let sequence = (u32::from(class) << COUNT_BITS) | self.next_count;
+        (u64::from(sequence) << 32) | u64::from(NIL)
     }
 
-    pub(crate) fn resume_sequence(&mut self, tag: u64) {
-        self.next_sequence = (tag >> 32) as u32;
+    /// Goes on counting behind the entries that a store had.
+    pub(crate) fn resume_count(&mut self, tags: impl Iterator<Item = u64>) {
+        let latest = tags.map(count_of).reduce(|latest, count| {
+            let is_later = latest.wrapping_sub(count) & COUNT_MASK > COUNT_MASK >> 1;
+            if is_later { count } else { latest }
+        });
+        self.next_count = latest.unwrap_or(self.next_count);
+        self.is_restored = true;
+    }
+
+    /// When the first message that is not due yet comes due.
+    fn due_ms(&self) -> u64 {
+        (self.delayed.as_ref()).map_or(NEVER_MS, |delayed| delayed.due_ms())
+    }
+
+    /// Notes an entry that has been put into the queue.
+    fn entered(&mut self, nodes: &Nodes, node: u32) {
+        if let Some(ends) = &mut self.class_ends {
+            let class = class_of(nodes.tag(node));
+            let next = nodes.next(node);
+            if next == NIL || class_of(nodes.tag(next)) != class {
+                ends[class % CLASSES] = node;
+            }
+        }
+    }
+
+    /// Notes an entry that is about to leave the queue.
+    fn leaves(&mut self, nodes: &Nodes, node: u32) {
+        if self.returned_last == node {
+            self.returned_last = NIL;
+        }
+        if let Some(ends) = &mut self.class_ends {
+            let class = class_of(nodes.tag(node));
+            let end = &mut ends[class % CLASSES];
+            if *end == node {
+                let previous = nodes.previous(node);
+                let is_same = previous != NIL && class_of(nodes.tag(previous)) == class;
+                *end = if is_same { previous } else { NIL };
+            }
+        }
+    }
+
+    /// The entry of the queue that goes behind one of this tag, or [`NIL`] where that is the last.
+    ///
+    /// Most of what comes back is older than all that waits; otherwise the last that came back is
+    /// mostly its neighbour. So only who gives many back in a wild order makes long ways, of at most
+    /// what the queue holds of its class.
+    fn successor(&self, nodes: &Nodes, tag: u64) -> u32 {
+        let mut first = self.queue.first();
+        if let Some(ends) = &self.class_ends {
+            let class = class_of(tag).min(CLASSES - 1);
+            let end = ends[class];
+            if end != NIL && !is_before(tag, nodes.tag(end)) {
+                return nodes.next(end);
+            }
+            if let Some(end) = ends[..class].iter().rev().find(|&&end| end != NIL) {
+                first = nodes.next(*end);
+            }
+        }
+        if first == NIL || is_before(tag, nodes.tag(first)) {
+            return first;
+        }
+        let mut node = if self.returned_last == NIL {
+            first
+        } else {
+            self.returned_last
+        };
+        while node != NIL && is_before(tag, nodes.tag(node)) {
+            node = nodes.previous(node);
+        }
+        // The first goes before, so this ends at one that does.
+        while node != NIL && !is_before(tag, nodes.tag(node)) {
+            node = nodes.next(node);
+        }
+        node
     }
 
     /// Keeps the queue from now on, or no longer.
-    pub(crate) fn keep(&mut self, fill: Option<&Arc<Fill>>) {
+    pub(crate) fn keep(&mut self, fill: Option<&Arc<Fill>>, rules: Option<&Arc<QueueRules>>) {
         self.is_kept = fill.is_some();
+        if let Some(rules) = rules {
+            if rules.has_priorities && self.class_ends.is_none() {
+                let mut ends = Box::new([NIL; CLASSES]);
+                // What waits without a priority is of the first class.
+                ends[0] = self.queue.last();
+                self.class_ends = Some(ends);
+            }
+            self.rules = Some(Arc::clone(rules));
+        }
         if let (None, Some(fill)) = (&self.fill, fill) {
             fill.add(self.queue.len() as u64, self.queued_bytes);
             self.fill = Some(Arc::clone(fill));
@@ -234,7 +361,7 @@ impl<P> Queues<P> {
             message.qos()
         };
         let entry = Entry {
-            tag: group.next_tag(),
+            tag: group.next_tag(message),
             qos,
             retain: message.retain(),
             message: Some(Arc::clone(message)),
@@ -248,18 +375,50 @@ impl<P> Queues<P> {
             is_kept: false,
             in_group_store: false,
         };
-        let mut queue = group.queue;
-        let node = self.nodes.push_back(&mut queue, GROUP_OWNER, entry);
-        group.queue = queue;
+        let reader = group.rules.as_ref().map(|rules| &rules.reader);
+        let due_ms = reader.and_then(|reader| reader.due_ms(message));
+        let node = match due_ms.filter(|&due_ms| due_ms > now_ms) {
+            Some(due_ms) => {
+                let delayed = group.delayed.get_or_insert_default();
+                delayed.hold(&mut self.nodes, due_ms, entry)
+            }
+            None => self.place(id, entry),
+        };
         if let Some(entry) = self.nodes.entry(node)
+            && let Some(group) = self.groups.get(&id)
             && self.is_durable
             && entry.qos.is_acknowledged()
         {
             let name = QueueName::Group(&group.filter);
             self.store.enqueued(name, stored_entry(entry));
         }
-        self.offer_appended(id, node);
         self.entered_group(now_ms, id, node);
+    }
+
+    /// Puts an entry into its place in a group's queue, and offers it to the members that choose.
+    fn place(&mut self, id: u32, entry: Entry) -> u32 {
+        let Some(group) = self.groups.get_mut(&id) else {
+            return NIL;
+        };
+        let last = group.queue.last();
+        let is_last = last == NIL || !is_before(entry.tag, self.nodes.tag(last));
+        let successor = if is_last {
+            NIL
+        } else {
+            group.successor(&self.nodes, entry.tag)
+        };
+        let node = if successor == NIL {
+            (self.nodes).push_back(&mut group.queue, GROUP_OWNER, entry)
+        } else {
+            (self.nodes).insert_before(&mut group.queue, successor, GROUP_OWNER, entry)
+        };
+        group.entered(&self.nodes, node);
+        if is_last {
+            self.offer_appended(id, node);
+        } else {
+            self.offer_returned(id, node);
+        }
+        node
     }
 
     /// Whether a queue that isn't kept may take another message; makes room where that is the rule.
@@ -311,8 +470,9 @@ impl<P> Queues<P> {
         }
         if expires_at_ms != NEVER_MS {
             let sweep_at_ms = next_sweep_ms(now_ms, expires_at_ms, group.queue.len());
-            self.set_group_timer(id, sweep_at_ms, true);
+            group.sweep_at_ms = group.sweep_at_ms.min(sweep_at_ms);
         }
+        self.set_group_timer(id);
         self.mark_dirty(id);
     }
 
@@ -338,11 +498,29 @@ impl<P> Queues<P> {
             in_group_store,
             redelivered,
             refused_by,
+            is_undead,
         } = returned;
         let limit = self.limits.group_queued_messages;
         let Some(group) = self.groups.get_mut(&id) else {
             return;
         };
+        let most = group
+            .rules
+            .as_ref()
+            .and_then(|rules| rules.maximum_deliveries);
+        if most.is_some_and(|most| failures >= most) && !is_undead {
+            if self.is_durable && in_group_store {
+                self.store.settled(QueueName::Group(&group.filter), tag);
+            }
+            self.dead.push(Dead {
+                group: id,
+                message,
+                tag,
+                failures,
+                cause: DeathCause::MaximumDeliveries,
+            });
+            return;
+        }
         if let Some((member, attendance)) = refused_by {
             group.refuse(member, attendance, tag, limit, hashing);
         }
@@ -369,18 +547,10 @@ impl<P> Queues<P> {
             is_kept: false,
             in_group_store: false,
         };
-        let (mut queue, returned_last) = (group.queue, group.returned_last);
-        let successor = self.successor_in_queue(queue, returned_last, tag);
-        let node = if successor == NIL {
-            self.nodes.push_back(&mut queue, GROUP_OWNER, entry)
-        } else {
-            self.nodes
-                .insert_before(&mut queue, successor, GROUP_OWNER, entry)
-        };
+        let node = self.place(id, entry);
         let Some(group) = self.groups.get_mut(&id) else {
             return;
         };
-        group.queue = queue;
         group.returned_last = node;
         if let Some(entry) = self.nodes.entry(node)
             && self.is_durable
@@ -397,34 +567,7 @@ impl<P> Queues<P> {
                 self.store.failed(name, tag, failures);
             }
         }
-        self.offer_returned(id, node);
         self.entered_group(now_ms, id, node);
-    }
-
-    /// The first entry of a group's queue that is younger than a tag, or [`NIL`].
-    ///
-    /// Most of what comes back is older than all that waits; otherwise the last that came back is
-    /// mostly its neighbour. So only who gives many back in a wild order makes long ways, of at most
-    /// what the queue holds.
-    fn successor_in_queue(&self, queue: List, returned_last: u32, tag: u64) -> u32 {
-        let tag_of = |node| self.nodes.tag(node);
-        let first = queue.first();
-        if first == NIL || is_older(tag, tag_of(first)) {
-            return first;
-        }
-        let mut node = if returned_last == NIL {
-            first
-        } else {
-            returned_last
-        };
-        while node != NIL && is_older(tag, tag_of(node)) {
-            node = self.nodes.previous(node);
-        }
-        // The first is older, so this ends at one that is.
-        while node != NIL && !is_older(tag, tag_of(node)) {
-            node = self.nodes.next(node);
-        }
-        node
     }
 
     /// Notes that a group may have something to dispatch.
@@ -457,12 +600,8 @@ impl<P> Queues<P> {
         }
         self.withdraw(id, node);
         let group = self.groups.get_mut(&id)?;
-        if group.returned_last == node {
-            group.returned_last = NIL;
-        }
-        let mut queue = group.queue;
-        let entry = self.nodes.remove(&mut queue, node)?;
-        group.queue = queue;
+        group.leaves(&self.nodes, node);
+        let entry = self.nodes.remove(&mut group.queue, node)?;
         let body_bytes = entry.body_bytes();
         group.queued_bytes -= body_bytes;
         if let Some(fill) = &group.fill {
@@ -474,33 +613,94 @@ impl<P> Queues<P> {
 
     /// Drops a group with its queue.
     pub(crate) fn end_group(&mut self, id: u32) {
-        self.set_group_timer(id, NEVER_MS, false);
         if let Some(group) = self.groups.remove(&id) {
+            self.timers.remove(&(group.timer_ms, TimerKey::Group(id)));
             self.drain(group.queue);
+            if let Some(delayed) = group.delayed {
+                self.drain(delayed.list());
+            }
             if self.is_durable {
                 self.store.group_ended(&group.filter);
             }
         }
     }
 
-    /// Sets a group's timer; `only_earlier` leaves one that is due before.
-    fn set_group_timer(&mut self, id: u32, sweep_at_ms: u64, only_earlier: bool) {
+    /// Sets a group's one timer to what it waits for.
+    pub(crate) fn set_group_timer(&mut self, id: u32) {
         let Some(group) = self.groups.get_mut(&id) else {
             return;
         };
-        if sweep_at_ms == group.sweep_at_ms || (only_earlier && sweep_at_ms > group.sweep_at_ms) {
+        let timer_ms = group.sweep_at_ms.min(group.due_ms());
+        if timer_ms != group.timer_ms {
+            self.timers.remove(&(group.timer_ms, TimerKey::Group(id)));
+            if timer_ms != NEVER_MS {
+                self.timers.insert((timer_ms, TimerKey::Group(id)));
+            }
+            group.timer_ms = timer_ms;
+        }
+    }
+
+    /// Puts messages that have come due into a group's queue, and drops its expired ones.
+    pub(crate) fn group_timeout(&mut self, now_ms: u64, id: u32) {
+        self.release_due(now_ms, id);
+        let sweeps = (self.groups.get(&id)).is_some_and(|group| group.sweep_at_ms <= now_ms);
+        if sweeps {
+            self.sweep_group(now_ms, id);
+        }
+        self.set_group_timer(id);
+    }
+
+    /// Puts the messages of a group that have come due into their places in its queue.
+    fn release_due(&mut self, now_ms: u64, id: u32) {
+        while let Some(group) = self.groups.get_mut(&id)
+            && let Some(delayed) = &mut group.delayed
+        {
+            let Some(entry) = delayed.take_due(&mut self.nodes, now_ms) else {
+                if delayed.is_empty() {
+                    group.delayed = None;
+                }
+                break;
+            };
+            self.place(id, entry);
+        }
+        self.mark_dirty(id);
+    }
+
+    /// Takes messages out of a group's queue that a store had in it and that are not due yet.
+    pub(crate) fn hold_back_restored(&mut self, now_ms: u64, id: u32) {
+        let Some(group) = self.groups.get_mut(&id) else {
             return;
+        };
+        let Some(rules) = group.rules.clone().filter(|_| group.is_restored) else {
+            return;
+        };
+        group.is_restored = false;
+        let mut node = group.queue.first();
+        while node != NIL {
+            let next = self.nodes.next(node);
+            let message = self
+                .nodes
+                .entry(node)
+                .and_then(|entry| entry.message.as_ref());
+            let due_ms = message.and_then(|message| rules.reader.due_ms(message));
+            if let Some(due_ms) = due_ms.filter(|&due_ms| due_ms > now_ms) {
+                self.withdraw(id, node);
+                let Some(group) = self.groups.get_mut(&id) else {
+                    return;
+                };
+                group.leaves(&self.nodes, node);
+                if let Some(entry) = self.nodes.remove(&mut group.queue, node) {
+                    let delayed = group.delayed.get_or_insert_default();
+                    delayed.hold(&mut self.nodes, due_ms, entry);
+                }
+            }
+            node = next;
         }
-        self.timers
-            .remove(&(group.sweep_at_ms, TimerKey::Group(id)));
-        if sweep_at_ms != NEVER_MS {
-            self.timers.insert((sweep_at_ms, TimerKey::Group(id)));
-        }
-        group.sweep_at_ms = sweep_at_ms;
+        self.set_group_timer(id);
     }
 
     /// Drops the expired messages of a group.
-    pub(crate) fn sweep_group(&mut self, now_ms: u64, id: u32) {
+    fn sweep_group(&mut self, now_ms: u64, id: u32) {
         let Some(group) = self.groups.get(&id) else {
             return;
         };
@@ -519,7 +719,26 @@ impl<P> Queues<P> {
             }
             node = next;
         }
-        let entries = self.groups.get(&id).map_or(0, |group| group.queue.len());
-        self.set_group_timer(id, next_sweep_ms(now_ms, earliest_ms, entries), false);
+        if let Some(group) = self.groups.get_mut(&id) {
+            group.sweep_at_ms = next_sweep_ms(now_ms, earliest_ms, group.queue.len());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn tag(class: u32, count: u32) -> u64 {
+        (((class << COUNT_BITS) | count) as u64) << 32
+    }
+
+    #[test]
+    fn priority_goes_before_age_and_counts_go_around() {
+        assert!(is_before(tag(0, 1), tag(0, 2)) && !is_before(tag(0, 2), tag(0, 1)));
+        assert!(!is_before(tag(0, 1), tag(0, 1)));
+        assert!(is_before(tag(0, COUNT_MASK), tag(0, 1)));
+        assert!(is_before(tag(5, COUNT_MASK - 9), tag(5, 7)));
+        assert!(is_before(tag(1, 100), tag(2, 1)) && !is_before(tag(2, 1), tag(1, 100)));
     }
 }

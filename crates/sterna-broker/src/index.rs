@@ -16,6 +16,7 @@ use crate::levels::{LevelTree, Scratch};
 use crate::limits::Limits;
 use crate::list::KeyedList;
 use crate::message::Message;
+use crate::queue_rules::QueueRules;
 use crate::route::{Context, Place, RouteFlags, RouteUpdate, Target, topics_of_shared};
 use crate::store::Share;
 
@@ -46,6 +47,7 @@ struct Home {
     shard: u16,
     /// Of a kept queue: how full it is.
     fill: Option<Arc<Fill>>,
+    rules: Option<Arc<QueueRules>>,
 }
 
 /// Who has routes at one filter.
@@ -113,6 +115,11 @@ impl Index {
         self.homes.get(&group).map(|home| home.shard)
     }
 
+    /// The rules of a group's queue, where it has some.
+    pub(crate) fn rules(&self, group: u32) -> Option<&Arc<QueueRules>> {
+        self.homes.get(&group)?.rules.as_ref()
+    }
+
     /// Whether some queue is kept, which is to say, may refuse a publication.
     pub(crate) const fn has_kept_groups(&self) -> bool {
         self.kept_groups > 0
@@ -144,7 +151,14 @@ impl Index {
                 // Only the first member makes a route. Its options are the members' business.
                 if !self.homes.contains_key(group) {
                     let shard = Share::home(filter, self.shards);
-                    self.homes.insert(*group, Home { shard, fill: None });
+                    self.homes.insert(
+                        *group,
+                        Home {
+                            shard,
+                            fill: None,
+                            rules: None,
+                        },
+                    );
                     let topics = topics_of_shared(filter);
                     self.add(topics, None, *group, RouteFlags::GROUP_ROUTE, None);
                 }
@@ -153,11 +167,13 @@ impl Index {
                 group,
                 filter,
                 fill,
+                rules,
             } => {
                 if let Some(home) = self.homes.get_mut(group) {
                     self.kept_groups += usize::from(fill.is_some());
                     self.kept_groups -= usize::from(home.fill.is_some());
                     home.fill.clone_from(fill);
+                    home.rules.clone_from(rules);
                     let topics = topics_of_shared(filter);
                     self.cache.outdate(topics, is_wild(topics));
                 }

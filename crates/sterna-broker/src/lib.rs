@@ -18,6 +18,8 @@
 //! - `group.rs`, `broker/members.rs`: shared subscriptions, one queue on the shard that a hash of
 //!   their filter picks; `choice.rs`: members that don't take every message; `broker/demand.rs`:
 //!   those that say how many; `fill.rs`: how publishers of all shards know that a kept one is full.
+//! - `queue_rules.rs`: what a kept queue does beside keeping; `delayed.rs`: messages that are not due yet;
+//!   `broker/dead_letter.rs`: messages that nobody could take; `broker/browse.rs`: a look at what waits.
 //! - `store.rs`: what survives a restart; `broker/restore.rs` takes it up again.
 //!
 //! Invariants: no input or output, no clock, no thread, no task. Nothing a client sends is walked
@@ -30,6 +32,7 @@ mod broker;
 mod cache;
 mod choice;
 mod counters;
+mod delayed;
 mod directory;
 mod fill;
 mod filter;
@@ -43,6 +46,7 @@ mod list;
 mod mail;
 mod message;
 mod nodes;
+mod queue_rules;
 mod queues;
 mod route;
 mod session;
@@ -60,6 +64,7 @@ pub use directory::Directory;
 pub use limits::{Limits, QueueFull};
 pub use mail::Mail;
 pub use message::{InvalidMessage, Message, MessageHeader, NativeFormat, Origin, Qos};
+pub use queue_rules::{DEFAULT_PRIORITY, DeadLetter, DeathCause, MessageReader, QueueRules};
 pub use store::{
     NoStore, Phase, QueueName, Share, Store, Stored, StoredEntry, StoredSession, StoredSubscription,
 };

@@ -77,6 +77,10 @@ pub(crate) enum Letter<P> {
     Disband { group: u32 },
     /// End the session of that name, which you have.
     End { client_id: Box<str> },
+    /// A browser takes so many of the queue's messages.
+    Browse(Browse),
+    /// What it asked for.
+    Browsed(Box<Browsed>),
     /// Messages that a member gives back, in their order.
     Return { group: u32, messages: Vec<Returned> },
 }
@@ -100,6 +104,29 @@ pub(crate) struct Recall {
     pub(crate) limit: u32,
     /// Who is to have the answer.
     pub(crate) from: Address,
+}
+
+/// See [`Letter::Browse`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Browse {
+    pub(crate) group: u32,
+    /// The tag of the last message that it has seen.
+    pub(crate) after: Option<u64>,
+    pub(crate) limit: u32,
+    pub(crate) attendance: u32,
+    /// Who is to have the answer.
+    pub(crate) from: Address,
+}
+
+/// See [`Letter::Browsed`].
+#[derive(Debug)]
+pub(crate) struct Browsed {
+    pub(crate) slot: u32,
+    pub(crate) generation: u32,
+    pub(crate) attendance: u32,
+    pub(crate) messages: Vec<Arc<Message>>,
+    /// The tag to go on behind; `None` at the end of the queue.
+    pub(crate) after: Option<u64>,
 }
 
 /// A session on its way to another shard.
@@ -163,6 +190,8 @@ pub(crate) struct Returned {
     pub(crate) redelivered: bool,
     /// The member, with its attendance, that it is not to be given again.
     pub(crate) refused_by: Option<(u32, u32)>,
+    /// Whether it was to be a dead letter, and nobody took that.
+    pub(crate) is_undead: bool,
 }
 
 impl Returned {
@@ -187,6 +216,7 @@ impl Returned {
                 in_group_store,
                 redelivered,
                 refused_by: None,
+                is_undead: false,
             },
         ))
     }

@@ -13,6 +13,7 @@ use crate::ledger::{delivery, hint};
 use crate::limits::{Limits, QueueFull};
 use crate::message::{Message, Origin, Qos};
 use crate::nodes::{Entry, List, NIL, Nodes};
+use crate::queue_rules::DeathCause;
 use crate::route::{Context, Target};
 use crate::session::{NEVER_MS, Session, State};
 use crate::store::{Phase, QueueName, Store, StoredEntry};
@@ -34,6 +35,30 @@ pub(crate) struct Owed {
     pub(crate) credit: u32,
     pub(crate) member: u32,
     pub(crate) attendance: u32,
+}
+
+/// A message that has left a kept queue, and is to go to the dead letters.
+#[derive(Debug)]
+pub(crate) struct Dead {
+    pub(crate) group: u32,
+    pub(crate) message: Arc<Message>,
+    /// See [`Entry::group_tag`].
+    pub(crate) tag: u64,
+    pub(crate) failures: u16,
+    pub(crate) cause: DeathCause,
+}
+
+impl Dead {
+    /// What a consumer has rejected; `None` where it had taken the message over before.
+    pub(crate) fn rejected(entry: Entry) -> Option<Self> {
+        Some(Self {
+            group: entry.group,
+            message: entry.message?,
+            tag: entry.group_tag,
+            failures: entry.failures,
+            cause: DeathCause::Rejected,
+        })
+    }
 }
 
 /// A message about to be queued for a session.
@@ -70,6 +95,8 @@ pub(crate) struct Queues<P> {
     /// Groups with something to dispatch.
     pub(crate) dirty_groups: Vec<u32>,
     pub(crate) owed: Vec<Owed>,
+    /// Messages that are to go to the dead letters.
+    pub(crate) dead: Vec<Dead>,
     /// Sessions whose groups may assign more than their consumers take.
     pub(crate) unbalanced: Vec<u32>,
     pub(crate) timers: BTreeSet<(u64, TimerKey)>,
@@ -135,6 +162,7 @@ impl<P> Queues<P> {
             groups: FxHashMap::default(),
             dirty_groups: Vec::new(),
             owed: Vec::new(),
+            dead: Vec::new(),
             unbalanced: Vec::new(),
             timers: BTreeSet::new(),
             limits,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::api::SubscribeOptions;
 use crate::fill::Fill;
 use crate::message::{Message, Qos};
+use crate::queue_rules::QueueRules;
 
 /// What all deliveries of a subscription share. Subscriptions without identifier and hint, which
 /// are most, have none.
@@ -151,11 +152,12 @@ pub(crate) enum RouteUpdate {
         flags: RouteFlags,
         context: Option<Arc<Context>>,
     },
-    /// A group has its first member that keeps its queue, or has none any more.
+    /// A group has its first member that keeps its queue, or has none any more, or has got other rules.
     Kept {
         group: u32,
         filter: Arc<str>,
         fill: Option<Arc<Fill>>,
+        rules: Option<Arc<QueueRules>>,
     },
     /// A session leaves a group.
     Left { group: u32, member: u32 },

@@ -109,6 +109,16 @@ impl Demand {
     }
 }
 
+/// How far a browser of a kept queue has come.
+#[derive(Debug)]
+pub(crate) struct Browsing {
+    pub(crate) group: u32,
+    /// The tag of the last message that it has seen.
+    pub(crate) after: Option<u64>,
+    /// Messages that it has asked for and has no answer about.
+    pub(crate) asked: u32,
+}
+
 /// What few sessions have.
 #[derive(Debug, Default)]
 pub(crate) struct Rare {
@@ -120,6 +130,8 @@ pub(crate) struct Rare {
     pub(crate) demand: Option<Demand>,
     /// Which messages its consumer wants, if not all.
     pub(crate) selector: Option<Arc<dyn Selector>>,
+    /// The queue that its consumer browses.
+    pub(crate) browsing: Option<Browsing>,
     /// While claiming: filters whose subscriptions have ended for everybody.
     pub(crate) ended_filters: Vec<Arc<str>>,
     /// While claiming: discard what comes.
@@ -134,6 +146,7 @@ impl Rare {
             && self.snapshot.is_none()
             && self.demand.is_none()
             && self.selector.is_none()
+            && self.browsing.is_none()
             && self.ended_filters.is_empty()
             && !self.discard
             && self.next_claim.is_none()
@@ -286,8 +299,14 @@ impl<P> Session<P> {
             && let Some(rare) = &mut self.rare
         {
             rare.demand = None;
+            rare.browsing = None;
             self.drop_rare_if_empty();
         }
+    }
+
+    /// How far it has come with browsing; `None` where it does not browse.
+    pub(crate) fn browsing_mut(&mut self) -> Option<&mut Browsing> {
+        self.rare.as_mut()?.browsing.as_mut()
     }
 
     /// What its consumer takes; `None` where that doesn't say so.

@@ -5,7 +5,7 @@ use crate::api::{ConsumerId, Delivery, Outcome, SessionKey, Unacknowledged};
 use crate::mail::Returned;
 use crate::message::Qos;
 use crate::nodes::NIL;
-use crate::queues::stored_entry;
+use crate::queues::{Dead, stored_entry};
 use crate::session::State;
 use crate::store::{Phase, QueueName};
 
@@ -96,7 +96,10 @@ impl<P: Default + Send> Broker<P> {
         } else if let Some(mut entry) = self.queues.remove_sent(slot, node) {
             self.queues.forget_stored(slot, &entry);
             self.queues.note_owed(slot, &entry, !released);
-            if released {
+            if matches!(outcome, Outcome::Rejected(_)) && entry.is_kept {
+                self.queues.counters.rejected_messages += 1;
+                self.queues.dead.extend(Dead::rejected(entry));
+            } else if released {
                 entry.failures = entry.failures.saturating_add(u16::from(failed));
                 let mut returned = Returned::of(entry);
                 if let (Some((_, returned)), Outcome::Undeliverable) = (&mut returned, outcome) {

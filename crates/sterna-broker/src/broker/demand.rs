@@ -50,6 +50,7 @@ impl<P: Default + Send> Broker<P> {
             for group in groups {
                 self.recall(slot, group, u32::MAX);
             }
+            self.browse_on(slot);
             self.tell_drained(slot);
         } else if let Some(consumer) = consumer {
             self.events.push_back(Event::Drained { consumer, session });
@@ -63,6 +64,7 @@ impl<P: Default + Send> Broker<P> {
 
     /// Grants what the consumer takes and nobody was granted, or takes back what it doesn't take.
     pub(super) fn balance(&mut self, slot: u32) {
+        self.browse_on(slot);
         let session = &mut *self.queues.sessions[slot as usize];
         let (member, attendance) = (session.subscriber, session.attendance);
         let Some(demand) = session.demand_mut() else {
@@ -281,7 +283,8 @@ impl<P: Default + Send> Broker<P> {
     pub(super) fn tell_drained(&mut self, slot: u32) {
         let session = &mut *self.queues.sessions[slot as usize];
         let (consumer, key) = (session.consumer, session.key(slot));
-        let is_here = session.is_active();
+        let is_browsing = (session.browsing_mut()).is_some_and(|browsing| browsing.asked > 0);
+        let is_here = session.is_active() && !is_browsing;
         let Some(demand) = session.demand_mut() else {
             return;
         };

@@ -151,6 +151,7 @@ impl<P: Default + Send> Broker<P> {
                 in_group_store: assign.in_group_store,
                 redelivered,
                 refused_by: None,
+                is_undead: false,
             }];
             self.send(home, Letter::Return { group, messages });
             return;
@@ -241,9 +242,11 @@ impl<P: Default + Send> Broker<P> {
                     self.restore_group(*group, entries);
                 }
             }
-            RouteUpdate::Kept { group, fill, .. } => {
+            RouteUpdate::Kept {
+                group, fill, rules, ..
+            } => {
                 if let Some(group) = self.queues.groups.get_mut(group) {
-                    group.keep(fill.as_ref());
+                    group.keep(fill.as_ref(), rules.as_ref());
                 }
             }
             RouteUpdate::Left { group, member } => {
@@ -319,6 +322,7 @@ impl<P: Default + Send> Broker<P> {
         if let Some(group) = self.queues.groups.get_mut(&id) {
             group.is_dirty = false;
         }
+        self.queues.hold_back_restored(now_ms, id);
         loop {
             let Some(group) = self.queues.groups.get_mut(&id) else {
                 return;

@@ -1,5 +1,7 @@
 //! The broker of one shard: what all its parts share, and the mail between shards.
 
+mod browse;
+mod dead_letter;
 mod delivery;
 mod demand;
 mod members;
@@ -226,6 +228,8 @@ impl<P: Default + Send> Broker<P> {
             Letter::End { client_id } => {
                 self.end_session_of(now_ms, &client_id);
             }
+            Letter::Browse(browse) => self.queue_browsed(now_ms, browse),
+            Letter::Browsed(browsed) => self.browsed(now_ms, *browsed),
             Letter::Return { group, messages } => {
                 let hashing = self.directory.hashing();
                 self.queues.take_back(now_ms, group, messages, hashing);
@@ -251,6 +255,7 @@ impl<P: Default + Send> Broker<P> {
         let queues = &self.queues;
         let has_more = !self.loopback.is_empty()
             || !queues.owed.is_empty()
+            || !queues.dead.is_empty()
             || !queues.dirty_groups.is_empty()
             || !queues.unbalanced.is_empty();
         if has_more {
@@ -264,6 +269,10 @@ impl<P: Default + Send> Broker<P> {
                 self.handle(now_ms, letter);
             } else if let Some(owed) = self.queues.owed.pop() {
                 self.pay(owed);
+            } else if !self.queues.dead.is_empty() {
+                for dead in std::mem::take(&mut self.queues.dead) {
+                    self.bury(now_ms, dead);
+                }
             } else if let Some(slot) = self.queues.unbalanced.pop() {
                 if self.queues.sessions.contains(slot as usize) {
                     self.balance(slot);

@@ -6,7 +6,9 @@ use super::Broker;
 use crate::api::{NEVER_EXPIRES_S, SubscribeOptions};
 use crate::directory::{Claimed, Owner};
 use crate::filter::Filter;
-use crate::group::{GROUP_OWNER, sequence};
+use std::cmp::Ordering;
+
+use crate::group::{GROUP_OWNER, is_before};
 use crate::message::Message;
 use crate::nodes::{Entry, List, NIL};
 use crate::route::{Context, RouteFlags};
@@ -133,18 +135,26 @@ impl<P: Default + Send> Broker<P> {
     /// Gives a group the queue it had.
     pub(super) fn restore_group(&mut self, id: u32, mut entries: Vec<StoredEntry>) {
         // What was out with consumers takes its old place.
-        if let Some(first) = entries.first().map(|entry| sequence(entry.tag)) {
-            entries.sort_by_key(|entry| sequence(entry.tag).wrapping_sub(first).cast_signed());
-        }
+        entries.sort_by(|a, b| {
+            if is_before(a.tag, b.tag) {
+                Ordering::Less
+            } else if is_before(b.tag, a.tag) {
+                Ordering::Greater
+            } else {
+                Ordering::Equal
+            }
+        });
         let mut queue = List::default();
-        let (mut bytes, mut latest) = (0, 0);
+        let mut bytes = 0;
+        if let Some(group) = self.queues.groups.get_mut(&id) {
+            group.resume_count(entries.iter().map(|entry| entry.tag));
+        }
         for mut stored in entries {
             stored
                 .message
                 .as_mut()
                 .into_iter()
                 .for_each(|message| self.charge(message));
-            latest = stored.tag;
             let was_sent = stored.phase == Phase::Sent;
             let mut entry = entry(stored, id);
             entry.phase = Phase::Pending;
@@ -157,7 +167,6 @@ impl<P: Default + Send> Broker<P> {
             self.queues.restore(&mut queue, GROUP_OWNER, entry);
         }
         if let Some(group) = self.queues.groups.get_mut(&id) {
-            group.resume_sequence(latest);
             group.queue = queue;
             group.queued_bytes = bytes;
         }

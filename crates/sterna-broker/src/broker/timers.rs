@@ -30,7 +30,7 @@ impl<P: Default + Send> Broker<P> {
                     self.session_timeout(now_ms, slot);
                 }
                 Some(&(at_ms, TimerKey::Group(group))) if at_ms <= now_ms => {
-                    self.queues.sweep_group(now_ms, group);
+                    self.queues.group_timeout(now_ms, group);
                 }
                 _ => break,
             }

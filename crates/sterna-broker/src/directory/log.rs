@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::fill::Fill;
 use crate::hash::KeyedState;
 use crate::nodes::NIL;
+use crate::queue_rules::QueueRules;
 use crate::route::RouteUpdate;
 
 /// What the log knows of a shared subscription.
@@ -16,6 +17,7 @@ struct GroupRecord {
     /// Members that keep its queue, and how full that is since there was the first.
     keepers: usize,
     fill: Option<Arc<Fill>>,
+    rules: Option<Arc<QueueRules>>,
 }
 
 /// The part of the log that some shard has still to read, and the numbers it gives out.
@@ -87,6 +89,7 @@ impl Log {
                 members: 1,
                 keepers: 0,
                 fill: None,
+                rules: None,
             },
         );
         Some(group)
@@ -106,13 +109,38 @@ impl Log {
         let is_kept = record.keepers > 0;
         if is_kept != was_kept {
             let fill = is_kept.then(|| Arc::clone(record.fill.get_or_insert_default()));
+            let rules = record.rules.clone();
             let (group, filter) = (record.id, Arc::clone(filter));
             self.push(RouteUpdate::Kept {
                 group,
                 filter,
                 fill,
+                rules,
             });
         }
+    }
+
+    /// Gives the queue of a group its rules.
+    pub(crate) fn set_rules(&mut self, filter: &Arc<str>, rules: Arc<QueueRules>) {
+        let Some(record) = self.groups.get_mut(filter) else {
+            return;
+        };
+        record.rules = Some(Arc::clone(&rules));
+        if record.keepers == 0 {
+            return; // they come with its first keeper
+        }
+        let (group, filter, fill) = (record.id, Arc::clone(filter), record.fill.clone());
+        self.push(RouteUpdate::Kept {
+            group,
+            filter,
+            fill,
+            rules: Some(rules),
+        });
+    }
+
+    /// The number of a group; `None` where there is no such group.
+    pub(crate) fn group(&self, filter: &str) -> Option<u32> {
+        self.groups.get(filter).map(|record| record.id)
     }
 
     /// Counts a member out; with the last one, the group ends.

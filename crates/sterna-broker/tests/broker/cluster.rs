@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use sterna_broker::{
     Broker, Close, ConsumerId, Delivery, Directory, Event, Limits, Mail, Message, MessageHeader,
-    NEVER_EXPIRES_S, NoStore, OpenSession, Opened, Outcome, Publication, Qos, Routed, Selector,
-    SessionKey, ShardId, Store, SubscribeOptions, Subscribed, Will,
+    NEVER_EXPIRES_S, NoStore, OpenSession, Opened, Outcome, Publication, Qos, QueueRules, Routed,
+    Selector, SessionKey, ShardId, Store, SubscribeOptions, Subscribed, Will,
 };
 
 /// A front door's state, to see that it goes where the session goes.
@@ -217,6 +217,19 @@ impl Cluster {
         };
         self.subscribe(anchor, filter, options);
         self.close(anchor, Close::NORMAL);
+        anchor
+    }
+
+    /// A kept queue with rules.
+    pub(crate) fn keep_with(&mut self, shard: u16, filter: &str, rules: QueueRules) -> Client {
+        let anchor = self.open_on_demand(shard, filter, None);
+        let now_ms = self.now_ms;
+        let kept =
+            self.broker(shard)
+                .keep_queue(now_ms, anchor.key, filter, qos(Qos::ExactlyOnce), rules);
+        kept.expect("a valid filter within limits");
+        self.collect(shard);
+        self.run();
         anchor
     }
 

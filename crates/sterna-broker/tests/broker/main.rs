@@ -8,6 +8,7 @@ mod ended;
 mod kept;
 mod limits;
 mod model;
+mod queue_rules;
 mod retained;
 mod sessions;
 mod shared;

@@ -1,0 +1,168 @@
+//! A look at what waits in a kept queue: a browser gets copies, in the queue's order, and takes nothing.
+//!
+//! A browser asks the queue's shard for as many messages as it takes, from behind the last that it has
+//! seen. At the end of the queue the browsing ends.
+
+use std::sync::Arc;
+
+use super::Broker;
+use crate::api::{SessionKey, SubscribeError};
+use crate::group::is_before;
+use crate::mail::{Address, Browse, Browsed, Letter};
+use crate::message::Qos;
+use crate::nodes::NIL;
+use crate::queues::Item;
+use crate::session::Browsing;
+
+/// Messages in one letter.
+const PAGE: u32 = 256;
+
+impl<P: Default + Send> Broker<P> {
+    /// Lets a session, opened [`on_demand`](crate::OpenSession::on_demand), browse a kept queue by the
+    /// filter of its shared subscription. It gets as many copies as [`demand`](Self::demand) says, at
+    /// QoS 0, of what waits and its selector selects.
+    ///
+    /// # Errors
+    /// [`SubscribeError::InvalidFilter`] where there is no such queue, and
+    /// [`SubscribeError::NoSession`] for an outdated key.
+    pub fn browse(
+        &mut self,
+        now_ms: u64,
+        session: SessionKey,
+        filter: &str,
+    ) -> Result<(), SubscribeError> {
+        let (group, _) = self.edit_log(|log| log.group(filter));
+        let group = group.ok_or(SubscribeError::InvalidFilter)?;
+        let slot = session.slot;
+        let session = self.queues.active_mut(session);
+        session
+            .ok_or(SubscribeError::NoSession)?
+            .rare_mut()
+            .browsing = Some(Browsing {
+            group,
+            after: None,
+            asked: 0,
+        });
+        self.browse_on(slot);
+        self.finish(now_ms);
+        Ok(())
+    }
+
+    /// Asks for what a browser takes and has not asked for.
+    pub(super) fn browse_on(&mut self, slot: u32) {
+        let shard = self.shard;
+        let session = &mut *self.queues.sessions[slot as usize];
+        let address = Address {
+            shard,
+            slot,
+            generation: session.generation,
+        };
+        let (attendance, pending) = (session.attendance, session.pending.len() as u32);
+        let credit = session.demand_mut().map_or(0, |demand| demand.credit);
+        let Some(browsing) = session.browsing_mut() else {
+            return;
+        };
+        let limit = credit.saturating_sub(pending).min(PAGE);
+        if limit == 0 || browsing.asked > 0 {
+            return;
+        }
+        browsing.asked = limit;
+        let browse = Browse {
+            group: browsing.group,
+            after: browsing.after,
+            limit,
+            attendance,
+            from: address,
+        };
+        if let Some(home) = self.index.home(browse.group) {
+            self.send(home, Letter::Browse(browse));
+        } else {
+            self.end_browsing(slot);
+        }
+    }
+
+    fn end_browsing(&mut self, slot: u32) {
+        self.queues.sessions[slot as usize].rare_mut().browsing = None;
+        self.tell_drained(slot);
+    }
+
+    /// On the queue's shard: a browser asks for more.
+    pub(super) fn queue_browsed(&mut self, now_ms: u64, browse: Browse) {
+        let mut messages = Vec::new();
+        let mut after = browse.after;
+        let first =
+            (self.queues.groups.get(&browse.group)).map_or(NIL, |group| group.queue.first());
+        let mut node = first;
+        while node != NIL && messages.len() < browse.limit as usize {
+            let entry = self.queues.nodes.entry(node);
+            if let Some(entry) = entry
+                && after.is_none_or(|after| is_before(after, entry.tag))
+            {
+                let message = entry.message.as_ref();
+                messages.extend(
+                    message
+                        .filter(|message| !message.is_expired(now_ms))
+                        .cloned(),
+                );
+                after = Some(entry.tag);
+            }
+            node = self.queues.nodes.next(node);
+        }
+        let Browse {
+            attendance, from, ..
+        } = browse;
+        self.send(
+            from.shard,
+            Letter::Browsed(Box::new(Browsed {
+                slot: from.slot,
+                generation: from.generation,
+                attendance,
+                messages,
+                after: after.filter(|_| node != NIL),
+            })),
+        );
+    }
+
+    /// On the browser's shard: what it asked for.
+    pub(super) fn browsed(&mut self, now_ms: u64, browsed: Browsed) {
+        let slot = browsed.slot;
+        let session = self.queues.session(slot, browsed.generation);
+        let session = session.filter(|session| session.attendance == browsed.attendance);
+        let Some(session) = session.filter(|session| session.is_active()) else {
+            return;
+        };
+        let Some(browsing) = session.browsing_mut() else {
+            return;
+        };
+        browsing.asked = 0;
+        browsing.after = browsed.after;
+        for message in browsed.messages {
+            if self.queues.sessions[slot as usize].selects(&message) {
+                self.queues.push(now_ms, slot, copy_of(message));
+            }
+        }
+        if browsed.after.is_some() {
+            self.browse_on(slot);
+            self.tell_drained(slot);
+        } else {
+            self.end_browsing(slot);
+        }
+    }
+}
+
+/// A message as a browser gets it.
+const fn copy_of(message: Arc<crate::message::Message>) -> Item {
+    Item {
+        message,
+        context: None,
+        group: NIL,
+        group_tag: 0,
+        failures: 0,
+        qos: Qos::AtMostOnce,
+        retain: false,
+        redelivered: false,
+        retained_copy: false,
+        is_kept: false,
+        in_group_store: false,
+    }
+}

@@ -1,0 +1,490 @@
+//! What a kept queue does beside keeping: dead letters, priorities, delays, and a look at what waits.
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use sterna_broker::{
+    DEFAULT_PRIORITY, DeadLetter, Limits, Message, MessageHeader, MessageReader, NoStore, Outcome,
+    Qos, QueueRules, Selector,
+};
+
+use crate::cluster::{Client, Cluster, expiring, qos, text};
+
+const QUEUE: &str = "$share/work/q/work";
+const DEAD: &str = "$share/dead/q/dead";
+
+/// Reads payloads such as `p7 text` and `d500 text`: a priority, a delay in milliseconds.
+#[derive(Debug)]
+struct Reader;
+
+fn leading(message: &Message, mark: u8) -> Option<u64> {
+    let payload = message.payload();
+    let digits = payload.strip_prefix(&[mark])?;
+    let end = digits.iter().position(|byte| !byte.is_ascii_digit())?;
+    std::str::from_utf8(&digits[..end]).ok()?.parse().ok()
+}
+
+impl MessageReader for Reader {
+    fn priority(&self, message: &Message) -> u8 {
+        leading(message, b'p').map_or(DEFAULT_PRIORITY, |priority| priority as u8)
+    }
+
+    fn due_ms(&self, message: &Message) -> Option<u64> {
+        Some(message.published_ms() + leading(message, b'd')?)
+    }
+
+    fn dead_letter(&self, message: &Message, letter: &DeadLetter<'_>) -> Option<Message> {
+        let payload = format!(
+            "{}: {} {} {}",
+            String::from_utf8_lossy(message.payload()),
+            letter.queue,
+            letter.cause.as_str(),
+            letter.failures
+        );
+        let header = MessageHeader {
+            qos: Qos::AtLeastOnce,
+            ..MessageHeader::default()
+        };
+        Message::copy(letter.topic, &[], payload.as_bytes(), header).ok()
+    }
+}
+
+fn rules(dead_letter: Option<&str>, maximum_deliveries: Option<u16>) -> QueueRules {
+    QueueRules {
+        name: "work".into(),
+        maximum_deliveries,
+        dead_letter: dead_letter.map(Into::into),
+        has_priorities: false,
+        reader: Arc::new(Reader),
+    }
+}
+
+fn with_priorities() -> QueueRules {
+    QueueRules {
+        has_priorities: true,
+        ..rules(None, None)
+    }
+}
+
+fn put(cluster: &mut Cluster, shard: u16, payload: &str) -> bool {
+    let header = MessageHeader {
+        qos: Qos::AtLeastOnce,
+        published_ms: cluster.now_ms,
+        ..MessageHeader::default()
+    };
+    let message = Message::copy("q/work", &[], payload.as_bytes(), header).expect("small");
+    let routed = cluster.send(shard, None, message);
+    cluster.run();
+    !routed.refused
+}
+
+fn consumer(cluster: &mut Cluster, shard: u16, filter: &str, credit: u32) -> Client {
+    let client = cluster.consume(shard, &format!("consumer of {filter}"), filter);
+    cluster.demand(client, credit);
+    cluster.run();
+    client
+}
+
+#[test]
+fn a_rejected_message_goes_to_the_dead_letters_and_is_counted() {
+    for shards in 1..=3 {
+        let mut cluster = Cluster::new(shards);
+        cluster.keep_with(0, QUEUE, rules(Some("q/dead"), None));
+        cluster.keep(0, DEAD);
+        put(&mut cluster, 0, "bad");
+        put(&mut cluster, 0, "good");
+        let client = consumer(&mut cluster, shards - 1, QUEUE, 10);
+        let deliveries = cluster.take(client);
+        cluster.settle(client, deliveries[0].tag, Outcome::Rejected(0x80));
+        cluster.settle(client, deliveries[1].tag, Outcome::Accepted);
+        let counters = cluster.broker(shards - 1).counters();
+        assert_eq!((counters.rejected_messages, counters.dead_lettered), (1, 1));
+        let undertaker = consumer(&mut cluster, 0, DEAD, 10);
+        assert_eq!(cluster.drain(undertaker), ["bad: work rejected 0"]);
+        cluster.assert_empty();
+    }
+}
+
+#[test]
+fn a_message_that_nobody_can_take_goes_to_the_dead_letters() {
+    for shards in 1..=3 {
+        let mut cluster = Cluster::new(shards);
+        cluster.keep_with(0, QUEUE, rules(Some("q/dead"), Some(3)));
+        cluster.keep(0, DEAD);
+        put(&mut cluster, 0, "poison");
+        put(&mut cluster, 0, "well");
+        let client = consumer(&mut cluster, shards - 1, QUEUE, 1);
+        for failures in 0..3 {
+            let delivery = cluster.next(client).expect("it is delivered again");
+            assert_eq!(
+                (text(&delivery).as_str(), delivery.failures),
+                ("poison", failures)
+            );
+            // Who gives it back untried does it no harm.
+            cluster.settle(client, delivery.tag, Outcome::Released);
+            cluster.demand(client, 1);
+            cluster.run();
+            let delivery = cluster.next(client).expect("it is delivered again");
+            cluster.settle(client, delivery.tag, Outcome::Failed);
+            cluster.demand(client, 1);
+            cluster.run();
+        }
+        assert_eq!(cluster.drain(client), ["well"]);
+        let undertaker = consumer(&mut cluster, 0, DEAD, 10);
+        assert_eq!(
+            cluster.drain(undertaker),
+            ["poison: work maximum-deliveries 3"]
+        );
+        cluster.assert_empty();
+    }
+}
+
+#[test]
+fn lost_connections_count_as_failed_deliveries() {
+    let mut cluster = Cluster::new(2);
+    cluster.keep_with(0, QUEUE, rules(None, Some(2)));
+    put(&mut cluster, 0, "poison");
+    for _ in 0..2 {
+        let client = consumer(&mut cluster, 1, QUEUE, 1);
+        assert_eq!(cluster.take(client).len(), 1);
+        cluster.close(client, sterna_broker::Close::LOST);
+    }
+    let client = consumer(&mut cluster, 1, QUEUE, 1);
+    assert_eq!(cluster.drain(client).len(), 0);
+    let dropped: u64 = (0..2)
+        .map(|at| cluster.broker(at).counters().dropped_dead)
+        .sum();
+    assert_eq!(dropped, 1, "there are no dead letters");
+    cluster.assert_empty();
+}
+
+#[test]
+fn a_message_stays_in_its_queue_while_the_dead_letters_are_full() {
+    for shards in 1..=2 {
+        let limits = Limits {
+            group_queued_messages: 1,
+            ..Limits::default()
+        };
+        let mut cluster = Cluster::with(shards, limits, |_| Box::new(NoStore));
+        cluster.keep_with(0, QUEUE, rules(Some("q/dead"), Some(1)));
+        cluster.keep(0, DEAD);
+        let client = consumer(&mut cluster, 0, QUEUE, 1);
+        for (payload, outcome) in [
+            ("a", Outcome::Rejected(0x80)),
+            ("b", Outcome::Rejected(0x80)),
+        ] {
+            put(&mut cluster, 0, payload);
+            let delivery = cluster.next(client).expect("one");
+            cluster.settle(client, delivery.tag, outcome);
+            cluster.demand(client, 1);
+            cluster.run();
+        }
+        let delivery = cluster.next(client).expect("it came back");
+        assert_eq!(
+            (text(&delivery).as_str(), delivery.redelivered),
+            ("b", true)
+        );
+        cluster.settle(client, delivery.tag, Outcome::Failed);
+        cluster.demand(client, 1);
+        cluster.run();
+        let delivery = cluster.next(client).expect("it came back again");
+        let undertaker = consumer(&mut cluster, 0, DEAD, 1);
+        assert_eq!(cluster.drain(undertaker), ["a: work rejected 0"]);
+        cluster.settle(client, delivery.tag, Outcome::Failed);
+        cluster.demand(undertaker, 1);
+        cluster.run();
+        assert_eq!(cluster.drain(undertaker), ["b: work maximum-deliveries 2"]);
+        cluster.assert_empty();
+    }
+}
+
+#[test]
+fn higher_priorities_go_first_and_equal_ones_in_order() {
+    for shards in 1..=3 {
+        let mut cluster = Cluster::new(shards);
+        cluster.keep_with(0, QUEUE, with_priorities());
+        for payload in ["p4 a", "p9 b", "p0 c", "p9 d", "e", "p77 f", "p0 g"] {
+            put(&mut cluster, 0, payload);
+        }
+        let client = consumer(&mut cluster, shards - 1, QUEUE, 2);
+        let first = cluster.take(client);
+        assert_eq!(first.iter().map(text).collect::<Vec<_>>(), ["p9 b", "p9 d"]);
+        // What comes back has its old place, behind nothing of a lower priority.
+        cluster.settle(client, first[1].tag, Outcome::Released);
+        put(&mut cluster, 0, "p5 h");
+        cluster.demand(client, 20);
+        cluster.run();
+        let rest = ["p9 d", "p77 f", "p5 h", "p4 a", "e", "p0 c", "p0 g"];
+        assert_eq!(cluster.drain(client), rest);
+        cluster.settle(client, first[0].tag, Outcome::Accepted);
+        cluster.assert_empty();
+    }
+}
+
+/// Selects payloads that end with a letter.
+#[derive(Debug)]
+struct EndsWith(u8);
+
+impl Selector for EndsWith {
+    fn selects(&self, message: &Message) -> bool {
+        message.payload().ends_with(&[self.0])
+    }
+}
+
+#[test]
+fn a_member_that_chooses_sees_what_overtakes() {
+    let mut cluster = Cluster::new(2);
+    cluster.keep_with(0, QUEUE, with_priorities());
+    let picky = cluster.open_on_demand(1, "picky", Some(Arc::new(EndsWith(b'x'))));
+    cluster.subscribe(picky, QUEUE, qos(Qos::ExactlyOnce));
+    put(&mut cluster, 0, "p1 a");
+    put(&mut cluster, 0, "p1 x");
+    cluster.demand(picky, 1);
+    cluster.run();
+    assert_eq!(cluster.drain(picky), ["p1 x"]);
+    put(&mut cluster, 0, "p1 b");
+    put(&mut cluster, 0, "p8 x");
+    cluster.demand(picky, 1);
+    cluster.run();
+    assert_eq!(cluster.drain(picky), ["p8 x"], "behind its cursor");
+    let all = consumer(&mut cluster, 0, QUEUE, 10);
+    assert_eq!(cluster.drain(all), ["p1 a", "p1 b"]);
+    cluster.assert_empty();
+}
+
+#[test]
+fn a_delayed_message_waits_until_it_is_due_and_takes_room_meanwhile() {
+    for shards in 1..=2 {
+        let limits = Limits {
+            group_queued_messages: 3,
+            ..Limits::default()
+        };
+        let mut cluster = Cluster::with(shards, limits, |_| Box::new(NoStore));
+        cluster.keep_with(0, QUEUE, rules(None, None));
+        let client = consumer(&mut cluster, shards - 1, QUEUE, 10);
+        for payload in ["d500 late", "d200 soon", "d500 last"] {
+            assert!(put(&mut cluster, 0, payload));
+        }
+        assert!(!put(&mut cluster, 0, "more"), "they wait in the queue");
+        cluster.pass(199);
+        assert_eq!(cluster.drain(client).len(), 0);
+        cluster.pass(1);
+        assert_eq!(cluster.drain(client), ["d200 soon"]);
+        assert!(put(&mut cluster, 0, "now"));
+        assert_eq!(cluster.drain(client), ["now"]);
+        cluster.pass(300);
+        assert_eq!(cluster.drain(client), ["d500 late", "d500 last"]);
+        assert!(put(&mut cluster, 0, "d0 at once"));
+        assert_eq!(cluster.drain(client), ["d0 at once"]);
+        cluster.assert_empty();
+    }
+}
+
+#[test]
+fn delayed_messages_end_with_their_queue() {
+    let mut cluster = Cluster::new(1);
+    let anchor = cluster.keep_with(0, QUEUE, rules(None, None));
+    put(&mut cluster, 0, "d500 a");
+    cluster.close(anchor, sterna_broker::Close::NORMAL);
+    cluster.assert_empty();
+    cluster.pass(1000);
+}
+
+fn browser(cluster: &mut Cluster, shard: u16, selector: Option<Arc<dyn Selector>>) -> Client {
+    let client = cluster.open_on_demand(shard, "browser", selector);
+    let now_ms = cluster.now_ms;
+    cluster
+        .broker(shard)
+        .browse(now_ms, client.key, QUEUE)
+        .expect("there is a queue");
+    cluster.collect(shard);
+    client
+}
+
+#[test]
+fn a_browser_sees_what_waits_and_takes_nothing() {
+    for shards in 1..=3 {
+        let mut cluster = Cluster::new(shards);
+        cluster.keep_with(0, QUEUE, rules(None, None));
+        let mut expected = Vec::new();
+        for number in 0..600 {
+            put(&mut cluster, 0, &number.to_string());
+            expected.push(number.to_string());
+        }
+        let expired = expiring("q/work", "gone", Qos::AtLeastOnce, cluster.now_ms);
+        cluster.send(0, None, expired);
+        put(&mut cluster, 0, "d500 not due");
+        let client = browser(&mut cluster, shards - 1, None);
+        cluster.run();
+        assert!(cluster.next(client).is_none(), "without credit");
+        let mut seen = Vec::new();
+        while seen.len() < 600 {
+            let credit = 1 + seen.len() as u32 / 2;
+            cluster.demand(client, credit);
+            cluster.run();
+            let copies = cluster.take(client);
+            assert!(!copies.is_empty() && copies.len() <= credit as usize);
+            assert!(copies.iter().all(|copy| copy.tag == 0));
+            seen.extend(copies.iter().map(text));
+        }
+        assert_eq!(seen, expected);
+        cluster.demand(client, 10);
+        cluster.start_drain(client);
+        cluster.run();
+        assert_eq!((cluster.drained(client), cluster.pending(client)), (1, 0));
+        cluster.close(client, sterna_broker::Close::NORMAL);
+        let consumer = consumer(&mut cluster, 0, QUEUE, 1000);
+        assert_eq!(cluster.drain(consumer), expected);
+    }
+}
+
+#[test]
+fn a_drain_waits_for_the_answer_and_a_browser_may_choose() {
+    let mut cluster = Cluster::new(3);
+    cluster.keep_with(0, QUEUE, rules(None, None));
+    for payload in ["a", "x", "b", "cx", "d"] {
+        put(&mut cluster, 0, payload);
+    }
+    for shard in 0..3 {
+        let client = browser(&mut cluster, shard, Some(Arc::new(EndsWith(b'x'))));
+        cluster.demand(client, 3);
+        cluster.start_drain(client);
+        cluster.run();
+        assert_eq!(cluster.drained(client), 1);
+        let copies = cluster.take(client);
+        assert_eq!(copies.iter().map(text).collect::<Vec<_>>(), ["x", "cx"]);
+        cluster.close(client, sterna_broker::Close::NORMAL);
+    }
+    let client = cluster.open_on_demand(0, "nowhere", None);
+    let now_ms = cluster.now_ms;
+    let browsed = cluster.broker(0).browse(now_ms, client.key, "$share/no/q");
+    assert_eq!(browsed, Err(sterna_broker::SubscribeError::InvalidFilter));
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Put { priority: u8, delay_ms: u64 },
+    Take,
+    Settle { which: usize, outcome: Outcome },
+    Pass(u64),
+    Lose,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let outcome = prop_oneof![
+        Just(Outcome::Accepted),
+        Just(Outcome::Rejected(0x80)),
+        Just(Outcome::Released),
+        Just(Outcome::Failed),
+        Just(Outcome::Undeliverable),
+    ];
+    prop_oneof![
+        4 => (0..10_u8, 0..3_u64).prop_map(|(priority, delay)| Step::Put {
+            priority,
+            delay_ms: delay * 100,
+        }),
+        4 => Just(Step::Take),
+        3 => (any::<usize>(), outcome).prop_map(|(which, outcome)| Step::Settle { which, outcome }),
+        1 => (0..200_u64).prop_map(Step::Pass),
+        1 => Just(Step::Lose),
+    ]
+}
+
+/// Reads payloads of numbers, priorities and delays.
+#[derive(Debug)]
+struct Fields;
+
+fn field(message: &Message, at: usize) -> u64 {
+    let text = std::str::from_utf8(message.payload()).unwrap_or_default();
+    let field = text.split(' ').nth(at);
+    field
+        .and_then(|field| field.parse().ok())
+        .unwrap_or_default()
+}
+
+impl MessageReader for Fields {
+    fn priority(&self, message: &Message) -> u8 {
+        field(message, 1) as u8
+    }
+
+    fn due_ms(&self, message: &Message) -> Option<u64> {
+        Some(field(message, 2))
+    }
+
+    fn dead_letter(&self, message: &Message, letter: &DeadLetter<'_>) -> Option<Message> {
+        Message::copy(
+            letter.topic,
+            &[],
+            message.payload(),
+            MessageHeader::default(),
+        )
+        .ok()
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    /// What a queue accepts is accepted by a consumer or a dead letter in the end, once.
+    #[test]
+    fn nothing_is_lost_between_a_queue_and_its_dead_letters(
+        shards in 1..=3_u16,
+        steps in prop::collection::vec(step(), 1..80),
+    ) {
+        let mut cluster = Cluster::new(shards);
+        let queue = QueueRules {
+            has_priorities: true,
+            reader: Arc::new(Fields),
+            ..rules(Some("q/dead"), Some(3))
+        };
+        cluster.keep_with(0, QUEUE, queue);
+        cluster.keep(0, DEAD);
+        let mut client = consumer(&mut cluster, shards - 1, QUEUE, 1000);
+        let mut held = Vec::new();
+        let (mut sent, mut done) = (Vec::new(), Vec::new());
+        for step in steps {
+            match step {
+                Step::Put { priority, delay_ms } => {
+                    let due_ms = cluster.now_ms + delay_ms;
+                    let payload = format!("{} {priority} {due_ms}", sent.len());
+                    let shard = sent.len() as u16 % shards;
+                    prop_assert!(put(&mut cluster, shard, &payload));
+                    sent.push(payload);
+                }
+                Step::Take => {
+                    if let Some(delivery) = cluster.next(client) {
+                        prop_assert!(field(&delivery.message, 2) <= cluster.now_ms);
+                        prop_assert!(delivery.failures < 3);
+                        held.push(delivery);
+                        cluster.run();
+                    }
+                }
+                Step::Settle { which, outcome } => {
+                    if !held.is_empty() {
+                        let delivery = held.swap_remove(which % held.len());
+                        if outcome == Outcome::Accepted {
+                            done.push(text(&delivery));
+                        }
+                        cluster.settle(client, delivery.tag, outcome);
+                    }
+                }
+                Step::Pass(duration_ms) => cluster.pass(duration_ms),
+                Step::Lose => {
+                    held.clear();
+                    cluster.close(client, sterna_broker::Close::LOST);
+                    client = consumer(&mut cluster, shards - 1, QUEUE, 1000);
+                }
+            }
+        }
+        cluster.close(client, sterna_broker::Close::LOST);
+        cluster.pass(1000);
+        client = consumer(&mut cluster, 0, QUEUE, 1000);
+        done.extend(cluster.drain(client));
+        let undertaker = consumer(&mut cluster, 0, DEAD, 1000);
+        done.extend(cluster.drain(undertaker));
+        done.sort();
+        sent.sort();
+        prop_assert_eq!(done, sent);
+        cluster.assert_empty();
+    }
+}
