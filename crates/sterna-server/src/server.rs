@@ -181,7 +181,7 @@ impl Server {
         for (name, changed) in [
             ("shards", config.shards != old.shards),
             ("broker", config.broker != old.broker),
-            ("amqp.queue", config.amqp.queues != old.amqp.queues),
+            ("amqp.queue", !config.amqp.has_queues_of(&old.amqp)),
             ("network", config.network != old.network),
             ("quic", config.quic != old.quic),
             ("sys", config.sys != old.sys),

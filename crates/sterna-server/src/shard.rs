@@ -207,6 +207,7 @@ impl Shard {
             publish_dropped: counters.dropped_full
                 + counters.dropped_expired
                 + counters.dropped_away
+                + counters.dropped_dead
                 + counters.refused_messages,
             queued_messages: counters.stored_messages,
             queued_bytes: counters.stored_bytes,

@@ -7,7 +7,8 @@ use bytes::BytesMut;
 use sterna_amqp::connection::LinkId;
 use sterna_amqp::link::{AttachOptions, DeliveryTag, Unsettled};
 use sterna_amqp::messaging::{
-    DistributionMode, Source, Target as TargetTerminus, TargetArchetype, TerminusExpiryPolicy,
+    DistributionMode, Source, Target as TargetTerminus, TargetArchetype, TerminusDurability,
+    TerminusExpiryPolicy,
 };
 use sterna_amqp::performatives::{Attach, Error, ReceiverSettleMode, Role, SenderSettleMode};
 use sterna_amqp::transactions::{Coordinator, capability};
@@ -61,7 +62,8 @@ pub(super) struct Wanted {
     terminus: Option<Terminus>,
     target: Option<Encoded>,
     selection: Option<Arc<Selection>>,
-    is_group: bool,
+    /// Whether a look at a queue is all that it wants.
+    browses: bool,
     client_id: String,
     expiry: Expiry,
     /// Whether the client has told what it has not settled.
@@ -183,6 +185,7 @@ impl Door {
                     } else {
                         target.address
                     },
+                    durable: TerminusDurability::None,
                     ..target.clone()
                 };
                 (node, TargetArchetype::Target(answer))
@@ -329,7 +332,7 @@ impl Door {
             terminus: None,
             target: attach.target.as_ref().and_then(encoded_target),
             selection: None,
-            is_group: false,
+            browses: false,
             client_id: durable_name(client, attach.name),
             expiry: Expiry {
                 policy: TerminusExpiryPolicy::Never,
@@ -341,21 +344,6 @@ impl Door {
             return Ok(wanted);
         };
         let config = &cx.policy.amqp;
-        let most_s = config.maximum_source_timeout_s;
-        wanted.expiry = match source.expiry_policy {
-            TerminusExpiryPolicy::Never if most_s < u32::MAX => Expiry {
-                policy: TerminusExpiryPolicy::ConnectionClose,
-                timeout_s: most_s,
-            },
-            policy => Expiry {
-                policy,
-                timeout_s: source.timeout.min(most_s),
-            },
-        };
-        if !wanted.expiry.outlives_connection() {
-            let number = self.next_consumer;
-            let _ = write!(wanted.client_id, "/~{}.{number}", cx.shard);
-        }
         let (selection, applied) =
             Selection::read(source, client.origin, config).map_err(refused_field)?;
         wanted.selection = selection.map(Arc::new);
@@ -375,6 +363,27 @@ impl Door {
                 return Err(refusal(Condition::INVALID_FIELD, detail));
             }
         };
+        wanted.browses = matches!(node, Node::Queue(_))
+            && source.distribution_mode == Some(DistributionMode::Copy);
+        let most_s = config.maximum_source_timeout_s;
+        wanted.expiry = match source.expiry_policy {
+            _ if wanted.browses => Expiry {
+                policy: TerminusExpiryPolicy::LinkDetach,
+                timeout_s: 0,
+            },
+            TerminusExpiryPolicy::Never if most_s < u32::MAX => Expiry {
+                policy: TerminusExpiryPolicy::ConnectionClose,
+                timeout_s: most_s,
+            },
+            policy => Expiry {
+                policy,
+                timeout_s: source.timeout.min(most_s),
+            },
+        };
+        if !wanted.expiry.outlives_connection() {
+            let number = self.next_consumer;
+            let _ = write!(wanted.client_id, "/~{}.{number}", cx.shard);
+        }
         let topics = node.topic().unwrap_or_default();
         let topics = match sterna_mqtt::topic::Filter::parse(&topics) {
             Ok(parsed) => parsed.filter,
@@ -386,17 +395,12 @@ impl Door {
             return Err(refusal(Condition::UNAUTHORIZED_ACCESS, detail));
         }
         let filter = if let Node::Queue(name) = &node {
-            if source.distribution_mode == Some(DistributionMode::Copy) {
-                let detail = "a queue cannot be browsed";
-                return Err(refusal(Condition::NOT_IMPLEMENTED, detail));
-            }
             self.find_queue(cx, name)?;
             self.registry.shared_subscription(name)
         } else {
             subscription(&source.capabilities, &client.container, &node, attach.name)
         };
         let filter = filter.ok_or_else(|| refusal(Condition::NOT_FOUND, "the queue is gone"))?;
-        wanted.is_group = filter.starts_with("$share/");
         let map = applied.as_ref().map(Encoded::value);
         let answer = Source {
             address: match &address {
@@ -411,9 +415,10 @@ impl Door {
             },
             outcomes: Multiple::Slice(&OUTCOMES),
             distribution_mode: Some(match node {
-                Node::Queue(_) => DistributionMode::Move,
+                Node::Queue(_) if !wanted.browses => DistributionMode::Move,
                 _ => DistributionMode::Copy,
             }),
+            durable: TerminusDurability::None,
             ..source.clone()
         };
         let mut out = BytesMut::new();
@@ -513,7 +518,11 @@ impl Door {
                     cx.broker.park(new);
                     present = false;
                 }
-                subscribe(cx, session, &asked.filter)?;
+                if wanted.browses {
+                    browse(cx, session, &asked.filter)?;
+                } else {
+                    subscribe(cx, session, &asked.filter)?;
+                }
                 asked
             }
         };
@@ -659,6 +668,12 @@ fn open_session(
         OpenError::TakenOver => refusal(Condition::STOLEN, "the link was attached elsewhere"),
         _ => refusal(Condition::RESOURCE_LIMIT_EXCEEDED, "too many sessions"),
     })
+}
+
+/// Lets a session look at what waits in a queue.
+fn browse(cx: &mut Context<'_>, session: SessionKey, filter: &str) -> Result<(), Refusal> {
+    let browsed = cx.broker.browse(cx.net.now_ms(), session, filter);
+    browsed.map_err(|_| refusal(Condition::NOT_FOUND, "the queue is gone"))
 }
 
 fn subscribe(cx: &mut Context<'_>, session: SessionKey, filter: &str) -> Result<(), Refusal> {

@@ -11,6 +11,7 @@ mod client;
 mod end;
 mod incoming;
 mod outgoing;
+mod queue_reader;
 mod queues;
 mod registry;
 mod security;

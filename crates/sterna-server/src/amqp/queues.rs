@@ -1,9 +1,15 @@
 //! Queues: shared subscriptions that are kept by an anchor, a session that nobody attends.
 
-use sterna_amqp::Condition;
-use sterna_broker::{Broker, Close, NEVER_EXPIRES_S, OpenSession, Opened, Qos, SubscribeOptions};
+use std::sync::Arc;
 
+use sterna_amqp::Condition;
+use sterna_broker::{
+    Broker, Close, NEVER_EXPIRES_S, OpenSession, Opened, Qos, QueueRules, SubscribeOptions,
+};
+
+use super::address::topic_of_queue;
 use super::attach::{Refusal, refusal};
+use super::queue_reader::QueueReader;
 use super::registry::Found;
 use super::{Door, consumer_id};
 use crate::config::Amqp;
@@ -39,8 +45,15 @@ impl Door {
         name: &str,
     ) -> Result<(), Refusal> {
         let number = self.next_consumer;
-        let found = self.registry.find(name, config, |subscription| {
-            make_anchor(broker, now_ms, name, subscription, number)
+        let found = self.registry.find(name, config, |subscription, rules| {
+            let rules = QueueRules {
+                name: name.into(),
+                maximum_deliveries: rules.maximum_deliveries,
+                dead_letter: (rules.dead_letter.as_deref()).map(|name| topic_of_queue(name).into()),
+                has_priorities: rules.has_priorities,
+                reader: Arc::new(QueueReader),
+            };
+            make_anchor(broker, now_ms, subscription, number, rules)
         });
         self.next_consumer += 1;
         match found {
@@ -57,14 +70,14 @@ impl Door {
 fn make_anchor(
     broker: &mut Broker<SessionState>,
     now_ms: u64,
-    name: &str,
     subscription: &str,
     consumer: u64,
+    rules: QueueRules,
 ) -> bool {
     let opened = broker.open(
         now_ms,
         OpenSession {
-            client_id: &format!("{QUEUE_PREFIX}{name}"),
+            client_id: &format!("{QUEUE_PREFIX}{}", rules.name),
             clean_start: false,
             expiry_s: NEVER_EXPIRES_S,
             consumer: consumer_id(consumer),
@@ -84,10 +97,9 @@ fn make_anchor(
     };
     let options = SubscribeOptions {
         qos: Qos::ExactlyOnce,
-        keep: true,
         ..SubscribeOptions::default()
     };
-    let subscribed = broker.subscribe(now_ms, session, subscription, options);
+    let subscribed = broker.keep_queue(now_ms, session, subscription, options, rules);
     broker.close(now_ms, session, Close::NORMAL);
     subscribed.is_ok()
 }

@@ -7,11 +7,44 @@ use rustc_hash::FxHashMap;
 use sterna_amqp::link::Unsettled;
 
 use super::address::{share_name, topic_of_queue};
-use crate::config::Amqp;
+use crate::config::{self, Amqp};
+
+/// What a queue does with messages that receivers do not take, and with priorities.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct DeliveryRules {
+    /// Failed deliveries after which a message is a dead letter; `None` for any number.
+    pub(super) maximum_deliveries: Option<u16>,
+    /// The queue of its dead letters.
+    pub(super) dead_letter: Option<Box<str>>,
+    pub(super) has_priorities: bool,
+}
+
+impl DeliveryRules {
+    /// The rules of a queue by the configuration, which may declare it.
+    fn of(config: &Amqp, name: &str, declared: Option<&config::Queue>) -> Self {
+        let maximum_deliveries = declared
+            .and_then(|queue| queue.maximum_deliveries)
+            .unwrap_or(config.queue_maximum_deliveries);
+        let dead_letter = declared
+            .and_then(|queue| queue.dead_letter.as_deref())
+            .or(config.queue_dead_letter.as_deref())
+            .filter(|other| !other.is_empty() && *other != name);
+        // A queue of dead letters has nowhere to put those that it cannot deliver: it keeps them.
+        let is_last = dead_letter.is_none() && config.dead_letters().any(|other| other == name);
+        Self {
+            maximum_deliveries: Some(maximum_deliveries).filter(|&most| most > 0 && !is_last),
+            dead_letter: dead_letter.map(Into::into),
+            has_priorities: declared
+                .and_then(|queue| queue.priorities)
+                .unwrap_or(config.queue_priorities),
+        }
+    }
+}
 
 /// Behind short locks, which only attaching and detaching take.
 #[derive(Debug, Default)]
 pub struct Registry {
+    defaults: Amqp,
     queues: Mutex<FxHashMap<Box<str>, Queue>>,
     suspended: Mutex<Suspended>,
 }
@@ -54,6 +87,7 @@ pub(super) enum Found {
 struct Queue {
     /// What it takes; `None` for its own topic.
     filter: Option<Box<str>>,
+    rules: DeliveryRules,
     /// Whether it has its anchor.
     is_made: bool,
 }
@@ -66,16 +100,28 @@ impl Registry {
     /// A registry that knows the queues of a configuration, whose anchors are yet to be made.
     #[must_use]
     pub fn new(config: &Amqp) -> Self {
-        let this = Self::default();
-        lock(&this.queues).extend(config.queues.iter().map(|queue| {
-            let filter = queue.filter.as_deref().map(Into::into);
-            let queue_of_name = Queue {
-                filter,
-                is_made: false,
-            };
-            (queue.name.as_str().into(), queue_of_name)
-        }));
+        let this = Self {
+            defaults: config.clone(),
+            ..Self::default()
+        };
+        let mut queues = lock(&this.queues);
+        for name in config.dead_letters() {
+            queues.insert(name.into(), this.new_queue(name, None));
+        }
+        for queue in &config.queues {
+            let declared = this.new_queue(&queue.name, Some(queue));
+            queues.insert(queue.name.as_str().into(), declared);
+        }
+        drop(queues);
         this
+    }
+
+    fn new_queue(&self, name: &str, declared: Option<&config::Queue>) -> Queue {
+        Queue {
+            filter: declared.and_then(|queue| Some(queue.filter.as_deref()?.into())),
+            rules: DeliveryRules::of(&self.defaults, name, declared),
+            is_made: false,
+        }
     }
 
     /// The names of all queues.
@@ -84,8 +130,13 @@ impl Registry {
     }
 
     /// Looks a queue up. One that is not there, and may be, is made with `make`, which gets its shared
-    /// subscription and says whether it could; nobody else finds it before.
-    pub(super) fn find(&self, name: &str, config: &Amqp, make: impl FnOnce(&str) -> bool) -> Found {
+    /// subscription and its rules, and says whether it could; nobody else finds it before.
+    pub(super) fn find(
+        &self,
+        name: &str,
+        config: &Amqp,
+        make: impl FnOnce(&str, &DeliveryRules) -> bool,
+    ) -> Found {
         let mut queues = lock(&self.queues);
         let count = queues.len();
         if !queues.contains_key(name) {
@@ -96,11 +147,12 @@ impl Registry {
                 return Found::TooMany;
             }
         }
-        let queue = queues.entry(name.into()).or_default();
+        let queue = queues.entry(name.into());
+        let queue = queue.or_insert_with(|| self.new_queue(name, None));
         if queue.is_made {
             return Found::Here;
         }
-        queue.is_made = make(&shared_subscription(name, queue));
+        queue.is_made = make(&shared_subscription(name, queue), &queue.rules);
         if queue.is_made {
             return Found::Here;
         }
@@ -222,12 +274,13 @@ mod tests {
             maximum_queues: 2,
             ..Amqp::default()
         };
-        config.queues = vec![crate::config::Queue {
+        config.queues = vec![config::Queue {
             name: "alarms".to_owned(),
             filter: Some("a/+/alarm".to_owned()),
+            ..config::Queue::default()
         }];
         let registry = Registry::new(&config);
-        let find = |name, makes| registry.find(name, &config, |_| makes);
+        let find = |name, makes| registry.find(name, &config, |_, _| makes);
         assert_eq!(find("alarms", false), Found::TooMany, "could not be made");
         assert_eq!(find("alarms", true), Found::Here);
         assert_eq!(find("x", true), Found::Here);
@@ -238,7 +291,51 @@ mod tests {
         assert_eq!(subscription("x"), "$share/x/queue/x");
         assert!(registry.takes_its_topic("x") && !registry.takes_its_topic("alarms"));
         config.queues_on_first_use = false;
-        let absent = registry.find("z", &config, |_| true);
+        let absent = registry.find("z", &config, |_, _| true);
         assert_eq!(absent, Found::Absent);
+    }
+
+    #[test]
+    fn a_queue_has_the_rules_of_its_declaration_or_those_of_all() {
+        let queue = |name: &str, dead_letter: Option<&str>, maximum_deliveries| config::Queue {
+            name: name.to_owned(),
+            dead_letter: dead_letter.map(str::to_owned),
+            maximum_deliveries,
+            ..config::Queue::default()
+        };
+        let config = Amqp {
+            queue_maximum_deliveries: 5,
+            queue_dead_letter: Some("dead".to_owned()),
+            queues: vec![
+                queue("orders", Some("lost-orders"), Some(2)),
+                queue("drafts", Some(""), Some(0)),
+            ],
+            ..Amqp::default()
+        };
+        let registry = Registry::new(&config);
+        let mut names = registry.names();
+        names.sort();
+        assert_eq!(
+            names,
+            ["dead", "drafts", "lost-orders", "orders"].map(Box::from)
+        );
+        let rules = |name| {
+            let mut found = None;
+            registry.find(name, &config, |_, rules| {
+                found = Some(rules.clone());
+                true
+            });
+            let rules = found.expect("it is new");
+            (
+                rules.maximum_deliveries,
+                rules.dead_letter.as_deref().map(str::to_owned),
+            )
+        };
+        let of = |most, dead_letter: Option<&str>| (most, dead_letter.map(str::to_owned));
+        assert_eq!(rules("orders"), of(Some(2), Some("lost-orders")));
+        assert_eq!(rules("drafts"), of(None, None));
+        assert_eq!(rules("made later"), of(Some(5), Some("dead")));
+        assert_eq!(rules("lost-orders"), of(Some(5), Some("dead")));
+        assert_eq!(rules("dead"), of(None, None), "nowhere else to go");
     }
 }

@@ -44,6 +44,14 @@ pub struct Amqp {
     pub queues_on_first_use: bool,
     /// Queues in all.
     pub maximum_queues: u32,
+    /// Failed deliveries after which a queue's message goes to its dead letters. 0: any number.
+    pub queue_maximum_deliveries: u16,
+    /// The queue that takes the dead letters of queues: messages that receivers reject, or that too
+    /// many deliveries of have failed. Without it they are dropped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue_dead_letter: Option<String>,
+    /// Whether queues deliver messages of a higher priority first.
+    pub queue_priorities: bool,
     /// Longest time that a source outlives its link, in seconds (timeout; 4,294,967,295 also allows
     /// `never`).
     pub maximum_source_timeout_s: u32,
@@ -74,6 +82,15 @@ pub struct Queue {
     /// What it takes, instead of the topic `queue/NAME`: a topic filter.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub filter: Option<String>,
+    /// Overrides `amqp.queue_maximum_deliveries`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub maximum_deliveries: Option<u16>,
+    /// Overrides `amqp.queue_dead_letter`; empty for none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dead_letter: Option<String>,
+    /// Overrides `amqp.queue_priorities`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub priorities: Option<bool>,
 }
 
 impl Default for Amqp {
@@ -97,6 +114,9 @@ impl Default for Amqp {
             queue_prefixes: Vec::new(),
             queues_on_first_use: true,
             maximum_queues: 10_000,
+            queue_maximum_deliveries: 0,
+            queue_dead_letter: None,
+            queue_priorities: false,
             maximum_source_timeout_s: u32::MAX,
             suspended_link_timeout_s: 60,
             maximum_suspended_links: 10_000,
@@ -144,7 +164,39 @@ impl Amqp {
                 ));
             }
         }
+        for name in self.dead_letters() {
+            let declared = self.queues.iter().find(|queue| queue.name == name);
+            if !is_queue_name(name) {
+                problems.push(format!(
+                    "amqp.queue_dead_letter: `{name}` is not a queue's name"
+                ));
+            } else if declared.is_some_and(|queue| queue.filter.is_some()) {
+                problems.push(format!(
+                    "amqp.queue_dead_letter: the queue `{name}` has a filter, so nothing can be sent to it"
+                ));
+            }
+        }
         problems
+    }
+
+    /// Whether queues are declared, and made, as by other settings.
+    pub(crate) fn has_queues_of(&self, other: &Self) -> bool {
+        let rules = |amqp: &Self| {
+            (
+                amqp.queue_maximum_deliveries,
+                amqp.queue_dead_letter.clone(),
+                amqp.queue_priorities,
+            )
+        };
+        self.queues == other.queues && rules(self) == rules(other)
+    }
+
+    /// The names of all queues that take dead letters.
+    pub(crate) fn dead_letters(&self) -> impl Iterator<Item = &str> {
+        let of_queues = (self.queues.iter()).filter_map(|queue| queue.dead_letter.as_deref());
+        (self.queue_dead_letter.as_deref().into_iter())
+            .chain(of_queues)
+            .filter(|name| !name.is_empty())
     }
 }
 

@@ -9,7 +9,7 @@ use sterna_amqp::connection::{ClientOptions, LinkId, SessionId};
 use sterna_amqp::link::{AttachOptions, OutgoingTransfer, Recovery, Unsettled};
 use sterna_amqp::messaging::{
     DeliveryState, DeliveryStateBuf, Filters, MessageView, MessageWriter, Source, Target,
-    TargetArchetype,
+    TargetArchetype, TerminusDurability,
 };
 use sterna_amqp::performatives::{Open, ReceiverSettleMode, Role, SenderSettleMode};
 use sterna_amqp::sasl::Mechanism;
@@ -41,6 +41,7 @@ impl LaneWriter for Lanes {
 pub struct Answer {
     pub address: Option<String>,
     pub expiry: String,
+    pub durable: TerminusDurability,
     pub filters: usize,
     pub refused: bool,
 }
@@ -313,6 +314,13 @@ impl Client {
             }
             Event::Attached { link, attach } => {
                 let is_sender = attach.role == Role::Receiver;
+                let durable = match (&attach.source, &attach.target) {
+                    (Some(source), _) if !is_sender => source.durable,
+                    (_, Some(target)) if is_sender => target
+                        .node()
+                        .map_or(TerminusDurability::None, |node| node.durable),
+                    _ => TerminusDurability::None,
+                };
                 let (address, refused, filters, expiry) = if is_sender {
                     let target = attach.target.as_ref().and_then(TargetArchetype::node);
                     (
@@ -337,6 +345,7 @@ impl Client {
                     Answer {
                         address,
                         expiry,
+                        durable,
                         filters,
                         refused,
                     },

@@ -561,12 +561,37 @@ fn links_that_cannot_be_are_refused_with_the_condition() {
     }
     client.receiver(&mut broker, session, "none", Source::default(), 1);
     assert_eq!(client.condition().as_deref(), Some("amqp:invalid-field"));
+    // A look needs the same right.
     let browse = Source {
         distribution_mode: Some(sterna_amqp::messaging::DistributionMode::Copy),
-        ..Source::new("queue/open")
+        ..Source::new("queue/closed")
     };
     client.receiver(&mut broker, session, "browse", browse, 1);
-    assert_eq!(client.condition().as_deref(), Some("amqp:not-implemented"));
+    let condition = client.condition();
+    assert_eq!(condition.as_deref(), Some("amqp:unauthorized-access"));
+}
+
+/// A terminus says what it keeps (AMQP 1.0, section 3.5.1): without a store nothing survives the broker.
+#[test]
+fn no_terminus_is_promised_to_be_durable() {
+    let mut broker = Broker::new();
+    let mut client = Client::connect(&mut broker, "c");
+    let session = client.begin(&mut broker);
+    let source = client.receiver(&mut broker, session, "sub", durable("a/b"), 1);
+    let options = AttachOptions {
+        source: Some(Source::default()),
+        target: Some(TargetArchetype::Target(Target {
+            durable: TerminusDurability::UnsettledState,
+            ..Target::new("queue/q")
+        })),
+        ..AttachOptions::default()
+    };
+    let target = client.attach(&mut broker, session, "pub", Role::Sender, &options);
+    for link in [source, target] {
+        assert_eq!(client.answers[&link].durable, TerminusDurability::None);
+    }
+    // The life time that it does keep.
+    assert_eq!(client.answers[&source].expiry, "Never");
 }
 
 /// Attaches a sender to the anonymous node.

@@ -1,7 +1,13 @@
 //! Queues: competing consumers, credit, outcomes, and what is left when nobody is there.
 
-use sterna_amqp::messaging::{DeliveryState, Modified, Outcome, Source};
-use sterna_mqtt::{QoS, Version};
+use bytes::BytesMut;
+use sterna_amqp::messaging::{
+    DeliveryState, DistributionMode, Header, MessageView, MessageWriter, Modified, Outcome,
+    Rejected, Source,
+};
+use sterna_amqp::types::Value;
+use sterna_mqtt::packet::{Ack, Publish};
+use sterna_mqtt::{Property, QoS, Version};
 use sterna_server::config::{Config, Queue};
 
 use crate::client::{Client, Start};
@@ -179,11 +185,12 @@ fn queues_of_the_configuration_take_what_their_filter_matches() {
     config.amqp.queues = vec![
         Queue {
             name: "orders".to_owned(),
-            filter: None,
+            ..Queue::default()
         },
         Queue {
             name: "alarms".to_owned(),
             filter: Some("+/alarm".to_owned()),
+            ..Queue::default()
         },
     ];
     let mut broker = Broker::with(&config, 2);
@@ -222,13 +229,10 @@ fn a_selector_leaves_the_others_in_the_queue() {
     let session = client.begin(&mut broker);
     let sender = client.sender(&mut broker, session, "queue/q");
     for (token, color) in ["red", "blue", "red", "blue"].into_iter().enumerate() {
-        let mut message = bytes::BytesMut::new();
-        sterna_amqp::messaging::MessageWriter::new(&mut message)
+        let mut message = BytesMut::new();
+        MessageWriter::new(&mut message)
             .application_properties(|map| {
-                map.push(
-                    &sterna_amqp::types::Value::String("color"),
-                    &sterna_amqp::types::Value::String(color),
-                );
+                map.push(&Value::String("color"), &Value::String(color));
             })
             .data(format!("{color}{token}").as_bytes());
         client.send_message(&mut broker, sender, token as u64, &message, false, None);
@@ -243,4 +247,234 @@ fn a_selector_leaves_the_others_in_the_queue() {
     assert_eq!(client.accept_all(&mut broker), ["blue1", "blue3"]);
     client.receiver(&mut broker, session, "all", Source::new("queue/q"), 10);
     assert_eq!(client.accept_all(&mut broker), ["red0", "red2"]);
+}
+
+const REJECTED: DeliveryState<'static> =
+    DeliveryState::Outcome(Outcome::Rejected(Rejected { error: None }));
+
+/// A broker whose queue `orders` sends to `lost` what two deliveries of have failed.
+fn with_dead_letters(shards: usize) -> Broker {
+    let mut config = Config::default();
+    config.amqp.queues = vec![Queue {
+        name: "orders".to_owned(),
+        maximum_deliveries: Some(2),
+        dead_letter: Some("lost".to_owned()),
+        ..Queue::default()
+    }];
+    config.check().expect("it is valid");
+    Broker::with(&config, shards)
+}
+
+/// What a message tells of its death.
+fn obituary(payload: &[u8]) -> Vec<String> {
+    let view = MessageView::parse(payload).expect("a message");
+    let annotations = view.message_annotations().expect("annotations");
+    let text = |value: Value<'_>| match value {
+        Value::Uint(number) => number.to_string(),
+        other => other.as_text().expect("text").to_owned(),
+    };
+    (annotations.into_iter())
+        .map(|(key, value)| format!("{}={}", text(key), text(value)))
+        .collect()
+}
+
+#[test]
+fn what_receivers_reject_or_cannot_take_goes_to_the_dead_letters() {
+    for shards in [1, 3] {
+        let mut broker = with_dead_letters(shards);
+        let mut client = Client::start(&mut broker, Start::new("c").on(shards - 1));
+        let session = client.begin(&mut broker);
+        let sender = client.sender(&mut broker, session, "queue/orders");
+        let link = client.receiver(&mut broker, session, "r", Source::new("queue/orders"), 1);
+        let mut annotated = BytesMut::new();
+        MessageWriter::new(&mut annotated)
+            .header(&Header {
+                durable: true,
+                priority: 7,
+                ttl: Some(60_000),
+                ..Header::default()
+            })
+            .message_annotations(|map| map.push(&Value::Symbol("x-own"), &Value::String("kept")))
+            .application_properties(|map| map.push(&Value::String("color"), &Value::String("red")))
+            .data(b"poison");
+        client.send_message(&mut broker, sender, 1, &annotated, false, None);
+        for failures in 0..2 {
+            let came = client.received.pop().expect("the message");
+            assert_eq!(came.delivery_count(), failures);
+            client.dispose(
+                &mut broker,
+                session,
+                (came.id, came.id),
+                &modified(true, false),
+                true,
+            );
+            client.credit(&mut broker, link, 1);
+        }
+        assert!(client.received.is_empty(), "it has failed too often");
+        // By MQTT as well.
+        let mqtt = broker.client(Version::V5, "publisher");
+        broker.publish(mqtt, Version::V5, "queue/orders", "bad", QoS::AtLeastOnce);
+        client.turn(&mut broker);
+        let came = client.received.pop().expect("the message");
+        client.dispose(&mut broker, session, (came.id, came.id), &REJECTED, true);
+        client.receiver(&mut broker, session, "dead", Source::new("queue/lost"), 10);
+        let dead = client.received.clone();
+        assert_eq!(client.accept_all(&mut broker), ["poison", "bad"]);
+        let of_poison = [
+            "x-own=kept",
+            "x-opt-dead-letter-queue=orders",
+            "x-opt-dead-letter-cause=maximum-deliveries",
+            "x-opt-dead-letter-failures=2",
+        ];
+        assert_eq!(obituary(&dead[0].payload), of_poison);
+        let view = MessageView::parse(&dead[0].payload).expect("a message");
+        let header = view.header().expect("a header").unwrap_or_default();
+        assert_eq!(
+            (header.durable, header.priority, header.ttl),
+            (true, 7, None)
+        );
+        assert!(
+            view.application_properties()
+                .is_some_and(|map| map.get("color").is_some())
+        );
+        let view = MessageView::parse(&dead[1].payload).expect("a message");
+        let told = view
+            .application_properties()
+            .expect("MQTT's user properties");
+        let cause = told.get("x-opt-dead-letter-cause");
+        assert_eq!(cause, Some(Value::String("rejected")));
+    }
+}
+
+#[test]
+fn mqtt_consumers_reject_to_the_dead_letters_and_read_them() {
+    let mut broker = with_dead_letters(2);
+    let worker = broker.client(Version::V5, "worker");
+    broker.subscribe(
+        worker,
+        Version::V5,
+        "$share/orders/queue/orders",
+        QoS::AtLeastOnce,
+    );
+    let heir = broker.client(Version::V5, "heir");
+    broker.subscribe(
+        heir,
+        Version::V5,
+        "$share/lost/queue/lost",
+        QoS::AtLeastOnce,
+    );
+    let mut client = Client::connect(&mut broker, "c");
+    let session = client.begin(&mut broker);
+    let sender = client.sender(&mut broker, session, "queue/orders");
+    client.send(&mut broker, sender, 1, "bad");
+    assert_eq!(
+        broker.told(worker, Version::V5),
+        ["PUBLISH1 queue/orders=bad"]
+    );
+    let packet_id = sterna_mqtt::PacketId::new(1).expect("not zero");
+    let refusal = Ack::new(packet_id, sterna_mqtt::ReasonCode::UnspecifiedError);
+    broker.packet(worker, Version::V5, &sterna_mqtt::Packet::PubAck(refusal));
+    assert_eq!(broker.told(heir, Version::V5), ["PUBLISH1 queue/lost=bad"]);
+}
+
+#[test]
+fn a_queue_with_priorities_delivers_the_highest_first() {
+    let mut config = Config::default();
+    config.amqp.queue_priorities = true;
+    let mut broker = Broker::with(&config, 2);
+    let mut client = Client::connect(&mut broker, "c");
+    let session = client.begin(&mut broker);
+    let sender = client.sender(&mut broker, session, "queue/q");
+    for (token, priority) in [4, 0, 9, 4].into_iter().enumerate() {
+        let mut message = BytesMut::new();
+        let header = Header {
+            priority,
+            ..Header::default()
+        };
+        let text = format!("{priority}.{token}");
+        MessageWriter::new(&mut message)
+            .header(&header)
+            .data(text.as_bytes());
+        client.send_message(&mut broker, sender, token as u64, &message, false, None);
+    }
+    let mqtt = broker.client(Version::V5, "publisher");
+    let properties = crate::fixture::block(&[Property::UserProperty("amqp-priority", "8")]);
+    let publish = Publish {
+        properties: properties
+            .publish_properties(sterna_mqtt::PropertyContext::Publish)
+            .expect("a user property"),
+        ..crate::fixture::publish("queue/q", "8.mqtt", QoS::AtMostOnce)
+    };
+    broker.packet(mqtt, Version::V5, &sterna_mqtt::Packet::Publish(publish));
+    client.receiver(&mut broker, session, "r", Source::new("queue/q"), 10);
+    assert_eq!(
+        client.accept_all(&mut broker),
+        ["9.2", "8.mqtt", "4.0", "4.3", "0.1"]
+    );
+}
+
+#[test]
+fn a_delayed_message_comes_when_it_is_due() {
+    for shards in [1, 2] {
+        let mut broker = Broker::with(&Config::default(), shards);
+        let mut client = Client::start(&mut broker, Start::new("c").on(shards - 1));
+        let session = client.begin(&mut broker);
+        let sender = client.sender(&mut broker, session, "queue/q");
+        client.receiver(&mut broker, session, "r", Source::new("queue/q"), 10);
+        for (token, (annotation, value)) in [
+            ("x-opt-delivery-delay", Value::Long(3_000)),
+            ("x-opt-delivery-delay", Value::Uint(1_000)),
+            ("x-opt-delivery-time", Value::Timestamp(1)),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let mut message = BytesMut::new();
+            MessageWriter::new(&mut message)
+                .message_annotations(|map| map.push(&Value::Symbol(annotation), &value))
+                .data(token.to_string().as_bytes());
+            client.send_message(&mut broker, sender, token as u64, &message, false, None);
+        }
+        assert_eq!(client.outcomes().len(), 3, "they are in the queue");
+        assert_eq!(client.accept_all(&mut broker), ["2"], "the past is due");
+        broker.advance(1_000);
+        client.turn(&mut broker);
+        assert_eq!(client.accept_all(&mut broker), ["1"]);
+        broker.advance(2_000);
+        client.turn(&mut broker);
+        assert_eq!(client.accept_all(&mut broker), ["0"]);
+    }
+}
+
+#[test]
+fn a_browser_gets_copies_and_leaves_the_messages() {
+    for shards in [1, 3] {
+        let mut broker = Broker::with(&Config::default(), shards);
+        let mut client = Client::start(&mut broker, Start::new("c").on(shards - 1));
+        let session = client.begin(&mut broker);
+        let sender = client.sender(&mut broker, session, "queue/q");
+        for token in 0..5 {
+            client.send(&mut broker, sender, token, &token.to_string());
+        }
+        let browse = Source {
+            distribution_mode: Some(DistributionMode::Copy),
+            ..Source::new("queue/q")
+        };
+        let link = client.receiver(&mut broker, session, "look", browse.clone(), 2);
+        assert_eq!(client.accept_all(&mut broker), ["0", "1"]);
+        // As clients ask whether there is more.
+        client
+            .engine
+            .set_credit(link, 10, true, false, &mut client.out)
+            .expect("a link");
+        client.turn(&mut broker);
+        assert_eq!(client.accept_all(&mut broker), ["2", "3", "4"]);
+        let drained = crate::client::Happened::Drained(link);
+        assert!(client.happened.contains(&drained), "{shards} shards");
+        client.detach(&mut broker, link, true);
+        client.receiver(&mut broker, session, "again", browse, 10);
+        assert_eq!(client.texts().len(), 5, "they are still there");
+        client.receiver(&mut broker, session, "r", Source::new("queue/q"), 10);
+        assert_eq!(client.accept_all(&mut broker), ["0", "1", "2", "3", "4"]);
+    }
 }

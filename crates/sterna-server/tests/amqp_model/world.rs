@@ -54,6 +54,7 @@ impl World {
             .map(|name| Queue {
                 name: (*name).to_owned(),
                 filter: (*name == "alarms").then(|| ALARMS.to_owned()),
+                ..Queue::default()
             })
             .collect();
         let remembers_ms = u64::from(config.amqp.suspended_link_timeout_s) * 1000;

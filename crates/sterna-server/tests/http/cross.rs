@@ -68,6 +68,7 @@ fn a_queue_that_is_full_refuses_the_message_as_a_whole() {
         config.amqp.queues = vec![Queue {
             name: "q".to_owned(),
             filter: Some("a".to_owned()),
+            ..Queue::default()
         }];
     });
     let limits = Limits {
