@@ -1,6 +1,6 @@
 //! What the broker costs: CPU for each message on each transport, memory for each connection.
 //!
-//! The broker runs on one core and `sterna bench` on another. A figure is the median of several
+//! The broker runs on one core and `sterna-lab bench` on another. A figure is the median of several
 //! runs; where a peer is measured too, each of its runs follows the broker's run of the same cell,
 //! so that both had the same machine.
 
@@ -26,7 +26,11 @@ use broker::{Broker, Place};
 use cells::{CELLS, Cell, Transport};
 use table::{Row, Run, render};
 
-/// How long a release build may take.
+/// The broker's program; a peer of this name is another build of it.
+const BROKER: &str = "sterna";
+/// What is measured: the build that packages have, not the quick one of `release`.
+const PROFILE: &str = "dist";
+/// How long that build may take.
 const BUILD_LIMIT: Duration = Duration::from_mins(30);
 
 const HELP: &str = "\
@@ -38,13 +42,14 @@ cargo xtask bench quick|full [OPTION]...
   --runs N             runs of each cell; the median counts (3)
   --seconds S          length of one run (0.7 quick, 3 full)
   --only WORD          only transports and workloads with this word in their name; may be repeated
-  --against PROGRAM    also measure mosquitto (a name or a path) in turn, and show the ratio
+  --against PROGRAM    also measure mosquitto (a name or a path) or another build of sterna (a path)
+                       in turn, and show the ratio
   --broker URL         measure a broker that runs already, on this transport; may be repeated
   --pid PID            its process
   --cores B,G          cores of broker and generator (0,1)
   --shards N           shards of the broker (1)
   --realtime           run broker and generator before all other work (SCHED_FIFO; root)
-  --no-build           take target/release/sterna as it is
+  --no-build           take target/dist/sterna and sterna-lab as they are
   --json FILE          append every run and every result as a line of JSON
 ";
 
@@ -167,7 +172,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Verdict {
     }
     let folder = workspace.target_folder("bench")?;
     let mut progress = Progress::start("bench");
-    let program = workspace.target.join("release").join("sterna");
+    let programs = workspace.target.join(PROFILE);
     if options.build {
         build(workspace, &folder, &mut progress)?;
     }
@@ -175,7 +180,8 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Verdict {
     let mut bench = Bench {
         options: &options,
         folder,
-        program,
+        broker: programs.join(BROKER),
+        generator: programs.join("sterna-lab"),
         peer,
         rows: rows(&options),
         lines: Vec::new(),
@@ -240,15 +246,13 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Verdict {
 
 fn build(workspace: &Workspace, folder: &Path, progress: &mut Progress) -> Result<(), Failure> {
     let mut cargo = workspace.cargo();
-    cargo.args(["build", "--release", "--package", "sterna"]);
+    cargo.args(["build", "--profile", PROFILE]);
+    cargo.args(["--package", "sterna", "--package", "sterna-lab"]);
     let outcome = run_command(&mut cargo, &folder.join("build.log"), BUILD_LIMIT, progress)?;
     if outcome.success {
         Ok(())
     } else {
-        Err(Failure(format!(
-            "the release build failed\n{}",
-            outcome.tail()
-        )))
+        Err(Failure(format!("the build failed\n{}", outcome.tail())))
     }
 }
 
@@ -292,7 +296,8 @@ fn rows(options: &Options) -> Vec<Row> {
 struct Bench<'a> {
     options: &'a Options,
     folder: PathBuf,
-    program: PathBuf,
+    broker: PathBuf,
+    generator: PathBuf,
     peer: Option<PathBuf>,
     rows: Vec<Row>,
     /// Every run as JSON.
@@ -314,9 +319,19 @@ impl Bench<'_> {
         let own = if let Some(pid) = self.options.pid {
             Broker::foreign(pid, self.options.foreign.clone())
         } else {
-            Broker::sterna(&self.program, &self.folder, place, self.options.shards)?
+            Broker::sterna(&self.broker, &self.folder, place, self.options.shards)?
         };
         let peer = match &self.peer {
+            Some(program) if program.file_name().is_some_and(|name| name == BROKER) => {
+                let folder = self.folder.join("peer");
+                std::fs::create_dir_all(&folder)?;
+                Some(Broker::sterna(
+                    program,
+                    &folder,
+                    place,
+                    self.options.shards,
+                )?)
+            }
             Some(program) => Some(Broker::mosquitto(program, &self.folder, place)?),
             None => None,
         };
@@ -356,7 +371,7 @@ impl Bench<'_> {
         let mut command = self
             .options
             .place(self.options.generator_core)
-            .command(&self.program);
+            .command(&self.generator);
         command.arg("bench").args(cell.arguments).arg(url);
         command.args(broker.trust(transport));
         if cell.timed {

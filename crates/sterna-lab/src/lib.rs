@@ -11,7 +11,7 @@
 //! - [`energy`] models what packets cost a device's radio and battery.
 //! - [`campaign`] describes experiments: transports, grids, figures and a paper's claims, in one file.
 //!   [`measure`] runs them, [`report`] compares what came out with what the paper says.
-//! - [`session`] is one link with programs at its ends: what `sterna lab link` runs.
+//! - [`session`] is one link with programs at its ends: what `sterna-lab link` runs.
 
 pub mod calibrate;
 pub mod campaign;

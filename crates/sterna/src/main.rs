@@ -5,7 +5,6 @@
     reason = "comments on arguments are the help that people read, where brackets are brackets"
 )]
 
-mod allocations;
 mod commands;
 
 use std::process::ExitCode;
@@ -13,7 +12,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use commands::{
-    bench, check_config, demo, exit, handshake, lab, passwd, property, publish, request, serve,
+    check_config, demo, exit, handshake, moved, passwd, property, publish, request, serve,
     subscribe, token, tune,
 };
 
@@ -30,7 +29,6 @@ struct Cli {
 enum Command {
     Serve(serve::Args),
     CheckConfig(check_config::Args),
-    Bench(Box<bench::Args>),
     #[command(name = "pub")]
     Publish(Box<publish::Args>),
     #[command(name = "sub")]
@@ -41,7 +39,10 @@ enum Command {
     Token(token::Args),
     Demo(demo::Args),
     Tune(tune::Args),
-    Lab(Box<lab::Args>),
+    #[command(hide = true, disable_help_flag = true)]
+    Bench(moved::Args),
+    #[command(hide = true, disable_help_flag = true)]
+    Lab(moved::Args),
 }
 
 fn main() -> ExitCode {
@@ -60,7 +61,6 @@ fn main() -> ExitCode {
     match cli.command {
         Command::Serve(args) => serve::run(&args),
         Command::CheckConfig(args) => check_config::run(&args),
-        Command::Bench(args) => bench::run(&args),
         Command::Publish(args) => publish::run(&args),
         Command::Subscribe(args) => subscribe::run(&args),
         Command::Request(args) => request::run(&args),
@@ -69,6 +69,7 @@ fn main() -> ExitCode {
         Command::Token(args) => token::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Tune(args) => tune::run(&args),
-        Command::Lab(args) => lab::run(&args),
+        Command::Bench(args) => moved::run("bench", &args),
+        Command::Lab(args) => moved::run("lab", &args),
     }
 }

@@ -125,7 +125,7 @@ impl Broker {
             .map(String::as_str)
     }
 
-    /// What `sterna bench` has to be told about trust.
+    /// What `sterna-lab bench` has to be told about trust.
     pub(super) fn trust(&self, transport: Transport) -> Vec<String> {
         match (&self.authority, transport) {
             (_, Transport::Tcp | Transport::WebSocket) => Vec::new(),

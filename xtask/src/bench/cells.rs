@@ -52,7 +52,7 @@ pub(super) enum Figure {
 }
 
 impl Figure {
-    /// Where `sterna bench --json` says it.
+    /// Where `sterna-lab bench --json` says it.
     pub(super) const fn key(self) -> &'static str {
         match self {
             Self::Cpu => "broker_cpu_us",
@@ -72,7 +72,7 @@ impl Figure {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cell {
     pub(super) name: &'static str,
-    /// Subcommand and options of `sterna bench`.
+    /// Subcommand and options of `sterna-lab bench`.
     pub(super) arguments: &'static [&'static str],
     pub(super) figure: Figure,
     /// Whether the length of the run can be chosen.

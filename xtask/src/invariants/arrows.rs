@@ -12,7 +12,6 @@ const ARROWS: [(&str, &[&str]); 13] = [
     (
         "sterna",
         &[
-            "sterna-lab",
             "sterna-server",
             "sterna-client",
             "sterna-store",
@@ -27,16 +26,7 @@ const ARROWS: [(&str, &[&str]); 13] = [
     ),
     (
         "sterna-lab",
-        &[
-            "sterna-server",
-            "sterna-client",
-            "sterna-net",
-            "sterna-quic",
-            "sterna-mqtt",
-            "sterna-amqp",
-            "sterna-h3",
-            "sterna-auth",
-        ],
+        &["sterna-client", "sterna-quic", "sterna-mqtt", "sterna-auth"],
     ),
     (
         "sterna-server",

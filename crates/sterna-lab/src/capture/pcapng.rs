@@ -53,7 +53,7 @@ pub(super) fn write_header(
     body.extend(1_u16.to_le_bytes());
     body.extend(0_u16.to_le_bytes());
     body.extend(u64::MAX.to_le_bytes()); // the section's length is not said
-    option(&mut body, APPLICATION, b"sterna lab");
+    option(&mut body, APPLICATION, b"sterna-lab");
     option(&mut body, OPTION_END, b"");
     write_block(out, SECTION_HEADER, &body)?;
 

@@ -59,7 +59,7 @@ impl Broker {
 
     /// Starts this project's.
     fn start_own(setting: &Setting<'_>, site: &Site, run: &Run) -> Result<Self, String> {
-        let mut command = site.command(Side::Server, setting.program);
+        let mut command = site.command(Side::Server, setting.sterna);
         let port = if site.cell().is_some() {
             default_port(&run.transport.scheme)
         } else {

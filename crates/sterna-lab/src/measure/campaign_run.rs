@@ -60,8 +60,10 @@ pub struct CampaignOptions {
     pub calibrate: bool,
     /// Where results go.
     pub folder: PathBuf,
-    /// The program that is broker and device.
+    /// The program that is device, and that makes a run: `sterna-lab`.
     pub program: PathBuf,
+    /// The program `sterna`, whose broker is measured.
+    pub sterna: PathBuf,
     /// Its version.
     pub version: String,
     /// The command that repeats the campaign.
@@ -189,6 +191,7 @@ pub fn execute(
     }
     let setting = Setting {
         program: &options.program,
+        sterna: &options.sterna,
         site: options.site,
         data: data.path(),
         qlog: &qlog,
@@ -224,6 +227,7 @@ pub fn execute(
         data: data.path().to_owned(),
         qlog: qlog.clone(),
         program: options.program.clone(),
+        sterna: options.sterna.clone(),
         spin: capacity.jobs <= MAX_SPINNING_JOBS,
     };
     // Also between runs; where there is no right to it, lateness shows it.

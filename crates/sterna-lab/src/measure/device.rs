@@ -1,6 +1,6 @@
 //! What the lab says to a device, and what it hears from it.
 //!
-//! A device is a process of the program that measures: `sterna lab device`. It gets its task as one
+//! A device is a process of the program that measures: `sterna-lab device`. It gets its task as one
 //! line of JSON on standard input and answers with lines of JSON on standard output: `ready` when it
 //! is set up, whereupon it waits for the word `go`; `finished` when it has done its part, whereupon
 //! it waits for the end of its input; and then its `result`. Whatever goes wrong is a line

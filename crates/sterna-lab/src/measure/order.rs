@@ -42,6 +42,7 @@ pub(super) struct Order {
     /// Where traces go.
     pub(super) qlog: PathBuf,
     pub(super) program: PathBuf,
+    pub(super) sterna: PathBuf,
     pub(super) spin: bool,
 }
 
@@ -65,6 +66,7 @@ pub fn obey(stop: &AtomicBool) -> Result<(), String> {
         .ok_or_else(|| format!("there is no run {}", order.index))?;
     let setting = Setting {
         program: &order.program,
+        sterna: &order.sterna,
         site: order.site,
         data: &order.data,
         qlog: &order.qlog,
@@ -105,7 +107,7 @@ impl Drop for Starting<'_> {
 pub(super) fn give(order: &Order, run: &Run, starting: Starting<'_>, stop: &AtomicBool) -> Sample {
     let heard = || -> Result<Sample, String> {
         let mut command = Command::new(&order.program);
-        command.args(["lab", "measure"]);
+        command.arg("measure");
         crate::kernel::die_with_parent(&mut command);
         let mut process = Process::start("run", &mut command)
             .map_err(|error| format!("cannot start a process: {error}"))?;

@@ -11,7 +11,7 @@ const ENTRY_BYTES: usize = 56;
 const PT_LOAD: u64 = 1;
 
 /// What of a program's file is loaded when it runs, in bytes: without the tables for debuggers, which
-/// this project's release builds keep and others strip.
+/// this project's `dist` builds keep and others strip.
 ///
 /// # Errors
 ///

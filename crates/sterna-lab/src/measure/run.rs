@@ -30,8 +30,10 @@ const ARRIVAL_ROUND_TRIPS: u32 = 8;
 /// What all runs have in common.
 #[derive(Debug)]
 pub(super) struct Setting<'a> {
-    /// The program that is broker and device.
+    /// The program that is device.
     pub(super) program: &'a Path,
+    /// The program `sterna`, whose broker is measured.
+    pub(super) sterna: &'a Path,
     /// Where links are made.
     pub(super) site: SiteKind,
     /// Where the broker keeps its certificate.
@@ -216,7 +218,7 @@ fn measure(
     if let (Some(before), Some(after)) = (ticks_before, ticks_after) {
         set(sample, "steal_percent", after.stolen_percent_since(&before));
     }
-    if let Ok(bytes) = program::loaded_bytes(setting.program) {
+    if let Ok(bytes) = program::loaded_bytes(setting.sterna) {
         set(sample, "program_bytes", bytes as f64);
     }
     note_in_force(&report, &measured, sample);
@@ -353,7 +355,7 @@ fn start_device(
     task: &Task,
 ) -> Result<Process, String> {
     let mut command = site.command(at, setting.program);
-    command.args(["lab", "device"]);
+    command.arg("device");
     let mut process = Process::start(name, &mut command)
         .map_err(|error| format!("cannot start a device: {error}"))?;
     let text = serde_json::to_string(task).map_err(|error| error.to_string())?;

@@ -266,7 +266,7 @@ mod tests {
             seed,
             quick: true,
             emulator: "tun".into(),
-            command: "sterna lab run x".into(),
+            command: "sterna-lab run x".into(),
             program: "0".into(),
             optimised: false,
             machine: Machine::look(),

@@ -19,7 +19,7 @@ pub struct Collection {
 }
 
 impl Collection {
-    /// Reads a folder that `sterna lab run` wrote, of one campaign or with a folder for each of several.
+    /// Reads a folder that `sterna-lab run` wrote, of one campaign or with a folder for each of several.
     ///
     /// # Errors
     ///

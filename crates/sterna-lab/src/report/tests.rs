@@ -164,7 +164,7 @@ fn report(with_unsound: bool) -> Report {
         seed: 1,
         quick: false,
         emulator: "tun".into(),
-        command: "sterna lab run made-up".into(),
+        command: "sterna-lab run made-up".into(),
         program: "0".into(),
         optimised: true,
         machine: Machine::look(),
@@ -242,7 +242,7 @@ fn the_page_is_whole_and_escaped() {
     for wanted in [
         "<h1 id=\"made-up\">Made &lt;up&gt;",
         "no &lt;broker&gt;",
-        "<code>sterna lab run made-up</code>",
+        "<code>sterna-lab run made-up</code>",
         "wifi: true",
         "late by 0.200 ms at most",
         "</body></html>",

@@ -1,6 +1,5 @@
 //! The subcommands, one file each: an `Args` structure for clap and `run(Args) -> ExitCode`.
 
-pub(crate) mod bench;
 pub(crate) mod check_config;
 mod clock;
 mod connection;
@@ -8,7 +7,7 @@ pub(crate) mod demo;
 pub(crate) mod exit;
 mod format;
 pub(crate) mod handshake;
-pub(crate) mod lab;
+pub(crate) mod moved;
 mod output;
 pub(crate) mod passwd;
 mod payload;

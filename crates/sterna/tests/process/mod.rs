@@ -128,21 +128,6 @@ pub(crate) fn sterna() -> Command {
     command
 }
 
-/// The lab, to its end.
-pub(crate) fn lab(arguments: &[&str]) -> Output {
-    sterna().arg("lab").args(arguments).output().unwrap()
-}
-
-/// Whether namespaces can be made here; says so if not.
-pub(crate) fn has_rights() -> bool {
-    let output = lab(&["link", "-q", "--", "true"]);
-    if output.status.success() {
-        return true;
-    }
-    eprintln!("left out: {}", stderr(&output));
-    false
-}
-
 pub(crate) fn code(output: &Output) -> i32 {
     output.status.code().unwrap()
 }

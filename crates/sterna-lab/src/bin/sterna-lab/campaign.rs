@@ -1,4 +1,4 @@
-//! `sterna lab run`, `campaigns` and `report`: a paper's experiments, and what they come to.
+//! `sterna-lab run`, `campaigns` and `report`: a paper's experiments, and what they come to.
 
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _, Write as _};
@@ -17,7 +17,8 @@ use sterna_lab::measure::{Verdict, order};
 use sterna_lab::report::{Agreement, Collection};
 use sterna_lab::session;
 
-use crate::commands::exit;
+use crate::broker_program::BrokerProgram;
+use crate::console;
 
 /// The exit status when a run failed, or was out of tolerance to the end.
 const NOT_SOUND: u8 = 2;
@@ -28,7 +29,8 @@ const SIGNALS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 /// Width of the bar, in characters.
 const BAR_WIDTH: usize = 20;
 
-/// Run a campaign: a paper's experiments, over emulated links, with this program as broker and device.
+/// Run a campaign: a paper's experiments, over emulated links, between devices of this program and the
+/// broker of the program `sterna`.
 ///
 /// What waits for the network runs side by side, what is bound by the CPU alone. Ctrl-C stops; --resume
 /// goes on. A run during which link or machine were out of tolerance is made again up to three times,
@@ -70,6 +72,8 @@ pub(super) struct RunArgs {
     /// What emulates the links
     #[arg(long, value_name = "KIND", default_value = "tun")]
     emulator: Emulator,
+    #[command(flatten)]
+    sterna: BrokerProgram,
 }
 
 /// Checks what names a broker.
@@ -79,11 +83,11 @@ fn broker(text: &str) -> Result<String, String> {
 
 const RUN_HELP: &str = "\
 Examples:
-  sterna lab run mqtt-fernandez-2020 --quick
-  sterna lab run mqtt-jeddou-2022 --out /var/tmp/jeddou
-  sterna lab run mqtt-jeddou-2022 --out /var/tmp/jeddou --resume
-  sterna lab run mqtt-fernandez-2020 --broker mosquitto
-  sterna lab report /var/tmp/jeddou
+  sterna-lab run mqtt-fernandez-2020 --quick
+  sterna-lab run mqtt-jeddou-2022 --out /var/tmp/jeddou
+  sterna-lab run mqtt-jeddou-2022 --out /var/tmp/jeddou --resume
+  sterna-lab run mqtt-fernandez-2020 --broker mosquitto
+  sterna-lab report /var/tmp/jeddou
 
 Exit status: 0 all samples are sound, 1 it could not be run, 2 some failed or are marked,
 130 interrupted";
@@ -112,7 +116,7 @@ const PAPERS: [&str; 4] = [
 pub(super) fn run(args: &RunArgs) -> ExitCode {
     match run_campaigns(args) {
         Ok(code) => code,
-        Err(error) => exit::usage(error),
+        Err(error) => console::fail(error),
     }
 }
 
@@ -177,7 +181,7 @@ pub(super) fn measure() -> ExitCode {
     }
     match order::obey(&stop) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => exit::usage(error),
+        Err(error) => console::fail(error),
     }
 }
 
@@ -211,6 +215,7 @@ fn run_one(
         calibrate: !args.no_calibration,
         folder,
         program: std::env::current_exe().map_err(|error| format!("this program: {error}"))?,
+        sterna: args.sterna.find()?,
         version: env!("CARGO_PKG_VERSION").into(),
         command: command(args, campaign),
     };
@@ -224,20 +229,23 @@ fn run_one(
     eprintln!("{}", summary(&outcome));
     let out = options.folder.display();
     if outcome.left > 0 {
-        eprintln!("sterna lab run {} --out {out} --resume goes on", args.name);
+        eprintln!("sterna-lab run {} --out {out} --resume goes on", args.name);
     } else {
-        eprintln!("sterna lab report {out} shows what it comes to");
+        eprintln!("sterna-lab report {out} shows what it comes to");
     }
     Ok(outcome)
 }
 
 /// The command that repeats a campaign.
 fn command(args: &RunArgs, campaign: &Campaign) -> String {
-    let mut text = format!("sterna lab run {}", args.name);
+    let mut text = format!("sterna-lab run {}", args.name);
+    if let Some(path) = args.sterna.given() {
+        // Writing to a String does not fail, here and below.
+        let _ = write!(text, " --sterna '{}'", path.display());
+    }
     if args.quick {
         text.push_str(" --quick");
     }
-    // Writing to a String does not fail.
     let _ = write!(text, " --seed {}", args.seed.unwrap_or(campaign.seed));
     if let Some(grid) = &args.grid {
         let _ = write!(text, " --grid {grid}");
@@ -395,7 +403,7 @@ pub(super) fn list() -> Result<String, String> {
 /// Of a folder with several campaigns' folders it makes one report with a chapter for each.
 #[derive(clap::Args, Debug)]
 pub(super) struct ReportArgs {
-    /// The folder that `sterna lab run` wrote, or one with several of these
+    /// The folder that `sterna-lab run` wrote, or one with several of these
     #[arg(value_name = "FOLDER")]
     folder: PathBuf,
     /// Where the report goes [default: beside the results]
@@ -408,10 +416,7 @@ pub(super) struct ReportArgs {
 
 /// Makes the report.
 pub(super) fn report(args: &ReportArgs) -> ExitCode {
-    match write_report(args) {
-        Ok(text) => exit::code(crate::commands::output::print(text.as_bytes()), false),
-        Err(error) => exit::usage(error),
-    }
+    console::answer(write_report(args))
 }
 
 fn write_report(args: &ReportArgs) -> Result<String, String> {

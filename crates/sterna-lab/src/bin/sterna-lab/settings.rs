@@ -12,7 +12,7 @@ use sterna_lab::quantity::{self, PerDirection, per_direction};
 /// Options that describe a link.
 #[derive(clap::Args, Clone, Debug)]
 pub(super) struct LinkArgs {
-    /// A named link to start from; `sterna lab profiles` lists them
+    /// A named link to start from; `sterna-lab profiles` lists them
     #[arg(
         long,
         value_name = "NAME",

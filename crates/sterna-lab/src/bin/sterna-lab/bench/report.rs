@@ -6,7 +6,7 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use serde_json::{Map, Value, json};
 
-use super::process::Usage;
+use crate::process::Usage;
 
 /// The figures of a run, in the order in which they are told.
 #[derive(Default)]
@@ -98,13 +98,22 @@ impl Report {
         }
     }
 
+    /// The report as one line of JSON, or as lines for people.
+    pub(super) fn show(self, as_json: bool) -> String {
+        if as_json {
+            self.json() + "\n"
+        } else {
+            self.text()
+        }
+    }
+
     /// One line of JSON.
-    pub(super) fn json(self) -> String {
+    fn json(self) -> String {
         Value::Object(self.fields).to_string()
     }
 
     /// Aligned lines.
-    pub(super) fn text(&self) -> String {
+    fn text(&self) -> String {
         let width = self
             .lines
             .iter()

@@ -1,4 +1,4 @@
-//! `sterna bench http`: what requests of HTTP/3 cost a broker, in memory and CPU.
+//! `sterna-lab bench http`: what requests of HTTP/3 cost a broker, in memory and CPU.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -9,8 +9,10 @@ use sterna_client::http::{Client, Credentials, Error, Options, Subscribe, Subscr
 use sterna_client::{Publish, QoS, Url};
 
 use super::own_broker::OwnBroker;
-use super::process::{self, Process, Usage};
 use super::report::Report;
+use crate::broker_program::BrokerProgram;
+use crate::console;
+use crate::process::{self, Process, Usage};
 
 /// Most connections.
 const MAX_CONNECTIONS: u32 = 10_000;
@@ -21,7 +23,7 @@ const SETTLE: Duration = Duration::from_millis(500);
 #[derive(clap::Args, Debug)]
 #[command(after_help = HELP)]
 pub(crate) struct Args {
-    /// The broker, with --pid [default: one of this program's, for this run]
+    /// The broker, with --pid [default: Sterna's, started for this run]
     #[arg(value_name = "URL", requires = "pid")]
     url: Option<String>,
     /// Process of the broker on this machine
@@ -50,6 +52,8 @@ pub(crate) struct Args {
     /// Print one line of JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    sterna: BrokerProgram,
 }
 
 const HELP: &str = "\
@@ -73,26 +77,17 @@ pub(super) fn run(args: &Args) -> ExitCode {
         .build()
         .map_err(|error| error.to_string())
         .and_then(|runtime| runtime.block_on(measure(args)));
-    match measured {
-        Ok(report) => {
-            super::print(&if args.json {
-                report.json() + "\n"
-            } else {
-                report.text()
-            });
-            ExitCode::SUCCESS
-        }
-        Err(why) => {
-            eprintln!("sterna bench: {why}");
-            ExitCode::FAILURE
-        }
-    }
+    console::answer(measured.map(|report| report.show(args.json)))
 }
 
 async fn measure(args: &Args) -> Result<Report, String> {
     let own = match args.url {
         Some(_) => None,
-        None => Some(OwnBroker::start(CONFIGURATION, |_| Ok(()))?),
+        None => Some(OwnBroker::start(
+            &args.sterna.find()?,
+            CONFIGURATION,
+            |_| Ok(()),
+        )?),
     };
     let url = match (&args.url, &own) {
         (Some(url), _) => url,

@@ -5,16 +5,59 @@ mod process;
 
 use std::fs;
 use std::path::Path;
-use std::process::Output;
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::Duration;
 
-use process::{Broker, has_rights, lab};
+use process::{has_rights, lab, sterna, text};
 
 const CAMPAIGN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tiny-campaign.toml");
 /// Runs in it.
 const RUNS: usize = 15;
 
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
+/// A broker that somebody else has started.
+struct Broker {
+    child: Child,
+    folder: tempfile::TempDir,
+    urls: Vec<String>,
+}
+
+impl Broker {
+    fn start(schemes: &[&str]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let ready = folder.path().join("ready.json");
+        let mut command = Command::new(sterna());
+        command.arg("serve").arg("--data-dir").arg(folder.path());
+        command.arg("--ready-file").arg(&ready);
+        for scheme in schemes {
+            command.args(["--listen", &format!("{scheme}://127.0.0.1:0")]);
+        }
+        let mut child = command.stdout(Stdio::null()).spawn().unwrap();
+        loop {
+            if let Some(ready) = fs::read(&ready)
+                .ok()
+                .and_then(|text| serde_json::from_slice::<serde_json::Value>(&text).ok())
+            {
+                let urls = ready["listeners"].as_array().unwrap().iter();
+                return Self {
+                    urls: urls
+                        .map(|listener| listener["url"].as_str().unwrap().to_owned())
+                        .collect(),
+                    child,
+                    folder,
+                };
+            }
+            assert_eq!(child.try_wait().unwrap(), None, "the broker ended early");
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }
 
 fn samples(folder: &Path) -> Vec<serde_json::Value> {
@@ -34,6 +77,7 @@ fn assert_ran(output: &Output) {
 
 #[test]
 fn a_campaign_runs_resumes_and_is_reported() {
+    sterna();
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("results");
     let path = out.to_str().unwrap();
@@ -127,7 +171,7 @@ fn a_broker_that_runs_already_is_measured_beside_ours() {
     if !has_rights() {
         return;
     }
-    let broker = Broker::start(&["mqtts", "mqtt+quic"], &[], |_, _| {});
+    let broker = Broker::start(&["mqtts", "mqtt+quic"]);
     let authority = broker.folder.path().join("development-ca.pem");
     let [tls, quic] = [0, 1].map(|at| format!("{}?ca={}", broker.urls[at], authority.display()));
     let folder = tempfile::tempdir().unwrap();

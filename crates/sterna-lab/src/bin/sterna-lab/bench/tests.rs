@@ -187,7 +187,7 @@ fn bench(line: &str) -> Value {
     };
     let report = measure(&workload, workload_common(&workload));
     let report = report.unwrap_or_else(|why| panic!("{line}: {why}"));
-    serde_json::from_str(&report.json()).unwrap()
+    serde_json::from_str(&report.show(true)).unwrap()
 }
 
 #[test]

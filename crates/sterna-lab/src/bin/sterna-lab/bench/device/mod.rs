@@ -1,4 +1,4 @@
-//! `sterna bench device`: what publishing a handful of messages costs a device, over MQTT and HTTP/3
+//! `sterna-lab bench device`: what publishing a handful of messages costs a device, over MQTT and HTTP/3
 //! on QUIC.
 //!
 //! Each run is a process of its own, so that its memory is that of one device; so is the broker.
@@ -13,6 +13,8 @@ use sterna_client::Url;
 use sterna_lab::measure::credentials::{self, PASSWORD, USER};
 
 use super::own_broker::OwnBroker;
+use crate::broker_program::BrokerProgram;
+use crate::console;
 use run::{Cost, Login, Protocol, Task};
 
 /// Most messages of a run.
@@ -44,6 +46,8 @@ pub(crate) struct Args {
     /// Be a device: read a task from standard input
     #[arg(long, hide = true)]
     device: bool,
+    #[command(flatten)]
+    sterna: BrokerProgram,
 }
 
 const HELP: &str = "\
@@ -112,15 +116,12 @@ pub(super) fn run(args: &Args) -> ExitCode {
     }
     match measure(args) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(why) => {
-            eprintln!("sterna bench: {why}");
-            ExitCode::FAILURE
-        }
+        Err(why) => console::fail(why),
     }
 }
 
 fn measure(args: &Args) -> Result<(), String> {
-    let broker = OwnBroker::start(CONFIGURATION, credentials::make)?;
+    let broker = OwnBroker::start(&args.sterna.find()?, CONFIGURATION, credentials::make)?;
     let address = broker.urls.first().ok_or("the broker listens nowhere")?;
     let address: Url = address.parse().map_err(|error| format!("{error}"))?;
     if !args.json {

@@ -7,8 +7,8 @@ use sterna_mqtt::{Framer, Packet, PacketType};
 
 use super::links::{LinkEvent, LinkOptions, Links, Observer, Outbox};
 use super::packets::{self, Login};
-use super::process::{Process, Usage};
 use super::{Credentials, new_latencies};
+use crate::process::{Process, Usage};
 
 /// Opened and held before the first reading, so that growth does not contain what a broker
 /// allocates once.

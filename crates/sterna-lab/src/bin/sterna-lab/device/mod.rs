@@ -1,4 +1,4 @@
-//! `sterna lab device`: what a campaign measures, as a process of its own.
+//! `sterna-lab device`: what a campaign measures, as a process of its own.
 //!
 //! [`sterna_lab::measure::device`] says how it is spoken to. The protocol is that of the task's URL.
 
@@ -17,8 +17,8 @@ use sterna_lab::measure::device::{Credentials, Measured, Task, Word, stamp};
 use tokio::sync::mpsc;
 
 use crate::allocations::{self, Allocated};
-use crate::commands::bench::process::own_cpu;
-use crate::commands::exit;
+use crate::console;
+use crate::process::own_cpu;
 
 /// What a subscriber subscribes to.
 const FILTER: &str = "lab/#";
@@ -45,7 +45,7 @@ pub(super) fn run() -> ExitCode {
         Err(reason) => {
             // If nobody reads it, the exit status still says it.
             let _ = say(&Word::Failed { reason });
-            ExitCode::from(exit::USAGE)
+            ExitCode::from(console::NOT_RUN)
         }
     }
 }

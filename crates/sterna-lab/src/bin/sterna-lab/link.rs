@@ -1,4 +1,4 @@
-//! `sterna lab link`: any command behind a link.
+//! `sterna-lab link`: any command behind a link.
 
 use std::ffi::OsString;
 use std::io::{self, Write as _};
@@ -23,7 +23,7 @@ use sterna_lab::relay::{Relay, RelayOptions};
 use sterna_lab::session::{self, Backend, Session, SessionOptions, SessionReport, StartError};
 
 use super::settings::{self, LinkArgs};
-use crate::commands::exit;
+use crate::console;
 
 /// How often it is looked whether the command has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
@@ -94,11 +94,11 @@ The command finds in its environment:
   SSLKEYLOGFILE                          with --capture
 
 Examples:
-  sterna lab link --profile nb-iot --server 'mosquitto -c lab.conf' -- \\
+  sterna-lab link --profile nb-iot --server 'mosquitto -c lab.conf' -- \\
       sh -c 'mosquitto_pub -h $LAB_SERVER -t x -m 21.5'
-  sterna lab link --profile lte --to broker.example:1883 -- \\
+  sterna-lab link --profile lte --to broker.example:1883 -- \\
       sh -c 'mosquitto_pub -h $LAB_SERVER -p $LAB_PORT -t x -m 21.5'
-  sterna lab link --rtt 600ms --loss 2% --congestion cubic --server 'sterna serve -c lab.toml' \\
+  sterna-lab link --rtt 600ms --loss 2% --congestion cubic --server 'sterna serve -c lab.toml' \\
       -- sh -c 'sterna pub mqtt+quic://$LAB_SERVER -t x -m 21.5'
 
 The exit status is the command's.";
@@ -112,7 +112,7 @@ enum Emulator {
     /// A relay on this host, in user space; needs no rights, but --to. Datagrams are delayed,
     /// lost and limited; of TCP only the bytes are delayed and limited, its packets are not seen
     Proxy,
-    /// ns-3 in real time: for campaigns only, `sterna lab run --emulator ns3`
+    /// ns-3 in real time: for campaigns only, `sterna-lab run --emulator ns3`
     Ns3,
 }
 
@@ -123,7 +123,7 @@ const SIGNALS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 pub(super) fn run(args: &Args) -> ExitCode {
     match run_link(args) {
         Ok(code) => code,
-        Err(error) => exit::usage(error),
+        Err(error) => console::fail(error),
     }
 }
 
@@ -139,7 +139,7 @@ fn run_link(args: &Args) -> Result<ExitCode, String> {
         Emulator::Proxy => return run_behind_relay(args, &link, target),
         Emulator::Ns3 => {
             return Err(
-                "ns-3 has a campaign's links only (sterna lab run --emulator ns3): `--emulator tun` \
+                "ns-3 has a campaign's links only (sterna-lab run --emulator ns3): `--emulator tun` \
                  emulates any link"
                     .into(),
             );
@@ -485,7 +485,7 @@ fn code_of(status: ExitStatus) -> ExitCode {
                 .and_then(|signal| u8::try_from(signal).ok())
                 .map(|signal| SIGNAL_BASE.saturating_add(signal))
         });
-    ExitCode::from(code.unwrap_or(exit::USAGE))
+    ExitCode::from(code.unwrap_or(console::NOT_RUN))
 }
 
 fn statistics(args: &Args, link: &LinkSettings, report: &SessionReport) -> String {

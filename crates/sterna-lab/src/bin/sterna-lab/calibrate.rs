@@ -1,4 +1,4 @@
-//! `sterna lab calibrate`: how true the link is on this machine.
+//! `sterna-lab calibrate`: how true the link is on this machine.
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;
@@ -10,7 +10,7 @@ use sterna_lab::quantity::show_rate;
 use sterna_lab::session;
 
 use super::settings::LinkArgs;
-use crate::commands::exit;
+use crate::console;
 
 /// The exit status when the link was not what it was asked to be.
 const UNTRUE: u8 = 2;
@@ -20,7 +20,7 @@ const MAX_SECONDS: f64 = 600.0;
 /// Measure how true the emulated link is on this machine.
 ///
 /// Without options that describe a link, a table of delays, rates, jitter and losses; with them,
-/// that link in both directions. Needs what `sterna lab link` needs.
+/// that link in both directions. Needs what `sterna-lab link` needs.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 A rate is true within 2 %, a delay when 95 % of the packets are late by no more than 1 ms, a loss
@@ -54,7 +54,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
     match measure(args) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(UNTRUE),
-        Err(error) => exit::usage(error),
+        Err(error) => console::fail(error),
     }
 }
 

@@ -1,4 +1,4 @@
-//! `sterna bench`: loads any MQTT broker and says what arrived, how fast, and at what cost; and what
+//! `sterna-lab bench`: loads any MQTT broker and says what arrived, how fast, and at what cost; and what
 //! HTTP costs devices and this program's broker.
 //!
 //! One thread and one readiness loop, so that the generator needs less CPU for a message than the
@@ -11,7 +11,6 @@ mod idle;
 mod links;
 mod own_broker;
 mod packets;
-pub(super) mod process;
 mod report;
 mod silence;
 #[cfg(test)]
@@ -30,9 +29,11 @@ use links::LinkOptions;
 use links::target::Target;
 use links::tls::Trust;
 use packets::{Login, STAMP_BYTES};
-use process::Process;
 use report::{Report, float};
 use sterna_mqtt::{QoS, Version};
+
+use crate::console;
+use crate::process::{self, Process};
 
 /// The most connections of one run.
 const MAX_CONNECTIONS: usize = 200_000;
@@ -290,20 +291,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         Benchmark::Http(args) => return http::run(args),
     };
     let common = workload_common(workload);
-    match measure(workload, common) {
-        Ok(report) => {
-            print(&if common.json {
-                report.json() + "\n"
-            } else {
-                report.text()
-            });
-            ExitCode::SUCCESS
-        }
-        Err(why) => {
-            eprintln!("sterna bench: {why}");
-            ExitCode::FAILURE
-        }
-    }
+    console::answer(measure(workload, common).map(|report| report.show(common.json)))
 }
 
 fn workload_common(workload: &Workload) -> &Common {
@@ -316,12 +304,6 @@ fn workload_common(workload: &Workload) -> &Common {
         | Workload::Silent { common, .. }
         | Workload::Connect { common, .. } => common,
     }
-}
-
-fn print(text: &str) {
-    use std::io::Write as _;
-    // A reader that has gone away is not this command's failure.
-    let _ = std::io::stdout().write_all(text.as_bytes());
 }
 
 fn seconds(value: f64, name: &str) -> Result<Duration, String> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use std::{fs, io, mem};
 
 /// Pins this process to one core.
-pub(super) fn pin(cpu: usize) -> io::Result<()> {
+pub(crate) fn pin(cpu: usize) -> io::Result<()> {
     if cpu >= 8 * size_of::<libc::cpu_set_t>() {
         return Err(io::ErrorKind::InvalidInput.into());
     }
@@ -24,7 +24,7 @@ pub(super) fn pin(cpu: usize) -> io::Result<()> {
 }
 
 /// Raises the limit of open files to what the system allows; returns it.
-pub(super) fn raise_open_files() -> u64 {
+pub(crate) fn raise_open_files() -> u64 {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
         rlim_max: 0,
@@ -60,40 +60,40 @@ fn cpu_time(clock: libc::clockid_t) -> io::Result<Duration> {
 }
 
 /// CPU time of this process so far.
-pub(in crate::commands) fn own_cpu() -> Duration {
+pub(crate) fn own_cpu() -> Duration {
     cpu_time(libc::CLOCK_PROCESS_CPUTIME_ID).unwrap_or_default()
 }
 
 /// Most memory that this process ever had resident.
-pub(super) fn own_peak_rss_bytes() -> u64 {
+pub(crate) fn own_peak_rss_bytes() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     number_after(&status, "VmHWM:") * 1024
 }
 
 /// A process under measurement.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Process {
+pub(crate) struct Process {
     pid: libc::pid_t,
     clock: libc::clockid_t,
 }
 
 /// What a process has used up to a moment.
 #[derive(Clone, Copy, Default, Debug)]
-pub(super) struct Usage {
+pub(crate) struct Usage {
     /// CPU time, user and system.
-    pub(super) cpu: Duration,
+    pub(crate) cpu: Duration,
     /// Of that, time in the kernel, as far as the kernel's accounting tells (ticks of 10 ms).
-    pub(super) system: Duration,
+    pub(crate) system: Duration,
     /// How often a thread of it went to sleep.
-    pub(super) sleeps: u64,
+    pub(crate) sleeps: u64,
     /// Resident memory.
-    pub(super) resident_bytes: u64,
+    pub(crate) resident_bytes: u64,
     /// CPU time of the load generator itself.
-    pub(super) own_cpu: Duration,
+    pub(crate) own_cpu: Duration,
 }
 
 impl Process {
-    pub(super) fn find(pid: u32) -> Result<Self, String> {
+    pub(crate) fn find(pid: u32) -> Result<Self, String> {
         let pid = libc::pid_t::try_from(pid).map_err(|_| format!("{pid} is no process"))?;
         let mut clock = 0;
         // SAFETY: the pointer is valid for the call.
@@ -108,7 +108,7 @@ impl Process {
     }
 
     /// Reads all the meters; what cannot be read is zero.
-    pub(super) fn usage(self) -> Usage {
+    pub(crate) fn usage(self) -> Usage {
         let read = |file: &str| {
             fs::read_to_string(format!("/proc/{}/{file}", self.pid)).unwrap_or_default()
         };

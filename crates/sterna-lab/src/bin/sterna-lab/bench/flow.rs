@@ -7,8 +7,8 @@ use sterna_mqtt::{Framer, Packet, PacketType, QoS, ReasonCode};
 
 use super::links::{LinkEvent, LinkOptions, Links, Observer, Outbox};
 use super::packets::{self, Login, Stamp, Template};
-use super::process::{Process, Usage};
-use super::{Credentials, new_latencies, process};
+use super::{Credentials, new_latencies};
+use crate::process::{self, Process, Usage};
 
 /// Bytes that a connection may have waiting before its publisher holds back.
 const MAX_PENDING_BYTES: usize = 1 << 20;

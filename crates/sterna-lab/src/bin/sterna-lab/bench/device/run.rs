@@ -10,7 +10,7 @@ use sterna_client::{Client, Login as MqttLogin, Options, PathStatistics, Publish
 use sterna_lab::measure::credentials;
 
 use crate::allocations;
-use crate::commands::bench::process;
+use crate::process;
 
 /// Time for acknowledgements that are under way, before packets are counted.
 const SETTLE: Duration = Duration::from_millis(50);
@@ -108,7 +108,7 @@ pub(super) fn run() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(reason) => {
-            eprintln!("sterna bench device: {reason}");
+            eprintln!("sterna-lab bench device: {reason}");
             ExitCode::FAILURE
         }
     }

@@ -1,4 +1,4 @@
-//! A broker of this program's, as a process of its own, as long as it is needed.
+//! Sterna's broker, as a process of its own, as long as it is needed.
 
 use std::fs;
 use std::io;
@@ -43,9 +43,10 @@ impl Drop for OwnBroker {
 }
 
 impl OwnBroker {
-    /// Starts a broker with this configuration, whose files `prepare` may put into its folder. The
+    /// Starts the program's broker with this configuration, whose files `prepare` may put into its folder. The
     /// configuration has `FOLDER` where the folder's path is to stand.
     pub(super) fn start(
+        program: &Path,
         configuration: &str,
         prepare: impl FnOnce(&Path) -> Result<(), String>,
     ) -> Result<Self, String> {
@@ -59,7 +60,7 @@ impl OwnBroker {
             let text = configuration.replace("FOLDER", &folder.display().to_string());
             let file = folder.join("sterna.toml");
             fs::write(&file, text).map_err(failed)?;
-            let mut child = Command::new(std::env::current_exe().map_err(failed)?);
+            let mut child = Command::new(program);
             child.arg("serve").arg("--config").arg(&file);
             child.arg("--data-dir").arg(&folder);
             child.arg("--ready-file").arg(folder.join("ready.json"));

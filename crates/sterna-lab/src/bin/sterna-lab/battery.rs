@@ -1,4 +1,4 @@
-//! `sterna lab battery`: how long a device lasts that sends now and then.
+//! `sterna-lab battery`: how long a device lasts that sends now and then.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -14,8 +14,7 @@ use sterna_lab::energy::{Estimate, estimate, trace};
 use sterna_lab::profile::Profile;
 use sterna_lab::quantity;
 
-use crate::commands::exit::{self, Failure};
-use crate::commands::output;
+use crate::console;
 
 /// Longest message, in bytes: one packet.
 const MAX_MESSAGE_BYTES: u32 = 1_200;
@@ -24,14 +23,14 @@ const MAX_MESSAGE_BYTES: u32 = 1_200;
 ///
 /// A radio's states are applied to the packets of one exchange, which repeats: either one message on
 /// a QUIC connection that is kept, and its acknowledgement, or the packets of a capture by
-/// `sterna lab link --capture`. Nothing is measured; the constants, with their sources, are in
+/// `sterna-lab link --capture`. Nothing is measured; the constants, with their sources, are in
 /// crates/sterna-lab/src/energy/constants.rs, and two sets of them show how much they matter.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
-  sterna lab battery --profile nb-iot --every 10min --bytes 138
-  sterna lab link --profile nb-iot --capture once --server ... -- sh -c 'mosquitto_pub ...'
-  sterna lab battery --profile nb-iot --every 10min --trace once.client.pcapng")]
+  sterna-lab battery --profile nb-iot --every 10min --bytes 138
+  sterna-lab link --profile nb-iot --capture once --server ... -- sh -c 'mosquitto_pub ...'
+  sterna-lab battery --profile nb-iot --every 10min --trace once.client.pcapng")]
 pub(super) struct Args {
     /// The radio and its rates: nb-iot, lte-m, wifi, wifi-up, wifi-a
     #[arg(long, value_name = "NAME")]
@@ -84,10 +83,7 @@ struct Report<'a> {
 
 /// Runs the command.
 pub(super) fn run(args: &Args) -> ExitCode {
-    let printed = report(args)
-        .map_err(Failure::local)
-        .and_then(|text| output::print(text.as_bytes()));
-    exit::code(printed, false)
+    console::answer(report(args))
 }
 
 fn report(args: &Args) -> Result<String, String> {

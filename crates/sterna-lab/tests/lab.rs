@@ -1,4 +1,4 @@
-//! `sterna lab` as people and scripts use it.
+//! `sterna-lab` as people and scripts use it.
 #![allow(clippy::unwrap_used)] // it is all test
 
 use std::io::{Read as _, Write as _};
@@ -8,11 +8,7 @@ use std::thread;
 
 mod process;
 
-use process::{has_rights, lab};
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
+use process::{LAB, has_rights, lab, sterna, text};
 
 #[test]
 fn without_rights_a_relay_serves_tcp_and_udp() {
@@ -58,7 +54,7 @@ fn what_is_not_there_is_named() {
     for (arguments, word) in [
         (
             &["link", "--emulator", "ns3", "--", "true"][..],
-            "sterna lab run --emulator ns3",
+            "sterna-lab run --emulator ns3",
         ),
         (&["link", "--emulator", "proxy", "--", "true"], "--to"),
         (&["link", "--profile", "moon", "--", "true"], "nb-iot"),
@@ -78,13 +74,14 @@ fn a_command_behind_a_link_meets_its_server_and_its_code_is_returned() {
     }
     let folder = tempfile::tempdir().unwrap();
     let ready = folder.path().join("got");
+    let sterna = sterna();
     let server = format!(
         "STERNA__AUTHENTICATION__ALLOW_ANONYMOUS_BEYOND_LOOPBACK=true \
          {} serve --listen mqtt://0.0.0.0:1883 --listen mqtt+quic://0.0.0.0:14567 --data-dir {}",
-        env!("CARGO_BIN_EXE_sterna"),
+        sterna.display(),
         folder.path().display()
     );
-    let sterna = env!("CARGO_BIN_EXE_sterna");
+    let sterna = sterna.display();
     let client = format!(
         "{sterna} pub -L mqtt://$LAB_SERVER:1883 -t t -m x -q 1 && \
          {sterna} pub -L mqtt+quic://$LAB_SERVER:14567 --insecure -t t -m x -q 1 && touch {}; exit 7",
@@ -145,8 +142,8 @@ fn nothing_outlives_a_link_that_is_told_to_end() {
     // A name that only these processes have.
     let marker = format!("4{:07}", std::process::id());
     let command = format!("sleep {marker} & sleep {marker}");
-    let mut child = Command::new(env!("CARGO_BIN_EXE_sterna"))
-        .args(["lab", "link", "-q", "--", "sh", "-c", &command])
+    let mut child = Command::new(LAB)
+        .args(["link", "-q", "--", "sh", "-c", &command])
         .spawn()
         .unwrap();
     let sleepers = || {

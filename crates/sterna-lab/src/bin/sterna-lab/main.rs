@@ -1,0 +1,79 @@
+//! The program `sterna-lab`: links as they are in the field, on this machine, and what brokers and
+//! devices cost, on such links and without.
+
+#![allow(
+    rustdoc::broken_intra_doc_links,
+    reason = "comments on arguments are the help that people read, where brackets are brackets"
+)]
+
+mod allocations;
+mod battery;
+mod bench;
+mod broker_program;
+mod calibrate;
+mod campaign;
+mod console;
+mod device;
+mod link;
+mod process;
+mod settings;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Run programs behind emulated links, repeat papers' experiments, load brokers.
+#[derive(Debug, Parser)]
+#[command(name = "sterna-lab", version, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+// One variant, one file or folder, one arm in `main`.
+#[derive(Debug, Subcommand)]
+enum Command {
+    Link(Box<link::Args>),
+    Calibrate(Box<calibrate::Args>),
+    Battery(battery::Args),
+    Run(Box<campaign::RunArgs>),
+    Report(campaign::ReportArgs),
+    /// List the campaigns, and which papers they repeat
+    Campaigns,
+    Bench(Box<bench::Args>),
+    /// Be a device that a campaign measures; reads its task from standard input
+    #[command(hide = true)]
+    Device,
+    /// Make one run of a campaign; reads what to do from standard input
+    #[command(hide = true)]
+    Measure,
+    /// List the profiles, and where their numbers come from
+    Profiles,
+}
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version are answers, not errors; the rest is a wrong command line.
+            let _ = error.print();
+            return if error.use_stderr() {
+                ExitCode::from(console::NOT_RUN)
+            } else {
+                ExitCode::SUCCESS
+            };
+        }
+    };
+    match &cli.command {
+        Command::Link(args) => link::run(args),
+        Command::Calibrate(args) => calibrate::run(args),
+        Command::Battery(args) => battery::run(args),
+        Command::Run(args) => campaign::run(args),
+        Command::Report(args) => campaign::report(args),
+        Command::Campaigns => console::answer(campaign::list()),
+        Command::Bench(args) => bench::run(args),
+        Command::Device => device::run(),
+        Command::Measure => campaign::measure(),
+        Command::Profiles => console::answer(Ok(settings::list_profiles())),
+    }
+}
