@@ -5,20 +5,25 @@
 mod amqp;
 mod http;
 mod mqtt;
+mod roles;
 
 use std::io::{self, BufRead as _, Write as _};
 use std::process::ExitCode;
-use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
-use sterna_client::{EarlyData, PathStatistics, Protocol, Qlog, QoS, Tls, TlsVersion, Url};
+use sterna_client::{
+    EarlyData, PathStatistics, Protocol, Publish, Qlog, QoS, Tls, TlsVersion, Url,
+};
 use sterna_lab::kernel::{self, monotonic_ns};
-use sterna_lab::measure::device::{Credentials, Measured, Task, Word, stamp};
+use sterna_lab::measure::device::{Credentials, Measured, Task, Word, read_stamp, stamp};
 use tokio::sync::mpsc;
 
 use crate::allocations::{self, Allocated};
 use crate::console;
 use crate::process::own_cpu;
+use roles::Arrival;
 
 /// What a subscriber subscribes to.
 const FILTER: &str = "lab/#";
@@ -99,9 +104,9 @@ async fn work(task: &Task) -> Result<(), String> {
     let url: Url = task.url.parse().map_err(|error| format!("url: {error}"))?;
     let work = async {
         match url.scheme().protocol() {
-            Protocol::Mqtt => mqtt::work(task, url, orders).await,
-            Protocol::Amqp => amqp::work(task, url, orders).await,
-            Protocol::Http => http::work(task, url, orders).await,
+            Protocol::Mqtt => roles::work::<mqtt::Mqtt>(task, url, orders).await,
+            Protocol::Amqp => roles::work::<amqp::Amqp>(task, url, orders).await,
+            Protocol::Http => roles::work::<http::Http>(task, url, orders).await,
         }
     };
     match tokio::time::timeout(limit, work).await {
@@ -141,6 +146,46 @@ fn payload(task: &Task, number: u32) -> (Vec<u8>, u64) {
     let at_ns = monotonic_ns();
     stamp(&mut payload, number, at_ns);
     (payload, at_ns)
+}
+
+/// The next message of MQTT and HTTP, stamped now, and when that was.
+fn publication(task: &Task, number: u32) -> Result<(Publish, u64), String> {
+    let (payload, at_ns) = payload(task, number);
+    let publish = Publish::new(topic(task, number), payload).map_err(text)?;
+    Ok((publish.qos(qos(task)), at_ns))
+}
+
+/// A message that has arrived just now, by its payload.
+fn arrival(payload: &[u8]) -> Result<Arrival, String> {
+    let at_ns = monotonic_ns();
+    let (number, sent_ns) = read_stamp(payload).ok_or(NO_STAMP)?;
+    Ok(Arrival {
+        number,
+        sent_ns,
+        at_ns,
+    })
+}
+
+#[allow(clippy::needless_pass_by_value, reason = "for map_err")]
+fn text(error: impl std::error::Error) -> String {
+    error.to_string()
+}
+
+/// How often a client has connected, counted beside what it does, so that nothing piles up in events
+/// that nobody needs.
+#[derive(Clone, Default)]
+struct Connections(Arc<AtomicU32>);
+
+impl Connections {
+    /// Notes an event.
+    fn note(&self, is_connection: bool) {
+        self.0
+            .fetch_add(u32::from(is_connection), Ordering::Relaxed);
+    }
+
+    fn beyond_the_first(&self) -> u32 {
+        self.0.load(Ordering::Relaxed).saturating_sub(1)
+    }
 }
 
 fn qos(task: &Task) -> QoS {
