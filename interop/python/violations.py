@@ -208,6 +208,7 @@ def packets() -> list[Violation]:
         Violation("06-properties/publish-format-2", wire.publish("t", props=b"\x01\2"), BOTH),
         Violation("06-properties/publish-length-beyond", with_body(0x30, b"\0\1t\x7f\x01\0"), BOTH),
         Violation("06-properties/publish-identifier-by-client", wire.publish("t", props=b"\x0b\1"), BOTH),
+        Violation("06-properties/publish-response-topic-empty", wire.publish("t", props=b"\x08\0\0"), BOTH | {0x90}),
         Violation("06-properties/publish-response-topic-wildcard", wire.publish("t", props=b"\x08\0\3a/#"), BOTH | {0x90}),
         Violation("06-properties/subscribe-identifier-0", wire.subscribe(1, [("a", 0)], props=b"\x0b\0"), {PROTOCOL}),
         Violation("06-properties/subscribe-identifier-twice", wire.subscribe(1, [("a", 0)], props=b"\x0b\1\x0b\2"), BOTH),

@@ -491,10 +491,13 @@ mod tests {
             );
         }
         let message = || Publish::new("a", "").unwrap();
-        assert_eq!(
-            message().response_topic("a/#").unwrap_err(),
-            InvalidError::Topic
-        );
+        for topic in ["", "a/#"] {
+            assert_eq!(
+                message().response_topic(topic).unwrap_err(),
+                InvalidError::Topic,
+                "{topic:?}"
+            );
+        }
         assert_eq!(
             message().content_type("\0").unwrap_err(),
             InvalidError::Field

@@ -3,6 +3,7 @@
 //! Lengths are limited by their encoding to 65,535 bytes ([MQTT-4.7.3-3]); nothing here normalises
 //! or changes a character ([MQTT-4.7.3-4]).
 
+use crate::DecodeError;
 use crate::text::has_any;
 
 /// Most bytes that a Topic Name or Topic Filter can have.
@@ -54,6 +55,14 @@ impl std::fmt::Display for TopicError {
 }
 
 impl std::error::Error for TopicError {}
+
+/// A packet with such a topic is malformed. Topic Name invalid and Topic Filter invalid are for
+/// topics that are correctly formed and not accepted (MQTT 5.0 sections 2.4 and 4.13).
+impl From<TopicError> for DecodeError {
+    fn from(error: TopicError) -> Self {
+        Self::malformed(error.detail())
+    }
+}
 
 /// Checks a Topic Name: not empty, no wildcard, no U+0000.
 ///

@@ -199,8 +199,7 @@ impl Connection {
             return Err(self.unsupported(ReasonCode::RetainNotSupported));
         }
         // [MQTT-3.3.2-2] [MQTT-4.7.3-1]
-        topic::check_name(publication.topic)
-            .map_err(|error| DecodeError::new(ReasonCode::TopicNameInvalid, error.detail()).into())
+        topic::check_name(publication.topic).map_err(|error| DecodeError::from(error).into())
     }
 
     fn write_publish(
@@ -527,6 +526,5 @@ pub(super) fn own_properties<'a>(
 
 fn check_syntax(filter: &str) -> Result<(), SendError> {
     // [MQTT-3.8.3-1] [MQTT-4.7.1-1] [MQTT-4.7.1-2] [MQTT-4.8.2-1] [MQTT-4.8.2-2]
-    topic::check_any_filter(filter)
-        .map_err(|error| DecodeError::new(ReasonCode::TopicFilterInvalid, error.detail()).into())
+    topic::check_any_filter(filter).map_err(|error| DecodeError::from(error).into())
 }

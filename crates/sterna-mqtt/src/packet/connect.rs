@@ -62,9 +62,8 @@ impl<'a> Connect<'a> {
             (b"MQTT", 5) => Version::V5,
             (b"MQTT", 4) => Version::V311,
             (b"MQIsdp", 3) => Version::V31,
-            // [MQTT-3.1.2-2] [MQTT311-3.1.2-2] answered in the form that the client will
-            // understand: levels to come are closer to 5.0; 0x80 marks bridges, which fall back.
-            (b"MQTT", 6..0x80) => return Err(UNSUPPORTED.in_connect(Version::V5)),
+            // [MQTT-3.1.2-2] [MQTT311-3.1.2-2] in the form of 3.1.1, also for levels to come: 3.1.1
+            // demands return code 0x01, 5.0 only permits reason code 0x84.
             (b"MQTT", _) => return Err(UNSUPPORTED.in_connect(Version::V311)),
             (b"MQIsdp", _) => return Err(UNSUPPORTED.in_connect(Version::V31)),
             // [MQTT-3.1.2-1] [MQTT311-3.1.2-1] closed without an answer
@@ -99,7 +98,9 @@ impl<'a> Connect<'a> {
             // [MQTT-3.1.2-10] [MQTT311-3.1.2-12] no will
             // [MQTT-3.1.2-7] [MQTT-3.1.2-8] [MQTT-3.1.2-13] [MQTT311-3.1.2-11] [MQTT311-3.1.2-13]
             // [MQTT311-3.1.2-15]
-            if flags & (WILL_RETAIN | 0b11 << WILL_QOS_SHIFT) != 0 {
+            // MQTT 3.1 section 3.1: without a will they are disregarded.
+            let will_flags = flags & (WILL_RETAIN | 0b11 << WILL_QOS_SHIFT);
+            if will_flags != 0 && version != Version::V31 {
                 return Err(DecodeError::malformed("will flags without a will"));
             }
             None
@@ -268,8 +269,7 @@ impl<'a> Will<'a> {
         };
         // [MQTT-3.1.3-11] [MQTT311-3.1.3-10]
         let topic = reader.string()?;
-        topic::check_name(topic)
-            .map_err(|error| DecodeError::new(ReasonCode::TopicNameInvalid, error.detail()))?;
+        topic::check_name(topic)?;
         let payload = reader.binary()?;
         Ok(Self {
             topic,

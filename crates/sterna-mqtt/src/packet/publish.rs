@@ -4,8 +4,9 @@ use bytes::{BufMut, BytesMut};
 
 use super::{begin, block_bytes, field_bytes, put_block};
 use crate::property::{PropertyContext, PublishProperties};
+use crate::topic::TopicError;
 use crate::wire::{Reader, put_binary};
-use crate::{DecodeError, EncodeError, PacketId, PacketType, QoS, ReasonCode, Version, text};
+use crate::{DecodeError, EncodeError, PacketId, PacketType, QoS, Version, text};
 
 const DUP: u8 = 0b1000;
 const RETAIN: u8 = 0b0001;
@@ -59,7 +60,7 @@ impl<'a> Publish<'a> {
                 DecodeError::protocol("PUBLISH with neither Topic Name nor Topic Alias")
             } else {
                 // [MQTT311-4.7.3-1]
-                DecodeError::new(ReasonCode::TopicNameInvalid, "topic without a character")
+                TopicError::Empty.into()
             });
         }
         Ok(Self {
@@ -127,9 +128,6 @@ fn checked_topic(bytes: &[u8]) -> Result<&str, DecodeError> {
     match text::checked(bytes, [0, b'+', b'#'])? {
         (topic, false) => Ok(topic),
         (_, true) if bytes.contains(&0) => Err(text::NULL),
-        (_, true) => Err(DecodeError::new(
-            ReasonCode::TopicNameInvalid,
-            "Topic Name contains a wildcard",
-        )),
+        (_, true) => Err(TopicError::WildcardInName.into()),
     }
 }

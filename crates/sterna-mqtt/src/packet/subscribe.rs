@@ -197,7 +197,7 @@ pub(super) fn check_filter(filter: &str, version: Version) -> Result<(), DecodeE
     } else {
         topic::check_filter(filter)
     };
-    checked.map_err(|error| DecodeError::new(ReasonCode::TopicFilterInvalid, error.detail()))
+    Ok(checked?)
 }
 
 /// The answer to a SUBSCRIBE.

@@ -471,9 +471,8 @@ fn validate<'a>(
                 reader.string()?;
             }
             Kind::TopicName => {
-                if crate::topic::has_wildcard(reader.string()?) {
-                    return Err(DecodeError::protocol("Response Topic contains a wildcard"));
-                }
+                // [MQTT-3.3.2-14] [MQTT-4.7.3-1]
+                crate::topic::check_name(reader.string()?)?;
             }
             Kind::Binary => {
                 reader.binary()?;

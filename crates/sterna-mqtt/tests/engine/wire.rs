@@ -206,6 +206,12 @@ fn user_name_and_password_agree_with_their_flags() {
             assert_eq!((connect.user_name, connect.password), (None, None));
         },
     );
+    // It disregards the will's QoS and RETAIN flag without a will, and the reserved flag.
+    decoded(
+        "10 { s\"MQIsdp\" 03 3b 0000 s\"c\" }",
+        Version::V31,
+        |packet| assert!(matches!(packet, Packet::Connect(connect) if connect.will.is_none())),
+    );
 }
 
 /// [MQTT-3.1.2-10] [MQTT311-3.1.2-12]
@@ -535,6 +541,7 @@ fn properties_stand_where_they_may() {
                 &[id, 0, 1],
                 &[id, 0, 0, 0, 1],
                 &[id, 0, 0],
+                &[id, 0, 1, b't'],
                 &[id, 0, 0, 0, 0],
             ]
             .iter()
