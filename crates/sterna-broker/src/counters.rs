@@ -18,6 +18,8 @@ pub struct Counters {
     pub dropped_full: u64,
     /// Publications refused because a kept queue was full.
     pub refused_messages: u64,
+    /// QoS 0 messages dropped because they had waited too long.
+    pub dropped_late: u64,
     /// QoS 0 messages dropped because the consumer was away.
     pub dropped_away: u64,
     /// Messages dropped because they expired in a queue.
@@ -78,7 +80,7 @@ impl Counters {
 }
 
 /// What a message in a queue costs beside its body.
-const ENTRY_BYTES: u64 = 64;
+pub(crate) const ENTRY_BYTES: u64 = 64;
 
 const fn small(body_bytes: u64) -> u64 {
     if body_bytes < CHARGED_BYTES as u64 {

@@ -41,8 +41,18 @@ impl Fill {
 
     /// Counts out what left the queue, or didn't come.
     pub(crate) fn remove(&self, messages: u64, body_bytes: u64) {
-        self.messages.fetch_sub(messages, Ordering::Relaxed);
-        self.bytes.fetch_sub(body_bytes, Ordering::Relaxed);
+        let had_messages = self.messages.fetch_sub(messages, Ordering::Relaxed);
+        let had_bytes = self.bytes.fetch_sub(body_bytes, Ordering::Relaxed);
+        debug_assert!(
+            had_messages >= messages && had_bytes >= body_bytes,
+            "what leaves was counted in"
+        );
+    }
+
+    /// Messages and bytes now.
+    pub(crate) fn now(&self) -> (u64, u64) {
+        let messages = self.messages.load(Ordering::Relaxed);
+        (messages, self.bytes.load(Ordering::Relaxed))
     }
 }
 

@@ -40,7 +40,8 @@ impl<P> Queues<P> {
         entry.phase = Phase::Pending;
         entry.failures = entry.failures.saturating_add(u16::from(failed));
         let failures = entry.failures;
-        session.pending_bytes += entry.body_bytes();
+        session.account.waits(entry);
+        let body_bytes = entry.body_bytes();
         let tag = entry.tag;
         self.nodes
             .move_front(&mut session.ledger, &mut session.pending, node);
@@ -52,6 +53,7 @@ impl<P> Queues<P> {
                 self.store.failed(queue, tag, failures);
             }
         }
+        self.ledger_has_room(slot, body_bytes);
         self.list_if_ready(slot);
     }
 }

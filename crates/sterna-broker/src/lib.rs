@@ -27,9 +27,11 @@
 //! messages in the order they were published. A message and a subscription meet exactly once: live,
 //! or as a retained copy.
 
+mod account;
 mod api;
 mod broker;
 mod cache;
+mod check;
 mod choice;
 mod counters;
 mod delayed;

@@ -23,12 +23,18 @@ pub struct Limits {
     pub topic_levels: usize,
     /// Bytes of a topic name or filter; the wire format allows 65,535.
     pub topic_bytes: usize,
-    /// Messages waiting in one session's queue, not counting those that were sent, nor retained
-    /// messages that a subscription asked for (they are shared with the retained store).
+    /// Messages of QoS 1 and 2 waiting in one session's queue, not counting those that were sent, nor
+    /// retained messages that a subscription asked for (they are shared with the retained store).
     pub queued_messages: usize,
-    /// Bytes of message bodies waiting in one session's queue. An empty queue takes a message of
-    /// any size.
+    /// Bytes of the bodies of one session's messages of QoS 1 and 2 that wait, or were sent and not
+    /// settled. Where they fill it, sending waits for what is settled. One message may have any size
+    /// where nothing else is held.
     pub queued_bytes: usize,
+    /// Bytes of one session's messages of QoS 0 that wait: their bodies, and 64 for each.
+    pub queued_qos0_bytes: usize,
+    /// Time since its publication after which a message of QoS 0 that still waits is dropped, in
+    /// milliseconds. Consumers on demand are not concerned.
+    pub queued_qos0_age_ms: u64,
     /// What happens when either is reached, and where a shared subscription's queue is full that
     /// isn't kept; a kept one refuses publications ([`SubscribeOptions::keep`](crate::SubscribeOptions::keep)).
     pub queue_full: QueueFull,
@@ -74,6 +80,8 @@ impl Default for Limits {
             topic_bytes: 65_535,
             queued_messages: 1_000, // Mosquitto and EMQX
             queued_bytes: 64 << 20,
+            queued_qos0_bytes: 16 << 20,
+            queued_qos0_age_ms: 60_000,
             queue_full: QueueFull::DropNewest,
             unacknowledged: 65_535,
             message_bytes: 2 << 30,

@@ -100,7 +100,8 @@ pub struct MessageHeader {
     pub qos: Qos,
     /// Whether the publisher asked to retain it.
     pub retain: bool,
-    /// When the broker received it, in milliseconds since the Unix epoch.
+    /// When the broker received it, in milliseconds since the Unix epoch; zero for the time at which it
+    /// is routed.
     pub published_ms: u64,
     /// When it ceases to be of use, in milliseconds since the Unix epoch (received time plus
     /// Message Expiry Interval); `None` where it never does.
@@ -267,6 +268,13 @@ impl Message {
             published_ms,
             expires_at_ms: expires_at_ms.unwrap_or(NEVER_MS),
             ..*self
+        }
+    }
+
+    /// Sets the time of publication, if there is none.
+    pub(crate) const fn stamp(&mut self, now_ms: u64) {
+        if self.published_ms == 0 {
+            self.published_ms = now_ms;
         }
     }
 

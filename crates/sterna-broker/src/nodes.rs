@@ -136,8 +136,7 @@ impl Nodes {
     }
 
     /// Entries in all lists.
-    #[cfg(test)]
-    const fn len(&self) -> usize {
+    pub(crate) const fn len(&self) -> usize {
         self.used
     }
 
@@ -173,6 +172,34 @@ impl Nodes {
 
     pub(crate) fn next(&self, node: u32) -> u32 {
         self.slot(node).next
+    }
+
+    /// # Panics
+    /// Where a list's length, its neighbours or its owner are not what they should be.
+    pub(crate) fn check(&self, list: List, owner: u32) {
+        let (mut node, mut previous, mut count) = (list.head, NIL, 0);
+        while node != NIL {
+            let slot = self.slot(node);
+            assert!(slot.entry.is_some(), "a list has entries only");
+            assert_eq!(slot.previous, previous, "neighbours know each other");
+            assert_eq!(slot.owner, owner, "the owner of a list's entry");
+            (previous, node) = (node, slot.next);
+            count += 1;
+        }
+        assert_eq!(
+            (list.tail, list.len),
+            (previous, count),
+            "the end of a list"
+        );
+    }
+
+    /// Looks at every entry of a list, in order.
+    pub(crate) fn each(&self, list: List, mut look: impl FnMut(&Entry)) {
+        let mut node = list.head;
+        while node != NIL {
+            self.entry(node).into_iter().for_each(&mut look);
+            node = self.next(node);
+        }
     }
 
     /// The tag of a node's entry, or zero.

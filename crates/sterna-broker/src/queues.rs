@@ -10,7 +10,7 @@ use crate::api::{Delivery, SessionKey};
 use crate::counters::Counters;
 use crate::group::Group;
 use crate::ledger::{delivery, hint};
-use crate::limits::{Limits, QueueFull};
+use crate::limits::Limits;
 use crate::message::{Message, Origin, Qos};
 use crate::nodes::{Entry, List, NIL, Nodes};
 use crate::queue_rules::DeathCause;
@@ -230,7 +230,12 @@ impl<P> Queues<P> {
         }
         // [MQTT-3.8.4-8]
         let qos = message.qos().min(target.flags.qos());
-        if !self.admits(target.slot, &message, qos) {
+        let is_admitted = if qos.is_acknowledged() {
+            self.admits_acknowledged(target.slot, &message)
+        } else {
+            self.admits_qos0(now_ms, target.slot, &message)
+        };
+        if !is_admitted {
             return;
         }
         // [MQTT-3.3.1-12] [MQTT-3.3.1-13] [MQTT311-3.3.1-8] [MQTT311-3.3.1-9]
@@ -279,47 +284,11 @@ impl<P> Queues<P> {
         self.append(now_ms, slot, entry);
     }
 
-    /// Whether a session's queue may take another message; makes room where that is the rule.
-    fn admits(&mut self, slot: u32, message: &Message, qos: Qos) -> bool {
-        let session = &self.sessions[slot as usize];
-        let waiting = session.pending.len();
-        if session.is_connected() && waiting == 0 {
-            return true;
-        }
-        if !qos.is_acknowledged() && session.is_away() {
-            self.counters.dropped_away += 1;
-            return false;
-        }
-        let body_bytes = message.body_bytes() as u64;
-        let within = |session: &Session<P>, limits: &Limits| {
-            let live = session.pending.len() - session.retained_pending as usize;
-            session.pending.is_empty()
-                || (live < limits.queued_messages
-                    && session.pending_bytes + body_bytes <= limits.queued_bytes as u64)
-        };
-        let is_full = !within(session, &self.limits);
-        if (self.is_over_memory && session.state == State::Active)
-            || (is_full && self.limits.queue_full == QueueFull::DropNewest)
-        {
-            self.counters.dropped_full += 1;
-            return false;
-        }
-        if is_full {
-            while !within(&self.sessions[slot as usize], &self.limits) {
-                self.drop_first(slot);
-                self.counters.dropped_full += 1;
-            }
-        }
-        true
-    }
-
     /// Appends an entry to a session's queue. [MQTT-4.5.0-1]
     fn append(&mut self, now_ms: u64, slot: u32, entry: Entry) {
-        let body_bytes = entry.body_bytes();
         let session = &mut *self.sessions[slot as usize];
-        session.pending_bytes += body_bytes;
-        session.retained_pending += u32::from(entry.retained_copy);
-        self.counters.stored(body_bytes);
+        session.account.waits(&entry);
+        self.counters.stored(entry.body_bytes());
         let node = self.nodes.push_back(&mut session.pending, slot, entry);
         if session.is_stored
             && let Some(entry) = self.nodes.entry(node)
@@ -378,24 +347,32 @@ impl<P> Queues<P> {
         None
     }
 
-    /// Drops expired messages from the front of a queue and returns the first that isn't.
-    /// [MQTT-3.3.2-5]
+    /// Whether `next_ready` gave the session last, and lists it again when it is asked the next time.
+    pub(crate) fn is_current(&self, slot: u32) -> bool {
+        self.current == Some(slot)
+    }
+
+    /// Drops messages that have expired, or of QoS 0 that have waited too long, from the front of a
+    /// queue. Returns the first other one, if it can be sent now. [MQTT-3.3.2-5]
     pub(crate) fn first_pending(&mut self, now_ms: u64, slot: u32) -> Option<u32> {
         loop {
             let node = self.sessions[slot as usize].pending.first();
             if node == NIL {
                 return None;
             }
-            let expired = self
-                .nodes
-                .entry(node)
-                .and_then(|entry| entry.message.as_ref())
-                .is_none_or(|message| message.is_expired(now_ms));
-            if !expired {
+            let entry = self.nodes.entry(node)?;
+            let message = entry.message.as_ref();
+            if message.is_none_or(|message| message.is_expired(now_ms)) {
+                self.counters.dropped_expired += 1;
+            } else if self.is_late(now_ms, slot, entry) {
+                self.counters.dropped_late += 1;
+            } else if self.may_send(slot, entry) {
                 return Some(node);
+            } else {
+                self.sessions[slot as usize].is_blocked = true;
+                return None;
             }
             self.drop_first(slot);
-            self.counters.dropped_expired += 1;
         }
     }
 
@@ -406,9 +383,6 @@ impl<P> Queues<P> {
         let is_on_demand = session.is_on_demand;
         let entry = self.nodes.entry_mut(node)?;
         if entry.qos.is_acknowledged() {
-            if session.ledger.len() >= self.limits.unacknowledged {
-                return None;
-            }
             let group = entry.group;
             let delivery = self.send_first(slot, node);
             if is_on_demand && delivery.is_some() {
@@ -417,12 +391,10 @@ impl<P> Queues<P> {
             return delivery;
         }
         let entry = self.nodes.pop_front(&mut session.pending)?;
+        session.account.left(&entry);
+        self.counters.unstored(entry.body_bytes());
         let group_store_tag = group_store_tag(&entry);
         let message = entry.message?;
-        let body_bytes = message.body_bytes() as u64;
-        session.pending_bytes -= body_bytes;
-        session.retained_pending -= u32::from(entry.retained_copy);
-        self.counters.unstored(body_bytes);
         self.counters.sent_messages += 1;
         self.counters.sent_bytes += message.payload().len() as u64;
         if entry.group != NIL {
@@ -464,8 +436,9 @@ impl<P> Queues<P> {
         let session = &mut *self.sessions[slot as usize];
         let entry = self.nodes.entry_mut(node)?;
         let delivery = delivery(session, entry)?;
-        session.pending_bytes -= entry.body_bytes();
-        session.retained_pending -= u32::from(std::mem::take(&mut entry.retained_copy));
+        session.account.left(entry);
+        session.account.sent_bytes += entry.body_bytes();
+        entry.retained_copy = false;
         let is_from_group = entry.group != NIL;
         let is_kept = entry.is_kept;
         entry.phase = Phase::Sent;
@@ -513,7 +486,7 @@ impl<P> Queues<P> {
     }
 
     /// Drops the first message that waits.
-    fn drop_first(&mut self, slot: u32) {
+    pub(crate) fn drop_first(&mut self, slot: u32) {
         let node = self.sessions[slot as usize].pending.first();
         if let Some(entry) = self.remove_pending(slot, node) {
             self.forget_stored(slot, &entry);
@@ -525,8 +498,7 @@ impl<P> Queues<P> {
     pub(crate) fn remove_pending(&mut self, slot: u32, node: u32) -> Option<Entry> {
         let session = &mut *self.sessions[slot as usize];
         let entry = self.nodes.remove(&mut session.pending, node)?;
-        session.pending_bytes -= entry.body_bytes();
-        session.retained_pending -= u32::from(entry.retained_copy);
+        session.account.left(&entry);
         self.counters.unstored(entry.body_bytes());
         Some(entry)
     }
@@ -537,6 +509,7 @@ impl<P> Queues<P> {
         let entry = self.nodes.remove(&mut session.ledger, node)?;
         session.forget_rehomed(entry.tag);
         self.counters.unstored(entry.body_bytes());
+        self.ledger_has_room(slot, entry.body_bytes());
         Some(entry)
     }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
+use crate::account::Account;
 use crate::api::{ConsumerId, Selector, SessionKey};
 use crate::list::KeyedList;
 use crate::mail::Claim;
@@ -167,13 +168,11 @@ pub(crate) struct Session<P> {
     pub(crate) sweep_at_ms: u64,
     /// The timer that is set.
     pub(crate) timer_ms: u64,
-    pub(crate) pending_bytes: u64,
+    pub(crate) account: Account,
     pub(crate) will: Option<Box<SessionWill>>,
     pub(crate) rare: Option<Box<Rare>>,
     pub(crate) pending: List,
     pub(crate) ledger: List,
-    /// Of the pending entries: copies that a new subscription asked for.
-    pub(crate) retained_pending: u32,
     pub(crate) next_sequence: u32,
     pub(crate) generation: u32,
     pub(crate) attendance: u32,
@@ -182,6 +181,8 @@ pub(crate) struct Session<P> {
     pub(crate) expiry_s: u32,
     pub(crate) state: State,
     pub(crate) is_parked: bool,
+    /// Whether its ledger has no room for what is to be sent next.
+    pub(crate) is_blocked: bool,
     /// Whether it is in the list of ready sessions.
     pub(crate) is_listed: bool,
     /// Whether the store knows it.
@@ -203,12 +204,11 @@ impl<P: Default> Session<P> {
             expires_at_ms: NEVER_MS,
             sweep_at_ms: NEVER_MS,
             timer_ms: NEVER_MS,
-            pending_bytes: 0,
+            account: Account::default(),
             will: None,
             rare: None,
             pending: List::default(),
             ledger: List::default(),
-            retained_pending: 0,
             next_sequence: 0,
             generation,
             attendance: generation,
@@ -216,6 +216,7 @@ impl<P: Default> Session<P> {
             expiry_s: 0,
             state,
             is_parked: false,
+            is_blocked: false,
             is_listed: false,
             is_stored: false,
             is_on_demand: false,
@@ -245,6 +246,7 @@ impl<P> Session<P> {
     pub(crate) const fn is_ready(&self) -> bool {
         self.is_connected()
             && !self.is_parked
+            && !self.is_blocked
             && !self.pending.is_empty()
             && matches!(self.state, State::Active)
     }

@@ -205,6 +205,7 @@ impl Shard {
             clients_expired: counters.sessions_expired,
             sockets: self.sys.sockets,
             publish_dropped: counters.dropped_full
+                + counters.dropped_late
                 + counters.dropped_expired
                 + counters.dropped_away
                 + counters.dropped_dead

@@ -71,6 +71,8 @@ struct Wire {
     sent: HashMap<ConnectionId, Vec<u8>>,
     /// Time that has passed.
     passed_ms: u64,
+    /// Whose transport takes nothing.
+    full: Option<ConnectionId>,
 }
 
 impl Wire {
@@ -104,8 +106,12 @@ impl Network for Wire {
     fn send_datagram(&mut self, _: ConnectionId, _: Bytes) -> bool {
         false
     }
-    fn unsent_bytes(&self, _: ConnectionId) -> usize {
-        0
+    fn unsent_bytes(&self, connection: ConnectionId) -> usize {
+        if self.full == Some(connection) {
+            1 << 20
+        } else {
+            0
+        }
     }
     fn unsent_on(&self, _: ConnectionId, _: StreamId) -> usize {
         0
@@ -139,11 +145,15 @@ struct Fixture {
 
 impl Fixture {
     fn new() -> Self {
+        Self::limited(Limits::default())
+    }
+
+    fn limited(limits: Limits) -> Self {
         let config = Config::default();
         let wire = Wire::default();
         let parts = Parts {
             number: 0,
-            directory: Directory::new(1, Limits::default(), 7),
+            directory: Directory::new(1, limits, 7),
             store: Box::new(NoStore),
             amqp: Arc::default(),
             http: Arc::default(),
@@ -254,6 +264,55 @@ fn a_qos_0_publish_to_one_subscriber_makes_at_most_two_allocations() {
     let each = (counting::allocations() - before) as f64 / 1000.0;
     assert_eq!(fixture.take(subscriber).len(), 1000 * message.len());
     assert!(each <= 2.0, "{each} allocations a message");
+}
+
+/// Attacks 17 and 38: subscribers that read and never acknowledge, or never read, cost what the limits
+/// say, and publishers are served all the while.
+#[test]
+fn what_is_not_acknowledged_or_not_read_is_bounded_on_the_heap() {
+    const MOST_BYTES: usize = 1 << 20;
+    let fixture = || {
+        let mut fixture = Fixture::limited(Limits {
+            queued_bytes: MOST_BYTES,
+            queued_qos0_bytes: MOST_BYTES,
+            ..Limits::default()
+        });
+        let mut packets = connect("sub");
+        // A filter at QoS 0 and one at QoS 1.
+        packets.extend_from_slice(&[0x82, 10, 0, 1, 0, 1, b'0', 0, 0, 1, b'1', 1]);
+        let subscriber = fixture.connect(1, &packets);
+        let publisher = fixture.connect(2, &connect("pub"));
+        fixture.take(publisher);
+        (fixture, subscriber, publisher)
+    };
+    let large = |topic: u8| {
+        let mut packet = vec![0x32, 0x85, 0x80, 0x02, 0, 1, topic, 0, 7];
+        packet.resize(4 + (2 << 14) + 5, b'x');
+        packet
+    };
+    for (topic, reads, what) in [
+        (b'1', true, "read and not acknowledged"),
+        (b'1', false, "not read at QoS 1"),
+        (b'0', false, "not read at QoS 0"),
+    ] {
+        let (mut fixture, subscriber, publisher) = fixture();
+        if !reads {
+            fixture.wire.full = Some(subscriber);
+        }
+        let message = large(topic);
+        let live = counting::live_bytes();
+        let mut most = 0;
+        for _ in 0..200 {
+            fixture.turn(publisher, &message);
+            assert_eq!(fixture.take(publisher), [0x40, 2, 0, 7]);
+            drop(fixture.take(subscriber));
+            most = most.max(counting::live_bytes() - live);
+        }
+        println!("{what}: {most} bytes");
+        // The bodies up to the limit, one buffer of the transport, and what holds them.
+        assert!(most <= (MOST_BYTES + (256 << 10)) as i64, "{what}: {most}");
+        assert!(most >= (MOST_BYTES / 2) as i64, "{what}: it is used");
+    }
 }
 
 #[test]

@@ -107,6 +107,37 @@ fn streams_of_one_connection_share_a_session() {
     assert_eq!(broker.take_on(peer, publishing), [0x40, 2, 0, 7, 0xD0, 0]);
 }
 
+/// Attack 38: packets that never become complete, one on each of many streams.
+#[test]
+fn incomplete_packets_of_all_streams_together_are_limited() {
+    let mut config = Config::default();
+    config.mqtt.maximum_packet_bytes = 4_096;
+    config.mqtt.maximum_assembling_bytes = 10_000;
+    let mut broker = Broker::with(&config, 1);
+    let peer = quic(&mut broker);
+    broker.packet(peer, V5, &Packet::Connect(plain(V5, "x")));
+    broker.told(peer, V5);
+    let payload = "x".repeat(4_000);
+    let packet = encode(
+        V5,
+        &Packet::Publish(publish("t", &payload, QoS::AtLeastOnce)),
+    );
+    let part = &packet[..3_500];
+    for stream in [4, 8] {
+        broker.send_on(peer, StreamId(stream), part);
+    }
+    // What becomes complete counts no more, nor what is given up.
+    broker.send_on(peer, StreamId(4), &packet[3_500..]);
+    assert_eq!(broker.take_on(peer, StreamId(4))[0], 0x40);
+    broker.send_on(peer, StreamId(12), part);
+    broker.abort(peer, StreamId(12));
+    broker.send_on(peer, StreamId(16), part);
+    assert_eq!(broker.told(peer, V5), NOTHING);
+    broker.send_on(peer, StreamId(20), part);
+    assert_eq!(broker.told(peer, V5), ["DISCONNECT Quota exceeded"]);
+    assert!(broker.is_closed(peer));
+}
+
 /// A stream that the client does not read any more still brings what it sends; answers and messages come
 /// on control, whenever it writes again.
 #[test]

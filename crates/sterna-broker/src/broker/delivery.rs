@@ -126,9 +126,9 @@ impl<P: Default + Send> Broker<P> {
         entry.context = None;
         let is_kept = entry.is_kept;
         if let Some(message) = entry.message.take() {
-            self.queues
-                .counters
-                .handed_over(message.body_bytes() as u64);
+            let body_bytes = message.body_bytes() as u64;
+            self.queues.counters.handed_over(body_bytes);
+            self.queues.ledger_has_room(slot, body_bytes);
         }
         let queues = &mut self.queues;
         let session = &queues.sessions[slot as usize];

@@ -141,7 +141,7 @@ impl<P: Default + Send> Broker<P> {
     pub fn queue(&self, session: SessionKey) -> Option<QueueState> {
         self.queues.attended(session).map(|session| QueueState {
             pending: session.pending.len(),
-            pending_bytes: session.pending_bytes,
+            pending_bytes: session.account.pending_bytes,
             unacknowledged: session.ledger.len(),
         })
     }
@@ -336,6 +336,14 @@ impl<P: Default + Send> Broker<P> {
     }
 
     // For administrators.
+
+    /// Looks at every queue, ledger, sum and timer of the shard; for tests, after each of their steps.
+    ///
+    /// # Panics
+    /// Where something does not agree with what it stands for.
+    pub fn check(&self) {
+        self.queues.check();
+    }
 
     /// What was counted.
     #[must_use]

@@ -80,7 +80,7 @@ impl<P: Default + Send> Broker<P> {
             subscriptions: session.subscriptions.len(),
             queue: QueueState {
                 pending: session.pending.len(),
-                pending_bytes: session.pending_bytes,
+                pending_bytes: session.account.pending_bytes,
                 unacknowledged: session.ledger.len(),
             },
         }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::Broker;
+use crate::account::Account;
 use crate::api::{
     Close, Event, EvictReason, NEVER_EXPIRES_S, OpenError, OpenSession, Opened, SessionKey,
     WillFate,
@@ -208,8 +209,8 @@ impl<P: Default + Send> Broker<P> {
             "a seat is free"
         );
         session.consumer = Some(request.consumer);
-
         session.is_parked = false;
+        session.is_blocked = false;
         session.set_taste(request.on_demand, request.selector);
         session.expiry_s = request.expiry_s;
         session.will = request.will.map(|will| {
@@ -491,8 +492,8 @@ impl<P: Default + Send> Broker<P> {
         let (ledger, pending) = (session.ledger, session.pending);
         session.ledger = crate::nodes::List::default();
         session.pending = crate::nodes::List::default();
-        session.pending_bytes = 0;
-        session.retained_pending = 0;
+        session.account = Account::default();
+        session.is_blocked = false;
         session.protocol = P::default();
         if let Some(rare) = &mut session.rare {
             rare.rehomed.clear();

@@ -97,6 +97,7 @@ impl<P: Default + Send> Broker<P> {
         reserved: Option<&[Arc<Fill>]>,
     ) -> Routed {
         message.charge(&self.gauge);
+        message.stamp(now_ms);
         self.unsummed += 1;
         if self.unsummed >= SUM_EVERY || message.body_bytes() >= LARGE_BYTES {
             self.unsummed = 0;

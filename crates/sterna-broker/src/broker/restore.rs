@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::Broker;
+use crate::account::Account;
 use crate::api::{NEVER_EXPIRES_S, SubscribeOptions};
 use crate::directory::{Claimed, Owner};
 use crate::filter::Filter;
@@ -81,7 +82,6 @@ impl<P: Default + Send> Broker<P> {
             }
         }
         let (mut ledger, mut pending) = (List::default(), List::default());
-        let mut pending_bytes = 0;
         let mut earliest_ms = NEVER_MS;
         let mut rehomed = Vec::new();
         let mut latest = 0;
@@ -95,7 +95,6 @@ impl<P: Default + Send> Broker<P> {
             let tag = entry.tag;
             latest = latest.max((tag >> 32) as u32);
             if entry.phase == Phase::Pending {
-                pending_bytes += entry.body_bytes();
                 let node = self.queues.restore(&mut pending, slot, entry);
                 earliest_ms = earliest_ms.min(self.queues.expires_at_ms(node));
             } else {
@@ -106,7 +105,7 @@ impl<P: Default + Send> Broker<P> {
         let session = &mut self.queues.sessions[slot as usize];
         session.ledger = ledger;
         session.pending = pending;
-        session.pending_bytes = pending_bytes;
+        session.account = Account::of(&self.queues.nodes, pending, ledger);
         session.next_sequence = latest;
         session.is_stored = true;
         session.expiry_s = stored.expiry_s;

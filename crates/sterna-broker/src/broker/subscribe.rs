@@ -188,7 +188,7 @@ impl<P: Default + Send> Broker<P> {
             .queues
             .limits
             .retained_deliveries
-            .saturating_sub(session.retained_pending as usize);
+            .saturating_sub(session.account.retained_messages as usize);
         let messages =
             self.directory
                 .retained_before(filter.topics, filter.wild, length, now_ms, room);

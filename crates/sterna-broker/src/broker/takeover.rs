@@ -13,6 +13,7 @@
 //! client itself published through J and will publish through K.
 
 use super::Broker;
+use crate::account::Account;
 use crate::api::{Event, EvictReason};
 use crate::mail::{Address, Claim, Letter, Moved};
 use crate::nodes::{List, NIL};
@@ -225,12 +226,8 @@ impl<P: Default + Send> Broker<P> {
             rehomed.push((tag, queues.restore(&mut ledger, slot, entry)));
         }
         let mut pending = List::default();
-        let mut pending_bytes = 0;
-        let mut retained_pending = 0;
         for entry in state.pending {
             debug_assert_eq!(entry.phase, Phase::Pending);
-            pending_bytes += entry.body_bytes();
-            retained_pending += u32::from(entry.retained_copy);
             queues.restore(&mut pending, slot, entry);
         }
         let session = &mut queues.sessions[slot as usize];
@@ -254,8 +251,7 @@ impl<P: Default + Send> Broker<P> {
         }
         session.ledger = ledger;
         session.pending = queues.nodes.join(pending, session.pending);
-        session.pending_bytes += pending_bytes;
-        session.retained_pending += retained_pending;
+        session.account = Account::of(&queues.nodes, session.pending, session.ledger);
         if !rehomed.is_empty() || state.snapshot.is_some() {
             let rare = session.rare_mut();
             rare.rehomed.extend(rehomed);

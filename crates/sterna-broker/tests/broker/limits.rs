@@ -1,6 +1,6 @@
 //! What happens at the limits.
 
-use sterna_broker::{Close, Limits, Qos, QueueFull};
+use sterna_broker::{Close, Limits, Outcome, Qos, QueueFull};
 
 use crate::cluster::{Cluster, qos};
 
@@ -121,4 +121,114 @@ fn all_messages_together_are_limited() {
         assert_eq!(cluster.drain(client).len(), 1);
     }
     cluster.assert_empty();
+}
+
+/// Attack 17: whoever reads and never acknowledges holds no more than who never reads, and gets what
+/// waits when it acknowledges.
+#[test]
+fn what_is_sent_and_not_settled_stays_in_the_account() {
+    let limits = Limits {
+        queued_bytes: 10_000,
+        queued_messages: 1_000_000,
+        ..Limits::default()
+    };
+    let mut cluster = Cluster::limited(limits);
+    let client = cluster.open(0, "a");
+    cluster.subscribe(client, "t", qos(Qos::ExactlyOnce));
+    let payload = "x".repeat(999);
+    let mut tags = Vec::new();
+    for _ in 0..1_000 {
+        cluster.publish(0, "t", &payload, Qos::AtLeastOnce);
+        tags.extend(cluster.next(client).map(|delivery| delivery.tag));
+        let counters = cluster.broker(0).counters();
+        assert!(counters.stored_bytes <= 10_000, "{}", counters.stored_bytes);
+    }
+    assert_eq!(tags.len(), 10);
+    assert_eq!(cluster.broker(0).counters().dropped_full, 990);
+    // What is handed over has no body any more; what is settled neither.
+    let now_ms = cluster.now_ms;
+    assert!(cluster.broker(0).handed_over(client.key, tags[0]));
+    for &tag in &tags[1..3] {
+        assert!(
+            cluster
+                .broker(0)
+                .settle(now_ms, client.key, tag, Outcome::Accepted)
+        );
+    }
+    for _ in 0..5 {
+        cluster.publish(0, "t", &payload, Qos::AtLeastOnce);
+    }
+    assert_eq!(cluster.broker(0).counters().dropped_full, 992);
+    assert!(cluster.next(client).is_some());
+}
+
+/// Messages that came another way than by publishing, here retained ones, wait until the ledger has room.
+#[test]
+fn sending_stops_until_acknowledgements_free_room() {
+    let limits = Limits {
+        queued_bytes: 250,
+        ..Limits::default()
+    };
+    let mut cluster = Cluster::limited(limits);
+    let payload = "x".repeat(97);
+    for topic in ["t/1", "t/2", "t/3", "t/4"] {
+        cluster.retain(0, topic, &payload);
+    }
+    let client = cluster.open(0, "a");
+    cluster.subscribe(client, "t/#", qos(Qos::AtLeastOnce));
+    let first = cluster.next(client).expect("the first of four");
+    assert!(cluster.next(client).is_some());
+    assert!(cluster.next(client).is_none(), "300 bytes are too many");
+    assert_eq!(cluster.broker(0).next_ready(), None, "nor is it ready");
+    let now_ms = cluster.now_ms;
+    let broker = cluster.broker(0);
+    assert!(broker.settle(now_ms, client.key, first.tag, Outcome::Accepted));
+    assert_eq!(
+        broker.next_ready().map(|(consumer, _)| consumer),
+        Some(client.consumer)
+    );
+    assert!(cluster.next(client).is_some());
+    assert!(cluster.next(client).is_none());
+}
+
+/// Messages of QoS 0 and others have rooms of their own.
+#[test]
+fn qos_0_is_limited_by_bytes_and_age_and_takes_nobody_elses_room() {
+    let limits = Limits {
+        queued_messages: 2,
+        queued_qos0_bytes: 100 * (64 + 10),
+        queued_qos0_age_ms: 1_000,
+        ..Limits::default()
+    };
+    for queue_full in [QueueFull::DropNewest, QueueFull::DropOldest] {
+        let mut cluster = Cluster::limited(Limits {
+            queue_full,
+            ..limits.clone()
+        });
+        let client = cluster.open(0, "a");
+        cluster.subscribe(client, "t", qos(Qos::AtLeastOnce));
+        for i in 0..150 {
+            cluster.publish(0, "t", &format!("{i:09}"), Qos::AtMostOnce);
+        }
+        for i in 150..153 {
+            cluster.publish(0, "t", &format!("{i:09}"), Qos::AtLeastOnce);
+        }
+        let counters = cluster.broker(0).counters();
+        let (dropped, stored) = match queue_full {
+            QueueFull::DropNewest => (51, 102),
+            // The third of QoS 1 makes room by the oldest, which are those of QoS 0 and the first.
+            QueueFull::DropOldest => (151, 2),
+        };
+        assert_eq!(counters.dropped_full, dropped);
+        assert_eq!(counters.stored_messages, stored);
+        // All of QoS 0 that waits is late after its time, the others are not.
+        cluster.now_ms += 1_001;
+        let left = cluster.drain(client);
+        let expected: &[&str] = match queue_full {
+            QueueFull::DropNewest => &["000000150", "000000151"],
+            QueueFull::DropOldest => &["000000151", "000000152"],
+        };
+        assert_eq!(left, expected);
+        cluster.assert_empty();
+    }
 }

@@ -28,7 +28,7 @@ use crate::session::{AMQP_PREFIX, SessionState};
 use crate::shard::Context;
 
 /// Topics below this are made for links that ask for a node of their own.
-const DYNAMIC: &str = "amqp/dynamic/";
+pub(super) const DYNAMIC: &str = "amqp/dynamic/";
 
 /// Sources are answered with the outcomes that they know.
 const OUTCOMES: [&str; 4] = [
@@ -302,6 +302,7 @@ impl Door {
             sending: None,
             resuming: std::collections::VecDeque::new(),
             drain: Drain::No,
+            is_capped: false,
             parked: true,
         };
         // Until there is credit.

@@ -104,6 +104,8 @@ pub(super) struct SourceLink {
     pub(super) resuming: VecDeque<(Unsettled, Recovery)>,
     /// Whether the receiver wants its credit back when there is nothing more to send.
     pub(super) drain: Drain,
+    /// Whether queues were granted less than the receiver's credit, see [`Door::ask`](super::Door::ask).
+    pub(super) is_capped: bool,
     /// Whether the broker's session is parked: for credit, for the window or for the transport.
     pub(super) parked: bool,
 }

@@ -111,7 +111,7 @@ impl Door {
             return;
         }
         let now_ms = cx.net.now_ms();
-        cx.broker.demand(now_ms, source.session, credit);
+        Self::ask(cx, &client.engine, link, source, credit);
         if drain {
             source.drain = Drain::Asked;
             cx.broker.drain(now_ms, source.session);
@@ -119,6 +119,22 @@ impl Door {
             source.drain = Drain::No;
         }
         self.resume(cx, client, link);
+    }
+
+    /// Grants the queues that a link reads what its receiver takes, but no more than may be unsettled:
+    /// what a queue has given away it no longer counts.
+    fn ask(
+        cx: &mut Context<'_>,
+        engine: &Connection,
+        link: LinkId,
+        source: &mut SourceLink,
+        credit: u32,
+    ) {
+        let most = cx.policy.amqp.maximum_unsettled_deliveries;
+        let room = most.saturating_sub(engine.unsettled_on(link));
+        source.is_capped = credit > room;
+        let now_ms = cx.net.now_ms();
+        cx.broker.demand(now_ms, source.session, credit.min(room));
     }
 
     /// Nothing is on its way to a session any more.
@@ -217,6 +233,10 @@ impl Door {
             source.drain = Drain::No;
             // A link that is gone has no credit to give back.
             let _ = client.engine.drained(link, 0, &mut self.out);
+        }
+        if source.is_capped && source.drain == Drain::No {
+            let credit = client.engine.credit(link);
+            Self::ask(cx, &client.engine, link, source, credit);
         }
     }
 

@@ -192,6 +192,14 @@ impl Config {
         if self.mqtt.maximum_data_streams < 4 {
             problems.push("mqtt.maximum_data_streams is at least 4".to_owned());
         }
+        if self.mqtt.maximum_assembling_bytes < self.mqtt.maximum_packet_bytes {
+            problems.push(
+                "mqtt.maximum_assembling_bytes is at least mqtt.maximum_packet_bytes".to_owned(),
+            );
+        }
+        if self.broker.maximum_group_unacknowledged == 0 {
+            problems.push("broker.maximum_group_unacknowledged is at least 1".to_owned());
+        }
         if self.mqtt.receive_maximum == 0 {
             problems.push("mqtt.receive_maximum is at least 1".to_owned());
         }
@@ -431,6 +439,8 @@ pub struct Mqtt {
     pub maximum_data_streams: u16,
     /// Bytes held back on data streams until CONNACK.
     pub maximum_held_bytes: u32,
+    /// Bytes of all packets of one connection of which only parts have arrived.
+    pub maximum_assembling_bytes: u32,
     /// Largest number of user properties and filters in one packet.
     pub maximum_list_entries: u32,
     /// Whether QUIC datagrams carry messages of QoS 0, both ways, for clients that ask.
@@ -460,6 +470,7 @@ impl Default for Mqtt {
             server_reference: None,
             maximum_data_streams: 128,
             maximum_held_bytes: 64 << 10,
+            maximum_assembling_bytes: 8 << 20,
             maximum_list_entries: 1024,
             datagrams: true,
         }
@@ -472,14 +483,29 @@ impl Default for Mqtt {
 pub struct Broker {
     /// Sessions held at once, connected or not.
     pub maximum_sessions: u64,
-    /// Messages that wait in one session's queue.
+    /// Messages of QoS 1 and 2 that wait in one session's queue.
     pub maximum_queued_messages: u32,
-    /// Bytes that wait in one session's queue.
+    /// Bytes of one session's messages of QoS 1 and 2 that wait or are not acknowledged. Where they fill
+    /// it, sending waits for acknowledgements.
     pub maximum_queued_bytes: u64,
+    /// Bytes of one session's messages of QoS 0 that wait, and 64 for each of them.
+    pub maximum_queued_qos0_bytes: u64,
+    /// Time since its publication after which a message of QoS 0 that still waits is dropped, in
+    /// milliseconds; for an AMQP receiver, which gives credit when it pleases, it waits longer.
+    pub maximum_queued_qos0_age_ms: u64,
     /// Messages that wait in the queue of one shared subscription, or in one AMQP queue.
     pub maximum_group_queued_messages: u32,
     /// Bytes that wait there.
     pub maximum_group_queued_bytes: u64,
+    /// Members of one shared subscription.
+    pub maximum_group_members: u32,
+    /// Messages of one shared subscription that one MQTT client holds unacknowledged.
+    pub maximum_group_unacknowledged: u32,
+    /// Bytes of all messages of all shards: waiting, sent and not acknowledged, and retained. Above it,
+    /// only clients that keep up get messages, and AMQP queues refuse them.
+    pub maximum_total_message_bytes: u64,
+    /// Bytes of the wills of all clients.
+    pub maximum_will_bytes: u64,
     /// Subscriptions of one session.
     pub maximum_subscriptions_per_session: u32,
     /// Subscriptions in all.
@@ -488,6 +514,8 @@ pub struct Broker {
     pub maximum_retained_messages: u64,
     /// Bytes of retained messages.
     pub maximum_retained_bytes: u64,
+    /// Retained messages that wait for one session because its subscriptions asked for them.
+    pub maximum_retained_deliveries: u32,
     /// Levels of a topic or filter.
     pub maximum_topic_levels: u16,
 }
@@ -498,12 +526,19 @@ impl Default for Broker {
             maximum_sessions: 1_000_000,
             maximum_queued_messages: 1000,
             maximum_queued_bytes: 64 << 20,
+            maximum_queued_qos0_bytes: 16 << 20,
+            maximum_queued_qos0_age_ms: 60_000,
             maximum_group_queued_messages: 10_000,
             maximum_group_queued_bytes: 64 << 20,
+            maximum_group_members: 10_000,
+            maximum_group_unacknowledged: 32,
+            maximum_total_message_bytes: 2 << 30,
+            maximum_will_bytes: 256 << 20,
             maximum_subscriptions_per_session: 1000,
             maximum_subscriptions: 10_000_000,
             maximum_retained_messages: 1_000_000,
             maximum_retained_bytes: 1 << 30,
+            maximum_retained_deliveries: 100_000,
             maximum_topic_levels: 128,
         }
     }

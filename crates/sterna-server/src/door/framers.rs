@@ -32,6 +32,12 @@ impl<F: Default> Framers<F> {
         }
     }
 
+    /// All framers.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &F> {
+        let others = self.others.iter().map(|(_, framer)| framer);
+        std::iter::once(&self.control).chain(others)
+    }
+
     /// Whether a stream beside the control stream is known.
     pub(crate) fn has(&self, stream: StreamId) -> bool {
         self.others.iter().any(|(id, _)| *id == stream)

@@ -284,7 +284,20 @@ impl Door {
                 break;
             }
         }
+        let is_partial = framer.buffered_bytes() > 0;
         client.framers.put_back(stream, framer);
+        if is_partial && !matches!(client.state, State::Ended) {
+            self.check_assembling(cx, client);
+        }
+    }
+
+    /// Ends a connection whose streams together hold too much of packets that are not complete.
+    fn check_assembling(&mut self, cx: &mut Context<'_>, client: &mut Client) {
+        let each = client.framers.iter().map(Framer::buffered_bytes);
+        if each.sum::<usize>() > cx.policy.mqtt.maximum_assembling_bytes as usize {
+            let detail = "too many bytes of incomplete packets";
+            self.turn_away(cx, client, ReasonCode::QuotaExceeded, detail);
+        }
     }
 
     /// Handles a datagram: one PUBLISH of QoS 0 and nothing else.

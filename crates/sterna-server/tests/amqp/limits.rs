@@ -265,6 +265,61 @@ fn credit_leaves_room_for_what_is_unsettled() {
     assert_eq!(client.engine.credit(link), 4, "again when they are settled");
 }
 
+/// Attack 21: a receiver with all the credit there is does not empty a queue into its own link, where no
+/// limit of the queue counts any more.
+#[test]
+fn a_queue_gives_a_link_no_more_than_may_be_unsettled() {
+    let mut config = Config::default();
+    config.amqp.maximum_unsettled_deliveries = 5;
+    let limits = sterna_broker::Limits {
+        group_queued_messages: 10,
+        ..sterna_broker::Limits::default()
+    };
+    for shards in [1, 2] {
+        let mut broker = Broker::restored(&config, shards, limits.clone(), || {
+            Box::new(sterna_broker::NoStore)
+        });
+        let mut sender = Client::connect(&mut broker, "sender");
+        let session = sender.begin(&mut broker);
+        let to_queue = sender.sender(&mut broker, session, "queue/q");
+        let mut client = Client::start(&mut broker, Start::new("c").on(shards - 1));
+        let session = client.begin(&mut broker);
+        client.receiver(&mut broker, session, "r", Source::new("queue/q"), u32::MAX);
+        let mut accepted = 0;
+        for token in 0..40 {
+            sender.send(&mut broker, to_queue, token, &token.to_string());
+            let outcomes = sender.outcomes();
+            accepted += usize::from(outcomes[0].1 == "accepted");
+        }
+        assert_eq!(accepted, 5 + 10, "{shards} shards");
+        client.turn(&mut broker);
+        let mut texts = Vec::new();
+        for _ in 0..4 {
+            assert!(client.received.len() <= 5);
+            texts.extend(client.accept_all(&mut broker));
+        }
+        let expected: Vec<String> = (0..15).map(|token| token.to_string()).collect();
+        assert_eq!(texts, expected, "{shards} shards");
+        // Who receives everything settled has nothing unsettled, and is not held up.
+        client.cut(&mut broker);
+        let mut client = Client::start(&mut broker, Start::new("c").on(shards - 1));
+        let session = client.begin(&mut broker);
+        let options = crate::client::settle_modes(
+            sterna_amqp::performatives::SenderSettleMode::Settled,
+            sterna_amqp::performatives::ReceiverSettleMode::First,
+            Source::new("queue/q"),
+        );
+        let link = client.attach(&mut broker, session, "s", Role::Receiver, &options);
+        client.credit(&mut broker, link, 1_000);
+        for token in 0..40 {
+            sender.send(&mut broker, to_queue, token, &token.to_string());
+            assert_eq!(sender.outcomes()[0].1, "accepted");
+        }
+        client.turn(&mut broker);
+        assert_eq!(client.texts().len(), 40, "{shards} shards");
+    }
+}
+
 /// Sources that are detached and not closed wait for their links, but not any number of them.
 #[test]
 fn detached_sources_are_limited() {

@@ -114,9 +114,7 @@ impl Api {
                     subscription.parked = true;
                     cx.broker.park(subscription.session);
                 }
-                Left::Empty if matches!(subscription.state, State::Ending) => {
-                    self.end_response(cx, peer, out, at);
-                }
+                Left::Empty if is_over(cx, subscription) => self.end_response(cx, peer, out, at),
                 Left::Empty | Left::More | Left::Gone => {}
             }
         }
@@ -324,6 +322,12 @@ fn next(
         }
     }
     Ok((Some(id), delivery))
+}
+
+/// Whether a subscription has ended and nothing waits in its queue, not even for acknowledgements.
+fn is_over(cx: &Context<'_>, subscription: &Subscription) -> bool {
+    let queue = cx.broker.queue(subscription.session);
+    matches!(subscription.state, State::Ending) && queue.is_none_or(|queue| queue.pending == 0)
 }
 
 fn count(counts: &mut Counts, delivery: &Delivery) {

@@ -1,0 +1,196 @@
+//! What one session holds, and whether it may take more.
+//!
+//! Two accounts, so that neither kind of message takes the other's room: messages of QoS 0 are bounded by
+//! bytes and by age, the others by number and by bytes. A message of QoS 1 or 2 stays in its account until
+//! it is settled, so a consumer that never acknowledges holds no more than one that never reads.
+
+use crate::counters::ENTRY_BYTES;
+use crate::limits::QueueFull;
+use crate::message::Message;
+use crate::nodes::{Entry, List, NIL, Nodes};
+use crate::queues::Queues;
+
+/// What the queue and the ledger of a session hold.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Account {
+    /// Bytes of the bodies that wait.
+    pub(crate) pending_bytes: u64,
+    /// Bytes of the bodies that were sent and not settled.
+    pub(crate) sent_bytes: u64,
+    /// Bytes of the bodies of QoS 0 that wait, see [`is_qos0`].
+    qos0_bytes: u64,
+    /// Their number.
+    qos0_messages: u32,
+    /// Of what waits: copies that a new subscription asked for.
+    pub(crate) retained_messages: u32,
+}
+
+/// Whether an entry is in the account of QoS 0. Retained copies have a limit of their own, and what a
+/// shared subscription assigns is limited there.
+const fn is_qos0(entry: &Entry) -> bool {
+    !entry.qos.is_acknowledged() && !entry.retained_copy && entry.group == NIL
+}
+
+impl Account {
+    /// The account of a queue and a ledger.
+    pub(crate) fn of(nodes: &Nodes, pending: List, ledger: List) -> Self {
+        let mut account = Self::default();
+        nodes.each(pending, |entry| account.waits(entry));
+        nodes.each(ledger, |entry| account.sent_bytes += entry.body_bytes());
+        account
+    }
+
+    /// Counts an entry that begins to wait.
+    pub(crate) fn waits(&mut self, entry: &Entry) {
+        let body_bytes = entry.body_bytes();
+        self.pending_bytes += body_bytes;
+        self.retained_messages += u32::from(entry.retained_copy);
+        if is_qos0(entry) {
+            self.qos0_bytes += body_bytes;
+            self.qos0_messages += 1;
+        }
+    }
+
+    /// Counts out an entry that waits no more.
+    pub(crate) fn left(&mut self, entry: &Entry) {
+        let body_bytes = entry.body_bytes();
+        self.pending_bytes -= body_bytes;
+        self.retained_messages -= u32::from(entry.retained_copy);
+        if is_qos0(entry) {
+            self.qos0_bytes -= body_bytes;
+            self.qos0_messages -= 1;
+        }
+        debug_assert!(
+            self.qos0_bytes <= self.pending_bytes,
+            "those of QoS 0 are among those that wait"
+        );
+    }
+
+    /// Bytes of all bodies that count against the limit on bytes.
+    const fn held_bytes(&self) -> u64 {
+        self.pending_bytes - self.qos0_bytes + self.sent_bytes
+    }
+
+    /// What the messages of QoS 0 cost, their entries included.
+    fn qos0_cost_bytes(&self) -> u64 {
+        self.qos0_bytes + u64::from(self.qos0_messages) * ENTRY_BYTES
+    }
+}
+
+impl<P> Queues<P> {
+    /// Whether a session may take another message of QoS 1 or 2; makes room where that is the rule.
+    pub(crate) fn admits_acknowledged(&mut self, slot: u32, message: &Message) -> bool {
+        let body_bytes = message.body_bytes() as u64;
+        let most_bytes = self.limits.queued_bytes as u64;
+        let is_full = |queues: &Self| {
+            let session = &queues.sessions[slot as usize];
+            let Account {
+                qos0_messages,
+                retained_messages,
+                ..
+            } = session.account;
+            let others = (qos0_messages + retained_messages) as usize;
+            let held_bytes = session.account.held_bytes();
+            let has_place = session.pending.is_empty()
+                || session.pending.len() - others < queues.limits.queued_messages;
+            !has_place || (held_bytes > 0 && held_bytes + body_bytes > most_bytes)
+        };
+        let session = &self.sessions[slot as usize];
+        let was_full = is_full(self);
+        if !was_full && session.is_connected() && session.pending.is_empty() {
+            return true; // it keeps up, so it is served also above the limit of all shards
+        }
+        let sent_bytes = session.account.sent_bytes;
+        // Dropping what waits gives no room that the ledger has.
+        let may_drop = self.limits.queue_full == QueueFull::DropOldest
+            && (sent_bytes == 0 || sent_bytes + body_bytes <= most_bytes);
+        if (self.is_over_memory && session.is_active()) || (was_full && !may_drop) {
+            self.counters.dropped_full += 1;
+            return false;
+        }
+        while is_full(self) {
+            self.drop_first(slot);
+            self.counters.dropped_full += 1;
+        }
+        true
+    }
+
+    /// Whether a session may take another message of QoS 0. Older ones make room where that is the rule,
+    /// never one of QoS 1 or 2.
+    pub(crate) fn admits_qos0(&mut self, now_ms: u64, slot: u32, message: &Message) -> bool {
+        let session = &self.sessions[slot as usize];
+        if session.is_away() {
+            self.counters.dropped_away += 1;
+            return false;
+        }
+        if session.is_connected() && session.pending.is_empty() {
+            return true;
+        }
+        let cost_bytes = message.body_bytes() as u64 + ENTRY_BYTES;
+        let is_full = |queues: &Self| {
+            let account = &queues.sessions[slot as usize].account;
+            account.qos0_messages > 0
+                && account.qos0_cost_bytes() + cost_bytes > queues.limits.queued_qos0_bytes as u64
+        };
+        while let Some(entry) = self.first_of_qos0(slot) {
+            let makes_room = self.limits.queue_full == QueueFull::DropOldest && is_full(self);
+            if self.is_late(now_ms, slot, entry) {
+                self.counters.dropped_late += 1;
+            } else if makes_room {
+                self.counters.dropped_full += 1;
+            } else {
+                break;
+            }
+            self.drop_first(slot);
+        }
+        let session = &self.sessions[slot as usize];
+        if (self.is_over_memory && session.is_active()) || is_full(self) {
+            self.counters.dropped_full += 1;
+            return false;
+        }
+        true
+    }
+
+    /// The first entry of a queue, if it is in the account of QoS 0.
+    fn first_of_qos0(&self, slot: u32) -> Option<&Entry> {
+        let node = self.sessions[slot as usize].pending.first();
+        if node == NIL {
+            return None;
+        }
+        self.nodes.entry(node).filter(|entry| is_qos0(entry))
+    }
+
+    /// Whether an entry has waited longer than a message of QoS 0 may. Consumers on demand fetch messages
+    /// when they please, so for them it may wait.
+    pub(crate) fn is_late(&self, now_ms: u64, slot: u32, entry: &Entry) -> bool {
+        let published_ms = entry.message.as_ref().map(|message| message.published_ms());
+        is_qos0(entry)
+            && !self.sessions[slot as usize].is_on_demand
+            && published_ms.is_some_and(|published_ms| {
+                now_ms.saturating_sub(published_ms) > self.limits.queued_qos0_age_ms
+            })
+    }
+
+    /// Whether the ledger of a session has room for a message, which waits until it has.
+    pub(crate) fn may_send(&self, slot: u32, entry: &Entry) -> bool {
+        let session = &self.sessions[slot as usize];
+        let sent_bytes = session.account.sent_bytes;
+        !entry.qos.is_acknowledged()
+            || (session.ledger.len() < self.limits.unacknowledged
+                && (sent_bytes == 0
+                    || sent_bytes + entry.body_bytes() <= self.limits.queued_bytes as u64))
+    }
+
+    /// Counts out what the ledger of a session no longer holds, and lets the session go on.
+    pub(crate) fn ledger_has_room(&mut self, slot: u32, body_bytes: u64) {
+        let session = &mut self.sessions[slot as usize];
+        debug_assert!(
+            session.account.sent_bytes >= body_bytes,
+            "what leaves a ledger was counted"
+        );
+        session.account.sent_bytes -= body_bytes;
+        if std::mem::take(&mut session.is_blocked) {
+            self.list_if_ready(slot);
+        }
+    }
+}

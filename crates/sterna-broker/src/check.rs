@@ -1,0 +1,129 @@
+//! What always holds of a shard's queues, for tests: it looks at everything.
+
+use std::collections::BTreeMap;
+
+use crate::account::Account;
+use crate::counters::Counters;
+use crate::group::{GROUP_OWNER, Group, is_older};
+use crate::nodes::{List, NIL};
+use crate::queues::{Queues, TimerKey};
+use crate::session::{NEVER_MS, Session};
+use crate::store::Phase;
+
+impl<P> Queues<P> {
+    /// # Panics
+    /// Where a sum, a list, a timer or a flag does not agree with what it stands for.
+    pub(crate) fn check(&self) {
+        let mut sums = Counters::default();
+        for (slot, session) in &self.sessions {
+            self.check_session(slot as u32, session);
+            self.sum_up(&mut sums, session.pending);
+            self.sum_up(&mut sums, session.ledger);
+            sums.subscriptions += session.subscriptions.len() as u64;
+            sums.sessions_connected += u64::from(session.is_connected());
+        }
+        for group in self.groups.values() {
+            self.check_group(group);
+            self.sum_up(&mut sums, group.queue);
+        }
+        let sums = Counters {
+            stored_messages: sums.stored_messages,
+            stored_bytes: sums.stored_bytes,
+            small_bytes: sums.small_bytes,
+            subscriptions: sums.subscriptions,
+            sessions_connected: sums.sessions_connected,
+            ..self.counters
+        };
+        assert_eq!(self.counters, sums, "the sums of all queues");
+        assert_eq!(
+            self.nodes.len() as u64,
+            sums.stored_messages,
+            "entries lie in queues and ledgers, and nowhere else"
+        );
+    }
+
+    fn sum_up(&self, sums: &mut Counters, list: List) {
+        self.nodes
+            .each(list, |entry| sums.stored(entry.body_bytes()));
+    }
+
+    fn check_session(&self, slot: u32, session: &Session<P>) {
+        let name = &session.client_id;
+        self.nodes.check(session.pending, slot);
+        self.nodes.check(session.ledger, slot);
+        let account = Account::of(&self.nodes, session.pending, session.ledger);
+        assert_eq!(session.account, account, "the account of {name}");
+        assert!(
+            session.ledger.len() <= self.limits.unacknowledged,
+            "the ledger of {name}"
+        );
+        let mut assigned: BTreeMap<u32, u32> = BTreeMap::new();
+        self.nodes.each(session.pending, |entry| {
+            assert_eq!(entry.phase, Phase::Pending, "what waits in {name}");
+            assert!(entry.message.is_some(), "what waits in {name} has a body");
+            if entry.group != NIL {
+                *assigned.entry(entry.group).or_default() += 1;
+            }
+        });
+        let mut node = session.ledger.first();
+        while node != NIL {
+            if let Some(entry) = self.nodes.entry(node) {
+                assert_ne!(entry.phase, Phase::Pending, "what {name} was sent");
+                assert!(entry.qos.is_acknowledged() && !entry.retained_copy);
+                let found = self.find_sent(slot, entry.tag);
+                assert_eq!(found, Some(node), "a tag of {name} finds its entry");
+            }
+            node = self.nodes.next(node);
+        }
+        if let Some(demand) = session.rare.as_ref().and_then(|rare| rare.demand.as_ref()) {
+            for share in &demand.shares {
+                assert!(share.pending <= share.outstanding, "the demand of {name}");
+                let pending = assigned.get(&share.group).copied().unwrap_or(0);
+                assert_eq!(share.pending, pending, "what {name} was assigned");
+            }
+        }
+        assert!(
+            !session.is_ready() || session.is_listed || self.is_current(slot),
+            "{name} is ready and nobody knows"
+        );
+        assert!(
+            session.timer_ms == NEVER_MS
+                || (self.timers).contains(&(session.timer_ms, TimerKey::Session(slot))),
+            "the timer of {name}"
+        );
+    }
+
+    fn check_group(&self, group: &Group) {
+        let name = &group.filter;
+        self.nodes.check(group.queue, GROUP_OWNER);
+        let (mut bytes, mut before) = (0, None);
+        self.nodes.each(group.queue, |entry| {
+            bytes += entry.body_bytes();
+            assert_eq!(entry.phase, Phase::Pending, "what waits in {name}");
+            assert!(
+                before
+                    .replace(entry.tag)
+                    .is_none_or(|tag| is_older(tag, entry.tag)),
+                "the order of {name}"
+            );
+        });
+        assert_eq!(group.queued_bytes, bytes, "the bytes of {name}");
+        let members = group.members.iter();
+        let attending = members.filter(|(_, member)| member.attendance != 0).count();
+        assert_eq!(group.attending, attending, "who attends {name}");
+        assert!(
+            group
+                .members
+                .iter()
+                .all(|(_, member)| member.credit <= member.window),
+            "the windows of {name}"
+        );
+        if let Some(fill) = &group.fill {
+            let (messages, filled_bytes) = fill.now();
+            assert!(
+                messages >= group.queue.len() as u64 && filled_bytes >= bytes,
+                "publishers see at least what {name} holds"
+            );
+        }
+    }
+}
