@@ -2,6 +2,7 @@
 
 use sterna_amqp::Condition;
 
+use super::attach::DYNAMIC;
 use crate::config::{Amqp, is_queue_name, is_topic_name};
 
 /// Before the name of a topic, whatever the name is.
@@ -73,9 +74,15 @@ impl Node {
             prefixes
                 .iter()
                 .map(String::as_str)
+                .filter(|prefix| !prefix.is_empty())
                 .chain([usual])
                 .find_map(|prefix| address.strip_prefix(prefix))
         };
+        // An empty prefix is every plain name's.
+        let is_plain_queue = kind.is_none()
+            && config.queue_prefixes.iter().any(String::is_empty)
+            && !address.starts_with(DYNAMIC)
+            && is_queue_name(address);
         let node = if let Some(name) = after(&config.queue_prefixes, QUEUE_PREFIX) {
             Self::Queue(name.to_owned())
         } else if let Some(name) = after(&config.topic_prefixes, TOPIC_PREFIX) {
@@ -87,7 +94,7 @@ impl Node {
             && is_queue_name(name)
         {
             Self::Queue(name.to_owned())
-        } else if kind == Some(Kind::Queue) {
+        } else if kind == Some(Kind::Queue) || is_plain_queue {
             Self::Queue(address.to_owned())
         } else {
             Self::Topic(address.to_owned())
@@ -261,6 +268,33 @@ mod tests {
             ),
         ] {
             assert_eq!(parse(address, kind, end), node, "{address} {kind:?}");
+        }
+    }
+
+    #[test]
+    fn an_empty_prefix_makes_every_plain_name_a_queue() {
+        let config = Amqp {
+            queue_prefixes: vec![String::new(), "anycast://".to_owned()],
+            ..Amqp::default()
+        };
+        let topic = |name: &str| Node::Topic(name.to_owned());
+        let queue = |name: &str| Node::Queue(name.to_owned());
+        for (address, kind, end, node) in [
+            ("orders", None, End::Target, queue("orders")),
+            ("a/b", None, End::Source, queue("a/b")),
+            ("anycast://a", None, End::Target, queue("a")),
+            ("queue/a", None, End::Target, queue("a")),
+            ("queue://a", None, End::Target, queue("a")),
+            ("/queues/a", None, End::Target, queue("a")),
+            ("topic://a/b", None, End::Target, topic("a/b")),
+            ("/exchanges/amq.topic/a.b", None, End::Target, topic("a/b")),
+            ("a/b", Some(Kind::Topic), End::Target, topic("a/b")),
+            ("a/#", None, End::Source, topic("a/#")),
+            // The addresses that the broker itself has given out.
+            ("amqp/dynamic/1", None, End::Target, topic("amqp/dynamic/1")),
+        ] {
+            let parsed = Node::parse(address, kind, end, &config);
+            assert_eq!(parsed, Ok(node), "{address} {kind:?}");
         }
     }
 

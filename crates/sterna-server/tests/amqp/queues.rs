@@ -42,6 +42,48 @@ fn a_queue_keeps_messages_without_receivers() {
     assert!(again.texts().is_empty(), "what is accepted is gone");
 }
 
+/// What programs for Azure Service Bus and Artemis expect: a plain name is a queue, also as `reply-to`,
+/// and topics are there by their prefix.
+#[test]
+fn an_empty_queue_prefix_makes_every_plain_name_a_queue() {
+    let mut config = Config::default();
+    config.amqp.queue_prefixes = vec![String::new()];
+    let mut broker = Broker::with(&config, 1);
+    let mut client = Client::connect(&mut broker, "c");
+    let session = client.begin(&mut broker);
+    let orders = client.sender(&mut broker, session, "orders");
+    client.send(&mut broker, orders, 1, "one");
+    let topic = client.sender(&mut broker, session, "topic://news");
+    client.send(&mut broker, topic, 2, "nobody is there");
+    for (name, source, texts) in [
+        ("1", "orders", &["one"][..]),
+        ("2", "queue/orders", &[]),
+        ("3", "topic://news", &[]),
+        ("4", "news", &[]),
+    ] {
+        client.receiver(&mut broker, session, name, Source::new(source), 10);
+        assert_eq!(client.accept_all(&mut broker), texts, "{source}");
+    }
+    // A node of the broker's own making is a topic as before.
+    let options = sterna_amqp::link::AttachOptions {
+        source: Some(Source {
+            dynamic: true,
+            ..Source::default()
+        }),
+        target: Some(sterna_amqp::messaging::TargetArchetype::Target(
+            sterna_amqp::messaging::Target::default(),
+        )),
+        ..Default::default()
+    };
+    let role = sterna_amqp::performatives::Role::Receiver;
+    let answers = client.attach(&mut broker, session, "answers", role, &options);
+    client.credit(&mut broker, answers, 10);
+    let address = client.answers[&answers].address.clone().expect("a name");
+    let back = client.sender(&mut broker, session, &address);
+    client.send(&mut broker, back, 3, "answer");
+    assert_eq!(client.accept_all(&mut broker), ["answer"]);
+}
+
 #[test]
 fn receivers_get_as_much_as_they_give_credit_for() {
     for shards in [1, 3] {
