@@ -1,8 +1,10 @@
 //! The whole server above the transports in virtual time: hundreds of clients that subscribe, publish,
 //! lose their connections and take their sessions over, from a seed, against a naive model of what MQTT
-//! promises. A failing seed is printed; `STERNA_SEED=N` plays it again alone.
+//! promises.
 
 mod naive;
+#[path = "../../sterna-broker/tests/seeds/mod.rs"]
+mod seeds;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -397,17 +399,7 @@ fn play(seed: u64) {
 
 #[test]
 fn every_session_gets_what_it_is_owed_whatever_happens_to_its_connections() {
-    let seeds: Vec<u64> = match std::env::var("STERNA_SEED") {
-        Ok(seed) => vec![seed.parse().expect("STERNA_SEED is a number")],
-        Err(_) => (0..12).collect(),
-    };
-    for seed in seeds {
-        let outcome = std::panic::catch_unwind(|| play(seed));
-        if let Err(panic) = outcome {
-            eprintln!("seed {seed} fails; STERNA_SEED={seed} plays it again");
-            std::panic::resume_unwind(panic);
-        }
-    }
+    seeds::play("the simulation", 0..12, play);
 }
 
 #[test]

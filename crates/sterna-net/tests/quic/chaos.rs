@@ -12,6 +12,7 @@ use sterna_net::StreamId;
 use sterna_net::quic::{Driver, DriverEvent, EventKind, Key, QuicConfig};
 use sterna_net::sim::Random;
 
+use crate::seeds;
 use crate::world::{Fate, World, settings};
 
 /// The handler's state: it echoes, now and then pauses, and counts what it is told.
@@ -307,14 +308,9 @@ fn run(seed: u64) {
     );
 }
 
-/// More seeds: set `STERNA_SEEDS`. Keys and tickets are random in every run, so a seed fixes what is
+/// Keys and tickets are random in every run, so a seed fixes what is
 /// done and what the link does, but not the lengths of all packets.
 #[test]
 fn a_bad_day() {
-    let seeds = std::env::var("STERNA_SEEDS")
-        .ok()
-        .and_then(|seeds| seeds.parse().ok());
-    for seed in 0..seeds.unwrap_or(10) {
-        run(seed);
-    }
+    seeds::play("a bad day", 0..10, run);
 }

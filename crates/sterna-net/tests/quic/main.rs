@@ -8,6 +8,8 @@ mod handshake;
 mod limits;
 mod migration;
 mod path;
+#[path = "../../../sterna-broker/tests/seeds/mod.rs"]
+mod seeds;
 mod sleep;
 mod streams;
 mod tickets;

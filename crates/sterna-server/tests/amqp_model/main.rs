@@ -7,8 +7,7 @@
 //! drained and counted: nothing accepted is lost, and what both ends agreed to settle exactly once is
 //! there once.
 //!
-//! A failing run prints its seed; `STERNA_AMQP_MODEL_SEED=<seed>` runs it alone.
-//! `STERNA_AMQP_MODEL_RUNS` sets how many seeds are tried.
+//! `STERNA_SEEDS` says which seeds are played (`seeds/mod.rs` of the broker's tests).
 
 #![allow(unreachable_pub, reason = "the modules of one test binary")]
 
@@ -19,25 +18,13 @@ mod events;
 mod fixture;
 mod links;
 mod model;
+#[path = "../../../sterna-broker/tests/seeds/mod.rs"]
+mod seeds;
 mod steps;
 mod transactions;
 mod world;
 
-const RUNS: u64 = 100;
-
-fn number(name: &str) -> Option<u64> {
-    std::env::var(name).ok()?.parse().ok()
-}
-
 #[test]
 fn clients_agree_with_the_model() {
-    if let Some(seed) = number("STERNA_AMQP_MODEL_SEED") {
-        return world::run(seed);
-    }
-    for seed in 0..number("STERNA_AMQP_MODEL_RUNS").unwrap_or(RUNS) {
-        if let Err(panic) = std::panic::catch_unwind(|| world::run(seed)) {
-            eprintln!("failed with STERNA_AMQP_MODEL_SEED={seed}");
-            std::panic::resume_unwind(panic);
-        }
-    }
+    seeds::play("the model of AMQP", 0..100, world::run);
 }

@@ -22,6 +22,8 @@ mod polls;
 mod publish;
 mod resume;
 mod robustness;
+#[path = "../../../sterna-broker/tests/seeds/mod.rs"]
+mod seeds;
 mod sessions;
 mod subscribe;
 mod topics;

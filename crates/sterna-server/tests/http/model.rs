@@ -252,10 +252,7 @@ impl Run {
 
 #[test]
 fn nothing_is_lost_and_order_is_kept_whatever_is_cut_and_resumed() {
-    let runs = std::env::var("STERNA_HTTP_MODEL_RUNS").map_or(60, |runs| {
-        runs.parse().expect("STERNA_HTTP_MODEL_RUNS is a number")
-    });
-    for seed in 0..runs {
+    crate::seeds::play("the model of HTTP", 0..60, |seed| {
         let mut run = Run::new(seed);
         // What is published before there is a session is nobody's.
         run.open();
@@ -265,6 +262,6 @@ fn nothing_is_lost_and_order_is_kept_whatever_is_cut_and_resumed() {
         run.finish();
         let got: Vec<u64> = run.known.values().copied().collect();
         let all: Vec<u64> = (0..run.published).collect();
-        assert_eq!(got, all, "seed {seed}");
-    }
+        assert_eq!(got, all);
+    });
 }

@@ -6,16 +6,17 @@
 //! options; and what it has been sent and not acknowledged. After the storm everything must have
 //! arrived, and when all have gone, nothing may be left.
 //!
-//! A failing run prints its seed; `STERNA_MODEL_SEED=<seed>` runs it alone. `STERNA_MODEL_RUNS`
-//! sets how many seeds are tried.
+//! `STERNA_MODEL_TRACE=<session>` prints what happens to one session.
 
 mod clients;
 mod queue;
+#[path = "../../seeds/mod.rs"]
+mod seeds;
 mod state;
 
 use std::collections::{BTreeMap, HashMap};
 
-use sterna_broker::{Close, ConsumerId, Event, Limits, NoStore, QueueFull, SessionKey};
+use sterna_broker::{Broker, Close, ConsumerId, Event, Limits, NoStore, QueueFull, SessionKey};
 use sterna_store::MemoryStore;
 
 use crate::cluster::{Client, Cluster};
@@ -255,6 +256,10 @@ impl Model {
         self.take_events();
     }
 
+    fn check_brokers(&self) {
+        self.cluster.brokers.iter().for_each(Broker::check);
+    }
+
     fn step(&mut self) {
         let index = self.any_session();
         match self.random.below(100) {
@@ -455,9 +460,14 @@ fn run(seed: u64) {
         model.subscribe(index, group_of(index));
     }
     let steps = 1_000 + model.random.below(4_000);
-    for _ in 0..steps {
+    for step in 0..steps {
         model.step();
+        // All of it costs more than a step.
+        if step % 16 == 0 {
+            model.check_brokers();
+        }
     }
+    model.check_brokers();
     model.settle_down();
     if !model.lossy {
         for (id, published) in model.published.iter().enumerate() {
@@ -476,20 +486,5 @@ fn run(seed: u64) {
 /// [MQTT-4.5.0-1] [MQTT-4.6.0-1] [MQTT-4.6.0-5] [MQTT-4.6.0-6] [MQTT-4.3.3-10]
 #[test]
 fn brokers_agree_with_the_model() {
-    let number = |name| {
-        std::env::var(name)
-            .ok()
-            .and_then(|text| text.parse::<u64>().ok())
-    };
-    if let Some(seed) = number("STERNA_MODEL_SEED") {
-        run(seed);
-        return;
-    }
-    for seed in 0..number("STERNA_MODEL_RUNS").unwrap_or(40) {
-        let outcome = std::panic::catch_unwind(|| run(seed));
-        if let Err(panic) = outcome {
-            eprintln!("failed with STERNA_MODEL_SEED={seed}");
-            std::panic::resume_unwind(panic);
-        }
-    }
+    seeds::play("the broker's model", 0..40, run);
 }

@@ -9,13 +9,13 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use sterna_broker::{
-    Close, ConsumerId, Event, Limits, Message, NEVER_EXPIRES_S, OpenSession, Opened, Outcome, Qos,
-    Selector,
+    Broker, Close, ConsumerId, Event, Limits, Message, NEVER_EXPIRES_S, OpenSession, Opened,
+    Outcome, Qos, Selector,
 };
 use sterna_store::MemoryStore;
 
+use super::cluster;
 use super::state::Random;
-use super::{cluster, number};
 use crate::cluster::{Client, Cluster, message, qos, text};
 
 const QUEUE: &str = "$share/queue/q/#";
@@ -333,6 +333,7 @@ impl Storm {
 
     /// Whatever is on its way: nobody has more pending than it asked for.
     fn check(&mut self) {
+        self.cluster.brokers.iter().for_each(Broker::check);
         for at in 0..self.consumers.len() {
             let consumer = self.consumers[at].clone();
             let pending = self.cluster.pending(consumer.client);
@@ -451,15 +452,5 @@ fn run(seed: u64) {
 
 #[test]
 fn a_kept_queue_agrees_with_the_model() {
-    if let Some(seed) = number("STERNA_MODEL_SEED") {
-        run(seed);
-        return;
-    }
-    for seed in 0..number("STERNA_MODEL_RUNS").unwrap_or(40) {
-        let outcome = std::panic::catch_unwind(|| run(seed));
-        if let Err(panic) = outcome {
-            eprintln!("failed with STERNA_MODEL_SEED={seed}");
-            std::panic::resume_unwind(panic);
-        }
-    }
+    super::seeds::play("a kept queue", 0..40, run);
 }
