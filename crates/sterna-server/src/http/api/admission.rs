@@ -357,3 +357,45 @@ impl Api {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::Value;
+
+    use super::*;
+    use crate::http::api::target::ROUTES;
+    use crate::http::openapi::OPENAPI;
+
+    /// What routes requests and what describes the routes to machines know the same paths and methods.
+    /// HEAD and OPTIONS, which go without saying, may be described.
+    #[test]
+    fn every_route_is_described_and_nothing_else() {
+        let document: Value = serde_json::from_str(OPENAPI).expect("a document");
+        assert_eq!(document["openapi"], "3.1.0");
+        let paths = document["paths"].as_object().expect("paths");
+        let described: BTreeSet<&str> = paths.keys().map(String::as_str).collect();
+        let routed: BTreeSet<&str> = ROUTES.iter().map(|(template, _)| *template).collect();
+        assert_eq!(described, routed);
+        for (template, operations) in paths {
+            let path = template.replace(['{', '}'], "");
+            let target = Target::parse(&path).expect("a route");
+            let methods: BTreeSet<String> = allowed(&target.resource)
+                .split(", ")
+                .map(str::to_lowercase)
+                .collect();
+            let described: BTreeSet<String> = (operations.as_object())
+                .into_iter()
+                .flat_map(|operations| operations.keys().cloned())
+                .collect();
+            assert!(described.is_subset(&methods), "{template}: {described:?}");
+            let left: Vec<_> = methods.difference(&described).collect();
+            assert!(
+                left.iter()
+                    .all(|method| ["head", "options"].contains(&method.as_str())),
+                "{template}: {left:?} is not described"
+            );
+        }
+    }
+}

@@ -23,6 +23,42 @@ pub(super) enum Resource {
     Acknowledgement(String),
 }
 
+/// Which resource a path names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Route {
+    Page,
+    OpenApi,
+    Topics,
+    Topic,
+    Session,
+    Acknowledgement,
+}
+
+/// Every path of the API, as `openapi.json` writes it, and what it names. A topic and a file are all that
+/// follows, with its slashes.
+pub(super) const ROUTES: [(&str, Route); 7] = [
+    ("/", Route::Page),
+    ("/page/{file}", Route::Page),
+    ("/v1/openapi.json", Route::OpenApi),
+    ("/v1/topics", Route::Topics),
+    ("/v1/topics/{topic}", Route::Topic),
+    ("/v1/sessions/{session}", Route::Session),
+    ("/v1/sessions/{session}/ack", Route::Acknowledgement),
+];
+
+/// The route of a path, and the part of it that varies.
+fn route(path: &str) -> Option<(Route, &str)> {
+    ROUTES.iter().find_map(|(template, route)| {
+        let Some((before, rest)) = template.split_once('{') else {
+            return (path == *template).then_some((*route, ""));
+        };
+        let after = rest.split_once('}')?.1;
+        let part = path.strip_prefix(before)?.strip_suffix(after)?;
+        let is_level = matches!(route, Route::Session | Route::Acknowledgement);
+        (!is_level || !part.contains('/')).then_some((*route, part))
+    })
+}
+
 /// The target of a request, taken apart.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Target<'a> {
@@ -53,28 +89,20 @@ impl<'a> Target<'a> {
             Some((path, query)) => (path, Some(query)),
             None => (target, None),
         };
-        let resource = if let Some(topic) = path.strip_prefix("/v1/topics/") {
-            Resource::Topic(decode(topic).ok_or(TargetError::Topic)?.into_owned())
-        } else if let Some(rest) = path.strip_prefix("/v1/sessions/") {
-            let name = |text| {
-                decode(text)
-                    .filter(|name| is_session_name(name))
-                    .map(Cow::into_owned)
-                    .ok_or(TargetError::Session)
-            };
-            match rest.split_once('/') {
-                None => Resource::Session(name(rest)?),
-                Some((text, "ack")) => Resource::Acknowledgement(name(text)?),
-                Some(_) => return Err(TargetError::Unknown),
-            }
-        } else {
-            match path {
-                "/" => Resource::Page,
-                _ if path.starts_with("/page/") => Resource::Page,
-                "/v1/openapi.json" => Resource::OpenApi,
-                "/v1/topics" => Resource::Topics,
-                _ => return Err(TargetError::Unknown),
-            }
+        let (route, part) = route(path).ok_or(TargetError::Unknown)?;
+        let name = || {
+            decode(part)
+                .filter(|name| is_session_name(name))
+                .map(Cow::into_owned)
+                .ok_or(TargetError::Session)
+        };
+        let resource = match route {
+            Route::Page => Resource::Page,
+            Route::OpenApi => Resource::OpenApi,
+            Route::Topics => Resource::Topics,
+            Route::Topic => Resource::Topic(decode(part).ok_or(TargetError::Topic)?.into_owned()),
+            Route::Session => Resource::Session(name()?),
+            Route::Acknowledgement => Resource::Acknowledgement(name()?),
         };
         Ok(Self {
             resource,
