@@ -1,6 +1,8 @@
 //! What the architecture promises of the source, held by looking at it.
 
 mod arrows;
+mod blocking;
+mod limits;
 mod text;
 
 use std::fmt::Write as _;
@@ -73,6 +75,11 @@ pub(crate) fn check(workspace: &Workspace) -> Result<Vec<Rule>, Failure> {
             "transports know no message protocol",
             arrows::transport_with_protocol(&graph),
         ),
+        Rule::new(
+            "nothing in a shard waits",
+            blocking::waits_in_shards(&files),
+        ),
+        Rule::new("every limit is a setting", limits::unset_limits(&files)),
         Rule::new(
             "unsafe code only in named modules",
             text::unsafe_code(&files),

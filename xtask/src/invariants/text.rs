@@ -77,7 +77,7 @@ fn is_below(path: &str, folder: &str) -> bool {
 }
 
 /// Offsets of a word that is not a part of a longer one.
-fn words(code: &str, word: &str) -> Vec<usize> {
+pub(super) fn words(code: &str, word: &str) -> Vec<usize> {
     let is_part = |c: char| c.is_alphanumeric() || c == '_';
     code.match_indices(word)
         .filter(|(offset, _)| {
