@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::account::Account;
 use crate::counters::Counters;
-use crate::group::{GROUP_OWNER, Group, is_older};
+use crate::group::{GROUP_OWNER, Group, is_before};
 use crate::nodes::{List, NIL};
 use crate::queues::{Queues, TimerKey};
 use crate::session::{NEVER_MS, Session};
@@ -25,6 +25,7 @@ impl<P> Queues<P> {
         for group in self.groups.values() {
             self.check_group(group);
             self.sum_up(&mut sums, group.queue);
+            self.sum_up(&mut sums, group.delayed_list());
         }
         let sums = Counters {
             stored_messages: sums.stored_messages,
@@ -103,10 +104,14 @@ impl<P> Queues<P> {
             assert!(
                 before
                     .replace(entry.tag)
-                    .is_none_or(|tag| is_older(tag, entry.tag)),
+                    .is_none_or(|tag| is_before(tag, entry.tag)),
                 "the order of {name}"
             );
         });
+        group.check_class_ends(&self.nodes);
+        self.nodes.check(group.delayed_list(), GROUP_OWNER);
+        self.nodes
+            .each(group.delayed_list(), |entry| bytes += entry.body_bytes());
         assert_eq!(group.queued_bytes, bytes, "the bytes of {name}");
         let members = group.members.iter();
         let attending = members.filter(|(_, member)| member.attendance != 0).count();
@@ -120,8 +125,9 @@ impl<P> Queues<P> {
         );
         if let Some(fill) = &group.fill {
             let (messages, filled_bytes) = fill.now();
+            let waiting = group.queue.len() + group.delayed_list().len();
             assert!(
-                messages >= group.queue.len() as u64 && filled_bytes >= bytes,
+                messages >= waiting as u64 && filled_bytes >= bytes,
                 "publishers see at least what {name} holds"
             );
         }

@@ -152,6 +152,25 @@ impl Group {
         self.is_restored = true;
     }
 
+    /// The messages that are not due yet.
+    pub(crate) fn delayed_list(&self) -> List {
+        (self.delayed.as_ref()).map_or_else(List::default, |delayed| delayed.list())
+    }
+
+    /// # Panics
+    /// Where a class does not end with its last entry.
+    pub(crate) fn check_class_ends(&self, nodes: &Nodes) {
+        if let Some(ends) = &self.class_ends {
+            let mut found = [NIL; CLASSES];
+            let mut node = self.queue.first();
+            while node != NIL {
+                found[class_of(nodes.tag(node))] = node;
+                node = nodes.next(node);
+            }
+            assert_eq!(**ends, found, "the ends of the classes of {}", self.filter);
+        }
+    }
+
     /// When the first message that is not due yet comes due.
     fn due_ms(&self) -> u64 {
         (self.delayed.as_ref()).map_or(NEVER_MS, |delayed| delayed.due_ms())

@@ -1,5 +1,6 @@
 //! After a restart: what the store has kept becomes sessions, routes and queues again.
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 use super::Broker;
@@ -7,8 +8,6 @@ use crate::account::Account;
 use crate::api::{NEVER_EXPIRES_S, SubscribeOptions};
 use crate::directory::{Claimed, Owner};
 use crate::filter::Filter;
-use std::cmp::Ordering;
-
 use crate::group::{GROUP_OWNER, is_before};
 use crate::message::Message;
 use crate::nodes::{Entry, List, NIL};

@@ -75,7 +75,15 @@ fn put(cluster: &mut Cluster, shard: u16, payload: &str) -> bool {
     let message = Message::copy("q/work", &[], payload.as_bytes(), header).expect("small");
     let routed = cluster.send(shard, None, message);
     cluster.run();
+    check(cluster);
     !routed.refused
+}
+
+/// What always holds of all queues.
+fn check(cluster: &mut Cluster) {
+    for shard in 0..cluster.brokers.len() {
+        cluster.broker(shard as u16).check();
+    }
 }
 
 fn consumer(cluster: &mut Cluster, shard: u16, filter: &str, credit: u32) -> Client {
@@ -443,6 +451,7 @@ proptest! {
         let mut held = Vec::new();
         let (mut sent, mut done) = (Vec::new(), Vec::new());
         for step in steps {
+            check(&mut cluster);
             match step {
                 Step::Put { priority, delay_ms } => {
                     let due_ms = cluster.now_ms + delay_ms;
