@@ -31,7 +31,7 @@ const BROKER: &str = "sterna";
 /// What is measured: the build that packages have, not the quick one of `release`.
 const PROFILE: &str = "dist";
 /// How long that build may take.
-const BUILD_LIMIT: Duration = Duration::from_mins(30);
+const BUILD_LIMIT: Duration = Duration::from_secs(30 * 60);
 
 const HELP: &str = "\
 cargo xtask bench quick|full [OPTION]...

@@ -4,7 +4,7 @@ use std::io::{IsTerminal, Write, stdout};
 use std::time::{Duration, Instant};
 
 /// Without a terminal, a long step says that it is still alive this often.
-const HEARTBEAT: Duration = Duration::from_mins(1);
+const HEARTBEAT: Duration = Duration::from_secs(60);
 
 /// On a terminal, the live line is redrawn at most this often.
 const REDRAW: Duration = Duration::from_millis(120);

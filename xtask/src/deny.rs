@@ -16,7 +16,7 @@ const CARGO_DENY: Tool = Tool {
 };
 
 /// The longest time that a check may take.
-const CHECK_LIMIT: Duration = Duration::from_mins(5);
+const CHECK_LIMIT: Duration = Duration::from_secs(5 * 60);
 
 /// What cargo-deny said.
 #[derive(Debug)]

@@ -18,10 +18,10 @@ use crate::{Failure, Verdict};
 const DEFAULT_SECONDS: u64 = 60;
 
 /// The longest time that building the targets may take.
-const BUILD_LIMIT: Duration = Duration::from_mins(30);
+const BUILD_LIMIT: Duration = Duration::from_secs(30 * 60);
 
 /// What a target may take beyond its time, for loading its corpus and its last input.
-const GRACE: Duration = Duration::from_mins(1);
+const GRACE: Duration = Duration::from_secs(60);
 
 /// One input may take this many seconds.
 const INPUT_SECONDS: u32 = 10;

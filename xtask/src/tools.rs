@@ -10,7 +10,7 @@ use crate::console::Progress;
 use crate::workspace::{Workspace, write};
 
 /// The longest time that building a tool may take.
-const INSTALL_LIMIT: Duration = Duration::from_mins(30);
+const INSTALL_LIMIT: Duration = Duration::from_secs(30 * 60);
 
 /// A program from crates.io.
 #[derive(Debug)]

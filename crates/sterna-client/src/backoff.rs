@@ -21,7 +21,7 @@ impl Default for Backoff {
     fn default() -> Self {
         Self {
             min: Duration::from_millis(500),
-            max: Duration::from_mins(1),
+            max: Duration::from_secs(60),
             max_attempts: None,
         }
     }
@@ -54,8 +54,8 @@ mod tests {
         assert_eq!(longest(1), Duration::from_millis(500));
         assert_eq!(longest(2), Duration::from_secs(1));
         assert_eq!(longest(5), Duration::from_secs(8));
-        assert_eq!(longest(9), Duration::from_mins(1));
-        assert_eq!(longest(u32::MAX), Duration::from_mins(1));
+        assert_eq!(longest(9), Duration::from_secs(60));
+        assert_eq!(longest(u32::MAX), Duration::from_secs(60));
     }
 
     #[test]

@@ -346,7 +346,7 @@ async fn a_receiver_waits_for_no_message() {
     for credit in [Credit::Window(10), Credit::Manual] {
         let broker = Broker::start(Scheme::AmqpQuic, Setup::default()).await;
         let (_path, mut options) = behind_path(&broker).await;
-        options.early_wait = Duration::from_hours(1);
+        options.early_wait = Duration::from_secs(3600);
         assert_eq!(visit(&options).await, EarlyData::NotTried);
         let (connection, _events) = Connection::start(options).unwrap();
         let session = connection.session().await.unwrap();

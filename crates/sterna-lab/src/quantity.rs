@@ -60,7 +60,7 @@ fn number(text: &str) -> Result<(f64, &str), String> {
     clippy::cast_sign_loss,
     reason = "numbers are read without a sign, and the cast saturates"
 )]
-const fn rounded(value: f64) -> u64 {
+fn rounded(value: f64) -> u64 {
     value.round() as u64
 }
 

@@ -156,7 +156,7 @@ mod tests {
         assert!(accepted.keepalive().expect("option"));
         assert_eq!(
             accepted.tcp_keepalive_time().expect("option"),
-            Duration::from_mins(10)
+            Duration::from_secs(10 * 60)
         );
     }
 

@@ -69,7 +69,7 @@ fn run(test: impl Future<Output = ()>) {
         .build()
         .unwrap()
         .block_on(async {
-            tokio::time::timeout(Duration::from_mins(1), test)
+            tokio::time::timeout(Duration::from_secs(60), test)
                 .await
                 .expect("in time");
         });

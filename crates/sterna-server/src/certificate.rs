@@ -115,8 +115,8 @@ impl Files {
     /// nobody can sign another one with it.
     fn make(&self) -> Result<(), Box<dyn std::error::Error>> {
         let now = std::time::SystemTime::now();
-        let until = now + std::time::Duration::from_hours(DEVELOPMENT_DAYS * 24);
-        let from = now - std::time::Duration::from_hours(24);
+        let until = now + std::time::Duration::from_secs(DEVELOPMENT_DAYS * 86_400);
+        let from = now - std::time::Duration::from_secs(24 * 3600);
 
         let authority_key = KeyPair::generate()?;
         let mut authority = CertificateParams::default();

@@ -13,7 +13,7 @@ use crate::tools::{self, Tool};
 use crate::workspace::{Workspace, on_path, write};
 
 /// The longest time that installing packages may take.
-const INSTALL_LIMIT: Duration = Duration::from_mins(15);
+const INSTALL_LIMIT: Duration = Duration::from_secs(15 * 60);
 
 /// What a suite runs on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

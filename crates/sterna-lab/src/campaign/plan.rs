@@ -314,7 +314,7 @@ impl Run {
     /// After which it is given up.
     #[must_use]
     pub fn time_limit(&self) -> Duration {
-        self.expected() * 4 + Duration::from_mins(1)
+        self.expected() * 4 + Duration::from_secs(60)
     }
 
     /// About how many messages a second it keeps the machine busy with.

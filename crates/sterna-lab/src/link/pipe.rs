@@ -444,6 +444,6 @@ impl<P: Packet> Pipe<P> {
 }
 
 /// The nearest whole number; the values here are far inside the range.
-const fn signed(value: f64) -> i64 {
+fn signed(value: f64) -> i64 {
     value.round() as i64
 }

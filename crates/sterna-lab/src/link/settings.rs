@@ -225,7 +225,7 @@ pub(super) fn bdp_bytes(rate_bps: u64, rtt_ns: u64) -> u64 {
     clippy::cast_sign_loss,
     reason = "callers have values from 0 up, and the cast saturates"
 )]
-pub(super) const fn whole(value: f64) -> u64 {
+pub(super) fn whole(value: f64) -> u64 {
     value.round() as u64
 }
 

@@ -21,7 +21,7 @@ use crate::campaign::{Campaign, Plan, Run};
 /// What a run's process says when its programs have started.
 const STARTED: &str = "started";
 /// What a run's process may take longer than the run.
-const SLACK: Duration = Duration::from_mins(2);
+const SLACK: Duration = Duration::from_secs(2 * 60);
 
 /// What a run's process gets, as one line of JSON.
 #[derive(Clone, Debug, Deserialize, Serialize)]

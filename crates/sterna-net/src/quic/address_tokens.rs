@@ -110,7 +110,7 @@ mod tests {
     #[test]
     fn a_token_works_once_and_the_log_is_bounded() {
         let log = UsedTokens::default();
-        let (start, hour) = (SystemTime::UNIX_EPOCH, Duration::from_hours(1));
+        let (start, hour) = (SystemTime::UNIX_EPOCH, Duration::from_secs(3600));
         let use_at = |nonce, hours| {
             log.check_and_insert(nonce, start + hour * hours, hour)
                 .is_ok()

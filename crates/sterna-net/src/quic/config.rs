@@ -104,7 +104,7 @@ impl Default for QuicConfig {
             early_data: true,
             early_answer_bytes: 6_000,
             address_tokens: AddressTokens::default(),
-            address_token_lifetime: Duration::from_hours(24),
+            address_token_lifetime: Duration::from_secs(24 * 3600),
             max_connections: 1_000_000,
             max_half_open: 8_192,
             max_half_open_per_address: 1_024,

@@ -43,7 +43,10 @@ impl Deadlines {
     pub(super) fn pop(&mut self, now_ms: u64) -> Option<(Kind, ConnectionId)> {
         for kind in KINDS {
             let queue = &mut self.queues[kind as usize];
-            if let Some((_, id)) = queue.pop_front_if(|(deadline_ms, _)| *deadline_ms <= now_ms) {
+            if let Some((deadline_ms, id)) = queue.front().copied()
+                && deadline_ms <= now_ms
+            {
+                queue.pop_front();
                 return Some((kind, id));
             }
         }

@@ -291,7 +291,7 @@ fn run(seed: u64) {
         }
     }
     world.server.shutdown(world.now, 0);
-    world.run_for(Duration::from_mins(1));
+    world.run_for(Duration::from_secs(60));
     assert!(
         server.borrow().open.is_empty(),
         "seed {seed}: all were told"

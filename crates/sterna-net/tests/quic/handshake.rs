@@ -181,11 +181,11 @@ fn lost_and_doubled_packets_are_survived() {
             }
         });
         let client = world.connect();
-        world.run_until(Duration::from_mins(1), |world| {
+        world.run_until(Duration::from_secs(60), |world| {
             world.clients[client].connected.is_some()
         });
         let stream = world.open(client, Dir::Bi, &vec![seed as u8; 20_000], true);
-        world.run_until(Duration::from_mins(2), |world| {
+        world.run_until(Duration::from_secs(2 * 60), |world| {
             world.clients[client].finished.contains(&stream.0)
         });
         assert_eq!(

@@ -12,7 +12,7 @@ use sterna_quic::{Profile, Settings};
 use crate::world::World;
 
 const RTT: Duration = Duration::from_secs(2);
-const HOURS: Duration = Duration::from_hours(6);
+const HOURS: Duration = Duration::from_secs(6 * 3600);
 /// An MQTT PUBLISH of QoS 0 with a short topic.
 const PUBLISH: &[u8] = b"\x30\x0d\x00\x06meters21.5C";
 
@@ -38,7 +38,7 @@ fn asleep(devices: usize) -> (World, Vec<Key>) {
     for device in 0..devices {
         world.open(device, Dir::Bi, b"CONNECT", false);
     }
-    world.run_for(Duration::from_mins(5));
+    world.run_for(Duration::from_secs(5 * 60));
     let keys: Vec<_> = world.opened().iter().map(|opened| opened.1).collect();
     assert_eq!(keys.len(), devices);
     (world, keys)
@@ -66,7 +66,7 @@ fn a_thousand_sleepers_hold_no_timer_and_no_buffer() {
     world.clients[500].address = "198.51.100.7:61000".parse().expect("an address");
     let start = world.since_start();
     world.write(500, CONTROL, PUBLISH, false);
-    world.run_for(Duration::from_mins(5));
+    world.run_for(Duration::from_secs(5 * 60));
     let (at, ..) = world.log[0];
     assert_eq!(at.saturating_sub(start), RTT / 2);
     assert_eq!(world.arrived(keys[500], CONTROL), PUBLISH);
@@ -101,7 +101,7 @@ fn a_device_that_wakes_sends_one_short_datagram() {
         let (at, ..) = world.log[0];
         assert_eq!(at.saturating_sub(start), RTT / 2);
         let first = spent(&world, device, before);
-        world.run_for(Duration::from_mins(10));
+        world.run_for(Duration::from_secs(10 * 60));
         let all = spent(&world, device, before);
         println!(
             "{what}: the message {:?}; with all that follows up {:?}, down {:?}, to the old address {:?}",

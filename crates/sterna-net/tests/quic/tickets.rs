@@ -162,7 +162,7 @@ fn download(world: &mut World, tls: &Arc<rustls::ClientConfig>, bytes: usize) ->
     world.run_until(RTT * 5, |world| world.clients[client].connected.is_some());
     let start = world.since_start();
     let stream = world.open(client, Dir::Bi, &(bytes as u32).to_be_bytes(), false);
-    world.run_until(Duration::from_mins(2), |world| {
+    world.run_until(Duration::from_secs(2 * 60), |world| {
         let received = world.clients[client].received.get(&stream.0);
         received.is_some_and(|received| received.len() == bytes)
     });
@@ -236,7 +236,7 @@ fn an_old_memory_is_not_believed() {
     let mut world = downloads(60_000);
     let tls = Arc::new(world.identity.client_tls(&[b"mqtt"]));
     download(&mut world, &tls, LARGE_BYTES);
-    world.run_for(Duration::from_mins(5));
+    world.run_for(Duration::from_secs(5 * 60));
     let (client, resumed) = download(&mut world, &tls, SMALL_BYTES);
     let stranger = Arc::new(world.identity.client_tls(&[b"mqtt"]));
     let (_, fresh) = download(&mut world, &stranger, SMALL_BYTES);

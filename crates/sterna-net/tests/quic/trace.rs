@@ -93,7 +93,7 @@ fn count(seed: u64) {
         }
     });
     let stream = world.open(client, Dir::Bi, &vec![1; 100_000], true);
-    world.run_until(Duration::from_mins(1), |world| {
+    world.run_until(Duration::from_secs(60), |world| {
         world.clients[client].finished.contains(&stream.0)
     });
     world.clients[client].address = "203.0.113.77:40000".parse().expect("an address");

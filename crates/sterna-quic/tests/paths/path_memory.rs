@@ -242,7 +242,7 @@ fn a_waiting_connection_jumps_when_there_is_enough_to_send() {
     let (_, now_ms) = link.now();
     memory.fill(saved(), now_ms, LIFETIME_MS).unwrap();
     link.receive(1_000);
-    link.run(Duration::from_mins(1));
+    link.run(Duration::from_secs(60));
     assert_eq!(names(&link), [Phase::Reconnaissance]);
     // Nothing learnt: the next connection gets the memory as it was.
     let (now, now_ms) = link.now();

@@ -78,15 +78,15 @@ fn a_sleeping_connection_has_no_packet_on_the_air_and_no_timer_set() {
     let mut link = Link::new(NB_IOT, &Settings::of(Profile::Sleepy), 100);
     link.receive(100);
     // Until the last acknowledgement, and until the keys of the handshake are gone.
-    link.run(Duration::from_mins(2));
+    link.run(Duration::from_secs(2 * 60));
     assert_eq!(link.timers(), [None, None]);
     let before = link.sent.clone();
-    link.run(Duration::from_hours(24));
+    link.run(Duration::from_secs(24 * 3600));
     assert_eq!(link.sent, before);
 
     // One datagram for the message, one for its acknowledgement.
     link.say(40);
-    link.run(Duration::from_mins(1));
+    link.run(Duration::from_secs(60));
     assert_eq!(link.received_bytes, 140);
     let up: Vec<_> = link.sent[0][before[0].len()..].to_vec();
     let down: Vec<_> = link.sent[1][before[1].len()..].to_vec();

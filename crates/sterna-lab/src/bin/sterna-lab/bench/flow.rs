@@ -15,7 +15,7 @@ const MAX_PENDING_BYTES: usize = 1 << 20;
 /// Unacknowledged messages of one publisher in an open loop: well below the packet identifiers.
 const MAX_UNACKNOWLEDGED: u64 = 60_000;
 /// How long connecting everything may take.
-const OPENING_LIMIT: Duration = Duration::from_mins(1);
+const OPENING_LIMIT: Duration = Duration::from_secs(60);
 /// A closed loop that hears nothing for so long takes its QoS 0 messages for lost.
 const STALL: Duration = Duration::from_secs(2);
 /// The same at QoS 1 and 2, where it is a failure of the broker.

@@ -30,7 +30,7 @@ const FILTER: &str = "lab/#";
 /// What a message of the lab lacks if it is none.
 const NO_STAMP: &str = "a message without a stamp";
 /// Longest wait for a connection: the links are slow and lose packets.
-const CONNECT_TIMEOUT: Duration = Duration::from_mins(1);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Bytes after the stamp. Their value is of no interest; they are not all the same.
 const FILLER: u8 = 0x5a;
 /// When the time of the device's qlog begins, on both clocks.

@@ -15,7 +15,7 @@ use crate::process;
 /// Time for acknowledgements that are under way, before packets are counted.
 const SETTLE: Duration = Duration::from_millis(50);
 /// After which a device gives up.
-const LIMIT: Duration = Duration::from_mins(30);
+const LIMIT: Duration = Duration::from_secs(30 * 60);
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, PartialEq, Eq)]
 pub(super) enum Protocol {
