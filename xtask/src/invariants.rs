@@ -3,6 +3,7 @@
 mod arrows;
 mod blocking;
 mod limits;
+mod packages;
 mod text;
 
 use std::fmt::Write as _;
@@ -80,6 +81,13 @@ pub(crate) fn check(workspace: &Workspace) -> Result<Vec<Rule>, Failure> {
             blocking::waits_in_shards(&files),
         ),
         Rule::new("every limit is a setting", limits::unset_limits(&files)),
+            "dependencies need no newer Rust than is promised",
+            packages::newer_rust(&metadata),
+        ),
+        Rule::new(
+            "crates are ready to be published",
+            packages::unpublishable(&metadata),
+        ),
         Rule::new(
             "unsafe code only in named modules",
             text::unsafe_code(&files),

@@ -54,3 +54,8 @@ pub use sterna_quic::{CongestionControl, Overrides as QuicOverrides, Profile as 
 pub use tls::{Fingerprint, Tls, TlsError, TlsVersion};
 pub use transport::quic::EarlyData;
 pub use url::{MAX_URL_BYTES, Protocol, Scheme, Url, UrlError};
+
+/// Compiles the example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
