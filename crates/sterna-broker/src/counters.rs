@@ -71,6 +71,10 @@ impl Counters {
     pub(crate) fn handed_over(&mut self, body_bytes: u64) {
         self.stored_bytes -= body_bytes;
         self.small_bytes -= small(body_bytes);
+        debug_assert!(
+            self.small_bytes <= self.stored_bytes,
+            "small bodies are among all"
+        );
     }
 
     /// What all queues hold, except for the bodies that are counted once.

@@ -346,6 +346,7 @@ impl Group {
             member.credit = 0;
             self.attending -= 1;
             self.choices.remove(&id);
+            debug_assert!(self.attending < self.members.len(), "members attend");
         }
     }
 }
@@ -623,6 +624,10 @@ impl<P> Queues<P> {
         let entry = self.nodes.remove(&mut group.queue, node)?;
         let body_bytes = entry.body_bytes();
         group.queued_bytes -= body_bytes;
+        debug_assert!(
+            !group.queue.is_empty() || group.queued_bytes == 0,
+            "an empty queue has no bytes"
+        );
         if let Some(fill) = &group.fill {
             fill.remove(1, body_bytes);
         }

@@ -235,6 +235,11 @@ impl Nodes {
         }
         chunk.used += 1;
         self.used += 1;
+        debug_assert!(
+            chunk.used as usize <= CHUNK
+                && (chunk.first_free == NIL) == (chunk.used as usize == CHUNK),
+            "a full chunk has no free slot"
+        );
         if chunk.first_free == NIL {
             self.unlink_chunk(index);
         }
@@ -425,6 +430,7 @@ impl Nodes {
 
     #[inline]
     fn unlink(&mut self, list: &mut List, node: u32) {
+        debug_assert!(list.len > 0, "a node leaves the list that it is in");
         let Slot { next, previous, .. } = *self.slot(node);
         if previous == NIL {
             list.head = next;
@@ -437,6 +443,10 @@ impl Nodes {
             self.slot_mut(next).previous = previous;
         }
         list.len -= 1;
+        debug_assert!(
+            (list.len == 0) == (list.head == NIL) && (list.head == NIL) == (list.tail == NIL),
+            "an empty list has no ends"
+        );
     }
 }
 

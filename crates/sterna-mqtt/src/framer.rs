@@ -250,6 +250,7 @@ impl Framer {
                     body,
                 } => {
                     let remaining_bytes = *remaining_bytes as usize;
+                    debug_assert!(body.len() <= remaining_bytes, "a body is within its packet");
                     let wanted = remaining_bytes - body.len();
                     let taken = wanted.min(input.len());
                     let (head, rest) = input.split_at(taken);

@@ -55,6 +55,7 @@ impl Pool {
         }
         buffer.clear();
         self.held_bytes += bytes;
+        debug_assert!(self.held_bytes <= self.limit_bytes, "the pool has a limit");
         self.buffers.push(buffer);
     }
 
@@ -194,6 +195,10 @@ impl Outbox {
                 pool.recycle(buffer);
             }
         }
+        debug_assert!(
+            !self.chunks.is_empty() || (self.len == 0 && self.copied == 0),
+            "an empty outbox holds nothing"
+        );
     }
 
     fn clear(&mut self, pool: &mut Pool) {

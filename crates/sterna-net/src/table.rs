@@ -46,7 +46,16 @@ impl<T> Table<T> {
         debug_assert!(place.entry.is_none(), "a free slot is empty");
         place.entry = Some(make(id));
         self.len += 1;
+        self.assert_slots();
         id
+    }
+
+    fn assert_slots(&self) {
+        debug_assert_eq!(
+            self.len + self.free.len(),
+            self.pages.len() * PAGE_SLOTS,
+            "a slot is free or in use"
+        );
     }
 
     fn grow(&mut self) {
@@ -103,6 +112,7 @@ impl<T> Table<T> {
         slot.generation = slot.generation.wrapping_add(1);
         self.free.push(id.slot);
         self.len -= 1;
+        self.assert_slots();
         Some(entry)
     }
 

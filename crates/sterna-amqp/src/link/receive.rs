@@ -183,6 +183,10 @@ impl Session {
                 "message is larger than max-message-size",
             );
         }
+        debug_assert!(
+            self.assembling_bytes >= held,
+            "what a partial delivery holds was counted"
+        );
         if is_new {
             self.last_delivery_id = Some(partial.delivery_id);
         }

@@ -279,6 +279,10 @@ impl Connection {
         }
         if !transfer.settled {
             link.unsettled += 1;
+            debug_assert!(
+                link.unsettled <= context.limits.unsettled_per_link,
+                "the limit was looked at before"
+            );
         }
         link.sending = (!complete).then_some(Sending {
             delivery_id,

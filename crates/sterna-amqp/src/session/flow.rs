@@ -72,6 +72,10 @@ impl Session {
                 "more transfers than the incoming window",
             )));
         }
+        debug_assert!(
+            self.incoming_window <= context.limits.incoming_window,
+            "a window is at most what was announced"
+        );
         self.incoming_window -= 1;
         self.next_incoming_id = self.next_incoming_id.wrapping_add(1);
         if self.incoming_window <= context.limits.incoming_window / 2 {

@@ -54,6 +54,12 @@ impl<T> Ledger<T> {
         if fits {
             self.entries.insert(index, (id, Some(entry)));
             self.live += 1;
+            let (earlier, later) = (index.checked_sub(1), self.entries.get(index + 1));
+            debug_assert!(
+                earlier.is_none_or(|at| before(self.entries[at].0, id))
+                    && later.is_none_or(|(later, _)| before(id, *later)),
+                "delivery-ids are in order"
+            );
         }
         fits
     }
@@ -90,6 +96,10 @@ impl<T> Ledger<T> {
         if self.entries.len() > 2 * self.live + SPARE_TOMBSTONES {
             self.entries.retain(|(_, entry)| entry.is_some());
         }
+        debug_assert!(
+            self.live <= self.entries.len() && (self.live > 0 || self.entries.is_empty()),
+            "every live entry is there"
+        );
         if self.live == 0 && self.entries.capacity() > KEPT_ENTRIES {
             // An idle session holds next to no memory, and one delivery after the other takes none.
             self.entries = VecDeque::new();

@@ -354,6 +354,10 @@ impl<P: Default + Send> Broker<P> {
                 self.queues.forget_stored_in_group(id, &entry);
                 continue;
             };
+            debug_assert!(
+                known.credit > 0 && known.credit <= known.window,
+                "who has its turn may be given a message"
+            );
             known.credit -= 1;
             let is_kept = group.is_kept;
             let qos = if is_kept {

@@ -107,6 +107,10 @@ impl Incoming {
         let key = self.find(lane, packet_id)?;
         let state = self.ids.remove(&key)?;
         self.in_flight -= u32::from(state & IN_FLIGHT != 0);
+        debug_assert!(
+            self.in_flight as usize <= self.ids.len(),
+            "what is in flight is known"
+        );
         Some(state & ACKNOWLEDGED != 0)
     }
 
@@ -143,6 +147,13 @@ impl Incoming {
                 self.in_flight -= u32::from(older & IN_FLIGHT != 0);
             }
         }
+    }
+
+    /// See [`Session::check`](super::Session::check).
+    pub(super) fn check(&self) {
+        let states = self.ids.values();
+        let in_flight = states.filter(|state| *state & IN_FLIGHT != 0).count();
+        assert_eq!(in_flight, self.in_flight as usize, "received and in flight");
     }
 
     /// Identifiers for a snapshot.

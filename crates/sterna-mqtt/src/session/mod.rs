@@ -64,6 +64,16 @@ impl Session {
         self.outgoing.compact();
     }
 
+    /// Counts everything again; for tests, after each of their steps.
+    ///
+    /// # Panics
+    ///
+    /// Where a count does not agree with what it stands for.
+    pub fn check(&self) {
+        self.outgoing.check();
+        self.incoming.check();
+    }
+
     // ---- Outgoing --------------------------------------------------------------------------
 
     /// Takes the next free Packet Identifier; `None` when all are in use. Identifiers are unique in

@@ -127,6 +127,7 @@ impl Outbox {
         });
         self.used += 1;
         self.in_flight += u16::from(in_flight);
+        self.assert_counts();
         Some(self.packet_id(index))
     }
 
@@ -185,6 +186,7 @@ impl Outbox {
             slot.in_flight = true;
             self.in_flight += 1;
         }
+        self.assert_counts();
     }
 
     pub(super) fn remove(&mut self, packet_id: PacketId) -> Option<Outgoing> {
@@ -246,6 +248,47 @@ impl Outbox {
         if index == 0 {
             self.drop_finished();
         }
+        self.assert_counts();
+    }
+
+    /// What can be told of the counts without looking at the slots.
+    fn assert_counts(&self) {
+        debug_assert!(
+            usize::from(self.used) <= self.slots.len() && self.slots.len() <= IDS,
+            "identifiers in use have slots"
+        );
+        debug_assert!(
+            self.in_flight <= self.used && self.unsent <= self.used,
+            "only what is in use is under way or to be sent again"
+        );
+        debug_assert!(
+            self.slots.front().is_none_or(|slot| slot.stage.is_some()),
+            "the first slot is in use"
+        );
+    }
+
+    /// See [`Session::check`](super::Session::check).
+    pub(super) fn check(&self) {
+        self.assert_counts();
+        let count = |counts: fn(&&Slot) -> bool| self.slots.iter().filter(counts).count();
+        let used = count(|slot| slot.stage.is_some());
+        let in_flight = count(|slot| slot.in_flight);
+        let unsent = count(|slot| !slot.sent);
+        assert_eq!(
+            (used, in_flight, unsent),
+            (
+                usize::from(self.used),
+                usize::from(self.in_flight),
+                usize::from(self.unsent)
+            ),
+            "in use, in flight, to be sent again"
+        );
+        let resend_from = usize::from(self.resend_from);
+        let before = self.slots.iter().take(resend_from);
+        assert!(
+            before.into_iter().all(|slot| slot.sent),
+            "what is to be sent again"
+        );
     }
 
     /// Drops acknowledged slots from the front.

@@ -585,6 +585,7 @@ pub(crate) fn session(data: &[u8]) {
     let mut model: Vec<(PacketId, u64, Stage)> = Vec::new();
     let mut tag = 0;
     while let Some(operation) = script.u8() {
+        session.check();
         let argument = script.u8().unwrap_or(0);
         let picked = (!model.is_empty()).then(|| usize::from(argument) % model.len());
         match (operation % 8, picked) {
