@@ -96,10 +96,10 @@ impl<P> Queues<P> {
             !has_place || (held_bytes > 0 && held_bytes + body_bytes > most_bytes)
         };
         let session = &self.sessions[slot as usize];
-        let was_full = is_full(self);
-        if !was_full && session.is_connected() && session.pending.is_empty() {
-            return true; // it keeps up, so it is served also above the limit of all shards
+        if session.is_connected() && session.pending.is_empty() {
+            return true; // it keeps up; the next one waits where the ledger has no room
         }
+        let was_full = is_full(self);
         let sent_bytes = session.account.sent_bytes;
         // Dropping what waits gives no room that the ledger has.
         let may_drop = self.limits.queue_full == QueueFull::DropOldest
@@ -189,6 +189,10 @@ impl<P> Queues<P> {
             "what leaves a ledger was counted"
         );
         session.account.sent_bytes -= body_bytes;
+        if session.demand_mut().is_some_and(|demand| demand.is_full) {
+            self.unbalanced.push(slot);
+        }
+        let session = &mut self.sessions[slot as usize];
         if std::mem::take(&mut session.is_blocked) {
             self.list_if_ready(slot);
         }

@@ -537,6 +537,9 @@ impl<P> Queues<P> {
                 {
                     share.pending = share.pending.saturating_sub(1);
                 }
+                if session.demand_mut().is_some_and(|demand| demand.is_full) {
+                    self.unbalanced.push(slot);
+                }
             }
             self.owed.push(Owed {
                 group: entry.group,

@@ -82,6 +82,8 @@ pub(crate) struct Demand {
     pub(crate) drains: u32,
     /// Groups are granted nothing until the consumer says again what it takes.
     pub(crate) is_withheld: bool,
+    /// The session holds as many bytes as it may: groups are granted no more than what is pending.
+    pub(crate) is_full: bool,
     pub(crate) shares: Vec<DemandShare>,
 }
 
@@ -95,18 +97,31 @@ impl Demand {
         self.shares.iter().map(|share| share.pending).sum()
     }
 
+    /// What groups may be granted in all.
+    pub(crate) fn grantable(&self) -> u32 {
+        if self.is_full {
+            self.credit.min(self.pending())
+        } else {
+            self.credit
+        }
+    }
+
     pub(crate) fn share_mut(&mut self, group: u32) -> Option<&mut DemandShare> {
         self.shares.iter_mut().find(|share| share.group == group)
     }
 
-    /// Notes that a message was handed out; true where groups may assign too many now.
+    /// Notes that a message was handed out; true where what groups may assign is to be looked at.
     pub(crate) fn handed_out(&mut self, group: u32) -> bool {
         self.credit = self.credit.saturating_sub(1);
         if let Some(share) = self.share_mut(group) {
             share.pending = share.pending.saturating_sub(1);
             share.outstanding = share.outstanding.saturating_sub(1);
+            debug_assert!(
+                share.pending <= share.outstanding,
+                "what is pending was granted"
+            );
         }
-        self.outstanding() > self.credit
+        self.is_full || self.outstanding() > self.credit
     }
 }
 

@@ -145,7 +145,10 @@ mod tests {
     fn a_limit_without_a_setting_is_found() {
         let fixed = |prefix: &str| {
             let mut text = String::new();
-            for field in FIXED.iter().filter_map(|(name, _)| name.strip_prefix(prefix)) {
+            for field in FIXED
+                .iter()
+                .filter_map(|(name, _)| name.strip_prefix(prefix))
+            {
                 text.push_str("    pub ");
                 text.push_str(field);
                 text.push_str(": u32,\n");

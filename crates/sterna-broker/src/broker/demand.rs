@@ -22,6 +22,9 @@ impl<P: Default + Send> Broker<P> {
     ///
     /// A session in several groups has its credit divided among them; where there is less than one
     /// for each, some have to wait for more.
+    ///
+    /// While the session holds more than [`Limits::queued_bytes`](crate::Limits::queued_bytes), pending
+    /// and unsettled, groups assign nothing more.
     pub fn demand(&mut self, now_ms: u64, session: SessionKey, credit: u32) {
         let slot = session.slot;
         let Some(demand) = self.demand_of(session) else {
@@ -67,19 +70,25 @@ impl<P: Default + Send> Broker<P> {
         self.browse_on(slot);
         let session = &mut *self.queues.sessions[slot as usize];
         let (member, attendance) = (session.subscriber, session.attendance);
+        let held_bytes = session.account.pending_bytes + session.account.sent_bytes;
+        let most_bytes = self.queues.limits.queued_bytes as u64;
         let Some(demand) = session.demand_mut() else {
             return;
         };
+        // What a group has assigned it no longer counts itself. Half has to be free before it goes on.
+        let is_above = |bytes| held_bytes > bytes;
+        demand.is_full = is_above(most_bytes) || (demand.is_full && is_above(most_bytes / 2));
         let outstanding = demand.outstanding();
-        if outstanding <= demand.credit {
+        let credit = demand.grantable();
+        if outstanding <= credit {
             if demand.is_withheld || demand.shares.is_empty() {
                 return;
             }
-            let mut more = demand.credit - outstanding;
+            let mut more = credit - outstanding;
             let count = demand.shares.len() as u32;
             let mut grants = Vec::with_capacity(demand.shares.len());
             for (at, share) in demand.shares.iter_mut().enumerate() {
-                let wanted = demand.credit / count + u32::from((at as u32) < demand.credit % count);
+                let wanted = credit / count + u32::from((at as u32) < credit % count);
                 let part = wanted.saturating_sub(share.outstanding).min(more);
                 share.outstanding += part;
                 more -= part;
@@ -101,7 +110,7 @@ impl<P: Default + Send> Broker<P> {
             }
             self.even_out(slot);
         } else {
-            let beyond = demand.pending().saturating_sub(demand.credit);
+            let beyond = demand.pending().saturating_sub(credit);
             let given_back = self.latest_of_groups(slot, beyond);
             self.give_back(given_back);
             self.recall_excess(slot);
@@ -114,7 +123,7 @@ impl<P: Default + Send> Broker<P> {
             return;
         };
         let count = demand.shares.len() as u32;
-        if count < 2 || demand.outstanding() < demand.credit {
+        if count < 2 || demand.is_full || demand.outstanding() < demand.credit {
             return;
         }
         let part = demand.credit / count;
@@ -144,7 +153,7 @@ impl<P: Default + Send> Broker<P> {
         let Some(demand) = session.demand_mut() else {
             return;
         };
-        let mut excess = demand.outstanding().saturating_sub(demand.credit);
+        let mut excess = demand.outstanding().saturating_sub(demand.grantable());
         let mut recalls = Vec::new();
         for share in &demand.shares {
             // Who was asked already will answer; then it is looked at again.

@@ -1,6 +1,6 @@
 //! What happens at the limits.
 
-use sterna_broker::{Close, Limits, Outcome, Qos, QueueFull};
+use sterna_broker::{Close, Limits, NoStore, Outcome, Qos, QueueFull};
 
 use crate::cluster::{Cluster, qos};
 
@@ -141,10 +141,11 @@ fn what_is_sent_and_not_settled_stays_in_the_account() {
         cluster.publish(0, "t", &payload, Qos::AtLeastOnce);
         tags.extend(cluster.next(client).map(|delivery| delivery.tag));
         let counters = cluster.broker(0).counters();
-        assert!(counters.stored_bytes <= 10_000, "{}", counters.stored_bytes);
+        // And one that waits until there is room.
+        assert!(counters.stored_bytes <= 11_000, "{}", counters.stored_bytes);
     }
     assert_eq!(tags.len(), 10);
-    assert_eq!(cluster.broker(0).counters().dropped_full, 990);
+    assert_eq!(cluster.broker(0).counters().dropped_full, 989);
     // What is handed over has no body any more; what is settled neither.
     let now_ms = cluster.now_ms;
     assert!(cluster.broker(0).handed_over(client.key, tags[0]));
@@ -230,5 +231,43 @@ fn qos_0_is_limited_by_bytes_and_age_and_takes_nobody_elses_room() {
         };
         assert_eq!(left, expected);
         cluster.assert_empty();
+    }
+}
+
+/// What a group has assigned it does not count any more, so its member does: bytes as well as number.
+#[test]
+fn a_member_on_demand_is_assigned_no_more_bytes_than_it_may_hold() {
+    const QUEUE: &str = "$share/queue/q";
+    for shards in [1, 2] {
+        let limits = Limits {
+            queued_bytes: 1_000,
+            group_queued_messages: 10,
+            ..Limits::default()
+        };
+        let mut cluster = Cluster::with(shards, limits, |_| Box::new(NoStore));
+        cluster.keep(0, QUEUE);
+        let member = cluster.consume(shards - 1, "member", QUEUE);
+        cluster.demand(member, u32::MAX);
+        cluster.run();
+        let payload = "x".repeat(99);
+        let mut published = 0;
+        while !cluster.publish(0, "q", &payload, Qos::AtLeastOnce).refused {
+            published += 1;
+            assert!(published < 100, "the member takes all");
+        }
+        // Ten fill the queue, and eleven exceed what the member may hold.
+        assert_eq!(published, 10 + 11, "{shards} shards");
+        assert_eq!(cluster.pending(member), 11);
+        // It goes on when half is free, until everything has come.
+        let mut accepted = 0;
+        while let Some(delivery) = cluster.next(member) {
+            let now_ms = cluster.now_ms;
+            let broker = cluster.broker(member.shard);
+            assert!(broker.settle(now_ms, member.key, delivery.tag, Outcome::Accepted));
+            cluster.collect(member.shard);
+            cluster.run();
+            accepted += 1;
+        }
+        assert_eq!(accepted, published, "{shards} shards");
     }
 }

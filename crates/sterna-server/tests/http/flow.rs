@@ -65,6 +65,25 @@ fn what_is_sent_again_waits_for_room_too() {
     assert!(again.iter().all(|line| line.ends_with(" again")));
 }
 
+/// What is kept of what was sent makes room: a reader that keeps up gets everything.
+#[test]
+fn what_is_kept_for_a_cut_response_never_holds_the_next_message_up() {
+    let limits = Limits {
+        queued_bytes: 100_000,
+        ..Limits::default()
+    };
+    let mut broker = Broker::restored(&quiet(|_| {}), 1, limits, || Box::new(NoStore));
+    let mut client = Client::connect(&mut broker);
+    let number = client.request(&mut broker, "GET", "/v1/topics/a", &[], b"");
+    let large = "x".repeat(40_000);
+    for count in 1..=10 {
+        post(&mut broker, &mut client, "a", &large);
+        broker.writable(client.peer);
+        client.turn(&mut broker);
+        assert_eq!(told(&client, number).len(), count);
+    }
+}
+
 #[test]
 fn the_queue_of_a_slow_subscriber_is_bounded_and_drops_what_is_new() {
     let limits = Limits {

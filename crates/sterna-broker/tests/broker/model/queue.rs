@@ -67,6 +67,7 @@ impl Storm {
             group_queued_messages: FULL,
             group_window: WINDOW,
             route_backlog: random.below(10),
+            queued_bytes: [64 << 20, 40][random.below(2)],
             ..Limits::default()
         };
         let store = random.chance(50).then(MemoryStore::new);
@@ -415,7 +416,16 @@ impl Storm {
         let last = self.cluster.consume(shard, "last", QUEUE);
         self.cluster.demand(last, 10_000);
         self.cluster.run();
-        let rest = self.cluster.drain(last);
+        let mut rest = self.cluster.drain(last);
+        loop {
+            // Where it may not hold them all at once, more comes when some are settled.
+            self.cluster.run();
+            let more = self.cluster.drain(last);
+            if more.is_empty() {
+                break;
+            }
+            rest.extend(more);
+        }
         assert_eq!(rest.len(), self.open.len(), "all that is left comes");
         // In order, per shard that published it.
         let mut latest: HashMap<u16, &str> = HashMap::new();

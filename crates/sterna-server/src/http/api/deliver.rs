@@ -1,7 +1,7 @@
 //! Messages on their way to a client.
 
 use bytes::BytesMut;
-use sterna_broker::{Close, ConsumerId, Delivery, Outcome, SessionKey, Unacknowledged};
+use sterna_broker::{Close, ConsumerId, Delivery, Outcome, Qos, SessionKey, Unacknowledged};
 
 use super::Api;
 use super::answer::respond;
@@ -9,7 +9,7 @@ use super::peer::Peer;
 use super::subscription::{Keep, Outlet, State, Subscription};
 use crate::http::exchange::{Content, Responses};
 use crate::http::format::{Outgoing, write_datagram};
-use crate::http::session_state::state_mut;
+use crate::http::session_state::{Window, state_mut};
 use crate::shard::Context;
 use crate::sys::Counts;
 
@@ -297,7 +297,7 @@ fn next(
         delivery.redelivered = true;
         return Ok((Some(id), delivery));
     }
-    let qos = cx.broker.next_qos(now_ms, session).ok_or(Left::Empty)?;
+    let qos = next_qos(cx, subscription, now_ms).ok_or(Left::Empty)?;
     let state = state_mut(cx.broker, session).ok_or(Left::Gone)?;
     if let Keep::Acknowledged(window) = subscription.keep
         && qos.is_acknowledged()
@@ -322,6 +322,30 @@ fn next(
         }
     }
     Ok((Some(id), delivery))
+}
+
+/// The level of the next message that may be sent. What is kept only for a response that might be cut off
+/// makes room where the session holds as much as it may.
+fn next_qos(cx: &mut Context<'_>, subscription: &Subscription, now_ms: u64) -> Option<Qos> {
+    const NOTHING: Window = Window {
+        messages: 0,
+        bytes: 0,
+    };
+    let session = subscription.session;
+    loop {
+        if let Some(qos) = cx.broker.next_qos(now_ms, session) {
+            return Some(qos);
+        }
+        let waits = cx
+            .broker
+            .queue(session)
+            .is_some_and(|queue| queue.pending > 0);
+        if !waits || !matches!(subscription.keep, Keep::Last(_)) {
+            return None;
+        }
+        let tag = state_mut(cx.broker, session)?.take_beyond(NOTHING)?;
+        cx.broker.settle(now_ms, session, tag, Outcome::Accepted);
+    }
 }
 
 /// Whether a subscription has ended and nothing waits in its queue, not even for acknowledgements.
