@@ -1,9 +1,11 @@
 //! From a queue to its consumer, and what becomes of it (MQTT 5.0, sections 4.3 and 4.4).
 
+use std::sync::Arc;
+
 use super::Broker;
 use crate::api::{ConsumerId, Delivery, Outcome, SessionKey, Unacknowledged};
 use crate::mail::Returned;
-use crate::message::Qos;
+use crate::message::{Message, Qos};
 use crate::nodes::NIL;
 use crate::queues::{Dead, stored_entry};
 use crate::session::State;
@@ -109,6 +111,27 @@ impl<P: Default + Send> Broker<P> {
                 self.give_back(returned.into_iter().collect());
             }
         }
+        true
+    }
+
+    /// Puts another message in the place of one that was sent: it is what is delivered once the delivery is
+    /// given back. False for an unknown tag and for what was handed over. A store keeps the old one.
+    pub fn replace(&mut self, session: SessionKey, tag: u64, mut message: Message) -> bool {
+        let Some(node) = self.find_sent(session, tag) else {
+            return false;
+        };
+        message.charge(&self.gauge);
+        let queues = &mut self.queues;
+        let Some(known) = queues
+            .nodes
+            .entry_mut(node)
+            .and_then(|entry| entry.message.as_mut())
+        else {
+            return false;
+        };
+        queues.counters.unstored(known.body_bytes() as u64);
+        queues.counters.stored(message.body_bytes() as u64);
+        *known = Arc::new(message);
         true
     }
 

@@ -195,6 +195,47 @@ fn a_sessions_own_queue_takes_only_what_is_selected() {
     }
 }
 
+/// What is put in the place of a message that is out is what comes back, in a session's queue and in a
+/// group's, and what is counted.
+#[test]
+fn another_message_takes_the_place_of_one_that_was_sent() {
+    for shards in 1..=2 {
+        let mut cluster = Cluster::new(shards);
+        cluster.keep(0, QUEUE);
+        let owner = cluster.open(0, "owner");
+        cluster.subscribe(owner, "q/#", qos(Qos::AtLeastOnce));
+        publish(&mut cluster, &["x"]);
+        let consumer = cluster.consume(shards - 1, "c", QUEUE);
+        for client in [owner, consumer] {
+            cluster.demand(client, 1);
+            cluster.run();
+            let delivery = cluster.next(client).unwrap();
+            let header = delivery.message.header();
+            for payload in ["longer", "and longer"] {
+                let other =
+                    Message::copy(delivery.message.topic(), b"", payload.as_bytes(), header);
+                let broker = cluster.broker(client.shard);
+                let before = broker.counters().stored_bytes;
+                assert!(broker.replace(client.key, delivery.tag, other.unwrap()));
+                assert!(broker.counters().stored_bytes > before);
+            }
+            cluster.settle(client, delivery.tag, Outcome::Failed);
+            cluster.demand(client, 1);
+            cluster.run();
+            let again = cluster.next(client).unwrap();
+            assert_eq!((text(&again).as_str(), again.failures), ("and longer", 1));
+            let other = Message::copy("q/x", b"", b"z", header).unwrap();
+            let broker = cluster.broker(client.shard);
+            assert!(!broker.replace(client.key, again.tag + 1, other));
+            cluster.settle(client, again.tag, Outcome::Accepted);
+        }
+        for shard in 0..shards {
+            let counters = cluster.broker(shard).counters();
+            assert_eq!((counters.stored_messages, counters.stored_bytes), (0, 0));
+        }
+    }
+}
+
 #[test]
 fn failures_are_counted_and_releases_are_not() {
     for shards in 1..=2 {
