@@ -4,6 +4,7 @@
 pub mod configuration;
 pub mod http_client;
 pub mod http_frames;
+pub mod mapping;
 pub mod mqtt;
 mod queue;
 pub mod routing;

@@ -106,7 +106,14 @@ async def to_mqtt_bodies(t: Step) -> None:
     got = await subscriber.message()
     equal(got["properties"].get("content-type"), "application/vnd.amqp", "content type of several data sections")
     await sender.deliver(message(["map", [[text("k"), ["uint", "1"]]]]))
-    equal((await subscriber.message())["properties"].get("content-type"), "application/vnd.amqp", "that of a map")
+    got = await subscriber.message()
+    equal(json.loads(got["payload"]) if isinstance(got["payload"], str) else got["payload"], {"k": 1}, "map as JSON")
+    equal(got["properties"].get("content-type"), "application/json", "that of a map")
+    equal(user_properties(got).get("amqp-type"), "map I", "mark of a map")
+    await sender.deliver(message(["double", "4035800000000000"]))
+    got = await subscriber.message()
+    equal((str(got["payload"]), got["properties"].get("content-type"), user_properties(got).get("amqp-type")),
+          ("21.5", "text/plain", "double"), "a number as text")
 
 
 @step("to-mqtt-qos", PLAIN)

@@ -8,7 +8,7 @@ use crate::Failure;
 
 /// Each crate of the workspace and those it may depend on, from top to bottom. Development
 /// dependencies are free: a test may stand anywhere.
-const ARROWS: [(&str, &[&str]); 13] = [
+const ARROWS: [(&str, &[&str]); 14] = [
     (
         "sterna",
         &[
@@ -18,6 +18,7 @@ const ARROWS: [(&str, &[&str]); 13] = [
             "sterna-net",
             "sterna-quic",
             "sterna-broker",
+            "sterna-mapping",
             "sterna-mqtt",
             "sterna-amqp",
             "sterna-h3",
@@ -35,6 +36,7 @@ const ARROWS: [(&str, &[&str]); 13] = [
             "sterna-net",
             "sterna-quic",
             "sterna-broker",
+            "sterna-mapping",
             "sterna-mqtt",
             "sterna-amqp",
             "sterna-h3",
@@ -45,6 +47,7 @@ const ARROWS: [(&str, &[&str]); 13] = [
         "sterna-client",
         &[
             "sterna-quic",
+            "sterna-mapping",
             "sterna-mqtt",
             "sterna-amqp",
             "sterna-h3",
@@ -55,6 +58,7 @@ const ARROWS: [(&str, &[&str]); 13] = [
     ("sterna-net", &["sterna-quic"]),
     ("sterna-quic", &[]),
     ("sterna-broker", &[]),
+    ("sterna-mapping", &["sterna-mqtt", "sterna-amqp"]),
     ("sterna-mqtt", &[]),
     ("sterna-amqp", &[]),
     ("sterna-h3", &[]),
@@ -63,7 +67,8 @@ const ARROWS: [(&str, &[&str]); 13] = [
 ];
 
 /// The crates without input and output.
-pub(super) const ENGINES: [&str; 5] = [
+pub(super) const ENGINES: [&str; 6] = [
+    "sterna-mapping",
     "sterna-mqtt",
     "sterna-amqp",
     "sterna-h3",
@@ -86,7 +91,8 @@ const IO_PACKAGES: [&str; 10] = [
 ];
 
 /// Crates that speak a message protocol, or route messages.
-const PROTOCOLS: [&str; 5] = [
+const PROTOCOLS: [&str; 6] = [
+    "sterna-mapping",
     "sterna-mqtt",
     "sterna-amqp",
     "sterna-h3",

@@ -305,13 +305,6 @@ impl Body {
             }
         }
     }
-
-    /// The encoding of all its sections.
-    pub(super) fn encoded(&self) -> Bytes {
-        let mut out = BytesMut::new();
-        self.write(&mut MessageWriter::new(&mut out));
-        out.freeze()
-    }
 }
 
 #[cfg(test)]

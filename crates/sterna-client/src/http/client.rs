@@ -176,11 +176,8 @@ impl Client {
         let etag = response.text("etag").map(str::to_owned);
         let its_fields = response.fields.clone();
         let content = self.inner.content(response).await?;
-        let borrowed = its_fields
-            .iter()
-            .map(|(name, value)| (name.as_str(), value.as_slice()));
         Ok(Retained::Message {
-            message: fields::to_message(topic, borrowed, &content)?,
+            message: fields::to_message(topic, &*its_fields, &content)?,
             etag,
         })
     }

@@ -1,145 +1,67 @@
 //! Messages as fields of requests and responses (`docs/http.md`, "Publish").
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
+use sterna_mapping::{FieldSource, ToFields, field, from_fields, is_field_value, to_fields};
 use sterna_mqtt::packet;
-use sterna_mqtt::{Property, PropertyBuf, PropertyContext, QoS};
+use sterna_mqtt::{PropertyContext, PublishProperties};
 
 use super::Error;
-use super::text;
 use crate::message::{Message, Publish};
-
-/// Most user properties of a message in fields.
-const MAX_USER_PROPERTIES: usize = 1_024;
 
 /// Fields of a message: names in lower case, and values.
 pub(super) type Fields = Vec<(&'static str, Vec<u8>)>;
 
-/// What the fields say of a message that is published. What is as by default says nothing, so that
-/// small requests are small.
+/// What the fields say of a message that is published. What is as by default says nothing, and all user
+/// properties are in one field, so that small requests are small.
 pub(super) fn of_publish(publish: &Publish) -> Result<Fields, Error> {
+    // They were checked when they were set.
+    let properties = (publish
+        .properties
+        .publish_properties(PropertyContext::Publish))
+    .unwrap_or(PublishProperties::EMPTY);
+    let content_type = properties.content_type().unwrap_or_default();
+    if !content_type.is_empty() && !is_field_value(content_type) {
+        return Err(Error::invalid(
+            "the content type is no value of an HTTP field",
+        ));
+    }
     let mut fields = Fields::new();
-    match publish.qos {
-        QoS::AtMostOnce => fields.push(("sterna-qos", b"0".to_vec())),
-        QoS::AtLeastOnce => {}
-        QoS::ExactlyOnce => fields.push(("sterna-qos", b"2".to_vec())),
-    }
-    if publish.retain {
-        fields.push(("sterna-retain", b"?1".to_vec()));
-    }
-    let mut user = String::new();
-    for property in publish.properties.properties() {
-        match property {
-            Property::ContentType(content_type) => {
-                if !is_field_value(content_type) {
-                    return Err(Error::invalid(
-                        "the content type is no value of an HTTP field",
-                    ));
-                }
-                fields.push(("content-type", content_type.as_bytes().to_vec()));
-            }
-            Property::MessageExpiryInterval(seconds) => {
-                fields.push(("sterna-expiry", seconds.to_string().into_bytes()));
-            }
-            Property::ResponseTopic(topic) => {
-                let mut value = String::new();
-                text::push_field(topic, &mut value);
-                fields.push(("sterna-response-topic", value.into_bytes()));
-            }
-            Property::CorrelationData(data) => {
-                fields.push(("sterna-correlation-data", STANDARD.encode(data).into()));
-            }
-            Property::UserProperty(name, value) => {
-                if !user.is_empty() {
-                    user.push(',');
-                }
-                text::push_field(name, &mut user);
-                user.push('=');
-                text::push_field(value, &mut user);
-            }
-            Property::PayloadFormatIndicator(true) => {
-                fields.push(("sterna-payload-format", b"utf-8".to_vec()));
-            }
-            _ => {}
+    let message = ToFields {
+        qos: publish.qos,
+        retain: publish.retain,
+        expiry_s: properties.message_expiry_s(),
+        properties,
+    };
+    to_fields(&message, |name, value| match fields.last_mut() {
+        _ if name == field::QOS && value == "1" => {}
+        Some((known, values)) if *known == name => {
+            values.push(b',');
+            values.extend_from_slice(value.as_bytes());
         }
-    }
-    if !user.is_empty() {
-        fields.push(("sterna-user-property", user.into_bytes()));
-    }
+        _ => fields.push((name, value.as_bytes().to_vec())),
+    });
     Ok(fields)
 }
 
-/// Whether a string can be the value of a field as it is (RFC 9110, section 5.5).
-fn is_field_value(text: &str) -> bool {
-    let bytes = text.as_bytes();
-    let is_blank = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
-    bytes.iter().all(|byte| matches!(byte, b' '..=b'~'))
-        && !is_blank(bytes.first())
-        && !is_blank(bytes.last())
-}
-
 /// The message that a response to `?last` is.
-pub(super) fn to_message<'a>(
+pub(super) fn to_message(
     topic: &str,
-    fields: impl Iterator<Item = (&'a str, &'a [u8])>,
+    fields: &(impl FieldSource + ?Sized),
     payload: &Bytes,
 ) -> Result<Message, Error> {
-    let wrong = |name: &str| Error::Protocol(format!("the field {name} cannot be read"));
-    let mut qos = QoS::AtLeastOnce;
-    let mut properties = PropertyBuf::new();
-    let mut user_properties = 0;
-    for (name, value) in fields {
-        let value = || std::str::from_utf8(value).map_err(|_| wrong(name));
-        let pushed = match name {
-            "sterna-qos" => {
-                let number = value()?.parse().ok().and_then(QoS::from_u8);
-                qos = number.ok_or_else(|| wrong(name))?;
-                Ok(())
-            }
-            "content-type" => properties.push(Property::ContentType(value()?)),
-            "sterna-expiry" => {
-                let seconds = value()?.parse().map_err(|_| wrong(name))?;
-                properties.push(Property::MessageExpiryInterval(seconds))
-            }
-            "sterna-response-topic" => {
-                let topic = text::decode(value()?).ok_or_else(|| wrong(name))?;
-                properties.push(Property::ResponseTopic(&topic))
-            }
-            "sterna-correlation-data" => {
-                let data = STANDARD.decode(value()?).map_err(|_| wrong(name))?;
-                properties.push(Property::CorrelationData(&data))
-            }
-            "sterna-payload-format" if value()? == "utf-8" => {
-                properties.push(Property::PayloadFormatIndicator(true))
-            }
-            "sterna-user-property" => {
-                for pair in value()?.split(',') {
-                    let (left, right) = pair.trim().split_once('=').ok_or_else(|| wrong(name))?;
-                    let (Some(left), Some(right)) = (text::decode(left), text::decode(right))
-                    else {
-                        return Err(wrong(name));
-                    };
-                    user_properties += 1;
-                    if user_properties > MAX_USER_PROPERTIES {
-                        return Err(Error::Protocol("too many user properties".to_owned()));
-                    }
-                    properties
-                        .push(Property::UserProperty(&left, &right))
-                        .map_err(|_| wrong(name))?;
-                }
-                Ok(())
-            }
-            _ => Ok(()),
-        };
-        pushed.map_err(|_| wrong(name))?;
+    let mapped = from_fields(fields)
+        .map_err(|error| Error::Protocol(format!("the response cannot be read: {error}")))?;
+    let mut block = mapped.properties;
+    if let Some(expiry_s) = mapped.expiry_s {
+        // A number is never too long.
+        let _ = block.push(sterna_mqtt::Property::MessageExpiryInterval(expiry_s));
     }
-    let properties = properties
+    let properties = block
         .publish_properties(PropertyContext::Publish)
         .map_err(|error| Error::Protocol(format!("the fields are no properties: {error}")))?;
     let publish = packet::Publish {
         dup: false,
-        qos,
+        qos: mapped.qos,
         retain: true,
         topic,
         packet_id: None,
@@ -152,12 +74,9 @@ pub(super) fn to_message<'a>(
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use sterna_mqtt::QoS;
 
     use super::*;
-
-    fn borrowed(fields: &Fields) -> impl Iterator<Item = (&str, &[u8])> {
-        fields.iter().map(|(name, value)| (*name, value.as_slice()))
-    }
 
     #[test]
     fn what_is_as_by_default_says_nothing() {
@@ -187,7 +106,7 @@ mod tests {
             .user_property("a,b", "")
             .unwrap();
         let fields = of_publish(&publish).unwrap();
-        let message = to_message("a/b", borrowed(&fields), &Bytes::from_static(b"x")).unwrap();
+        let message = to_message("a/b", &*fields, &Bytes::from_static(b"x")).unwrap();
         assert_eq!(message.qos(), QoS::ExactlyOnce);
         let properties = message.properties();
         assert_eq!(properties.message_expiry_s(), Some(60));
@@ -211,7 +130,7 @@ mod tests {
             ), 0..6),
         ) {
             let fields: Fields = fields;
-            let _ = to_message("a", borrowed(&fields), &Bytes::new());
+            let _ = to_message("a", &*fields, &Bytes::new());
         }
     }
 }

@@ -1,12 +1,11 @@
 //! Addresses of nodes (`docs/amqp.md`).
 
 use sterna_amqp::Condition;
+use sterna_mapping::TOPIC_PREFIX;
 
 use super::attach::DYNAMIC;
 use crate::config::{Amqp, is_queue_name, is_topic_name};
 
-/// Before the name of a topic, whatever the name is.
-pub(crate) const TOPIC_PREFIX: &str = "topic://";
 /// Before the name of a queue.
 const QUEUE_PREFIX: &str = "queue://";
 /// First level of a queue's own topic, and of its address.

@@ -293,6 +293,10 @@ impl Door {
         self.consumers.insert(number, (client.id, link));
         let mut source = SourceLink {
             name: attach.name.into(),
+            address: (attach.source.as_ref())
+                .and_then(Source::address)
+                .unwrap_or_default()
+                .into(),
             consumer: number,
             session,
             state: SourceState::Attached,

@@ -89,6 +89,8 @@ pub(super) struct Accepted {
 #[derive(Debug)]
 pub(super) struct SourceLink {
     pub(super) name: Box<str>,
+    /// The address that the receiver has asked for; empty for none.
+    pub(super) address: Box<str>,
     /// The consumer of the broker's session.
     pub(super) consumer: u64,
     pub(super) session: SessionKey,

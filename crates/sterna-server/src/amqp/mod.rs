@@ -34,7 +34,6 @@ use crate::shard::Context;
 use crate::sys::Counts;
 use client::{Client, State};
 
-pub(crate) use address::TOPIC_PREFIX;
 pub use attach::Terminus;
 pub use registry::Registry;
 

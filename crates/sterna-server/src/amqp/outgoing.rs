@@ -59,6 +59,45 @@ pub(super) fn broker_outcome(outcome: &Outcome<'_>) -> broker::Outcome {
     }
 }
 
+/// Keeps the annotations with which a receiver gives a message back, for its next delivery (part 3,
+/// section 3.4.4).
+pub(super) fn modify(
+    cx: &mut Context<'_>,
+    session: SessionKey,
+    tag: u64,
+    state: &DeliveryState<'_>,
+) {
+    let DeliveryState::Outcome(Outcome::Modified(modified)) = state else {
+        return;
+    };
+    let Some(annotations) = modified.message_annotations.filter(|map| !map.is_empty()) else {
+        return;
+    };
+    let Some(Unacknowledged::Sent(delivery)) = cx.broker.unacknowledged_by_tag(session, tag) else {
+        return;
+    };
+    let form = AmqpForm {
+        message: &delivery.message,
+        qos: delivery.qos,
+        retain: delivery.retain,
+        redelivered: false,
+        failures: 0,
+        now_ms: cx.net.now_ms().max(delivery.message.published_ms()),
+        source: "",
+    };
+    let max_bytes = cx.policy.amqp.maximum_modified_annotations_bytes as usize;
+    if let Some(message) = crate::mapping::modified(&form, annotations, max_bytes) {
+        cx.broker.replace(session, tag, message);
+    } else {
+        tracing::info!(
+            topic = delivery.message.topic(),
+            max_bytes,
+            "annotations of a message that a receiver has modified are not kept: they are malformed, or \
+             more than amqp.maximum_modified_annotations_bytes"
+        );
+    }
+}
+
 /// Whether an outcome puts the message back into its queue.
 pub(super) const fn is_returning(outcome: broker::Outcome) -> bool {
     matches!(
@@ -262,6 +301,9 @@ impl Door {
                 Some(DeliveryState::Outcome(outcome)) => broker_outcome(&outcome),
                 _ => broker::Outcome::Accepted,
             };
+            if let Some(state) = state.filter(|_| is_returning(outcome)) {
+                modify(cx, source.session, delivery.token, &state.view());
+            }
             let now_ms = cx.net.now_ms();
             cx.broker
                 .settle(now_ms, source.session, delivery.token, outcome);
@@ -305,6 +347,9 @@ impl Door {
         }
         if disposed.token != 0 {
             if is_returning(outcome) {
+                if let Some(state) = &state {
+                    modify(cx, session, disposed.token, state);
+                }
                 returned.push((session, disposed.token, outcome));
             } else {
                 let now_ms = cx.net.now_ms();
@@ -430,6 +475,7 @@ impl Pump {
             redelivered: delivery.redelivered,
             failures: delivery.failures,
             now_ms,
+            source: &source.address,
         };
         let mut head = BytesMut::new();
         let tail = amqp_form(&form, &mut head);

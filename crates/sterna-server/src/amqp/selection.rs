@@ -91,6 +91,7 @@ impl sterna_broker::Selector for Selection {
             redelivered: false,
             failures: 0,
             now_ms: message.published_ms(),
+            source: "",
         };
         let tail = amqp_form(&form, &mut bytes);
         bytes.extend_from_slice(tail);

@@ -13,7 +13,7 @@ use super::Door;
 use super::attach::{Refusal, refusal};
 use super::client::{Client, Target};
 use super::incoming::rejected;
-use super::outgoing::{Disposed, Returned, broker_outcome, give_back, is_returning};
+use super::outgoing::{Disposed, Returned, broker_outcome, give_back, is_returning, modify};
 use crate::config::Amqp;
 use crate::shard::Context;
 
@@ -153,6 +153,7 @@ impl Door {
                 continue;
             }
             if is_returning(retired.outcome) {
+                modify(cx, retired.session, retired.tag, &retired.state.view());
                 returned.push((retired.session, retired.tag, retired.outcome));
             } else {
                 cx.broker

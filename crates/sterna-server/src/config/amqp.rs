@@ -68,6 +68,9 @@ pub struct Amqp {
     pub maximum_transaction_bytes: u64,
     /// Longest selector, in bytes.
     pub maximum_selector_bytes: u32,
+    /// Message annotations of one message after a receiver has modified them, in bytes. Modifications
+    /// that lead to more are not kept.
+    pub maximum_modified_annotations_bytes: u32,
     /// Queues that are there from the start.
     #[serde(rename = "queue")]
     pub queues: Vec<Queue>,
@@ -124,6 +127,7 @@ impl Default for Amqp {
             maximum_transaction_deliveries: 10_000,
             maximum_transaction_bytes: 16 << 20,
             maximum_selector_bytes: 8192,
+            maximum_modified_annotations_bytes: 4096,
             queues: Vec::new(),
         }
     }

@@ -4,8 +4,8 @@
 use std::collections::VecDeque;
 
 use sterna_broker::{Broker, SessionKey};
+use sterna_mapping::percent;
 
-use crate::mapping::percent;
 use crate::session::{HTTP_PREFIX, SessionState};
 
 /// Most entries that an empty window keeps room for.

@@ -3,9 +3,10 @@
 use bytes::BytesMut;
 use proptest::prelude::*;
 use sterna_amqp::messaging::{
-    Body, Header, MessageId, MessageView, MessageWriter, Properties, Source,
+    Body, DeliveryState, Header, MessageId, MessageView, MessageWriter, Modified, Outcome,
+    Properties, Source,
 };
-use sterna_amqp::types::{Symbol, Timestamp, Value};
+use sterna_amqp::types::{MapWriter, Symbol, Timestamp, Value};
 use sterna_mqtt::QoS;
 use sterna_mqtt::packet::SubscribeOptions;
 
@@ -44,11 +45,12 @@ proptest! {
         amqp.turn(&mut broker);
         let came = amqp.received.pop().expect("the message");
         let view = MessageView::parse(&came.payload).expect("a message");
-        let header = view.header().unwrap().expect("a header");
+        let header = view.header().unwrap().unwrap_or_default();
         let properties = view.properties().unwrap().expect("properties");
         prop_assert_eq!(came.settled, message.qos == 0);
         prop_assert_eq!(header.durable, message.qos > 0);
-        prop_assert!(header.first_acquirer);
+        // What is not sent twice need not say that it is sent for the first time.
+        prop_assert_eq!(header.first_acquirer, message.qos > 0);
         prop_assert_eq!(header.ttl, message.expiry_s.map(|seconds| seconds * 1000));
         let priority = message.field("amqp-priority").map_or(4, |text| text.parse().unwrap());
         prop_assert_eq!(header.priority, priority);
@@ -203,7 +205,19 @@ proptest! {
         prop_assert_eq!(came.qos, u8::from(!settled));
         prop_assert_eq!(came.expiry_s, ttl_s);
         prop_assert_eq!(came.response_topic.as_deref(), Some("queue/answers"));
-        prop_assert_eq!(came.content_type.as_deref(), Some("text/plain"));
+        let (content_type, kept) = match body {
+            4 => ("application/vnd.amqp", Some("text/plain")),
+            _ => ("text/plain", None),
+        };
+        prop_assert_eq!(came.content_type.as_deref(), Some(content_type));
+        prop_assert_eq!(came.field("amqp-content-type"), kept);
+        let mark = match body {
+            2 => Some("binary"),
+            3 => Some("null"),
+            5 => Some("long"),
+            _ => None,
+        };
+        prop_assert_eq!(came.field("amqp-type"), mark);
         let uuid = "abababab-abab-abab-abab-abababababab";
         let (correlation, id_text): (Option<Vec<u8>>, Option<String>) = match message_id {
             None => (None, None),
@@ -230,12 +244,13 @@ proptest! {
             prop_assert_eq!(came.field(name), Some(*text));
         }
         let view = MessageView::parse(&message).unwrap();
-        prop_assert_eq!(came.is_text, body == 1);
+        prop_assert_eq!(came.is_text, matches!(body, 1 | 5));
         let encoded = message[view.body_range()].to_vec();
         prop_assert_eq!(&came.payload, match body {
             0 | 2 => &payload,
             1 => words.as_bytes(),
             3 => &[][..],
+            5 => b"7",
             _ => &encoded,
         });
 
@@ -252,7 +267,8 @@ proptest! {
         prop_assert_eq!(topic, Some(Value::String("a/b")));
         let hop = got.delivery_annotations().and_then(|map| map.get("hop"));
         prop_assert_eq!(hop, None, "delivery annotations end here");
-        let got = got.header().unwrap().expect("a header");
+        let got = got.header().unwrap().unwrap_or_default();
+        prop_assert!(!got.first_acquirer, "the publisher did not say so");
         prop_assert_eq!((got.durable, got.priority, got.ttl), (durable, priority, header.ttl));
     }
 }
@@ -333,4 +349,158 @@ fn expiry_is_the_earlier_and_what_is_left() {
     broker.advance(30_000);
     amqp.turn(&mut broker);
     assert_eq!(amqp.received.len(), 3);
+}
+
+/// Annotations with which a receiver gives a message back are there when it comes again, also with
+/// what others add later (part 3, section 3.4.4); what MQTT gets stays the same.
+#[test]
+fn modified_annotations_come_with_the_next_delivery() {
+    let over = |entries: &[(&str, Value<'_>)]| {
+        let mut out = BytesMut::new();
+        let mut map = MapWriter::new(&mut out);
+        for (key, value) in entries {
+            map.push(&Value::Symbol(key), value);
+        }
+        map.finish();
+        out
+    };
+    for by_amqp in [true, false] {
+        let mut broker = Broker::new();
+        let mut amqp = Client::connect(&mut broker, "c");
+        let session = amqp.begin(&mut broker);
+        amqp.receiver(&mut broker, session, "r", Source::new("queue/q"), 1);
+        if by_amqp {
+            let sender = amqp.sender(&mut broker, session, "queue/q");
+            let mut message = BytesMut::new();
+            MessageWriter::new(&mut message)
+                .message_annotations(|map| {
+                    map.push(&Value::Symbol("x-kept"), &Value::Int(1));
+                    map.push(&Value::Symbol("x-changed"), &Value::Int(1));
+                })
+                .data(b"work");
+            amqp.send_message(&mut broker, sender, 1, &message, false, None);
+        } else {
+            let peer = broker.client(V5, "publisher");
+            broker.publish(peer, V5, "queue/q", "work", QoS::AtLeastOnce);
+        }
+        amqp.turn(&mut broker);
+        let mut expected = std::collections::BTreeMap::new();
+        if by_amqp {
+            expected.extend([("x-kept", 1), ("x-changed", 1)]);
+        }
+        for (round, delivery_failed) in [true, false, true].into_iter().enumerate() {
+            let got = amqp.received.pop().expect("the message");
+            assert_eq!(got.text(), "work");
+            let view = MessageView::parse(&got.payload).unwrap();
+            let annotations = view.message_annotations();
+            assert_eq!(annotations.map_or(0, |map| map.len()), expected.len());
+            for (key, value) in &expected {
+                let found = annotations.and_then(|map| map.get(key));
+                assert_eq!(found, Some(Value::Int(*value)), "{key}");
+            }
+            let number = round as i32 + 2;
+            let key = ["x-one", "x-two", "x-three"][round];
+            let bytes = over(&[("x-changed", Value::Int(number)), (key, Value::Int(number))]);
+            let Ok(Value::Map(map)) = Value::decode(&bytes) else {
+                panic!("a map");
+            };
+            let state = DeliveryState::Outcome(Outcome::Modified(Modified {
+                delivery_failed,
+                undeliverable_here: false,
+                message_annotations: Some(map),
+            }));
+            expected.extend([("x-changed", number), (key, number)]);
+            amqp.dispose(&mut broker, session, (got.id, got.id), &state, true);
+            amqp.credit(&mut broker, got.link, 1);
+        }
+        let got = amqp.received.pop().expect("the message");
+        assert_eq!(got.delivery_count(), 2);
+        // More than the limit is not kept.
+        let long = "x".repeat(5_000);
+        let bytes = over(&[("x-long", Value::String(&long))]);
+        let Ok(Value::Map(map)) = Value::decode(&bytes) else {
+            panic!("a map");
+        };
+        let state = DeliveryState::Outcome(Outcome::Modified(Modified {
+            delivery_failed: false,
+            undeliverable_here: false,
+            message_annotations: Some(map),
+        }));
+        amqp.dispose(&mut broker, session, (got.id, got.id), &state, true);
+        amqp.credit(&mut broker, got.link, 1);
+        let again = amqp.received.pop().expect("the message");
+        assert_eq!(again.text(), "work");
+        let view = MessageView::parse(&again.payload).unwrap();
+        let annotations = view.message_annotations().expect("annotations");
+        assert_eq!(annotations.len(), expected.len());
+        assert_eq!(annotations.get("x-long"), None);
+    }
+}
+
+/// What the publisher says of the first acquirer is never made true (part 3, section 3.2.1).
+#[test]
+fn a_first_acquirer_that_is_none_stays_none() {
+    for first_acquirer in [true, false] {
+        let mut broker = Broker::new();
+        let mut amqp = Client::connect(&mut broker, "c");
+        let session = amqp.begin(&mut broker);
+        let sender = amqp.sender(&mut broker, session, "queue/q");
+        let mut message = BytesMut::new();
+        let header = Header {
+            durable: true,
+            first_acquirer,
+            ..Header::default()
+        };
+        MessageWriter::new(&mut message).header(&header).data(b"x");
+        amqp.send_message(&mut broker, sender, 1, &message, false, None);
+        amqp.receiver(&mut broker, session, "r", Source::new("queue/q"), 1);
+        let said = |payload: &[u8]| {
+            let header = MessageView::parse(payload).unwrap().header().unwrap();
+            header.expect("a header").first_acquirer
+        };
+        let got = amqp.received.pop().expect("the message");
+        assert_eq!(said(&got.payload), first_acquirer);
+        amqp.dispose(
+            &mut broker,
+            session,
+            (got.id, got.id),
+            &DeliveryState::RELEASED,
+            true,
+        );
+        amqp.credit(&mut broker, got.link, 1);
+        let got = amqp.received.pop().expect("the message");
+        assert!(!said(&got.payload), "it was sent before");
+    }
+}
+
+/// Everything that a delivery of four bytes costs a receiver, frames included.
+#[test]
+fn a_delivery_takes_few_bytes() {
+    let mut broker = Broker::new();
+    let mut amqp = Client::connect(&mut broker, "c");
+    let session = amqp.begin(&mut broker);
+    let topic = "sensors/room1";
+    amqp.receiver(&mut broker, session, "r", Source::new(topic), 2);
+    let mut peer = Client::connect(&mut broker, "p");
+    let other = peer.begin(&mut broker);
+    let sender = peer.sender(&mut broker, other, topic);
+    let mut message = BytesMut::new();
+    MessageWriter::new(&mut message).data(b"21.5");
+    amqp.tap = Some(Vec::new());
+    peer.send_message(&mut broker, sender, 1, &message, false, None);
+    amqp.turn(&mut broker);
+    assert_eq!(
+        &*amqp.received.pop().expect("the message").payload,
+        &*message
+    );
+    let bytes = amqp.tap.take().map_or(0, |tap| tap.len());
+    assert!(bytes <= 50, "{bytes}");
+    // From MQTT at QoS 0: no header, and the topic once.
+    amqp.tap = Some(Vec::new());
+    let publisher = broker.client(V5, "publisher");
+    broker.publish(publisher, V5, topic, "21.5", QoS::AtMostOnce);
+    amqp.turn(&mut broker);
+    assert_eq!(amqp.received.pop().expect("the message").text(), "21.5");
+    let bytes = amqp.tap.take().map_or(0, |tap| tap.len());
+    assert!(bytes <= 60, "{bytes}");
 }

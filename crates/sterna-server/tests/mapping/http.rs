@@ -23,7 +23,7 @@ fn encoded(text: &str) -> String {
 }
 
 /// The fields of a request that publishes a message.
-fn fields(message: &MqttMessage) -> Vec<(&'static str, String)> {
+pub(crate) fn fields(message: &MqttMessage) -> Vec<(&'static str, String)> {
     let mut fields = vec![("sterna-qos", message.qos.to_string())];
     let mut put = |name, value: Option<String>| fields.extend(value.map(|value| (name, value)));
     put(

@@ -6,6 +6,7 @@
 mod amqp;
 #[path = "../amqp/client.rs"]
 mod client;
+mod ends;
 #[path = "../fixture/mod.rs"]
 mod fixture;
 #[path = "../http/h3_client.rs"]

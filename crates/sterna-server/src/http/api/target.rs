@@ -2,9 +2,10 @@
 
 use std::borrow::Cow;
 
+use sterna_mapping::percent;
+
 use super::answer::Trouble;
 use crate::http::problem::ProblemKind as Kind;
-use crate::mapping::percent;
 
 /// A resource of the API.
 #[derive(Clone, PartialEq, Eq, Debug)]

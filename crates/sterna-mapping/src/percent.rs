@@ -3,17 +3,19 @@
 use std::borrow::Cow;
 
 /// Whether a byte stands for itself anywhere (RFC 3986, section 2.3).
-pub(crate) const fn is_unreserved(byte: u8) -> bool {
+#[must_use]
+pub const fn is_unreserved(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~')
 }
 
 /// Whether a byte stands for itself in a text within a field (`docs/http.md`).
-pub(crate) const fn is_field(byte: u8) -> bool {
+#[must_use]
+pub const fn is_field(byte: u8) -> bool {
     byte.is_ascii_graphic() && !matches!(byte, b'%' | b',' | b'=' | b';')
 }
 
 /// Appends a text with everything encoded but the bytes that stand for themselves.
-pub(crate) fn encode(text: &[u8], is_plain: fn(u8) -> bool, out: &mut String) {
+pub fn encode(text: &[u8], is_plain: fn(u8) -> bool, out: &mut String) {
     const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
     for &byte in text {
         if is_plain(byte) && byte.is_ascii() {
@@ -26,8 +28,17 @@ pub(crate) fn encode(text: &[u8], is_plain: fn(u8) -> bool, out: &mut String) {
     }
 }
 
+/// A text as it stands in a field.
+#[must_use]
+pub fn encoded(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    encode(text.as_bytes(), is_field, &mut out);
+    out
+}
+
 /// The bytes that a text stands for; `None` where a `%` is not followed by two hexadecimal digits.
-pub(crate) fn decode(text: &[u8]) -> Option<Cow<'_, [u8]>> {
+#[must_use]
+pub fn decode(text: &[u8]) -> Option<Cow<'_, [u8]>> {
     let Some(first) = text.iter().position(|&byte| byte == b'%') else {
         return Some(Cow::Borrowed(text));
     };
@@ -49,7 +60,8 @@ pub(crate) fn decode(text: &[u8]) -> Option<Cow<'_, [u8]>> {
 }
 
 /// The text that a percent-encoded one stands for; `None` also where it is not UTF-8.
-pub(crate) fn decode_text(text: &[u8]) -> Option<Cow<'_, str>> {
+#[must_use]
+pub fn decode_text(text: &[u8]) -> Option<Cow<'_, str>> {
     match decode(text)? {
         Cow::Borrowed(bytes) => std::str::from_utf8(bytes).ok().map(Cow::Borrowed),
         Cow::Owned(bytes) => String::from_utf8(bytes).ok().map(Cow::Owned),
