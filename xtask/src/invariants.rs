@@ -81,6 +81,7 @@ pub(crate) fn check(workspace: &Workspace) -> Result<Vec<Rule>, Failure> {
             blocking::waits_in_shards(&files),
         ),
         Rule::new("every limit is a setting", limits::unset_limits(&files)),
+        Rule::new(
             "dependencies need no newer Rust than is promised",
             packages::newer_rust(&metadata),
         ),

@@ -18,7 +18,6 @@ const ARROWS: [(&str, &[&str]); 14] = [
             "sterna-net",
             "sterna-quic",
             "sterna-broker",
-            "sterna-mapping",
             "sterna-mqtt",
             "sterna-amqp",
             "sterna-h3",

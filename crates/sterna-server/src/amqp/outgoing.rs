@@ -7,6 +7,7 @@ use sterna_amqp::messaging::{DeliveryState, DeliveryStateBuf, Outcome};
 use sterna_amqp::performatives::{Error, SenderSettleMode};
 use sterna_amqp::{CommandError, Condition};
 use sterna_broker::{self as broker, ConsumerId, Delivery, SessionKey, Unacknowledged};
+use sterna_net::ConnectionId;
 
 use super::Door;
 use super::client::{Client, Drain, Sending, SourceLink, SourceState};
@@ -63,6 +64,7 @@ pub(super) fn broker_outcome(outcome: &Outcome<'_>) -> broker::Outcome {
 /// section 3.4.4).
 pub(super) fn modify(
     cx: &mut Context<'_>,
+    receiver: ConnectionId,
     session: SessionKey,
     tag: u64,
     state: &DeliveryState<'_>,
@@ -89,7 +91,9 @@ pub(super) fn modify(
     if let Some(message) = crate::mapping::modified(&form, annotations, max_bytes) {
         cx.broker.replace(session, tag, message);
     } else {
+        let peer = cx.net.info(receiver).map(|info| info.peer);
         tracing::info!(
+            peer = peer.map(tracing::field::display),
             topic = delivery.message.topic(),
             max_bytes,
             "annotations of a message that a receiver has modified are not kept: they are malformed, or \
@@ -302,7 +306,7 @@ impl Door {
                 _ => broker::Outcome::Accepted,
             };
             if let Some(state) = state.filter(|_| is_returning(outcome)) {
-                modify(cx, source.session, delivery.token, &state.view());
+                modify(cx, client.id, source.session, delivery.token, &state.view());
             }
             let now_ms = cx.net.now_ms();
             cx.broker
@@ -348,7 +352,7 @@ impl Door {
         if disposed.token != 0 {
             if is_returning(outcome) {
                 if let Some(state) = &state {
-                    modify(cx, session, disposed.token, state);
+                    modify(cx, client.id, session, disposed.token, state);
                 }
                 returned.push((session, disposed.token, outcome));
             } else {

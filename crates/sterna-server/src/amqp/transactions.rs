@@ -153,7 +153,13 @@ impl Door {
                 continue;
             }
             if is_returning(retired.outcome) {
-                modify(cx, retired.session, retired.tag, &retired.state.view());
+                modify(
+                    cx,
+                    client.id,
+                    retired.session,
+                    retired.tag,
+                    &retired.state.view(),
+                );
                 returned.push((retired.session, retired.tag, retired.outcome));
             } else {
                 cx.broker
