@@ -7,9 +7,14 @@
 //! `failed`. Any other program that keeps to this can be measured in its place.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
+
+use super::process::Process;
 
 /// Each message starts with its number (4 bytes) and the moment when it was handed over (8 bytes,
 /// nanoseconds of the monotonic clock), both with the most significant byte first.
@@ -98,6 +103,12 @@ pub struct Task {
     pub topics: u32,
     /// Time between messages.
     pub interval_ns: u64,
+    /// Without an interval: time from what is known of a message to the next message.
+    #[serde(default)]
+    pub pause_ns: u64,
+    /// How long a connection stays after its last message, for acknowledgements that are under way.
+    #[serde(default)]
+    pub linger_ns: u64,
     /// Whether a message waits for CONNACK.
     pub wait_connack: bool,
     /// Where to write a qlog of each QUIC connection: the folder, and what comes before the
@@ -172,6 +183,8 @@ pub struct Measured {
     pub datagram_messages: Option<u64>,
     /// QUIC: how often this end has moved.
     pub migrations: Option<u64>,
+    /// QUIC: what the last connection sent and received, up to its end.
+    pub wire: Option<Wire>,
     /// When the time of its qlog began.
     pub qlog_epoch_ns: u64,
     /// TCP: the kernel's smoothed round trip, in nanoseconds.
@@ -179,6 +192,43 @@ pub struct Measured {
     /// The congestion control of the last connection: of TCP as its socket tells, of QUIC as its
     /// controller does.
     pub congestion: Option<String>,
+}
+
+/// Datagrams of QUIC, and their payload without headers of UDP and IP.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
+pub struct Wire {
+    /// Datagrams that were sent.
+    pub packets_up: u64,
+    /// Datagrams that were received.
+    pub packets_down: u64,
+    /// Bytes that were sent.
+    pub bytes_up: u64,
+    /// Bytes that were received.
+    pub bytes_down: u64,
+}
+
+/// Runs a device by itself: the program gets its task, and what came of it is returned.
+///
+/// # Errors
+///
+/// If the program cannot be started, does not keep to the protocol, or says that it failed.
+pub fn run_alone(program: &Path, task: &Task) -> Result<Measured, String> {
+    let stop = AtomicBool::new(false);
+    let deadline = Instant::now() + Duration::from_millis(task.time_limit_ms);
+    let mut process = Process::start("device", Command::new(program).arg("device"))
+        .map_err(|error| format!("cannot start a device: {error}"))?;
+    process.say(&serde_json::to_string(task).map_err(|error| error.to_string())?)?;
+    loop {
+        match process.word(deadline, &stop)? {
+            Word::Ready => process.say("go")?,
+            Word::Finished => process.close(),
+            Word::Failed { reason } => return Err(reason),
+            Word::Result(measured) => {
+                process.wait();
+                return Ok(*measured);
+            }
+        }
+    }
 }
 
 /// Puts number and time at the start of a message.

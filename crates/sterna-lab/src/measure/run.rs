@@ -342,6 +342,8 @@ fn task(run: &Run, role: Role, url: String, broker: &Broker) -> Task {
         connections: workload.connections,
         topics: workload.topics,
         interval_ns: run.interval_ns,
+        pause_ns: 0,
+        linger_ns: 0,
         wait_connack: workload.wait_connack,
         qlog: None,
         time_limit_ms: run.time_limit().as_millis() as u64,

@@ -64,12 +64,6 @@ pub(crate) fn own_cpu() -> Duration {
     cpu_time(libc::CLOCK_PROCESS_CPUTIME_ID).unwrap_or_default()
 }
 
-/// Most memory that this process ever had resident.
-pub(crate) fn own_peak_rss_bytes() -> u64 {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    number_after(&status, "VmHWM:") * 1024
-}
-
 /// A process under measurement.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Process {

@@ -17,7 +17,7 @@ use sterna_client::{
     EarlyData, PathStatistics, Protocol, Publish, Qlog, QoS, Tls, TlsVersion, Url,
 };
 use sterna_lab::kernel::{self, monotonic_ns};
-use sterna_lab::measure::device::{Credentials, Measured, Task, Word, read_stamp, stamp};
+use sterna_lab::measure::device::{Credentials, Measured, Task, Wire, Word, read_stamp, stamp};
 use tokio::sync::mpsc;
 
 use crate::allocations::{self, Allocated};
@@ -248,6 +248,12 @@ fn look_at_path(path: Option<PathStatistics>, measured: &mut Measured) {
         measured.streams = Some(path.streams);
         measured.datagram_messages = Some(path.datagram_messages);
         measured.migrations = Some(path.migrations);
+        measured.wire = Some(Wire {
+            packets_up: path.datagrams_sent,
+            packets_down: path.datagrams_received,
+            bytes_up: path.wire_bytes_sent,
+            bytes_down: path.wire_bytes_received,
+        });
         measured.congestion = path.congestion_control.map(|it| it.name().to_owned());
         return;
     }

@@ -268,6 +268,9 @@ async fn one_of_many<D: Device>(
     };
     let (connected_ns, ()) = tokio::try_join!(connected, work)?;
     measured.connect_ns.push(connected_ns - started_ns);
+    if task.linger_ns > 0 {
+        tokio::time::sleep(Duration::from_nanos(task.linger_ns)).await;
+    }
     let path = device.path().await;
     let early_data = path
         .as_ref()
@@ -295,6 +298,8 @@ async fn send_all<D: Device>(
         let number = first + index;
         if task.interval_ns > 0 {
             tokio::time::sleep_until(start + interval * index).await;
+        } else if index > 0 && task.pause_ns > 0 {
+            tokio::time::sleep(Duration::from_nanos(task.pause_ns)).await;
         }
         let (sending, _) = device.send(task, number).await?;
         if task.interval_ns > 0 {

@@ -3,19 +3,24 @@
 //!
 //! Each run is a process of its own, so that its memory is that of one device; so is the broker.
 
-mod run;
-
+use std::collections::BTreeMap;
 use std::io::Write as _;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::ExitCode;
 
+use serde::Serialize;
 use serde_json::json;
 use sterna_client::Url;
-use sterna_lab::measure::credentials::{self, PASSWORD, USER};
+use sterna_lab::measure::credentials::{self, CERTIFICATE, KEY, PASSWORD, USER};
+use sterna_lab::measure::device::{Credentials, Role, Task, run_alone};
 
 use super::own_broker::OwnBroker;
 use crate::broker_program::BrokerProgram;
 use crate::console;
-use run::{Cost, Login, Protocol, Task};
+
+/// Time for acknowledgements that are under way, before packets are counted.
+const SETTLE_NS: u64 = 50_000_000;
+/// After which a device gives up.
+const LIMIT_MS: u64 = 30 * 60 * 1000;
 
 /// Most messages of a run.
 const MAX_MESSAGES: u32 = 100_000;
@@ -43,9 +48,6 @@ pub(crate) struct Args {
     /// One JSON object for each line of the table
     #[arg(long)]
     json: bool,
-    /// Be a device: read a task from standard input
-    #[arg(long, hide = true)]
-    device: bool,
     #[command(flatten)]
     sterna: BrokerProgram,
 }
@@ -72,48 +74,54 @@ certificate_as_username = true
 authentication = "connection"
 "#;
 
+/// The scheme of a device's URL.
+const MQTT: &str = "mqtt+quic";
+const HTTP: &str = "h3";
+
+/// How a device proves who it is.
+#[derive(Clone, Copy)]
+enum Login {
+    /// By user name and password: in HTTP with each request.
+    Password,
+    /// The same, in HTTP with the first request.
+    PasswordOnce,
+    /// By certificate.
+    Certificate,
+}
+
+/// What a device cost.
+#[derive(Clone, Debug, Default, Serialize, PartialEq, Eq)]
+struct Cost {
+    /// CPU time of the process, user and system.
+    cpu_us: u64,
+    /// How often something was allocated.
+    allocations: u64,
+    /// And how much in sum.
+    allocated_bytes: u64,
+    /// Most memory that the process ever had.
+    peak_rss_bytes: u64,
+    /// Datagrams.
+    packets_up: u64,
+    packets_down: u64,
+    /// Their payload.
+    bytes_up: u64,
+    bytes_down: u64,
+}
+
 /// A kind of device.
-const KINDS: [(&str, Protocol, u8, Login); 8] = [
-    ("MQTT QoS 0, password", Protocol::Mqtt, 0, Login::Password),
-    ("MQTT QoS 1, password", Protocol::Mqtt, 1, Login::Password),
-    (
-        "MQTT QoS 0, certificate",
-        Protocol::Mqtt,
-        0,
-        Login::Certificate,
-    ),
-    (
-        "MQTT QoS 1, certificate",
-        Protocol::Mqtt,
-        1,
-        Login::Certificate,
-    ),
-    (
-        "HTTP/3, Basic per request",
-        Protocol::Http,
-        1,
-        Login::Password,
-    ),
-    (
-        "HTTP/3, Basic per connection",
-        Protocol::Http,
-        1,
-        Login::PasswordOnce,
-    ),
-    ("HTTP/3, certificate", Protocol::Http, 1, Login::Certificate),
-    (
-        "HTTP/3 QoS 0, certificate",
-        Protocol::Http,
-        0,
-        Login::Certificate,
-    ),
+const KINDS: [(&str, &str, u8, Login); 8] = [
+    ("MQTT QoS 0, password", MQTT, 0, Login::Password),
+    ("MQTT QoS 1, password", MQTT, 1, Login::Password),
+    ("MQTT QoS 0, certificate", MQTT, 0, Login::Certificate),
+    ("MQTT QoS 1, certificate", MQTT, 1, Login::Certificate),
+    ("HTTP/3, Basic per request", HTTP, 1, Login::Password),
+    ("HTTP/3, Basic per connection", HTTP, 1, Login::PasswordOnce),
+    ("HTTP/3, certificate", HTTP, 1, Login::Certificate),
+    ("HTTP/3 QoS 0, certificate", HTTP, 0, Login::Certificate),
 ];
 
 /// Runs the devices and prints the table.
 pub(super) fn run(args: &Args) -> ExitCode {
-    if args.device {
-        return run::run();
-    }
     match measure(args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => console::fail(why),
@@ -134,20 +142,43 @@ fn measure(args: &Args) -> Result<(), String> {
             "", "", "", "", "peak", "up / down", "up / down"
         );
     }
-    for (name, protocol, qos, login) in KINDS {
+    for (name, scheme, qos, login) in KINDS {
         for messages in &args.messages {
             let task = Task {
-                protocol,
-                port: address.port(),
-                fingerprint: broker.fingerprint.to_string(),
-                folder: broker.folder.clone(),
-                user: USER.to_owned(),
-                password: PASSWORD.to_owned(),
-                login,
+                role: Role::ConnectPublish,
+                url: format!("{scheme}://127.0.0.1:{}", address.port()),
+                server_name: "localhost".to_owned(),
+                authority: Some(broker.folder.join("development-ca.pem")),
+                credentials: match login {
+                    Login::Certificate => Credentials::Certificate {
+                        certificate: broker.folder.join(CERTIFICATE),
+                        key: broker.folder.join(KEY),
+                    },
+                    Login::Password | Login::PasswordOnce => Credentials::Password {
+                        user: USER.to_owned(),
+                        password: PASSWORD.to_owned(),
+                        once: matches!(login, Login::PasswordOnce),
+                    },
+                },
+                tls: None,
+                resumption: false,
+                early_data: false,
+                streams: None,
+                datagrams: false,
+                pipelined: true,
+                queue: None,
+                quic: BTreeMap::new(),
                 qos,
-                messages: *messages,
                 payload_bytes: args.payload,
-                pause_ms: args.pause,
+                messages: *messages,
+                connections: 1,
+                topics: 1,
+                interval_ns: 0,
+                pause_ns: u64::from(args.pause) * 1_000_000,
+                linger_ns: SETTLE_NS,
+                wait_connack: false,
+                qlog: None,
+                time_limit_ms: LIMIT_MS,
             };
             let mut costs = Vec::new();
             for _ in 0..args.rounds {
@@ -161,25 +192,19 @@ fn measure(args: &Args) -> Result<(), String> {
 
 /// Runs one device.
 fn device(task: &Task) -> Result<Cost, String> {
-    let failed = |error: std::io::Error| error.to_string();
-    let mut child = Command::new(std::env::current_exe().map_err(failed)?)
-        .args(["bench", "device", "--device"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .map_err(failed)?;
-    let text = serde_json::to_string(task).map_err(|error| error.to_string())?;
-    // What it has not read it will miss, and say so.
-    let written = child
-        .stdin
-        .take()
-        .map(|mut input| writeln!(input, "{text}"));
-    let output = child.wait_with_output().map_err(failed)?;
-    if !output.status.success() {
-        return Err(format!("the device ended with {}", output.status));
-    }
-    written.transpose().map_err(failed)?;
-    serde_json::from_slice(&output.stdout).map_err(|error| error.to_string())
+    let program = std::env::current_exe().map_err(|error| format!("this program: {error}"))?;
+    let measured = run_alone(&program, task)?;
+    let wire = measured.wire.ok_or("the connection was not QUIC's")?;
+    Ok(Cost {
+        cpu_us: measured.cpu_ns / 1000,
+        allocations: measured.allocations.unwrap_or_default(),
+        allocated_bytes: measured.allocated_bytes.unwrap_or_default(),
+        peak_rss_bytes: measured.peak_rss_bytes,
+        packets_up: wire.packets_up,
+        packets_down: wire.packets_down,
+        bytes_up: wire.bytes_up,
+        bytes_down: wire.bytes_down,
+    })
 }
 
 /// The median of each figure.
