@@ -77,6 +77,8 @@ fn a_command_behind_a_link_meets_its_server_and_its_code_is_returned() {
     let sterna = sterna();
     let server = format!(
         "STERNA__AUTHENTICATION__ALLOW_ANONYMOUS_BEYOND_LOOPBACK=true \
+         STERNA__AUTHORIZATION__ALLOW_DEFAULT_BEYOND_LOOPBACK=true \
+         STERNA__TLS__ALLOW_DEVELOPMENT_CERTIFICATE_BEYOND_LOOPBACK=true \
          {} serve --listen mqtt://0.0.0.0:1883 --listen mqtt+quic://0.0.0.0:14567 --data-dir {}",
         sterna.display(),
         folder.path().display()

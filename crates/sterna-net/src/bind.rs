@@ -13,6 +13,7 @@ use crate::clock::Clock;
 use crate::config::{ListenerConfig, ListenerTransport, ShardConfig, WebSocketConfig};
 use crate::counters::ShardCounters;
 use crate::mailbox::{Courier, Gate, Mailbox, Nudge};
+use crate::peers::Peers;
 use crate::quic::{Driver, Placement, QuicConfig};
 use crate::shard::Shard;
 use crate::strays::Siblings;
@@ -41,6 +42,7 @@ pub struct BoundShard<M> {
     pub(crate) index: usize,
     pub(crate) config: Arc<ShardConfig>,
     pub(crate) clock: Clock,
+    pub(crate) peers: Arc<Peers>,
     pub(crate) poll: Poll,
     pub(crate) listeners: Vec<Listener>,
     pub(crate) udp: Vec<UdpListener>,
@@ -80,6 +82,7 @@ pub fn bind<M: Send + 'static>(
     }
     let config = Arc::new(config.clone());
     let clock = Clock::start();
+    let peers = Peers::new(config.connections_per_address);
     let mut polls = Vec::with_capacity(shards);
     let mut mailboxes = Vec::with_capacity(shards);
     for _ in 0..shards {
@@ -92,6 +95,7 @@ pub fn bind<M: Send + 'static>(
     let mut opening = Opening {
         config: &config,
         clock,
+        peers: &peers,
         nudges: &nudges,
         sockets: (0..shards).map(|_| Sockets::default()).collect(),
     };
@@ -113,6 +117,7 @@ pub fn bind<M: Send + 'static>(
             index,
             config: Arc::clone(&config),
             clock,
+            peers: Arc::clone(&peers),
             poll,
             listeners: sockets.listeners,
             udp: sockets.udp,
@@ -135,6 +140,7 @@ struct Sockets {
 struct Opening<'a> {
     config: &'a ShardConfig,
     clock: Clock,
+    peers: &'a Arc<Peers>,
     nudges: &'a [Nudge],
     sockets: Vec<Sockets>,
 }
@@ -195,6 +201,7 @@ impl Opening<'_> {
             let mut driver = Driver::new(quic.clone(), Arc::clone(&tls), placement, now)
                 .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
             driver.set_clock(self.clock);
+            driver.set_peers(Arc::clone(self.peers));
             let listener = UdpListener::new(socket, driver, siblings)?;
             self.sockets[shard].udp.push(listener);
         }

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use crate::pages::SharedPages;
 use crate::quic::QuicConfig;
 use crate::tls::TlsConfig;
 
@@ -41,9 +42,10 @@ pub struct WebSocketConfig {
     /// Whether a client must offer one of the subprotocols. Without it a client that offers none is
     /// taken in with an empty protocol; one that offers only foreign ones never is.
     pub require_subprotocol: bool,
-    /// Values of the `Origin` header that are let in, compared without regard to case; empty lets
-    /// every origin in. Clients that send no `Origin` are no browsers and always let in.
-    pub origins: Vec<String>,
+    /// The names by which requests may address the listener, and the pages that may connect.
+    pub pages: SharedPages,
+    /// Whether only this host can reach the listener, which then has no names of its own.
+    pub on_loopback: bool,
     /// Longest request head in bytes; a longer one is answered with 431.
     pub request_head_bytes: usize,
 }
@@ -54,7 +56,8 @@ impl Default for WebSocketConfig {
             paths: vec!["/mqtt".into(), "/".into()],
             subprotocols: vec!["mqtt".into(), "mqttv3.1".into()],
             require_subprotocol: true,
-            origins: Vec::new(),
+            pages: SharedPages::default(),
+            on_loopback: false,
             request_head_bytes: 8 * 1024,
         }
     }
@@ -66,6 +69,10 @@ impl Default for WebSocketConfig {
 pub struct ShardConfig {
     /// Most byte-stream connections at a time; more are closed as they are accepted.
     pub connections: usize,
+    /// Most connections at a time from one peer address (IPv6: from one /64), over all transports,
+    /// listeners and shards. A byte stream beyond it is closed as it is accepted; a QUIC connection is
+    /// refused with `CONNECTION_REFUSED`.
+    pub connections_per_address: usize,
     /// Most byte-stream connections at a time that have not finished TLS or the WebSocket upgrade.
     pub half_open: usize,
     /// Of these, most from one peer address (IPv6: from one /64).
@@ -123,6 +130,7 @@ impl Default for ShardConfig {
     fn default() -> Self {
         Self {
             connections: 1_000_000,
+            connections_per_address: usize::MAX,
             half_open: 4_096,
             half_open_per_address: 256,
             accepts_per_turn: 64,

@@ -15,6 +15,8 @@ mod counters;
 mod handler;
 mod mailbox;
 mod outbox;
+mod pages;
+mod peers;
 pub mod quic;
 mod shard;
 pub mod sim;
@@ -37,6 +39,7 @@ pub use handler::{
     SHARE_BYTES, StreamId, Trace, TraceSink, TransportKind,
 };
 pub use mailbox::{Courier, Gate, Mailbox};
+pub use pages::{Pages, SharedPages};
 pub use tls::{
     CertificateError, Certificates, ClientAuth, ClientAuthority, ClientKeys, Identity, RawKeys,
     TlsConfig, TlsVersions,

@@ -4,6 +4,7 @@
 
 mod support;
 
+use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -390,5 +391,61 @@ fn a_stop_tells_the_peers() {
             matches!(closed, quinn::ConnectionError::ApplicationClosed(_)),
             "{closed}"
         );
+    });
+}
+
+/// A limit on connections from one address counts all transports and shards together, and who goes makes
+/// room.
+#[test]
+fn an_address_has_so_many_connections_over_all_transports() {
+    run(async {
+        let world = world(|setup| {
+            setup.shards = 2;
+            setup.config.connections_per_address = 3;
+            setup.listeners.push(sterna_net::ListenerConfig {
+                address: loopback(),
+                transport: ListenerTransport::Tcp,
+            });
+        });
+        let tcp = world.server.addresses[1];
+        let endpoint = world.endpoint();
+        let first = world.connect(&endpoint).await;
+        exchange(&first, b"one").await;
+        let mut streams: Vec<_> = (0..2)
+            .map(|_| std::net::TcpStream::connect(tcp).unwrap())
+            .collect();
+        for stream in &mut streams {
+            let mut answer = [0; 5];
+            stream.write_all(b"hello").unwrap();
+            stream.read_exact(&mut answer).unwrap();
+        }
+        // The fourth is told where the transport can say it, and closed where it cannot.
+        let refused = endpoint
+            .connect(world.server.address(), "localhost")
+            .unwrap()
+            .await;
+        let Err(quinn::ConnectionError::ConnectionClosed(close)) = refused else {
+            panic!("{refused:?}");
+        };
+        assert_eq!(
+            close.error_code,
+            quinn::TransportErrorCode::CONNECTION_REFUSED
+        );
+        let mut fourth = std::net::TcpStream::connect(tcp).unwrap();
+        let end = fourth.read(&mut [0; 1]);
+        assert!(matches!(end, Ok(0) | Err(_)), "{end:?}");
+        // Those that were there go on, and one that leaves makes room for another.
+        exchange(&first, b"still here").await;
+        drop(streams.pop());
+        let started = Instant::now();
+        let connected = loop {
+            let attempt = endpoint.connect(world.server.address(), "localhost");
+            if let Ok(connected) = attempt.unwrap().await {
+                break connected;
+            }
+            assert!(started.elapsed() < Duration::from_secs(30), "no room");
+        };
+        exchange(&connected, b"room").await;
+        world.server.stop();
     });
 }

@@ -197,6 +197,7 @@ mod tests {
                 rule(Effect::Deny, &[], &["secret/#"]),
                 rule(Effect::Allow, &["*"], &["home/%u/#", "secret/ann"]),
             ],
+            ..Authorization::default()
         });
         assert!(rules.may_publish(ANN, "home/ann/door"));
         assert!(!rules.may_publish(ANN, "home/bob/door"));
@@ -209,6 +210,7 @@ mod tests {
         let rules = Rules::new(&Authorization {
             default_allow: false,
             rules: vec![rule(Effect::Allow, &[], &["a/+/c", "b/#"])],
+            ..Authorization::default()
         });
         for (filter, allowed) in [
             ("a/x/c", true),
@@ -227,6 +229,7 @@ mod tests {
         let rules = Rules::new(&Authorization {
             default_allow: true,
             rules: vec![rule(Effect::Deny, &[], &["a/secret"])],
+            ..Authorization::default()
         });
         assert!(!rules.may_subscribe(NOBODY, "a/+"));
         assert!(!rules.may_subscribe(NOBODY, "#"));
@@ -242,6 +245,7 @@ mod tests {
         let rules = Rules::new(&Authorization {
             default_allow: true,
             rules: vec![rule(Effect::Allow, &[], &["sensors/count"]), harmless],
+            ..Authorization::default()
         });
         assert!(rules.is_idempotent(NOBODY, "sensors/temperature"));
         assert!(!rules.is_idempotent(NOBODY, "sensors/count"));
@@ -261,6 +265,7 @@ mod tests {
                 rule(Effect::Allow, &[], &["a/#"]),
                 may_delete,
             ],
+            ..Authorization::default()
         });
         assert!(rules.may_delete(ANN, "a/b") && !rules.may_delete(NOBODY, "a/b"));
         assert!(rules.may_publish(NOBODY, "a/b") && rules.may_subscribe(NOBODY, "a/b"));
@@ -274,6 +279,7 @@ mod tests {
         let rules = Rules::new(&Authorization {
             default_allow: false,
             rules: vec![rule(Effect::Allow, &[], &["home/%u/#"])],
+            ..Authorization::default()
         });
         let subject = Subject {
             user: Some("+"),

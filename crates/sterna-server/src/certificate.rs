@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use rcgen::{
@@ -12,9 +13,15 @@ use rcgen::{
 use sterna_net::Identity;
 
 use crate::config::Tls;
+use crate::data_directory::DataDirectory;
 
 /// Days a development certificate is valid.
 const DEVELOPMENT_DAYS: u64 = 397;
+
+/// Names of its files.
+const AUTHORITY: &str = "development-ca.pem";
+const CERTIFICATE: &str = "development-certificate.pem";
+const KEY: &str = "development-key.pem";
 
 /// What people need to know of the certificate in force.
 #[derive(Clone, Debug)]
@@ -27,37 +34,51 @@ pub struct Certificate {
     pub development: bool,
 }
 
-/// Reads the operator's certificate, or reads or makes the development certificate in `directory`.
+/// Reads the operator's certificate, `None` where the configuration names none.
 ///
 /// # Errors
 /// A sentence that names the file and what is wrong with it.
-pub fn load(tls: &Tls, directory: &Path) -> Result<(Certificate, Identity), String> {
-    let (chain, key, trust_anchor, development) =
-        if let (Some(certificate), Some(key)) = (&tls.certificate, &tls.key) {
-            (certificate.clone(), key.clone(), certificate.clone(), false)
-        } else {
-            let files = Files::new(directory);
-            if !files.usable() {
-                files.make().map_err(|e| {
-                    format!(
-                        "cannot make a development certificate in {}: {e}",
-                        directory.display()
-                    )
-                })?;
-            }
-            (files.certificate, files.key, files.authority, true)
-        };
-    let identity = Identity::from_pem(&read(&chain)?, &read(&key)?)
+pub fn load(tls: &Tls) -> Result<Option<(Certificate, Identity)>, String> {
+    let (Some(chain), Some(key)) = (&tls.certificate, &tls.key) else {
+        return Ok(None);
+    };
+    let identity = Identity::from_pem(&read(chain)?, &read(key)?)
         .map_err(|e| format!("{} and {}: {e}", chain.display(), key.display()))?;
-    let fingerprint = fingerprint(&identity.chain[0]);
-    Ok((
-        Certificate {
-            fingerprint,
-            trust_anchor,
-            development,
-        },
-        identity,
-    ))
+    let certificate = Certificate {
+        fingerprint: fingerprint(&identity.chain[0]),
+        trust_anchor: chain.clone(),
+        development: false,
+    };
+    Ok(Some((certificate, identity)))
+}
+
+/// Reads the development certificate of a data directory, or makes one.
+///
+/// # Errors
+/// A sentence that names the file and what is wrong with it.
+pub fn development(directory: &DataDirectory) -> Result<(Certificate, Identity), String> {
+    let files = Files::new(directory.path());
+    let made = |error: Box<dyn std::error::Error>| {
+        let folder = directory.path().display();
+        format!("cannot make a development certificate in {folder}: {error}")
+    };
+    let found = if let Some(found) = files.read(directory)? {
+        found
+    } else {
+        files.make().map_err(made)?;
+        (files.read(directory)?).ok_or_else(|| made("what was written is not there".into()))?
+    };
+    let Pair { chain, key } = found;
+    let identity = Identity::from_pem(&chain, &key).map_err(|e| {
+        let (chain, key) = (files.certificate.display(), files.key.display());
+        format!("{chain} and {key}: {e}; remove them, and others are made")
+    })?;
+    let certificate = Certificate {
+        fingerprint: fingerprint(&identity.chain[0]),
+        trust_anchor: files.authority,
+        development: true,
+    };
+    Ok((certificate, identity))
 }
 
 /// Reads a file that the configuration names.
@@ -82,6 +103,12 @@ pub fn fingerprint(certificate: &[u8]) -> String {
     text
 }
 
+/// A certificate chain and its key, in PEM.
+struct Pair {
+    chain: Vec<u8>,
+    key: Vec<u8>,
+}
+
 /// Files of the development certificate.
 struct Files {
     authority: PathBuf,
@@ -92,23 +119,28 @@ struct Files {
 impl Files {
     fn new(directory: &Path) -> Self {
         Self {
-            authority: directory.join("development-ca.pem"),
-            certificate: directory.join("development-certificate.pem"),
-            key: directory.join("development-key.pem"),
+            authority: directory.join(AUTHORITY),
+            certificate: directory.join(CERTIFICATE),
+            key: directory.join(KEY),
         }
     }
 
-    /// Whether all are there and the certificate is not about to expire. Its age is that of the file:
-    /// it was written when it was made.
-    fn usable(&self) -> bool {
+    /// Chain and key, where all files are there and the certificate is not about to expire. Its age is
+    /// that of the file: it was written when it was made.
+    fn read(&self, directory: &DataDirectory) -> Result<Option<Pair>, String> {
         let age_days = fs::metadata(&self.certificate)
             .and_then(|meta| meta.modified())
             .ok()
             .and_then(|made| made.elapsed().ok())
             .map(|age| age.as_secs() / 86_400);
-        self.authority.is_file()
-            && self.key.is_file()
-            && age_days.is_some_and(|days| days < DEVELOPMENT_DAYS - 30)
+        // All are looked at also where new ones are made: those of somebody else are not written over.
+        let authority = directory.read(AUTHORITY)?;
+        let (chain, key) = (directory.read(CERTIFICATE)?, directory.read(KEY)?);
+        let is_fresh = age_days.is_some_and(|days| days < DEVELOPMENT_DAYS - 30);
+        Ok(match (authority, chain, key) {
+            (Some(_), Some(chain), Some(key)) if is_fresh => Some(Pair { chain, key }),
+            _ => None,
+        })
     }
 
     /// Makes an authority that signs one certificate for this host, and forgets the authority's key:
@@ -149,8 +181,14 @@ impl Files {
         let certificate = server.signed_by(&key, &issuer)?;
 
         write_private(&self.key, key.serialize_pem().as_bytes())?;
-        fs::write(&self.authority, authority_certificate.pem())?;
-        fs::write(&self.certificate, certificate.pem())?;
+        // Others may read these, and nobody change them, whatever the umask is.
+        for (path, pem) in [
+            (&self.authority, authority_certificate.pem()),
+            (&self.certificate, certificate.pem()),
+        ] {
+            write_private(path, pem.as_bytes())?;
+            fs::set_permissions(path, fs::Permissions::from_mode(0o644))?;
+        }
         Ok(())
     }
 }
@@ -172,9 +210,12 @@ fn write_private(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
 
 /// Makes a file that only this user can read, and the folders above it.
 pub(crate) fn create_private(path: &Path) -> std::io::Result<fs::File> {
-    use std::os::unix::fs::OpenOptionsExt as _;
+    use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
     if let Some(directory) = path.parent() {
-        fs::create_dir_all(directory)?;
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(directory)?;
     }
     fs::OpenOptions::new()
         .write(true)
@@ -191,13 +232,15 @@ mod tests {
     #[test]
     fn the_development_certificate_is_made_once_and_kept() {
         let directory = tempfile::tempdir().unwrap();
-        let (first, _) = load(&Tls::default(), directory.path()).unwrap();
-        let (second, _) = load(&Tls::default(), directory.path()).unwrap();
+        let directory = DataDirectory::claim(directory.path()).unwrap();
+        assert!(load(&Tls::default()).unwrap().is_none());
+        let (first, _) = development(&directory).unwrap();
+        let (second, _) = development(&directory).unwrap();
         assert!(first.development);
         assert_eq!(first.fingerprint, second.fingerprint);
         assert_eq!(first.fingerprint.len(), 95);
         let mode = std::os::unix::fs::PermissionsExt::mode(
-            &fs::metadata(directory.path().join("development-key.pem"))
+            &fs::metadata(directory.path().join(KEY))
                 .unwrap()
                 .permissions(),
         );

@@ -4,6 +4,8 @@ use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use sterna_net::Pages;
+
 use crate::authentication::{Tokens, Users};
 use crate::authorization::Rules;
 use crate::config::{Amqp, Config, EarlyData, Http, Listener, ListenerUrl, Mqtt, Protocol, Scheme};
@@ -29,6 +31,10 @@ pub struct Policy {
     pub trace: TracePolicy,
     /// Whether the common name of a verified client certificate is the user name.
     pub certificate_as_username: bool,
+    /// The broker's names, and the web pages that may use it.
+    pub pages: Arc<Pages>,
+    /// Time from a connection's first moment to a client's first word, in milliseconds.
+    pub connect_timeout_ms: u64,
 }
 
 /// Whose connections are traced.
@@ -115,11 +121,16 @@ impl Policy {
                 .collect(),
             trace: TracePolicy {
                 clients: config.trace.clients.iter().cloned().collect(),
-                directory: (config.trace.directory.clone())
-                    .unwrap_or_else(|| config.data_directory().join("traces")),
+                directory: match &config.trace.directory {
+                    Some(directory) => directory.clone(),
+                    None if config.trace.clients.is_empty() => PathBuf::new(),
+                    None => config.data_directory()?.join("traces"),
+                },
                 max_bytes: config.trace.maximum_bytes,
             },
             certificate_as_username: config.tls.certificate_as_username,
+            pages: Arc::new(config.http.pages()),
+            connect_timeout_ms: config.network.connect_timeout_ms,
         })
     }
 }

@@ -1,22 +1,24 @@
 //! The process: from a configuration to running shards, and what can be asked of them from outside.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use sterna_broker::{Directory, Limits, NoStore};
 use sterna_net::quic::QuicConfig;
 use sterna_net::{
-    BoundShard, Certificates, ClientAuth, ClientAuthority, ClientKeys, Courier, Gate,
-    ListenerConfig, ListenerTransport, RawKeys, ShardConfig, TlsConfig, TlsVersions,
-    WebSocketConfig,
+    BoundShard, CertificateError, Certificates, ClientAuth, ClientAuthority, ClientKeys, Courier,
+    Gate, ListenerConfig, ListenerTransport, RawKeys, ShardConfig, SharedPages, TlsConfig,
+    TlsVersions, WebSocketConfig,
 };
 
 use crate::amqp::Registry;
 use crate::authentication::Checker;
 use crate::certificate::{self, Certificate};
 use crate::config::{Config, EarlyData, Listener, ListenerUrl, Scheme};
+use crate::data_directory::DataDirectory;
 use crate::http::Registry as HttpRegistry;
 use crate::mail::{Letters, Mail};
 use crate::policy::Policy;
@@ -34,14 +36,71 @@ const PROTOCOLS: [&[u8]; 3] = [b"mqtt", b"amqp", b"h3"];
 pub struct Server {
     listeners: Vec<String>,
     ports: Vec<u16>,
-    certificate: Mutex<Certificate>,
     certificates: Arc<Certificates>,
     authority: Option<Arc<ClientAuthority>>,
     client_keys: Option<Arc<ClientKeys>>,
-    started_with: Config,
+    pages: SharedPages,
+    in_force: Arc<Mutex<InForce>>,
     courier: Mutex<Courier<Mail>>,
     gate: Gate,
     threads: Vec<JoinHandle<()>>,
+}
+
+/// What a reload replaces as a whole.
+#[derive(Debug)]
+struct InForce {
+    config: Config,
+    certificate: Certificate,
+    /// Locked as long as a shard runs; `None` where nothing is kept.
+    directory: Option<Arc<DataDirectory>>,
+}
+
+/// Everything that a configuration names, read and found good, before any of it is in force.
+struct Prepared {
+    policy: Policy,
+    certificate: Certificate,
+    certificates: Arc<Certificates>,
+    authority: Option<Arc<ClientAuthority>>,
+    client_keys: Option<Arc<ClientKeys>>,
+    directory: Option<Arc<DataDirectory>>,
+}
+
+impl Prepared {
+    /// Reads it. `claimed` is the data directory, where this process uses it already.
+    fn read(config: &Config, claimed: Option<&Arc<DataDirectory>>) -> Result<Self, String> {
+        let policy = Policy::load(config)?;
+        let mut directory = claimed.map(Arc::clone);
+        let (certificate, identity) = if let Some(loaded) = certificate::load(&config.tls)? {
+            loaded
+        } else {
+            let directory = match &mut directory {
+                Some(directory) => directory,
+                none => none.insert(Arc::new(DataDirectory::claim(&config.data_directory()?)?)),
+            };
+            certificate::development(directory)?
+        };
+        let named = |path: &Path| {
+            let path = path.display().to_string();
+            move |error: CertificateError| format!("{path}: {error}")
+        };
+        let (authority, keys) = (&config.tls.client_ca, &config.tls.client_keys);
+        let authority = (authority.as_deref())
+            .map(|path| {
+                ClientAuthority::from_pem(&certificate::read(path)?, &[]).map_err(named(path))
+            })
+            .transpose()?;
+        let client_keys = (keys.as_deref())
+            .map(|path| ClientKeys::from_pem(&certificate::read(path)?).map_err(named(path)))
+            .transpose()?;
+        Ok(Self {
+            policy,
+            certificate,
+            certificates: Certificates::new(vec![identity]).map_err(|e| e.to_string())?,
+            authority,
+            client_keys,
+            directory,
+        })
+    }
 }
 
 impl Server {
@@ -51,23 +110,16 @@ impl Server {
     /// A sentence for the operator: which setting, file or address, and what is wrong with it.
     pub fn start(config: &Config) -> Result<Self, String> {
         config.check().map_err(|problems| problems.join("\n"))?;
-        let policy = Policy::load(config)?;
-        let (certificate, identity) = certificate::load(&config.tls, &config.data_directory())?;
-        let certificates = Certificates::new(vec![identity]).map_err(|e| e.to_string())?;
-        let authority = match &config.tls.client_ca {
-            None => None,
-            Some(path) => Some(
-                ClientAuthority::from_pem(&certificate::read(path)?, &[])
-                    .map_err(|e| format!("{}: {e}", path.display()))?,
-            ),
-        };
-        let client_keys = match &config.tls.client_keys {
-            None => None,
-            Some(path) => Some(
-                ClientKeys::from_pem(&certificate::read(path)?)
-                    .map_err(|e| format!("{}: {e}", path.display()))?,
-            ),
-        };
+        warn_of(config);
+        let Prepared {
+            policy,
+            certificate,
+            certificates,
+            authority,
+            client_keys,
+            directory,
+        } = Prepared::read(config, None)?;
+        let pages = SharedPages::new(config.http.pages());
         let urls = config
             .listeners_in_force()
             .iter()
@@ -112,7 +164,7 @@ impl Server {
             .zip(config.listeners_in_force())
             .map(|(url, listener)| ListenerConfig {
                 address: url.address(),
-                transport: transport(url, config, &listener, &tls),
+                transport: transport(url, config, &listener, &tls, &pages),
             })
             .collect();
 
@@ -132,15 +184,20 @@ impl Server {
         let gate = bound[0].gate();
         let checker = Checker::start().map_err(|e| format!("cannot start a thread: {e}"))?;
         let tracer = Tracer::start().map_err(|e| format!("cannot start a thread: {e}"))?;
-        let threads = start_shards(bound, config, &policy, &checker, &tracer)?;
+        let in_force = Arc::new(Mutex::new(InForce {
+            config: config.clone(),
+            certificate,
+            directory,
+        }));
+        let threads = start_shards(bound, config, &policy, &checker, &tracer, &in_force)?;
         Ok(Self {
             listeners,
             ports,
-            certificate: Mutex::new(certificate),
             certificates,
             authority,
             client_keys,
-            started_with: config.clone(),
+            pages,
+            in_force,
             courier,
             gate,
             threads,
@@ -156,68 +213,54 @@ impl Server {
     /// The certificate in force.
     #[must_use]
     pub fn certificate(&self) -> Certificate {
-        self.certificate
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.in_force().certificate.clone()
+    }
+
+    fn in_force(&self) -> MutexGuard<'_, InForce> {
+        self.in_force.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Puts a new configuration in force as far as that goes without a restart: certificates, client
-    /// authorities, users, rules, and what MQTT clients are granted. Connections go on.
+    /// authorities, users, rules, and what clients are granted. Connections go on.
+    ///
+    /// It is in force as a whole or not at all, and it is judged with what stays: the listeners that are
+    /// open, with the authentication that would be new. Whatever would let clients in that are refused
+    /// now needs a word of its own.
     ///
     /// Returns the names of sections that changed and need a restart.
     ///
     /// # Errors
     /// A sentence for the operator; the old configuration then stays in force as a whole.
     pub fn reload(&self, config: &Config) -> Result<Vec<&'static str>, String> {
-        config.check().map_err(|problems| problems.join("\n"))?;
-        let old = &self.started_with;
-        let mut unchanged = Vec::new();
-        let mut kept = config.clone();
-        kept.listeners.clone_from(&old.listeners);
-        if config.listeners_in_force() != old.listeners_in_force() {
-            unchanged.push("listener");
+        // One reload at a time.
+        let mut in_force = self.in_force();
+        let said = |problems: Vec<String>| problems.join("\n");
+        config.check().map_err(said)?;
+        let (next, unchanged) = config.after(&in_force.config);
+        next.check()
+            .map_err(|problems| format!("with what only a restart changes: {}", said(problems)))?;
+        let weaker = next.weaker_than(&in_force.config);
+        if !weaker.is_empty() {
+            return Err(said(weaker));
         }
-        for (name, changed) in [
-            ("shards", config.shards != old.shards),
-            ("broker", config.broker != old.broker),
-            ("amqp.queue", !config.amqp.has_queues_of(&old.amqp)),
-            ("network", config.network != old.network),
-            ("quic", config.quic != old.quic),
-            ("sys", config.sys != old.sys),
-            ("log", config.log != old.log),
-        ] {
-            if changed {
-                unchanged.push(name);
-            }
-        }
-        let policy = Arc::new(Policy::load(&kept)?.announcing(&kept, &self.ports));
-        let (certificate, identity) = certificate::load(&config.tls, &config.data_directory())?;
-        match (&self.authority, &config.tls.client_ca) {
-            (Some(authority), Some(path)) => authority
-                .replace_pem(&certificate::read(path)?, &[])
-                .map_err(|e| format!("{}: {e}", path.display()))?,
-            (None, None) => {}
-            _ => unchanged.push("tls.client_ca"),
-        }
-        match (&self.client_keys, &config.tls.client_keys) {
-            (Some(keys), Some(path)) => keys
-                .replace_pem(&certificate::read(path)?)
-                .map_err(|e| format!("{}: {e}", path.display()))?,
-            (None, None) => {}
-            _ => unchanged.push("tls.client_keys"),
-        }
-        if config.tls.raw_public_key != old.tls.raw_public_key {
-            unchanged.push("tls.raw_public_key");
-        }
-        self.certificates
-            .replace(vec![identity])
-            .map_err(|e| e.to_string())?;
-        *self
-            .certificate
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = certificate;
+        let prepared = Prepared::read(&next, in_force.directory.as_ref())?;
+        let policy = Arc::new(prepared.policy.announcing(&next, &self.ports));
+        warn_of(&next);
+        // From here on nothing can fail.
         self.tell_all(|| Mail::Policy(Arc::clone(&policy)));
+        self.pages.replace(next.http.pages());
+        if let (Some(authority), Some(new)) = (&self.authority, &prepared.authority) {
+            authority.take_over(new);
+        }
+        if let (Some(keys), Some(new)) = (&self.client_keys, &prepared.client_keys) {
+            keys.take_over(new);
+        }
+        self.certificates.take_over(&prepared.certificates);
+        *in_force = InForce {
+            config: next,
+            certificate: prepared.certificate,
+            directory: prepared.directory,
+        };
         Ok(unchanged)
     }
 
@@ -240,12 +283,20 @@ impl Server {
     }
 }
 
+/// Tells the operator what is better not left as it is.
+fn warn_of(config: &Config) {
+    for warning in config.warnings() {
+        tracing::warn!("{warning}");
+    }
+}
+
 fn start_shards(
     bound: Vec<BoundShard<Mail>>,
     config: &Config,
     policy: &Arc<Policy>,
     checker: &Checker,
     tracer: &Tracer,
+    in_force: &Arc<Mutex<InForce>>,
 ) -> Result<Vec<JoinHandle<()>>, String> {
     let mut seed = [0; 8];
     getrandom::fill(&mut seed).map_err(|e| format!("no randomness: {e}"))?;
@@ -274,9 +325,12 @@ fn start_shards(
             sys_interval_ms: u64::from(config.sys.interval_s) * 1000,
             high_watermark_bytes: config.network.high_watermark_bytes as usize,
         };
+        let in_force = Arc::clone(in_force);
         let thread = std::thread::Builder::new()
             .name(format!("shard-{number}"))
             .spawn(move || {
+                // The data directory stays locked as long as the shard runs.
+                let _in_force = in_force;
                 let handler = Shard::new(parts, shard.clock().now_ms());
                 if let Err(error) = shard.run(handler) {
                     tracing::error!(shard = number, %error, "a shard ended");
@@ -302,6 +356,7 @@ fn transport(
     config: &Config,
     listener: &Listener,
     tls: &Configurations,
+    pages: &SharedPages,
 ) -> ListenerTransport {
     let websocket = || {
         let mut paths = vec![url.path.clone()];
@@ -313,6 +368,8 @@ fn transport(
         Arc::new(WebSocketConfig {
             paths,
             subprotocols: ["mqtt", "mqttv3.1", "amqp"].map(str::to_owned).to_vec(),
+            pages: pages.clone(),
+            on_loopback: url.is_loopback(),
             ..WebSocketConfig::default()
         })
     };
@@ -334,6 +391,7 @@ fn shard_config(config: &Config) -> ShardConfig {
     let network = &config.network;
     ShardConfig {
         connections: network.maximum_connections as usize,
+        connections_per_address: network.maximum_connections_per_address as usize,
         half_open: network.maximum_half_open as usize,
         half_open_per_address: network.maximum_half_open_per_address as usize,
         handshake_timeout_ms: network.handshake_timeout_ms,

@@ -28,6 +28,13 @@ const AUTHORITY: &str = "development-ca.pem";
 pub(super) const START_LIMIT: Duration = Duration::from_secs(30);
 /// How often it is looked whether a broker listens.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// What a broker has to be told before it serves the cell as campaigns ask: nobody else is there.
+const OPEN_TO_THE_CELL: [&str; 4] = [
+    "STERNA__AUTHENTICATION__ALLOW_ANONYMOUS_BEYOND_LOOPBACK",
+    "STERNA__AUTHENTICATION__ALLOW_PLAINTEXT_PASSWORDS_BEYOND_LOOPBACK",
+    "STERNA__AUTHORIZATION__ALLOW_DEFAULT_BEYOND_LOOPBACK",
+    "STERNA__TLS__ALLOW_DEVELOPMENT_CERTIFICATE_BEYOND_LOOPBACK",
+];
 
 /// A broker that listens.
 #[derive(Debug)]
@@ -78,10 +85,7 @@ impl Broker {
             .env_remove("STERNA_CONFIG")
             .env("STERNA__LOG__LEVEL", "warn")
             .env("STERNA__SYS__INTERVAL_S", "0")
-            .env(
-                "STERNA__AUTHENTICATION__ALLOW_ANONYMOUS_BEYOND_LOOPBACK",
-                "true",
-            );
+            .envs(OPEN_TO_THE_CELL.map(|name| (name, "true")));
         let quic = run
             .transport
             .quic

@@ -22,6 +22,7 @@ use super::stream_credit::StreamCredit;
 use super::tls::{Negotiated, TlsServer};
 use super::trace::Tracer;
 use super::{QuicConfig, refusals::Refusals};
+use crate::peers::{Peers, Place};
 use crate::{Clock, CloseReason, ConnectionInfo, Trace, TransportKind};
 
 /// Bytes read from a stream before others have their turn.
@@ -40,6 +41,8 @@ pub(super) struct Shared {
     pub(super) crypto: Arc<TlsServer>,
     pub(super) pool: Pool,
     pub(super) half_open: HalfOpen,
+    /// Connections by address, of all drivers and shards.
+    pub(super) peers: Option<Arc<Peers>>,
     pub(super) counters: Counters,
     pub(super) events: VecDeque<DriverEvent>,
     pub(super) refusals: Refusals,
@@ -114,6 +117,8 @@ pub(super) struct Connected {
     trace: Option<Box<Tracer>>,
     /// The ticket that the client holds, where paths are remembered.
     pub(super) ticket: Option<Ticket>,
+    /// One of its address's.
+    pub(super) place: Option<Place>,
 }
 
 impl Connected {
@@ -148,6 +153,7 @@ impl Connected {
             moving: None,
             trace: None,
             ticket: None,
+            place: None,
         })
     }
 

@@ -21,6 +21,7 @@ use super::refusals::Refusals;
 use super::timers::Timers;
 use super::tls::TlsServer;
 use super::{Counters, DriverEvent, EventKind, Flush, Key, Outgoing, QuicConfig, Sent, SetupError};
+use crate::peers::Peers;
 use crate::{Clock, PathStatistics, StreamId, Trace};
 
 /// Answers outside of connections (Retry, version negotiation, resets) that may wait for the socket.
@@ -147,6 +148,7 @@ impl Driver {
                 crypto,
                 pool: Pool::default(),
                 half_open: HalfOpen::default(),
+                peers: None,
                 counters: Counters::default(),
                 events: VecDeque::new(),
                 refusals: Refusals::default(),
@@ -170,6 +172,12 @@ impl Driver {
     /// making of the driver. Drivers that share a store of sessions share a clock.
     pub fn set_clock(&mut self, clock: Clock) {
         self.shared.clock = clock;
+    }
+
+    /// Sets what counts connections by address, for all drivers and shards together; without it only the
+    /// limits of [`QuicConfig`] hold.
+    pub(crate) fn set_peers(&mut self, peers: Arc<Peers>) {
+        self.shared.peers = Some(peers);
     }
 
     /// Replaces the TLS configuration for connections to come.
@@ -303,6 +311,18 @@ impl Driver {
             early,
         } = newcomer;
         let peer = incoming.remote_address();
+        let place = match &self.shared.peers {
+            None => None,
+            Some(peers) => {
+                let place = peers.enter(peer.ip());
+                if place.is_none() {
+                    self.shared.counters.ignored += 1;
+                    let transmit = self.endpoint.refuse(incoming, &mut self.scratch);
+                    return self.respond(transmit);
+                }
+                place
+            }
+        };
         self.handshakes_left -= 1;
         match self.endpoint.accept(incoming, now, &mut self.scratch, None) {
             Ok((handle, quic)) => {
@@ -320,6 +340,7 @@ impl Driver {
                 };
                 let mut connection = Connected::new(key, quic, &mut self.shared);
                 connection.figures.first_datagram(bytes, early);
+                connection.place = place;
                 holder.connection = Some(connection);
                 self.live += 1;
                 self.after_input(slot);

@@ -150,7 +150,7 @@ pub struct Counters {
     pub refused_protocols: u64,
     /// First packets answered with Retry.
     pub retried: u64,
-    /// First packets left unanswered because of a limit on connections.
+    /// First packets left unanswered, or refused, because of a limit on connections.
     pub ignored: u64,
     /// Datagrams dropped because a client, or all of them, sent too much early data.
     pub early_dropped: u64,

@@ -194,6 +194,8 @@ fn admit(
         (Some(_), Some(_)) => TransportKind::SecureWebSocket,
     };
     let plain = transport == TransportKind::Tcp;
+    let place = core.peers.enter(peer.ip());
+    let place = place.ok_or(NotAdmitted::Limit(Refusal::PerAddress))?;
     let count = core.connections.len();
     if plain && count >= core.config.connections {
         return Err(NotAdmitted::Limit(Refusal::Connections));
@@ -210,7 +212,7 @@ fn admit(
         peer,
         peer_certificates: Vec::new(),
     };
-    let mut connection = Connection::new(socket, info);
+    let mut connection = Connection::new(socket, info, place);
     if let Some(config) = &kind.tls {
         match tls::Session::new(std::sync::Arc::clone(config)) {
             Ok(session) => connection.tls = Some(Box::new(session)),

@@ -10,6 +10,8 @@ use crate::config::ShardConfig;
 pub(super) enum Refusal {
     /// There are as many connections as the shard admits.
     Connections,
+    /// There are as many connections from this address as may be, over all shards and transports.
+    PerAddress,
     /// Too many connections are in their handshake.
     HalfOpen,
     /// Too many of them are from this address.

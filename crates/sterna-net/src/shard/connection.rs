@@ -5,6 +5,7 @@ use std::io::{self, IoSlice, Write};
 use mio::net::TcpStream;
 
 use crate::outbox::{Outbox, Pool};
+use crate::peers::Place;
 use crate::tls::{self, CIPHERTEXT_ROOM, ROUND_BYTES};
 use crate::websocket;
 use crate::{CloseReason, ConnectionInfo};
@@ -62,6 +63,8 @@ pub(super) enum Pushed {
 #[derive(Debug)]
 #[allow(clippy::struct_excessive_bools)] // independent facts, each named at its field
 pub(super) struct Connection {
+    /// One of its address's.
+    _place: Place,
     pub(super) socket: TcpStream,
     pub(super) info: ConnectionInfo,
     pub(super) phase: Phase,
@@ -97,8 +100,9 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    pub(super) fn new(socket: TcpStream, info: ConnectionInfo) -> Self {
+    pub(super) fn new(socket: TcpStream, info: ConnectionInfo, place: Place) -> Self {
         Self {
+            _place: place,
             socket,
             info,
             phase: Phase::Handshake,

@@ -12,6 +12,7 @@ use crate::clock::Clock;
 use crate::config::ShardConfig;
 use crate::counters::ShardFigures;
 use crate::outbox::Pool;
+use crate::peers::Peers;
 use crate::table::Table;
 use crate::udp::{self, UdpListener};
 use crate::websocket;
@@ -28,6 +29,8 @@ pub(super) struct Core {
     pub(super) connections: Table<Connection>,
     pub(super) pool: Pool,
     pub(super) admission: Admission,
+    /// Connections by address, of all shards.
+    pub(super) peers: Arc<Peers>,
     pub(super) deadlines: Deadlines,
     /// Connections with something to read, or room to write, in the next turn.
     pub(super) ready: Vec<ConnectionId>,
@@ -44,7 +47,12 @@ pub(super) struct Core {
 }
 
 impl Core {
-    pub(super) fn new(config: Arc<ShardConfig>, clock: Clock, udp: Vec<UdpListener>) -> Self {
+    pub(super) fn new(
+        config: Arc<ShardConfig>,
+        clock: Clock,
+        peers: Arc<Peers>,
+        udp: Vec<UdpListener>,
+    ) -> Self {
         let now = Instant::now();
         Self {
             pool: Pool::new(config.pooled_bytes),
@@ -54,6 +62,7 @@ impl Core {
             now_ms: clock.at(now),
             connections: Table::new(),
             admission: Admission::default(),
+            peers,
             deadlines: Deadlines::default(),
             ready: Vec::new(),
             dirty: Vec::new(),

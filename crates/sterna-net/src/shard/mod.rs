@@ -74,6 +74,7 @@ impl<H: Handler> Shard<H> {
         let BoundShard {
             config,
             clock,
+            peers,
             poll,
             listeners,
             mut udp,
@@ -93,7 +94,7 @@ impl<H: Handler> Shard<H> {
         };
         Ok(Self {
             poll,
-            core: Core::new(config, clock, udp),
+            core: Core::new(config, clock, peers, udp),
             handler,
             acceptors,
             mailbox,

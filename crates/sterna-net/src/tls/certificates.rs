@@ -100,6 +100,14 @@ impl Certificates {
         Ok(())
     }
 
+    /// Presents from now on what `other` holds, which was checked when it was made.
+    pub fn take_over(&self, other: &Self) {
+        let keys = (other.keys.read())
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        *self.keys.write().unwrap_or_else(PoisonError::into_inner) = keys;
+    }
+
     /// The end-entity certificates in DER, in the order of the identities.
     #[must_use]
     pub fn end_entities(&self) -> Vec<CertificateDer<'static>> {

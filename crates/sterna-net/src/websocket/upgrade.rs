@@ -123,8 +123,25 @@ fn examine<'a>(
     if !tokens(fields, "upgrade").any(|token| token.eq_ignore_ascii_case("websocket")) {
         return Err(upgrade);
     }
-    if only(fields, "host")?.is_none() {
+    let Some(host) = only(fields, "host")? else {
         return Err(bad_request("no Host"));
+    };
+    let Ok(authority) = std::str::from_utf8(host) else {
+        return Err(bad_request("Host is not text"));
+    };
+    // Before anything else is told of the server: the page may not be meant to know (RFC 6455,
+    // section 10.2).
+    let pages = config.pages.current();
+    if !pages.is_host(config.on_loopback, authority) {
+        return Err(refusal(
+            421,
+            "Misdirected Request",
+            "this is not a name of the broker; http.hosts is the list of those that are",
+        ));
+    }
+    let (origin, site) = (only(fields, "origin")?, only(fields, "sec-fetch-site")?);
+    if let Err(what) = pages.admit(origin, site, authority) {
+        return Err(refusal(403, "Forbidden", what));
     }
     if !tokens(fields, "connection").any(|token| token.eq_ignore_ascii_case("upgrade")) {
         return Err(bad_request("Connection does not name the upgrade"));
@@ -138,15 +155,6 @@ fn examine<'a>(
     let key = only(fields, "sec-websocket-key")?.unwrap_or_default();
     if STANDARD.decode(key).map_or(0, |nonce| nonce.len()) != 16 {
         return Err(bad_request("Sec-WebSocket-Key is not 16 bytes in base64"));
-    }
-    if let Some(origin) = only(fields, "origin")?
-        && !config.origins.is_empty()
-        && !config
-            .origins
-            .iter()
-            .any(|known| known.as_bytes().eq_ignore_ascii_case(origin))
-    {
-        return Err(refusal(403, "Forbidden", "a foreign origin"));
     }
     Ok(Some((head_bytes, agree(fields, config)?, key)))
 }
@@ -244,6 +252,7 @@ fn refuse(refusal: &Refusal) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Pages, SharedPages};
 
     const KEY: &str = "dGhlIHNhbXBsZSBub25jZQ==";
 
@@ -349,6 +358,36 @@ mod tests {
         assert!(KEY.len() == 24);
     }
 
+    /// DNS rebinding: the page's own name leads to this host, so its origin is the request's.
+    #[test]
+    fn a_name_that_is_not_ours_is_misdirected() {
+        let status_of = |config: &WebSocketConfig, host: &str| {
+            let fields = format!("Host: {host}\r\nOrigin: http://{host}");
+            let wire = request("GET / HTTP/1.1", |name| {
+                (name == "Host").then(|| fields.clone())
+            });
+            match answer(&wire, config) {
+                Answer::Refuse { status, .. } => status,
+                Answer::Accept { .. } => 101,
+                Answer::Incomplete => 0,
+            }
+        };
+        let on_loopback = WebSocketConfig {
+            on_loopback: true,
+            ..WebSocketConfig::default()
+        };
+        assert_eq!(status_of(&on_loopback, "evil.example:8083"), 421);
+        assert_eq!(status_of(&on_loopback, "localhost:8083"), 101);
+        assert_eq!(status_of(&on_loopback, "127.0.0.1:8083"), 101);
+        let named = WebSocketConfig::default();
+        named.pages.replace(Pages {
+            hosts: vec!["broker.example".into()],
+            ..Pages::default()
+        });
+        assert_eq!(status_of(&named, "evil.example:8083"), 421);
+        assert_eq!(status_of(&named, "broker.example:8083"), 101);
+    }
+
     #[test]
     fn long_heads_and_foreign_origins_are_refused() {
         let long = format!("GET / HTTP/1.1\r\nX: {}", "x".repeat(9_000));
@@ -356,8 +395,26 @@ mod tests {
         let many = "X: y\r\n".repeat(70);
         assert_eq!(status(format!("GET / HTTP/1.1\r\n{many}").as_bytes()), 431);
 
-        let config = WebSocketConfig {
+        // By default no page but those of the listener's own origin.
+        for (origin, expected) in [
+            ("https://evil.example", 403),
+            ("null", 403),
+            ("https://broker.example:8083", 101),
+            ("http://broker.example:8083", 101),
+            ("http://broker.example:8080", 403),
+        ] {
+            let field = format!("Sec-WebSocket-Version: 13\r\nOrigin: {origin}");
+            let wire = request("GET / HTTP/1.1", |name| {
+                (name == "Sec-WebSocket-Version").then(|| field.clone())
+            });
+            assert_eq!(status(&wire), expected, "{origin}");
+        }
+        let pages = Pages {
             origins: vec!["https://app.example".into()],
+            ..Pages::default()
+        };
+        let config = WebSocketConfig {
+            pages: SharedPages::new(pages),
             require_subprotocol: false,
             ..WebSocketConfig::default()
         };

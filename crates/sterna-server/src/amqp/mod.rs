@@ -28,8 +28,8 @@ use sterna_amqp::{Event, Lane, Limits, Scope, Violation};
 use sterna_broker::{ConsumerId, Origin};
 use sterna_net::{Chunk, ConnectionId, Network, StreamId, TransportKind};
 
-use crate::config::Amqp;
 use crate::door::{Clients, Early, Framers, Held, Outgoing, Timers, held_bytes, note_early};
+use crate::policy::Policy;
 use crate::shard::Context;
 use crate::sys::Counts;
 use client::{Client, State};
@@ -134,7 +134,7 @@ impl Door {
         let listener = info.map_or(0, |info| info.listener);
         let is_quic = info.is_some_and(|info| info.transport == TransportKind::Quic);
         let options = security::server_options(cx, connection);
-        let limits = engine_limits(&cx.policy.amqp, is_quic);
+        let limits = engine_limits(cx.policy, is_quic);
         let client = Client {
             id: connection,
             engine: Connection::server(&options, &limits, now_ms),
@@ -486,7 +486,8 @@ pub(crate) const fn is_consumer(consumer: ConsumerId) -> bool {
 }
 
 /// The engine's limits for a new connection.
-fn engine_limits(amqp: &Amqp, is_quic: bool) -> Limits {
+fn engine_limits(policy: &Policy, is_quic: bool) -> Limits {
+    let amqp = &policy.amqp;
     Limits {
         max_frame_bytes: amqp.maximum_frame_bytes,
         channel_max: amqp.maximum_sessions_per_connection.saturating_sub(1),
@@ -497,7 +498,7 @@ fn engine_limits(amqp: &Amqp, is_quic: bool) -> Limits {
         max_assembling_bytes: amqp.maximum_assembling_bytes,
         incoming_window: amqp.incoming_window,
         idle_timeout_ms: if is_quic { 0 } else { amqp.idle_timeout_ms },
-        open_timeout_ms: amqp.open_timeout_ms,
+        open_timeout_ms: policy.connect_timeout_ms.try_into().unwrap_or(u32::MAX),
         ..Limits::default()
     }
 }

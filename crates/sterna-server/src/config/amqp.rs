@@ -31,9 +31,6 @@ pub struct Amqp {
     /// Milliseconds that a client on TCP, TLS or WebSocket should not stay silent (idle-time-out); after
     /// twice this it is disconnected. 0: any. On QUIC the transport says whether the client lives.
     pub idle_timeout_ms: u32,
-    /// Time from the accept of a connection to its open, and from a close to its answer, in
-    /// milliseconds.
-    pub open_timeout_ms: u32,
     /// Bytes of one connection that wait for a decision about what came before them.
     pub maximum_held_bytes: u32,
     /// Further prefixes of addresses that name topics; `topic://` always does.
@@ -111,7 +108,6 @@ impl Default for Amqp {
             incoming_window: 2048,
             link_credit: 256,
             idle_timeout_ms: 60_000,
-            open_timeout_ms: 10_000,
             maximum_held_bytes: 64 << 10,
             topic_prefixes: Vec::new(),
             queue_prefixes: Vec::new(),
@@ -193,6 +189,14 @@ impl Amqp {
             )
         };
         self.queues == other.queues && rules(self) == rules(other)
+    }
+
+    /// Declares and makes queues as by other settings.
+    pub(crate) fn take_queues_of(&mut self, other: &Self) {
+        self.queues.clone_from(&other.queues);
+        self.queue_maximum_deliveries = other.queue_maximum_deliveries;
+        self.queue_dead_letter.clone_from(&other.queue_dead_letter);
+        self.queue_priorities = other.queue_priorities;
     }
 
     /// The names of all queues that take dead letters.

@@ -1,6 +1,7 @@
 //! What the broker grants to HTTP clients.
 
 use serde::{Deserialize, Serialize};
+use sterna_net::Pages;
 
 /// What the broker grants to HTTP clients.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -10,7 +11,7 @@ pub struct Http {
     pub authentication: HttpAuthentication,
     /// What becomes of a request in early data that may not be done at once.
     pub early_data_refusal: HttpEarlyDataRefusal,
-    /// Origins of pages that may use the API, as browsers write them (`https://example.org`); `*` is
+    /// Origins of pages that may use the API and WebSocket, as browsers write them (`https://example.org`); `*` is
     /// every one.
     pub cors_origins: Vec<String>,
     /// Names by which requests may address the broker, without port; empty is any, but on loopback
@@ -133,6 +134,16 @@ impl Default for Http {
 }
 
 impl Http {
+    /// The names by which browsers may address the broker, and the pages that may use it, also over
+    /// WebSocket.
+    #[must_use]
+    pub fn pages(&self) -> Pages {
+        Pages {
+            hosts: self.hosts.clone(),
+            origins: self.cors_origins.clone(),
+        }
+    }
+
     /// What is wrong with the settings, each a sentence that names one.
     pub(super) fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();

@@ -216,6 +216,7 @@ mod tests {
             "{problems:?}"
         );
         config.authentication.allow_anonymous_beyond_loopback = true;
+        config.authorization.allow_default_beyond_loopback = true;
         config.check().unwrap();
     }
 

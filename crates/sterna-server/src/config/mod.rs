@@ -4,11 +4,14 @@
 //! does not exist is an error that names the nearest one that does.
 
 mod amqp;
+mod change;
+mod exposure;
 mod http;
 mod listener;
 mod load;
 mod quic;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -27,7 +30,8 @@ pub use quic::Quic;
 pub struct Config {
     /// Number of shards (threads that serve connections); 0 means one per processor.
     pub shards: u16,
-    /// Where the development certificate is kept. Default: `sterna` in the user's state directory.
+    /// Where the broker keeps what it makes, the development certificate among it. Default: what
+    /// systemd gives (`$STATE_DIRECTORY`), else `sterna` in the user's state directory.
     pub data_directory: Option<PathBuf>,
     /// What to listen on; without any, [`Config::default_listeners`].
     #[serde(rename = "listener")]
@@ -112,18 +116,15 @@ impl Config {
         }
     }
 
-    /// Directory of what the broker makes for itself.
-    #[must_use]
-    pub fn data_directory(&self) -> PathBuf {
-        self.data_directory.clone().unwrap_or_else(|| {
-            std::env::var_os("XDG_STATE_HOME")
-                .map(PathBuf::from)
-                .or_else(|| {
-                    std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".local/state"))
-                })
-                .unwrap_or_else(std::env::temp_dir)
-                .join("sterna")
-        })
+    /// Directory of what the broker keeps.
+    ///
+    /// # Errors
+    /// When neither the configuration nor the environment names one.
+    pub fn data_directory(&self) -> Result<PathBuf, String> {
+        match &self.data_directory {
+            Some(directory) => Ok(directory.clone()),
+            None => usual_directory(|name| std::env::var_os(name)),
+        }
     }
 
     /// Number of shards in force.
@@ -142,24 +143,7 @@ impl Config {
     /// Every problem found, each a sentence that names the setting.
     pub fn check(&self) -> Result<(), Vec<String>> {
         let mut problems = Vec::new();
-        for listener in self.listeners_in_force() {
-            match listener.url.parse::<ListenerUrl>() {
-                Err(error) => problems.push(format!("listener `{}`: {error}", listener.url)),
-                Ok(url) => {
-                    if !url.is_loopback()
-                        && self.admits_anonymous(&listener)
-                        && !self.authentication.allow_anonymous_beyond_loopback
-                    {
-                        problems.push(format!(
-                            "listener `{}` is reachable from other hosts and admits clients without \
-                             credentials: set authentication.password_file, or \
-                             authentication.allow_anonymous_beyond_loopback = true if that is meant",
-                            listener.url
-                        ));
-                    }
-                }
-            }
-        }
+        problems.extend(self.exposure_problems());
         if self.tls.certificate.is_some() != self.tls.key.is_some() {
             problems.push("tls.certificate and tls.key go together".to_owned());
         }
@@ -203,6 +187,12 @@ impl Config {
         if self.mqtt.receive_maximum == 0 {
             problems.push("mqtt.receive_maximum is at least 1".to_owned());
         }
+        if self.network.connect_timeout_ms == 0 {
+            problems.push("network.connect_timeout_ms is at least 1".to_owned());
+        }
+        if self.network.maximum_connections_per_address == 0 {
+            problems.push("network.maximum_connections_per_address is at least 1".to_owned());
+        }
         if self.shards > 256 {
             problems.push("shards is at most 256".to_owned());
         }
@@ -220,13 +210,31 @@ impl Config {
             Err(problems)
         }
     }
+}
 
-    fn admits_anonymous(&self, listener: &Listener) -> bool {
-        listener
-            .anonymous
-            .unwrap_or_else(|| self.authentication.admits_anonymous())
-            && !(self.tls.require_client_certificate && listener.encrypts())
-    }
+/// The data directory of a broker that was not told otherwise: what systemd gives a service, else a place
+/// below the user's own.
+fn usual_directory(variable: impl Fn(&str) -> Option<OsString>) -> Result<PathBuf, String> {
+    // A relative path would be another directory wherever the broker is started.
+    let absolute = |name| {
+        variable(name)
+            .map(PathBuf::from)
+            .filter(|path| path.is_absolute())
+    };
+    // systemd separates several directories by colons; the first is ours.
+    let of_service = variable("STATE_DIRECTORY").and_then(|list| {
+        let list = list.into_string().ok()?;
+        let first = PathBuf::from(list.split(':').next()?);
+        first.is_absolute().then_some(first)
+    });
+    of_service
+        .or_else(|| absolute("XDG_STATE_HOME").map(|state| state.join("sterna")))
+        .or_else(|| absolute("HOME").map(|home| home.join(".local/state/sterna")))
+        .ok_or_else(|| {
+            "there is no place to keep anything: none of STATE_DIRECTORY, XDG_STATE_HOME and HOME is \
+             set; set data_directory (or --data-dir)"
+                .to_owned()
+        })
 }
 
 /// One listener.
@@ -306,6 +314,8 @@ pub struct Tls {
     /// Public keys in PEM of the clients that may connect over QUIC, who then show no certificates;
     /// needs `raw_public_key`.
     pub client_keys: Option<PathBuf>,
+    /// Show the development certificate on addresses that other hosts reach.
+    pub allow_development_certificate_beyond_loopback: bool,
 }
 
 /// Who may connect.
@@ -321,6 +331,8 @@ pub struct Authentication {
     pub token_file: Option<PathBuf>,
     /// Serve clients without credentials on addresses that other hosts reach.
     pub allow_anonymous_beyond_loopback: bool,
+    /// Take passwords and tokens in the clear on addresses that other hosts reach.
+    pub allow_plaintext_passwords_beyond_loopback: bool,
 }
 
 impl Authentication {
@@ -338,6 +350,8 @@ impl Authentication {
 pub struct Authorization {
     /// Whether what no rule names is allowed.
     pub default_allow: bool,
+    /// Allow what no rule names also on addresses that other hosts reach.
+    pub allow_default_beyond_loopback: bool,
     /// The rules, in order.
     #[serde(rename = "rule")]
     pub rules: Vec<Rule>,
@@ -347,6 +361,7 @@ impl Default for Authorization {
     fn default() -> Self {
         Self {
             default_allow: true,
+            allow_default_beyond_loopback: false,
             rules: Vec::new(),
         }
     }
@@ -429,8 +444,6 @@ pub struct Mqtt {
     pub maximum_keep_alive_s: u16,
     /// Longest client identifier, in bytes.
     pub maximum_client_id_bytes: u16,
-    /// Time from the accept of a connection to its CONNECT, in milliseconds.
-    pub connect_timeout_ms: u64,
     /// Prefix of response topics told to clients that ask for Response Information.
     pub response_information: Option<String>,
     /// Server Reference told to clients that are turned away at shutdown (reason 0x9C is used then).
@@ -465,7 +478,6 @@ impl Default for Mqtt {
             server_keep_alive_s: None,
             maximum_keep_alive_s: 0,
             maximum_client_id_bytes: 256,
-            connect_timeout_ms: 10_000,
             response_information: None,
             server_reference: None,
             maximum_data_streams: 128,
@@ -550,12 +562,17 @@ impl Default for Broker {
 pub struct Network {
     /// Time a TLS, WebSocket or QUIC handshake may take, in milliseconds.
     pub handshake_timeout_ms: u64,
+    /// Time from the accept of a connection to the CONNECT of MQTT, the open of AMQP or the first request
+    /// of HTTP, in milliseconds. It bounds a close of AMQP that waits for its answer, too.
+    pub connect_timeout_ms: u64,
     /// Handshakes under way at once on one shard.
     pub maximum_half_open: u32,
     /// Handshakes under way at once from one address on one shard.
     pub maximum_half_open_per_address: u32,
     /// Connections of one shard.
     pub maximum_connections: u32,
+    /// Connections from one address (IPv6: from one /64), over all listeners, transports and shards.
+    pub maximum_connections_per_address: u32,
     /// Bytes queued towards one client at which its queue is no longer drained.
     pub high_watermark_bytes: u32,
     /// Time that a closing connection may take to send what is queued, in milliseconds.
@@ -566,9 +583,11 @@ impl Default for Network {
     fn default() -> Self {
         Self {
             handshake_timeout_ms: 10_000,
+            connect_timeout_ms: 10_000,
             maximum_half_open: 10_000,
             maximum_half_open_per_address: 5_000,
             maximum_connections: 1_000_000,
+            maximum_connections_per_address: 10_000,
             high_watermark_bytes: 256 << 10,
             linger_ms: 3_000,
         }
@@ -639,4 +658,34 @@ pub enum LogFormat {
     Text,
     /// One JSON object an event.
     Json,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_data_directory_is_never_one_for_everybody() {
+        let place = |variables: &[(&str, &str)]| {
+            let value = |name: &str| {
+                let found = variables.iter().find(|(known, _)| *known == name);
+                found.map(|(_, value)| OsString::from(value))
+            };
+            usual_directory(value).map(|path| path.display().to_string())
+        };
+        let home = ("HOME", "/home/ann");
+        assert_eq!(place(&[home]).unwrap(), "/home/ann/.local/state/sterna");
+        let state = ("XDG_STATE_HOME", "/state");
+        assert_eq!(place(&[home, state]).unwrap(), "/state/sterna");
+        let service = ("STATE_DIRECTORY", "/var/lib/sterna:/var/lib/other");
+        assert_eq!(place(&[home, state, service]).unwrap(), "/var/lib/sterna");
+        for nowhere in [
+            &[][..],
+            &[("HOME", "")],
+            &[("XDG_STATE_HOME", "here"), ("STATE_DIRECTORY", "")],
+        ] {
+            let why = place(nowhere).unwrap_err();
+            assert!(why.contains("set data_directory (or --data-dir)"), "{why}");
+        }
+    }
 }

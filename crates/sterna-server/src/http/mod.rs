@@ -151,11 +151,12 @@ impl Door {
             return;
         };
         let high_watermark_bytes = self.high_watermark_bytes;
+        let now_ms = cx.net.now_ms();
         let carrier = if &*info.protocol == b"h3" {
-            let carrier = http3::Carrier::new(connection, cx.policy, info, high_watermark_bytes);
+            let carrier =
+                http3::Carrier::new(connection, cx.policy, info, now_ms, high_watermark_bytes);
             Carrier::Http3(Box::new(carrier))
         } else {
-            let now_ms = cx.net.now_ms();
             let carrier =
                 tcp::Carrier::new(connection, cx.policy, info, now_ms, high_watermark_bytes);
             Carrier::Tcp(Box::new(carrier))

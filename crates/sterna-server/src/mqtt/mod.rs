@@ -17,8 +17,9 @@ use sterna_mqtt::{
 };
 use sterna_net::{Chunk, ConnectionId, Network, StreamId};
 
-use crate::config::{EarlyData, Mqtt};
+use crate::config::EarlyData;
 use crate::door::{Clients, Early, Framers, Held, Outgoing, Timers, held_bytes, note_early};
+use crate::policy::Policy;
 use crate::session;
 use crate::shard::Context;
 use crate::sys::Counts;
@@ -102,8 +103,8 @@ impl Door {
             return;
         }
         let now_ms = cx.net.now_ms();
-        let limits = engine_limits(&cx.policy.mqtt);
-        let timer_ms = now_ms + cx.policy.mqtt.connect_timeout_ms;
+        let limits = engine_limits(cx.policy);
+        let timer_ms = now_ms + cx.policy.connect_timeout_ms;
         let client = Client {
             id: connection,
             engine: Connection::new(&limits, now_ms),
@@ -466,7 +467,8 @@ fn log_end(net: &dyn Network, client: &Client, reason: &str, detail: &str) {
 }
 
 /// The engine's limits for a new connection.
-fn engine_limits(mqtt: &Mqtt) -> Limits {
+fn engine_limits(policy: &Policy) -> Limits {
+    let mqtt = &policy.mqtt;
     let mut features = Features::ALL;
     for (available, feature) in [
         (mqtt.retain_available, Features::RETAIN),
@@ -496,7 +498,7 @@ fn engine_limits(mqtt: &Mqtt) -> Limits {
         outgoing_topic_aliases: mqtt.topic_alias_maximum,
         maximum_qos: QoS::from_u8(mqtt.maximum_qos).unwrap_or(QoS::ExactlyOnce),
         features,
-        connect_timeout_ms: mqtt.connect_timeout_ms.try_into().unwrap_or(u32::MAX),
+        connect_timeout_ms: policy.connect_timeout_ms.try_into().unwrap_or(u32::MAX),
         share_payload_bytes: sterna_net::SHARE_BYTES as u32,
         ..Limits::default()
     }

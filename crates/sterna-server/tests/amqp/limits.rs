@@ -164,10 +164,10 @@ fn what_comes_before_the_open_is_bounded() {
 
 #[test]
 fn silent_clients_are_disconnected() {
-    let mut broker = broker(|amqp| {
-        amqp.open_timeout_ms = 5_000;
-        amqp.idle_timeout_ms = 20_000;
-    });
+    let mut config = Config::default();
+    config.network.connect_timeout_ms = 5_000;
+    config.amqp.idle_timeout_ms = 20_000;
+    let mut broker = Broker::with(&config, 1);
     let silent = broker.open_speaking(b"amqp", 0, sterna_net::TransportKind::Tcp, Vec::new());
     let mut client = Client::connect(&mut broker, "c");
     assert!(client.is_open);

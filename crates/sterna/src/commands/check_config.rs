@@ -26,6 +26,9 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         .and_then(|c| c.check().map_err(config::ConfigError::Problems).map(|()| c));
     match configuration {
         Ok(mut configuration) => {
+            for warning in configuration.warnings() {
+                eprintln!("warning: {warning}");
+            }
             if !args.quiet {
                 configuration.listeners = configuration.listeners_in_force();
                 match toml::to_string(&configuration) {

@@ -74,6 +74,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
             return ExitCode::from(2);
         }
     };
+    let was_empty = args.source.config.as_deref().is_some_and(is_empty);
     start_log(&configuration);
     let server = match Server::start(&configuration) {
         Ok(server) => server,
@@ -101,11 +102,15 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         if signal != SIGHUP {
             break;
         }
-        match args
-            .configuration()
-            .map_err(|e| e.to_string())
-            .and_then(|c| server.reload(&c))
-        {
+        let read = match &args.source.config {
+            // An editor or a disk that is full leaves it behind, and nobody means it.
+            Some(path) if !was_empty && is_empty(path) => Err(format!(
+                "{}: it was not empty when the broker started, and now it is",
+                path.display()
+            )),
+            _ => args.configuration().map_err(|e| e.to_string()),
+        };
+        match read.and_then(|configuration| server.reload(&configuration)) {
             Ok(kept) if kept.is_empty() => info!("configuration and certificates reloaded"),
             Ok(kept) => info!(
                 unchanged = kept.join(", "),
@@ -119,6 +124,14 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     info!("shutting down");
     server.shutdown();
     ExitCode::SUCCESS
+}
+
+/// Whether a configuration file can be read and sets nothing.
+fn is_empty(path: &Path) -> bool {
+    std::fs::read_to_string(path).is_ok_and(|text| {
+        text.parse::<toml::Table>()
+            .is_ok_and(|table| table.is_empty())
+    })
 }
 
 /// Starts the log on standard error. Only the first call in a process has an effect.
@@ -249,6 +262,6 @@ mod tests {
             [Listener::at("mqtt://127.0.0.1:0")]
         );
         assert_eq!(configuration.shard_count(), 3);
-        assert_eq!(configuration.data_directory(), PathBuf::from("x"));
+        assert_eq!(configuration.data_directory(), Ok(PathBuf::from("x")));
     }
 }

@@ -167,7 +167,7 @@ impl Api {
                 "the field host is missing",
             ));
         };
-        if !origin::is_host(http, listener.loopback, authority) {
+        if !cx.policy.pages.is_host(listener.loopback, authority) {
             let detail =
                 "this is not a name of the broker; http.hosts is the list of those that are";
             return Err(Trouble::new(Kind::Host, detail));
@@ -183,7 +183,7 @@ impl Api {
             ),
         })?;
         let is_open = matches!(target.resource, Resource::Page | Resource::OpenApi);
-        match origin::admit(http, head, authority) {
+        match origin::admit(&cx.policy.pages, head, authority) {
             Ok(admitted) => *reader = admitted,
             // What anybody may read, any page may show.
             Err(_) if is_open => {}

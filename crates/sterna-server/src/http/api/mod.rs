@@ -124,7 +124,7 @@ impl Api {
         };
         let reader = head.and_then(|head| {
             let authority = head.authority().unwrap_or_default();
-            origin::admit(&cx.policy.http, head, authority).ok()?
+            origin::admit(&cx.policy.pages, head, authority).ok()?
         });
         let trouble = Trouble::new(kind, detail);
         log_refusal(cx, peer.connection, peer.name(), &trouble);

@@ -52,6 +52,8 @@ pub(super) struct Carrier {
     is_full: bool,
     /// The client is not read: too much is queued towards it.
     is_paused: bool,
+    /// When the connection is closed unless a request has come; `None` after the first one.
+    connect_deadline_ms: Option<u64>,
     /// Early data can no longer be a replay.
     is_confirmed: bool,
     close_code: Option<ErrorCode>,
@@ -137,6 +139,7 @@ impl Carrier {
         id: ConnectionId,
         policy: &Policy,
         info: &ConnectionInfo,
+        now_ms: u64,
         high_watermark_bytes: usize,
     ) -> Self {
         let http = &policy.http;
@@ -178,6 +181,7 @@ impl Carrier {
             counted_ms: 0,
             is_full: false,
             is_paused: false,
+            connect_deadline_ms: Some(now_ms.saturating_add(policy.connect_timeout_ms)),
             is_confirmed: false,
             close_code: None,
         }
@@ -251,10 +255,13 @@ impl Carrier {
 
     /// When `timeout` wants to be called.
     pub(super) fn deadline_ms(&self) -> Option<u64> {
-        if self.incomplete == 0 {
+        if self.close_code.is_some() {
             return None;
         }
-        self.streams.values().filter_map(Stream::deadline_ms).min()
+        let streams = (self.incomplete > 0).then_some(&self.streams);
+        let streams = streams.into_iter().flat_map(FxHashMap::values);
+        let of_streams = streams.filter_map(Stream::deadline_ms).min();
+        of_streams.into_iter().chain(self.connect_deadline_ms).min()
     }
 
     /// Early data can no longer be a replay, nor what began in it.

@@ -86,6 +86,15 @@ impl Carrier {
     /// Ends requests that come too slowly.
     pub(in crate::http) fn timeout(&mut self, desk: &mut Desk<'_, '_>) {
         let now_ms = self.now_ms;
+        if self
+            .connect_deadline_ms
+            .is_some_and(|due_ms| due_ms <= now_ms)
+        {
+            self.connect_deadline_ms = None;
+            // It only fails on a connection that is closed.
+            let _ = self.engine.go_away(false, &mut self.wire);
+            self.close_code.get_or_insert(ErrorCode::H3_NO_ERROR);
+        }
         if self.incomplete == 0 {
             return;
         }
@@ -170,6 +179,7 @@ impl Carrier {
     }
 
     fn request(&mut self, desk: &mut Desk<'_, '_>, id: StreamId, head: RequestHead, early: bool) {
+        self.connect_deadline_ms = None;
         let limits = self.limits;
         let target_bytes = head.path().map_or(0, str::len);
         if target_bytes > limits.target_bytes {

@@ -70,6 +70,8 @@ pub(super) struct Carrier {
     head_deadline_ms: Option<u64>,
     /// When the connection is closed unless a request is open.
     idle_deadline_ms: u64,
+    /// There was a request.
+    is_used: bool,
     /// Bytes that the client had not taken when the last step began.
     untaken_bytes: usize,
     /// When the library's buffers are given back unless a request is open.
@@ -172,7 +174,8 @@ impl Carrier {
             alternative: alternative.and_then(|value| HeaderValue::try_from(value).ok()),
             is_full: false,
             head_deadline_ms: None,
-            idle_deadline_ms: now_ms + u64::from(http.idle_timeout_ms),
+            idle_deadline_ms: now_ms + policy.connect_timeout_ms,
+            is_used: false,
             untaken_bytes: 0,
             rest_ms: now_ms + REST_MS,
             resets: 0,
@@ -231,7 +234,7 @@ impl Carrier {
         self.date = moment.date;
         self.hall.borrow_mut().now_ms = moment.now_ms;
         let untaken_bytes = moment.unsent_bytes + self.hall.borrow().queued_bytes.get();
-        if untaken_bytes < self.untaken_bytes {
+        if untaken_bytes < self.untaken_bytes && self.is_used {
             self.idle_deadline_ms = self.now_ms + self.settings.idle_timeout_ms;
         }
         self.untaken_bytes = untaken_bytes;
@@ -281,6 +284,7 @@ impl Carrier {
 
     /// There is a request.
     fn used(&mut self) {
+        self.is_used = true;
         self.idle_deadline_ms = self.now_ms + self.settings.idle_timeout_ms;
         self.rest_ms = self.now_ms + REST_MS;
     }

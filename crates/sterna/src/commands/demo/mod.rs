@@ -121,8 +121,11 @@ fn brokers(args: &Args) -> Result<(Option<Server>, Brokers), Failure> {
     let listeners = ["mqtt+quic://127.0.0.1:0", "mqtt://127.0.0.1:0"]
         .map(Listener::at)
         .to_vec();
+    // What it keeps ends with it, and a broker that runs elsewhere is not disturbed.
+    let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
     let server = Server::start(&Config {
         listeners,
+        data_directory: Some(folder.path().to_owned()),
         ..Config::default()
     })?;
     let urls = server

@@ -193,8 +193,11 @@ fn own_broker(schemes: [&str; 3]) -> Result<(Server, Vec<Url>, Fingerprint), Fai
     let listeners = schemes
         .map(|scheme| Listener::at(&format!("{scheme}://127.0.0.1:0")))
         .to_vec();
+    // What it keeps ends with it, and a broker that runs elsewhere is not disturbed.
+    let folder = tempfile::tempdir().map_err(|error| failed(&error))?;
     let mut config = Config {
         listeners,
+        data_directory: Some(folder.path().to_owned()),
         ..Config::default()
     };
     config.quic.early_data = Policy::All;

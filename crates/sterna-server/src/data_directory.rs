@@ -1,0 +1,248 @@
+//! The directory of what the broker keeps: its own, and nobody else's.
+//!
+//! What lies in it is believed: a key that somebody else has put there would let him be the broker. So
+//! nobody but this user and root may be able to change anything in it, and one broker at a time uses it.
+
+use std::fs::{self, File, Metadata, TryLockError};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+/// Who may change a file: its group, and everybody.
+const CHANGED_BY_OTHERS: u32 = 0o022;
+/// Whoever may write into such a directory cannot replace the files of others.
+const STICKY: u32 = 0o1000;
+/// The name of the lock.
+const LOCK: &str = "lock";
+
+/// A data directory that this process alone uses, until this is dropped.
+#[derive(Debug)]
+pub struct DataDirectory {
+    path: PathBuf,
+    /// Holds the lock.
+    _lock: File,
+}
+
+impl DataDirectory {
+    /// Makes the directory where it is missing, checks that nobody else can change what is in it, and
+    /// locks it.
+    ///
+    /// # Errors
+    /// A sentence that names the directory, what is wrong with it and what to do.
+    pub fn claim(path: &Path) -> Result<Self, String> {
+        let refused = |why: String| {
+            format!(
+                "data directory {}: {why}; data_directory (or --data-dir) names another",
+                path.display()
+            )
+        };
+        let failed = |error: io::Error| refused(error.to_string());
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(path)
+            .map_err(failed)?;
+        // Where links lead counts: service managers link to the place of a service's state.
+        let place = path.canonicalize().map_err(failed)?;
+        for (above, directory) in place.ancestors().enumerate() {
+            let data = fs::metadata(directory).map_err(failed)?;
+            check_owner(&data)
+                .and_then(|()| check_directory(&data, above > 0))
+                .map_err(|why| refused(format!("{} {why}", directory.display())))?;
+        }
+        let lock_file = place.join(LOCK);
+        let lock = open_own(&lock_file, true).map_err(refused)?;
+        match lock.try_lock() {
+            Ok(()) => Ok(Self {
+                path: place,
+                _lock: lock,
+            }),
+            Err(TryLockError::WouldBlock) => {
+                Err(refused("another broker that is running uses it".to_owned()))
+            }
+            Err(TryLockError::Error(error)) => Err(failed(error)),
+        }
+    }
+
+    /// Where it is, without symbolic links.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Reads a file that lies in the directory, `None` where there is none.
+    ///
+    /// # Errors
+    /// When it is not this user's, or others can change it; and whatever the system says.
+    pub fn read(&self, name: &str) -> Result<Option<Vec<u8>>, String> {
+        let path = self.path.join(name);
+        match fs::symlink_metadata(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(format!("{}: {error}", path.display())),
+            Ok(_) => {}
+        }
+        let mut file = open_own(&path, false)?;
+        let mut bytes = Vec::new();
+        io::Read::read_to_end(&mut file, &mut bytes)
+            .map_err(|error| format!("{}: {error}", path.display()))?;
+        Ok(Some(bytes))
+    }
+}
+
+/// Opens a file of the directory, which nobody else can exchange in between.
+fn open_own(path: &Path, make: bool) -> Result<File, String> {
+    let failed = |error: io::Error| format!("{}: {error}", path.display());
+    match fs::symlink_metadata(path) {
+        Ok(data) if !data.is_file() => {
+            return Err(format!("{} is no plain file: remove it", path.display()));
+        }
+        Ok(data) => {
+            check_owner(&data)
+                .and_then(|()| match data.mode() & CHANGED_BY_OTHERS {
+                    0 => Ok(()),
+                    _ => {
+                        Err("can be changed by other users: chmod 600 it, or remove it".to_owned())
+                    }
+                })
+                .map_err(|why| format!("{} {why}", path.display()))?;
+        }
+        Err(error) if make && error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(failed(error)),
+    }
+    fs::OpenOptions::new()
+        .read(true)
+        .write(make)
+        .create(make)
+        .mode(0o600)
+        .open(path)
+        .map_err(failed)
+}
+
+fn check_owner(data: &Metadata) -> Result<(), String> {
+    let own = own_user().map_err(|error| format!("cannot be judged: {error}"))?;
+    // In a namespace of users root may have another number: it is whose the whole system is.
+    let root = fs::metadata("/").map_or(0, |data| data.uid());
+    if [own, root, 0].contains(&data.uid()) {
+        Ok(())
+    } else {
+        Err(format!(
+            "belongs to user {}, and this is user {own}",
+            data.uid()
+        ))
+    }
+}
+
+/// Checks that others cannot exchange what is in a directory; one that lies `above` may be for everybody
+/// where each can only exchange what is his.
+fn check_directory(data: &Metadata, above: bool) -> Result<(), String> {
+    let mode = data.mode();
+    if mode & CHANGED_BY_OTHERS == 0 || (above && mode & STICKY != 0) {
+        return Ok(());
+    }
+    // A group that has its user's number is, by the custom of most systems, his alone.
+    if above && mode & 0o002 == 0 && data.gid() == data.uid() {
+        return Ok(());
+    }
+    Err("can be changed by other users: chmod go-w it".to_owned())
+}
+
+/// The user that this process acts as.
+fn own_user() -> io::Result<u32> {
+    Ok(fs::metadata("/proc/self")?.uid())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
+
+    use super::*;
+
+    /// A user that is neither this one nor root.
+    const NOBODY: u32 = 65_534;
+
+    fn set_mode(path: &Path, mode: u32) {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    #[test]
+    fn one_broker_at_a_time_uses_a_directory() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("new/state");
+        let first = DataDirectory::claim(&path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o700);
+        let why = DataDirectory::claim(&path).unwrap_err();
+        assert!(why.contains("another broker that is running"), "{why}");
+        assert!(why.contains("data_directory (or --data-dir)"), "{why}");
+        drop(first);
+        DataDirectory::claim(&path).unwrap();
+    }
+
+    /// Attack row 39: a directory that others can write holds whatever they like.
+    #[test]
+    fn a_directory_that_others_can_change_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state");
+        fs::create_dir(&path).unwrap();
+        for mode in [0o777, 0o1777, 0o775, 0o770] {
+            set_mode(&path, mode);
+            let why = DataDirectory::claim(&path).unwrap_err();
+            assert!(why.contains("chmod go-w"), "{mode:o} {why}");
+        }
+        set_mode(&path, 0o755);
+        DataDirectory::claim(&path).unwrap();
+        // One above it that others can write: they could put another in its place.
+        set_mode(folder.path(), 0o777);
+        assert!(DataDirectory::claim(&path).is_err());
+        set_mode(folder.path(), 0o1777);
+        DataDirectory::claim(&path).unwrap();
+        // A link is followed, and where it leads is what counts.
+        let link = folder.path().join("link");
+        symlink(&path, &link).unwrap();
+        DataDirectory::claim(&link).unwrap();
+        set_mode(&path, 0o777);
+        assert!(DataDirectory::claim(&link).is_err());
+        set_mode(&path, 0o700);
+        let file = folder.path().join("file");
+        fs::write(&file, "").unwrap();
+        assert!(DataDirectory::claim(&file).is_err());
+    }
+
+    #[test]
+    fn files_that_somebody_else_may_have_made_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = DataDirectory::claim(folder.path()).unwrap();
+        let key = folder.path().join("key");
+        assert_eq!(directory.read("key"), Ok(None));
+        fs::write(&key, "secret").unwrap();
+        set_mode(&key, 0o666);
+        let why = directory.read("key").unwrap_err();
+        assert!(why.contains("can be changed by other users"), "{why}");
+        set_mode(&key, 0o600);
+        assert_eq!(directory.read("key"), Ok(Some(b"secret".to_vec())));
+        fs::remove_file(&key).unwrap();
+        symlink("/etc/hostname", &key).unwrap();
+        let why = directory.read("key").unwrap_err();
+        assert!(why.contains("is no plain file"), "{why}");
+    }
+
+    /// Only root can give a file away, so anybody else looks at root's the other way round: they are fine.
+    #[test]
+    fn what_another_user_owns_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state");
+        drop(DataDirectory::claim(&path).unwrap());
+        if own_user().unwrap() != 0 {
+            assert!(check_owner(&fs::metadata("/").unwrap()).is_ok());
+            return;
+        }
+        chown(&path, Some(NOBODY), None).unwrap();
+        let why = DataDirectory::claim(&path).unwrap_err();
+        assert!(why.contains("belongs to user 65534"), "{why}");
+        chown(&path, Some(0), None).unwrap();
+        let directory = DataDirectory::claim(&path).unwrap();
+        fs::write(path.join("key"), "planted").unwrap();
+        chown(path.join("key"), Some(NOBODY), None).unwrap();
+        let why = directory.read("key").unwrap_err();
+        assert!(why.contains("belongs to user 65534"), "{why}");
+    }
+}
