@@ -23,6 +23,7 @@ mod tracer;
 pub use amqp::{Registry, Terminus};
 pub use http::{HttpSession, Letter as HttpLetter, Registry as HttpRegistry};
 pub use mail::{Letters, Mail, Outbox};
+pub use mqtt::Repetitions;
 pub use policy::Policy;
 pub use server::Server;
 pub use session::SessionState;

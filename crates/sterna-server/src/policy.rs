@@ -33,6 +33,9 @@ pub struct Policy {
     pub certificate_as_username: bool,
     /// The broker's names, and the web pages that may use it.
     pub pages: Arc<Pages>,
+    /// Bytes that clients may send as early data and that a copy may bring again; 0 where none is taken,
+    /// or everything is done at once.
+    pub early_bytes: u32,
     /// Time from a connection's first moment to a client's first word, in milliseconds.
     pub connect_timeout_ms: u64,
 }
@@ -130,6 +133,19 @@ impl Policy {
             },
             certificate_as_username: config.tls.certificate_as_username,
             pages: Arc::new(config.http.pages()),
+            early_bytes: {
+                let takes = |listener: &Listener| {
+                    listener.early_data.unwrap_or(config.quic.early_data) == EarlyData::Idempotent
+                        && (listener.url.parse::<ListenerUrl>())
+                            .is_ok_and(|url| url.scheme.is_quic())
+                };
+                let is_any = config.listeners_in_force().iter().any(takes);
+                if is_any {
+                    config.quic.maximum_early_bytes
+                } else {
+                    0
+                }
+            },
             connect_timeout_ms: config.network.connect_timeout_ms,
         })
     }

@@ -21,6 +21,7 @@ use crate::config::{Config, EarlyData, Listener, ListenerUrl, Scheme};
 use crate::data_directory::DataDirectory;
 use crate::http::Registry as HttpRegistry;
 use crate::mail::{Letters, Mail};
+use crate::mqtt::Repetitions;
 use crate::policy::Policy;
 use crate::shard::{Parts, Shard};
 use crate::sys::Board;
@@ -308,6 +309,7 @@ fn start_shards(
     let board = Arc::new(Board::new(bound.len()));
     let amqp = Arc::new(Registry::new(&config.amqp));
     let http = Arc::new(HttpRegistry::default());
+    let repetitions = Arc::new(Repetitions::default());
     let mut threads = Vec::with_capacity(bound.len());
     for shard in bound {
         let number = shard.index();
@@ -317,6 +319,7 @@ fn start_shards(
             store: Box::new(NoStore),
             amqp: Arc::clone(&amqp),
             http: Arc::clone(&http),
+            repetitions: Arc::clone(&repetitions),
             policy: Arc::clone(policy),
             checker: Some(checker.clone()),
             tracer: Some(tracer.clone()),

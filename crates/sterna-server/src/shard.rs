@@ -108,6 +108,8 @@ pub struct Parts {
     pub amqp: Arc<amqp::Registry>,
     /// What all shards know of HTTP.
     pub http: Arc<http::Registry>,
+    /// What all shards know of messages that may come twice.
+    pub repetitions: Arc<mqtt::Repetitions>,
     /// What clients may do.
     pub policy: Arc<Policy>,
     /// Checks passwords; without it nobody with a password gets in.
@@ -142,7 +144,7 @@ impl Shard {
         Self {
             number,
             broker,
-            mqtt: mqtt::Door::new(parts.high_watermark_bytes),
+            mqtt: mqtt::Door::new(parts.repetitions, parts.high_watermark_bytes),
             amqp,
             http: http::Door::new(parts.http, parts.high_watermark_bytes),
             paths: Paths::default(),

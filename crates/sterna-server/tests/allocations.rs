@@ -157,6 +157,7 @@ impl Fixture {
             store: Box::new(NoStore),
             amqp: Arc::default(),
             http: Arc::default(),
+            repetitions: Arc::default(),
             policy: Arc::new(Policy::load(&config).expect("the default policy")),
             checker: None,
             tracer: None,

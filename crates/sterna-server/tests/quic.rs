@@ -3,9 +3,10 @@
 mod fixture;
 
 use fixture::{Broker, Peer, block, decode, describe, encode, plain, publish};
-use sterna_mqtt::packet::{Connect, SubscribeOptions, Will, encode_subscribe};
+use sterna_mqtt::packet::{Connect, Publish, SubscribeOptions, Will, encode_subscribe};
 use sterna_mqtt::{
-    MAX_PACKET_BYTES, Packet, PacketId, Properties, Property, PublishProperties, QoS, Version,
+    MAX_PACKET_BYTES, Packet, PacketId, Properties, Property, PropertyContext, PublishProperties,
+    QoS, Version,
 };
 use sterna_net::{Chunk, StreamId, TransportKind};
 use sterna_server::config::{Config, EarlyData, Listener, Rule};
@@ -219,19 +220,29 @@ fn what_a_replay_cannot_harm_is_done_before_the_handshake_is_complete() {
     let mut bytes = flight(&plain(V5, "x"), &[("sensors/1", QoS::AtMostOnce)]);
     bytes.extend_from_slice(&subscribe("back"));
     bytes.extend_from_slice(&[0xC0, 0]);
+    let acknowledged = encode(V5, &Packet::Publish(publish("any", "x", QoS::AtLeastOnce)));
+    bytes.extend_from_slice(&acknowledged);
     // Everything from here on waits, in order, whether it could have been done or not.
     for (topic, qos) in [
+        ("other", QoS::AtMostOnce),
         ("sensors/2", QoS::AtLeastOnce),
         ("sensors/3", QoS::AtMostOnce),
-        ("other", QoS::AtMostOnce),
     ] {
         bytes.extend_from_slice(&encode(V5, &Packet::Publish(publish(topic, "x", qos))));
     }
     broker.arrive(peer, early(&bytes));
-    assert_eq!(broker.told(watcher, V5), ["PUBLISH0 sensors/1=x"]);
+    assert_eq!(
+        broker.told(watcher, V5),
+        ["PUBLISH0 sensors/1=x", "PUBLISH0 any=x"]
+    );
     assert_eq!(
         broker.told(peer, V5),
-        ["CONNACK Success", "SUBACK 1 0x00", "PINGRESP"]
+        [
+            "CONNACK Success",
+            "SUBACK 1 0x00",
+            "PINGRESP",
+            "PUBACK 7 Success"
+        ]
     );
     // A message for it can be sent before: only the real client has the keys to read it.
     let other = broker.client(V5, "other");
@@ -242,28 +253,141 @@ fn what_a_replay_cannot_harm_is_done_before_the_handshake_is_complete() {
     assert_eq!(
         broker.told(watcher, V5),
         [
+            "PUBLISH0 other=x",
             "PUBLISH0 sensors/2=x",
             "PUBLISH0 sensors/3=x",
-            "PUBLISH0 other=x"
         ]
     );
     assert_eq!(broker.told(peer, V5), ["PUBACK 7 Success"]);
 }
 
 #[test]
-fn a_message_that_is_not_marked_idempotent_waits() {
-    for (topic, qos) in [
-        ("other", QoS::AtMostOnce),
-        ("sensors/1", QoS::AtLeastOnce),
-        ("sensors/1", QoS::ExactlyOnce),
+fn a_message_whose_repetition_nobody_would_know_waits() {
+    let aliased = block(&[Property::TopicAlias(1)]);
+    let properties = PublishProperties::parse(aliased.properties().raw(), PropertyContext::Publish);
+    let aliased = Publish {
+        topic: "",
+        properties: properties.expect("an alias"),
+        ..publish("", "x", QoS::AtLeastOnce)
+    };
+    // Without a mark, from a client that the broker has given its name, and behind an alias.
+    for (name, message) in [
+        ("x", publish("other", "x", QoS::AtMostOnce)),
+        ("", publish("sensors/1", "x", QoS::AtLeastOnce)),
+        ("", publish("sensors/1", "x", QoS::ExactlyOnce)),
+        ("x", aliased),
     ] {
         let (mut broker, watcher) = broker_with(EarlyData::Idempotent);
         let peer = quic(&mut broker);
-        broker.arrive(peer, early(&flight(&plain(V5, "x"), &[(topic, qos)])));
+        let mut bytes = flight(&plain(V5, name), &[]);
+        bytes.extend_from_slice(&encode(V5, &Packet::Publish(message)));
+        broker.arrive(peer, early(&bytes));
         assert_eq!(broker.told(peer, V5), ["CONNACK Success"]);
         assert_eq!(broker.told(watcher, V5), NOTHING);
         broker.confirm(peer);
-        assert_eq!(broker.told(watcher, V5), [format!("PUBLISH0 {topic}=x")]);
+        if message.topic.is_empty() {
+            assert!(broker.is_closed(peer), "the alias stands for nothing");
+        } else {
+            let told = format!("PUBLISH0 {}=x", message.topic);
+            assert_eq!(broker.told(watcher, V5), [told]);
+        }
+    }
+}
+
+/// Brokers of two shards with early data as it is by default, and one who watches.
+fn by_default() -> (Broker, Peer) {
+    let mut config = Config {
+        listeners: vec![Listener::at("mqtt+quic://127.0.0.1:0")],
+        ..Config::default()
+    };
+    // The watcher is silent for minutes.
+    config.mqtt.server_keep_alive_s = Some(0);
+    let mut broker = Broker::with(&config, 2);
+    let watcher = broker.client(V5, "watch");
+    broker.subscribe(watcher, V5, "#", QoS::AtMostOnce);
+    (broker, watcher)
+}
+
+/// A flight with one message, as early data or not.
+fn begin(
+    broker: &mut Broker,
+    shard: usize,
+    name: &str,
+    message: &Publish<'_>,
+    is_early: bool,
+) -> Peer {
+    let peer = broker.open_on(shard, TransportKind::Quic, Vec::new());
+    let mut bytes = flight(&plain(V5, name), &[]);
+    bytes.extend_from_slice(&encode(V5, &Packet::Publish(*message)));
+    let chunk = Chunk {
+        early: is_early,
+        confirmed: !is_early,
+        ..early(&bytes)
+    };
+    broker.arrive(peer, chunk);
+    peer
+}
+
+/// Attack rows 29 and 41: an attacker delivers a copy of a first flight and stops the original. The client
+/// says it again, over a connection that is its own, on any shard.
+#[test]
+fn what_the_copy_of_a_flight_did_is_not_done_again() {
+    for shard in [0, 1] {
+        for (qos, answer) in [
+            (QoS::AtLeastOnce, "PUBACK 7 Success"),
+            (QoS::ExactlyOnce, "PUBREC 7 Success"),
+        ] {
+            let (mut broker, watcher) = by_default();
+            let message = publish("t", "x", qos);
+            let copy = begin(&mut broker, 0, "x", &message, true);
+            assert_eq!(broker.told(copy, V5), ["CONNACK Success", answer]);
+            assert_eq!(broker.told(watcher, V5), ["PUBLISH0 t=x"]);
+            let own = begin(&mut broker, shard, "x", &message, false);
+            assert_eq!(broker.told(own, V5), ["CONNACK Success", answer], "{shard}");
+            assert_eq!(broker.told(watcher, V5), NOTHING, "{shard} {qos:?}");
+            // It may say the same once more, and then means it.
+            if qos == QoS::AtLeastOnce {
+                broker.packet(own, V5, &Packet::Publish(message));
+                assert_eq!(broker.told(watcher, V5), ["PUBLISH0 t=x"]);
+            }
+            // Another client, another message: theirs.
+            let other = begin(&mut broker, shard, "y", &message, false);
+            assert_eq!(broker.told(other, V5), ["CONNACK Success", answer]);
+            assert_eq!(broker.told(watcher, V5), ["PUBLISH0 t=x"]);
+        }
+    }
+}
+
+/// The other way round: the original was held back, and comes when the client has said it again.
+#[test]
+fn a_flight_that_was_held_back_is_not_done_late() {
+    for qos in [QoS::AtLeastOnce, QoS::ExactlyOnce] {
+        let (mut broker, watcher) = by_default();
+        let message = publish("t", "x", qos);
+        let own = begin(&mut broker, 1, "x", &message, false);
+        broker.told(own, V5);
+        assert_eq!(broker.told(watcher, V5), ["PUBLISH0 t=x"]);
+        broker.advance(59_000);
+        let late = begin(&mut broker, 0, "x", &message, true);
+        assert_eq!(broker.told(late, V5), ["CONNACK Success"]);
+        assert_eq!(broker.told(watcher, V5), NOTHING);
+        broker.cut(late);
+        assert_eq!(broker.told(watcher, V5), NOTHING);
+    }
+}
+
+/// A device that says the same at each visit is heard each time, and at the first moment where it has
+/// stayed away for a while.
+#[test]
+fn a_device_that_repeats_itself_is_heard() {
+    let (mut broker, watcher) = by_default();
+    let message = publish("t", "20.5", QoS::AtLeastOnce);
+    for pause_ms in [1_000, 1_000, 200_000, 0] {
+        let visit = begin(&mut broker, 0, "x", &message, true);
+        broker.confirm(visit);
+        assert_eq!(broker.told(watcher, V5), ["PUBLISH0 t=20.5"]);
+        broker.cut(visit);
+        broker.advance(pause_ms);
     }
 }
 

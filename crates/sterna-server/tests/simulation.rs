@@ -15,7 +15,7 @@ use sterna_mqtt::Version;
 use sterna_net::TransportKind;
 use sterna_net::sim::{ClientOptions, Settings, Simulation, Step};
 use sterna_server::config::Config;
-use sterna_server::{HttpRegistry, Letters, Parts, Policy, Registry, Shard, sys};
+use sterna_server::{HttpRegistry, Letters, Parts, Policy, Registry, Repetitions, Shard, sys};
 
 const CLIENTS: usize = 150;
 const ROUNDS: usize = 3;
@@ -83,6 +83,7 @@ impl World {
         let directory = Directory::new(shards as u16, limits, seed);
         let amqp = Arc::new(Registry::default());
         let http = Arc::new(HttpRegistry::default());
+        let repetitions = Arc::new(Repetitions::default());
         let policy = Arc::new(Policy::load(&config).expect("a policy"));
         let board = Arc::new(sys::Board::new(shards));
         let settings = Settings::default();
@@ -94,6 +95,7 @@ impl World {
                 store: Box::new(NoStore),
                 amqp: Arc::clone(&amqp),
                 http: Arc::clone(&http),
+                repetitions: Arc::clone(&repetitions),
                 policy: Arc::clone(&policy),
                 checker: None,
                 tracer: None,

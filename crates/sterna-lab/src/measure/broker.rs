@@ -85,6 +85,7 @@ impl Broker {
             .env_remove("STERNA_CONFIG")
             .env("STERNA__LOG__LEVEL", "warn")
             .env("STERNA__SYS__INTERVAL_S", "0")
+            .env("STERNA__QUIC__EARLY_DATA", "off")
             .envs(OPEN_TO_THE_CELL.map(|name| (name, "true")));
         let quic = run
             .transport

@@ -267,8 +267,9 @@ pub enum EarlyData {
     /// Early data is refused; clients send it again after the handshake.
     #[default]
     Off,
-    /// What a replay cannot harm is done at once: CONNECT, SUBSCRIBE, UNSUBSCRIBE, PINGREQ, and
-    /// PUBLISH of QoS 0 where the rule that allows it says `idempotent`.
+    /// What a replay cannot harm is done at once: CONNECT, SUBSCRIBE, UNSUBSCRIBE, PINGREQ, PUBLISH of
+    /// QoS 1 and 2 from clients with a name of their own, by which a repetition is known, and PUBLISH of
+    /// QoS 0 where the rule that allows it says `idempotent`.
     Idempotent,
     /// Everything is done at once. Tickets work once, so a replay can only succeed instead of the
     /// original, and the client then repeats what was refused.

@@ -30,7 +30,7 @@ impl Default for Quic {
     fn default() -> Self {
         Self {
             retry_half_open: 4_000,
-            early_data: EarlyData::Off,
+            early_data: EarlyData::Idempotent,
             maximum_early_bytes: 16 * 1024,
             maximum_early_bytes_total: 16 * 1024 * 1024,
             transport: Overrides::default(),

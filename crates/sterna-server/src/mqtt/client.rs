@@ -36,12 +36,17 @@ pub(super) struct Client {
     pub(super) timer_ms: u64,
     /// Client identifier, once known.
     pub(super) name: Box<str>,
+    /// The client has chosen that name itself.
+    pub(super) is_named: bool,
     /// The user that was verified.
     pub(super) user: Option<Box<str>>,
     /// Re-authentication under way.
     pub(super) reauthentication: Option<Box<Exchange>>,
     /// Whether the session's queue waits for acknowledgements or for the transport.
     pub(super) parked: bool,
+    /// Bytes of payload, less those that came, whose messages may be said again by whoever could have
+    /// sent them as early data.
+    pub(super) beginning_bytes: u32,
 }
 
 /// How far a client has come.

@@ -29,6 +29,7 @@ impl Door {
             Err((reason, detail)) => return self.refuse(cx, client, reason, detail),
         };
         client.name = admission.client_id.as_str().into();
+        client.is_named = !admission.assigned;
         let certificate = cx
             .net
             .info(client.id)

@@ -9,7 +9,10 @@ mod connect;
 mod deliver;
 mod end;
 mod publish;
+mod repetitions;
 mod subscribe;
+
+use std::sync::Arc;
 
 use sterna_mqtt::server::{Connection, Event, Features, Limits};
 use sterna_mqtt::{
@@ -25,6 +28,8 @@ use crate::shard::Context;
 use crate::sys::Counts;
 use client::{Client, DATAGRAMS, State};
 
+pub use repetitions::Repetitions;
+
 /// First byte of a PUBLISH of QoS 0 without flags.
 const PUBLISH_AT_MOST_ONCE: u8 = 0x30;
 /// The flag of a retained message in the first byte of a PUBLISH.
@@ -39,17 +44,19 @@ pub(crate) struct Door {
     clients: Clients<Client>,
     out: Outgoing,
     timers: Timers,
+    repetitions: Arc<Repetitions>,
     counts: Counts,
     high_watermark_bytes: usize,
     stopping: bool,
 }
 
 impl Door {
-    pub(crate) fn new(high_watermark_bytes: usize) -> Self {
+    pub(crate) fn new(repetitions: Arc<Repetitions>, high_watermark_bytes: usize) -> Self {
         Self {
             clients: Clients::default(),
             out: Outgoing::default(),
             timers: Timers::default(),
+            repetitions,
             counts: Counts::default(),
             high_watermark_bytes,
             stopping: false,
@@ -118,9 +125,11 @@ impl Door {
             traced: false,
             timer_ms,
             name: Box::default(),
+            is_named: false,
             user: None,
             reauthentication: None,
             parked: false,
+            beginning_bytes: cx.policy.early_bytes,
         };
         self.timers.set(connection, timer_ms);
         self.clients.insert(connection, client);
@@ -156,7 +165,12 @@ impl Door {
 
     /// Early data can no longer be a replay.
     pub(crate) fn confirmed(&mut self, cx: &mut Context<'_>, connection: ConnectionId) {
-        self.with_client(cx, connection, |_, _, client| client.early = Early::Over);
+        self.with_client(cx, connection, |door, cx, client| {
+            if client.early != Early::Over {
+                door.repetitions.confirmed((cx.shard, client.id));
+            }
+            client.early = Early::Over;
+        });
     }
 
     /// What was queued towards a client has left.
@@ -238,7 +252,7 @@ impl Door {
             let most = client.engine.max_packet_bytes();
             match framer.next(&mut input, most) {
                 Ok(Some(frame)) => {
-                    if client.early == Early::Allowed && !may_be_early(cx, client, &frame) {
+                    if client.early == Early::Allowed && !self.may_be_early(cx, client, &frame) {
                         client.early = Early::Waiting;
                         let mut kept = Vec::new();
                         frame.copy_to(&mut kept);
@@ -301,6 +315,49 @@ impl Door {
         }
     }
 
+    /// Whether a packet may be handled although it can be a replay.
+    fn may_be_early(&self, cx: &Context<'_>, client: &Client, frame: &Frame<'_>) -> bool {
+        match cx.policy.listener(client.listener).early_data {
+            EarlyData::All => return true,
+            EarlyData::Off => return false,
+            EarlyData::Idempotent => {}
+        }
+        match frame.packet_type() {
+            Some(
+                PacketType::Connect
+                | PacketType::Subscribe
+                | PacketType::Unsubscribe
+                | PacketType::PingReq,
+            ) => true,
+            Some(PacketType::Publish) => match Packet::decode(frame, client.engine.version()) {
+                Ok(Packet::Publish(publish)) => match publish.packet_id {
+                    None => {
+                        let rules = &cx.policy.rules;
+                        rules.is_idempotent(client.subject(), publish.topic)
+                    }
+                    // A topic that an alias stands for is known to the engine alone.
+                    Some(_) if publish.topic.is_empty() => false,
+                    // Nobody comes back under a name that the broker has made up.
+                    Some(_) if !client.is_named || client.session().is_none() => false,
+                    Some(packet_id) => {
+                        let digest = self.repetitions.digest(
+                            client.subject(),
+                            packet_id,
+                            (publish.qos, publish.retain),
+                            publish.topic,
+                            &publish.properties,
+                            publish.payload,
+                        );
+                        let sender = (cx.shard, client.id);
+                        (self.repetitions).may_be_early(sender, digest, cx.net.now_ms())
+                    }
+                },
+                _ => false,
+            },
+            _ => false,
+        }
+    }
+
     /// Handles a datagram: one PUBLISH of QoS 0 and nothing else.
     fn feed_datagram(&mut self, cx: &mut Context<'_>, client: &mut Client, bytes: &[u8]) {
         const LANE: Lane = Lane::DATAGRAMS;
@@ -314,7 +371,7 @@ impl Door {
             Ok(Some(frame))
                 if input.is_empty() && frame.first_byte() & !RETAIN == PUBLISH_AT_MOST_ONCE =>
             {
-                if client.early == Early::Allowed && !may_be_early(cx, client, &frame) {
+                if client.early == Early::Allowed && !self.may_be_early(cx, client, &frame) {
                     client.early = Early::Waiting;
                     return self.hold(cx, client, Held::Bytes(DATAGRAMS, bytes.into()));
                 }
@@ -421,36 +478,6 @@ impl Door {
             }
             Scope::Connection => Self::lost(cx, client),
         }
-    }
-}
-
-/// Whether a packet may be handled although it can be a replay.
-fn may_be_early(cx: &Context<'_>, client: &Client, frame: &Frame<'_>) -> bool {
-    match (
-        cx.policy.listener(client.listener).early_data,
-        frame.packet_type(),
-    ) {
-        (EarlyData::All, _)
-        | (
-            EarlyData::Idempotent,
-            Some(
-                PacketType::Connect
-                | PacketType::Subscribe
-                | PacketType::Unsubscribe
-                | PacketType::PingReq,
-            ),
-        ) => true,
-        (EarlyData::Idempotent, Some(PacketType::Publish)) => {
-            frame.first_byte() & !RETAIN == PUBLISH_AT_MOST_ONCE
-                && match Packet::decode(frame, client.engine.version()) {
-                    Ok(Packet::Publish(publish)) => {
-                        let rules = &cx.policy.rules;
-                        rules.is_idempotent(client.subject(), publish.topic)
-                    }
-                    _ => false,
-                }
-        }
-        _ => false,
     }
 }
 

@@ -7,6 +7,7 @@ use sterna_mqtt::{Frame, Lane, QoS, ReasonCode};
 use super::admission::{copy, qos};
 use super::client::Client;
 use super::{Door, log_end};
+use crate::door::Early;
 use crate::session;
 use crate::shard::Context;
 
@@ -31,6 +32,7 @@ impl Door {
             let now_ms = cx.net.now_ms();
             match message(frame, publish, now_ms) {
                 Err((reason, _)) => reason,
+                Ok(_) if self.is_repetition(cx, client, publish) => ReasonCode::Success,
                 Ok(message) => {
                     // [MQTT-4.5.0-1] [MQTT311-3.3.5-1] [MQTT311-4.5.0-1]
                     let routed = cx.broker.publish(
@@ -81,6 +83,38 @@ impl Door {
             }
             _ => {}
         }
+    }
+}
+
+/// Bytes that count for a message beside its payload, so that many empty ones count, too.
+const MESSAGE_BYTES: usize = 8;
+
+impl Door {
+    /// Whether a message was done already, when a copy of the client's first flight came.
+    fn is_repetition(
+        &self,
+        cx: &Context<'_>,
+        client: &mut Client,
+        publish: &IncomingPublish<'_>,
+    ) -> bool {
+        let Some(packet_id) = publish.packet_id else {
+            return false;
+        };
+        if client.beginning_bytes == 0 || !client.is_named || client.early != Early::Over {
+            return false;
+        }
+        let bytes = u32::try_from(publish.payload.len() + MESSAGE_BYTES).unwrap_or(u32::MAX);
+        client.beginning_bytes = client.beginning_bytes.saturating_sub(bytes);
+        let digest = self.repetitions.digest(
+            client.subject(),
+            packet_id,
+            (publish.qos, publish.retain),
+            &publish.topic,
+            &publish.properties,
+            publish.payload,
+        );
+        let sender = (cx.shard, client.id);
+        (self.repetitions).is_repetition(sender, digest, cx.net.now_ms())
     }
 }
 

@@ -1,0 +1,273 @@
+//! Messages that may come twice because a first flight of QUIC was copied on its way.
+//!
+//! A ticket works once, so of a flight and its copies one alone is taken as early data, whichever comes
+//! first, and the TLS library takes none that is older than a minute. What remains is an attacker on the
+//! path who lets a copy through and stops the original, or the other way round: the client then sends
+//! its messages again, over a connection that he cannot make. So each PUBLISH of QoS 1 and 2 with which a
+//! client begins is remembered for a while, by the client's name, the Packet Identifier and what it says:
+//!
+//! - one that was done as early data of a connection that was never confirmed, and comes again over one
+//!   that was, is acknowledged and not done again;
+//! - one that comes as early data and was done before, over another connection, waits until its own
+//!   connection is confirmed: a device that says the same twice is then heard twice.
+
+use std::collections::hash_map::{Entry, RandomState};
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher as _, Hash as _, Hasher as _};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use sterna_mqtt::{PacketId, PublishProperties, QoS};
+use sterna_net::ConnectionId;
+
+use crate::authorization::Subject;
+
+/// How long a message is remembered, in milliseconds: twice as long as a flight can be held back.
+const WINDOW_MS: u64 = 120_000;
+
+/// Messages that are remembered, about 100 bytes each. Should there be more within the window, none is
+/// done early until that has passed again.
+const MAXIMUM_MESSAGES: usize = 100_000;
+
+/// A connection, on any shard.
+type Sender = (usize, ConnectionId);
+
+/// Digest of a message with its client and its Packet Identifier, under a secret key.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Digest(u64, u64);
+
+/// The messages with which clients began lately; one for all shards.
+#[derive(Debug)]
+pub struct Repetitions {
+    keys: [RandomState; 2],
+    most: usize,
+    known: Mutex<Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    messages: HashMap<Digest, Message>,
+    /// In the order in which they came. An entry is void where the message has come again since.
+    order: VecDeque<(u64, Digest)>,
+    /// Messages of connections that are not confirmed.
+    unconfirmed: HashMap<Sender, Vec<Digest>>,
+    /// Until then something may have been forgotten too early.
+    blind_until_ms: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Message {
+    sender: Sender,
+    is_confirmed: bool,
+    came_ms: u64,
+}
+
+impl Default for Repetitions {
+    fn default() -> Self {
+        Self::with_room_for(MAXIMUM_MESSAGES)
+    }
+}
+
+impl Repetitions {
+    fn with_room_for(most: usize) -> Self {
+        Self {
+            keys: [RandomState::new(), RandomState::new()],
+            most,
+            known: Mutex::default(),
+        }
+    }
+
+    /// What a message is known by.
+    pub(super) fn digest(
+        &self,
+        client: Subject<'_>,
+        packet_id: PacketId,
+        (qos, retain): (QoS, bool),
+        topic: &str,
+        properties: &PublishProperties<'_>,
+        payload: &[u8],
+    ) -> Digest {
+        let [first, second] = &self.keys;
+        let of = |key: &RandomState| {
+            let mut hasher = key.build_hasher();
+            (client.user, client.client).hash(&mut hasher);
+            (packet_id.get(), qos as u8, retain, topic).hash(&mut hasher);
+            properties.message_expiry_s().hash(&mut hasher);
+            for slice in properties.forward().slices() {
+                hasher.write(slice);
+            }
+            payload.hash(&mut hasher);
+            hasher.finish()
+        };
+        Digest(of(first), of(second))
+    }
+
+    /// Whether a message may be done although its connection is not confirmed; if so, it is remembered
+    /// as one of that connection.
+    pub(super) fn may_be_early(&self, sender: Sender, digest: Digest, now_ms: u64) -> bool {
+        let mut known = self.known();
+        known.forget(now_ms);
+        let is_known = |message: &Message| message.sender != sender;
+        if now_ms < known.blind_until_ms || known.messages.get(&digest).is_some_and(is_known) {
+            return false;
+        }
+        known.unconfirmed.entry(sender).or_default().push(digest);
+        let message = Message {
+            sender,
+            is_confirmed: false,
+            came_ms: now_ms,
+        };
+        known.remember(digest, message, self.most);
+        true
+    }
+
+    /// Whether a message of a confirmed connection was done already, as early data of one that was never
+    /// confirmed. It is remembered as one that came now.
+    pub(super) fn is_repetition(&self, sender: Sender, digest: Digest, now_ms: u64) -> bool {
+        let mut known = self.known();
+        known.forget(now_ms);
+        let before = known.messages.get(&digest).copied();
+        let message = Message {
+            sender,
+            is_confirmed: true,
+            came_ms: now_ms,
+        };
+        known.remember(digest, message, self.most);
+        before.is_some_and(|before| !before.is_confirmed && before.sender != sender)
+    }
+
+    /// A connection is confirmed: what came over it is the client's own.
+    pub(super) fn confirmed(&self, sender: Sender) {
+        let mut known = self.known();
+        for digest in known.unconfirmed.remove(&sender).unwrap_or_default() {
+            if let Some(message) = known.messages.get_mut(&digest)
+                && message.sender == sender
+            {
+                message.is_confirmed = true;
+            }
+        }
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Known {
+    fn remember(&mut self, digest: Digest, message: Message, most: usize) {
+        self.messages.insert(digest, message);
+        self.order.push_back((message.came_ms, digest));
+        while self.order.len() > most {
+            self.blind_until_ms = message.came_ms + WINDOW_MS;
+            self.forget_first();
+        }
+    }
+
+    /// Forgets what is older than the window.
+    fn forget(&mut self, now_ms: u64) {
+        while (self.order.front()).is_some_and(|(came_ms, _)| came_ms + WINDOW_MS <= now_ms) {
+            self.forget_first();
+        }
+    }
+
+    fn forget_first(&mut self) {
+        let Some((came_ms, digest)) = self.order.pop_front() else {
+            return;
+        };
+        if let Entry::Occupied(entry) = self.messages.entry(digest)
+            && entry.get().came_ms == came_ms
+        {
+            let message = entry.remove();
+            if !message.is_confirmed {
+                self.unconfirmed.remove(&message.sender);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: Sender = (
+        0,
+        ConnectionId {
+            slot: 1,
+            generation: 1,
+        },
+    );
+    const B: Sender = (
+        1,
+        ConnectionId {
+            slot: 1,
+            generation: 1,
+        },
+    );
+
+    fn digest(of: &Repetitions, user: Option<&str>, client: &str, payload: &[u8]) -> Digest {
+        let subject = Subject { user, client };
+        let none = PublishProperties::EMPTY;
+        let flags = (QoS::AtLeastOnce, false);
+        of.digest(subject, PacketId::MIN, flags, "t", &none, payload)
+    }
+
+    #[test]
+    fn what_a_copy_did_is_not_done_again() {
+        let known = Repetitions::default();
+        let message = digest(&known, None, "c", b"x");
+        assert!(known.may_be_early(A, message, 0));
+        assert!(known.may_be_early(A, message, 0), "the same connection");
+        assert!(known.is_repetition(B, message, 1_000));
+        assert!(!known.is_repetition(B, message, 1_001), "said once more");
+        for other in [
+            digest(&known, None, "d", b"x"),
+            digest(&known, Some("u"), "c", b"x"),
+            digest(&known, None, "c", b"y"),
+        ] {
+            assert!(!known.is_repetition(B, other, 1_000));
+        }
+        // The client itself was first: what follows is its own.
+        let known = Repetitions::default();
+        assert!(known.may_be_early(A, message, 0));
+        known.confirmed(A);
+        assert!(!known.is_repetition(B, message, 1_000));
+    }
+
+    #[test]
+    fn a_flight_that_was_held_back_waits() {
+        let known = Repetitions::default();
+        let message = digest(&known, None, "c", b"x");
+        assert!(!known.is_repetition(A, message, 0));
+        assert!(!known.may_be_early(B, message, 60_000));
+        // Nor is a second one taken while nobody knows of the first whose it is.
+        let other = digest(&known, None, "c", b"y");
+        assert!(known.may_be_early(A, other, 60_000));
+        assert!(!known.may_be_early(B, other, 60_001));
+        assert!(known.may_be_early(B, message, WINDOW_MS), "long ago");
+        known.forget_all(10 * WINDOW_MS);
+    }
+
+    #[test]
+    fn where_too_much_came_at_once_everything_waits() {
+        let known = Repetitions::with_room_for(2);
+        let message = |payload: &[u8]| digest(&known, None, "c", payload);
+        for payload in [b"1", b"2"] {
+            assert!(!known.is_repetition(A, message(payload), 0));
+        }
+        assert!(
+            known.may_be_early(B, message(b"3"), 1),
+            "the first is forgotten"
+        );
+        assert!(!known.may_be_early(B, message(b"4"), 2));
+        assert!(known.may_be_early(B, message(b"4"), 1 + WINDOW_MS));
+        known.forget_all(10 * WINDOW_MS);
+    }
+
+    impl Repetitions {
+        /// Nothing is left when all is forgotten.
+        fn forget_all(&self, now_ms: u64) {
+            let mut known = self.known();
+            known.forget(now_ms);
+            assert!(known.messages.is_empty() && known.unconfirmed.is_empty());
+        }
+    }
+}
