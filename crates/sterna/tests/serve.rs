@@ -1,4 +1,5 @@
 //! `sterna serve` as its operator meets it: what a newcomer gets, and what a reload refuses.
+#![allow(clippy::unwrap_used, missing_docs)]
 
 mod process;
 

@@ -311,18 +311,13 @@ impl Driver {
             early,
         } = newcomer;
         let peer = incoming.remote_address();
-        let place = match &self.shared.peers {
-            None => None,
-            Some(peers) => {
-                let place = peers.enter(peer.ip());
-                if place.is_none() {
-                    self.shared.counters.ignored += 1;
-                    let transmit = self.endpoint.refuse(incoming, &mut self.scratch);
-                    return self.respond(transmit);
-                }
-                place
-            }
-        };
+        let peers = self.shared.peers.as_ref();
+        let place = peers.map(|peers| peers.enter(peer.ip()));
+        if matches!(place, Some(None)) {
+            self.shared.counters.ignored += 1;
+            let transmit = self.endpoint.refuse(incoming, &mut self.scratch);
+            return self.respond(transmit);
+        }
         self.handshakes_left -= 1;
         match self.endpoint.accept(incoming, now, &mut self.scratch, None) {
             Ok((handle, quic)) => {
@@ -340,7 +335,7 @@ impl Driver {
                 };
                 let mut connection = Connected::new(key, quic, &mut self.shared);
                 connection.figures.first_datagram(bytes, early);
-                connection.place = place;
+                connection.place = place.flatten();
                 holder.connection = Some(connection);
                 self.live += 1;
                 self.after_input(slot);
