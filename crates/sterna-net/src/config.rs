@@ -87,8 +87,8 @@ pub struct ShardConfig {
     pub backlog: u32,
     /// Milliseconds from accept until TLS and the WebSocket upgrade must be finished.
     pub handshake_timeout_ms: u64,
-    /// Milliseconds a closing connection may take to pass on what was queued, and again as many to
-    /// see the peer's end of the stream.
+    /// Milliseconds a closing connection may wait for the system to take the next piece of what was
+    /// queued, ten times in all, and again as many to see the peer's end of the stream.
     pub linger_ms: u64,
     /// Milliseconds a connection stays open for writing after the peer ended its side.
     pub half_closed_timeout_ms: u64,

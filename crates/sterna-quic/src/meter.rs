@@ -44,6 +44,9 @@ pub struct Meter {
     smoothed_ns: u64,
     variance_ns: u64,
     in_flight_bytes: u32,
+    /// The same right after the last acknowledgement, and when that came.
+    left_bytes: u32,
+    acknowledged: Option<Instant>,
     /// Whether the acknowledgement being processed covers a packet that asked for one.
     acked: bool,
     /// Whether the estimate has changed since it was last looked at: the library updates it after
@@ -76,6 +79,18 @@ impl Meter {
     #[must_use]
     pub const fn in_flight_bytes(&self) -> u32 {
         self.in_flight_bytes
+    }
+
+    /// When the last acknowledgement came.
+    #[must_use]
+    pub const fn acknowledged(&self) -> Option<Instant> {
+        self.acknowledged
+    }
+
+    /// Whether the last acknowledgement left nothing in flight that asked for one.
+    #[must_use]
+    pub const fn is_settled(&self) -> bool {
+        self.left_bytes == 0
     }
 
     /// Takes in an updated estimate. The sample that led there follows from the smoothed values:
@@ -123,6 +138,8 @@ impl Controller for Metered {
         largest_packet_num_acked: Option<u64>,
     ) {
         self.meter.in_flight_bytes = u32::try_from(in_flight).unwrap_or(u32::MAX);
+        self.meter.left_bytes = self.meter.in_flight_bytes;
+        self.meter.acknowledged = Some(now);
         self.meter.due |= std::mem::take(&mut self.meter.acked);
         self.inner
             .on_end_acks(now, in_flight, app_limited, largest_packet_num_acked);

@@ -74,8 +74,8 @@ pub struct QuicConfig {
     /// Bytes held back per connection. Default: 12,000.
     pub held_back_bytes: usize,
 
-    /// How long a connection that the handler closed may take to deliver what was queued. Default:
-    /// 2 s.
+    /// How long a connection that the handler closed waits for the next acknowledgement of what was
+    /// sent: at least three probe timeouts of its path, and ten times this in all. Default: 2 s.
     pub linger: Duration,
 
     /// Whether observers may measure the round trip (RFC 9000, section 17.4). Default: no.

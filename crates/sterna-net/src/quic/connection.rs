@@ -13,14 +13,16 @@ use quinn_proto::{
 };
 use sterna_quic::{PathMemory, SavedPath};
 
+use super::driver::Parcel;
 use super::event::{Counters, DriverEvent, EventKind, Key};
 use super::figures::{Figures, Moving};
 use super::half_open::HalfOpen;
 use super::outgoing::{Outgoing, Pool};
 use super::path_memory::{self, Noted, Ticket};
 use super::stream_credit::StreamCredit;
-use super::tls::{Negotiated, TlsServer};
+use super::tls::{self, Negotiated, TlsServer};
 use super::trace::Tracer;
+use super::unproved::Unproved;
 use super::{QuicConfig, refusals::Refusals};
 use crate::peers::{Peers, Place};
 use crate::{Clock, CloseReason, ConnectionInfo, Trace, TransportKind};
@@ -45,6 +47,8 @@ pub(super) struct Shared {
     pub(super) peers: Option<Arc<Peers>>,
     pub(super) counters: Counters,
     pub(super) events: VecDeque<DriverEvent>,
+    /// Datagrams that were held back, and whose address is proved now.
+    pub(super) released: VecDeque<Parcel>,
     pub(super) refusals: Refusals,
     /// Bytes of early data of all connections in their handshake.
     pub(super) early_bytes: usize,
@@ -72,6 +76,8 @@ pub(super) struct Handshake {
     /// The address that the half-open connection is counted under.
     pub(super) peer: SocketAddr,
     pub(super) deadline: Instant,
+    /// What goes to the address, as long as it has proved nothing.
+    pub(super) unproved: Option<Unproved>,
     pub(super) held: Vec<ConnectionEvent>,
     pub(super) held_bytes: usize,
     /// Bytes of datagrams with early data, without the first one.
@@ -88,9 +94,23 @@ pub(super) struct Handshake {
 pub(super) struct Closing {
     pub(super) code: VarInt,
     /// Set at the end of the turn: the handler tells no time.
-    pub(super) deadline: Option<Instant>,
+    pub(super) patience: Option<Patience>,
     /// Streams whose end has not been acknowledged.
     pub(super) awaited: Vec<StreamId>,
+    /// Something waits for an acknowledgement that has no end of a stream behind it: what was said on
+    /// a stream that lasts as long as the connection.
+    pub(super) is_unsettled: bool,
+}
+
+/// How long a closing connection is waited for.
+#[derive(Clone, Copy)]
+pub(super) struct Patience {
+    /// Without further progress.
+    pub(super) deadline: Instant,
+    /// In any case.
+    pub(super) last: Instant,
+    /// When the peer acknowledged something last.
+    pub(super) acknowledged: Option<Instant>,
 }
 
 pub(super) struct Connected {
@@ -139,6 +159,7 @@ impl Connected {
             handshake: Some(Box::new(Handshake {
                 peer,
                 deadline: shared.now + shared.config.handshake_timeout(),
+                unproved: None,
                 held: Vec::new(),
                 held_bytes: 0,
                 early_bytes: 0,
@@ -182,17 +203,40 @@ impl Connected {
     /// Takes in what the endpoint routed here, from the address given.
     pub(super) fn input(&mut self, shared: &mut Shared, event: ConnectionEvent, from: SocketAddr) {
         let before = self.quic.remote_address();
+        tls::has_read_handshake();
         self.quic.handle_event(event);
+        if tls::has_read_handshake() {
+            self.prove_newcomer(shared);
+        }
         self.heed_blocked(shared);
         self.notice_address(shared, before);
         if let Some(moving) = &self.moving
             && from == self.quic.remote_address()
             && moving.is_answered(&self.quic)
         {
-            self.moving = None;
+            if let Some(moving) = self.moving.take() {
+                shared.released.extend(moving.unproved.into_held());
+            }
             self.moved(shared);
         }
         self.trace_metrics(shared);
+    }
+
+    /// The client has shown that it reads what is sent to its address.
+    fn prove_newcomer(&mut self, shared: &mut Shared) {
+        let handshake = self.handshake.as_mut();
+        if let Some(unproved) = handshake.and_then(|handshake| handshake.unproved.take()) {
+            shared.released.extend(unproved.into_held());
+        }
+    }
+
+    /// What goes to the peer's address, while that has proved nothing.
+    pub(super) fn unproved(&mut self) -> Option<&mut Unproved> {
+        match (&mut self.handshake, &mut self.moving) {
+            (Some(handshake), _) => handshake.unproved.as_mut(),
+            (None, Some(moving)) => Some(&mut moving.unproved),
+            (None, None) => None,
+        }
     }
 
     /// Counts a datagram with early data; returns false where it is too much.
@@ -241,7 +285,10 @@ impl Connected {
     fn own_deadline(&self) -> Option<Instant> {
         match self.stage {
             Stage::Closed | Stage::Left => None,
-            Stage::Lingering => self.closing.as_ref().and_then(|closing| closing.deadline),
+            Stage::Lingering => {
+                let patience = self.closing.as_ref().and_then(|closing| closing.patience);
+                patience.map(|patience| patience.deadline)
+            }
             _ => self.handshake.as_ref().map(|handshake| handshake.deadline),
         }
     }
@@ -260,7 +307,7 @@ impl Connected {
         if self.own_deadline().is_some_and(|deadline| deadline <= now) {
             due = true;
             if self.stage == Stage::Lingering {
-                self.close_now(shared);
+                self.lose_patience(shared);
             } else {
                 self.quic.close(
                     now,
@@ -511,6 +558,7 @@ impl Connected {
 
     /// The handshake is over.
     fn confirm(&mut self, shared: &mut Shared) {
+        self.prove_newcomer(shared);
         let Some(handshake) = self.handshake.take() else {
             return;
         };

@@ -20,6 +20,7 @@ use super::outgoing::Pool;
 use super::refusals::Refusals;
 use super::timers::Timers;
 use super::tls::TlsServer;
+use super::unproved::{AMPLIFICATION, Unproved};
 use super::{Counters, DriverEvent, EventKind, Flush, Key, Outgoing, QuicConfig, Sent, SetupError};
 use crate::peers::Peers;
 use crate::{Clock, PathStatistics, StreamId, Trace};
@@ -84,8 +85,9 @@ struct Slot {
     connection: Option<Box<Connected>>,
 }
 
-/// Datagrams that wait for the socket.
-struct Parcel {
+/// Datagrams that wait for the socket, or for leave.
+#[derive(Debug)]
+pub(super) struct Parcel {
     transmit: Transmit,
     bytes: Box<[u8]>,
 }
@@ -94,6 +96,23 @@ impl Parcel {
     fn new(transmit: Transmit, bytes: &[u8]) -> Self {
         let bytes = bytes[..transmit.size].into();
         Self { transmit, bytes }
+    }
+
+    /// One datagram of those that are to leave together.
+    pub(super) fn of(together: &Transmit, datagram: &[u8]) -> Self {
+        let transmit = Transmit {
+            destination: together.destination,
+            ecn: together.ecn,
+            size: datagram.len(),
+            segment_size: None,
+            src_ip: together.src_ip,
+        };
+        Self::new(transmit, datagram)
+    }
+
+    /// Its bytes.
+    pub(super) const fn size(&self) -> usize {
+        self.transmit.size
     }
 
     fn outgoing(&self) -> Outgoing<'_> {
@@ -151,6 +170,7 @@ impl Driver {
                 peers: None,
                 counters: Counters::default(),
                 events: VecDeque::new(),
+                released: VecDeque::new(),
                 refusals: Refusals::default(),
                 early_bytes: 0,
             },
@@ -225,7 +245,7 @@ impl Driver {
             .handle(now, remote, local_ip, ecn, bytes, &mut self.scratch)
         {
             None => {}
-            Some(DatagramEvent::Response(transmit)) => self.respond(transmit),
+            Some(DatagramEvent::Response(transmit)) => self.respond(transmit, length),
             Some(DatagramEvent::NewConnection(incoming)) => {
                 let newcomer = Newcomer {
                     incoming,
@@ -265,13 +285,17 @@ impl Driver {
             connection.hold_back(&mut self.shared, event, length);
         } else {
             connection.input(&mut self.shared, event, from);
+            // After a move it counts for the new address.
+            if let Some(unproved) = connection.unproved() {
+                unproved.received(from, length);
+            }
             self.after_input(slot);
         }
     }
 
     /// Decides on a first packet, which may have `waited` for its turn.
     fn incoming(&mut self, now: Instant, newcomer: Newcomer, waited: bool) {
-        let incoming = &newcomer.incoming;
+        let (incoming, newcomer_bytes) = (&newcomer.incoming, newcomer.bytes);
         let peer = incoming.remote_address();
         let validated = incoming.remote_address_validated();
         match self
@@ -286,7 +310,7 @@ impl Driver {
             Verdict::Retry => match self.endpoint.retry(newcomer.incoming, &mut self.scratch) {
                 Ok(transmit) => {
                     self.shared.counters.retried += 1;
-                    self.respond(transmit);
+                    self.respond(transmit, newcomer_bytes);
                 }
                 // Comes from a Retry of ours, yet isn't validated: cannot happen, costs nothing.
                 Err(error) => self.endpoint.ignore(error.into_incoming()),
@@ -316,8 +340,9 @@ impl Driver {
         if matches!(place, Some(None)) {
             self.shared.counters.ignored += 1;
             let transmit = self.endpoint.refuse(incoming, &mut self.scratch);
-            return self.respond(transmit);
+            return self.respond(transmit, bytes);
         }
+        let is_proved = incoming.remote_address_validated();
         self.handshakes_left -= 1;
         match self.endpoint.accept(incoming, now, &mut self.scratch, None) {
             Ok((handle, quic)) => {
@@ -336,6 +361,9 @@ impl Driver {
                 let mut connection = Connected::new(key, quic, &mut self.shared);
                 connection.figures.first_datagram(bytes, early);
                 connection.place = place.flatten();
+                if let (false, Some(handshake)) = (is_proved, &mut connection.handshake) {
+                    handshake.unproved = Some(Unproved::newcomer(peer, bytes));
+                }
                 holder.connection = Some(connection);
                 self.live += 1;
                 self.after_input(slot);
@@ -344,14 +372,16 @@ impl Driver {
                 self.shared.counters.failed_handshakes += 1;
                 self.shared.refusal(peer, &error.cause);
                 if let Some(transmit) = error.response {
-                    self.respond(transmit);
+                    self.respond(transmit, bytes);
                 }
             }
         }
     }
 
-    fn respond(&mut self, transmit: Transmit) {
-        if self.responses.len() < MAX_RESPONSES {
+    /// Answers a datagram of so many bytes outside of a connection.
+    fn respond(&mut self, transmit: Transmit, asked_bytes: usize) {
+        let is_amplified = transmit.size > AMPLIFICATION * asked_bytes;
+        if !is_amplified && self.responses.len() < MAX_RESPONSES {
             self.responses
                 .push_back(Parcel::new(transmit, &self.scratch));
         }
@@ -388,7 +418,8 @@ impl Driver {
         let to_poll =
             !self.shared.events.is_empty() || !self.ready.is_empty() || !self.drained.is_empty();
         let to_begin = self.waiting.len() > 0 && self.handshakes_left > 0;
-        let to_send = !self.dirty.is_empty() || !self.responses.is_empty();
+        let has_parcels = !self.responses.is_empty() || !self.shared.released.is_empty();
+        let to_send = !self.dirty.is_empty() || has_parcels;
         if to_poll || to_begin || (to_send && self.rest.is_none()) {
             return Some(self.shared.now);
         }
@@ -545,7 +576,12 @@ impl Driver {
     ) -> Flush {
         self.shared.now = now;
         self.handshakes_left = self.shared.config.handshakes_per_turn;
-        while let Some(parcel) = self.rest.take().or_else(|| self.responses.pop_front()) {
+        while let Some(parcel) = self
+            .rest
+            .take()
+            .or_else(|| self.shared.released.pop_front())
+            .or_else(|| self.responses.pop_front())
+        {
             if sink(&parcel.outgoing()) == Sent::Blocked {
                 self.rest = Some(parcel);
                 return Flush::Blocked;
@@ -558,6 +594,14 @@ impl Driver {
             connection.dirty = false;
             connection.flush(&mut self.shared);
             let mut sent = false;
+            while let Some(parcel) = connection.unproved().and_then(Unproved::release) {
+                if sink(&parcel.outgoing()) == Sent::Blocked {
+                    self.rest = Some(parcel);
+                    connection.dirty = true;
+                    self.dirty.push_front(slot);
+                    return Flush::Blocked;
+                }
+            }
             for visit in 0.. {
                 if visit == TRANSMITS_PER_VISIT {
                     connection.dirty = true;
@@ -566,7 +610,8 @@ impl Driver {
                 }
                 buffer.clear();
                 let segments = max_segments.max(1);
-                let Some(transmit) = connection.quic.poll_transmit(now, segments, buffer) else {
+                let Some(mut transmit) = connection.quic.poll_transmit(now, segments, buffer)
+                else {
                     if connection.close_if_delivered(&mut self.shared) {
                         continue;
                     }
@@ -576,6 +621,12 @@ impl Driver {
                     trace.sent(now, transmit.size, transmit.segment_size);
                 }
                 sent = true;
+                if let Some(unproved) = connection.unproved() {
+                    transmit.size = unproved.admit(&transmit, buffer);
+                    if transmit.size == 0 {
+                        continue;
+                    }
+                }
                 if sink(&outgoing(&transmit, buffer)) == Sent::Blocked {
                     self.rest = Some(Parcel::new(transmit, buffer));
                     connection.after_transmit(&self.shared, sent);
@@ -704,10 +755,11 @@ impl Driver {
         }
     }
 
-    /// [`crate::Network::close`]: streams on which something is queued are finished, and the
-    /// connection closes once the peer has acknowledged that, or after [`QuicConfig::linger`].
+    /// [`crate::Network::close`]: streams of the client's are finished, and the connection closes once
+    /// the peer has acknowledged that and what was said on others, or when it has acknowledged nothing
+    /// for [`QuicConfig::linger`]. A connection on which everything is acknowledged closes at once.
     pub fn close(&mut self, key: Key, code: u64) {
-        self.with(key, |connection, _| connection.close(code));
+        self.with(key, |connection, shared| connection.close(shared, code));
     }
 
     /// [`crate::Network::pause`].

@@ -1,11 +1,13 @@
 //! What a connection's statistics need and the library doesn't count.
 
 use std::net::SocketAddr;
+use std::time::Instant;
 
 use quinn_proto::{Connection, ConnectionStats, Dir};
 use sterna_quic::Meter;
 
 use super::connection::{Connected, Shared};
+use super::unproved::Unproved;
 use crate::{EarlyData, PathStatistics};
 
 /// Least time between two looks at what is to be remembered of a path in use.
@@ -42,6 +44,8 @@ pub(super) struct Figures {
 pub(super) struct Moving {
     /// The address that the handler knows.
     pub(super) known: SocketAddr,
+    /// What goes to the new one.
+    pub(super) unproved: Unproved,
     /// Responses to path challenges when it moved.
     responses: u64,
 }
@@ -112,6 +116,21 @@ impl Figures {
         self.suspected |= !quic.is_closed() && quic.stats().path.lost_packets == lost_before;
     }
 
+    /// Whether everything that asks for an acknowledgement has one, as far as it was sent.
+    fn is_settled(&self, quic: &Connection, origin: Instant) -> bool {
+        if eliciting(&quic.stats()) != self.eliciting {
+            return false; // sent in this very turn
+        }
+        let meter = Meter::of(quic);
+        let Some(acknowledged) = meter.acknowledged() else {
+            return self.eliciting == 0;
+        };
+        let at_ms = acknowledged.saturating_duration_since(origin).as_millis() as u32;
+        // What was sent in the same millisecond was sent later.
+        let since_ms = at_ms.wrapping_sub(self.elicited_ms).cast_signed();
+        meter.is_settled() && since_ms > 0
+    }
+
     /// Looks at what was sent in the connection's turn; returns its congestion window.
     fn after_sending(&mut self, quic: &Connection, now_ms: u32, keep_alive_ms: u32) -> u64 {
         let stats = quic.stats();
@@ -137,6 +156,7 @@ impl Moving {
     pub(super) fn from(known: SocketAddr, quic: &Connection) -> Self {
         Self {
             known,
+            unproved: Unproved::moved(quic.remote_address()),
             responses: quic.stats().frame_rx.path_response,
         }
     }
@@ -174,6 +194,11 @@ impl Connected {
             migrations: self.figures.migrations,
             open_streams: self.figures.open_streams.into(),
         }
+    }
+
+    /// Whether everything that was sent and asks for an acknowledgement has one.
+    pub(super) fn is_settled(&self, shared: &Shared) -> bool {
+        self.figures.is_settled(&self.quic, shared.origin)
     }
 
     /// Takes note of the connection's turn, and whether something was sent in it.

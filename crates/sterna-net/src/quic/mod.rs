@@ -28,6 +28,7 @@ mod tickets;
 mod timers;
 mod tls;
 mod trace;
+mod unproved;
 
 pub use address_tokens::AddressTokens;
 pub use config::{QuicConfig, SetupError};

@@ -181,11 +181,19 @@ impl Outgoing {
         self.lane(stream, &mut pool.buffers).finish = true;
     }
 
-    /// Ends every stream on which something waits.
-    pub(super) fn finish_all(&mut self) {
+    /// Ends the streams on which something waits and that are so; whether all are.
+    pub(super) fn finish_where(&mut self, is_so: impl Fn(StreamId) -> bool) -> bool {
+        let mut all = true;
         for lane in &mut self.lanes {
-            lane.finish = true;
+            lane.finish |= is_so(lane.stream);
+            all &= lane.finish;
         }
+        all
+    }
+
+    /// Whether something waits on a stream.
+    pub(super) fn has(&self, stream: StreamId) -> bool {
+        self.lanes.iter().any(|lane| lane.stream == stream)
     }
 
     /// Forgets what waits on a stream.

@@ -1,14 +1,21 @@
 //! The sending side of a connection, and its end.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use quinn_proto::{Dir, Side, StreamId, VarInt};
+use sterna_quic::Meter;
 
 use super::config::code;
-use super::connection::{Closing, Connected, Shared, Stage};
+use super::connection::{Closing, Connected, Patience, Shared, Stage};
 use super::event::EventKind;
 use super::outgoing::{Outgoing, Pool};
 use crate::CloseReason;
 
+/// Times the linger time that a connection may take to close, however it goes on.
+const MOST_LINGERS: u32 = 10;
+/// Streams that are looked at for one that is open when a connection is closed, counted from the last.
+const MAX_LOOKED_AT: u64 = 65_536;
 /// Streams that the handler may use before the peer has permitted them.
 const MAX_WAITING_OPENS: u64 = 64;
 
@@ -140,21 +147,85 @@ impl Connected {
         }
     }
 
-    /// Begins to close: what is queued is delivered first, as far as that works in time.
-    pub(super) fn close(&mut self, reason: u64) {
+    /// Begins to close: what was said is delivered first, as far as that works in time. The end of a
+    /// stream is what tells that, so those that the client opened end. Streams of our own may have to
+    /// last as long as the connection (RFC 9114, section 6.2.1).
+    pub(super) fn close(&mut self, shared: &Shared, reason: u64) {
         if !self.is_usable() {
             return;
         }
         self.stage = Stage::Lingering;
         self.readable = Vec::new();
-        if let Some(outgoing) = &mut self.outgoing {
-            outgoing.finish_all();
-        }
+        let is_settled = self.is_settled(shared);
+        let ends_all = self.outgoing.as_mut().is_none_or(|outgoing| {
+            outgoing.finish_where(|stream| stream.initiator() == Side::Client)
+        });
+        let has_own = self.opened.iter().any(|opened| *opened > 0);
+        let is_unsettled = !ends_all || (has_own && !is_settled);
+        let awaited = if is_settled {
+            Vec::new()
+        } else {
+            self.finish_streams()
+        };
         self.closing = Some(Box::new(Closing {
             code: code(reason),
-            deadline: None,
-            awaited: Vec::new(),
+            patience: None,
+            awaited,
+            is_unsettled,
         }));
+    }
+
+    /// Ends the streams of the client's on which nothing is queued; returns them. Those that are still
+    /// open are its first ones and its last ones, as a rule.
+    fn finish_streams(&mut self) -> Vec<StreamId> {
+        let mut ended = Vec::new();
+        let mut open = self.quic.streams().send_streams();
+        let count = self.accepted[Dir::Bi as usize];
+        let last = count.saturating_sub(MAX_LOOKED_AT).max(1);
+        let numbers = (0..count.min(1)).chain((last..count).rev());
+        for stream in numbers.map(|number| StreamId::new(Side::Client, Dir::Bi, number)) {
+            if open == 0 {
+                break;
+            }
+            if self
+                .outgoing
+                .as_ref()
+                .is_some_and(|queued| queued.has(stream))
+            {
+                open -= 1;
+            } else if self.quic.send_stream(stream).finish().is_ok() {
+                open -= 1;
+                ended.push(stream);
+            }
+        }
+        ended
+    }
+
+    /// The time for the end is over, unless the peer has acknowledged something since the last look.
+    pub(super) fn lose_patience(&mut self, shared: &mut Shared) {
+        let meter = Meter::of(&self.quic);
+        let wait = self.linger(shared, &meter);
+        if let Some(patience) = self.closing.as_mut().and_then(|it| it.patience.as_mut())
+            && patience.acknowledged != meter.acknowledged()
+            && shared.now < patience.last
+        {
+            patience.acknowledged = meter.acknowledged();
+            patience.deadline = (shared.now + wait).min(patience.last);
+            return;
+        }
+        let peer = self.quic.remote_address();
+        let unsent_bytes = self.unsent_bytes();
+        tracing::info!(%peer, unsent_bytes, "closed over data that the client has not acknowledged");
+        self.close_now(shared);
+    }
+
+    /// How long the peer's next acknowledgement may take: three probe timeouts at least (RFC 9002,
+    /// section 6.2.1).
+    fn linger(&self, shared: &Shared, meter: &Meter) -> Duration {
+        let settings = &shared.config.settings;
+        let max_ack_delay = Duration::from_millis(settings.max_ack_delay_ms.into());
+        let probe_timeout = self.quic.rtt() + 4 * meter.variance() + max_ack_delay;
+        shared.config.linger.max(3 * probe_timeout)
     }
 
     pub(super) fn close_now(&mut self, shared: &mut Shared) {
@@ -168,18 +239,32 @@ impl Connected {
 
     /// Closes if that was asked for and everything queued has arrived; returns whether it did.
     pub(super) fn close_if_delivered(&mut self, shared: &mut Shared) -> bool {
-        if let Some(closing) = &mut self.closing {
-            closing
-                .deadline
-                .get_or_insert(shared.now + shared.config.linger);
+        if self.stage != Stage::Lingering {
+            return false;
         }
-        let delivered = self.stage == Stage::Lingering
-            && self.outgoing.is_none()
-            && self
-                .closing
-                .as_ref()
-                .is_none_or(|closing| closing.awaited.is_empty())
-            && !self.quic.has_pending_retransmits();
+        let wants_patience = self
+            .closing
+            .as_ref()
+            .is_some_and(|it| it.patience.is_none());
+        if wants_patience {
+            let meter = Meter::of(&self.quic);
+            let (now, wait) = (shared.now, self.linger(shared, &meter));
+            let last = now + wait.max(shared.config.linger * MOST_LINGERS);
+            if let Some(closing) = &mut self.closing {
+                closing.patience = Some(Patience {
+                    deadline: now + wait,
+                    last,
+                    acknowledged: meter.acknowledged(),
+                });
+            }
+        }
+        let (is_awaited, is_unsettled) = self.closing.as_ref().map_or((false, false), |it| {
+            (!it.awaited.is_empty(), it.is_unsettled)
+        });
+        let delivered = self.outgoing.is_none()
+            && !is_awaited
+            && !self.quic.has_pending_retransmits()
+            && (!is_unsettled || self.is_settled(shared));
         if delivered {
             self.close_now(shared);
         }

@@ -6,6 +6,7 @@
 //! when they are first wanted. What is not specific to a server's session it leaves to quinn-proto.
 
 use std::any::Any;
+use std::cell::Cell;
 use std::fmt;
 use std::io::Cursor;
 use std::mem;
@@ -304,7 +305,18 @@ impl Session for ServerSession {
                 }
                 return None;
             }
-            Some(KeyChange::Handshake { keys }) => keys,
+            Some(KeyChange::Handshake { keys }) => {
+                return Some(Keys {
+                    header: KeyPair {
+                        local: Box::new(keys.local.header),
+                        remote: Box::new(keys.remote.header),
+                    },
+                    packet: KeyPair {
+                        local: Box::new(keys.local.packet),
+                        remote: Box::new(HandshakeKey(keys.remote.packet)),
+                    },
+                });
+            }
             Some(KeyChange::OneRtt { keys, next }) => {
                 self.secrets = Some(Arc::new(Mutex::new(next)));
                 keys
@@ -361,6 +373,49 @@ impl Session for ServerSession {
         _context: &[u8],
     ) -> Result<(), ExportKeyingMaterialError> {
         Err(ExportKeyingMaterialError) // nobody asks, and the secret would have to be kept for it
+    }
+}
+
+thread_local! {
+    /// Whether a Handshake packet was read.
+    static HANDSHAKE_READ: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this thread has read a Handshake packet since it was asked last. Nobody can write one
+/// without what was sent to the client's address (RFC 9000, section 8.1).
+pub(super) fn has_read_handshake() -> bool {
+    HANDSHAKE_READ.replace(false)
+}
+
+/// The key of the client's Handshake packets.
+struct HandshakeKey(Box<dyn rustls::quic::PacketKey>);
+
+impl PacketKey for HandshakeKey {
+    fn encrypt(&self, packet: u64, buf: &mut [u8], header_len: usize) {
+        PacketKey::encrypt(&self.0, packet, buf, header_len);
+    }
+
+    fn decrypt(
+        &self,
+        packet: u64,
+        header: &[u8],
+        payload: &mut BytesMut,
+    ) -> Result<(), CryptoError> {
+        PacketKey::decrypt(&self.0, packet, header, payload)?;
+        HANDSHAKE_READ.set(true);
+        Ok(())
+    }
+
+    fn tag_len(&self) -> usize {
+        PacketKey::tag_len(&self.0)
+    }
+
+    fn confidentiality_limit(&self) -> u64 {
+        PacketKey::confidentiality_limit(&self.0)
+    }
+
+    fn integrity_limit(&self) -> u64 {
+        PacketKey::integrity_limit(&self.0)
     }
 }
 

@@ -95,8 +95,19 @@ pub(super) struct Connection {
     pub(super) outbox: Option<Box<Outbox>>,
     /// What the handler will be told when it is closed; `None` stands for [`CloseReason::Local`].
     pub(super) reason: Option<Box<CloseReason>>,
+    /// Of a closing connection: how long it is waited for.
+    pub(super) closing: Option<Box<Closing>>,
     pub(super) received_bytes: u64,
     pub(super) sent_bytes: u64,
+}
+
+/// How a closing connection went on.
+#[derive(Debug)]
+pub(super) struct Closing {
+    /// Bytes that were sent when it was looked at last.
+    pub(super) sent_bytes: u64,
+    /// How often the linger time was granted.
+    pub(super) waits: u8,
 }
 
 impl Connection {
@@ -121,6 +132,7 @@ impl Connection {
             websocket: None,
             outbox: None,
             reason: None,
+            closing: None,
             received_bytes: 0,
             sent_bytes: 0,
         }

@@ -6,7 +6,7 @@ use std::time::Instant;
 use bytes::Bytes;
 
 use super::admission::Admission;
-use super::connection::{CipherScratch, Connection, Phase, Pushed};
+use super::connection::{CipherScratch, Closing, Connection, Phase, Pushed};
 use super::deadlines::{Deadlines, Kind};
 use crate::clock::Clock;
 use crate::config::ShardConfig;
@@ -17,6 +17,9 @@ use crate::table::Table;
 use crate::udp::{self, UdpListener};
 use crate::websocket;
 use crate::{CloseReason, ConnectionId, ConnectionInfo, Network, PathStatistics, StreamId, Trace};
+
+/// Times the linger time that a connection may take to close, however it goes on.
+const MOST_LINGERS: u8 = 10;
 
 /// See the module's description.
 #[derive(Debug)]
@@ -154,6 +157,10 @@ impl Core {
             Phase::Closing | Phase::Lingering | Phase::Dead => return,
         }
         connection.phase = Phase::Closing;
+        connection.closing = Some(Box::new(Closing {
+            sent_bytes: connection.sent_bytes,
+            waits: 1,
+        }));
         connection.reason = Some(Box::new(reason.unwrap_or(CloseReason::Local)));
         let deadline_ms = self.now_ms + self.config.linger_ms;
         self.deadlines.push(Kind::Closing, deadline_ms, id);
@@ -163,11 +170,35 @@ impl Core {
     /// A deadline of a connection has passed.
     pub(super) fn expire(&mut self, kind: Kind, id: ConnectionId) {
         match self.connections.get(id) {
-            Some(connection) if concerns(kind, connection) => {
-                self.end(id, CloseReason::TimedOut);
-            }
-            _ => {}
+            Some(connection) if concerns(kind, connection) => {}
+            _ => return,
         }
+        if kind == Kind::Closing && self.goes_on(id) {
+            let deadline_ms = self.now_ms + self.config.linger_ms;
+            self.deadlines.push(Kind::Closing, deadline_ms, id);
+            return;
+        }
+        self.end(id, CloseReason::TimedOut);
+    }
+
+    /// Whether a closing connection has taken something since the last look, and may go on.
+    fn goes_on(&mut self, id: ConnectionId) -> bool {
+        let Some(connection) = self.connections.get_mut(id) else {
+            return false;
+        };
+        let unsent_bytes = connection.unsent_bytes();
+        let peer = connection.info.peer;
+        let sent_bytes = connection.sent_bytes;
+        if let Some(closing) = &mut connection.closing
+            && closing.sent_bytes != sent_bytes
+            && closing.waits < MOST_LINGERS
+        {
+            closing.sent_bytes = sent_bytes;
+            closing.waits += 1;
+            return true;
+        }
+        tracing::info!(%peer, unsent_bytes, "closed over data that the client has not taken");
+        false
     }
 
     /// Writes what a connection has queued.

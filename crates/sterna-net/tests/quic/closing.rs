@@ -104,6 +104,97 @@ fn with_nothing_to_say_the_close_is_immediate() {
     assert_eq!(closed(&world), [(start, CloseReason::Local)]);
 }
 
+/// What was sent and flushed long before the close, in an earlier turn, and is not acknowledged.
+#[test]
+fn what_is_under_way_arrives_before_the_close() {
+    let (mut world, client, key, stream) = connected();
+    let mut lost = 0;
+    world.rule = Box::new(move |crossing| {
+        lost += usize::from(!crossing.to_server);
+        if !crossing.to_server && lost <= 2 {
+            Fate::Drop
+        } else {
+            Fate::Deliver
+        }
+    });
+    world.server.send(key, stream, b"PUBLISH");
+    world.run_for(Duration::from_millis(1));
+    world.server.close(key, 2);
+    world.run_for(Duration::from_secs(3));
+    assert_eq!(world.clients[client].received[&stream.0], b"PUBLISH");
+    assert_eq!(code(&world, client), 2);
+}
+
+/// A path that is slower than the linger time: the broker waits as long as something is acknowledged,
+/// and for three probe timeouts of the path.
+#[test]
+fn a_slow_path_is_waited_for_while_it_takes_something() {
+    let mut world = World::new(
+        QuicConfig {
+            linger: Duration::from_millis(500),
+            ..QuicConfig::default()
+        },
+        Duration::from_secs(1),
+    );
+    let client = world.connect();
+    world.run_until(Duration::from_secs(20), |world| {
+        world.clients[client].connected.is_some()
+    });
+    let stream = world.open(client, Dir::Bi, b"CONNECT", false);
+    world.run_for(Duration::from_secs(4));
+    let key = world.opened()[0].1;
+    let words = vec![5; 40_000];
+    world.server.send(key, stream, &words);
+    world.server.close(key, 2);
+    world.run_for(Duration::from_mins(1));
+    assert_eq!(world.clients[client].received[&stream.0], words);
+    assert_eq!(code(&world, client), 2);
+    assert!(world.server.is_empty());
+}
+
+/// A client that acknowledges a little now and then holds its connection ten times the linger time.
+#[test]
+fn a_trickle_does_not_hold_a_connection_for_ever() {
+    let (mut world, client, key, stream) = connected();
+    world.server.send(key, stream, &vec![1; 10_000_000]);
+    world.clients[client].reads = false;
+    let start = world.since_start();
+    world.server.close(key, 2);
+    world.run_for(Duration::from_secs(30));
+    let ends = closed(&world);
+    assert_eq!((ends.len(), &ends[0].1), (1, &CloseReason::Local));
+    assert!(ends[0].0.saturating_sub(start) <= Duration::from_secs(20));
+    assert!(world.server.is_empty());
+}
+
+/// Streams that are ours to open may be critical to the protocol (RFC 9114, section 6.2.1): they are
+/// not finished, and what was said on them arrives before the close, whatever is lost.
+#[test]
+fn a_stream_of_our_own_is_not_finished_by_the_close() {
+    let control = StreamId(3);
+    for losses in [0, 1, 3] {
+        let (mut world, client, key, _) = connected();
+        world.server.send(key, control, b"SETTINGS");
+        world.run_for(RTT * 3);
+        let mut lost = 0;
+        world.rule = Box::new(move |crossing| {
+            lost += usize::from(!crossing.to_server);
+            if !crossing.to_server && lost <= losses {
+                Fate::Drop
+            } else {
+                Fate::Deliver
+            }
+        });
+        world.server.send(key, control, b" GOAWAY");
+        world.server.close(key, 0x100);
+        world.run_for(Duration::from_secs(5));
+        let client = &world.clients[client];
+        assert_eq!(client.received[&control.0], b"SETTINGS GOAWAY", "{losses}");
+        assert!(!client.finished.contains(&control.0));
+        assert_eq!(code(&world, 0), 0x100);
+    }
+}
+
 #[test]
 fn a_client_that_closes_is_heard_to_its_last_word() {
     let (mut world, client, key, stream) = connected();

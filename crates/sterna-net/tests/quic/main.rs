@@ -1,5 +1,6 @@
 //! The QUIC driver against real clients, in virtual time.
 
+mod amplification;
 mod budget;
 mod chaos;
 mod closing;
