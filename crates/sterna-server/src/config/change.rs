@@ -29,6 +29,9 @@ impl Config {
         next.amqp.take_queues_of(&old.amqp);
         keep("network", self.network != old.network);
         next.network.clone_from(&old.network);
+        // What the transports have announced stays true.
+        keep("mqtt.datagrams", self.mqtt.datagrams != old.mqtt.datagrams);
+        next.mqtt.datagrams = old.mqtt.datagrams;
         keep("quic", self.quic != old.quic);
         next.quic.clone_from(&old.quic);
         keep("sys", self.sys != old.sys);

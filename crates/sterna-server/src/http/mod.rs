@@ -153,8 +153,16 @@ impl Door {
         let high_watermark_bytes = self.high_watermark_bytes;
         let now_ms = cx.net.now_ms();
         let carrier = if &*info.protocol == b"h3" {
-            let carrier =
-                http3::Carrier::new(connection, cx.policy, info, now_ms, high_watermark_bytes);
+            let (policy, info) = (cx.policy, info.clone());
+            let has_datagrams = cx.net.datagram_bytes(connection) > 0;
+            let carrier = http3::Carrier::new(
+                connection,
+                policy,
+                &info,
+                now_ms,
+                has_datagrams,
+                high_watermark_bytes,
+            );
             Carrier::Http3(Box::new(carrier))
         } else {
             let carrier =

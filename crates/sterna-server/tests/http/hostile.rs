@@ -33,6 +33,7 @@ fn a_content_that_comes_after_the_handshake_is_not_early() {
 }
 
 fn transport_client(broker: &mut Broker) -> Client {
+    broker.wires[0].datagram_bytes = 1_200;
     let features = Features {
         extended_connect: true,
         datagrams: true,

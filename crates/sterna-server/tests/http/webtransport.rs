@@ -116,8 +116,26 @@ fn it_can_be_turned_off() {
     let mut config = Config::default();
     config.http.maximum_webtransport_sessions = 0;
     let mut broker = Broker::with(&config, 1);
+    broker.wires[0].datagram_bytes = 1_200;
     let mut client = Client::connect_with(&mut broker, WEBTRANSPORT);
     let refused = (client.engine).connect_session("localhost", "/v1/topics", &[], &mut client.out);
     assert!(refused.is_err());
     assert!(!broker.is_closed(client.peer));
+}
+
+/// RFC 9297, section 2.1.1: the setting goes with the transport parameter, at both ends.
+#[test]
+fn the_setting_goes_with_the_transport_parameter() {
+    for (datagram_bytes, are_taken) in [(0, false), (1_200, true)] {
+        let mut broker = Broker::new();
+        broker.wires[0].datagram_bytes = datagram_bytes;
+        let mut client = Client::connect(&mut broker);
+        client.turn(&mut broker);
+        let settings = client.engine.peer_settings().expect("settings");
+        assert_eq!(settings.datagrams, are_taken);
+        let client = Client::connect_with(&mut broker, WEBTRANSPORT);
+        assert_eq!(broker.is_closed(client.peer), !are_taken);
+        let code = (!are_taken).then_some(sterna_h3::ErrorCode::H3_SETTINGS_ERROR.0);
+        assert_eq!(broker.wires[0].close_codes.last().copied(), code);
+    }
 }

@@ -56,6 +56,8 @@ pub(super) struct Carrier {
     connect_deadline_ms: Option<u64>,
     /// Early data can no longer be a replay.
     is_confirmed: bool,
+    /// This end takes datagrams, and the client has said in the handshake that it takes none.
+    lacks_datagrams: bool,
     close_code: Option<ErrorCode>,
 }
 
@@ -140,6 +142,7 @@ impl Carrier {
         policy: &Policy,
         info: &ConnectionInfo,
         now_ms: u64,
+        has_datagrams: bool,
         high_watermark_bytes: usize,
     ) -> Self {
         let http = &policy.http;
@@ -153,8 +156,10 @@ impl Carrier {
             max_session_streams: http.maximum_webtransport_streams,
             ..Limits::default()
         };
+        let takes_datagrams = policy.listener(info.listener).datagrams;
         let features = Features {
-            webtransport: policy.listener(info.listener).datagrams,
+            // The setting goes with the transport parameter (RFC 9297, section 2.1.1).
+            webtransport: takes_datagrams && has_datagrams,
             ..Features::default()
         };
         let mut wire = Wire::default();
@@ -183,6 +188,7 @@ impl Carrier {
             is_paused: false,
             connect_deadline_ms: Some(now_ms.saturating_add(policy.connect_timeout_ms)),
             is_confirmed: false,
+            lacks_datagrams: takes_datagrams && !has_datagrams,
             close_code: None,
         }
     }
@@ -234,6 +240,12 @@ impl Carrier {
     /// Hands over what the step has written; returns how many bytes it were.
     pub(super) fn flush(&mut self, net: &mut dyn Network) -> u64 {
         let sent = self.wire.flush(net, self.id);
+        if let Some(code) = self.close_code {
+            // The end of a stream would say that its response is complete.
+            for number in self.streams.keys() {
+                net.reset(self.id, sterna_net::StreamId(*number), code.0);
+            }
+        }
         let most_bytes = self.limits.high_watermark_bytes.saturating_mul(PAUSE_SHARE);
         let is_paused = net.unsent_bytes(self.id) >= most_bytes;
         if is_paused != self.is_paused {

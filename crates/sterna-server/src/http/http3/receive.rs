@@ -172,6 +172,12 @@ impl Carrier {
             }
             Event::SessionClosed { session, .. } => self.session_closed(desk, session),
             Event::Trailers { fields, .. } => self.engine.recycle(fields),
+            Event::Settings(settings) if settings.datagrams && self.lacks_datagrams => {
+                let code = ErrorCode::H3_SETTINGS_ERROR;
+                let detail = "SETTINGS_H3_DATAGRAM without max_datagram_frame_size";
+                log_end(desk.cx.net, self.id, desk.peer, &code.to_string(), detail);
+                self.close_code = Some(code);
+            }
             // What the client's settings allow the engine knows; the others are for clients, or ask for
             // nothing.
             _ => {}
