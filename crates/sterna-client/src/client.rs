@@ -350,7 +350,8 @@ impl Client {
     /// whose acknowledgement is still to come end with an error, so wait for them first.
     ///
     /// # Errors
-    /// When there was no connection to end in order.
+    /// When there was no connection to end in order; and [`Error::Unacknowledged`], with a count, when
+    /// the broker has not acknowledged everything in time.
     pub async fn disconnect(&self) -> Result<(), Error> {
         self.disconnect_with(ReasonCode::Success, PropertyBuf::new())
             .await

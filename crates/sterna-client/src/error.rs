@@ -11,6 +11,8 @@ use sterna_mqtt::{Properties, ReasonCode, Violation};
 
 use crate::message::InvalidError;
 use crate::tls::TlsError;
+use crate::transport::ending::Unacknowledged;
+use crate::url::Url;
 
 /// Why no connection came about, before any MQTT was spoken.
 #[derive(Clone, Debug)]
@@ -36,7 +38,45 @@ pub enum ConnectError {
     /// The QUIC handshake failed or the server does not speak QUIC there.
     Quic(String),
     /// Nothing came back in time.
-    Timeout(Duration),
+    Timeout {
+        /// Host and port, where they are known.
+        place: Option<Box<str>>,
+        /// The time.
+        after: Duration,
+    },
+}
+
+impl ConnectError {
+    /// The same with the place that was to be reached.
+    pub(crate) fn at(self, url: &Url) -> Self {
+        let place = url.place();
+        let with = |text: String| format!("{place}: {text}");
+        match self {
+            Self::Socket(error) => {
+                let text = format!("cannot connect to {place}: {error}");
+                Self::Socket(Arc::new(io::Error::new(error.kind(), text)))
+            }
+            Self::Handshake(text) => Self::Handshake(with(text)),
+            Self::WebSocket(text) => Self::WebSocket(with(text)),
+            Self::Http(text) => Self::Http(with(text)),
+            Self::Quic(text) => Self::Quic(with(text)),
+            Self::Timeout { after, .. } => Self::Timeout {
+                place: Some(place.into()),
+                after,
+            },
+            Self::Resolve { .. } | Self::Tls(_) => self,
+        }
+    }
+
+    /// Nothing came back for so long.
+    pub(crate) const fn timeout(after: Duration) -> Self {
+        Self::Timeout { place: None, after }
+    }
+
+    /// Whether nobody listens there: the host has said so.
+    pub(crate) fn is_refused(&self) -> bool {
+        matches!(self, Self::Socket(error) if error.kind() == io::ErrorKind::ConnectionRefused)
+    }
 }
 
 impl fmt::Display for ConnectError {
@@ -49,7 +89,12 @@ impl fmt::Display for ConnectError {
             Self::WebSocket(reason) => write!(f, "WebSocket: {reason}"),
             Self::Http(reason) => write!(f, "HTTP: {reason}"),
             Self::Quic(reason) => write!(f, "QUIC: {reason}"),
-            Self::Timeout(after) => write!(f, "no answer within {after:?}"),
+            Self::Timeout { place, after } => {
+                if let Some(place) = place {
+                    write!(f, "{place}: ")?;
+                }
+                write!(f, "no answer within {after:?}")
+            }
         }
     }
 }
@@ -130,6 +175,8 @@ pub enum Error {
     /// The server forgot the session while a QoS 2 message was under way: whether it arrived is not
     /// known, and sending it again might deliver it twice.
     SessionLost,
+    /// The connection ended before the broker had acknowledged everything that was written to it.
+    Unacknowledged(Unacknowledged),
     /// The connection has no such thing; the text says which.
     Unavailable(&'static str),
     /// The client was disconnected by its own application, or the runtime is shutting down.
@@ -177,6 +224,7 @@ impl fmt::Display for Error {
             Self::SessionLost => {
                 f.write_str("the broker lost the session: whether the message arrived is not known")
             }
+            Self::Unacknowledged(left) => left.fmt(f),
             Self::Unavailable(what) => f.write_str(what),
             Self::Ended => f.write_str("the client has ended"),
         }

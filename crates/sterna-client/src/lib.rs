@@ -52,6 +52,7 @@ pub use sterna_mqtt::topic;
 pub use sterna_mqtt::{Property, PropertyBuf, PublishProperties, QoS, ReasonCode, Version};
 pub use sterna_quic::{CongestionControl, Overrides as QuicOverrides, Profile as QuicProfile};
 pub use tls::{Fingerprint, Tls, TlsError, TlsVersion};
+pub use transport::ending::Unacknowledged;
 pub use transport::quic::EarlyData;
 pub use url::{MAX_URL_BYTES, Protocol, Scheme, Url, UrlError};
 

@@ -20,7 +20,7 @@ use rustls::crypto::{
 };
 use rustls::sign::CertifiedKey;
 use rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, KeyLogFile, RootCertStore,
+    CertificateError, ClientConfig, DigitallySignedStruct, KeyLogFile, OtherError, RootCertStore,
     SignatureScheme,
 };
 use rustls_pki_types::pem::PemObject as _;
@@ -459,6 +459,47 @@ fn webpki(
     Ok(verifier)
 }
 
+/// The server shows another certificate or key than those that are pinned.
+struct AnotherFingerprint(Fingerprint);
+
+impl AnotherFingerprint {
+    /// How the text begins.
+    const TEXT: &str = "the server has another fingerprint: ";
+}
+
+impl fmt::Display for AnotherFingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", Self::TEXT, self.0)
+    }
+}
+
+/// The library shows no other form of it.
+impl fmt::Debug for AnotherFingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl std::error::Error for AnotherFingerprint {}
+
+/// A TLS failure with what to do about it, where that can be known.
+pub(crate) fn explain(error: &(dyn std::error::Error + 'static)) -> String {
+    let text = error.to_string();
+    if let Some((_, seen)) = text.split_once(AnotherFingerprint::TEXT) {
+        let digits = seen.chars().take_while(char::is_ascii_hexdigit);
+        let seen: String = digits.collect();
+        return format!("{}{seen}", AnotherFingerprint::TEXT);
+    }
+    let hint = if text.contains("UnknownIssuer") || text.contains("BadSignature") {
+        " (no trusted authority signed it: name its authority with --cafile, or pin it with --fingerprint)"
+    } else if text.contains("NoApplicationProtocol") || text.contains("error 120") {
+        " (the server does not serve this protocol on this port)"
+    } else {
+        ""
+    };
+    format!("{text}{hint}")
+}
+
 /// Accepts pinned certificates, or all when none are pinned. That the server holds the
 /// certificate's key is still checked: that is the signature in the handshake.
 #[derive(Debug)]
@@ -480,7 +521,9 @@ impl ServerCertVerifier for SignatureOnly {
     ) -> Result<ServerCertVerified, rustls::Error> {
         match &self.pinned {
             Some(pinned) if !pinned.contains(&Fingerprint::of(certificate)) => {
-                Err(CertificateError::ApplicationVerificationFailure.into())
+                let seen = AnotherFingerprint(Fingerprint::of(certificate));
+                let error = OtherError(Arc::new(seen));
+                Err(CertificateError::Other(error).into())
             }
             _ => Ok(ServerCertVerified::assertion()),
         }

@@ -279,6 +279,16 @@ impl Url {
         self.port.unwrap_or_else(|| self.scheme.default_port())
     }
 
+    /// Host and port, as people write them.
+    pub(crate) fn place(&self) -> String {
+        let (host, port) = (self.host(), self.port());
+        if host.contains(':') {
+            format!("[{host}]:{port}")
+        } else {
+            format!("{host}:{port}")
+        }
+    }
+
     /// The HTTP path of a WebSocket URL with its query; `/mqtt` or `/amqp` when there is none or only
     /// `/`.
     #[must_use]

@@ -339,7 +339,7 @@ async fn a_broker_that_says_nothing_is_given_up() {
     let _broker = listener.accept().await;
     let error = client.connected().await.unwrap_err();
     assert!(
-        matches!(error, Error::Connect(ConnectError::Timeout(_))),
+        matches!(error, Error::Connect(ConnectError::Timeout { .. })),
         "{error:?}"
     );
 }

@@ -6,6 +6,8 @@ mod process;
 use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use process::{Broker, code, stderr, stdout, sterna};
@@ -495,4 +497,195 @@ fn handshakes_cost_what_they_should() {
     let early = lines.last().unwrap();
     assert_eq!(early["early_data_accepted"], true);
     assert_eq!(early["up_bytes"], 1200);
+}
+
+/// A path for datagrams that can be cut: what comes from the client goes to the broker, and back.
+struct Relay {
+    port: u16,
+    is_cut: Arc<AtomicBool>,
+}
+
+impl Relay {
+    /// For one client.
+    fn new(broker: u16) -> Self {
+        let bind = || std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let (front, back) = (bind(), bind());
+        back.connect(("127.0.0.1", broker)).unwrap();
+        let port = front.local_addr().unwrap().port();
+        let is_cut = Arc::<AtomicBool>::default();
+        let up = (front.try_clone().unwrap(), back.try_clone().unwrap());
+        let cut = Arc::clone(&is_cut);
+        std::thread::spawn(move || {
+            let mut buffer = vec![0; 65_536];
+            let mut client = None;
+            while let Ok((bytes, from)) = up.0.recv_from(&mut buffer) {
+                if client.replace(from).is_none() {
+                    let down = (back.try_clone().unwrap(), front.try_clone().unwrap());
+                    let cut = Arc::clone(&cut);
+                    std::thread::spawn(move || {
+                        let mut buffer = vec![0; 65_536];
+                        while let Ok(bytes) = down.0.recv(&mut buffer) {
+                            if !cut.load(Ordering::SeqCst) {
+                                down.1.send_to(&buffer[..bytes], from).unwrap();
+                            }
+                        }
+                    });
+                }
+                if !cut.load(Ordering::SeqCst) {
+                    up.1.send(&buffer[..bytes]).unwrap();
+                }
+            }
+        });
+        Self { port, is_cut }
+    }
+}
+
+/// What nobody has acknowledged is counted, and is no success.
+#[test]
+fn messages_that_may_be_lost_are_an_error() {
+    let broker = plain_broker();
+    let url = &broker.urls[QUIC];
+    let relay = Relay::new(url.rsplit_once(':').unwrap().1.parse().unwrap());
+    let url = format!("mqtt+quic://127.0.0.1:{}", relay.port);
+    let subscriber = broker.subscriber(TCP, &["-t", "a", "-C", "1"]);
+    let mut child = sterna()
+        .args(["pub", "--url", &url, "--fingerprint", &broker.fingerprint])
+        .args(["-t", "a", "-q", "0", "-l", "--close-timeout", "2"])
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = child.stdin.take().unwrap();
+    writeln!(input, "arrives").unwrap();
+    assert_eq!(subscriber.output(), "arrives\n");
+    relay.is_cut.store(true, Ordering::SeqCst);
+    for number in 0..39 {
+        writeln!(input, "{number}").unwrap();
+    }
+    drop(input);
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(code(&output), 7, "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("up to 40 messages may be lost"),
+        "{}",
+        stderr(&output)
+    );
+    // The same through a path that stands is a success, as it is over TCP.
+    for transport in [QUIC, TCP, TLS] {
+        let all = ["-t", "a", "-m", "x", "--repeat", "40"];
+        let subscriber = broker.subscriber(TCP, &["-t", "a", "-C", "40"]);
+        let sent = broker.run(transport, "pub", &all);
+        assert_eq!(code(&sent), 0, "{}", stderr(&sent));
+        assert_eq!(subscriber.output().lines().count(), 40);
+    }
+}
+
+/// A port at which nobody listens.
+fn closed_port() -> u16 {
+    let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    socket.local_addr().unwrap().port()
+}
+
+#[test]
+fn errors_name_host_and_port() {
+    let place = format!("127.0.0.1:{}", closed_port());
+    for scheme in [
+        "mqtt", "mqtts", "ws", "wss", "amqp", "amqps", "amqp+ws", "http",
+        // HTTP/3 is not waited for where the host has refused TCP.
+        "https",
+    ] {
+        let url = format!("{scheme}://{place}");
+        let patient = ["-t", "a", "-m", "x", "--connect-timeout", "3600"];
+        let sent = sterna()
+            .args(["pub", "--url", &url])
+            .args(patient)
+            .output()
+            .unwrap();
+        let text = stderr(&sent);
+        assert!(text.contains(&place), "{scheme}: {text}");
+        assert!(text.contains("refused"), "{scheme}: {text}");
+        assert_eq!(code(&sent), 14, "{scheme}: {text}");
+    }
+    for scheme in ["mqtt+quic", "amqp+quic", "h3"] {
+        let url = format!("{scheme}://{place}");
+        let sent = sterna()
+            .args(["pub", "--url", &url, "--insecure", "-t", "a", "-m", "x"])
+            .args(["--connect-timeout", "0.2"])
+            .output()
+            .unwrap();
+        let text = stderr(&sent);
+        let expected = format!("{place}: no answer within 200ms");
+        assert!(text.contains(&expected), "{scheme}: {text}");
+        assert_eq!(code(&sent), 14, "{scheme}: {text}");
+    }
+    let unknown = ["pub", "--url", "mqtt://no-such-host.invalid:7", "-t", "a"];
+    let sent = sterna().args(unknown).args(["-m", "x"]).output().unwrap();
+    assert!(stderr(&sent).contains("no-such-host.invalid"));
+    assert_eq!(code(&sent), 15);
+}
+
+#[test]
+fn a_wrong_fingerprint_is_told_with_the_one_seen() {
+    let schemes = ["mqtts", "mqtt+quic", "wss", "amqps", "https"];
+    let broker = Broker::start(&schemes, &READY, |_, _| {});
+    let seen: String = (broker.fingerprint.chars())
+        .filter(char::is_ascii_hexdigit)
+        .map(|digit| digit.to_ascii_lowercase())
+        .collect();
+    let wrong = "0".repeat(64);
+    for url in &broker.urls {
+        let mut command = sterna();
+        command.args(["pub", "--url", url, "--fingerprint", &wrong]);
+        if url.starts_with("https") {
+            command.arg("--no-http3");
+        }
+        let sent = command.args(["-t", "a", "-m", "x"]).output().unwrap();
+        let text = stderr(&sent);
+        let place = url.split_once("//").unwrap().1;
+        let place = place.split('/').next().unwrap();
+        assert!(text.contains(&format!("{place}: ")), "{url}: {text}");
+        let expected = format!("the server has another fingerprint: {seen}");
+        assert!(text.contains(&expected), "{url}: {text}");
+        assert_eq!(code(&sent), 8, "{url}: {text}");
+    }
+}
+
+#[test]
+fn flags_that_do_nothing_over_a_transport_are_errors() {
+    let pinned = "0".repeat(64);
+    for (url, flags) in [
+        ("mqtt://localhost", &["--quic-profile", "nb-iot"][..]),
+        ("mqtts://localhost", &["--quic-set", "initial_rtt_ms=100"]),
+        ("ws://localhost", &["--streams", "per-topic"]),
+        ("wss://localhost", &["--datagrams"]),
+        ("amqp://localhost", &["--no-early-data"]),
+        ("amqps://localhost", &["--early-data"]),
+        ("http://localhost", &["--path-stats"]),
+        ("mqtt://localhost", &["--priority", "bulk"]),
+        ("mqtts://localhost", &["--rebind-every", "1"]),
+        ("mqtt://localhost", &["--fingerprint", &pinned]),
+        ("ws://localhost", &["--insecure"]),
+        ("amqp://localhost", &["--server-key", &pinned]),
+        ("http://localhost", &["--cafile", "ca.pem"]),
+        ("mqtt://localhost", &["--tls-alpn", "mqtt"]),
+        ("mqtt+quic://localhost", &["--tls-alpn", "mqtt"]),
+        ("h3://localhost", &["--tls-version", "tlsv1.2"]),
+        ("h3://localhost", &["--head-start", "10"]),
+        ("http://localhost", &["--no-http3"]),
+        (
+            "https://localhost",
+            &["--no-http3", "--quic-profile", "lan"],
+        ),
+        ("https://localhost", &["--close-timeout", "1"]),
+    ] {
+        let sent = sterna()
+            .args(["pub", "--url", url, "-t", "a", "-m", "x"])
+            .args(flags)
+            .output()
+            .unwrap();
+        let flag = flags.iter().rfind(|flag| flag.starts_with("--")).unwrap();
+        let text = stderr(&sent);
+        assert!(text.contains(flag), "{url} {flags:?}: {text}");
+        assert_eq!(code(&sent), 1, "{url} {flags:?}: {text}");
+    }
 }

@@ -227,7 +227,8 @@ impl Connection {
     /// end with an error, so wait for them first.
     ///
     /// # Errors
-    /// When the client had ended before, with the reason.
+    /// When the client had ended before, with the reason; and [`Error::Unacknowledged`], with a count,
+    /// when the broker has not answered in time and messages were sent settled.
     pub async fn close(&self) -> Result<(), Error> {
         self.inlet.ask(|done| Command::Close(Some(done))).await
     }

@@ -9,6 +9,7 @@ use sterna_amqp::{CommandError, Condition, DecodeError, Violation};
 use sterna_auth::ScramError;
 
 use crate::error::ConnectError;
+use crate::transport::ending::Unacknowledged;
 
 /// An error as the peer tells it (part 2, section 2.8.14).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,6 +92,8 @@ pub enum Error {
     Message(DecodeError),
     /// The request or setting is not valid in itself; the text says why.
     Invalid(&'static str),
+    /// The connection ended before the broker had acknowledged everything that was written to it.
+    Unacknowledged(Unacknowledged),
     /// The connection, session or link was closed by its own application.
     Ended,
 }
@@ -148,6 +151,7 @@ impl fmt::Display for Error {
             Self::Command(error) => error.fmt(f),
             Self::Message(error) => write!(f, "not a message: {error}"),
             Self::Invalid(what) => f.write_str(what),
+            Self::Unacknowledged(left) => left.fmt(f),
             Self::Ended => f.write_str("the client has ended"),
         }
     }

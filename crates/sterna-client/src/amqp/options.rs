@@ -44,6 +44,10 @@ pub struct Options {
     pub bind: Option<IpAddr>,
     /// Longest time from the first packet of the transport to the broker's open; 20 s by default.
     pub connect_timeout: Duration,
+    /// Longest wait, at the end of the connection, for the broker to acknowledge what was written; 30 s
+    /// by default. Over QUIC the wait is shorter on a path that is fast, and begins anew whenever the
+    /// broker has acknowledged something.
+    pub close_timeout: Duration,
     /// How to come back after a connection was lost; never when none.
     pub reconnect: Option<Backoff>,
     /// Whether to try again also when the very first connection fails; off by default.
@@ -99,6 +103,7 @@ impl Options {
             tls: Tls::default(),
             bind: None,
             connect_timeout: Duration::from_secs(20),
+            close_timeout: Duration::from_secs(30),
             reconnect: Some(Backoff::default()),
             retry_first: false,
             pipelined: true,

@@ -16,6 +16,7 @@ use crate::client::Published;
 use crate::error::Error;
 use crate::message::{Priority, Publish};
 use crate::options::Streams;
+use crate::transport::ending::UnderWay;
 use crate::transport::quic::CONTROL_PRIORITY;
 use crate::transport::{Channel, Quic};
 
@@ -56,6 +57,8 @@ pub(super) struct LaneIo {
     written: VecDeque<(u64, Done<Published>)>,
     /// Messages with QoS 1 and 2 that are not acknowledged yet.
     unanswered: usize,
+    /// Messages with QoS 0 that may not have arrived.
+    pub(super) under_way: UnderWay,
     used_ms: u64,
 }
 
@@ -71,6 +74,7 @@ impl LaneIo {
             sent_bytes: 0,
             written: VecDeque::new(),
             unanswered: 0,
+            under_way: UnderWay::default(),
             used_ms: now_ms,
         }
     }
@@ -197,7 +201,7 @@ impl Link {
                 Ok(some) => {
                     wrote |= some;
                     if at > 0 && self.out.0[at].ending && self.out.0[at].bytes.is_empty() {
-                        let _ = self.lanes[at].channel.poll_shutdown(cx);
+                        let _ = self.poll_lane_end(at, cx);
                     }
                     at += 1;
                 }
@@ -225,6 +229,25 @@ impl Link {
     fn at(&self, lane: Lane) -> usize {
         let found = self.lanes.iter().position(|io| io.lane == lane);
         found.unwrap_or(0)
+    }
+
+    /// A message without an acknowledgement was put into the buffer of a lane, behind so many bytes.
+    pub(super) fn note_unacknowledged(&mut self, lane: Lane, behind: usize) {
+        let at = self.at(lane);
+        let buffered = self.out.0[at].bytes.len();
+        let io = &mut self.lanes[at];
+        let bytes = buffered.saturating_sub(behind) as u64;
+        io.under_way.add(io.sent_bytes + buffered as u64, bytes);
+    }
+
+    /// Ends a stream behind what was written; ready when it is known whether all of that has arrived.
+    fn poll_lane_end(&mut self, at: usize, cx: &mut Context<'_>) -> Poll<()> {
+        let io = &mut self.lanes[at];
+        io.channel.poll_shutdown(cx).map(|outcome| {
+            if outcome.is_ok() {
+                io.under_way.clear();
+            }
+        })
     }
 
     /// A message was put into the buffer of a lane.
@@ -273,6 +296,7 @@ impl Link {
         self.out.0.remove(at);
         let lane = io.lane;
         io.lose_written();
+        self.unacknowledged += io.under_way.total();
         self.connection.lane_closed(&mut driver.session, lane);
         if io.unanswered == 0 {
             return;
@@ -329,9 +353,9 @@ impl Link {
     /// to them: the DISCONNECT on the first one must not overtake messages.
     pub(super) fn finish_further_lanes(&mut self, cx: &mut Context<'_>) -> bool {
         let mut finished = true;
-        for (io, out) in self.lanes.iter_mut().zip(&mut self.out.0).skip(1) {
-            out.ending = true;
-            finished &= out.bytes.is_empty() && io.channel.poll_shutdown(cx).is_ready();
+        for at in 1..self.lanes.len() {
+            self.out.0[at].ending = true;
+            finished &= self.out.0[at].bytes.is_empty() && self.poll_lane_end(at, cx).is_ready();
         }
         finished
     }
@@ -451,7 +475,7 @@ impl Link {
             .min_by_key(|(_, io)| io.used_ms);
         if let Some((at, _)) = oldest {
             self.out.0[at].ending = true;
-            let _ = self.lanes[at].channel.poll_shutdown(cx);
+            let _ = self.poll_lane_end(at, cx);
             return None;
         }
         self.sharing.topics.insert(topic.to_owned());

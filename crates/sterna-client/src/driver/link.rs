@@ -5,7 +5,7 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use sterna_mqtt::client::{Connection, Event as Input};
 use sterna_mqtt::packet::{ConnAck, Disconnect, Publish};
@@ -20,13 +20,14 @@ use super::opening::{
 };
 use super::{Done, Driver, End, Sent};
 use crate::client::{Connected, Event, Published};
-use crate::error::{Error, Refusal};
+use crate::error::{ConnectError, Error, Refusal};
 use crate::message::Message;
 use crate::options::{Login, Options, Streams};
 use crate::path::PathStatistics;
+use crate::transport::ending::{self, Patience, Unacknowledged};
 use crate::transport::quic::EarlyData;
 use crate::transport::quic::memory;
-use crate::transport::{self, Quic, Transport};
+use crate::transport::{Quic, Transport};
 
 /// Bytes that are read at once.
 const READ_BYTES: usize = 16 << 10;
@@ -34,8 +35,6 @@ const READ_BYTES: usize = 16 << 10;
 const MAX_UNSENT_BYTES: usize = 256 << 10;
 /// Reads and requests that are handled before the runtime gets its turn again.
 const MAX_ROUNDS: usize = 64;
-/// Longest wait for the server to close after DISCONNECT.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 type Room = Pin<Box<dyn Future<Output = Result<OwnedPermit<Event>, ()>> + Send>>;
 
@@ -68,6 +67,10 @@ pub(super) struct Link {
     input: Box<[u8]>,
     /// The application's wish to disconnect, when it is carried out.
     pub(super) closing: Option<Done<()>>,
+    /// The end has begun, and is waited for so long.
+    pub(super) patience: Option<Patience>,
+    /// What streams carried that ended before everything on them was acknowledged.
+    pub(super) unacknowledged: Unacknowledged,
     /// Nothing is to be sent before the server has answered the CONNECT.
     pub(super) awaits_answer: bool,
     /// Something was sent, and QUIC's handshake is not complete.
@@ -115,6 +118,8 @@ impl Link {
             room: None,
             input: vec![0; READ_BYTES].into_boxed_slice(),
             closing: None,
+            patience: None,
+            unacknowledged: Unacknowledged::default(),
             awaits_answer: !driver.may_be_early(),
             handshaking: false,
             pause: false,
@@ -137,7 +142,7 @@ impl Link {
             end
         })
         .await;
-        let end = self.explain(end);
+        let end = self.explain(driver, end);
         if self.connection.is_connected() || self.connection.is_closed() {
             self.remember(driver);
         }
@@ -149,14 +154,11 @@ impl Link {
             };
             let _ = done.send(Err(error));
         }
-        if matches!(end, End::Wanted) {
-            tracing::debug!("DISCONNECT written, closing");
-            self.close().await;
-            tracing::debug!("closed");
-            if let Some(done) = self.closing.take() {
-                let _ = done.send(Ok(()));
-            }
-        } else if let Some(quic) = self.quic.take() {
+        let end = match self.closing.take() {
+            Some(done) => self.close(driver, end, done).await,
+            None => end,
+        };
+        if let Some(quic) = self.quic.take() {
             tokio::spawn(quic.close());
         }
         for io in &mut self.lanes {
@@ -165,12 +167,58 @@ impl Link {
         end
     }
 
+    /// Ends the transport behind a DISCONNECT, and tells whoever asked for it what may be lost.
+    async fn close(&mut self, driver: &Driver, end: End, done: Done<()>) -> End {
+        let mut arrived = false;
+        if matches!(end, End::Wanted) {
+            tracing::debug!("DISCONNECT written, closing");
+            let is_at_risk = self.unacknowledged(false).messages > 0;
+            let (control, quic) = (&mut self.lanes[0].channel, self.quic.as_ref());
+            let longest = driver.options.close_timeout;
+            arrived = ending::finish(control, quic, &mut self.input, longest, is_at_risk).await;
+            if let Some(quic) = self.quic.take() {
+                quic.close().await;
+            }
+        }
+        let left = self.unacknowledged(arrived);
+        tracing::debug!(arrived, ?left, "closed");
+        let outcome = if arrived && left == Unacknowledged::default() {
+            Ok(())
+        } else {
+            Err(Error::Unacknowledged(left))
+        };
+        if let Err(Err(error)) = done.send(outcome) {
+            tracing::warn!(url = %driver.options.url, %error, "the client's end");
+        }
+        End::Wanted
+    }
+
+    /// What may be lost with the connection, where it is known whether the control stream has arrived.
+    pub(super) fn unacknowledged(&self, control_arrived: bool) -> Unacknowledged {
+        let mut left = self.unacknowledged;
+        for io in self.lanes.iter().skip(usize::from(control_arrived)) {
+            left += io.under_way.total();
+        }
+        left
+    }
+
+    /// Ready when the end has begun and nothing has moved for too long.
+    fn poll_patience(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let sent_bytes = self.packet_bytes_sent;
+        match &mut self.patience {
+            Some(patience) => patience.poll(self.quic.as_ref(), sent_bytes, cx),
+            None => Poll::Pending,
+        }
+    }
+
     /// A stream that ends with a handshake that failed doesn't know why.
-    fn explain(&self, end: End) -> End {
+    fn explain(&self, driver: &Driver, end: End) -> End {
         match (&end, &self.quic) {
-            (End::Failed(Error::Lost(_)), Some(quic)) if self.handshaking => quic
-                .handshake_error()
-                .map_or(end, |error| End::Failed(error.into())),
+            (End::Failed(Error::Lost(_)), Some(quic)) if self.handshaking => {
+                quic.handshake_error().map_or(end, |error| {
+                    End::Failed(error.at(&driver.options.url).into())
+                })
+            }
             _ => end,
         }
     }
@@ -215,7 +263,11 @@ impl Link {
                 if self.out.unsent_bytes() == 0 {
                     return Poll::Ready(End::Wanted);
                 }
-                return Poll::Pending;
+                let patience = self.poll_patience(cx);
+                return patience.map(|()| End::Failed(self.gave_up()));
+            }
+            if self.poll_patience(cx).is_ready() {
+                return Poll::Ready(End::Failed(self.gave_up()));
             }
             if driver.is_blocked() {
                 progress |= self.wait_for_room(driver, cx);
@@ -236,6 +288,11 @@ impl Link {
         // Others on this runtime get their turn.
         cx.waker().wake_by_ref();
         Poll::Pending
+    }
+
+    /// The end was waited for in vain.
+    fn gave_up(&self) -> Error {
+        Error::Unacknowledged(self.unacknowledged(false))
     }
 
     /// Writes what is still to be said to a server that broke the protocol or was refused, as far
@@ -265,7 +322,7 @@ impl Link {
             }
             Poll::Ready(Err(error)) => {
                 memory::forget(url.host(), url.port());
-                Err(error.into())
+                Err(error.at(url).into())
             }
         }
     }
@@ -580,19 +637,14 @@ impl Link {
         }
         if !self.connection.is_connected() {
             let timeout = driver.options.longest_connect();
-            return Err(crate::error::ConnectError::Timeout(timeout).into());
+            let error = ConnectError::timeout(timeout);
+            return Err(error.at(&driver.options.url).into());
         }
         let now_ms = driver.clock.now_ms();
         match self.connection.on_timeout(now_ms, self.out.control()) {
             Ok(()) => Ok(true),
             Err(violation) => Err(self.violated(&violation)),
         }
-    }
-
-    /// Ends the transport in order.
-    async fn close(&mut self) {
-        let (control, quic) = (&mut self.lanes[0].channel, self.quic.take());
-        transport::close(control, quic, &mut self.input, CLOSE_TIMEOUT).await;
     }
 
     // ---- Authentication --------------------------------------------------------------------

@@ -13,6 +13,7 @@ use crate::client::Published;
 use crate::error::Error;
 use crate::message::{Publish, Subscription};
 use crate::options::Streams;
+use crate::transport::ending::Patience;
 
 /// Filters in one SUBSCRIBE of the client's own making.
 const FILTERS_AT_ONCE: usize = 32;
@@ -70,6 +71,12 @@ impl Link {
                 // answered: only then is it known whether it took anything.
                 self.take_publications(driver, cx, progress);
                 let all_sent = !driver.has_work() && self.connection.is_connected();
+                if all_sent {
+                    self.patience.get_or_insert_with(|| {
+                        let longest = driver.options.close_timeout;
+                        Patience::new(longest, self.quic.as_ref(), self.packet_bytes_sent)
+                    });
+                }
                 if !all_sent || !self.finish_further_lanes(cx) {
                     driver.requests.push_front(request);
                     return;
@@ -190,6 +197,7 @@ impl Link {
         };
         let tag = driver.tag();
         let buffer = sterna_mqtt::LaneWriter::buffer(&mut self.out, lane);
+        let buffered_bytes = buffer.len();
         let message = view(&publication.message);
         match self
             .connection
@@ -206,6 +214,7 @@ impl Link {
                     };
                     driver.sent.insert(tag, sent);
                 } else {
+                    self.note_unacknowledged(lane, buffered_bytes);
                     self.note_sent(lane, false, publication.done.take());
                 }
                 None

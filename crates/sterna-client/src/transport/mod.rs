@@ -5,6 +5,7 @@
 //! write here leaves in one segment, record, frame or packet as far as it fits, so CONNECT,
 //! SUBSCRIBE and the first PUBLISH travel together.
 
+pub(crate) mod ending;
 pub(crate) mod quic;
 mod websocket;
 
@@ -27,7 +28,7 @@ use sterna_quic::Overrides;
 pub(crate) use quic::{Quic, QuicStream};
 
 use crate::error::ConnectError;
-use crate::tls::Tls;
+use crate::tls::{self, Tls};
 use crate::url::Url;
 
 /// How long one address may keep the next one waiting (RFC 8305 section 5: 250 ms).
@@ -80,34 +81,6 @@ impl Channel {
     }
 }
 
-/// Ends a connection in order, for at most so long: everything written arrives, then both sides close.
-pub(crate) async fn close(
-    control: &mut Channel,
-    quic: Option<Quic>,
-    input: &mut [u8],
-    patience: Duration,
-) {
-    let closing = async {
-        poll_fn(|cx| control.poll_shutdown(cx)).await?;
-        // The server closes when it has read the last packet. To close before it does could reset the
-        // connection and take that packet away from it.
-        if quic.is_none() {
-            loop {
-                let mut buffer = ReadBuf::new(input);
-                poll_fn(|cx| control.poll_read(cx, &mut buffer)).await?;
-                if buffer.filled().is_empty() {
-                    break;
-                }
-            }
-        }
-        Ok::<_, io::Error>(())
-    };
-    let _ = tokio::time::timeout(patience, closing).await;
-    if let Some(quic) = quic {
-        quic.close().await;
-    }
-}
-
 /// A connection to a broker before anything was said.
 pub(crate) struct Transport {
     /// The stream that carries the start of the protocol; the only one but over QUIC.
@@ -143,8 +116,9 @@ pub(crate) struct Settings {
 pub(crate) async fn connect(url: &Url, settings: &Settings) -> Result<Transport, ConnectError> {
     match tokio::time::timeout(settings.timeout, connect_untimed(url, settings)).await {
         Ok(result) => result,
-        Err(_) => Err(ConnectError::Timeout(settings.timeout)),
+        Err(_) => Err(ConnectError::timeout(settings.timeout)),
     }
+    .map_err(|error| error.at(url))
 }
 
 /// Says that nobody checks who the server is.
@@ -208,7 +182,7 @@ pub(crate) async fn establish_tls(
     TlsConnector::from(config)
         .connect(name, tcp)
         .await
-        .map_err(|error| ConnectError::Handshake(explain_tls(&error)))
+        .map_err(|error| ConnectError::Handshake(tls::explain(&error)))
 }
 
 /// Connects over QUIC: at once, without having sent anything, where an earlier connection left a
@@ -345,19 +319,4 @@ async fn connect_tcp(address: SocketAddr, bind: Option<IpAddr>) -> Result<TcpStr
     // What is written belongs together already, so waiting for more only costs a round trip.
     socket.set_nodelay(true)?;
     Ok(socket.connect(address).await?)
-}
-
-/// A TLS failure with what to do about it, where that can be known.
-fn explain_tls(error: &(dyn std::error::Error + 'static)) -> String {
-    let text = error.to_string();
-    let hint = if text.contains("UnknownIssuer") || text.contains("BadSignature") {
-        " (no trusted authority signed it: name its authority with --cafile, or pin it with --fingerprint)"
-    } else if text.contains("ApplicationVerificationFailure") {
-        " (the server's certificate has another fingerprint)"
-    } else if text.contains("NoApplicationProtocol") || text.contains("error 120") {
-        " (the server does not serve this protocol on this port)"
-    } else {
-        ""
-    };
-    format!("{text}{hint}")
 }

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -46,6 +47,7 @@ pub(crate) struct Seen {
 pub(crate) struct Path {
     pub(crate) address: SocketAddr,
     seen: Arc<Mutex<Vec<Seen>>>,
+    is_cut: Arc<AtomicBool>,
 }
 
 impl Path {
@@ -53,8 +55,19 @@ impl Path {
         let socket = Arc::new(UdpSocket::bind("127.0.0.1:0").await.unwrap());
         let address = socket.local_addr().unwrap();
         let seen = Arc::new(Mutex::new(Vec::new()));
-        tokio::spawn(forward(socket, server, line, Arc::clone(&seen)));
-        Self { address, seen }
+        let is_cut = Arc::new(AtomicBool::new(false));
+        let ends = (server, Arc::clone(&is_cut));
+        tokio::spawn(forward(socket, ends, line, Arc::clone(&seen)));
+        Self {
+            address,
+            seen,
+            is_cut,
+        }
+    }
+
+    /// From now on nothing arrives at either end.
+    pub(crate) fn cut(&self) {
+        self.is_cut.store(true, Ordering::SeqCst);
     }
 
     /// Everything that came by since the last call.
@@ -65,13 +78,16 @@ impl Path {
 
 async fn forward(
     front: Arc<UdpSocket>,
-    server: SocketAddr,
+    (server, is_cut): (SocketAddr, Arc<AtomicBool>),
     line: Line,
     seen: Arc<Mutex<Vec<Seen>>>,
 ) {
     let mut clients: HashMap<SocketAddr, Queue> = HashMap::new();
     let mut buffer = vec![0; 65_536];
     while let Ok((bytes, client)) = front.recv_from(&mut buffer).await {
+        if is_cut.load(Ordering::SeqCst) {
+            continue;
+        }
         note(&seen, true, bytes, client);
         if let Some(up) = clients.get_mut(&client) {
             up.push(&buffer[..bytes]);
@@ -84,11 +100,14 @@ async fn forward(
         clients.insert(client, up);
         let mut down = Queue::new(line, Arc::clone(&front), Some(client));
         let seen = Arc::clone(&seen);
+        let is_cut = Arc::clone(&is_cut);
         tokio::spawn(async move {
             let mut buffer = vec![0; 65_536];
             loop {
                 // A server that is gone is an error now and then.
-                if let Ok(bytes) = back.recv(&mut buffer).await {
+                if let Ok(bytes) = back.recv(&mut buffer).await
+                    && !is_cut.load(Ordering::SeqCst)
+                {
                     note(&seen, false, bytes, client);
                     down.push(&buffer[..bytes]);
                 }

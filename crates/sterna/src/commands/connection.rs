@@ -133,6 +133,10 @@ pub(super) struct Connection {
     #[arg(long, value_name = "SECONDS", default_value = "20", value_parser = seconds,
           help_heading = "Client")]
     connect_timeout: Duration,
+    /// Longest wait at the end for the broker's acknowledgement of what was sent [default: 30; over QUIC
+    /// less on a fast path, and as long as there is progress]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, help_heading = "Client")]
+    close_timeout: Option<Duration>,
     /// Over QUIC: one stream for all messages (single), one for each topic (per-topic), one for each
     /// message (per-publish), or QoS 0 on a stream behind all others (priority)
     #[arg(long, value_name = "MODE", default_value = "single", value_parser = streams,
@@ -164,13 +168,9 @@ pub(super) struct Connection {
     #[arg(long, overrides_with = "no_early_data", help_heading = "TLS and QUIC")]
     early_data: bool,
     /// With https://: how long HTTP/3 is tried alone, before HTTP/2 over TLS is tried beside it
-    #[arg(
-        long,
-        value_name = "MILLISECONDS",
-        default_value_t = 300,
-        help_heading = "TLS and QUIC"
-    )]
-    head_start: u32,
+    /// [default: 300]
+    #[arg(long, value_name = "MILLISECONDS", help_heading = "TLS and QUIC")]
+    head_start: Option<u32>,
     /// With https://: do without HTTP/3
     #[arg(long, help_heading = "TLS and QUIC")]
     no_http3: bool,
@@ -270,8 +270,74 @@ pub(super) struct Settings {
 }
 
 impl Connection {
-    /// Makes the options. `packets` are those that this command sends with properties.
+    /// An error for a flag that is given and does nothing over this transport.
+    pub(super) fn refuse_idle_flags(&self, scheme: Scheme) -> Result<(), String> {
+        let is_quic = scheme.is_quic() || (scheme == Scheme::Https && !self.no_http3);
+        let over_quic = [
+            ("--quic-profile", self.quic_profile.is_some()),
+            ("--quic-set", !self.quic_settings.is_empty()),
+            ("--streams", self.streams != Streams::Single),
+            ("--datagrams", self.datagrams),
+            ("--no-early-data", self.no_early_data),
+            ("--early-data", self.early_data),
+            ("--qlog", self.qlog.is_some()),
+            ("--path-stats", self.path_stats),
+        ];
+        let encrypted = [
+            ("--cafile", self.cafile.is_some()),
+            ("--capath", self.capath.is_some()),
+            ("--fingerprint", !self.fingerprint.is_empty()),
+            ("--server-key", !self.server_key.is_empty()),
+            ("--cert", self.cert.is_some()),
+            ("--key", self.key.is_some()),
+            ("--insecure", self.insecure),
+            ("--server-name", self.server_name.is_some()),
+            ("--tls-alpn", self.tls_alpn.is_some()),
+            ("--tls-version", self.tls_version.is_some()),
+            ("--tls-use-os-certs", self.tls_use_os_certs),
+        ];
+        let over_tcp = [
+            ("--tls-alpn", self.tls_alpn.is_some()),
+            (
+                "--tls-version tlsv1.2",
+                self.tls_version == Some(TlsVersion::Tls12),
+            ),
+        ];
+        let with_https = [
+            ("--head-start", self.head_start.is_some()),
+            ("--no-http3", self.no_http3),
+        ];
+        let name = scheme.name();
+        let given = |flags: &[(&'static str, bool)]| {
+            let given = flags.iter().find(|(_, is_given)| *is_given);
+            given.map(|(flag, _)| *flag)
+        };
+        if let Some(flag) = given(&over_quic).filter(|_| !is_quic) {
+            return Err(format!("{flag}: {name}:// does not travel over QUIC"));
+        }
+        if let Some(flag) = given(&encrypted).filter(|_| !scheme.is_encrypted()) {
+            return Err(format!("{flag}: {name}:// is not encrypted"));
+        }
+        if let Some(flag) = given(&over_tcp).filter(|_| scheme.is_quic()) {
+            return Err(format!(
+                "{flag}: QUIC has TLS 1.3 and a protocol that the URL says"
+            ));
+        }
+        if let Some(flag) = given(&with_https).filter(|_| scheme != Scheme::Https) {
+            return Err(format!("{flag}: {name}:// has no choice of HTTP's version"));
+        }
+        Ok(())
+    }
+
+    /// Makes the options, and refuses what does nothing over the transport. `packets` are those that
+    /// this command sends with properties.
     pub(super) fn settings(&self, packets: &[&str]) -> Result<Settings, String> {
+        self.refuse_idle_flags(self.url()?.scheme())?;
+        self.settings_for_any(packets)
+    }
+
+    /// The same where the transport is not settled.
+    pub(super) fn settings_for_any(&self, packets: &[&str]) -> Result<Settings, String> {
         let url = self.url()?;
         if url.scheme().protocol() != Protocol::Mqtt {
             return Err(format!("{}: this command speaks MQTT only", url.scheme()));
@@ -332,10 +398,11 @@ impl Connection {
         options.keep_alive_s = self.keepalive;
         options.bind = self.bind;
         options.connect_timeout = self.connect_timeout;
+        options.close_timeout = self.close_timeout.unwrap_or(options.close_timeout);
         options.streams = self.streams;
         options.datagrams = self.datagrams;
         options.quic = self.quic()?;
-        options.qlog = self.qlog(options.url.scheme())?;
+        options.qlog = self.qlog();
         options.early_data = !self.no_early_data || self.early_data;
         options.tls = self.tls(options.url.scheme());
         properties.connect(&mut options)?;
@@ -376,17 +443,12 @@ impl Connection {
     }
 
     /// Where traces of QUIC go.
-    fn qlog(&self, scheme: Scheme) -> Result<Option<Qlog>, String> {
-        let Some(directory) = &self.qlog else {
-            return Ok(None);
-        };
-        if !scheme.is_quic() && (scheme != Scheme::Https || self.no_http3) {
-            return Err(format!("--qlog: {scheme} does not travel over QUIC"));
-        }
+    fn qlog(&self) -> Option<Qlog> {
+        let directory = self.qlog.as_ref()?;
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
         let now_ms = since_1970.map_or(0, |time| time.as_millis());
         let name = format!("sterna-{now_ms}-{}", std::process::id());
-        Ok(Some(Qlog::new(directory, name)))
+        Some(Qlog::new(directory, name))
     }
 
     /// Whether secrets are to be written, with a warning where that is asked for and not possible,
@@ -456,6 +518,9 @@ impl Connection {
             || self.cafile.is_some()
             || self.capath.is_some()
             || self.key.is_some()
+            || self.server_name.is_some()
+            || self.tls_alpn.is_some()
+            || self.tls_version.is_some()
             || !self.fingerprint.is_empty()
             || !self.server_key.is_empty()
             || self.insecure

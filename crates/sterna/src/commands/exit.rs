@@ -256,7 +256,10 @@ mod tests {
         );
         assert_eq!(code_of(&Error::Connect(ConnectError::Socket(io()))), 14);
         assert_eq!(
-            code_of(&Error::Connect(ConnectError::Timeout(Duration::ZERO))),
+            code_of(&Error::Connect(ConnectError::Timeout {
+                place: None,
+                after: Duration::ZERO
+            })),
             14
         );
         let unresolved = ConnectError::Resolve {

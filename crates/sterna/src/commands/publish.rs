@@ -104,6 +104,18 @@ async fn publish(args: &Args) -> Result<(), Failure> {
             "nothing to publish: give one of -m, -f, -l, -n and -s",
         ));
     }
+    let is_quic = options.url.scheme().is_quic();
+    for (flag, is_given) in [
+        ("--priority", args.priority != Priority::Normal),
+        ("--rebind-every", args.rebind_every.is_some()),
+    ] {
+        if is_given && !is_quic {
+            let scheme = options.url.scheme();
+            return Err(Failure::local(format_args!(
+                "{flag}: {scheme}:// does not travel over QUIC"
+            )));
+        }
+    }
     let message = Publish::new(topic, args.payload.read()?)
         .map_err(|error| Failure::local(format_args!("-t: {error}")))?
         .qos(args.qos)

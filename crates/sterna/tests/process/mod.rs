@@ -49,7 +49,11 @@ impl Broker {
     pub(crate) fn command(&self, transport: usize, name: &str, rest: &[&str]) -> Command {
         let mut command = sterna();
         let url = &self.urls[transport];
-        command.args([name, "--url", url, "--fingerprint", &self.fingerprint]);
+        command.args([name, "--url", url]);
+        let is_plain = ["mqtt://", "ws://", "amqp://", "amqp+ws://", "http://"];
+        if !is_plain.iter().any(|scheme| url.starts_with(scheme)) {
+            command.args(["--fingerprint", &self.fingerprint]);
+        }
         if url.starts_with("https://") {
             // HTTP/3 is on a port of its own here.
             command.arg("--no-http3");

@@ -11,6 +11,7 @@ use sterna_amqp::{Framer, Lane, LaneWriter};
 use super::Sent;
 use crate::amqp::Error;
 use crate::transport::Channel;
+use crate::transport::ending::UnderWay;
 
 /// One byte stream, what is to be sent on it, and what cuts what comes on it.
 pub(super) struct LaneIo {
@@ -28,6 +29,8 @@ pub(super) struct LaneIo {
     sent_bytes: u64,
     /// Settled messages that count as sent when so many bytes have been.
     written: VecDeque<(u64, Sent)>,
+    /// Settled messages that may not have arrived.
+    pub(super) under_way: UnderWay,
 }
 
 impl LaneIo {
@@ -43,6 +46,7 @@ impl LaneIo {
             unflushed: false,
             sent_bytes: 0,
             written: VecDeque::new(),
+            under_way: UnderWay::default(),
         }
     }
 
@@ -84,6 +88,18 @@ impl LaneIo {
         Ok(wrote)
     }
 
+    /// Ends the stream behind what was written; ready when it is known whether all of that has arrived.
+    pub(super) fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if !self.is_written() {
+            return Poll::Pending;
+        }
+        self.channel.poll_shutdown(cx).map(|outcome| {
+            if outcome.is_ok() {
+                self.under_way.clear();
+            }
+        })
+    }
+
     /// Settled messages that were not written to the end are lost: at most once.
     pub(super) fn lose_written(&mut self) {
         for (_, sent) in self.written.drain(..) {
@@ -101,16 +117,22 @@ impl Lanes {
         self.0.iter().map(|io| io.bytes.len()).sum()
     }
 
+    /// Bytes handed to the transport since the start.
+    pub(super) fn sent_bytes(&self) -> u64 {
+        self.0.iter().map(|io| io.sent_bytes).sum()
+    }
+
     fn at(&self, lane: Lane) -> usize {
         // A lane that is gone is answered on the control lane.
         self.0.iter().position(|io| io.lane == lane).unwrap_or(0)
     }
 
-    /// A settled message was put into the buffer of a lane.
-    pub(super) fn note_sent(&mut self, lane: Lane, sent: Sent) {
+    /// A settled message of so many bytes was put into the buffer of a lane.
+    pub(super) fn note_sent(&mut self, lane: Lane, sent: Sent, bytes: usize) {
         let at = self.at(lane);
         let io = &mut self.0[at];
         let end = io.sent_bytes + io.bytes.len() as u64;
+        io.under_way.add(end, bytes as u64);
         io.written.push_back((end, sent));
     }
 

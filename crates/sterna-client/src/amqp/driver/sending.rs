@@ -143,7 +143,8 @@ impl Wire {
         }
         if complete {
             let lane = self.engine.lane_of(id.session).unwrap_or(Lane::CONTROL);
-            self.lanes.note_sent(lane, message.sent);
+            let bytes = message.payload.len();
+            self.lanes.note_sent(lane, message.sent, bytes);
             return None;
         }
         Some(message)
@@ -177,7 +178,8 @@ impl Wire {
                     && let Some(message) = sending.settled
                 {
                     let lane = self.engine.lane_of(id.session).unwrap_or(Lane::CONTROL);
-                    self.lanes.note_sent(lane, message.sent);
+                    let bytes = message.payload.len();
+                    self.lanes.note_sent(lane, message.sent, bytes);
                 }
                 Progress::Some
             }

@@ -22,6 +22,7 @@ use super::{Driver, End};
 use crate::amqp::Error;
 use crate::amqp::login::Verdict;
 use crate::error::ConnectError;
+use crate::transport::ending::{self, Patience, Unacknowledged};
 use crate::transport::quic::{EarlyData, memory};
 use crate::transport::{self, Quic, Transport};
 
@@ -31,7 +32,7 @@ const READ_BYTES: usize = 64 << 10;
 pub(super) const MAX_UNSENT_BYTES: usize = 256 << 10;
 /// Rounds before the runtime gets its turn again.
 const MAX_ROUNDS: usize = 64;
-/// Longest wait for the peer's answers at the end.
+/// Longest wait for the peer to end its side of the transport, when both have said `close`.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Bytes of a lane that are kept until they can be taken.
 const MAX_UNREAD_BYTES: usize = 1 << 20;
@@ -72,7 +73,9 @@ pub(super) struct Wire {
     /// When the transport was there.
     pub(super) started: Instant,
     deadline: Instant,
-    close_deadline: Option<Instant>,
+    patience: Option<Patience>,
+    /// What streams carried that ended before everything on them was acknowledged.
+    unacknowledged: Unacknowledged,
     timer: Pin<Box<Sleep>>,
     input: Box<[u8]>,
     room: Option<Pin<Box<OwnedNotified>>>,
@@ -133,7 +136,8 @@ impl Wire {
             verdict,
             started: Instant::now(),
             deadline,
-            close_deadline: None,
+            patience: None,
+            unacknowledged: Unacknowledged::default(),
             timer: Box::pin(tokio::time::sleep_until(deadline.into())),
             input: vec![0; READ_BYTES].into_boxed_slice(),
             room: None,
@@ -153,7 +157,7 @@ impl Wire {
             end
         })
         .await;
-        let end = self.explain(end);
+        let end = self.explain(driver, end);
         if let End::StartOver(..) = end {
             return self.start_over(driver).await;
         }
@@ -201,11 +205,13 @@ impl Wire {
     }
 
     /// A stream that ends with a handshake that failed doesn't know why.
-    fn explain(&self, end: End) -> End {
+    fn explain(&self, driver: &Driver, end: End) -> End {
         match (&end, &self.quic) {
-            (End::Failed(Error::Lost(_)), Some(quic)) if self.handshaking => quic
-                .handshake_error()
-                .map_or(end, |error| End::Failed(error.into())),
+            (End::Failed(Error::Lost(_)), Some(quic)) if self.handshaking => {
+                quic.handshake_error().map_or(end, |error| {
+                    End::Failed(error.at(&driver.options.url).into())
+                })
+            }
             _ => end,
         }
     }
@@ -284,10 +290,18 @@ impl Wire {
     /// waiting.
     fn give_up(&mut self, error: Error, cx: &mut Context<'_>) -> End {
         let _ = self.write(cx);
-        if self.closing == Closing::Connection {
+        if self.closing == Closing::No || !matches!(error, Error::Lost(_)) {
+            return End::Failed(error);
+        }
+        // A peer that has read the close may hang up without one of its own.
+        let hung_up =
+            matches!(&error, Error::Lost(why) if why.kind() == io::ErrorKind::UnexpectedEof);
+        let left = self.unacknowledged();
+        let is_harmless = hung_up || left == Unacknowledged::default();
+        if self.closing == Closing::Connection && is_harmless {
             return End::Wanted;
         }
-        End::Failed(error)
+        End::Failed(Error::Unacknowledged(left))
     }
 
     /// Learns that QUIC's handshake is complete, where something was sent before.
@@ -310,7 +324,7 @@ impl Wire {
             Poll::Ready(Err(error)) => {
                 let url = &driver.options.url;
                 memory::forget(url.host(), url.port());
-                Err(error.into())
+                Err(error.at(url).into())
             }
         }
     }
@@ -337,11 +351,10 @@ impl Wire {
                 // Its reading side tells.
                 Err(_) => io.ended = true,
             }
-            let is_done = at > 0
-                && io.ending
-                && (io.ended || (io.is_written() && io.channel.poll_shutdown(cx).is_ready()));
+            let is_done = at > 0 && io.ending && (io.ended || io.poll_end(cx).is_ready());
             if is_done {
                 io.lose_written();
+                self.unacknowledged += io.under_way.total();
                 self.lanes.0.remove(at);
                 // The close may wait for this.
                 wrote = true;
@@ -512,16 +525,20 @@ impl Wire {
     // ---- Time ------------------------------------------------------------------------------
 
     fn poll_timer(&mut self, driver: &Driver, cx: &mut Context<'_>) -> Result<Option<End>, Error> {
-        if self.closing != Closing::No && self.close_deadline.is_none() {
-            self.close_deadline = Some(Instant::now() + CLOSE_TIMEOUT);
+        if self.closing != Closing::No {
+            let sent_bytes = self.lanes.sent_bytes();
+            let patience = self.patience.get_or_insert_with(|| {
+                let longest = driver.options.close_timeout;
+                Patience::new(longest, self.quic.as_ref(), sent_bytes)
+            });
+            if patience.poll(self.quic.as_ref(), sent_bytes, cx).is_ready() {
+                return Err(Error::Unacknowledged(self.unacknowledged()));
+            }
         }
-        let due = match (self.close_deadline, self.is_open) {
-            (Some(close), _) => close,
-            (None, false) => self.deadline,
-            (None, true) => match self.engine.deadline_ms() {
-                Some(at_ms) => driver.clock.instant(at_ms),
-                None => return Ok(None),
-            },
+        let due = match (self.is_open, self.engine.deadline_ms()) {
+            (false, _) => self.deadline,
+            (true, Some(at_ms)) => driver.clock.instant(at_ms),
+            (true, None) => return Ok(None),
         };
         if self.timer.deadline().into_std() != due {
             self.timer.as_mut().reset(due.into());
@@ -529,18 +546,25 @@ impl Wire {
         if self.timer.as_mut().poll(cx).is_pending() {
             return Ok(None);
         }
-        if self.close_deadline.is_some() {
-            return Ok(Some(End::Wanted));
-        }
         if !self.is_open {
             let timeout = driver.options.longest_connect();
-            return Err(ConnectError::Timeout(timeout).into());
+            let error = ConnectError::timeout(timeout);
+            return Err(error.at(&driver.options.url).into());
         }
         let now_ms = driver.clock.now_ms();
         self.engine.on_timeout(now_ms, &mut self.lanes)?;
         // The next time is another one.
         cx.waker().wake_by_ref();
         Ok(None)
+    }
+
+    /// What may be lost with the connection.
+    fn unacknowledged(&self) -> Unacknowledged {
+        let mut left = self.unacknowledged;
+        for io in &self.lanes.0 {
+            left += io.under_way.total();
+        }
+        left
     }
 
     /// Ends the transport in order. On QUIC there is nothing more to wait for once both have said
@@ -550,7 +574,7 @@ impl Wire {
             quic.close().await;
         } else {
             let control = &mut self.lanes.0[0].channel;
-            transport::close(control, None, &mut self.input, CLOSE_TIMEOUT).await;
+            let _ = ending::finish(control, None, &mut self.input, CLOSE_TIMEOUT, false).await;
         }
     }
 }

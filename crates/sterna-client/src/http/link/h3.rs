@@ -59,6 +59,8 @@ pub(in crate::http) struct H3 {
     authority: String,
     /// The server as the URL names it.
     server: (String, u16),
+    /// Whether this end takes datagrams.
+    takes_datagrams: bool,
     is_corked: AtomicBool,
     is_authenticated: AtomicBool,
     opened: Instant,
@@ -154,6 +156,7 @@ impl H3 {
         };
         let this = Arc::new(Self {
             connection: connection.clone(),
+            takes_datagrams: options.quic.settings().datagram_buffer_bytes > 0,
             is_corked: AtomicBool::new(quic.is_corked()),
             quic: Mutex::new(quic),
             engine: Mutex::new(engine),
@@ -362,6 +365,12 @@ impl H3 {
     /// Notes what concerns the connection.
     fn note(&self, event: &Event<'_>) -> bool {
         match event {
+            Event::Settings(settings) if settings.datagrams && self.lacks_datagrams() => {
+                let detail = b"SETTINGS_H3_DATAGRAM without max_datagram_frame_size";
+                self.connection
+                    .close(code(ErrorCode::H3_SETTINGS_ERROR), detail);
+                true
+            }
             Event::Settings(settings) => {
                 memory::remember(&self.server.0, self.server.1, *settings);
                 true
@@ -373,6 +382,12 @@ impl H3 {
             }
             _ => false,
         }
+    }
+
+    /// Whether this end takes datagrams, and the server has said in the handshake that it takes none
+    /// (RFC 9297, section 2.1.1).
+    fn lacks_datagrams(&self) -> bool {
+        self.takes_datagrams && self.connection.max_datagram_size().is_none()
     }
 
     /// Begins anew, because the server did not take the early data.

@@ -23,6 +23,10 @@ use crate::transport;
 use crate::transport::quic::EarlyData;
 use crate::url::{Scheme, Url};
 
+/// Least time for HTTP/3's answer where the host has refused TCP: its first datagram may have been lost,
+/// and is sent again after a second (RFC 9002, section 6.2.2).
+const LEAST_QUIC_PATIENCE: Duration = Duration::from_secs(2);
+
 /// Why a request came to nothing.
 #[derive(Clone, Debug)]
 pub(super) enum LinkError {
@@ -115,8 +119,9 @@ impl Link {
         // Connecting is rare and large; what waits for it is neither.
         match tokio::time::timeout(timeout, Box::pin(connect(options))).await {
             Ok(result) => result,
-            Err(_) => Err(ConnectError::Timeout(timeout)),
+            Err(_) => Err(ConnectError::timeout(timeout)),
         }
+        .map_err(|error| error.at(&options.url))
     }
 
     pub(super) fn version(&self) -> Version {
@@ -260,10 +265,14 @@ async fn race(options: &Arc<Options>) -> Result<Link, ConnectError> {
             },
             result = &mut tcp => match result {
                 Ok(link) => return Ok(link),
-                Err(error) => match quic.await {
-                    Ok(link) => return Ok(link),
-                    Err(quic_error) => (quic_error, Err(error)),
-                },
+                Err(error) => {
+                    let patience = quic_patience(&error, alone);
+                    match tokio::time::timeout(patience.unwrap_or(Duration::MAX), quic).await {
+                        Ok(Ok(link)) => return Ok(link),
+                        Ok(Err(quic_error)) => (quic_error, Err(error)),
+                        Err(_) => (ConnectError::timeout(alone.elapsed()), Err(error)),
+                    }
+                }
             },
         }
     };
@@ -274,10 +283,17 @@ async fn race(options: &Arc<Options>) -> Result<Link, ConnectError> {
     tracing::debug!(%quic_error, %tcp_error, "neither HTTP/3 nor HTTP over TCP");
     // Silence says less than what anybody has said.
     Err(match &quic_error {
-        ConnectError::Timeout(_) => tcp_error,
+        ConnectError::Timeout { .. } => tcp_error,
         ConnectError::Quic(text) if text.contains("timed out") => tcp_error,
         _ => quic_error,
     })
+}
+
+/// How much longer HTTP/3 is waited for when TCP has failed: where the host has refused it, that took
+/// a round trip, and QUIC's answer takes one or two. `None` is as long as connecting may take.
+fn quic_patience(error: &ConnectError, began: Instant) -> Option<Duration> {
+    let is_refused = error.is_refused();
+    is_refused.then(|| LEAST_QUIC_PATIENCE.max(4 * began.elapsed()))
 }
 
 /// Where early data is sent to a broker that may not be there by UDP any more: gives a connection over

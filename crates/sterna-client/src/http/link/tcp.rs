@@ -319,8 +319,8 @@ impl H1 {
         let timeout = self.options.longest_connect();
         let dialled = tokio::time::timeout(timeout, dial(&self.options)).await;
         let connection = dialled
-            .unwrap_or(Err(ConnectError::Timeout(timeout)))
-            .map_err(LinkError::Connect)?;
+            .unwrap_or(Err(ConnectError::timeout(timeout)))
+            .map_err(|error| LinkError::Connect(error.at(&self.options.url)))?;
         Ok((lease(connection), false))
     }
 

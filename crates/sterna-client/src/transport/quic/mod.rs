@@ -21,14 +21,14 @@ use quinn::{
 };
 use sterna_quic::{CongestionControl, Role, SavedPath};
 
-use super::{Settings, explain_tls};
+use super::Settings;
 use crate::error::ConnectError;
 use crate::path::PathStatistics;
-use crate::tls::Preference;
+use crate::tls::{self, Preference};
 use crate::url::{Protocol, Url};
 use cork::{Cork, CorkedRuntime};
 use memory::Known;
-use observed::{Observed, Variation};
+use observed::{Gauge, Observed};
 pub use stream::EarlyData;
 pub(crate) use stream::QuicStream;
 use stream::Verdict;
@@ -71,7 +71,9 @@ pub(crate) struct Quic {
     cork: Option<Cork>,
     /// A stream that the server has no room for yet.
     opening: Option<Opening>,
-    variation: Arc<Variation>,
+    gauge: Arc<Gauge>,
+    /// How long the server may delay an acknowledgement.
+    max_ack_delay: Duration,
     /// The next datagram.
     receiving: Option<Receiving>,
     /// How often the connection has moved.
@@ -108,10 +110,10 @@ pub(super) fn attempt(
         chacha20: quic.cipher.prefers_chacha20(),
         port: url.port(),
     };
-    let tls = settings
+    let config = settings
         .tls
         .config(&alpn, settings.early_data, Some(preference))?;
-    let crypto = QuicClientConfig::try_from(tls)
+    let crypto = QuicClientConfig::try_from(config)
         .map_err(|error| ConnectError::Quic(format!("no cipher for QUIC: {error}")))?;
     let mut config = ClientConfig::new(Arc::new(crypto));
     // Streams of the server's own have no meaning in MQTT and AMQP, so that it may open none.
@@ -119,7 +121,7 @@ pub(super) fn attempt(
         .transport_config(Role::Client)
         .map_err(|problems| ConnectError::Quic(problems.join("; ")))?;
     let observed = Observed::new(&quic);
-    let variation = observed.variation();
+    let gauge = observed.gauge();
     transport.congestion_controller_factory(Arc::new(observed));
     if url.scheme().protocol() == Protocol::Http {
         transport.max_concurrent_uni_streams(HTTP3_STREAMS);
@@ -139,7 +141,8 @@ pub(super) fn attempt(
         endpoint,
         name,
         bind: settings.bind,
-        variation,
+        gauge,
+        max_ack_delay: Duration::from_millis(quic.max_ack_delay_ms.into()),
     })
 }
 
@@ -151,7 +154,9 @@ pub(super) struct Attempt {
     /// The name in the server's certificate.
     name: String,
     bind: Option<IpAddr>,
-    variation: Arc<Variation>,
+    gauge: Arc<Gauge>,
+    /// How long the server may delay an acknowledgement.
+    max_ack_delay: Duration,
 }
 
 /// A connection that has been started and has sent nothing.
@@ -159,7 +164,9 @@ pub(super) struct Started {
     endpoint: Endpoint,
     connecting: Connecting,
     cork: Cork,
-    variation: Arc<Variation>,
+    gauge: Arc<Gauge>,
+    /// How long the server may delay an acknowledgement.
+    max_ack_delay: Duration,
 }
 
 impl Attempt {
@@ -181,7 +188,8 @@ impl Attempt {
             endpoint,
             connecting,
             cork,
-            variation: self.variation,
+            gauge: self.gauge,
+            max_ack_delay: self.max_ack_delay,
         })
     }
 }
@@ -194,7 +202,8 @@ impl Started {
             endpoint,
             connecting,
             cork,
-            variation,
+            gauge,
+            max_ack_delay,
         } = self;
         match connecting.into_0rtt() {
             Ok((connection, handshake)) => Ok(Quic {
@@ -204,7 +213,8 @@ impl Started {
                 handshake: Some(handshake),
                 cork: Some(cork),
                 opening: None,
-                variation,
+                gauge,
+                max_ack_delay,
                 receiving: None,
                 migrations: 0,
             }),
@@ -212,7 +222,8 @@ impl Started {
                 endpoint,
                 connecting,
                 cork,
-                variation,
+                gauge,
+                max_ack_delay,
             })),
         }
     }
@@ -223,12 +234,13 @@ impl Started {
             endpoint,
             connecting,
             cork,
-            variation,
+            gauge,
+            max_ack_delay,
         } = self;
         drop(cork);
         let connection = connecting
             .await
-            .map_err(|error| ConnectError::Quic(explain_tls(&error)))?;
+            .map_err(|error| ConnectError::Quic(tls::explain(&error)))?;
         Ok(Quic {
             endpoint,
             connection,
@@ -236,7 +248,8 @@ impl Started {
             handshake: None,
             cork: None,
             opening: None,
-            variation,
+            gauge,
+            max_ack_delay,
             receiving: None,
             migrations: 0,
         })
@@ -257,6 +270,21 @@ impl Quic {
     /// The smoothed round trip.
     pub(crate) fn rtt(&self) -> Duration {
         self.connection.rtt()
+    }
+
+    /// How long the server's acknowledgement may take (RFC 9002, section 6.2.1).
+    pub(crate) fn probe_timeout(&self) -> Duration {
+        let rtt = self.rtt();
+        let variation = match self.gauge.variation() {
+            Duration::ZERO => rtt / 2,
+            variation => variation,
+        };
+        rtt + (4 * variation).max(Duration::from_millis(1)) + self.max_ack_delay
+    }
+
+    /// Bytes of packets that the server has acknowledged.
+    pub(crate) fn acknowledged_bytes(&self) -> u64 {
+        self.gauge.acknowledged_bytes()
     }
 
     /// What became of the early data.
@@ -305,7 +333,7 @@ impl Quic {
     /// Why the handshake, which is not complete, never will be.
     pub(crate) fn handshake_error(&self) -> Option<ConnectError> {
         let reason = self.connection.close_reason()?;
-        Some(ConnectError::Quic(explain_tls(&reason)))
+        Some(ConnectError::Quic(tls::explain(&reason)))
     }
 
     /// Opens a stream in both directions; ready when the server has room for one more.
@@ -393,7 +421,7 @@ impl Quic {
             peer: self.peer(),
             rtt: stats.path.rtt,
             min_rtt: stats.path.min_rtt,
-            rtt_variation: self.variation.get(),
+            rtt_variation: self.gauge.variation(),
             congestion_control: CongestionControl::of(self.connection.congestion_state()),
             congestion_window_bytes: stats.path.cwnd,
             congestion_events: stats.path.congestion_events,

@@ -1,5 +1,5 @@
-//! Watches the congestion controller for the variation of the round trip, which the library keeps to
-//! itself.
+//! Watches the congestion controller for what the library keeps to itself: the variation of the round
+//! trip, and how much was acknowledged.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use sterna_quic::{CarefulResume, Settings};
 #[derive(Debug)]
 pub(super) struct Observed {
     inner: Arc<CarefulResume>,
-    variation: Arc<Variation>,
+    gauge: Arc<Gauge>,
 }
 
 impl Observed {
@@ -24,22 +24,32 @@ impl Observed {
         });
         Self {
             inner,
-            variation: Arc::default(),
+            gauge: Arc::default(),
         }
     }
 
-    pub(super) fn variation(&self) -> Arc<Variation> {
-        Arc::clone(&self.variation)
+    pub(super) fn gauge(&self) -> Arc<Gauge> {
+        Arc::clone(&self.gauge)
     }
 }
 
-/// The mean variation of the round trip, in microseconds; 0 before the first sample.
+/// What is seen.
 #[derive(Debug, Default)]
-pub(super) struct Variation(AtomicU64);
+pub(super) struct Gauge {
+    /// The mean variation of the round trip, in microseconds; 0 before the first sample.
+    variation_us: AtomicU64,
+    acknowledged_bytes: AtomicU64,
+}
 
-impl Variation {
-    pub(super) fn get(&self) -> Duration {
-        Duration::from_micros(self.0.load(Ordering::Relaxed))
+impl Gauge {
+    /// The mean variation of the round trip; 0 before the first sample.
+    pub(super) fn variation(&self) -> Duration {
+        Duration::from_micros(self.variation_us.load(Ordering::Relaxed))
+    }
+
+    /// Bytes of packets that the server has acknowledged.
+    pub(super) fn acknowledged_bytes(&self) -> u64 {
+        self.acknowledged_bytes.load(Ordering::Relaxed)
     }
 }
 
@@ -47,7 +57,7 @@ impl ControllerFactory for Observed {
     fn build(self: Arc<Self>, now: Instant, current_mtu: u16) -> Box<dyn Controller> {
         Box::new(Watched {
             inner: Arc::clone(&self.inner).build(now, current_mtu),
-            variation: Arc::clone(&self.variation),
+            gauge: Arc::clone(&self.gauge),
             smoothed_us: None,
         })
     }
@@ -55,7 +65,7 @@ impl ControllerFactory for Observed {
 
 struct Watched {
     inner: Box<dyn Controller>,
-    variation: Arc<Variation>,
+    gauge: Arc<Gauge>,
     smoothed_us: Option<u64>,
 }
 
@@ -67,12 +77,14 @@ impl Watched {
             Some(before) if before == smoothed_us => return,
             Some(before) => {
                 let adjusted = (8 * smoothed_us).saturating_sub(7 * before);
-                let last = self.variation.0.load(Ordering::Relaxed);
+                let last = self.gauge.variation_us.load(Ordering::Relaxed);
                 (3 * last + before.abs_diff(adjusted)) / 4
             }
         };
         self.smoothed_us = Some(smoothed_us);
-        self.variation.0.store(variation_us, Ordering::Relaxed);
+        self.gauge
+            .variation_us
+            .store(variation_us, Ordering::Relaxed);
     }
 }
 
@@ -89,6 +101,9 @@ impl Controller for Watched {
         app_limited: bool,
         rtt: &quinn_proto::RttEstimator,
     ) {
+        self.gauge
+            .acknowledged_bytes
+            .fetch_add(bytes, Ordering::Relaxed);
         self.sample(rtt.get().as_micros() as u64);
         self.inner.on_ack(now, sent, bytes, app_limited, rtt);
     }
@@ -130,7 +145,7 @@ impl Controller for Watched {
     fn clone_box(&self) -> Box<dyn Controller> {
         Box::new(Self {
             inner: self.inner.clone_box(),
-            variation: Arc::clone(&self.variation),
+            gauge: Arc::clone(&self.gauge),
             smoothed_us: self.smoothed_us,
         })
     }
@@ -151,18 +166,18 @@ mod tests {
     #[test]
     fn the_variation_follows_rfc_9002() {
         let observed = Arc::new(Observed::new(&Settings::default()));
-        let variation = observed.variation();
+        let gauge = observed.gauge();
         let mut watched = Watched {
             inner: Arc::clone(&observed.inner).build(Instant::now(), 1_200),
-            variation: observed.variation(),
+            gauge: observed.gauge(),
             smoothed_us: None,
         };
         watched.sample(100_000);
-        assert_eq!(variation.get(), Duration::from_millis(50));
+        assert_eq!(gauge.variation(), Duration::from_millis(50));
         // A sample of 180 ms: smoothed (7 × 100 + 180) / 8, variation (3 × 50 + 80) / 4.
         watched.sample(110_000);
-        assert_eq!(variation.get(), Duration::from_micros(57_500));
+        assert_eq!(gauge.variation(), Duration::from_micros(57_500));
         watched.sample(110_000);
-        assert_eq!(variation.get(), Duration::from_micros(57_500));
+        assert_eq!(gauge.variation(), Duration::from_micros(57_500));
     }
 }

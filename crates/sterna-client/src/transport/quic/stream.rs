@@ -71,7 +71,8 @@ enum Early {
 }
 
 /// One stream in both directions. Shutting it down waits until the server has all that was written,
-/// because closing the connection would drop what is still on its way.
+/// because closing the connection would drop what is still on its way, and fails where nobody knows
+/// whether the server has it.
 pub(crate) struct QuicStream {
     connection: Connection,
     verdict: Arc<Verdict>,
@@ -80,8 +81,8 @@ pub(crate) struct QuicStream {
     receive: RecvStream,
     early: Early,
     delivered: Option<Delivered>,
-    /// Everything up to its end has arrived.
-    ended: bool,
+    /// Its end is known: everything up to it has arrived, or not.
+    ended: Option<bool>,
 }
 
 impl QuicStream {
@@ -105,7 +106,7 @@ impl QuicStream {
             receive,
             early,
             delivered: None,
-            ended: false,
+            ended: None,
         }
     }
 
@@ -119,7 +120,7 @@ impl QuicStream {
         // An error says that they have ended before.
         let _ = self.send.reset(NO_ERROR);
         let _ = self.receive.stop(NO_ERROR);
-        self.ended = true;
+        self.ended = Some(false);
     }
 
     /// Writes early data that was rejected again, on a new stream. Ready when nothing of it is left
@@ -208,8 +209,8 @@ impl AsyncWrite for QuicStream {
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
         ready!(this.poll_ready(cx))?;
-        if this.ended {
-            return Poll::Ready(Ok(()));
+        if let Some(arrived) = this.ended {
+            return Poll::Ready(outcome(arrived));
         }
         let delivered = this.delivered.get_or_insert_with(|| {
             // An error says that the stream ended before, which is as good.
@@ -222,7 +223,26 @@ impl AsyncWrite for QuicStream {
             this.delivered = Some(Box::pin(std::future::pending()));
             return Poll::Pending;
         }
-        this.ended = true;
-        Poll::Ready(Ok(()))
+        let arrived = match result {
+            Ok(stopped) => stopped.is_none(),
+            // A server that has read the last word may end the connection without another one.
+            Err(StoppedError::ConnectionLost(ConnectionError::ApplicationClosed(close))) => {
+                close.error_code == NO_ERROR
+            }
+            Err(_) => false,
+        };
+        this.ended = Some(arrived);
+        Poll::Ready(outcome(arrived))
     }
+}
+
+/// What the end of a stream means.
+fn outcome(arrived: bool) -> io::Result<()> {
+    if arrived {
+        return Ok(());
+    }
+    Err(io::Error::new(
+        io::ErrorKind::BrokenPipe,
+        "the server has not taken everything",
+    ))
 }

@@ -60,6 +60,7 @@ impl Connection {
             ("--no-http3", self.no_http3),
         ])?;
         let url = self.url()?;
+        self.refuse_idle_flags(url.scheme())?;
         let address = url.topic().map_err(|error| error.to_string())?;
         let mut options = amqp::Options::new(url);
         if let Some(id) = &self.id {
@@ -71,8 +72,9 @@ impl Connection {
         options.idle_timeout_s = self.keepalive;
         options.bind = self.bind;
         options.connect_timeout = self.connect_timeout;
+        options.close_timeout = self.close_timeout.unwrap_or(options.close_timeout);
         options.quic = self.quic()?;
-        options.qlog = self.qlog(options.url.scheme())?;
+        options.qlog = self.qlog();
         options.early_data = !self.no_early_data || self.early_data;
         options.tls = self.tls(options.url.scheme());
         Ok(AmqpSettings {

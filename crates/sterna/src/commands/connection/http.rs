@@ -41,10 +41,12 @@ impl Connection {
             ("-i without -c", self.id.is_some() && session.is_none()),
             ("--streams", self.streams != Streams::Single),
             ("--datagrams", self.datagrams),
+            ("--close-timeout", self.close_timeout.is_some()),
             ("--will-topic", self.will_topic.is_some()),
             ("--tls-alpn", self.tls_alpn.is_some()),
         ])?;
         let url = self.url()?;
+        self.refuse_idle_flags(url.scheme())?;
         let topic = url.topic().map_err(|error| error.to_string())?;
         let mut options = Options::new(url);
         self.credentials(&mut options);
@@ -52,9 +54,11 @@ impl Connection {
         options.bind = self.bind;
         options.connect_timeout = self.connect_timeout;
         options.http3 = !self.no_http3;
-        options.head_start = Duration::from_millis(self.head_start.into());
+        if let Some(head_start_ms) = self.head_start {
+            options.head_start = Duration::from_millis(head_start_ms.into());
+        }
         options.quic = self.quic()?;
-        options.qlog = self.qlog(options.url.scheme())?;
+        options.qlog = self.qlog();
         options.early_data = !self.no_early_data || self.early_data;
         options.tls = self.tls(options.url.scheme());
         Ok(HttpSettings {

@@ -149,7 +149,11 @@ async fn handshake(args: &Args) -> Result<(), Failure> {
     if args.http || args.connection.protocol()? == Protocol::Http {
         return http::handshake(args).await;
     }
-    let Settings { options, .. } = args.connection.settings(&["connect"])?;
+    let Settings { options, .. } = if args.connection.names_broker() {
+        args.connection.settings(&["connect"])?
+    } else {
+        args.connection.settings_for_any(&["connect"])?
+    };
     let one_way = Duration::from_millis(args.delay.max(1));
     let mut targets = Vec::new();
     let own = if args.connection.names_broker() {
