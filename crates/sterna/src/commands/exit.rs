@@ -187,7 +187,11 @@ fn connect(error: &ConnectError) -> u8 {
         ConnectError::Resolve { .. } => UNRESOLVED,
         ConnectError::Tls(_) => USAGE,
         ConnectError::Handshake(_) => TLS,
-        ConnectError::Quic(text) if text.contains("handshake failed") => TLS,
+        ConnectError::Quic(text)
+            if text.contains("handshake failed") || text.contains("another fingerprint") =>
+        {
+            TLS
+        }
         _ => UNREACHABLE,
     }
 }
