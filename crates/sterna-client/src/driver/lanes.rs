@@ -1,12 +1,12 @@
 //! The byte streams of one connection, and which of them a message takes.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::{Buf as _, BytesMut};
+use bytes::BytesMut;
 use sterna_mqtt::session::Stage;
 use sterna_mqtt::{Framer, Lane, LaneWriter, ReasonCode};
 
@@ -16,7 +16,7 @@ use crate::client::Published;
 use crate::error::Error;
 use crate::message::{Priority, Publish};
 use crate::options::Streams;
-use crate::transport::ending::UnderWay;
+use crate::transport::outlet::{Outlet, Waiter};
 use crate::transport::quic::CONTROL_PRIORITY;
 use crate::transport::{Channel, Quic};
 
@@ -44,21 +44,13 @@ pub(super) enum Purpose {
 /// One byte stream of the connection.
 pub(super) struct LaneIo {
     pub(super) lane: Lane,
-    pub(super) channel: Channel,
+    pub(super) outlet: Outlet<Done<Published>>,
     pub(super) framer: Framer,
     /// What was read while the application had no room for messages.
     pub(super) unread: BytesMut,
-    /// Something was written that the stream has not been told to send.
-    unflushed: bool,
     purpose: Purpose,
-    /// Bytes handed to the transport since the start.
-    sent_bytes: u64,
-    /// QoS 0 messages that count as published when so many bytes have been.
-    written: VecDeque<(u64, Done<Published>)>,
     /// Messages with QoS 1 and 2 that are not acknowledged yet.
     unanswered: usize,
-    /// Messages with QoS 0 that may not have arrived.
-    pub(super) under_way: UnderWay,
     used_ms: u64,
 }
 
@@ -66,61 +58,23 @@ impl LaneIo {
     pub(super) fn new(lane: Lane, channel: Channel, purpose: Purpose, now_ms: u64) -> Self {
         Self {
             lane,
-            channel,
+            outlet: Outlet::new(channel),
             framer: Framer::new(),
             unread: BytesMut::new(),
-            unflushed: false,
             purpose,
-            sent_bytes: 0,
-            written: VecDeque::new(),
             unanswered: 0,
-            under_way: UnderWay::default(),
             used_ms: now_ms,
         }
     }
+}
 
-    /// Writes as much of `buffer` as the stream takes. True when it took something.
-    fn write(&mut self, buffer: &mut BytesMut, cx: &mut Context<'_>) -> io::Result<bool> {
-        let mut wrote = false;
-        while !buffer.is_empty() {
-            match self.channel.poll_write(cx, buffer) {
-                Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
-                Poll::Ready(Ok(bytes)) => {
-                    buffer.advance(bytes);
-                    self.sent_bytes += bytes as u64;
-                    self.unflushed = true;
-                    wrote = true;
-                }
-                Poll::Ready(Err(error)) => return Err(error),
-                Poll::Pending => break,
-            }
-        }
-        if self.unflushed
-            && let Poll::Ready(flushed) = self.channel.poll_flush(cx)
-        {
-            flushed?;
-            self.unflushed = false;
-        }
-        // These have been handed to the operating system.
-        while let Some((at, _)) = self.written.front()
-            && *at <= self.sent_bytes
-            && !self.unflushed
-        {
-            if let Some((_, done)) = self.written.pop_front() {
-                let _ = done.send(Ok(Published {
-                    reason: ReasonCode::Success,
-                }));
-            }
-        }
-        Ok(wrote)
-    }
-
-    /// QoS 0 messages that were not written to the end are lost: at most once.
-    pub(super) fn lose_written(&mut self) {
-        for (_, done) in self.written.drain(..) {
-            let error = io::Error::from(io::ErrorKind::ConnectionReset);
-            let _ = done.send(Err(Error::Lost(Arc::new(error))));
-        }
+/// A message with QoS 0 counts as published when it was handed to the transport.
+impl Waiter for Done<Published> {
+    fn handed_over(self, outcome: Result<(), Arc<io::Error>>) {
+        let published = Published {
+            reason: ReasonCode::Success,
+        };
+        let _ = self.send(outcome.map(|()| published).map_err(Error::Lost));
     }
 }
 
@@ -194,14 +148,15 @@ impl Link {
         let mut wrote = false;
         let mut at = 0;
         while at < self.lanes.len() {
-            let before = self.lanes[at].sent_bytes;
-            let result = self.lanes[at].write(&mut self.out.0[at].bytes, cx);
-            self.packet_bytes_sent += self.lanes[at].sent_bytes - before;
+            let outlet = &mut self.lanes[at].outlet;
+            let before = outlet.sent_bytes();
+            let result = outlet.write(&mut self.out.0[at].bytes, cx);
+            self.packet_bytes_sent += outlet.sent_bytes() - before;
             match result {
                 Ok(some) => {
                     wrote |= some;
                     if at > 0 && self.out.0[at].ending && self.out.0[at].bytes.is_empty() {
-                        let _ = self.poll_lane_end(at, cx);
+                        let _ = self.lanes[at].outlet.poll_end(cx);
                     }
                     at += 1;
                 }
@@ -219,7 +174,7 @@ impl Link {
     /// order, before anything else is opened.
     pub(super) fn open_again(&mut self, cx: &mut Context<'_>) {
         for io in &mut self.lanes {
-            if let Channel::Quic(stream) = &mut io.channel {
+            if let Channel::Quic(stream) = &mut io.outlet.channel {
                 // Errors come back with the next write or read.
                 let _ = stream.poll_ready(cx);
             }
@@ -231,42 +186,26 @@ impl Link {
         found.unwrap_or(0)
     }
 
-    /// A message without an acknowledgement was put into the buffer of a lane, behind so many bytes.
-    pub(super) fn note_unacknowledged(&mut self, lane: Lane, behind: usize) {
+    /// A message that will be acknowledged was put into the buffer of a lane.
+    pub(super) fn note_sent(&mut self, lane: Lane) {
         let at = self.at(lane);
-        let buffered = self.out.0[at].bytes.len();
-        let io = &mut self.lanes[at];
-        let bytes = buffered.saturating_sub(behind) as u64;
-        io.under_way.add(io.sent_bytes + buffered as u64, bytes);
+        self.lanes[at].unanswered += 1;
     }
 
-    /// Ends a stream behind what was written; ready when it is known whether all of that has arrived.
-    fn poll_lane_end(&mut self, at: usize, cx: &mut Context<'_>) -> Poll<()> {
-        let io = &mut self.lanes[at];
-        io.channel.poll_shutdown(cx).map(|outcome| {
-            if outcome.is_ok() {
-                io.under_way.clear();
-            }
-        })
-    }
-
-    /// A message was put into the buffer of a lane.
-    pub(super) fn note_sent(
+    /// A message without an acknowledgement was put into the buffer of a lane, behind so many bytes.
+    pub(super) fn note_unacknowledged(
         &mut self,
         lane: Lane,
-        acknowledged: bool,
+        behind: usize,
         done: Option<Done<Published>>,
     ) {
         let at = self.at(lane);
         let io = &mut self.lanes[at];
-        if acknowledged {
-            io.unanswered += 1;
-        } else if io.purpose == Purpose::Single {
+        let buffered = self.out.0[at].bytes.len();
+        let bytes = buffered.saturating_sub(behind);
+        io.outlet.note(buffered, bytes, done);
+        if io.purpose == Purpose::Single {
             self.out.0[at].ending = true;
-        }
-        if let Some(done) = done {
-            let end = io.sent_bytes + self.out.0[at].bytes.len() as u64;
-            io.written.push_back((end, done));
         }
     }
 
@@ -295,8 +234,8 @@ impl Link {
         let mut io = self.lanes.remove(at);
         self.out.0.remove(at);
         let lane = io.lane;
-        io.lose_written();
-        self.unacknowledged += io.under_way.total();
+        io.outlet.lose_written();
+        self.unacknowledged += io.outlet.unacknowledged();
         self.connection.lane_closed(&mut driver.session, lane);
         if io.unanswered == 0 {
             return;
@@ -355,7 +294,8 @@ impl Link {
         let mut finished = true;
         for at in 1..self.lanes.len() {
             self.out.0[at].ending = true;
-            finished &= self.out.0[at].bytes.is_empty() && self.poll_lane_end(at, cx).is_ready();
+            finished &=
+                self.out.0[at].bytes.is_empty() && self.lanes[at].outlet.poll_end(cx).is_ready();
         }
         finished
     }
@@ -363,7 +303,7 @@ impl Link {
     /// Writes what is still to be said at the end, as far as it goes without waiting.
     pub(super) fn write_last(&mut self, cx: &mut Context<'_>) {
         for (io, out) in self.lanes.iter_mut().zip(&mut self.out.0) {
-            let _ = io.write(&mut out.bytes, cx);
+            let _ = io.outlet.write(&mut out.bytes, cx);
         }
     }
 
@@ -475,7 +415,7 @@ impl Link {
             .min_by_key(|(_, io)| io.used_ms);
         if let Some((at, _)) = oldest {
             self.out.0[at].ending = true;
-            let _ = self.poll_lane_end(at, cx);
+            let _ = self.lanes[at].outlet.poll_end(cx);
             return None;
         }
         self.sharing.topics.insert(topic.to_owned());

@@ -162,7 +162,7 @@ impl Link {
             tokio::spawn(quic.close());
         }
         for io in &mut self.lanes {
-            io.lose_written();
+            io.outlet.lose_written();
         }
         end
     }
@@ -173,7 +173,7 @@ impl Link {
         if matches!(end, End::Wanted) {
             tracing::debug!("DISCONNECT written, closing");
             let is_at_risk = self.unacknowledged(false).messages > 0;
-            let (control, quic) = (&mut self.lanes[0].channel, self.quic.as_ref());
+            let (control, quic) = (&mut self.lanes[0].outlet.channel, self.quic.as_ref());
             let longest = driver.options.close_timeout;
             arrived = ending::finish(control, quic, &mut self.input, longest, is_at_risk).await;
             if let Some(quic) = self.quic.take() {
@@ -197,7 +197,7 @@ impl Link {
     pub(super) fn unacknowledged(&self, control_arrived: bool) -> Unacknowledged {
         let mut left = self.unacknowledged;
         for io in self.lanes.iter().skip(usize::from(control_arrived)) {
-            left += io.under_way.total();
+            left += io.outlet.unacknowledged();
         }
         left
     }
@@ -357,7 +357,7 @@ impl Link {
                 return Ok(progress);
             }
             let mut buffer = ReadBuf::new(&mut self.input);
-            match self.lanes[at].channel.poll_read(cx, &mut buffer) {
+            match self.lanes[at].outlet.channel.poll_read(cx, &mut buffer) {
                 Poll::Pending => at += 1,
                 Poll::Ready(Err(error)) if at == 0 => return Err(Error::Lost(Arc::new(error))),
                 Poll::Ready(Ok(())) if at == 0 && buffer.filled().is_empty() => {

@@ -206,7 +206,7 @@ impl Link {
             Ok(packet_id) => {
                 log_publish(&publication.message, packet_id);
                 if packet_id.is_some() {
-                    self.note_sent(lane, true, None);
+                    self.note_sent(lane);
                     let sent = Sent {
                         publication,
                         handed_over: false,
@@ -214,8 +214,8 @@ impl Link {
                     };
                     driver.sent.insert(tag, sent);
                 } else {
-                    self.note_unacknowledged(lane, buffered_bytes);
-                    self.note_sent(lane, false, publication.done.take());
+                    let done = publication.done.take();
+                    self.note_unacknowledged(lane, buffered_bytes, done);
                 }
                 None
             }

@@ -6,6 +6,7 @@
 //! SUBSCRIBE and the first PUBLISH travel together.
 
 pub(crate) mod ending;
+pub(crate) mod outlet;
 pub(crate) mod quic;
 mod websocket;
 

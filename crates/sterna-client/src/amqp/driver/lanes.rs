@@ -1,22 +1,21 @@
 //! The byte streams of one connection.
 
-use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use bytes::{Buf as _, BytesMut};
+use bytes::BytesMut;
 use sterna_amqp::{Framer, Lane, LaneWriter};
 
 use super::Sent;
 use crate::amqp::Error;
 use crate::transport::Channel;
-use crate::transport::ending::UnderWay;
+use crate::transport::outlet::{Outlet, Waiter};
 
 /// One byte stream, what is to be sent on it, and what cuts what comes on it.
 pub(super) struct LaneIo {
     pub(super) lane: Lane,
-    pub(super) channel: Channel,
+    pub(super) outlet: Outlet<Sent>,
     pub(super) framer: Framer,
     /// What was read and cannot be taken yet.
     pub(super) unread: BytesMut,
@@ -25,87 +24,45 @@ pub(super) struct LaneIo {
     bytes: BytesMut,
     /// The session is over: the stream ends behind what is there.
     pub(super) ending: bool,
-    unflushed: bool,
-    sent_bytes: u64,
-    /// Settled messages that count as sent when so many bytes have been.
-    written: VecDeque<(u64, Sent)>,
-    /// Settled messages that may not have arrived.
-    pub(super) under_way: UnderWay,
 }
 
 impl LaneIo {
     pub(super) fn new(lane: Lane, channel: Channel) -> Self {
         Self {
             lane,
-            channel,
+            outlet: Outlet::new(channel),
             framer: Framer::new(),
             unread: BytesMut::new(),
             ended: false,
             bytes: BytesMut::new(),
             ending: false,
-            unflushed: false,
-            sent_bytes: 0,
-            written: VecDeque::new(),
-            under_way: UnderWay::default(),
         }
     }
 
     /// Whether everything was handed to the transport.
     pub(super) fn is_written(&self) -> bool {
-        self.bytes.is_empty() && !self.unflushed
+        self.bytes.is_empty() && self.outlet.is_flushed()
     }
 
     /// Writes as much as the stream takes. True when it took something.
     pub(super) fn write(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
-        let mut wrote = false;
-        while !self.bytes.is_empty() {
-            match self.channel.poll_write(cx, &self.bytes) {
-                Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
-                Poll::Ready(Ok(bytes)) => {
-                    self.bytes.advance(bytes);
-                    self.sent_bytes += bytes as u64;
-                    self.unflushed = true;
-                    wrote = true;
-                }
-                Poll::Ready(Err(error)) => return Err(error),
-                Poll::Pending => break,
-            }
-        }
-        if self.unflushed
-            && let Poll::Ready(flushed) = self.channel.poll_flush(cx)
-        {
-            flushed?;
-            self.unflushed = false;
-        }
-        while let Some((at, _)) = self.written.front()
-            && *at <= self.sent_bytes
-            && !self.unflushed
-        {
-            if let Some((_, sent)) = self.written.pop_front() {
-                sent.tell(Ok(None));
-            }
-        }
-        Ok(wrote)
+        self.outlet.write(&mut self.bytes, cx)
     }
 
     /// Ends the stream behind what was written; ready when it is known whether all of that has arrived.
     pub(super) fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if !self.is_written() {
-            return Poll::Pending;
+        if self.is_written() {
+            self.outlet.poll_end(cx)
+        } else {
+            Poll::Pending
         }
-        self.channel.poll_shutdown(cx).map(|outcome| {
-            if outcome.is_ok() {
-                self.under_way.clear();
-            }
-        })
     }
+}
 
-    /// Settled messages that were not written to the end are lost: at most once.
-    pub(super) fn lose_written(&mut self) {
-        for (_, sent) in self.written.drain(..) {
-            let error = io::Error::from(io::ErrorKind::ConnectionReset);
-            sent.tell(Err(Error::Lost(Arc::new(error))));
-        }
+/// A settled message counts as sent when it was handed to the transport.
+impl Waiter for Sent {
+    fn handed_over(self, outcome: Result<(), Arc<io::Error>>) {
+        self.tell(outcome.map(|()| None).map_err(Error::Lost));
     }
 }
 
@@ -119,7 +76,7 @@ impl Lanes {
 
     /// Bytes handed to the transport since the start.
     pub(super) fn sent_bytes(&self) -> u64 {
-        self.0.iter().map(|io| io.sent_bytes).sum()
+        self.0.iter().map(|io| io.outlet.sent_bytes()).sum()
     }
 
     fn at(&self, lane: Lane) -> usize {
@@ -131,16 +88,14 @@ impl Lanes {
     pub(super) fn note_sent(&mut self, lane: Lane, sent: Sent, bytes: usize) {
         let at = self.at(lane);
         let io = &mut self.0[at];
-        let end = io.sent_bytes + io.bytes.len() as u64;
-        io.under_way.add(end, bytes as u64);
-        io.written.push_back((end, sent));
+        io.outlet.note(io.bytes.len(), bytes, Some(sent));
     }
 
     /// A lane was cut off by the peer: the other direction ends, too.
     pub(super) fn abort(&mut self, lane: Lane) {
         let at = self.at(lane);
         let io = &mut self.0[at];
-        if let (true, Channel::Quic(stream)) = (at > 0, &mut io.channel) {
+        if let (true, Channel::Quic(stream)) = (at > 0, &mut io.outlet.channel) {
             stream.abort();
             io.bytes.clear();
             io.ending = true;

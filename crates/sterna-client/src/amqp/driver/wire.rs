@@ -171,7 +171,7 @@ impl Wire {
             tokio::spawn(quic.close());
         }
         for io in &mut self.lanes.0 {
-            io.lose_written();
+            io.outlet.lose_written();
         }
         end
     }
@@ -183,7 +183,7 @@ impl Wire {
         let _ = self.drain_events(driver);
         driver.unsend();
         for io in &mut self.lanes.0 {
-            io.lose_written();
+            io.outlet.lose_written();
         }
         self.lanes.0.truncate(1);
         let Some(mut quic) = self.quic.take() else {
@@ -353,8 +353,8 @@ impl Wire {
             }
             let is_done = at > 0 && io.ending && (io.ended || io.poll_end(cx).is_ready());
             if is_done {
-                io.lose_written();
-                self.unacknowledged += io.under_way.total();
+                io.outlet.lose_written();
+                self.unacknowledged += io.outlet.unacknowledged();
                 self.lanes.0.remove(at);
                 // The close may wait for this.
                 wrote = true;
@@ -391,7 +391,7 @@ impl Wire {
                 continue;
             }
             let mut buffer = ReadBuf::new(&mut self.input);
-            match io.channel.poll_read(cx, &mut buffer) {
+            match io.outlet.channel.poll_read(cx, &mut buffer) {
                 Poll::Pending => at += 1,
                 Poll::Ready(Err(error)) if at == 0 => return Err(Error::Lost(Arc::new(error))),
                 Poll::Ready(Ok(())) if at == 0 && buffer.filled().is_empty() => {
@@ -562,7 +562,7 @@ impl Wire {
     fn unacknowledged(&self) -> Unacknowledged {
         let mut left = self.unacknowledged;
         for io in &self.lanes.0 {
-            left += io.under_way.total();
+            left += io.outlet.unacknowledged();
         }
         left
     }
@@ -573,7 +573,7 @@ impl Wire {
         if let Some(quic) = self.quic.take() {
             quic.close().await;
         } else {
-            let control = &mut self.lanes.0[0].channel;
+            let control = &mut self.lanes.0[0].outlet.channel;
             let _ = ending::finish(control, None, &mut self.input, CLOSE_TIMEOUT, false).await;
         }
     }
