@@ -265,6 +265,10 @@ impl<M: Send + 'static> BoundShard<M> {
     ///
     /// When the system refuses to wait for events or to register a listener; nothing that a peer
     /// does leads there.
+    ///
+    /// # Panics
+    ///
+    /// When the handler does.
     pub fn run<H: Handler<Mail = M>>(self, handler: H) -> io::Result<H> {
         Shard::new(self, handler)?.run()
     }

@@ -284,6 +284,9 @@ pub trait Network {
 pub const SHARE_BYTES: usize = 2048;
 
 /// What a shard drives. Every method is one step of the loop: it runs to its end and returns.
+///
+/// A panic that leaves a method ends the shard ([`crate::BoundShard::run`] unwinds): only the handler can
+/// tell what of its own belongs to one connection. See [`crate::contain`].
 pub trait Handler {
     /// What other threads send to this shard.
     type Mail: Send + 'static;

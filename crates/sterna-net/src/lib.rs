@@ -11,6 +11,7 @@
 mod bind;
 mod clock;
 mod config;
+mod contain;
 mod counters;
 mod handler;
 mod mailbox;
@@ -33,6 +34,7 @@ mod websocket;
 pub use bind::{BoundShard, bind};
 pub use clock::Clock;
 pub use config::{ListenerConfig, ListenerTransport, ShardConfig, WebSocketConfig};
+pub use contain::contain;
 pub use counters::{ShardCounters, ShardFigures};
 pub use handler::{
     Chunk, CloseReason, ConnectionId, ConnectionInfo, EarlyData, Handler, Network, PathStatistics,

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use sterna_net::quic::QuicConfig;
 use sterna_net::{
     BoundShard, CertificateError, Certificates, ClientAuth, ClientAuthority, ClientKeys, Courier,
     Gate, ListenerConfig, ListenerTransport, RawKeys, ShardConfig, SharedPages, TlsConfig,
-    TlsVersions, WebSocketConfig,
+    TlsVersions, WebSocketConfig, contain,
 };
 
 use crate::amqp::Registry;
@@ -45,6 +46,7 @@ pub struct Server {
     courier: Mutex<Courier<Mail>>,
     gate: Gate,
     threads: Vec<JoinHandle<()>>,
+    failures: Option<Receiver<String>>,
 }
 
 /// What a reload replaces as a whole.
@@ -190,7 +192,9 @@ impl Server {
             certificate,
             directory,
         }));
-        let threads = start_shards(bound, config, &policy, &checker, &tracer, &in_force)?;
+        let (report, failures) = channel();
+        let shared = (&in_force, &report);
+        let threads = start_shards(bound, config, &policy, &checker, &tracer, shared)?;
         Ok(Self {
             listeners,
             ports,
@@ -202,6 +206,7 @@ impl Server {
             courier,
             gate,
             threads,
+            failures: Some(failures),
         })
     }
 
@@ -273,12 +278,19 @@ impl Server {
         courier.flush();
     }
 
+    /// Where shards that have failed are told of, each in one line; `None` from the second call on. A
+    /// broker of which a shard has failed serves nobody of that shard and may serve others wrongly: the
+    /// process should end. When all shards have ended as asked the other end hangs up.
+    pub const fn take_failures(&mut self) -> Option<Receiver<String>> {
+        self.failures.take()
+    }
+
     /// Takes no new connections, tells every client goodbye, and returns when all shards have ended.
     pub fn shutdown(self) {
         self.gate.shut();
         self.tell_all(|| Mail::Stop);
         for thread in self.threads {
-            // A shard that panicked has already said so on standard error.
+            // Failures have been told of.
             let _ = thread.join();
         }
     }
@@ -297,7 +309,7 @@ fn start_shards(
     policy: &Arc<Policy>,
     checker: &Checker,
     tracer: &Tracer,
-    in_force: &Arc<Mutex<InForce>>,
+    (in_force, report): (&Arc<Mutex<InForce>>, &Sender<String>),
 ) -> Result<Vec<JoinHandle<()>>, String> {
     let mut seed = [0; 8];
     getrandom::fill(&mut seed).map_err(|e| format!("no randomness: {e}"))?;
@@ -328,16 +340,20 @@ fn start_shards(
             sys_interval_ms: u64::from(config.sys.interval_s) * 1000,
             high_watermark_bytes: config.network.high_watermark_bytes as usize,
         };
-        let in_force = Arc::clone(in_force);
+        let (in_force, report) = (Arc::clone(in_force), report.clone());
         let thread = std::thread::Builder::new()
             .name(format!("shard-{number}"))
             .spawn(move || {
                 // The data directory stays locked as long as the shard runs.
                 let _in_force = in_force;
-                let handler = Shard::new(parts, shard.clock().now_ms());
-                if let Err(error) = shard.run(handler) {
-                    tracing::error!(shard = number, %error, "a shard ended");
-                }
+                let now_ms = shard.clock().now_ms();
+                let failure = match contain(|| shard.run(Shard::new(parts, now_ms))) {
+                    Ok(Ok(_)) => return,
+                    Ok(Err(error)) => error.to_string(),
+                    Err(panic) => format!("a panic, which is a bug: {panic}"),
+                };
+                // Nobody may be listening.
+                let _ = report.send(format!("shard {number} has failed: {failure}"));
             })
             .map_err(|e| format!("cannot start a thread: {e}"))?;
         threads.push(thread);

@@ -9,7 +9,7 @@ use crate::amqp;
 use crate::authentication::Checker;
 use crate::config::Protocol;
 use crate::http;
-use crate::inspect::{self, Paths};
+use crate::inspect::Paths;
 use crate::mail::{Mail, Outbox};
 use crate::mqtt;
 use crate::policy::Policy;
@@ -247,21 +247,12 @@ impl Doors<'_> {
     /// The protocol of a connection that is known.
     fn of_connection(&self, connection: ConnectionId) -> Protocol {
         // One look for MQTT's messages, which are the smallest and most.
-        if self.mqtt.has(connection) {
+        if self.mqtt.clients.has(connection) {
             Protocol::Mqtt
-        } else if self.amqp.has(connection) {
+        } else if self.amqp.clients.has(connection) {
             Protocol::Amqp
         } else {
             Protocol::Http
-        }
-    }
-
-    /// The name of a client that is connected.
-    fn name_of(&self, connection: ConnectionId) -> Option<&str> {
-        match self.of_connection(connection) {
-            Protocol::Mqtt => self.mqtt.name_of(connection),
-            Protocol::Amqp => self.amqp.name_of(connection),
-            Protocol::Http => self.http.name_of(connection),
         }
     }
 }
@@ -314,10 +305,8 @@ impl Handler for Shard {
     }
 
     fn migrated(&mut self, net: &mut dyn Network, connection: ConnectionId) {
-        let doors = self.doors(net);
-        if let Some(name) = doors.name_of(connection) {
-            inspect::log_move(&doors.cx, connection, name);
-        }
+        let mut doors = self.doors(net);
+        of_connection!(doors, connection, migrated());
     }
 
     fn datagram(&mut self, net: &mut dyn Network, connection: ConnectionId, chunk: Chunk<'_>) {
@@ -406,6 +395,7 @@ impl Handler for Shard {
                     let mut doors = self.doors(net);
                     doors.mqtt.policy_changed(&mut doors.cx);
                     doors.amqp.policy_changed(&mut doors.cx);
+                    doors.http.policy_changed(&mut doors.cx);
                 }
                 Mail::Stop => {
                     self.stopping = true;
@@ -429,8 +419,8 @@ impl Handler for Shard {
             self.report_sys(now_ms);
             self.sys.next_ms = Some(now_ms + self.sys.interval_ms);
             let mut doors = self.doors(net);
-            let connections = doors.mqtt.connections().chain(doors.amqp.connections());
-            let connections = connections.chain(doors.http.connections());
+            let connections = doors.mqtt.clients.ids().chain(doors.amqp.clients.ids());
+            let connections = connections.chain(doors.http.clients.ids());
             doors.paths.begin(&mut doors.cx, connections);
         }
         let mut doors = self.doors(net);
@@ -478,9 +468,9 @@ impl Handler for Shard {
     fn deadline_ms(&self) -> Option<u64> {
         [
             self.broker.deadline_ms(),
-            self.mqtt.deadline_ms(),
-            self.amqp.deadline_ms(),
-            self.http.deadline_ms(),
+            self.mqtt.timers.next_ms(),
+            self.amqp.timers.next_ms(),
+            self.http.timers.next_ms(),
             self.paths.deadline_ms(),
             self.sys.next_ms,
         ]
@@ -490,6 +480,9 @@ impl Handler for Shard {
     }
 
     fn finished(&self) -> bool {
-        self.stopping && self.mqtt.is_empty() && self.amqp.is_empty() && self.http.is_empty()
+        self.stopping
+            && self.mqtt.clients.is_empty()
+            && self.amqp.clients.is_empty()
+            && self.http.clients.is_empty()
     }
 }

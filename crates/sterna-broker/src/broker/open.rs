@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::Broker;
 use crate::account::Account;
 use crate::api::{
-    Close, Event, EvictReason, NEVER_EXPIRES_S, OpenError, OpenSession, Opened, SessionKey,
-    WillFate,
+    Close, ConsumerId, Event, EvictReason, NEVER_EXPIRES_S, OpenError, OpenSession, Opened,
+    SessionKey, WillFate,
 };
 use crate::directory::{Claimed, Owner};
 use crate::filter::is_topic;
@@ -292,6 +292,19 @@ impl<P: Default + Send> Broker<P> {
         self.disconnect(now_ms, slot, close.will);
         self.leave(now_ms, slot);
         self.finish(now_ms);
+    }
+
+    /// Closes every session whose consumer is one of these, for a front door that has lost track of
+    /// them. It looks at every session of the shard.
+    pub fn close_all(&mut self, now_ms: u64, is_one: impl Fn(ConsumerId) -> bool, close: Close) {
+        let sessions = self.queues.sessions.iter();
+        let theirs = sessions.filter(|(_, session)| session.consumer.is_some_and(&is_one));
+        let keys: Vec<_> = theirs
+            .map(|(slot, session)| session.key(slot as u32))
+            .collect();
+        for key in keys {
+            self.close(now_ms, key, close);
+        }
     }
 
     /// Disconnects the consumer of a session of this shard ([`Event::Evicted`]) and, if `end`, ends

@@ -135,7 +135,7 @@ impl<H: Handler> Shard<H> {
                 let peer = canonical(peer);
                 let admitted = admit(&mut self.core, registry, kind, socket, peer);
                 match admitted {
-                    Ok(Some(id)) => self.guard(id, |handler, net| handler.opened(net, id)),
+                    Ok(Some(id)) => self.handler.opened(&mut self.core, id),
                     Ok(None) => {}
                     Err(refusal) => {
                         self.core.figures.refused += 1;

@@ -10,6 +10,7 @@ use super::connection::{CipherScratch, Closing, Connection, Phase, Pushed};
 use super::deadlines::{Deadlines, Kind};
 use crate::clock::Clock;
 use crate::config::ShardConfig;
+use crate::contain::contain;
 use crate::counters::ShardFigures;
 use crate::outbox::Pool;
 use crate::peers::Peers;
@@ -211,8 +212,13 @@ impl Core {
             return;
         }
         let (share, sent_before) = (self.config.write_bytes_per_turn, connection.sent_bytes);
-        let pushed = connection.push(share, scratch, &mut self.pool);
+        let pool = &mut self.pool;
+        let pushed = contain(|| connection.push(share, scratch, pool));
         self.figures.sent_bytes += connection.sent_bytes - sent_before;
+        let pushed = match pushed {
+            Ok(pushed) => pushed,
+            Err(panic) => return self.end_after_panic(id, &panic),
+        };
         match pushed {
             Ok(Pushed::Blocked) => connection.blocked = true,
             Ok(Pushed::Enough) => {
@@ -262,6 +268,13 @@ impl Core {
         if connection.readable {
             self.enqueue(id);
         }
+    }
+
+    /// A layer of a connection has panicked. What it was changing is that connection's own.
+    #[cold]
+    pub(super) fn end_after_panic(&mut self, id: ConnectionId, panic: &str) {
+        tracing::error!(?id, panic, "a panic ended a connection; this is a bug");
+        self.end(id, CloseReason::Failed("internal error".into()));
     }
 
     /// The system reported an error on a connection.

@@ -1,29 +1,19 @@
 //! What arrives on a byte-stream connection, up through its layers to the handler.
 
 use std::io::{self, Read};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use super::Shard;
 use super::connection::{Connection, Phase};
 use super::core::Core;
 use super::deadlines::Kind;
-use super::{Shard, end_after_panic, guard};
+use crate::contain::contain;
 use crate::tls::PARTIAL_ROOM;
 use crate::websocket::{self, Upgrade};
 use crate::{Chunk, CloseReason, ConnectionId, Handler, StreamId};
 
 impl<H: Handler> Shard<H> {
-    /// Reads from a connection that has something to read, once. A panic in one of its layers ends
-    /// this connection only.
+    /// Reads from a connection that has something to read, once.
     pub(super) fn attend(&mut self, id: ConnectionId) {
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.read(id))) {
-            // The buffer may have been on loan.
-            let room = PARTIAL_ROOM + self.core.config.read_bytes_per_turn.max(1);
-            self.scratch.read.resize(room, 0);
-            end_after_panic(&mut self.core, id, &*panic);
-        }
-    }
-
-    fn read(&mut self, id: ConnectionId) {
         let Some(connection) = self.core.connections.get_mut(id) else {
             return;
         };
@@ -97,12 +87,15 @@ impl<H: Handler> Shard<H> {
         };
         let mut plaintext = std::mem::take(&mut self.scratch.plaintext);
         plaintext.clear();
-        let received = tls.receive(
-            &mut self.scratch.read,
-            end,
-            &mut plaintext,
-            &mut self.core.pool,
-        );
+        let (read, pool) = (&mut self.scratch.read, &mut self.core.pool);
+        let received = match contain(|| tls.receive(read, end, &mut plaintext, pool)) {
+            Ok(received) => received,
+            Err(panic) => {
+                plaintext.clear();
+                self.scratch.plaintext = plaintext;
+                return self.core.end_after_panic(id, &panic);
+            }
+        };
         let has_output = !tls.pending().is_empty();
         if received.opened {
             connection.info.protocol = tls.protocol().into();
@@ -165,17 +158,18 @@ impl<H: Handler> Shard<H> {
         };
         let mut bytes = bytes;
         if !websocket.is_upgraded() {
-            match websocket.upgrade(bytes) {
-                Upgrade::Incomplete => return,
-                Upgrade::Refused { status, what } => {
+            match contain(|| websocket.upgrade(bytes)) {
+                Err(panic) => return self.core.end_after_panic(id, &panic),
+                Ok(Upgrade::Incomplete) => return,
+                Ok(Upgrade::Refused { status, what }) => {
                     tracing::debug!(?id, peer = %connection.info.peer, status, what, "no upgrade");
                     self.core.begin_close(id, None);
                     return;
                 }
-                Upgrade::Done {
+                Ok(Upgrade::Done {
                     frames_at,
                     subprotocol,
-                } => {
+                }) => {
                     if phase != Phase::Handshake {
                         return;
                     }
@@ -192,8 +186,10 @@ impl<H: Handler> Shard<H> {
         let Some(websocket) = connection.websocket.as_deref_mut() else {
             return;
         };
-        match websocket.decode(bytes) {
-            Ok(decoded) => {
+        match contain(|| websocket.decode(bytes)) {
+            Err(panic) => self.core.end_after_panic(id, &panic),
+            Ok(Err(violation)) => self.core.violate(id, violation),
+            Ok(Ok(decoded)) => {
                 if decoded.ping.is_some() {
                     self.core.mark_dirty(id);
                 }
@@ -205,7 +201,6 @@ impl<H: Handler> Shard<H> {
                     self.websocket_closed(id, status);
                 }
             }
-            Err(violation) => self.core.violate(id, violation),
         }
     }
 
@@ -231,7 +226,7 @@ impl<H: Handler> Shard<H> {
         connection.announced = true;
         let peer = connection.info.peer.ip();
         self.core.admission.release(peer);
-        self.guard(id, |handler, net| handler.opened(net, id));
+        self.handler.opened(&mut self.core, id);
     }
 
     /// The peer's end of the stream was read.
@@ -259,9 +254,7 @@ impl<H: Handler> Shard<H> {
     fn tell_finished(&mut self, id: ConnectionId) {
         let open = |c: &Connection| c.phase == Phase::Open;
         if self.core.connections.get(id).is_some_and(open) {
-            self.guard(id, |handler, net| {
-                handler.stream_finished(net, id, StreamId::FIRST);
-            });
+            (self.handler).stream_finished(&mut self.core, id, StreamId::FIRST);
         }
     }
 }
@@ -272,13 +265,11 @@ fn deliver<H: Handler>(handler: &mut H, core: &mut Core, id: ConnectionId, bytes
     if !core.connections.get(id).is_some_and(open) {
         return;
     }
-    guard(handler, core, id, |handler, net| {
-        let chunk = Chunk {
-            stream: StreamId::FIRST,
-            bytes,
-            early: false,
-            confirmed: true,
-        };
-        handler.received(net, id, chunk);
-    });
+    let chunk = Chunk {
+        stream: StreamId::FIRST,
+        bytes,
+        early: false,
+        confirmed: true,
+    };
+    handler.received(core, id, chunk);
 }

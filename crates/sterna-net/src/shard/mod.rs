@@ -13,9 +13,7 @@ mod deadlines;
 mod input;
 mod quic;
 
-use std::any::Any;
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -30,7 +28,7 @@ use crate::mailbox::Mailbox;
 use crate::tls::PARTIAL_ROOM;
 use crate::tokens::{self, Source};
 use crate::udp::UdpScratch;
-use crate::{CloseReason, ConnectionId, Handler, Network};
+use crate::{CloseReason, ConnectionId, Handler};
 
 /// Most events fetched at once; more wait in the kernel.
 const EVENTS: usize = 1_024;
@@ -247,7 +245,7 @@ impl<H: Handler> Shard<H> {
     fn relieve(&mut self, id: ConnectionId) {
         let open = |c: &Connection| c.phase == Phase::Open;
         if self.core.connections.get(id).is_some_and(open) {
-            self.guard(id, |handler, net| handler.writable(net, id));
+            self.handler.writable(&mut self.core, id);
         }
     }
 
@@ -275,7 +273,7 @@ impl<H: Handler> Shard<H> {
                     None => CloseReason::Local,
                 };
                 // Still known while the handler says goodbye to it.
-                self.guard(id, |handler, net| handler.closed(net, id, &reason));
+                self.handler.closed(&mut self.core, id, &reason);
             }
             let Some(connection) = self.core.connections.get_mut(id) else {
                 continue;
@@ -296,13 +294,6 @@ impl<H: Handler> Shard<H> {
             udp.transmit(self.core.now, &mut self.scratch.udp);
             udp.watch(self.poll.registry(), tokens::udp(index));
         }
-    }
-
-    /// Calls the handler about one connection. Should it panic, that connection is closed and the
-    /// others go on.
-    fn guard(&mut self, id: ConnectionId, call: impl FnOnce(&mut H, &mut dyn Network)) {
-        let (handler, core) = (&mut self.handler, &mut self.core);
-        guard(handler, core, id, call);
     }
 
     /// Closes what is open, as far as that goes without waiting.
@@ -326,34 +317,5 @@ impl<H: Handler> Shard<H> {
         self.reap();
         self.drain_quic();
         self.flush();
-    }
-}
-
-/// See [`Shard::guard`].
-fn guard<H: Handler>(
-    handler: &mut H,
-    core: &mut Core,
-    id: ConnectionId,
-    call: impl FnOnce(&mut H, &mut dyn Network),
-) {
-    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| call(handler, core))) {
-        end_after_panic(core, id, &*panic);
-    }
-}
-
-fn end_after_panic(core: &mut Core, id: ConnectionId, panic: &(dyn Any + Send)) {
-    let what = panic_text(panic);
-    tracing::error!(?id, what, "a panic ended a connection; this is a bug");
-    match crate::udp::key(id) {
-        Some(_) => core.close(id, 0),
-        None => core.end(id, CloseReason::Failed("internal error".into())),
-    }
-}
-
-fn panic_text(panic: &(dyn Any + Send)) -> &str {
-    match (panic.downcast_ref::<&str>(), panic.downcast_ref::<String>()) {
-        (Some(text), _) => text,
-        (None, Some(text)) => text,
-        (None, None) => "no message",
     }
 }

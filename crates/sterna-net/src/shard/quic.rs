@@ -42,10 +42,11 @@ impl<H: Handler> Shard<H> {
 
     fn tell(&mut self, socket: usize, id: ConnectionId, event: DriverEvent) {
         let key: Key = event.connection;
+        let (handler, core) = (&mut self.handler, &mut self.core);
         match event.kind {
             EventKind::Opened { info, confirmed } => {
-                self.core.udp[socket].remember(key, info);
-                self.guard(id, |handler, net| handler.opened(net, id));
+                core.udp[socket].remember(key, info);
+                handler.opened(core, id);
                 // A connection that opens with early data is confirmed by an event of its own.
                 let _ = confirmed;
             }
@@ -54,46 +55,40 @@ impl<H: Handler> Shard<H> {
                 bytes,
                 early,
                 confirmed,
-            } => self.guard(id, |handler, net| {
+            } => {
                 let chunk = Chunk {
                     stream,
                     bytes: &bytes,
                     early,
                     confirmed,
                 };
-                handler.received(net, id, chunk);
-            }),
-            EventKind::Finished { stream } => {
-                self.guard(id, |handler, net| handler.stream_finished(net, id, stream));
+                handler.received(core, id, chunk);
             }
-            EventKind::Aborted { stream, code } => self.guard(id, |handler, net| {
-                handler.stream_aborted(net, id, stream, code);
-            }),
-            EventKind::Stopped { stream, code } => self.guard(id, |handler, net| {
-                handler.stream_stopped(net, id, stream, code);
-            }),
+            EventKind::Finished { stream } => handler.stream_finished(core, id, stream),
+            EventKind::Aborted { stream, code } => handler.stream_aborted(core, id, stream, code),
+            EventKind::Stopped { stream, code } => handler.stream_stopped(core, id, stream, code),
             EventKind::Datagram {
                 bytes,
                 early,
                 confirmed,
-            } => self.guard(id, |handler, net| {
+            } => {
                 let chunk = Chunk {
                     stream: crate::StreamId::FIRST,
                     bytes: &bytes,
                     early,
                     confirmed,
                 };
-                handler.datagram(net, id, chunk);
-            }),
-            EventKind::Confirmed => self.guard(id, |handler, net| handler.confirmed(net, id)),
-            EventKind::Writable => self.guard(id, |handler, net| handler.writable(net, id)),
+                handler.datagram(core, id, chunk);
+            }
+            EventKind::Confirmed => handler.confirmed(core, id),
+            EventKind::Writable => handler.writable(core, id),
             EventKind::PeerAddressChanged { peer } => {
-                self.core.udp[socket].moved(key, peer);
-                self.guard(id, |handler, net| handler.migrated(net, id));
+                core.udp[socket].moved(key, peer);
+                handler.migrated(core, id);
             }
             EventKind::Closed { reason } => {
-                self.guard(id, |handler, net| handler.closed(net, id, &reason));
-                self.core.udp[socket].forget(key);
+                handler.closed(core, id, &reason);
+                core.udp[socket].forget(key);
             }
         }
     }

@@ -387,6 +387,12 @@ impl Server {
         }
     }
 
+    /// Waits for the end of all shards; whether it was a panic.
+    pub(crate) fn has_panicked(self) -> bool {
+        let ends = self.threads.into_iter().map(std::thread::JoinHandle::join);
+        ends.filter(Result::is_err).count() > 0
+    }
+
     /// Stops all shards and returns their handlers.
     pub(crate) fn stop(self) -> Vec<Echo> {
         for mailbox in &self.mailboxes {

@@ -193,7 +193,7 @@ impl Door {
         };
         let now_ms = cx.net.now_ms();
         let key = client.link_key(attach.name);
-        let mut unsettled = self.registry.resume(&key, now_ms);
+        let mut unsettled = self.service.registry.resume(&key, now_ms);
         if attach.unsettled.is_none() {
             // The client has nothing left of it.
             unsettled.clear();
@@ -248,7 +248,7 @@ impl Door {
         }
         if let Node::Queue(name) = &node {
             self.find_queue(cx, name)?;
-            if !self.registry.takes_its_topic(name) {
+            if !self.service.registry.takes_its_topic(name) {
                 let detail = "the queue takes what its filter matches, and nothing else";
                 return Err(refusal(Condition::PRECONDITION_FAILED, detail));
             }
@@ -279,18 +279,23 @@ impl Door {
             let session = kept.session;
             kept.snd_settle_mode = wanted.snd_settle_mode;
             kept.expiry = wanted.expiry;
-            self.consumers.insert(kept.consumer, (client.id, link));
+            self.service
+                .consumers
+                .insert(kept.consumer, (client.id, link));
             client.sources.insert(link, kept);
             self.finish_source(cx, client, link, session, true, wanted);
             return Ok(());
         }
-        let number = self.next_consumer;
-        self.next_consumer += 1;
-        let opened = open_session(cx, &wanted, number, false)?;
+        let number = self.service.next_consumer;
+        self.service.next_consumer += 1;
+        self.service.consumers.insert(number, (client.id, link));
+        let opened = open_session(cx, &wanted, number, false);
+        let opened = opened.inspect_err(|_| {
+            self.service.consumers.remove(&number);
+        })?;
         let session = match opened {
             Opened::Ready { session, .. } | Opened::Pending { session } => session,
         };
-        self.consumers.insert(number, (client.id, link));
         let mut source = SourceLink {
             name: attach.name.into(),
             address: (attach.source.as_ref())
@@ -386,7 +391,7 @@ impl Door {
             },
         };
         if !wanted.expiry.outlives_connection() {
-            let number = self.next_consumer;
+            let number = self.service.next_consumer;
             let _ = write!(wanted.client_id, "/~{}.{number}", cx.shard);
         }
         let topics = node.topic().unwrap_or_default();
@@ -401,7 +406,7 @@ impl Door {
         }
         let filter = if let Node::Queue(name) = &node {
             self.find_queue(cx, name)?;
-            self.registry.shared_subscription(name)
+            self.service.registry.shared_subscription(name)
         } else {
             subscription(&source.capabilities, &client.container, &node, attach.name)
         };
@@ -480,9 +485,7 @@ impl Door {
             let Some(source) = client.sources.remove(&link) else {
                 return;
             };
-            self.consumers.remove(&source.consumer);
-            cx.broker
-                .close(cx.net.now_ms(), source.session, ended_after(0));
+            self.end_source(cx, &source, 0);
             self.refuse_attach(cx, client, link, &source.name, &refusal);
         }
     }
@@ -590,7 +593,8 @@ impl Door {
         &self,
         consumer: sterna_broker::ConsumerId,
     ) -> Option<(sterna_net::ConnectionId, LinkId)> {
-        self.consumers
+        self.service
+            .consumers
             .get(&super::consumer_number(consumer)?)
             .copied()
     }

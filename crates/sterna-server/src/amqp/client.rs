@@ -22,7 +22,7 @@ use crate::shard::Context;
 
 /// A client's connection.
 #[derive(Debug)]
-pub(super) struct Client {
+pub(crate) struct Client {
     pub(super) id: ConnectionId,
     pub(super) engine: Connection,
     pub(super) state: State,

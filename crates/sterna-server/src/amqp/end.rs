@@ -6,7 +6,7 @@ use sterna_amqp::messaging::TerminusExpiryPolicy;
 use sterna_amqp::performatives::Error;
 use sterna_amqp::{Condition, Lane};
 use sterna_broker::{ConsumerId, EvictReason, NEVER_EXPIRES_S, SessionKey};
-use sterna_net::{CloseReason, ConnectionId, StreamId};
+use sterna_net::{ConnectionId, StreamId};
 
 use super::attach::ended_after;
 use super::client::{Client, SourceLink, State, Target};
@@ -34,7 +34,9 @@ impl Door {
                 let deadline_ms = cx.net.now_ms() + u64::from(timeout_s) * 1000;
                 let most = cx.policy.amqp.maximum_suspended_links as usize;
                 let key = client.link_key(&target.name);
-                self.registry.suspend(key, unsettled, deadline_ms, most);
+                self.service
+                    .registry
+                    .suspend(key, unsettled, deadline_ms, most);
             }
             return;
         }
@@ -70,10 +72,11 @@ impl Door {
     }
 
     /// Ends the connection of a source's session, which then lives for so long.
-    fn end_source(&mut self, cx: &mut Context<'_>, source: &SourceLink, expiry_s: u32) {
-        self.consumers.remove(&source.consumer);
+    pub(super) fn end_source(&mut self, cx: &mut Context<'_>, source: &SourceLink, expiry_s: u32) {
         cx.broker
             .close(cx.net.now_ms(), source.session, ended_after(expiry_s));
+        // The last trace of a session that is connected: after a panic it is found by this.
+        self.service.consumers.remove(&source.consumer);
     }
 
     /// A session is gone, by whichever end.
@@ -126,22 +129,6 @@ impl Door {
         self.end_suspended(cx, client, |_, _| true);
     }
 
-    /// The connection is gone.
-    pub(crate) fn closed(
-        &mut self,
-        cx: &mut Context<'_>,
-        connection: ConnectionId,
-        reason: &CloseReason,
-    ) {
-        let Some(mut client) = self.clients.remove(connection) else {
-            return;
-        };
-        if matches!(client.state, State::Open) {
-            tracing::debug!(client = &*client.container, ?reason, "connection lost");
-        }
-        self.lost(cx, &mut client);
-    }
-
     /// The broker has given a link's session to another connection.
     pub(crate) fn evicted(
         &mut self,
@@ -179,7 +166,7 @@ impl Door {
             }
         });
         if let Some(number) = super::consumer_number(consumer) {
-            self.consumers.remove(&number);
+            self.service.consumers.remove(&number);
         }
     }
 
@@ -202,20 +189,6 @@ impl Door {
             let _ = client.engine.detach(link, true, Some(error), &mut door.out);
             door.handle_rest(cx, client);
         });
-    }
-
-    /// Tells every client goodbye; new ones are turned away.
-    pub(crate) fn stop(&mut self, cx: &mut Context<'_>) {
-        self.stopping = true;
-        let ids: Vec<ConnectionId> = self.clients.ids().collect();
-        for id in ids {
-            self.with_client(cx, id, |door, cx, client| {
-                let error = Error::new(Condition::CONNECTION_FORCED, "the broker shuts down");
-                // Before its open a client is told nothing.
-                let _ = client.engine.close(Some(error), &mut door.out);
-                door.lost(cx, client);
-            });
-        }
     }
 
     /// A peer ended its side of a stream.

@@ -24,14 +24,14 @@ use bytes::BytesMut;
 use rustc_hash::FxHashMap;
 use sterna_amqp::connection::{Connection, LinkId};
 use sterna_amqp::frame::Unit;
-use sterna_amqp::{Event, Lane, Limits, Scope, Violation};
+use sterna_amqp::performatives::Error;
+use sterna_amqp::{Condition, Event, Lane, Limits, Scope, Violation};
 use sterna_broker::{ConsumerId, Origin};
 use sterna_net::{Chunk, ConnectionId, Network, StreamId, TransportKind};
 
-use crate::door::{Clients, Early, Framers, Held, Outgoing, Timers, held_bytes, note_early};
+use crate::door::{self, Early, Framers, Held, Service, held_bytes, note_early};
 use crate::policy::Policy;
 use crate::shard::Context;
-use crate::sys::Counts;
 use client::{Client, State};
 
 pub use attach::Terminus;
@@ -45,101 +45,37 @@ mod code {
     pub(super) const VIOLATION: u64 = 1;
     /// A limit was exceeded.
     pub(super) const LIMIT: u64 = 2;
+    /// The broker failed.
+    pub(super) const INTERNAL: u64 = 3;
 }
 
 /// The front door of one shard.
+pub(crate) type Door = door::Door<Amqp>;
+
+/// What the door keeps beside its clients.
 #[derive(Debug)]
-pub(crate) struct Door {
+pub(crate) struct Amqp {
     registry: Arc<Registry>,
-    clients: Clients<Client>,
     /// Where the links are that the broker knows as consumers.
     consumers: FxHashMap<u64, (ConnectionId, LinkId)>,
     next_consumer: u64,
-    out: Outgoing,
-    timers: Timers,
-    counts: Counts,
-    high_watermark_bytes: usize,
-    stopping: bool,
 }
 
-impl Door {
-    pub(crate) fn new(registry: Arc<Registry>, high_watermark_bytes: usize) -> Self {
-        Self {
-            registry,
-            clients: Clients::default(),
-            consumers: FxHashMap::default(),
-            next_consumer: 0,
-            out: Outgoing::default(),
-            timers: Timers::default(),
-            counts: Counts::default(),
-            high_watermark_bytes,
-            stopping: false,
-        }
-    }
+impl Service for Amqp {
+    type Id = ConnectionId;
+    type Client = Client;
 
-    /// What was counted so far.
-    pub(crate) const fn counts(&self) -> Counts {
-        Counts {
-            bytes_sent: self.out.sent_bytes,
-            ..self.counts
-        }
-    }
-
-    /// Whether no connection is left.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.clients.is_empty()
-    }
-
-    /// Whether a connection is this door's.
-    pub(crate) fn has(&self, connection: ConnectionId) -> bool {
-        self.clients.has(connection)
-    }
-
-    /// When `timeout` wants to be called.
-    pub(crate) fn deadline_ms(&self) -> Option<u64> {
-        self.timers.next_ms()
-    }
-
-    /// The connections of this door.
-    pub(crate) fn connections(&self) -> impl Iterator<Item = ConnectionId> {
-        self.clients.ids()
-    }
-
-    /// The name of a client that is connected.
-    pub(crate) fn name_of(&self, connection: ConnectionId) -> Option<&str> {
-        self.clients.get(connection)?.live_name()
-    }
-
-    /// A new policy is in force: begins and ends traces.
-    pub(crate) fn policy_changed(&mut self, cx: &mut Context<'_>) {
-        for client in self.clients.iter_mut() {
-            client.trace(cx);
-        }
-    }
-
-    /// Links on which clients receive, each of which is a connected session of the broker; and the
-    /// clients themselves.
-    pub(crate) fn links_and_clients(&self) -> (usize, usize) {
-        (self.consumers.len(), self.clients.len())
-    }
-
-    /// A connection is ready for the protocol header.
-    pub(crate) fn opened(&mut self, cx: &mut Context<'_>, connection: ConnectionId) {
-        if self.stopping {
-            cx.net.close(connection, code::NO_ERROR);
-            return;
-        }
+    fn greet(_: &mut Door, cx: &mut Context<'_>, id: ConnectionId) -> Option<Client> {
         let now_ms = cx.net.now_ms();
-        let info = cx.net.info(connection);
-        let listener = info.map_or(0, |info| info.listener);
-        let is_quic = info.is_some_and(|info| info.transport == TransportKind::Quic);
-        let options = security::server_options(cx, connection);
+        let info = cx.net.info(id)?;
+        let is_quic = info.transport == TransportKind::Quic;
+        let options = security::server_options(cx, id);
         let limits = engine_limits(cx.policy, is_quic);
-        let client = Client {
-            id: connection,
+        Some(Client {
+            id,
             engine: Connection::server(&options, &limits, now_ms),
             state: State::New,
-            listener,
+            listener: info.listener,
             framers: Framers::default(),
             sessions: Vec::new(),
             finishing: Vec::new(),
@@ -156,9 +92,97 @@ impl Door {
             traced: false,
             close_code: code::NO_ERROR,
             accepted: None,
+        })
+    }
+
+    fn settle(door: &mut Door, cx: &mut Context<'_>, client: &mut Client) {
+        let id = client.id;
+        door.release(cx, client);
+        door.write_accepted(client);
+        door.out.flush(cx.net, id, &[]);
+        for stream in client.finishing.drain(..) {
+            cx.net.finish(id, stream);
+        }
+        if client.engine.is_closed() && !matches!(client.state, State::Ended) {
+            door.lost(cx, client);
+        }
+        if matches!(client.state, State::Ended) {
+            cx.net.close(id, client.close_code);
+        } else if let Some(deadline_ms) = client.engine.deadline_ms()
+            && deadline_ms < client.timer_ms
+        {
+            door.set_timer(client, deadline_ms);
+        }
+    }
+
+    fn due(door: &mut Door, cx: &mut Context<'_>, client: &mut Client) {
+        let due = client.engine.on_timeout(cx.net.now_ms(), &mut door.out);
+        if let Err(violation) = due {
+            door.violated(cx, client, &violation);
+        }
+    }
+
+    fn policy_changed(cx: &mut Context<'_>, client: &mut Client) {
+        client.trace(cx);
+    }
+
+    fn stop(door: &mut Door, cx: &mut Context<'_>, client: &mut Client) {
+        let error = Error::new(Condition::CONNECTION_FORCED, "the broker shuts down");
+        // Before its open a client is told nothing.
+        let _ = client.engine.close(Some(error), &mut door.out);
+        door.lost(cx, client);
+    }
+
+    fn lost(door: &mut Door, cx: &mut Context<'_>, client: &mut Client) {
+        door.lost(cx, client);
+    }
+
+    fn hang_up(cx: &mut Context<'_>, id: ConnectionId, failed: bool) {
+        let code = if failed {
+            code::INTERNAL
+        } else {
+            code::NO_ERROR
         };
-        self.clients.insert(connection, client);
-        self.with_client(cx, connection, |_, _, _| {});
+        cx.net.close(id, code);
+    }
+
+    fn is_consumer_of(&self, consumer: ConsumerId, id: ConnectionId) -> bool {
+        consumer_number(consumer).is_some_and(|number| {
+            let link = self.consumers.get(&number);
+            // Only a step that has failed leaves an anchor attended.
+            number == ANCHOR || link.is_some_and(|(connection, _)| *connection == id)
+        })
+    }
+
+    fn forget_consumers(&mut self, id: ConnectionId) {
+        self.consumers
+            .retain(|_, (connection, _)| *connection != id);
+    }
+
+    fn name(client: &Client) -> Option<&str> {
+        client.live_name()
+    }
+
+    fn timer(client: &mut Client) -> (ConnectionId, &mut u64) {
+        (client.id, &mut client.timer_ms)
+    }
+}
+
+impl Door {
+    /// A door without clients.
+    pub(crate) fn new(registry: Arc<Registry>, high_watermark_bytes: usize) -> Self {
+        let service = Amqp {
+            registry,
+            consumers: FxHashMap::default(),
+            next_consumer: 0,
+        };
+        Self::open_for(service, high_watermark_bytes)
+    }
+
+    /// Links on which clients receive, each of which is a connected session of the broker; and the
+    /// clients themselves.
+    pub(crate) fn links_and_clients(&self) -> (usize, usize) {
+        (self.service.consumers.len(), self.clients.len())
     }
 
     /// Bytes arrived.
@@ -189,53 +213,6 @@ impl Door {
         self.with_client(cx, connection, |door, cx, client| {
             door.resume_all(cx, client, |_| true);
         });
-    }
-
-    /// Looks at connections whose time may be over.
-    pub(crate) fn timeout(&mut self, cx: &mut Context<'_>) {
-        let now_ms = cx.net.now_ms();
-        while let Some((deadline_ms, connection)) = self.timers.pop_due(now_ms) {
-            self.with_client(cx, connection, |door, cx, client| {
-                if client.timer_ms != deadline_ms {
-                    return;
-                }
-                client.timer_ms = u64::MAX;
-                if let Err(violation) = client.engine.on_timeout(now_ms, &mut door.out) {
-                    door.violated(cx, client, &violation);
-                }
-            });
-        }
-    }
-
-    /// Takes a client out of the table for one step, and hands over what the step has written.
-    fn with_client(
-        &mut self,
-        cx: &mut Context<'_>,
-        connection: ConnectionId,
-        step: impl FnOnce(&mut Self, &mut Context<'_>, &mut Client),
-    ) {
-        let Some(mut client) = self.clients.take(connection) else {
-            return;
-        };
-        step(self, cx, &mut client);
-        self.release(cx, &mut client);
-        self.write_accepted(&mut client);
-        self.out.flush(cx.net, connection, &[]);
-        for stream in client.finishing.drain(..) {
-            cx.net.finish(connection, stream);
-        }
-        if client.engine.is_closed() && !matches!(client.state, State::Ended) {
-            self.lost(cx, &mut client);
-        }
-        if matches!(client.state, State::Ended) {
-            cx.net.close(connection, client.close_code);
-        } else if let Some(deadline_ms) = client.engine.deadline_ms()
-            && deadline_ms < client.timer_ms
-        {
-            client.timer_ms = deadline_ms;
-            self.timers.set(connection, deadline_ms);
-        }
-        self.clients.put_back(connection, client);
     }
 
     /// Cuts bytes of a stream into frames and handles them, or keeps them until they can be.
@@ -467,6 +444,9 @@ const LINK: u64 = 0b01 << NUMBER_BITS;
 /// Bits below them.
 const NUMBER_BITS: u32 = 30;
 
+/// The number of anchors, each of which is attended only while it is made.
+const ANCHOR: u64 = 1 << 60;
+
 /// The broker's name for a link.
 const fn consumer_id(number: u64) -> ConsumerId {
     ConsumerId((number >> NUMBER_BITS) << 32 | LINK | (number & (LINK - 1)))
@@ -509,7 +489,7 @@ mod tests {
 
     #[test]
     fn consumers_of_the_protocols_never_meet() {
-        for number in [0, 1, LINK - 1, LINK, 1 << 40] {
+        for number in [0, 1, LINK - 1, LINK, 1 << 40, ANCHOR] {
             assert_eq!(consumer_number(consumer_id(number)), Some(number));
         }
         // Slots of byte streams, and of QUIC: on the first socket, and on the last.

@@ -11,26 +11,26 @@ use super::address::topic_of_queue;
 use super::attach::{Refusal, refusal};
 use super::queue_reader::QueueReader;
 use super::registry::Found;
-use super::{Door, consumer_id};
+use super::{ANCHOR, Door, consumer_id};
 use crate::config::Amqp;
 use crate::session::{QUEUE_PREFIX, SessionState};
 use crate::shard::Context;
 
 impl Door {
     /// Sees to it that there is a queue, if it may be there.
-    pub(super) fn find_queue(&mut self, cx: &mut Context<'_>, name: &str) -> Result<(), Refusal> {
+    pub(super) fn find_queue(&self, cx: &mut Context<'_>, name: &str) -> Result<(), Refusal> {
         let now_ms = cx.net.now_ms();
         self.make_queue(cx.broker, &cx.policy.amqp, now_ms, name)
     }
 
     /// Makes the queues of the configuration.
     pub(crate) fn make_queues(
-        &mut self,
+        &self,
         broker: &mut Broker<SessionState>,
         config: &Amqp,
         now_ms: u64,
     ) {
-        for name in self.registry.names() {
+        for name in self.service.registry.names() {
             if let Err((_, detail)) = self.make_queue(broker, config, now_ms, &name) {
                 tracing::error!(queue = &*name, detail, "the queue was not made");
             }
@@ -38,24 +38,26 @@ impl Door {
     }
 
     fn make_queue(
-        &mut self,
+        &self,
         broker: &mut Broker<SessionState>,
         config: &Amqp,
         now_ms: u64,
         name: &str,
     ) -> Result<(), Refusal> {
-        let number = self.next_consumer;
-        let found = self.registry.find(name, config, |subscription, rules| {
-            let rules = QueueRules {
-                name: name.into(),
-                maximum_deliveries: rules.maximum_deliveries,
-                dead_letter: (rules.dead_letter.as_deref()).map(|name| topic_of_queue(name).into()),
-                has_priorities: rules.has_priorities,
-                reader: Arc::new(QueueReader),
-            };
-            make_anchor(broker, now_ms, subscription, number, rules)
-        });
-        self.next_consumer += 1;
+        let found = self
+            .service
+            .registry
+            .find(name, config, |subscription, rules| {
+                let rules = QueueRules {
+                    name: name.into(),
+                    maximum_deliveries: rules.maximum_deliveries,
+                    dead_letter: (rules.dead_letter.as_deref())
+                        .map(|name| topic_of_queue(name).into()),
+                    has_priorities: rules.has_priorities,
+                    reader: Arc::new(QueueReader),
+                };
+                make_anchor(broker, now_ms, subscription, rules)
+            });
         match found {
             Found::Here => Ok(()),
             Found::Absent => Err(refusal(Condition::NOT_FOUND, "there is no such queue")),
@@ -71,7 +73,6 @@ fn make_anchor(
     broker: &mut Broker<SessionState>,
     now_ms: u64,
     subscription: &str,
-    consumer: u64,
     rules: QueueRules,
 ) -> bool {
     let opened = broker.open(
@@ -80,7 +81,7 @@ fn make_anchor(
             client_id: &format!("{QUEUE_PREFIX}{}", rules.name),
             clean_start: false,
             expiry_s: NEVER_EXPIRES_S,
-            consumer: consumer_id(consumer),
+            consumer: consumer_id(ANCHOR),
             will: None,
             on_demand: true,
             selector: None,

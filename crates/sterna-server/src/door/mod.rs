@@ -1,5 +1,10 @@
-//! What the front doors of all protocols share: output gathered per stream, deadlines, and input that
-//! has to wait.
+//! The front doors: the table of a door's clients, their deadlines, the output of a step, and the guard
+//! around each step. [`Service`] is what a protocol adds.
+//!
+//! A step works on one client, which is out of its place meanwhile. A panic in a step ends that client as
+//! a lost connection does: its will is published, its sessions are away or ended, and nothing of what the
+//! step had gathered reaches anybody else. A panic that belongs to no client ends the shard, and so does
+//! one in the end of a client's sessions.
 
 mod clients;
 mod framers;
@@ -7,8 +12,262 @@ mod held;
 mod outgoing;
 mod timers;
 
+use std::fmt::Debug;
+use std::hash::Hash;
+
+use sterna_broker::{Close, ConsumerId};
+use sterna_net::{CloseReason, ConnectionId, contain};
+
+use crate::inspect;
+use crate::shard::Context;
+use crate::sys::Counts;
 pub(crate) use clients::Clients;
 pub(crate) use framers::Framers;
 pub(crate) use held::{Early, Held, held_bytes, note_early};
 pub(crate) use outgoing::Outgoing;
 pub(crate) use timers::Timers;
+
+/// The front door of one shard for one service.
+#[derive(Debug)]
+pub(crate) struct Door<S: Service> {
+    /// What the service keeps beside its clients.
+    pub(crate) service: S,
+    pub(crate) clients: Clients<S::Id, S::Client>,
+    pub(crate) timers: Timers<S::Id>,
+    /// What the step under way has written.
+    pub(crate) out: Outgoing,
+    pub(crate) counts: Counts,
+    pub(crate) high_watermark_bytes: usize,
+    pub(crate) stopping: bool,
+}
+
+/// What a protocol adds to a door. A client is at the other end of a connection, or of nothing that the
+/// transports know: then it has identifiers of its own.
+pub(crate) trait Service: Sized {
+    /// Names a client.
+    type Id: Copy + Eq + Hash + Ord + Debug;
+    /// What is kept of a client.
+    type Client;
+
+    /// What is kept of a client that comes; `None` if it is gone already.
+    fn greet(door: &mut Door<Self>, cx: &mut Context<'_>, id: Self::Id) -> Option<Self::Client>;
+
+    /// Begins a step.
+    fn begin(door: &mut Door<Self>, cx: &mut Context<'_>, client: &mut Self::Client) {
+        let _ = (door, cx, client);
+    }
+
+    /// Ends a step: hands over what it has written, and sets the next deadline.
+    fn settle(door: &mut Door<Self>, cx: &mut Context<'_>, client: &mut Self::Client);
+
+    /// The deadline of a client has passed; it has none until the next is set.
+    fn due(door: &mut Door<Self>, cx: &mut Context<'_>, client: &mut Self::Client);
+
+    /// Another policy is in force.
+    fn policy_changed(cx: &mut Context<'_>, client: &mut Self::Client) {
+        let _ = (cx, client);
+    }
+
+    /// Tells a client goodbye.
+    fn stop(door: &mut Door<Self>, cx: &mut Context<'_>, client: &mut Self::Client);
+
+    /// A client is gone: ends all that it has in the broker. It may have ended before.
+    fn lost(door: &mut Door<Self>, cx: &mut Context<'_>, client: &mut Self::Client);
+
+    /// Ends what carries a client; because of a fault of the broker's own if `failed`.
+    fn hang_up(cx: &mut Context<'_>, id: Self::Id, failed: bool);
+
+    /// Whether the broker knows a client as this consumer.
+    fn is_consumer_of(&self, consumer: ConsumerId, id: Self::Id) -> bool;
+
+    /// Forgets the consumers of a client whose sessions the broker has closed.
+    fn forget_consumers(&mut self, id: Self::Id) {
+        let _ = id;
+    }
+
+    /// The name of a client that is connected.
+    fn name(client: &Self::Client) -> Option<&str>;
+
+    /// Who a client is, and the deadline of its entry among the timers; older entries are void.
+    fn timer(client: &mut Self::Client) -> (Self::Id, &mut u64);
+
+    /// What was counted elsewhere than in the door.
+    fn counts(&self) -> Counts {
+        Counts::default()
+    }
+}
+
+impl<S: Service> Door<S> {
+    /// A door without clients. Above `high_watermark_bytes` towards a client its queue is not drained.
+    pub(crate) fn open_for(service: S, high_watermark_bytes: usize) -> Self {
+        Self {
+            service,
+            clients: Clients::default(),
+            timers: Timers::default(),
+            out: Outgoing::default(),
+            counts: Counts::default(),
+            high_watermark_bytes,
+            stopping: false,
+        }
+    }
+
+    /// What was counted so far.
+    pub(crate) fn counts(&self) -> Counts {
+        let mut counts = Counts {
+            bytes_sent: self.out.sent_bytes,
+            ..self.counts
+        };
+        counts.add(&self.service.counts());
+        counts
+    }
+
+    /// The name of a client that is connected.
+    pub(crate) fn name_of(&self, id: S::Id) -> Option<&str> {
+        S::name(self.clients.get(id)?)
+    }
+
+    /// A client comes.
+    pub(crate) fn opened(&mut self, cx: &mut Context<'_>, id: S::Id) {
+        if self.stopping {
+            S::hang_up(cx, id, false);
+            return;
+        }
+        match contain(|| S::greet(self, cx, id)) {
+            Ok(Some(client)) => {
+                self.clients.insert(id, client);
+                self.with_client(cx, id, |_, _, _| {});
+            }
+            Ok(None) => {}
+            Err(panic) => self.fail(cx, id, None, &panic),
+        }
+    }
+
+    /// Takes a client out of the table for one step, and hands over what the step has written.
+    pub(crate) fn with_client(
+        &mut self,
+        cx: &mut Context<'_>,
+        id: S::Id,
+        step: impl FnOnce(&mut Self, &mut Context<'_>, &mut S::Client),
+    ) {
+        let Some(mut client) = self.clients.take(id) else {
+            return;
+        };
+        let done = contain(|| {
+            S::begin(self, cx, &mut client);
+            step(self, cx, &mut client);
+            S::settle(self, cx, &mut client);
+        });
+        match done {
+            Ok(()) => self.clients.put_back(id, client),
+            Err(panic) => self.fail(cx, id, Some(client), &panic),
+        }
+    }
+
+    /// A step with each client.
+    fn with_all(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut step: impl FnMut(&mut Self, &mut Context<'_>, &mut S::Client),
+    ) {
+        let ids: Vec<S::Id> = self.clients.ids().collect();
+        for id in ids {
+            self.with_client(cx, id, &mut step);
+        }
+    }
+
+    /// Looks at a client at `deadline_ms`, instead of when it was to be looked at before.
+    pub(crate) fn set_timer(&mut self, client: &mut S::Client, deadline_ms: u64) {
+        let (id, timer_ms) = S::timer(client);
+        *timer_ms = deadline_ms;
+        self.timers.set(id, deadline_ms);
+    }
+
+    /// Looks at clients whose time may be over.
+    pub(crate) fn timeout(&mut self, cx: &mut Context<'_>) {
+        let now_ms = cx.net.now_ms();
+        while let Some((deadline_ms, id)) = self.timers.pop_due(now_ms) {
+            let Some(client) = self.clients.get_mut(id) else {
+                continue;
+            };
+            let (_, timer_ms) = S::timer(client);
+            if *timer_ms == deadline_ms {
+                *timer_ms = u64::MAX;
+                self.with_client(cx, id, S::due);
+            }
+        }
+    }
+
+    /// A client has moved to another address.
+    pub(crate) fn migrated(&mut self, cx: &mut Context<'_>, id: S::Id)
+    where
+        S: Service<Id = ConnectionId>,
+    {
+        self.with_client(cx, id, |_, cx, client| {
+            if let Some(name) = S::name(client) {
+                inspect::log_move(cx, id, name);
+            }
+        });
+    }
+
+    /// Another policy is in force.
+    pub(crate) fn policy_changed(&mut self, cx: &mut Context<'_>) {
+        self.with_all(cx, |_, cx, client| S::policy_changed(cx, client));
+    }
+
+    /// Tells every client goodbye; new ones are turned away.
+    pub(crate) fn stop(&mut self, cx: &mut Context<'_>) {
+        self.stopping = true;
+        self.with_all(cx, S::stop);
+    }
+
+    /// A client is gone.
+    pub(crate) fn closed(&mut self, cx: &mut Context<'_>, id: S::Id, reason: &CloseReason) {
+        let Some(mut client) = self.clients.remove(id) else {
+            return;
+        };
+        if let Some(name) = S::name(&client) {
+            tracing::debug!(client = name, ?reason, "connection lost");
+        }
+        if let Err(panic) = contain(|| S::lost(self, cx, &mut client)) {
+            self.fail(cx, id, Some(client), &panic);
+        }
+    }
+
+    /// Ends a client in whose step something panicked. What the client itself has may be in disorder, so
+    /// that its sessions are found in the broker. A panic in that is not contained.
+    #[cold]
+    fn fail(
+        &mut self,
+        cx: &mut Context<'_>,
+        id: S::Id,
+        client: Option<Box<S::Client>>,
+        panic: &str,
+    ) {
+        let name = client.as_deref().and_then(S::name);
+        tracing::error!(
+            ?id,
+            client = name,
+            panic,
+            "a panic ended a client; this is a bug"
+        );
+        self.out.clear();
+        let ended = contain(|| {
+            if let Some(mut client) = client {
+                S::lost(self, cx, &mut client);
+            }
+        });
+        if let Err(panic) = ended {
+            tracing::error!(?id, panic, "another panic in the client's end");
+        }
+        self.out.clear();
+        self.clients.remove(id);
+        let service = &self.service;
+        cx.broker.close_all(
+            cx.net.now_ms(),
+            |consumer| service.is_consumer_of(consumer, id),
+            Close::LOST,
+        );
+        self.service.forget_consumers(id);
+        S::hang_up(cx, id, true);
+    }
+}

@@ -44,6 +44,12 @@ impl Outgoing {
         &mut self.lanes[at].1
     }
 
+    /// Drops what was gathered.
+    pub(crate) fn clear(&mut self) {
+        self.control.clear();
+        self.lanes.clear();
+    }
+
     /// Bytes gathered and not yet handed over.
     pub(crate) fn len(&self) -> usize {
         self.control.len()

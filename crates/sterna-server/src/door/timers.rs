@@ -1,23 +1,29 @@
-//! Deadlines of many connections, most of which never come due.
+//! Deadlines of many clients, most of which never come due.
 //!
-//! Every packet moves a keep alive deadline, and none of them touches this heap: a connection has one
-//! entry, and only when that comes due is the connection asked for its real deadline.
+//! Every packet moves a keep alive deadline, and none of them touches this heap: a client has one
+//! entry, and only when that comes due is the client asked for its real deadline.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use sterna_net::ConnectionId;
-
 /// Entries in the order in which they come due.
-#[derive(Debug, Default)]
-pub(crate) struct Timers {
-    heap: BinaryHeap<Reverse<(u64, ConnectionId)>>,
+#[derive(Debug)]
+pub(crate) struct Timers<I> {
+    heap: BinaryHeap<Reverse<(u64, I)>>,
 }
 
-impl Timers {
-    /// Looks at a connection again at `deadline_ms`.
-    pub(crate) fn set(&mut self, connection: ConnectionId, deadline_ms: u64) {
-        self.heap.push(Reverse((deadline_ms, connection)));
+impl<I: Ord> Default for Timers<I> {
+    fn default() -> Self {
+        Self {
+            heap: BinaryHeap::new(),
+        }
+    }
+}
+
+impl<I: Ord> Timers<I> {
+    /// Looks at a client again at `deadline_ms`.
+    pub(crate) fn set(&mut self, id: I, deadline_ms: u64) {
+        self.heap.push(Reverse((deadline_ms, id)));
     }
 
     /// When the first entry comes due.
@@ -28,7 +34,7 @@ impl Timers {
     }
 
     /// The next entry that is due, with its deadline; it is gone from the heap.
-    pub(crate) fn pop_due(&mut self, now_ms: u64) -> Option<(u64, ConnectionId)> {
+    pub(crate) fn pop_due(&mut self, now_ms: u64) -> Option<(u64, I)> {
         if self.next_ms()? > now_ms {
             return None;
         }

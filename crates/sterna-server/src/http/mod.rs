@@ -19,9 +19,9 @@ mod tcp;
 use std::sync::Arc;
 
 use sterna_broker::{ConsumerId, EvictReason, SessionKey};
-use sterna_net::{Chunk, CloseReason, ConnectionId, Network, StreamId};
+use sterna_net::{Chunk, ConnectionId, Network, StreamId};
 
-use crate::door::{Clients, Timers};
+use crate::door::{self, Service};
 use crate::inspect;
 use crate::shard::Context;
 use crate::sys::Counts;
@@ -37,21 +37,18 @@ pub use registry::Registry;
 pub use session_state::HttpSession;
 
 /// The front door of one shard.
+pub(crate) type Door = door::Door<Http>;
+
+/// What the door keeps beside its connections.
 #[derive(Debug)]
-pub(crate) struct Door {
+pub(crate) struct Http {
     api: Api,
-    connections: Clients<Connection>,
-    timers: Timers,
-    bytes_received: u64,
-    bytes_sent: u64,
     date: Date,
-    high_watermark_bytes: usize,
-    stopping: bool,
 }
 
 /// A client's connection.
 #[derive(Debug)]
-struct Connection {
+pub(crate) struct Connection {
     id: ConnectionId,
     carrier: Carrier,
     peer: Peer,
@@ -92,92 +89,157 @@ macro_rules! of_carrier {
     };
 }
 
-impl Door {
-    pub(crate) fn new(registry: Arc<Registry>, high_watermark_bytes: usize) -> Self {
-        Self {
-            api: Api::new(registry),
-            connections: Clients::default(),
-            timers: Timers::default(),
-            bytes_received: 0,
-            bytes_sent: 0,
-            date: Date::default(),
-            high_watermark_bytes,
-            stopping: false,
-        }
-    }
+impl Service for Http {
+    type Id = ConnectionId;
+    type Client = Connection;
 
-    /// What was counted so far.
-    pub(crate) fn counts(&self) -> Counts {
-        Counts {
-            bytes_received: self.bytes_received,
-            bytes_sent: self.bytes_sent,
-            ..self.api.counts()
-        }
-    }
-
-    /// Whether no connection is left.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.connections.is_empty()
-    }
-
-    /// When `timeout` wants to be called.
-    pub(crate) fn deadline_ms(&self) -> Option<u64> {
-        self.timers.next_ms()
-    }
-
-    /// The connections of this door.
-    pub(crate) fn connections(&self) -> impl Iterator<Item = ConnectionId> {
-        self.connections.ids()
-    }
-
-    /// Subscriptions that are open, each of which is a connected session of the broker; and the
-    /// connections.
-    pub(crate) fn subscriptions_and_clients(&self) -> (usize, usize) {
-        (self.api.consumers(), self.connections.len())
-    }
-
-    /// The name of who has authenticated on a connection.
-    pub(crate) fn name_of(&self, connection: ConnectionId) -> Option<&str> {
-        self.connections.get(connection)?.peer.name()
-    }
-
-    /// A connection is ready for requests.
-    pub(crate) fn opened(&mut self, cx: &mut Context<'_>, connection: ConnectionId) {
-        if self.stopping {
-            cx.net.close(connection, http3::NO_ERROR);
-            return;
-        }
-        let Some(info) = cx.net.info(connection) else {
-            return;
-        };
-        let high_watermark_bytes = self.high_watermark_bytes;
+    fn greet(door: &mut Door, cx: &mut Context<'_>, id: ConnectionId) -> Option<Connection> {
+        let has_datagrams = cx.net.datagram_bytes(id) > 0;
+        let info = cx.net.info(id)?;
+        let high_watermark_bytes = door.high_watermark_bytes;
         let now_ms = cx.net.now_ms();
         let carrier = if &*info.protocol == b"h3" {
-            let (policy, info) = (cx.policy, info.clone());
-            let has_datagrams = cx.net.datagram_bytes(connection) > 0;
             let carrier = http3::Carrier::new(
-                connection,
-                policy,
-                &info,
+                id,
+                cx.policy,
+                info,
                 now_ms,
                 has_datagrams,
                 high_watermark_bytes,
             );
             Carrier::Http3(Box::new(carrier))
         } else {
-            let carrier =
-                tcp::Carrier::new(connection, cx.policy, info, now_ms, high_watermark_bytes);
+            let carrier = tcp::Carrier::new(id, cx.policy, info, now_ms, high_watermark_bytes);
             Carrier::Tcp(Box::new(carrier))
         };
-        let peer = Peer::new(cx, connection);
-        let opened = Connection {
-            id: connection,
+        let peer = Peer::new(cx, id);
+        Some(Connection {
+            id,
             carrier,
             peer,
             timer_ms: u64::MAX,
+        })
+    }
+
+    fn begin(door: &mut Door, cx: &mut Context<'_>, client: &mut Connection) {
+        let now_ms = cx.net.now_ms();
+        let moment = Moment {
+            now_ms,
+            date: door.service.date.at(now_ms),
+            unsent_bytes: cx.net.unsent_bytes(client.id),
         };
-        self.connections.insert(connection, opened);
-        self.with_connection(cx, connection, |_, _| {});
+        match &mut client.carrier {
+            Carrier::Http3(carrier) => carrier.begin(cx.net, moment),
+            Carrier::Tcp(carrier) => carrier.begin(moment),
+        }
+    }
+
+    fn settle(door: &mut Door, cx: &mut Context<'_>, client: &mut Connection) {
+        client.work(door, cx, |carrier, desk| {
+            of_carrier!(carrier, carrier => carrier.settle(desk));
+        });
+        let (id, carrier) = (client.id, &mut client.carrier);
+        door.out.sent_bytes += of_carrier!(carrier, carrier => carrier.flush(cx.net));
+        if let Some(code) = of_carrier!(carrier, carrier => carrier.close_code()) {
+            cx.net.close(id, code);
+        } else {
+            let own_ms = of_carrier!(carrier, carrier => carrier.deadline_ms());
+            let next_ms = own_ms.into_iter().chain(client.peer.deadline_ms()).min();
+            if let Some(next_ms) = next_ms
+                && next_ms < client.timer_ms
+            {
+                door.set_timer(client, next_ms);
+            }
+        }
+    }
+
+    fn due(door: &mut Door, cx: &mut Context<'_>, client: &mut Connection) {
+        let now_ms = cx.net.now_ms();
+        client.work(door, cx, |carrier, desk| {
+            of_carrier!(carrier, carrier => carrier.timeout(desk));
+            let due = desk.peer.deadline_ms();
+            if due.is_some_and(|due_ms| due_ms <= now_ms) {
+                desk.api.timeout(desk.cx, desk.peer, carrier.responses());
+            }
+        });
+    }
+
+    fn stop(door: &mut Door, cx: &mut Context<'_>, client: &mut Connection) {
+        client.work(door, cx, |carrier, desk| {
+            of_carrier!(carrier, carrier => carrier.stop(desk));
+        });
+    }
+
+    fn lost(door: &mut Door, cx: &mut Context<'_>, client: &mut Connection) {
+        if let Some(name) = client.peer.name()
+            && tracing::enabled!(tracing::Level::DEBUG)
+        {
+            inspect::log_path(cx, client.id, name);
+        }
+        door.service.api.closed(cx, &mut client.peer);
+    }
+
+    fn hang_up(cx: &mut Context<'_>, id: ConnectionId, failed: bool) {
+        let code = if failed {
+            http3::INTERNAL_ERROR
+        } else {
+            http3::NO_ERROR
+        };
+        cx.net.close(id, code);
+    }
+
+    fn is_consumer_of(&self, consumer: ConsumerId, id: ConnectionId) -> bool {
+        self.api.connection_of(consumer) == Some(id)
+    }
+
+    fn forget_consumers(&mut self, id: ConnectionId) {
+        self.api.forget_consumers(id);
+    }
+
+    fn name(client: &Connection) -> Option<&str> {
+        client.peer.name()
+    }
+
+    fn timer(client: &mut Connection) -> (ConnectionId, &mut u64) {
+        (client.id, &mut client.timer_ms)
+    }
+
+    fn counts(&self) -> Counts {
+        self.api.counts()
+    }
+}
+
+impl Connection {
+    /// A piece of work of a step.
+    fn work(
+        &mut self,
+        door: &mut Door,
+        cx: &mut Context<'_>,
+        work: impl FnOnce(&mut Carrier, &mut Desk<'_, '_>),
+    ) {
+        let mut desk = Desk {
+            api: &mut door.service.api,
+            cx,
+            peer: &mut self.peer,
+        };
+        work(&mut self.carrier, &mut desk);
+    }
+}
+
+impl Door {
+    /// A door without connections.
+    pub(crate) fn new(registry: Arc<Registry>, high_watermark_bytes: usize) -> Self {
+        let service = Http {
+            api: Api::new(registry),
+            date: Date::default(),
+        };
+        Self::open_for(service, high_watermark_bytes)
+    }
+
+    /// Subscriptions that are open, each of which is a connected session of the broker; and the
+    /// connections.
+    pub(crate) fn subscriptions_and_clients(&self) -> (usize, usize) {
+        (self.service.api.consumers(), self.clients.len())
     }
 
     /// Bytes arrived.
@@ -187,7 +249,7 @@ impl Door {
         connection: ConnectionId,
         chunk: Chunk<'_>,
     ) {
-        self.bytes_received += chunk.bytes.len() as u64;
+        self.counts.bytes_received += chunk.bytes.len() as u64;
         self.with_connection(cx, connection, |carrier, desk| match carrier {
             Carrier::Http3(carrier) => carrier.received(desk, &chunk),
             Carrier::Tcp(carrier) => carrier.received(desk, chunk.bytes),
@@ -201,7 +263,7 @@ impl Door {
         connection: ConnectionId,
         chunk: Chunk<'_>,
     ) {
-        self.bytes_received += chunk.bytes.len() as u64;
+        self.counts.bytes_received += chunk.bytes.len() as u64;
         self.with_connection(cx, connection, |carrier, desk| match carrier {
             Carrier::Http3(carrier) => carrier.datagram(desk, chunk.bytes),
             Carrier::Tcp(_) => {}
@@ -264,57 +326,6 @@ impl Door {
         self.with_connection(cx, connection, |carrier, desk| {
             of_carrier!(carrier, carrier => carrier.writable(desk));
         });
-    }
-
-    /// Looks at connections whose time may be over.
-    pub(crate) fn timeout(&mut self, cx: &mut Context<'_>) {
-        let now_ms = cx.net.now_ms();
-        while let Some((deadline_ms, connection)) = self.timers.pop_due(now_ms) {
-            let Some(known) = self.connections.get_mut(connection) else {
-                continue;
-            };
-            if known.timer_ms != deadline_ms {
-                continue;
-            }
-            known.timer_ms = u64::MAX;
-            self.with_connection(cx, connection, |carrier, desk| {
-                of_carrier!(carrier, carrier => carrier.timeout(desk));
-                let due = desk.peer.deadline_ms();
-                if due.is_some_and(|due_ms| due_ms <= now_ms) {
-                    desk.api.timeout(desk.cx, desk.peer, carrier.responses());
-                }
-            });
-        }
-    }
-
-    /// The connection is gone.
-    pub(crate) fn closed(
-        &mut self,
-        cx: &mut Context<'_>,
-        connection: ConnectionId,
-        reason: &CloseReason,
-    ) {
-        let Some(mut gone) = self.connections.remove(connection) else {
-            return;
-        };
-        tracing::debug!(?connection, client = gone.peer.name(), ?reason, "closed");
-        if let Some(name) = gone.peer.name()
-            && tracing::enabled!(tracing::Level::DEBUG)
-        {
-            inspect::log_path(cx, connection, name);
-        }
-        self.api.closed(cx, &mut gone.peer);
-    }
-
-    /// Answers what can be answered, and ends every connection; new ones are turned away.
-    pub(crate) fn stop(&mut self, cx: &mut Context<'_>) {
-        self.stopping = true;
-        let ids: Vec<ConnectionId> = self.connections.ids().collect();
-        for id in ids {
-            self.with_connection(cx, id, |carrier, desk| {
-                of_carrier!(carrier, carrier => carrier.stop(desk));
-            });
-        }
     }
 
     /// A password was checked.
@@ -381,7 +392,7 @@ impl Door {
 
     /// A letter from another shard's API.
     pub(crate) fn mail(&mut self, cx: &mut Context<'_>, letter: Letter) {
-        if let Some((connection, reply)) = self.api.mail(cx, letter) {
+        if let Some((connection, reply)) = self.service.api.mail(cx, letter) {
             self.on_peer(cx, connection, |api, cx, peer, out| {
                 api.answered(cx, peer, out, reply);
             });
@@ -395,7 +406,7 @@ impl Door {
         consumer: ConsumerId,
         work: impl FnOnce(&mut Api, &mut Context<'_>, &mut Peer, &mut dyn Responses),
     ) {
-        if let Some(connection) = self.api.connection_of(consumer) {
+        if let Some(connection) = self.service.api.connection_of(consumer) {
             self.on_peer(cx, connection, work);
         }
     }
@@ -412,47 +423,16 @@ impl Door {
         });
     }
 
-    /// Takes a connection out of the table for one step, and hands over what the step has written.
+    /// A step with a connection.
     fn with_connection(
         &mut self,
         cx: &mut Context<'_>,
         connection: ConnectionId,
         step: impl FnOnce(&mut Carrier, &mut Desk<'_, '_>),
     ) {
-        let Some(mut taken) = self.connections.take(connection) else {
-            return;
-        };
-        let now_ms = cx.net.now_ms();
-        let moment = Moment {
-            now_ms,
-            date: self.date.at(now_ms),
-            unsent_bytes: cx.net.unsent_bytes(connection),
-        };
-        match &mut taken.carrier {
-            Carrier::Http3(carrier) => carrier.begin(cx.net, moment),
-            Carrier::Tcp(carrier) => carrier.begin(moment),
-        }
-        let mut desk = Desk {
-            api: &mut self.api,
-            cx,
-            peer: &mut taken.peer,
-        };
-        step(&mut taken.carrier, &mut desk);
-        of_carrier!(&mut taken.carrier, carrier => carrier.settle(&mut desk));
-        self.bytes_sent += of_carrier!(&mut taken.carrier, carrier => carrier.flush(cx.net));
-        if let Some(code) = of_carrier!(&mut taken.carrier, carrier => carrier.close_code()) {
-            cx.net.close(connection, code);
-        } else {
-            let own_ms = of_carrier!(&mut taken.carrier, carrier => carrier.deadline_ms());
-            let next_ms = own_ms.into_iter().chain(taken.peer.deadline_ms()).min();
-            if let Some(next_ms) = next_ms
-                && next_ms < taken.timer_ms
-            {
-                taken.timer_ms = next_ms;
-                self.timers.set(taken.id, next_ms);
-            }
-        }
-        self.connections.put_back(connection, taken);
+        self.with_client(cx, connection, |door, cx, client| {
+            client.work(door, cx, step);
+        });
     }
 }
 

@@ -4,7 +4,7 @@ use sterna_broker::{Close, ConsumerId, EvictReason, SessionKey, WillFate};
 use sterna_mqtt::packet::Disconnect;
 use sterna_mqtt::server::Refuse;
 use sterna_mqtt::{Lane, ReasonCode};
-use sterna_net::{CloseReason, ConnectionId, StreamId};
+use sterna_net::{ConnectionId, StreamId};
 
 use super::client::{Client, State, connection};
 use super::{Door, log_end};
@@ -14,22 +14,6 @@ use crate::session;
 use crate::shard::Context;
 
 impl Door {
-    /// The connection is gone.
-    pub(crate) fn closed(
-        &mut self,
-        cx: &mut Context<'_>,
-        connection: ConnectionId,
-        reason: &CloseReason,
-    ) {
-        let Some(mut client) = self.clients.remove(connection) else {
-            return;
-        };
-        if matches!(client.state, State::Live(_)) {
-            tracing::debug!(client = &*client.name, ?reason, "connection lost");
-        }
-        Self::lost(cx, &mut client);
-    }
-
     /// The client's DISCONNECT.
     pub(super) fn disconnected(
         cx: &mut Context<'_>,
@@ -137,26 +121,20 @@ impl Door {
         });
     }
 
-    /// Tells every client goodbye; new ones are turned away.
-    pub(crate) fn stop(&mut self, cx: &mut Context<'_>) {
-        self.stopping = true;
-        let ids: Vec<ConnectionId> = self.clients.ids().collect();
-        for id in ids {
-            self.with_client(cx, id, |door, cx, client| {
-                let server_reference = cx.policy.mqtt.server_reference.as_deref();
-                let reason = if server_reference.is_some() {
-                    ReasonCode::UseAnotherServer
-                } else {
-                    ReasonCode::ServerShuttingDown
-                };
-                let refuse = Refuse {
-                    reason_string: None,
-                    server_reference,
-                };
-                client.engine.disconnect(reason, &refuse, &mut door.out);
-                Self::lost(cx, client);
-            });
-        }
+    /// Tells a client goodbye.
+    pub(super) fn say_goodbye(&mut self, cx: &mut Context<'_>, client: &mut Client) {
+        let server_reference = cx.policy.mqtt.server_reference.as_deref();
+        let reason = if server_reference.is_some() {
+            ReasonCode::UseAnotherServer
+        } else {
+            ReasonCode::ServerShuttingDown
+        };
+        let refuse = Refuse {
+            reason_string: None,
+            server_reference,
+        };
+        client.engine.disconnect(reason, &refuse, &mut self.out);
+        Self::lost(cx, client);
     }
 
     /// A peer ended its side of a stream.

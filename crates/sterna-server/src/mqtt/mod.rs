@@ -14,6 +14,7 @@ mod subscribe;
 
 use std::sync::Arc;
 
+use sterna_broker::ConsumerId;
 use sterna_mqtt::server::{Connection, Event, Features, Limits};
 use sterna_mqtt::{
     DecodeError, Frame, Framer, Lane, Packet, PacketType, QoS, ReasonCode, Scope, Violation,
@@ -21,11 +22,10 @@ use sterna_mqtt::{
 use sterna_net::{Chunk, ConnectionId, Network, StreamId};
 
 use crate::config::EarlyData;
-use crate::door::{Clients, Early, Framers, Held, Outgoing, Timers, held_bytes, note_early};
+use crate::door::{self, Early, Framers, Held, Service, held_bytes, note_early};
 use crate::policy::Policy;
 use crate::session;
 use crate::shard::Context;
-use crate::sys::Counts;
 use client::{Client, DATAGRAMS, State};
 
 pub use repetitions::Repetitions;
@@ -39,91 +39,33 @@ const RETAIN: u8 = 1;
 const DECISION_CHECK_MS: u64 = 1000;
 
 /// The front door of one shard.
+pub(crate) type Door = door::Door<Mqtt>;
+
+/// What the door keeps beside its clients.
 #[derive(Debug)]
-pub(crate) struct Door {
-    clients: Clients<Client>,
-    out: Outgoing,
-    timers: Timers,
+pub(crate) struct Mqtt {
     repetitions: Arc<Repetitions>,
-    counts: Counts,
-    high_watermark_bytes: usize,
-    stopping: bool,
 }
 
-impl Door {
-    pub(crate) fn new(repetitions: Arc<Repetitions>, high_watermark_bytes: usize) -> Self {
-        Self {
-            clients: Clients::default(),
-            out: Outgoing::default(),
-            timers: Timers::default(),
-            repetitions,
-            counts: Counts::default(),
-            high_watermark_bytes,
-            stopping: false,
-        }
-    }
+impl Service for Mqtt {
+    type Id = ConnectionId;
+    type Client = Client;
 
-    /// What was counted so far.
-    pub(crate) const fn counts(&self) -> Counts {
-        Counts {
-            bytes_sent: self.out.sent_bytes,
-            ..self.counts
-        }
-    }
-
-    /// Whether no connection is left.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.clients.is_empty()
-    }
-
-    /// When `timeout` wants to be called.
-    pub(crate) fn deadline_ms(&self) -> Option<u64> {
-        self.timers.next_ms()
-    }
-
-    /// The connections of this door.
-    pub(crate) fn connections(&self) -> impl Iterator<Item = ConnectionId> {
-        self.clients.ids()
-    }
-
-    /// The name of a client that is connected.
-    pub(crate) fn name_of(&self, connection: ConnectionId) -> Option<&str> {
-        self.clients.get(connection)?.live_name()
-    }
-
-    /// Whether a connection is this door's.
-    pub(crate) fn has(&self, connection: ConnectionId) -> bool {
-        self.clients.has(connection)
-    }
-
-    /// A new policy is in force: begins and ends traces.
-    pub(crate) fn policy_changed(&mut self, cx: &mut Context<'_>) {
-        for client in self.clients.iter_mut() {
-            client.trace(cx);
-        }
-    }
-
-    /// A connection is ready for CONNECT.
-    pub(crate) fn opened(&mut self, cx: &mut Context<'_>, connection: ConnectionId) {
-        if self.stopping {
-            cx.net.close(connection, 0);
-            return;
-        }
+    fn greet(door: &mut Door, cx: &mut Context<'_>, id: ConnectionId) -> Option<Client> {
+        let info = cx.net.info(id)?;
         let now_ms = cx.net.now_ms();
-        let limits = engine_limits(cx.policy);
-        let timer_ms = now_ms + cx.policy.connect_timeout_ms;
-        let client = Client {
-            id: connection,
-            engine: Connection::new(&limits, now_ms),
+        let mut client = Client {
+            id,
+            engine: Connection::new(&engine_limits(cx.policy), now_ms),
             state: State::New,
-            listener: cx.net.info(connection).map_or(0, |info| info.listener),
+            listener: info.listener,
             framers: Framers::default(),
             mute: Vec::new(),
             held: Vec::new(),
             early: Early::Over,
             datagrams: false,
             traced: false,
-            timer_ms,
+            timer_ms: u64::MAX,
             name: Box::default(),
             is_named: false,
             user: None,
@@ -131,8 +73,72 @@ impl Door {
             parked: false,
             beginning_bytes: cx.policy.early_bytes,
         };
-        self.timers.set(connection, timer_ms);
-        self.clients.insert(connection, client);
+        door.set_timer(&mut client, now_ms + cx.policy.connect_timeout_ms);
+        Some(client)
+    }
+
+    fn settle(door: &mut Door, cx: &mut Context<'_>, client: &mut Client) {
+        door.release(cx, client);
+        door.out.flush(cx.net, client.id, &client.mute);
+        if matches!(client.state, State::Ended) {
+            cx.net.close(client.id, 0);
+        }
+    }
+
+    fn due(door: &mut Door, cx: &mut Context<'_>, client: &mut Client) {
+        let now_ms = cx.net.now_ms();
+        if let Err(violation) = client.engine.on_timeout(now_ms) {
+            door.violated(cx, client, &violation);
+            return;
+        }
+        match (client.engine.deadline_ms(), &client.state) {
+            (Some(next_ms), _) => door.set_timer(client, next_ms),
+            (None, State::Password(_) | State::Opening(..)) => {
+                door.set_timer(client, now_ms + DECISION_CHECK_MS);
+            }
+            // Keep alive is off: the transport alone says whether the client lives.
+            (None, _) => {}
+        }
+    }
+
+    fn policy_changed(cx: &mut Context<'_>, client: &mut Client) {
+        client.trace(cx);
+    }
+
+    fn stop(door: &mut Door, cx: &mut Context<'_>, client: &mut Client) {
+        door.say_goodbye(cx, client);
+    }
+
+    fn lost(_: &mut Door, cx: &mut Context<'_>, client: &mut Client) {
+        Door::lost(cx, client);
+    }
+
+    fn hang_up(cx: &mut Context<'_>, id: ConnectionId, failed: bool) {
+        let reason = if failed {
+            ReasonCode::ImplementationSpecificError
+        } else {
+            ReasonCode::Success
+        };
+        cx.net.close(id, u64::from(reason as u8));
+    }
+
+    fn is_consumer_of(&self, consumer: ConsumerId, id: ConnectionId) -> bool {
+        consumer == client::consumer(id)
+    }
+
+    fn name(client: &Client) -> Option<&str> {
+        client.live_name()
+    }
+
+    fn timer(client: &mut Client) -> (ConnectionId, &mut u64) {
+        (client.id, &mut client.timer_ms)
+    }
+}
+
+impl Door {
+    /// A door without clients.
+    pub(crate) fn new(repetitions: Arc<Repetitions>, high_watermark_bytes: usize) -> Self {
+        Self::open_for(Mqtt { repetitions }, high_watermark_bytes)
     }
 
     /// Bytes arrived.
@@ -167,7 +173,7 @@ impl Door {
     pub(crate) fn confirmed(&mut self, cx: &mut Context<'_>, connection: ConnectionId) {
         self.with_client(cx, connection, |door, cx, client| {
             if client.early != Early::Over {
-                door.repetitions.confirmed((cx.shard, client.id));
+                door.service.repetitions.confirmed((cx.shard, client.id));
             }
             client.early = Early::Over;
         });
@@ -183,53 +189,6 @@ impl Door {
                 cx.broker.unpark(session);
             }
         });
-    }
-
-    /// Looks at connections whose time may be over.
-    pub(crate) fn timeout(&mut self, cx: &mut Context<'_>) {
-        let now_ms = cx.net.now_ms();
-        while let Some((deadline_ms, connection)) = self.timers.pop_due(now_ms) {
-            self.with_client(cx, connection, |door, cx, client| {
-                if client.timer_ms != deadline_ms {
-                    return;
-                }
-                if let Err(violation) = client.engine.on_timeout(now_ms) {
-                    door.violated(cx, client, &violation);
-                    return;
-                }
-                let next_ms = match (client.engine.deadline_ms(), &client.state) {
-                    (Some(next_ms), _) => next_ms,
-                    (None, State::Password(_) | State::Opening(..)) => now_ms + DECISION_CHECK_MS,
-                    // Keep alive is off: the transport alone says whether the client lives.
-                    (None, _) => return,
-                };
-                door.set_timer(client, next_ms);
-            });
-        }
-    }
-
-    fn set_timer(&mut self, client: &mut Client, deadline_ms: u64) {
-        client.timer_ms = deadline_ms;
-        self.timers.set(client.id, deadline_ms);
-    }
-
-    /// Takes a client out of the table for one step, and hands over what the step has written.
-    fn with_client(
-        &mut self,
-        cx: &mut Context<'_>,
-        connection: ConnectionId,
-        step: impl FnOnce(&mut Self, &mut Context<'_>, &mut Client),
-    ) {
-        let Some(mut client) = self.clients.take(connection) else {
-            return;
-        };
-        step(self, cx, &mut client);
-        self.release(cx, &mut client);
-        self.out.flush(cx.net, connection, &client.mute);
-        if matches!(client.state, State::Ended) {
-            cx.net.close(connection, 0);
-        }
-        self.clients.put_back(connection, client);
     }
 
     /// Cuts bytes of a stream into packets and handles them, or keeps them until they can be.
@@ -340,7 +299,7 @@ impl Door {
                     // Nobody comes back under a name that the broker has made up.
                     Some(_) if !client.is_named || client.session().is_none() => false,
                     Some(packet_id) => {
-                        let digest = self.repetitions.digest(
+                        let digest = self.service.repetitions.digest(
                             client.subject(),
                             packet_id,
                             (publish.qos, publish.retain),
@@ -349,7 +308,7 @@ impl Door {
                             publish.payload,
                         );
                         let sender = (cx.shard, client.id);
-                        (self.repetitions).may_be_early(sender, digest, cx.net.now_ms())
+                        (self.service.repetitions).may_be_early(sender, digest, cx.net.now_ms())
                     }
                 },
                 _ => false,

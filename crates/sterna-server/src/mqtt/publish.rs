@@ -105,7 +105,7 @@ impl Door {
         }
         let bytes = u32::try_from(publish.payload.len() + MESSAGE_BYTES).unwrap_or(u32::MAX);
         client.beginning_bytes = client.beginning_bytes.saturating_sub(bytes);
-        let digest = self.repetitions.digest(
+        let digest = self.service.repetitions.digest(
             client.subject(),
             packet_id,
             (publish.qos, publish.retain),
@@ -114,7 +114,7 @@ impl Door {
             publish.payload,
         );
         let sender = (cx.shard, client.id);
-        (self.repetitions).is_repetition(sender, digest, cx.net.now_ms())
+        (self.service.repetitions).is_repetition(sender, digest, cx.net.now_ms())
     }
 }
 

@@ -3,6 +3,7 @@
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::mpsc::Receiver;
 
 use clap::Args as ClapArgs;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -13,7 +14,8 @@ use tracing::{error, info};
 /// Run the broker.
 ///
 /// Without options it serves every transport on loopback, keeps everything in memory, and makes a
-/// development certificate on first start.
+/// development certificate on first start. Exit status: 0 stopped by a signal, 1 cannot start, 2 the
+/// configuration is wrong, 70 the broker has failed and is to be started again.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -76,13 +78,16 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     };
     let was_empty = args.source.config.as_deref().is_some_and(is_empty);
     start_log(&configuration);
-    let server = match Server::start(&configuration) {
+    let mut server = match Server::start(&configuration) {
         Ok(server) => server,
         Err(problem) => {
             eprintln!("sterna serve: {problem}");
             return ExitCode::FAILURE;
         }
     };
+    if let Some(failures) = server.take_failures() {
+        std::thread::spawn(move || watch(&failures, |code| std::process::exit(code)));
+    }
     // Before the ready file, so that whoever waits for it may send a signal at once.
     let mut signals = match signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP]) {
         Ok(signals) => signals,
@@ -132,6 +137,18 @@ fn is_empty(path: &Path) -> bool {
         text.parse::<toml::Table>()
             .is_ok_and(|table| table.is_empty())
     })
+}
+
+/// Exit code where a shard has failed: an internal error (`EX_SOFTWARE` of `sysexits.h`).
+const SHARD_FAILED: i32 = 70;
+
+/// Ends the process when a shard fails: what it had is lost, and a supervisor starts the broker again.
+fn watch(failures: &Receiver<String>, end: impl FnOnce(i32)) {
+    if let Ok(failure) = failures.recv() {
+        error!(%failure, "the broker cannot go on");
+        eprintln!("sterna serve: {failure}");
+        end(SHARD_FAILED);
+    }
 }
 
 /// Starts the log on standard error. Only the first call in a process has an effect.
@@ -246,6 +263,18 @@ fn own_command() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_shard_that_fails_ends_the_process_and_one_that_stops_does_not() {
+        let (report, failures) = std::sync::mpsc::channel();
+        report.send("shard 1 has failed: x".to_owned()).unwrap();
+        let mut code = None;
+        watch(&failures, |with| code = Some(with));
+        assert_eq!(code.take(), Some(70));
+        drop(report);
+        watch(&failures, |with| code = Some(with));
+        assert_eq!(code, None);
+    }
 
     #[test]
     fn flags_override_the_configuration() {

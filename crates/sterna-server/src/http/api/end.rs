@@ -36,11 +36,12 @@ impl Api {
         close: Option<Close>,
     ) {
         let subscription = peer.subscriptions.swap_remove(at);
-        self.consumers.remove(&subscription.consumer);
         if let Some(close) = close {
             cx.broker
                 .close(cx.net.now_ms(), subscription.session, close);
         }
+        // The last trace of a session that is connected: after a panic it is found by this.
+        self.consumers.remove(&subscription.consumer);
     }
 
     /// Ends the response of a subscription that has no filter any more, and its session where that is

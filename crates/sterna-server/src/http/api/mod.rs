@@ -94,6 +94,11 @@ impl Api {
         self.consumers.get(&consumer).copied()
     }
 
+    /// Forgets the consumers of a connection whose sessions the broker has closed.
+    pub(crate) fn forget_consumers(&mut self, connection: ConnectionId) {
+        self.consumers.retain(|_, place| *place != connection);
+    }
+
     /// Answers a request that what carries it turns away.
     pub(crate) fn refuse(
         &mut self,

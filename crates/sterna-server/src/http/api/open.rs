@@ -106,6 +106,7 @@ impl Api {
         };
         self.next_consumer += 1;
         let consumer = consumer_id(self.next_consumer);
+        self.consumers.insert(consumer, peer.connection);
         let opened = cx.broker.open(
             now_ms,
             OpenSession {
@@ -118,6 +119,9 @@ impl Api {
                 selector: None,
             },
         );
+        if opened.is_err() {
+            self.consumers.remove(&consumer);
+        }
         let (session, present) = match opened {
             Ok(Opened::Ready { session, present }) => (session, Some(present)),
             Ok(Opened::Pending { session }) => (session, None),
@@ -129,7 +133,6 @@ impl Api {
                 return Err(Trouble::new(Kind::SessionBusy, detail));
             }
         };
-        self.consumers.insert(consumer, peer.connection);
         let format = plan.format;
         let opening = Box::new(Opening {
             plan,

@@ -19,6 +19,8 @@ use wire::Wire;
 
 /// The application error code of an orderly end.
 pub(super) const NO_ERROR: u64 = ErrorCode::H3_NO_ERROR.0;
+/// The application error code of an end that is the broker's own fault.
+pub(super) const INTERNAL_ERROR: u64 = ErrorCode::H3_INTERNAL_ERROR.0;
 
 /// Share of the high watermark that one response may fill: what a client leaves unread on some streams
 /// must not keep others waiting.
