@@ -2,6 +2,7 @@
 
 mod arrows;
 mod blocking;
+mod layers;
 mod limits;
 mod packages;
 mod text;
@@ -88,6 +89,10 @@ pub(crate) fn check(workspace: &Workspace) -> Result<Vec<Rule>, Failure> {
         Rule::new(
             "crates are ready to be published",
             packages::unpublishable(&metadata),
+        ),
+        Rule::new(
+            "uses between the server's modules point down",
+            layers::upward(&files),
         ),
         Rule::new(
             "unsafe code only in named modules",

@@ -5,7 +5,7 @@ use std::time::Duration;
 use sterna_broker::{Message, MessageHeader, Publication};
 use sterna_net::{ConnectionId, ConnectionInfo, EarlyData, PathStatistics};
 
-use crate::shard::Context;
+use crate::context::Context;
 use crate::tracer::escape;
 
 /// Clients whose paths are told in one turn; messages pass between two turns.

@@ -6,6 +6,7 @@ pub mod authentication;
 pub mod authorization;
 pub mod certificate;
 pub mod config;
+mod context;
 pub mod data_directory;
 mod door;
 mod http;

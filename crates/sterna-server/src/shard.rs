@@ -8,6 +8,7 @@ use sterna_net::{Chunk, CloseReason, ConnectionId, Handler, Network, StreamId};
 use crate::amqp;
 use crate::authentication::Checker;
 use crate::config::Protocol;
+use crate::context::Context;
 use crate::http;
 use crate::inspect::Paths;
 use crate::mail::{Mail, Outbox};
@@ -16,24 +17,6 @@ use crate::policy::Policy;
 use crate::session::SessionState;
 use crate::sys::{Board, Counts, Reporter};
 use crate::tracer::Tracer;
-
-/// Everything a front door needs for one step.
-pub(crate) struct Context<'a> {
-    /// The transports.
-    pub(crate) net: &'a mut dyn Network,
-    /// This shard's broker.
-    pub(crate) broker: &'a mut Broker<SessionState>,
-    /// What clients may do.
-    pub(crate) policy: &'a Arc<Policy>,
-    /// Checks passwords beside the shard.
-    pub(crate) checker: Option<&'a Checker>,
-    /// Writes traces of connections.
-    pub(crate) tracer: Option<&'a Tracer>,
-    /// The way to this and other shards.
-    pub(crate) outbox: &'a mut dyn Outbox,
-    /// Number of this shard.
-    pub(crate) shard: usize,
-}
 
 /// The handler of one shard.
 #[derive(Debug)]
@@ -137,7 +120,7 @@ impl Shard {
             parts.store,
         );
         broker.restore(now_ms);
-        let mut amqp = amqp::Door::new(parts.amqp, parts.high_watermark_bytes);
+        let amqp = amqp::Door::new(parts.amqp, parts.high_watermark_bytes);
         if number == 0 {
             amqp.make_queues(&mut broker, &parts.policy.amqp, now_ms);
         }

@@ -389,7 +389,7 @@ impl Server {
 
     /// Waits for the end of all shards; whether it was a panic.
     pub(crate) fn has_panicked(self) -> bool {
-        let ends = self.threads.into_iter().map(std::thread::JoinHandle::join);
+        let ends = self.threads.into_iter().map(JoinHandle::join);
         ends.filter(Result::is_err).count() > 0
     }
 

@@ -24,8 +24,8 @@ use super::client::{Client, Drain, Expiry, SourceLink, SourceState, Target, Targ
 use super::selection::Selection;
 use super::{Door, consumer_id, outgoing};
 use crate::config::Amqp;
+use crate::context::Context;
 use crate::session::{AMQP_PREFIX, SessionState};
-use crate::shard::Context;
 
 /// Topics below this are made for links that ask for a node of their own.
 pub(super) const DYNAMIC: &str = "amqp/dynamic/";
@@ -218,7 +218,7 @@ impl Door {
     }
 
     fn target_node(
-        &mut self,
+        &self,
         cx: &mut Context<'_>,
         client: &Client,
         target: &TargetTerminus<'_>,
@@ -331,7 +331,7 @@ impl Door {
 
     /// What an attach asks for, checked.
     fn wanted(
-        &mut self,
+        &self,
         cx: &mut Context<'_>,
         client: &Client,
         attach: &Attach<'_>,

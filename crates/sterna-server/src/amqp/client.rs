@@ -16,9 +16,9 @@ use super::registry::LinkKey;
 use super::transactions::Transactions;
 use crate::authentication::Exchange;
 use crate::authorization::Subject;
+use crate::context::Context;
 use crate::door::{Early, Framers, Held};
 use crate::inspect;
-use crate::shard::Context;
 
 /// A client's connection.
 #[derive(Debug)]

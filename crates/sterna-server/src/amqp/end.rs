@@ -11,9 +11,9 @@ use sterna_net::{ConnectionId, StreamId};
 use super::attach::ended_after;
 use super::client::{Client, SourceLink, State, Target};
 use super::{Door, code};
+use crate::context::Context;
 use crate::door::Held;
 use crate::inspect;
-use crate::shard::Context;
 
 impl Door {
     /// A link is gone, by whichever end.

@@ -11,8 +11,8 @@ use super::Door;
 use super::address::{End, Kind, Node, topic_of_key};
 use super::attach::{Refusal, may_publish, refusal};
 use super::client::{Accepted, Client, Target};
+use crate::context::Context;
 use crate::mapping::message_from_amqp;
-use crate::shard::Context;
 
 impl Door {
     pub(super) fn delivery(
@@ -110,7 +110,7 @@ impl Door {
 
     /// The topic that a message names itself.
     fn own_topic(
-        &mut self,
+        &self,
         cx: &mut Context<'_>,
         node: &Target,
         payload: &[u8],

@@ -29,9 +29,9 @@ use sterna_amqp::{Condition, Event, Lane, Limits, Scope, Violation};
 use sterna_broker::{ConsumerId, Origin};
 use sterna_net::{Chunk, ConnectionId, Network, StreamId, TransportKind};
 
+use crate::context::Context;
 use crate::door::{self, Early, Framers, Held, Service, held_bytes, note_early};
 use crate::policy::Policy;
-use crate::shard::Context;
 use client::{Client, State};
 
 pub use attach::Terminus;

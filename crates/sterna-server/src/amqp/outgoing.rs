@@ -11,9 +11,9 @@ use sterna_net::ConnectionId;
 
 use super::Door;
 use super::client::{Client, Drain, Sending, SourceLink, SourceState};
+use crate::context::Context;
 use crate::door::Outgoing;
 use crate::mapping::{AmqpForm, amqp_form, tail as tail_of};
-use crate::shard::Context;
 
 /// Messages taken from one queue before the next ready session has its turn.
 const MESSAGES_PER_TURN: usize = 256;

@@ -13,8 +13,8 @@ use super::queue_reader::QueueReader;
 use super::registry::Found;
 use super::{ANCHOR, Door, consumer_id};
 use crate::config::Amqp;
+use crate::context::Context;
 use crate::session::{QUEUE_PREFIX, SessionState};
-use crate::shard::Context;
 
 impl Door {
     /// Sees to it that there is a queue, if it may be there.

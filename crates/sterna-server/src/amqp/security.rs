@@ -14,9 +14,9 @@ use super::client::{Client, State, Target};
 use super::{Door, code, log_end};
 use crate::authentication::{Exchange, common_name};
 use crate::config::EarlyData;
+use crate::context::Context;
 use crate::mail::Mail;
 use crate::session::AMQP_PREFIX;
-use crate::shard::Context;
 
 /// Key of the credit that a resuming client may count on (`docs/amqp-over-quic.md`, section 15).
 const INITIAL_CREDIT: &str = "sterna:initial-credit";

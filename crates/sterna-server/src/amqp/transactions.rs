@@ -15,7 +15,7 @@ use super::client::{Client, Target};
 use super::incoming::rejected;
 use super::outgoing::{Disposed, Returned, broker_outcome, give_back, is_returning, modify};
 use crate::config::Amqp;
-use crate::shard::Context;
+use crate::context::Context;
 
 /// The transactions of one connection.
 #[derive(Debug, Default)]

@@ -4,7 +4,7 @@
 use sterna_net::{Chunk, StreamId};
 
 use crate::config::EarlyData;
-use crate::shard::Context;
+use crate::context::Context;
 
 /// What becomes of early data, which may be a replay until the handshake is complete.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -18,8 +18,8 @@ use std::hash::Hash;
 use sterna_broker::{Close, ConsumerId};
 use sterna_net::{CloseReason, ConnectionId, contain};
 
+use crate::context::Context;
 use crate::inspect;
-use crate::shard::Context;
 use crate::sys::Counts;
 pub(crate) use clients::Clients;
 pub(crate) use framers::Framers;

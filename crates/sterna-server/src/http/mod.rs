@@ -21,9 +21,9 @@ use std::sync::Arc;
 use sterna_broker::{ConsumerId, EvictReason, SessionKey};
 use sterna_net::{Chunk, ConnectionId, Network, StreamId};
 
+use crate::context::Context;
 use crate::door::{self, Service};
 use crate::inspect;
-use crate::shard::Context;
 use crate::sys::Counts;
 use api::{Api, Peer};
 use date::Date;

@@ -8,9 +8,9 @@ use sterna_net::{ConnectionId, StreamId};
 use super::admission::Admission;
 use crate::authentication::Exchange;
 use crate::authorization::Subject;
+use crate::context::Context;
 use crate::door::{Early, Framers, Held};
 use crate::inspect;
-use crate::shard::Context;
 
 /// A client's connection.
 #[derive(Debug)]

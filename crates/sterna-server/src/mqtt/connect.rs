@@ -10,9 +10,9 @@ use super::admission::{Admission, DATAGRAMS_PROPERTY};
 use super::client::{Client, State, connection, consumer};
 use super::{Door, log_end};
 use crate::authentication::{Exchange, Refusal, common_name};
+use crate::context::Context;
 use crate::mail::Mail;
 use crate::session;
-use crate::shard::Context;
 
 impl Door {
     pub(super) fn connect(

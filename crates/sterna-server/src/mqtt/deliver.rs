@@ -8,8 +8,8 @@ use sterna_net::StreamId;
 use super::Door;
 use super::admission::wire_qos;
 use super::client::{Client, DATAGRAMS, connection};
+use crate::context::Context;
 use crate::session;
-use crate::shard::Context;
 
 /// Messages taken from one queue before the next ready session has its turn.
 const MESSAGES_PER_TURN: usize = 256;

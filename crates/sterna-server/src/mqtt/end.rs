@@ -8,10 +8,10 @@ use sterna_net::{ConnectionId, StreamId};
 
 use super::client::{Client, State, connection};
 use super::{Door, log_end};
+use crate::context::Context;
 use crate::door::{Early, Held};
 use crate::inspect;
 use crate::session;
-use crate::shard::Context;
 
 impl Door {
     /// The client's DISCONNECT.

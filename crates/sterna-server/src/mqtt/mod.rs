@@ -22,10 +22,10 @@ use sterna_mqtt::{
 use sterna_net::{Chunk, ConnectionId, Network, StreamId};
 
 use crate::config::EarlyData;
+use crate::context::Context;
 use crate::door::{self, Early, Framers, Held, Service, held_bytes, note_early};
 use crate::policy::Policy;
 use crate::session;
-use crate::shard::Context;
 use client::{Client, DATAGRAMS, State};
 
 pub use repetitions::Repetitions;

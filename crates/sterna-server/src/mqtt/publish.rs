@@ -7,9 +7,9 @@ use sterna_mqtt::{Frame, Lane, QoS, ReasonCode};
 use super::admission::{copy, qos};
 use super::client::Client;
 use super::{Door, log_end};
+use crate::context::Context;
 use crate::door::Early;
 use crate::session;
-use crate::shard::Context;
 
 impl Door {
     pub(super) fn publish(

@@ -7,7 +7,7 @@ use sterna_mqtt::{Lane, QoS, ReasonCode, topic};
 use super::Door;
 use super::admission::{qos, wire_qos};
 use super::client::Client;
-use crate::shard::Context;
+use crate::context::Context;
 
 impl Door {
     pub(super) fn subscribe(

@@ -10,11 +10,11 @@ use super::target::{Resource, Target, TargetError};
 use super::topics::has_etag;
 use super::{Api, log_refusal};
 use crate::config::{EarlyData, HttpEarlyDataRefusal};
+use crate::context::Context;
 use crate::http::exchange::{Content, ExchangeId, Head, Request, Responses};
 use crate::http::problem::ProblemKind as Kind;
 use crate::http::{openapi, page};
 use crate::mail::Mail;
-use crate::shard::Context;
 
 /// What becomes of a request now.
 enum Admitted {

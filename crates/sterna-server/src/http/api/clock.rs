@@ -8,8 +8,8 @@ use super::deliver::flush;
 use super::end::NO_ERROR;
 use super::peer::Peer;
 use super::subscription::{Outlet, State, Subscription};
+use crate::context::Context;
 use crate::http::exchange::Responses;
-use crate::shard::Context;
 
 /// When something of a subscription is due.
 fn deadline_ms(subscription: &Subscription) -> Option<u64> {

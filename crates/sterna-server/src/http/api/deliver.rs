@@ -7,10 +7,10 @@ use super::Api;
 use super::answer::respond;
 use super::peer::Peer;
 use super::subscription::{Keep, Outlet, State, Subscription};
+use crate::context::Context;
 use crate::http::exchange::{Content, Responses};
 use crate::http::format::{Outgoing, write_datagram};
 use crate::http::session_state::{Window, state_mut};
-use crate::shard::Context;
 use crate::sys::Counts;
 
 /// Messages taken from one queue before the next ready session has its turn.

@@ -6,9 +6,9 @@ use super::Api;
 use super::answer::{Trouble, fail};
 use super::peer::Peer;
 use super::subscription::{Outlet, State, Subscription, is_durable};
+use crate::context::Context;
 use crate::http::exchange::{ExchangeId, Responses};
 use crate::http::problem::ProblemKind as Kind;
-use crate::shard::Context;
 
 /// The end of a session that nobody comes back to.
 pub(super) const ENDED: Close = Close {

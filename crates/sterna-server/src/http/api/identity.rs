@@ -10,9 +10,9 @@ use super::answer::Trouble;
 use crate::authentication::{Users, common_name};
 use crate::authorization::Subject;
 use crate::config::HttpAuthentication;
+use crate::context::Context;
 use crate::http::exchange::Head;
 use crate::policy::Policy;
-use crate::shard::Context;
 use sterna_net::{ConnectionInfo, TransportKind};
 
 /// Who sends a request: a user, or nobody in particular.

@@ -35,7 +35,7 @@ use sterna_net::ConnectionId;
 use super::exchange::{ExchangeId, Head, Refusal, Responses};
 use super::problem::ProblemKind as Kind;
 use super::registry::Registry;
-use crate::shard::Context;
+use crate::context::Context;
 use crate::sys::Counts;
 use answer::{Trouble, fail};
 

@@ -18,10 +18,10 @@ use super::subscription::{
 };
 use super::target::Target;
 use super::{Api, log_refusal};
+use crate::context::Context;
 use crate::http::exchange::{Content, ExchangeId, Responses};
 use crate::http::problem::ProblemKind as Kind;
 use crate::http::session_state::{HttpSession, Window, client_id, state_mut};
-use crate::shard::Context;
 
 /// Whose request it is, and how it is answered.
 #[derive(Debug)]

@@ -6,8 +6,8 @@ use super::identity::Credentials;
 use super::origin::Reader;
 use super::subscription::Subscription;
 use super::webtransport::Transport;
+use crate::context::Context;
 use crate::http::exchange::{ExchangeId, Request};
-use crate::shard::Context;
 
 /// What is kept of one connection.
 #[derive(Debug)]

@@ -10,11 +10,11 @@ use super::identity::Identity;
 use super::open::Asker;
 use super::peer::Peer;
 use super::target::Target;
+use crate::context::Context;
 use crate::http::exchange::{Content, Request, Responses};
 use crate::http::problem::ProblemKind as Kind;
 use crate::http::registry::{Begin, Fingerprint};
 use crate::mapping::message_from_http;
-use crate::shard::Context;
 
 /// Checks the name of a topic.
 ///

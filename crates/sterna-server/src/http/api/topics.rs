@@ -9,11 +9,11 @@ use super::open::Asker;
 use super::peer::Peer;
 use super::publish::{check_name, may_publish};
 use super::target::{Resource, Target};
+use crate::context::Context;
 use crate::http::exchange::{Content, Head, Request, Responses};
 use crate::http::problem::ProblemKind as Kind;
 use crate::http::registry::Created;
 use crate::mapping::{entity_tag, http_fields};
-use crate::shard::Context;
 
 /// What a browser may make of a message that somebody has published: nothing that runs.
 const SANDBOX: &[u8] = b"default-src 'none'; sandbox";

@@ -13,12 +13,12 @@ use super::plan::Subscribe;
 use super::publish::PUBLISHED;
 use super::sessions::{Acknowledge, Work, do_work};
 use super::target::Target;
+use crate::context::Context;
 use crate::http::exchange::{ExchangeId, Responses};
 use crate::http::format::frame::{Frame, FrameError, FrameReader, write_answer};
 use crate::http::problem::ProblemKind as Kind;
 use crate::http::session_state::client_id;
 use crate::mapping::message_from_frame;
-use crate::shard::Context;
 
 /// Code with which a stream is given up that does not carry frames.
 const BAD_FRAME: u32 = 1;

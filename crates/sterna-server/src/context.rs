@@ -1,0 +1,30 @@
+//! What a front door may use in one step.
+
+use std::sync::Arc;
+
+use sterna_broker::Broker;
+use sterna_net::Network;
+
+use crate::authentication::Checker;
+use crate::mail::Outbox;
+use crate::policy::Policy;
+use crate::session::SessionState;
+use crate::tracer::Tracer;
+
+/// Everything a front door needs for one step.
+pub(crate) struct Context<'a> {
+    /// The transports.
+    pub(crate) net: &'a mut dyn Network,
+    /// This shard's broker.
+    pub(crate) broker: &'a mut Broker<SessionState>,
+    /// What clients may do.
+    pub(crate) policy: &'a Arc<Policy>,
+    /// Checks passwords beside the shard.
+    pub(crate) checker: Option<&'a Checker>,
+    /// Writes traces of connections.
+    pub(crate) tracer: Option<&'a Tracer>,
+    /// The way to this and other shards.
+    pub(crate) outbox: &'a mut dyn Outbox,
+    /// Number of this shard.
+    pub(crate) shard: usize,
+}

@@ -1,0 +1,136 @@
+//! Which modules of a crate may use which.
+
+use std::collections::BTreeSet;
+
+use crate::rust_source::{imports, line_of};
+use crate::sources::SourceFile;
+
+/// Where the modules are that this looks at.
+const FOLDER: &str = "crates/sterna-server/src/";
+
+/// The modules of the server from bottom to top: each may use those that stand before it.
+const LAYERS: [&str; 19] = [
+    "config",
+    "authorization",
+    "authentication",
+    "certificate",
+    "tracer",
+    "policy",
+    "mapping",
+    "session",
+    "mail",
+    "sys",
+    "context",
+    "inspect",
+    "door",
+    "mqtt",
+    "amqp",
+    "http",
+    "shard",
+    "server",
+    "lib",
+];
+
+/// Uses that point up and are yet to be turned: the first uses the second.
+const STILL_UPWARD: [(&str, &str); 6] = [
+    ("config", "authorization"),
+    ("mapping", "amqp"),
+    ("mapping", "http"),
+    ("session", "amqp"),
+    ("session", "http"),
+    ("mail", "http"),
+];
+
+/// Uses of a module by one below it, modules that have no place, and exceptions without need.
+pub(super) fn upward(files: &[SourceFile]) -> Vec<String> {
+    let mut violations = Vec::new();
+    let mut met = BTreeSet::new();
+    for file in files {
+        let Some(name) = file.name.strip_prefix(FOLDER) else {
+            continue;
+        };
+        let own = module(name.trim_end_matches(".rs"), '/');
+        let Some(place) = place(own) else {
+            violations.push(format!("{}: {own} is in no layer", file.name));
+            continue;
+        };
+        let code = file.shipped_code();
+        for (line, used) in used(&code) {
+            match self::place(&used) {
+                Some(other) if other > place => {
+                    let exception = STILL_UPWARD.iter().find(|known| **known == (own, &*used));
+                    if exception.is_some_and(|known| met.insert(*known) || met.contains(known)) {
+                        continue;
+                    }
+                    violations.push(format!("{}:{line}: {own} -> {used}", file.name));
+                }
+                // Names of the crate's root are those of its modules.
+                _ => {}
+            }
+        }
+    }
+    let unmet = STILL_UPWARD.iter().filter(|known| !met.contains(*known));
+    violations.extend(unmet.map(|(from, to)| format!("{from} -> {to}: named without need")));
+    violations
+}
+
+fn module(path: &str, end: char) -> &str {
+    path.split(end).next().unwrap_or(path)
+}
+
+fn place(module: &str) -> Option<usize> {
+    LAYERS.iter().position(|layer| *layer == module)
+}
+
+/// The modules of the crate that code uses, with the lines.
+fn used(code: &str) -> BTreeSet<(usize, String)> {
+    const ROOT: &str = "crate::";
+    let of_imports = imports(code).into_iter().filter_map(|(offset, path)| {
+        let path = path.strip_prefix(ROOT)?;
+        Some((line_of(code, offset), module(path, ':').to_owned()))
+    });
+    let paths = code.match_indices(ROOT).filter_map(|(offset, _)| {
+        let rest = &code[offset + ROOT.len()..];
+        let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_')?;
+        Some((line_of(code, offset), rest[..end].to_owned()))
+    });
+    of_imports.chain(paths).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sources::divide;
+
+    #[test]
+    fn a_use_of_a_higher_module_is_found_unless_it_is_for_tests() {
+        let file = |name: &str, text: &str| (format!("{FOLDER}{name}"), text.to_owned());
+        let files = divide(vec![
+            file(
+                "door/mod.rs",
+                "use crate::policy::Policy;\nuse crate::{sys, mqtt::Door};\n",
+            ),
+            file("sys.rs", "fn f() {\n    crate::shard::run();\n}\n"),
+            file(
+                "http/api/a.rs",
+                "#[cfg(test)]\nmod tests {\n    use crate::server::Server;\n}\n",
+            ),
+            file("new.rs", ""),
+        ]);
+        let all = upward(&files);
+        let found: Vec<&str> = all
+            .iter()
+            .filter(|line| !line.ends_with("without need"))
+            .map(|line| line.trim_start_matches(FOLDER))
+            .collect();
+        assert_eq!(
+            found,
+            [
+                "door/mod.rs:2: door -> mqtt",
+                "sys.rs:2: sys -> shard",
+                "new.rs: new is in no layer"
+            ]
+        );
+        assert_eq!(all.len(), found.len() + STILL_UPWARD.len());
+    }
+}
