@@ -83,25 +83,6 @@ pub(crate) fn first_level(text: &str) -> &str {
     text.split_once('/').map_or(text, |(first, _)| first)
 }
 
-/// Whether a filter (without `$share`) matches a topic: the definition, level by level, that the
-/// index is tested against.
-#[cfg(test)]
-pub(crate) fn matches(filter: &str, topic: &str) -> bool {
-    if topic.starts_with('$') && filter.starts_with(['+', '#']) {
-        return false;
-    }
-    let mut topic_levels = topic.split('/');
-    let mut filter_levels = filter.split('/');
-    loop {
-        match (filter_levels.next(), topic_levels.next()) {
-            (Some("#"), _) | (None, None) => return true,
-            (Some("+"), Some(_)) => {}
-            (Some(wanted), Some(level)) if wanted == level => {}
-            _ => return false,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -358,9 +358,9 @@ mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
     use proptest::prelude::*;
+    use sterna_topic::matches;
 
     use super::*;
-    use crate::filter::matches;
 
     fn tree<'a>(paths: impl IntoIterator<Item = &'a str>) -> LevelTree<String> {
         let mut tree = LevelTree::new(KeyedState::new(1));

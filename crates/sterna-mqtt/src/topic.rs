@@ -6,6 +6,8 @@
 use crate::DecodeError;
 use crate::text::has_any;
 
+pub use sterna_topic::matches;
+
 /// Most bytes that a Topic Name or Topic Filter can have.
 pub const MAX_TOPIC_BYTES: usize = 65_535;
 
@@ -164,31 +166,6 @@ pub fn has_wildcard(topic: &str) -> bool {
 #[must_use]
 pub fn levels(topic: &str) -> usize {
     1 + topic.bytes().map(|b| usize::from(b == b'/')).sum::<usize>()
-}
-
-/// Whether a Topic Name matches a Topic Filter that is not shared. Both must be valid.
-///
-/// This is the definition, for tests and clients; a broker matches many filters at once with an
-/// index.
-#[must_use]
-pub fn matches(filter: &str, name: &str) -> bool {
-    // [MQTT-4.7.2-1] [MQTT311-4.7.2-1] a leading wildcard does not match a leading $
-    if name.starts_with('$') && filter.starts_with(['#', '+']) {
-        return false;
-    }
-    let mut names = name.split('/');
-    for level in filter.split('/') {
-        if level == "#" {
-            return true;
-        }
-        match names.next() {
-            // [MQTT-4.7.3-4] [MQTT311-4.7.3-1] character by character, nothing normalised
-            Some(name) if level == "+" || level == name => {}
-            _ => return false,
-        }
-    }
-    // "sport/#" also matches "sport": the loop above returns only once it has seen the "#".
-    names.next().is_none()
 }
 
 fn check_common(topic: &str) -> Result<(), TopicError> {

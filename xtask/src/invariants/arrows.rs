@@ -8,7 +8,7 @@ use crate::Failure;
 
 /// Each crate of the workspace and those it may depend on, from top to bottom. Development
 /// dependencies are free: a test may stand anywhere.
-const ARROWS: [(&str, &[&str]); 14] = [
+const ARROWS: [(&str, &[&str]); 15] = [
     (
         "sterna",
         &[
@@ -40,6 +40,7 @@ const ARROWS: [(&str, &[&str]); 14] = [
             "sterna-amqp",
             "sterna-h3",
             "sterna-auth",
+            "sterna-topic",
         ],
     ),
     (
@@ -58,16 +59,18 @@ const ARROWS: [(&str, &[&str]); 14] = [
     ("sterna-quic", &[]),
     ("sterna-broker", &[]),
     ("sterna-mapping", &["sterna-mqtt", "sterna-amqp"]),
-    ("sterna-mqtt", &[]),
+    ("sterna-mqtt", &["sterna-topic"]),
     ("sterna-amqp", &[]),
     ("sterna-h3", &[]),
     ("sterna-auth", &[]),
+    ("sterna-topic", &[]),
     ("xtask", &[]),
 ];
 
 /// The crates without input and output.
-pub(super) const ENGINES: [&str; 6] = [
+pub(super) const ENGINES: [&str; 7] = [
     "sterna-mapping",
+    "sterna-topic",
     "sterna-mqtt",
     "sterna-amqp",
     "sterna-h3",
