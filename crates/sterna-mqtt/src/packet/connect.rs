@@ -15,6 +15,14 @@ const WILL: u8 = 0x04;
 const CLEAN_START: u8 = 0x02;
 const RESERVED: u8 = 0x01;
 
+/// Added to the protocol level by bridges of Mosquitto, which this way ask for No Local and Retain As
+/// Published before 5.0.
+const BRIDGE: u8 = 0x80;
+const LEVEL_V31: u8 = Version::V31 as u8;
+const LEVEL_V311: u8 = Version::V311 as u8;
+const BRIDGE_V31: u8 = BRIDGE | LEVEL_V31;
+const BRIDGE_V311: u8 = BRIDGE | LEVEL_V311;
+
 /// A request to connect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Connect<'a> {
@@ -60,8 +68,8 @@ impl<'a> Connect<'a> {
         let level = reader.u8()?;
         let version = match (name, level) {
             (b"MQTT", 5) => Version::V5,
-            (b"MQTT", 4) => Version::V311,
-            (b"MQIsdp", 3) => Version::V31,
+            (b"MQTT", LEVEL_V311 | BRIDGE_V311) => Version::V311,
+            (b"MQIsdp", LEVEL_V31 | BRIDGE_V31) => Version::V31,
             // [MQTT-3.1.2-2] [MQTT311-3.1.2-2] in the form of 3.1.1, also for levels to come: 3.1.1
             // demands return code 0x01, 5.0 only permits reason code 0x84.
             (b"MQTT", _) => return Err(UNSUPPORTED.in_connect(Version::V311)),
@@ -75,6 +83,15 @@ impl<'a> Connect<'a> {
             }
         };
         Self::decode_rest(reader, version).map_err(|error| error.in_connect(version))
+    }
+
+    /// Whether the body of a CONNECT says that a bridge speaks: protocol level 0x83 or 0x84.
+    pub(crate) fn is_of_bridge(body: &[u8]) -> bool {
+        let mut reader = Reader::new(body);
+        matches!(
+            (reader.binary(), reader.u8()),
+            (Ok(b"MQIsdp"), Ok(BRIDGE_V31)) | (Ok(b"MQTT"), Ok(BRIDGE_V311))
+        )
     }
 
     fn decode_rest(mut reader: Reader<'a>, version: Version) -> Result<Self, DecodeError> {

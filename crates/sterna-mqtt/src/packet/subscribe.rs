@@ -105,6 +105,7 @@ pub struct Subscribe<'a> {
     pub properties: Properties<'a>,
     payload: &'a [u8],
     version: Version,
+    is_of_bridge: bool,
     count: u32,
 }
 
@@ -139,8 +140,19 @@ impl<'a> Subscribe<'a> {
             properties,
             payload,
             version,
+            is_of_bridge: false,
             count,
         })
+    }
+
+    /// The same packet of a bridge before 5.0: its subscriptions have No Local (but for shared ones) and
+    /// Retain As Published.
+    #[must_use]
+    pub(crate) const fn of_bridge(self) -> Self {
+        Self {
+            is_of_bridge: true,
+            ..self
+        }
     }
 
     /// The filters and their options, in the order of the packet.
@@ -149,6 +161,7 @@ impl<'a> Subscribe<'a> {
         Filters {
             reader: Reader::new(self.payload),
             version: self.version,
+            is_of_bridge: self.is_of_bridge,
         }
     }
 
@@ -176,6 +189,7 @@ impl<'a> Subscribe<'a> {
 pub struct Filters<'a> {
     reader: Reader<'a>,
     version: Version,
+    is_of_bridge: bool,
 }
 
 impl<'a> Iterator for Filters<'a> {
@@ -184,7 +198,11 @@ impl<'a> Iterator for Filters<'a> {
     fn next(&mut self) -> Option<Self::Item> {
         // Validated when the packet was decoded.
         let filter = self.reader.text()?;
-        let options = SubscribeOptions::from_byte(self.reader.u8().ok()?, self.version).ok()?;
+        let mut options = SubscribeOptions::from_byte(self.reader.u8().ok()?, self.version).ok()?;
+        if self.is_of_bridge {
+            options.no_local = !topic::is_shared(filter);
+            options.retain_as_published = true;
+        }
         Some((filter, options))
     }
 }

@@ -18,6 +18,8 @@ pub struct Connection {
     pub(super) limits: Limits,
     pub(super) phase: Phase,
     pub(super) version: Version,
+    /// Whether the client is a bridge before 5.0, whose subscriptions have options of 5.0.
+    is_of_bridge: bool,
     pub(super) clean_start: bool,
     pub(super) wants_problem_information: bool,
     pub(super) wants_response_information: bool,
@@ -76,6 +78,7 @@ impl Connection {
             limits: *limits,
             phase: Phase::Start,
             version: Version::V5,
+            is_of_bridge: false,
             clean_start: true,
             wants_problem_information: true,
             wants_response_information: false,
@@ -178,6 +181,9 @@ impl Connection {
         }
         if self.is_closed() {
             return Ok(None);
+        }
+        if matches!(self.phase, Phase::Start) {
+            self.is_of_bridge = Connect::is_of_bridge(frame.body());
         }
         let decoded = self
             .check_first_byte(lane, frame.first_byte())
@@ -449,6 +455,11 @@ impl Connection {
             },
             Packet::Subscribe(subscribe) => {
                 self.check_subscribe(&subscribe)?;
+                let subscribe = if self.is_of_bridge {
+                    subscribe.of_bridge()
+                } else {
+                    subscribe
+                };
                 Ok(Some(Event::Subscribe(subscribe)))
             }
             Packet::Unsubscribe(unsubscribe) => Ok(Some(Event::Unsubscribe(unsubscribe))),

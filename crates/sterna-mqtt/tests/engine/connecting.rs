@@ -1,5 +1,6 @@
 //! From the first byte to the CONNACK.
 
+use sterna_mqtt::packet::SubscribeOptions;
 use sterna_mqtt::server::{Accept, Features, Limits, Refuse};
 use sterna_mqtt::{Answer, Lane, LaneWriter, QoS, ReasonCode, Session, Version};
 
@@ -529,4 +530,35 @@ fn connack_that_cannot_be_written() {
         ..Accept::default()
     });
     server.expect("20 { 00 00 { 21 0400 27 00100000 22 0020 } }");
+}
+
+/// Bridges of Mosquitto mark themselves in the protocol level, and mean No Local and Retain As
+/// Published by it.
+#[test]
+fn a_bridge_gets_its_own_back_from_nobody_and_sees_what_is_retained() {
+    for (version, name, level) in [
+        (Version::V31, "MQIsdp", "83"),
+        (Version::V311, "MQTT", "84"),
+    ] {
+        let mut server = Server::new(version, Limits::default());
+        let connect = format!("10 {{ s\"{name}\" {level} 02 003c s\"b\" }}");
+        assert_eq!(server.send(&connect), [Seen::Connect("b".to_owned())]);
+        assert_eq!(server.connection.version(), version);
+        server.accept(&Accept::default());
+        server.expect("20 { 00 00 }");
+        let seen = server.send("82 { 0001 s\"a/#\" 01 s\"$share/g/a\" 01 }");
+        let options = |no_local| SubscribeOptions {
+            no_local,
+            retain_as_published: true,
+            ..SubscribeOptions::new(QoS::AtLeastOnce)
+        };
+        let expected = [("a/#", true), ("$share/g/a", false)]
+            .map(|(filter, no_local)| (filter.to_owned(), options(no_local)));
+        assert_eq!(seen, [Seen::Subscribe(1, expected.to_vec())]);
+    }
+    // Levels 0x85 and on are nobody's.
+    for (name, level) in [("MQIsdp", "84"), ("MQTT", "83"), ("MQTT", "85")] {
+        let mut server = Server::new(Version::V311, Limits::default());
+        server.violate(&format!("10 {{ s\"{name}\" {level} 02 003c s\"b\" }}"));
+    }
 }
