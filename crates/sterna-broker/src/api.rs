@@ -202,6 +202,8 @@ pub enum SubscribeError {
     TooMany,
     /// The session is gone or its key outdated.
     NoSession,
+    /// The rules don't allow it (MQTT: Not authorized).
+    NotAllowed,
 }
 
 /// A message to route.

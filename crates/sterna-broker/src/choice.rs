@@ -1,5 +1,5 @@
-//! Members of a group that don't take every message: by a selector, or because they have given some
-//! back as undeliverable.
+//! Members of a group that don't take every message: by a selector, because they may not get it, or
+//! because they have given some back as undeliverable.
 //!
 //! Each looks at an entry of the queue once. It has a cursor, before which nothing is for it, and a
 //! short list of entries before the cursor that came back from other members and are for it after
@@ -15,6 +15,7 @@ use crate::group::{is_before, sequence};
 use crate::message::Message;
 use crate::nodes::{NIL, Nodes};
 use crate::queues::Queues;
+use crate::rights::Permit;
 
 /// Entries before the cursor that are listed; if more come back the cursor goes back instead.
 const LISTED: usize = 64;
@@ -23,6 +24,8 @@ const LISTED: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Choice {
     selector: Option<Arc<dyn Selector>>,
+    /// What of the queue the member may get, if not all.
+    permit: Option<Arc<dyn Permit>>,
     /// Sequence numbers of what it can't be given, and the order in which they came.
     refused: FxHashSet<u32>,
     refused_in_order: VecDeque<u32>,
@@ -33,9 +36,14 @@ pub(crate) struct Choice {
 }
 
 impl Choice {
-    pub(crate) fn new(selector: Option<Arc<dyn Selector>>, first: u32) -> Self {
+    pub(crate) fn new(
+        selector: Option<Arc<dyn Selector>>,
+        permit: Option<Arc<dyn Permit>>,
+        first: u32,
+    ) -> Self {
         Self {
             selector,
+            permit,
             refused: FxHashSet::default(),
             refused_in_order: VecDeque::new(),
             next: first,
@@ -48,12 +56,20 @@ impl Choice {
         self.next != NIL || !self.listed.is_empty()
     }
 
+    /// Sets what the member may get. It looks at the whole queue again.
+    pub(crate) fn set_permit(&mut self, permit: Option<Arc<dyn Permit>>, first: u32) {
+        self.permit = permit;
+        self.listed.clear();
+        self.next = first;
+    }
+
     fn takes(&self, message: &Message, tag: u64) -> bool {
         !self.refused.contains(&sequence(tag))
             && self
                 .selector
                 .as_ref()
                 .is_none_or(|selector| selector.selects(message))
+            && (self.permit.as_ref()).is_none_or(|permit| permit.permits(message.topic()))
     }
 
     /// Keeps an entry from being given to the member again; of more than `limit` such, the first

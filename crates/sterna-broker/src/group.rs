@@ -19,6 +19,7 @@ use crate::message::{Message, Qos};
 use crate::nodes::{Entry, List, NIL, Nodes};
 use crate::queue_rules::{DeathCause, HIGHEST_PRIORITY, QueueRules};
 use crate::queues::{Dead, Queues, TimerKey, next_sweep_ms, stored_entry};
+use crate::rights::Permit;
 use crate::route::{Context, RouteFlags};
 use crate::session::NEVER_MS;
 use crate::store::{Phase, QueueName};
@@ -70,6 +71,17 @@ pub(crate) struct Member {
     pub(crate) attendance: u32,
     /// Whether it is in the list of those available.
     pub(crate) is_available: bool,
+}
+
+impl Member {
+    /// What it may get, if not everything.
+    pub(crate) fn permit(&self) -> Option<Arc<dyn Permit>> {
+        self.context.as_ref()?.permit.clone()
+    }
+
+    fn permits(&self, topic: &str) -> bool {
+        (self.context.as_ref()).is_none_or(|context| context.permits(topic))
+    }
 }
 
 /// See the module.
@@ -298,8 +310,20 @@ impl Group {
         hashing: KeyedState,
     ) {
         if let Some(known) = self.members.get_mut(&id) {
+            let had_permit = known.permit().is_some();
             known.flags = flags;
             known.context = context;
+            let permit = known.permit();
+            if known.attendance != 0 && (had_permit || permit.is_some()) {
+                let first = self.queue.first();
+                if let Some(choice) = self.choices.get_mut(&id) {
+                    choice.set_permit(permit, first);
+                } else {
+                    let choice = Choice::new(None, permit, first);
+                    self.choices.insert(id, choice, hashing);
+                }
+                self.list_if_available(id);
+            }
         } else {
             let (credit, window, attendance, is_available) = (0, 0, 0, false);
             let member = Member {
@@ -321,7 +345,8 @@ impl Group {
             return;
         }
         if self.choices.get(&id).is_none() {
-            let choice = Choice::new(None, self.queue.first());
+            let permit = self.members.get(&id).and_then(Member::permit);
+            let choice = Choice::new(None, permit, self.queue.first());
             self.choices.insert(id, choice, hashing);
         }
         if let Some(choice) = self.choices.get_mut(&id) {
@@ -334,6 +359,12 @@ impl Group {
         if let Some((_, member)) = self.members.remove(&id) {
             self.attending -= usize::from(member.attendance != 0);
         }
+    }
+
+    /// Whether no member, connected or away, may get messages of a topic. Those of a kept queue wait
+    /// for members that are yet to come.
+    fn is_for_nobody(&self, topic: &str) -> bool {
+        !self.is_kept && !self.members.iter().any(|(_, member)| member.permits(topic))
     }
 
     /// Ends a member's attendance.
@@ -446,6 +477,9 @@ impl<P> Queues<P> {
         let Some(group) = self.groups.get(&id) else {
             return false;
         };
+        if group.is_for_nobody(message.topic()) {
+            return false;
+        }
         if group.attending == 0 && !message.qos().is_acknowledged() {
             self.counters.dropped_away += 1;
             return false;
@@ -544,6 +578,9 @@ impl<P> Queues<P> {
         if let Some((member, attendance)) = refused_by {
             group.refuse(member, attendance, tag, limit, hashing);
         }
+        if group.is_for_nobody(message.topic()) {
+            return;
+        }
         let mut qos = message.qos();
         if group.is_kept || in_group_store {
             qos = qos.max(Qos::AtLeastOnce);
@@ -633,6 +670,31 @@ impl<P> Queues<P> {
         }
         self.counters.unstored(body_bytes);
         Some(entry)
+    }
+
+    /// Drops what no member of a group may get any more.
+    pub(crate) fn drop_forbidden(&mut self, id: u32) {
+        let Some(group) = self.groups.get(&id) else {
+            return;
+        };
+        let mut members = group.members.iter();
+        if group.is_kept || members.any(|(_, member)| member.permit().is_none()) {
+            return;
+        }
+        let mut node = group.queue.first();
+        while node != NIL {
+            let next = self.nodes.next(node);
+            let entry = self.nodes.entry(node);
+            let message = entry.and_then(|entry| entry.message.as_ref());
+            let group = self.groups.get(&id);
+            if let (Some(message), Some(group)) = (message, group)
+                && group.is_for_nobody(message.topic())
+                && let Some(entry) = self.remove_from_group(id, node)
+            {
+                self.forget_stored_in_group(id, &entry);
+            }
+            node = next;
+        }
     }
 
     /// Drops a group with its queue.

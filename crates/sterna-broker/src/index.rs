@@ -315,6 +315,9 @@ impl Index {
             filters += 1;
             found.reserve(routes.len());
             for (&(id, is_group), route) in routes.iter().map(|(key, route)| (key, route)) {
+                if (route.context.as_ref()).is_some_and(|context| !context.permits(topic)) {
+                    continue;
+                }
                 let mut flags = route.flags;
                 let place = if is_group {
                     let home = homes.get(&id);
@@ -431,6 +434,7 @@ fn merge(all: &[Found], targets: &mut Vec<Target>) {
                 identifiers: identifiers.into(),
                 hint,
                 attendance,
+                permit: None,
             })
         });
         Some(target(first.place, flags, context))

@@ -50,6 +50,7 @@ mod message;
 mod nodes;
 mod queue_rules;
 mod queues;
+mod rights;
 mod route;
 mod session;
 mod store;
@@ -67,6 +68,7 @@ pub use limits::{Limits, QueueFull};
 pub use mail::Mail;
 pub use message::{InvalidMessage, Message, MessageHeader, NativeFormat, Origin, Qos};
 pub use queue_rules::{DEFAULT_PRIORITY, DeadLetter, DeathCause, MessageReader, QueueRules};
+pub use rights::{Holder, Permit, Right, Rights};
 pub use store::{
     NoStore, Phase, QueueName, Share, Store, Stored, StoredEntry, StoredSession, StoredSubscription,
 };

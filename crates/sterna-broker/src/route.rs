@@ -6,10 +6,11 @@ use crate::api::SubscribeOptions;
 use crate::fill::Fill;
 use crate::message::{Message, Qos};
 use crate::queue_rules::QueueRules;
+use crate::rights::Permit;
 
-/// What all deliveries of a subscription share. Subscriptions without identifier and hint, which
-/// are most, have none.
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// What all deliveries of a subscription share. Subscriptions without identifier, hint and permit,
+/// which are most, have none.
+#[derive(Clone, Debug)]
 pub(crate) struct Context {
     /// Subscription Identifiers.
     pub(crate) identifiers: Box<[u32]>,
@@ -17,6 +18,15 @@ pub(crate) struct Context {
     pub(crate) hint: u64,
     /// The session's attendance in which it asked; the hint means nothing in a later one.
     pub(crate) attendance: u32,
+    /// What of the topics that it matches it may get, if not all.
+    pub(crate) permit: Option<Arc<dyn Permit>>,
+}
+
+impl Context {
+    /// Whether messages of a topic may be delivered because of the subscription.
+    pub(crate) fn permits(&self, topic: &str) -> bool {
+        (self.permit.as_ref()).is_none_or(|permit| permit.permits(topic))
+    }
 }
 
 /// A subscription's options, or those of all of one session's subscriptions that match a topic.

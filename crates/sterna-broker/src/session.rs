@@ -177,6 +177,8 @@ pub(crate) struct Session<P> {
     pub(crate) subscriptions: KeyedList<Arc<str>, Subscription>,
     pub(crate) consumer: Option<ConsumerId>,
     pub(crate) origin: Origin,
+    /// The user whose session it is.
+    pub(crate) owner: Option<Arc<str>>,
     /// When it ends, while no consumer is connected.
     pub(crate) expires_at_ms: u64,
     /// When to look for expired messages, while no consumer is connected.
@@ -194,6 +196,8 @@ pub(crate) struct Session<P> {
     /// Its number in the routing index, or [`NIL`] before its first subscription.
     pub(crate) subscriber: u32,
     pub(crate) expiry_s: u32,
+    /// The number of the rules by which it was judged last.
+    pub(crate) judged_by: u32,
     pub(crate) state: State,
     pub(crate) is_parked: bool,
     /// Whether its ledger has no room for what is to be sent next.
@@ -213,6 +217,7 @@ impl<P: Default> Session<P> {
         Self {
             origin: Origin::of_client(&client_id),
             client_id,
+            owner: None,
             protocol: P::default(),
             subscriptions: KeyedList::default(),
             consumer: None,
@@ -229,6 +234,7 @@ impl<P: Default> Session<P> {
             attendance: generation,
             subscriber: NIL,
             expiry_s: 0,
+            judged_by: 0,
             state,
             is_parked: false,
             is_blocked: false,

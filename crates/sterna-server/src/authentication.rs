@@ -49,6 +49,16 @@ impl Users {
         self.file.is_empty()
     }
 
+    /// Whether there is a user of this name.
+    #[must_use]
+    pub fn has(&self, user: &str) -> bool {
+        self.file.get(user).is_some()
+    }
+
+    pub(crate) fn have_same_names(&self, other: &Self) -> bool {
+        self.file.users().eq(other.file.users())
+    }
+
     fn verify(&self, user: &str, password: &[u8]) -> bool {
         self.file
             .get_or_decoy(user, &self.decoy)
@@ -82,6 +92,23 @@ impl Tokens {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.file.is_empty()
+    }
+
+    /// Whether there is a token of a user.
+    #[must_use]
+    pub fn has_user(&self, user: &str) -> bool {
+        self.file.tokens().any(|token| token.user == user)
+    }
+
+    pub(crate) fn have_same_names(&self, other: &Self) -> bool {
+        let names = |tokens: &Self| -> Vec<String> {
+            tokens
+                .file
+                .tokens()
+                .map(|token| token.user.clone())
+                .collect()
+        };
+        names(self) == names(other)
     }
 
     /// Whose a token is, unless it has expired; `now_ms` counts from the Unix epoch. It costs a digest,

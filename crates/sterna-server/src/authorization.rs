@@ -1,6 +1,30 @@
 //! Who may publish and subscribe where: an ordered list of rules, the first that fits decides.
+//!
+//! The rules are taken apart when they are loaded, one list for each action; to ask them allocates
+//! nothing. A topic name is decided by the first rule with a filter that matches it. So is a
+//! subscription, by what it would deliver:
+//!
+//! - a rule that allows it must cover the whole filter, and a rule that denies the whole refuses it;
+//! - a rule that denies only some of its topics leaves it standing. Each topic is then decided by its
+//!   name when it is delivered, so the subscriber gets what it could subscribe to by name.
+
+mod pattern;
+
+use std::sync::Arc;
+
+use pattern::Pattern;
+use rustc_hash::FxHashSet;
 
 use crate::config::{ActionName, Authorization, Effect, Rule};
+
+/// Topics of the server.
+const SERVER_TOPICS: &str = "$SYS/";
+/// What is told of single clients.
+const CLIENT_TOPICS: &str = "$SYS/sterna/#";
+/// Where bridges of Mosquitto tell whether they are connected.
+const BRIDGE_STATES: &str = "$SYS/broker/connection/+/state";
+/// In a list of administrators: clients without a user name.
+pub(crate) const ANONYMOUS: &str = "anonymous";
 
 /// A client as the rules see it.
 #[derive(Clone, Copy, Debug)]
@@ -11,74 +35,163 @@ pub struct Subject<'a> {
     pub client: &'a str,
 }
 
+/// What becomes of a subscription.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reading {
+    /// It is refused.
+    Refused,
+    /// All its topics may be delivered.
+    Whole,
+    /// Some may not: each is decided by its name.
+    Part,
+}
+
 /// The rules in force.
 #[derive(Clone, Debug, Default)]
-pub struct Rules {
+pub struct Rules(Arc<Lists>);
+
+/// The rules of each action, in order.
+#[derive(Debug, Default)]
+struct Lists {
     default_allow: bool,
-    rules: Vec<Rule>,
+    publish: Box<[Compiled]>,
+    subscribe: Box<[Compiled]>,
+    delete: Box<[Compiled]>,
+    /// What they were made from.
+    source: Authorization,
+}
+
+/// A rule, taken apart.
+#[derive(Clone, Debug)]
+struct Compiled {
+    users: Users,
+    /// Empty for every client.
+    clients: FxHashSet<Box<str>>,
+    is_allowed: bool,
+    is_idempotent: bool,
+    patterns: Box<[Pattern]>,
+}
+
+/// Whom a rule is about.
+#[derive(Clone, Debug)]
+struct Users {
+    anonymous: bool,
+    /// Everybody who has a name.
+    named: bool,
+    names: FxHashSet<Box<str>>,
 }
 
 impl Rules {
     /// Rules from the configuration.
     #[must_use]
     pub fn new(config: &Authorization) -> Self {
-        Self {
+        let of = |action| (config.rules.iter()).filter(move |rule| is_about(rule, action));
+        let admins = Users::admins(&config.admins);
+        let reads_server = Compiled::own(&admins, true, &format!("{SERVER_TOPICS}#"));
+        let hides_clients = Compiled::own(&Users::EVERYBODY, false, CLIENT_TOPICS);
+        let deletes = Compiled::own(&admins, true, "#");
+        Self(Arc::new(Lists {
             default_allow: config.default_allow,
-            rules: config.rules.clone(),
-        }
+            publish: of(ActionName::Publish).map(Compiled::new).collect(),
+            subscribe: ([reads_server, hides_clients].into_iter())
+                .chain(of(ActionName::Subscribe).map(Compiled::new))
+                .collect(),
+            delete: (of(ActionName::Delete).map(Compiled::new))
+                .chain([deletes])
+                .collect(),
+            source: config.clone(),
+        }))
     }
 
-    /// Whether the subject may publish to a topic name.
+    /// Whether they are made from the same configuration.
+    #[must_use]
+    pub fn are_same(&self, other: &Self) -> bool {
+        self.0.source == other.0.source
+    }
+
+    /// Whether the subject may publish to a topic name. What the server tells of itself nobody may,
+    /// but the state of a bridge.
     #[must_use]
     pub fn may_publish(&self, subject: Subject<'_>, topic: &str) -> bool {
-        self.decide(subject, ActionName::Publish, topic)
+        if topic.starts_with(SERVER_TOPICS) && !sterna_topic::matches(BRIDGE_STATES, topic) {
+            return false;
+        }
+        deciding(&self.0.publish, subject, topic)
+            .map_or(self.0.default_allow, |rule| rule.is_allowed)
     }
 
     /// Whether a PUBLISH of QoS 0 to a topic name may be done twice without harm: the rule that
     /// allows it says so.
     #[must_use]
     pub fn is_idempotent(&self, subject: Subject<'_>, topic: &str) -> bool {
-        self.deciding(subject, ActionName::Publish, topic)
-            .is_some_and(|rule| rule.effect == Effect::Allow && rule.idempotent)
+        deciding(&self.0.publish, subject, topic)
+            .is_some_and(|rule| rule.is_allowed && rule.is_idempotent)
+    }
+
+    /// What becomes of the subject's subscription to a filter (of a shared subscription: what follows
+    /// the share name).
+    #[must_use]
+    pub fn reading(&self, subject: Subject<'_>, filter: &str) -> Reading {
+        let mut all = Reading::Whole;
+        for rule in self.0.subscribe.iter().filter(|rule| rule.is_for(subject)) {
+            let mut patterns = rule.patterns.iter();
+            if rule.is_allowed {
+                if patterns.any(|pattern| pattern.allows(subject, filter)) {
+                    return all;
+                }
+                continue;
+            }
+            for pattern in patterns {
+                if pattern.denies(subject, filter) {
+                    return Reading::Refused;
+                }
+                if pattern.touches(subject, filter) {
+                    all = Reading::Part;
+                }
+            }
+        }
+        if self.0.default_allow {
+            all
+        } else {
+            Reading::Refused
+        }
     }
 
     /// Whether the subject may subscribe to a filter (of a shared subscription: what follows the
-    /// share name). The filter must lie wholly inside the rule's: `#` is not covered by `a/#`.
+    /// share name), wholly or in part.
     #[must_use]
     pub fn may_subscribe(&self, subject: Subject<'_>, filter: &str) -> bool {
-        self.decide(subject, ActionName::Subscribe, filter)
+        self.reading(subject, filter) != Reading::Refused
+    }
+
+    /// Whether a message of a topic name may be delivered to the subject.
+    #[must_use]
+    pub fn may_receive(&self, subject: Subject<'_>, topic: &str) -> bool {
+        deciding(&self.0.subscribe, subject, topic)
+            .map_or(self.0.default_allow, |rule| rule.is_allowed)
     }
 
     /// Whether the subject may delete a topic: its retained message, and everybody's subscriptions to
-    /// exactly this topic.
+    /// exactly this topic. Only a rule or being an administrator gives this right.
     #[must_use]
     pub fn may_delete(&self, subject: Subject<'_>, topic: &str) -> bool {
-        self.decide(subject, ActionName::Delete, topic)
+        !topic.starts_with(SERVER_TOPICS)
+            && deciding(&self.0.delete, subject, topic).is_some_and(|rule| rule.is_allowed)
     }
+}
 
-    fn decide(&self, subject: Subject<'_>, action: ActionName, topic: &str) -> bool {
-        // The common case, a broker without rules, costs nothing on the road of a message.
-        if self.rules.is_empty() {
-            return self.default_allow;
-        }
-        self.deciding(subject, action, topic)
-            .map_or(self.default_allow, |rule| rule.effect == Effect::Allow)
-    }
-
-    /// The first rule that fits.
-    fn deciding(&self, subject: Subject<'_>, action: ActionName, topic: &str) -> Option<&Rule> {
-        self.rules.iter().find(|rule| {
-            is_about(rule, action)
-                && names(rule, subject)
-                && rule.topics.iter().any(|pattern| {
-                    expand(pattern, subject).is_some_and(|filter| match rule.effect {
-                        Effect::Allow => covers(&filter, topic),
-                        // A subscription that merely touches what is denied would leak it.
-                        Effect::Deny => covers(&filter, topic) || overlaps(&filter, topic),
-                    })
-                })
-        })
-    }
+/// The first rule that fits a topic name.
+fn deciding<'a>(rules: &'a [Compiled], subject: Subject<'_>, topic: &str) -> Option<&'a Compiled> {
+    rules.iter().find(|rule| {
+        rule.is_for(subject)
+            && rule.patterns.iter().any(|pattern| {
+                if rule.is_allowed {
+                    pattern.allows(subject, topic)
+                } else {
+                    pattern.denies(subject, topic)
+                }
+            })
+    })
 }
 
 fn is_about(rule: &Rule, action: ActionName) -> bool {
@@ -89,86 +202,116 @@ fn is_about(rule: &Rule, action: ActionName) -> bool {
     rule.actions.contains(&action)
 }
 
-fn names(rule: &Rule, subject: Subject<'_>) -> bool {
-    let user = rule.users.is_empty()
-        || rule.users.iter().any(|name| match subject.user {
-            Some(user) => name == "*" || name == user,
-            None => false,
-        });
-    let client = rule.clients.is_empty() || rule.clients.iter().any(|name| name == subject.client);
-    user && client
-}
-
-/// Puts the subject's names into a pattern. A name with characters that mean something in a filter
-/// would widen the rule, so it fits nothing.
-fn expand(pattern: &str, subject: Subject<'_>) -> Option<String> {
-    let mut filter = pattern.to_owned();
-    for (mark, name) in [("%u", subject.user), ("%c", Some(subject.client))] {
-        if filter.contains(mark) {
-            let name = name.filter(|name| !name.is_empty() && !name.contains(['/', '+', '#']))?;
-            filter = filter.replace(mark, name);
+impl Compiled {
+    fn new(rule: &Rule) -> Self {
+        Self {
+            users: Users::of_rule(&rule.users),
+            clients: (rule.clients.iter())
+                .map(|name| name.as_str().into())
+                .collect(),
+            is_allowed: rule.effect == Effect::Allow,
+            is_idempotent: rule.idempotent,
+            patterns: rule
+                .topics
+                .iter()
+                .map(|topic| Pattern::new(topic))
+                .collect(),
         }
     }
-    Some(filter)
-}
 
-/// Whether every topic that `inner` matches is matched by `outer`.
-fn covers(outer: &str, inner: &str) -> bool {
-    if inner.starts_with('$') != outer.starts_with('$') {
-        return false;
-    }
-    let mut inner = inner.split('/');
-    let mut outer = outer.split('/');
-    loop {
-        match (outer.next(), inner.next()) {
-            (Some("#"), _) | (None, None) => return true,
-            (Some("+"), Some(level)) if level != "#" => {}
-            (Some(a), Some(b)) if a == b => {}
-            _ => return false,
+    /// A rule of the broker's own.
+    fn own(users: &Users, is_allowed: bool, topics: &str) -> Self {
+        Self {
+            users: users.clone(),
+            clients: FxHashSet::default(),
+            is_allowed,
+            is_idempotent: false,
+            patterns: Box::new([Pattern::new(topics)]),
         }
+    }
+
+    fn is_for(&self, subject: Subject<'_>) -> bool {
+        self.users.has(subject.user)
+            && (self.clients.is_empty() || self.clients.contains(subject.client))
     }
 }
 
-/// Whether some topic is matched by both filters.
-fn overlaps(a: &str, b: &str) -> bool {
-    let mut a = a.split('/');
-    let mut b = b.split('/');
-    loop {
-        match (a.next(), b.next()) {
-            (Some("#"), _) | (_, Some("#")) | (None, None) => return true,
-            (Some(x), Some(y)) if x == y || x == "+" || y == "+" => {}
-            _ => return false,
+impl Users {
+    const EVERYBODY: Self = Self {
+        anonymous: true,
+        named: true,
+        names: FxHashSet::with_hasher(rustc_hash::FxBuildHasher),
+    };
+
+    fn of_rule(names: &[String]) -> Self {
+        if names.is_empty() {
+            return Self::EVERYBODY;
+        }
+        Self {
+            anonymous: false,
+            named: names.iter().any(|name| name == "*"),
+            names: names.iter().map(|name| name.as_str().into()).collect(),
         }
     }
+
+    fn admins(names: &[String]) -> Self {
+        let (anonymous, names): (Vec<&String>, Vec<&String>) =
+            names.iter().partition(|name| *name == ANONYMOUS);
+        Self {
+            anonymous: !anonymous.is_empty(),
+            named: false,
+            names: names.into_iter().map(|name| name.as_str().into()).collect(),
+        }
+    }
+
+    fn has(&self, user: Option<&str>) -> bool {
+        user.map_or(self.anonymous, |user| {
+            self.named || self.names.contains(user)
+        })
+    }
+}
+
+/// Checks the section of the configuration.
+///
+/// # Errors
+/// A sentence for each fault.
+#[must_use]
+pub fn check(config: &Authorization) -> Vec<String> {
+    let mut problems = Vec::new();
+    if config
+        .admins
+        .iter()
+        .any(|name| name == "*" || name.is_empty())
+    {
+        problems.push(format!(
+            "authorization.admins names users; `{ANONYMOUS}` are clients without a user name"
+        ));
+    }
+    problems.extend(
+        config
+            .rules
+            .iter()
+            .filter_map(|rule| check_rule(rule).err()),
+    );
+    problems
 }
 
 /// Checks one rule of the configuration.
-///
-/// # Errors
-/// A sentence that names the rule's fault.
-pub fn check_rule(rule: &Rule) -> Result<(), String> {
+fn check_rule(rule: &Rule) -> Result<(), String> {
     if rule.topics.is_empty() {
         return Err("an authorization.rule without topics decides nothing".to_owned());
     }
     for topic in &rule.topics {
-        let levels: Vec<&str> = topic.split('/').collect();
-        let last = levels.len() - 1;
-        let bad = topic.is_empty()
-            || levels.iter().enumerate().any(|(at, level)| {
-                (level.contains('#') && (*level != "#" || at != last))
-                    || (level.contains('+') && *level != "+")
-            });
-        if bad {
-            return Err(format!(
-                "authorization.rule: `{topic}` is not a topic filter"
-            ));
-        }
+        sterna_mqtt::topic::check_filter(topic)
+            .map_err(|error| format!("authorization.rule: `{topic}`: {error}"))?;
     }
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     const ANN: Subject<'static> = Subject {
@@ -193,6 +336,7 @@ mod tests {
     fn the_first_rule_that_fits_decides() {
         let rules = Rules::new(&Authorization {
             default_allow: false,
+            admins: Vec::new(),
             rules: vec![
                 rule(Effect::Deny, &[], &["secret/#"]),
                 rule(Effect::Allow, &["*"], &["home/%u/#", "secret/ann"]),
@@ -209,6 +353,7 @@ mod tests {
     fn a_subscription_must_lie_inside_what_is_allowed() {
         let rules = Rules::new(&Authorization {
             default_allow: false,
+            admins: Vec::new(),
             rules: vec![rule(Effect::Allow, &[], &["a/+/c", "b/#"])],
             ..Authorization::default()
         });
@@ -225,15 +370,160 @@ mod tests {
     }
 
     #[test]
-    fn a_subscription_that_touches_what_is_denied_is_refused() {
+    fn a_subscription_that_touches_what_is_denied_stands_in_part() {
         let rules = Rules::new(&Authorization {
             default_allow: true,
+            admins: Vec::new(),
             rules: vec![rule(Effect::Deny, &[], &["a/secret"])],
             ..Authorization::default()
         });
-        assert!(!rules.may_subscribe(NOBODY, "a/+"));
-        assert!(!rules.may_subscribe(NOBODY, "#"));
-        assert!(rules.may_subscribe(NOBODY, "b/#"));
+        assert_eq!(rules.reading(NOBODY, "a/+"), Reading::Part);
+        assert_eq!(rules.reading(NOBODY, "#"), Reading::Part);
+        assert_eq!(rules.reading(NOBODY, "a/secret"), Reading::Refused);
+        assert_eq!(rules.reading(NOBODY, "b/#"), Reading::Whole);
+        assert!(!rules.may_receive(NOBODY, "a/secret") && rules.may_receive(NOBODY, "a/b"));
+    }
+
+    const FILTERS: &[&str] = &["a", "a/b", "a/+", "+/b", "a/#", "#", "b/#", "%u/#", "%c/b"];
+
+    fn rules() -> impl Strategy<Value = Authorization> {
+        let one = (
+            any::<bool>(),
+            prop::collection::vec(prop::sample::select(FILTERS), 1..3),
+            prop::sample::select(vec![vec![], vec!["ann"], vec!["*"], vec!["a"]]),
+        )
+            .prop_map(|(allows, topics, users)| {
+                let effect = if allows { Effect::Allow } else { Effect::Deny };
+                rule(effect, &users, &topics)
+            });
+        (any::<bool>(), prop::collection::vec(one, 0..6)).prop_map(|(default_allow, rules)| {
+            Authorization {
+                default_allow,
+                admins: Vec::new(),
+                rules,
+            }
+        })
+    }
+
+    proptest! {
+        /// A subscription delivers nothing that its client could not subscribe to by name, and all of
+        /// that where it stands whole.
+        #[test]
+        fn a_subscription_gives_no_more_than_names_do(
+            config in rules(),
+            user in prop::option::of(prop::sample::select(vec!["ann", "a", "b", "+", ""])),
+            client in prop::sample::select(vec!["a", "b", "#", ""]),
+            filter in prop::sample::select(vec!["#", "a/#", "a/+", "+/b", "+", "a/b", "b/#", "+/+/a"]),
+        ) {
+            let rules = Rules::new(&config);
+            let subject = Subject { user, client };
+            let reading = rules.reading(subject, filter);
+            for topic in ["a", "b", "c", "a/a", "a/b", "b/b", "c/b", "a/b/a", "a/", "/b"] {
+                let by_name = rules.reading(subject, topic);
+                prop_assert_ne!(by_name, Reading::Part, "a name is not decided in part");
+                prop_assert_eq!(by_name == Reading::Whole, rules.may_receive(subject, topic));
+                if sterna_topic::matches(filter, topic) && reading == Reading::Whole {
+                    prop_assert!(rules.may_receive(subject, topic), "{} {}", filter, topic);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_denial_of_what_a_wildcard_does_not_reach_leaves_it_whole() {
+        let rules = Rules::new(&Authorization {
+            default_allow: true,
+            admins: Vec::new(),
+            rules: vec![rule(Effect::Deny, &[], &["$SYS/#"])],
+        });
+        assert_eq!(rules.reading(NOBODY, "#"), Reading::Whole);
+        assert_eq!(
+            rules.reading(NOBODY, "$SYS/broker/uptime"),
+            Reading::Refused
+        );
+    }
+
+    #[test]
+    fn a_denial_that_cannot_be_filled_in_denies_everybodys() {
+        let rules = Rules::new(&Authorization {
+            default_allow: true,
+            admins: Vec::new(),
+            rules: vec![rule(Effect::Deny, &[], &["private/%u/#"])],
+        });
+        assert!(!rules.may_publish(NOBODY, "private/ann/x"));
+        assert!(!rules.may_subscribe(NOBODY, "private/ann/x"));
+        assert!(rules.may_publish(ANN, "private/bob/x"));
+        let strange = Subject {
+            user: Some("a/b"),
+            client: "c",
+        };
+        assert!(!rules.may_publish(strange, "private/a/b"));
+    }
+
+    #[test]
+    fn what_is_told_of_clients_is_for_administrators() {
+        let mut config = Authorization {
+            admins: vec!["ann".to_owned()],
+            ..Authorization::default()
+        };
+        let path = "$SYS/sterna/clients/+/path";
+        let bob = Subject {
+            user: Some("bob"),
+            client: "c",
+        };
+        for rules in [Vec::new(), vec![rule(Effect::Allow, &[], &["$SYS/#"])]] {
+            config.rules = rules;
+            let rules = Rules::new(&config);
+            assert_eq!(rules.reading(ANN, path), Reading::Whole);
+            for subject in [NOBODY, bob] {
+                assert_eq!(rules.reading(subject, path), Reading::Refused);
+                assert_eq!(rules.reading(subject, "$SYS/#"), Reading::Part);
+                assert_eq!(rules.reading(subject, "$SYS/broker/#"), Reading::Whole);
+                assert_eq!(rules.reading(subject, "#"), Reading::Whole);
+            }
+        }
+        config.admins = vec![ANONYMOUS.to_owned()];
+        let rules = Rules::new(&config);
+        assert_eq!(rules.reading(NOBODY, path), Reading::Whole);
+        assert_eq!(rules.reading(bob, path), Reading::Refused);
+        config.admins = vec!["*".to_owned()];
+        assert_eq!(check(&config).len(), 1);
+    }
+
+    #[test]
+    fn of_the_servers_topics_only_a_bridges_state_is_published_by_clients() {
+        let state = "$SYS/broker/connection/edge/state";
+        let open = Rules::new(&Authorization::default());
+        assert!(open.may_publish(NOBODY, state));
+        for topic in [
+            "$SYS/broker/uptime",
+            "$SYS/broker/connection/state",
+            "$SYS/broker/connection/a/b/state",
+            "$SYS/broker/connection/a/state/b",
+            "$SYS/",
+        ] {
+            assert!(!open.may_publish(NOBODY, topic), "{topic}");
+        }
+        let mut config = Authorization {
+            default_allow: false,
+            admins: Vec::new(),
+            rules: vec![rule(Effect::Allow, &[], &["#"])],
+        };
+        assert!(!Rules::new(&config).may_publish(NOBODY, state));
+        config.rules = vec![rule(
+            Effect::Allow,
+            &["ann"],
+            &["$SYS/broker/connection/%c/state"],
+        )];
+        let rules = Rules::new(&config);
+        assert!(rules.may_publish(
+            Subject {
+                user: Some("ann"),
+                client: "edge"
+            },
+            state
+        ));
+        assert!(!rules.may_publish(ANN, state));
     }
 
     #[test]
@@ -244,6 +534,7 @@ mod tests {
         };
         let rules = Rules::new(&Authorization {
             default_allow: true,
+            admins: Vec::new(),
             rules: vec![rule(Effect::Allow, &[], &["sensors/count"]), harmless],
             ..Authorization::default()
         });
@@ -260,6 +551,7 @@ mod tests {
         };
         let rules = Rules::new(&Authorization {
             default_allow: false,
+            admins: Vec::new(),
             rules: vec![
                 rule(Effect::Deny, &[], &["a/kept"]),
                 rule(Effect::Allow, &[], &["a/#"]),
@@ -270,14 +562,20 @@ mod tests {
         assert!(rules.may_delete(ANN, "a/b") && !rules.may_delete(NOBODY, "a/b"));
         assert!(rules.may_publish(NOBODY, "a/b") && rules.may_subscribe(NOBODY, "a/b"));
         assert!(!rules.may_delete(ANN, "a/kept") && !rules.may_delete(ANN, "b"));
-        let open = Rules::new(&Authorization::default());
-        assert!(open.may_delete(NOBODY, "a"));
+        let mut config = Authorization::default();
+        let open = Rules::new(&config);
+        assert!(!open.may_delete(NOBODY, "a") && !open.may_delete(ANN, "a"));
+        config.admins = vec!["ann".to_owned()];
+        let open = Rules::new(&config);
+        assert!(open.may_delete(ANN, "a") && !open.may_delete(NOBODY, "a"));
+        assert!(!open.may_delete(ANN, "$SYS/broker/uptime"));
     }
 
     #[test]
     fn a_name_with_wildcards_widens_nothing() {
         let rules = Rules::new(&Authorization {
             default_allow: false,
+            admins: Vec::new(),
             rules: vec![rule(Effect::Allow, &[], &["home/%u/#"])],
             ..Authorization::default()
         });

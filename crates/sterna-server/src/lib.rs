@@ -15,6 +15,7 @@ mod mail;
 mod mapping;
 mod mqtt;
 mod policy;
+mod rights;
 mod server;
 mod session;
 mod shard;

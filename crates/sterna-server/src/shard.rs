@@ -119,6 +119,7 @@ impl Shard {
             Arc::clone(&parts.directory),
             parts.store,
         );
+        broker.set_rights(Arc::clone(&parts.policy) as _);
         broker.restore(now_ms);
         let amqp = amqp::Door::new(parts.amqp, parts.high_watermark_bytes);
         if number == 0 {
@@ -374,11 +375,18 @@ impl Handler for Shard {
                     doors.http.mail(&mut doors.cx, *letter);
                 }
                 Mail::Policy(policy) => {
+                    let grants_like = policy.grants_like(&self.policy);
                     self.policy = policy;
+                    if !grants_like {
+                        self.broker.set_rights(Arc::clone(&self.policy) as _);
+                    }
                     let mut doors = self.doors(net);
                     doors.mqtt.policy_changed(&mut doors.cx);
                     doors.amqp.policy_changed(&mut doors.cx);
                     doors.http.policy_changed(&mut doors.cx);
+                    if !grants_like {
+                        self.broker.judge(now_ms);
+                    }
                 }
                 Mail::Stop => {
                     self.stopping = true;

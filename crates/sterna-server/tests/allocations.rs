@@ -10,7 +10,7 @@ use sterna_net::{
     Chunk, ConnectionId, ConnectionInfo, Handler as _, Network, PathStatistics, StreamId,
     TransportKind,
 };
-use sterna_server::config::Config;
+use sterna_server::config::{Config, Effect, Rule};
 use sterna_server::{Mail, Outbox, Parts, Policy, Shard, sys};
 
 /// Counts what this thread allocates. Every call goes to the system's allocator unchanged, so its
@@ -145,11 +145,10 @@ struct Fixture {
 
 impl Fixture {
     fn new() -> Self {
-        Self::limited(Limits::default())
+        Self::with(&Config::default(), Limits::default())
     }
 
-    fn limited(limits: Limits) -> Self {
-        let config = Config::default();
+    fn with(config: &Config, limits: Limits) -> Self {
         let wire = Wire::default();
         let parts = Parts {
             number: 0,
@@ -158,7 +157,7 @@ impl Fixture {
             amqp: Arc::default(),
             http: Arc::default(),
             repetitions: Arc::default(),
-            policy: Arc::new(Policy::load(&config).expect("the default policy")),
+            policy: Arc::new(Policy::load(config).expect("a policy")),
             checker: None,
             tracer: None,
             outbox: Box::new(Nowhere),
@@ -273,11 +272,14 @@ fn a_qos_0_publish_to_one_subscriber_makes_at_most_two_allocations() {
 fn what_is_not_acknowledged_or_not_read_is_bounded_on_the_heap() {
     const MOST_BYTES: usize = 1 << 20;
     let fixture = || {
-        let mut fixture = Fixture::limited(Limits {
-            queued_bytes: MOST_BYTES,
-            queued_qos0_bytes: MOST_BYTES,
-            ..Limits::default()
-        });
+        let mut fixture = Fixture::with(
+            &Config::default(),
+            Limits {
+                queued_bytes: MOST_BYTES,
+                queued_qos0_bytes: MOST_BYTES,
+                ..Limits::default()
+            },
+        );
         let mut packets = connect("sub");
         // A filter at QoS 0 and one at QoS 1.
         packets.extend_from_slice(&[0x82, 10, 0, 1, 0, 1, b'0', 0, 0, 1, b'1', 1]);
@@ -314,6 +316,53 @@ fn what_is_not_acknowledged_or_not_read_is_bounded_on_the_heap() {
         assert!(most <= (MOST_BYTES + (256 << 10)) as i64, "{what}: {most}");
         assert!(most >= (MOST_BYTES / 2) as i64, "{what}: it is used");
     }
+}
+
+/// Rules with names in them, of which none fits before the last, and a subscription to everything of
+/// which something is denied.
+#[test]
+fn rules_and_a_subscription_in_part_cost_no_allocation() {
+    let mut config = Config::default();
+    let rule = |effect, topics: String| Rule {
+        effect,
+        topics: vec![topics],
+        ..Rule::default()
+    };
+    config.authorization.default_allow = false;
+    config.authorization.rules = (0..100)
+        .map(|n| rule(Effect::Allow, format!("site/{n}/%c/+")))
+        .chain([
+            rule(Effect::Deny, "secret/%c/#".to_owned()),
+            rule(Effect::Allow, "#".to_owned()),
+        ])
+        .collect();
+    let mut fixture = Fixture::with(&config, Limits::default());
+    let mut packets = connect("sub");
+    packets.extend_from_slice(&[0x82, 6, 0, 1, 0, 1, b'#', 0]);
+    let subscriber = fixture.connect(1, &packets);
+    assert_eq!(fixture.take(subscriber), [0x20, 2, 0, 0, 0x90, 3, 0, 1, 0]);
+    let publisher = fixture.connect(2, &connect("pub"));
+    let denied = publish("secret/sub/x", b"no");
+    let message = publish("a/bc", &[b'x'; 64]);
+    let mut each = 0.0;
+    for _ in 0..2 {
+        fixture.take(subscriber);
+        fixture
+            .wire
+            .sent
+            .entry(subscriber)
+            .or_default()
+            .reserve(1 << 20);
+        let before = counting::allocations();
+        for _ in 0..1000 {
+            fixture.turn(publisher, &message);
+            fixture.turn(publisher, &denied);
+        }
+        each = (counting::allocations() - before) as f64 / 1000.0;
+        assert_eq!(fixture.take(subscriber), message.repeat(1000));
+    }
+    // Two for the message that is delivered, one for that which goes to nobody.
+    assert!(each <= 3.0, "{each} allocations for two messages");
 }
 
 #[test]

@@ -238,6 +238,10 @@ impl<P: Default + Send> Broker<P> {
                     Group::new(Arc::clone(filter))
                 });
                 known.add_member(*member, *flags, context.clone(), self.directory.hashing());
+                if !is_new && (context.as_ref()).is_some_and(|context| context.permit.is_some()) {
+                    self.queues.drop_forbidden(*group);
+                }
+                self.queues.mark_dirty(*group);
                 if is_new && let Some(entries) = self.orphans.remove(&**filter) {
                     self.restore_group(*group, entries);
                 }
@@ -249,9 +253,10 @@ impl<P: Default + Send> Broker<P> {
                     group.keep(fill.as_ref(), rules.as_ref());
                 }
             }
-            RouteUpdate::Left { group, member } => {
-                if let Some(group) = self.queues.groups.get_mut(group) {
+            RouteUpdate::Left { group: id, member } => {
+                if let Some(group) = self.queues.groups.get_mut(id) {
                     group.remove_member(*member);
+                    self.queues.drop_forbidden(*id);
                 }
             }
             RouteUpdate::GroupEnded { group, .. } => self.queues.end_group(*group),
@@ -282,8 +287,9 @@ impl<P: Default + Send> Broker<P> {
             known.credit = credit;
             known.window = window;
             group.choices.remove(&member);
-            if selector.is_some() {
-                let choice = Choice::new(selector, group.queue.first());
+            let permit = known.permit();
+            if selector.is_some() || permit.is_some() {
+                let choice = Choice::new(selector, permit, group.queue.first());
                 group.choices.insert(member, choice, hashing);
             }
             group.list_if_available(member);

@@ -9,6 +9,7 @@ mod named;
 mod open;
 mod publish;
 mod restore;
+mod rights;
 mod subscribe;
 mod takeover;
 mod timers;
@@ -27,6 +28,7 @@ use crate::limits::Limits;
 use crate::mail::{Letter, Mail};
 use crate::message::Gauge;
 use crate::queues::Queues;
+use crate::rights::Rights;
 use crate::route::{Parcel, RouteUpdate};
 use crate::store::{Store, StoredEntry};
 use takeover::Fence;
@@ -58,6 +60,10 @@ pub struct Broker<P> {
     unsummed: u32,
     /// Restored queues of shared subscriptions whose members are yet to come.
     orphans: FxHashMap<Box<str>, Vec<StoredEntry>>,
+    /// The rules in force; without them everything is allowed.
+    rights: Option<Arc<dyn Rights>>,
+    /// Counts the rules that were in force.
+    rights_version: u32,
 }
 
 impl<P: Default + Send> Broker<P> {
@@ -81,6 +87,8 @@ impl<P: Default + Send> Broker<P> {
             gauge: directory.gauge(shard.0),
             unsummed: 0,
             orphans: FxHashMap::default(),
+            rights: None,
+            rights_version: 0,
             directory,
         }
     }

@@ -559,7 +559,12 @@ impl<P: Default + Send> Broker<P> {
     }
 
     /// Publishes a session's will, if it has one. [MQTT-3.1.2-14] [MQTT-3.1.2-15]
+    ///
+    /// Not where its owner may not publish to its topic any more.
     pub(super) fn publish_will(&mut self, now_ms: u64, slot: u32) {
+        if !self.may_publish_will(slot) {
+            self.take_will(slot);
+        }
         if let Some(will) = self.take_will(slot) {
             let expires_at_ms = will
                 .expiry_s

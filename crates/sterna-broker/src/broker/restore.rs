@@ -177,6 +177,7 @@ fn context(identifiers: &[u32]) -> Option<Arc<Context>> {
             identifiers: identifiers.into(),
             hint: 0,
             attendance: 0,
+            permit: None,
         })
     })
 }

@@ -39,16 +39,19 @@ impl<P: Default + Send> Broker<P> {
             .get_pair(filter)
             .map(|(text, subscription)| (Arc::clone(text), subscription.group));
         let existed = known.is_some();
-        if !existed && (session.subscriptions.len() >= limit || !self.directory.add_subscription())
-        {
+        let (is_full, attendance) = (session.subscriptions.len() >= limit, session.attendance);
+        let permit = (self.permit(slot, filter)).ok_or(SubscribeError::NotAllowed)?;
+        if !existed && (is_full || !self.directory.add_subscription()) {
             return Err(SubscribeError::TooMany);
         }
         let (text, group) = known.unwrap_or_else(|| (Arc::from(filter), NIL));
-        let context = (options.identifier.is_some() || options.hint != 0).then(|| {
+        let is_plain = options.identifier.is_none() && options.hint == 0 && permit.is_none();
+        let context = (!is_plain).then(|| {
             Arc::new(Context {
                 identifiers: options.identifier.into_iter().collect(),
                 hint: options.hint,
-                attendance: session.attendance,
+                attendance,
+                permit,
             })
         });
         let subscription = Subscription {
@@ -197,7 +200,10 @@ impl<P: Default + Send> Broker<P> {
             if options.no_local && message.origin() == origin && origin != Origin::NONE {
                 continue;
             }
-            if !self.queues.sessions[slot as usize].selects(&message) {
+            let session = &self.queues.sessions[slot as usize];
+            if context.is_some_and(|context| !context.permits(message.topic()))
+                || !session.selects(&message)
+            {
                 continue;
             }
             appended += 1;

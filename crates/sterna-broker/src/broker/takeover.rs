@@ -153,6 +153,7 @@ impl<P: Default + Send> Broker<P> {
             subscriber: session.subscriber,
             next_sequence: session.next_sequence,
             is_stored: session.is_stored,
+            judged_by: session.judged_by,
             snapshot: session.rare.and_then(|rare| rare.snapshot),
         }
     }
@@ -179,10 +180,11 @@ impl<P: Default + Send> Broker<P> {
         if let Some(state) = state {
             self.install(slot, *state);
         }
-        let unsubscribed = self.end_noted_subscriptions(slot);
+        let mut unsubscribed = self.end_noted_subscriptions(slot);
+        unsubscribed |= self.judge_arrived(slot);
         // Whoever claimed it and is gone again has never had a session: if none came, there is none
         // to pass on, and the next is told so.
-        let ends = discard || !present;
+        let ends = discard || !present || !self.is_admitted(slot);
         let session = &mut self.queues.sessions[slot as usize];
         debug_assert!(
             session.consumer.is_none() || !discard,
@@ -242,6 +244,7 @@ impl<P: Default + Send> Broker<P> {
         let waited_first = node;
         session.next_sequence = state.next_sequence;
         session.is_stored = state.is_stored;
+        session.judged_by = state.judged_by;
         while node != NIL {
             let tag = (session.next_tag() & !u64::from(NIL)) | u64::from(node);
             if let Some(entry) = queues.nodes.entry_mut(node) {

@@ -128,7 +128,7 @@ impl<P: Default + Send> Broker<P> {
     }
 
     /// Removes a subscription of a session of this shard.
-    fn remove_subscription(&mut self, slot: u32, filter: &str) -> bool {
+    pub(super) fn remove_subscription(&mut self, slot: u32, filter: &str) -> bool {
         let session = &mut self.queues.sessions[slot as usize];
         let id = session.subscriber;
         let Some((filter, subscription)) = session.subscriptions.remove(filter) else {

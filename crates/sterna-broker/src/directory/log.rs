@@ -95,6 +95,11 @@ impl Log {
         Some(group)
     }
 
+    /// Whether a group's queue is kept.
+    pub(crate) fn keeps_queue(&self, filter: &str) -> bool {
+        (self.groups.get(filter)).is_some_and(|record| record.keepers > 0)
+    }
+
     /// Counts a member among those that keep the group's queue, or no longer.
     pub(crate) fn keep_group(&mut self, filter: &Arc<str>, kept: bool, keeps: bool) {
         let Some(record) = self.groups.get_mut(filter).filter(|_| kept != keeps) else {

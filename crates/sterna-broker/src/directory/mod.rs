@@ -163,6 +163,11 @@ impl Directory {
         (result, head, behind)
     }
 
+    /// Whether a shared subscription's queue is kept.
+    pub(crate) fn keeps_queue(&self, filter: &str) -> bool {
+        locked(&self.log).keeps_queue(filter)
+    }
+
     /// Copies to `updates` what a shard hasn't seen up to a position, and notes that it has.
     pub(crate) fn read_log(&self, shard: u16, up_to: u64, updates: &mut Vec<RouteUpdate>) {
         locked(&self.log).read(shard, up_to, updates);

@@ -10,6 +10,7 @@ mod limits;
 mod model;
 mod queue_rules;
 mod retained;
+mod rights;
 mod sessions;
 mod shared;
 mod subscriptions;

@@ -57,7 +57,7 @@ const BAD_ESCAPE: AddressError = error(
 );
 
 /// The topic on which a queue takes messages.
-pub(super) fn topic_of_queue(name: &str) -> String {
+pub(crate) fn topic_of_queue(name: &str) -> String {
     format!("{QUEUE_LEVEL}{name}")
 }
 

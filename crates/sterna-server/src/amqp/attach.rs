@@ -30,6 +30,13 @@ use crate::session::{AMQP_PREFIX, SessionState};
 /// Topics below this are made for links that ask for a node of their own.
 pub(super) const DYNAMIC: &str = "amqp/dynamic/";
 
+/// Whether a topic is of a node that was made for a link.
+pub(crate) fn is_dynamic(topic: &str) -> bool {
+    topic
+        .strip_prefix(DYNAMIC)
+        .is_some_and(|name| name.len() == 32 && name.bytes().all(|byte| byte.is_ascii_hexdigit()))
+}
+
 /// Sources are answered with the outcomes that they know.
 const OUTCOMES: [&str; 4] = [
     "amqp:accepted:list",
@@ -51,6 +58,12 @@ pub struct Terminus {
     source: Encoded,
     /// The subscription behind it.
     filter: Box<str>,
+}
+
+impl Terminus {
+    pub(super) fn filter(&self) -> &str {
+        &self.filter
+    }
 }
 
 /// A source that is to be attached.
@@ -289,7 +302,7 @@ impl Door {
         let number = self.service.next_consumer;
         self.service.next_consumer += 1;
         self.service.consumers.insert(number, (client.id, link));
-        let opened = open_session(cx, &wanted, number, false);
+        let opened = open_session(cx, client.user.as_deref(), &wanted, number, false);
         let opened = opened.inspect_err(|_| {
             self.service.consumers.remove(&number);
         })?;
@@ -500,6 +513,7 @@ impl Door {
         mut wanted: Wanted,
     ) -> Result<(), Refusal> {
         let now_ms = cx.net.now_ms();
+        let user = client.user.clone();
         let Some(source) = client.sources.get_mut(&link) else {
             return Ok(());
         };
@@ -518,7 +532,7 @@ impl Door {
                 if present {
                     // It is another source now: what waits is for the one before.
                     cx.broker.close(now_ms, session, ended_after(0));
-                    let opened = open_session(cx, &wanted, source.consumer, true)?;
+                    let opened = open_session(cx, user.as_deref(), &wanted, source.consumer, true)?;
                     let (Opened::Ready { session: new, .. } | Opened::Pending { session: new }) =
                         opened;
                     session = new;
@@ -623,7 +637,7 @@ fn subscription(
 
 /// Whether a client may publish to a topic.
 pub(super) fn may_publish(cx: &Context<'_>, client: &Client, topic: &str) -> bool {
-    !topic.starts_with("$SYS/") && cx.policy.rules.may_publish(client.subject(), topic)
+    cx.policy.rules.may_publish(client.subject(), topic)
 }
 
 /// The end of a session's connection after which it lives for so long.
@@ -654,6 +668,7 @@ fn encoded_target(target: &TargetArchetype<'_>) -> Option<Encoded> {
 
 fn open_session(
     cx: &mut Context<'_>,
+    user: Option<&str>,
     wanted: &Wanted,
     consumer: u64,
     clean_start: bool,
@@ -673,6 +688,9 @@ fn open_session(
                 .map(|selection| selection as Arc<dyn sterna_broker::Selector>),
         },
     );
+    if let Ok(Opened::Ready { session, .. } | Opened::Pending { session }) = opened {
+        cx.broker.set_owner(cx.net.now_ms(), session, user);
+    }
     opened.map_err(|error| match error {
         OpenError::TakenOver => refusal(Condition::STOLEN, "the link was attached elsewhere"),
         _ => refusal(Condition::RESOURCE_LIMIT_EXCEEDED, "too many sessions"),
@@ -702,6 +720,10 @@ fn subscribe(cx: &mut Context<'_>, session: SessionKey, filter: &str) -> Result<
         SubscribeError::TooMany => {
             refusal(Condition::RESOURCE_LIMIT_EXCEEDED, "too many subscriptions")
         }
+        SubscribeError::NotAllowed => refusal(
+            Condition::UNAUTHORIZED_ACCESS,
+            "the rules do not allow to subscribe there",
+        ),
         SubscribeError::NoLocalOnShared | SubscribeError::NoSession => {
             refusal(Condition::INTERNAL_ERROR, "the subscription was not made")
         }

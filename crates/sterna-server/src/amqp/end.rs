@@ -10,10 +10,19 @@ use sterna_net::{ConnectionId, StreamId};
 
 use super::attach::ended_after;
 use super::client::{Client, SourceLink, State, Target};
-use super::{Door, code};
+use super::{Door, code, log_end};
 use crate::context::Context;
 use crate::door::Held;
 use crate::inspect;
+use crate::session::SessionState;
+
+/// The subscription that a link was attached with.
+fn filter_of(cx: &Context<'_>, session: SessionKey) -> Option<Box<str>> {
+    match cx.broker.protocol(session)? {
+        SessionState::Amqp(terminus) => Some(terminus.as_ref()?.filter().into()),
+        SessionState::Mqtt(_) | SessionState::Http(_) => None,
+    }
+}
 
 impl Door {
     /// A link is gone, by whichever end.
@@ -170,7 +179,7 @@ impl Door {
         }
     }
 
-    /// What a link received from has ended for everybody.
+    /// What a link received from has ended, for everybody or because the rules allow it no more.
     pub(crate) fn unsubscribed(
         &mut self,
         cx: &mut Context<'_>,
@@ -184,11 +193,28 @@ impl Door {
             return; // it subscribes again
         }
         self.with_client(cx, connection, |door, cx, client| {
-            let error = Error::new(Condition::RESOURCE_DELETED, "the topic was deleted");
+            let filter = filter_of(cx, session);
+            let is_allowed = filter.is_none_or(|filter| cx.broker.allows(session, &filter));
+            let error = if is_allowed {
+                Error::new(Condition::RESOURCE_DELETED, "the topic was deleted")
+            } else {
+                let detail = "the rules do not allow to subscribe there any more";
+                Error::new(Condition::UNAUTHORIZED_ACCESS, detail)
+            };
             // One that is detached, to come back, subscribes again then.
             let _ = client.engine.detach(link, true, Some(error), &mut door.out);
             door.handle_rest(cx, client);
         });
+    }
+
+    /// Ends a connection whose client would not get in any more.
+    pub(super) fn unwanted(&mut self, cx: &mut Context<'_>, client: &mut Client) {
+        let (condition, detail) = (Condition::UNAUTHORIZED_ACCESS, "the users have changed");
+        log_end(cx.net, client, condition.as_str(), detail);
+        let error = Error::new(condition, detail);
+        // Before its open a client is told nothing.
+        let _ = client.engine.close(Some(error), &mut self.out);
+        self.lost(cx, client);
     }
 
     /// A peer ended its side of a stream.

@@ -34,7 +34,9 @@ use crate::door::{self, Early, Framers, Held, Service, held_bytes, note_early};
 use crate::policy::Policy;
 use client::{Client, State};
 
+pub(crate) use address::topic_of_queue;
 pub use attach::Terminus;
+pub(crate) use attach::is_dynamic;
 pub use registry::Registry;
 
 /// Application error codes of streams and connections (`docs/amqp-over-quic.md`, section 11).
@@ -122,8 +124,18 @@ impl Service for Amqp {
         }
     }
 
-    fn policy_changed(cx: &mut Context<'_>, client: &mut Client) {
+    fn policy_changed(door: &mut Door, cx: &mut Context<'_>, client: &mut Client) {
         client.trace(cx);
+        let info = cx.net.info(client.id);
+        let stays = match client.state {
+            State::New | State::Ended => true,
+            // By users who may not be there any more.
+            State::Password(_) | State::Exchange(_) => false,
+            State::Open => cx.policy.still_admits(info, client.user.as_deref()),
+        };
+        if !stays {
+            door.unwanted(cx, client);
+        }
     }
 
     fn stop(door: &mut Door, cx: &mut Context<'_>, client: &mut Client) {

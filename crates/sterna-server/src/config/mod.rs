@@ -199,11 +199,7 @@ impl Config {
         problems.extend(self.quic_problems());
         problems.extend(self.amqp.problems());
         problems.extend(self.http.problems());
-        for rule in &self.authorization.rules {
-            if let Err(problem) = crate::authorization::check_rule(rule) {
-                problems.push(problem);
-            }
-        }
+        problems.extend(crate::authorization::check(&self.authorization));
         if problems.is_empty() {
             Ok(())
         } else {
@@ -353,6 +349,9 @@ pub struct Authorization {
     pub default_allow: bool,
     /// Allow what no rule names also on addresses that other hosts reach.
     pub allow_default_beyond_loopback: bool,
+    /// Users who may read what is told of single clients (`$SYS/sterna/`), and delete topics in HTTP.
+    /// `anonymous` stands for clients without a user name.
+    pub admins: Vec<String>,
     /// The rules, in order.
     #[serde(rename = "rule")]
     pub rules: Vec<Rule>,
@@ -363,6 +362,7 @@ impl Default for Authorization {
         Self {
             default_allow: true,
             allow_default_beyond_loopback: false,
+            admins: Vec::new(),
             rules: Vec::new(),
         }
     }

@@ -64,9 +64,7 @@ pub(crate) trait Service: Sized {
     fn due(door: &mut Door<Self>, cx: &mut Context<'_>, client: &mut Self::Client);
 
     /// Another policy is in force.
-    fn policy_changed(cx: &mut Context<'_>, client: &mut Self::Client) {
-        let _ = (cx, client);
-    }
+    fn policy_changed(door: &mut Door<Self>, cx: &mut Context<'_>, client: &mut Self::Client);
 
     /// Tells a client goodbye.
     fn stop(door: &mut Door<Self>, cx: &mut Context<'_>, client: &mut Self::Client);
@@ -211,7 +209,7 @@ impl<S: Service> Door<S> {
 
     /// Another policy is in force.
     pub(crate) fn policy_changed(&mut self, cx: &mut Context<'_>) {
-        self.with_all(cx, |_, cx, client| S::policy_changed(cx, client));
+        self.with_all(cx, S::policy_changed);
     }
 
     /// Tells every client goodbye; new ones are turned away.

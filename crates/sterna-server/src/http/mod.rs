@@ -164,6 +164,15 @@ impl Service for Http {
         });
     }
 
+    fn policy_changed(door: &mut Door, cx: &mut Context<'_>, client: &mut Connection) {
+        if client.peer.has_transports() {
+            client.work(door, cx, |carrier, desk| {
+                desk.api
+                    .end_unknown(desk.cx, desk.peer, carrier.responses());
+            });
+        }
+    }
+
     fn stop(door: &mut Door, cx: &mut Context<'_>, client: &mut Connection) {
         client.work(door, cx, |carrier, desk| {
             of_carrier!(carrier, carrier => carrier.stop(desk));

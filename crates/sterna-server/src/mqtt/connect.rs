@@ -223,9 +223,7 @@ impl Door {
         client.user = admission.user.take().map(String::into_boxed_str);
         if let Some(will) = &admission.will {
             let topic = will.message.topic();
-            let allowed =
-                !topic.starts_with("$SYS/") && cx.policy.rules.may_publish(client.subject(), topic);
-            if !allowed {
+            if !cx.policy.rules.may_publish(client.subject(), topic) {
                 let detail = "the will's topic is not allowed";
                 return self.refuse(cx, client, ReasonCode::NotAuthorized, detail);
             }
@@ -242,6 +240,10 @@ impl Door {
                 selector: None,
             },
         );
+        if let Ok(Opened::Ready { session, .. } | Opened::Pending { session }) = opened {
+            let user = client.user.as_deref();
+            cx.broker.set_owner(cx.net.now_ms(), session, user);
+        }
         match opened {
             Ok(Opened::Ready { session, present }) => {
                 self.accept(cx, client, session, present, &admission);

@@ -83,6 +83,21 @@ impl Door {
         Self::lost(cx, client);
     }
 
+    /// Ends a connection whose client would not get in any more.
+    pub(super) fn unwanted(&mut self, cx: &mut Context<'_>, client: &mut Client) {
+        let detail = "the users have changed";
+        if matches!(client.state, State::Live(_)) {
+            return self.turn_away(cx, client, ReasonCode::NotAuthorized, detail);
+        }
+        log_end(cx.net, client, ReasonCode::NotAuthorized.name(), detail);
+        let refuse = Refuse {
+            reason_string: Some(detail),
+            ..Refuse::default()
+        };
+        (client.engine).refuse(ReasonCode::NotAuthorized, &refuse, &mut self.out);
+        Self::lost(cx, client);
+    }
+
     /// The broker has given the session to another connection.
     pub(crate) fn evicted(
         &mut self,

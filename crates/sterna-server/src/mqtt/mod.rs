@@ -101,8 +101,20 @@ impl Service for Mqtt {
         }
     }
 
-    fn policy_changed(cx: &mut Context<'_>, client: &mut Client) {
+    fn policy_changed(door: &mut Door, cx: &mut Context<'_>, client: &mut Client) {
         client.trace(cx);
+        let info = cx.net.info(client.id);
+        let stays = match client.state {
+            State::New | State::Ended => true,
+            // By users who may not be there any more.
+            State::Password(_) | State::Exchange(..) => false,
+            State::Opening(..) | State::Live(_) => {
+                cx.policy.still_admits(info, client.user.as_deref())
+            }
+        };
+        if !stays {
+            door.unwanted(cx, client);
+        }
     }
 
     fn stop(door: &mut Door, cx: &mut Context<'_>, client: &mut Client) {

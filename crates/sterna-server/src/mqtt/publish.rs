@@ -26,9 +26,7 @@ impl Door {
         self.counts.publish_received += 1;
         self.counts.publish_bytes_received += publish.payload.len() as u64;
         let topic = &*publish.topic;
-        let reason = if !topic.starts_with("$SYS/")
-            && cx.policy.rules.may_publish(client.subject(), topic)
-        {
+        let reason = if cx.policy.rules.may_publish(client.subject(), topic) {
             let now_ms = cx.net.now_ms();
             match message(frame, publish, now_ms) {
                 Err((reason, _)) => reason,

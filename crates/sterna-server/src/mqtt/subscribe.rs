@@ -2,7 +2,7 @@
 
 use sterna_broker::{RetainHandling, SubscribeError, SubscribeOptions};
 use sterna_mqtt::packet::{self, Subscribe, Unsubscribe};
-use sterna_mqtt::{Lane, QoS, ReasonCode, topic};
+use sterna_mqtt::{Lane, QoS, ReasonCode};
 
 use super::Door;
 use super::admission::{qos, wire_qos};
@@ -88,18 +88,6 @@ fn subscribe_one(
     let Some(session) = client.session() else {
         return ReasonCode::UnspecifiedError;
     };
-    // Rules are about topics: of a shared subscription that is what follows the share name.
-    let topics = topic::Filter::parse(filter).map_or(filter, |parsed| parsed.filter);
-    if !cx.policy.rules.may_subscribe(client.subject(), topics) {
-        let peer = cx.net.info(client.id).map(|info| info.peer);
-        tracing::info!(
-            peer = peer.map(tracing::field::display),
-            client = &*client.name,
-            filter,
-            "subscription refused"
-        );
-        return ReasonCode::NotAuthorized;
-    }
     // [MQTT-3.2.2-9] [MQTT-3.2.2-10] [MQTT-3.8.4-7] [MQTT311-3.8.4-6] granted at what is served
     let most = QoS::from_u8(cx.policy.mqtt.maximum_qos).unwrap_or(QoS::ExactlyOnce);
     let options = SubscribeOptions {
@@ -123,6 +111,16 @@ fn subscribe_one(
         Ok(subscribed) => ReasonCode::granted(wire_qos(subscribed.qos)),
         Err(SubscribeError::InvalidFilter) => ReasonCode::TopicFilterInvalid,
         Err(SubscribeError::TooMany) => ReasonCode::QuotaExceeded,
+        Err(SubscribeError::NotAllowed) => {
+            let peer = cx.net.info(client.id).map(|info| info.peer);
+            tracing::info!(
+                peer = peer.map(tracing::field::display),
+                client = &*client.name,
+                filter,
+                "subscription refused"
+            );
+            ReasonCode::NotAuthorized
+        }
         Err(SubscribeError::NoLocalOnShared | SubscribeError::NoSession) => {
             ReasonCode::UnspecifiedError
         }

@@ -361,7 +361,7 @@ fn a_publication_against_the_rules_is_refused_by_reason_or_quietly_dropped() {
     broker.subscribe_with(
         old,
         V311,
-        "+/x",
+        "secret/+",
         SubscribeOptions::new(QoS::AtMostOnce),
         &[],
     );

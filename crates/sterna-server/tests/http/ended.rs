@@ -2,10 +2,9 @@
 
 use sterna_amqp::messaging::Source;
 use sterna_mqtt::{QoS, Version};
-use sterna_server::config::Config;
 
 use crate::amqp_client::{Client as AmqpClient, Happened, Start};
-use crate::fixture::Broker;
+use crate::fixture::{Broker, everybodys};
 use crate::h3_client::Client;
 use crate::publish::problem;
 
@@ -13,7 +12,7 @@ const V5: Version = Version::V5;
 
 #[test]
 fn everybody_is_told_as_their_protocol_can() {
-    let mut broker = Broker::with(&Config::default(), 2);
+    let mut broker = Broker::with(&everybodys(), 2);
     let mqtt = broker.client(V5, "s");
     broker.subscribe(mqtt, V5, "t/x", QoS::AtLeastOnce);
     broker.subscribe(mqtt, V5, "t/#", QoS::AtLeastOnce);

@@ -13,7 +13,7 @@ pub(crate) fn broker() -> Broker {
 pub(crate) fn broker_with(change: impl FnOnce(&mut Config)) -> Broker {
     let mut config = Config {
         listeners: vec![Listener::at("http://127.0.0.1:0")],
-        ..Config::default()
+        ..crate::fixture::everybodys()
     };
     change(&mut config);
     Broker::with(&config, 1)

@@ -9,7 +9,7 @@ use crate::h3_client::Client;
 const V5: Version = Version::V5;
 
 pub(crate) fn config(change: impl FnOnce(&mut Config)) -> Config {
-    let mut config = Config::default();
+    let mut config = crate::fixture::everybodys();
     change(&mut config);
     config
 }

@@ -137,7 +137,9 @@ impl Credentials {
             if self.check.is_some() {
                 return Verdict::Wait;
             }
-            if let Some(identity) = &self.of_connection {
+            let known = (self.of_connection.as_ref())
+                .filter(|identity| policy.still_admits(info, identity.user()));
+            if let Some(identity) = known {
                 return Verdict::Known(identity.clone());
             }
         }

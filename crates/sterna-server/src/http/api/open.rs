@@ -122,6 +122,10 @@ impl Api {
         if opened.is_err() {
             self.consumers.remove(&consumer);
         }
+        if let Ok(Opened::Ready { session, .. } | Opened::Pending { session }) = opened {
+            let user = asker.identity.user();
+            cx.broker.set_owner(now_ms, session, user);
+        }
         let (session, present) = match opened {
             Ok(Opened::Ready { session, present }) => (session, Some(present)),
             Ok(Opened::Pending { session }) => (session, None),
@@ -349,6 +353,10 @@ fn add_filters(cx: &mut Context<'_>, session: SessionKey, plan: &Subscribe) -> R
             SubscribeError::TooMany => {
                 Trouble::new(Kind::TooManySubscriptions, "too many subscriptions")
             }
+            SubscribeError::NotAllowed => Trouble::new(
+                Kind::Forbidden,
+                "the rules forbid to subscribe to this filter",
+            ),
             SubscribeError::NoLocalOnShared | SubscribeError::NoSession => {
                 Trouble::new(Kind::SessionBusy, "the session is being taken over")
             }

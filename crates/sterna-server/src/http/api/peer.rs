@@ -56,6 +56,11 @@ impl Peer {
         self.credentials.name()
     }
 
+    /// Whether WebTransport sessions are open.
+    pub(crate) fn has_transports(&self) -> bool {
+        !self.transports.is_empty()
+    }
+
     /// Bytes of the contents of requests that wait.
     pub(super) fn held_bytes(&self) -> usize {
         self.held

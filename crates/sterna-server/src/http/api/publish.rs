@@ -170,9 +170,7 @@ pub(super) fn may_publish(
     identity: &Identity,
     topic: &str,
 ) -> Result<(), Trouble> {
-    let is_allowed =
-        !topic.starts_with("$SYS/") && cx.policy.rules.may_publish(identity.subject(), topic);
-    if is_allowed {
+    if cx.policy.rules.may_publish(identity.subject(), topic) {
         return Ok(());
     }
     let peer = cx.net.info(connection).map(|info| info.peer);

@@ -92,7 +92,7 @@ impl Api {
             _ => {
                 target.without_parameters()?;
                 let subject = asker.identity.subject();
-                if topic.starts_with("$SYS/") || !cx.policy.rules.may_delete(subject, topic) {
+                if !cx.policy.rules.may_delete(subject, topic) {
                     return forbidden("the rules forbid to delete this topic");
                 }
                 let was_created = self.registry.delete(topic);

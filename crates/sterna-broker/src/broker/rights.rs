@@ -1,0 +1,245 @@
+//! Rights that are asked again: of sessions, subscriptions and what waits in queues.
+//!
+//! A subscription that may get only some of what it matches has a [`Permit`] in its route's context.
+//! Every shard's index leaves the route out for topics that are not permitted, and remembers that
+//! with the topic's other matches, so each topic is decided once until its routes change. When other
+//! rules come, each shard makes the routes of its sessions anew, which outdates what was remembered.
+//!
+//! A session that moves between shards may miss the moment at which one of them judges its sessions:
+//! so each session has the number of the rules by which it was judged, and is judged where it arrives.
+
+use std::sync::Arc;
+
+use super::Broker;
+use crate::api::{EvictReason, Outcome, SessionKey};
+use crate::mail::Returned;
+use crate::message::Qos;
+use crate::nodes::NIL;
+use crate::rights::{Holder, Permit, Right, Rights};
+use crate::route::{Context, topics_of_shared};
+use crate::session::{Session, State, Subscription};
+use crate::store::Phase;
+
+impl<P: Default + Send> Broker<P> {
+    /// Puts rules in force: from now on they are asked. What there is already is judged by
+    /// [`judge`](Self::judge). All shards must be told of the same rules in the same order.
+    pub fn set_rights(&mut self, rights: Arc<dyn Rights>) {
+        self.rights = Some(rights);
+        self.rights_version += 1;
+    }
+
+    /// Judges all sessions of this shard by the rules in force: ends those whose user is gone
+    /// ([`Event::Evicted`](crate::Event::Evicted)) and subscriptions that are not allowed any more
+    /// ([`Event::Unsubscribed`](crate::Event::Unsubscribed)), and drops what waits and may not be
+    /// delivered.
+    pub fn judge(&mut self, now_ms: u64) {
+        let sessions = self.queues.sessions.iter();
+        // One that is on its way is judged where it arrives.
+        let here = sessions.filter(|(_, session)| session.state == State::Active);
+        let slots: Vec<u32> = here.map(|(slot, _)| slot as u32).collect();
+        for slot in slots {
+            if self.is_admitted(slot) {
+                if self.judge_session(slot) {
+                    self.tell_unsubscribed(slot);
+                }
+            } else {
+                self.evict_consumer(now_ms, slot, EvictReason::Administrative);
+                self.end_session(now_ms, slot, true);
+            }
+        }
+        self.finish(now_ms);
+    }
+
+    /// Says whose session it is, right after it was opened.
+    pub fn set_owner(&mut self, now_ms: u64, session: SessionKey, owner: Option<&str>) {
+        let slot = session.slot;
+        let version = self.rights_version;
+        let Some(session) = self.queues.attended_mut(session) else {
+            return;
+        };
+        let is_same = session.owner.as_deref() == owner;
+        if !is_same {
+            session.owner = owner.map(Arc::from);
+        }
+        if session.state == State::Active && (!is_same || session.judged_by != version) {
+            if self.judge_session(slot) {
+                self.tell_unsubscribed(slot);
+            }
+            self.finish(now_ms);
+        }
+    }
+
+    /// Whether the rules in force allow a session some of a filter.
+    #[must_use]
+    pub fn allows(&self, session: SessionKey, filter: &str) -> bool {
+        self.queues.attended(session).is_none() || self.permit(session.slot, filter).is_some()
+    }
+
+    /// Judges a session that has come from another shard, unless that has done so. Returns whether it
+    /// has lost a subscription.
+    pub(super) fn judge_arrived(&mut self, slot: u32) -> bool {
+        self.queues.sessions[slot as usize].judged_by != self.rights_version
+            && self.judge_session(slot)
+    }
+
+    /// Whether there still is the user whose session it is.
+    pub(super) fn is_admitted(&self, slot: u32) -> bool {
+        let holder = holder(&self.queues.sessions[slot as usize]);
+        (self.rights.as_ref()).is_none_or(|rights| rights.admits(holder))
+    }
+
+    /// What a session may get of a filter, as a subscription's context keeps it; `None` where that is
+    /// nothing.
+    pub(super) fn permit(&self, slot: u32, filter: &str) -> Option<Permitted> {
+        let Some(rights) = &self.rights else {
+            return Some(None);
+        };
+        let (topics, queue) = match filter.strip_prefix("$share/") {
+            None => (filter, None),
+            Some(rest) => {
+                let name = rest.split_once('/').map(|(name, _)| name);
+                let queue = name.filter(|_| self.directory.keeps_queue(filter));
+                (topics_of_shared(filter), queue)
+            }
+        };
+        let holder = holder(&self.queues.sessions[slot as usize]);
+        match rights.reads(holder, topics, queue) {
+            Right::Nothing => None,
+            Right::Everything => Some(None),
+            Right::Some(permit) => Some(Some(permit)),
+        }
+    }
+
+    /// Judges the subscriptions of a session that is here, and what it has waiting. Returns whether it
+    /// has lost a subscription.
+    fn judge_session(&mut self, slot: u32) -> bool {
+        let session = &mut self.queues.sessions[slot as usize];
+        session.judged_by = self.rights_version;
+        let subscriptions: Vec<(Arc<str>, Subscription)> =
+            session.subscriptions.iter().cloned().collect();
+        let mut has_lost = false;
+        for (filter, mut subscription) in subscriptions {
+            let Some(permit) = self.permit(slot, &filter) else {
+                has_lost |= self.remove_subscription(slot, &filter);
+                continue;
+            };
+            if permit.is_none() && permit_of(subscription.context.as_ref()).is_none() {
+                continue;
+            }
+            subscription.context = with_permit(subscription.context.as_deref(), permit);
+            let is_shared = subscription.group != NIL;
+            // It is there already, so no limit forbids it.
+            self.add_routes(slot, &filter, is_shared, subscription);
+        }
+        self.judge_queue(slot);
+        has_lost
+    }
+
+    /// Drops what a session may not get any more of what waits for it or was sent and not settled;
+    /// what is a shared subscription's goes back to it.
+    fn judge_queue(&mut self, slot: u32) {
+        let session = &self.queues.sessions[slot as usize];
+        let (mut node, mut sent) = (session.pending.first(), session.ledger.first());
+        let mut given_back = Vec::new();
+        while node != NIL {
+            let next = self.queues.nodes.next(node);
+            if !self.may_have(slot, node)
+                && let Some(entry) = self.queues.remove_pending(slot, node)
+            {
+                self.queues.forget_stored(slot, &entry);
+                self.queues.note_owed(slot, &entry, false);
+                given_back.extend(Returned::of(entry));
+            }
+            node = next;
+        }
+        self.give_back(given_back);
+        // It would be sent again on the next connection.
+        while sent != NIL {
+            let next = self.queues.nodes.next(sent);
+            if !self.may_have(slot, sent) {
+                let entry = self.queues.nodes.entry(sent);
+                // [MQTT-4.8.2-5] a QoS 2 message that was sent is for nobody else
+                let is_returned = entry.is_some_and(|entry| {
+                    entry.group != NIL && (entry.qos != Qos::ExactlyOnce || entry.is_kept)
+                });
+                let outcome = if is_returned {
+                    Outcome::Released
+                } else {
+                    Outcome::Accepted
+                };
+                self.settle_node(slot, sent, outcome);
+            }
+            sent = next;
+        }
+    }
+
+    /// Whether a session may have what lies in its queue or ledger.
+    fn may_have(&self, slot: u32, node: u32) -> bool {
+        let (Some(rights), Some(entry)) = (&self.rights, self.queues.nodes.entry(node)) else {
+            return true;
+        };
+        let Some(message) = entry
+            .message
+            .as_ref()
+            .filter(|_| entry.phase != Phase::HandedOver)
+        else {
+            return true;
+        };
+        let session = &self.queues.sessions[slot as usize];
+        if entry.group == NIL {
+            return rights.receives(holder(session), message.topic());
+        }
+        let mut subscriptions = session.subscriptions.iter();
+        let of_group = subscriptions.find(|(_, known)| known.group == entry.group);
+        of_group.is_some_and(|(_, known)| {
+            permit_of(known.context.as_ref()).is_none_or(|permit| permit.permits(message.topic()))
+        })
+    }
+
+    /// Whether a session's will may be published.
+    pub(super) fn may_publish_will(&self, slot: u32) -> bool {
+        let session = &self.queues.sessions[slot as usize];
+        match (&self.rights, &session.will) {
+            (Some(rights), Some(will)) => {
+                let holder = holder(session);
+                rights.admits(holder) && rights.publishes(holder, will.message.topic())
+            }
+            _ => true,
+        }
+    }
+}
+
+/// The permit of a subscription; `None` where it gets everything.
+pub(super) type Permitted = Option<Arc<dyn Permit>>;
+
+fn holder<P>(session: &Session<P>) -> Holder<'_> {
+    Holder {
+        client_id: &session.client_id,
+        owner: session.owner.as_deref(),
+    }
+}
+
+fn permit_of(context: Option<&Arc<Context>>) -> Option<&Arc<dyn Permit>> {
+    context?.permit.as_ref()
+}
+
+/// A subscription's context with another permit; `None` where there is nothing to keep.
+fn with_permit(context: Option<&Context>, permit: Permitted) -> Option<Arc<Context>> {
+    let known = context.map(|context| {
+        (
+            context.identifiers.clone(),
+            context.hint,
+            context.attendance,
+        )
+    });
+    let (identifiers, hint, attendance) = known.unwrap_or_default();
+    let is_needed = !identifiers.is_empty() || hint != 0 || permit.is_some();
+    is_needed.then(|| {
+        Arc::new(Context {
+            identifiers,
+            hint,
+            attendance,
+            permit,
+        })
+    })
+}

@@ -1,0 +1,50 @@
+//! What sessions may do, as the front door's rules say. The broker asks when a subscription is made,
+//! when a will is due, and again when other rules are in force
+//! ([`Broker::set_rights`](crate::Broker::set_rights)).
+
+use std::fmt;
+use std::sync::Arc;
+
+/// Whose rights are asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Holder<'a> {
+    /// The session's client identifier.
+    pub client_id: &'a str,
+    /// The user whose session it is; `None` for nobody in particular.
+    pub owner: Option<&'a str>,
+}
+
+/// What a session may get of a subscription.
+#[derive(Clone, Debug)]
+pub enum Right {
+    /// Nothing: there is no such subscription.
+    Nothing,
+    /// All that matches.
+    Everything,
+    /// What of it is permitted.
+    Some(Arc<dyn Permit>),
+}
+
+/// Decides by topic name what a subscription delivers. It is asked on any shard, within its turn: it
+/// must be quick, and always say the same of the same topic.
+pub trait Permit: fmt::Debug + Send + Sync {
+    /// Whether messages of a topic may be delivered.
+    fn permits(&self, topic: &str) -> bool;
+}
+
+/// The rules, as the broker asks them.
+pub trait Rights: fmt::Debug + Send + Sync {
+    /// Whether there is still a user of that name, so that a session of it may live on.
+    fn admits(&self, holder: Holder<'_>) -> bool;
+
+    /// What the session may get of a subscription to a filter (of a shared subscription: what
+    /// follows the share name). `queue` is the share name of one whose queue is kept
+    /// ([`SubscribeOptions::keep`](crate::SubscribeOptions::keep)).
+    fn reads(&self, holder: Holder<'_>, filter: &str, queue: Option<&str>) -> Right;
+
+    /// Whether a message that waits in the session's own queue may still be delivered.
+    fn receives(&self, holder: Holder<'_>, topic: &str) -> bool;
+
+    /// Whether the session's will may be published.
+    fn publishes(&self, holder: Holder<'_>, topic: &str) -> bool;
+}

@@ -1,0 +1,151 @@
+//! The rules as the broker asks them: at a subscription, at a will, and of everything when they change.
+
+use std::sync::Arc;
+
+use sterna_broker::{Holder, Permit, Right, Rights};
+use sterna_net::ConnectionInfo;
+
+use crate::amqp;
+use crate::authentication::common_name;
+use crate::authorization::{Reading, Rules, Subject};
+use sterna_mapping::percent;
+use crate::policy::Policy;
+use crate::session::{AMQP_PREFIX, HTTP_PREFIX, QUEUE_PREFIX};
+
+/// What a client may get of subscriptions that a rule denies in part.
+#[derive(Debug)]
+struct Reader {
+    rules: Rules,
+    user: Option<Arc<str>>,
+    client: Box<str>,
+}
+
+impl Permit for Reader {
+    fn permits(&self, topic: &str) -> bool {
+        let subject = Subject {
+            user: self.user.as_deref(),
+            client: &self.client,
+        };
+        self.rules.may_receive(subject, topic)
+    }
+}
+
+/// The client's name, as the rules know it, of a session by its name.
+fn client_of(client_id: &str) -> Box<str> {
+    if client_id.starts_with(HTTP_PREFIX) {
+        // HTTP has no client identifiers.
+        return "".into();
+    }
+    let Some(rest) = client_id.strip_prefix(AMQP_PREFIX) else {
+        return client_id.into();
+    };
+    // The user, the container, and the link.
+    let container = rest.split('/').nth(1).unwrap_or_default();
+    name_of_share(container)
+}
+
+/// The name that a part of a session's, or of a shared subscription's, stands for.
+fn name_of_share(part: &str) -> Box<str> {
+    percent::decode_text(part.as_bytes())
+        .unwrap_or_else(|| part.into())
+        .into()
+}
+
+/// Whether a session is the broker's own.
+fn is_own(holder: Holder<'_>) -> bool {
+    holder.client_id.starts_with(QUEUE_PREFIX)
+}
+
+impl Policy {
+    /// Whether a user may be one that is admitted: by a password, a token, or a certificate, which
+    /// only the connection shows.
+    pub(crate) fn knows(&self, user: &str) -> bool {
+        self.certificate_as_username || self.has_credentials(user)
+    }
+
+    fn has_credentials(&self, user: &str) -> bool {
+        self.users.has(user) || self.tokens.has_user(user)
+    }
+
+    /// Whether a connection would still be admitted, by the user that it has shown.
+    pub(crate) fn still_admits(&self, info: Option<&ConnectionInfo>, user: Option<&str>) -> bool {
+        let certificate = info.and_then(|info| info.peer_certificates.first());
+        let Some(user) = user else {
+            let listener = self.listener(info.map_or(0, |info| info.listener));
+            return listener.anonymous || certificate.is_some();
+        };
+        let is_certified = || {
+            certificate
+                .and_then(|certificate| common_name(certificate))
+                .as_deref()
+                == Some(user)
+        };
+        self.has_credentials(user) || (self.certificate_as_username && is_certified())
+    }
+
+    /// Whether it gives the same rights to the same users as another.
+    pub(crate) fn grants_like(&self, other: &Self) -> bool {
+        self.rules.are_same(&other.rules)
+            && self.certificate_as_username == other.certificate_as_username
+            && self.users.have_same_names(&other.users)
+            && self.tokens.have_same_names(&other.tokens)
+    }
+}
+
+impl Rights for Policy {
+    fn admits(&self, holder: Holder<'_>) -> bool {
+        holder.owner.is_none_or(|user| self.knows(user))
+    }
+
+    fn reads(&self, holder: Holder<'_>, filter: &str, queue: Option<&str>) -> Right {
+        let is_link = holder.client_id.starts_with(AMQP_PREFIX);
+        // Nobody else knows the topic of a dynamic node.
+        if is_own(holder) || (is_link && amqp::is_dynamic(filter)) {
+            return Right::Everything;
+        }
+        let client = client_of(holder.client_id);
+        let subject = Subject {
+            user: holder.owner,
+            client: &client,
+        };
+        if let Some(queue) = queue.filter(|_| is_link) {
+            // A queue is a node of its own, wherever its messages come from.
+            let node = amqp::topic_of_queue(&name_of_share(queue));
+            return match self.rules.reading(subject, &node) {
+                Reading::Refused => Right::Nothing,
+                Reading::Whole | Reading::Part => Right::Everything,
+            };
+        }
+        match self.rules.reading(subject, filter) {
+            Reading::Refused => Right::Nothing,
+            Reading::Whole => Right::Everything,
+            Reading::Part => Right::Some(Arc::new(Reader {
+                rules: self.rules.clone(),
+                user: holder.owner.map(Arc::from),
+                client,
+            })),
+        }
+    }
+
+    fn receives(&self, holder: Holder<'_>, topic: &str) -> bool {
+        if is_own(holder) || (holder.client_id.starts_with(AMQP_PREFIX) && amqp::is_dynamic(topic))
+        {
+            return true;
+        }
+        let client = client_of(holder.client_id);
+        let subject = Subject {
+            user: holder.owner,
+            client: &client,
+        };
+        self.rules.may_receive(subject, topic)
+    }
+
+    fn publishes(&self, holder: Holder<'_>, topic: &str) -> bool {
+        let client = client_of(holder.client_id);
+        let subject = Subject {
+            user: holder.owner,
+            client: &client,
+        };
+        self.rules.may_publish(subject, topic)
+    }
+}
