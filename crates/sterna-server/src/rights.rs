@@ -8,9 +8,9 @@ use sterna_net::ConnectionInfo;
 use crate::amqp;
 use crate::authentication::common_name;
 use crate::authorization::{Reading, Rules, Subject};
-use sterna_mapping::percent;
 use crate::policy::Policy;
 use crate::session::{AMQP_PREFIX, HTTP_PREFIX, QUEUE_PREFIX};
+use sterna_mapping::percent;
 
 /// What a client may get of subscriptions that a rule denies in part.
 #[derive(Debug)]

@@ -69,6 +69,12 @@ impl<P: Default + Send> Broker<P> {
         }
     }
 
+    /// The user whose session it is; `None` for nobody in particular.
+    #[must_use]
+    pub fn owner(&self, session: SessionKey) -> Option<&str> {
+        self.queues.attended(session)?.owner.as_deref()
+    }
+
     /// Whether the rules in force allow a session some of a filter.
     #[must_use]
     pub fn allows(&self, session: SessionKey, filter: &str) -> bool {

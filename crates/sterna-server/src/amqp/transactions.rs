@@ -10,7 +10,7 @@ use sterna_amqp::transactions::{Declared, Discharge, Request, TransactionalState
 use sterna_broker::{self as broker, Message, SessionKey};
 
 use super::Door;
-use super::attach::{Refusal, refusal};
+use super::attach::{Refusal, may_publish, refusal};
 use super::client::{Client, Target};
 use super::incoming::rejected;
 use super::outgoing::{Disposed, Returned, broker_outcome, give_back, is_returning, modify};
@@ -128,6 +128,13 @@ impl Door {
         if gone {
             Self::roll_back(cx, client, transaction);
             let detail = "a link whose deliveries are settled in the transaction is gone";
+            return Err(refusal(Condition::TRANSACTION_ROLLBACK, detail));
+        }
+        // The rules may have changed since it was posted.
+        let mut topics = transaction.posted.iter().map(Message::topic);
+        if !topics.all(|topic| may_publish(cx, client, topic)) {
+            Self::roll_back(cx, client, transaction);
+            let detail = "the rules do not allow any more to publish what the transaction posts";
             return Err(refusal(Condition::TRANSACTION_ROLLBACK, detail));
         }
         let posted = std::mem::take(&mut transaction.posted);

@@ -165,7 +165,7 @@ impl Service for Http {
     }
 
     fn policy_changed(door: &mut Door, cx: &mut Context<'_>, client: &mut Connection) {
-        if client.peer.has_transports() {
+        if client.peer.has_open() {
             client.work(door, cx, |carrier, desk| {
                 desk.api
                     .end_unknown(desk.cx, desk.peer, carrier.responses());

@@ -9,7 +9,8 @@ use sterna_amqp::messaging::{
 use sterna_amqp::performatives::Role;
 use sterna_amqp::transactions::{Coordinator, Declare, Discharge, Request, TransactionalState};
 use sterna_amqp::types::Multiple;
-use sterna_server::config::Config;
+use sterna_server::Policy;
+use sterna_server::config::{ActionName, Config, Effect, Rule};
 
 use crate::client::{Client, Happened};
 use crate::fixture::Broker;
@@ -82,6 +83,32 @@ fn what_is_posted_takes_effect_at_the_discharge_or_never() {
         let outcome = discharge(&mut broker, &mut client, link, &txn, fail);
         assert_eq!(outcome, "rejected amqp:transaction:unknown-id");
     }
+}
+
+#[test]
+fn what_is_posted_is_judged_again_at_the_discharge() {
+    let mut broker = Broker::new();
+    let mut client = Client::connect(&mut broker, "c");
+    let session = client.begin(&mut broker);
+    client.receiver(&mut broker, session, "r", Source::new("+/x"), 10);
+    let link = coordinator(&mut broker, &mut client, session);
+    let txn = declare(&mut broker, &mut client, link).expect("declared");
+    for topic in ["open/x", "secret/x"] {
+        let sender = client.sender(&mut broker, session, topic);
+        post(&mut broker, &mut client, sender, &txn, topic);
+    }
+    client.outcomes();
+    let mut config = Config::default();
+    config.authorization.rules = vec![Rule {
+        effect: Effect::Deny,
+        actions: vec![ActionName::Publish],
+        topics: vec!["secret/#".to_owned()],
+        ..Rule::default()
+    }];
+    broker.apply(Policy::load(&config).expect("a policy"));
+    let outcome = discharge(&mut broker, &mut client, link, &txn, false);
+    assert_eq!(outcome, "rejected amqp:transaction:rollback");
+    assert!(client.texts().is_empty(), "as a whole or not at all");
 }
 
 #[test]

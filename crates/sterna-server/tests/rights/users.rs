@@ -165,8 +165,18 @@ fn a_password_that_is_being_checked_at_the_reload_does_not_let_its_user_in() {
 fn nobody_stays_where_nobody_would_get_in() {
     let mut broker = Broker::with(&Config::default(), 1);
     let peer = broker.client(V5, "c");
+    let mut http = HttpClient::connect(&mut broker);
+    let stream = http.request(&mut broker, "GET", "/v1/topics/t", &[], b"");
+    let mut amqp = AmqpClient::connect(&mut broker, "c");
     let directory = tempfile::tempdir().expect("a folder");
     let config = users(&directory, &["bob"]);
     broker.apply(Policy::load(&config).expect("a policy"));
     assert_eq!(broker.told(peer, V5), ["DISCONNECT Not authorized"]);
+    http.turn(&mut broker);
+    assert!(http.response(stream).is_complete);
+    amqp.turn(&mut broker);
+    assert_eq!(
+        amqp.condition().as_deref(),
+        Some("amqp:unauthorized-access")
+    );
 }

@@ -18,6 +18,8 @@ pub(super) const ENDED: Close = Close {
 
 /// Code with which WebTransport sessions end in order.
 pub(super) const NO_ERROR: u32 = 0;
+/// Code with which a WebTransport session is closed whose user may not have it any more.
+const FORBIDDEN: u32 = 403;
 
 impl Subscription {
     /// Whether the session is the client's by name.
@@ -65,6 +67,35 @@ impl Api {
             ENDED
         };
         self.drop_subscription(cx, peer, at, Some(close));
+    }
+
+    /// Ends the sessions and responses of users who would not get in any more.
+    pub(crate) fn end_unwanted(
+        &mut self,
+        cx: &mut Context<'_>,
+        peer: &mut Peer,
+        out: &mut dyn Responses,
+    ) {
+        let info = cx.net.info(peer.connection);
+        let unwanted: Vec<ExchangeId> = (peer.transports.iter())
+            .filter(|transport| !cx.policy.still_admits(info, transport.identity.user()))
+            .map(|transport| transport.session)
+            .collect();
+        let ended: Vec<_> = (peer.subscriptions.iter())
+            .filter(|one| !cx.policy.still_admits(info, cx.broker.owner(one.session)))
+            .map(|one| (one.consumer, one.session))
+            .collect();
+        for id in unwanted {
+            peer.transports.retain(|transport| transport.session != id);
+            out.close_session(id, FORBIDDEN, "the users have changed");
+            if let Some(at) = peer.subscription_of(id) {
+                self.drop_subscription(cx, peer, at, Some(Close::LOST));
+            }
+        }
+        for (consumer, session) in ended {
+            cx.broker.close(cx.net.now_ms(), session, Close::LOST);
+            self.evicted(cx, peer, out, consumer, EvictReason::Administrative);
+        }
     }
 
     /// The client has given a request up.

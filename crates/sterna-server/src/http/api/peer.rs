@@ -56,9 +56,9 @@ impl Peer {
         self.credentials.name()
     }
 
-    /// Whether WebTransport sessions are open.
-    pub(crate) fn has_transports(&self) -> bool {
-        !self.transports.is_empty()
+    /// Whether subscriptions or WebTransport sessions are open.
+    pub(crate) fn has_open(&self) -> bool {
+        !self.transports.is_empty() || !self.subscriptions.is_empty()
     }
 
     /// Bytes of the contents of requests that wait.

@@ -22,14 +22,12 @@ use crate::mapping::message_from_frame;
 
 /// Code with which a stream is given up that does not carry frames.
 const BAD_FRAME: u32 = 1;
-/// Code with which a session is closed whose user may not have it any more.
-const FORBIDDEN: u32 = 403;
 
 /// A WebTransport session.
 #[derive(Debug)]
 pub(super) struct Transport {
     pub(super) session: ExchangeId,
-    identity: Identity,
+    pub(super) identity: Identity,
     streams: Vec<Incoming>,
 }
 
@@ -81,30 +79,6 @@ impl Api {
         peer.transports
             .push(Transport::new(asker.id, asker.identity));
         Ok(())
-    }
-
-    /// Ends the sessions of users who are not known any more. What they subscribe to ends with the
-    /// broker's sessions.
-    pub(crate) fn end_unknown(
-        &mut self,
-        cx: &mut Context<'_>,
-        peer: &mut Peer,
-        out: &mut dyn Responses,
-    ) {
-        let info = cx.net.info(peer.connection);
-        let is_unknown = |user: Option<&str>| user.is_some() && !cx.policy.still_admits(info, user);
-        let unknown: Vec<ExchangeId> = (peer.transports.iter())
-            .filter(|transport| is_unknown(transport.identity.user()))
-            .map(|transport| transport.session)
-            .collect();
-        for session in unknown {
-            peer.transports
-                .retain(|transport| transport.session != session);
-            out.close_session(session, FORBIDDEN, "the user is not known any more");
-            if let Some(at) = peer.subscription_of(session) {
-                self.drop_subscription(cx, peer, at, Some(Close::LOST));
-            }
-        }
     }
 
     /// The client has opened a stream of a session.
