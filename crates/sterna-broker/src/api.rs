@@ -38,6 +38,10 @@ pub const NEVER_EXPIRES_S: u32 = u32::MAX;
 pub struct OpenSession<'a> {
     /// The client identifier, never empty (the front door assigns one where the client has none).
     pub client_id: &'a str,
+    /// The user that the session belongs to, if it is new, and must belong to, if it exists; `None` for
+    /// clients without a name, who are one user among themselves. It is the front door that has
+    /// verified the name.
+    pub user: Option<&'a str>,
     /// Whether to discard what there is. [MQTT-3.1.2-4]
     pub clean_start: bool,
     /// How long the session outlives the connection, in seconds; [`NEVER_EXPIRES_S`] for ever.
@@ -103,6 +107,8 @@ pub enum OpenError {
     TakenOver,
     /// [`Limits::will_bytes`](crate::Limits::will_bytes) is reached (MQTT: Quota exceeded).
     TooManyWills,
+    /// The session belongs to another user, and was left as it is (MQTT: Not authorized).
+    OtherUser,
     /// The will's topic is not a topic name within the limits (MQTT: Topic Name invalid).
     InvalidWillTopic,
 }

@@ -94,6 +94,8 @@ pub struct StoredSubscription {
 pub struct StoredSession {
     /// Client identifier.
     pub client_id: Box<str>,
+    /// The user that it belongs to; `None` for clients without a name.
+    pub user: Option<Box<str>>,
     /// Session Expiry Interval in seconds; 0xFFFF_FFFF never.
     pub expiry_s: u32,
     /// When it expires if it was away; `None` if a consumer was connected or it never does.
@@ -124,8 +126,9 @@ pub struct Stored {
 /// in order. Calls record; they don't wait for a disk: an implementation that writes in the
 /// background offers its own way to learn how far it has come.
 pub trait Store: Send + fmt::Debug {
-    /// A session exists from now on (or goes on) with this expiry interval, and has a consumer.
-    fn session_opened(&mut self, client_id: &str, expiry_s: u32);
+    /// A session of a user (`None`: of clients without a name) exists from now on, or goes on, with this
+    /// expiry interval, and has a consumer. Its user stays the same until it has ended.
+    fn session_opened(&mut self, client_id: &str, user: Option<&str>, expiry_s: u32);
 
     /// Its consumer is gone; it expires then, or never.
     fn session_closed(&mut self, client_id: &str, expiry_s: u32, expires_at_ms: Option<u64>);
@@ -180,7 +183,7 @@ pub trait Store: Send + fmt::Debug {
 pub struct NoStore;
 
 impl Store for NoStore {
-    fn session_opened(&mut self, _: &str, _: u32) {}
+    fn session_opened(&mut self, _: &str, _: Option<&str>, _: u32) {}
     fn session_closed(&mut self, _: &str, _: u32, _: Option<u64>) {}
     fn session_ended(&mut self, _: &str) {}
     fn subscribed(&mut self, _: &str, _: &str, _: &StoredSubscription) {}

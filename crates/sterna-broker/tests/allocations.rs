@@ -24,6 +24,7 @@ fn open(broker: &mut Broker<()>, client_id: &str) -> SessionKey {
     let consumer = ConsumerId(1);
     let request = OpenSession {
         client_id,
+        user: None,
         clean_start: true,
         expiry_s: 0,
         consumer,

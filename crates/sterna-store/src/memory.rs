@@ -26,6 +26,7 @@ struct State {
 
 #[derive(Default, Debug)]
 struct Session {
+    user: Option<Box<str>>,
     expiry_s: u32,
     expires_at_ms: Option<u64>,
     subscriptions: BTreeMap<Box<str>, StoredSubscription>,
@@ -150,9 +151,10 @@ impl MemoryStore {
 }
 
 impl Store for MemoryStore {
-    fn session_opened(&mut self, client_id: &str, expiry_s: u32) {
+    fn session_opened(&mut self, client_id: &str, user: Option<&str>, expiry_s: u32) {
         let mut state = self.state();
         let session = state.sessions.entry(client_id.into()).or_default();
+        session.user = user.map(Into::into);
         session.expiry_s = expiry_s;
         session.expires_at_ms = None;
     }
@@ -236,6 +238,7 @@ impl Store for MemoryStore {
             .filter(|(client_id, session)| share.holds(client_id) && session.expiry_s > 0)
             .map(|(client_id, session)| StoredSession {
                 client_id: client_id.clone(),
+                user: session.user.clone(),
                 expiry_s: session.expiry_s,
                 expires_at_ms: session.expires_at_ms,
                 subscriptions: session

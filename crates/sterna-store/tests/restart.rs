@@ -5,8 +5,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use sterna_broker::{
     Broker, Close, ConsumerId, Delivery, Directory, Event, Limits, Message, MessageHeader,
-    NEVER_EXPIRES_S, NativeFormat, OpenSession, Opened, Outcome, Phase, Publication, Qos,
-    SessionKey, ShardId, SubscribeOptions, Unacknowledged,
+    NEVER_EXPIRES_S, NativeFormat, OpenError, OpenSession, Opened, Outcome, Phase, Publication,
+    Qos, SessionKey, ShardId, SubscribeOptions, Unacknowledged,
 };
 use sterna_store::MemoryStore;
 
@@ -67,6 +67,7 @@ impl Node {
         let consumer = ConsumerId(1);
         let request = OpenSession {
             client_id,
+            user: None,
             clean_start: false,
             expiry_s,
             consumer,
@@ -432,4 +433,36 @@ fn failures_outlive_the_broker() {
     };
     assert_eq!(first.failures, 3);
     assert_eq!(node.next(0, key).unwrap().failures, 0);
+}
+
+#[test]
+fn a_restored_session_belongs_to_its_user() {
+    let store = MemoryStore::new();
+    let open = |node: &mut Node, user| {
+        let request = OpenSession {
+            client_id: "a",
+            user,
+            clean_start: false,
+            expiry_s: NEVER_EXPIRES_S,
+            consumer: ConsumerId(1),
+            will: None,
+            on_demand: false,
+            selector: None,
+        };
+        node.brokers[0].open(node.now_ms, request)
+    };
+    let mut node = Node::start(&store, 1, 0);
+    assert!(matches!(
+        open(&mut node, Some("ann")),
+        Ok(Opened::Ready { present: false, .. })
+    ));
+    drop(node);
+    let mut node = Node::start(&store, 1, 1_000);
+    for stranger in [Some("bob"), None] {
+        assert_eq!(open(&mut node, stranger), Err(OpenError::OtherUser));
+    }
+    assert!(matches!(
+        open(&mut node, Some("ann")),
+        Ok(Opened::Ready { present: true, .. })
+    ));
 }

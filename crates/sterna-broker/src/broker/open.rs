@@ -24,7 +24,7 @@ impl<P: Default + Send> Broker<P> {
     /// A session that another shard has is asked for, and arrives with an [`Event::Opened`].
     ///
     /// # Errors
-    /// When a limit forbids it or the will can't be published.
+    /// When the session belongs to another user, a limit forbids it, or the will can't be published.
     pub fn open(&mut self, now_ms: u64, request: OpenSession<'_>) -> Result<Opened, OpenError> {
         let mut will_bytes = 0;
         if let Some(will) = &request.will {
@@ -39,11 +39,13 @@ impl<P: Default + Send> Broker<P> {
         let slot = self.queues.sessions.vacant_key() as u32;
         let generation = self.directory.next_opening();
         let shard = self.shard;
-        let claimed = self.directory.claim(request.client_id, shard, || Owner {
-            shard,
-            slot,
-            generation,
-        });
+        let claimed = self
+            .directory
+            .claim(request.client_id, request.user, shard, || Owner {
+                shard,
+                slot,
+                generation,
+            });
         let opened = match claimed {
             Claimed::Here(owner) => match self.open_here(now_ms, owner, request) {
                 Ok(opened) => opened,
@@ -97,6 +99,10 @@ impl<P: Default + Send> Broker<P> {
             Claimed::Full => {
                 self.directory.remove_will(will_bytes);
                 return Err(OpenError::TooManySessions);
+            }
+            Claimed::Foreign => {
+                self.directory.remove_will(will_bytes);
+                return Err(OpenError::OtherUser);
             }
         };
         self.finish(now_ms);
@@ -255,7 +261,8 @@ impl<P: Default + Send> Broker<P> {
             }
             return;
         }
-        store.session_opened(&session.client_id, session.expiry_s);
+        let user = self.directory.user_of(&session.client_id);
+        store.session_opened(&session.client_id, user.as_deref(), session.expiry_s);
         if std::mem::replace(&mut session.is_stored, true) {
             return;
         }

@@ -39,11 +39,14 @@ impl<P: Default + Send> Broker<P> {
         let slot = self.queues.sessions.vacant_key() as u32;
         let generation = self.directory.next_opening();
         let shard = self.shard;
-        let claimed = self.directory.claim(&stored.client_id, shard, || Owner {
-            shard,
-            slot,
-            generation,
-        });
+        let user = stored.user.as_deref();
+        let claimed = self
+            .directory
+            .claim(&stored.client_id, user, shard, || Owner {
+                shard,
+                slot,
+                generation,
+            });
         // Beyond the limit, or there twice: it stays in the store.
         let Claimed::New { client_id, .. } = claimed else {
             return;

@@ -130,6 +130,11 @@ impl Directory {
         self.registry.owner(client_id)
     }
 
+    /// The user that a client's session belongs to; `None` also where there is no session.
+    pub(crate) fn user_of(&self, client_id: &str) -> Option<Arc<str>> {
+        self.registry.user(client_id)
+    }
+
     pub(crate) const fn hashing(&self) -> KeyedState {
         self.hashing
     }
@@ -237,14 +242,15 @@ impl Directory {
 
     // The registry and the counts that have limits.
 
-    /// Registers a shard as the owner of a client's session.
+    /// Registers a shard as the owner of a client's session, which belongs to a user.
     pub(crate) fn claim(
         &self,
         client_id: &str,
+        user: Option<&str>,
         shard: u16,
         make: impl FnOnce() -> Owner,
     ) -> Claimed {
-        self.registry.claim(client_id, shard, make, || {
+        self.registry.claim(client_id, user, shard, make, || {
             add_within(&self.sessions, 1, self.limits.sessions)
         })
     }

@@ -1,4 +1,4 @@
-//! Which shard has which client's session.
+//! Which shard has which client's session, and which user the session belongs to.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -29,12 +29,22 @@ pub(crate) enum Claimed {
     New { client_id: Arc<str> },
     /// There was none, and there may not be more.
     Full,
+    /// There is one, and it belongs to another user; nothing was changed.
+    Foreign,
 }
 
 /// Split so that shards that take in connections at the same time seldom meet.
 const PARTS: usize = 16;
 
-type Part = HashMap<Arc<str>, Owner, KeyedState>;
+type Part = HashMap<Arc<str>, Entry, KeyedState>;
+
+#[derive(Debug)]
+struct Entry {
+    owner: Owner,
+    /// The user that the session belongs to; `None` for clients without a name. It is fixed for as long
+    /// as there is a session.
+    user: Option<Arc<str>>,
+}
 
 #[derive(Debug)]
 pub(crate) struct Registry {
@@ -54,23 +64,38 @@ impl Registry {
     }
 
     pub(crate) fn owner(&self, client_id: &str) -> Option<Owner> {
-        locked(self.part(client_id)).get(client_id).copied()
+        let part = locked(self.part(client_id));
+        part.get(client_id).map(|entry| entry.owner)
+    }
+
+    /// The user that a session belongs to; `None` also where there is no session.
+    pub(crate) fn user(&self, client_id: &str) -> Option<Arc<str>> {
+        locked(self.part(client_id)).get(client_id)?.user.clone()
     }
 
     pub(crate) fn claim(
         &self,
         client_id: &str,
+        user: Option<&str>,
         shard: u16,
         make: impl FnOnce() -> Owner,
         admit: impl FnOnce() -> bool,
     ) -> Claimed {
         let mut part = locked(self.part(client_id));
-        if let Some((known, owner)) = part.get_key_value(client_id) {
-            if owner.shard == shard {
-                return Claimed::Here(*owner);
+        let known = part
+            .get_key_value(client_id)
+            .map(|(known, _)| Arc::clone(known));
+        if let Some(client_id) = known
+            && let Some(entry) = part.get_mut(&client_id)
+        {
+            if entry.user.as_deref() != user {
+                return Claimed::Foreign;
             }
-            let (client_id, old, new) = (Arc::clone(known), *owner, make());
-            part.insert(Arc::clone(&client_id), new);
+            if entry.owner.shard == shard {
+                return Claimed::Here(entry.owner);
+            }
+            let new = make();
+            let old = std::mem::replace(&mut entry.owner, new);
             return Claimed::Elsewhere {
                 client_id,
                 old,
@@ -81,15 +106,19 @@ impl Registry {
             return Claimed::Full;
         }
         let client_id = Arc::<str>::from(client_id);
-        part.insert(Arc::clone(&client_id), make());
+        let entry = Entry {
+            owner: make(),
+            user: user.map(Arc::from),
+        };
+        part.insert(Arc::clone(&client_id), entry);
         Claimed::New { client_id }
     }
 
     /// Registers `new` in the place of `old`; false where `old` is not registered any more.
     pub(crate) fn replace(&self, client_id: &str, old: Owner, new: Owner) -> bool {
         match locked(self.part(client_id)).get_mut(client_id) {
-            Some(owner) if *owner == old => {
-                *owner = new;
+            Some(entry) if entry.owner == old => {
+                entry.owner = new;
                 true
             }
             _ => false,
@@ -98,7 +127,7 @@ impl Registry {
 
     pub(crate) fn remove(&self, client_id: &str, owner: Owner) -> bool {
         let mut part = locked(self.part(client_id));
-        if part.get(client_id) != Some(&owner) {
+        if part.get(client_id).map(|entry| entry.owner) != Some(owner) {
             return false;
         }
         part.remove(client_id);

@@ -145,6 +145,7 @@ fn a_sessions_own_queue_takes_only_what_is_selected() {
         let open = |cluster: &mut Cluster, shard, selector: Option<Arc<Letter>>| {
             let request = OpenSession {
                 client_id: "s",
+                user: None,
                 clean_start: false,
                 expiry_s: NEVER_EXPIRES_S,
                 consumer: sterna_broker::ConsumerId::default(),

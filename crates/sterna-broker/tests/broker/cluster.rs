@@ -135,6 +135,7 @@ impl Cluster {
     ) -> (ConsumerId, Opened) {
         let request = OpenSession {
             client_id,
+            user: None,
             clean_start,
             expiry_s,
             consumer: ConsumerId::default(),
@@ -187,6 +188,7 @@ impl Cluster {
     ) -> Client {
         let request = OpenSession {
             client_id,
+            user: None,
             clean_start: false,
             expiry_s: 0,
             consumer: ConsumerId::default(),
@@ -202,6 +204,7 @@ impl Cluster {
     pub(crate) fn keep(&mut self, shard: u16, filter: &str) -> Client {
         let request = OpenSession {
             client_id: filter,
+            user: None,
             clean_start: false,
             expiry_s: NEVER_EXPIRES_S,
             consumer: ConsumerId::default(),

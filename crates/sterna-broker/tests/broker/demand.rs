@@ -161,6 +161,7 @@ fn demand_and_drain_wait_for_a_session_that_moves() {
     cluster.close(member, Close::LOST);
     let request = sterna_broker::OpenSession {
         client_id: "m",
+        user: None,
         clean_start: false,
         expiry_s: 10,
         consumer: sterna_broker::ConsumerId::default(),

@@ -1,11 +1,11 @@
 //! Opening, resuming and ending sessions.
 
 use sterna_broker::{
-    Close, Event, EvictReason, Limits, NEVER_EXPIRES_S, OpenError, OpenSession, Opened, Qos,
-    WillFate,
+    Close, ConsumerId, Event, EvictReason, Limits, NEVER_EXPIRES_S, OpenError, OpenSession, Opened,
+    Qos, Will, WillFate,
 };
 
-use crate::cluster::{Cluster, qos};
+use crate::cluster::{Cluster, message, qos};
 
 /// [MQTT-3.1.2-4] [MQTT-3.2.2-2] [MQTT-3.2.2-3] [MQTT-3.1.2-5] [MQTT-3.1.3-2]
 #[test]
@@ -149,9 +149,10 @@ fn the_number_of_sessions_is_limited() {
     let mut open = |client_id| {
         let request = OpenSession {
             client_id,
+            user: None,
             clean_start: true,
             expiry_s: 0,
-            consumer: sterna_broker::ConsumerId(9),
+            consumer: ConsumerId(9),
             will: None,
             on_demand: false,
             selector: None,
@@ -250,4 +251,110 @@ fn the_wish_to_end_a_session_follows_it_to_another_shard() {
             .any(|event| matches!(event, Event::Evicted { consumer: who, .. } if *who == consumer))
     );
     assert_eq!(cluster.publish(0, "t", "x", Qos::AtLeastOnce).matched, 0);
+}
+
+/// Opens a session as a user, without a clean start unless one is asked for.
+fn open_as(
+    cluster: &mut Cluster,
+    shard: u16,
+    user: Option<&str>,
+    clean_start: bool,
+    will: Option<Will>,
+) -> Result<Opened, OpenError> {
+    let now_ms = cluster.now_ms;
+    let request = OpenSession {
+        client_id: "a",
+        user,
+        clean_start,
+        expiry_s: 100,
+        consumer: ConsumerId(77),
+        will,
+        on_demand: false,
+        selector: None,
+    };
+    let opened = cluster.broker(shard).open(now_ms, request);
+    cluster.collect(shard);
+    opened
+}
+
+/// Another user, and whoever has no name, is refused on each shard, whatever it asks for; the owner
+/// keeps its connection, its will and its queue.
+#[test]
+fn a_session_belongs_to_its_user() {
+    let users = [Some("ann"), Some("bob"), None];
+    for owner in users {
+        let mut cluster = Cluster::new(2);
+        let will = |topic| Will {
+            message: message(topic, "gone", Qos::AtLeastOnce, false),
+            delay_s: 0,
+            expiry_s: None,
+        };
+        let request = OpenSession {
+            client_id: "a",
+            user: owner,
+            clean_start: false,
+            expiry_s: 100,
+            consumer: ConsumerId::default(),
+            will: Some(will("will/of/owner")),
+            on_demand: false,
+            selector: None,
+        };
+        let (consumer, opened) = cluster.start_request(0, request);
+        let Opened::Ready { session, .. } = opened else {
+            panic!("it is new");
+        };
+        let client = crate::cluster::Client {
+            shard: 0,
+            key: session,
+            consumer,
+            present: false,
+        };
+        cluster.subscribe(client, "t", qos(Qos::AtLeastOnce));
+        cluster.publish(1, "t", "1", Qos::AtLeastOnce);
+        let strangers = users.iter().filter(|user| **user != owner);
+        for &stranger in strangers.clone() {
+            for (shard, clean_start) in [(0, false), (0, true), (1, false), (1, true)] {
+                let other = Some(will("will/of/stranger"));
+                let opened = open_as(&mut cluster, shard, stranger, clean_start, other);
+                assert_eq!(opened, Err(OpenError::OtherUser), "{owner:?} {stranger:?}");
+                cluster.run();
+            }
+        }
+        assert!(cluster.events.is_empty(), "{:?}", cluster.events);
+        assert_eq!(cluster.broker(0).counters().wills_published, 0);
+        assert_eq!(cluster.drain(client), ["1"]);
+        // The same while it is on its way to another shard, and there.
+        let opened = open_as(&mut cluster, 1, owner, false, None);
+        assert!(matches!(opened, Ok(Opened::Pending { .. })));
+        for &stranger in strangers.clone() {
+            for shard in [0, 1] {
+                let opened = open_as(&mut cluster, shard, stranger, false, None);
+                assert_eq!(opened, Err(OpenError::OtherUser));
+            }
+        }
+        cluster.run();
+        let arrived = cluster.events.iter().find_map(|event| match event {
+            Event::Opened {
+                session, present, ..
+            } => Some((*session, *present)),
+            _ => None,
+        });
+        let (session, present) = arrived.expect("its owner gets it");
+        assert!(present);
+        // While it is away, and when it has ended.
+        let now_ms = cluster.now_ms;
+        cluster.broker(1).close(now_ms, session, Close::NORMAL);
+        cluster.collect(1);
+        for &stranger in strangers.clone() {
+            let opened = open_as(&mut cluster, 0, stranger, true, None);
+            assert_eq!(opened, Err(OpenError::OtherUser));
+        }
+        cluster.pass(100_000);
+        let heir = strangers.clone().next().copied().flatten();
+        let opened = open_as(&mut cluster, 0, heir, false, None);
+        assert!(
+            matches!(opened, Ok(Opened::Ready { present: false, .. })),
+            "{opened:?}"
+        );
+    }
 }

@@ -88,6 +88,7 @@ impl Shard {
         let clean_start = self.random(10) == 0;
         let request = OpenSession {
             client_id: &client_id,
+            user: None,
             clean_start,
             expiry_s: 1_000,
             consumer,
@@ -327,6 +328,7 @@ fn a_new_subscriber_gets_each_message_one_way() {
         let client_id = format!("client-{i}");
         let request = OpenSession {
             client_id: &client_id,
+            user: None,
             clean_start: true,
             expiry_s: 0,
             consumer: ConsumerId(1),

@@ -141,6 +141,7 @@ fn wills_are_checked_and_limited_at_the_opening() {
         let message = message(topic, "12345", Qos::AtMostOnce, false);
         let request = OpenSession {
             client_id,
+            user: None,
             clean_start: false,
             expiry_s: 0,
             consumer: sterna_broker::ConsumerId(1),

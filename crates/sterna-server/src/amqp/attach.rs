@@ -78,6 +78,8 @@ pub(super) struct Wanted {
     /// Whether a look at a queue is all that it wants.
     browses: bool,
     client_id: String,
+    /// The user that the source belongs to.
+    user: Option<Box<str>>,
     expiry: Expiry,
     /// Whether the client has told what it has not settled.
     has_unsettled: bool,
@@ -357,6 +359,7 @@ impl Door {
             selection: None,
             browses: false,
             client_id: durable_name(client, attach.name),
+            user: client.user.clone(),
             expiry: Expiry {
                 policy: TerminusExpiryPolicy::Never,
                 timeout_s: 0,
@@ -421,7 +424,7 @@ impl Door {
             self.find_queue(cx, name)?;
             self.service.registry.shared_subscription(name)
         } else {
-            subscription(&source.capabilities, &client.container, &node, attach.name)
+            subscription(&source.capabilities, client, &node, attach.name)
         };
         let filter = filter.ok_or_else(|| refusal(Condition::NOT_FOUND, "the queue is gone"))?;
         let map = applied.as_ref().map(Encoded::value);
@@ -617,7 +620,7 @@ impl Door {
 /// The subscription behind a source that is no queue.
 fn subscription(
     capabilities: &Multiple<'_>,
-    container: &str,
+    client: &Client,
     node: &Node,
     link_name: &str,
 ) -> Option<String> {
@@ -630,7 +633,12 @@ fn subscription(
     let name = if capabilities.contains("global") {
         share_name(name)
     } else {
-        share_name(&format!("{container}.{name}"))
+        let name = share_name(&format!("{}.{name}", client.container));
+        match &client.user {
+            // No other name has this mark: another user's container of the same name is another one.
+            Some(user) => format!("{}%:{name}", share_name(user)),
+            None => name,
+        }
     };
     Some(format!("$share/{name}/{topics}"))
 }
@@ -677,6 +685,7 @@ fn open_session(
         cx.net.now_ms(),
         OpenSession {
             client_id: &wanted.client_id,
+            user: wanted.user.as_deref(),
             clean_start,
             expiry_s: wanted.expiry.session_expiry_s(),
             consumer: consumer_id(consumer),
@@ -693,6 +702,10 @@ fn open_session(
     }
     opened.map_err(|error| match error {
         OpenError::TakenOver => refusal(Condition::STOLEN, "the link was attached elsewhere"),
+        OpenError::OtherUser => refusal(
+            Condition::UNAUTHORIZED_ACCESS,
+            "the source belongs to another user",
+        ),
         _ => refusal(Condition::RESOURCE_LIMIT_EXCEEDED, "too many sessions"),
     })
 }

@@ -79,6 +79,7 @@ fn make_anchor(
         now_ms,
         OpenSession {
             client_id: &format!("{QUEUE_PREFIX}{}", rules.name),
+            user: None,
             clean_start: false,
             expiry_s: NEVER_EXPIRES_S,
             consumer: consumer_id(ANCHOR),

@@ -168,7 +168,7 @@ impl Service for Http {
         if client.peer.has_open() {
             client.work(door, cx, |carrier, desk| {
                 desk.api
-                    .end_unknown(desk.cx, desk.peer, carrier.responses());
+                    .end_unwanted(desk.cx, desk.peer, carrier.responses());
             });
         }
     }

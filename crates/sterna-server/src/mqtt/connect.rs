@@ -232,6 +232,7 @@ impl Door {
             cx.net.now_ms(),
             OpenSession {
                 client_id: &admission.client_id,
+                user: client.user.as_deref(),
                 clean_start: admission.clean_start,
                 expiry_s: admission.expiry_s,
                 consumer: consumer(client.id),
@@ -255,6 +256,10 @@ impl Door {
             Err(OpenError::TakenOver) => {
                 let detail = "another connection has taken the session over";
                 self.refuse(cx, client, ReasonCode::UnspecifiedError, detail);
+            }
+            Err(OpenError::OtherUser) => {
+                let detail = "the client identifier is another user's";
+                self.refuse(cx, client, ReasonCode::NotAuthorized, detail);
             }
             Err(OpenError::TooManySessions) => {
                 self.refuse(cx, client, ReasonCode::QuotaExceeded, "too many sessions");

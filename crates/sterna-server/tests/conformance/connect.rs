@@ -418,3 +418,60 @@ fn response_information_is_told_to_those_who_ask() {
         assert_eq!(heard[0], told);
     }
 }
+
+/// [MQTT-3.1.3-2] a client identifier names a session of one user only: another, and whoever gives no
+/// name, is refused in the words of its version, and the owner notices nothing.
+#[test]
+fn another_user_is_refused_the_session_of_a_client_identifier() {
+    let (_directory, mut config) = password_config();
+    config.authentication.anonymous = Some(true);
+    for version in [V311, V5] {
+        let mut broker = Broker::with(&config, 2);
+        let properties = expiring(100);
+        let ann = Connect {
+            user_name: Some("ann"),
+            password: Some(b"secret"),
+            version,
+            properties: if version == V5 {
+                properties.properties()
+            } else {
+                Properties::EMPTY
+            },
+            ..persistent("c", &properties, false)
+        };
+        let owner = broker.open();
+        broker.packet(owner, version, &Packet::Connect(ann));
+        broker.await_verdict();
+        assert_eq!(broker.told(owner, version), ["CONNACK Success"]);
+        broker.subscribe(owner, version, "t", QoS::AtLeastOnce);
+        for is_away in [false, true] {
+            if is_away {
+                broker.cut(owner);
+            }
+            for (shard, clean_start) in [(0, false), (0, true), (1, false), (1, true)] {
+                let peer = broker.open_on(shard, TransportKind::Tcp, Vec::new());
+                let stranger = Connect {
+                    clean_start,
+                    ..plain(version, "c")
+                };
+                broker.packet(peer, version, &Packet::Connect(stranger));
+                assert_eq!(broker.told(peer, version), ["CONNACK Not authorized"]);
+                assert!(broker.is_closed(peer));
+            }
+            assert_eq!(broker.is_closed(owner), is_away);
+            let publisher = broker.client(version, "p");
+            broker.publish(publisher, version, "t", "x", QoS::AtLeastOnce);
+        }
+        let owner = broker.open();
+        broker.packet(owner, version, &Packet::Connect(ann));
+        broker.await_verdict();
+        assert_eq!(
+            broker.told(owner, version),
+            [
+                "CONNACK Success present",
+                "PUBLISH1 dup t=x",
+                "PUBLISH1 t=x"
+            ]
+        );
+    }
+}

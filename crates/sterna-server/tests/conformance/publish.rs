@@ -376,6 +376,7 @@ fn kept_queue(filter: &str) -> MemoryStore {
         sterna_broker::Broker::new(ShardId(0), directory, Box::new(store.clone()));
     let request = sterna_broker::OpenSession {
         client_id: "keeper",
+        user: None,
         clean_start: false,
         expiry_s: NEVER_EXPIRES_S,
         consumer: sterna_broker::ConsumerId(1),

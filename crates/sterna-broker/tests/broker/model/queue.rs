@@ -106,6 +106,7 @@ impl Storm {
         let client_id = format!("c{name}");
         let request = OpenSession {
             client_id: &client_id,
+            user: None,
             clean_start: self.random.chance(20),
             expiry_s: [0, 100][self.random.below(2)],
             consumer: ConsumerId::default(),

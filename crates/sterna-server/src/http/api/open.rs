@@ -111,6 +111,7 @@ impl Api {
             now_ms,
             OpenSession {
                 client_id: &client_id(asker.identity.user(), &name),
+                user: asker.identity.user(),
                 clean_start: false,
                 expiry_s,
                 consumer,
@@ -131,6 +132,10 @@ impl Api {
             Ok(Opened::Pending { session }) => (session, None),
             Err(OpenError::TooManySessions) => {
                 return Err(Trouble::new(Kind::TooManySessions, "too many sessions"));
+            }
+            Err(OpenError::OtherUser) => {
+                let detail = "the session belongs to another user";
+                return Err(Trouble::new(Kind::Forbidden, detail));
             }
             Err(_) => {
                 let detail = "another request has taken the session over at this moment";
