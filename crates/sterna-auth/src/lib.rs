@@ -34,7 +34,7 @@ mod tokens;
 pub use passwords::{MAX_USERS, PasswordFile, PasswordFileError};
 pub use record::{
     DEFAULT_ITERATIONS, DecoySecret, MAX_ITERATIONS, MAX_PASSWORD_BYTES, MAX_SALT_BYTES,
-    MAX_USER_BYTES, MIN_ITERATIONS, MIN_SALT_BYTES, Record, RecordError,
+    MAX_USER_BYTES, MIN_ITERATIONS, MIN_SALT_BYTES, Record, RecordError, is_user_name,
 };
 pub use scram::{
     ClientFinish, ClientFirst, MAX_CLIENT_ITERATIONS, MAX_MESSAGE_BYTES, MECHANISM, Nonce,

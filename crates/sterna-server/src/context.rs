@@ -5,7 +5,7 @@ use std::sync::Arc;
 use sterna_broker::Broker;
 use sterna_net::Network;
 
-use crate::authentication::Checker;
+use crate::identity::Checker;
 use crate::mail::Outbox;
 use crate::policy::Policy;
 use crate::session::SessionState;

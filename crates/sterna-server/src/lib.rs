@@ -2,7 +2,6 @@
 //! configuration.
 
 mod amqp;
-pub mod authentication;
 pub mod authorization;
 pub mod certificate;
 pub mod config;
@@ -10,6 +9,7 @@ mod context;
 pub mod data_directory;
 mod door;
 mod http;
+pub mod identity;
 mod inspect;
 mod mail;
 mod mapping;

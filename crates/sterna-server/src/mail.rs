@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use sterna_net::{ConnectionId, Courier};
 
+use crate::identity::Refusal;
 use crate::policy::Policy;
 use crate::session::SessionState;
 
@@ -13,14 +14,14 @@ use crate::session::SessionState;
 pub enum Mail {
     /// From another shard's broker.
     Broker(Box<sterna_broker::Mail<SessionState>>),
-    /// A password was checked.
-    PasswordChecked {
+    /// What came of judging a client, where that took longer: of a password, for now.
+    Judged {
         /// The connection that waits for it.
         connection: ConnectionId,
-        /// Which of its checks, where there can be several.
+        /// Which of its claims, where there can be several.
         number: u64,
-        /// Whether the password is the user's.
-        good: bool,
+        /// Why it may not come in, if it may not.
+        outcome: Result<(), Refusal>,
     },
     /// A question about an HTTP session, or its answer.
     Http(Box<crate::http::Letter>),

@@ -6,9 +6,12 @@ use std::sync::Arc;
 
 use sterna_net::Pages;
 
-use crate::authentication::{Tokens, Users};
 use crate::authorization::Rules;
-use crate::config::{Amqp, Config, EarlyData, Http, Listener, ListenerUrl, Mqtt, Protocol, Scheme};
+use crate::config::{
+    Amqp, ClientIds, Config, EarlyData, Guessing, Http, Listener, ListenerUrl, Mqtt, Passwords,
+    Protocol, Scheme,
+};
+use crate::identity::{Tokens, Users};
 
 /// The part of the configuration that can change while connections live.
 #[derive(Clone, Debug)]
@@ -23,6 +26,12 @@ pub struct Policy {
     pub users: Arc<Users>,
     /// Bearer tokens of HTTP.
     pub tokens: Arc<Tokens>,
+    /// How passwords are checked.
+    pub passwords: Passwords,
+    /// What wrong credentials cost.
+    pub guessing: Guessing,
+    /// Which client identifiers users may have.
+    pub client_ids: Vec<ClientIds>,
     /// Who may publish and subscribe where.
     pub rules: Rules,
     /// Per listener, in the order of the configuration.
@@ -110,12 +119,17 @@ impl Policy {
     /// A sentence that names the file and its fault.
     pub fn load(config: &Config) -> Result<Self, String> {
         let default = config.authentication.admits_anonymous();
+        let users = Users::load(config.authentication.password_file.as_deref())?;
+        users.warn_of_weak(config.passwords.iterations);
         Ok(Self {
             mqtt: config.mqtt.clone(),
             amqp: config.amqp.clone(),
             http: config.http.clone(),
-            users: Arc::new(Users::load(config.authentication.password_file.as_deref())?),
+            users: Arc::new(users),
             tokens: Arc::new(Tokens::load(config.authentication.token_file.as_deref())?),
+            passwords: config.passwords.clone(),
+            guessing: config.guessing.clone(),
+            client_ids: config.authentication.client_ids.clone(),
             rules: Rules::new(&config.authorization),
             listeners: config
                 .listeners_in_force()

@@ -6,8 +6,8 @@ use sterna_broker::{Holder, Permit, Right, Rights};
 use sterna_net::ConnectionInfo;
 
 use crate::amqp;
-use crate::authentication::common_name;
 use crate::authorization::{Reading, Rules, Subject};
+use crate::identity::common_name;
 use crate::policy::Policy;
 use crate::session::{AMQP_PREFIX, HTTP_PREFIX, QUEUE_PREFIX};
 use sterna_mapping::percent;
@@ -75,10 +75,8 @@ impl Policy {
             return listener.anonymous || certificate.is_some();
         };
         let is_certified = || {
-            certificate
-                .and_then(|certificate| common_name(certificate))
-                .as_deref()
-                == Some(user)
+            let name = certificate.and_then(|certificate| common_name(certificate));
+            name.as_deref() == Some(user)
         };
         self.has_credentials(user) || (self.certificate_as_username && is_certified())
     }

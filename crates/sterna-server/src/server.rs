@@ -16,11 +16,11 @@ use sterna_net::{
 };
 
 use crate::amqp::Registry;
-use crate::authentication::Checker;
 use crate::certificate::{self, Certificate};
 use crate::config::{Config, EarlyData, Listener, ListenerUrl, Scheme};
 use crate::data_directory::DataDirectory;
 use crate::http::Registry as HttpRegistry;
+use crate::identity::Checker;
 use crate::mail::{Letters, Mail};
 use crate::mqtt::Repetitions;
 use crate::policy::Policy;
@@ -185,7 +185,8 @@ impl Server {
         let policy = Arc::new(policy.announcing(config, &ports));
         let courier = Mutex::new(bound[0].courier());
         let gate = bound[0].gate();
-        let checker = Checker::start().map_err(|e| format!("cannot start a thread: {e}"))?;
+        let checker = Checker::start(config.passwords.threads)
+            .map_err(|e| format!("cannot start a thread: {e}"))?;
         let tracer = Tracer::start().map_err(|e| format!("cannot start a thread: {e}"))?;
         let in_force = Arc::new(Mutex::new(InForce {
             config: config.clone(),

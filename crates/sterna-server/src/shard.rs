@@ -6,10 +6,10 @@ use sterna_broker::{Broker, ConsumerId, Event, Message, MessageHeader, Publicati
 use sterna_net::{Chunk, CloseReason, ConnectionId, Handler, Network, StreamId};
 
 use crate::amqp;
-use crate::authentication::Checker;
 use crate::config::Protocol;
 use crate::context::Context;
 use crate::http;
+use crate::identity::Checker;
 use crate::inspect::Paths;
 use crate::mail::{Mail, Outbox};
 use crate::mqtt;
@@ -350,10 +350,10 @@ impl Handler for Shard {
         for letter in mail.drain(..) {
             match letter {
                 Mail::Broker(letter) => self.broker.mail(now_ms, *letter),
-                Mail::PasswordChecked {
+                Mail::Judged {
                     connection,
                     number,
-                    good,
+                    outcome,
                 } => {
                     let mut doors = self.doors(net);
                     let protocol = doors.of_connection(connection);
@@ -365,9 +365,9 @@ impl Handler for Shard {
                         ..
                     } = &mut doors;
                     match protocol {
-                        Protocol::Mqtt => mqtt.password_checked(cx, connection, good),
-                        Protocol::Amqp => amqp.password_checked(cx, connection, good),
-                        Protocol::Http => http.password_checked(cx, connection, number, good),
+                        Protocol::Mqtt => mqtt.judged(cx, connection, outcome),
+                        Protocol::Amqp => amqp.judged(cx, connection, outcome),
+                        Protocol::Http => http.judged(cx, connection, number, outcome),
                     }
                 }
                 Mail::Http(letter) => {

@@ -26,6 +26,18 @@ impl<P: Default + Send> Broker<P> {
     /// # Errors
     /// When the session belongs to another user, a limit forbids it, or the will can't be published.
     pub fn open(&mut self, now_ms: u64, request: OpenSession<'_>) -> Result<Opened, OpenError> {
+        let user = request.user;
+        let opened = self.claim_and_open(now_ms, request)?;
+        let (Opened::Ready { session, .. } | Opened::Pending { session }) = opened;
+        self.set_owner(now_ms, session, user);
+        Ok(opened)
+    }
+
+    fn claim_and_open(
+        &mut self,
+        now_ms: u64,
+        request: OpenSession<'_>,
+    ) -> Result<Opened, OpenError> {
         let mut will_bytes = 0;
         if let Some(will) = &request.will {
             if !is_topic(will.message.topic(), self.limits()) {

@@ -50,8 +50,8 @@ impl<P: Default + Send> Broker<P> {
         self.finish(now_ms);
     }
 
-    /// Says whose session it is, right after it was opened.
-    pub fn set_owner(&mut self, now_ms: u64, session: SessionKey, owner: Option<&str>) {
+    /// Says whose session it is, which was just opened.
+    pub(super) fn set_owner(&mut self, now_ms: u64, session: SessionKey, owner: Option<&str>) {
         let slot = session.slot;
         let version = self.rights_version;
         let Some(session) = self.queues.attended_mut(session) else {

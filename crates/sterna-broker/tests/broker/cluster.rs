@@ -266,7 +266,7 @@ impl Cluster {
         queue.map_or(0, |queue| queue.pending)
     }
 
-    fn opened(&mut self, shard: u16, consumer: ConsumerId, opened: Opened) -> Client {
+    pub(crate) fn opened(&mut self, shard: u16, consumer: ConsumerId, opened: Opened) -> Client {
         let (key, present) = match opened {
             Opened::Ready { session, present } => (session, present),
             Opened::Pending { session: pending } => {

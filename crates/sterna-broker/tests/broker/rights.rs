@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use sterna_broker::{Close, Holder, Permit, Qos, Right, Rights, SubscribeError};
+use sterna_broker::{
+    Close, ConsumerId, Holder, OpenSession, Permit, Qos, Right, Rights, SubscribeError,
+};
 
 use crate::cluster::{Cluster, qos};
 
@@ -62,7 +64,7 @@ fn a_session_that_moves_during_a_reload_is_judged() {
         if old_first {
             reload(&mut cluster, 0);
         }
-        let (consumer, _) = cluster.start_open(1, "a", false, 3600, None);
+        let (consumer, _) = cluster.start_request(1, of_user());
         assert!(cluster.deliver_one(1, 0), "the claim: it is on its way now");
         if new_first {
             reload(&mut cluster, 1);
@@ -88,16 +90,25 @@ fn a_session_that_moves_during_a_reload_is_judged() {
 fn the_session_of_a_user_who_is_gone_ends_wherever_it_is() {
     for is_moving in [false, true] {
         let mut cluster = Cluster::new(2);
-        let old = cluster.open(0, "a");
         let now_ms = cluster.now_ms;
-        cluster.broker(0).set_owner(now_ms, old.key, Some("gone"));
+        let of_user = || OpenSession {
+            client_id: "a",
+            user: Some("gone"),
+            clean_start: false,
+            expiry_s: 3600,
+            consumer: ConsumerId::default(),
+            will: None,
+            on_demand: false,
+            selector: None,
+        };
+        let (consumer, opened) = cluster.start_request(0, of_user());
+        let old = cluster.opened(0, consumer, opened);
         cluster.subscribe(old, "open", qos(Qos::AtLeastOnce));
         cluster.close(old, Close::LOST);
         if is_moving {
             let (_, opened) = cluster.start_open(1, "a", false, 3600, None);
             let (sterna_broker::Opened::Pending { session }
             | sterna_broker::Opened::Ready { session, .. }) = opened;
-            cluster.broker(1).set_owner(now_ms, session, Some("gone"));
             cluster.broker(1).close(now_ms, session, Close::LOST);
             assert!(cluster.deliver_one(1, 0));
         }

@@ -304,7 +304,7 @@ impl Door {
         let number = self.service.next_consumer;
         self.service.next_consumer += 1;
         self.service.consumers.insert(number, (client.id, link));
-        let opened = open_session(cx, client.user.as_deref(), &wanted, number, false);
+        let opened = open_session(cx, &wanted, number, false);
         let opened = opened.inspect_err(|_| {
             self.service.consumers.remove(&number);
         })?;
@@ -359,7 +359,7 @@ impl Door {
             selection: None,
             browses: false,
             client_id: durable_name(client, attach.name),
-            user: client.user.clone(),
+            user: client.user().map(Into::into),
             expiry: Expiry {
                 policy: TerminusExpiryPolicy::Never,
                 timeout_s: 0,
@@ -516,7 +516,6 @@ impl Door {
         mut wanted: Wanted,
     ) -> Result<(), Refusal> {
         let now_ms = cx.net.now_ms();
-        let user = client.user.clone();
         let Some(source) = client.sources.get_mut(&link) else {
             return Ok(());
         };
@@ -535,7 +534,7 @@ impl Door {
                 if present {
                     // It is another source now: what waits is for the one before.
                     cx.broker.close(now_ms, session, ended_after(0));
-                    let opened = open_session(cx, user.as_deref(), &wanted, source.consumer, true)?;
+                    let opened = open_session(cx, &wanted, source.consumer, true)?;
                     let (Opened::Ready { session: new, .. } | Opened::Pending { session: new }) =
                         opened;
                     session = new;
@@ -634,7 +633,7 @@ fn subscription(
         share_name(name)
     } else {
         let name = share_name(&format!("{}.{name}", client.container));
-        match &client.user {
+        match client.user() {
             // No other name has this mark: another user's container of the same name is another one.
             Some(user) => format!("{}%:{name}", share_name(user)),
             None => name,
@@ -659,7 +658,7 @@ pub(super) fn ended_after(expiry_s: u32) -> Close {
 /// The name by which a source is found again: of its user, container and link. [`AMQP_PREFIX`] keeps it
 /// apart from MQTT's clients.
 fn durable_name(client: &Client, link: &str) -> String {
-    let user = client.user.as_deref().unwrap_or_default();
+    let user = client.user().unwrap_or_default();
     format!(
         "{AMQP_PREFIX}{}/{}/{}",
         share_name(user),
@@ -676,7 +675,6 @@ fn encoded_target(target: &TargetArchetype<'_>) -> Option<Encoded> {
 
 fn open_session(
     cx: &mut Context<'_>,
-    user: Option<&str>,
     wanted: &Wanted,
     consumer: u64,
     clean_start: bool,
@@ -697,9 +695,6 @@ fn open_session(
                 .map(|selection| selection as Arc<dyn sterna_broker::Selector>),
         },
     );
-    if let Ok(Opened::Ready { session, .. } | Opened::Pending { session }) = opened {
-        cx.broker.set_owner(cx.net.now_ms(), session, user);
-    }
     opened.map_err(|error| match error {
         OpenError::TakenOver => refusal(Condition::STOLEN, "the link was attached elsewhere"),
         OpenError::OtherUser => refusal(

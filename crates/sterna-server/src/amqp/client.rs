@@ -14,10 +14,10 @@ use sterna_net::{ConnectionId, StreamId};
 
 use super::registry::LinkKey;
 use super::transactions::Transactions;
-use crate::authentication::Exchange;
 use crate::authorization::Subject;
 use crate::context::Context;
 use crate::door::{Early, Framers, Held};
+use crate::identity::{Exchange, Identity, Pending};
 use crate::inspect;
 
 /// A client's connection.
@@ -42,8 +42,8 @@ pub(crate) struct Client {
     pub(super) timer_ms: u64,
     /// The client's container-id, once known.
     pub(super) container: Box<str>,
-    /// The user that was verified.
-    pub(super) user: Option<Box<str>>,
+    /// Who it is; `None` before its SASL layer has shown that, or its open where it has none.
+    pub(super) identity: Option<Identity>,
     /// Who publishes, for receivers that do not want what came over their own connection.
     pub(super) origin: Origin,
     /// Links on which the client receives.
@@ -66,8 +66,8 @@ pub(crate) struct Client {
 pub(super) enum State {
     /// Before its open.
     New,
-    /// The password of this user is being checked.
-    Password(Box<str>),
+    /// A password is being checked.
+    Password(Box<Pending>),
     /// A challenge was sent.
     Exchange(Box<Exchange>),
     /// Connected.
@@ -203,9 +203,14 @@ impl Client {
         inspect::trace(cx, self.id, name, &mut self.traced);
     }
 
+    /// The name of its user.
+    pub(super) fn user(&self) -> Option<&str> {
+        self.identity.as_ref()?.user()
+    }
+
     pub(super) fn subject(&self) -> Subject<'_> {
         Subject {
-            user: self.user.as_deref(),
+            user: self.user(),
             client: &self.container,
         }
     }
@@ -218,7 +223,7 @@ impl Client {
     /// The name of a link among all clients' links.
     pub(super) fn link_key(&self, name: &str) -> LinkKey {
         LinkKey {
-            user: self.user.clone(),
+            user: self.user().map(Into::into),
             container: self.container.clone(),
             name: name.into(),
         }

@@ -85,7 +85,7 @@ impl Service for Amqp {
             early: Early::Over,
             timer_ms: u64::MAX,
             container: Box::default(),
-            user: None,
+            identity: None,
             origin: Origin::NONE,
             sources: FxHashMap::default(),
             targets: FxHashMap::default(),
@@ -131,7 +131,7 @@ impl Service for Amqp {
             State::New | State::Ended => true,
             // By users who may not be there any more.
             State::Password(_) | State::Exchange(_) => false,
-            State::Open => cx.policy.still_admits(info, client.user.as_deref()),
+            State::Open => cx.policy.still_admits(info, client.user()),
         };
         if !stays {
             door.unwanted(cx, client);

@@ -12,10 +12,12 @@ use sterna_net::ConnectionId;
 
 use super::client::{Client, State, Target};
 use super::{Door, code, log_end};
-use crate::authentication::{Exchange, common_name};
 use crate::config::EarlyData;
 use crate::context::Context;
-use crate::mail::Mail;
+use crate::identity::{
+    Claim, Identity, Outcome, Refusal, Verdict, admits_quiet, finish, is_client_id, judge,
+    may_have_client_id,
+};
 use crate::session::AMQP_PREFIX;
 
 /// Key of the credit that a resuming client may count on (`docs/amqp-over-quic.md`, section 15).
@@ -26,27 +28,25 @@ const CAPABILITIES: [&str; 2] = ["ANONYMOUS-RELAY", "SHARED-SUBS"];
 /// What a connection's SASL layer offers: what its listener and its certificate allow.
 pub(super) fn server_options(cx: &Context<'_>, connection: ConnectionId) -> ServerOptions {
     let info = cx.net.info(connection);
-    let listener = cx.policy.listener(info.map_or(0, |info| info.listener));
-    let has_certificate = info.is_some_and(|info| !info.peer_certificates.is_empty());
+    let has_users = !cx.policy.users.is_empty();
+    let is_quiet_enough = admits_quiet(cx, connection);
     let mut mechanisms = Vec::new();
-    if has_certificate {
+    if info.is_some_and(|info| !info.peer_certificates.is_empty()) {
         mechanisms.push(mechanism::EXTERNAL);
     }
-    if !cx.policy.users.is_empty() {
+    if has_users {
         mechanisms.push(mechanism::SCRAM_SHA_256);
+    }
+    // Clients that were told a name give it even where nobody asks: it is taken and ignored.
+    if has_users || is_quiet_enough {
         mechanisms.push(mechanism::PLAIN);
     }
-    if listener.anonymous {
-        // Clients that were told a name give it even where nobody asks: it is taken and ignored.
-        if cx.policy.users.is_empty() {
-            mechanisms.push(mechanism::PLAIN);
-        }
+    if is_quiet_enough {
         mechanisms.push(mechanism::ANONYMOUS);
     }
-    let must_name_itself = has_certificate && cx.policy.certificate_as_username;
     ServerOptions {
         container_id: cx.policy.amqp.container_id.clone(),
-        require_sasl: !listener.anonymous || must_name_itself,
+        require_sasl: !is_quiet_enough,
         mechanisms: if mechanisms.is_empty() {
             // Nobody can get in, and is to learn that in the SASL layer.
             vec![mechanism::PLAIN.to_owned()]
@@ -66,109 +66,68 @@ impl Door {
     ) {
         let response = response.unwrap_or_default();
         match mechanism {
-            mechanism::ANONYMOUS => self.admit(cx, client, None, None),
-            mechanism::EXTERNAL => self.external(cx, client, response),
-            mechanism::PLAIN => self.plain(cx, client, response),
-            _ => match Exchange::start(&cx.policy.users, mechanism, response) {
-                Ok((exchange, challenge)) => {
-                    let challenge = challenge.as_bytes();
-                    if client
-                        .engine
-                        .sasl_challenge(challenge, &mut self.out)
-                        .is_ok()
-                    {
-                        client.state = State::Exchange(Box::new(exchange));
-                    }
-                }
-                Err(_) => self.refuse(cx, client, SaslCode::Auth, "authentication failed"),
+            mechanism::ANONYMOUS => self.claim(cx, client, Claim::Nothing),
+            mechanism::EXTERNAL => match std::str::from_utf8(response) {
+                Ok(name) => self.claim(cx, client, Claim::Holder(name)),
+                Err(_) => self.refuse(cx, client, SaslCode::Auth, "malformed EXTERNAL message"),
             },
+            mechanism::PLAIN => {
+                let given = PlainCredentials::parse(response).filter(|given| {
+                    given.authorization_identity.is_empty()
+                        || given.authorization_identity == given.user
+                });
+                match given {
+                    Some(given) => {
+                        let claim = Claim::Password(given.user, given.password.as_bytes());
+                        self.claim(cx, client, claim);
+                    }
+                    None => self.refuse(cx, client, SaslCode::Auth, "malformed PLAIN message"),
+                }
+            }
+            other => self.claim(cx, client, Claim::Exchange(other, response)),
+        }
+    }
+
+    fn claim(&mut self, cx: &Context<'_>, client: &mut Client, claim: Claim<'_>) {
+        match judge(cx, client.id, 0, claim) {
+            Verdict::Known(identity) => self.admit(cx, client, identity, None),
+            Verdict::Pending(pending) => client.state = State::Password(Box::new(pending)),
+            Verdict::Challenge(exchange, challenge) => {
+                let challenge = challenge.as_bytes();
+                if (client.engine)
+                    .sasl_challenge(challenge, &mut self.out)
+                    .is_ok()
+                {
+                    client.state = State::Exchange(exchange);
+                }
+            }
+            Verdict::Refused(refusal) => self.refuse_claim(cx, client, refusal),
         }
     }
 
     pub(super) fn sasl_response(&mut self, cx: &Context<'_>, client: &mut Client, response: &[u8]) {
-        let State::Exchange(mut exchange) = std::mem::replace(&mut client.state, State::New) else {
+        let State::Exchange(exchange) = std::mem::replace(&mut client.state, State::New) else {
             return self.refuse(cx, client, SaslCode::Auth, "no challenge was sent");
         };
-        match exchange.finish(response) {
-            Ok((user, last)) => self.admit(cx, client, Some(&user), Some(last.as_bytes())),
-            Err(_) => self.refuse(cx, client, SaslCode::Auth, "authentication failed"),
+        match finish(cx, client.id, *exchange, response) {
+            Ok((identity, last)) => self.admit(cx, client, identity, Some(last.as_bytes())),
+            Err(refusal) => self.refuse_claim(cx, client, refusal),
         }
     }
 
-    fn external(&mut self, cx: &Context<'_>, client: &mut Client, response: &[u8]) {
-        let certificate = cx
-            .net
-            .info(client.id)
-            .and_then(|info| info.peer_certificates.first().cloned());
-        let name = certificate.as_deref().and_then(common_name);
-        let acts_as = std::str::from_utf8(response).unwrap_or("\0");
-        match name {
-            _ if certificate.is_none() => {
-                self.refuse(cx, client, SaslCode::Auth, "no client certificate");
-            }
-            Some(name) if acts_as.is_empty() || acts_as == name => {
-                let user = cx.policy.certificate_as_username.then_some(&*name);
-                self.admit(cx, client, user, None);
-            }
-            None if !cx.policy.certificate_as_username && acts_as.is_empty() => {
-                self.admit(cx, client, None, None);
-            }
-            _ => {
-                let detail = "the client certificate names another, or nobody";
-                self.refuse(cx, client, SaslCode::Auth, detail);
-            }
-        }
-    }
-
-    fn plain(&mut self, cx: &Context<'_>, client: &mut Client, response: &[u8]) {
-        let Some(credentials) = PlainCredentials::parse(response).filter(|given| {
-            given.authorization_identity.is_empty() || given.authorization_identity == given.user
-        }) else {
-            return self.refuse(cx, client, SaslCode::Auth, "malformed PLAIN message");
-        };
-        if cx.policy.users.is_empty() {
-            return if cx.policy.listener(client.listener).anonymous {
-                self.admit(cx, client, None, None);
-            } else {
-                self.refuse(cx, client, SaslCode::Auth, "there are no users");
-            };
-        }
-        let (Some(checker), Some(post)) = (cx.checker, cx.outbox.postbox(cx.shard)) else {
-            return self.refuse(cx, client, SaslCode::Sys, "no password checker");
-        };
-        let connection = client.id;
-        let started = checker.check(
-            cx.policy.users.clone(),
-            credentials.user.to_owned(),
-            credentials.password.as_bytes().to_vec(),
-            move |good| {
-                post(Mail::PasswordChecked {
-                    connection,
-                    number: 0,
-                    good,
-                });
-            },
-        );
-        if started {
-            client.state = State::Password(credentials.user.into());
-        } else {
-            self.refuse(cx, client, SaslCode::SysTemp, "too many passwords to check");
-        }
-    }
-
-    /// The verdict on a password.
-    pub(crate) fn password_checked(
+    /// The verdict on a claim that took longer.
+    pub(crate) fn judged(
         &mut self,
         cx: &mut Context<'_>,
         connection: ConnectionId,
-        good: bool,
+        outcome: Outcome,
     ) {
         self.with_client(cx, connection, |door, cx, client| {
             match std::mem::replace(&mut client.state, State::New) {
-                State::Password(user) if good => door.admit(cx, client, Some(&user), None),
-                State::Password(_) => {
-                    door.refuse(cx, client, SaslCode::Auth, "wrong user name or password");
-                }
+                State::Password(pending) => match pending.decided(cx.policy, outcome) {
+                    Ok(identity) => door.admit(cx, client, identity, None),
+                    Err(refusal) => door.refuse_claim(cx, client, refusal),
+                },
                 other => client.state = other,
             }
         });
@@ -178,11 +137,11 @@ impl Door {
         &mut self,
         cx: &Context<'_>,
         client: &mut Client,
-        user: Option<&str>,
+        identity: Identity,
         last: Option<&[u8]>,
     ) {
         client.state = State::New;
-        client.user = user.map(Into::into);
+        client.identity = Some(identity);
         if client
             .engine
             .sasl_outcome(SaslCode::Ok, last, &mut self.out)
@@ -190,6 +149,15 @@ impl Door {
         {
             log_end(cx.net, client, "amqp:internal-error", "no outcome was due");
         }
+    }
+
+    fn refuse_claim(&mut self, cx: &Context<'_>, client: &mut Client, refusal: Refusal) {
+        let code = match refusal {
+            Refusal::Slowed | Refusal::Busy => SaslCode::SysTemp,
+            Refusal::Unavailable => SaslCode::Sys,
+            _ => SaslCode::Auth,
+        };
+        self.refuse(cx, client, code, refusal.detail());
     }
 
     fn refuse(&mut self, cx: &Context<'_>, client: &mut Client, code: SaslCode, detail: &str) {
@@ -206,8 +174,23 @@ impl Door {
             let detail = "the container-id is too long";
             return self.close(cx, client, Condition::INVALID_FIELD, detail);
         }
+        if !is_client_id(open.container_id) {
+            let detail = "the container-id has control characters";
+            return self.close(cx, client, Condition::INVALID_FIELD, detail);
+        }
         client.container = open.container_id.into();
-        let user = client.user.as_deref().unwrap_or_default();
+        // Where there was no SASL layer, the client shows nothing.
+        let quiet = || judge(cx, client.id, 0, Claim::Nothing);
+        let verdict = client.identity.take().map_or_else(quiet, Verdict::Known);
+        let Verdict::Known(identity) = verdict else {
+            return self.close(cx, client, Condition::UNAUTHORIZED_ACCESS, "no credentials");
+        };
+        if !may_have_client_id(&cx.policy.client_ids, &identity, open.container_id) {
+            let detail = "the container-id is not one of the user's client identifiers";
+            return self.close(cx, client, Condition::UNAUTHORIZED_ACCESS, detail);
+        }
+        let identity = client.identity.insert(identity);
+        let user = identity.user().unwrap_or_default();
         client.origin = Origin::of_client(&format!(
             "{AMQP_PREFIX}{user}\0{}\0{}",
             client.container, client.id.generation
@@ -253,6 +236,8 @@ impl Door {
             peer = peer.map(|(peer, _)| tracing::field::display(peer)),
             transport = peer.map(|(_, transport)| tracing::field::debug(transport)),
             client = &*client.container,
+            user = client.user(),
+            proof = ?client.identity.as_ref().map(Identity::proof),
             "connected"
         );
         client.trace(cx);

@@ -34,6 +34,11 @@ impl Config {
         next.mqtt.datagrams = old.mqtt.datagrams;
         keep("quic", self.quic != old.quic);
         next.quic.clone_from(&old.quic);
+        keep(
+            "passwords.threads",
+            self.passwords.threads != old.passwords.threads,
+        );
+        next.passwords.threads = old.passwords.threads;
         keep("sys", self.sys != old.sys);
         next.sys.clone_from(&old.sys);
         keep("log", self.log != old.log);

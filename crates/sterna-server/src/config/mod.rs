@@ -7,6 +7,7 @@ mod amqp;
 mod change;
 mod exposure;
 mod http;
+mod identity;
 mod listener;
 mod load;
 mod quic;
@@ -20,6 +21,7 @@ use sterna_quic::Profile;
 pub use amqp::{Amqp, Queue};
 pub(crate) use amqp::{is_queue_name, is_topic_name};
 pub use http::{Http, HttpAuthentication, HttpEarlyDataRefusal};
+pub use identity::{ClientIds, Guessing, Passwords};
 pub use listener::{ListenerUrl, ListenerUrlError, Protocol, Scheme};
 pub use load::{ConfigError, ENVIRONMENT_PREFIX, load, parse};
 pub use quic::Quic;
@@ -40,6 +42,10 @@ pub struct Config {
     pub tls: Tls,
     /// Who may connect.
     pub authentication: Authentication,
+    /// How passwords are kept and checked.
+    pub passwords: Passwords,
+    /// What wrong credentials cost.
+    pub guessing: Guessing,
     /// Who may publish and subscribe where.
     pub authorization: Authorization,
     /// What the broker grants to MQTT clients.
@@ -70,6 +76,8 @@ impl Default for Config {
             listeners: Vec::new(),
             tls: Tls::default(),
             authentication: Authentication::default(),
+            passwords: Passwords::default(),
+            guessing: Guessing::default(),
             authorization: Authorization::default(),
             mqtt: Mqtt::default(),
             amqp: Amqp::default(),
@@ -199,6 +207,11 @@ impl Config {
         problems.extend(self.quic_problems());
         problems.extend(self.amqp.problems());
         problems.extend(self.http.problems());
+        problems.extend(identity::problems(
+            &self.passwords,
+            &self.guessing,
+            &self.authentication.client_ids,
+        ));
         problems.extend(crate::authorization::check(&self.authorization));
         if problems.is_empty() {
             Ok(())
@@ -330,6 +343,8 @@ pub struct Authentication {
     pub allow_anonymous_beyond_loopback: bool,
     /// Take passwords and tokens in the clear on addresses that other hosts reach.
     pub allow_plaintext_passwords_beyond_loopback: bool,
+    /// Which client identifiers users may have; without any entry, all.
+    pub client_ids: Vec<ClientIds>,
 }
 
 impl Authentication {

@@ -23,6 +23,7 @@ use sterna_net::{Chunk, ConnectionId, Network, StreamId};
 
 use crate::context::Context;
 use crate::door::{self, Service};
+use crate::identity::Outcome;
 use crate::inspect;
 use crate::sys::Counts;
 use api::{Api, Peer};
@@ -337,16 +338,16 @@ impl Door {
         });
     }
 
-    /// A password was checked.
-    pub(crate) fn password_checked(
+    /// The verdict on credentials that took longer.
+    pub(crate) fn judged(
         &mut self,
         cx: &mut Context<'_>,
         connection: ConnectionId,
         number: u64,
-        good: bool,
+        outcome: Outcome,
     ) {
         self.on_peer(cx, connection, |api, cx, peer, out| {
-            api.password_checked(cx, peer, out, number, good);
+            api.judged(cx, peer, out, number, outcome);
         });
     }
 

@@ -6,6 +6,7 @@ use sterna_mqtt::packet::{Connect, Will as WillPacket};
 use sterna_mqtt::{PublishProperties, QoS, ReasonCode};
 
 use crate::config::Mqtt;
+use crate::identity::is_client_id;
 use crate::session::is_reserved;
 
 /// User Property with which a client asks in CONNECT for messages of QoS 0 in QUIC datagrams, and the
@@ -31,8 +32,6 @@ pub(super) struct Admission {
     pub(super) asks_datagrams: bool,
     /// Last message of an enhanced authentication.
     pub(super) authentication_data: Option<String>,
-    /// The user that was verified.
-    pub(super) user: Option<String>,
 }
 
 impl Admission {
@@ -55,11 +54,18 @@ impl Admission {
                 "an empty client identifier needs a clean session",
             ));
         }
-        // [MQTT-3.1.3-3] [MQTT-3.1.3-5] [MQTT311-3.1.3-5] any UTF-8 string up to the limit is taken
+        // [MQTT-3.1.3-3] [MQTT-3.1.3-5] [MQTT311-3.1.3-5] any UTF-8 string up to the limit is taken that
+        // has no control characters
         if connect.client_id.len() > usize::from(limits.maximum_client_id_bytes) {
             return Err((
                 ReasonCode::ClientIdentifierNotValid,
                 "the client identifier is too long",
+            ));
+        }
+        if !is_client_id(connect.client_id) {
+            return Err((
+                ReasonCode::ClientIdentifierNotValid,
+                "the client identifier has control characters",
             ));
         }
         if is_reserved(connect.client_id) {
@@ -102,7 +108,6 @@ impl Admission {
                 .user_properties()
                 .any(|property| property == DATAGRAMS_PROPERTY),
             authentication_data: None,
-            user: None,
         })
     }
 }

@@ -6,10 +6,10 @@ use sterna_mqtt::{Framer, Lane};
 use sterna_net::{ConnectionId, StreamId};
 
 use super::admission::Admission;
-use crate::authentication::Exchange;
 use crate::authorization::Subject;
 use crate::context::Context;
 use crate::door::{Early, Framers, Held};
+use crate::identity::{Exchange, Identity, Pending};
 use crate::inspect;
 
 /// A client's connection.
@@ -38,8 +38,8 @@ pub(crate) struct Client {
     pub(super) name: Box<str>,
     /// The client has chosen that name itself.
     pub(super) is_named: bool,
-    /// The user that was verified.
-    pub(super) user: Option<Box<str>>,
+    /// Who it is, once that is known.
+    pub(super) identity: Identity,
     /// Re-authentication under way.
     pub(super) reauthentication: Option<Box<Exchange>>,
     /// Whether the session's queue waits for acknowledgements or for the transport.
@@ -55,7 +55,7 @@ pub(super) enum State {
     /// Nothing but CONNECT is accepted.
     New,
     /// A password is being checked.
-    Password(Box<Admission>),
+    Password(Box<Admission>, Box<Pending>),
     /// An enhanced authentication is under way.
     Exchange(Box<Admission>, Box<Exchange>),
     /// The session is on its way from another shard.
@@ -96,7 +96,7 @@ impl Client {
 
     pub(super) fn subject(&self) -> Subject<'_> {
         Subject {
-            user: self.user.as_deref(),
+            user: self.identity.user(),
             client: &self.name,
         }
     }

@@ -9,9 +9,10 @@ use sterna_net::ConnectionId;
 use super::admission::{Admission, DATAGRAMS_PROPERTY};
 use super::client::{Client, State, connection, consumer};
 use super::{Door, log_end};
-use crate::authentication::{Exchange, Refusal, common_name};
 use crate::context::Context;
-use crate::mail::Mail;
+use crate::identity::{
+    Claim, Identity, Outcome, Refusal, Verdict, finish, judge, may_have_client_id,
+};
 use crate::session;
 
 impl Door {
@@ -24,113 +25,67 @@ impl Door {
         let listener = cx.policy.listener(client.listener);
         let keep_alive_s = listener.server_keep_alive_s;
         let now_ms = cx.net.now_ms();
-        let mut admission = match Admission::new(connect, &cx.policy.mqtt, keep_alive_s, now_ms) {
+        let admission = match Admission::new(connect, &cx.policy.mqtt, keep_alive_s, now_ms) {
             Ok(admission) => Box::new(admission),
             Err((reason, detail)) => return self.refuse(cx, client, reason, detail),
         };
         client.name = admission.client_id.as_str().into();
         client.is_named = !admission.assigned;
-        let certificate = cx
-            .net
-            .info(client.id)
-            .and_then(|info| info.peer_certificates.first().cloned());
-        if cx.policy.certificate_as_username
-            && let Some(certificate) = &certificate
-        {
-            let Some(name) = common_name(certificate) else {
-                let detail = "the client certificate has no common name";
+        let claim = match (
+            connect.properties.authentication_method(),
+            connect.user_name,
+            connect.password,
+        ) {
+            (None, None, None) => Claim::Nothing,
+            (None, Some(user), password) => Claim::Password(user, password.unwrap_or_default()),
+            (None, None, Some(password)) => Claim::Password("", password),
+            (Some(method), _, None) => {
+                let first = connect.properties.authentication_data().unwrap_or_default();
+                Claim::Exchange(method, first)
+            }
+            // Each proof that is shown must hold, and one that nobody looks at would not.
+            (Some(_), _, Some(_)) => {
+                let detail = "a password beside an authentication method";
                 return self.refuse(cx, client, ReasonCode::NotAuthorized, detail);
-            };
-            admission.user = Some(name);
-            return self.admit(cx, client, admission);
-        }
-        if let Some(method) = connect.properties.authentication_method() {
-            let first = connect.properties.authentication_data().unwrap_or_default();
-            match Exchange::start(&cx.policy.users, method, first) {
-                Ok((exchange, challenge)) => {
-                    client.state = State::Exchange(admission, Box::new(exchange));
-                    client.engine.auth(
-                        ReasonCode::ContinueAuthentication,
-                        Some(challenge.as_bytes()),
-                        &mut self.out,
-                    );
-                }
-                Err(refusal) => self.refuse_exchange(cx, client, refusal),
             }
-            return;
-        }
-        match connect.user_name {
-            Some(user) if !cx.policy.users.is_empty() => {
-                let password = connect.password.unwrap_or_default();
-                self.check_password(cx, client, admission, user, password);
-            }
-            _ => {
-                if listener.anonymous || certificate.is_some() {
-                    self.admit(cx, client, admission);
-                } else {
-                    let detail = "no credentials";
-                    self.refuse(cx, client, ReasonCode::NotAuthorized, detail);
-                }
-            }
-        }
-    }
-
-    fn check_password(
-        &mut self,
-        cx: &Context<'_>,
-        client: &mut Client,
-        mut admission: Box<Admission>,
-        user: &str,
-        password: &[u8],
-    ) {
-        let (Some(checker), Some(post)) = (cx.checker, cx.outbox.postbox(cx.shard)) else {
-            return self.refuse(
-                cx,
-                client,
-                ReasonCode::ServerUnavailable,
-                "no password checker",
-            );
         };
-        admission.user = Some(user.to_owned());
-        let connection = client.id;
-        let started = checker.check(
-            cx.policy.users.clone(),
-            user.to_owned(),
-            password.to_vec(),
-            move |good| {
-                post(Mail::PasswordChecked {
-                    connection,
-                    number: 0,
-                    good,
-                });
-            },
-        );
-        if started {
-            client.state = State::Password(admission);
-        } else {
-            self.refuse(
-                cx,
-                client,
-                ReasonCode::ServerBusy,
-                "too many passwords to check",
-            );
+        match judge(cx, client.id, 0, claim) {
+            Verdict::Known(identity) => self.admit(cx, client, admission, identity),
+            Verdict::Pending(pending) => {
+                client.state = State::Password(admission, Box::new(pending));
+            }
+            Verdict::Challenge(exchange, _)
+                if connect
+                    .user_name
+                    .is_some_and(|user| user != exchange.user()) =>
+            {
+                self.refuse_claim(cx, client, Refusal::Disagreement);
+            }
+            Verdict::Challenge(exchange, challenge) => {
+                client.state = State::Exchange(admission, exchange);
+                client.engine.auth(
+                    ReasonCode::ContinueAuthentication,
+                    Some(challenge.as_bytes()),
+                    &mut self.out,
+                );
+            }
+            Verdict::Refused(refusal) => self.refuse_claim(cx, client, refusal),
         }
     }
 
-    /// The verdict on a password.
-    pub(crate) fn password_checked(
+    /// The verdict on a claim that took longer.
+    pub(crate) fn judged(
         &mut self,
         cx: &mut Context<'_>,
         connection: ConnectionId,
-        good: bool,
+        outcome: Outcome,
     ) {
         self.with_client(cx, connection, |door, cx, client| {
             match std::mem::replace(&mut client.state, State::New) {
-                State::Password(admission) if good => door.admit(cx, client, admission),
-                State::Password(_) => {
-                    let detail = "wrong user name or password";
-                    door.refuse(cx, client, ReasonCode::BadUserNameOrPassword, detail);
-                }
+                State::Password(admission, pending) => match pending.decided(cx.policy, outcome) {
+                    Ok(identity) => door.admit(cx, client, admission, identity),
+                    Err(refusal) => door.refuse_claim(cx, client, refusal),
+                },
                 other => client.state = other,
             }
         });
@@ -142,16 +97,15 @@ impl Door {
         if matches!(client.state, State::Live(_)) {
             return self.reauthenticate(cx, client, auth.reason, data);
         }
-        if let State::Exchange(mut admission, mut exchange) =
+        if let State::Exchange(mut admission, exchange) =
             std::mem::replace(&mut client.state, State::New)
         {
-            match exchange.finish(data) {
-                Ok((user, last)) => {
-                    admission.user = Some(user);
+            match finish(cx, client.id, *exchange, data) {
+                Ok((identity, last)) => {
                     admission.authentication_data = Some(last);
-                    self.admit(cx, client, admission);
+                    self.admit(cx, client, admission, identity);
                 }
-                Err(refusal) => self.refuse_exchange(cx, client, refusal),
+                Err(refusal) => self.refuse_claim(cx, client, refusal),
             }
         }
     }
@@ -165,17 +119,18 @@ impl Door {
     ) {
         if reason == ReasonCode::ReAuthenticate {
             let method = client.engine.authentication_method().unwrap_or_default();
-            if let Ok((exchange, challenge)) = Exchange::start(&cx.policy.users, method, data) {
-                client.reauthentication = Some(Box::new(exchange));
+            let claim = Claim::Exchange(method, data);
+            if let Verdict::Challenge(exchange, challenge) = judge(cx, client.id, 0, claim) {
+                client.reauthentication = Some(exchange);
                 let challenge = Some(challenge.as_bytes());
                 client
                     .engine
                     .auth(ReasonCode::ContinueAuthentication, challenge, &mut self.out);
                 return;
             }
-        } else if let Some(mut exchange) = client.reauthentication.take()
-            && let Ok((user, last)) = exchange.finish(data)
-            && client.user.as_deref() == Some(&*user)
+        } else if let Some(exchange) = client.reauthentication.take()
+            && let Ok((identity, last)) = finish(cx, client.id, *exchange, data)
+            && client.identity.user() == identity.user()
         {
             client
                 .engine
@@ -191,16 +146,17 @@ impl Door {
         );
     }
 
-    fn refuse_exchange(&mut self, cx: &Context<'_>, client: &mut Client, refusal: Refusal) {
+    fn refuse_claim(&mut self, cx: &Context<'_>, client: &mut Client, refusal: Refusal) {
         // [MQTT-4.12.0-1] [MQTT-4.12.0-4]
-        let (reason, detail) = match refusal {
-            Refusal::Method => (
-                ReasonCode::BadAuthenticationMethod,
-                "the authentication method is not served",
-            ),
-            Refusal::Failed => (ReasonCode::NotAuthorized, "authentication failed"),
+        let reason = match refusal {
+            Refusal::Password => ReasonCode::BadUserNameOrPassword,
+            Refusal::Method => ReasonCode::BadAuthenticationMethod,
+            Refusal::Slowed => ReasonCode::ConnectionRateExceeded,
+            Refusal::Busy => ReasonCode::ServerBusy,
+            Refusal::Unavailable => ReasonCode::ServerUnavailable,
+            _ => ReasonCode::NotAuthorized,
         };
-        self.refuse(cx, client, reason, detail);
+        self.refuse(cx, client, reason, refusal.detail());
     }
 
     /// Refuses a CONNECT. [MQTT-3.1.4-2] [MQTT-3.2.2-7] [MQTT311-3.1.4-3]
@@ -219,8 +175,19 @@ impl Door {
     /// Opens the session of a client that may come in: the one that its identifier names, or a new one.
     /// [MQTT-3.1.3-2] [MQTT-3.1.4-4] [MQTT311-3.1.2-4] [MQTT311-3.1.2-5] [MQTT311-3.1.2-6]
     /// [MQTT311-3.1.3-2] [MQTT311-3.1.4-2]
-    fn admit(&mut self, cx: &mut Context<'_>, client: &mut Client, mut admission: Box<Admission>) {
-        client.user = admission.user.take().map(String::into_boxed_str);
+    fn admit(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: &mut Client,
+        mut admission: Box<Admission>,
+        identity: Identity,
+    ) {
+        let lists = &cx.policy.client_ids;
+        if !admission.assigned && !may_have_client_id(lists, &identity, &admission.client_id) {
+            let detail = "the client identifier is not one of the user's";
+            return self.refuse(cx, client, ReasonCode::NotAuthorized, detail);
+        }
+        client.identity = identity;
         if let Some(will) = &admission.will {
             let topic = will.message.topic();
             if !cx.policy.rules.may_publish(client.subject(), topic) {
@@ -232,7 +199,7 @@ impl Door {
             cx.net.now_ms(),
             OpenSession {
                 client_id: &admission.client_id,
-                user: client.user.as_deref(),
+                user: client.identity.user(),
                 clean_start: admission.clean_start,
                 expiry_s: admission.expiry_s,
                 consumer: consumer(client.id),
@@ -241,10 +208,6 @@ impl Door {
                 selector: None,
             },
         );
-        if let Ok(Opened::Ready { session, .. } | Opened::Pending { session }) = opened {
-            let user = client.user.as_deref();
-            cx.broker.set_owner(cx.net.now_ms(), session, user);
-        }
         match opened {
             Ok(Opened::Ready { session, present }) => {
                 self.accept(cx, client, session, present, &admission);
@@ -351,6 +314,8 @@ impl Door {
             peer = peer.map(|(peer, _)| tracing::field::display(peer)),
             transport = peer.map(|(_, transport)| tracing::field::debug(transport)),
             client = &*client.name,
+            user = client.identity.user(),
+            proof = ?client.identity.proof(),
             session_present = present,
             "connected"
         );

@@ -24,6 +24,7 @@ use sterna_net::{Chunk, ConnectionId, Network, StreamId};
 use crate::config::EarlyData;
 use crate::context::Context;
 use crate::door::{self, Early, Framers, Held, Service, held_bytes, note_early};
+use crate::identity::Identity;
 use crate::policy::Policy;
 use crate::session;
 use client::{Client, DATAGRAMS, State};
@@ -68,7 +69,7 @@ impl Service for Mqtt {
             timer_ms: u64::MAX,
             name: Box::default(),
             is_named: false,
-            user: None,
+            identity: Identity::NOBODY,
             reauthentication: None,
             parked: false,
             beginning_bytes: cx.policy.early_bytes,
@@ -93,7 +94,7 @@ impl Service for Mqtt {
         }
         match (client.engine.deadline_ms(), &client.state) {
             (Some(next_ms), _) => door.set_timer(client, next_ms),
-            (None, State::Password(_) | State::Opening(..)) => {
+            (None, State::Password(..) | State::Opening(..)) => {
                 door.set_timer(client, now_ms + DECISION_CHECK_MS);
             }
             // Keep alive is off: the transport alone says whether the client lives.
@@ -107,9 +108,9 @@ impl Service for Mqtt {
         let stays = match client.state {
             State::New | State::Ended => true,
             // By users who may not be there any more.
-            State::Password(_) | State::Exchange(..) => false,
+            State::Password(..) | State::Exchange(..) => false,
             State::Opening(..) | State::Live(_) => {
-                cx.policy.still_admits(info, client.user.as_deref())
+                cx.policy.still_admits(info, client.identity.user())
             }
         };
         if !stays {

@@ -140,6 +140,7 @@ fn what_comes_before_the_open_is_bounded() {
         std::fs::write(&path, format!("ann:{record}\n")).expect("written");
         let mut config = Config::default();
         config.authentication.password_file = Some(path);
+        config.passwords.iterations = 0;
         (directory, config)
     };
     config.amqp.maximum_held_bytes = 1000;

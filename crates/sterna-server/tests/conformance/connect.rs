@@ -227,7 +227,7 @@ fn what_follows_a_refused_connect_is_not_processed() {
     watch.password = Some(b"secret");
     let watcher = broker.open();
     broker.packet(watcher, V5, &Packet::Connect(watch));
-    broker.await_verdict();
+    broker.await_verdicts();
     assert_eq!(broker.told(watcher, V5), ["CONNACK Success"]);
     broker.subscribe(watcher, V5, "#", QoS::AtMostOnce);
     let mut wrong = plain(V5, "wrong");
@@ -240,7 +240,7 @@ fn what_follows_a_refused_connect_is_not_processed() {
         &Packet::Publish(publish("a", "x", QoS::AtMostOnce)),
     ));
     broker.send(peer, &flight);
-    broker.await_verdict();
+    broker.await_verdicts();
     assert_eq!(broker.told(peer, V5), ["CONNACK Bad User Name or Password"]);
     assert!(broker.is_closed(peer));
     let nobody = broker.open();
@@ -263,7 +263,7 @@ fn what_follows_a_refused_connect_is_not_processed() {
     ));
     broker.send(peer, &flight);
     broker.finish(peer, StreamId::FIRST);
-    broker.await_verdict();
+    broker.await_verdicts();
     assert_eq!(
         broker.told(peer, V5),
         ["CONNACK Success", "PUBACK 7 Success"]
@@ -441,7 +441,7 @@ fn another_user_is_refused_the_session_of_a_client_identifier() {
         };
         let owner = broker.open();
         broker.packet(owner, version, &Packet::Connect(ann));
-        broker.await_verdict();
+        broker.await_verdicts();
         assert_eq!(broker.told(owner, version), ["CONNACK Success"]);
         broker.subscribe(owner, version, "t", QoS::AtLeastOnce);
         for is_away in [false, true] {
@@ -464,7 +464,7 @@ fn another_user_is_refused_the_session_of_a_client_identifier() {
         }
         let owner = broker.open();
         broker.packet(owner, version, &Packet::Connect(ann));
-        broker.await_verdict();
+        broker.await_verdicts();
         assert_eq!(
             broker.told(owner, version),
             [

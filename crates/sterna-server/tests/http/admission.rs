@@ -34,6 +34,7 @@ fn guarded(change: impl FnOnce(&mut Config)) -> (tempfile::TempDir, Config) {
     std::fs::write(&tokens, file.to_string()).expect("a file");
     let config = config(|config| {
         config.authentication.password_file = Some(passwords);
+        config.passwords.iterations = 0;
         config.authentication.token_file = Some(tokens);
         config.authentication.anonymous = Some(false);
         change(config);

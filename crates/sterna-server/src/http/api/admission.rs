@@ -1,7 +1,7 @@
 //! Who may ask for what, and when: every request passes through here.
 
 use super::answer::{Trouble, fail, respond};
-use super::identity::{Identity, Verdict};
+use super::credentials::Verdict;
 use super::open::Asker;
 use super::origin::{self, ALLOWED_FIELDS, Reader};
 use super::peer::{Held, Peer, Until};
@@ -14,7 +14,7 @@ use crate::context::Context;
 use crate::http::exchange::{Content, ExchangeId, Head, Request, Responses};
 use crate::http::problem::ProblemKind as Kind;
 use crate::http::{openapi, page};
-use crate::mail::Mail;
+use crate::identity::{Identity, Outcome};
 
 /// What becomes of a request now.
 enum Admitted {
@@ -87,16 +87,16 @@ impl Api {
         }
     }
 
-    /// The verdict on a password.
-    pub(crate) fn password_checked(
+    /// The verdict on credentials that took longer.
+    pub(crate) fn judged(
         &mut self,
         cx: &mut Context<'_>,
         peer: &mut Peer,
         out: &mut dyn Responses,
         number: u64,
-        good: bool,
+        outcome: Outcome,
     ) {
-        if !peer.credentials.decided(number, good) {
+        if !peer.credentials.decided(cx.policy, number, outcome) {
             return;
         }
         for request in peer.take_held(Until::Verdict) {
@@ -221,8 +221,8 @@ impl Api {
         if request.early && listener.early_data == EarlyData::Off {
             return Ok(Some((target, Admitted::Later(Until::Confirmed))));
         }
-        let now_ms = cx.net.now_ms();
-        let verdict = (peer.credentials).judge(cx.policy, &self.key, info, head, now_ms);
+        self.checks += 1;
+        let verdict = (peer.credentials).judge(cx, &self.key, peer.connection, self.checks, head);
         let admitted = match verdict {
             Verdict::Known(identity) => {
                 peer.credentials.admitted(&identity);
@@ -230,33 +230,6 @@ impl Api {
             }
             Verdict::Wait => Admitted::Later(Until::Verdict),
             Verdict::Refused(trouble) => return Err(trouble),
-            Verdict::Check {
-                user,
-                password,
-                digest,
-            } => {
-                self.checks += 1;
-                let (number, connection) = (self.checks, peer.connection);
-                peer.credentials.started(cx, number, &user, digest);
-                let busy = |detail| Err(Trouble::new(Kind::Busy, detail));
-                let (Some(checker), Some(post)) = (cx.checker, cx.outbox.postbox(cx.shard)) else {
-                    peer.credentials.given_up();
-                    return busy("no password checker");
-                };
-                let verdict = move |good| {
-                    post(Mail::PasswordChecked {
-                        connection,
-                        number,
-                        good,
-                    });
-                };
-                let users = std::sync::Arc::clone(&cx.policy.users);
-                if !checker.check(users, user, password, verdict) {
-                    peer.credentials.given_up();
-                    return busy("too many passwords to check");
-                }
-                Admitted::Later(Until::Verdict)
-            }
         };
         Ok(Some((target, admitted)))
     }

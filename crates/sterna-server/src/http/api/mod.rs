@@ -1,7 +1,7 @@
 //! What answers requests.
 //!
 //! `admission.rs` decides who may ask, by `origin.rs` (whom a request names, and which page sent it)
-//! and `identity.rs` (credentials); `target.rs` and `plan.rs` read what is asked. `topics.rs` and
+//! and `credentials.rs` (who sent it); `target.rs` and `plan.rs` read what is asked. `topics.rs` and
 //! `publish.rs` answer at once; `open.rs` begins subscriptions, `deliver.rs` carries messages to them,
 //! `clock.rs` looks after them, `end.rs` ends them; `sessions.rs` is for those who acknowledge, on
 //! whichever shard the session is. `webtransport.rs` does both on one session.
@@ -10,9 +10,9 @@ mod accept;
 mod admission;
 mod answer;
 mod clock;
+mod credentials;
 mod deliver;
 mod end;
-mod identity;
 mod open;
 mod origin;
 mod peer;

@@ -8,7 +8,6 @@ use sterna_mqtt::topic;
 
 use super::answer::{Trouble, fail, respond};
 use super::end::NO_ERROR;
-use super::identity::Identity;
 use super::origin::Reader;
 use super::peer::Peer;
 use super::plan::Subscribe;
@@ -22,6 +21,7 @@ use crate::context::Context;
 use crate::http::exchange::{Content, ExchangeId, Responses};
 use crate::http::problem::ProblemKind as Kind;
 use crate::http::session_state::{HttpSession, Window, client_id, state_mut};
+use crate::identity::Identity;
 
 /// Whose request it is, and how it is answered.
 #[derive(Debug)]
@@ -122,10 +122,6 @@ impl Api {
         );
         if opened.is_err() {
             self.consumers.remove(&consumer);
-        }
-        if let Ok(Opened::Ready { session, .. } | Opened::Pending { session }) = opened {
-            let user = asker.identity.user();
-            cx.broker.set_owner(now_ms, session, user);
         }
         let (session, present) = match opened {
             Ok(Opened::Ready { session, present }) => (session, Some(present)),

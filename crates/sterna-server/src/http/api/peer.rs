@@ -2,7 +2,7 @@
 
 use sterna_net::ConnectionId;
 
-use super::identity::Credentials;
+use super::credentials::Credentials;
 use super::origin::Reader;
 use super::subscription::Subscription;
 use super::webtransport::Transport;

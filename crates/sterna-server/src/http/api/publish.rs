@@ -6,7 +6,6 @@ use sterna_net::ConnectionId;
 
 use super::Api;
 use super::answer::{Trouble, respond};
-use super::identity::Identity;
 use super::open::Asker;
 use super::peer::Peer;
 use super::target::Target;
@@ -14,6 +13,7 @@ use crate::context::Context;
 use crate::http::exchange::{Content, Request, Responses};
 use crate::http::problem::ProblemKind as Kind;
 use crate::http::registry::{Begin, Fingerprint};
+use crate::identity::Identity;
 use crate::mapping::message_from_http;
 
 /// Checks the name of a topic.

@@ -4,12 +4,12 @@ use std::collections::VecDeque;
 
 use sterna_broker::{ConsumerId, SessionKey};
 
-use super::identity::Identity;
 use super::origin::Reader;
 use super::plan::{Poll, Subscribe};
 use crate::http::exchange::ExchangeId;
 use crate::http::format::Format;
 use crate::http::session_state::Window;
+use crate::identity::Identity;
 
 /// A subscription of a connection.
 #[derive(Debug)]

@@ -4,7 +4,6 @@ use sterna_mqtt::topic;
 
 use super::Api;
 use super::answer::{Trouble, respond};
-use super::identity::Identity;
 use super::open::Asker;
 use super::peer::Peer;
 use super::publish::{check_name, may_publish};
@@ -13,6 +12,7 @@ use crate::context::Context;
 use crate::http::exchange::{Content, Head, Request, Responses};
 use crate::http::problem::ProblemKind as Kind;
 use crate::http::registry::Created;
+use crate::identity::Identity;
 use crate::mapping::{entity_tag, http_fields};
 
 /// What a browser may make of a message that somebody has published: nothing that runs.

@@ -6,7 +6,6 @@ use sterna_broker::Close;
 
 use super::Api;
 use super::answer::Trouble;
-use super::identity::Identity;
 use super::open::Asker;
 use super::peer::Peer;
 use super::plan::Subscribe;
@@ -18,6 +17,7 @@ use crate::http::exchange::{ExchangeId, Responses};
 use crate::http::format::frame::{Frame, FrameError, FrameReader, write_answer};
 use crate::http::problem::ProblemKind as Kind;
 use crate::http::session_state::client_id;
+use crate::identity::Identity;
 use crate::mapping::message_from_frame;
 
 /// Code with which a stream is given up that does not carry frames.

@@ -1,0 +1,233 @@
+//! Who sends a request: its credentials, the certificate of its connection, or an earlier request of it.
+
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use ring::hmac;
+
+use super::answer::Trouble;
+use crate::authorization::Subject;
+use crate::config::HttpAuthentication;
+use crate::context::Context;
+use crate::http::exchange::Head;
+use crate::http::problem::ProblemKind as Kind;
+use crate::identity::{self, Claim, Identity, Outcome, Pending, Refusal, Users};
+use crate::policy::Policy;
+use sterna_net::{ConnectionId, TransportKind};
+
+impl Identity {
+    /// The sender of a request as the rules see it. HTTP has no client identifiers.
+    pub(super) fn subject(&self) -> Subject<'_> {
+        Subject {
+            user: self.user(),
+            client: "",
+        }
+    }
+}
+
+/// A keyed digest of credentials: they themselves are not kept.
+pub(super) type Digest = hmac::Tag;
+
+/// The credentials that were verified last on a connection.
+#[derive(Debug)]
+pub(super) struct Verified {
+    digest: Digest,
+    identity: Identity,
+    /// The users by which they were: others may be in force now.
+    users: Arc<Users>,
+}
+
+/// A password that is being checked.
+#[derive(Debug)]
+struct Check {
+    digest: Digest,
+    pending: Pending,
+}
+
+/// What a connection knows of who is at its other end.
+#[derive(Debug, Default)]
+pub(super) struct Credentials {
+    verified: Option<Verified>,
+    /// At most one at a time, so that one client keeps nobody else's password waiting.
+    check: Option<Check>,
+    /// Credentials that have just been refused, while the requests with them are answered.
+    wrong: Option<(Digest, Refusal)>,
+    /// Whom an earlier request has shown.
+    of_connection: Option<Identity>,
+}
+
+/// What is known of a request's sender.
+#[derive(Debug)]
+pub(super) enum Verdict {
+    /// This is who it is.
+    Known(Identity),
+    /// A password is being checked, and the request waits for that.
+    Wait,
+    /// It may not come in.
+    Refused(Trouble),
+}
+
+/// The challenges of a 401 (RFC 9110, section 11.6.1).
+fn challenge(policy: &Policy) -> String {
+    let mut challenges = Vec::new();
+    if !policy.tokens.is_empty() {
+        challenges.push(r#"Bearer realm="sterna""#);
+    }
+    if !policy.users.is_empty() || challenges.is_empty() {
+        challenges.push(r#"Basic realm="sterna", charset="UTF-8""#);
+    }
+    challenges.join(", ")
+}
+
+fn refused(policy: &Policy, detail: &'static str) -> Verdict {
+    Verdict::Refused(Trouble::unauthenticated(detail, challenge(policy)))
+}
+
+fn refused_claim(policy: &Policy, refusal: Refusal) -> Verdict {
+    let detail = refusal.detail();
+    match refusal {
+        Refusal::Slowed => Verdict::Refused(Trouble::new(Kind::TooManyRequests, detail)),
+        Refusal::Busy | Refusal::Unavailable => Verdict::Refused(Trouble::new(Kind::Busy, detail)),
+        _ => refused(policy, detail),
+    }
+}
+
+impl Credentials {
+    /// Judges a request. A verdict that takes longer comes by a letter of this number.
+    pub(super) fn judge(
+        &mut self,
+        cx: &Context<'_>,
+        key: &hmac::Key,
+        connection: ConnectionId,
+        number: u64,
+        head: &Head,
+    ) -> Verdict {
+        if let Some(value) = head.field("authorization") {
+            return self.judge_field(cx, key, connection, number, value);
+        }
+        let quiet = identity::judge(cx, connection, number, Claim::Nothing);
+        let info = cx.net.info(connection);
+        let speaks_for_all = cx.policy.http.authentication == HttpAuthentication::Connection
+            && info.is_some_and(|info| info.transport == TransportKind::Quic)
+            && !matches!(&quiet, identity::Verdict::Known(known) if known.user().is_some());
+        if speaks_for_all {
+            if self.check.is_some() {
+                return Verdict::Wait;
+            }
+            let known = (self.of_connection.as_ref())
+                .filter(|identity| cx.policy.still_admits(info, identity.user()));
+            if let Some(identity) = known {
+                return Verdict::Known(identity.clone());
+            }
+        }
+        self.heard(cx, key, b"", quiet)
+    }
+
+    fn judge_field(
+        &mut self,
+        cx: &Context<'_>,
+        key: &hmac::Key,
+        connection: ConnectionId,
+        number: u64,
+        value: &[u8],
+    ) -> Verdict {
+        let policy = cx.policy;
+        let text = std::str::from_utf8(value).unwrap_or_default().trim();
+        let (scheme, value) = text.split_once(' ').unwrap_or((text, ""));
+        let value = value.trim_start().as_bytes();
+        if scheme.eq_ignore_ascii_case("bearer") {
+            let verdict = identity::judge(cx, connection, number, Claim::Token(value));
+            return self.heard(cx, key, value, verdict);
+        }
+        if !scheme.eq_ignore_ascii_case("basic") {
+            return refused(policy, "credentials are Basic or Bearer");
+        }
+        let is = |digest: &Digest| hmac::verify(key, value, digest.as_ref()).is_ok();
+        if let Some(verified) = &self.verified
+            && Arc::ptr_eq(&verified.users, &policy.users)
+            && is(&verified.digest)
+        {
+            return Verdict::Known(verified.identity.clone());
+        }
+        if let Some((digest, refusal)) = &self.wrong
+            && is(digest)
+        {
+            return refused_claim(policy, *refusal);
+        }
+        if self.check.is_some() {
+            return Verdict::Wait;
+        }
+        let decoded = STANDARD.decode(value).unwrap_or_default();
+        let colon = decoded.iter().position(|&byte| byte == b':');
+        let parts = colon.and_then(|colon| {
+            let user = std::str::from_utf8(&decoded[..colon]).ok()?;
+            Some((user, &decoded[colon + 1..]))
+        });
+        let Some((user, password)) = parts else {
+            return refused(policy, "the credentials are not base64 of `user:password`");
+        };
+        let claim = Claim::Password(user, password);
+        let verdict = identity::judge(cx, connection, number, claim);
+        self.heard(cx, key, value, verdict)
+    }
+
+    /// Puts the judge's word into that of a request with these credentials.
+    fn heard(
+        &mut self,
+        cx: &Context<'_>,
+        key: &hmac::Key,
+        credentials: &[u8],
+        verdict: identity::Verdict,
+    ) -> Verdict {
+        match verdict {
+            identity::Verdict::Known(identity) => Verdict::Known(identity),
+            identity::Verdict::Refused(refusal) => refused_claim(cx.policy, refusal),
+            identity::Verdict::Pending(pending) => {
+                self.check = Some(Check {
+                    digest: hmac::sign(key, credentials),
+                    pending,
+                });
+                Verdict::Wait
+            }
+            // Nothing that a request has asks for one.
+            identity::Verdict::Challenge(..) => refused_claim(cx.policy, Refusal::Method),
+        }
+    }
+
+    /// The verdict on a password; false if it is not the one that is waited for.
+    pub(super) fn decided(&mut self, policy: &Policy, number: u64, outcome: Outcome) -> bool {
+        let is_it = |check: &mut Check| check.pending.number() == number;
+        let Some(Check { digest, pending }) = self.check.take_if(is_it) else {
+            return false;
+        };
+        match pending.decided(policy, outcome) {
+            Ok(identity) => {
+                self.verified = Some(Verified {
+                    digest,
+                    identity,
+                    users: Arc::clone(&policy.users),
+                });
+            }
+            Err(refusal) => self.wrong = Some((digest, refusal)),
+        }
+        true
+    }
+
+    /// The requests that have waited for a verdict are answered.
+    pub(super) fn answered(&mut self) {
+        self.wrong = None;
+    }
+
+    /// A request with these credentials was let in.
+    pub(super) fn admitted(&mut self, identity: &Identity) {
+        if identity.user().is_some() && self.of_connection.as_ref() != Some(identity) {
+            self.of_connection = Some(identity.clone());
+        }
+    }
+
+    /// Whom an earlier request has shown, for the log.
+    pub(super) fn name(&self) -> Option<&str> {
+        self.of_connection.as_ref()?.user()
+    }
+}

@@ -1,0 +1,385 @@
+//! The users and tokens in force, read from their files.
+
+use std::collections::HashMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
+
+use ring::hmac;
+use sterna_auth::{DecoySecret, PasswordFile, Record, TokenFile};
+
+/// Random bytes in the salt of a record.
+const SALT_BYTES: usize = 16;
+
+/// The users in force, and a secret from which unknown users get a decoy, so that nobody can tell from
+/// outside whether a user exists.
+#[derive(Debug)]
+pub struct Users {
+    path: Option<PathBuf>,
+    /// Records are replaced when they are raised.
+    file: RwLock<PasswordFile>,
+    decoy: DecoySecret,
+    /// Whether it was said that records cannot be raised.
+    has_warned: AtomicBool,
+}
+
+impl Users {
+    /// Reads a password file; without one there are no users.
+    ///
+    /// # Errors
+    /// A sentence that names the file, the line and its fault.
+    pub fn load(path: Option<&Path>) -> Result<Self, String> {
+        let file = match path {
+            None => PasswordFile::new(),
+            Some(path) => read(path).map_err(|why| format!("{}: {why}", path.display()))?,
+        };
+        let mut secret = [0; 32];
+        getrandom::fill(&mut secret).map_err(|e| format!("no randomness: {e}"))?;
+        Ok(Self {
+            path: path.map(Path::to_owned),
+            file: RwLock::new(file),
+            decoy: DecoySecret::new(secret),
+            has_warned: AtomicBool::new(false),
+        })
+    }
+
+    /// Says in the log how many records cost a thief of the file less than `iterations`.
+    pub(crate) fn warn_of_weak(&self, iterations: u32) {
+        let file = self.file();
+        let is_weak = |user: &&str| {
+            file.get(user)
+                .is_some_and(|record| record.iterations() < iterations)
+        };
+        let weak = file.users().filter(is_weak).count();
+        if weak > 0 {
+            tracing::warn!(
+                file = self
+                    .path
+                    .as_deref()
+                    .map(|path| tracing::field::display(path.display())),
+                weak,
+                users = file.len(),
+                iterations,
+                "password records have fewer iterations than passwords.iterations; \
+                 each is raised at its user's next login with a plain password"
+            );
+        }
+    }
+
+    /// Whether there is anyone to check a password against.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.file().is_empty()
+    }
+
+    /// Whether there is a user of this name.
+    #[must_use]
+    pub fn has(&self, user: &str) -> bool {
+        self.file().get(user).is_some()
+    }
+
+    pub(crate) fn have_same_names(&self, other: &Self) -> bool {
+        self.file().users().eq(other.file().users())
+    }
+
+    fn file(&self) -> RwLockReadGuard<'_, PasswordFile> {
+        self.file.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn record_or_decoy(&self, user: &str) -> Record {
+        self.file().get_or_decoy(user, &self.decoy)
+    }
+
+    /// A user's record as text; `None` where there is no such user.
+    pub(super) fn record_text(&self, user: &str) -> Option<String> {
+        self.file().get(user).map(ToString::to_string)
+    }
+
+    /// Whether a user has the same password here as there.
+    pub(super) fn agrees_with(&self, other: &Self, user: &str) -> bool {
+        std::ptr::eq(self, other) || {
+            let record = self.record_text(user);
+            record.is_some() && record == other.record_text(user)
+        }
+    }
+
+    pub(super) fn verify(&self, user: &str, password: &[u8]) -> bool {
+        // The lock is not held while the password is checked.
+        let record = self.record_or_decoy(user);
+        record.verify_password(password)
+    }
+
+    /// Makes a record of more iterations for a password that was found right, here and in the file, if
+    /// the record has fewer than `iterations`. In the file it replaces the same record only.
+    pub(super) fn raise(&self, user: &str, password: &[u8], iterations: u32) {
+        let Some(old) = self.file().get(user).cloned() else {
+            return;
+        };
+        if old.iterations() >= iterations {
+            return;
+        }
+        let mut salt = [0; SALT_BYTES];
+        if getrandom::fill(&mut salt).is_err() {
+            return;
+        }
+        let new = std::str::from_utf8(password)
+            .ok()
+            .and_then(|password| Record::from_password(password, &salt, iterations).ok());
+        let (Some(new), Some(path)) = (new, &self.path) else {
+            return;
+        };
+        match replace_record(path, user, &old, &new) {
+            Ok(()) => {
+                let mut file = self.file.write().unwrap_or_else(PoisonError::into_inner);
+                // A name that was taken once is taken again.
+                let _ = file.set(user, new);
+                tracing::info!(user, iterations, "password record raised");
+            }
+            Err(error) => {
+                if !self.has_warned.swap(true, Ordering::Relaxed) {
+                    let file = path.display();
+                    tracing::warn!(%file, %error, "password records cannot be raised");
+                }
+            }
+        }
+    }
+}
+
+fn read(path: &Path) -> Result<PasswordFile, String> {
+    let text = fs::read_to_string(path).map_err(|e| e.to_string())?;
+    PasswordFile::parse(&text).map_err(|e| e.to_string())
+}
+
+/// Puts a file with a user's new record in the place of the old one, whole, with the same owner and
+/// mode.
+fn replace_record(path: &Path, user: &str, old: &Record, new: &Record) -> io::Result<()> {
+    // What a symbolic link leads to is replaced, not the link.
+    let path = path.canonicalize()?;
+    let before = fs::metadata(&path)?;
+    let mut file = read(&path).map_err(io::Error::other)?;
+    let is_same = file.get(user).map(ToString::to_string) == Some(old.to_string());
+    if !is_same || file.set(user, new.clone()).is_err() {
+        return Err(io::Error::other(
+            "the file has changed; SIGHUP reads it again",
+        ));
+    }
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(format!(".{}.raised", std::process::id()));
+    let beside = PathBuf::from(beside);
+    let write = || {
+        let mut raised = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&beside)?;
+        let owner = raised.metadata()?;
+        if (owner.uid(), owner.gid()) != (before.uid(), before.gid()) {
+            std::os::unix::fs::fchown(&raised, Some(before.uid()), Some(before.gid()))?;
+        }
+        let mode = fs::Permissions::from_mode(before.permissions().mode());
+        raised.set_permissions(mode)?;
+        raised.write_all(file.to_string().as_bytes())?;
+        raised.sync_all()?;
+        let now = fs::metadata(&path)?;
+        let mark = |one: &fs::Metadata| (one.ino(), one.mtime(), one.mtime_nsec(), one.len());
+        if mark(&now) != mark(&before) {
+            return Err(io::Error::other("the file has changed at the same moment"));
+        }
+        fs::rename(&beside, &path)?;
+        File::open(path.parent().unwrap_or_else(|| Path::new("/")))?.sync_all()
+    };
+    write().inspect_err(|_| {
+        let _ = fs::remove_file(&beside);
+    })
+}
+
+/// The bearer tokens in force.
+#[derive(Debug, Default)]
+pub struct Tokens {
+    file: TokenFile,
+}
+
+impl Tokens {
+    /// Reads a token file; without one there are no tokens.
+    ///
+    /// # Errors
+    /// A sentence that names the file, the line and its fault.
+    pub fn load(path: Option<&Path>) -> Result<Self, String> {
+        let Some(path) = path else {
+            return Ok(Self::default());
+        };
+        let file = fs::read_to_string(path)
+            .map_err(|e| e.to_string())
+            .and_then(|text| TokenFile::parse(&text).map_err(|e| e.to_string()))
+            .map_err(|why| format!("{}: {why}", path.display()))?;
+        Ok(Self { file })
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.file.is_empty()
+    }
+
+    /// Whether there is a token of a user.
+    #[must_use]
+    pub fn has_user(&self, user: &str) -> bool {
+        self.file.tokens().any(|token| token.user == user)
+    }
+
+    pub(crate) fn have_same_names(&self, other: &Self) -> bool {
+        let names = |tokens: &Self| -> Vec<String> {
+            let tokens = tokens.file.tokens();
+            tokens.map(|token| token.user.clone()).collect()
+        };
+        names(self) == names(other)
+    }
+
+    /// Whose a token is, unless it has expired; `now_ms` counts from the Unix epoch. It costs a digest,
+    /// so that a shard can do it.
+    #[must_use]
+    pub fn user_of(&self, token: &[u8], now_ms: u64) -> Option<&str> {
+        self.file.user_of(token, now_ms / 1000)
+    }
+}
+
+/// Passwords that were found right: a keyed digest of each, so that a client that comes again costs no
+/// check. The key lives as long as the process.
+#[derive(Debug)]
+pub(super) struct Remembered {
+    key: hmac::Key,
+    /// By digests of the users' names.
+    young: HashMap<[u8; 32], [u8; 32]>,
+    old: HashMap<[u8; 32], [u8; 32]>,
+}
+
+impl Remembered {
+    pub(super) fn new(key: hmac::Key) -> Self {
+        Self {
+            key,
+            young: HashMap::new(),
+            old: HashMap::new(),
+        }
+    }
+
+    fn digest(&self, parts: &[&[u8]]) -> [u8; 32] {
+        let mut context = hmac::Context::with_key(&self.key);
+        for part in parts {
+            context.update(&(part.len() as u64).to_be_bytes());
+            context.update(part);
+        }
+        let mut digest = [0; 32];
+        digest.copy_from_slice(context.sign().as_ref());
+        digest
+    }
+
+    /// The place and the digest of a password; the user's record is part of it, so that nothing is left
+    /// when that changes.
+    fn entry(&self, users: &Users, user: &str, password: &[u8]) -> Option<([u8; 32], [u8; 32])> {
+        let record = users.record_text(user)?;
+        let place = self.digest(&[user.as_bytes()]);
+        let digest = self.digest(&[user.as_bytes(), password, record.as_bytes()]);
+        Some((place, digest))
+    }
+
+    /// Whether the password was found right, by the record that the user has now.
+    pub(super) fn has(&self, users: &Users, user: &str, password: &[u8]) -> bool {
+        if self.young.is_empty() && self.old.is_empty() {
+            return false;
+        }
+        let Some((place, digest)) = self.entry(users, user, password) else {
+            return false;
+        };
+        let known = self.young.get(&place).or_else(|| self.old.get(&place));
+        // Two digests of a secret key: what their comparison's time tells is of no use.
+        known == Some(&digest)
+    }
+
+    /// Remembers a password that was found right, one for each user and at most so many.
+    pub(super) fn add(&mut self, users: &Users, user: &str, password: &[u8], most: u32) {
+        let Some((place, digest)) = self.entry(users, user, password).filter(|_| most > 0) else {
+            return;
+        };
+        self.old.remove(&place);
+        if !self.young.contains_key(&place) && self.young.len() >= (most as usize / 2).max(1) {
+            self.old = std::mem::take(&mut self.young);
+        }
+        self.young.insert(place, digest);
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// A file with one user, `ann`, in a folder of its own.
+    pub(crate) fn users(password: &str) -> (tempfile::TempDir, Users) {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("passwords");
+        let record = Record::from_password(password, &[7; 16], sterna_auth::MIN_ITERATIONS);
+        fs::write(&path, format!("# users\nann:{}\n", record.unwrap())).unwrap();
+        let users = Users::load(Some(&path)).unwrap();
+        (directory, users)
+    }
+
+    #[test]
+    fn a_weak_record_is_raised_here_and_in_the_file() {
+        let (directory, users) = users("secret");
+        let path = directory.path().join("passwords");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+        users.raise("ann", b"secret", 5000);
+        let again = Users::load(Some(&path)).unwrap();
+        for users in [&users, &again] {
+            assert_eq!(users.record_or_decoy("ann").iterations(), 5000);
+            assert!(users.verify("ann", b"secret") && !users.verify("ann", b"Secret"));
+        }
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(text.starts_with("# users\nann:"), "{text}");
+        let mode = fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o640);
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+        // Nothing is lowered, and what has changed in the file is not overwritten.
+        users.raise("ann", b"secret", 4500);
+        assert_eq!(users.record_or_decoy("ann").iterations(), 5000);
+        fs::write(&path, "# nobody\n").unwrap();
+        users.raise("ann", b"secret", 6000);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "# nobody\n");
+        assert_eq!(users.record_or_decoy("ann").iterations(), 5000);
+    }
+
+    #[test]
+    fn a_password_is_remembered_until_its_record_changes() {
+        let (_directory, users) = users("secret");
+        let mut remembered = Remembered::new(hmac::Key::new(hmac::HMAC_SHA256, &[1; 32]));
+        remembered.add(&users, "ann", b"secret", 10);
+        assert!(remembered.has(&users, "ann", b"secret"));
+        assert!(!remembered.has(&users, "ann", b"Secret"));
+        assert!(!remembered.has(&users, "bob", b"secret"));
+        users.raise("ann", b"secret", 5000);
+        assert!(!remembered.has(&users, "ann", b"secret"));
+        remembered.add(&users, "ann", b"secret", 0);
+        assert!(!remembered.has(&users, "ann", b"secret"), "0: nothing is");
+    }
+
+    #[test]
+    fn tokens_are_read_from_their_file_or_it_is_said_why_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("tokens");
+        let digest = sterna_auth::TokenDigest::of(b"secret");
+        fs::write(&path, format!("# ann's\nann:{digest}:2\n")).unwrap();
+        let tokens = Tokens::load(Some(&path)).unwrap();
+        assert_eq!(tokens.user_of(b"secret", 1_999), Some("ann"));
+        assert_eq!(tokens.user_of(b"secret", 2_000), None);
+        assert_eq!(tokens.user_of(b"Secret", 0), None);
+        fs::write(&path, "ann:secret\n").unwrap();
+        let why = Tokens::load(Some(&path)).unwrap_err();
+        assert!(
+            why.ends_with("tokens: line 1: the digest is not 64 hexadecimal digits"),
+            "{why}"
+        );
+        assert!(Tokens::load(None).unwrap().is_empty());
+    }
+}

@@ -1,0 +1,15 @@
+//! Who a client is, at every door: one verdict on what it shows, and what belongs to it.
+
+#![allow(unreachable_pub, reason = "the modules of one test binary")]
+
+#[path = "../amqp/client.rs"]
+mod amqp_client;
+#[path = "../fixture/mod.rs"]
+mod fixture;
+mod guessing;
+#[path = "../http/h3_client.rs"]
+mod h3_client;
+mod names;
+mod ownership;
+mod table;
+mod world;
