@@ -82,8 +82,8 @@ async def certificate(t: Step) -> None:
     other = await t.connect(asking=True, fields=[basic()])
     (await other.post(only, "y")).refused(403, "forbidden")
     (await other.get(topic_path(only))).refused(403, "forbidden")
-    # Credentials of the request go before the certificate's.
-    (await one.post(only, "y", [basic()])).refused(403, "forbidden")
+    # Each proof must hold, and both must name the same user.
+    (await one.post(only, "y", [basic()])).refused(401, "unauthenticated")
     (await one.post(only, "y", [basic(password="wrong")])).refused(401, "unauthenticated")
 
 
