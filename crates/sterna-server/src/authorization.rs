@@ -401,6 +401,7 @@ mod tests {
                 default_allow,
                 admins: Vec::new(),
                 rules,
+                ..Authorization::default()
             }
         })
     }
@@ -435,6 +436,7 @@ mod tests {
             default_allow: true,
             admins: Vec::new(),
             rules: vec![rule(Effect::Deny, &[], &["$SYS/#"])],
+            ..Authorization::default()
         });
         assert_eq!(rules.reading(NOBODY, "#"), Reading::Whole);
         assert_eq!(
@@ -449,6 +451,7 @@ mod tests {
             default_allow: true,
             admins: Vec::new(),
             rules: vec![rule(Effect::Deny, &[], &["private/%u/#"])],
+            ..Authorization::default()
         });
         assert!(!rules.may_publish(NOBODY, "private/ann/x"));
         assert!(!rules.may_subscribe(NOBODY, "private/ann/x"));
@@ -508,6 +511,7 @@ mod tests {
             default_allow: false,
             admins: Vec::new(),
             rules: vec![rule(Effect::Allow, &[], &["#"])],
+            ..Authorization::default()
         };
         assert!(!Rules::new(&config).may_publish(NOBODY, state));
         config.rules = vec![rule(

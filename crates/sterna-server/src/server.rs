@@ -46,7 +46,7 @@ pub struct Server {
     courier: Mutex<Courier<Mail>>,
     gate: Gate,
     threads: Vec<JoinHandle<()>>,
-    failures: Option<Receiver<String>>,
+    failures: Mutex<Option<Receiver<String>>>,
 }
 
 /// What a reload replaces as a whole.
@@ -207,7 +207,7 @@ impl Server {
             courier,
             gate,
             threads,
-            failures: Some(failures),
+            failures: Mutex::new(Some(failures)),
         })
     }
 
@@ -282,8 +282,11 @@ impl Server {
     /// Where shards that have failed are told of, each in one line; `None` from the second call on. A
     /// broker of which a shard has failed serves nobody of that shard and may serve others wrongly: the
     /// process should end. When all shards have ended as asked the other end hangs up.
-    pub const fn take_failures(&mut self) -> Option<Receiver<String>> {
-        self.failures.take()
+    pub fn take_failures(&mut self) -> Option<Receiver<String>> {
+        self.failures
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
     }
 
     /// Takes no new connections, tells every client goodbye, and returns when all shards have ended.

@@ -31,6 +31,7 @@ fn simulation(limits: Limits) -> Simulation<Shard> {
             store: Box::new(NoStore),
             amqp: Arc::new(Registry::default()),
             http: Arc::new(HttpRegistry::default()),
+            repetitions: Arc::default(),
             policy: Arc::clone(&policy),
             checker: None,
             tracer: None,

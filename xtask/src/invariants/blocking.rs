@@ -23,18 +23,30 @@ const WAITS: [&str; 9] = [
 ];
 
 /// Modules that may wait, and why.
-const MAY_WAIT: [(&str, &str); 6] = [
-    (
-        "crates/sterna-server/src/authentication.rs",
-        "reads files when a policy is loaded; checks passwords on a thread of its own",
-    ),
+const MAY_WAIT: [(&str, &str); 9] = [
     (
         "crates/sterna-server/src/certificate.rs",
         "reads and makes keys when the process starts or reloads",
     ),
     (
+        "crates/sterna-server/src/config/exposure.rs",
+        "looks at files when the process starts or reloads",
+    ),
+    (
         "crates/sterna-server/src/config/load.rs",
         "reads the configuration when the process starts or reloads",
+    ),
+    (
+        "crates/sterna-server/src/data_directory.rs",
+        "claims the directory when the process starts",
+    ),
+    (
+        "crates/sterna-server/src/identity/checker.rs",
+        "checks passwords on threads of its own",
+    ),
+    (
+        "crates/sterna-server/src/identity/users.rs",
+        "reads files when a policy is loaded, and replaces records on the checker's threads",
     ),
     (
         "crates/sterna-server/src/server.rs",

@@ -9,15 +9,17 @@ use crate::sources::SourceFile;
 const FOLDER: &str = "crates/sterna-server/src/";
 
 /// The modules of the server from bottom to top: each may use those that stand before it.
-const LAYERS: [&str; 19] = [
+const LAYERS: [&str; 21] = [
     "config",
     "authorization",
-    "authentication",
+    "identity",
+    "data_directory",
     "certificate",
     "tracer",
     "policy",
     "mapping",
     "session",
+    "rights",
     "mail",
     "sys",
     "context",
@@ -32,9 +34,12 @@ const LAYERS: [&str; 19] = [
 ];
 
 /// Uses that point up and are yet to be turned: the first uses the second.
-const STILL_UPWARD: [(&str, &str); 6] = [
+const STILL_UPWARD: [(&str, &str); 9] = [
     ("config", "authorization"),
-    ("mapping", "amqp"),
+    ("identity", "context"),
+    ("identity", "mail"),
+    ("identity", "policy"),
+    ("rights", "amqp"),
     ("mapping", "http"),
     ("session", "amqp"),
     ("session", "http"),

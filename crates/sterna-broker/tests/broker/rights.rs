@@ -64,7 +64,7 @@ fn a_session_that_moves_during_a_reload_is_judged() {
         if old_first {
             reload(&mut cluster, 0);
         }
-        let (consumer, _) = cluster.start_request(1, of_user());
+        let (consumer, _) = cluster.start_open(1, "a", false, 3600, None);
         assert!(cluster.deliver_one(1, 0), "the claim: it is on its way now");
         if new_first {
             reload(&mut cluster, 1);
@@ -106,7 +106,7 @@ fn the_session_of_a_user_who_is_gone_ends_wherever_it_is() {
         cluster.subscribe(old, "open", qos(Qos::AtLeastOnce));
         cluster.close(old, Close::LOST);
         if is_moving {
-            let (_, opened) = cluster.start_open(1, "a", false, 3600, None);
+            let (_, opened) = cluster.start_request(1, of_user());
             let (sterna_broker::Opened::Pending { session }
             | sterna_broker::Opened::Ready { session, .. }) = opened;
             cluster.broker(1).close(now_ms, session, Close::LOST);

@@ -12,7 +12,7 @@ use crate::fixture::Fault;
 pub(crate) struct Faulty(pub(crate) Arc<Fault>);
 
 impl Store for Faulty {
-    fn session_opened(&mut self, _: &str, _: u32) {
+    fn session_opened(&mut self, _: &str, _: Option<&str>, _: u32) {
         self.0.call("session_opened");
     }
     fn session_closed(&mut self, _: &str, _: u32, _: Option<u64>) {

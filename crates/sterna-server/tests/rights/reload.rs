@@ -166,6 +166,7 @@ fn a_queue_is_read_by_the_right_to_the_queue() {
         config.amqp.queues = vec![sterna_server::config::Queue {
             name: "alarms".to_owned(),
             filter: Some("plant/+/alarm".to_owned()),
+            ..sterna_server::config::Queue::default()
         }];
         config
     };
