@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use crate::group::GROUP_OWNER;
-use crate::nodes::{Entry, List, Nodes};
+use crate::nodes::{Entry, List, NIL, Nodes};
+use crate::queues::Queues;
 use crate::session::NEVER_MS;
 
 /// See the module.
@@ -45,5 +46,56 @@ impl Delayed {
     /// All of them.
     pub(crate) const fn list(&self) -> List {
         self.list
+    }
+}
+
+impl<P> Queues<P> {
+    /// Puts the messages of a group that have come due into their places in its queue.
+    pub(crate) fn release_due(&mut self, now_ms: u64, id: u32) {
+        while let Some(group) = self.groups.get_mut(&id)
+            && let Some(delayed) = &mut group.delayed
+        {
+            let Some(entry) = delayed.take_due(&mut self.nodes, now_ms) else {
+                if delayed.is_empty() {
+                    group.delayed = None;
+                }
+                break;
+            };
+            self.place(id, entry);
+        }
+        self.mark_dirty(id);
+    }
+
+    /// Takes messages out of a group's queue that a store had in it and that are not due yet.
+    pub(crate) fn hold_back_restored(&mut self, now_ms: u64, id: u32) {
+        let Some(group) = self.groups.get_mut(&id) else {
+            return;
+        };
+        let Some(rules) = group.rules.clone().filter(|_| group.is_restored) else {
+            return;
+        };
+        group.is_restored = false;
+        let mut node = group.queue.first();
+        while node != NIL {
+            let next = self.nodes.next(node);
+            let message = self
+                .nodes
+                .entry(node)
+                .and_then(|entry| entry.message.as_ref());
+            let due_ms = message.and_then(|message| rules.reader.due_ms(message));
+            if let Some(due_ms) = due_ms.filter(|&due_ms| due_ms > now_ms) {
+                self.withdraw(id, node);
+                let Some(group) = self.groups.get_mut(&id) else {
+                    return;
+                };
+                group.leaves(&self.nodes, node);
+                if let Some(entry) = self.nodes.remove(&mut group.queue, node) {
+                    let delayed = group.delayed.get_or_insert_default();
+                    delayed.hold(&mut self.nodes, due_ms, entry);
+                }
+            }
+            node = next;
+        }
+        self.set_group_timer(id);
     }
 }

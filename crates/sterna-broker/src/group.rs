@@ -200,7 +200,7 @@ impl Group {
     }
 
     /// Notes an entry that is about to leave the queue.
-    fn leaves(&mut self, nodes: &Nodes, node: u32) {
+    pub(crate) fn leaves(&mut self, nodes: &Nodes, node: u32) {
         if self.returned_last == node {
             self.returned_last = NIL;
         }
@@ -447,7 +447,7 @@ impl<P> Queues<P> {
     }
 
     /// Puts an entry into its place in a group's queue, and offers it to the members that choose.
-    fn place(&mut self, id: u32, entry: Entry) -> u32 {
+    pub(crate) fn place(&mut self, id: u32, entry: Entry) -> u32 {
         let Some(group) = self.groups.get_mut(&id) else {
             return NIL;
         };
@@ -662,7 +662,7 @@ impl<P> Queues<P> {
         let body_bytes = entry.body_bytes();
         group.queued_bytes -= body_bytes;
         debug_assert!(
-            !group.queue.is_empty() || group.queued_bytes == 0,
+            group.queued_bytes == 0 || !group.queue.is_empty() || group.due_ms() != NEVER_MS,
             "an empty queue has no bytes"
         );
         if let Some(fill) = &group.fill {
@@ -732,55 +732,6 @@ impl<P> Queues<P> {
         let sweeps = (self.groups.get(&id)).is_some_and(|group| group.sweep_at_ms <= now_ms);
         if sweeps {
             self.sweep_group(now_ms, id);
-        }
-        self.set_group_timer(id);
-    }
-
-    /// Puts the messages of a group that have come due into their places in its queue.
-    fn release_due(&mut self, now_ms: u64, id: u32) {
-        while let Some(group) = self.groups.get_mut(&id)
-            && let Some(delayed) = &mut group.delayed
-        {
-            let Some(entry) = delayed.take_due(&mut self.nodes, now_ms) else {
-                if delayed.is_empty() {
-                    group.delayed = None;
-                }
-                break;
-            };
-            self.place(id, entry);
-        }
-        self.mark_dirty(id);
-    }
-
-    /// Takes messages out of a group's queue that a store had in it and that are not due yet.
-    pub(crate) fn hold_back_restored(&mut self, now_ms: u64, id: u32) {
-        let Some(group) = self.groups.get_mut(&id) else {
-            return;
-        };
-        let Some(rules) = group.rules.clone().filter(|_| group.is_restored) else {
-            return;
-        };
-        group.is_restored = false;
-        let mut node = group.queue.first();
-        while node != NIL {
-            let next = self.nodes.next(node);
-            let message = self
-                .nodes
-                .entry(node)
-                .and_then(|entry| entry.message.as_ref());
-            let due_ms = message.and_then(|message| rules.reader.due_ms(message));
-            if let Some(due_ms) = due_ms.filter(|&due_ms| due_ms > now_ms) {
-                self.withdraw(id, node);
-                let Some(group) = self.groups.get_mut(&id) else {
-                    return;
-                };
-                group.leaves(&self.nodes, node);
-                if let Some(entry) = self.nodes.remove(&mut group.queue, node) {
-                    let delayed = group.delayed.get_or_insert_default();
-                    delayed.hold(&mut self.nodes, due_ms, entry);
-                }
-            }
-            node = next;
         }
         self.set_group_timer(id);
     }

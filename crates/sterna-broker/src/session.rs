@@ -177,8 +177,6 @@ pub(crate) struct Session<P> {
     pub(crate) subscriptions: KeyedList<Arc<str>, Subscription>,
     pub(crate) consumer: Option<ConsumerId>,
     pub(crate) origin: Origin,
-    /// The user whose session it is.
-    pub(crate) owner: Option<Arc<str>>,
     /// When it ends, while no consumer is connected.
     pub(crate) expires_at_ms: u64,
     /// When to look for expired messages, while no consumer is connected.
@@ -217,7 +215,6 @@ impl<P: Default> Session<P> {
         Self {
             origin: Origin::of_client(&client_id),
             client_id,
-            owner: None,
             protocol: P::default(),
             subscriptions: KeyedList::default(),
             consumer: None,

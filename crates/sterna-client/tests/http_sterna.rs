@@ -50,6 +50,7 @@ impl Broker {
             shards: 2,
             ..Config::default()
         };
+        config.authorization.admins = vec!["anonymous".to_owned()];
         config.quic.early_data = EarlyDataPolicy::All;
         change(&mut config, folder.path());
         let server = Server::start(&config).unwrap();

@@ -129,9 +129,12 @@ impl<P: Default + Send> Broker<P> {
         else {
             return false;
         };
-        queues.counters.unstored(known.body_bytes() as u64);
-        queues.counters.stored(message.body_bytes() as u64);
+        let (before, after) = (known.body_bytes() as u64, message.body_bytes() as u64);
         *known = Arc::new(message);
+        queues.counters.unstored(before);
+        queues.counters.stored(after);
+        let account = &mut queues.sessions[session.slot as usize].account;
+        account.sent_bytes = account.sent_bytes - before + after;
         true
     }
 

@@ -26,10 +26,9 @@ impl<P: Default + Send> Broker<P> {
     /// # Errors
     /// When the session belongs to another user, a limit forbids it, or the will can't be published.
     pub fn open(&mut self, now_ms: u64, request: OpenSession<'_>) -> Result<Opened, OpenError> {
-        let user = request.user;
         let opened = self.claim_and_open(now_ms, request)?;
         let (Opened::Ready { session, .. } | Opened::Pending { session }) = opened;
-        self.set_owner(now_ms, session, user);
+        self.judge_opened(now_ms, session);
         Ok(opened)
     }
 

@@ -50,18 +50,15 @@ impl<P: Default + Send> Broker<P> {
         self.finish(now_ms);
     }
 
-    /// Says whose session it is, which was just opened.
-    pub(super) fn set_owner(&mut self, now_ms: u64, session: SessionKey, owner: Option<&str>) {
+    /// Judges a session that was just opened, unless that was done by the rules in force.
+    pub(super) fn judge_opened(&mut self, now_ms: u64, session: SessionKey) {
         let slot = session.slot;
         let version = self.rights_version;
-        let Some(session) = self.queues.attended_mut(session) else {
-            return;
-        };
-        let is_same = session.owner.as_deref() == owner;
-        if !is_same {
-            session.owner = owner.map(Arc::from);
-        }
-        if session.state == State::Active && (!is_same || session.judged_by != version) {
+        let is_outdated = self
+            .queues
+            .attended(session)
+            .is_some_and(|session| session.state == State::Active && session.judged_by != version);
+        if is_outdated {
             if self.judge_session(slot) {
                 self.tell_unsubscribed(slot);
             }
@@ -71,8 +68,9 @@ impl<P: Default + Send> Broker<P> {
 
     /// The user whose session it is; `None` for nobody in particular.
     #[must_use]
-    pub fn owner(&self, session: SessionKey) -> Option<&str> {
-        self.queues.attended(session)?.owner.as_deref()
+    pub fn owner(&self, session: SessionKey) -> Option<Arc<str>> {
+        let session = self.queues.attended(session)?;
+        self.directory.user_of(&session.client_id)
     }
 
     /// Whether the rules in force allow a session some of a filter.
@@ -90,8 +88,9 @@ impl<P: Default + Send> Broker<P> {
 
     /// Whether there still is the user whose session it is.
     pub(super) fn is_admitted(&self, slot: u32) -> bool {
-        let holder = holder(&self.queues.sessions[slot as usize]);
-        (self.rights.as_ref()).is_none_or(|rights| rights.admits(holder))
+        let session = &self.queues.sessions[slot as usize];
+        (self.rights.as_ref())
+            .is_none_or(|rights| self.of_holder(session, |holder| rights.admits(holder)))
     }
 
     /// What a session may get of a filter, as a subscription's context keeps it; `None` where that is
@@ -108,8 +107,8 @@ impl<P: Default + Send> Broker<P> {
                 (topics_of_shared(filter), queue)
             }
         };
-        let holder = holder(&self.queues.sessions[slot as usize]);
-        match rights.reads(holder, topics, queue) {
+        let session = &self.queues.sessions[slot as usize];
+        match self.of_holder(session, |holder| rights.reads(holder, topics, queue)) {
             Right::Nothing => None,
             Right::Everything => Some(None),
             Right::Some(permit) => Some(Some(permit)),
@@ -193,7 +192,7 @@ impl<P: Default + Send> Broker<P> {
         };
         let session = &self.queues.sessions[slot as usize];
         if entry.group == NIL {
-            return rights.receives(holder(session), message.topic());
+            return self.of_holder(session, |holder| rights.receives(holder, message.topic()));
         }
         let mut subscriptions = session.subscriptions.iter();
         let of_group = subscriptions.find(|(_, known)| known.group == entry.group);
@@ -202,14 +201,22 @@ impl<P: Default + Send> Broker<P> {
         })
     }
 
+    /// Asks about the holder of a session.
+    fn of_holder<R>(&self, session: &Session<P>, ask: impl FnOnce(Holder<'_>) -> R) -> R {
+        let user = self.directory.user_of(&session.client_id);
+        ask(Holder {
+            client_id: &session.client_id,
+            owner: user.as_deref(),
+        })
+    }
+
     /// Whether a session's will may be published.
     pub(super) fn may_publish_will(&self, slot: u32) -> bool {
         let session = &self.queues.sessions[slot as usize];
         match (&self.rights, &session.will) {
-            (Some(rights), Some(will)) => {
-                let holder = holder(session);
+            (Some(rights), Some(will)) => self.of_holder(session, |holder| {
                 rights.admits(holder) && rights.publishes(holder, will.message.topic())
-            }
+            }),
             _ => true,
         }
     }
@@ -217,13 +224,6 @@ impl<P: Default + Send> Broker<P> {
 
 /// The permit of a subscription; `None` where it gets everything.
 pub(super) type Permitted = Option<Arc<dyn Permit>>;
-
-fn holder<P>(session: &Session<P>) -> Holder<'_> {
-    Holder {
-        client_id: &session.client_id,
-        owner: session.owner.as_deref(),
-    }
-}
 
 fn permit_of(context: Option<&Arc<Context>>) -> Option<&Arc<dyn Permit>> {
     context?.permit.as_ref()

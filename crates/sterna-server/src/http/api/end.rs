@@ -82,7 +82,10 @@ impl Api {
             .map(|transport| transport.session)
             .collect();
         let ended: Vec<_> = (peer.subscriptions.iter())
-            .filter(|one| !cx.policy.still_admits(info, cx.broker.owner(one.session)))
+            .filter(|one| {
+                !cx.policy
+                    .still_admits(info, cx.broker.owner(one.session).as_deref())
+            })
             .map(|one| (one.consumer, one.session))
             .collect();
         for id in unwanted {
