@@ -79,8 +79,7 @@ impl Broker {
         );
         command
             .arg("serve")
-            .args(["--shards", "1", "--listen", &url, "--data-dir"])
-            .arg(setting.data)
+            .args(["--shards", "1", "--listen", &url])
             // Nothing but the campaign says what a broker does.
             .env_remove("STERNA_CONFIG")
             .env("STERNA__LOG__LEVEL", "warn")
@@ -112,15 +111,24 @@ impl Broker {
         for (name, value) in credentials::of_broker(authentication, setting.data) {
             command.env(environment_name(name), value);
         }
+        let certificate = setting.data.join(CERTIFICATE);
+        if certificate.is_file() {
+            // Several run at once, with one certificate; a data directory is one broker's alone.
+            command
+                .env(environment_name("tls.certificate"), &certificate)
+                .env(environment_name("tls.key"), setting.data.join(KEY));
+        } else {
+            command.arg("--data-dir").arg(setting.data);
+        }
         let mut process = Process::start("broker", &mut command)
             .map_err(|error| format!("cannot start a broker: {error}"))?;
-        let (port, authority) = read_greeting(&mut process, setting.stop)?;
+        let port = read_greeting(&mut process, setting.stop)?;
         Ok(Self {
             process: Some(process),
             relay: None,
             port,
             server_name: SERVER_NAME.into(),
-            authority: Some(authority),
+            authority: Some(setting.data.join(AUTHORITY)),
             credentials: credentials::of_device(authentication, setting.data),
         })
     }
@@ -346,7 +354,7 @@ fn default_port(scheme: &str) -> u16 {
 }
 
 /// The port and the authority's file in what a broker says when it is ready.
-fn read_greeting(process: &mut Process, stop: &AtomicBool) -> Result<(u16, PathBuf), String> {
+fn read_greeting(process: &mut Process, stop: &AtomicBool) -> Result<u16, String> {
     let deadline = Instant::now() + START_LIMIT;
     let mut port = None;
     loop {
@@ -357,9 +365,8 @@ fn read_greeting(process: &mut Process, stop: &AtomicBool) -> Result<(u16, PathB
         {
             port = port.or_else(|| url.rsplit_once(':')?.1.parse().ok());
         }
-        if let Some((_, authority)) = line.split_once("signed by ") {
-            let port = port.ok_or("the broker listens nowhere")?;
-            return Ok((port, authority.into()));
+        if line.starts_with("certificate ") {
+            return port.ok_or_else(|| "the broker listens nowhere".to_owned());
         }
     }
 }
