@@ -15,7 +15,7 @@ use std::sync::Arc;
 use pattern::Pattern;
 use rustc_hash::FxHashSet;
 
-use crate::config::{ActionName, Authorization, Effect, Rule};
+use crate::config::{ANONYMOUS, ActionName, Authorization, Effect, Rule};
 
 /// Topics of the server.
 const SERVER_TOPICS: &str = "$SYS/";
@@ -23,8 +23,6 @@ const SERVER_TOPICS: &str = "$SYS/";
 const CLIENT_TOPICS: &str = "$SYS/sterna/#";
 /// Where bridges of Mosquitto tell whether they are connected.
 const BRIDGE_STATES: &str = "$SYS/broker/connection/+/state";
-/// In a list of administrators: clients without a user name.
-pub(crate) const ANONYMOUS: &str = "anonymous";
 
 /// A client as the rules see it.
 #[derive(Clone, Copy, Debug)]
@@ -271,43 +269,6 @@ impl Users {
     }
 }
 
-/// Checks the section of the configuration.
-///
-/// # Errors
-/// A sentence for each fault.
-#[must_use]
-pub fn check(config: &Authorization) -> Vec<String> {
-    let mut problems = Vec::new();
-    if config
-        .admins
-        .iter()
-        .any(|name| name == "*" || name.is_empty())
-    {
-        problems.push(format!(
-            "authorization.admins names users; `{ANONYMOUS}` are clients without a user name"
-        ));
-    }
-    problems.extend(
-        config
-            .rules
-            .iter()
-            .filter_map(|rule| check_rule(rule).err()),
-    );
-    problems
-}
-
-/// Checks one rule of the configuration.
-fn check_rule(rule: &Rule) -> Result<(), String> {
-    if rule.topics.is_empty() {
-        return Err("an authorization.rule without topics decides nothing".to_owned());
-    }
-    for topic in &rule.topics {
-        sterna_mqtt::topic::check_filter(topic)
-            .map_err(|error| format!("authorization.rule: `{topic}`: {error}"))?;
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -489,8 +450,6 @@ mod tests {
         let rules = Rules::new(&config);
         assert_eq!(rules.reading(NOBODY, path), Reading::Whole);
         assert_eq!(rules.reading(bob, path), Reading::Refused);
-        config.admins = vec!["*".to_owned()];
-        assert_eq!(check(&config).len(), 1);
     }
 
     #[test]
@@ -589,13 +548,5 @@ mod tests {
         };
         assert!(!rules.may_subscribe(subject, "home/+/#"));
         assert!(!rules.may_publish(subject, "home/ann"));
-    }
-
-    #[test]
-    fn rules_are_checked() {
-        assert!(check_rule(&rule(Effect::Allow, &[], &["a/#/b"])).is_err());
-        assert!(check_rule(&rule(Effect::Allow, &[], &["a+"])).is_err());
-        assert!(check_rule(&rule(Effect::Allow, &[], &[])).is_err());
-        assert!(check_rule(&rule(Effect::Allow, &[], &["$SYS/#"])).is_ok());
     }
 }

@@ -34,8 +34,7 @@ const LAYERS: [&str; 21] = [
 ];
 
 /// Uses that point up and are yet to be turned: the first uses the second.
-const STILL_UPWARD: [(&str, &str); 9] = [
-    ("config", "authorization"),
+const STILL_UPWARD: [(&str, &str); 8] = [
     ("identity", "context"),
     ("identity", "mail"),
     ("identity", "policy"),

@@ -4,6 +4,7 @@
 //! does not exist is an error that names the nearest one that does.
 
 mod amqp;
+mod authorization;
 mod change;
 mod exposure;
 mod http;
@@ -20,6 +21,8 @@ use sterna_quic::Profile;
 
 pub use amqp::{Amqp, Queue};
 pub(crate) use amqp::{is_queue_name, is_topic_name};
+pub(crate) use authorization::ANONYMOUS;
+pub use authorization::{ActionName, Authorization, Effect, Rule};
 pub use http::{Http, HttpAuthentication, HttpEarlyDataRefusal};
 pub use identity::{ClientIds, Guessing, Passwords};
 pub use listener::{ListenerUrl, ListenerUrlError, Protocol, Scheme};
@@ -212,7 +215,7 @@ impl Config {
             &self.guessing,
             &self.authentication.client_ids,
         ));
-        problems.extend(crate::authorization::check(&self.authorization));
+        problems.extend(self.authorization.problems());
         if problems.is_empty() {
             Ok(())
         } else {
@@ -354,76 +357,6 @@ impl Authentication {
         self.anonymous
             .unwrap_or_else(|| self.password_file.is_none() && self.token_file.is_none())
     }
-}
-
-/// Who may publish and subscribe where. The first rule that names the client and the topic decides.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Authorization {
-    /// Whether what no rule names is allowed.
-    pub default_allow: bool,
-    /// Allow what no rule names also on addresses that other hosts reach.
-    pub allow_default_beyond_loopback: bool,
-    /// Users who may read what is told of single clients (`$SYS/sterna/`), and delete topics in HTTP.
-    /// `anonymous` stands for clients without a user name.
-    pub admins: Vec<String>,
-    /// The rules, in order.
-    #[serde(rename = "rule")]
-    pub rules: Vec<Rule>,
-}
-
-impl Default for Authorization {
-    fn default() -> Self {
-        Self {
-            default_allow: true,
-            allow_default_beyond_loopback: false,
-            admins: Vec::new(),
-            rules: Vec::new(),
-        }
-    }
-}
-
-/// One rule.
-#[derive(Clone, Debug, PartialEq, Eq, Default, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Rule {
-    /// User names; `*` is every client that named itself, empty is every client.
-    pub users: Vec<String>,
-    /// Client identifiers; empty is every client.
-    pub clients: Vec<String>,
-    /// `allow` or `deny`.
-    pub effect: Effect,
-    /// `publish`, `subscribe`, `delete`. Empty, a rule that allows means the first two, and one that
-    /// denies all.
-    pub actions: Vec<ActionName>,
-    /// Topic filters; `%u` and `%c` stand for the user name and the client identifier.
-    pub topics: Vec<String>,
-    /// Whether a PUBLISH of QoS 0 that this rule allows may be done twice without harm, so that it
-    /// needs not wait for the handshake when it comes as early data.
-    pub idempotent: bool,
-}
-
-/// What a rule does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Deserialize, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Effect {
-    /// The action is allowed.
-    #[default]
-    Allow,
-    /// The action is refused.
-    Deny,
-}
-
-/// What a client does with a topic.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ActionName {
-    /// PUBLISH, and a will.
-    Publish,
-    /// SUBSCRIBE.
-    Subscribe,
-    /// DELETE of a topic in HTTP, which ends everybody's subscriptions to it.
-    Delete,
 }
 
 /// What the broker grants to MQTT clients.
