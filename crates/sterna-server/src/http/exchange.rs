@@ -3,6 +3,7 @@
 
 use bytes::Bytes;
 use sterna_h3::RequestHead;
+use sterna_mapping::FieldSource;
 
 /// Names a request on its connection: the number of its stream on HTTP/3, a running number otherwise.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -83,6 +84,12 @@ impl Head {
                 (head.headers.get_all(name).iter()).for_each(|value| each(value.as_bytes()));
             }
         }
+    }
+}
+
+impl FieldSource for Head {
+    fn each(&self, name: &str, each: &mut dyn FnMut(&[u8])) {
+        self.each_field(name, each);
     }
 }
 

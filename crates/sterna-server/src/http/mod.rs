@@ -32,8 +32,6 @@ use exchange::Responses;
 
 pub use api::Letter;
 pub(crate) use api::is_consumer;
-pub(crate) use exchange::Head;
-pub(crate) use format::frame::Frame;
 pub use registry::Registry;
 pub use session_state::HttpSession;
 

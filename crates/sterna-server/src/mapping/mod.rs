@@ -11,6 +11,6 @@ mod to_amqp;
 mod to_http;
 
 pub(crate) use from_amqp::message_from_amqp;
-pub(crate) use from_http::{message_from_frame, message_from_http};
+pub(crate) use from_http::message_from_http;
 pub(crate) use to_amqp::{AmqpForm, amqp_form, modified, tail};
 pub(crate) use to_http::{entity_tag, http_fields};

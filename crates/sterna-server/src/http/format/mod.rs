@@ -1,13 +1,17 @@
 //! The forms in which messages are sent to subscribers (`docs/http.md`). Nothing here reads or sends:
-//! all of it is from messages to bytes, and from bytes to frames.
+//! all of it is from messages to bytes, and from bytes to frames
+//! and their messages.
 
 pub(crate) mod frame;
 pub(crate) mod json;
+mod publish;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use sterna_broker::{Delivery, Message, Qos};
 
 use frame::{Flags, HEARTBEAT, Head};
+
+pub(crate) use publish::message_from_frame;
 
 /// The form of a response.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
