@@ -22,12 +22,12 @@ mod shard;
 pub mod sys;
 mod tracer;
 
-pub use amqp::{Registry, Terminus};
+pub use amqp::Registry;
 pub use http::{HttpSession, Letter as HttpLetter, Registry as HttpRegistry};
 pub use mail::{Letters, Mail, Outbox};
 pub use mqtt::Repetitions;
 pub use policy::Policy;
 pub use server::Server;
-pub use session::SessionState;
+pub use session::{SessionState, Terminus};
 pub use shard::{Parts, Shard};
 pub use tracer::Tracer;

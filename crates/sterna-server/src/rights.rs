@@ -5,11 +5,10 @@ use std::sync::Arc;
 use sterna_broker::{Holder, Permit, Right, Rights};
 use sterna_net::ConnectionInfo;
 
-use crate::amqp;
 use crate::authorization::{Reading, Rules, Subject};
 use crate::identity::common_name;
 use crate::policy::Policy;
-use crate::session::{AMQP_PREFIX, HTTP_PREFIX, QUEUE_PREFIX};
+use crate::session::{AMQP_PREFIX, HTTP_PREFIX, QUEUE_PREFIX, amqp};
 use sterna_mapping::percent;
 
 /// What a client may get of subscriptions that a rule denies in part.

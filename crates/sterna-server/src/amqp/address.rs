@@ -3,13 +3,11 @@
 use sterna_amqp::Condition;
 use sterna_mapping::TOPIC_PREFIX;
 
-use super::attach::DYNAMIC;
 use crate::config::{Amqp, is_queue_name, is_topic_name};
+use crate::session::amqp::{DYNAMIC, QUEUE_LEVEL, topic_of_queue};
 
 /// Before the name of a queue.
 const QUEUE_PREFIX: &str = "queue://";
-/// First level of a queue's own topic, and of its address.
-const QUEUE_LEVEL: &str = "queue/";
 
 /// What an address names.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -55,11 +53,6 @@ const BAD_ESCAPE: AddressError = error(
     Condition::INVALID_FIELD,
     "a percent sign in the address is not followed by two hexadecimal digits of UTF-8",
 );
-
-/// The topic on which a queue takes messages.
-pub(crate) fn topic_of_queue(name: &str) -> String {
-    format!("{QUEUE_LEVEL}{name}")
-}
 
 impl Node {
     /// Reads an address.

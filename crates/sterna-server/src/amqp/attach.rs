@@ -25,17 +25,8 @@ use super::selection::Selection;
 use super::{Door, consumer_id, outgoing};
 use crate::config::Amqp;
 use crate::context::Context;
+use crate::session::amqp::{DYNAMIC, Terminus};
 use crate::session::{AMQP_PREFIX, SessionState};
-
-/// Topics below this are made for links that ask for a node of their own.
-pub(super) const DYNAMIC: &str = "amqp/dynamic/";
-
-/// Whether a topic is of a node that was made for a link.
-pub(crate) fn is_dynamic(topic: &str) -> bool {
-    topic
-        .strip_prefix(DYNAMIC)
-        .is_some_and(|name| name.len() == 32 && name.bytes().all(|byte| byte.is_ascii_hexdigit()))
-}
 
 /// Sources are answered with the outcomes that they know.
 const OUTCOMES: [&str; 4] = [
@@ -50,21 +41,6 @@ const CAPABILITIES: [&str; 3] = [
     capability::MULTI_TXNS_PER_SSN,
     capability::MULTI_SSNS_PER_TXN,
 ];
-
-/// What a receiver's link was attached with, so that it can be attached again.
-#[derive(Clone, Debug)]
-pub struct Terminus {
-    /// The source as it was answered.
-    source: Encoded,
-    /// The subscription behind it.
-    filter: Box<str>,
-}
-
-impl Terminus {
-    pub(super) fn filter(&self) -> &str {
-        &self.filter
-    }
-}
 
 /// A source that is to be attached.
 #[derive(Debug)]

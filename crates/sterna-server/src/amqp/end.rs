@@ -19,7 +19,7 @@ use crate::session::SessionState;
 /// The subscription that a link was attached with.
 fn filter_of(cx: &Context<'_>, session: SessionKey) -> Option<Box<str>> {
     match cx.broker.protocol(session)? {
-        SessionState::Amqp(terminus) => Some(terminus.as_ref()?.filter().into()),
+        SessionState::Amqp(terminus) => Some(terminus.as_ref()?.filter.clone()),
         SessionState::Mqtt(_) | SessionState::Http(_) => None,
     }
 }

@@ -34,9 +34,6 @@ use crate::door::{self, Early, Framers, Held, Service, held_bytes, note_early};
 use crate::policy::Policy;
 use client::{Client, State};
 
-pub(crate) use address::topic_of_queue;
-pub use attach::Terminus;
-pub(crate) use attach::is_dynamic;
 pub use registry::Registry;
 
 /// Application error codes of streams and connections (`docs/amqp-over-quic.md`, section 11).

@@ -7,13 +7,13 @@ use sterna_broker::{
     Broker, Close, NEVER_EXPIRES_S, OpenSession, Opened, Qos, QueueRules, SubscribeOptions,
 };
 
-use super::address::topic_of_queue;
 use super::attach::{Refusal, refusal};
 use super::queue_reader::QueueReader;
 use super::registry::Found;
 use super::{ANCHOR, Door, consumer_id};
 use crate::config::Amqp;
 use crate::context::Context;
+use crate::session::amqp::topic_of_queue;
 use crate::session::{QUEUE_PREFIX, SessionState};
 
 impl Door {

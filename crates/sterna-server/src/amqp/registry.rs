@@ -6,8 +6,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rustc_hash::FxHashMap;
 use sterna_amqp::link::Unsettled;
 
-use super::address::{share_name, topic_of_queue};
+use super::address::share_name;
 use crate::config::{self, Amqp};
+use crate::session::amqp::topic_of_queue;
 
 /// What a queue does with messages that receivers do not take, and with priorities.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

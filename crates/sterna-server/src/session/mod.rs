@@ -1,9 +1,11 @@
 //! What the front doors keep of a session in the broker, and how sessions are named.
 
+pub(crate) mod amqp;
+
 use sterna_broker::{Broker, SessionKey};
 
-use crate::amqp::Terminus;
 use crate::http::HttpSession;
+pub use amqp::Terminus;
 
 /// What the front door keeps of a session, by the protocol that opened it. Client identifiers of
 /// different protocols never meet.
