@@ -23,11 +23,11 @@ pub mod sys;
 mod tracer;
 
 pub use amqp::Registry;
-pub use http::{HttpSession, Letter as HttpLetter, Registry as HttpRegistry};
+pub use http::{Letter as HttpLetter, Registry as HttpRegistry};
 pub use mail::{Letters, Mail, Outbox};
 pub use mqtt::Repetitions;
 pub use policy::Policy;
 pub use server::Server;
-pub use session::{SessionState, Terminus};
+pub use session::{HttpSession, SessionState, Terminus};
 pub use shard::{Parts, Shard};
 pub use tracer::Tracer;

@@ -13,7 +13,6 @@ mod openapi;
 mod page;
 mod problem;
 mod registry;
-mod session_state;
 mod tcp;
 
 use std::sync::Arc;
@@ -33,7 +32,6 @@ use exchange::Responses;
 pub use api::Letter;
 pub(crate) use api::is_consumer;
 pub use registry::Registry;
-pub use session_state::HttpSession;
 
 /// The front door of one shard.
 pub(crate) type Door = door::Door<Http>;

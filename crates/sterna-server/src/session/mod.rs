@@ -1,11 +1,12 @@
 //! What the front doors keep of a session in the broker, and how sessions are named.
 
 pub(crate) mod amqp;
+pub(crate) mod http;
 
 use sterna_broker::{Broker, SessionKey};
 
-use crate::http::HttpSession;
 pub use amqp::Terminus;
+pub use http::HttpSession;
 
 /// What the front door keeps of a session, by the protocol that opened it. Client identifiers of
 /// different protocols never meet.

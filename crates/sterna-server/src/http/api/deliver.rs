@@ -10,7 +10,7 @@ use super::subscription::{Keep, Outlet, State, Subscription};
 use crate::context::Context;
 use crate::http::exchange::{Content, Responses};
 use crate::http::format::{Outgoing, write_datagram};
-use crate::http::session_state::{Window, state_mut};
+use crate::session::http::{Window, state_mut};
 use crate::sys::Counts;
 
 /// Messages taken from one queue before the next ready session has its turn.

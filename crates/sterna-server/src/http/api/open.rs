@@ -20,8 +20,8 @@ use super::{Api, log_refusal};
 use crate::context::Context;
 use crate::http::exchange::{Content, ExchangeId, Responses};
 use crate::http::problem::ProblemKind as Kind;
-use crate::http::session_state::{HttpSession, Window, client_id, state_mut};
 use crate::identity::Identity;
+use crate::session::http::{HttpSession, Window, client_id, state_mut};
 
 /// Whose request it is, and how it is answered.
 #[derive(Debug)]

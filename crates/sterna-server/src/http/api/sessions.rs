@@ -14,9 +14,9 @@ use super::target::Target;
 use crate::context::Context;
 use crate::http::exchange::{Content, ExchangeId, Request, Responses};
 use crate::http::problem::ProblemKind as Kind;
-use crate::http::session_state::client_id;
 use crate::mail::Mail;
 use crate::session::SessionState;
+use crate::session::http::client_id;
 
 /// Shards that a question about a session is passed on to, if that moves meanwhile.
 const MAXIMUM_HOPS: u8 = 8;

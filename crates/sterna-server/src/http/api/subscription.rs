@@ -8,8 +8,8 @@ use super::origin::Reader;
 use super::plan::{Poll, Subscribe};
 use crate::http::exchange::ExchangeId;
 use crate::http::format::Format;
-use crate::http::session_state::Window;
 use crate::identity::Identity;
+use crate::session::http::Window;
 
 /// A subscription of a connection.
 #[derive(Debug)]

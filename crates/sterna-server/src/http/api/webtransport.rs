@@ -17,8 +17,8 @@ use crate::http::exchange::{ExchangeId, Responses};
 use crate::http::format::frame::{Frame, FrameError, FrameReader, write_answer};
 use crate::http::format::message_from_frame;
 use crate::http::problem::ProblemKind as Kind;
-use crate::http::session_state::client_id;
 use crate::identity::Identity;
+use crate::session::http::client_id;
 
 /// Code with which a stream is given up that does not carry frames.
 const BAD_FRAME: u32 = 1;

@@ -1,12 +1,12 @@
-//! What the door keeps of a session: the ids by which its client acknowledges and resumes; and how
-//! sessions are named.
+//! What the front door of HTTP keeps of a session: the ids by which its client acknowledges and
+//! resumes; and how sessions are named.
 
 use std::collections::VecDeque;
 
 use sterna_broker::{Broker, SessionKey};
 use sterna_mapping::percent;
 
-use crate::session::{HTTP_PREFIX, SessionState};
+use super::{HTTP_PREFIX, SessionState};
 
 /// Most entries that an empty window keeps room for.
 const SPARE_ENTRIES: usize = 64;
