@@ -23,8 +23,8 @@ pub mod sys;
 mod tracer;
 
 pub use amqp::Registry;
-pub use http::{Letter as HttpLetter, Registry as HttpRegistry};
-pub use mail::{Letters, Mail, Outbox};
+pub use http::Registry as HttpRegistry;
+pub use mail::{HttpLetter, Letters, Mail, Outbox};
 pub use mqtt::Repetitions;
 pub use policy::Policy;
 pub use server::Server;

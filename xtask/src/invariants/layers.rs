@@ -34,11 +34,10 @@ const LAYERS: [&str; 21] = [
 ];
 
 /// Uses that point up and are yet to be turned: the first uses the second.
-const STILL_UPWARD: [(&str, &str); 4] = [
+const STILL_UPWARD: [(&str, &str); 3] = [
     ("identity", "context"),
     ("identity", "mail"),
     ("identity", "policy"),
-    ("mail", "http"),
 ];
 
 /// Uses of a module by one below it, modules that have no place, and exceptions without need.

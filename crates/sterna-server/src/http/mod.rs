@@ -24,12 +24,12 @@ use crate::context::Context;
 use crate::door::{self, Service};
 use crate::identity::Outcome;
 use crate::inspect;
+use crate::mail::HttpLetter;
 use crate::sys::Counts;
 use api::{Api, Peer};
 use date::Date;
 use exchange::Responses;
 
-pub use api::Letter;
 pub(crate) use api::is_consumer;
 pub use registry::Registry;
 
@@ -397,7 +397,7 @@ impl Door {
     }
 
     /// A letter from another shard's API.
-    pub(crate) fn mail(&mut self, cx: &mut Context<'_>, letter: Letter) {
+    pub(crate) fn mail(&mut self, cx: &mut Context<'_>, letter: HttpLetter) {
         if let Some((connection, reply)) = self.service.api.mail(cx, letter) {
             self.on_peer(cx, connection, |api, cx, peer, out| {
                 api.answered(cx, peer, out, reply);

@@ -40,7 +40,6 @@ use crate::sys::Counts;
 use answer::{Trouble, fail};
 
 pub(crate) use peer::Peer;
-pub use sessions::Letter;
 
 pub(crate) use subscription::is_consumer;
 

@@ -15,68 +15,18 @@ use crate::context::Context;
 use crate::http::exchange::{Content, ExchangeId, Request, Responses};
 use crate::http::problem::ProblemKind as Kind;
 use crate::mail::Mail;
+use crate::mail::http::{Acknowledge, Body, Done, From, HttpLetter, Work, WorkError};
 use crate::session::SessionState;
 use crate::session::http::client_id;
 
 /// Shards that a question about a session is passed on to, if that moves meanwhile.
 const MAXIMUM_HOPS: u8 = 8;
 
-/// A question about a session, or the answer.
-#[derive(Debug)]
-pub struct Letter(Body);
-
-#[derive(Debug)]
-enum Body {
-    Question {
-        client_id: Box<str>,
-        work: Work,
-        from: From,
-        hops: u8,
-    },
-    Answer {
-        from: From,
-        done: Result<Done, Kind>,
-    },
-}
-
-/// Whose question it is.
-#[derive(Clone, Copy, Debug)]
-struct From {
-    shard: usize,
-    connection: ConnectionId,
-    /// None where nobody waits for the answer.
-    id: Option<ExchangeId>,
-}
-
 /// The answer to a request of a connection.
 #[derive(Debug)]
 pub(crate) struct Reply {
     id: ExchangeId,
-    done: Result<Done, Kind>,
-}
-
-/// What is asked of a session.
-#[derive(Clone, Debug)]
-pub(super) enum Work {
-    /// To say what it holds.
-    Describe,
-    /// To be done with messages.
-    Acknowledge(Acknowledge),
-}
-
-/// Which messages are done.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Acknowledge {
-    UpTo(u64),
-    Each(Vec<u64>),
-}
-
-/// What came of it.
-#[derive(Debug)]
-pub(super) enum Done {
-    /// What a session holds.
-    Described(serde_json::Value),
-    Acknowledged,
+    done: Result<Done, WorkError>,
 }
 
 /// The content of an acknowledgement.
@@ -107,7 +57,7 @@ impl Api {
         if request.head.method() == "DELETE" {
             target.without_parameters()?;
             if !cx.broker.end_session_of(cx.net.now_ms(), &client_id) {
-                return Err(trouble(Kind::NoSession));
+                return Err(trouble(WorkError::NoSession));
             }
             self.counts.messages_sent += 1;
             respond(out, asker.id, &asker.reader, 204, &[], Content::Empty);
@@ -125,7 +75,7 @@ impl Api {
         let from = From {
             shard: cx.shard,
             connection: peer.connection,
-            id: Some(id),
+            exchange: id.0,
         };
         if let Some(done) = ask(cx, &client_id, work, from, MAXIMUM_HOPS) {
             self.answered(cx, peer, out, Reply { id, done });
@@ -138,7 +88,7 @@ impl Api {
     pub(crate) fn mail(
         &self,
         cx: &mut Context<'_>,
-        letter: Letter,
+        letter: HttpLetter,
     ) -> Option<(ConnectionId, Reply)> {
         match letter.0 {
             Body::Question {
@@ -150,13 +100,13 @@ impl Api {
                 let done = ask(cx, &client_id, work, from, hops)?;
                 if from.shard == cx.shard {
                     // It has come back to where it was asked.
-                    return Some((from.connection, Reply { id: from.id?, done }));
+                    return Some(reply(from, done));
                 }
-                let letter = Letter(Body::Answer { from, done });
+                let letter = HttpLetter(Body::Answer { from, done });
                 cx.outbox.post(from.shard, Mail::Http(Box::new(letter)));
                 None
             }
-            Body::Answer { from, done } => Some((from.connection, Reply { id: from.id?, done })),
+            Body::Answer { from, done } => Some(reply(from, done)),
         }
     }
 
@@ -191,13 +141,19 @@ impl Api {
                     Content::Whole(json.as_bytes()),
                 );
             }
-            Err(kind) => {
-                let trouble = trouble(kind);
+            Err(error) => {
+                let trouble = trouble(error);
                 super::log_refusal(cx, peer.connection, peer.name(), &trouble);
                 fail(out, id, &reader, &trouble);
             }
         }
     }
+}
+
+/// The answer for a connection of this shard.
+const fn reply(from: From, done: Result<Done, WorkError>) -> (ConnectionId, Reply) {
+    let id = ExchangeId(from.exchange);
+    (from.connection, Reply { id, done })
 }
 
 /// Does work on a session here, or asks the shard that has it; `None` where that will answer.
@@ -207,17 +163,17 @@ fn ask(
     work: Work,
     from: From,
     hops: u8,
-) -> Option<Result<Done, Kind>> {
+) -> Option<Result<Done, WorkError>> {
     match do_work(cx, client_id, &work) {
-        Err(Kind::SessionBusy) => {}
+        Err(WorkError::Elsewhere) => {}
         done => return Some(done),
     }
     let shard = cx.broker.directory().shard_of(client_id)?;
     let shard = usize::from(shard.0);
     if shard == cx.shard || hops == 0 {
-        return Some(Err(Kind::SessionBusy));
+        return Some(Err(WorkError::Elsewhere));
     }
-    let letter = Letter(Body::Question {
+    let letter = HttpLetter(Body::Question {
         client_id: client_id.into(),
         work,
         from,
@@ -227,14 +183,19 @@ fn ask(
     None
 }
 
-/// Does work on a session of this shard; [`Kind::SessionBusy`] where it is not here.
-pub(super) fn do_work(cx: &mut Context<'_>, client_id: &str, work: &Work) -> Result<Done, Kind> {
+/// Does work on a session of this shard; [`WorkError::Elsewhere`] where it is not here.
+pub(super) fn do_work(
+    cx: &mut Context<'_>,
+    client_id: &str,
+    work: &Work,
+) -> Result<Done, WorkError> {
     if !cx.broker.owner_exists(client_id) {
-        return Err(Kind::NoSession);
+        return Err(WorkError::NoSession);
     }
     match work {
         Work::Describe => {
-            let (info, filters) = (cx.broker.session_named(client_id)).ok_or(Kind::SessionBusy)?;
+            let (info, filters) =
+                (cx.broker.session_named(client_id)).ok_or(WorkError::Elsewhere)?;
             let mut filters: Vec<&str> = filters.iter().map(|filter| &**filter).collect();
             filters.sort_unstable();
             let name = client_id.rsplit('/').next();
@@ -249,14 +210,14 @@ pub(super) fn do_work(cx: &mut Context<'_>, client_id: &str, work: &Work) -> Res
         }
         Work::Acknowledge(which) => {
             let Some(SessionState::Http(state)) = cx.broker.protocol_named(client_id) else {
-                return Err(Kind::SessionBusy);
+                return Err(WorkError::Elsewhere);
             };
             let highest = match which {
                 Acknowledge::UpTo(id) => Some(*id),
                 Acknowledge::Each(ids) => ids.iter().copied().max(),
             };
             if highest.is_some_and(|id| id > state.last_id()) {
-                return Err(Kind::InvalidContent);
+                return Err(WorkError::UnknownId);
             }
             let tags: Vec<u64> = match which {
                 Acknowledge::UpTo(id) => state.acknowledge_up_to(*id).collect(),
@@ -279,11 +240,17 @@ pub(super) fn do_work(cx: &mut Context<'_>, client_id: &str, work: &Work) -> Res
 }
 
 /// What is told of work that could not be done.
-fn trouble(kind: Kind) -> Trouble {
-    let detail = match kind {
-        Kind::NoSession => "the user has no session of this name",
-        Kind::InvalidContent => "no message of the session has this id yet",
-        _ => "the session is moving between shards; try again",
+fn trouble(error: WorkError) -> Trouble {
+    let (kind, detail) = match error {
+        WorkError::NoSession => (Kind::NoSession, "the user has no session of this name"),
+        WorkError::UnknownId => (
+            Kind::InvalidContent,
+            "no message of the session has this id yet",
+        ),
+        WorkError::Elsewhere => (
+            Kind::SessionBusy,
+            "the session is moving between shards; try again",
+        ),
     };
     Trouble::new(kind, detail)
 }

@@ -10,7 +10,7 @@ use super::open::Asker;
 use super::peer::Peer;
 use super::plan::Subscribe;
 use super::publish::PUBLISHED;
-use super::sessions::{Acknowledge, Work, do_work};
+use super::sessions::do_work;
 use super::target::Target;
 use crate::context::Context;
 use crate::http::exchange::{ExchangeId, Responses};
@@ -18,6 +18,7 @@ use crate::http::format::frame::{Frame, FrameError, FrameReader, write_answer};
 use crate::http::format::message_from_frame;
 use crate::http::problem::ProblemKind as Kind;
 use crate::identity::Identity;
+use crate::mail::http::{Acknowledge, Work};
 use crate::session::http::client_id;
 
 /// Code with which a stream is given up that does not carry frames.

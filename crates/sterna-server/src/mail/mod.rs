@@ -1,5 +1,7 @@
 //! What is sent to a shard from other shards and from the control thread.
 
+pub(crate) mod http;
+
 use std::fmt;
 use std::sync::Arc;
 
@@ -8,6 +10,7 @@ use sterna_net::{ConnectionId, Courier};
 use crate::identity::Refusal;
 use crate::policy::Policy;
 use crate::session::SessionState;
+pub use http::HttpLetter;
 
 /// A letter to a shard.
 #[derive(Debug)]
@@ -24,7 +27,7 @@ pub enum Mail {
         outcome: Result<(), Refusal>,
     },
     /// A question about an HTTP session, or its answer.
-    Http(Box<crate::http::Letter>),
+    Http(Box<HttpLetter>),
     /// A new policy is in force.
     Policy(Arc<Policy>),
     /// Tell clients goodbye and end.
