@@ -11,6 +11,7 @@ mod door;
 mod http;
 pub mod identity;
 mod inspect;
+mod judge;
 mod mail;
 mod mapping;
 mod mqtt;

@@ -14,10 +14,8 @@ use super::client::{Client, State, Target};
 use super::{Door, code, log_end};
 use crate::config::EarlyData;
 use crate::context::Context;
-use crate::identity::{
-    Claim, Identity, Outcome, Refusal, Verdict, admits_quiet, finish, is_client_id, judge,
-    may_have_client_id,
-};
+use crate::identity::{Identity, Outcome, Refusal, is_client_id, may_have_client_id};
+use crate::judge::{Claim, Verdict, admits_quiet, finish, judge};
 use crate::session::AMQP_PREFIX;
 
 /// Key of the credit that a resuming client may count on (`docs/amqp-over-quic.md`, section 15).
@@ -124,7 +122,7 @@ impl Door {
     ) {
         self.with_client(cx, connection, |door, cx, client| {
             match std::mem::replace(&mut client.state, State::New) {
-                State::Password(pending) => match pending.decided(cx.policy, outcome) {
+                State::Password(pending) => match pending.decided(&cx.policy.users, outcome) {
                     Ok(identity) => door.admit(cx, client, identity, None),
                     Err(refusal) => door.refuse_claim(cx, client, refusal),
                 },

@@ -8,7 +8,7 @@ use super::Refusal;
 
 /// The holder of a verified certificate, or of a bare public key (RFC 7250).
 #[derive(Debug)]
-pub(super) struct Holder {
+pub(crate) struct Holder {
     /// The last common name in the certificate's subject; a bare key has none.
     common_name: Option<String>,
 }
@@ -21,7 +21,7 @@ impl Holder {
     ///
     /// # Errors
     /// When it is neither a certificate nor a key, or its times are over or yet to come.
-    pub(super) fn of(chain: &[Box<[u8]>], now_ms: u64) -> Result<Option<Self>, Refusal> {
+    pub(crate) fn of(chain: &[Box<[u8]>], now_ms: u64) -> Result<Option<Self>, Refusal> {
         let Some(first) = chain.first() else {
             return Ok(None);
         };
@@ -42,7 +42,7 @@ impl Holder {
     }
 
     /// The common name, whatever it is.
-    pub(super) fn common_name(&self) -> Option<&str> {
+    pub(crate) fn common_name(&self) -> Option<&str> {
         self.common_name.as_deref()
     }
 
@@ -50,7 +50,7 @@ impl Holder {
     ///
     /// # Errors
     /// When the common name can't be a user's: it is empty, too long, or has control characters.
-    pub(super) fn user_name(&self) -> Result<Option<String>, Refusal> {
+    pub(crate) fn user_name(&self) -> Result<Option<String>, Refusal> {
         match &self.common_name {
             Some(name) if sterna_auth::is_user_name(name) => Ok(Some(name.clone())),
             Some(_) => Err(Refusal::Nameless),

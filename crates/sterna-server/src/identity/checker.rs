@@ -18,21 +18,22 @@ use super::Refusal;
 use super::guesses::{Guesses, Standing, Subject, origin};
 use super::users::{Remembered, Users};
 use crate::config::{Guessing, Passwords};
-use crate::policy::Policy;
 
 /// What came of a check.
 pub(crate) type Outcome = Result<(), Refusal>;
 
 /// A password to check.
-pub(super) struct Request<'a> {
-    pub(super) policy: &'a Policy,
-    pub(super) user: &'a str,
-    pub(super) password: &'a [u8],
-    pub(super) address: IpAddr,
-    pub(super) standing: Standing,
-    pub(super) now_ms: u64,
+pub(crate) struct Request<'a> {
+    pub(crate) users: &'a Arc<Users>,
+    pub(crate) guessing: &'a Guessing,
+    pub(crate) passwords: &'a Passwords,
+    pub(crate) user: &'a str,
+    pub(crate) password: &'a [u8],
+    pub(crate) address: IpAddr,
+    pub(crate) standing: Standing,
+    pub(crate) now_ms: u64,
     /// Gets the outcome, on the checker's thread.
-    pub(super) tell: Box<dyn FnOnce(Outcome) + Send>,
+    pub(crate) tell: Box<dyn FnOnce(Outcome) + Send>,
 }
 
 /// The same, while it waits.
@@ -242,12 +243,12 @@ impl Checker {
         queue.checks.len() + queue.under_way
     }
 
-    pub(super) fn guesses(&self) -> MutexGuard<'_, Guesses> {
+    pub(crate) fn guesses(&self) -> MutexGuard<'_, Guesses> {
         lock(&self.shared.guesses)
     }
 
     /// Whether a password was found right before, by a record that is still the user's.
-    pub(super) fn remembers(&self, users: &Users, user: &str, password: &[u8]) -> bool {
+    pub(crate) fn remembers(&self, users: &Users, user: &str, password: &[u8]) -> bool {
         lock(&self.shared.remembered).has(users, user, password)
     }
 
@@ -255,8 +256,8 @@ impl Checker {
     ///
     /// # Errors
     /// [`Refusal::Busy`] where too many wait already; `tell` is not called then.
-    pub(super) fn check(&self, request: Request<'_>) -> Result<Ticket, Refusal> {
-        let passwords = &request.policy.passwords;
+    pub(crate) fn check(&self, request: Request<'_>) -> Result<Ticket, Refusal> {
+        let passwords = request.passwords;
         let lane = match request.standing {
             Standing::Known => 0,
             Standing::Unknown => 1,
@@ -264,8 +265,8 @@ impl Checker {
         };
         let timeout = Duration::from_millis(passwords.timeout_ms);
         let check = Check {
-            users: Arc::clone(&request.policy.users),
-            guessing: request.policy.guessing.clone(),
+            users: Arc::clone(request.users),
+            guessing: request.guessing.clone(),
             passwords: passwords.clone(),
             user: request.user.to_owned(),
             password: request.password.to_vec(),

@@ -21,7 +21,7 @@ use crate::config::Guessing;
 
 /// Whose credentials an attempt shows.
 #[derive(Clone, Copy)]
-pub(super) enum Subject<'a> {
+pub(crate) enum Subject<'a> {
     /// A user's.
     User(&'a str),
     /// Those of whoever has this token.
@@ -30,7 +30,7 @@ pub(super) enum Subject<'a> {
 
 /// What is known of an address and a subject.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Standing {
+pub(crate) enum Standing {
     /// The subject has come in from there.
     Known,
     /// Nothing speaks against it.
@@ -129,7 +129,7 @@ impl Failures {
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Guesses {
+pub(crate) struct Guesses {
     key: hmac::Key,
     of_address_for_subject: Table<(IpAddr, SubjectId), Failures>,
     of_address: Table<IpAddr, Failures>,
@@ -168,7 +168,7 @@ impl Guesses {
     }
 
     /// What is known of an attempt before it is looked at.
-    pub(super) fn standing(
+    pub(crate) fn standing(
         &self,
         limits: &Guessing,
         address: IpAddr,
@@ -199,7 +199,7 @@ impl Guesses {
     }
 
     /// Counts an attempt that was looked at.
-    pub(super) fn note(
+    pub(crate) fn note(
         &mut self,
         limits: &Guessing,
         address: IpAddr,

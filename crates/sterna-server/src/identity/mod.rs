@@ -1,14 +1,5 @@
-//! Who a client is: one judge for every door.
-//!
-//! [`judge`] takes what is known of a connection (its listener, its certificate, its address) and what
-//! the client claims, and answers with an [`Identity`] or a [`Refusal`], at once or later: a password
-//! is checked beside the shard, and the verdict comes by letter. The rule it keeps is in
-//! `docs/configuration.md`, "Who a client is":
-//!
-//! - Every proof that is shown must hold.
-//! - Proofs that name a user must name the same one.
-//! - Who shows nothing is the user whom its certificate names, else nobody in particular where the
-//!   listener admits that.
+//! Identities and their proofs: certificates, tokens, exchanges, and passwords, which are checked
+//! beside the shards. `judge.rs` decides with them who a client is.
 
 mod certificate;
 mod checker;
@@ -19,20 +10,13 @@ mod users;
 
 use std::sync::Arc;
 
-use sterna_net::{ConnectionId, ConnectionInfo};
-
-pub(crate) use certificate::common_name;
+pub(crate) use certificate::{Holder, common_name};
 pub use checker::Checker;
-pub(crate) use checker::{Outcome, Ticket};
+pub(crate) use checker::{Outcome, Request, Ticket};
 pub(crate) use client_ids::{is_client_id, may_have_client_id};
+pub(crate) use guesses::{Standing, Subject};
 pub(crate) use scram::Exchange;
 pub use users::{Tokens, Users};
-
-use crate::context::Context;
-use crate::mail::Mail;
-use crate::policy::Policy;
-use certificate::Holder;
-use guesses::{Standing, Subject};
 
 /// Who a client is: a user, or nobody in particular, and how that was shown.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -59,16 +43,19 @@ pub(crate) enum Proof {
 
 impl Identity {
     /// A client without a name.
-    pub(crate) const NOBODY: Self = Self {
-        user: None,
-        proof: Proof::Nothing,
-    };
+    pub(crate) const NOBODY: Self = Self::nameless(Proof::Nothing);
 
-    fn of(user: &str, proof: Proof) -> Self {
+    /// The user of this name.
+    pub(crate) fn of(user: &str, proof: Proof) -> Self {
         Self {
             user: Some(user.into()),
             proof,
         }
+    }
+
+    /// A client without a name that has shown something all the same.
+    pub(crate) const fn nameless(proof: Proof) -> Self {
+        Self { user: None, proof }
     }
 
     /// The user's name; `None` for clients without a name, who are one user among themselves.
@@ -80,35 +67,6 @@ impl Identity {
     pub(crate) const fn proof(&self) -> Proof {
         self.proof
     }
-}
-
-/// What a client says of itself, beside the certificate of its connection.
-#[derive(Clone, Copy)]
-pub(crate) enum Claim<'a> {
-    /// Nothing.
-    Nothing,
-    /// That it has the certificate of its connection, and is its holder (SASL EXTERNAL); the name may
-    /// be empty.
-    Holder(&'a str),
-    /// A user name, and a password in plain text; either may be empty.
-    Password(&'a str, &'a [u8]),
-    /// A bearer token.
-    Token(&'a [u8]),
-    /// The first message of an exchange by this method.
-    Exchange(&'a str, &'a [u8]),
-}
-
-/// What the judge says.
-#[derive(Debug)]
-pub(crate) enum Verdict {
-    /// This is who it is.
-    Known(Identity),
-    /// A password is being checked; a letter will say.
-    Pending(Pending),
-    /// The client is to prove that it knows the password, in answer to this challenge.
-    Challenge(Box<Exchange>, String),
-    /// It may not come in.
-    Refused(Refusal),
 }
 
 /// Why a client may not come in.
@@ -167,229 +125,37 @@ pub(crate) struct Pending {
 }
 
 impl Pending {
+    /// The check of a user's password, which is that of `users`. Its letter carries `number`.
+    pub(crate) const fn new(
+        number: u64,
+        identity: Identity,
+        users: Arc<Users>,
+        ticket: Ticket,
+    ) -> Self {
+        Self {
+            number,
+            identity,
+            users,
+            _ticket: ticket,
+        }
+    }
+
     /// The number of its letter.
     pub(crate) const fn number(&self) -> u64 {
         self.number
     }
 
-    /// Who it is, now that the letter has come.
+    /// Who it is, now that the letter has come, by the users of today.
     ///
     /// # Errors
     /// Why it may not come in, also because the user was removed or changed meanwhile.
-    pub(crate) fn decided(self, policy: &Policy, outcome: Outcome) -> Result<Identity, Refusal> {
+    pub(crate) fn decided(self, users: &Users, outcome: Outcome) -> Result<Identity, Refusal> {
         outcome?;
         let user = self.identity.user().unwrap_or_default();
-        if policy.users.agrees_with(&self.users, user) {
+        if users.agrees_with(&self.users, user) {
             Ok(self.identity)
         } else {
             Err(Refusal::Password)
-        }
-    }
-}
-
-/// Judges a client. The letter of a pending verdict carries `number`.
-pub(crate) fn judge(
-    cx: &Context<'_>,
-    connection: ConnectionId,
-    number: u64,
-    claim: Claim<'_>,
-) -> Verdict {
-    let Some(info) = cx.net.info(connection) else {
-        return Verdict::Refused(Refusal::NoCredentials);
-    };
-    let case = match Case::new(cx, info) {
-        Ok(case) => case,
-        Err(refusal) => return Verdict::Refused(refusal),
-    };
-    match claim {
-        Claim::Nothing => case.quiet(),
-        Claim::Holder(name) => case.holder(name),
-        Claim::Password(user, password) => case.password(connection, number, user, password),
-        Claim::Token(token) => case.token(token),
-        Claim::Exchange(method, first) => case.exchange(method, first),
-    }
-    .unwrap_or_else(Verdict::Refused)
-}
-
-/// Whether a client that shows nothing beside its certificate may come in.
-pub(crate) fn admits_quiet(cx: &Context<'_>, connection: ConnectionId) -> bool {
-    matches!(judge(cx, connection, 0, Claim::Nothing), Verdict::Known(_))
-}
-
-/// Ends an exchange with the client's proof; the text is the last message for the client.
-///
-/// # Errors
-/// Why it may not come in.
-pub(crate) fn finish(
-    cx: &Context<'_>,
-    connection: ConnectionId,
-    exchange: Exchange,
-    proof: &[u8],
-) -> Result<(Identity, String), Refusal> {
-    let info = cx.net.info(connection).ok_or(Refusal::Exchange)?;
-    let case = Case::new(cx, info)?;
-    let user = exchange.user().to_owned();
-    case.may_guess(Subject::User(&user))?;
-    let finished = exchange.finish(&cx.policy.users, proof);
-    case.note(Subject::User(&user), finished.is_ok());
-    Ok((Identity::of(&user, Proof::Scram), finished?))
-}
-
-/// A client before its judge.
-struct Case<'a, 'c> {
-    cx: &'a Context<'c>,
-    info: &'a ConnectionInfo,
-    now_ms: u64,
-    holder: Option<Holder>,
-    /// The user whom the certificate names, where certificates name users.
-    named: Option<String>,
-}
-
-impl<'a, 'c> Case<'a, 'c> {
-    fn new(cx: &'a Context<'c>, info: &'a ConnectionInfo) -> Result<Self, Refusal> {
-        let now_ms = cx.net.now_ms();
-        let holder = Holder::of(&info.peer_certificates, now_ms)?;
-        let named = match &holder {
-            Some(holder) if cx.policy.certificate_as_username => holder.user_name()?,
-            _ => None,
-        };
-        Ok(Self {
-            cx,
-            info,
-            now_ms,
-            holder,
-            named,
-        })
-    }
-
-    /// Who shows nothing beside its certificate.
-    fn quiet(&self) -> Result<Verdict, Refusal> {
-        let identity = match (&self.named, &self.holder) {
-            (Some(name), _) => Identity::of(name, Proof::Certificate),
-            (None, Some(_)) if self.cx.policy.certificate_as_username => {
-                return Err(Refusal::Nameless);
-            }
-            (None, Some(_)) => Identity {
-                user: None,
-                proof: Proof::Certificate,
-            },
-            (None, None) if self.cx.policy.listener(self.info.listener).anonymous => {
-                Identity::NOBODY
-            }
-            (None, None) => return Err(Refusal::NoCredentials),
-        };
-        Ok(Verdict::Known(identity))
-    }
-
-    fn holder(&self, name: &str) -> Result<Verdict, Refusal> {
-        let Some(holder) = &self.holder else {
-            return Err(Refusal::NoCredentials);
-        };
-        if !name.is_empty() && holder.common_name() != Some(name) {
-            return Err(Refusal::Disagreement);
-        }
-        self.quiet()
-    }
-
-    fn password(
-        &self,
-        connection: ConnectionId,
-        number: u64,
-        user: &str,
-        password: &[u8],
-    ) -> Result<Verdict, Refusal> {
-        if !user.is_empty() {
-            self.agree(user)?;
-        }
-        let users = &self.cx.policy.users;
-        // A name alone proves nothing, and denies nothing where the certificate proves the same one.
-        // Where there are no users, a password proves nothing either: clients that were told one give
-        // it even where nobody asks.
-        if users.is_empty() || (password.is_empty() && self.named.is_some()) {
-            return self.quiet();
-        }
-        if password.is_empty() || !sterna_auth::is_user_name(user) {
-            return Err(Refusal::Password);
-        }
-        let Some(checker) = self.cx.checker else {
-            return Err(Refusal::Unavailable);
-        };
-        let standing = self.may_guess(Subject::User(user))?;
-        let identity = Identity::of(user, Proof::Password);
-        if checker.remembers(users, user, password) {
-            self.note(Subject::User(user), true);
-            return Ok(Verdict::Known(identity));
-        }
-        let post = self.cx.outbox.postbox(self.cx.shard);
-        let post = post.ok_or(Refusal::Unavailable)?;
-        let ticket = checker.check(checker::Request {
-            policy: self.cx.policy,
-            user,
-            password,
-            address: self.info.peer.ip(),
-            standing,
-            now_ms: self.now_ms,
-            tell: Box::new(move |outcome| {
-                post(Mail::Judged {
-                    connection,
-                    number,
-                    outcome,
-                });
-            }),
-        })?;
-        Ok(Verdict::Pending(Pending {
-            number,
-            identity,
-            users: Arc::clone(users),
-            _ticket: ticket,
-        }))
-    }
-
-    fn token(&self, token: &[u8]) -> Result<Verdict, Refusal> {
-        let subject = Subject::Token(token);
-        self.may_guess(subject)?;
-        let user = self.cx.policy.tokens.user_of(token, self.now_ms);
-        self.note(subject, user.is_some());
-        let user = user.ok_or(Refusal::Token)?;
-        self.agree(user)?;
-        Ok(Verdict::Known(Identity::of(user, Proof::Token)))
-    }
-
-    fn exchange(&self, method: &str, first: &[u8]) -> Result<Verdict, Refusal> {
-        let (exchange, challenge) = Exchange::start(&self.cx.policy.users, method, first)?;
-        self.agree(exchange.user())?;
-        self.may_guess(Subject::User(exchange.user()))?;
-        Ok(Verdict::Challenge(Box::new(exchange), challenge))
-    }
-
-    /// Whether credentials name the user whom the certificate names, if it names one.
-    fn agree(&self, user: &str) -> Result<(), Refusal> {
-        match &self.named {
-            Some(name) if name != user => Err(Refusal::Disagreement),
-            _ => Ok(()),
-        }
-    }
-
-    /// Whether an attempt is looked at, after those before it.
-    fn may_guess(&self, subject: Subject<'_>) -> Result<Standing, Refusal> {
-        let Some(checker) = self.cx.checker else {
-            return Ok(Standing::Unknown);
-        };
-        let (limits, address) = (&self.cx.policy.guessing, self.info.peer.ip());
-        let standing = (checker.guesses()).standing(limits, address, subject, self.now_ms);
-        if standing == Standing::Slowed {
-            return Err(Refusal::Slowed);
-        }
-        Ok(standing)
-    }
-
-    /// Counts an attempt.
-    fn note(&self, subject: Subject<'_>, is_right: bool) {
-        if let Some(checker) = self.cx.checker {
-            let (limits, address) = (&self.cx.policy.guessing, self.info.peer.ip());
-            checker
-                .guesses()
-                .note(limits, address, subject, is_right, self.now_ms);
         }
     }
 }

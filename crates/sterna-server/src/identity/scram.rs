@@ -19,7 +19,7 @@ impl Exchange {
     /// # Errors
     /// When the method is not served (it is only where there are users), or the message is malformed,
     /// or the client wants to act as another than it is.
-    pub(super) fn start(
+    pub(crate) fn start(
         users: &Users,
         method: &str,
         first: &[u8],
@@ -55,7 +55,7 @@ impl Exchange {
     /// # Errors
     /// [`Refusal::Exchange`], also when the user was removed or has another password since the
     /// challenge.
-    pub(super) fn finish(self, users: &Users, proof: &[u8]) -> Result<String, Refusal> {
+    pub(crate) fn finish(self, users: &Users, proof: &[u8]) -> Result<String, Refusal> {
         let is_same = self.record.is_some() && users.record_text(&self.user) == self.record;
         let last = self.step.verify(proof).map_err(|_| Refusal::Exchange)?;
         is_same.then_some(last).ok_or(Refusal::Exchange)

@@ -10,9 +10,8 @@ use super::admission::{Admission, DATAGRAMS_PROPERTY};
 use super::client::{Client, State, connection, consumer};
 use super::{Door, log_end};
 use crate::context::Context;
-use crate::identity::{
-    Claim, Identity, Outcome, Refusal, Verdict, finish, judge, may_have_client_id,
-};
+use crate::identity::{Identity, Outcome, Refusal, may_have_client_id};
+use crate::judge::{Claim, Verdict, finish, judge};
 use crate::session;
 
 impl Door {
@@ -82,10 +81,12 @@ impl Door {
     ) {
         self.with_client(cx, connection, |door, cx, client| {
             match std::mem::replace(&mut client.state, State::New) {
-                State::Password(admission, pending) => match pending.decided(cx.policy, outcome) {
-                    Ok(identity) => door.admit(cx, client, admission, identity),
-                    Err(refusal) => door.refuse_claim(cx, client, refusal),
-                },
+                State::Password(admission, pending) => {
+                    match pending.decided(&cx.policy.users, outcome) {
+                        Ok(identity) => door.admit(cx, client, admission, identity),
+                        Err(refusal) => door.refuse_claim(cx, client, refusal),
+                    }
+                }
                 other => client.state = other,
             }
         });

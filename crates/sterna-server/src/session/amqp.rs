@@ -1,4 +1,4 @@
-//! What the front door of AMQP keeps of a session, and the topics of its nodes.
+//! State of an AMQP link that its session keeps, and the topics of AMQP's nodes.
 
 use sterna_amqp::types::Encoded;
 

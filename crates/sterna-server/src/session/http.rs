@@ -1,5 +1,5 @@
-//! What the front door of HTTP keeps of a session: the ids by which its client acknowledges and
-//! resumes; and how sessions are named.
+//! State of an HTTP session, the ids by which its client acknowledges and resumes; and the names of
+//! such sessions.
 
 use std::collections::VecDeque;
 

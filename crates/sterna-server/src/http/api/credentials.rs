@@ -12,7 +12,8 @@ use crate::config::HttpAuthentication;
 use crate::context::Context;
 use crate::http::exchange::Head;
 use crate::http::problem::ProblemKind as Kind;
-use crate::identity::{self, Claim, Identity, Outcome, Pending, Refusal, Users};
+use crate::identity::{Identity, Outcome, Pending, Refusal, Users};
+use crate::judge::{self, Claim};
 use crate::policy::Policy;
 use sterna_net::{ConnectionId, TransportKind};
 
@@ -106,11 +107,11 @@ impl Credentials {
         if let Some(value) = head.field("authorization") {
             return self.judge_field(cx, key, connection, number, value);
         }
-        let quiet = identity::judge(cx, connection, number, Claim::Nothing);
+        let quiet = judge::judge(cx, connection, number, Claim::Nothing);
         let info = cx.net.info(connection);
         let speaks_for_all = cx.policy.http.authentication == HttpAuthentication::Connection
             && info.is_some_and(|info| info.transport == TransportKind::Quic)
-            && !matches!(&quiet, identity::Verdict::Known(known) if known.user().is_some());
+            && !matches!(&quiet, judge::Verdict::Known(known) if known.user().is_some());
         if speaks_for_all {
             if self.check.is_some() {
                 return Verdict::Wait;
@@ -137,7 +138,7 @@ impl Credentials {
         let (scheme, value) = text.split_once(' ').unwrap_or((text, ""));
         let value = value.trim_start().as_bytes();
         if scheme.eq_ignore_ascii_case("bearer") {
-            let verdict = identity::judge(cx, connection, number, Claim::Token(value));
+            let verdict = judge::judge(cx, connection, number, Claim::Token(value));
             return self.heard(cx, key, value, verdict);
         }
         if !scheme.eq_ignore_ascii_case("basic") {
@@ -168,7 +169,7 @@ impl Credentials {
             return refused(policy, "the credentials are not base64 of `user:password`");
         };
         let claim = Claim::Password(user, password);
-        let verdict = identity::judge(cx, connection, number, claim);
+        let verdict = judge::judge(cx, connection, number, claim);
         self.heard(cx, key, value, verdict)
     }
 
@@ -178,12 +179,12 @@ impl Credentials {
         cx: &Context<'_>,
         key: &hmac::Key,
         credentials: &[u8],
-        verdict: identity::Verdict,
+        verdict: judge::Verdict,
     ) -> Verdict {
         match verdict {
-            identity::Verdict::Known(identity) => Verdict::Known(identity),
-            identity::Verdict::Refused(refusal) => refused_claim(cx.policy, refusal),
-            identity::Verdict::Pending(pending) => {
+            judge::Verdict::Known(identity) => Verdict::Known(identity),
+            judge::Verdict::Refused(refusal) => refused_claim(cx.policy, refusal),
+            judge::Verdict::Pending(pending) => {
                 self.check = Some(Check {
                     digest: hmac::sign(key, credentials),
                     pending,
@@ -191,7 +192,7 @@ impl Credentials {
                 Verdict::Wait
             }
             // Nothing that a request has asks for one.
-            identity::Verdict::Challenge(..) => refused_claim(cx.policy, Refusal::Method),
+            judge::Verdict::Challenge(..) => refused_claim(cx.policy, Refusal::Method),
         }
     }
 
@@ -201,7 +202,7 @@ impl Credentials {
         let Some(Check { digest, pending }) = self.check.take_if(is_it) else {
             return false;
         };
-        match pending.decided(policy, outcome) {
+        match pending.decided(&policy.users, outcome) {
             Ok(identity) => {
                 self.verified = Some(Verified {
                     digest,
