@@ -11,8 +11,8 @@ use bytes::BytesMut;
 use sterna_mqtt::packet::{Connect, Publish};
 use sterna_mqtt::server::{Accept, Connection, Event, Limits, OutgoingPublish};
 use sterna_mqtt::{
-    Framer, Lane, MAX_PACKET_BYTES, Packet, Properties, Property, PropertyBuf, PropertyContext,
-    PublishProperties, QoS, ReasonCode, Session, Version,
+    Framer, Lane, MAX_PACKET_BYTES, MqttSession, Packet, Properties, Property, PropertyBuf,
+    PropertyContext, PublishProperties, QoS, ReasonCode, Version,
 };
 
 /// Rounds per operation, short enough for one to get through undisturbed.
@@ -44,9 +44,9 @@ fn encoded(publish: &Publish<'_>, version: Version) -> BytesMut {
     out
 }
 
-fn connected(limits: &Limits) -> (Connection, Session, BytesMut) {
+fn connected(limits: &Limits) -> (Connection, MqttSession, BytesMut) {
     let mut connection = Connection::new(limits, 0);
-    let mut session = Session::new();
+    let mut session = MqttSession::new();
     let mut out = BytesMut::new();
     let connect = Connect {
         version: Version::V5,
@@ -233,7 +233,7 @@ fn main() {
         size_of::<Publish<'_>>(),
         size_of::<Event<'_>>(),
         size_of::<Connection>(),
-        size_of::<Session>(),
+        size_of::<MqttSession>(),
         size_of::<Framer>(),
     );
 }

@@ -19,7 +19,7 @@
 //!
 //! # What outlives a connection
 //!
-//! A [`Session`] holds Packet Identifiers and the state of deliveries, for either end. It survives
+//! A [`MqttSession`] holds Packet Identifiers and the state of deliveries, for either end. It survives
 //! connections, the loss of streams, and moves between transports. Outgoing identifiers are unique
 //! in the session, on whatever lane they travel. Incoming QoS 2 identifiers belong to the lane on
 //! which they arrive, since some clients number each stream for itself; after a reconnection or
@@ -30,12 +30,12 @@
 //! ```
 //! use bytes::BytesMut;
 //! use sterna_mqtt::server::{Accept, Connection, Event, Limits};
-//! use sterna_mqtt::{Framer, Lane, ReasonCode, Session};
+//! use sterna_mqtt::{Framer, Lane, ReasonCode, MqttSession};
 //!
 //! let limits = Limits::default();
 //! let now_ms = 0;
 //! let mut connection = Connection::new(&limits, now_ms);
-//! let mut session = Session::new();
+//! let mut session = MqttSession::new();
 //! let mut framer = Framer::new(); // one per lane
 //! let mut out = BytesMut::new(); // one per lane: implement `LaneWriter` for several
 //!
@@ -85,7 +85,7 @@
 //! # The client's end
 //!
 //! [`client::Connection`] is the counterpart: it writes CONNECT and requests, obeys the server's
-//! limits, and works on a [`Session`] just the same.
+//! limits, and works on a [`MqttSession`] just the same.
 //!
 //! # Reading the citations
 //!
@@ -115,5 +115,5 @@ pub use property::{
     Forward, Properties, Property, PropertyBuf, PropertyContext, PropertyId, PublishProperties,
 };
 pub use reason::ReasonCode;
-pub use session::Session;
+pub use session::MqttSession;
 pub use types::{MAX_PACKET_BYTES, MAX_REMAINING_BYTES, PacketId, PacketType, QoS, Version};

@@ -5,7 +5,7 @@ use counting::allocated;
 use sterna_mqtt::packet::Connect;
 use sterna_mqtt::server::{Accept, Connection, Event, Limits, OutgoingPublish};
 use sterna_mqtt::{
-    Framer, Lane, MAX_PACKET_BYTES, Packet, Properties, QoS, ReasonCode, Session, Version,
+    Framer, Lane, MAX_PACKET_BYTES, MqttSession, Packet, Properties, QoS, ReasonCode, Version,
 };
 
 /// Counts what the current thread allocates. An allocator cannot be written without `unsafe`.
@@ -77,9 +77,9 @@ const PACKETS: [&[u8]; 15] = [
     b"\xf0\x06\x18\x04\x15\x00\x01m",
 ];
 
-fn connected() -> (Connection, Session, BytesMut) {
+fn connected() -> (Connection, MqttSession, BytesMut) {
     let mut connection = Connection::new(&Limits::default(), 0);
-    let mut session = Session::new();
+    let mut session = MqttSession::new();
     let mut out = BytesMut::with_capacity(4096);
     let connect = Connect {
         version: Version::V5,
@@ -243,11 +243,15 @@ fn idle_state_is_small() {
         "{}",
         size_of::<Connection>()
     );
-    assert!(size_of::<Session>() <= 96, "{}", size_of::<Session>());
+    assert!(
+        size_of::<MqttSession>() <= 96,
+        "{}",
+        size_of::<MqttSession>()
+    );
     assert!(size_of::<Framer>() <= 40, "{}", size_of::<Framer>());
     let (count, _) = allocated(|| {
         let connection = Connection::new(&Limits::default(), 0);
-        let session = Session::new();
+        let session = MqttSession::new();
         let framer = Framer::new();
         assert!(!connection.is_closed() && session.is_empty() && framer.partial().is_none());
     });

@@ -11,8 +11,8 @@ use bytes::{Buf as _, BytesMut};
 use proptest::prelude::*;
 use sterna_mqtt::packet::Connect;
 use sterna_mqtt::{
-    Framer, Lane, PacketId, Properties, Property, PropertyBuf, QoS, ReasonCode, Session, Version,
-    client, server,
+    Framer, Lane, MqttSession, PacketId, Properties, Property, PropertyBuf, QoS, ReasonCode,
+    Version, client, server,
 };
 
 const NOW_MS: u64 = 1_000;
@@ -103,10 +103,10 @@ impl Traffic {
 
 struct World {
     client: client::Connection,
-    client_session: Session,
+    client_session: MqttSession,
     client_framer: Framer,
     server: server::Connection,
-    server_session: Session,
+    server_session: MqttSession,
     server_framer: Framer,
     to_server: BytesMut,
     to_client: BytesMut,
@@ -123,7 +123,7 @@ fn limits() -> server::Limits {
     }
 }
 
-fn open(session: &mut Session, out: &mut BytesMut) -> client::Connection {
+fn open(session: &mut MqttSession, out: &mut BytesMut) -> client::Connection {
     let mut properties = PropertyBuf::new();
     properties
         .push(Property::ReceiveMaximum(RECEIVE_MAXIMUM))
@@ -151,13 +151,13 @@ fn open(session: &mut Session, out: &mut BytesMut) -> client::Connection {
 
 impl World {
     fn new() -> Self {
-        let (mut client_session, mut to_server) = (Session::new(), BytesMut::new());
+        let (mut client_session, mut to_server) = (MqttSession::new(), BytesMut::new());
         Self {
             client: open(&mut client_session, &mut to_server),
             client_session,
             client_framer: Framer::new(),
             server: server::Connection::new(&limits(), NOW_MS),
-            server_session: Session::new(),
+            server_session: MqttSession::new(),
             server_framer: Framer::new(),
             to_server,
             to_client: BytesMut::new(),

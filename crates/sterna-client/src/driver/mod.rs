@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sterna_mqtt::client::ServerLimits;
-use sterna_mqtt::{Lane, PacketId, PropertyBuf, ReasonCode, Session};
+use sterna_mqtt::{Lane, MqttSession, PacketId, PropertyBuf, ReasonCode};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::client::{Event, Published, Status};
@@ -159,7 +159,7 @@ struct Driver {
     bulk: VecDeque<Publication>,
     /// Events that wait for room.
     events: VecDeque<Event>,
-    session: Session,
+    session: MqttSession,
     /// By tag, so in the order of sending.
     sent: BTreeMap<u64, Sent>,
     asked: HashMap<u64, Asked>,
@@ -186,7 +186,7 @@ pub(crate) async fn run(options: Options, inlets: Inlets) {
         publications: VecDeque::new(),
         bulk: VecDeque::new(),
         events: VecDeque::new(),
-        session: Session::new(),
+        session: MqttSession::new(),
         sent: BTreeMap::new(),
         asked: HashMap::new(),
         next_tag: 1,

@@ -11,8 +11,8 @@ use crate::packet::{
 };
 use crate::session::{AckError, Received, Stage};
 use crate::{
-    Answer, DecodeError, EncodeError, Frame, Lane, LaneWriter, MAX_PACKET_BYTES, Packet, PacketId,
-    PacketType, Properties, Property, QoS, ReasonCode, Scope, Session, Version, Violation,
+    Answer, DecodeError, EncodeError, Frame, Lane, LaneWriter, MAX_PACKET_BYTES, MqttSession,
+    Packet, PacketId, PacketType, Properties, Property, QoS, ReasonCode, Scope, Version, Violation,
 };
 
 /// Bytes of Topic Names that the server's Topic Aliases may occupy here.
@@ -149,7 +149,7 @@ impl Connection {
         connect: &Connect<'_>,
         holds_session: bool,
         expected: ServerLimits,
-        session: &mut Session,
+        session: &mut MqttSession,
         now_ms: u64,
         out: &mut BytesMut,
     ) -> Result<Self, EncodeError> {
@@ -244,7 +244,7 @@ impl Connection {
     /// As for [`Connection::handle`], and for bytes that are no packet.
     pub fn receive<'a>(
         &mut self,
-        session: &mut Session,
+        session: &mut MqttSession,
         lane: Lane,
         frame: &Frame<'a>,
         now_ms: u64,
@@ -264,7 +264,7 @@ impl Connection {
     /// close.
     pub fn handle<'a>(
         &mut self,
-        session: &mut Session,
+        session: &mut MqttSession,
         lane: Lane,
         packet: Packet<'a>,
         now_ms: u64,
@@ -364,7 +364,7 @@ impl Connection {
 
     fn connack<'a>(
         &mut self,
-        session: &mut Session,
+        session: &mut MqttSession,
         lane: Lane,
         connack: ConnAck<'a>,
     ) -> Result<Event<'a>, Violation> {
@@ -442,7 +442,7 @@ impl Connection {
 
     fn publish_in<'a>(
         &mut self,
-        session: &mut Session,
+        session: &mut MqttSession,
         lane: Lane,
         publish: Publish<'a>,
         out: &mut impl LaneWriter,
@@ -504,7 +504,7 @@ impl Connection {
     /// messages came, so one that stays unacknowledged holds up the others.
     pub fn acknowledge(
         &mut self,
-        session: &mut Session,
+        session: &mut MqttSession,
         packet_id: PacketId,
         reason: ReasonCode,
         out: &mut impl LaneWriter,
@@ -567,7 +567,7 @@ impl Connection {
 
     fn pubrel(
         &self,
-        session: &mut Session,
+        session: &mut MqttSession,
         lane: Lane,
         ack: Ack<'_>,
         out: &mut impl LaneWriter,
@@ -587,7 +587,7 @@ impl Connection {
 
     fn puback<'a>(
         &self,
-        session: &mut Session,
+        session: &mut MqttSession,
         ack: Ack<'a>,
     ) -> Result<Option<Event<'a>>, Violation> {
         self.check_problem_information(ack.properties)?;
@@ -605,7 +605,7 @@ impl Connection {
 
     fn pubrec<'a>(
         &self,
-        session: &mut Session,
+        session: &mut MqttSession,
         lane: Lane,
         ack: Ack<'a>,
         out: &mut impl LaneWriter,
@@ -638,7 +638,7 @@ impl Connection {
 
     fn pubcomp<'a>(
         &self,
-        session: &mut Session,
+        session: &mut MqttSession,
         ack: Ack<'a>,
     ) -> Result<Option<Event<'a>>, Violation> {
         self.check_problem_information(ack.properties)?;
@@ -657,7 +657,7 @@ impl Connection {
 
     fn suback<'a>(
         &mut self,
-        session: &mut Session,
+        session: &mut MqttSession,
         suback: SubAck<'a>,
     ) -> Result<Event<'a>, Violation> {
         self.check_problem_information(suback.properties)?;
@@ -678,7 +678,7 @@ impl Connection {
 
     fn unsuback<'a>(
         &mut self,
-        session: &mut Session,
+        session: &mut MqttSession,
         unsuback: UnsubAck<'a>,
     ) -> Result<Event<'a>, Violation> {
         self.check_problem_information(unsuback.properties)?;

@@ -1,6 +1,6 @@
 //! The client's end of a connection: packets in, events out; commands in, bytes out.
 //!
-//! A [`Connection`] lives as long as one network connection; the [`Session`](crate::Session) that
+//! A [`Connection`] lives as long as one network connection; the [`MqttSession`](crate::MqttSession) that
 //! it works on lives longer. The caller owns both, moves the bytes, keeps the messages until they
 //! are acknowledged, and tells the time.
 //!

@@ -7,7 +7,7 @@ use super::connection::{Connection, State};
 use super::send::{SendError, own_properties};
 use crate::packet::{Ack, Publish, encode_ack};
 use crate::{
-    Frame, Lane, MAX_PACKET_BYTES, Packet, PacketId, PacketType, QoS, ReasonCode, Session,
+    Frame, Lane, MAX_PACKET_BYTES, MqttSession, Packet, PacketId, PacketType, QoS, ReasonCode,
     Violation,
 };
 
@@ -16,7 +16,7 @@ impl Connection {
     /// there may be sent again on another with [`Connection::resend`] and
     /// [`Connection::release_again`]: the rule that nothing is sent again within a connection
     /// ([MQTT-4.4.0-1]) is for networks that lose nothing as long as the connection stands.
-    pub fn lane_closed(&mut self, session: &mut Session, lane: Lane) {
+    pub fn lane_closed(&mut self, session: &mut MqttSession, lane: Lane) {
         self.peer_aliases.lane_closed(lane);
         session.lane_closed(lane);
     }

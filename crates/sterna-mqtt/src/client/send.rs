@@ -13,8 +13,8 @@ use crate::packet::{
 };
 use crate::session::{Outgoing, Stage};
 use crate::{
-    DecodeError, EncodeError, Lane, MAX_PACKET_BYTES, PacketId, PacketType, Properties, Property,
-    PropertyBuf, PropertyContext, PublishProperties, QoS, ReasonCode, Session, topic,
+    DecodeError, EncodeError, Lane, MAX_PACKET_BYTES, MqttSession, PacketId, PacketType,
+    Properties, Property, PropertyBuf, PropertyContext, PublishProperties, QoS, ReasonCode, topic,
 };
 
 /// Most requests (SUBSCRIBE, UNSUBSCRIBE) that wait for their answers.
@@ -133,7 +133,7 @@ impl Connection {
 
     /// Whether the server's Receive Maximum leaves room for a message with this QoS.
     #[must_use]
-    pub fn has_room(&self, session: &Session, qos: QoS) -> bool {
+    pub fn has_room(&self, session: &MqttSession, qos: QoS) -> bool {
         // [MQTT-4.9.0-1] [MQTT-4.9.0-2]
         !qos.is_acknowledged() || session.in_flight() < usize::from(self.limits.receive_maximum)
     }
@@ -150,7 +150,7 @@ impl Connection {
     /// this connection.
     pub fn publish(
         &mut self,
-        session: &mut Session,
+        session: &mut MqttSession,
         lane: Lane,
         publication: &Publication<'_>,
         tag: u64,
@@ -258,8 +258,12 @@ impl Connection {
     /// The next message of an earlier connection that has to be sent again, with its tag; PUBRELs
     /// that come before it are written to `out`. None when all is sent, or when the server's
     /// Receive Maximum is reached: ask again after each acknowledgement. Follow it with
-    /// [`Connection::resend`], or with [`Session::forget_outgoing`].
-    pub fn next_resend(&mut self, session: &mut Session, out: &mut BytesMut) -> Option<Outgoing> {
+    /// [`Connection::resend`], or with [`MqttSession::forget_outgoing`].
+    pub fn next_resend(
+        &mut self,
+        session: &mut MqttSession,
+        out: &mut BytesMut,
+    ) -> Option<Outgoing> {
         if self.state != State::Connected {
             return None;
         }
@@ -295,10 +299,10 @@ impl Connection {
     /// # Errors
     ///
     /// When the server of this connection takes less than the one before: it will never be sent, so
-    /// call [`Session::forget_outgoing`].
+    /// call [`MqttSession::forget_outgoing`].
     pub fn resend(
         &mut self,
-        session: &mut Session,
+        session: &mut MqttSession,
         outgoing: Outgoing,
         publication: &Publication<'_>,
         out: &mut BytesMut,
@@ -321,7 +325,7 @@ impl Connection {
     /// server doesn't take the request, or a filter is not valid.
     pub fn subscribe<'f>(
         &mut self,
-        session: &mut Session,
+        session: &mut MqttSession,
         filters: impl Iterator<Item = (&'f str, SubscribeOptions)> + Clone,
         properties: Properties<'_>,
         tag: u64,
@@ -359,7 +363,7 @@ impl Connection {
     /// As for [`Connection::subscribe`].
     pub fn unsubscribe<'f>(
         &mut self,
-        session: &mut Session,
+        session: &mut MqttSession,
         filters: impl Iterator<Item = &'f str> + Clone,
         properties: Properties<'_>,
         tag: u64,
@@ -380,7 +384,7 @@ impl Connection {
 
     fn begin_request(
         &self,
-        session: &mut Session,
+        session: &mut MqttSession,
         tag: u64,
         stage: Stage,
         filters: usize,
@@ -398,7 +402,7 @@ impl Connection {
 
     fn end_request(
         &mut self,
-        session: &mut Session,
+        session: &mut MqttSession,
         packet_id: PacketId,
         filters: usize,
         written: Result<(), EncodeError>,

@@ -6,8 +6,8 @@ use super::connection::{Phase, Reauthentication};
 use super::{Connection, Features};
 use crate::packet::{Ack, Auth, ConnAck, Disconnect, encode_suback, encode_unsuback};
 use crate::{
-    Answer, EncodeError, Lane, LaneWriter, MAX_PACKET_BYTES, PacketId, PacketType, Properties,
-    Property, PropertyBuf, QoS, ReasonCode, Session, Version, Violation,
+    Answer, EncodeError, Lane, LaneWriter, MAX_PACKET_BYTES, MqttSession, PacketId, PacketType,
+    Properties, Property, PropertyBuf, QoS, ReasonCode, Version, Violation,
 };
 
 /// What a CONNACK with success tells beyond the limits of the connection.
@@ -51,7 +51,7 @@ impl Connection {
     /// is too long; nothing was written and the connection is over.
     pub fn accept(
         &mut self,
-        session: &mut Session,
+        session: &mut MqttSession,
         accept: &Accept<'_>,
         now_ms: u64,
         out: &mut impl LaneWriter,
@@ -165,7 +165,7 @@ impl Connection {
     /// Call it in the order of the PUBLISH packets.
     pub fn pubrec(
         &mut self,
-        session: &mut Session,
+        session: &mut MqttSession,
         lane: Lane,
         packet_id: PacketId,
         reason: ReasonCode,

@@ -5,13 +5,13 @@ use crate::alias::{IncomingAliases, OutgoingAliases, TopicName};
 use crate::packet::{Ack, Auth, Connect, Disconnect, Publish, Subscribe, encode_ack};
 use crate::session::{AckError, Received};
 use crate::{
-    Answer, DecodeError, Frame, Lane, LaneWriter, Packet, PacketType, Property, QoS, ReasonCode,
-    Scope, Session, Version, Violation, topic,
+    Answer, DecodeError, Frame, Lane, LaneWriter, MqttSession, Packet, PacketType, Property, QoS,
+    ReasonCode, Scope, Version, Violation, topic,
 };
 
 /// The server's end of one network connection.
 ///
-/// It keeps what belongs to the connection; what outlives it is in the [`Session`], which the
+/// It keeps what belongs to the connection; what outlives it is in the [`MqttSession`], which the
 /// caller passes in.
 #[derive(Debug)]
 pub struct Connection {
@@ -163,7 +163,7 @@ impl Connection {
     #[inline]
     pub fn receive<'a>(
         &mut self,
-        session: Option<&mut Session>,
+        session: Option<&mut MqttSession>,
         lane: Lane,
         frame: &Frame<'a>,
         now_ms: u64,
@@ -207,7 +207,7 @@ impl Connection {
     #[inline]
     pub fn handle<'a>(
         &mut self,
-        session: Option<&mut Session>,
+        session: Option<&mut MqttSession>,
         lane: Lane,
         packet: Packet<'a>,
         now_ms: u64,
@@ -237,7 +237,7 @@ impl Connection {
 
     /// A lane other than control is gone. Its aliases go with it; what was received on it can be
     /// completed on any other.
-    pub fn lane_closed(&mut self, session: Option<&mut Session>, lane: Lane) {
+    pub fn lane_closed(&mut self, session: Option<&mut MqttSession>, lane: Lane) {
         self.incoming_aliases.lane_closed(lane);
         if let Some(session) = session {
             session.lane_closed(lane);
@@ -426,7 +426,7 @@ impl Connection {
 
     fn handle_connected<'a>(
         &mut self,
-        session: &mut Session,
+        session: &mut MqttSession,
         state: Reauthentication,
         lane: Lane,
         packet: Packet<'a>,
@@ -500,7 +500,7 @@ impl Connection {
     #[inline]
     fn publish_received<'a>(
         &mut self,
-        session: &mut Session,
+        session: &mut MqttSession,
         lane: Lane,
         publish: &Publish<'a>,
         out: &mut impl LaneWriter,
@@ -576,7 +576,7 @@ impl Connection {
     }
 
     /// Checks the Receive Maximum with `more` messages than are counted now.
-    fn check_receive_maximum(&self, session: &Session, more: usize) -> Result<(), DecodeError> {
+    fn check_receive_maximum(&self, session: &MqttSession, more: usize) -> Result<(), DecodeError> {
         // [MQTT-3.3.4-8] [MQTT-4.9.0-1]
         let in_flight = self.unacknowledged_qos1 as usize + session.incoming_in_flight() + more;
         let exceeded = (self.version.is_v5()
@@ -593,7 +593,7 @@ impl Connection {
 
     fn pubrec_received<'a>(
         &self,
-        session: &mut Session,
+        session: &mut MqttSession,
         lane: Lane,
         ack: &Ack<'_>,
         out: &mut impl LaneWriter,
@@ -626,7 +626,7 @@ impl Connection {
 
     fn pubrel_received<'a>(
         &self,
-        session: &mut Session,
+        session: &mut MqttSession,
         lane: Lane,
         ack: &Ack<'_>,
         out: &mut impl LaneWriter,

@@ -9,7 +9,7 @@ use crate::session::Stage;
 use crate::topic::MAX_TOPIC_BYTES;
 use crate::wire::{packet_bytes, put_binary, put_varint, varint_bytes};
 use crate::{
-    Lane, MAX_REMAINING_BYTES, PacketId, PacketType, PropertyId, QoS, ReasonCode, Session,
+    Lane, MAX_REMAINING_BYTES, MqttSession, PacketId, PacketType, PropertyId, QoS, ReasonCode,
 };
 
 /// A message for the client.
@@ -80,7 +80,7 @@ impl Connection {
     /// the client's Receive Maximum leaves room and everything of an earlier connection has been
     /// sent again. Ask anew after each `Event::Delivered`.
     #[must_use]
-    pub fn can_send(&self, session: &Session, qos: QoS) -> bool {
+    pub fn can_send(&self, session: &MqttSession, qos: QoS) -> bool {
         if !qos.is_acknowledged() {
             return self.is_connected();
         }
@@ -102,7 +102,7 @@ impl Connection {
     /// See [`NotSent`].
     pub fn publish(
         &mut self,
-        session: &mut Session,
+        session: &mut MqttSession,
         delivery: &OutgoingPublish<'_>,
         now_ms: u64,
         out: &mut BytesMut,
@@ -144,9 +144,9 @@ impl Connection {
     /// `None` when there is none or the client's Receive Maximum leaves no room for it now. PUBREL
     /// packets that are due before it are written to `out`, the buffer of the control lane.
     ///
-    /// Answer with [`Connection::resend`], or [`Session::forget_outgoing`] if there is no such
+    /// Answer with [`Connection::resend`], or [`MqttSession::forget_outgoing`] if there is no such
     /// message any more.
-    pub fn next_resend(&self, session: &mut Session, out: &mut BytesMut) -> Option<Resend> {
+    pub fn next_resend(&self, session: &mut MqttSession, out: &mut BytesMut) -> Option<Resend> {
         // [MQTT-4.4.0-1] [MQTT-4.6.0-1] [MQTT-4.8.2-4] [MQTT311-2.3.1-3] [MQTT311-4.4.0-1]
         // [MQTT311-4.6.0-1]
         while self.is_connected() {
@@ -192,7 +192,7 @@ impl Connection {
     /// [`NotSent::NotNow`]: the identifier is not one to be sent again now.
     pub fn resend(
         &mut self,
-        session: &mut Session,
+        session: &mut MqttSession,
         packet_id: PacketId,
         delivery: &OutgoingPublish<'_>,
         now_ms: u64,
@@ -224,7 +224,7 @@ impl Connection {
         Ok(self.write(delivery, &head, now_ms, out))
     }
 
-    fn has_quota(&self, session: &Session) -> bool {
+    fn has_quota(&self, session: &MqttSession) -> bool {
         self.is_connected() && session.in_flight() < usize::from(self.send_quota)
     }
 

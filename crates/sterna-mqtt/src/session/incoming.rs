@@ -149,7 +149,7 @@ impl Incoming {
         }
     }
 
-    /// See [`Session::check`](super::Session::check).
+    /// See [`MqttSession::check`](super::MqttSession::check).
     pub(super) fn check(&self) {
         let states = self.ids.values();
         let in_flight = states.filter(|state| *state & IN_FLIGHT != 0).count();

@@ -6,9 +6,9 @@
 //! identifiers of QoS 2 messages that were received and not yet released.
 //!
 //! It lasts as long as the caller keeps it ([MQTT-4.1.0-1], [MQTT-3.1.2-23], [MQTT311-3.1.2-5]);
-//! [`Session::snapshot`] writes it down.
+//! [`MqttSession::snapshot`] writes it down.
 //!
-//! An empty session holds no heap memory after [`Session::compact`].
+//! An empty session holds no heap memory after [`MqttSession::compact`].
 
 mod incoming;
 mod outgoing;
@@ -25,12 +25,12 @@ use crate::{Lane, PacketId, ReasonCode};
 
 /// The state of one MQTT session at one end.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Session {
+pub struct MqttSession {
     outgoing: Outbox,
     incoming: Incoming,
 }
 
-impl Session {
+impl MqttSession {
     /// A new session without state.
     #[must_use]
     pub fn new() -> Self {
@@ -114,13 +114,13 @@ impl Session {
     }
 
     /// The next delivery of an earlier connection that is to be sent again, in the original order;
-    /// `None` when all have been. Follow it with [`Session::mark_resent`] or
-    /// [`Session::forget_outgoing`].
+    /// `None` when all have been. Follow it with [`MqttSession::mark_resent`] or
+    /// [`MqttSession::forget_outgoing`].
     pub fn next_resend(&mut self) -> Option<Outgoing> {
         self.outgoing.next_resend()
     }
 
-    /// Whether [`Session::next_resend`] has more.
+    /// Whether [`MqttSession::next_resend`] has more.
     #[must_use]
     pub fn has_resends(&self) -> bool {
         self.outgoing.has_resends()

@@ -267,7 +267,7 @@ impl Outbox {
         );
     }
 
-    /// See [`Session::check`](super::Session::check).
+    /// See [`MqttSession::check`](super::MqttSession::check).
     pub(super) fn check(&self) {
         self.assert_counts();
         let count = |counts: fn(&&Slot) -> bool| self.slots.iter().filter(counts).count();

@@ -5,7 +5,7 @@ use std::fmt;
 
 use super::incoming::Incoming;
 use super::outgoing::Outbox;
-use super::{Session, Stage};
+use super::{MqttSession, Stage};
 use crate::wire::Reader;
 
 /// First byte of a snapshot: the form of what follows.
@@ -23,7 +23,7 @@ impl fmt::Display for SnapshotError {
 
 impl Error for SnapshotError {}
 
-impl Session {
+impl MqttSession {
     /// Appends what has to survive a restart; 5 bytes for an empty session, then about 9 per
     /// outgoing and 2 per incoming identifier.
     pub fn snapshot(&self, out: &mut Vec<u8>) {
@@ -45,11 +45,11 @@ impl Session {
         }
     }
 
-    /// The session of a snapshot, as after [`Session::begin_connection`].
+    /// The session of a snapshot, as after [`MqttSession::begin_connection`].
     ///
     /// # Errors
     ///
-    /// [`SnapshotError`] for bytes that [`Session::snapshot`] did not write.
+    /// [`SnapshotError`] for bytes that [`MqttSession::snapshot`] did not write.
     pub fn restore(bytes: &[u8]) -> Result<Self, SnapshotError> {
         let mut reader = Reader::new(bytes);
         Self::read(&mut reader).ok_or(SnapshotError)

@@ -9,8 +9,8 @@ use sterna_mqtt::server::{
 };
 use sterna_mqtt::session::Stage;
 use sterna_mqtt::{
-    Frame, Framer, Lane, LaneWriter, MAX_PACKET_BYTES, Packet, PacketId, PropertyContext, QoS,
-    ReasonCode, Scope, Session, Version, topic,
+    Frame, Framer, Lane, LaneWriter, MAX_PACKET_BYTES, MqttSession, Packet, PacketId,
+    PropertyContext, QoS, ReasonCode, Scope, Version, topic,
 };
 
 const VERSIONS: [Version; 3] = [Version::V31, Version::V311, Version::V5];
@@ -258,7 +258,7 @@ pub(crate) fn server(data: &[u8]) {
 struct FrontDoor {
     limits: Limits,
     connection: Connection,
-    session: Session,
+    session: MqttSession,
     framers: BTreeMap<Lane, Framer>,
     out: Buffers,
     now_ms: u64,
@@ -274,7 +274,7 @@ impl FrontDoor {
         Self {
             limits,
             connection: Connection::new(&limits, 0),
-            session: Session::new(),
+            session: MqttSession::new(),
             framers: BTreeMap::new(),
             out: Buffers::default(),
             now_ms: 0,
@@ -555,7 +555,7 @@ impl FrontDoor {
         assert_eq!(ids.len(), self.session.outgoing_len());
         let mut snapshot = Vec::new();
         self.session.snapshot(&mut snapshot);
-        let restored = Session::restore(&snapshot).expect("was written by a session");
+        let restored = MqttSession::restore(&snapshot).expect("was written by a session");
         assert!(restored.unacknowledged().eq(self.session.unacknowledged()));
     }
 }
@@ -581,7 +581,7 @@ fn check_sent(frame: &Frame<'_>, lane: Lane, version: Version, connacks: usize) 
 /// The outgoing half of a session against a list that is obviously right.
 pub(crate) fn session(data: &[u8]) {
     let mut script = Script(data);
-    let mut session = Session::new();
+    let mut session = MqttSession::new();
     let mut model: Vec<(PacketId, u64, Stage)> = Vec::new();
     let mut tag = 0;
     while let Some(operation) = script.u8() {
@@ -661,7 +661,7 @@ pub(crate) fn session(data: &[u8]) {
         let published = |entry: &&(PacketId, u64, Stage)| entry.2 != Stage::Subscribe;
         assert!(session.in_flight() <= model.iter().filter(published).count());
     }
-    let _ = Session::restore(data);
+    let _ = MqttSession::restore(data);
 }
 
 /// Topics: what is checked can be matched, and parsing never fails otherwise.

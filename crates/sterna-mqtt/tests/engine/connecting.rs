@@ -2,7 +2,7 @@
 
 use sterna_mqtt::packet::SubscribeOptions;
 use sterna_mqtt::server::{Accept, Features, Limits, Refuse};
-use sterna_mqtt::{Answer, Lane, LaneWriter, QoS, ReasonCode, Session, Version};
+use sterna_mqtt::{Answer, Lane, LaneWriter, MqttSession, QoS, ReasonCode, Version};
 
 use super::harness::{ALL, BOTH, Seen, Server, delivery};
 use super::malformed::replay;
@@ -117,7 +117,7 @@ fn no_session_present_means_a_new_session() {
     server.connection = Server::new(Version::V311, server.limits).connection;
     server.send("10 { s\"MQTT\" 04 00 0000 s\"c\" }");
     server.accept(&Accept::default());
-    assert_eq!(server.session, Session::new());
+    assert_eq!(server.session, MqttSession::new());
 }
 
 /// [MQTT-3.1.3-4] [MQTT-3.1.3-6] [MQTT-3.1.3-7] [MQTT-3.2.2-16] [MQTT311-3.1.3-6]

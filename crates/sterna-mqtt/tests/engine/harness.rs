@@ -7,7 +7,7 @@ use bytes::BytesMut;
 use sterna_mqtt::packet::SubscribeOptions;
 use sterna_mqtt::server::{Accept, Connection, Event, Limits, NotSent, OutgoingPublish, Sent};
 use sterna_mqtt::{
-    Framer, Lane, LaneWriter, PacketId, QoS, ReasonCode, Session, Version, Violation,
+    Framer, Lane, LaneWriter, MqttSession, PacketId, QoS, ReasonCode, Version, Violation,
 };
 
 use super::malformed::table;
@@ -100,7 +100,7 @@ impl Seen {
 pub(crate) struct Server {
     pub(crate) limits: Limits,
     pub(crate) connection: Connection,
-    pub(crate) session: Session,
+    pub(crate) session: MqttSession,
     pub(crate) out: Buffers,
     pub(crate) now_ms: u64,
     pub(crate) version: Version,
@@ -116,7 +116,7 @@ impl Server {
         Self {
             limits,
             connection: Connection::new(&limits, 0),
-            session: Session::new(),
+            session: MqttSession::new(),
             out: Buffers::default(),
             now_ms: 0,
             version,

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use bytes::BytesMut;
 use sterna_mqtt::server::{Accept, Connection, Event, Limits, OutgoingPublish};
 use sterna_mqtt::{
-    Framer, Lane, MAX_PACKET_BYTES, Packet, QoS, ReasonCode, Session, Version, Violation, topic,
+    Framer, Lane, MAX_PACKET_BYTES, MqttSession, Packet, QoS, ReasonCode, Version, Violation, topic,
 };
 
 #[path = "../malformed/mod.rs"]
@@ -16,7 +16,7 @@ use table::{Case, Expect, Step};
 /// The least of a broker: one client, which gets what it publishes.
 struct Loopback {
     connection: Connection,
-    session: Session,
+    session: MqttSession,
     framer: Framer,
     subscriptions: Vec<(String, QoS)>,
     out: BytesMut,
@@ -26,7 +26,7 @@ impl Loopback {
     fn new() -> Self {
         Self {
             connection: Connection::new(&Limits::default(), 0),
-            session: Session::new(),
+            session: MqttSession::new(),
             framer: Framer::new(),
             subscriptions: Vec::new(),
             out: BytesMut::new(),

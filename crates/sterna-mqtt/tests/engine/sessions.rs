@@ -1,7 +1,7 @@
 //! The session for itself.
 
 use sterna_mqtt::session::{AckError, Received, Stage};
-use sterna_mqtt::{Lane, PacketId, ReasonCode, Session};
+use sterna_mqtt::{Lane, MqttSession, PacketId, ReasonCode};
 
 fn id(id: u16) -> PacketId {
     id.try_into().expect("not zero")
@@ -10,7 +10,7 @@ fn id(id: u16) -> PacketId {
 /// [MQTT-2.2.1-3] [MQTT-2.2.1-4] [MQTT311-2.3.1-1] [MQTT311-2.3.1-2]
 #[test]
 fn all_identifiers_can_be_in_use() {
-    let mut session = Session::new();
+    let mut session = MqttSession::new();
     for expected in 1..=65_535 {
         assert_eq!(
             session.allocate(u64::from(expected), Stage::PublishQoS1),
@@ -33,7 +33,7 @@ fn all_identifiers_can_be_in_use() {
 /// Requests of a client share the identifiers and end with the connection.
 #[test]
 fn requests_end_with_the_connection() {
-    let mut session = Session::new();
+    let mut session = MqttSession::new();
     let publish = session.allocate(1, Stage::PublishQoS1).expect("free");
     let subscribe = session.allocate(2, Stage::Subscribe).expect("free");
     let unsubscribe = session.allocate(3, Stage::Unsubscribe).expect("free");
@@ -54,7 +54,7 @@ fn requests_end_with_the_connection() {
 /// [MQTT-4.3.3-9] [MQTT-4.3.3-10] [MQTT-4.3.3-12]
 #[test]
 fn received_identifiers() {
-    let mut session = Session::new();
+    let mut session = MqttSession::new();
     let lane = Lane::CONTROL;
     assert_eq!(session.receive(lane, id(1), false), Received::New);
     assert_eq!(session.receive(lane, id(1), true), Received::Pending);
@@ -77,11 +77,11 @@ fn received_identifiers() {
 /// [MQTT-3.1.2-23] [MQTT311-3.1.2-5]
 #[test]
 fn snapshots() {
-    let mut session = Session::new();
+    let mut session = MqttSession::new();
     let mut snapshot = Vec::new();
     session.snapshot(&mut snapshot);
     assert_eq!(snapshot.len(), 5);
-    assert_eq!(Session::restore(&snapshot), Ok(Session::new()));
+    assert_eq!(MqttSession::restore(&snapshot), Ok(MqttSession::new()));
     for tag in 0..6 {
         let stage = if tag % 2 == 0 {
             Stage::PublishQoS1
@@ -102,7 +102,7 @@ fn snapshots() {
     session.receive(Lane(8), id(500), false);
     snapshot.clear();
     session.snapshot(&mut snapshot);
-    let mut restored = Session::restore(&snapshot).expect("a snapshot");
+    let mut restored = MqttSession::restore(&snapshot).expect("a snapshot");
     session.begin_connection();
     assert_eq!(restored, session);
     assert_eq!(restored.incoming_len(), 2);
@@ -126,14 +126,14 @@ fn snapshots() {
     // New identifiers go on where they were.
     assert_eq!(restored.allocate(1, Stage::PublishQoS1), Some(id(8)));
     for len in 0..snapshot.len() - 2 {
-        let cut = Session::restore(&snapshot[..len]);
+        let cut = MqttSession::restore(&snapshot[..len]);
         assert!(
             cut.is_err() || cut.is_ok_and(|cut| cut.incoming_len() < 2),
             "{len}"
         );
     }
-    assert!(Session::restore(b"\x02\0\0\0\0").is_err());
-    assert!(Session::restore(b"\x01\xff\xff\0\0").is_err());
-    assert!(Session::restore(b"\x01\0\0\0\0\0\0").is_err());
-    assert!(Session::restore(b"\x01\0\0\0\x01\x09\0\0\0\0\0\0\0\0").is_err());
+    assert!(MqttSession::restore(b"\x02\0\0\0\0").is_err());
+    assert!(MqttSession::restore(b"\x01\xff\xff\0\0").is_err());
+    assert!(MqttSession::restore(b"\x01\0\0\0\0\0\0").is_err());
+    assert!(MqttSession::restore(b"\x01\0\0\0\x01\x09\0\0\0\0\0\0\0\0").is_err());
 }

@@ -270,7 +270,7 @@ impl Door {
             return;
         };
         if let Some(snapshot) = snapshot
-            && let Ok(restored) = sterna_mqtt::Session::restore(&snapshot)
+            && let Ok(restored) = sterna_mqtt::MqttSession::restore(&snapshot)
         {
             *state = restored;
         }

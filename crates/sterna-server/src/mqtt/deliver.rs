@@ -170,7 +170,7 @@ impl Door {
             Outcome::Accepted
         };
         cx.broker.settle(cx.net.now_ms(), session, tag, outcome);
-        if session::mqtt(cx.broker, session).is_some_and(sterna_mqtt::Session::has_resends) {
+        if session::mqtt(cx.broker, session).is_some_and(sterna_mqtt::MqttSession::has_resends) {
             self.resend(cx, client);
         }
         if client.parked {

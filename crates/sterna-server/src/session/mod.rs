@@ -13,7 +13,7 @@ pub use http::HttpSession;
 #[derive(Debug)]
 pub enum SessionState {
     /// Packet identifiers and what is in flight.
-    Mqtt(sterna_mqtt::Session),
+    Mqtt(sterna_mqtt::MqttSession),
     /// What a receiver's link was attached with; `None` for a terminus that nobody finds again.
     Amqp(Option<Box<Terminus>>),
     /// Ids of what was sent.
@@ -22,7 +22,7 @@ pub enum SessionState {
 
 impl Default for SessionState {
     fn default() -> Self {
-        Self::Mqtt(sterna_mqtt::Session::default())
+        Self::Mqtt(sterna_mqtt::MqttSession::default())
     }
 }
 
@@ -45,7 +45,7 @@ pub(crate) fn is_reserved(client_id: &str) -> bool {
 pub(crate) fn mqtt(
     broker: &Broker<SessionState>,
     session: SessionKey,
-) -> Option<&sterna_mqtt::Session> {
+) -> Option<&sterna_mqtt::MqttSession> {
     match broker.protocol(session)? {
         SessionState::Mqtt(state) => Some(state),
         SessionState::Amqp(_) | SessionState::Http(_) => None,
@@ -56,7 +56,7 @@ pub(crate) fn mqtt(
 pub(crate) fn mqtt_mut(
     broker: &mut Broker<SessionState>,
     session: SessionKey,
-) -> Option<&mut sterna_mqtt::Session> {
+) -> Option<&mut sterna_mqtt::MqttSession> {
     match broker.protocol_mut(session)? {
         SessionState::Mqtt(state) => Some(state),
         SessionState::Amqp(_) | SessionState::Http(_) => None,

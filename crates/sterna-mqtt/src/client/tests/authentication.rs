@@ -6,14 +6,14 @@ use super::*;
 #[test]
 fn the_method_stays_the_same() {
     let method = block(&[Property::AuthenticationMethod("M")]);
-    let with_method = || Client::open(&connect(&method), false, Session::new());
+    let with_method = || Client::open(&connect(&method), false, MqttSession::new());
     let other = [Property::AuthenticationMethod("N")];
     let challenge = auth(ReasonCode::ContinueAuthentication, &other);
     let error = ReasonCode::ProtocolError;
     assert_eq!(with_method().violation(&challenge).0, error);
     assert_eq!(with_method().violation(&connack(false, &other)).0, error);
     assert_eq!(with_method().violation(&connack(false, &[])).0, error);
-    let without = || Client::open(&connect(&PropertyBuf::new()), false, Session::new());
+    let without = || Client::open(&connect(&PropertyBuf::new()), false, MqttSession::new());
     assert_eq!(without().violation(&challenge).0, error);
     assert_eq!(without().violation(&connack(false, &other)).0, error);
     let mut client = Client::connected(&[]);
@@ -32,7 +32,7 @@ fn a_connection_can_be_authenticated_again() {
         Property::AuthenticationMethod("M"),
         Property::AuthenticationData(b"d"),
     ];
-    let mut client = Client::open(&connect(&method), false, Session::new());
+    let mut client = Client::open(&connect(&method), false, MqttSession::new());
     client.feed(&connack(false, &data)).unwrap();
     // [MQTT-4.12.0-2] none is due unless the client asks
     let unasked = auth(ReasonCode::Success, &data);

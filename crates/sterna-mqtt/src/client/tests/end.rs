@@ -64,7 +64,7 @@ fn older_versions_close_without_a_word() {
         version: Version::V311,
         ..connect(&none)
     };
-    let mut client = Client::open(&old, false, Session::new());
+    let mut client = Client::open(&old, false, MqttSession::new());
     let (_, sent) = client.violation(&bytes_of(&Packet::PingResp, Version::V311));
     assert!(sent.is_empty());
 }

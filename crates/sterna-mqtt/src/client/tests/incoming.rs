@@ -103,7 +103,7 @@ fn a_qos_2_message_is_not_delivered_again_after_a_reconnect() {
 #[test]
 fn the_own_receive_maximum_is_enforced() {
     let properties = block(&[Property::ReceiveMaximum(2)]);
-    let mut client = Client::open(&connect(&properties), false, Session::new());
+    let mut client = Client::open(&connect(&properties), false, MqttSession::new());
     client.feed(&connack(false, &[])).unwrap();
     client
         .feed(&publish("a", QoS::AtLeastOnce, 1, &[]))
@@ -126,7 +126,7 @@ fn the_own_receive_maximum_is_enforced() {
 #[test]
 fn the_servers_aliases_are_resolved() {
     let properties = block(&[Property::TopicAliasMaximum(2)]);
-    let mut client = Client::open(&connect(&properties), false, Session::new());
+    let mut client = Client::open(&connect(&properties), false, MqttSession::new());
     client.feed(&connack(false, &[])).unwrap();
     let topic_of = |events: Vec<Seen>| match &events[..] {
         [Seen::Message(topic, _)] => topic.clone(),
@@ -150,7 +150,7 @@ fn the_servers_aliases_are_resolved() {
 #[test]
 fn problem_information_only_when_wanted() {
     let properties = block(&[Property::RequestProblemInformation(false)]);
-    let mut client = Client::open(&connect(&properties), false, Session::new());
+    let mut client = Client::open(&connect(&properties), false, MqttSession::new());
     client
         .feed(&connack(false, &[Property::ReasonString("fine here")]))
         .unwrap();

@@ -19,8 +19,8 @@ use crate::packet::{
 };
 use crate::session::Stage;
 use crate::{
-    Answer, Framer, Lane, MAX_PACKET_BYTES, Packet, PacketId, Properties, Property, PropertyBuf,
-    PropertyContext, PublishProperties, QoS, ReasonCode, Session, Version, Violation,
+    Answer, Framer, Lane, MAX_PACKET_BYTES, MqttSession, Packet, PacketId, Properties, Property,
+    PropertyBuf, PropertyContext, PublishProperties, QoS, ReasonCode, Version, Violation,
 };
 
 const NOW_MS: u64 = 1_000_000;
@@ -28,7 +28,7 @@ const NOW_MS: u64 = 1_000_000;
 /// A connection with its session and what it wrote.
 struct Client {
     connection: Connection,
-    session: Session,
+    session: MqttSession,
     out: BytesMut,
 }
 
@@ -194,7 +194,7 @@ fn seen(event: &Event<'_>) -> Seen {
 }
 
 impl Client {
-    fn open(connect: &Connect<'_>, holds_session: bool, mut session: Session) -> Self {
+    fn open(connect: &Connect<'_>, holds_session: bool, mut session: MqttSession) -> Self {
         let mut out = BytesMut::new();
         let connection = Connection::open(
             connect,
@@ -217,7 +217,7 @@ impl Client {
 
     /// Connected with default settings, the server's CONNACK having these properties.
     fn connected(properties: &[Property<'_>]) -> Self {
-        let mut client = Self::open(&connect(&PropertyBuf::new()), false, Session::new());
+        let mut client = Self::open(&connect(&PropertyBuf::new()), false, MqttSession::new());
         let connected = client.feed(&connack(false, properties)).unwrap();
         assert_eq!(
             connected,

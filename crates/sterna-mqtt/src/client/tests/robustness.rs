@@ -49,7 +49,7 @@ proptest! {
     ) {
         let maximum = 3;
         let properties = block(&[Property::ReceiveMaximum(4), Property::TopicAliasMaximum(2)]);
-        let mut client = Client::open(&connect(&properties), true, Session::new());
+        let mut client = Client::open(&connect(&properties), true, MqttSession::new());
         if welcome {
             client.feed(&connack(false, &[Property::ReceiveMaximum(maximum)])).unwrap();
         }

@@ -7,15 +7,15 @@ use super::*;
 fn unexpected_sessions_are_refused() {
     let properties = PropertyBuf::new();
     let present = connack(true, &[]);
-    let mut stranger = Client::open(&connect(&properties), false, Session::new());
+    let mut stranger = Client::open(&connect(&properties), false, MqttSession::new());
     assert_eq!(stranger.violation(&present).0, ReasonCode::ProtocolError);
     let clean = Connect {
         clean_start: true,
         ..connect(&properties)
     };
-    let mut cleaner = Client::open(&clean, true, Session::new());
+    let mut cleaner = Client::open(&clean, true, MqttSession::new());
     assert_eq!(cleaner.violation(&present).0, ReasonCode::ProtocolError);
-    let mut holder = Client::open(&connect(&properties), true, Session::new());
+    let mut holder = Client::open(&connect(&properties), true, MqttSession::new());
     assert_eq!(
         holder.feed(&present).unwrap(),
         [Seen::Connected {
@@ -112,7 +112,7 @@ fn mqtt_3_1_resends_without_being_told() {
         properties: Properties::EMPTY,
     };
     let accepted = bytes_of(&Packet::ConnAck(accepted), Version::V31);
-    let mut client = Client::open(&old, false, Session::new());
+    let mut client = Client::open(&old, false, MqttSession::new());
     client.feed(&accepted).unwrap();
     client.publish("a", QoS::AtLeastOnce, 1).unwrap();
     let mut client = Client::open(&old, true, client.session);

@@ -5,7 +5,7 @@ use super::*;
 /// Section 3.1.4: a client need not wait for the CONNACK.
 #[test]
 fn requests_and_messages_leave_with_the_connect() {
-    let mut client = Client::open(&connect(&PropertyBuf::new()), false, Session::new());
+    let mut client = Client::open(&connect(&PropertyBuf::new()), false, MqttSession::new());
     client.subscribe(&["a/#"], 1).unwrap();
     client.publish("a", QoS::AtLeastOnce, 2).unwrap();
     client.publish("a", QoS::AtMostOnce, 3).unwrap();
@@ -31,7 +31,7 @@ fn requests_and_messages_leave_with_the_connect() {
 /// What is sent before the server is known is little.
 #[test]
 fn early_messages_are_few_and_small() {
-    let mut client = Client::open(&connect(&PropertyBuf::new()), false, Session::new());
+    let mut client = Client::open(&connect(&PropertyBuf::new()), false, MqttSession::new());
     for tag in 0..u64::from(EARLY_PUBLISHES) {
         client.publish("a", QoS::AtLeastOnce, tag).unwrap();
     }
@@ -56,7 +56,7 @@ fn early_messages_are_few_and_small() {
 #[test]
 fn nothing_is_early_when_there_is_a_method() {
     let properties = block(&[Property::AuthenticationMethod("M")]);
-    let mut client = Client::open(&connect(&properties), false, Session::new());
+    let mut client = Client::open(&connect(&properties), false, MqttSession::new());
     assert_eq!(
         client.publish("a", QoS::AtMostOnce, 1),
         Err(SendError::Later)
@@ -87,7 +87,7 @@ fn nothing_is_early_when_there_is_a_method() {
 
 #[test]
 fn a_refusal_ends_the_connection() {
-    let mut client = Client::open(&connect(&PropertyBuf::new()), false, Session::new());
+    let mut client = Client::open(&connect(&PropertyBuf::new()), false, MqttSession::new());
     client.publish("a", QoS::AtLeastOnce, 7).unwrap();
     let refused = ConnAck {
         session_present: false,
@@ -113,7 +113,7 @@ fn a_refusal_ends_the_connection() {
 /// [MQTT-3.2.0-1] the CONNACK is the server's first packet.
 #[test]
 fn nothing_may_precede_the_connack() {
-    let fresh = || Client::open(&connect(&PropertyBuf::new()), false, Session::new());
+    let fresh = || Client::open(&connect(&PropertyBuf::new()), false, MqttSession::new());
     let early = publish("a", QoS::AtMostOnce, 0, &[]);
     assert_eq!(fresh().violation(&early).0, ReasonCode::ProtocolError);
     // [MQTT-3.14.0-1]
@@ -143,7 +143,7 @@ fn early_messages_keep_within_what_is_known() {
         retain: false,
         ..ServerLimits::EARLY
     };
-    let (mut session, mut out) = (Session::new(), BytesMut::new());
+    let (mut session, mut out) = (MqttSession::new(), BytesMut::new());
     let connection = Connection::open(
         &connect(&none),
         false,

@@ -6,7 +6,7 @@ use super::*;
 /// server's interval.
 #[test]
 fn pings_keep_the_connection() {
-    let mut client = Client::open(&connect(&PropertyBuf::new()), false, Session::new());
+    let mut client = Client::open(&connect(&PropertyBuf::new()), false, MqttSession::new());
     assert_eq!(
         client.connection.deadline_ms(),
         None,
