@@ -45,7 +45,7 @@ pub(super) struct Link {
     pub(super) lanes: Vec<LaneIo>,
     pub(super) sharing: Sharing,
     /// What was sent on streams that are gone.
-    pub(super) orphans: Vec<sterna_mqtt::session::Outgoing>,
+    pub(super) orphans: Vec<sterna_mqtt::session::AwaitedAck>,
     /// Streams that were opened.
     pub(super) streams: u64,
     /// MQTT packets handed to the transport, in bytes.

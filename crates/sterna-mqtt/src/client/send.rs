@@ -11,7 +11,7 @@ use crate::packet::{
     Ack, Auth, Disconnect, Publish, SubscribeOptions, encode_ack, encode_subscribe,
     encode_unsubscribe,
 };
-use crate::session::{Outgoing, Stage};
+use crate::session::{AwaitedAck, Stage};
 use crate::{
     DecodeError, EncodeError, Lane, MAX_PACKET_BYTES, MqttSession, PacketId, PacketType,
     Properties, Property, PropertyBuf, PropertyContext, PublishProperties, QoS, ReasonCode, topic,
@@ -263,7 +263,7 @@ impl Connection {
         &mut self,
         session: &mut MqttSession,
         out: &mut BytesMut,
-    ) -> Option<Outgoing> {
+    ) -> Option<AwaitedAck> {
         if self.state != State::Connected {
             return None;
         }
@@ -303,7 +303,7 @@ impl Connection {
     pub fn resend(
         &mut self,
         session: &mut MqttSession,
-        outgoing: Outgoing,
+        outgoing: AwaitedAck,
         publication: &Publication<'_>,
         out: &mut BytesMut,
     ) -> Result<(), SendError> {

@@ -15,7 +15,7 @@ mod outgoing;
 mod snapshot;
 
 pub use incoming::Received;
-pub use outgoing::{AckError, Outgoing, Stage};
+pub use outgoing::{AckError, AwaitedAck, Stage};
 pub use snapshot::SnapshotError;
 
 use incoming::Incoming;
@@ -84,12 +84,12 @@ impl MqttSession {
 
     /// What an identifier is used for.
     #[must_use]
-    pub fn outgoing(&self, packet_id: PacketId) -> Option<Outgoing> {
+    pub fn outgoing(&self, packet_id: PacketId) -> Option<AwaitedAck> {
         self.outgoing.get(packet_id)
     }
 
     /// Everything unacknowledged in the order in which it was first sent.
-    pub fn unacknowledged(&self) -> impl Iterator<Item = Outgoing> + '_ {
+    pub fn unacknowledged(&self) -> impl Iterator<Item = AwaitedAck> + '_ {
         self.outgoing.iter()
     }
 
@@ -116,7 +116,7 @@ impl MqttSession {
     /// The next delivery of an earlier connection that is to be sent again, in the original order;
     /// `None` when all have been. Follow it with [`MqttSession::mark_resent`] or
     /// [`MqttSession::forget_outgoing`].
-    pub fn next_resend(&mut self) -> Option<Outgoing> {
+    pub fn next_resend(&mut self) -> Option<AwaitedAck> {
         self.outgoing.next_resend()
     }
 
@@ -132,7 +132,7 @@ impl MqttSession {
     }
 
     /// Gives an identifier up without an acknowledgement and returns what it was used for.
-    pub fn forget_outgoing(&mut self, packet_id: PacketId) -> Option<Outgoing> {
+    pub fn forget_outgoing(&mut self, packet_id: PacketId) -> Option<AwaitedAck> {
         self.outgoing.remove(packet_id)
     }
 

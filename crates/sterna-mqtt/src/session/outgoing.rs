@@ -27,7 +27,7 @@ pub enum Stage {
 
 /// An identifier in use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Outgoing {
+pub struct AwaitedAck {
     /// The identifier.
     pub packet_id: PacketId,
     /// The caller's own name of the delivery.
@@ -131,19 +131,19 @@ impl Outbox {
         Some(self.packet_id(index))
     }
 
-    pub(super) fn get(&self, packet_id: PacketId) -> Option<Outgoing> {
+    pub(super) fn get(&self, packet_id: PacketId) -> Option<AwaitedAck> {
         let slot = self.slots.get(self.index(packet_id))?;
-        Some(Outgoing {
+        Some(AwaitedAck {
             packet_id,
             tag: slot.tag,
             stage: slot.stage?,
         })
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = Outgoing> + '_ {
+    pub(super) fn iter(&self) -> impl Iterator<Item = AwaitedAck> + '_ {
         self.slots.iter().enumerate().filter_map(|(index, slot)| {
             let stage = slot.stage?;
-            Some(Outgoing {
+            Some(AwaitedAck {
                 packet_id: self.packet_id(index),
                 tag: slot.tag,
                 stage,
@@ -155,7 +155,7 @@ impl Outbox {
         self.unsent > 0
     }
 
-    pub(super) fn next_resend(&mut self) -> Option<Outgoing> {
+    pub(super) fn next_resend(&mut self) -> Option<AwaitedAck> {
         if self.unsent == 0 {
             return None;
         }
@@ -165,7 +165,7 @@ impl Outbox {
         let index = from + offset;
         self.resend_from = index as u16;
         let slot = self.slots.get(index)?;
-        Some(Outgoing {
+        Some(AwaitedAck {
             packet_id: self.packet_id(index),
             tag: slot.tag,
             stage: slot.stage?,
@@ -189,7 +189,7 @@ impl Outbox {
         self.assert_counts();
     }
 
-    pub(super) fn remove(&mut self, packet_id: PacketId) -> Option<Outgoing> {
+    pub(super) fn remove(&mut self, packet_id: PacketId) -> Option<AwaitedAck> {
         let outgoing = self.get(packet_id)?;
         self.free(self.index(packet_id));
         Some(outgoing)
