@@ -3,7 +3,7 @@
 use super::{Connection, Decision, Phase, SessionId};
 use crate::frame::{self, TYPE_AMQP};
 use crate::performatives::{End, Error, Performative};
-use crate::session::{Session, SessionState};
+use crate::session::{AmqpSession, SessionState};
 use crate::{CommandError, Lane, LaneWriter};
 
 impl Connection {
@@ -44,7 +44,7 @@ impl Connection {
             return Err(CommandError::NotOpen);
         }
         let id = self.free_channel().ok_or(CommandError::Limit)?;
-        let session = Session::new(id, lane, SessionState::BeginSent, &self.limits);
+        let session = AmqpSession::new(id, lane, SessionState::BeginSent, &self.limits);
         session.write_begin(&self.limits, out.buffer(lane));
         self.put_session(session);
         self.wrote = true;
@@ -62,7 +62,7 @@ impl Connection {
         (id <= self.peer.channel_max.min(self.limits.channel_max)).then_some(SessionId(id))
     }
 
-    pub(super) fn put_session(&mut self, session: Session) {
+    pub(super) fn put_session(&mut self, session: AmqpSession) {
         let index = usize::from(session.id.0);
         if index == self.sessions.len() {
             self.sessions.push(None);

@@ -21,7 +21,7 @@ pub use handshake::{ClientOptions, ServerOptions};
 use crate::frame::{self, TYPE_AMQP};
 use crate::performatives::{Close, Error, Open, Performative};
 use crate::sasl::Mechanism;
-use crate::session::Session;
+use crate::session::AmqpSession;
 use crate::{
     CommandError, DecodeError, Lane, LaneWriter, Limits, MIN_MAX_FRAME_BYTES, Scope, Violation,
 };
@@ -142,7 +142,7 @@ pub struct Connection {
     /// Client: the open frame until it is sent.
     open_frame: Option<BytesMut>,
     /// By the channel in the direction of what is sent.
-    sessions: Vec<Option<Box<Session>>>,
+    sessions: Vec<Option<Box<AmqpSession>>>,
     /// From the peer's channels to own ones.
     channels: FxHashMap<u16, SessionId>,
     events: VecDeque<Event<'static>>,
@@ -244,7 +244,7 @@ impl Connection {
     pub(crate) fn session(
         &mut self,
         id: SessionId,
-    ) -> Result<(&mut Session, Context<'_>), CommandError> {
+    ) -> Result<(&mut AmqpSession, Context<'_>), CommandError> {
         if !self.open_sent || matches!(self.phase, Phase::CloseSent | Phase::Closed) {
             return Err(CommandError::NotOpen);
         }
@@ -265,7 +265,7 @@ impl Connection {
         self.channels.get(&channel).copied()
     }
 
-    pub(crate) fn sessions_at(&self, id: SessionId) -> Option<&Session> {
+    pub(crate) fn sessions_at(&self, id: SessionId) -> Option<&AmqpSession> {
         self.sessions.get(usize::from(id.0))?.as_deref()
     }
 

@@ -3,7 +3,7 @@
 use super::{Connection, Context, ErrorBuf, Event, Fault, LinkId, Phase, SessionId};
 use crate::frame::{self, Frame, TYPE_AMQP, Unit};
 use crate::performatives::{Attach, Begin, Close, End, Performative, Role};
-use crate::session::{Session, SessionState};
+use crate::session::{AmqpSession, SessionState};
 use crate::{Condition, DecodeError, Lane, LaneWriter, Scope, Violation};
 
 impl Connection {
@@ -283,7 +283,7 @@ impl Connection {
             Condition::RESOURCE_LIMIT_EXCEEDED,
             "no channel is left for the answer",
         ))?;
-        let mut session = Session::new(id, lane, SessionState::Mapped, &self.limits);
+        let mut session = AmqpSession::new(id, lane, SessionState::Mapped, &self.limits);
         session.begun(channel, &begin);
         session.write_begin(&self.limits, out.buffer(lane));
         self.wrote = true;

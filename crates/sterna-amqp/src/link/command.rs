@@ -7,7 +7,7 @@ use super::{AttachOptions, Link, LinkState, Recovery, Unsettled};
 use crate::connection::{Connection, Context, Event, LinkId, SessionId};
 use crate::frame::{self, TYPE_AMQP};
 use crate::performatives::{Attach, Detach, Error, Flow, Performative, Role};
-use crate::session::Session;
+use crate::session::AmqpSession;
 use crate::session::flow::TXN_ID;
 use crate::types::{Encoded, Map, MapWriter, Value};
 use crate::{CommandError, LaneWriter, Limits};
@@ -15,7 +15,7 @@ use crate::{CommandError, LaneWriter, Limits};
 /// Most of a frame that an unsettled map may take: the rest of the attach needs room, too.
 const MAP_PARTS: (usize, usize) = (3, 4);
 
-impl Session {
+impl AmqpSession {
     /// Writes an attach with what is unsettled.
     fn write_attach(
         &mut self,

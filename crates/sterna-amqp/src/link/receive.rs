@@ -9,7 +9,7 @@ use crate::messaging::DeliveryStateBuf;
 use crate::performatives::{
     Disposition, Performative, ReceiverSettleMode, Role, SenderSettleMode, Transfer,
 };
-use crate::session::{Incoming, Session, before};
+use crate::session::{AmqpSession, Incoming, before};
 use crate::{Condition, DecodeError, Limits};
 
 impl Link {
@@ -130,7 +130,7 @@ impl Link {
     }
 }
 
-impl Session {
+impl AmqpSession {
     pub(crate) fn transfer_received<'a>(
         &mut self,
         transfer: &Transfer<'a>,

@@ -7,7 +7,7 @@ use crate::connection::{Connection, Context, LinkId};
 use crate::frame::{self, TYPE_AMQP};
 use crate::messaging::{DeliveryState, DeliveryStateBuf};
 use crate::performatives::{Performative, ReceiverSettleMode, Role, SenderSettleMode, Transfer};
-use crate::session::{Outgoing, Session};
+use crate::session::{AmqpSession, Outgoing};
 use crate::{CommandError, LaneWriter};
 
 /// A delivery that is to be sent.
@@ -94,7 +94,7 @@ impl<'p> Pieces<'p> {
     }
 }
 
-impl Session {
+impl AmqpSession {
     /// Writes transfers until the payload is used up or the window is shut.
     fn write_transfers(
         &mut self,

@@ -1,6 +1,6 @@
 //! States and settlement of deliveries (AMQP 1.0, part 2, sections 2.6.12 and 2.7.6).
 
-use super::{Session, before};
+use super::{AmqpSession, before};
 use crate::connection::{Connection, Context, Event, Fault, LinkId, SessionId};
 use crate::link::Link;
 use crate::messaging::{DeliveryState, DeliveryStateBuf};
@@ -13,7 +13,7 @@ fn unsettle(links: &mut [Option<Box<Link>>], handle: u32) {
     }
 }
 
-impl Session {
+impl AmqpSession {
     pub(crate) fn disposition_received<'a>(
         &mut self,
         disposition: &Disposition<'a>,

@@ -2,7 +2,7 @@
 
 use bytes::BytesMut;
 
-use super::{OUTGOING_WINDOW, Session, before};
+use super::{AmqpSession, OUTGOING_WINDOW, before};
 use crate::connection::{Context, Event, Fault, LinkId};
 use crate::frame::{self, TYPE_AMQP};
 use crate::link::{Link, LinkState};
@@ -13,7 +13,7 @@ use crate::{Condition, DecodeError};
 /// Key of the transaction among the properties of a flow (part 4, section 4.4.3).
 pub(crate) const TXN_ID: &str = "txn-id";
 
-impl Session {
+impl AmqpSession {
     /// What a flow of this session says of the session.
     pub(crate) fn flow(&self) -> Flow<'static> {
         Flow {

@@ -60,7 +60,7 @@ pub(crate) struct Incoming {
 
 /// One end of a session.
 #[derive(Debug)]
-pub(crate) struct Session {
+pub(crate) struct AmqpSession {
     pub(crate) id: SessionId,
     pub(crate) lane: Lane,
     pub(crate) remote_channel: Option<u16>,
@@ -86,7 +86,7 @@ pub(crate) struct Session {
     pub(crate) assembling_bytes: usize,
 }
 
-impl Session {
+impl AmqpSession {
     pub(crate) fn new(id: SessionId, lane: Lane, state: SessionState, limits: &Limits) -> Self {
         Self {
             id,
