@@ -9,7 +9,7 @@ use crate::messaging::DeliveryStateBuf;
 use crate::performatives::{
     Disposition, Performative, ReceiverSettleMode, Role, SenderSettleMode, Transfer,
 };
-use crate::session::{AmqpSession, Incoming, before};
+use crate::session::{AmqpSession, IncomingDelivery, before};
 use crate::{Condition, DecodeError, Limits};
 
 impl Link {
@@ -262,7 +262,7 @@ impl AmqpSession {
                 .resumed
                 .as_ref()
                 .map_or_else(|| partial.delivery_id.into(), |delivery| delivery.token);
-            let incoming = Incoming {
+            let incoming = IncomingDelivery {
                 handle: id.handle,
                 tag: partial.tag,
                 token,

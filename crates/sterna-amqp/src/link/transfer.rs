@@ -7,7 +7,7 @@ use crate::connection::{Connection, Context, LinkId};
 use crate::frame::{self, TYPE_AMQP};
 use crate::messaging::{DeliveryState, DeliveryStateBuf};
 use crate::performatives::{Performative, ReceiverSettleMode, Role, SenderSettleMode, Transfer};
-use crate::session::{AmqpSession, Outgoing};
+use crate::session::{AmqpSession, OutgoingDelivery};
 use crate::{CommandError, LaneWriter};
 
 /// A delivery that is to be sent.
@@ -248,7 +248,7 @@ impl Connection {
             batchable: transfer.batchable,
             ..continuation(id.handle)
         };
-        let outgoing = Outgoing {
+        let outgoing = OutgoingDelivery {
             handle: id.handle,
             tag,
             token: transfer.token,

@@ -41,7 +41,7 @@ pub(crate) enum SessionState {
 
 /// A delivery that was sent and is not settled.
 #[derive(Debug)]
-pub(crate) struct Outgoing {
+pub(crate) struct OutgoingDelivery {
     pub(crate) handle: u32,
     pub(crate) tag: DeliveryTag,
     pub(crate) token: u64,
@@ -50,7 +50,7 @@ pub(crate) struct Outgoing {
 
 /// A delivery that was received and is not settled.
 #[derive(Debug)]
-pub(crate) struct Incoming {
+pub(crate) struct IncomingDelivery {
     pub(crate) handle: u32,
     pub(crate) tag: DeliveryTag,
     pub(crate) token: u64,
@@ -80,8 +80,8 @@ pub(crate) struct AmqpSession {
     pub(crate) links: Vec<Option<Box<Link>>>,
     /// From the peer's handles to own ones.
     pub(crate) remote_handles: FxHashMap<u32, u32>,
-    pub(crate) outgoing: Ledger<Outgoing>,
-    pub(crate) incoming: Ledger<Incoming>,
+    pub(crate) outgoing: Ledger<OutgoingDelivery>,
+    pub(crate) incoming: Ledger<IncomingDelivery>,
     /// Bytes of messages of which parts have arrived.
     pub(crate) assembling_bytes: usize,
 }
