@@ -7,7 +7,7 @@ use crate::counters::Counters;
 use crate::group::{GROUP_OWNER, Group, is_before};
 use crate::nodes::{List, NIL};
 use crate::queues::{Queues, TimerKey};
-use crate::session::{NEVER_MS, Session};
+use crate::session::{BrokerSession, NEVER_MS};
 use crate::store::Phase;
 
 impl<P> Queues<P> {
@@ -48,7 +48,7 @@ impl<P> Queues<P> {
             .each(list, |entry| sums.stored(entry.body_bytes()));
     }
 
-    fn check_session(&self, slot: u32, session: &Session<P>) {
+    fn check_session(&self, slot: u32, session: &BrokerSession<P>) {
         let name = &session.client_id;
         self.nodes.check(session.pending, slot);
         self.nodes.check(session.ledger, slot);

@@ -6,7 +6,7 @@ use crate::api::{Delivery, Unacknowledged};
 use crate::nodes::Entry;
 use crate::queues::Queues;
 use crate::route::Context;
-use crate::session::Session;
+use crate::session::BrokerSession;
 use crate::store::{Phase, QueueName};
 
 impl<P> Queues<P> {
@@ -70,7 +70,7 @@ pub(crate) fn hint(context: Option<&Context>, attendance: u32) -> u64 {
 }
 
 /// What a front door is told of a session's entry.
-pub(crate) fn delivery<P>(session: &Session<P>, entry: &Entry) -> Option<Delivery> {
+pub(crate) fn delivery<P>(session: &BrokerSession<P>, entry: &Entry) -> Option<Delivery> {
     Some(Delivery {
         tag: entry.tag,
         message: Arc::clone(entry.message.as_ref()?),

@@ -140,7 +140,7 @@ pub(crate) struct Moved<P> {
     pub(crate) pending: Vec<Entry>,
     pub(crate) next_sequence: u32,
     pub(crate) is_stored: bool,
-    /// See [`Session::judged_by`](crate::session::Session::judged_by).
+    /// See [`BrokerSession::judged_by`](crate::session::BrokerSession::judged_by).
     pub(crate) judged_by: u32,
     pub(crate) snapshot: Option<Box<[u8]>>,
 }

@@ -15,7 +15,7 @@ use crate::message::{Message, Origin, Qos};
 use crate::nodes::{Entry, List, NIL, Nodes};
 use crate::queue_rules::DeathCause;
 use crate::route::{Context, Target};
-use crate::session::{NEVER_MS, Session, State};
+use crate::session::{BrokerSession, NEVER_MS, State};
 use crate::store::{Phase, QueueName, Store, StoredEntry};
 
 /// What a timer is for.
@@ -89,7 +89,7 @@ const SWEEP_PER_ENTRY_MS: u64 = 10;
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Queues<P> {
-    pub(crate) sessions: Slab<Box<Session<P>>>,
+    pub(crate) sessions: Slab<Box<BrokerSession<P>>>,
     pub(crate) nodes: Nodes,
     pub(crate) groups: FxHashMap<u32, Group>,
     /// Groups with something to dispatch.
@@ -176,13 +176,13 @@ impl<P> Queues<P> {
     }
 
     /// The session of a slot, if it is still the one of that generation.
-    pub(crate) fn session(&mut self, slot: u32, generation: u32) -> Option<&mut Session<P>> {
+    pub(crate) fn session(&mut self, slot: u32, generation: u32) -> Option<&mut BrokerSession<P>> {
         let session = self.sessions.get_mut(slot as usize)?;
         (session.generation == generation).then_some(&mut **session)
     }
 
     /// The session that a consumer opened and still has.
-    pub(crate) fn attended(&self, key: SessionKey) -> Option<&Session<P>> {
+    pub(crate) fn attended(&self, key: SessionKey) -> Option<&BrokerSession<P>> {
         let session = self.sessions.get(key.slot as usize)?;
         let valid = session.is_connected()
             && session.generation == key.generation
@@ -191,7 +191,7 @@ impl<P> Queues<P> {
     }
 
     /// As [`attended`](Self::attended).
-    pub(crate) fn attended_mut(&mut self, key: SessionKey) -> Option<&mut Session<P>> {
+    pub(crate) fn attended_mut(&mut self, key: SessionKey) -> Option<&mut BrokerSession<P>> {
         let session = self.sessions.get_mut(key.slot as usize)?;
         let valid = session.is_connected()
             && session.generation == key.generation
@@ -200,7 +200,7 @@ impl<P> Queues<P> {
     }
 
     /// The session that a consumer opened, still has, and that is not on its way from elsewhere.
-    pub(crate) fn active_mut(&mut self, key: SessionKey) -> Option<&mut Session<P>> {
+    pub(crate) fn active_mut(&mut self, key: SessionKey) -> Option<&mut BrokerSession<P>> {
         self.attended_mut(key)
             .filter(|session| session.state == State::Active)
     }

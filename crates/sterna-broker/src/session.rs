@@ -171,7 +171,7 @@ impl Rare {
 
 /// A session. Its size is what an idle one costs; what few need is behind a pointer.
 #[derive(Debug)]
-pub(crate) struct Session<P> {
+pub(crate) struct BrokerSession<P> {
     pub(crate) client_id: Arc<str>,
     pub(crate) protocol: P,
     pub(crate) subscriptions: KeyedList<Arc<str>, Subscription>,
@@ -210,7 +210,7 @@ pub(crate) struct Session<P> {
     pub(crate) is_selective: bool,
 }
 
-impl<P: Default> Session<P> {
+impl<P: Default> BrokerSession<P> {
     pub(crate) fn new(client_id: Arc<str>, generation: u32, state: State) -> Self {
         Self {
             origin: Origin::of_client(&client_id),
@@ -243,7 +243,7 @@ impl<P: Default> Session<P> {
     }
 }
 
-impl<P> Session<P> {
+impl<P> BrokerSession<P> {
     pub(crate) const fn key(&self, slot: u32) -> SessionKey {
         SessionKey {
             slot,

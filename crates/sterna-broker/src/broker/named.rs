@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::Broker;
 use crate::api::{Outcome, QueueState, SessionInfo, SessionKey};
-use crate::session::Session;
+use crate::session::BrokerSession;
 
 impl<P: Default + Send> Broker<P> {
     /// The filters that a session subscribes to, in no particular order; none for an outdated key.
@@ -71,7 +71,7 @@ impl<P: Default + Send> Broker<P> {
         is_here.then_some(owner.slot)
     }
 
-    pub(super) fn info(&self, session: &Session<P>) -> SessionInfo {
+    pub(super) fn info(&self, session: &BrokerSession<P>) -> SessionInfo {
         SessionInfo {
             client_id: Arc::clone(&session.client_id),
             shard: self.shard(),
@@ -87,6 +87,6 @@ impl<P: Default + Send> Broker<P> {
     }
 }
 
-fn filters<P>(session: &Session<P>) -> impl Iterator<Item = &Arc<str>> {
+fn filters<P>(session: &BrokerSession<P>) -> impl Iterator<Item = &Arc<str>> {
     session.subscriptions.iter().map(|(filter, _)| filter)
 }

@@ -15,7 +15,7 @@ use crate::message::Qos;
 use crate::nodes::NIL;
 use crate::queues::TimerKey;
 use crate::route::RouteUpdate;
-use crate::session::{NEVER_MS, Session, SessionWill, State};
+use crate::session::{BrokerSession, NEVER_MS, SessionWill, State};
 use crate::store::Phase;
 
 impl<P: Default + Send> Broker<P> {
@@ -71,7 +71,7 @@ impl<P: Default + Send> Broker<P> {
                 old,
                 new,
             } => {
-                let session = Session::new(client_id, generation, State::Claiming);
+                let session = BrokerSession::new(client_id, generation, State::Claiming);
                 self.queues.sessions.insert(Box::new(session));
                 let clean_start = request.clean_start;
                 let key = self.seat(slot, request);
@@ -98,7 +98,7 @@ impl<P: Default + Send> Broker<P> {
                 Opened::Pending { session: key }
             }
             Claimed::New { client_id, .. } => {
-                let session = Session::new(client_id, generation, State::Active);
+                let session = BrokerSession::new(client_id, generation, State::Active);
                 self.queues.sessions.insert(Box::new(session));
                 let key = self.seat(slot, request);
                 self.attend(slot);
@@ -164,7 +164,7 @@ impl<P: Default + Send> Broker<P> {
             if !self.directory.reregister(&client_id, owner, new) {
                 return Err(OpenError::TakenOver);
             }
-            let session = Session::new(client_id, generation, State::Active);
+            let session = BrokerSession::new(client_id, generation, State::Active);
             self.queues.sessions.insert(Box::new(session));
             slot
         };
@@ -208,7 +208,7 @@ impl<P: Default + Send> Broker<P> {
                 return Err(OpenError::TakenOver);
             }
             self.queues.sessions[slot as usize].rare_mut().next_claim = Some(claim);
-            let session = Session::new(client_id, attendance, State::Claiming);
+            let session = BrokerSession::new(client_id, attendance, State::Claiming);
             slot = self.queues.sessions.insert(Box::new(session)) as u32;
         } else {
             session.attendance = attendance;

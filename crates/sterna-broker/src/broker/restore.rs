@@ -12,7 +12,7 @@ use crate::group::{GROUP_OWNER, is_before};
 use crate::message::Message;
 use crate::nodes::{Entry, List, NIL};
 use crate::route::{Context, RouteFlags};
-use crate::session::{NEVER_MS, Session, State, Subscription};
+use crate::session::{BrokerSession, NEVER_MS, State, Subscription};
 use crate::store::{Phase, QueueName, Share, StoredEntry, StoredSession};
 
 impl<P: Default + Send> Broker<P> {
@@ -51,7 +51,7 @@ impl<P: Default + Send> Broker<P> {
         let Claimed::New { client_id, .. } = claimed else {
             return;
         };
-        let session = Session::new(client_id, generation, State::Active);
+        let session = BrokerSession::new(client_id, generation, State::Active);
         self.queues.sessions.insert(Box::new(session));
         for (filter, subscription) in stored.subscriptions {
             let Some(parsed) = Filter::parse(&filter, &self.queues.limits) else {

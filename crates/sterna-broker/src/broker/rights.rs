@@ -17,7 +17,7 @@ use crate::message::Qos;
 use crate::nodes::NIL;
 use crate::rights::{Holder, Permit, Right, Rights};
 use crate::route::{Context, topics_of_shared};
-use crate::session::{Session, State, Subscription};
+use crate::session::{BrokerSession, State, Subscription};
 use crate::store::Phase;
 
 impl<P: Default + Send> Broker<P> {
@@ -202,7 +202,7 @@ impl<P: Default + Send> Broker<P> {
     }
 
     /// Asks about the holder of a session.
-    fn of_holder<R>(&self, session: &Session<P>, ask: impl FnOnce(Holder<'_>) -> R) -> R {
+    fn of_holder<R>(&self, session: &BrokerSession<P>, ask: impl FnOnce(Holder<'_>) -> R) -> R {
         let user = self.directory.user_of(&session.client_id);
         ask(Holder {
             client_id: &session.client_id,
