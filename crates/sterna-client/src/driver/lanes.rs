@@ -87,9 +87,9 @@ struct OutLane {
 }
 
 /// What is to be sent, by lane; the lanes are in the order of [`Link::lanes`].
-pub(super) struct Outgoing(Vec<OutLane>);
+pub(super) struct LaneBuffers(Vec<OutLane>);
 
-impl Outgoing {
+impl LaneBuffers {
     pub(super) fn new() -> Self {
         let mut out = Self(Vec::new());
         out.push(Lane::CONTROL);
@@ -117,7 +117,7 @@ impl Outgoing {
     }
 }
 
-impl LaneWriter for Outgoing {
+impl LaneWriter for LaneBuffers {
     fn buffer(&mut self, lane: Lane) -> &mut BytesMut {
         // A lane that is gone or going is answered on the control lane.
         let at = self

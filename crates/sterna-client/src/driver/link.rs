@@ -14,7 +14,7 @@ use tokio::io::ReadBuf;
 use tokio::sync::mpsc::OwnedPermit;
 use tokio::time::Sleep;
 
-use super::lanes::{LaneIo, Outgoing, Purpose, Sharing};
+use super::lanes::{LaneBuffers, LaneIo, Purpose, Sharing};
 use super::opening::{
     DATAGRAMS, Exchange, finish_exchange, open_connection, prove, start_exchange,
 };
@@ -41,7 +41,7 @@ type Room = Pin<Box<dyn Future<Output = Result<OwnedPermit<Event>, ()>> + Send>>
 /// One connection.
 pub(super) struct Link {
     pub(super) connection: Connection,
-    pub(super) out: Outgoing,
+    pub(super) out: LaneBuffers,
     pub(super) lanes: Vec<LaneIo>,
     pub(super) sharing: Sharing,
     /// What was sent on streams that are gone.
@@ -95,7 +95,7 @@ impl Link {
         } = transport;
         let now_ms = driver.clock.now_ms();
         let control = LaneIo::new(Lane::CONTROL, control, Purpose::Control, now_ms);
-        let mut out = Outgoing::new();
+        let mut out = LaneBuffers::new();
         let (connection, exchange) = open_connection(driver, quic.is_some(), out.control())?;
         driver.requeue_lost();
         let mut link = Self {
@@ -684,7 +684,7 @@ fn arrived(driver: &mut Driver, publish: &Publish<'_>) {
 }
 
 /// Sends again what an earlier connection left over, as far as the server's Receive Maximum goes.
-fn resend(driver: &mut Driver, connection: &mut Connection, out: &mut Outgoing) {
+fn resend(driver: &mut Driver, connection: &mut Connection, out: &mut LaneBuffers) {
     while let Some(outgoing) = connection.next_resend(&mut driver.session, out.control()) {
         let Some(sent) = driver.sent.get_mut(&outgoing.tag) else {
             driver.session.forget_outgoing(outgoing.packet_id);
