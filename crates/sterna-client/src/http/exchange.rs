@@ -8,7 +8,7 @@ use bytes::{Bytes, BytesMut};
 
 use super::error::Error;
 use super::fields::Fields;
-use super::link::{self, Body, Link, LinkError, Outgoing, Response};
+use super::link::{self, Body, Link, LinkError, OutgoingRequest, Response};
 use super::options::Options;
 use super::problem::Problem;
 use crate::options::{random_bytes, random_characters};
@@ -247,7 +247,7 @@ impl Inner {
         if let Some(key) = &attempt.key {
             fields.push(("idempotency-key", key.as_bytes()));
         }
-        let outgoing = Outgoing {
+        let outgoing = OutgoingRequest {
             method: request.method,
             target: &request.target,
             fields: &fields,

@@ -18,7 +18,7 @@ use sterna_h3::{
 };
 use tokio::sync::watch;
 
-use super::{LinkError, Outgoing, Response};
+use super::{LinkError, OutgoingRequest, Response};
 use crate::error::ConnectError;
 use crate::http::memory;
 use crate::http::options::Options;
@@ -257,7 +257,7 @@ impl H3 {
     /// Sends a request: where it is small its head, content and end leave in one packet.
     pub(super) async fn send(
         self: &Arc<Self>,
-        outgoing: &Outgoing<'_>,
+        outgoing: &OutgoingRequest<'_>,
     ) -> Result<Response, LinkError> {
         let mut exchange = self.open_exchange(outgoing).await?;
         exchange.write_all().await?;
@@ -267,7 +267,7 @@ impl H3 {
 
     async fn open_exchange(
         self: &Arc<Self>,
-        outgoing: &Outgoing<'_>,
+        outgoing: &OutgoingRequest<'_>,
     ) -> Result<Exchange, LinkError> {
         let mut spare = self.spare.lock().await;
         let (send, receive) = match spare.take() {

@@ -54,7 +54,7 @@ impl LinkError {
 
 /// A request as it is sent.
 #[derive(Clone, Debug)]
-pub(super) struct Outgoing<'a> {
+pub(super) struct OutgoingRequest<'a> {
     pub(super) method: &'static str,
     /// Path and query.
     pub(super) target: &'a str,
@@ -164,7 +164,7 @@ impl Link {
     }
 
     /// Sends a request and waits for the head of its response.
-    pub(super) async fn send(&self, outgoing: &Outgoing<'_>) -> Result<Response, LinkError> {
+    pub(super) async fn send(&self, outgoing: &OutgoingRequest<'_>) -> Result<Response, LinkError> {
         match self {
             Self::H3(link) => link.send(outgoing).await,
             Self::H2(link) => link.send(outgoing).await,

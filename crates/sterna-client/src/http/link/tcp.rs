@@ -16,7 +16,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::AbortHandle;
 
 use super::io::{Io, Tasks};
-use super::{Link, LinkError, Outgoing, Response};
+use super::{Link, LinkError, OutgoingRequest, Response};
 use crate::error::ConnectError;
 use crate::http::options::Options;
 use crate::transport;
@@ -56,7 +56,7 @@ fn unusable(error: impl fmt::Display) -> ConnectError {
 fn request(
     options: &Options,
     authority: &str,
-    outgoing: &Outgoing<'_>,
+    outgoing: &OutgoingRequest<'_>,
     is_http2: bool,
 ) -> Result<http::Request<Full<Bytes>>, LinkError> {
     let invalid = |_| LinkError::Protocol("a field or target that none may have".to_owned());
@@ -195,7 +195,7 @@ impl H2 {
         self.task.abort();
     }
 
-    pub(super) async fn send(&self, outgoing: &Outgoing<'_>) -> Result<Response, LinkError> {
+    pub(super) async fn send(&self, outgoing: &OutgoingRequest<'_>) -> Result<Response, LinkError> {
         let request = request(&self.options, &self.authority, outgoing, true)?;
         let mut sender = self.sender.clone();
         sender.ready().await.map_err(failed)?;
@@ -324,7 +324,7 @@ impl H1 {
         Ok((lease(connection), false))
     }
 
-    pub(super) async fn send(&self, outgoing: &Outgoing<'_>) -> Result<Response, LinkError> {
+    pub(super) async fn send(&self, outgoing: &OutgoingRequest<'_>) -> Result<Response, LinkError> {
         let request = request(&self.options, &self.authority, outgoing, false)?;
         let (mut lease, is_reused) = self.lease().await?;
         self.note_lease(&lease.connection);
