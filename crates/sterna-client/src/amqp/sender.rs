@@ -8,7 +8,7 @@ use bytes::Bytes;
 use tokio::sync::{Semaphore, oneshot};
 
 use super::connection::LinkHandle;
-use super::driver::{Command, Fate, Outgoing, Sent};
+use super::driver::{Command, Fate, OutgoingAmqpMessage, Sent};
 use super::message::Message;
 use super::options::SenderSettles;
 use super::{Error, LinkInfo, Outcome};
@@ -103,7 +103,7 @@ impl Sender {
         let (done, fate) = oneshot::channel();
         inlet.send(Command::Send {
             link: self.handle.link,
-            message: Outgoing {
+            message: OutgoingAmqpMessage {
                 payload,
                 settled,
                 txn_id,

@@ -12,7 +12,7 @@ use sterna_amqp::performatives::{Attach, Error as WireError, ReceiverSettleMode,
 
 use super::state::{Arrived, Kind, LinkInfo, ReceiverState, SenderState};
 use super::wire::{Closing, Wire};
-use super::{Driver, LinkStatus, Outgoing, memory};
+use super::{Driver, LinkStatus, OutgoingAmqpMessage, memory};
 use crate::amqp::Error;
 use crate::amqp::connection::Connected;
 use crate::driver::STABLE_AFTER;
@@ -291,7 +291,7 @@ fn suspend_sender(sender: &mut SenderState, unsettled: &mut Vec<Unsettled>, is_l
                 .into_iter()
                 .partition(|(_, message)| coordinator || message.txn_id.is_some());
             *messages = kept;
-            let lost: BTreeMap<u64, Outgoing> = lost;
+            let lost: BTreeMap<u64, OutgoingAmqpMessage> = lost;
             for message in lost.into_values() {
                 message.sent.tell(Err(if coordinator {
                     Error::Unknown
@@ -479,7 +479,7 @@ impl Driver {
                 .into_iter()
                 .partition(|(token, _)| before.contains(token));
             sender.sent = kept;
-            let unsent: BTreeMap<u64, Outgoing> = unsent;
+            let unsent: BTreeMap<u64, OutgoingAmqpMessage> = unsent;
             sender.waiting.extend(unsent);
         }
     }

@@ -33,7 +33,7 @@ use crate::path::PathStatistics;
 use crate::transport::{self, Quic, Transport};
 
 pub use state::LinkInfo;
-pub(super) use state::{Arrived, Done, Fate, LinkStatus, Outgoing, Sent};
+pub(super) use state::{Arrived, Done, Fate, LinkStatus, OutgoingAmqpMessage, Sent};
 use state::{Decision, Kind, Link, Session};
 
 /// What an application asks for. Each is bounded by something that its handle holds: a permit, a
@@ -67,7 +67,7 @@ pub(super) enum Command {
     },
     Send {
         link: u64,
-        message: Outgoing,
+        message: OutgoingAmqpMessage,
     },
     Decide {
         generation: u64,

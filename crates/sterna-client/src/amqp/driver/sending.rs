@@ -7,7 +7,7 @@ use sterna_amqp::transactions::TransactionalState;
 use sterna_amqp::{CommandError, Lane};
 
 use super::Driver;
-use super::state::{Kind, Outgoing, SenderState, Sending};
+use super::state::{Kind, OutgoingAmqpMessage, SenderState, Sending};
 use super::wire::{MAX_UNSENT_BYTES, Wire};
 use crate::amqp::Error;
 
@@ -134,9 +134,9 @@ impl Wire {
         id: LinkId,
         sender: &mut SenderState,
         token: u64,
-        message: Outgoing,
+        message: OutgoingAmqpMessage,
         complete: bool,
-    ) -> Option<Outgoing> {
+    ) -> Option<OutgoingAmqpMessage> {
         if !message.settled {
             sender.sent.insert(token, message);
             return None;

@@ -62,7 +62,7 @@ impl Sent {
 }
 
 /// A message that is to be sent, until it is settled.
-pub(in crate::amqp) struct Outgoing {
+pub(in crate::amqp) struct OutgoingAmqpMessage {
     pub(in crate::amqp) payload: Bytes,
     pub(in crate::amqp) settled: bool,
     /// The transaction that it is posted in.
@@ -76,7 +76,7 @@ pub(super) struct Sending {
     /// Bytes of the payload that were written.
     pub(super) offset: usize,
     /// The message, if it is settled; others are among those that were sent.
-    pub(super) settled: Option<Outgoing>,
+    pub(super) settled: Option<OutgoingAmqpMessage>,
 }
 
 /// What a sender keeps.
@@ -85,12 +85,12 @@ pub(super) struct SenderState {
     /// The target is a coordinator of transactions.
     pub(super) coordinator: bool,
     /// To be sent as new deliveries, in order.
-    pub(super) waiting: BTreeMap<u64, Outgoing>,
+    pub(super) waiting: BTreeMap<u64, OutgoingAmqpMessage>,
     /// To be taken up again after the link was suspended, in order.
     pub(super) resuming: BTreeMap<u64, (Unsettled, Recovery)>,
     pub(super) sending: Option<Sending>,
     /// Sent and not settled.
-    pub(super) sent: BTreeMap<u64, Outgoing>,
+    pub(super) sent: BTreeMap<u64, OutgoingAmqpMessage>,
     /// Among those, the ones that wait for complete maps of what is unsettled.
     pub(super) undetermined: usize,
     /// The peer remembers the link.
