@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::state::{Decision, Kind, Link, ReceiverState, SenderState, Session};
+use super::state::{Decision, DriverLink, DriverSession, Kind, ReceiverState, SenderState};
 use super::{Command, Driver, Farewell, LinkStatus};
 use crate::amqp::Error;
 
@@ -17,7 +17,7 @@ impl Driver {
             }
             Some(Command::Begin { session, permit }) => {
                 drop(permit);
-                self.sessions.insert(session, Session::default());
+                self.sessions.insert(session, DriverSession::default());
                 self.unbegun.insert(session);
             }
             Some(Command::End { session, done }) => self.end_requested(session, done),
@@ -159,7 +159,7 @@ impl Driver {
             status.send_replace(LinkStatus::Ended(Error::Ended));
             return;
         }
-        let link = Link {
+        let link = DriverLink {
             session,
             name,
             kind,

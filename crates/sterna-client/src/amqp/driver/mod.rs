@@ -34,7 +34,7 @@ use crate::transport::{self, Quic, Transport};
 
 pub use state::LinkInfo;
 pub(super) use state::{Arrived, Done, Fate, LinkStatus, OutgoingAmqpMessage, Sent};
-use state::{Decision, Kind, Link, Session};
+use state::{Decision, DriverLink, DriverSession, Kind};
 
 /// What an application asks for. Each is bounded by something that its handle holds: a permit, a
 /// delivery, or the handle itself.
@@ -152,8 +152,8 @@ enum End {
 struct Driver {
     options: Options,
     outlets: Outlets,
-    sessions: HashMap<u64, Session>,
-    links: HashMap<u64, Link>,
+    sessions: HashMap<u64, DriverSession>,
+    links: HashMap<u64, DriverLink>,
     /// From the numbers of this connection to the application's.
     session_keys: HashMap<SessionId, u64>,
     link_keys: HashMap<LinkId, u64>,
@@ -348,7 +348,7 @@ impl Driver {
 
     /// Whether there is a message to send, or credit for one to receive.
     fn may_leave_early(&self) -> bool {
-        let is_waited_for = |link: &Link| match &link.kind {
+        let is_waited_for = |link: &DriverLink| match &link.kind {
             Kind::Sender(_) => false,
             Kind::Receiver(receiver) => {
                 receiver.granted > 0 || receiver.options.credit != Credit::Manual

@@ -13,7 +13,7 @@ use sterna_amqp::{CommandError, Lane};
 
 use super::Driver;
 use super::lanes::LaneIo;
-use super::state::{Decision, Kind, Link};
+use super::state::{Decision, DriverLink, Kind};
 use super::wire::{Closing, Wire};
 use crate::amqp::Error;
 use crate::amqp::options::{ReceiverOptions, SenderOptions};
@@ -197,7 +197,7 @@ impl Wire {
         }
     }
 
-    fn attach(&mut self, session: SessionId, link: &Link) -> Result<LinkId, Error> {
+    fn attach(&mut self, session: SessionId, link: &DriverLink) -> Result<LinkId, Error> {
         let recover = link.attached > 0;
         match &link.kind {
             Kind::Sender(sender) => {
@@ -399,7 +399,7 @@ impl Wire {
 impl Driver {
     /// Whether messages that were handed over before the end can still go out.
     fn may_still_send(&self) -> bool {
-        let busy = |link: &Link| match &link.kind {
+        let busy = |link: &DriverLink| match &link.kind {
             Kind::Sender(sender) => sender.sending.is_some(),
             Kind::Receiver(_) => false,
         };

@@ -141,7 +141,7 @@ pub(super) enum Kind {
 }
 
 /// A link of the application's.
-pub(super) struct Link {
+pub(super) struct DriverLink {
     pub(super) session: u64,
     pub(super) name: String,
     pub(super) kind: Kind,
@@ -170,7 +170,7 @@ pub(super) struct Link {
 
 /// A session of the application's.
 #[derive(Default)]
-pub(super) struct Session {
+pub(super) struct DriverSession {
     /// Its channel on this connection.
     pub(super) id: Option<SessionId>,
     /// The application wants it to end, and who is told.
