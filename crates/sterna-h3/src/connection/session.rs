@@ -20,7 +20,7 @@ const CODE_BYTES: usize = 4;
 
 /// What is kept of a session, with the request that asked for it.
 #[derive(Debug, Default)]
-pub(super) struct Session {
+pub(super) struct WebTransportSession {
     pub(super) state: State,
     /// The request, while the client's settings have not arrived.
     pub(super) untold: Option<RequestHead>,
@@ -76,9 +76,9 @@ impl Connection {
             return Ok(None);
         };
         self.sessions += 1;
-        let mut session = Box::new(Session {
+        let mut session = Box::new(WebTransportSession {
             offers_draft_02: head.get(webtransport::DRAFT_02_OFFER) == Some(b"1"),
-            ..Session::default()
+            ..WebTransportSession::default()
         });
         let settings_known = self.peer.settings.is_some();
         // Section 3.1: requests for sessions are looked at when the client's settings are known.
@@ -151,7 +151,7 @@ impl Connection {
     pub(super) fn admit_waiting(
         &mut self,
         id: StreamId,
-        session: &mut Session,
+        session: &mut WebTransportSession,
         out: &mut dyn Output,
     ) {
         for waiting in self.waiting_for(id) {
@@ -195,7 +195,7 @@ impl Connection {
     }
 
     /// Streams of a session that the peer has opened.
-    fn peer_streams(&self, session: &Session) -> u32 {
+    fn peer_streams(&self, session: &WebTransportSession) -> u32 {
         let is_peers = |id: &&StreamId| id.is_client_initiated() == self.is_server;
         session.streams.iter().filter(is_peers).count() as u32
     }
@@ -243,7 +243,7 @@ impl Connection {
                 return Ok(Step::Again);
             }
         }
-        let Some(Session { streams, .. }) = self.session_mut(session) else {
+        let Some(WebTransportSession { streams, .. }) = self.session_mut(session) else {
             return Ok(Step::Forget);
         };
         streams.push(id);
@@ -280,14 +280,14 @@ impl Connection {
         }
     }
 
-    pub(super) fn session(&self, id: StreamId) -> Option<&Session> {
+    pub(super) fn session(&self, id: StreamId) -> Option<&WebTransportSession> {
         match &self.streams.get(&id)?.kind {
             Kind::Exchange(exchange) => exchange.session.as_deref(),
             _ => None,
         }
     }
 
-    pub(super) fn session_mut(&mut self, id: StreamId) -> Option<&mut Session> {
+    pub(super) fn session_mut(&mut self, id: StreamId) -> Option<&mut WebTransportSession> {
         match &mut self.streams.get_mut(&id)?.kind {
             Kind::Exchange(exchange) => exchange.session.as_deref_mut(),
             _ => None,
@@ -326,7 +326,12 @@ impl Connection {
     }
 
     /// Ends the streams of a session, and those that wait for it.
-    pub(super) fn drop_session(&mut self, id: StreamId, session: &Session, out: &mut dyn Output) {
+    pub(super) fn drop_session(
+        &mut self,
+        id: StreamId,
+        session: &WebTransportSession,
+        out: &mut dyn Output,
+    ) {
         self.sessions -= 1;
         self.end_streams(&session.streams, ErrorCode::WEBTRANSPORT_SESSION_GONE, out);
         self.refuse_waiting(id, out);

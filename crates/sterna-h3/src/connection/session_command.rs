@@ -9,7 +9,7 @@ use crate::webtransport::{
 };
 use crate::{CommandError, Content, Field, RequestLine, StreamId, capsule, varint};
 
-use super::session::Session;
+use super::session::WebTransportSession;
 
 impl Connection {
     /// Client: asks for a WebTransport session with a resource of the scheme `https`. It is open
@@ -223,7 +223,7 @@ impl Connection {
     /// A session that this end may use.
     fn usable_session(&self, id: StreamId) -> Result<(), CommandError> {
         self.open_stream(id)?;
-        let is_usable = |session: &Session| match session.state {
+        let is_usable = |session: &WebTransportSession| match session.state {
             State::Requested => !self.is_server,
             State::Open => true,
             State::Closed => false,

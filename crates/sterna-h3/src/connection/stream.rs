@@ -4,7 +4,7 @@ use crate::StreamId;
 use crate::frame::{FrameType, Gather};
 use crate::message::ContentCount;
 
-use super::session::Session;
+use super::session::WebTransportSession;
 
 /// One stream that is open.
 #[derive(Debug, Default)]
@@ -64,7 +64,7 @@ pub(super) struct Exchange {
     pub(super) is_given_up: bool,
     /// Interim responses that have come.
     pub(super) interim_responses: u32,
-    pub(super) session: Option<Box<Session>>,
+    pub(super) session: Option<Box<WebTransportSession>>,
 }
 
 /// How far the peer's message is.
