@@ -190,7 +190,7 @@ fn lab_of(environment: &[u8]) -> Option<u32> {
 
 /// A link that is up.
 #[derive(Debug)]
-pub struct Session {
+pub struct LabSession {
     cell: Cell,
     emulator: Option<Emulator>,
     recorder: Option<Recorder>,
@@ -209,7 +209,7 @@ pub struct SessionReport {
     pub capture: Option<(CaptureFiles, u64)>,
 }
 
-impl Session {
+impl LabSession {
     /// Makes namespaces and link.
     ///
     /// # Errors
@@ -399,7 +399,7 @@ impl Session {
     }
 }
 
-impl Drop for Session {
+impl Drop for LabSession {
     fn drop(&mut self) {
         // After `finish` there is nobody left; after a failure this is the cleaning up.
         let _ = self.end_processes();

@@ -20,7 +20,7 @@ use sterna_lab::link::{Cause, Counters, LinkSettings};
 use sterna_lab::netns::Side;
 use sterna_lab::quantity;
 use sterna_lab::relay::{Relay, RelayOptions};
-use sterna_lab::session::{self, Backend, Session, SessionOptions, SessionReport, StartError};
+use sterna_lab::session::{self, Backend, LabSession, SessionOptions, SessionReport, StartError};
 
 use super::settings::{self, LinkArgs};
 use crate::console;
@@ -150,7 +150,7 @@ fn run_link(args: &Args) -> Result<ExitCode, String> {
     }
     session::gain_rights();
     let caught = catch_signals()?;
-    let session = Session::start(&SessionOptions {
+    let session = LabSession::start(&SessionOptions {
         link: link.clone(),
         seed: args.link.seed,
         backend,
@@ -328,7 +328,7 @@ fn catch_signals() -> Result<Arc<AtomicUsize>, String> {
 
 fn run_commands(
     args: &Args,
-    session: &Session,
+    session: &LabSession,
     target: Option<SocketAddr>,
     caught: &AtomicUsize,
 ) -> Result<ExitCode, String> {
@@ -385,7 +385,7 @@ fn cannot_run(command: &Command, error: &io::Error) -> ExitCode {
 /// Waits until the server listens. A code says that there is nothing more to do.
 fn wait_for_server(
     args: &Args,
-    session: &Session,
+    session: &LabSession,
     server: &mut Child,
     caught: &AtomicUsize,
 ) -> Result<Option<ExitCode>, String> {
@@ -433,7 +433,7 @@ fn signal_code(caught: &AtomicUsize) -> Option<ExitCode> {
 /// Waits for the command, and makes it end when the lab has to.
 fn wait(
     child: &mut Child,
-    session: Option<&Session>,
+    session: Option<&LabSession>,
     rebind_ns: &[u64],
     caught: &AtomicUsize,
 ) -> Result<ExitCode, String> {
@@ -447,7 +447,7 @@ fn wait(
     let mut since: Option<Instant> = None;
     loop {
         while rebind.pop_if(|at| *at <= started.elapsed()).is_some() {
-            if let Some(emulator) = session.and_then(Session::emulator) {
+            if let Some(emulator) = session.and_then(LabSession::emulator) {
                 emulator
                     .rebind(0)
                     .map_err(|error| format!("cannot change the address: {error}"))?;
