@@ -214,7 +214,7 @@ fn admit(
     };
     let mut connection = Connection::new(socket, info, place);
     if let Some(config) = &kind.tls {
-        match tls::Session::new(std::sync::Arc::clone(config)) {
+        match tls::TlsSession::new(std::sync::Arc::clone(config)) {
             Ok(session) => connection.tls = Some(Box::new(session)),
             Err(error) => {
                 core.admission.release(peer.ip());

@@ -90,7 +90,7 @@ pub(super) struct Connection {
     pub(super) finishing: bool,
     /// That end is written.
     pub(super) shut: bool,
-    pub(super) tls: Option<Box<tls::Session>>,
+    pub(super) tls: Option<Box<tls::TlsSession>>,
     pub(super) websocket: Option<Box<websocket::Session>>,
     pub(super) outbox: Option<Box<Outbox>>,
     /// What the handler will be told when it is closed; `None` stands for [`CloseReason::Local`].

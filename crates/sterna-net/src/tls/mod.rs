@@ -10,4 +10,4 @@ pub use authority::{ClientAuth, ClientAuthority};
 pub use certificates::{CertificateError, Certificates, Identity};
 pub use config::{TlsConfig, TlsVersions};
 pub use raw_keys::{ClientKeys, RawKeys};
-pub(crate) use session::{CIPHERTEXT_ROOM, PARTIAL_ROOM, ROUND_BYTES, Session};
+pub(crate) use session::{CIPHERTEXT_ROOM, PARTIAL_ROOM, ROUND_BYTES, TlsSession};

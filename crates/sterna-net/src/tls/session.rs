@@ -9,7 +9,7 @@ use rustls::{Error, ServerConfig};
 
 use crate::outbox::Pool;
 
-/// Room that a caller of [`Session::receive`] leaves in front of what it has read, for the records
+/// Room that a caller of [`TlsSession::receive`] leaves in front of what it has read, for the records
 /// that were incomplete before. A handshake message has at most 64 KiB; one that is cut into so many
 /// records that they do not fit here is refused.
 pub(crate) const PARTIAL_ROOM: usize = 72 * 1024;
@@ -30,7 +30,7 @@ pub(crate) struct Received {
 }
 
 /// See the module's description.
-pub(crate) struct Session {
+pub(crate) struct TlsSession {
     tls: UnbufferedServerConnection,
     /// Records that are not complete yet; without memory when there are none.
     partial: Vec<u8>,
@@ -44,9 +44,9 @@ pub(crate) struct Session {
     failed: bool,
 }
 
-impl fmt::Debug for Session {
+impl fmt::Debug for TlsSession {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Session")
+        f.debug_struct("TlsSession")
             .field("opened", &self.opened)
             .field("partial_bytes", &self.partial.len())
             .field("pending_bytes", &self.pending().len())
@@ -54,7 +54,7 @@ impl fmt::Debug for Session {
     }
 }
 
-impl Session {
+impl TlsSession {
     pub(crate) fn new(config: Arc<ServerConfig>) -> Result<Self, Error> {
         Ok(Self {
             tls: UnbufferedServerConnection::new(config)?,
