@@ -223,7 +223,7 @@ fn admit(
         }
     }
     if let Some(config) = &kind.websocket {
-        let session = websocket::Session::new(std::sync::Arc::clone(config));
+        let session = websocket::WebSocketSession::new(std::sync::Arc::clone(config));
         connection.websocket = Some(Box::new(session));
     }
     if plain {

@@ -91,7 +91,7 @@ pub(super) struct Connection {
     /// That end is written.
     pub(super) shut: bool,
     pub(super) tls: Option<Box<tls::TlsSession>>,
-    pub(super) websocket: Option<Box<websocket::Session>>,
+    pub(super) websocket: Option<Box<websocket::WebSocketSession>>,
     pub(super) outbox: Option<Box<Outbox>>,
     /// What the handler will be told when it is closed; `None` stands for [`CloseReason::Local`].
     pub(super) reason: Option<Box<CloseReason>>,
@@ -351,7 +351,7 @@ impl Connection {
 
 /// Puts the pieces that go out next into `slices`; returns how many and their bytes.
 fn gather<'a>(
-    websocket: Option<&'a websocket::Session>,
+    websocket: Option<&'a websocket::WebSocketSession>,
     outbox: Option<&'a Outbox>,
     slices: &mut [IoSlice<'a>],
 ) -> (usize, usize) {

@@ -46,7 +46,7 @@ enum Stage {
 
 /// See the module's description.
 #[derive(Debug)]
-pub(crate) struct Session {
+pub(crate) struct WebSocketSession {
     stage: Stage,
     /// Bytes that go out before the payload of the current frame: control frames, its header.
     staged: Vec<u8>,
@@ -61,7 +61,7 @@ pub(crate) struct Session {
     close_sent: bool,
 }
 
-impl Session {
+impl WebSocketSession {
     pub(crate) fn new(config: Arc<WebSocketConfig>) -> Self {
         Self {
             stage: Stage::Request(Vec::new(), config),
@@ -234,13 +234,13 @@ mod tests {
     #[test]
     fn a_turn_makes_one_frame_and_a_frame_is_not_interrupted() {
         let mut pool = Pool::new(1 << 20);
-        let mut session = Session::new(Arc::default());
+        let mut session = WebSocketSession::new(Arc::default());
         session.stage = Stage::Frames(Decoder::default());
         let mut outbox = Outbox::default();
         outbox.push(b"one", &mut pool);
         outbox.push_shared(bytes::Bytes::from_static(b"two"));
         let mut wire = Vec::new();
-        let mut write = |session: &mut Session, outbox: &mut Outbox, most: usize| {
+        let mut write = |session: &mut WebSocketSession, outbox: &mut Outbox, most: usize| {
             session.stage(outbox.len());
             let mut slices = [IoSlice::new(&[]); 8];
             let (used, gathered) = session.gather(Some(outbox), &mut slices);
@@ -273,7 +273,7 @@ mod tests {
 
     #[test]
     fn a_request_may_come_byte_by_byte() {
-        let mut session = Session::new(Arc::default());
+        let mut session = WebSocketSession::new(Arc::default());
         let request = b"GET /mqtt HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\n\
             Connection: Upgrade\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
             Sec-WebSocket-Protocol: mqtt\r\nSec-WebSocket-Version: 13\r\n\r\n";
@@ -294,7 +294,7 @@ mod tests {
 
     #[test]
     fn what_is_no_request_is_refused_at_its_first_byte() {
-        let mut session = Session::new(Arc::default());
+        let mut session = WebSocketSession::new(Arc::default());
         assert!(matches!(
             session.upgrade(&[0x10, 0x0c]),
             Upgrade::Refused { status: 400, .. }
