@@ -17,7 +17,7 @@ use super::driver::Parcel;
 use super::event::{Counters, DriverEvent, EventKind, Key};
 use super::figures::{Figures, Moving};
 use super::half_open::HalfOpen;
-use super::outgoing::{Outgoing, Pool};
+use super::outgoing::{Pool, StreamQueues};
 use super::path_memory::{self, Noted, Ticket};
 use super::stream_credit::StreamCredit;
 use super::tls::{self, Negotiated, TlsServer};
@@ -124,7 +124,7 @@ pub(super) struct Connected {
     pub(super) paused: bool,
     /// Streams with bytes that were not read yet; holds something while paused only, as a rule.
     pub(super) readable: Vec<StreamId>,
-    pub(super) outgoing: Option<Box<Outgoing>>,
+    pub(super) outgoing: Option<Box<StreamQueues>>,
     pub(super) handshake: Option<Box<Handshake>>,
     pub(super) closing: Option<Box<Closing>>,
     /// Streams that the client opened, per direction.

@@ -1,6 +1,6 @@
 //! What waits to be sent on a connection's streams.
 //!
-//! A connection has an [`Outgoing`] only while something waits; what it was made of goes back to a
+//! A connection has an [`StreamQueues`] only while something waits; what it was made of goes back to a
 //! pool and serves the next connection. Small messages of one turn gather in one buffer per stream
 //! and go to the QUIC library in one write, which copies them to their exact size, so that no spare
 //! capacity is held until the acknowledgement.
@@ -27,7 +27,7 @@ pub(super) struct Pool {
         clippy::vec_box,
         reason = "the boxes move between the pool and the connections"
     )]
-    outgoing: Vec<Box<Outgoing>>,
+    outgoing: Vec<Box<StreamQueues>>,
 }
 
 impl Pool {
@@ -35,11 +35,11 @@ impl Pool {
         clippy::unnecessary_box_returns,
         reason = "the boxes are what is pooled"
     )]
-    pub(super) fn take(&mut self) -> Box<Outgoing> {
+    pub(super) fn take(&mut self) -> Box<StreamQueues> {
         self.outgoing.pop().unwrap_or_default()
     }
 
-    pub(super) fn recycle(&mut self, mut outgoing: Box<Outgoing>) {
+    pub(super) fn recycle(&mut self, mut outgoing: Box<StreamQueues>) {
         for lane in outgoing.lanes.drain(..) {
             recycle(&mut self.buffers, lane.tail);
         }
@@ -60,7 +60,7 @@ fn recycle(buffers: &mut Vec<Vec<u8>>, mut buffer: Vec<u8>) {
 
 /// All streams of a connection on which something waits.
 #[derive(Debug, Default)]
-pub(super) struct Outgoing {
+pub(super) struct StreamQueues {
     lanes: Vec<Lane>,
     unsent_bytes: usize,
     /// Whether the high watermark was passed and not yet the low one.
@@ -96,7 +96,7 @@ pub(super) struct Flushed {
     pub(super) writable: bool,
 }
 
-impl Outgoing {
+impl StreamQueues {
     pub(super) const fn unsent_bytes(&self) -> usize {
         self.unsent_bytes
     }
@@ -325,7 +325,7 @@ mod tests {
 
     #[test]
     fn a_stream_that_is_never_quite_drained_stays_small() {
-        let (mut outgoing, mut pool) = (Outgoing::default(), Pool::default());
+        let (mut outgoing, mut pool) = (StreamQueues::default(), Pool::default());
         let mut expected: VecDeque<u8> = VecDeque::new();
         for n in 0..100_000u32 {
             let bytes = [n as u8; 37];
@@ -342,7 +342,7 @@ mod tests {
 
     #[test]
     fn what_is_queued_is_counted_and_what_is_dropped_is_not() {
-        let (mut outgoing, mut pool) = (Outgoing::default(), Pool::default());
+        let (mut outgoing, mut pool) = (StreamQueues::default(), Pool::default());
         outgoing.push(&mut pool, STREAM(), &[1; 100], 150);
         assert!(!outgoing.above);
         outgoing.push_shared(&mut pool, STREAM(), Bytes::from_static(&[2; 100]), 150);

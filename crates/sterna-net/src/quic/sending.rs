@@ -9,7 +9,7 @@ use sterna_quic::Meter;
 use super::config::code;
 use super::connection::{Closing, Connected, Patience, Shared, Stage};
 use super::event::EventKind;
-use super::outgoing::{Outgoing, Pool};
+use super::outgoing::{Pool, StreamQueues};
 use crate::CloseReason;
 
 /// Times the linger time that a connection may take to close, however it goes on.
@@ -37,7 +37,7 @@ impl Connected {
         }
     }
 
-    fn queue(&mut self, pool: &mut Pool, stream: StreamId) -> Option<&mut Outgoing> {
+    fn queue(&mut self, pool: &mut Pool, stream: StreamId) -> Option<&mut StreamQueues> {
         if !self.is_usable() || !self.may_send(stream) {
             tracing::debug!(connection = ?self.key, %stream, "nothing can be sent on this stream");
             return None;
