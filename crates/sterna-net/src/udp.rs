@@ -11,7 +11,7 @@ use mio::net::UdpSocket;
 use mio::{Interest, Registry, Token};
 use quinn_udp::{BATCH_SIZE, RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 
-use crate::quic::{Driver, DriverEvent, EcnCodepoint, Flush, Key, Outgoing, Sent};
+use crate::quic::{DatagramBatch, Driver, DriverEvent, EcnCodepoint, Flush, Key, Sent};
 use crate::strays::{Siblings, Stray};
 use crate::{ConnectionId, ConnectionInfo};
 
@@ -227,7 +227,7 @@ impl UdpListener {
             return;
         }
         let (state, socket) = (&self.state, &self.socket);
-        let mut sink = |outgoing: &Outgoing<'_>| {
+        let mut sink = |outgoing: &DatagramBatch<'_>| {
             let transmit = Transmit {
                 destination: outgoing.destination,
                 ecn: outgoing

@@ -21,7 +21,9 @@ use super::refusals::Refusals;
 use super::timers::Timers;
 use super::tls::TlsServer;
 use super::unproved::{AMPLIFICATION, Unproved};
-use super::{Counters, DriverEvent, EventKind, Flush, Key, Outgoing, QuicConfig, Sent, SetupError};
+use super::{
+    Counters, DatagramBatch, DriverEvent, EventKind, Flush, Key, QuicConfig, Sent, SetupError,
+};
 use crate::peers::Peers;
 use crate::{Clock, PathStatistics, StreamId, Trace};
 
@@ -115,13 +117,13 @@ impl Parcel {
         self.transmit.size
     }
 
-    fn outgoing(&self) -> Outgoing<'_> {
+    fn outgoing(&self) -> DatagramBatch<'_> {
         outgoing(&self.transmit, &self.bytes)
     }
 }
 
-fn outgoing<'a>(transmit: &Transmit, bytes: &'a [u8]) -> Outgoing<'a> {
-    Outgoing {
+fn outgoing<'a>(transmit: &Transmit, bytes: &'a [u8]) -> DatagramBatch<'a> {
+    DatagramBatch {
         destination: transmit.destination,
         source_ip: transmit.src_ip,
         ecn: transmit.ecn,
@@ -572,7 +574,7 @@ impl Driver {
         now: Instant,
         max_segments: usize,
         buffer: &mut Vec<u8>,
-        sink: &mut dyn FnMut(&Outgoing<'_>) -> Sent,
+        sink: &mut dyn FnMut(&DatagramBatch<'_>) -> Sent,
     ) -> Flush {
         self.shared.now = now;
         self.handshakes_left = self.shared.config.handshakes_per_turn;

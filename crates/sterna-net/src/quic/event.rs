@@ -104,7 +104,7 @@ pub enum EventKind {
 
 /// Datagrams of one destination to hand to the socket in one call.
 #[derive(Clone, Copy, Debug)]
-pub struct Outgoing<'a> {
+pub struct DatagramBatch<'a> {
     /// Where to.
     pub destination: SocketAddr,
     /// The local address to send from, where the socket is bound to several.
@@ -117,7 +117,7 @@ pub struct Outgoing<'a> {
     pub bytes: &'a [u8],
 }
 
-/// What the socket did with an [`Outgoing`].
+/// What the socket did with an [`DatagramBatch`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sent {
     /// Taken, or refused for good (which counts as loss on the path).

@@ -34,6 +34,6 @@ pub use address_tokens::AddressTokens;
 pub use config::{QuicConfig, SetupError};
 pub use connection_ids::{CONNECTION_ID_BYTES, shard_of};
 pub use driver::{Driver, Placement};
-pub use event::{Counters, DriverEvent, EventKind, Flush, Key, Outgoing, Sent};
+pub use event::{Counters, DatagramBatch, DriverEvent, EventKind, Flush, Key, Sent};
 pub use quinn_proto::EcnCodepoint;
 pub use tickets::{TicketStore, TicketStoreUse};
