@@ -12,7 +12,7 @@ use sterna_net::ConnectionId;
 use super::Door;
 use super::client::{Client, Drain, Sending, SourceLink, SourceState};
 use crate::context::Context;
-use crate::door::Outgoing;
+use crate::door::StepOutput;
 use crate::mapping::{AmqpForm, amqp_form, tail as tail_of};
 
 /// Messages taken from one queue before the next ready session has its turn.
@@ -387,7 +387,7 @@ struct Pump {
 
 impl Pump {
     /// Bytes that may be written before the transport has to take some over.
-    fn room_bytes(&self, out: &Outgoing) -> usize {
+    fn room_bytes(&self, out: &StepOutput) -> usize {
         self.high_watermark_bytes
             .saturating_sub(self.unsent_bytes + out.len())
     }
@@ -397,7 +397,7 @@ impl Pump {
         cx: &mut Context<'_>,
         engine: &mut Connection,
         source: &mut SourceLink,
-        out: &mut Outgoing,
+        out: &mut StepOutput,
     ) -> Step {
         if self.room_bytes(out) == 0 {
             return Step::Wait;
@@ -425,7 +425,7 @@ impl Pump {
         source: &mut SourceLink,
         delivery: &Unsettled,
         recovery: &Recovery,
-        out: &mut Outgoing,
+        out: &mut StepOutput,
     ) -> Step {
         let tag = delivery.tag.as_bytes();
         match recovery {
@@ -467,7 +467,7 @@ impl Pump {
         source: &mut SourceLink,
         delivery: Delivery,
         resume: bool,
-        out: &mut Outgoing,
+        out: &mut StepOutput,
     ) -> Step {
         // A message of another shard may be a few milliseconds ahead of this turn's clock; what is
         // left of it is never more than what it came with.
@@ -544,7 +544,7 @@ impl Pump {
         cx: &mut Context<'_>,
         engine: &mut Connection,
         source: &mut SourceLink,
-        out: &mut Outgoing,
+        out: &mut StepOutput,
     ) -> Step {
         let Some(mut sending) = source.sending.take() else {
             return Step::Skipped;

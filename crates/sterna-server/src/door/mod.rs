@@ -24,7 +24,7 @@ use crate::sys::Counts;
 pub(crate) use clients::Clients;
 pub(crate) use framers::Framers;
 pub(crate) use held::{Early, Held, held_bytes, note_early};
-pub(crate) use outgoing::Outgoing;
+pub(crate) use outgoing::StepOutput;
 pub(crate) use timers::Timers;
 
 /// The front door of one shard for one service.
@@ -35,7 +35,7 @@ pub(crate) struct Door<S: Service> {
     pub(crate) clients: Clients<S::Id, S::Client>,
     pub(crate) timers: Timers<S::Id>,
     /// What the step under way has written.
-    pub(crate) out: Outgoing,
+    pub(crate) out: StepOutput,
     pub(crate) counts: Counts,
     pub(crate) high_watermark_bytes: usize,
     pub(crate) stopping: bool,
@@ -102,7 +102,7 @@ impl<S: Service> Door<S> {
             service,
             clients: Clients::default(),
             timers: Timers::default(),
-            out: Outgoing::default(),
+            out: StepOutput::default(),
             counts: Counts::default(),
             high_watermark_bytes,
             stopping: false,

@@ -5,7 +5,7 @@ use sterna_net::{ConnectionId, Network, StreamId};
 
 /// Buffers that one shard uses again and again for whichever connection it works on.
 #[derive(Debug, Default)]
-pub(crate) struct Outgoing {
+pub(crate) struct StepOutput {
     control: BytesMut,
     lanes: Vec<(StreamId, BytesMut)>,
     /// Bytes handed to the transport so far.
@@ -15,19 +15,19 @@ pub(crate) struct Outgoing {
 /// Above this a buffer is given back after use instead of being kept.
 const KEPT_BYTES: usize = 256 << 10;
 
-impl sterna_mqtt::LaneWriter for Outgoing {
+impl sterna_mqtt::LaneWriter for StepOutput {
     fn buffer(&mut self, lane: sterna_mqtt::Lane) -> &mut BytesMut {
         self.on(StreamId(lane.0))
     }
 }
 
-impl sterna_amqp::LaneWriter for Outgoing {
+impl sterna_amqp::LaneWriter for StepOutput {
     fn buffer(&mut self, lane: sterna_amqp::Lane) -> &mut BytesMut {
         self.on(StreamId(lane.0))
     }
 }
 
-impl Outgoing {
+impl StepOutput {
     /// What is gathered for a stream.
     pub(crate) fn on(&mut self, stream: StreamId) -> &mut BytesMut {
         if stream == StreamId::FIRST {
