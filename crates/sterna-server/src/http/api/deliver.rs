@@ -9,7 +9,7 @@ use super::peer::Peer;
 use super::subscription::{Keep, Outlet, State, Subscription};
 use crate::context::Context;
 use crate::http::exchange::{Content, Responses};
-use crate::http::format::{Outgoing, write_datagram};
+use crate::http::format::{OutgoingMessage, write_datagram};
 use crate::session::http::{Window, state_mut};
 use crate::sys::Counts;
 
@@ -160,7 +160,7 @@ impl Api {
                     break;
                 }
             };
-            let item = Outgoing::of(&delivery, id.unwrap_or(0), cx.net.now_ms());
+            let item = OutgoingMessage::of(&delivery, id.unwrap_or(0), cx.net.now_ms());
             let is_first = gathered == 0;
             let rest = (subscription.format).write(&item, &subscription.name, is_first, buffer);
             buffer.extend_from_slice(&rest.unwrap_or_default());
@@ -237,7 +237,7 @@ fn stream(
         };
         sent += 1;
         count(counts, &delivery);
-        let item = Outgoing::of(&delivery, id.unwrap_or(0), now_ms);
+        let item = OutgoingMessage::of(&delivery, id.unwrap_or(0), now_ms);
         if send_datagram(out, subscription, &item) {
             continue;
         }
@@ -265,7 +265,7 @@ fn stream(
 fn send_datagram(
     out: &mut dyn Responses,
     subscription: &Subscription,
-    item: &Outgoing<'_>,
+    item: &OutgoingMessage<'_>,
 ) -> bool {
     let is_small = item.message.body_bytes() < sterna_net::SHARE_BYTES;
     if !matches!(subscription.outlet, Outlet::Transport { .. }) || item.id != 0 || !is_small {

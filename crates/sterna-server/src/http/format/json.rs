@@ -5,10 +5,10 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::{BufMut as _, BytesMut};
 use sterna_mqtt::{PropertyContext, PublishProperties};
 
-use super::Outgoing;
+use super::OutgoingMessage;
 
 /// Appends the object that stands for a message.
-pub(super) fn write_object(item: &Outgoing<'_>, out: &mut BytesMut) {
+pub(super) fn write_object(item: &OutgoingMessage<'_>, out: &mut BytesMut) {
     let message = item.message;
     // Room for what is not escaped, in one piece.
     out.reserve(message.body_bytes() + 128);

@@ -28,7 +28,7 @@ pub(crate) enum Format {
 
 /// A message to be written.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Outgoing<'m> {
+pub(crate) struct OutgoingMessage<'m> {
     /// The id by which it is acknowledged; zero for none.
     pub(crate) id: u64,
     pub(crate) message: &'m Message,
@@ -42,7 +42,7 @@ pub(crate) struct Outgoing<'m> {
     pub(crate) now_ms: u64,
 }
 
-impl<'m> Outgoing<'m> {
+impl<'m> OutgoingMessage<'m> {
     /// A delivery of the broker under its id.
     pub(crate) fn of(delivery: &'m Delivery, id: u64, now_ms: u64) -> Self {
         Self {
@@ -100,7 +100,7 @@ impl Format {
     /// a copy.
     pub(crate) fn write(
         self,
-        item: &Outgoing<'_>,
+        item: &OutgoingMessage<'_>,
         session: &str,
         is_first: bool,
         out: &mut BytesMut,
@@ -142,12 +142,12 @@ impl Format {
 }
 
 /// Appends a message as a datagram of WebTransport: a frame without its Length.
-pub(crate) fn write_datagram(item: &Outgoing<'_>, out: &mut BytesMut) {
+pub(crate) fn write_datagram(item: &OutgoingMessage<'_>, out: &mut BytesMut) {
     write_head(item, false, out);
     out.put_slice(item.message.payload());
 }
 
-fn write_head(item: &Outgoing<'_>, with_length: bool, out: &mut BytesMut) {
+fn write_head(item: &OutgoingMessage<'_>, with_length: bool, out: &mut BytesMut) {
     let head = Head {
         id: item.id,
         flags: Flags::new(item.qos as u8, item.retain, item.redelivered),
@@ -269,8 +269,8 @@ mod tests {
             .unwrap()
         }
 
-        fn outgoing<'m>(&self, message: &'m Message) -> Outgoing<'m> {
-            Outgoing {
+        fn outgoing<'m>(&self, message: &'m Message) -> OutgoingMessage<'m> {
+            OutgoingMessage {
                 id: self.id,
                 message,
                 qos: Qos::AtLeastOnce,
