@@ -19,13 +19,13 @@ pub struct MemoryStore {
 
 #[derive(Default, Debug)]
 struct State {
-    sessions: BTreeMap<Box<str>, Session>,
+    sessions: BTreeMap<Box<str>, MemorySession>,
     groups: BTreeMap<Box<str>, Queue>,
     retained: BTreeMap<Box<str>, Arc<Message>>,
 }
 
 #[derive(Default, Debug)]
-struct Session {
+struct MemorySession {
     user: Option<Box<str>>,
     expiry_s: u32,
     expires_at_ms: Option<u64>,
