@@ -19,7 +19,7 @@ pub mod websocket;
     unreachable_pub,
     reason = "its own crate uses and shows more of it"
 )]
-#[path = "../../crates/sterna-server/src/authorization.rs"]
+#[path = "../../crates/sterna-server/src/authorization/mod.rs"]
 mod authorization;
 #[allow(
     dead_code,

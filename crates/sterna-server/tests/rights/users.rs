@@ -39,7 +39,7 @@ fn enter(broker: &mut Broker, connect: &Connect<'_>, user: &str) -> (Peer, Vec<S
     };
     let peer = broker.open();
     broker.packet(peer, V5, &Packet::Connect(connect));
-    broker.await_verdict();
+    broker.await_verdicts();
     let told = broker.told(peer, V5);
     (peer, told)
 }
@@ -83,7 +83,7 @@ fn a_removed_user_is_disconnected_in_every_protocol() {
         password: "ann".to_owned(),
     };
     let mut amqp = AmqpClient::start(&mut broker, Start::new("c").with(mechanism));
-    broker.await_verdict();
+    broker.await_verdicts();
     amqp.turn(&mut broker);
     assert!(amqp.is_open);
     let mut http = HttpClient::connect_with(
@@ -97,7 +97,7 @@ fn a_removed_user_is_disconnected_in_every_protocol() {
     let credentials = format!("Basic {}", STANDARD.encode("ann:ann"));
     let fields = [("authorization", credentials.as_str())];
     let stream = http.request(&mut broker, "GET", "/v1/topics/t", &fields, b"");
-    broker.await_verdict();
+    broker.await_verdicts();
     http.turn(&mut broker);
     assert_eq!(http.response(stream).status, 200);
     let posted = http.request(&mut broker, "POST", "/v1/topics/t2", &[], b"x");
