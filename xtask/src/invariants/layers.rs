@@ -48,8 +48,8 @@ pub(super) fn upward(files: &[SourceFile]) -> Vec<String> {
         };
         let code = file.shipped_code();
         for (line, used) in used(&code) {
-            // Other names of the crate's root are no modules.
-            if self::place(&used).is_some_and(|other| other > place) {
+            // Other names of the crate's root are exports of `lib`.
+            if self::place(&used).is_none_or(|other| other > place) {
                 violations.push(format!("{}:{line}: {own} -> {used}", file.name));
             }
         }
@@ -75,7 +75,8 @@ fn used(code: &str) -> BTreeSet<(usize, String)> {
     let paths = code.match_indices(ROOT).filter_map(|(offset, _)| {
         let rest = &code[offset + ROOT.len()..];
         let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_')?;
-        Some((line_of(code, offset), rest[..end].to_owned()))
+        // A group is taken apart above.
+        (end > 0).then(|| (line_of(code, offset), rest[..end].to_owned()))
     });
     of_imports.chain(paths).collect()
 }
@@ -91,7 +92,7 @@ mod tests {
         let files = divide(vec![
             file(
                 "door/mod.rs",
-                "use crate::policy::Policy;\nuse crate::{sys, mqtt::Door};\n",
+                "use crate::policy::Policy;\nuse crate::{sys, mqtt::Door};\nuse crate::Shard;\n",
             ),
             file("sys.rs", "fn f() {\n    crate::shard::run();\n}\n"),
             file(
@@ -108,6 +109,7 @@ mod tests {
             found,
             [
                 "door/mod.rs:2: door -> mqtt",
+                "door/mod.rs:3: door -> Shard",
                 "sys.rs:2: sys -> shard",
                 "new.rs: new is in no layer"
             ]

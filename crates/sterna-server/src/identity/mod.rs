@@ -53,7 +53,7 @@ impl Identity {
         }
     }
 
-    /// A client without a name that has shown something all the same.
+    /// A client without a name, by this proof.
     pub(crate) const fn nameless(proof: Proof) -> Self {
         Self { user: None, proof }
     }
