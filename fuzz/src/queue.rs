@@ -272,6 +272,7 @@ fn request(
 ) -> OpenSession<'_> {
     OpenSession {
         client_id,
+        user: None,
         clean_start: false,
         expiry_s,
         consumer,

@@ -294,6 +294,7 @@ impl World {
         let consumer = ConsumerId(self.next_consumer);
         let request = OpenSession {
             client_id: CLIENTS[client],
+            user: None,
             clean_start,
             expiry_s: NEVER_EXPIRES_S,
             consumer,

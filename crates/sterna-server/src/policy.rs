@@ -146,7 +146,7 @@ impl Policy {
                 max_bytes: config.trace.maximum_bytes,
             },
             certificate_as_username: config.tls.certificate_as_username,
-            pages: Arc::new(config.http.pages()),
+            pages: Arc::new(pages(&config.http)),
             early_bytes: {
                 let takes = |listener: &Listener| {
                     listener.early_data.unwrap_or(config.quic.early_data) == EarlyData::Idempotent
@@ -162,6 +162,15 @@ impl Policy {
             },
             connect_timeout_ms: config.network.connect_timeout_ms,
         })
+    }
+}
+
+/// The names by which browsers may address the broker, and the pages that may use it, also over
+/// WebSocket.
+pub(crate) fn pages(http: &Http) -> Pages {
+    Pages {
+        hosts: http.hosts.clone(),
+        origins: http.cors_origins.clone(),
     }
 }
 

@@ -23,7 +23,7 @@ use crate::http::Registry as HttpRegistry;
 use crate::identity::Checker;
 use crate::mail::{Letters, Mail};
 use crate::mqtt::Repetitions;
-use crate::policy::Policy;
+use crate::policy::{self, Policy};
 use crate::shard::{Parts, Shard};
 use crate::sys::Board;
 use crate::tracer::Tracer;
@@ -122,7 +122,7 @@ impl Server {
             client_keys,
             directory,
         } = Prepared::read(config, None)?;
-        let pages = SharedPages::new(config.http.pages());
+        let pages = SharedPages::new(policy::pages(&config.http));
         let urls = config
             .listeners_in_force()
             .iter()
@@ -255,7 +255,7 @@ impl Server {
         warn_of(&next);
         // From here on nothing can fail.
         self.tell_all(|| Mail::Policy(Arc::clone(&policy)));
-        self.pages.replace(next.http.pages());
+        self.pages.replace(policy::pages(&next.http));
         if let (Some(authority), Some(new)) = (&self.authority, &prepared.authority) {
             authority.take_over(new);
         }

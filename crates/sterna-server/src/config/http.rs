@@ -1,7 +1,6 @@
 //! What the broker grants to HTTP clients.
 
 use serde::{Deserialize, Serialize};
-use sterna_net::Pages;
 
 /// What the broker grants to HTTP clients.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -134,16 +133,6 @@ impl Default for Http {
 }
 
 impl Http {
-    /// The names by which browsers may address the broker, and the pages that may use it, also over
-    /// WebSocket.
-    #[must_use]
-    pub fn pages(&self) -> Pages {
-        Pages {
-            hosts: self.hosts.clone(),
-            origins: self.cors_origins.clone(),
-        }
-    }
-
     /// What is wrong with the settings, each a sentence that names one.
     pub(super) fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
