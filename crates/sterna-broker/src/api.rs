@@ -1,4 +1,4 @@
-//! The words in which a front door and the broker talk.
+//! The types that a front door and the broker exchange.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,12 +11,13 @@ use crate::store::Phase;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct ShardId(pub u16);
 
-/// Whoever reads a session's queue: the front door's name for a connection, opaque to the broker.
+/// The reader of a session's queue: the front door's number for a connection, opaque to the broker.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct ConsumerId(pub u64);
 
-/// A session as opened by one consumer, on the shard that opened it. A later opening of the same
-/// session gets another key, so calls of a consumer that was evicted do nothing.
+/// A session as opened by one consumer, on the shard that opened it.
+///
+/// A later opening of the same session gets another key: calls of an evicted consumer do nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SessionKey {
     pub(crate) slot: u32,
@@ -33,49 +34,52 @@ impl fmt::Debug for SessionKey {
 /// Session Expiry Interval of a session that never expires (MQTT 5.0, section 3.1.2.11.2).
 pub const NEVER_EXPIRES_S: u32 = u32::MAX;
 
-/// What a consumer asks for when it connects.
+/// The request of a consumer to open its session.
 #[derive(Debug)]
 pub struct OpenSession<'a> {
-    /// The client identifier, never empty (the front door assigns one where the client has none).
+    /// The client identifier, never empty: the front door assigns one to a client without one.
     pub client_id: &'a str,
-    /// The user that the session belongs to, if it is new, and must belong to, if it exists; `None` for
-    /// clients without a name, who are one user among themselves. It is the front door that has
-    /// verified the name.
+    /// The user's name, verified by the front door; all clients with `None` are one user.
+    ///
+    /// A new session belongs to this user. An existing one of another user is refused:
+    /// [`OpenError::OtherUser`].
     pub user: Option<&'a str>,
-    /// Whether to discard what there is. [MQTT-3.1.2-4]
+    /// Whether to discard an existing session. [MQTT-3.1.2-4]
     pub clean_start: bool,
-    /// How long the session outlives the connection, in seconds; [`NEVER_EXPIRES_S`] for ever.
+    /// Seconds for which the session outlives the connection; [`NEVER_EXPIRES_S`] for ever.
     pub expiry_s: u32,
-    /// Who will read its queue.
+    /// The reader of its queue.
     pub consumer: ConsumerId,
-    /// What to publish when the connection is lost.
+    /// The will, published when the connection is lost; `None` for no will.
     pub will: Option<Will>,
-    /// Whether shared subscriptions give it messages only as
-    /// [`Broker::demand`](crate::Broker::demand) says (AMQP link-credit), instead of
-    /// [`Limits::group_window`](crate::Limits::group_window) at a time.
+    /// Whether shared subscriptions send only on [`Broker::demand`](crate::Broker::demand)
+    /// (AMQP link-credit). Otherwise they send up to
+    /// [`Limits::group_window`](crate::Limits::group_window) messages at a time.
     pub on_demand: bool,
-    /// Which messages it wants; all, where there is none. Only such enter its queue, and shared
-    /// subscriptions give it only such. It stays with the session until that is opened again; what
-    /// waits then and isn't wanted any more is dropped. A store doesn't keep it: after a restart, a
-    /// session has none until it is opened.
+    /// The filter on messages, for its queue and its shared subscriptions; `None` selects all.
+    ///
+    /// It stays with the session until the next opening, which drops waiting messages that the new
+    /// selector excludes. A store doesn't keep it: a restored session has none until it is opened.
     pub selector: Option<Arc<dyn Selector>>,
 }
 
-/// Chooses messages for a consumer (the JMS selector filter of AMQP). It is asked on any shard,
-/// within its turn: it must be quick, and always say the same of the same message.
+/// Chooses messages for a consumer (the JMS selector filter of AMQP).
+///
+/// Any shard calls it within its turn. It must be quick and give the same answer for the same
+/// message each time.
 pub trait Selector: fmt::Debug + Send + Sync {
-    /// Whether the consumer wants the message.
+    /// Returns true if the consumer receives the message.
     fn selects(&self, message: &Message) -> bool;
 }
 
 /// A will (MQTT 5.0, section 3.1.2.5).
 #[derive(Debug)]
 pub struct Will {
-    /// What to publish; its times are set when it is.
+    /// The message; its times are set at publication.
     pub message: Message,
     /// Will Delay Interval in seconds.
     pub delay_s: u32,
-    /// Message Expiry Interval in seconds, counted from its publication.
+    /// Message Expiry Interval in seconds, counted from publication; `None` for no expiry.
     pub expiry_s: Option<u32>,
 }
 
@@ -89,8 +93,8 @@ pub enum Opened {
         /// Whether it existed before. [MQTT-3.2.2-2] [MQTT-3.2.2-3]
         present: bool,
     },
-    /// Another shard has it and was asked to hand it over; [`Event::Opened`] follows. Until then
-    /// the key serves only to `close`.
+    /// Another shard has the session and was asked to hand it over; [`Event::Opened`] follows.
+    /// Until then the key is valid for `close` only.
     Pending {
         /// Its key.
         session: SessionKey,
@@ -102,12 +106,11 @@ pub enum Opened {
 pub enum OpenError {
     /// [`Limits::sessions`](crate::Limits::sessions) is reached (MQTT: Quota exceeded).
     TooManySessions,
-    /// Another connection of this client came to another shard at the same moment and has taken the
-    /// session over.
+    /// Another connection of this client, on another shard, has taken the session over meanwhile.
     TakenOver,
     /// [`Limits::will_bytes`](crate::Limits::will_bytes) is reached (MQTT: Quota exceeded).
     TooManyWills,
-    /// The session belongs to another user, and was left as it is (MQTT: Not authorized).
+    /// The session belongs to another user and stays unchanged (MQTT: Not authorized).
     OtherUser,
     /// The will's topic is not a topic name within the limits (MQTT: Topic Name invalid).
     InvalidWillTopic,
@@ -116,9 +119,9 @@ pub enum OpenError {
 /// How a connection ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Close {
-    /// What becomes of the will.
+    /// Whether the will is published.
     pub will: WillFate,
-    /// A new Session Expiry Interval in seconds, from the client's DISCONNECT.
+    /// A new Session Expiry Interval in seconds, from the client's DISCONNECT; `None` for no change.
     pub expiry_s: Option<u32>,
 }
 
@@ -128,14 +131,14 @@ impl Close {
         will: WillFate::Publish,
         expiry_s: None,
     };
-    /// The client said goodbye.
+    /// The client ended the connection in order (DISCONNECT).
     pub const NORMAL: Self = Self {
         will: WillFate::Discard,
         expiry_s: None,
     };
 }
 
-/// What becomes of a will.
+/// The fate of a will.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WillFate {
     /// Published, after its delay.
@@ -144,7 +147,7 @@ pub enum WillFate {
     Discard,
 }
 
-/// When a subscription is sent the retained messages it matches (MQTT 5.0, section 3.8.3.1).
+/// When the broker sends matching retained messages for a subscription (MQTT 5.0, section 3.8.3.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum RetainHandling {
     /// At every subscribe.
@@ -159,9 +162,9 @@ pub enum RetainHandling {
 /// A subscription's options.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SubscribeOptions {
-    /// Highest level to deliver at.
+    /// Maximum QoS of deliveries.
     pub qos: Qos,
-    /// Don't deliver what the same client published.
+    /// Don't deliver messages that the same client published.
     pub no_local: bool,
     /// Keep the retain flag as it was published.
     pub retain_as_published: bool,
@@ -169,29 +172,27 @@ pub struct SubscribeOptions {
     pub retain_handling: RetainHandling,
     /// Subscription Identifier, 1 to 268,435,455.
     pub identifier: Option<u32>,
-    /// Handed back with each delivery while this connection lasts: the stream that asked. Zero is
-    /// no hint.
+    /// The stream that subscribed, returned with each delivery on this connection; 0 for none.
     pub hint: u64,
-    /// Of a shared subscription: as long as one of its members asks for this, its queue is *kept*.
-    /// Without meaning for others.
+    /// Shared subscriptions only: the queue is *kept* as long as one member sets this.
     ///
-    /// - Messages of QoS 0 enter it as of QoS 1, and every delivery is at least of QoS 1, so that it
-    ///   can be settled. They wait also while no member is connected.
+    /// - Messages of QoS 0 are raised to QoS 1, so that each delivery can be settled. They wait
+    ///   also while no member is connected.
     /// - When it is full ([`Limits::group_queued_messages`](crate::Limits::group_queued_messages),
     ///   [`Limits::group_queued_bytes`](crate::Limits::group_queued_bytes), or
-    ///   [`Limits::message_bytes`](crate::Limits::message_bytes)), publications that match it are
+    ///   [`Limits::message_bytes`](crate::Limits::message_bytes)), matching publications are
     ///   refused: see [`Routed::refused`].
-    /// - What was sent to a consumer and not settled goes back, in its place in the queue, when the
-    ///   consumer's connection ends, whatever its level.
+    /// - Unsettled messages return to their place in the queue when the consumer's connection ends,
+    ///   at every QoS.
     pub keep: bool,
 }
 
 /// A subscription was made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Subscribed {
-    /// The level granted.
+    /// The granted QoS.
     pub qos: Qos,
-    /// Whether it replaced one with the same filter.
+    /// Whether it replaced a subscription with the same filter.
     pub existed: bool,
     /// Retained messages appended to the queue.
     pub retained: usize,
@@ -208,7 +209,7 @@ pub enum SubscribeError {
     TooMany,
     /// The session is gone or its key outdated.
     NoSession,
-    /// The rules don't allow it (MQTT: Not authorized).
+    /// The authorization rules deny it (MQTT: Not authorized).
     NotAllowed,
 }
 
@@ -221,58 +222,66 @@ pub struct Publication {
     pub message: Message,
 }
 
-/// What became of a publication.
+/// The result of a publication.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Routed {
-    /// Sessions and shared subscriptions it matched, on all shards. Zero is MQTT's "No matching
-    /// subscribers".
+    /// Number of matching sessions and shared subscriptions, on all shards. 0 is "No matching
+    /// subscribers" in MQTT.
     pub matched: usize,
-    /// What it did to the retained messages.
+    /// Its effect on the topic's retained message.
     pub retention: Retention,
-    /// A kept queue that it matched is full ([`SubscribeOptions::keep`]): it was delivered to
-    /// nobody and retained nowhere, so the publisher may try again without making doubles (MQTT:
-    /// Quota exceeded). A will that is refused is lost.
+    /// A matching kept queue is full ([`SubscribeOptions::keep`]; MQTT: Quota exceeded).
     ///
-    /// Room is reserved before anything is delivered, on whichever shard the queue is, so a queue
-    /// exceeds its limits only by what consumers give back, by messages that were on their way when
-    /// it became a kept one, and by retained messages published at that moment. How many bytes all
-    /// shards' messages take is looked at every 64 publications of a shard, or at a large one.
+    /// The message was neither delivered nor retained: the publisher can retry without duplicates.
+    /// A refused will is lost.
+    ///
+    /// Room is reserved in all matching kept queues before the first delivery. A queue exceeds its
+    /// limits only by:
+    ///
+    /// - messages that consumers give back,
+    /// - messages that were on their way when the queue became a kept one,
+    /// - retained messages published at that moment.
+    ///
+    /// The bytes of all shards' messages are checked at every 64th publication of a shard, and at
+    /// each large one.
     pub refused: bool,
 }
 
-/// What a publication did to the retained messages.
+/// The effect of a publication on its topic's retained message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Retention {
-    /// Nothing, it did not ask for it.
+    /// None: the publication has no retain flag.
     #[default]
     NotAsked,
-    /// It is the topic's retained message now.
+    /// It is now the topic's retained message.
     Stored,
-    /// The topic has none any more.
+    /// The topic's retained message was removed.
     Cleared,
-    /// A limit forbade it (MQTT: Quota exceeded); it was delivered all the same.
+    /// A limit is reached (MQTT: Quota exceeded); the message was delivered, but not retained.
     Refused,
-    /// Not a topic name within the limits; it was not delivered either (MQTT: Topic Name invalid).
+    /// The topic name is invalid or beyond the limits (MQTT: Topic Name invalid); the message was
+    /// not delivered.
     InvalidTopic,
 }
 
 /// A message to send to a consumer.
 #[derive(Clone, Debug)]
 pub struct Delivery {
-    /// Names it in `settle` and `handed_over`; zero at QoS 0, where there is nothing to settle.
+    /// Its identifier for `settle` and `handed_over`; 0 at QoS 0, which has no acknowledgement.
     pub tag: u64,
     /// The message.
     pub message: Arc<Message>,
-    /// The level to send it at.
+    /// The QoS to send it with.
     pub qos: Qos,
     /// The retain flag to send it with.
     pub retain: bool,
     /// Whether it was sent before. [MQTT-3.3.1-1]
     pub redelivered: bool,
-    /// The stream whose subscription asked for it, if that is of this connection; otherwise zero.
+    /// The stream of the matching subscription, if it is of this connection; otherwise 0.
     pub hint: u64,
-    /// Attempts to deliver it that failed before this one: [`Outcome::Failed`], or the end of the
-    /// connection that it was sent on. Stays at its maximum once there.
+    /// Number of failed attempts to deliver it before this one; it saturates.
+    ///
+    /// An attempt fails by [`Outcome::Failed`], or by the end of its connection.
     pub failures: u16,
     pub(crate) context: Option<Arc<Context>>,
 }
@@ -309,7 +318,7 @@ impl Unacknowledged {
         }
     }
 
-    /// How far it is.
+    /// The phase of the delivery.
     #[must_use]
     pub const fn phase(&self) -> Phase {
         match self {
@@ -324,50 +333,51 @@ impl Unacknowledged {
 pub enum Outcome {
     /// The receiver has it.
     Accepted,
-    /// The receiver refused it, with its reason; it is not sent again. [MQTT-4.4.0-2]
+    /// The receiver refused it, with its reason code; it is not sent again. [MQTT-4.4.0-2]
     /// [MQTT-4.8.2-6]
     Rejected(u8),
-    /// The receiver gives it back: it goes to the front of the queue it came from.
+    /// The receiver returns it: it goes to the front of its queue.
     Released,
-    /// As [`Released`](Self::Released), and counts as a failed attempt ([`Delivery::failures`]).
+    /// Like [`Released`](Self::Released), and counts as a failed attempt ([`Delivery::failures`]).
     Failed,
-    /// As [`Failed`](Self::Failed), but not to this consumer again as long as its connection lasts:
-    /// it goes to another member of the shared subscription, or waits until one comes. From a
-    /// session's own queue it is dropped.
+    /// Like [`Failed`](Self::Failed), but never again for this connection.
+    ///
+    /// It goes to another member of the shared subscription, or waits for one. From a session's own
+    /// queue it is dropped.
     Undeliverable,
 }
 
-/// What the broker tells the front door between calls.
+/// An event that the broker reports to the front door between calls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// The consumer has lost its session and is to be disconnected; `close` is not expected.
+    /// The consumer has lost its session: disconnect it, without a call of `close`.
     Evicted {
-        /// Who.
+        /// The consumer.
         consumer: ConsumerId,
-        /// Why.
+        /// The reason.
         reason: EvictReason,
     },
-    /// What `open` left pending is done.
+    /// An opening that returned [`Opened::Pending`] is complete.
     Opened {
-        /// Who opened it.
+        /// The consumer that opened it.
         consumer: ConsumerId,
         /// The session; the key is the one that `open` returned.
         session: SessionKey,
         /// Whether it existed before.
         present: bool,
     },
-    /// Subscriptions of the session were ended for everybody
-    /// ([`Broker::unsubscribe_all`](crate::Broker::unsubscribe_all)); what is queued because of them
-    /// stays. [`Broker::filters`](crate::Broker::filters) says which it still has.
+    /// The broker ended subscriptions of the session
+    /// ([`Broker::unsubscribe_all`](crate::Broker::unsubscribe_all)). Messages that they queued stay.
+    /// [`Broker::filters`](crate::Broker::filters) lists the remaining ones.
     Unsubscribed {
         /// Its consumer.
         consumer: ConsumerId,
         /// The session.
         session: SessionKey,
     },
-    /// What [`Broker::drain`](crate::Broker::drain) asked for is done.
+    /// A call of [`Broker::drain`](crate::Broker::drain) is complete.
     Drained {
-        /// Who asked.
+        /// The consumer that asked.
         consumer: ConsumerId,
         /// Its session.
         session: SessionKey,
@@ -379,11 +389,11 @@ pub enum Event {
 pub enum EvictReason {
     /// Another connection with the same client identifier. [MQTT-3.1.4-3]
     TakenOver,
-    /// An administrator's wish.
+    /// An administrator ended the session.
     Administrative,
 }
 
-/// What a queue holds.
+/// The content of a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct QueueState {
     /// Messages waiting.

@@ -1,15 +1,14 @@
 //! Asynchronous client library for every protocol and transport of Sterna.
 //!
-//! A [`Client`] speaks MQTT 3.1, 3.1.1 or 5.0 to any broker, and an [`amqp::Connection`] AMQP 1.0, over
-//! QUIC, TLS, TCP or WebSocket: the [`Url`] says which. They connect, stay connected, and keep their
-//! promises about messages over lost connections.
+//! A [`Client`] speaks MQTT 3.1, 3.1.1 or 5.0, an [`amqp::Connection`] AMQP 1.0, and an
+//! [`http::Client`] HTTP. The [`Url`] selects the transport: QUIC, TLS, TCP or WebSocket. MQTT and
+//! AMQP clients reconnect and keep their delivery guarantees over lost connections.
 //!
-//! * **One flight.** What is requested before the connection stands leaves with the CONNECT or the
-//!   open, in the same segment or packet.
-//! * **Bounded.** Queues have limits; publishing waits for room, and a client that isn't read stops
-//!   reading.
-//! * **Verified.** Encrypted transports check the server's certificate unless told not to; see
-//!   [`Tls`].
+//! * **One flight.** Requests made before the connection is established leave with the CONNECT or
+//!   the open, in the same segment or packet.
+//! * **Bounded.** Queues have limits. Publishing waits for room; a client whose events are not read
+//!   stops reading.
+//! * **Verified.** Encrypted transports check the server's certificate, unless [`Tls`] disables it.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {

@@ -1,4 +1,4 @@
-//! The one interface between the transports and whatever speaks a message protocol above them.
+//! The one interface between the transports and the message protocols above them.
 //!
 //! A shard drives a [`Handler`] and the handler answers through [`Network`]. Both the shard on real
 //! sockets and the simulated network implement `Network`, so a handler cannot tell them apart. A
@@ -9,13 +9,15 @@ use std::net::SocketAddr;
 
 use bytes::Bytes;
 
-/// A transport connection of one shard. The generation tells a reused slot from its predecessor:
-/// calls with an outdated identifier do nothing.
+/// A transport connection of one shard.
+///
+/// The generation tells a reused slot from its predecessor: calls with an outdated identifier do
+/// nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnectionId {
     /// Index into the shard's table of connections.
     pub slot: u32,
-    /// How often the slot was used before.
+    /// Number of earlier uses of the slot.
     pub generation: u32,
 }
 
@@ -25,7 +27,8 @@ impl fmt::Debug for ConnectionId {
     }
 }
 
-/// A stream within a connection, numbered as RFC 9000, section 2.1 numbers QUIC streams.
+/// A stream within a connection, numbered as in QUIC (RFC 9000, section 2.1).
+///
 /// TCP, TLS and WebSocket connections have the single stream [`StreamId::FIRST`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct StreamId(pub u64);
@@ -47,7 +50,7 @@ impl StreamId {
     }
 }
 
-/// What carries the bytes of a connection.
+/// The transport of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum TransportKind {
     /// TCP in the clear.
@@ -72,22 +75,25 @@ impl TransportKind {
     }
 }
 
-/// What a shard knows of a connection.
+/// A shard's record of a connection.
 #[derive(Clone, Debug)]
 pub struct ConnectionInfo {
     /// Index of the listener that accepted the connection, in the order of the configuration.
     pub listener: u16,
-    /// What carries the bytes.
+    /// The transport.
     pub transport: TransportKind,
-    /// The application protocol: the ALPN of TLS and QUIC, the subprotocol of WebSocket; empty
-    /// where nothing was negotiated.
+    /// The application protocol: ALPN of TLS and QUIC, or subprotocol of WebSocket; empty without
+    /// negotiation.
     pub protocol: Box<[u8]>,
-    /// The peer's current address. It changes when a QUIC peer migrates, once the new one is
-    /// validated (RFC 9000, section 9.3); [`Handler::migrated`] tells.
+    /// The peer's current address.
+    ///
+    /// It changes when a QUIC peer has migrated to a validated address (RFC 9000, section 9.3);
+    /// [`Handler::migrated`] reports it.
     pub peer: SocketAddr,
-    /// The peer's certificate chain in DER, end-entity first; empty without client authentication. For
-    /// a peer with a raw public key (RFC 7250) the one entry is that key (SubjectPublicKeyInfo). A
-    /// resumed peer is who its ticket was given to.
+    /// The peer's certificate chain in DER, end-entity first; empty without client authentication.
+    ///
+    /// For a raw public key (RFC 7250) the one entry is that key (SubjectPublicKeyInfo). A resumed
+    /// peer has the chain of the connection that received the ticket.
     pub peer_certificates: Vec<Box<[u8]>>,
 }
 
@@ -100,29 +106,29 @@ pub struct Chunk<'a> {
     pub bytes: &'a [u8],
     /// Whether they arrived as early data (0-RTT), which an attacker can replay.
     pub early: bool,
-    /// Whether the handshake was confirmed when they were handed up.
+    /// Whether the handshake was confirmed before this call.
     pub confirmed: bool,
 }
 
 /// Why a connection ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum CloseReason {
-    /// The handler asked for it.
+    /// The handler closed it.
     Local,
-    /// The peer ended it in order; QUIC carries an application code, otherwise 0.
+    /// The peer ended it in order.
     Peer {
-        /// Application error code.
+        /// Application error code of QUIC; 0 on other transports.
         code: u64,
     },
-    /// Nothing arrived for as long as the transport allows.
+    /// The transport's idle timeout has passed.
     TimedOut,
-    /// The transport failed or the peer broke its rules; the text is for the log.
+    /// The transport failed or the peer violated it; the text is for the log.
     Failed(String),
     /// The shard is stopping.
     Shutdown,
 }
 
-/// What became of the early data (0-RTT) of a connection.
+/// The fate of a connection's early data (0-RTT).
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum EarlyData {
     /// The peer sent none.
@@ -130,11 +136,11 @@ pub enum EarlyData {
     None,
     /// It was read.
     Accepted,
-    /// It could not be read: the ticket was used up or too old, or early data is not allowed.
+    /// It was refused: the ticket was used up or too old, or early data is not allowed.
     Rejected,
 }
 
-/// Live figures of a connection's path. A transport leaves what it does not know at 0.
+/// Live figures of a connection's path. Figures that a transport does not know are 0.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct PathStatistics {
     /// Smoothed round-trip time in microseconds.
@@ -147,13 +153,15 @@ pub struct PathStatistics {
     pub lost_packets: u64,
     /// Bytes of packets declared lost; QUIC only.
     pub lost_bytes: u64,
-    /// Probe timeouts (RFC 9002, section 6.2); QUIC only. The library does not tell them, so this
-    /// counts timeouts without a loss, at least a round trip after the last packet that asked for an
-    /// acknowledgement, that made the connection send.
+    /// Probe timeouts (RFC 9002, section 6.2); QUIC only. An estimate: the library does not report
+    /// them.
+    ///
+    /// Counted are timeouts without a loss that made the connection send. They are at least one round
+    /// trip after the last ack-eliciting packet.
     pub probe_timeouts: u32,
     /// Congestion window in bytes.
     pub congestion_window_bytes: u64,
-    /// Largest UDP payload that the path carries as far as known, or the path's MTU on TCP; in bytes.
+    /// Largest known UDP payload of the path, or the path's MTU on TCP; in bytes.
     pub mtu_bytes: u32,
     /// Bytes received from the wire, without the headers of IP, UDP and TCP.
     pub received_bytes: u64,
@@ -165,33 +173,34 @@ pub struct PathStatistics {
     pub sent_datagrams: u64,
     /// Bytes of streams and unreliable datagrams handed up.
     pub received_payload_bytes: u64,
-    /// Bytes of streams and unreliable datagrams that the transport has taken over; each counts
-    /// once, however often it is sent.
+    /// Bytes of streams and unreliable datagrams that the transport has taken over;
+    /// retransmissions are not counted.
     pub sent_payload_bytes: u64,
-    /// What became of early data.
+    /// The fate of early data.
     pub early_data: EarlyData,
     /// Whether the connection resumed an earlier session with a ticket.
     pub resumed: bool,
-    /// Changes of the peer's address, those that were validated.
+    /// Validated changes of the peer's address.
     pub migrations: u32,
-    /// Streams that are open; 1 on a byte stream.
+    /// Open streams; 1 on a byte stream.
     pub open_streams: u32,
 }
 
-/// Takes the records of a connection's trace. It is called within the shard's turn, so it must not
-/// block: hand the bytes to another thread where writing may take time.
+/// Receives the records of a connection's trace.
+///
+/// The shard calls it within its turn, so it must not block: leave slow writes to another thread.
 pub trait TraceSink: Send {
-    /// One record of a JSON text sequence (RFC 7464), separators included.
+    /// Takes one record of a JSON text sequence (RFC 7464), separators included.
     fn record(&mut self, record: &[u8]);
 }
 
-/// What to trace a connection with; see [`Network::trace`].
+/// The settings of a connection's trace; see [`Network::trace`].
 pub struct Trace {
-    /// Where records go.
+    /// The receiver of the records.
     pub sink: Box<dyn TraceSink>,
-    /// What names the trace in its header, such as the client's identifier.
+    /// Title of the trace in its header, such as the client's identifier.
     pub title: String,
-    /// Bytes after which the trace ends, with a record that says so.
+    /// Maximum size of the trace in bytes; a last record says that it is reached.
     pub max_bytes: u64,
 }
 
@@ -204,29 +213,29 @@ impl fmt::Debug for Trace {
     }
 }
 
-/// What a handler may ask of the shard (or the simulation) that drives it.
+/// The services of a shard (or the simulation) for its handler.
 ///
-/// Nothing here blocks or fails: a call for a connection or stream that is gone does nothing, and the
-/// handler learns of the end through [`Handler::closed`].
+/// No call blocks or fails. A call for a closed connection or stream does nothing;
+/// [`Handler::closed`] reports the end.
 pub trait Network {
-    /// Milliseconds since the Unix epoch; it never goes back and stays the same within one turn.
+    /// Milliseconds since the Unix epoch; monotonic, and constant within one turn.
     fn now_ms(&self) -> u64;
 
-    /// What is known of a connection; `None` once it is closed.
+    /// The record of a connection; `None` once it is closed.
     fn info(&self, connection: ConnectionId) -> Option<&ConnectionInfo>;
 
-    /// Queues bytes on a stream, copying them into the stream's buffer. They leave at the end of
-    /// the turn, together with everything else that was queued in it.
+    /// Queues a copy of bytes on a stream. All queued bytes leave together, at the end of the turn.
     fn send(&mut self, connection: ConnectionId, stream: StreamId, bytes: &[u8]);
 
     /// Queues bytes on a stream without copying; for payloads of [`SHARE_BYTES`] or more.
     fn send_shared(&mut self, connection: ConnectionId, stream: StreamId, bytes: Bytes);
 
-    /// Queues one unreliable datagram (RFC 9221). Returns false where the peer does not take
-    /// datagrams or this one is too large; the caller then uses a stream.
+    /// Queues one unreliable datagram (RFC 9221).
+    ///
+    /// Returns false if the peer takes no datagrams or this one is too large; then use a stream.
     fn send_datagram(&mut self, connection: ConnectionId, bytes: Bytes) -> bool;
 
-    /// Largest unreliable datagram that can be sent now, in bytes; 0 where the peer takes none.
+    /// Maximum size of an unreliable datagram now, in bytes; 0 if the peer takes none.
     fn datagram_bytes(&mut self, connection: ConnectionId) -> usize {
         let _ = connection;
         0
@@ -238,61 +247,67 @@ pub trait Network {
     /// Bytes queued on one stream that the transport has not yet taken over.
     fn unsent_on(&self, connection: ConnectionId, stream: StreamId) -> usize;
 
-    /// Asks for [`Handler::writable`] as soon as the transport has taken over all that is queued on a
-    /// stream. For streams that a peer may leave unread while it reads others; byte streams have the
-    /// watermarks of their connection alone.
+    /// Requests [`Handler::writable`] once the transport has taken over all queued bytes of a stream.
+    ///
+    /// For streams that a peer may leave unread while it reads others. Byte streams have only the
+    /// watermarks of their connection.
     fn watch(&mut self, connection: ConnectionId, stream: StreamId) {
         let _ = (connection, stream);
     }
 
-    /// Ends the sending side of a stream after what was queued.
+    /// Ends the sending side of a stream after its queued bytes.
     fn finish(&mut self, connection: ConnectionId, stream: StreamId);
 
     /// Aborts both directions of a stream with an application error code (RESET_STREAM and
     /// STOP_SENDING on QUIC; closes a byte-stream connection).
     fn abort(&mut self, connection: ConnectionId, stream: StreamId, code: u64);
 
-    /// Aborts what is sent on a stream (RESET_STREAM on QUIC): what is queued there is dropped. What the
-    /// peer sends goes on. Closes a byte-stream connection.
+    /// Aborts the sending side of a stream (RESET_STREAM on QUIC) and drops its queued bytes.
+    ///
+    /// The receiving side goes on. Closes a byte-stream connection.
     fn reset(&mut self, connection: ConnectionId, stream: StreamId, code: u64);
 
-    /// Takes nothing more from a stream (STOP_SENDING on QUIC). What is sent there goes on. Closes a
-    /// byte-stream connection.
+    /// Stops the receiving side of a stream (STOP_SENDING on QUIC).
+    ///
+    /// The sending side goes on. Closes a byte-stream connection.
     fn stop(&mut self, connection: ConnectionId, stream: StreamId, code: u64);
 
-    /// Closes the connection after what was queued has been handed to the transport, or after the
-    /// configured linger time. `closed` follows with [`CloseReason::Local`].
+    /// Closes the connection once the transport has its queued bytes, or after the linger time.
+    ///
+    /// [`Handler::closed`] follows with [`CloseReason::Local`].
     fn close(&mut self, connection: ConnectionId, code: u64);
 
-    /// Stops (`true`) or resumes (`false`) reading from the connection, so that the peer feels the
-    /// transport's flow control.
+    /// Stops (`true`) or resumes (`false`) reading, so that flow control slows the peer.
     fn pause(&mut self, connection: ConnectionId, paused: bool);
 
     /// Live figures of the connection's path.
     fn path(&self, connection: ConnectionId) -> PathStatistics;
 
-    /// Begins to trace a connection as qlog (version 0.4, JSON text sequence), or ends that with
-    /// `None`. Byte-stream transports and the simulation know nothing to trace and drop the sink;
-    /// so does the end of the connection.
+    /// Starts a trace of the connection as qlog (version 0.4, JSON text sequence); `None` ends it.
+    ///
+    /// The end of the connection drops the sink. Byte-stream transports and the simulation have no
+    /// trace and drop it at once.
     fn trace(&mut self, connection: ConnectionId, trace: Option<Trace>) {
         let _ = (connection, trace);
     }
 }
 
-/// Payloads of at least this many bytes are queued with [`Network::send_shared`]; below it a copy
-/// is cheaper than the bookkeeping of a shared buffer.
+/// Minimum size in bytes of payloads for [`Network::send_shared`]; a copy of smaller ones is
+/// cheaper than a shared buffer.
 pub const SHARE_BYTES: usize = 2048;
 
-/// What a shard drives. Every method is one step of the loop: it runs to its end and returns.
+/// A message protocol, driven by a shard. Every method is one step of the loop and must not block.
 ///
-/// A panic that leaves a method ends the shard ([`crate::BoundShard::run`] unwinds): only the handler can
-/// tell what of its own belongs to one connection. See [`crate::contain`].
+/// A panic that leaves a method ends the shard: [`crate::BoundShard::run`] unwinds. Only the handler
+/// knows which of its state belongs to one connection; see [`crate::contain`].
 pub trait Handler {
-    /// What other threads send to this shard.
+    /// The type of messages that other threads send to this shard.
     type Mail: Send + 'static;
 
-    /// A connection is ready for application bytes: TCP accepted, TLS finished, WebSocket upgraded,
-    /// or a QUIC connection that carries early data or has finished its handshake.
+    /// A connection is ready for application bytes.
+    ///
+    /// TCP is accepted, TLS finished, or WebSocket upgraded. QUIC has finished its handshake, or
+    /// carries early data.
     fn opened(&mut self, net: &mut dyn Network, connection: ConnectionId);
 
     /// Bytes arrived on a stream. The first chunk of a stream announces the stream.
@@ -304,8 +319,7 @@ pub trait Handler {
         let _ = (net, connection);
     }
 
-    /// The peer's address has changed and the new one is validated: [`Network::info`] names it from
-    /// now on.
+    /// The peer has moved to a validated address, which [`Network::info`] now returns.
     fn migrated(&mut self, net: &mut dyn Network, connection: ConnectionId) {
         let _ = (net, connection);
     }
@@ -317,9 +331,9 @@ pub trait Handler {
 
     /// The peer ended its sending side of a stream in order (FIN, or the end of a TCP stream).
     ///
-    /// A byte-stream connection stays open for what the handler still has to say, until the handler
-    /// closes it or [`crate::ShardConfig::half_closed_timeout_ms`] has passed. A WebSocket is closed
-    /// right after this call, as its protocol demands.
+    /// The handler can still send on a byte-stream connection, until it closes it or
+    /// [`crate::ShardConfig::half_closed_timeout_ms`] has passed. A WebSocket is closed right after
+    /// this call, as its protocol demands.
     fn stream_finished(
         &mut self,
         net: &mut dyn Network,
@@ -327,7 +341,7 @@ pub trait Handler {
         stream: StreamId,
     );
 
-    /// The peer aborted what it sends on a stream (RESET_STREAM) with an application error code.
+    /// The peer aborted its sending side of a stream (RESET_STREAM) with an application error code.
     fn stream_aborted(
         &mut self,
         net: &mut dyn Network,
@@ -336,8 +350,9 @@ pub trait Handler {
         code: u64,
     );
 
-    /// The peer takes nothing more from a stream (STOP_SENDING), with an application error code:
-    /// what is sent there is dropped. What the peer itself sends goes on.
+    /// The peer stopped reading a stream (STOP_SENDING) with an application error code.
+    ///
+    /// Bytes sent there are dropped. The peer's own sending side goes on.
     fn stream_stopped(
         &mut self,
         net: &mut dyn Network,
@@ -348,23 +363,24 @@ pub trait Handler {
         let _ = (net, connection, stream, code);
     }
 
-    /// What was queued fell below the low watermark after it had been above the high one, or a stream
-    /// that is watched ([`Network::watch`]) has been emptied.
+    /// The queued bytes fell from above the high watermark below the low one, or a watched stream
+    /// ([`Network::watch`]) is empty.
     fn writable(&mut self, net: &mut dyn Network, connection: ConnectionId);
 
     /// The connection is gone. No call for it follows.
     fn closed(&mut self, net: &mut dyn Network, connection: ConnectionId, reason: &CloseReason);
 
-    /// Everything that other threads sent since the last turn, in order per sender.
+    /// Takes all messages that other threads sent since the last turn, in order per sender.
     fn mail(&mut self, net: &mut dyn Network, mail: &mut Vec<Self::Mail>);
 
     /// The deadline that [`Handler::deadline_ms`] named has passed.
     fn timeout(&mut self, net: &mut dyn Network);
 
-    /// All input of this turn was handed over; what is queued now leaves right after.
+    /// The handler has received all input of this turn; queued bytes leave right after the call.
     fn end_of_turn(&mut self, net: &mut dyn Network);
 
-    /// When `timeout` wants to be called next, on the clock of [`Network::now_ms`].
+    /// Time of the next [`Handler::timeout`] in ms, on the clock of [`Network::now_ms`]; `None` for
+    /// no deadline.
     fn deadline_ms(&self) -> Option<u64>;
 
     /// Whether the shard may end its loop; asked at the end of every turn.
