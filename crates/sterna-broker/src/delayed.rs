@@ -11,13 +11,18 @@ use crate::session::NEVER_MS;
 #[derive(Debug, Default)]
 pub(crate) struct Delayed {
     list: List,
-    /// When each comes due, and its node.
+    /// When each comes due, or expires before, and its node.
     due: BTreeSet<(u64, u32)>,
 }
 
 impl Delayed {
-    /// Holds a message until it is due; returns its node.
+    /// Holds a message until it is due or expires; returns its node.
     pub(crate) fn hold(&mut self, nodes: &mut Nodes, due_ms: u64, entry: Entry) -> u32 {
+        let expires_at_ms = entry
+            .message
+            .as_ref()
+            .and_then(|message| message.expires_at_ms());
+        let due_ms = due_ms.min(expires_at_ms.unwrap_or(NEVER_MS));
         let node = nodes.push_back(&mut self.list, GROUP_OWNER, entry);
         self.due.insert((due_ms, node));
         debug_assert_eq!(self.due.len(), self.list.len(), "each has its time");
@@ -61,7 +66,11 @@ impl<P> Queues<P> {
                 }
                 break;
             };
-            self.place(id, entry);
+            let node = self.place(id, entry);
+            let expires_at_ms = self.expires_at_ms(node);
+            if let Some(group) = self.groups.get_mut(&id) {
+                group.sweep_by(now_ms, expires_at_ms);
+            }
         }
         self.mark_dirty(id);
     }

@@ -183,6 +183,12 @@ impl Group {
         }
     }
 
+    /// Looks for expired messages when one expires.
+    pub(crate) fn sweep_by(&mut self, now_ms: u64, expires_at_ms: u64) {
+        let sweep_at_ms = next_sweep_ms(now_ms, expires_at_ms, self.queue.len());
+        self.sweep_at_ms = self.sweep_at_ms.min(sweep_at_ms);
+    }
+
     /// When the first message that is not due yet comes due.
     fn due_ms(&self) -> u64 {
         (self.delayed.as_ref()).map_or(NEVER_MS, |delayed| delayed.due_ms())
@@ -522,10 +528,7 @@ impl<P> Queues<P> {
         if let Some(fill) = &group.fill {
             fill.add(1, body_bytes);
         }
-        if expires_at_ms != NEVER_MS {
-            let sweep_at_ms = next_sweep_ms(now_ms, expires_at_ms, group.queue.len());
-            group.sweep_at_ms = group.sweep_at_ms.min(sweep_at_ms);
-        }
+        group.sweep_by(now_ms, expires_at_ms);
         self.set_group_timer(id);
         self.mark_dirty(id);
     }

@@ -164,7 +164,7 @@ impl<'a, 'c> Case<'a, 'c> {
         // A name alone proves nothing, and denies nothing where the certificate proves the same one.
         // Where there are no users, a password proves nothing either: clients that were told one give
         // it even where nobody asks.
-        if users.is_empty() || (password.is_empty() && self.named.is_some()) {
+        if !users.are_configured() || (password.is_empty() && self.named.is_some()) {
             return self.quiet();
         }
         if password.is_empty() || !sterna_auth::is_user_name(user) {

@@ -26,6 +26,10 @@ pub struct Policy {
     pub users: Arc<Users>,
     /// Bearer tokens of HTTP.
     pub tokens: Arc<Tokens>,
+    /// Whether a file says which tokens there are.
+    pub has_token_file: bool,
+    /// Whether clients may show certificates.
+    pub takes_certificates: bool,
     /// How passwords are checked.
     pub passwords: Passwords,
     /// What wrong credentials cost.
@@ -127,6 +131,8 @@ impl Policy {
             http: config.http.clone(),
             users: Arc::new(users),
             tokens: Arc::new(Tokens::load(config.authentication.token_file.as_deref())?),
+            has_token_file: config.authentication.token_file.is_some(),
+            takes_certificates: config.tls.client_ca.is_some() || config.tls.client_keys.is_some(),
             passwords: config.passwords.clone(),
             guessing: config.guessing.clone(),
             client_ids: config.authentication.client_ids.clone(),
@@ -162,6 +168,23 @@ impl Policy {
             },
             connect_timeout_ms: config.network.connect_timeout_ms,
         })
+    }
+}
+
+impl Policy {
+    /// Refuses a file that has lost all its users or tokens: their sessions would end, and a file that is
+    /// being written looks like that.
+    ///
+    /// # Errors
+    /// A sentence that names the setting.
+    pub(crate) fn keeps_users_of(&self, old: &Self) -> Result<(), String> {
+        if self.users.are_configured() && self.users.is_empty() && !old.users.is_empty() {
+            return Err("authentication.password_file has no user any more: that needs a restart if it is meant".to_owned());
+        }
+        if self.has_token_file && self.tokens.is_empty() && !old.tokens.is_empty() {
+            return Err("authentication.token_file has no token any more: that needs a restart if it is meant".to_owned());
+        }
+        Ok(())
     }
 }
 

@@ -6,7 +6,7 @@ use sterna_broker::{Holder, Permit, Right, Rights};
 use sterna_net::ConnectionInfo;
 
 use crate::authorization::{Reading, Rules, Subject};
-use crate::identity::common_name;
+use crate::identity::{common_name, may_have_client_id};
 use crate::policy::Policy;
 use crate::session::{AMQP_PREFIX, HTTP_PREFIX, QUEUE_PREFIX, amqp};
 use sterna_mapping::percent;
@@ -62,6 +62,20 @@ impl Policy {
         self.certificate_as_username || self.has_credentials(user)
     }
 
+    /// Whether a client may have an identifier. Where identifiers are bound to users, a user's name is
+    /// that user's, whatever fits the patterns of others.
+    pub(crate) fn may_have_client_id(&self, user: Option<&str>, client_id: &str) -> bool {
+        let is_free = self.client_ids.is_empty()
+            || user == Some(client_id)
+            || !self.has_credentials(client_id);
+        is_free && may_have_client_id(&self.client_ids, user, client_id)
+    }
+
+    /// Whether a client without a user name may be one that is admitted somewhere.
+    fn admits_nobody(&self) -> bool {
+        self.takes_certificates || self.listeners.iter().any(|listener| listener.anonymous)
+    }
+
     fn has_credentials(&self, user: &str) -> bool {
         self.users.has(user) || self.tokens.has_user(user)
     }
@@ -86,12 +100,19 @@ impl Policy {
             && self.certificate_as_username == other.certificate_as_username
             && self.users.have_same_names(&other.users)
             && self.tokens.have_same_names(&other.tokens)
+            && self.admits_nobody() == other.admits_nobody()
     }
 }
 
 impl Rights for Policy {
     fn admits(&self, holder: Holder<'_>) -> bool {
-        holder.owner.is_none_or(|user| self.knows(user))
+        if is_own(holder) {
+            return true;
+        }
+        match holder.owner {
+            Some(user) => self.knows(user),
+            None => self.admits_nobody(),
+        }
     }
 
     fn reads(&self, holder: Holder<'_>, filter: &str, queue: Option<&str>) -> Right {
@@ -105,13 +126,15 @@ impl Rights for Policy {
             user: holder.owner,
             client: &client,
         };
-        if let Some(queue) = queue.filter(|_| is_link) {
+        if let Some(queue) = queue {
             // A queue is a node of its own, wherever its messages come from.
             let node = amqp::topic_of_queue(&name_of_share(queue));
-            return match self.rules.reading(subject, &node) {
-                Reading::Refused => Right::Nothing,
-                Reading::Whole | Reading::Part => Right::Everything,
-            };
+            match self.rules.reading(subject, &node) {
+                Reading::Refused => return Right::Nothing,
+                Reading::Whole | Reading::Part if is_link => return Right::Everything,
+                // Who names the filter has to have the right to that, too.
+                Reading::Whole | Reading::Part => {}
+            }
         }
         match self.rules.reading(subject, filter) {
             Reading::Refused => Right::Nothing,

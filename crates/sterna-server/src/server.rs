@@ -53,6 +53,7 @@ pub struct Server {
 #[derive(Debug)]
 struct InForce {
     config: Config,
+    policy: Arc<Policy>,
     certificate: Certificate,
     /// Locked as long as a shard runs; `None` where nothing is kept.
     directory: Option<Arc<DataDirectory>>,
@@ -190,6 +191,7 @@ impl Server {
         let tracer = Tracer::start().map_err(|e| format!("cannot start a thread: {e}"))?;
         let in_force = Arc::new(Mutex::new(InForce {
             config: config.clone(),
+            policy: Arc::clone(&policy),
             certificate,
             directory,
         }));
@@ -252,6 +254,7 @@ impl Server {
         }
         let prepared = Prepared::read(&next, in_force.directory.as_ref())?;
         let policy = Arc::new(prepared.policy.announcing(&next, &self.ports));
+        policy.keeps_users_of(&in_force.policy)?;
         warn_of(&next);
         // From here on nothing can fail.
         self.tell_all(|| Mail::Policy(Arc::clone(&policy)));
@@ -265,6 +268,7 @@ impl Server {
         self.certificates.take_over(&prepared.certificates);
         *in_force = InForce {
             config: next,
+            policy,
             certificate: prepared.certificate,
             directory: prepared.directory,
         };

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use sterna_server::Server;
-use sterna_server::config::{ActionName, Config, Effect, Listener, Rule};
+use sterna_server::config::{ActionName, ClientIds, Config, Effect, Listener, Rule};
 
 /// CONNECT of MQTT 5.0 with a clean start and without credentials.
 const ANONYMOUS: &[u8] = b"\x10\x0f\x00\x04MQTT\x05\x02\x00\x00\x00\x00\x02p1";
@@ -265,5 +265,46 @@ fn an_authority_is_not_replaced_by_a_reload_that_fails() {
         server.reload(&config).expect("sound"),
         ["tls.client_ca", "tls.require_client_certificate"]
     );
+    server.shutdown();
+}
+
+/// A file that is still being written has lost its end.
+#[test]
+fn a_configuration_that_is_cut_off_opens_nothing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let users = folder.path().join("users");
+    let record = sterna_auth::Record::from_password("secret", &[7; 16], 4096).expect("a record");
+    let text = format!("ann:{record}\n");
+    std::fs::write(&users, &text).expect("writes");
+    let rule = |effect, topic: &str| Rule {
+        effect,
+        topics: vec![topic.to_owned()],
+        ..Rule::default()
+    };
+    let mut config = Config {
+        listeners: vec![Listener::at("mqtt://127.0.0.1:0")],
+        data_directory: Some(folder.path().join("state")),
+        ..Config::default()
+    };
+    config.authentication.password_file = Some(users.clone());
+    config.authentication.client_ids = vec![ClientIds {
+        users: vec!["*".to_owned()],
+        patterns: vec!["%u".to_owned()],
+    }];
+    config.authorization.rules = vec![rule(Effect::Allow, "devices/%u/#"), rule(Effect::Deny, "#")];
+    let server = Server::start(&config).expect("a broker");
+    let mut cut = config.clone();
+    cut.authorization.rules.truncate(1);
+    let why = server.reload(&cut).expect_err("the last rule is gone");
+    assert!(why.contains("authorization"), "{why}");
+    let mut cut = config.clone();
+    cut.authentication.client_ids.clear();
+    let why = server.reload(&cut).expect_err("nothing binds identifiers");
+    assert!(why.contains("client_ids"), "{why}");
+    std::fs::write(&users, "").expect("writes");
+    let why = server.reload(&config).expect_err("all users are gone");
+    assert!(why.contains("password_file"), "{why}");
+    std::fs::write(&users, &text).expect("writes");
+    assert_eq!(server.reload(&config), Ok(Vec::new()));
     server.shutdown();
 }

@@ -288,6 +288,52 @@ fn a_delayed_message_waits_until_it_is_due_and_takes_room_meanwhile() {
     }
 }
 
+/// A message that waits beside delayed ones may leave in every way, and a delayed one may expire.
+#[test]
+fn delayed_messages_expire_and_do_not_disturb_those_that_wait() {
+    for outcome in [
+        Some(Outcome::Accepted),
+        Some(Outcome::Rejected(0x80)),
+        Some(Outcome::Failed),
+        None,
+    ] {
+        let mut cluster = Cluster::new(2);
+        cluster.keep_with(0, QUEUE, rules(None, Some(1)));
+        put(&mut cluster, 0, "d600000 later");
+        let now_ms = cluster.now_ms;
+        for (payload, lives_ms) in [("d60000 too late", 2_000), ("now", 1_000)] {
+            let header = MessageHeader {
+                qos: Qos::AtLeastOnce,
+                published_ms: now_ms,
+                expires_at_ms: Some(now_ms + lives_ms),
+                ..MessageHeader::default()
+            };
+            let message = Message::copy("q/work", &[], payload.as_bytes(), header);
+            cluster.send(0, None, message.expect("small"));
+            cluster.run();
+            check(&mut cluster);
+        }
+        if let Some(outcome) = outcome {
+            let client = consumer(&mut cluster, 1, QUEUE, 1);
+            let delivery = cluster.next(client).expect("one is due");
+            assert_eq!(text(&delivery), "now");
+            cluster.settle(client, delivery.tag, outcome);
+            cluster.close(client, sterna_broker::Close::NORMAL);
+        }
+        check(&mut cluster);
+        cluster.pass(10_000);
+        check(&mut cluster);
+        let stored: u64 = (0..2)
+            .map(|at| cluster.broker(at).counters().stored_messages)
+            .sum();
+        assert_eq!(stored, 1, "{outcome:?}: the one that is due in ten minutes");
+        cluster.pass(600_000);
+        let client = consumer(&mut cluster, 0, QUEUE, 1);
+        assert_eq!(cluster.drain(client), ["d600000 later"]);
+        cluster.assert_empty();
+    }
+}
+
 #[test]
 fn delayed_messages_end_with_their_queue() {
     let mut cluster = Cluster::new(1);

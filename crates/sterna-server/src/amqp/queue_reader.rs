@@ -24,7 +24,10 @@ const DEAD_LETTER_FAILURES: &str = "x-opt-dead-letter-failures";
 
 /// Reads the messages of AMQP queues.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct QueueReader;
+pub(super) struct QueueReader {
+    /// The longest time that a message is held until it is due.
+    pub(super) maximum_delay_ms: u64,
+}
 
 /// A user property of a message, if it has any; of several of a name the last.
 fn user_property<'m>(message: &'m Message, wanted: &str) -> Option<&'m str> {
@@ -78,7 +81,8 @@ impl MessageReader for QueueReader {
             None => user_property(message, name)?.parse().ok(),
         };
         let after = |delay_ms| message.published_ms().saturating_add(delay_ms);
-        read(DELIVERY_TIME).or_else(|| read(DELIVERY_DELAY).map(after))
+        let due_ms = read(DELIVERY_TIME).or_else(|| read(DELIVERY_DELAY).map(after))?;
+        Some(due_ms.min(after(self.maximum_delay_ms)))
     }
 
     fn dead_letter(&self, message: &Message, letter: &DeadLetter<'_>) -> Option<Message> {
@@ -91,7 +95,18 @@ impl MessageReader for QueueReader {
         ] {
             added.push(Property::UserProperty(name, value)).ok()?;
         }
-        let properties = [message.properties(), added.properties().raw()].concat();
+        // Those of an earlier death, or of the publisher's making, go.
+        let ours = [DEAD_LETTER_QUEUE, DEAD_LETTER_CAUSE, DEAD_LETTER_FAILURES];
+        let mut properties = PropertyBuf::new();
+        let published =
+            PublishProperties::parse(message.properties(), PropertyContext::Publish).ok()?;
+        for property in published.all() {
+            if !matches!(property, Property::UserProperty(name, _) if ours.contains(&name)) {
+                properties.push(property).ok()?;
+            }
+        }
+        properties.extend(added.properties());
+        let properties = properties.properties().raw();
         let header = MessageHeader {
             qos: message.qos().max(Qos::AtLeastOnce),
             retain: false,
@@ -100,12 +115,12 @@ impl MessageReader for QueueReader {
             expires_at_ms: None,
         };
         let Some(native) = native(message) else {
-            return Message::copy(letter.topic, &properties, message.payload(), header).ok();
+            return Message::copy(letter.topic, properties, message.payload(), header).ok();
         };
         let mut body =
             BytesMut::with_capacity(letter.topic.len() + properties.len() + native.len());
         body.extend_from_slice(letter.topic.as_bytes());
-        body.extend_from_slice(&properties);
+        body.extend_from_slice(properties);
         let native_start = body.len();
         let rest_start = annotate(native, letter, &mut body)?;
         let native_of_rest = body.len();

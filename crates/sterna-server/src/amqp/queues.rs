@@ -54,7 +54,9 @@ impl Door {
                     dead_letter: (rules.dead_letter.as_deref())
                         .map(|name| topic_of_queue(name).into()),
                     has_priorities: rules.has_priorities,
-                    reader: Arc::new(QueueReader),
+                    reader: Arc::new(QueueReader {
+                        maximum_delay_ms: rules.maximum_delay_ms,
+                    }),
                 };
                 make_anchor(broker, now_ms, subscription, rules)
             });

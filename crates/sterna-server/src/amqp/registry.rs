@@ -18,6 +18,8 @@ pub(super) struct DeliveryRules {
     /// The queue of its dead letters.
     pub(super) dead_letter: Option<Box<str>>,
     pub(super) has_priorities: bool,
+    /// The longest time that a message is held until it is due.
+    pub(super) maximum_delay_ms: u64,
 }
 
 impl DeliveryRules {
@@ -38,6 +40,7 @@ impl DeliveryRules {
             has_priorities: declared
                 .and_then(|queue| queue.priorities)
                 .unwrap_or(config.queue_priorities),
+            maximum_delay_ms: u64::from(config.queue_maximum_delay_s) * 1000,
         }
     }
 }

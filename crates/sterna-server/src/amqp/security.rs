@@ -14,7 +14,7 @@ use super::client::{Client, State, Target};
 use super::{Door, code, log_end};
 use crate::config::EarlyData;
 use crate::context::Context;
-use crate::identity::{Identity, Outcome, Refusal, is_client_id, may_have_client_id};
+use crate::identity::{Identity, Outcome, Refusal, is_client_id};
 use crate::judge::{Claim, Verdict, admits_quiet, finish, judge};
 use crate::session::AMQP_PREFIX;
 
@@ -26,7 +26,7 @@ const CAPABILITIES: [&str; 2] = ["ANONYMOUS-RELAY", "SHARED-SUBS"];
 /// What a connection's SASL layer offers: what its listener and its certificate allow.
 pub(super) fn server_options(cx: &Context<'_>, connection: ConnectionId) -> ServerOptions {
     let info = cx.net.info(connection);
-    let has_users = !cx.policy.users.is_empty();
+    let has_users = cx.policy.users.are_configured();
     let is_quiet_enough = admits_quiet(cx, connection);
     let mut mechanisms = Vec::new();
     if info.is_some_and(|info| !info.peer_certificates.is_empty()) {
@@ -183,7 +183,10 @@ impl Door {
         let Verdict::Known(identity) = verdict else {
             return self.close(cx, client, Condition::UNAUTHORIZED_ACCESS, "no credentials");
         };
-        if !may_have_client_id(&cx.policy.client_ids, &identity, open.container_id) {
+        if !cx
+            .policy
+            .may_have_client_id(identity.user(), open.container_id)
+        {
             let detail = "the container-id is not one of the user's client identifiers";
             return self.close(cx, client, Condition::UNAUTHORIZED_ACCESS, detail);
         }

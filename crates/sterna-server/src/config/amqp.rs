@@ -47,6 +47,9 @@ pub struct Amqp {
     /// many deliveries of have failed. Without it they are dropped.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue_dead_letter: Option<String>,
+    /// The longest time that a queue holds a message until it is due, in seconds; longer ones are
+    /// shortened.
+    pub queue_maximum_delay_s: u32,
     /// Whether queues deliver messages of a higher priority first.
     pub queue_priorities: bool,
     /// Longest time that a source outlives its link, in seconds (timeout; 4,294,967,295 also allows
@@ -115,6 +118,7 @@ impl Default for Amqp {
             maximum_queues: 10_000,
             queue_maximum_deliveries: 0,
             queue_dead_letter: None,
+            queue_maximum_delay_s: 7 * 24 * 3600,
             queue_priorities: false,
             maximum_source_timeout_s: u32::MAX,
             suspended_link_timeout_s: 60,
@@ -170,6 +174,10 @@ impl Amqp {
                 problems.push(format!(
                     "amqp.queue_dead_letter: `{name}` is not a queue's name"
                 ));
+            } else if declared.is_some_and(|queue| queue.dead_letter.as_deref() == Some(name)) {
+                problems.push(format!(
+                    "amqp.queue: `{name}` cannot take its own dead letters"
+                ));
             } else if declared.is_some_and(|queue| queue.filter.is_some()) {
                 problems.push(format!(
                     "amqp.queue_dead_letter: the queue `{name}` has a filter, so nothing can be sent to it"
@@ -186,6 +194,7 @@ impl Amqp {
                 amqp.queue_maximum_deliveries,
                 amqp.queue_dead_letter.clone(),
                 amqp.queue_priorities,
+                amqp.queue_maximum_delay_s,
             )
         };
         self.queues == other.queues && rules(self) == rules(other)
@@ -197,6 +206,7 @@ impl Amqp {
         self.queue_maximum_deliveries = other.queue_maximum_deliveries;
         self.queue_dead_letter.clone_from(&other.queue_dead_letter);
         self.queue_priorities = other.queue_priorities;
+        self.queue_maximum_delay_s = other.queue_maximum_delay_s;
     }
 
     /// The names of all queues that take dead letters.

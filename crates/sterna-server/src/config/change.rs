@@ -109,6 +109,21 @@ impl Config {
                     .to_owned(),
             );
         }
+        if problems.is_empty() && old.authorization.is_closed() && !self.authorization.is_closed() {
+            problems.push(
+                "authorization would allow what no rule names, and now it does not: that needs a \
+                 restart if it is meant"
+                    .to_owned(),
+            );
+        }
+        let binds = |config: &Self| !config.authentication.client_ids.is_empty();
+        if binds(old) && !binds(self) {
+            problems.push(
+                "authentication.client_ids would bind no client identifier any more: that needs a \
+                 restart if it is meant"
+                    .to_owned(),
+            );
+        }
         problems
     }
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 
-use super::{ActionName, Authorization, Config, Listener, ListenerUrl, Rule};
+use super::{ActionName, Authorization, Config, Effect, Listener, ListenerUrl, Rule};
 
 impl Config {
     /// What is wrong with the listeners: their URLs, and what they would open to other hosts without
@@ -102,6 +102,14 @@ impl Config {
 }
 
 impl Authorization {
+    /// Whether what no other rule names is denied.
+    pub(super) fn is_closed(&self) -> bool {
+        match self.rules.iter().find(|rule| rule.is_about_everything()) {
+            Some(last) => last.effect == Effect::Deny,
+            None => !self.default_allow,
+        }
+    }
+
     /// Whether there is anything that no rule names, which `default_allow` then decides.
     fn decides_by_default(&self) -> bool {
         !self.rules.iter().any(Rule::is_about_everything)

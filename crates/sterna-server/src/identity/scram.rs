@@ -24,7 +24,7 @@ impl Exchange {
         method: &str,
         first: &[u8],
     ) -> Result<(Self, String), Refusal> {
-        if method != MECHANISM || users.is_empty() {
+        if method != MECHANISM || !users.are_configured() {
             return Err(Refusal::Method);
         }
         let first = ClientFirst::parse(first).map_err(|_| Refusal::Exchange)?;

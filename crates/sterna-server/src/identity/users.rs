@@ -75,6 +75,12 @@ impl Users {
         self.file().is_empty()
     }
 
+    /// Whether a file says who the users are, be there none: then a password has to be a user's.
+    #[must_use]
+    pub const fn are_configured(&self) -> bool {
+        self.path.is_some()
+    }
+
     /// Whether there is a user of this name.
     #[must_use]
     pub fn has(&self, user: &str) -> bool {

@@ -10,7 +10,7 @@ use super::admission::{Admission, DATAGRAMS_PROPERTY};
 use super::client::{Client, State, connection, consumer};
 use super::{Door, log_end};
 use crate::context::Context;
-use crate::identity::{Identity, Outcome, Refusal, may_have_client_id};
+use crate::identity::{Identity, Outcome, Refusal};
 use crate::judge::{Claim, Verdict, finish, judge};
 use crate::session;
 
@@ -183,8 +183,11 @@ impl Door {
         mut admission: Box<Admission>,
         identity: Identity,
     ) {
-        let lists = &cx.policy.client_ids;
-        if !admission.assigned && !may_have_client_id(lists, &identity, &admission.client_id) {
+        if !admission.assigned
+            && !cx
+                .policy
+                .may_have_client_id(identity.user(), &admission.client_id)
+        {
             let detail = "the client identifier is not one of the user's";
             return self.refuse(cx, client, ReasonCode::NotAuthorized, detail);
         }

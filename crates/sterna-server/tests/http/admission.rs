@@ -51,6 +51,23 @@ fn post_as(broker: &mut Broker, client: &mut Client, credentials: &str) -> u64 {
     client.request(broker, "POST", "/v1/topics/a", &fields, b"x")
 }
 
+/// Each proof that is shown must hold, and nobody would look at the second.
+#[test]
+fn two_credentials_are_refused_whichever_comes_first() {
+    let (_directory, config) = guarded(|_| {});
+    let mut broker = Broker::with(&config, 1);
+    let mut client = Client::connect(&mut broker);
+    let (good, wrong) = (basic("ann", "secret"), basic("bob", "wrong"));
+    for (first, second) in [(&good, &wrong), (&wrong, &good), (&good, &good)] {
+        let fields = [
+            ("authorization", first.as_str()),
+            ("authorization", second.as_str()),
+        ];
+        let stream = client.request(&mut broker, "POST", "/v1/topics/a", &fields, b"x");
+        assert_eq!(client.response(stream).status, 400);
+    }
+}
+
 #[test]
 fn a_password_is_checked_once_for_a_connection() {
     let (_directory, config) = guarded(|_| {});

@@ -202,6 +202,29 @@ fn a_queue_is_read_by_the_right_to_the_queue() {
     assert_eq!(amqp.texts(), ["1", "2"]);
 }
 
+/// A queue's messages are the queue's, whichever name reads them.
+#[test]
+fn a_denied_queue_is_not_emptied_by_its_filter() {
+    let mut config = Config::default();
+    config.authorization.rules = vec![Rule {
+        effect: Effect::Deny,
+        topics: vec!["queue/alarms".to_owned()],
+        ..Rule::default()
+    }];
+    config.amqp.queues = vec![sterna_server::config::Queue {
+        name: "alarms".to_owned(),
+        filter: Some("plant/+/alarm".to_owned()),
+        ..sterna_server::config::Queue::default()
+    }];
+    let mut broker = Broker::with(&config, 1);
+    let eve = broker.client(V5, "eve");
+    broker.subscribe(eve, V5, "$share/alarms/plant/+/alarm", QoS::AtLeastOnce);
+    broker.subscribe(eve, V5, "$share/others/plant/+/alarm", QoS::AtLeastOnce);
+    let told = broker.told(eve, V5);
+    let wanted = ["SUBACK 1 0x87", "SUBACK 1 0x01"];
+    assert_eq!(told, wanted);
+}
+
 #[test]
 fn a_dynamic_node_stays_its_clients() {
     let mut broker = Broker::with(&Config::default(), 1);

@@ -75,7 +75,7 @@ fn challenge(policy: &Policy) -> String {
     if !policy.tokens.is_empty() {
         challenges.push(r#"Bearer realm="sterna""#);
     }
-    if !policy.users.is_empty() || challenges.is_empty() {
+    if policy.users.are_configured() || challenges.is_empty() {
         challenges.push(r#"Basic realm="sterna", charset="UTF-8""#);
     }
     challenges.join(", ")
@@ -104,6 +104,13 @@ impl Credentials {
         number: u64,
         head: &Head,
     ) -> Verdict {
+        let mut fields = 0;
+        head.each_field("authorization", |_| fields += 1);
+        if fields > 1 {
+            // Each proof that is shown must hold, and one that nobody looks at would not.
+            let detail = "more than one Authorization field";
+            return Verdict::Refused(Trouble::new(Kind::InvalidField, detail));
+        }
         if let Some(value) = head.field("authorization") {
             return self.judge_field(cx, key, connection, number, value);
         }
