@@ -236,8 +236,11 @@ fn write_greeting(out: &mut impl std::io::Write, server: &Server) -> std::io::Re
     let url = reachable(url);
     let trust = if url.starts_with("mqtt://") || url.starts_with("ws://") {
         String::new()
-    } else {
+    } else if certificate.development {
         format!(" --cafile {anchor}")
+    } else {
+        // Its authority is in no file that the broker knows.
+        format!(" --fingerprint {}", certificate.fingerprint)
     };
     writeln!(
         out,
