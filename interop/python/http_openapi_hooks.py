@@ -13,6 +13,8 @@ from schemathesis.generation import GenerationMode
 def before_call(context, case, kwargs) -> None:
     if case.path == "/v1/topics/{topic}":
         topic_request(case, in_order(case))
+    elif case.path == "/v1/topics":
+        case.query = poll(case.query if isinstance(case.query, dict) else {})
     elif case.path == "/v1/sessions/{session}/ack" and in_order(case):
         acknowledgement(case)
 
@@ -37,10 +39,15 @@ def topic_request(case, is_in_order: bool) -> None:
         # It goes with a topic, and with nothing else.
         query = {"last": ""}
         case.path_parameters = {**case.path_parameters, "topic": WILDCARD.sub("x", topic)}
+    case.query = poll(query)
+
+
+def poll(query: dict) -> dict:
+    """Asks for what there is, unless the time to wait is wrong on purpose."""
     wait = query.get("wait")
     if wait is None or isinstance(wait, str) and re.fullmatch(r"[0-9]+(?:ms|s|m)", wait):
-        query = {**query, "wait": "1ms"}
-    case.query = query
+        return {**query, "wait": "1ms"}
+    return query
 
 
 def acknowledgement(case) -> None:
