@@ -86,6 +86,7 @@ fn a_removed_user_is_disconnected_in_every_protocol() {
     broker.await_verdicts();
     amqp.turn(&mut broker);
     assert!(amqp.is_open);
+    broker.wires[0].datagram_bytes = 1_200;
     let mut http = HttpClient::connect_with(
         &mut broker,
         Features {
