@@ -75,6 +75,10 @@ key = "${certificate.key}"
 [authentication]
 password_file = "${path.join(INTEROP, 'certificates', 'users')}"
 
+[passwords]
+# The users' file is part of the repository.
+iterations = 0
+
 [[authorization.rule]]
 effect = "deny"
 topics = ["iop/denied/#"]
