@@ -4,8 +4,8 @@ use std::fmt;
 
 use crate::connection::{LinkId, SessionId};
 
-/// A symbol that says what went wrong (AMQP 1.0, part 2, sections 2.8.15 to 2.8.18; part 4,
-/// section 4.5.8).
+/// A symbol that names an error (AMQP 1.0, part 2, sections 2.8.15 to 2.8.18; part 4, section
+/// 4.5.8).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Condition(&'static str);
 
@@ -105,12 +105,12 @@ impl fmt::Display for Condition {
     }
 }
 
-/// Bytes that are not what they should be.
+/// Ill-formed bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DecodeError {
-    /// What to tell the peer.
+    /// Condition for the peer.
     pub condition: Condition,
-    /// What is wrong, for people.
+    /// Text for people.
     pub detail: &'static str,
 }
 
@@ -148,7 +148,7 @@ impl fmt::Display for DecodeError {
 
 impl std::error::Error for DecodeError {}
 
-/// What an error ends.
+/// Scope of an error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Scope {
     /// The connection: a close was written, or a protocol header or SASL outcome that refuses.
@@ -159,15 +159,14 @@ pub enum Scope {
     Link(LinkId),
 }
 
-/// A violation of the protocol by the peer. What it ends has been told to the peer: the frame is in
-/// the output.
+/// A violation of the protocol by the peer. The peer has been told: the frame is in the output.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Violation {
-    /// What it ends.
+    /// The part that it ends.
     pub scope: Scope,
     /// The condition that the peer was told.
     pub condition: Condition,
-    /// What is wrong, for people.
+    /// Text for people.
     pub detail: &'static str,
 }
 
@@ -201,8 +200,8 @@ pub enum CommandError {
     MessageTooLarge,
     /// The frame would be larger than the peer takes.
     FrameTooLarge,
-    /// An argument is out of range: a delivery tag of more than 32 bytes, a settlement that the
-    /// link's settle mode rules out.
+    /// An argument is out of range: a delivery tag of more than 32 bytes, or a settlement that the
+    /// link's settle mode excludes.
     Argument,
 }
 

@@ -28,7 +28,7 @@ pub enum Unit<'a> {
 }
 
 impl Unit<'_> {
-    /// Appends the bytes that it was cut from, but for an extension of the frame's header.
+    /// Appends the bytes that it was cut from, without an extension of the frame's header.
     pub fn copy_to(&self, out: &mut BytesMut) {
         match self {
             Self::Header(header) => header.encode(out),
@@ -87,7 +87,7 @@ impl<'a> Frame<'a> {
         self.channel
     }
 
-    /// What follows the frame header and its extension.
+    /// The bytes after the frame header and its extension.
     #[must_use]
     pub const fn body(&self) -> &'a [u8] {
         self.body
@@ -112,7 +112,7 @@ impl<'a> Frame<'a> {
 
 /// Cuts the bytes of one lane into protocol headers and frames, however they were split on the way.
 ///
-/// A frame that lies whole in the input is borrowed from it. Only a partial frame is buffered; the
+/// A frame that lies whole in the input is borrowed from it. Only a partial frame is buffered. The
 /// buffer grows with the bytes that arrive, never by the claimed size, and is released with the
 /// call after the frame. An idle framer holds no heap memory.
 #[derive(Debug, Default)]
@@ -138,7 +138,7 @@ enum State {
     Failed(DecodeError),
 }
 
-/// What the first eight bytes of a frame say.
+/// Content of the first eight bytes of a frame.
 #[derive(Clone, Copy, Debug)]
 struct Head {
     /// Of the extended header.
@@ -188,8 +188,8 @@ impl Framer {
         Self::default()
     }
 
-    /// The next whole unit, or `None` when `input` is used up. `input` is advanced past what was
-    /// taken; after `None` it is empty.
+    /// The next whole unit, or `None` when `input` is used up. `input` is advanced past the taken
+    /// bytes; after `None` it is empty.
     ///
     /// # Errors
     ///
@@ -319,7 +319,7 @@ impl Framer {
     }
 }
 
-/// Makes room for `more` bytes: doubling, but never beyond what the whole frame needs.
+/// Makes room for `more` bytes: doubling, but never above the size of the whole frame.
 fn grow(buffer: &mut Vec<u8>, more: usize, whole: usize) {
     let needed = buffer.len() + more;
     if needed > buffer.capacity() {

@@ -1,9 +1,8 @@
 //! Lanes: the ordered byte streams that together carry one AMQP connection.
 //!
 //! A connection over TCP, TLS or WebSocket has the one lane [`Lane::CONTROL`]. Over QUIC every
-//! bidirectional stream is a lane of the same connection, numbered by its stream identifier:
-//! protocol headers, SASL, open and close travel on the control lane, each session on the lane
-//! where its begin was sent.
+//! bidirectional stream is a lane of the same connection, numbered by its stream identifier.
+//! Protocol headers, SASL, open and close use the control lane, each session the lane of its begin.
 
 use bytes::BytesMut;
 
@@ -23,7 +22,7 @@ impl Lane {
     }
 }
 
-/// Where an engine writes what it sends: one buffer per lane.
+/// The engine's output: one buffer per lane.
 ///
 /// The engine appends whole frames. The caller hands the bytes to the transport in the order of
 /// each lane's buffer.

@@ -1,40 +1,41 @@
-//! AMQP 1.0 (OASIS, ISO/IEC 19464) types, frames, and connection, session and link state, sans-IO:
-//! bytes and time in, events out; commands in, bytes out. No sockets, no clock, no tasks, no locks.
+//! AMQP 1.0 (OASIS, ISO/IEC 19464) types, frames, and connection, session and link state, sans-IO.
+//! Bytes and time in, events out; commands in, bytes out. No sockets, no clock, no tasks, no locks.
 //!
 //! # From bytes to events
 //!
-//! 1. One [`Framer`] per lane (a [`Lane`] is a byte stream: the one of TCP, or each stream of a QUIC
-//!    connection) cuts bytes into protocol headers and [`Frame`]s. A frame that lies whole in the
+//! 1. One [`Framer`] per lane cuts bytes into protocol headers and [`Frame`]s. A [`Lane`] is a byte
+//!    stream: the one of TCP, or each stream of a QUIC connection. A frame that lies whole in the
 //!    input is borrowed.
 //! 2. A [`Connection`] takes them with [`Connection::receive`], for a server as for a client. It
-//!    decodes the frame's body without allocating, checks that it may come now, keeps the state of
-//!    the connection, its sessions and links, answers what needs no decision, and yields an
-//!    [`Event`]. What else follows comes from [`Connection::next_event`].
-//! 3. While the caller decides about credentials or an open, [`Connection::accepts_input`] says no:
-//!    what the peer has sent along waits, so that everything may be pipelined.
+//!    decodes the frame's body without allocating, checks that it may come now, and keeps the state
+//!    of the connection, its sessions and links. It answers frames that need no decision, and
+//!    yields an [`Event`] for the others. [`Connection::next_event`] has further events.
+//! 3. While the caller decides about credentials or an open, [`Connection::accepts_input`] returns
+//!    false. The peer's later bytes wait, so everything may be pipelined.
 //!
 //! # From commands to bytes
 //!
 //! Commands are methods of [`Connection`]; they write whole frames into the buffer of a lane
-//! ([`LaneWriter`]): [`open`](Connection::open) and [`close`](Connection::close),
-//! [`begin`](Connection::begin) and [`end`](Connection::end), [`attach`](Connection::attach),
-//! [`accept_attach`](Connection::accept_attach), [`refuse_attach`](Connection::refuse_attach) and
-//! [`detach`](Connection::detach); for senders [`transfer`](Connection::transfer) and
-//! [`settle`](Connection::settle), for receivers [`set_credit`](Connection::set_credit) and
-//! [`dispose`](Connection::dispose).
+//! ([`LaneWriter`]):
+//! - [`open`](Connection::open) and [`close`](Connection::close), [`begin`](Connection::begin) and
+//!   [`end`](Connection::end)
+//! - [`attach`](Connection::attach), [`accept_attach`](Connection::accept_attach),
+//!   [`refuse_attach`](Connection::refuse_attach) and [`detach`](Connection::detach)
+//! - for senders [`transfer`](Connection::transfer) and [`settle`](Connection::settle), for
+//!   receivers [`set_credit`](Connection::set_credit) and [`dispose`](Connection::dispose)
 //!
 //! # Lanes
 //!
-//! Protocol headers, SASL, open and close travel on the control lane, each session on the lane where
-//! its begin was sent. A peer that uses one lane for everything is served as well. Frames of a
-//! session that come on another lane than its own are taken: the channel says what they belong to.
+//! Protocol headers, SASL, open and close use the control lane, each session the lane of its begin.
+//! A peer that uses one lane for everything is served, too. Frames of a session on another lane
+//! than its own are taken: the channel names their session.
 //!
-//! # What outlives a connection
+//! # State that outlives a connection
 //!
-//! [`Event::Detached`] hands out the unsettled deliveries of a link. Attached again with them
-//! ([`link::AttachOptions::unsettled`]), on whatever connection, both ends compare what they have,
-//! and [`Event::Recover`] says what to do about each: nothing that was accepted is lost, and with
-//! receiver settle mode second nothing is delivered twice.
+//! [`Event::Detached`] returns the unsettled deliveries of a link. The link can be attached again
+//! with them ([`link::AttachOptions::unsettled`]), on any connection. Both ends then compare their
+//! deliveries, and [`Event::Recover`] has the action for each. No accepted message is lost. With
+//! receiver settle mode second none is delivered twice.
 //!
 //! # Links that are stolen
 //!

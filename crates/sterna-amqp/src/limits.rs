@@ -1,4 +1,4 @@
-//! What a peer may make an engine hold.
+//! Limits on the memory that a peer can make an engine hold.
 
 /// Limits of one connection. Each is told to the peer where the protocol has a field for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,11 +24,12 @@ pub struct Limits {
     pub max_assembling_bytes: u64,
     /// Transfers that a session takes before it must renew the window (begin, incoming-window).
     pub incoming_window: u32,
-    /// Frames that are passed over for a link or session that was ended with an error, before the
-    /// peer counts as errant.
+    /// Most frames that are ignored for a link or session that was ended with an error. Above it
+    /// the peer counts as errant.
     pub max_errant_frames: u32,
-    /// Without a byte for twice this time the connection is closed, in milliseconds (open,
-    /// idle-time-out: the specification asks to announce half of what is enforced); 0 is never.
+    /// Time without a byte, in milliseconds; after twice this time the connection is closed; 0 is
+    /// never. It is the idle-time-out of the open: the specification recommends to announce half of
+    /// the enforced time.
     pub idle_timeout_ms: u32,
     /// Shortest idle-time-out of the peer that is kept, in milliseconds; a shorter one is refused.
     pub min_peer_idle_timeout_ms: u32,

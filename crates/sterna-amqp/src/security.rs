@@ -2,7 +2,7 @@
 
 use bytes::{BufMut as _, BytesMut};
 
-/// What the bytes after a protocol header are.
+/// Meaning of the bytes after a protocol header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ProtocolId {
     /// AMQP frames.
@@ -25,7 +25,7 @@ pub struct ProtocolHeader {
 }
 
 impl ProtocolHeader {
-    /// How many bytes a header has.
+    /// Length of a header, in bytes.
     pub const BYTES: usize = 8;
     /// The first four of them.
     pub const PREFIX: [u8; 4] = *b"AMQP";

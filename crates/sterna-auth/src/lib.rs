@@ -1,13 +1,13 @@
 //! Credentials: SCRAM-SHA-256 exchanges, password records and bearer tokens, sans-IO.
 //!
-//! One record per user serves every way of proving a password. A [`Record`] is what PostgreSQL
-//! stores (`SCRAM-SHA-256$<iterations>:<salt>$<StoredKey>:<ServerKey>`): from it a server can run a
-//! SCRAM exchange ([`ServerStart`], RFC 5802 and RFC 7677) without ever learning the password, and
-//! can check a password that arrives in plain text (the password field of an MQTT CONNECT, SASL
-//! PLAIN) in constant time. Bearer tokens of HTTP have a [`TokenFile`] of their own.
+//! One record per user serves every proof of a password. A [`Record`] has the form of PostgreSQL's
+//! (`SCRAM-SHA-256$<iterations>:<salt>$<StoredKey>:<ServerKey>`). With it a server can run a SCRAM
+//! exchange ([`ServerStart`], RFC 5802 and RFC 7677) and never learns the password. It can also
+//! check a plain password in constant time (the password field of an MQTT CONNECT, SASL PLAIN).
+//! Bearer tokens of HTTP have a [`TokenFile`] of their own.
 //!
-//! Nothing here reads a clock, a file or a source of randomness: nonces, salts and the secret
-//! behind decoy records are passed in.
+//! The crate reads no clock, file or source of randomness: nonces, salts and the secret for decoy
+//! records are arguments.
 //!
 //! # A whole exchange
 //!

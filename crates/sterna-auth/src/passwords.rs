@@ -19,7 +19,7 @@ pub enum PasswordFileError {
     Line {
         /// Line number, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The fault of the record.
         error: RecordError,
     },
     /// The line names a user for the second time.
@@ -56,7 +56,7 @@ enum Line {
 
 /// Users and their records, in the order of the file, with the file's comments.
 ///
-/// The text form is UTF-8, one `user:record` per line; lines that start with `#` and empty lines
+/// The text form is UTF-8, one `user:record` per line. Lines that start with `#`, and empty lines,
 /// are kept when the file is written again.
 #[derive(Clone, Debug, Default)]
 pub struct PasswordFile {
@@ -74,8 +74,8 @@ impl PasswordFile {
     /// Reads the text of a password file.
     ///
     /// # Errors
-    /// When a line is neither a comment, nor empty, nor a valid `user:record`; when a user stands
-    /// there twice; when there are more than [`MAX_USERS`].
+    /// If a line is neither a comment, nor empty, nor a valid `user:record`; if a user occurs
+    /// twice; if there are more than [`MAX_USERS`].
     pub fn parse(text: &str) -> Result<Self, PasswordFileError> {
         let mut file = Self::default();
         for (at, content) in text.lines().enumerate() {

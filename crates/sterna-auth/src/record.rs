@@ -1,4 +1,4 @@
-//! What a server stores of a password.
+//! A server's record of a password.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,12 +13,12 @@ use crate::keys::{self, KEY_BYTES, Key};
 pub const MIN_ITERATIONS: u32 = 4_096;
 /// Most iterations that a record may ask for; about 1 s of CPU for one password.
 pub const MAX_ITERATIONS: u32 = 10_000_000;
-/// Iterations of new records: what OWASP asks of PBKDF2 with SHA-256, 0.1 to 0.3 s of CPU for one
-/// password.
+/// Iterations of new records: OWASP's recommendation for PBKDF2 with SHA-256, 0.1 to 0.3 s of CPU
+/// for one password.
 ///
-/// More is better against a stolen password file. A check of a plain password costs the server as much,
-/// and each SCRAM exchange the client: for small devices that use SCRAM, [`MIN_ITERATIONS`] and a long
-/// random password are the better choice.
+/// More iterations protect better against a stolen password file. A check of a plain password costs
+/// the server as much, and each SCRAM exchange the client. For small devices with SCRAM,
+/// [`MIN_ITERATIONS`] and a long random password are the better choice.
 pub const DEFAULT_ITERATIONS: u32 = 600_000;
 /// Longest password taken, in bytes of UTF-8; longer ones are refused, not cut.
 pub const MAX_PASSWORD_BYTES: usize = 1_024;
@@ -79,8 +79,8 @@ impl fmt::Display for RecordError {
 
 impl std::error::Error for RecordError {}
 
-/// Prepares a user name or a password as SASLprep (RFC 4013) would, as far as Sterna goes: control
-/// characters are refused (section 2.3), everything else is taken as it is, byte for byte.
+/// Prepares a user name or a password by a part of SASLprep (RFC 4013). Control characters are
+/// refused (section 2.3). All other text is taken unchanged, byte for byte.
 ///
 /// Unicode normalisation is left out on purpose. It needs tables that change with each Unicode
 /// version, and devices send the bytes that they were provisioned with.
@@ -94,7 +94,7 @@ pub fn is_user_name(text: &str) -> bool {
     prepared(text, MAX_USER_BYTES)
 }
 
-/// What a server keeps of one user's password: enough to check it, not enough to use it elsewhere.
+/// A server's record of one user's password: enough to check it, not enough to use it elsewhere.
 ///
 /// Parses from and prints as PostgreSQL's form,
 /// `SCRAM-SHA-256$<iterations>:<salt>$<StoredKey>:<ServerKey>` with base64 after the iterations
@@ -152,8 +152,8 @@ impl Record {
         self.decoy
     }
 
-    /// Checks a password that came in plain text. The time depends on the iterations and on the
-    /// password's length, not on how much of it is right, and not on whether the record is a decoy.
+    /// Checks a plain password. The time depends on the iterations and on the password's length. It
+    /// does not depend on the number of right bytes, and not on whether the record is a decoy.
     ///
     /// Passwords are bytes here, because MQTT's password field is binary data. Longer ones than
     /// [`MAX_PASSWORD_BYTES`] are refused at once, which tells nothing about the stored one.
@@ -268,9 +268,9 @@ impl DecoySecret {
         Self(secret)
     }
 
-    /// The record that stands for `user`: always the same one for the same name, and no password
-    /// opens it. `iterations` should be what the real records use; it is clamped to the limits of a
-    /// record.
+    /// The record that stands for an unknown `user`: always the same one for the same name, and no
+    /// password matches it. `iterations` should be those of the real records; it is clamped to the
+    /// limits of a record.
     #[must_use]
     pub fn record(&self, user: &str, iterations: u32) -> Record {
         let salt = keys::hmac(&self.0, &[b"salt", user.as_bytes()]);

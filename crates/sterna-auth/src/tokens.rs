@@ -15,7 +15,7 @@ use crate::record::{MAX_USER_BYTES, prepared};
 /// Most tokens in one file.
 pub const MAX_TOKENS: usize = 1_000_000;
 
-/// Random bytes in a token: nobody finds one by trying, so a plain digest is all that is kept of it.
+/// Random bytes in a token: a token cannot be guessed, so only a plain digest of it is kept.
 pub const TOKEN_BYTES: usize = 32;
 
 /// A token made of random bytes: base64url without padding.
@@ -65,7 +65,7 @@ impl FromStr for TokenDigest {
     }
 }
 
-/// What is wrong with a line of a token file.
+/// Fault of a line of a token file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TokenFault {
@@ -102,7 +102,7 @@ pub enum TokenFileError {
     Line {
         /// Line number, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The fault of the line.
         fault: TokenFault,
     },
     /// The line has a digest that stands in the file before.
@@ -169,8 +169,8 @@ impl TokenFile {
     /// Reads the text of a token file.
     ///
     /// # Errors
-    /// When a line is neither a comment, nor empty, nor a token; when a token stands there twice; when
-    /// there are more than [`MAX_TOKENS`].
+    /// If a line is neither a comment, nor empty, nor a token; if a token occurs twice; if there
+    /// are more than [`MAX_TOKENS`].
     pub fn parse(text: &str) -> Result<Self, TokenFileError> {
         let mut file = Self::default();
         for (at, content) in text.lines().enumerate() {
@@ -209,7 +209,8 @@ impl TokenFile {
         true
     }
 
-    /// Removes a user's tokens, or only those whose digests begin with some digits. Returns how many.
+    /// Removes a user's tokens, or only those whose digests begin with some digits. Returns their
+    /// number.
     pub fn remove(&mut self, user: &str, digest_prefix: &str) -> usize {
         let mut removed = 0;
         for line in &mut self.lines {
@@ -225,8 +226,8 @@ impl TokenFile {
         removed
     }
 
-    /// Whose a token is, unless it has expired. How long this takes says nothing about any token but
-    /// through its digest, and that helps nobody to find one.
+    /// The user of a token, unless it has expired. The time of the search depends on the token only
+    /// through its digest, which does not help to find one.
     #[must_use]
     pub fn user_of(&self, token: &[u8], now_s: u64) -> Option<&str> {
         let digest = TokenDigest::of(token);

@@ -1,7 +1,8 @@
 //! Capsules (RFC 9297, section 3).
 //!
-//! They are what the content of an extended CONNECT is made of where its protocol says so. The engine reads those of WebTransport sessions itself; other protocols read
-//! theirs with [`Gather`](crate::frame::Gather), since a capsule is laid out as a frame is.
+//! Some protocols use them as the content of an extended CONNECT. The engine reads those of
+//! WebTransport sessions itself. Other protocols read theirs with [`Gather`](crate::frame::Gather),
+//! because a capsule has the layout of a frame.
 
 use crate::{frame, frame::FrameType, varint};
 
@@ -12,7 +13,7 @@ pub const CLOSE_WEBTRANSPORT_SESSION: u64 = 0x2843;
 /// A WebTransport session should end soon.
 pub const DRAIN_WEBTRANSPORT_SESSION: u64 = 0x78ae;
 
-/// Appends what a capsule begins with; `payload_bytes` of payload follow.
+/// Appends the header of a capsule; `payload_bytes` of payload follow.
 ///
 /// # Panics
 ///
@@ -21,7 +22,7 @@ pub fn write_header(capsule_type: u64, payload_bytes: u64, out: &mut Vec<u8>) {
     frame::write_header(FrameType(capsule_type), payload_bytes, out);
 }
 
-/// Bytes of what a capsule begins with.
+/// Length of the header of a capsule, in bytes.
 #[must_use]
 pub const fn header_bytes(capsule_type: u64, payload_bytes: u64) -> usize {
     varint::len(capsule_type) + varint::len(payload_bytes)

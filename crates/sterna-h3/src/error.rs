@@ -94,7 +94,7 @@ impl fmt::Display for ErrorCode {
     }
 }
 
-/// What an error ends (RFC 9114, section 8).
+/// Scope of an error (RFC 9114, section 8).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Scope {
     /// The connection: the caller closes it with the code.
@@ -106,11 +106,11 @@ pub enum Scope {
 /// A violation of the protocol, or of a limit, by the peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Violation {
-    /// What it ends.
+    /// Part that the error ends.
     pub scope: Scope,
-    /// What to tell the peer; for a stream it has been told.
+    /// Code for the peer; for a stream the peer has been told.
     pub code: ErrorCode,
-    /// What is wrong, for people.
+    /// Text for people.
     pub detail: &'static str,
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// What a field counts for beside its bytes (RFC 9114, section 4.2.2).
+/// Bytes that a field counts beside its own (RFC 9114, section 4.2.2).
 pub(crate) const FIELD_OVERHEAD_BYTES: usize = 32;
 
 /// One field.
@@ -38,7 +38,7 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// What the field counts for in the size of a field section.
+    /// Bytes that the field counts in the size of a field section.
     pub(crate) const fn section_bytes(&self) -> usize {
         self.name.len() + self.value.len() + FIELD_OVERHEAD_BYTES
     }
@@ -93,7 +93,7 @@ impl Fields {
         &mut self.bytes
     }
 
-    /// What has been written since the last field is a name.
+    /// The bytes since the last field are a name.
     pub(crate) fn finish_name(&mut self, never_indexed: bool) {
         let end = self.bytes.len() as u32;
         self.ends.push(Ends {
@@ -103,7 +103,7 @@ impl Fields {
         });
     }
 
-    /// What has been written since the name is its value.
+    /// The bytes since the name are its value.
     pub(crate) fn finish_value(&mut self) {
         if let Some(last) = self.ends.last_mut() {
             last.value = self.bytes.len() as u32;

@@ -19,14 +19,14 @@ impl FrameType {
     pub const PUSH_PROMISE: Self = Self(0x05);
     /// The connection is about to end (section 7.2.6).
     pub const GOAWAY: Self = Self(0x07);
-    /// How many pushes a client takes (section 7.2.7).
+    /// Number of pushes that a client takes (section 7.2.7).
     pub const MAX_PUSH_ID: Self = Self(0x0d);
     /// Priority of a request (RFC 9218, section 7.2).
     pub const PRIORITY_UPDATE_REQUEST: Self = Self(0xf_0700);
     /// Priority of a push (RFC 9218, section 7.2).
     pub const PRIORITY_UPDATE_PUSH: Self = Self(0xf_0701);
-    /// No frame, but what a bidirectional stream of a WebTransport session begins with; what
-    /// follows is the session and not a length.
+    /// Not a frame, but the first integer of a bidirectional stream of a WebTransport session. The
+    /// session identifier follows, not a length.
     pub const WEBTRANSPORT_STREAM: Self = Self(0x41);
 
     /// Whether HTTP/2 has the type and HTTP/3 has not (section 7.2.8).
@@ -57,7 +57,7 @@ pub fn write_header(frame_type: FrameType, payload_bytes: u64, out: &mut Vec<u8>
 
 /// Puts integers together that come in pieces: the headers of frames, types of streams.
 ///
-/// What lies whole in the input is read from there; only what is cut off is kept, in place.
+/// An item that is whole in the input is read from there. Only a cut-off item is kept, in place.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Gather {
     bytes: [u8; MAX_HEADER_BYTES],
@@ -71,10 +71,11 @@ impl Gather {
         self.len != 0
     }
 
-    /// Takes type and length of a frame off the input, and says how many bytes they had; `None`
-    /// where more bytes are needed, all there were having been kept.
+    /// Takes type and length of a frame off the input, and returns their length in bytes. `None` if
+    /// more bytes are needed; the available ones are kept.
     ///
-    /// An item with the type `alone` has no length: it is reported as 0 and what follows left.
+    /// An item with the type `alone` has no length: it is reported as 0, and the following bytes
+    /// are left.
     pub fn frame(
         &mut self,
         input: &mut &[u8],
@@ -107,7 +108,7 @@ impl Gather {
         }
     }
 
-    /// What there is of an item: in the input, or kept where it has come in pieces.
+    /// The available part of an item: in the input, or kept if it arrived in pieces.
     fn part<'a>(&'a self, input: &'a [u8]) -> &'a [u8] {
         match self.len {
             0 => input,

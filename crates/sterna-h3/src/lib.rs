@@ -3,41 +3,43 @@
 //! 9204), extended CONNECT (RFC 9220), HTTP datagrams and capsules (RFC 9297) and WebTransport
 //! (draft-ietf-webtrans-http3).
 //!
-//! It is made for small requests: QPACK uses the static table and nothing else, a message with its
-//! content is one write and so mostly one packet, and an idle connection holds no buffer.
+//! It is made for small requests. QPACK uses only the static table. A message with its content is
+//! one write, and so mostly one packet. An idle connection holds no buffer.
 //!
 //! # From bytes to events
 //!
-//! A [`Chunk`] of a stream goes to [`Connection::receive`], again and again until it says `None`.
-//! Each time it says what happened as an [`Event`], whose bytes are slices of the chunk. What the
-//! transport tells beside bytes goes to [`Connection::peer_reset`], [`Connection::peer_stopped`] and
-//! [`Connection::datagram_received`]. What else follows comes from [`Connection::next_event`], which
-//! is asked after each of these and after each command.
+//! A [`Chunk`] of a stream goes to [`Connection::receive`], repeatedly until it returns `None`.
+//! Each call returns an [`Event`], whose bytes are slices of the chunk. Other signals of the
+//! transport go to [`Connection::peer_reset`], [`Connection::peer_stopped`] and
+//! [`Connection::datagram_received`]. [`Connection::next_event`] has further events; ask it after
+//! each of these calls and after each command.
 //!
 //! # From commands to bytes
 //!
-//! Commands write to an [`Output`]: a client's [`request`](Connection::request), a server's
-//! [`respond`](Connection::respond) and [`inform`](Connection::inform); for both
-//! [`send`](Connection::send), [`send_trailers`](Connection::send_trailers),
-//! [`finish`](Connection::finish), [`cancel`](Connection::cancel),
-//! [`stop_receiving`](Connection::stop_receiving) and [`go_away`](Connection::go_away); for
-//! WebTransport [`connect_session`](Connection::connect_session) and
-//! [`accept_session`](Connection::accept_session),
-//! [`open_session_stream`](Connection::open_session_stream),
-//! [`send_datagram`](Connection::send_datagram) and [`close_session`](Connection::close_session).
+//! Commands write to an [`Output`]:
+//! - a client's [`request`](Connection::request), a server's [`respond`](Connection::respond) and
+//!   [`inform`](Connection::inform)
+//! - for both [`send`](Connection::send), [`send_trailers`](Connection::send_trailers),
+//!   [`finish`](Connection::finish), [`cancel`](Connection::cancel),
+//!   [`stop_receiving`](Connection::stop_receiving) and [`go_away`](Connection::go_away)
+//! - for WebTransport [`connect_session`](Connection::connect_session) and
+//!   [`accept_session`](Connection::accept_session),
+//!   [`open_session_stream`](Connection::open_session_stream),
+//!   [`send_datagram`](Connection::send_datagram) and [`close_session`](Connection::close_session)
 //!
 //! # Backpressure
 //!
-//! Nothing is queued towards the transport, which knows best how much it holds: whoever streams asks
-//! it. Content that arrives is handed on and not kept; [`hold`](Connection::hold) keeps back what
-//! comes on a stream, within a limit, until [`resume`](Connection::resume). A transport that can
+//! The engine queues nothing towards the transport, which knows its own queue: a caller that
+//! streams asks it. Content is handed on and not kept. [`hold`](Connection::hold) keeps back the
+//! input of a stream, within a limit, until [`resume`](Connection::resume). A transport that can
 //! leave a stream unread need not deliver it meanwhile.
 //!
-//! # What is left to the caller
+//! # Duties of the caller
 //!
-//! Deadlines: a request that trickles in, or a response that nobody reads, is the caller's to cancel.
-//! Whether a request of early data is processed (RFC 8470): [`Event::Request`] tells. Priorities (RFC
-//! 9218) are checked and passed over. Nothing is pushed, and no push is taken.
+//! - Deadlines: the caller cancels a request that arrives too slowly, and a response that is not read.
+//! - Early data (RFC 8470): the caller decides whether to process it; [`Event::Request`] marks it.
+//!
+//! Priorities (RFC 9218) are checked and ignored. Nothing is pushed, and no push is taken.
 //!
 //! # A front door in short
 //!
@@ -108,8 +110,9 @@
 //!
 //! # Reading the citations
 //!
-//! "Section 7.2.4" without a number of an RFC is a section of RFC 9114; in the modules of QPACK of
-//! RFC 9204, in those of WebTransport of draft-ietf-webtrans-http3, versions 2 and 7.
+//! "Section 7.2.4" without the number of an RFC is a section of RFC 9114. In the modules of QPACK
+//! it is one of RFC 9204, in those of WebTransport one of draft-ietf-webtrans-http3, versions 2 and
+//! 7.
 
 pub mod capsule;
 pub mod connection;

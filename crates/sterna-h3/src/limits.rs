@@ -1,4 +1,4 @@
-//! What a peer may make an engine hold or do.
+//! Limits on the memory and work that a peer can cause.
 
 /// Limits of one connection. Each is told to the peer where the protocol has a field for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -7,8 +7,9 @@ pub struct Limits {
     /// section 4.2.2; SETTINGS_MAX_FIELD_SECTION_SIZE). A server answers a larger head with status
     /// 431.
     pub max_field_section_bytes: u32,
-    /// Largest field section of a request that a server is still told of, though larger than the above,
-    /// so that it can refuse it with words of its own. Not announced; below the above it has no effect.
+    /// Largest field section of a request that a server still reports although it is larger than
+    /// the limit above. So the server can refuse it with an answer of its own. Not announced;
+    /// without effect below the limit above.
     pub max_refused_section_bytes: u32,
     /// Most fields of a section, pseudo-header fields among them. A server answers more with status
     /// 431.
@@ -31,7 +32,8 @@ pub struct Limits {
     /// with its header, a stream of unknown type for 64 bytes.
     pub max_idle_bytes: u32,
     /// Most requests within [`Limits::window_ms`] that were given up before they were answered, by
-    /// the peer or because of what it did: the measure against rapid reset (RFC 9114, section 10.5).
+    /// the peer or because of its behaviour. The measure against rapid reset (RFC 9114, section
+    /// 10.5).
     pub max_resets: u32,
     /// The time in which [`Limits::max_idle_bytes`] and [`Limits::max_resets`] come back, evenly, in
     /// milliseconds.
@@ -45,8 +47,8 @@ pub struct Limits {
     /// Most streams of the connection that wait for their WebTransport session to be accepted, each
     /// with up to [`Limits::max_held_bytes`].
     pub max_waiting_streams: u32,
-    /// Largest DATAGRAM capsule that is taken, in bytes; a larger one is dropped, as a datagram may
-    /// be. What closes a session always fits.
+    /// Largest DATAGRAM capsule that is taken, in bytes. A larger one is dropped, as a datagram may
+    /// be. The capsule that closes a session always fits.
     pub max_capsule_bytes: u32,
 }
 
@@ -83,7 +85,7 @@ impl Limits {
     }
 }
 
-/// What may be spent within a window, and comes back evenly.
+/// An amount that may be spent within a window, and returns evenly.
 #[derive(Debug, Default)]
 pub(crate) struct Budget {
     /// In millionths, so that slow clocks lose nothing.
@@ -121,7 +123,7 @@ mod tests {
             assert!(budget.spend(1, 10, 1000, 5));
         }
         assert!(!budget.spend(1, 10, 1000, 5));
-        // What was too much is spent all the same.
+        // An amount above the budget is spent, too.
         assert!(!budget.spend(1, 10, 1000, 105));
         assert!(budget.spend(1, 10, 1000, 400));
         assert!(budget.spend(8, 10, 1000, 1_000_000));

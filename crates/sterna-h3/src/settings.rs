@@ -18,7 +18,7 @@ pub const ENABLE_WEBTRANSPORT: u64 = 0x2b60_3742;
 /// SETTINGS_WEBTRANSPORT_MAX_SESSIONS (draft-ietf-webtrans-http3, from version 7).
 pub const WEBTRANSPORT_MAX_SESSIONS: u64 = 0xc671_706a;
 
-/// What the peer's SETTINGS say, or what they mean where they are silent.
+/// The peer's SETTINGS, with initial values for absent ones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Settings {
     /// Largest field section that the peer takes, in bytes; `None` where it sets no limit.
@@ -52,8 +52,8 @@ impl Settings {
     ///
     /// # Errors
     ///
-    /// The code and what is wrong: a pair that is cut off, comes twice, belongs to HTTP/2 or has a
-    /// value out of range; more pairs than `max_pairs`.
+    /// The code and the fault: a pair that is cut off, repeated, of HTTP/2 or out of range; more
+    /// pairs than `max_pairs`.
     pub fn decode(mut payload: &[u8], max_pairs: u32) -> Result<Self, (ErrorCode, &'static str)> {
         const WRONG: ErrorCode = ErrorCode::H3_SETTINGS_ERROR;
         let mut settings = Self::INITIAL;
@@ -113,7 +113,7 @@ fn flag(value: u64) -> Result<bool, (ErrorCode, &'static str)> {
     }
 }
 
-/// Appends the SETTINGS frame of an end. What has its initial meaning is left out.
+/// Appends the SETTINGS frame of an end. Initial values are left out.
 pub(crate) fn write(limits: &Limits, features: Features, is_server: bool, out: &mut Vec<u8>) {
     let mut payload = Vec::with_capacity(40);
     let mut pair = |identifier, value| {
@@ -165,7 +165,7 @@ mod tests {
         assert_eq!(settings.max_field_section_bytes, Some(16_383));
         assert_eq!(settings.webtransport_sessions, 16);
         assert!(settings.extended_connect && settings.datagrams);
-        // What nobody asked for costs nothing.
+        // Settings that are not enabled cost no byte.
         out.clear();
         write(&limits, Features::default(), true, &mut out);
         assert_eq!(out, [0x04, 0x03, 0x06, 0x7f, 0xff]);

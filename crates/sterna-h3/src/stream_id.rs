@@ -34,8 +34,8 @@ impl fmt::Debug for StreamId {
 
 /// Which streams of one kind the peer has opened.
 ///
-/// Streams are opened in order but may be heard of in any: what lies below the highest and was not
-/// heard of yet is remembered, so that a late stream is told from one that is over.
+/// Streams are opened in order but may be seen in any. Numbers below the highest that were not seen
+/// yet are remembered. So a late stream is told from one that is over.
 #[derive(Debug)]
 pub(crate) struct Seen {
     /// The lowest stream above all that were heard of.
@@ -44,7 +44,7 @@ pub(crate) struct Seen {
     skipped: Vec<u64>,
 }
 
-/// What is known of a stream before it is looked at.
+/// Knowledge of a stream before its input is read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Sighting {
     /// It was not heard of before.

@@ -12,8 +12,8 @@ pub const fn encoded_bytes(first_byte: u8) -> usize {
     1 << (first_byte >> 6)
 }
 
-/// Reads the integer at the start of `input`: its value and how many bytes it took. `None` where
-/// more bytes are needed. Every encoding is valid, also one that is longer than it had to be.
+/// Reads the integer at the start of `input`: its value and its length in bytes. `None` if more
+/// bytes are needed. Every encoding is valid, also a longer one than necessary.
 #[must_use]
 pub fn read(input: &[u8]) -> Option<(u64, usize)> {
     let first = *input.first()?;

@@ -1,15 +1,15 @@
 //! Numbers of WebTransport over HTTP/3 (draft-ietf-webtrans-http3).
 //!
-//! Versions 2 and 7 of the draft are what browsers speak. On streams and in datagrams they are the
-//! same; they differ in the setting that announces them, of which both are sent, and version 2 has
-//! two fields in the heads: [`DRAFT_02_OFFER`] and [`DRAFT_02_CHOICE`].
+//! Browsers use versions 2 and 7 of the draft. On streams and in datagrams they are the same. They
+//! differ in the setting that announces them; both are sent. Version 2 also has two fields in the
+//! heads: [`DRAFT_02_OFFER`] and [`DRAFT_02_CHOICE`].
 
 use crate::ErrorCode;
 
 /// The protocol of an extended CONNECT that asks for a session.
 pub const PROTOCOL: &str = "webtransport";
 
-/// What a unidirectional stream of a session begins with, before the session's identifier.
+/// First integer of a unidirectional stream of a session, before the session's identifier.
 pub const UNIDIRECTIONAL_STREAM: u64 = 0x54;
 
 /// The field by which a client offers version 2, with the value `1`.
@@ -25,7 +25,7 @@ pub const MAX_REASON_BYTES: usize = 1024;
 const FIRST: u64 = 0x52e4_a40f_a8db;
 /// The last one.
 const LAST: u64 = 0x52e5_ac98_3162;
-/// One in so many codes is reserved (RFC 9114, section 8.1) and left out.
+/// One in N codes is reserved (RFC 9114, section 8.1) and left out.
 const RESERVED_EVERY: u64 = 0x1f;
 
 /// The code that stands for an application's code in RESET_STREAM and STOP_SENDING (section 4.3).
@@ -45,7 +45,7 @@ pub const fn application_code(code: ErrorCode) -> Option<u32> {
     Some((shifted - shifted / RESERVED_EVERY) as u32)
 }
 
-/// How a session ended.
+/// The end of a session.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct SessionClose {
     /// The application's code; 0 where the peer named none.
@@ -63,7 +63,7 @@ mod tests {
         assert_eq!(error_code(0), ErrorCode(FIRST));
         assert_eq!(error_code(0x1d), ErrorCode(FIRST + 0x1d));
         assert_eq!(error_code(0x1e), ErrorCode(FIRST + 0x1f));
-        // What version 2 has for codes of one byte.
+        // The form of version 2 for codes of one byte.
         assert_eq!(error_code(0xff), ErrorCode(0x52e4_a40f_a9e2));
         assert_eq!(error_code(u32::MAX), ErrorCode(LAST));
         let codes = (0..2_000).chain(u32::MAX - 2_000..=u32::MAX);

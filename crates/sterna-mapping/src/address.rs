@@ -1,6 +1,6 @@
 //! Topics as addresses of AMQP.
 
-/// Before an address that names a topic, whatever the topic looks like.
+/// Prefix of an address that names a topic, with any topic.
 pub const TOPIC_PREFIX: &str = "topic://";
 
 /// Before an address that names a queue.
@@ -17,8 +17,8 @@ pub fn address_of_topic(topic: &str) -> String {
     }
 }
 
-/// The topic that an address names, as far as the address says so itself; `None` for an address that
-/// names no topic to publish to. A broker knows more forms, by its configuration.
+/// The topic that an address names by its own form; `None` for an address without a topic for
+/// publishing. A broker knows more forms, by its configuration.
 #[must_use]
 pub fn topic_of_address(address: &str) -> Option<String> {
     let topic = if let Some(topic) = address.strip_prefix(TOPIC_PREFIX) {

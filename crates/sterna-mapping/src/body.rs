@@ -127,12 +127,12 @@ fn sequence<'a>(value: &Value<'a>) -> Option<Payload<'a>> {
     }
 }
 
-/// Appends the body that a payload with a mark stands for, but for the marks of [`Whole`]. False, with nothing appended, where the
-/// payload does not fit the mark.
+/// Appends the body of a payload with a mark, without the marks of [`Whole`]. False, with nothing
+/// appended, if the payload does not fit the mark.
 pub(crate) fn restore(mark: &str, payload: &[u8], out: &mut BytesMut) -> bool {
     let start = out.len();
     let fits = append(mark, payload, out).is_some()
-        // How deep values may nest is known only of the whole section.
+        // The nesting depth of values is known only for the whole section.
         && Sections::new(&out[start..]).all(|section| section.is_ok());
     if !fits {
         out.truncate(start);
@@ -187,7 +187,7 @@ pub(crate) fn content_type_of(mark: &str) -> Option<&'static str> {
     }
 }
 
-/// Whether bytes are the body sections of a message and nothing else.
+/// Whether bytes are exactly the body sections of a message.
 pub(crate) fn is_body(bytes: &[u8]) -> bool {
     !bytes.is_empty()
         && MessageView::parse(bytes).is_ok_and(|view| view.body_range() == (0..bytes.len()))

@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-/// How one width is laid out.
+/// Layout of one width.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layout {
     bits: u32,
@@ -43,8 +43,8 @@ impl Layout {
         (1 << bits) - 1
     }
 
-    /// Sign, coefficient and exponent; `None` for infinities, for what is no number, and for
-    /// coefficients with too many digits.
+    /// Sign, coefficient and exponent; `None` for infinities, NaN, and coefficients with too many
+    /// digits.
     fn take_apart(self, raw: u128) -> Option<(bool, u128, i32)> {
         let low_bits = self.coefficient_bits();
         let is_long = raw >> (self.bits - 3) & 3 == 3;
@@ -79,8 +79,8 @@ impl Layout {
         )
     }
 
-    /// The number that bits stand for, with all of its digits: `21.50`, `-1E+9`. `None` for infinities
-    /// and what is no number.
+    /// The number of these bits, with all of its digits: `21.50`, `-1E+9`. `None` for infinities
+    /// and NaN.
     pub(crate) fn text(self, raw: u128) -> Option<String> {
         let (sign, coefficient, exponent) = self.take_apart(raw)?;
         let digits = coefficient.to_string();

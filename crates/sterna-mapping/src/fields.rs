@@ -23,7 +23,7 @@ pub mod field {
     pub const PAYLOAD_FORMAT: &str = "sterna-payload-format";
 }
 
-/// Base64 with or without padding, and with whatever bits a careless encoder has left.
+/// Base64 with or without padding, and with any trailing bits.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &alphabet::STANDARD,
     GeneralPurposeConfig::new()
@@ -51,7 +51,7 @@ impl<N: AsRef<str>, V: AsRef<[u8]>> FieldSource for [(N, V)] {
 pub struct FieldError {
     /// The field, in lower case.
     pub field: &'static str,
-    /// What is wrong with it.
+    /// The fault of the field.
     pub detail: Cow<'static, str>,
 }
 
@@ -216,7 +216,7 @@ fn number(
     Ok(Some(number.ok_or_else(|| FieldError::new(name, detail))?))
 }
 
-/// What goes into the fields of a message.
+/// Input for the fields of a message.
 #[derive(Clone, Copy, Debug)]
 pub struct ToFields<'a> {
     /// The level.

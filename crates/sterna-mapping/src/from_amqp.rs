@@ -30,7 +30,7 @@ pub struct FromAmqp<'a> {
 }
 
 impl FromAmqp<'_> {
-    /// When the message ceases to be of use, in milliseconds since the Unix epoch, as `now_ms`: the
+    /// Time at which the message expires, in milliseconds since the Unix epoch, as `now_ms`: the
     /// earlier of `ttl` from now and `absolute-expiry-time`. `None` for never.
     #[must_use]
     pub fn expires_at_ms(&self, now_ms: u64) -> Option<u64> {
@@ -52,8 +52,8 @@ impl FromAmqp<'_> {
 ///
 /// # Errors
 ///
-/// `amqp:decode-error` for a message that is malformed, `amqp:invalid-field` for fields that MQTT has no
-/// form for: longer than 65,535 bytes, or with the character U+0000.
+/// `amqp:decode-error` for a malformed message. `amqp:invalid-field` for fields without a form in
+/// MQTT: longer than 65,535 bytes, or with the character U+0000.
 pub fn from_amqp<'a>(
     view: &MessageView<'a>,
     topic_of: impl Fn(&str, Option<Map<'_>>) -> Option<String>,
@@ -126,7 +126,7 @@ impl Out {
         self.push(Property::UserProperty(out_text(name)?, out_text(value)?))
     }
 
-    /// What only AMQP has a field for.
+    /// Fields that only AMQP has.
     fn fields(&mut self, header: &Header, fields: &Properties<'_>) -> Result<(), DecodeError> {
         if let Some(subject) = fields.subject {
             self.user(name::SUBJECT, subject)?;

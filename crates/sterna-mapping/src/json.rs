@@ -1,8 +1,9 @@
 //! Maps and lists of AMQP as JSON (RFC 8259), and back.
 //!
-//! JSON has fewer types than AMQP. Beside the text goes a list of letters, one for each number and each
-//! string of the text in its order; a number before a letter repeats it: `3id` are three ints and a
-//! double. Without letters numbers with a fraction or exponent are doubles, others longs, strings strings.
+//! JSON has fewer types than AMQP. So a list of letters goes beside the text: one for each number
+//! and each string, in order. A number before a letter repeats it: `3id` are three ints and a
+//! double. Without letters numbers with a fraction or exponent are doubles, others longs, and
+//! strings are strings.
 
 use std::fmt;
 use std::iter::Peekable;
@@ -22,8 +23,8 @@ pub(crate) struct Json {
     pub(crate) types: String,
 }
 
-/// The JSON of a list or map; `None` where JSON has no form for it: arrays, described values, maps with
-/// keys that are no strings or come twice.
+/// The JSON of a list or map. `None` if JSON has no form for it: arrays, described values, maps
+/// with repeated keys or keys other than strings.
 pub(crate) fn of_compound(value: &Value<'_>) -> Option<Json> {
     let mut writer = Writer::default();
     writer.value(value)?;
@@ -40,7 +41,7 @@ pub(crate) fn of_compound(value: &Value<'_>) -> Option<Json> {
 
 struct Writer {
     out: Vec<u8>,
-    /// Letters, and how often each follows itself.
+    /// Letters, each with the number of its repetitions.
     runs: Vec<(u8, u32)>,
     /// Whether all types are those of JSON without letters.
     is_plain: bool,
@@ -163,8 +164,8 @@ impl Writer {
     }
 }
 
-/// Appends the value that a JSON text with these types stands for: a map where `is_map`, else a list.
-/// False where it stands for none; what was appended then is to be taken away.
+/// Appends the value of a JSON text with these types: a map if `is_map`, otherwise a list. False if
+/// there is no such value; the caller then removes the appended bytes.
 pub(crate) fn append(json: &[u8], types: &str, is_map: bool, out: &mut BytesMut) -> bool {
     let start = out.len();
     let mut types = Types {
@@ -203,7 +204,7 @@ fn has_unique_keys(value: &Value<'_>) -> bool {
 struct Types<'t> {
     letters: Option<Peekable<Bytes<'t>>>,
     letter: u8,
-    /// How often the letter counts yet.
+    /// Remaining repetitions of the letter.
     left: u32,
 }
 
@@ -244,7 +245,7 @@ struct Seed<'o, 't, 'l> {
 }
 
 impl Seed<'_, '_, '_> {
-    /// How deep the entries of this value may nest.
+    /// Allowed nesting depth of the entries of this value.
     fn inner<E: serde::de::Error>(&self) -> Result<u8, E> {
         let inner = self.depth.checked_sub(1);
         inner.ok_or_else(|| E::custom("nested more deeply than AMQP takes"))
@@ -390,7 +391,7 @@ mod tests {
             assert_eq!(std::str::from_utf8(&back.text), Ok(json));
             assert_eq!(back.types, types);
         }
-        // Beyond what a long holds there is only one type.
+        // Above the range of a long there is only one type.
         let large = built("[18446744073709551615]", "").unwrap();
         assert_eq!(built("[18446744073709551615]", "Q").unwrap(), large);
     }

@@ -52,7 +52,7 @@ pub use from_amqp::{FromAmqp, from_amqp};
 pub use text::{base64, from_base64};
 pub use to_amqp::{ToAmqp, merge_annotations, to_amqp};
 
-/// Names of the User Properties that carry what only AMQP has a field for.
+/// Names of the User Properties for fields that only AMQP has.
 pub mod name {
     #![allow(missing_docs, reason = "the names are AMQP's")]
     pub const SUBJECT: &str = "amqp-subject";

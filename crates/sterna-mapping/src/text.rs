@@ -168,7 +168,7 @@ impl Simple {
         found.map(|(this, ..)| *this)
     }
 
-    /// Hands over the value of this type that a text stands for. False where there is none.
+    /// Hands over the value of this type that a text stands for. False if there is none.
     pub(crate) fn parse(self, text: &str, take: impl FnOnce(&Value<'_>)) -> bool {
         fn number<T: std::str::FromStr>(text: &str) -> Option<T> {
             text.parse().ok()
@@ -230,8 +230,8 @@ pub(crate) fn of_value<'a>(value: &Value<'a>) -> Option<Cow<'a, str>> {
     Some(Cow::Owned(text))
 }
 
-/// The text of a simple value from which exactly this value comes back, with its type; `None` for
-/// compound values and null, and for floating-point values that are no numbers in an odd way.
+/// The text of a simple value, with its type, from which exactly this value can be read again.
+/// `None` for compound values and null, and for NaNs other than the usual one.
 pub(crate) fn exact<'a>(value: &Value<'a>) -> Option<(Simple, Cow<'a, str>)> {
     let (simple, text) = (Simple::of(value)?, of_value(value)?);
     let mut is_same = false;
@@ -291,7 +291,7 @@ mod tests {
             let is_simple = Simple::of(&value).is_some();
             assert_eq!(exact(&value).is_some(), is_simple, "{value:?}");
         }
-        // What is no number, and not the usual one.
+        // A NaN other than the usual one.
         assert!(exact(&Value::Double(f64::from_bits(0x7ff8_0000_0000_0001))).is_none());
     }
 

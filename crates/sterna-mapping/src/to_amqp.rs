@@ -10,13 +10,13 @@ use sterna_mqtt::PublishProperties;
 use crate::body::{self, Whole};
 use crate::{AMQP_BODY, DEFAULT_PRIORITY, RETAIN_ANNOTATION, address_of_topic, name, text};
 
-/// What goes into a message of AMQP beside properties and payload.
+/// Input for a message of AMQP, beside properties and payload.
 #[derive(Clone, Copy, Debug)]
 pub struct ToAmqp<'a> {
     /// The topic it is published to.
     pub topic: &'a str,
-    /// The header, but for the priority, which is among the properties. One that says nothing is left
-    /// out.
+    /// The header without the priority, which is among the properties. A header with default values
+    /// only is left out.
     pub header: Header,
     /// Whether it is, or is to be, retained.
     pub retain: bool,
@@ -98,11 +98,11 @@ impl<'m> Named<'m> {
     }
 }
 
-/// Appends the message to `out`, but for the end of its body: that is what is returned, the last bytes
-/// of the payload.
+/// Appends the message to `out`, without the end of its body: the returned last bytes of the
+/// payload.
 ///
-/// The properties were checked when they came: Topic Alias, Subscription Identifier and Message Expiry
-/// Interval have no form here, `form` has the time to live.
+/// The properties were checked at their arrival. Topic Alias, Subscription Identifier and Message
+/// Expiry Interval have no form here; `form` has the time to live.
 pub fn to_amqp<'m>(
     published: &PublishProperties<'m>,
     payload: &'m [u8],
@@ -189,8 +189,8 @@ pub fn to_amqp<'m>(
     payload
 }
 
-/// Appends a map of annotations: those of `base`, with those of `over` in the place of entries of the
-/// same key (AMQP 1.0, part 3, section 3.4.4).
+/// Appends a map of annotations: those of `base`, and those of `over`, which replace entries with
+/// the same key (AMQP 1.0, part 3, section 3.4.4).
 pub fn merge_annotations(base: Option<Map<'_>>, over: Map<'_>, out: &mut BytesMut) {
     // Keys are symbols, and ulongs that are reserved.
     let names: HashSet<&str> = over.iter().filter_map(|(key, _)| key.as_text()).collect();

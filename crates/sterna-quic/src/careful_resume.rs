@@ -1,14 +1,14 @@
 //! Starting from the congestion window of an earlier connection (Careful Resume, RFC 9959).
 //!
-//! A connection that comes back with a ticket would otherwise learn again, in slow start, what the
-//! path carries: at a round trip of 2 s that takes many seconds. Careful Resume spends one round trip
-//! to see that the path is still the same, then sends half of what the last connection could, and
-//! takes it back at the first sign of congestion.
+//! Without it, a connection that returns with a ticket learns the capacity of the path again, in
+//! slow start: at a round trip of 2 s that takes many seconds. Careful Resume spends one round trip
+//! to check that the path is still the same. Then it sends half of the last connection's window,
+//! and takes it back at the first sign of congestion.
 //!
-//! [`CarefulResume`] wraps the library's congestion controllers. They have no way to be given a
-//! window, so where RFC 9959 sets one, the wrapper replaces the inner controller by a new one that
-//! *begins* with that window. It recognises packets by the time they were sent, not by their number,
-//! since numbers start anew in each of QUIC's three packet number spaces.
+//! [`CarefulResume`] wraps the library's congestion controllers. They cannot be given a window. So
+//! where RFC 9959 sets one, the wrapper replaces the inner controller by a new one that *begins*
+//! with that window. It recognises packets by the time they were sent, not by their number: numbers
+//! start again in each of QUIC's three packet number spaces.
 //!
 //! A server learns only from the ClientHello which ticket is used, when the connection already has
 //! its controller. Each controller therefore comes with a [`PathMemory`], which the driver takes from
@@ -36,7 +36,8 @@ pub enum Phase {
     Unvalidated,
     /// Waiting for acknowledgements of all that. Section 3.4.
     Validating,
-    /// It was too much; half of what was acknowledged until the rest has drained. Section 3.5.
+    /// The jump was too much. The window is half of the acknowledged bytes until the rest has
+    /// drained. Section 3.5.
     SafeRetreat,
     /// As if nothing had been remembered. Section 3.6.
     Normal,
@@ -73,19 +74,19 @@ impl fmt::Display for Refused {
 
 impl std::error::Error for Refused {}
 
-/// The place where a connection's congestion controller looks for what an earlier connection
-/// remembered. A handle: clones are the same place.
+/// The place where a connection's congestion controller finds the memory of an earlier connection.
+/// A handle: clones are the same place.
 ///
-/// After a change of address that is more than a NAT's other port, the library makes a new
-/// controller, which has a new and empty place: the new path is not the remembered one.
+/// After a change of the address, except of a NAT's port, the library makes a new controller with a
+/// new and empty place: the new path is not the remembered one.
 #[derive(Clone, Debug, Default)]
 pub struct PathMemory(Arc<OnceLock<Restored>>);
 
-/// What the controller goes by.
+/// The memory that the controller uses.
 #[derive(Clone, Copy, Debug)]
 struct Restored {
     path: SavedPath,
-    /// What is left of the lifetime.
+    /// Remaining lifetime.
     valid_for: Duration,
 }
 
@@ -100,14 +101,15 @@ impl PathMemory {
         Some(resuming(connection)?.memory)
     }
 
-    /// Gives the connection what an earlier one on the same path remembered.
+    /// Gives the connection the memory of an earlier one on the same path.
     ///
     /// `lifetime_ms` is the setting [`path_memory_lifetime_ms`]. The controller uses it once the
     /// connection's own first flight is acknowledged and shows a similar round trip. Later than that
     /// it still serves, as long as the lifetime lasts and nothing was lost.
     ///
-    /// Whoever keeps the memory gives it to one connection only (RFC 9959, section 3.5, has a failed
-    /// one removed): with single-use tickets, that is so when it is kept beside the ticket.
+    /// The keeper of the memory gives it to one connection only: RFC 9959, section 3.5, requires
+    /// that a failed one is removed. With single-use tickets, a memory beside the ticket satisfies
+    /// this.
     ///
     /// [`path_memory_lifetime_ms`]: crate::Settings::path_memory_lifetime_ms
     ///
@@ -171,7 +173,7 @@ pub(crate) fn library_controller(controller: Box<dyn Any>) -> Box<dyn Any> {
 /// Makes congestion controllers that resume carefully, around one of the library's.
 #[derive(Clone, Debug)]
 pub struct CarefulResume {
-    /// What follows the path.
+    /// The algorithm that follows the path.
     pub congestion: CongestionControl,
     /// Congestion window of a connection without memory, in bytes.
     pub initial_window_bytes: u64,
@@ -199,8 +201,8 @@ impl CarefulResume {
         }
     }
 
-    /// What remains of the window after congestion, in percent; `None` where the controller keeps a
-    /// model of the path instead.
+    /// Part of the window that remains after congestion, in percent; `None` if the controller keeps
+    /// a model of the path instead.
     const fn kept_percent(&self) -> Option<u64> {
         match self.congestion {
             CongestionControl::Cubic => Some(70),
@@ -255,8 +257,8 @@ pub(crate) fn plain_factory(
     }
 }
 
-/// A phase with what it has to know. `pipe_bytes` is RFC 9959's PipeSize: what the path has shown to
-/// carry since the jump.
+/// A phase with its state. `pipe_bytes` is RFC 9959's PipeSize: the bytes that the path has carried
+/// since the jump.
 #[derive(Clone, Copy, Debug)]
 enum State {
     Reconnaissance,
@@ -309,12 +311,12 @@ struct Resuming {
     phase: State,
     /// Where slow start ends after a retreat.
     threshold: Option<u64>,
-    /// What was sent up to here and gets lost is no news: the retreat was the answer.
+    /// Losses of packets sent before this time are old: the retreat was the answer.
     answered: Option<Instant>,
     /// All that was ever acknowledged.
     acked_bytes: u64,
-    /// In flight as far as the library tells: exact after each acknowledgement, with all that was
-    /// sent since then on top, even datagrams that only acknowledge.
+    /// Bytes in flight as far as the library reports them. Exact after each acknowledgement; all
+    /// bytes sent since then are added, even datagrams that only acknowledge.
     flight_bytes: u64,
     /// Acknowledged within the batch that is being processed.
     batch_bytes: u64,
@@ -360,7 +362,7 @@ impl Resuming {
         }
     }
 
-    /// The end of the jump (RFC 9959, section 3.3): what was not used is not kept.
+    /// The end of the jump (RFC 9959, section 3.3): the unused part of the window is not kept.
     fn end_jump(&mut self, entered: Instant, pipe_bytes: u64) {
         let initial_bytes = self.config.initial_window_bytes;
         if self.flight_bytes <= pipe_bytes || self.flight_bytes < initial_bytes {
@@ -379,7 +381,7 @@ impl Resuming {
         }
     }
 
-    /// RFC 9959, section 3.5: at most half of what the path has carried.
+    /// RFC 9959, section 3.5: at most half of the bytes that the path has carried.
     fn retreat(&mut self, now: Instant, last: Instant, pipe_bytes: u64) {
         self.answered = Some(now);
         self.phase = State::SafeRetreat {
@@ -390,8 +392,8 @@ impl Resuming {
         };
     }
 
-    /// The jump has drained: on from the retreat's window, in slow start up to what the controller
-    /// would have left of the pipe.
+    /// The jump has drained. Continues from the retreat's window, in slow start, up to the window
+    /// that the controller would have left of the pipe.
     fn end_retreat(&mut self, now: Instant, window_bytes: u64, pipe_bytes: u64) {
         let threshold = self
             .config
@@ -423,8 +425,8 @@ impl Resuming {
     }
 }
 
-/// RFC 9959, section 4.2.1: a round trip of half the remembered one or less, or ten times as much or
-/// more, is another path.
+/// RFC 9959, section 4.2.1: a round trip of at most half the remembered one, or at least ten times
+/// as much, means another path.
 fn is_same_path(path: &SavedPath, rtt: Duration) -> bool {
     let remembered = Duration::from_micros(path.min_rtt_us.into());
     rtt > remembered / 2 && rtt < remembered * 10
@@ -485,7 +487,7 @@ impl Controller for Resuming {
                 *pipe_bytes += bytes;
                 *left_bytes = left_bytes.saturating_sub(bytes);
                 *last_acknowledged |= sent >= *last;
-                // What was sent before the jump says nothing about it.
+                // Packets sent before the jump say nothing about it.
                 sent >= *entered
             }
             State::SafeRetreat {
@@ -585,7 +587,7 @@ impl Controller for Resuming {
                 self.retreat(now, last, pipe_bytes);
                 return;
             }
-            // The inner controller knows nothing of the jump; it gets what the retreat would leave.
+            // The inner controller does not know of the jump; it gets the window after a retreat.
             State::Unvalidated { pipe_bytes, .. } | State::Validating { pipe_bytes, .. } => {
                 let window_bytes = (pipe_bytes / 2).max(self.min_window());
                 self.inner = self.config.inner(window_bytes, sent, self.mtu);

@@ -77,7 +77,7 @@ macro_rules! names {
 
 pub(crate) use names;
 
-/// How a connection finds out how much the path carries.
+/// The algorithm by which a connection learns the capacity of the path.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum CongestionControl {
     /// CUBIC (RFC 9438).
@@ -98,8 +98,7 @@ names!(
 );
 
 impl CongestionControl {
-    /// What a connection's controller really is, whatever was asked for; none where it is none of the
-    /// library's.
+    /// The actual algorithm of a connection's controller; `None` if it is not one of the library's.
     #[must_use]
     pub fn of(controller: Box<dyn Controller>) -> Option<Self> {
         let controller = crate::careful_resume::library_controller(controller.into_any());
@@ -149,8 +148,8 @@ impl KeyShare {
         }
     }
 
-    /// Where this group is among those that a TLS library offers, given by their registered numbers.
-    /// Whoever builds a TLS configuration puts that one first.
+    /// The position of this group among those that a TLS library offers, given by their registered
+    /// numbers. The caller that builds a TLS configuration puts that one first.
     ///
     /// # Errors
     ///
@@ -173,7 +172,7 @@ impl KeyShare {
 /// The TLS library of this build cannot do the key share that the settings ask for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct KeyShareUnavailable {
-    /// What was asked for.
+    /// The requested key share.
     pub wanted: KeyShare,
     /// The choices that would work.
     pub available: Vec<KeyShare>,
@@ -197,8 +196,8 @@ impl fmt::Display for KeyShareUnavailable {
 
 impl std::error::Error for KeyShareUnavailable {}
 
-/// Which cipher is preferred for what comes after QUIC's Initial packets (those are AES-128-GCM by
-/// specification, RFC 9001, section 5.2).
+/// The preferred cipher after QUIC's Initial packets. Those are AES-128-GCM by specification (RFC
+/// 9001, section 5.2).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Cipher {
     /// AES-GCM where this processor has instructions for it, else ChaCha20-Poly1305.

@@ -1,11 +1,12 @@
-//! What the two ends of a QUIC connection have to agree with the path about.
+//! Settings and memory of the path that the two ends of a QUIC connection have in common.
 //!
-//! - [`Settings`]: every value that the transports take from a configuration, each with unit, default
-//!   and consequence; [`Profile`]: named sets of them; [`Overrides`]: changes on top of a profile.
+//! - [`Settings`]: every value that the transports take from a configuration, each with unit,
+//!   default and consequence. [`Profile`]: named sets of them. [`Overrides`]: changes on top of a
+//!   profile.
 //! - [`Settings::transport_config`]: the same for the QUIC library.
-//! - [`Meter`]: what the library's statistics leave out.
-//! - [`SavedPath`], [`PathMemory`]: what a connection remembers of its path for the next one.
-//! - [`advise`]: settings for a path that somebody describes, with the reason for each.
+//! - [`Meter`]: values that the library's statistics leave out.
+//! - [`SavedPath`], [`PathMemory`]: a connection's memory of its path for the next one.
+//! - [`advise`]: settings for a described path, with the reason for each.
 //!
 //! ```
 //! use sterna_quic::{Overrides, Profile, Role};

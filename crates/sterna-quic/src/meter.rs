@@ -1,5 +1,5 @@
-//! What a congestion controller is told and quinn-proto's statistics leave out: the variation of the
-//! round-trip time and the bytes in flight.
+//! Values that a congestion controller gets and quinn-proto's statistics leave out: the variation
+//! of the round-trip time and the bytes in flight.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ impl ControllerFactory for Metering {
     }
 }
 
-/// A controller with a meter. It changes nothing about what the controller is told or says.
+/// A controller with a meter. It does not change the controller's input and output.
 struct Metered {
     inner: Box<dyn Controller>,
     meter: Meter,
@@ -36,7 +36,7 @@ pub(crate) fn controller(connection: &Connection) -> Box<dyn Any> {
     }
 }
 
-/// What the library's statistics leave out of a connection's path, for connections whose
+/// Values of a connection's path that the library's statistics leave out. For connections whose
 /// configuration is made by [`crate::Settings::transport_config`].
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Meter {
@@ -55,8 +55,8 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// What the meter of a connection's path shows; all 0 where there is none. It copies the
-    /// controller's state, so not in every turn.
+    /// The meter of a connection's path; all 0 if there is none. It copies the controller's state,
+    /// so do not call it in every turn.
     #[must_use]
     pub fn of(connection: &Connection) -> Self {
         let copy = connection.congestion_state().clone_box().into_any();
@@ -74,8 +74,8 @@ impl Meter {
         Duration::from_nanos(self.variance_ns)
     }
 
-    /// Bytes of packets that were neither acknowledged nor declared lost, those sent since the last
-    /// acknowledgement included, whether they ask for one or not.
+    /// Bytes of packets that were neither acknowledged nor declared lost. Those sent since the last
+    /// acknowledgement are included, ack-eliciting or not.
     #[must_use]
     pub const fn in_flight_bytes(&self) -> u32 {
         self.in_flight_bytes
@@ -93,8 +93,8 @@ impl Meter {
         self.left_bytes == 0
     }
 
-    /// Takes in an updated estimate. The sample that led there follows from the smoothed values:
-    /// the new one is 7/8 of the old plus 1/8 of the sample.
+    /// Takes an updated estimate. The sample follows from the smoothed values: the new one is 7/8
+    /// of the old plus 1/8 of the sample.
     fn sample(&mut self, smoothed: Duration) {
         if !std::mem::take(&mut self.due) {
             return;
@@ -190,7 +190,7 @@ impl Controller for Metered {
 mod tests {
     use super::*;
 
-    /// The variation equals what RFC 9002, section 5.3, makes of the samples, to the rounding.
+    /// The variation equals that of RFC 9002, section 5.3, for the same samples, to the rounding.
     #[test]
     fn the_variation_follows_from_the_smoothed_values() {
         let mut meter = Meter::default();

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use crate::choice::{Cipher, CongestionControl, KeyShare, names};
 use crate::settings::Settings;
 
-/// A kind of path and device; [`Settings::of`] gives what suits it. `docs/tuning.md` shows the
-/// profiles side by side, with reasons.
+/// A kind of path and device; [`Settings::of`] returns its settings. `docs/tuning.md` compares the
+/// profiles, with reasons.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Profile {
     /// Any path, many mostly idle devices.

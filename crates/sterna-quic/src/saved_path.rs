@@ -1,4 +1,4 @@
-//! What is remembered of a path between two connections.
+//! The memory of a path between two connections.
 
 use std::time::Instant;
 
@@ -18,11 +18,11 @@ const MIN_MTU_BYTES: u16 = 1_200;
 /// Largest UDP payload.
 const MAX_MTU_BYTES: u16 = 65_527;
 
-/// What an end of a connection remembers of its path: a server beside the ticket that it gave out, a
-/// client beside the ticket that it got.
+/// The memory of a path at one end of a connection: at a server beside the ticket that it issued,
+/// at a client beside the ticket that it received.
 ///
-/// Each end remembers for its own direction of sending. The values are hints, checked again by
-/// whoever uses them: [`Settings::remembering`] and [`PathMemory::fill`].
+/// Each end remembers its own direction of sending. The values are hints, and their users check
+/// them again: [`Settings::remembering`] and [`PathMemory::fill`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SavedPath {
     /// Smoothed round trip at the end, in microseconds.
@@ -43,7 +43,7 @@ impl SavedPath {
     /// Bytes of the encoding: version, then the fields in their order, big-endian.
     pub const ENCODED_BYTES: usize = 1 + 4 + 4 + 8 + 2 + 8;
 
-    /// What a connection knows of its current path, or `None` during the handshake.
+    /// The memory of a connection's current path; `None` during the handshake.
     ///
     /// `now` and `now_ms` are the same moment on the library's clock and on the calendar's. To be
     /// called when a ticket is given out or got, and again when the connection ends.
@@ -87,8 +87,8 @@ impl SavedPath {
         bytes
     }
 
-    /// Reads what [`SavedPath::encode`] wrote. `None` for another version or length, and for values
-    /// that no path has, such as a shortest round trip above the smoothed one.
+    /// Reads the output of [`SavedPath::encode`]. `None` for another version or length, and for
+    /// impossible values: for example, a minimum round trip above the smoothed one.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let (&version, rest) = bytes.split_first()?;
@@ -117,7 +117,7 @@ impl SavedPath {
     }
 
     /// Whether this is from the last `lifetime_ms` milliseconds. A time in the future is not: the
-    /// clock was set, and nobody knows how old the values are.
+    /// clock was set, and the age of the values is unknown.
     #[must_use]
     pub fn is_fresh(&self, now_ms: u64, lifetime_ms: u64) -> bool {
         now_ms
@@ -127,27 +127,27 @@ impl SavedPath {
 }
 
 impl Settings {
-    /// These settings for a connection on a path that is remembered: it starts with the round trip
-    /// (RFC 9002, section 6.2.2: a resumed connection may use the final smoothed round trip of the
-    /// previous one) and the datagram size (RFC 9000, section 14.1) of the last connection. Unchanged
-    /// when the memory is stale or implausible.
+    /// These settings for a connection on a remembered path. It starts with the last connection's
+    /// round trip and datagram size (RFC 9000, section 14.1). RFC 9002, section 6.2.2: a resumed
+    /// connection may use the final smoothed round trip of the previous one. Unchanged if the
+    /// memory is stale or implausible.
     ///
-    /// The datagrams of the handshake keep 1,200 bytes in any case, so that it succeeds when the
-    /// path has got narrower; later ones fall back after a few losses.
+    /// The datagrams of the handshake keep 1,200 bytes in any case, so it succeeds on a path that
+    /// has become narrower. Later datagrams fall back after a few losses.
     #[must_use]
     pub fn remembering(&self, path: &SavedPath, now_ms: u64) -> Self {
         let mut settings = self.clone();
         if path.is_plausible() && path.is_fresh(now_ms, self.path_memory_lifetime_ms) {
             settings.initial_rtt_ms = path.rtt_us.div_ceil(1_000);
             settings.initial_mtu_bytes = if self.mtu_discovery {
-                // What was found by searching, within what may be searched.
+                // The size that a search found, within the limits of a search.
                 path.mtu_bytes
                     .min(self.mtu_upper_bound_bytes)
                     .max(self.initial_mtu_bytes)
             } else {
                 path.mtu_bytes.min(self.initial_mtu_bytes)
             };
-            // Longer than what the settings were checked against: the handshake needs its probes.
+            // Longer than the checked settings allow: the handshake needs its probes.
             let probe_ms = 3 * settings.initial_rtt_ms;
             settings.handshake_timeout_ms = settings.handshake_timeout_ms.max(probe_ms);
             if settings.idle_timeout_ms > 0 {
@@ -254,7 +254,7 @@ mod tests {
         let now_ms = PATH.saved_at_ms + 1_000;
         let warm = settings.remembering(&PATH, now_ms);
         assert_eq!(warm.initial_rtt_ms, 2_050);
-        // Nobody searched for more than the settings start with.
+        // No connection searched for more than the settings start with.
         assert_eq!(warm.initial_mtu_bytes, 1_200);
         assert_eq!(warm.check(), Ok(()));
 

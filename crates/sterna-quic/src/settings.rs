@@ -7,7 +7,7 @@ use crate::profile::Profile;
 
 /// A value of a setting as text: on the command line, and as TOML.
 trait Value: Sized {
-    /// What a parser error says was expected.
+    /// The expected form of a value, for parser errors.
     const EXPECTED: &'static str;
 
     fn parse(text: &str) -> Option<Self>;
@@ -104,7 +104,7 @@ macro_rules! settings {
         #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
         #[serde(default, deny_unknown_fields)]
         pub struct Overrides {
-            /// What the changes apply to. Default: `default`.
+            /// The profile that the changes apply to. Default: `default`.
             #[serde(skip_serializing_if = "Option::is_none")]
             pub profile: Option<Profile>,
             $(
@@ -142,7 +142,8 @@ macro_rules! settings {
                 })+
             }
 
-            /// These changes, and what they leave open from `below`: flags, then the file.
+            /// These changes, and those of `below` for settings that these leave open: flags, then
+            /// the file.
             #[must_use]
             pub fn or(&self, below: &Self) -> Self {
                 Self {
@@ -151,7 +152,7 @@ macro_rules! settings {
                 }
             }
 
-            /// What has to be changed to make `to` of the settings of `profile`.
+            /// The changes that make `to` of the settings of `profile`.
             #[must_use]
             #[allow(clippy::float_cmp, reason = "the same literal or another one")]
             pub fn between(profile: Profile, to: &Settings) -> Self {
@@ -167,8 +168,8 @@ macro_rules! settings {
             ///
             /// # Errors
             ///
-            /// When there is no such setting or the value is not of its type; the text says what
-            /// would be right. Bounds are checked by [`Settings::check`].
+            /// If there is no such setting, or the value is not of its type; the text names the
+            /// right form. [`Settings::check`] checks bounds.
             pub fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
                 match name {
                     "profile" => self.profile = Some(value.parse()?),
@@ -201,14 +202,14 @@ settings! {
     /// Round trip assumed before the first measurement, in milliseconds, 1 to 60,000. Default: 333
     /// (RFC 9002, section 6.2.2); 1,500 for `nb-iot`.
     ///
-    /// The first probe leaves after three times this. With less than the real round trip, every
-    /// packet of the handshake is sent more than once: at 2 s a client sent six Initial datagrams
-    /// of 1,200 bytes with 100 ms, four with 333 ms, two with 1,500 ms. With more, a lost first
+    /// The first probe leaves after three times this. If it is less than the real round trip, every
+    /// packet of the handshake is sent more than once. At 2 s a client sent six Initial datagrams
+    /// of 1,200 bytes with 100 ms, four with 333 ms, two with 1,500 ms. If it is more, a lost first
     /// packet is noticed later.
     initial_rtt_ms: u32,
 
-    /// How long a handshake may take, in milliseconds: at least three times `initial_rtt_ms`, at
-    /// most an hour. Default: 30,000. The driver keeps this time, not the library.
+    /// Longest handshake, in milliseconds: at least three times `initial_rtt_ms`, at most an hour.
+    /// Default: 30,000. The driver keeps this time, not the library.
     handshake_timeout_ms: u32,
 
     /// A connection on which nothing arrives for so long is dropped without a word, in milliseconds;
@@ -219,10 +220,10 @@ settings! {
     /// have gone. With 0 only the message protocol's keep alive finds those.
     idle_timeout_ms: u64,
 
-    /// A PING is sent after so long without traffic, in milliseconds; 0 is never, the default. Must
-    /// be less than `idle_timeout_ms`. It keeps network address translators and firewalls from
-    /// forgetting the device, which wakes its radio each time; one end is enough, and
-    /// connections survive a forgotten binding when the device speaks first.
+    /// Time without traffic after which a PING is sent, in milliseconds; 0 is never, the default.
+    /// Must be less than `idle_timeout_ms`. It keeps network address translators and firewalls from
+    /// forgetting the device, and wakes its radio each time. One end is enough. Connections survive
+    /// a forgotten binding if the device speaks first.
     keep_alive_interval_ms: u64,
 
     /// Whether the peer is asked to acknowledge as the next two settings say
@@ -235,12 +236,12 @@ settings! {
     /// battery, and make the sender's bursts longer and its loss detection slower.
     ack_eliciting_threshold_packets: u32,
 
-    /// How long the peer may wait with an acknowledgement, in milliseconds, 1 to 16,383. Default: 25;
-    /// the profiles that ask have half their typical round trip.
+    /// Longest delay of the peer's acknowledgements, in milliseconds, 1 to 16,383. Default: 25; the
+    /// profiles with `ack_frequency` have half their typical round trip.
     ///
-    /// The library (quinn-proto 0.11.19) cuts what it asks to the measured round trip or 25 ms,
-    /// whichever is more, and to the peer's minimum. It never sets the transport parameter
-    /// `max_ack_delay`, so that an end acknowledges later than 25 ms only when its *peer* asked.
+    /// The library (quinn-proto 0.11.19) reduces the requested delay to the measured round trip or
+    /// 25 ms, whichever is more, and to the peer's minimum. It never sets the transport parameter
+    /// `max_ack_delay`. So an end acknowledges later than 25 ms only if its *peer* requested it.
     /// With both ends on the same profile, both do.
     max_ack_delay_ms: u32,
 
@@ -249,19 +250,20 @@ settings! {
     /// trip each time. The driver does this: the library alone would announce every eighth part.
     stream_credit_watermark_percent: u8,
 
-    /// Bidirectional streams that a client may have open at once, at first. Default: 5, what the
-    /// clients in use open by themselves. Every one permitted costs the server about 50 bytes per
-    /// connection. Server only.
+    /// Bidirectional streams that a client may have open at once, at first. Default: 5, the number
+    /// that common clients open by themselves. Each costs the server about 50 bytes per connection.
+    /// Server only.
     initial_bidirectional_streams: u32,
 
-    /// What that grows to, doubling, as the client uses them; at most 65,535. Default: 256.
+    /// Limit of that number's growth, which doubles as the client uses them; at most 65,535.
+    /// Default: 256.
     max_bidirectional_streams: u32,
 
-    /// Unidirectional streams that a client may have open at once, at first. Default: 3, what HTTP/3
-    /// needs (RFC 9114, section 6.2). Server only.
+    /// Unidirectional streams that a client may have open at once, at first. Default: 3, the number
+    /// that HTTP/3 needs (RFC 9114, section 6.2). Server only.
     initial_unidirectional_streams: u32,
 
-    /// What that grows to; at most 65,535. Default: 256.
+    /// Limit of that number's growth; at most 65,535. Default: 256.
     max_unidirectional_streams: u32,
 
     /// Congestion window at the start, in bytes, 2,400 to 1,000,000. Default: 12,000 (ten datagrams;
@@ -269,8 +271,8 @@ settings! {
     /// 10,800 with the usual 6,000.
     initial_window_bytes: u64,
 
-    /// How the congestion window follows the path. Default: `cubic`. `bbr` doesn't take random loss
-    /// for congestion, but the library calls its own experimental.
+    /// Algorithm of the congestion window. Default: `cubic`. `bbr` does not take random loss for
+    /// congestion, but the library calls its version experimental.
     congestion: CongestionControl,
 
     /// Packets by which one may be overtaken before it counts as lost, 3 to 1,000. Default: 3
@@ -282,8 +284,8 @@ settings! {
     time_threshold: f64,
 
     /// Search for datagrams larger than `initial_mtu_bytes` (RFC 8899). Default: no. It costs about
-    /// 11 kB of padded probes per connection, and saves 28 bytes of header and a cipher tag per
-    /// 1,200: bulk transfers only.
+    /// 11 kB of padded probes per connection. It saves 28 bytes of header and a cipher tag per
+    /// 1,200, so only bulk transfers gain.
     mtu_discovery: bool,
 
     /// Largest UDP payload that the search tries, in bytes, up to 65,527. Default: 1,452 (Ethernet
@@ -293,8 +295,8 @@ settings! {
     /// Time between two searches, in milliseconds. Default: 600,000.
     mtu_search_interval_ms: u64,
 
-    /// UDP payload without any search, in bytes, at least 1,200, which is the default and what every
-    /// path of QUIC carries (RFC 9000, section 14). More than the path carries is found out by loss.
+    /// UDP payload without a search, in bytes. At least 1,200, which is the default, and which
+    /// every path of QUIC carries (RFC 9000, section 14). If the path carries less, losses show it.
     initial_mtu_bytes: u16,
 
     /// Largest UDP payload accepted from the peer, in bytes, 1,200 to 65,527. Default: 1,472
@@ -306,8 +308,8 @@ settings! {
     /// slows bulk down to one window per round trip.
     stream_receive_window_bytes: u32,
 
-    /// The same for a whole connection, at least as much as for a stream. Default: 262,144. What a
-    /// peer can make this end keep.
+    /// The same for a whole connection, at least as much as for a stream. Default: 262,144. A peer
+    /// can make this end keep as much.
     receive_window_bytes: u32,
 
     /// Bytes per connection taken over from the application until they are acknowledged, 1,024 to
@@ -337,9 +339,9 @@ settings! {
     /// Retry under load, and costs about 90 bytes. Server only.
     address_tokens: u8,
 
-    /// How long a path's round trip and congestion window are believed when a device comes back with
-    /// a ticket (RFC 9959), in milliseconds, up to 7 days; 0 forgets them at once. Default:
-    /// 3,600,000 (1 h).
+    /// Lifetime of the memory of a path's round trip and congestion window, for a device that
+    /// returns with a ticket (RFC 9959). In milliseconds, up to 7 days; 0 forgets them at once.
+    /// Default: 3,600,000 (1 h).
     path_memory_lifetime_ms: u64,
 }
 

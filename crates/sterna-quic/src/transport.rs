@@ -32,10 +32,10 @@ const MAX_WINDOW_BYTES: u32 = 1 << 30;
 const MAX_STREAMS: u32 = 65_535;
 /// A year: longer times mean never, for which there is 0.
 const MAX_TIME_MS: u64 = 366 * 24 * 3_600 * 1_000;
-/// What a ticket lives at most (RFC 8446, section 4.6.1).
+/// Longest lifetime of a ticket (RFC 8446, section 4.6.1).
 const MAX_PATH_MEMORY_MS: u64 = 7 * 24 * 3_600 * 1_000;
 
-/// Collects what is wrong, all of it, so that nobody has to try again for each.
+/// Collects all faults, so that one attempt shows them all.
 #[derive(Default)]
 struct Problems(Vec<String>);
 
@@ -77,8 +77,8 @@ impl Settings {
             self.handshake_timeout_ms,
             &(1..=most_ms),
         );
-        // The first probe leaves after three initial round trips (RFC 9002, section 6.2.1); a
-        // handshake given up before could not survive the loss of one datagram.
+        // The first probe leaves after three initial round trips (RFC 9002, section 6.2.1). A
+        // shorter handshake timeout could not survive the loss of one datagram.
         let probe_ms = 3 * u64::from(self.initial_rtt_ms);
         problems.unless(u64::from(self.handshake_timeout_ms) >= probe_ms, || {
             format!(
@@ -220,15 +220,14 @@ impl Settings {
 
     /// The settings as the QUIC library takes them.
     ///
-    /// Not in it, because the library has other places for them or none: `handshake_timeout_ms`,
-    /// `stream_credit_watermark_percent` and the `max_…_streams`, which the driver keeps;
-    /// `max_received_payload_bytes` (`EndpointConfig`); `address_tokens` (`ServerConfig`); `tickets`,
-    /// `key_share` and `cipher` (TLS). What is not among the settings is as the library has it, such
-    /// as the spin bit.
+    /// Some settings are not in it. The driver keeps `handshake_timeout_ms`,
+    /// `stream_credit_watermark_percent` and the `max_…_streams`. `max_received_payload_bytes` is
+    /// in `EndpointConfig`, `address_tokens` in `ServerConfig`; `tickets`, `key_share` and `cipher`
+    /// are in TLS. Values without a setting, for example the spin bit, are the library's defaults.
     ///
     /// # Errors
     ///
-    /// What [`Settings::check`] finds.
+    /// The faults that [`Settings::check`] finds.
     pub fn transport_config(&self, role: Role) -> Result<TransportConfig, Vec<String>> {
         self.check()?;
         let (bidirectional, unidirectional) = match role {
@@ -282,7 +281,7 @@ impl Settings {
         asked
             .ack_eliciting_threshold(self.ack_eliciting_threshold_packets.into())
             .max_ack_delay(Some(Duration::from_millis(self.max_ack_delay_ms.into())))
-            // One less than what counts as lost: the peer reports a gap just when it matters.
+            // One less than the threshold of loss: the peer reports a gap when it matters.
             .reordering_threshold((self.packet_threshold - 1).into());
         asked
     }
@@ -314,8 +313,8 @@ mod tests {
 
     #[test]
     fn every_setting_reaches_the_library_or_is_named_as_somebody_elses() {
-        // What the documentation of `transport_config` says is kept elsewhere, and what the library
-        // doesn't print: the congestion controller.
+        // Settings that are kept elsewhere (see `transport_config`), and the congestion controller,
+        // which the library does not print.
         let elsewhere = [
             "handshake_timeout_ms",
             "stream_credit_watermark_percent",

@@ -1,4 +1,4 @@
-//! Settings for a path that somebody describes, with the reason for each.
+//! Settings for a described path, with the reason for each.
 
 mod choices;
 
@@ -20,7 +20,7 @@ const SLEEPS_FROM_MS: u64 = 10 * 60 * 1_000;
 /// Columns of the printed comments.
 const COLUMNS: usize = 100;
 
-/// What is known of a path and of what goes over it.
+/// Description of a path and of its traffic.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct PathDescription {
     /// Round trip without queues, in microseconds; 1 to 60,000,000.
@@ -31,7 +31,7 @@ pub struct PathDescription {
     pub rate_up_bits_per_s: u64,
     /// Datagrams lost at random each way, in percent; 0 to 50.
     pub loss_percent: f64,
-    /// Largest IP packet that passes, in bytes; at least 1,228. `None` when nobody knows.
+    /// Largest IP packet that passes, in bytes; at least 1,228. `None` if unknown.
     pub mtu_bytes: Option<u16>,
     /// Size of a typical message, if known, in bytes.
     pub message_bytes: Option<u32>,
@@ -55,13 +55,13 @@ pub struct Reason {
 /// Settings for a path.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Advice {
-    /// The profile that comes nearest; what differs from it is in `settings`.
+    /// The nearest profile; `settings` has the differences.
     pub profile: Profile,
     /// All settings. They pass [`Settings::check`].
     pub settings: Settings,
     /// The reasons, one for each setting in their order.
     pub reasons: Vec<Reason>,
-    /// What else there is to know about the path.
+    /// Further remarks about the path.
     pub notes: Vec<String>,
 }
 
@@ -73,11 +73,11 @@ impl PathDescription {
         (u128::from(rate) * u128::from(self.rtt_us) / 8_000_000) as u64
     }
 
-    /// Checks what was described.
+    /// Checks the description.
     ///
     /// # Errors
     ///
-    /// A sentence that names what is out of bounds.
+    /// A sentence that names the value out of bounds.
     pub fn check(&self) -> Result<(), String> {
         if !(1..=60_000_000).contains(&self.rtt_us) {
             return Err("the round trip must be from 1us to 60s".to_owned());
@@ -116,8 +116,8 @@ impl PathDescription {
         bytes * 8_000_000 / bits_per_s
     }
 
-    /// What a window-based sender reaches against random loss, in bits per second: the square-root
-    /// law of Mathis and others (1997), with one acknowledgement per packet.
+    /// Rate of a window-based sender at random loss, in bits per second: the square-root law of
+    /// Mathis and others (1997), with one acknowledgement per packet.
     fn loss_limited_bits_per_s(&self, payload_bytes: u16) -> Option<f64> {
         let loss = self.loss_percent / 100.0;
         (loss > 0.0).then(|| {
@@ -126,7 +126,7 @@ impl PathDescription {
         })
     }
 
-    /// What the device's messages need, in bits per second.
+    /// Rate of the device's messages, in bits per second.
     fn offered_bits_per_s(&self) -> Option<f64> {
         let (bytes, interval_ms) = self.message_bytes.zip(self.message_interval_ms)?;
         Some(f64::from(bytes) * 8_000.0 / interval_ms.max(1) as f64)
@@ -154,7 +154,7 @@ impl PathDescription {
 ///
 /// # Errors
 ///
-/// What [`PathDescription::check`] finds.
+/// The faults that [`PathDescription::check`] finds.
 pub fn advise(path: &PathDescription) -> Result<Advice, String> {
     path.check()?;
     let profile = path.profile();
@@ -186,7 +186,7 @@ impl Advice {
         text
     }
 
-    /// What differs from the profile.
+    /// The differences from the profile.
     #[must_use]
     pub fn overrides(&self) -> Overrides {
         Overrides::between(self.profile, &self.settings)

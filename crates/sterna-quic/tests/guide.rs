@@ -46,10 +46,13 @@ fn every_setting_is_explained() {
 }
 
 #[test]
-fn what_the_guide_says_in_passing_is_true() {
+fn statements_in_the_text_of_the_guide_are_true() {
     for profile in Profile::ALL {
         let settings = Settings::of(*profile);
-        assert_eq!(settings.keep_alive_interval_ms, 0, "No profile does.");
+        assert_eq!(
+            settings.keep_alive_interval_ms, 0,
+            "{profile}: no profile sends keep-alives"
+        );
         assert!(GUIDE.contains(&format!("| `{profile}` | ")));
     }
     assert!(GUIDE.contains(&format!(

@@ -89,8 +89,8 @@ pub fn covers<T: LevelText>(levels: impl Iterator<Item = Level<T>>, inner: &str)
 
 /// Whether some topic is matched both by the levels of one filter and by another filter.
 ///
-/// A wildcard of the levels stands here for any level, also for a first one that begins with `$`; a
-/// wildcard of `other` does not.
+/// A wildcard of the levels matches any level, also a first one that begins with `$`. A wildcard of
+/// `other` does not match that one.
 pub fn overlaps<T: LevelText>(levels: impl Iterator<Item = Level<T>>, other: &str) -> bool {
     let mut other = split(other);
     let mut is_first = true;

@@ -1,4 +1,4 @@
-//! What the caller does with connections and sessions.
+//! The caller's commands for connections and sessions.
 
 use super::{Connection, Decision, Phase, SessionId};
 use crate::frame::{self, TYPE_AMQP};
@@ -33,8 +33,8 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// [`CommandError::NotOpen`] before the own open is sent, [`CommandError::Limit`] if there are
-    /// as many sessions as the peer takes (one, before its open has come).
+    /// [`CommandError::NotOpen`] before the own open is sent. [`CommandError::Limit`] if there are
+    /// as many sessions as the peer allows (one, before its open has come).
     pub fn begin(
         &mut self,
         lane: Lane,

@@ -1,4 +1,4 @@
-//! What an engine tells its caller.
+//! The engine's reports to its caller.
 
 use bytes::Bytes;
 
@@ -9,8 +9,8 @@ use crate::performatives::{Attach, Begin, Error, Open, ReceiverSettleMode};
 
 /// Something that happened.
 ///
-/// The event that a frame brings is borrowed from the frame; what else follows from it comes from
-/// [`Connection::next_event`](super::Connection::next_event).
+/// The event of a frame borrows from the frame.
+/// [`Connection::next_event`](super::Connection::next_event) has the events that follow from it.
 #[derive(Clone, Debug)]
 #[allow(
     clippy::large_enum_variant,
@@ -42,14 +42,14 @@ pub enum Event<'a> {
     Begin {
         /// The session.
         session: SessionId,
-        /// What the peer said.
+        /// The peer's begin.
         begin: Begin<'a>,
     },
     /// The peer has answered a begin.
     Begun {
         /// The session.
         session: SessionId,
-        /// What the peer said.
+        /// The peer's begin.
         begin: Begin<'a>,
     },
     /// The peer attaches a link. To be answered with
@@ -58,7 +58,7 @@ pub enum Event<'a> {
     Attach {
         /// The link.
         link: LinkId,
-        /// What the peer said.
+        /// The peer's attach.
         attach: Attach<'a>,
     },
     /// The peer has answered an attach. Without a source (for a receiver) or target (for a sender)
@@ -66,7 +66,7 @@ pub enum Event<'a> {
     Attached {
         /// The link.
         link: LinkId,
-        /// What the peer said.
+        /// The peer's attach.
         attach: Attach<'a>,
     },
     /// Sender: the receiver has set credit or the drain flag.
@@ -75,8 +75,7 @@ pub enum Event<'a> {
         link: LinkId,
         /// Deliveries that may be sent.
         credit: u32,
-        /// Whether what cannot be used is to be given back with
-        /// [`drained`](super::Connection::drained).
+        /// Whether unused credit is to be given back with [`drained`](super::Connection::drained).
         drain: bool,
         /// The transaction to which deliveries on this credit belong (part 4, section 4.4.3).
         txn_id: Option<&'a [u8]>,
@@ -109,20 +108,20 @@ pub enum Event<'a> {
         link: LinkId,
         /// The delivery.
         delivery_id: u32,
-        /// What the caller gave with it; the delivery-id for a received one.
+        /// The caller's value; the delivery-id for a received one.
         token: u64,
         /// Its state at the peer.
         state: Option<DeliveryStateBuf>,
         /// Whether it is settled. If so it is forgotten here.
         settled: bool,
     },
-    /// What has become of a delivery of a link that was suspended.
+    /// The fate of a delivery of a link that was suspended.
     Recover {
         /// The link.
         link: LinkId,
         /// The delivery.
         delivery: Unsettled,
-        /// What to do.
+        /// The required action.
         recovery: Recovery,
     },
     /// A link is gone, by whichever end. Every link that was surfaced ends with this event; so does
@@ -161,7 +160,7 @@ pub struct Delivery<'a> {
     pub delivery_id: u32,
     /// Its name.
     pub tag: DeliveryTag,
-    /// What the payload is; 0 is a message of part 3.
+    /// Format of the payload; 0 is a message of part 3.
     pub message_format: u32,
     /// Whether the sender has settled: then there is no disposition.
     pub settled: bool,
@@ -169,8 +168,8 @@ pub struct Delivery<'a> {
     pub settle_mode: ReceiverSettleMode,
     /// The state at the sender: a transaction, as a rule.
     pub state: Option<DeliveryStateBuf>,
-    /// Whether the message may have been received before the link was suspended, and if so what was
-    /// kept of it.
+    /// Whether the message may have been received before the link was suspended; if it may, the
+    /// kept state.
     pub resumed: Option<Unsettled>,
     /// Whether the sender can wait for the disposition.
     pub batchable: bool,

@@ -14,10 +14,10 @@ use crate::security::{ProtocolHeader, ProtocolId};
 use crate::types::{Multiple, Symbol};
 use crate::{CommandError, Condition, DecodeError, Lane, LaneWriter, Limits};
 
-/// How a server starts.
+/// The start of a server.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
-    /// Who it is, if it has to open the connection only to close it.
+    /// The server's name, for a connection that it opens only to close it.
     pub container_id: String,
     /// Mechanisms that it offers, the preferred one first. Without any there is no SASL layer.
     pub mechanisms: Vec<String>,
@@ -25,12 +25,12 @@ pub struct ServerOptions {
     pub require_sasl: bool,
 }
 
-/// How a client starts.
+/// The start of a client.
 #[derive(Debug)]
 pub struct ClientOptions<'a> {
-    /// What it says in its open; frame size, channels and idle time-out are set from the limits.
+    /// The client's open; frame size, channels and idle time-out are set from the limits.
     pub open: Open<'a>,
-    /// How it proves itself; `None` for no SASL layer.
+    /// The client's mechanism; `None` for no SASL layer.
     pub mechanism: Option<Box<dyn Mechanism>>,
     /// Whether everything up to the open goes out at once, before anything has come from the
     /// server (section 2.4.2). The server must be known to have the mechanism. With a mechanism
@@ -84,8 +84,8 @@ impl Connection {
         this
     }
 
-    /// What a client remembers of the server's open from an earlier connection, so that it may use
-    /// more than channel 0 and 512 bytes a frame before the server's open has come.
+    /// The server's open on an earlier connection, from the client's memory. With it the client may
+    /// use more than channel 0 and 512 bytes a frame before the server's open has come.
     pub fn assume_peer(&mut self, max_frame_bytes: u32, channel_max: u16) {
         if !matches!(self.phase, Phase::Opened) {
             self.peer.max_frame_bytes = max_frame_bytes.max(crate::MIN_MAX_FRAME_BYTES);

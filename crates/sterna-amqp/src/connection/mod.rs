@@ -1,8 +1,9 @@
 //! Connections (AMQP 1.0, part 2, section 2.4): one state machine for either end.
 //!
-//! A [`Connection`] takes the units that [`Framer`](crate::Framer)s cut, keeps the state of the
-//! connection, its sessions and links, answers what needs no decision, and yields [`Event`]s for
-//! what does. Commands are methods; they write whole frames into the buffer of a lane.
+//! A [`Connection`] takes the units that [`Framer`](crate::Framer)s cut, and keeps the state of the
+//! connection, its sessions and links. It answers units that need no decision, and yields
+//! [`Event`]s for the others. Commands are methods; they write whole frames into the buffer of a
+//! lane.
 
 mod command;
 mod event;
@@ -26,13 +27,13 @@ use crate::{
     CommandError, DecodeError, Lane, LaneWriter, Limits, MIN_MAX_FRAME_BYTES, Scope, Violation,
 };
 
-/// A session of a connection: its channel number in the direction of what is sent. The number may
-/// be used again after [`Event::Ended`].
+/// A session of a connection: its channel number in the direction of sending. The number may be
+/// used again after [`Event::Ended`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SessionId(pub u16);
 
-/// A link of a session: its handle in the direction of what is sent. The number may be used again
-/// after [`Event::Detached`].
+/// A link of a session: its handle in the direction of sending. The number may be used again after
+/// [`Event::Detached`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct LinkId {
     /// The session.
@@ -64,13 +65,13 @@ enum Phase {
     Open,
     /// The peer's open has come.
     Opened,
-    /// A close was sent: its answer is awaited, everything else is passed over.
+    /// A close was sent: its answer is awaited, other frames are ignored.
     CloseSent,
     /// Over.
     Closed,
 }
 
-/// What is awaited within the SASL layer.
+/// The awaited frame within the SASL layer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum SaslPhase {
     /// Client: the server's mechanisms.
@@ -83,7 +84,7 @@ enum SaslPhase {
     Outcome,
 }
 
-/// What the caller has to decide before more input is accepted.
+/// A decision that the caller has to make before more input is accepted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Decision {
     None,
@@ -91,7 +92,7 @@ enum Decision {
     Open,
 }
 
-/// What the peer takes.
+/// The peer's limits.
 #[derive(Clone, Copy, Debug)]
 struct Peer {
     max_frame_bytes: u32,
@@ -108,13 +109,13 @@ pub(crate) enum Fault {
     Link(u32, DecodeError),
 }
 
-/// What a session needs of its connection.
+/// The parts of a connection that a session needs.
 #[derive(Debug)]
 pub(crate) struct Context<'c> {
     pub(crate) limits: &'c Limits,
     /// Largest frame that the peer takes.
     pub(crate) peer_frame_bytes: usize,
-    /// Events that follow from what is being done.
+    /// Events of the present step.
     pub(crate) events: &'c mut VecDeque<Event<'static>>,
     /// Set when something is written.
     pub(crate) wrote: &'c mut bool,
@@ -130,7 +131,7 @@ pub struct Connection {
     container_id: Box<str>,
     peer: Peer,
     open_sent: bool,
-    /// Server: what it offers. Empty: no SASL layer.
+    /// Server: the offered mechanisms. Empty: no SASL layer.
     mechanisms: Vec<String>,
     require_sasl: bool,
     sasl_rounds: u32,
@@ -141,7 +142,7 @@ pub struct Connection {
     hostname: Option<Box<str>>,
     /// Client: the open frame until it is sent.
     open_frame: Option<BytesMut>,
-    /// By the channel in the direction of what is sent.
+    /// By the channel in the direction of sending.
     sessions: Vec<Option<Box<AmqpSession>>>,
     /// From the peer's channels to own ones.
     channels: FxHashMap<u16, SessionId>,
@@ -204,15 +205,15 @@ impl Connection {
     }
 
     /// Whether the connection is over: nothing is processed any more, and the transport is to be
-    /// closed when what was written is sent.
+    /// closed when the output is sent.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.phase == Phase::Closed
     }
 
     /// Whether units of this lane may be handed in now. Otherwise keep the bytes (within a limit)
-    /// until the caller has decided about what came before: peers may send at once what they want
-    /// processed later (pipelined open, part 2, section 2.4.2).
+    /// until the caller has decided about earlier ones. Peers may send at once the frames that are
+    /// to be processed later (pipelined open, part 2, section 2.4.2).
     #[must_use]
     pub fn accepts_input(&self, lane: Lane) -> bool {
         self.decision == Decision::None
@@ -235,12 +236,12 @@ impl Connection {
         self.peer.max_frame_bytes
     }
 
-    /// What else follows from the last unit or command. To be asked until it is `None`.
+    /// Further events of the last unit or command. Ask until it is `None`.
     pub fn next_event(&mut self) -> Option<Event<'static>> {
         self.events.pop_front()
     }
 
-    /// The session behind an id, and what it needs.
+    /// The session of an id, and the parts that it needs.
     pub(crate) fn session(
         &mut self,
         id: SessionId,
@@ -282,7 +283,7 @@ impl Connection {
         Some(session.lane)
     }
 
-    /// Writes the open, with what the limits say.
+    /// Writes the open, with the values of the limits.
     fn write_open(&mut self, open: &Open<'_>, out: &mut BytesMut) {
         frame::encode(out, TYPE_AMQP, 0, |out| {
             Performative::Open(self.with_limits(open)).encode(out);
@@ -322,8 +323,8 @@ impl Connection {
         }
     }
 
-    /// The transport is gone. Every link and session that is left ends with its event, so that
-    /// links can be attached again on another connection with their unsettled deliveries.
+    /// The transport is lost. Every remaining link and session ends with its event. So links can be
+    /// attached again on another connection with their unsettled deliveries.
     pub fn transport_closed(&mut self) {
         self.drop_sessions();
         self.decision = Decision::None;
@@ -344,7 +345,7 @@ impl Connection {
                 self.refuse_header(out.buffer(Lane::CONTROL));
                 self.phase = Phase::Closed;
             }
-            // The layer has no frame to tell what is wrong.
+            // The layer has no frame for a fault.
             Phase::Sasl(_) => self.phase = Phase::Closed,
             Phase::Open | Phase::Opened => {
                 self.write_close(Some(error.into()), out.buffer(Lane::CONTROL));

@@ -1,4 +1,4 @@
-//! What arrives.
+//! Input.
 
 use super::{Connection, Context, ErrorBuf, Event, Fault, LinkId, Phase, SessionId};
 use crate::frame::{self, Frame, TYPE_AMQP, Unit};
@@ -7,15 +7,15 @@ use crate::session::{AmqpSession, SessionState};
 use crate::{Condition, DecodeError, Lane, LaneWriter, Scope, Violation};
 
 impl Connection {
-    /// Handles one unit of a lane: checks that it may come now, keeps the state, answers what needs
-    /// no decision and tells what does. What else follows from it comes from
-    /// [`Connection::next_event`].
+    /// Handles one unit of a lane: checks that it may come now, and keeps the state. It answers
+    /// units that need no decision, and returns an event for the others. [`Connection::next_event`]
+    /// has further events.
     ///
     /// # Errors
     ///
-    /// What the peer did wrong and what that ended: the frame that says so has been written, and
-    /// [`Event::Detached`] and [`Event::Ended`] follow. After a violation of the connection nothing
-    /// is processed any more but the peer's close.
+    /// A violation of the peer, and the part that it ended. The frame that reports it has been
+    /// written, and [`Event::Detached`] and [`Event::Ended`] follow. After a violation of the
+    /// connection only the peer's close is processed.
     pub fn receive<'a>(
         &mut self,
         lane: Lane,
@@ -73,7 +73,7 @@ impl Connection {
             .map_err(|fault| self.violation(session, fault, out))
     }
 
-    /// Writes what a fault asks for.
+    /// Writes the answer to a fault.
     fn violation(
         &mut self,
         session: Option<SessionId>,
@@ -196,7 +196,7 @@ impl Connection {
             if *frames > self.limits.max_errant_frames {
                 return Err(Fault::Connection(DecodeError::new(
                     Condition::NOT_ALLOWED,
-                    "session goes on after its end",
+                    "session continues after its end",
                 )));
             }
             return Ok(None);

@@ -36,6 +36,11 @@ impl Connection {
         (interval_ms > 0).then(|| self.heartbeat_ms.saturating_add(interval_ms))
     }
 
+    /// Input was not read until now, because this end could not: that was not the peer's silence.
+    pub const fn input_resumed(&mut self, now_ms: u64) {
+        self.last_received_ms = now_ms;
+    }
+
     /// Checks the time: sends a sign of life if one is due.
     ///
     /// # Errors

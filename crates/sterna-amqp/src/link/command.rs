@@ -1,4 +1,4 @@
-//! What the caller does with links.
+//! The caller's commands for links.
 
 use bytes::BytesMut;
 
@@ -16,7 +16,7 @@ use crate::{CommandError, LaneWriter, Limits};
 const MAP_PARTS: (usize, usize) = (3, 4);
 
 impl AmqpSession {
-    /// Writes an attach with what is unsettled.
+    /// Writes an attach with the unsettled deliveries.
     fn write_attach(
         &mut self,
         handle: u32,
@@ -64,7 +64,7 @@ impl AmqpSession {
         Ok(())
     }
 
-    /// Both attaches are known: compares what is unsettled.
+    /// Both attaches are known: compares the unsettled deliveries.
     pub(crate) fn recover_link(
         &mut self,
         handle: u32,
@@ -121,7 +121,7 @@ impl Connection {
     /// # Errors
     ///
     /// [`CommandError::Limit`] if there are as many links as the peer or the limits allow, or the
-    /// name is too long; [`CommandError::State`] if the session has a link of that name and role;
+    /// name is too long. [`CommandError::State`] if the session has a link of that name and role;
     /// [`CommandError::FrameTooLarge`].
     pub fn attach(
         &mut self,
@@ -214,8 +214,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Detaches a link: for good, or to attach it again later. The peer's answer brings
-    /// [`Event::Detached`] with what is unsettled then.
+    /// Detaches a link: finally, or to attach it again later. The peer's answer brings
+    /// [`Event::Detached`] with the unsettled deliveries of that time.
     ///
     /// With an error the link ends at once, for good, and the event is there without the answer.
     ///
@@ -252,8 +252,8 @@ impl Connection {
         session.write(&detach, context.peer_frame_bytes, buffer)
     }
 
-    /// Receiver: sets the credit, and asks for what cannot be used to be given back (`drain`), or
-    /// for the sender's state (`echo`).
+    /// Receiver: sets the credit, and asks for unused credit to be given back (`drain`), or for the
+    /// sender's state (`echo`).
     ///
     /// # Errors
     ///
@@ -324,8 +324,8 @@ impl Connection {
         session.write(&flow, context.peer_frame_bytes, buffer)
     }
 
-    /// Sender: says how many messages are ready, and gives back what credit is left if the receiver
-    /// drains: there is nothing more to send now.
+    /// Sender: reports the number of ready messages, and gives the rest of the credit back if the
+    /// receiver drains: there is nothing more to send now.
     ///
     /// # Errors
     ///
@@ -390,9 +390,9 @@ impl Connection {
         Ok(())
     }
 
-    /// Whether one of the ends could not tell all of its unsettled deliveries when the link was
-    /// attached again. Then only resumed deliveries may be sent; when those are settled, the link is
-    /// to be detached and attached once more (section 2.6.13).
+    /// Whether one end could not list all of its unsettled deliveries when the link was attached
+    /// again. Then only resumed deliveries may be sent. When those are settled, the link is to be
+    /// detached and attached once more (section 2.6.13).
     #[must_use]
     pub fn is_incomplete(&self, id: LinkId) -> bool {
         self.link_at(id).is_some_and(|link| link.incomplete)

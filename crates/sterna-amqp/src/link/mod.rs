@@ -1,7 +1,7 @@
 //! Links (AMQP 1.0, part 2, section 2.6).
 //!
-//! The commands are methods of [`Connection`](crate::Connection); here is the state of an endpoint,
-//! and what survives it.
+//! The commands are methods of [`Connection`](crate::Connection). This module has the state of an
+//! endpoint, and the part that survives it.
 
 mod command;
 mod receive;
@@ -33,9 +33,9 @@ pub(crate) enum LinkState {
         /// Whether it said that the link is gone for good.
         closed: bool,
     },
-    /// A detach with an error was sent; the caller has been told. What still comes is passed over.
+    /// A detach with an error was sent, and the caller has been told. Further input is ignored.
     Errant {
-        /// How many frames have been.
+        /// Number of frames so far.
         frames: u32,
     },
 }
@@ -87,7 +87,7 @@ pub(crate) struct Partial {
     pub(crate) settle_mode: ReceiverSettleMode,
     pub(crate) state: Option<DeliveryStateBuf>,
     pub(crate) batchable: bool,
-    /// Resumed, but unknown here: to be passed over.
+    /// Resumed, but unknown here: it is ignored.
     pub(crate) ignored: bool,
     pub(crate) resumed: Option<Unsettled>,
     pub(crate) payload: BytesMut,
@@ -150,12 +150,12 @@ impl Link {
     }
 }
 
-/// What an end says when it attaches a link, or answers an attach.
+/// Values of an attach, or of an answer to one.
 #[derive(Clone, Debug)]
 pub struct AttachOptions<'a> {
-    /// How the sender settles.
+    /// Settle mode of the sender.
     pub snd_settle_mode: SenderSettleMode,
-    /// How the receiver settles.
+    /// Settle mode of the receiver.
     pub rcv_settle_mode: ReceiverSettleMode,
     /// Where messages come from.
     pub source: Option<Source<'a>>,

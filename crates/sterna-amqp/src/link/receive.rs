@@ -21,7 +21,7 @@ impl Link {
                 if *frames > limits.max_errant_frames {
                     return Err(Fault::Session(DecodeError::new(
                         Condition::ERRANT_LINK,
-                        "link goes on after its detach with an error",
+                        "link continues after its detach with an error",
                     )));
                 }
                 Ok(false)
@@ -54,7 +54,7 @@ impl Link {
         let tag = DeliveryTag::new(tag)
             .ok_or_else(|| fault(DecodeError::invalid("delivery-tag is too long")))?;
         let settled = transfer.settled.unwrap_or(false);
-        // A resumed delivery is settled when it is over, whatever the mode.
+        // A resumed delivery is settled when it is over, in any mode.
         let allowed = match self.snd_settle_mode {
             SenderSettleMode::Mixed => true,
             SenderSettleMode::Settled => settled || transfer.more || transfer.aborted,
@@ -98,7 +98,7 @@ impl Link {
             settle_mode: transfer.rcv_settle_mode.unwrap_or(self.rcv_settle_mode),
             state: transfer.state.as_ref().map(DeliveryStateBuf::new),
             batchable: transfer.batchable,
-            // Section 2.6.13: a resumed delivery that only the sender knows is passed over.
+            // Section 2.6.13: a resumed delivery that only the sender knows is ignored.
             ignored: transfer.resume && resumed.is_none(),
             resumed,
             payload: BytesMut::new(),
@@ -145,7 +145,7 @@ impl AmqpSession {
         let link = self.remote_link(transfer.handle)?;
         let handle = link.handle;
         if !link.count_errant(context.limits)? {
-            // Its number is used all the same.
+            // Its number is used in any case.
             if let Some(id) = transfer.delivery_id
                 && last_delivery_id.is_none_or(|last| before(last, id))
             {
@@ -185,7 +185,7 @@ impl AmqpSession {
         }
         debug_assert!(
             self.assembling_bytes >= held,
-            "what a partial delivery holds was counted"
+            "the bytes of a partial delivery were counted"
         );
         if is_new {
             self.last_delivery_id = Some(partial.delivery_id);

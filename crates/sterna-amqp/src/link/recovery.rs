@@ -1,5 +1,5 @@
-//! What survives a link endpoint, and what both ends make of it when the link is attached again
-//! (AMQP 1.0, part 2, sections 2.6.5 and 2.6.13).
+//! The state that survives a link endpoint, and its comparison at both ends when the link is
+//! attached again (AMQP 1.0, part 2, sections 2.6.5 and 2.6.13).
 
 use rustc_hash::FxHashMap;
 
@@ -13,13 +13,13 @@ use crate::types::{Encoded, Field as _, Map, MapWriter, Value};
 pub struct Unsettled {
     /// Its name.
     pub tag: DeliveryTag,
-    /// What the caller gave with it; the delivery-id for a received one.
+    /// The caller's value; the delivery-id for a received one.
     pub token: u64,
     /// Its last state: a sender's as the receiver told it, a receiver's own.
     pub state: Option<DeliveryStateBuf>,
 }
 
-/// What to do about a delivery of a link that was suspended and is attached again.
+/// Action for a delivery of a link that was suspended and is attached again.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Recovery {
     /// Sender: the receiver never had it. Send it again, as a new delivery.
@@ -46,7 +46,7 @@ pub enum Recovery {
     Wait,
 }
 
-/// What the peer's unsettled map says of a delivery.
+/// Entry of a delivery in the peer's unsettled map.
 #[derive(Clone, Debug)]
 enum Entry<'a> {
     /// Nothing.
@@ -64,7 +64,7 @@ fn sender_recovery(own: Option<&DeliveryStateBuf>, theirs: Entry<'_>, complete: 
         (None, Entry::Absent) => Recovery::Resend,
         (Some(state), Entry::Absent) => Recovery::Settled(Some(state.clone())),
         (None, Entry::Present(Some(DeliveryState::Received(received)))) => {
-            // Less than the receiver once had: what was received is gone (example 7).
+            // Less than the receiver once had: the received bytes are lost (example 7).
             match own.map(DeliveryStateBuf::view) {
                 Some(DeliveryState::Received(earlier))
                     if (earlier.section_number, earlier.section_offset)
@@ -78,7 +78,7 @@ fn sender_recovery(own: Option<&DeliveryStateBuf>, theirs: Entry<'_>, complete: 
         (None, Entry::Present(Some(state))) if state.is_terminal() => {
             Recovery::Settle(DeliveryStateBuf::new(&state))
         }
-        // Nothing is decided; neither is what was in a transaction, which may never be committed.
+        // Nothing is decided, also not in a transaction, which may never be committed.
         (None, Entry::Present(_)) => Recovery::Resume(None),
         (Some(_), Entry::Present(None | Some(DeliveryState::Received(_)))) => Recovery::Abort,
         // The outcome takes effect at the sender: its view is definitive (example 13).
@@ -86,7 +86,7 @@ fn sender_recovery(own: Option<&DeliveryStateBuf>, theirs: Entry<'_>, complete: 
     }
 }
 
-/// What becomes of deliveries, and which of them a receiver keeps until the sender resumes them.
+/// Actions for deliveries, and the deliveries that a receiver keeps until the sender resumes them.
 pub(crate) struct Reconciled {
     pub(crate) events: Vec<(Unsettled, Recovery)>,
     pub(crate) kept: Vec<Unsettled>,
@@ -178,8 +178,8 @@ mod tests {
         assert_eq!(recovery, Recovery::Resume(None));
     }
 
-    /// The examples of section 2.6.13, by number: the sender's state, the receiver's entry, and what
-    /// the sender does.
+    /// The examples of section 2.6.13, by number: the sender's state, the receiver's entry, and the
+    /// sender's action.
     #[test]
     fn examples_of_the_specification() {
         let received = |section_offset| {

@@ -17,11 +17,11 @@ pub struct OutgoingTransfer<'a> {
     pub tag: &'a [u8],
     /// The caller's, for the events about it.
     pub token: u64,
-    /// What the payload is; 0 is a message of part 3.
+    /// Format of the payload; 0 is a message of part 3.
     pub message_format: u32,
     /// Whether it is settled as it is sent.
     pub settled: bool,
-    /// How the receiver is to settle, if not as the link says.
+    /// Settle mode of the receiver, if not that of the link.
     pub rcv_settle_mode: Option<ReceiverSettleMode>,
     /// Its state: a transaction, as a rule.
     pub state: Option<DeliveryState<'a>>,
@@ -49,13 +49,13 @@ impl<'a> OutgoingTransfer<'a> {
     }
 }
 
-/// What was written of a delivery.
+/// The written part of a delivery.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sent {
     /// Its number in the session.
     pub delivery_id: u32,
-    /// Bytes of the payload that were written. What is left is sent with
-    /// [`Connection::transfer_more`] when the window has opened.
+    /// Written bytes of the payload. [`Connection::transfer_more`] sends the rest when the window
+    /// has opened.
     pub payload_bytes: usize,
     /// Whether it is whole: everything was written, and no more was announced.
     pub complete: bool,
@@ -136,7 +136,7 @@ impl AmqpSession {
                     break;
                 }
             }
-            // What was said in the first transfer is not said again.
+            // Fields of the first transfer are not repeated.
             first = Transfer {
                 settled: None,
                 ..continuation(handle)
@@ -176,8 +176,9 @@ fn sender(link: &Link) -> Result<(), CommandError> {
 
 impl Connection {
     /// Sender: whether [`Connection::transfer`] would send an unsettled delivery now (a resumed one
-    /// only, if the link [is incomplete](Connection::is_incomplete)). One that is settled as it is
-    /// sent needs no room among the unsettled ones, and goes even where this says no for lack of it.
+    /// only, if the link [is incomplete](Connection::is_incomplete)). A delivery that is sent
+    /// settled needs no room among the unsettled ones. It can be sent even if this returns false
+    /// for lack of that room.
     #[must_use]
     pub fn can_send(&self, id: LinkId) -> bool {
         let session = self.sessions_at(id.session);
@@ -193,15 +194,15 @@ impl Connection {
     /// Sender: sends a delivery, in as many transfers as it needs. `payload` is given in pieces so
     /// that it need not be put together; `more` says that there will be more of it.
     ///
-    /// What the session's window has no room for is left: see [`Sent`].
+    /// The part that exceeds the session's window is left: see [`Sent`].
     ///
     /// # Errors
     ///
-    /// [`CommandError::NoCredit`] if the link has no credit or the session no window;
+    /// [`CommandError::NoCredit`] if the link has no credit or the session no window.
     /// [`CommandError::State`] while another delivery is incomplete, or while unsettled maps are
-    /// incomplete and this one is not resumed; [`CommandError::Argument`] for a tag that is too
-    /// long or a settlement that the settle mode rules out; [`CommandError::MessageTooLarge`];
-    /// [`CommandError::Limit`] with as many unsettled deliveries as there may be.
+    /// incomplete and this one is not resumed. [`CommandError::Argument`] for a tag that is too
+    /// long, or a settlement that the settle mode excludes. [`CommandError::MessageTooLarge`];
+    /// [`CommandError::Limit`] with the most unsettled deliveries.
     pub fn transfer(
         &mut self,
         id: LinkId,

@@ -6,16 +6,16 @@ use crate::DecodeError;
 use crate::types::{Field, Symbol, Timestamp, Value, composite};
 
 composite! {
-    /// How a message is to be treated on its way (section 3.2.1).
+    /// Treatment of a message on its way (section 3.2.1).
     #[derive(Copy)]
     Header = 0x70, "amqp:header:list" {
         /// Not to be lost when a node restarts.
         durable: bool, default false;
         /// Higher goes first.
         priority: u8, default 4;
-        /// How long it is of use, in milliseconds.
+        /// Lifetime in milliseconds.
         ttl: u32, optional;
-        /// Nobody else has had it.
+        /// No other receiver has had it.
         first_acquirer: bool, default false;
         /// Failed attempts to deliver it.
         delivery_count: u32, default 0;
@@ -35,16 +35,16 @@ impl Default for Header {
 }
 
 composite! {
-    /// What the sender says of a message; never changed on its way (section 3.2.4).
+    /// The sender's properties of a message; never changed on its way (section 3.2.4).
     #[derive(Copy, Default)]
     Properties<'a> = 0x73, "amqp:properties:list" {
         /// Names the message.
         message_id: MessageId<'a>, optional;
-        /// Who made it.
+        /// The user that made it.
         user_id: &'a [u8], optional;
         /// The node it is for.
         to: Value<'a>, optional;
-        /// What it is about.
+        /// Its subject.
         subject: &'a str, optional;
         /// The node for answers.
         reply_to: Value<'a>, optional;

@@ -8,7 +8,7 @@ use crate::transactions::{Declared, TransactionalState};
 use crate::types::{Composite, Described, Encoded, Field, Map, Value, composite};
 
 composite! {
-    /// How much has been received (section 3.4.1).
+    /// Received part of a delivery (section 3.4.1).
     #[derive(Copy)]
     Received = 0x23, "amqp:received:list" {
         /// Index of the section up to which everything has been received.
@@ -108,7 +108,7 @@ impl<'a> Field<'a> for Outcome<'a> {
     }
 }
 
-/// What an end of a link thinks of a delivery.
+/// State of a delivery at one end of a link.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum DeliveryState<'a> {
     /// On its way.

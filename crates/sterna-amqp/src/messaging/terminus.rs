@@ -12,7 +12,7 @@ use crate::types::{
 };
 
 symbolic! {
-    /// What of a terminus survives (section 3.5.5).
+    /// The surviving part of a terminus (section 3.5.5).
     TerminusDurability: u32 {
         /// Nothing.
         None = 0,
@@ -38,7 +38,7 @@ symbolic! {
 }
 
 symbolic! {
-    /// What happens to a message at its source when it is sent (section 3.5.7).
+    /// The effect of sending on a message at its source (section 3.5.7).
     DistributionMode: Symbol<'a> {
         /// It is for no other link.
         Move = Symbol("move"),
@@ -52,15 +52,15 @@ composite! {
     Source<'a> = 0x28, "amqp:source:list" {
         /// The node: a string, as a rule.
         address: Value<'a>, optional;
-        /// What survives.
+        /// The surviving part.
         durable: TerminusDurability, default TerminusDurability::None;
         /// When it begins to expire.
         expiry_policy: TerminusExpiryPolicy, default TerminusExpiryPolicy::SessionEnd;
-        /// How long it takes to expire, in seconds.
+        /// Time until it expires, in seconds.
         timeout: u32, default 0;
         /// Whether a node is to be made, or was made.
         dynamic: bool, default false;
-        /// What the node is to be like.
+        /// Properties of the node to be made.
         dynamic_node_properties: Map<'a>, optional;
         /// Moved or copied.
         distribution_mode: DistributionMode, optional;
@@ -80,15 +80,15 @@ composite! {
     Target<'a> = 0x29, "amqp:target:list" {
         /// The node: a string, as a rule.
         address: Value<'a>, optional;
-        /// What survives.
+        /// The surviving part.
         durable: TerminusDurability, default TerminusDurability::None;
         /// When it begins to expire.
         expiry_policy: TerminusExpiryPolicy, default TerminusExpiryPolicy::SessionEnd;
-        /// How long it takes to expire, in seconds.
+        /// Time until it expires, in seconds.
         timeout: u32, default 0;
         /// Whether a node is to be made, or was made.
         dynamic: bool, default false;
-        /// What the node is to be like.
+        /// Properties of the node to be made.
         dynamic_node_properties: Map<'a>, optional;
         /// Extensions.
         capabilities: Multiple<'a>, default Multiple::None;
@@ -139,7 +139,7 @@ impl<'a> Source<'a> {
     ///
     /// # Errors
     ///
-    /// `amqp:invalid-field` for a policy that is none.
+    /// `amqp:invalid-field` for a value that is not a policy.
     pub fn lifetime_policy(&self) -> Result<Option<LifetimePolicy>, DecodeError> {
         LifetimePolicy::of(self.dynamic_node_properties)
     }
@@ -179,13 +179,13 @@ impl<'a> Target<'a> {
     ///
     /// # Errors
     ///
-    /// `amqp:invalid-field` for a policy that is none.
+    /// `amqp:invalid-field` for a value that is not a policy.
     pub fn lifetime_policy(&self) -> Result<Option<LifetimePolicy>, DecodeError> {
         LifetimePolicy::of(self.dynamic_node_properties)
     }
 }
 
-/// What a link's target can be.
+/// Kinds of a link's target.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[allow(
     clippy::large_enum_variant,

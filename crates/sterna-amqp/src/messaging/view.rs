@@ -74,7 +74,7 @@ impl SectionKind {
 pub struct Section<'a> {
     /// Which one.
     pub kind: SectionKind,
-    /// What it holds, without its descriptor.
+    /// Its value, without its descriptor.
     pub value: Value<'a>,
     /// Where it lies in the payload, with its descriptor.
     pub range: Range<usize>,
@@ -247,32 +247,32 @@ impl<'a> MessageView<'a> {
             .transpose()
     }
 
-    /// What this delivery has to say (section 3.2.2).
+    /// Annotations of this delivery (section 3.2.2).
     #[must_use]
     pub const fn delivery_annotations(&self) -> Option<Map<'a>> {
         self.delivery_annotations
     }
 
-    /// What nodes on the way have to say (section 3.2.3).
+    /// Annotations of nodes on the way (section 3.2.3).
     #[must_use]
     pub const fn message_annotations(&self) -> Option<Map<'a>> {
         self.message_annotations
     }
 
-    /// What the application has to say (section 3.2.5).
+    /// Properties of the application (section 3.2.5).
     #[must_use]
     pub const fn application_properties(&self) -> Option<Map<'a>> {
         self.application_properties
     }
 
-    /// What could be told only after the body (section 3.2.9).
+    /// Values that were known only after the body (section 3.2.9).
     #[must_use]
     pub const fn footer(&self) -> Option<Map<'a>> {
         self.footer
     }
 
-    /// Where the bare message lies in the payload: properties, application properties and body,
-    /// which nobody changes on the way.
+    /// Range of the bare message in the payload: properties, application properties and body, which
+    /// do not change on the way.
     #[must_use]
     pub fn bare(&self) -> Range<usize> {
         self.bare.clone()
@@ -308,9 +308,9 @@ impl<'a> MessageView<'a> {
         }
     }
 
-    /// Checks what [`MessageView::parse`] leaves for later: the fields of header and properties,
-    /// the keys of every map (section 3.2.10), and the types of application properties (section
-    /// 3.2.5).
+    /// Checks the parts that [`MessageView::parse`] leaves for later: the fields of header and
+    /// properties, the keys of every map (section 3.2.10), and the types of application properties
+    /// (section 3.2.5).
     ///
     /// # Errors
     ///

@@ -83,7 +83,7 @@ impl<'o> MessageWriter<'o> {
         self.value_with(|out| value.encode(out))
     }
 
-    /// An amqp-value section with what `write` appends: exactly one value.
+    /// An amqp-value section with the output of `write`: exactly one value.
     pub fn value_with(&mut self, write: impl FnOnce(&mut BytesMut)) -> &mut Self {
         self.section(SectionKind::AmqpValue, write)
     }

@@ -6,7 +6,7 @@ use crate::{Condition, DecodeError};
 composite! {
     /// Negotiates a connection (part 2, section 2.7.1).
     Open<'a> = 0x10, "amqp:open:list" {
-        /// Who sends it.
+        /// Name of its sender.
         container_id: &'a str, required;
         /// The host that is addressed.
         hostname: &'a str, optional;
@@ -57,7 +57,7 @@ composite! {
 }
 
 composite! {
-    /// What went wrong (part 2, section 2.8.14).
+    /// An error (part 2, section 2.8.14).
     Error<'a> = 0x1d, "amqp:error:list" {
         /// One of [`Condition`], or another symbol.
         condition: Symbol<'a>, required;

@@ -56,15 +56,15 @@ composite! {
         handle: u32, required;
         /// The sender's end.
         role: Role, required;
-        /// How the link's sender settles.
+        /// Settle mode of the link's sender.
         snd_settle_mode: SenderSettleMode, default SenderSettleMode::Mixed;
-        /// How the link's receiver settles.
+        /// Settle mode of the link's receiver.
         rcv_settle_mode: ReceiverSettleMode, default ReceiverSettleMode::First;
         /// Where messages come from.
         source: Source<'a>, optional;
         /// Where they go.
         target: TargetArchetype<'a>, optional;
-        /// Delivery-tags and states of what the sender of the frame has not settled.
+        /// Delivery-tags and states of the deliveries that the sender of the frame has not settled.
         unsettled: Map<'a>, optional;
         /// Whether there are more than these.
         incomplete_unsettled: bool, default false;
@@ -120,13 +120,13 @@ composite! {
         delivery_id: u32, optional;
         /// Name of the delivery in the link; in the first transfer of each.
         delivery_tag: &'a [u8], optional;
-        /// What the payload is; 0 is a message of part 3.
+        /// Format of the payload; 0 is a message of part 3.
         message_format: u32, optional;
         /// Whether the sender has settled.
         settled: bool, optional;
         /// Whether another transfer of this delivery follows.
         more: bool, default false;
-        /// How the receiver is to settle this one.
+        /// Settle mode of the receiver for this delivery.
         rcv_settle_mode: ReceiverSettleMode, optional;
         /// The state at the sender.
         state: DeliveryState<'a>, optional;

@@ -1,4 +1,4 @@
-//! The frame bodies of the transport (AMQP 1.0, part 2, section 2.7) and what is in them.
+//! The frame bodies of the transport (AMQP 1.0, part 2, section 2.7) and their content.
 
 mod connection;
 mod link;
@@ -36,13 +36,13 @@ pub enum Performative<'a> {
 macro_rules! performatives {
     ($($variant:ident)*) => {
         impl<'a> Performative<'a> {
-            /// Reads a frame body; what follows it, the payload of a transfer, is the second value.
+            /// Reads a frame body. The second value is the rest: the payload of a transfer.
             ///
             /// # Errors
             ///
-            /// `amqp:decode-error` for anything that is not a frame body, for bytes after one that
-            /// takes no payload, and for missing or mistyped fields; `amqp:invalid-field` for a
-            /// field that is out of its range.
+            /// `amqp:decode-error` for bytes that are not a frame body, for bytes after one without
+            /// a payload, and for missing or mistyped fields. `amqp:invalid-field` for a field out
+            /// of its range.
             pub fn decode(body: &'a [u8]) -> Result<(Self, &'a [u8]), DecodeError> {
                 let mut reader = Reader::new(body);
                 let performative = match reader.descriptor()? {

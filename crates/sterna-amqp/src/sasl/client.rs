@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::{PlainCredentials, mechanism};
 
-/// The mechanism does not accept what the server said.
+/// The mechanism does not accept the server's message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SaslError;
 
@@ -21,8 +21,8 @@ pub trait Mechanism: Send {
     /// The name by which servers offer it.
     fn name(&self) -> &str;
 
-    /// Whether the server may answer the first message with a challenge. If so, what comes after the
-    /// SASL layer cannot be sent before the outcome is known.
+    /// Whether the server may answer the first message with a challenge. Then bytes after the SASL
+    /// layer cannot be sent before the outcome is known.
     fn may_be_challenged(&self) -> bool {
         true
     }
@@ -37,8 +37,8 @@ pub trait Mechanism: Send {
     /// When the challenge is not acceptable; the connection ends.
     fn challenge(&mut self, challenge: &[u8]) -> Result<Vec<u8>, SaslError>;
 
-    /// Looks at what came with the server's success. Mechanisms in which the server proves itself
-    /// check that it has, here or in a challenge before.
+    /// Checks the data of the server's success. Mechanisms in which the server proves itself check
+    /// that it has, here or in an earlier challenge.
     ///
     /// # Errors
     ///
@@ -84,7 +84,7 @@ impl Mechanism for Anonymous {
 /// RFC 4422, appendix A.
 #[derive(Clone, Debug, Default)]
 pub struct External {
-    /// As whom to act; empty for whom the transport shows.
+    /// User whose rights are requested; empty for the authenticated user.
     pub authorization_identity: String,
 }
 

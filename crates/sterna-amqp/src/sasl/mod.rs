@@ -1,7 +1,7 @@
 //! The SASL layer (AMQP 1.0, part 5, section 5.3).
 //!
-//! A server's [`Connection`](crate::connection::Connection) offers mechanisms and surfaces what the
-//! client answers; the caller checks credentials. A client gives its connection a [`Mechanism`].
+//! A server's [`Connection`](crate::connection::Connection) offers mechanisms and reports the
+//! client's answers; the caller checks credentials. A client gives its connection a [`Mechanism`].
 
 mod client;
 mod plain;
@@ -20,14 +20,14 @@ pub mod mechanism {
     pub const ANONYMOUS: &str = "ANONYMOUS";
     /// RFC 4616: user name and password.
     pub const PLAIN: &str = "PLAIN";
-    /// RFC 4422, appendix A: what the transport knows of the client, its certificate.
+    /// RFC 4422, appendix A: the transport's knowledge of the client, its certificate.
     pub const EXTERNAL: &str = "EXTERNAL";
     /// RFC 7677: proof of a password by challenge.
     pub const SCRAM_SHA_256: &str = "SCRAM-SHA-256";
 }
 
 composite! {
-    /// What the server offers (section 5.3.3.1).
+    /// The server's mechanisms (section 5.3.3.1).
     SaslMechanisms<'a> = 0x40, "amqp:sasl-mechanisms:list" {
         /// Names of mechanisms, at least one.
         sasl_server_mechanisms: Multiple<'a>, required;
@@ -35,7 +35,7 @@ composite! {
 }
 
 composite! {
-    /// What the client chooses (section 5.3.3.2).
+    /// The client's choice (section 5.3.3.2).
     SaslInit<'a> = 0x41, "amqp:sasl-init:list" {
         /// The name of the mechanism.
         mechanism: Symbol<'a>, required;
@@ -49,7 +49,7 @@ composite! {
 composite! {
     /// A message of the server (section 5.3.3.3).
     SaslChallenge<'a> = 0x42, "amqp:sasl-challenge:list" {
-        /// What the mechanism says.
+        /// Data of the mechanism.
         challenge: &'a [u8], required;
     }
 }
@@ -57,13 +57,13 @@ composite! {
 composite! {
     /// A message of the client (section 5.3.3.4).
     SaslResponse<'a> = 0x43, "amqp:sasl-response:list" {
-        /// What the mechanism says.
+        /// Data of the mechanism.
         response: &'a [u8], required;
     }
 }
 
 symbolic! {
-    /// How a negotiation ended (section 5.3.3.6).
+    /// Result of a negotiation (section 5.3.3.6).
     SaslCode: u8 {
         /// Authenticated.
         Ok = 0,
@@ -81,9 +81,9 @@ symbolic! {
 composite! {
     /// The end of the negotiation (section 5.3.3.5).
     SaslOutcome<'a> = 0x44, "amqp:sasl-outcome:list" {
-        /// How it ended.
+        /// Result.
         code: SaslCode, required;
-        /// What the mechanism says with its success.
+        /// Data of the mechanism with its success.
         additional_data: &'a [u8], optional;
     }
 }

@@ -8,9 +8,9 @@ const MAX_PART_BYTES: usize = 4_096;
 /// User name and password from a PLAIN message.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct PlainCredentials<'a> {
-    /// As whom the user wants to act; empty for the user itself.
+    /// User whose rights are requested; empty for the authenticated user.
     pub authorization_identity: &'a str,
-    /// Who proves itself.
+    /// The user to be authenticated.
     pub user: &'a str,
     /// The password.
     pub password: &'a str,

@@ -22,7 +22,7 @@ pub enum Operand<'v> {
 }
 
 impl Operand<'_> {
-    /// The truth of a condition; `None` is unknown, and so is what is no condition.
+    /// The truth of a condition; `None` is unknown, and so is a value that is not a condition.
     const fn truth(&self) -> Option<bool> {
         match self {
             Self::Boolean(truth) => Some(*truth),

@@ -1,4 +1,4 @@
-//! What names in selectors mean.
+//! Meaning of names in selectors.
 
 use std::borrow::Cow;
 

@@ -44,7 +44,7 @@ impl Pattern {
         let places = &self.0;
         let mut rest = text.chars();
         let mut index = 0;
-        // Where the last `%` was, and what was left of the text when it took one more character.
+        // Position of the last `%`, and the rest of the text after it took one more character.
         let mut retry: Option<(usize, std::str::Chars<'_>)> = None;
         loop {
             let before = rest.clone();

@@ -1,8 +1,8 @@
-//! Selectors: the language of `apache.org:selector-filter:string`, which is that of JMS (JMS 2.0,
-//! section 3.8.1), over header, properties and application properties of a message.
+//! Selectors: the language of `apache.org:selector-filter:string`, over header, properties and
+//! application properties of a message. It is that of JMS (JMS 2.0, section 3.8.1).
 //!
-//! A name is an application property, unless it is one of JMS's headers (`JMSPriority`,
-//! `JMSMessageID`, …) or begins with `amqp.` (`amqp.priority`, `amqp.subject`, …); see
+//! A name is an application property, with two exceptions: JMS's headers (`JMSPriority`,
+//! `JMSMessageID`, …), and names that begin with `amqp.` (`amqp.priority`, `amqp.subject`, …). See
 //! [`MessageFields`].
 
 mod eval;
@@ -41,7 +41,7 @@ impl Default for SelectorLimits {
 pub struct SelectorError {
     /// Where in the text, in bytes.
     pub position: usize,
-    /// What is wrong, for people.
+    /// Text for people.
     pub detail: &'static str,
 }
 

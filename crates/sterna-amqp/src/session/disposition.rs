@@ -54,7 +54,7 @@ impl AmqpSession {
                 !settled
             }),
             Role::Sender => self.incoming.retain_range(first, last, |id, one| {
-                // A sender's own outcome is told; what this end said stays what it is.
+                // A sender's own outcome is reported; this end's state stays.
                 if settled || state.is_some() {
                     tell(one.handle, id, one.token, state.clone());
                 }
@@ -66,14 +66,14 @@ impl AmqpSession {
 }
 
 impl Connection {
-    /// Receiver: tells the state of the deliveries of a session from `first` to `last`, both
-    /// included, on whatever links they came, and settles them or not. Deliveries that are settled
-    /// already are passed over.
+    /// Receiver: reports the state of the deliveries of a session from `first` to `last`, both
+    /// included, on any links, and settles them or not. Deliveries that are settled already are
+    /// skipped.
     ///
     /// # Errors
     ///
-    /// [`CommandError::Argument`] if a delivery among them is to be settled by the sender first
-    /// (receiver settle mode second), or `last` is before `first`.
+    /// [`CommandError::Argument`] if `last` is before `first`, or if the sender has to settle one
+    /// of the deliveries first (receiver settle mode second).
     pub fn dispose(
         &mut self,
         session: SessionId,

@@ -14,7 +14,7 @@ use crate::{Condition, DecodeError};
 pub(crate) const TXN_ID: &str = "txn-id";
 
 impl AmqpSession {
-    /// What a flow of this session says of the session.
+    /// The session's fields of a flow.
     pub(crate) fn flow(&self) -> Flow<'static> {
         Flow {
             next_incoming_id: self.is_begun().then_some(self.next_incoming_id),
@@ -37,7 +37,7 @@ impl AmqpSession {
         });
     }
 
-    /// What a flow of a link says of it.
+    /// The link's fields of a flow.
     pub(crate) fn link_flow(&self, link: &Link) -> Flow<'static> {
         let known = link.role == Role::Sender || link.remote_handle.is_some();
         Flow {
@@ -74,7 +74,7 @@ impl AmqpSession {
         }
         debug_assert!(
             self.incoming_window <= context.limits.incoming_window,
-            "a window is at most what was announced"
+            "a window is at most the announced one"
         );
         self.incoming_window -= 1;
         self.next_incoming_id = self.next_incoming_id.wrapping_add(1);
@@ -91,7 +91,7 @@ impl AmqpSession {
         context: &mut Context<'_>,
         out: &mut BytesMut,
     ) -> Result<Option<Event<'a>>, Fault> {
-        // Without it the peer has not read the begin: what was sent since counts.
+        // Without it the peer has not read the begin: all frames since then count.
         let expected = flow.next_incoming_id.unwrap_or(0);
         if before(self.next_outgoing_id, expected) {
             return Err(Fault::Session(DecodeError::invalid(
@@ -177,8 +177,8 @@ impl AmqpSession {
 }
 
 impl Link {
-    /// Receiver: the sender says how many deliveries there were, some of which it may have skipped
-    /// to use up credit.
+    /// Receiver: takes the sender's count of deliveries; the sender may have skipped some to use up
+    /// credit.
     fn sender_counts(&mut self, count: u32) -> Result<(), DecodeError> {
         if before(count, self.delivery_count) {
             return Err(DecodeError::invalid("delivery-count goes back"));

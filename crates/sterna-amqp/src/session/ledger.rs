@@ -15,8 +15,8 @@ pub(crate) const fn before(a: u32, b: u32) -> bool {
 
 /// Entries in the order of their delivery-ids, which are serial numbers and only grow.
 ///
-/// Removing the oldest, which is the common case, and finding any are cheap; removing from the
-/// middle leaves a tombstone until there are more of them than entries.
+/// Removing the oldest, which is the common case, and finding any are cheap. Removing from the
+/// middle leaves a tombstone, until there are more tombstones than entries.
 #[derive(Debug)]
 pub(crate) struct Ledger<T> {
     entries: VecDeque<(u32, Option<T>)>,
@@ -33,9 +33,9 @@ impl<T> Default for Ledger<T> {
 }
 
 impl<T> Ledger<T> {
-    /// Adds the entry of an id that is not there; as a rule one that comes after all others, but
-    /// deliveries of several links may end in another order than they begin. `false` if it is there,
-    /// or too far from the others for serial numbers to compare.
+    /// Adds the entry of a new id. It usually comes after all others, but deliveries of several
+    /// links may end in another order than they begin. `false` if the id exists, or is too far from
+    /// the others to compare serial numbers.
     #[must_use]
     pub(crate) fn push(&mut self, id: u32, entry: T) -> bool {
         let (Some((first, _)), Some((last, _))) = (self.entries.front(), self.entries.back())

@@ -30,9 +30,9 @@ pub(crate) enum SessionState {
     BeginSent,
     /// Both ends have begun.
     Mapped,
-    /// An end was sent: its answer is awaited, everything else is passed over.
+    /// An end was sent: its answer is awaited, other frames are ignored.
     EndSent {
-        /// How many frames have been.
+        /// Number of frames so far.
         frames: u32,
         /// Whether the caller knows already.
         surfaced: bool,
@@ -161,7 +161,7 @@ impl AmqpSession {
         Ok(())
     }
 
-    /// A link that the caller knows of, whatever its state.
+    /// A link that the caller knows of, in any state.
     pub(crate) fn link(&mut self, handle: u32) -> Result<&mut Link, CommandError> {
         match self.links.get_mut(handle as usize) {
             Some(Some(link)) if link.is_live() => Ok(link),
@@ -310,7 +310,7 @@ impl AmqpSession {
         }
     }
 
-    /// Detaches a link with an error and passes over what still comes for it.
+    /// Detaches a link with an error, and ignores its further input.
     pub(crate) fn fail_link(
         &mut self,
         handle: u32,
@@ -439,7 +439,7 @@ impl AmqpSession {
 
     /// Makes the endpoint of a link that the peer attaches.
     fn new_link(&mut self, attach: &Attach<'_>, context: &Context<'_>) -> Result<u32, Fault> {
-        /// What an attach takes at most that has nothing but a name.
+        /// Largest attach that has only a name.
         const ATTACH_BYTES: usize = 64;
         let limits = context.limits;
         let limit =

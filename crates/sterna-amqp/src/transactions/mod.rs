@@ -1,5 +1,5 @@
-//! Transactions (AMQP 1.0, part 4): a controller declares and discharges them over a link to a
-//! coordinator, and marks transfers and dispositions with a transaction's identifier.
+//! Transactions (AMQP 1.0, part 4). A controller declares and discharges them over a link to a
+//! coordinator. It marks transfers and dispositions with a transaction's identifier.
 
 use bytes::BytesMut;
 
@@ -7,7 +7,7 @@ use crate::DecodeError;
 use crate::messaging::{Body, MessageView, MessageWriter, Outcome};
 use crate::types::{Composite as _, Multiple, Value, composite};
 
-/// What a coordinator can do (section 4.5.7).
+/// Capabilities of a coordinator (section 4.5.7).
 pub mod capability {
     /// Transactions within the resource.
     pub const LOCAL_TRANSACTIONS: &str = "amqp:local-transactions";
@@ -25,7 +25,7 @@ composite! {
     /// The target of a link to a coordinator (section 4.5.1).
     #[derive(Copy)]
     Coordinator<'a> = 0x30, "amqp:coordinator:list" {
-        /// What it can do, or should.
+        /// Its capabilities, or the requested ones.
         capabilities: Multiple<'a>, default Multiple::None;
     }
 }

@@ -12,7 +12,7 @@ pub struct Array<'a> {
 }
 
 impl<'a> Array<'a> {
-    /// How many elements it has.
+    /// Number of elements.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.count as usize

@@ -16,8 +16,8 @@ pub trait Composite<'a>: Sized {
     ///
     /// # Errors
     ///
-    /// `amqp:decode-error` for a missing mandatory field, a field of another type, too many fields;
-    /// `amqp:invalid-field` for a value that the field's type does not know.
+    /// `amqp:decode-error` for a missing mandatory field, a field of another type, or too many
+    /// fields. `amqp:invalid-field` for a value that the field's type does not have.
     fn decode_list(reader: &mut Reader<'a>) -> Result<Self, DecodeError>;
 
     /// Appends the list of fields.

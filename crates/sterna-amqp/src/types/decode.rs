@@ -34,7 +34,7 @@ impl<'a> Reader<'a> {
         value(&mut self.rest, MAX_DEPTH)
     }
 
-    /// What has not been read.
+    /// The unread bytes.
     #[must_use]
     pub const fn rest(&self) -> &'a [u8] {
         self.rest

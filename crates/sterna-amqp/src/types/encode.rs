@@ -93,7 +93,7 @@ fn whole(out: &mut BytesMut, [code8, code32]: [u8; 2], count: u32, parts: &[&[u8
     }
 }
 
-/// What the compact header of a list, map or array takes, and what the wide one takes more.
+/// Bytes of the compact header of a list, map or array, and the additional bytes of the wide one.
 const COMPACT_BYTES: usize = 3;
 const WIDER_BYTES: usize = 6;
 
@@ -196,7 +196,7 @@ impl<'o> MapWriter<'o> {
         value.encode(self.entry(key));
     }
 
-    /// Appends a key; its value is to be appended to what is returned.
+    /// Appends a key; its value is to be appended to the returned buffer.
     pub fn entry(&mut self, key: &Value<'_>) -> &mut BytesMut {
         self.count += 2;
         key.encode(self.out);

@@ -113,8 +113,8 @@ pub mod code {
 
 /// One value of any type, borrowed from its encoding.
 ///
-/// Floating-point numbers are equal when their bits are, so that what is not a number equals itself;
-/// lists, maps, arrays and described values when their encodings are.
+/// Floating-point numbers are equal if their bits are, so NaN equals itself. Lists, maps, arrays
+/// and described values are equal if their encodings are.
 #[derive(Clone, Copy, Debug)]
 pub enum Value<'a> {
     /// Nothing.
@@ -165,7 +165,7 @@ pub enum Value<'a> {
     Map(Map<'a>),
     /// Values of one type.
     Array(Array<'a>),
-    /// A value with a descriptor, which says what it means.
+    /// A value with a descriptor, which names its meaning.
     Described(Described<'a>),
 }
 
@@ -202,7 +202,7 @@ impl PartialEq for Value<'_> {
 impl Eq for Value<'_> {}
 
 impl<'a> Value<'a> {
-    /// Decodes bytes that are one value and nothing else.
+    /// Decodes the bytes of exactly one value.
     ///
     /// # Errors
     ///

@@ -23,7 +23,7 @@ impl<'a> List<'a> {
         body: &[],
     };
 
-    /// How many entries it has.
+    /// Number of entries.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.count as usize
@@ -101,7 +101,7 @@ impl<'a> Map<'a> {
         body: &[],
     };
 
-    /// How many keys it has.
+    /// Number of keys.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.count as usize / 2
@@ -218,7 +218,7 @@ pub struct Described<'a> {
 }
 
 impl<'a> Described<'a> {
-    /// What says how to read the value: a ulong or a symbol, as a rule.
+    /// The descriptor of the value: usually a ulong or a symbol.
     #[must_use]
     pub fn descriptor(&self) -> Value<'a> {
         // Validated when the view was made.

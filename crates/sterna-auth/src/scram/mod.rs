@@ -1,4 +1,4 @@
-//! SCRAM-SHA-256 (RFC 5802, RFC 7677): the four messages and what both sides share.
+//! SCRAM-SHA-256 (RFC 5802, RFC 7677): the four messages, and the code that both sides share.
 //!
 //! Channel binding is not offered: the mechanism is `SCRAM-SHA-256`, not `SCRAM-SHA-256-PLUS`, and
 //! a client that demands a binding (`p=…`) is refused.
@@ -27,8 +27,8 @@ const MAX_NONCE_BYTES: usize = 256;
 
 /// Why an exchange failed.
 ///
-/// A server should tell its peer nothing but "not authorised": a wrong password and a user who does
-/// not exist are the same error here, [`ScramError::Proof`].
+/// A server should tell its peer only "not authorised". A wrong password and an unknown user are
+/// the same error here, [`ScramError::Proof`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ScramError {
@@ -41,7 +41,7 @@ pub enum ScramError {
     ChannelBinding,
     /// The user name or the password is empty, too long, or has control characters.
     Credentials,
-    /// A nonce is not what the exchange started with, or is not printable.
+    /// A nonce does not begin with that of the exchange, or is not printable.
     Nonce,
     /// The server asks for fewer iterations than [`MIN_ITERATIONS`](crate::MIN_ITERATIONS) or more
     /// than [`MAX_CLIENT_ITERATIONS`].

@@ -31,7 +31,7 @@ impl ClientFirst {
         let text = message_text(message)?;
         let (flag, rest) = text.split_once(',').ok_or(ScramError::Syntax)?;
         match flag {
-            // `y`: the client could bind but takes it that the server can't, and that is so.
+            // `y`: the client supports binding but assumes that the server does not, which is true.
             "n" | "y" => {}
             flag if flag.starts_with("p=") => return Err(ScramError::ChannelBinding),
             _ => return Err(ScramError::Syntax),
@@ -64,14 +64,14 @@ impl ClientFirst {
         })
     }
 
-    /// Who wants to be authenticated.
+    /// The user to be authenticated.
     #[must_use]
     pub fn user(&self) -> &str {
         &self.user
     }
 
-    /// As whom the user wants to act, when that is said (RFC 5802's authzid). A server that knows
-    /// no such thing refuses anything but the user's own name.
+    /// User whose rights are requested, if the message has one (RFC 5802's authzid). A server
+    /// without this feature refuses any name except the user's own.
     #[must_use]
     pub fn acts_as(&self) -> Option<&str> {
         self.acts_as.as_deref()
@@ -91,9 +91,9 @@ pub struct ServerStart {
 impl ServerStart {
     /// Answers a client's first message; the second value is the challenge to send.
     ///
-    /// `record` is the user's, or a decoy ([`DecoySecret::record`](crate::DecoySecret::record))
-    /// when there is no such user: then the exchange goes on to its end and fails there as with a
-    /// wrong password.
+    /// `record` is the user's, or a decoy ([`DecoySecret::record`](crate::DecoySecret::record)) for
+    /// an unknown user. Then the exchange continues to its end, and fails there as with a wrong
+    /// password.
     #[must_use]
     pub fn new(first: ClientFirst, record: Record, nonce: &Nonce) -> (Self, String) {
         let nonce = first.nonce + nonce.as_str();

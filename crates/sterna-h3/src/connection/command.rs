@@ -18,9 +18,9 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// [`CommandError::State`] at a server; [`CommandError::GoingAway`]; what makes the request
-    /// malformed or larger than the server takes; [`CommandError::NotNegotiated`] for an extended
-    /// CONNECT that the server's settings do not allow, or not yet.
+    /// [`CommandError::State`] at a server; [`CommandError::GoingAway`]; the error of a request
+    /// that is malformed or larger than the server takes; [`CommandError::NotNegotiated`] for an
+    /// extended CONNECT that the server's settings do not allow, or not yet.
     pub fn request(
         &mut self,
         line: &RequestLine<'_>,
@@ -58,14 +58,14 @@ impl Connection {
         Ok(id)
     }
 
-    /// Server: sends the final response of a request, in one write where its content is small. The
-    /// request need not be complete: what comes of it later is still told, unless
+    /// Server: sends the final response of a request, in one write if its content is small. The
+    /// request need not be complete: its later events are still reported, unless
     /// [`Connection::stop_receiving`] ends it.
     ///
     /// # Errors
     ///
-    /// [`CommandError::NoStream`] where the request was given up; [`CommandError::State`] where it
-    /// has a response; what makes the response malformed or larger than the client takes.
+    /// [`CommandError::NoStream`] if the request was given up; [`CommandError::State`] if it has a
+    /// response; the error of a response that is malformed or larger than the client takes.
     pub fn respond(
         &mut self,
         id: StreamId,
@@ -83,12 +83,14 @@ impl Connection {
             return Err(CommandError::State);
         }
         if !content.is_empty() && (exchange.is_head || matches!(status, 204 | 304)) {
-            return Err(CommandError::Malformed("content where there is none"));
+            return Err(CommandError::Malformed(
+                "content in a message without content",
+            ));
         }
         self.send_response(id, status, fields, content, out)
     }
 
-    /// Writes a final response, whatever it is for.
+    /// Writes a final response to any request.
     pub(super) fn send_response(
         &mut self,
         id: StreamId,
@@ -130,7 +132,9 @@ impl Connection {
         out: &mut dyn Output,
     ) -> Result<(), CommandError> {
         if !(100..200).contains(&status) || status == 101 {
-            return Err(CommandError::Malformed("an interim status that is none"));
+            return Err(CommandError::Malformed(
+                "an interim status other than 100 and 102 to 199",
+            ));
         }
         self.exchange_to_answer(id)?;
         let digits = status_digits(status);
@@ -142,8 +146,8 @@ impl Connection {
     }
 
     /// Sends content of a message whose head was sent with [`Content::Streamed`], or bytes of a
-    /// stream of a WebTransport session. What the transport has not sent yet it keeps: a caller that
-    /// has much to send asks the transport how much that is.
+    /// stream of a WebTransport session. The transport keeps bytes that it has not sent yet. A
+    /// caller with much to send asks the transport for their number.
     ///
     /// # Errors
     ///
@@ -217,8 +221,8 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// As [`Connection::send`], and for what makes the trailers malformed or larger than the peer
-    /// takes.
+    /// As [`Connection::send`], and the error of trailers that are malformed or larger than the
+    /// peer takes.
     pub fn send_trailers(
         &mut self,
         id: StreamId,
@@ -254,13 +258,13 @@ impl Connection {
         Ok(())
     }
 
-    /// Gives a stream up in both directions: no event for it follows. Servers refuse a request that
-    /// they have done nothing about with H3_REQUEST_REJECTED, so that it may be sent again, and end
-    /// others with H3_REQUEST_CANCELLED or H3_INTERNAL_ERROR. A session ends with its request.
+    /// Gives a stream up in both directions: no event for it follows. A session ends with its
+    /// request. A server refuses an unprocessed request with H3_REQUEST_REJECTED, so that it may be
+    /// sent again. It ends others with H3_REQUEST_CANCELLED or H3_INTERNAL_ERROR.
     ///
     /// # Errors
     ///
-    /// [`CommandError::NoStream`] where it is over; [`CommandError::State`] for what carries no
+    /// [`CommandError::NoStream`] if it is over; [`CommandError::State`] for a stream without a
     /// message.
     pub fn cancel(
         &mut self,
@@ -324,9 +328,9 @@ impl Connection {
     /// Says that the connection is about to end (RFC 9114, section 5.2). A client may send no request
     /// after that.
     ///
-    /// With `soon` a server announces it and still takes requests: to be called a round trip or more
-    /// before the last time, without it, from where on requests are refused. What is open is
-    /// finished; the connection can be closed when [`Connection::open_requests`] is 0.
+    /// With `soon` a server announces it and still takes requests. Call it a round trip or more
+    /// before the last call, which is without `soon` and refuses later requests. Open requests are
+    /// finished. The connection can be closed when [`Connection::open_requests`] is 0.
     ///
     /// # Errors
     ///
@@ -398,7 +402,7 @@ impl Connection {
         self.scratch.give_back(buffer);
     }
 
-    /// Writes a head and what of the content is there.
+    /// Writes a head and the available content.
     fn write_message<'a>(
         &mut self,
         id: StreamId,

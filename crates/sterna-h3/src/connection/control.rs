@@ -6,7 +6,7 @@ use super::{Connection, Event, Fault, Output, Queued};
 use crate::frame::FrameType;
 use crate::{ErrorCode, Settings, StreamId, qpack, varint};
 
-/// What unidirectional streams begin with.
+/// The first integer of a unidirectional stream: its type.
 pub(super) const CONTROL_STREAM: u64 = 0x00;
 pub(super) const PUSH_STREAM: u64 = 0x01;
 pub(super) const ENCODER_STREAM: u64 = 0x02;
@@ -110,7 +110,7 @@ impl Connection {
                 unexpected("PRIORITY_UPDATE of a server")
             }
             FrameType::CANCEL_PUSH | FrameType::GOAWAY | FrameType::MAX_PUSH_ID => {
-                // One integer and nothing else.
+                // Exactly one integer.
                 if payload_bytes == 0 || payload_bytes > varint::MAX_BYTES as u64 {
                     return Err(WRONG_SIZE);
                 }
@@ -120,7 +120,7 @@ impl Connection {
             FrameType::PRIORITY_UPDATE_REQUEST | FrameType::PRIORITY_UPDATE_PUSH => {
                 Ok(Item::Whole(frame_type, payload_bytes as usize))
             }
-            // Section 9: unknown types are passed over.
+            // Section 9: unknown types are ignored.
             _ => Ok(Item::skip(payload_bytes)),
         }
     }
@@ -138,9 +138,11 @@ impl Connection {
         let number = varint::take(&mut payload).ok_or(WRONG_SIZE)?;
         let wrong_id = |detail| Err(Fault::Connection(ErrorCode::H3_ID_ERROR, detail));
         match frame_type {
-            // RFC 9218, section 7.2: what follows is a hint that may be passed over.
+            // RFC 9218, section 7.2: the payload is a hint that may be ignored.
             FrameType::PRIORITY_UPDATE_REQUEST if StreamId(number).is_request() => Ok(None),
-            FrameType::PRIORITY_UPDATE_REQUEST => wrong_id("priority of what is no request"),
+            FrameType::PRIORITY_UPDATE_REQUEST => {
+                wrong_id("priority of an identifier that is not a request's")
+            }
             // No push is ever promised by this end or allowed to the other.
             FrameType::PRIORITY_UPDATE_PUSH => wrong_id("priority of a push that is not there"),
             _ if !payload.is_empty() => Err(WRONG_SIZE),
@@ -183,7 +185,7 @@ impl Connection {
         let id = StreamId(number);
         let wrong_id = |detail| Err(Fault::Connection(ErrorCode::H3_ID_ERROR, detail));
         if !self.is_server && !id.is_request() {
-            return wrong_id("GOAWAY with what is no request");
+            return wrong_id("GOAWAY with an identifier that is not a request's");
         }
         if self.peer.goaway.is_some_and(|before| number > before) {
             return wrong_id("GOAWAY with a higher number than before");
@@ -191,7 +193,7 @@ impl Connection {
         self.peer.goaway = Some(number);
         if !self.is_server {
             let requests = self.streams.iter().filter_map(|(stream, state)| {
-                // One that has been answered in full was processed, whatever the number says.
+                // A request that was answered in full was processed, with any number in the GOAWAY.
                 let is_refused = *stream >= id
                     && matches!(
                         &state.kind,
@@ -228,7 +230,7 @@ impl Connection {
             _ => (qpack::decoder_stream, ErrorCode::QPACK_DECODER_STREAM_ERROR),
         };
         let arrived_bytes = input.len() as u64;
-        // What is cut off has a few bytes: an integer that had more is refused.
+        // The cut-off part has a few bytes: an integer with more is refused.
         stream.partial.extend_from_slice(input);
         *input = &[];
         let mut rest = &stream.partial[..];
@@ -257,5 +259,5 @@ impl Connection {
 
 const WRONG_SIZE: Fault = Fault::Connection(
     ErrorCode::H3_FRAME_ERROR,
-    "a frame is longer or shorter than what it has to hold",
+    "a frame is longer or shorter than its content",
 );

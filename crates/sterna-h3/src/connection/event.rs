@@ -1,4 +1,4 @@
-//! What the engine tells its caller.
+//! The engine's reports to its caller.
 
 use std::borrow::Cow;
 
@@ -7,8 +7,8 @@ use bytes::Bytes;
 use crate::webtransport::SessionClose;
 use crate::{ErrorCode, Fields, RequestHead, ResponseHead, Settings, StreamId};
 
-/// Something that happened. Bytes are slices of what was handed to the engine, wherever they can be:
-/// a caller whose input is [`Bytes`] keeps them with [`Bytes::slice_ref`] and without a copy.
+/// An event of a connection. Its bytes are slices of the caller's input where possible. A caller
+/// whose input is [`Bytes`] keeps them with [`Bytes::slice_ref`], without a copy.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
@@ -20,10 +20,11 @@ pub enum Event<'a> {
     Request {
         /// The request.
         stream: StreamId,
-        /// What is asked for.
+        /// Head of the request.
         head: RequestHead,
-        /// Whether any of it came as early data that may be a replay. What must not be repeated is
-        /// answered with status 425 (RFC 8470), or waits: [`hold`](crate::Connection::hold).
+        /// Whether a part of it came as early data that may be a replay. A request that must not be
+        /// repeated is answered with status 425 (RFC 8470), or waits:
+        /// [`hold`](crate::Connection::hold).
         early: bool,
     },
     /// Client: the head of a response. Interim ones come first; after the final one content,
@@ -31,7 +32,7 @@ pub enum Event<'a> {
     Response {
         /// The request that is answered.
         stream: StreamId,
-        /// What is answered.
+        /// Head of the response.
         head: ResponseHead,
     },
     /// Content of a message or of a tunnel, or bytes of a stream of a WebTransport session.
@@ -53,9 +54,9 @@ pub enum Event<'a> {
         /// Its stream.
         stream: StreamId,
     },
-    /// The peer gave up sending: the message ends here, incomplete. To a client this also says that
-    /// a request was not processed, with H3_REQUEST_REJECTED. What this end sends on the stream may
-    /// go on; where that is of no use, [`Connection::cancel`](crate::Connection::cancel) ends it.
+    /// The peer gave up sending: the message ends here, incomplete. To a client,
+    /// H3_REQUEST_REJECTED also means that the request was not processed. This end may continue to
+    /// send on the stream; [`Connection::cancel`](crate::Connection::cancel) ends that.
     Reset {
         /// The stream.
         stream: StreamId,
@@ -63,17 +64,17 @@ pub enum Event<'a> {
         /// sessions.
         code: ErrorCode,
     },
-    /// The peer reads no further: what is sent on the stream is dropped, and its sending side is
-    /// over. What the peer sends itself goes on. Not told of the request of an open session, whose end
-    /// comes with what the peer sends.
+    /// The peer reads no further: bytes sent on the stream are dropped, and its sending side is
+    /// over. The peer may continue to send. Not reported for the request of an open session, whose
+    /// end comes with the peer's own bytes.
     Stopped {
         /// The stream.
         stream: StreamId,
         /// Why; H3_NO_ERROR where a server has answered without the rest of a request.
         code: ErrorCode,
     },
-    /// What was held back of a stream. Hand it to [`Connection::receive`] at once, also where it is
-    /// empty: the end of the stream may have been held back too.
+    /// Bytes of a stream that were held back. Hand them to [`Connection::receive`] at once, even if
+    /// they are empty: the end of the stream may have been held back, too.
     ///
     /// [`Connection::receive`]: crate::Connection::receive
     Resumed {
@@ -94,7 +95,7 @@ pub enum Event<'a> {
     Datagram {
         /// The request, which for WebTransport is the session.
         stream: StreamId,
-        /// What it carries.
+        /// Content of the datagram.
         bytes: Cow<'a, [u8]>,
     },
     /// The peer has opened a stream of a WebTransport session. Its bytes come as
@@ -114,7 +115,7 @@ pub enum Event<'a> {
     SessionClosed {
         /// The session.
         session: StreamId,
-        /// What the peer said about it; `None` where the session broke.
+        /// The peer's reason; `None` if the session broke.
         close: Option<SessionClose>,
     },
 }

@@ -57,7 +57,7 @@ impl Connection {
                         return Ok(Step::Forget);
                     };
                     if exchange.session.is_some() {
-                        // What it holds are capsules; one may end before the content at hand does.
+                        // It holds capsules; one may end before the available content does.
                         let mut left_over = content;
                         let event = self.session_content(id, stream, &mut left_over, out)?;
                         let taken = content.len() - left_over.len();
@@ -161,7 +161,7 @@ impl Connection {
                 ))
             }
             _ if frame_type.is_reserved() => unexpected("a frame of HTTP/2"),
-            // Section 9: unknown types are passed over.
+            // Section 9: unknown types are ignored.
             _ => {
                 stream.item = Item::skip(payload_bytes);
                 self.spend_idle_bytes(payload_bytes.saturating_add(header_bytes as u64))
@@ -339,7 +339,7 @@ fn malformed(detail: &'static str) -> Fault {
     Fault::Stream(ErrorCode::H3_MESSAGE_ERROR, detail)
 }
 
-/// Being in content with so many bytes to come.
+/// The item for content with N bytes to come.
 const fn content_left(left: u64) -> Item {
     match left {
         0 => Item::Between,

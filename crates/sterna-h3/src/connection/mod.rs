@@ -1,8 +1,8 @@
 //! One end of an HTTP/3 connection.
 //!
-//! `receive.rs` takes what arrives apart by stream, `control.rs` and `exchange.rs` know the frames of
-//! the control stream and of requests, `session.rs` WebTransport; `command.rs` and
-//! `session_command.rs` send.
+//! `receive.rs` separates input by stream. `control.rs` and `exchange.rs` know the frames of the
+//! control stream and of requests, `session.rs` WebTransport. `command.rs` and `session_command.rs`
+//! send.
 
 mod command;
 mod control;
@@ -30,11 +30,11 @@ use crate::{settings, varint};
 use section::Scratch;
 use stream::{Exchange, Hold, Kind, Stream};
 
-/// Room for streams that is given up when there is nothing to do, and what is left then.
+/// Capacity for streams that an idle connection gives up, and the capacity that it keeps.
 const MANY_STREAMS: usize = 28;
 const FEW_STREAMS: usize = 7;
 
-/// What an end takes beside plain requests and responses.
+/// Features of an end beside plain requests and responses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Features {
     /// Server: extended CONNECT is taken (RFC 9220). WebTransport brings it along.
@@ -57,7 +57,7 @@ impl Features {
     }
 }
 
-/// What a peer did wrong, before it is known what else follows from it.
+/// A violation of the peer, before its further effects are known.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
     /// The connection ends.
@@ -68,7 +68,7 @@ enum Fault {
     TooLarge,
 }
 
-/// What waits to be told.
+/// An event that waits to be reported.
 #[derive(Debug)]
 enum Queued {
     Event(Event<'static>),
@@ -95,7 +95,7 @@ pub struct Connection {
     /// This end's control stream.
     control: StreamId,
     peer: Peer,
-    /// What this end's last GOAWAY said.
+    /// Identifier in this end's last GOAWAY.
     goaway_sent: Option<u64>,
     /// Requests that are open.
     requests: u32,
@@ -110,18 +110,18 @@ pub struct Connection {
     scratch: Scratch,
 }
 
-/// What is known of the other end.
+/// Known state of the other end.
 #[derive(Debug, Default)]
 struct Peer {
     settings: Option<Settings>,
-    /// What the settings were when a ticket was given.
+    /// Its settings when a ticket was given.
     remembered: Option<Settings>,
     has_control: bool,
     has_encoder: bool,
     has_decoder: bool,
-    /// What its last GOAWAY said.
+    /// Identifier in its last GOAWAY.
     goaway: Option<u64>,
-    /// How many pushes it would take.
+    /// Number of pushes that it would take.
     max_push_id: Option<u64>,
 }
 
@@ -136,9 +136,8 @@ impl Connection {
     /// the first request.
     ///
     /// `remembered` are the settings of the connection whose ticket is used for early data (RFC
-    /// 9114, section 7.2.4.2): they are believed until the server's own arrive. Where the server
-    /// refuses early data, nothing of it was seen there: the client begins anew, with another
-    /// `Connection`.
+    /// 9114, section 7.2.4.2). They are valid until the server's own arrive. A server that refuses
+    /// early data has seen none of it: the client starts again with another `Connection`.
     pub fn client(
         limits: &Limits,
         features: Features,
@@ -203,7 +202,7 @@ impl Connection {
         id
     }
 
-    /// Whether a violation has ended the connection. What arrives is passed over and commands fail.
+    /// Whether a violation has ended the connection. Input is then ignored, and commands fail.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.is_closed
@@ -227,8 +226,9 @@ impl Connection {
         self.requests
     }
 
-    /// Whether the peer has begun a stream and what it is for is not known yet, or not told: a request
-    /// without its whole head, a stream of a session that has to be accepted first.
+    /// Whether a stream of the peer has begun, and its purpose is not known or not reported yet.
+    /// Examples are a request without its whole head, and a stream of a session that is not
+    /// accepted yet.
     #[must_use]
     pub fn is_untold(&self, stream: StreamId) -> bool {
         match self.streams.get(&stream).map(|stream| &stream.kind) {
@@ -260,13 +260,13 @@ impl Connection {
         self.queue.push_back(Queued::Event(event));
     }
 
-    /// Holds back what arrives on a stream until [`Connection::resume`], up to
+    /// Holds back the input of a stream until [`Connection::resume`], up to
     /// [`Limits::max_held_bytes`]. A caller whose transport can leave a stream unread does that
     /// meanwhile, so that the peer feels flow control.
     ///
     /// # Errors
     ///
-    /// [`CommandError::NoStream`], and [`CommandError::State`] for what carries no message.
+    /// [`CommandError::NoStream`], and [`CommandError::State`] for a stream without a message.
     pub fn hold(&mut self, stream: StreamId) -> Result<(), CommandError> {
         let stream = self
             .streams
@@ -304,7 +304,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Whether what arrives on a stream would be held back.
+    /// Whether input of a stream would be held back.
     #[must_use]
     pub fn is_held(&self, stream: StreamId) -> bool {
         let stream = self.streams.get(&stream);
@@ -325,8 +325,7 @@ impl Connection {
         self.scratch.recycle(fields);
     }
 
-    /// Gives up the memory that is kept for what comes next, up to some kilobytes. For connections
-    /// that have nothing to do.
+    /// Gives up memory that is kept for later input, up to some kilobytes. For idle connections.
     pub fn release_memory(&mut self) {
         self.scratch = Scratch::default();
         if self.queue.is_empty() {

@@ -1,18 +1,18 @@
-//! What goes into the engine and comes out of it, beside events and commands.
+//! Input and output of the engine, beside events and commands.
 
 use bytes::Bytes;
 
 use crate::{ErrorCode, StreamId};
 
-/// Bytes that arrived on a stream, in order, and what goes with them.
+/// Bytes that arrived on a stream, in order, with their properties.
 #[derive(Clone, Copy, Debug)]
 pub struct Chunk<'a> {
     /// The stream they arrived on.
     pub stream: StreamId,
-    /// What the engine has not taken yet.
+    /// Bytes that the engine has not taken yet.
     pub bytes: &'a [u8],
-    /// Whether they are early data (0-RTT) that an attacker may have replayed: that they arrived as
-    /// such and the handshake is not complete.
+    /// Whether the bytes are early data (0-RTT) that an attacker may have replayed: they arrived as
+    /// early data, and the handshake is not complete.
     pub early: bool,
     /// Whether the peer's side of the stream ends after them.
     pub fin: bool,
@@ -44,12 +44,12 @@ impl<'a> Chunk<'a> {
 
 /// The transport, as far as the engine needs it.
 ///
-/// The engine numbers the streams that it opens itself, each kind in order, and the first call for
-/// a number opens the stream. A transport that may open no more streams for now queues what is
-/// written; a caller that does not want that asks the transport before it gives the command.
+/// The engine numbers its own streams, each kind in order. The first call for a number opens the
+/// stream. If a transport may open no more streams for now, it queues the bytes. A caller that does
+/// not want that asks the transport before the command.
 pub trait Output {
-    /// Queues bytes on a stream. What one command writes comes with few calls, mostly one: where it
-    /// leaves in one packet, it arrives in one.
+    /// Queues bytes on a stream. One command makes few calls, mostly one: bytes that leave in one
+    /// packet arrive in one.
     fn write(&mut self, stream: StreamId, bytes: &[u8]);
 
     /// The same without a copy, for contents that a caller has handed over as [`Bytes`].
@@ -57,13 +57,13 @@ pub trait Output {
         self.write(stream, &bytes);
     }
 
-    /// Ends this side of a stream after what was queued.
+    /// Ends this side of a stream after the queued bytes.
     fn finish(&mut self, stream: StreamId);
 
-    /// Aborts this side of a stream (RESET_STREAM): what is queued need not be sent.
+    /// Aborts this side of a stream (RESET_STREAM): queued bytes need not be sent.
     fn reset(&mut self, stream: StreamId, code: ErrorCode);
 
-    /// Asks the peer to end its side (STOP_SENDING). What still comes is passed over by the engine.
+    /// Asks the peer to end its side (STOP_SENDING). The engine ignores bytes that still arrive.
     fn stop(&mut self, stream: StreamId, code: ErrorCode);
 
     /// Queues a QUIC datagram (RFC 9221). False where the peer takes none or not one of this size.

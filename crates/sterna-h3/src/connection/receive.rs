@@ -1,4 +1,4 @@
-//! What arrives, by the kind of its stream.
+//! Input, by the kind of its stream.
 
 use super::session::State;
 use super::stream::{Exchange, Hold, Kind, Receiving, Sending, Stream};
@@ -7,10 +7,10 @@ use crate::frame::FrameType;
 use crate::stream_id::{Seen, Sighting};
 use crate::{ErrorCode, StreamId, Violation, webtransport};
 
-/// What a stream of unknown type counts for in [`crate::Limits::max_idle_bytes`].
+/// Bytes that a stream of unknown type counts in [`crate::Limits::max_idle_bytes`].
 const UNKNOWN_STREAM_BYTES: u64 = 64;
 
-/// What becomes of a stream after a step.
+/// The next state of a stream after a step.
 pub(super) enum Step<'a> {
     /// Something is to be told; there may be more.
     Tell(Event<'a>),
@@ -30,9 +30,9 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// What the peer did wrong. Where it concerns a stream, that has been ended and forgotten: no
-    /// event for it follows, but [`Event::SessionClosed`] where it was a session. Where it concerns
-    /// the connection, the caller closes that with the code.
+    /// A violation of the peer. If it concerns a stream, that has been ended and forgotten. No
+    /// event for it follows, except [`Event::SessionClosed`] for a session. If it concerns the
+    /// connection, the caller closes the connection with the code.
     pub fn receive<'a>(
         &mut self,
         chunk: &mut Chunk<'a>,
@@ -70,7 +70,7 @@ impl Connection {
             match self.step(id, &mut stream, &mut chunk.bytes, out) {
                 Ok(Step::Again) => {
                     if stream.hold != Hold::Flowing {
-                        // It has begun to wait: what is left waits with it.
+                        // It has begun to wait: the remaining input waits with it.
                         self.streams.insert(id, stream);
                         return self.receive(chunk, now_ms, out);
                     }
@@ -149,7 +149,7 @@ impl Connection {
         }
     }
 
-    /// Does what a fault asks for.
+    /// Carries out the consequences of a fault.
     pub(super) fn violated(
         &mut self,
         id: StreamId,
@@ -173,7 +173,7 @@ impl Connection {
             if matches!(fault, Fault::TooLarge) && self.is_server {
                 is_answered = self.refuse_too_large(id, exchange, out);
             }
-            // What a peer provokes counts as what it does itself.
+            // Resets that a peer provokes count as its own.
             if let Err(Fault::Connection(code, detail)) = self.spend_reset(exchange) {
                 return self.fail(code, detail);
             }
@@ -192,7 +192,7 @@ impl Connection {
         Violation::stream(id, code, detail)
     }
 
-    /// Ends what is left of both directions of a stream.
+    /// Ends the open directions of a stream.
     pub(super) fn abort(
         &self,
         id: StreamId,
@@ -215,7 +215,7 @@ impl Connection {
         if sends {
             out.reset(id, code);
         }
-        // What has all come need not be stopped.
+        // A complete stream need not be stopped.
         if receives && !stream.fin {
             out.stop(id, code);
         }
@@ -333,7 +333,7 @@ impl Connection {
         Ok(())
     }
 
-    /// A unidirectional stream of the peer says what it is for (RFC 9114, section 6.2).
+    /// A unidirectional stream of the peer begins with its type (RFC 9114, section 6.2).
     fn decide_unidirectional<'a>(
         &mut self,
         id: StreamId,
@@ -350,7 +350,7 @@ impl Connection {
             control::CONTROL_STREAM => (Kind::Control, &mut self.peer.has_control),
             control::ENCODER_STREAM => (Kind::Encoder, &mut self.peer.has_encoder),
             control::DECODER_STREAM => (Kind::Decoder, &mut self.peer.has_decoder),
-            // Section 6.2.2: only servers push, and only what a client lets them.
+            // Section 6.2.2: only servers push, and only with the client's permission.
             control::PUSH_STREAM if self.is_server => {
                 return Err(Fault::Connection(WRONG, "a push stream of a client"));
             }
@@ -497,7 +497,7 @@ impl Connection {
                 }
                 let before = std::mem::replace(&mut exchange.sending, Sending::Done);
                 let is_told = !self.is_server || exchange.is_told();
-                // The capsule that closes a session may be behind. What the peer sends tells.
+                // The capsule that closes a session may follow. The peer's bytes will tell.
                 let is_open = exchange
                     .session
                     .as_ref()

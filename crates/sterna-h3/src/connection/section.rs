@@ -10,7 +10,7 @@ const MAX_KEPT_BYTES: usize = 2048;
 /// Room for a frame's header before its payload is known.
 const HEADER_ROOM_BYTES: usize = frame::MAX_HEADER_BYTES;
 
-/// What is kept between field sections.
+/// Memory that is kept between field sections.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     fields: Fields,
@@ -44,8 +44,8 @@ impl Scratch {
     }
 }
 
-/// Writes HEADERS into an empty buffer and says where in it the frame begins: a header is as long
-/// as the payload makes it, so room for the longest is left before.
+/// Writes HEADERS into an empty buffer, and returns the start of the frame in it. The length of the
+/// header depends on the payload, so room for the longest header is left before it.
 pub(super) fn write_headers<'a>(
     fields: impl IntoIterator<Item = Field<'a>>,
     buffer: &mut Vec<u8>,

@@ -18,7 +18,7 @@ const DATAGRAM: FrameType = FrameType(capsule::DATAGRAM);
 /// Bytes of the code in a capsule that closes a session.
 const CODE_BYTES: usize = 4;
 
-/// What is kept of a session, with the request that asked for it.
+/// State of a session, with the request that asked for it.
 #[derive(Debug, Default)]
 pub(super) struct WebTransportSession {
     pub(super) state: State,
@@ -34,7 +34,7 @@ pub(super) struct WebTransportSession {
     partial: Vec<u8>,
 }
 
-/// How far a session is.
+/// Progress of a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum State {
     /// It was asked for.
@@ -209,7 +209,7 @@ impl Connection {
         out: &mut dyn Output,
     ) -> Result<Step<'a>, Fault> {
         let Some(session) = stream.gather.integer(input) else {
-            // What ends before it says that is not taken.
+            // A stream that ends before its header is complete is not taken.
             if stream.fin {
                 if id.is_bidirectional() {
                     out.reset(id, ErrorCode::WEBTRANSPORT_SESSION_GONE);
@@ -303,8 +303,8 @@ impl Connection {
         }
     }
 
-    /// Ends the session of a request whose stream is out of the table, if it has one; true where its
-    /// end is told, now or before: then there is nothing else to tell.
+    /// Ends the session of a request whose stream is out of the table, if it has one. True if its
+    /// end is reported, now or before: then nothing further is reported.
     pub(super) fn end_session_of(
         &mut self,
         id: StreamId,
@@ -376,7 +376,7 @@ impl Connection {
                 Item::Between => {
                     if session.state == State::Closed {
                         // Section 5: nothing may follow the capsule that closes.
-                        return Err(malformed("a session goes on after its end"));
+                        return Err(malformed("a session continues after its end"));
                     }
                     let Some((capsule_type, payload_bytes, header_bytes)) =
                         session.gather.frame(input, None)
@@ -512,7 +512,7 @@ impl Connection {
     ) -> Result<Option<Event<'a>>, Violation> {
         const MAX_QUARTER: u64 = varint::MAX / 4;
         self.now_ms = self.now_ms.max(now_ms);
-        // What was not announced is not looked at.
+        // Datagrams that were not announced are ignored.
         if self.is_closed || !self.features.datagrams() {
             return Ok(None);
         }
@@ -530,7 +530,7 @@ impl Connection {
                 "a datagram of a request that was not sent",
             ));
         }
-        // Datagrams overtake streams and outlive them: what belongs to none is dropped.
+        // Datagrams overtake streams and outlive them: a datagram without its stream is dropped.
         let Some(Stream {
             kind: Kind::Exchange(exchange),
             ..

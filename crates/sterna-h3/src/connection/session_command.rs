@@ -95,12 +95,12 @@ impl Connection {
         Ok(())
     }
 
-    /// Opens a stream of a WebTransport session. What is sent on it is not framed.
+    /// Opens a stream of a WebTransport session. Its bytes are not framed.
     ///
     /// # Errors
     ///
-    /// [`CommandError::NoStream`] where the session is over, [`CommandError::State`] where it is
-    /// none, or a server has not accepted it.
+    /// [`CommandError::NoStream`] if the session is over. [`CommandError::State`] if it is not a
+    /// session, or a server has not accepted it.
     pub fn open_session_stream(
         &mut self,
         session: StreamId,
@@ -206,8 +206,8 @@ impl Connection {
             self.write_capsule(session, capsule::CLOSE_WEBTRANSPORT_SESSION, &payload, out);
             out.finish(session);
         }
-        // The peer answers with the end of its side, which nobody waits for: what still comes there
-        // is passed over. STOP_SENDING could overtake the capsule.
+        // The peer answers with the end of its side. Nothing waits for it, and bytes that still
+        // arrive are ignored. STOP_SENDING could overtake the capsule.
         if let Some(mut stream) = self.streams.remove(&session) {
             if let Kind::Exchange(exchange) = &mut stream.kind
                 && let Some(ended) = exchange.session.take()

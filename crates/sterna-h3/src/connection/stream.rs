@@ -1,4 +1,4 @@
-//! What is kept of a stream.
+//! State of a stream.
 
 use crate::StreamId;
 use crate::frame::{FrameType, Gather};
@@ -10,22 +10,22 @@ use super::session::WebTransportSession;
 #[derive(Debug, Default)]
 pub(super) struct Stream {
     pub(super) kind: Kind,
-    /// A frame's header, or what the stream begins with, as far as it has come.
+    /// Header of a frame, or of the stream, as far as it has arrived.
     pub(super) gather: Gather,
     /// Where in a frame the stream is.
     pub(super) item: Item,
-    /// What has come of a payload that is handled as a whole.
+    /// Received part of a payload that is handled as a whole.
     pub(super) partial: Vec<u8>,
     pub(super) hold: Hold,
-    /// What is held back.
+    /// Bytes that are held back.
     pub(super) held: Vec<u8>,
-    /// The peer's side ends after what has come.
+    /// The peer's side ends after the received bytes.
     pub(super) fin: bool,
     /// Some of it was early data.
     pub(super) early: bool,
 }
 
-/// What a stream is for.
+/// Purpose of a stream.
 #[derive(Debug, Default)]
 pub(super) enum Kind {
     /// It has not said yet.
@@ -67,7 +67,7 @@ pub(super) struct Exchange {
     pub(super) session: Option<Box<WebTransportSession>>,
 }
 
-/// How far the peer's message is.
+/// Progress of the peer's message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum Receiving {
     #[default]
@@ -78,7 +78,7 @@ pub(super) enum Receiving {
     Done,
 }
 
-/// How far this end's message is.
+/// Progress of this end's message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum Sending {
     #[default]
@@ -93,16 +93,16 @@ pub(super) enum Item {
     /// Between frames.
     #[default]
     Between,
-    /// In content, with so many bytes to come.
+    /// In content, with N bytes to come.
     Content(u64),
     /// In a payload that is handled as a whole.
     Whole(FrameType, usize),
-    /// In a payload that is passed over.
+    /// In a payload that is ignored.
     Skip(u64),
 }
 
 impl Item {
-    /// Being so many bytes before the end of what is passed over.
+    /// The state N bytes before the end of an ignored part.
     pub(super) const fn skip(left: u64) -> Self {
         match left {
             0 => Self::Between,
@@ -117,7 +117,7 @@ pub(super) enum Hold {
     #[default]
     Flowing,
     Held,
-    /// It will flow as soon as what is held back has been handed out.
+    /// It will flow as soon as the held bytes have been handed out.
     Resuming,
 }
 
@@ -140,7 +140,7 @@ impl Stream {
         }
     }
 
-    /// Passes over what belongs to a payload without use; true where its end is reached.
+    /// Ignores the rest of an unused payload; true if its end is reached.
     pub(super) fn skip(&mut self, left: u64, input: &mut &[u8]) -> bool {
         let bytes = input.len().min(usize::try_from(left).unwrap_or(usize::MAX));
         *input = &input[bytes..];
@@ -155,8 +155,8 @@ impl Stream {
     }
 }
 
-/// Takes a payload of `bytes` off the input, or what there is of it into `partial`. `None` where
-/// more is needed. What is put together is for the caller to clear.
+/// Takes a payload of `bytes` off the input, or adds its available part to `partial`. `None` if
+/// more is needed. The caller clears the joined payload.
 pub(super) fn whole<'a>(
     partial: &mut Vec<u8>,
     bytes: usize,

@@ -1,4 +1,4 @@
-//! Messages and what makes them malformed (RFC 9114, section 4).
+//! Messages, and the rules for well-formed ones (RFC 9114, section 4).
 
 mod request;
 mod response;
@@ -20,7 +20,7 @@ const CONNECTION_FIELDS: [&[u8]; 5] = [
     b"upgrade",
 ];
 
-/// What the content of a message is, for a command that sends one.
+/// Content of a message, for a command that sends one.
 #[derive(Clone, Debug)]
 pub enum Content<'a> {
     /// There is none: the message ends with its head.
@@ -113,7 +113,7 @@ fn check_value(value: &[u8]) -> Result<(), Malformed> {
     Ok(())
 }
 
-/// What is kept of pseudo-header fields while they are read: where they are, by kind.
+/// Positions of pseudo-header fields, by kind, while they are read.
 struct Pseudo<const KINDS: usize> {
     names: [&'static str; KINDS],
     at: [Option<u8>; KINDS],
@@ -127,7 +127,7 @@ impl<const KINDS: usize> Pseudo<KINDS> {
         }
     }
 
-    /// Reads the pseudo-header fields, and says how many there are.
+    /// Reads the pseudo-header fields, and returns their number.
     fn read(&mut self, fields: &Fields) -> Result<usize, Malformed> {
         for (index, field) in fields.iter().enumerate() {
             if field.name.first() != Some(&b':') {
@@ -162,7 +162,7 @@ fn content_length(
     for value in fields {
         let value = value.as_ref();
         if value.is_empty() || !value.iter().all(u8::is_ascii_digit) {
-            return Err("a content-length that is no number");
+            return Err("a content-length that is not a number");
         }
         let number = std::str::from_utf8(value)
             .ok()
@@ -176,12 +176,12 @@ fn content_length(
     Ok(length)
 }
 
-/// Counts content against what was promised (section 4.1.2).
+/// Counts content against the announced length (section 4.1.2).
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ContentCount {
-    /// What content-length said, or that there can be no content.
+    /// Value of content-length, or 0 if there can be no content; `None` if it is not known.
     pub(crate) promised_bytes: Option<u64>,
-    /// What has come.
+    /// Received bytes.
     pub(crate) bytes: u64,
 }
 

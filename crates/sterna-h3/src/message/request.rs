@@ -67,7 +67,7 @@ impl<'a> RequestLine<'a> {
             .filter_map(|(name, value)| Some(Field::new(name, value?.as_bytes())))
     }
 
-    /// Checks the request as the peer will, but for its fields.
+    /// Checks the request as the peer will, except for its fields.
     pub(crate) fn check(&self, has_host: bool) -> Result<(), Malformed> {
         for field in self.fields() {
             check_value(field.value)?;
@@ -163,7 +163,7 @@ impl RequestHead {
         })
     }
 
-    /// Path and query, still with what is percent-encoded in them; `None` for a plain CONNECT.
+    /// Path and query, still percent-encoded; `None` for a plain CONNECT.
     #[must_use]
     pub fn path(&self) -> Option<&str> {
         self.value(PATH)
@@ -215,7 +215,7 @@ impl RequestHead {
         self.fields.iter().skip(usize::from(self.pseudo_fields))
     }
 
-    /// All fields, pseudo-header fields first; what [`Connection::recycle`] takes back.
+    /// All fields, pseudo-header fields first; [`Connection::recycle`] takes them back.
     ///
     /// [`Connection::recycle`]: crate::Connection::recycle
     #[must_use]
@@ -230,7 +230,7 @@ impl fmt::Debug for RequestHead {
     }
 }
 
-/// What the rules of section 4.3.1 look at.
+/// Parts that the rules of section 4.3.1 check.
 struct Line<'a> {
     method: &'a [u8],
     scheme: Option<&'a [u8]>,
@@ -242,7 +242,7 @@ struct Line<'a> {
 
 fn check_line(line: &Line<'_>) -> Result<(), Malformed> {
     if line.method.is_empty() || !line.method.iter().all(|byte| is_token_byte(*byte)) {
-        return Err("a method that is no token");
+        return Err("a method that is not a token");
     }
     if let Some(authority) = line.authority {
         let is_plain = |byte: &u8| matches!(byte, b'!'..=b'~') && !b"/?#\\".contains(byte);
@@ -267,7 +267,7 @@ fn check_line(line: &Line<'_>) -> Result<(), Malformed> {
     };
     let is_scheme_byte = |byte: &u8| byte.is_ascii_alphanumeric() || b"+-.".contains(byte);
     if !scheme.first().is_some_and(u8::is_ascii_alphabetic) || !scheme.iter().all(is_scheme_byte) {
-        return Err("a scheme that is none");
+        return Err("an invalid scheme");
     }
     // RFC 9220 refers to RFC 8441, section 4: an extended CONNECT has an authority too.
     if line.is_extended && line.authority.is_none() {

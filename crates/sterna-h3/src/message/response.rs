@@ -26,7 +26,7 @@ impl ResponseHead {
         }
         let value = fields.at(0).map_or(&b""[..], |field| field.value);
         let [a @ b'1'..=b'9', b @ b'0'..=b'9', c @ b'0'..=b'9'] = value else {
-            return Err("a status that is no number of three digits");
+            return Err("a status other than three digits");
         };
         let status = [a, b, c]
             .into_iter()
@@ -82,7 +82,7 @@ impl ResponseHead {
         self.fields.iter().skip(1)
     }
 
-    /// All fields, the status first; what [`Connection::recycle`](crate::Connection::recycle) takes
+    /// All fields, the status first; [`Connection::recycle`](crate::Connection::recycle) takes them
     /// back.
     #[must_use]
     pub fn into_fields(self) -> Fields {

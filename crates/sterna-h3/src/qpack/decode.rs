@@ -32,10 +32,10 @@ impl fmt::Display for DecodeError {
 
 impl std::error::Error for DecodeError {}
 
-/// Decodes a whole field section into `fields`, after what is there.
+/// Decodes a whole field section, and appends it to `fields`.
 ///
-/// `max_section_bytes` bounds the size as RFC 9114, section 4.2.2 counts it, and `max_fields` the
-/// number of fields, both with what is there already.
+/// `max_section_bytes` limits the size as RFC 9114, section 4.2.2 counts it, and `max_fields` the
+/// number of fields. Both include the fields that are there already.
 ///
 /// # Errors
 ///

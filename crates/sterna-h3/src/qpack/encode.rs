@@ -12,7 +12,7 @@ pub fn encode<'a>(fields: impl IntoIterator<Item = Field<'a>>, out: &mut Vec<u8>
     }
 }
 
-/// Appends what a field section begins with: nothing is required of the dynamic table.
+/// Appends the prefix of a field section: nothing is required of the dynamic table.
 pub fn encode_prefix(out: &mut Vec<u8>) {
     out.extend_from_slice(&[0, 0]);
 }

@@ -33,13 +33,13 @@ const CANON: Canon = Canon::new();
 /// Symbol and length by the next eight bits; length 0 where the code is longer.
 const QUICK: [(u8, u8); 1 << QUICK_BITS] = quick();
 
-/// What follows from the lengths.
+/// Tables that follow from the lengths.
 struct Canon {
     codes: [u32; 257],
     /// Symbols by length, then by value.
     symbols: [u16; 257],
-    /// First code of each length, moved up to the top of 32 bits; what is below belongs to a
-    /// shorter one.
+    /// First code of each length, moved up to the top of 32 bits; lower values belong to a shorter
+    /// code.
     first: [u32; LONGEST + 2],
     /// Where in `symbols` each length begins.
     offset: [u16; LONGEST + 2],
@@ -129,12 +129,12 @@ pub(super) fn encode(text: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Appends what `input` says in the code.
+/// Appends the text of `input`.
 ///
 /// # Errors
 ///
-/// Where the padding is longer than 7 bits or has other bits than ones, and where EOS stands in the
-/// text (RFC 7541, section 5.2).
+/// If the padding is longer than 7 bits or has other bits than ones, and if EOS stands in the text
+/// (RFC 7541, section 5.2).
 pub(super) fn decode(mut input: &[u8], out: &mut Vec<u8>) -> Result<(), Error> {
     // The high `held` bits of `window` are the next ones.
     let mut window = 0_u64;

@@ -1,6 +1,6 @@
 //! Instructions of the encoder's and the decoder's stream (RFC 9204, sections 4.3 and 4.4).
 //!
-//! Nothing is ever inserted in either direction, so what may come changes no state.
+//! Nothing is ever inserted in either direction, so no instruction changes state.
 
 use super::{Error, integer};
 
@@ -38,7 +38,7 @@ pub(crate) fn decoder_stream(input: &mut &[u8]) -> Result<bool, Error> {
         None => Ok(false),
         // Section 4.4.1: only for sections that refer to the dynamic table.
         Some(0x80..) => Err(Error("acknowledgement of a section without references")),
-        // Section 4.4.2: an abandoned stream may be told whatever was sent on it.
+        // Section 4.4.2: an abandoned stream may be announced with any content.
         Some(0x40..) => Ok(match integer::read(input, 6)? {
             None => false,
             Some((_, bytes)) => {

@@ -2,7 +2,7 @@
 
 use super::Error;
 
-/// Most bits of a value: what a variable-length integer of QUIC holds.
+/// Most bits of a value: those of a variable-length integer of QUIC.
 const MAX_BITS: u32 = 62;
 
 /// Reads an integer whose first byte has `prefix_bits` of it, and takes it off the input.
@@ -45,7 +45,7 @@ pub(super) fn read(input: &[u8], prefix_bits: u32) -> Result<Option<(u64, usize)
     Ok(None)
 }
 
-/// Appends an integer; `first_byte` has what stands before the prefix.
+/// Appends an integer; `first_byte` has the bits before the prefix.
 pub(super) fn write(value: usize, prefix_bits: u32, first_byte: u8, out: &mut Vec<u8>) {
     let mask = (1_usize << prefix_bits) - 1;
     if value < mask {

@@ -1,10 +1,9 @@
 //! QPACK (RFC 9204) with the static table alone.
 //!
-//! A dynamic table saves bytes where many requests repeat long fields, and costs memory on both
-//! ends, a round trip or blocked streams before it pays, and state that ties streams together. The
-//! capacity that is announced is 0, which is the default and costs no byte. So a field section
-//! depends on nothing but itself, and neither the encoder's nor the decoder's stream has to be
-//! opened (sections 4.2 and 5).
+//! A dynamic table saves bytes if many requests repeat long fields. It costs memory on both ends, a
+//! round trip or blocked streams before it pays, and state that ties streams together. The
+//! announced capacity is 0, which is the default and costs no byte. So a field section depends only
+//! on itself. Neither the encoder's nor the decoder's stream has to be opened (sections 4.2 and 5).
 
 mod decode;
 mod encode;

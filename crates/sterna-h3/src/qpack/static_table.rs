@@ -1,4 +1,4 @@
-//! The static table (RFC 9204, appendix A) and what is looked up in it.
+//! The static table (RFC 9204, appendix A) and its lookup.
 
 /// Names and values by index. The order of the specification.
 pub(super) const ENTRIES: [(&str, &str); 99] = [
@@ -147,7 +147,7 @@ const fn is_after(one: u8, other: u8) -> bool {
     false
 }
 
-/// What the table has of a field.
+/// Result of a lookup in the table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Found {
     /// Name and value.

@@ -12,7 +12,7 @@ const TCP_FASTER_BELOW_BITS_PER_S: u64 = 32_000;
 /// Bytes of a full handshake in both directions, as measured with a self-signed P-256 certificate.
 const HANDSHAKE_UP_BYTES: u64 = 2_626;
 const HANDSHAKE_DOWN_BYTES: u64 = 1_503;
-/// Shortest initial round trip: a third of what a broker may be busy before it seems gone.
+/// Shortest initial round trip: a third of the time that a broker may be busy before it seems lost.
 const LEAST_INITIAL_RTT_MS: u64 = 25;
 /// Smallest initial window with which the broker can answer early data as it likes.
 const BROKER_WINDOW_BYTES: u64 = 10_800;
@@ -142,14 +142,14 @@ impl<'a> Choices<'a> {
             self.because(
                 "idle_timeout_ms",
                 "long enough that messages keep the connection open by themselves; a new \
-                 handshake costs more than what the broker keeps meanwhile",
+                 handshake costs more than the broker's memory meanwhile",
                 "RFC 9308, section 3.2; RFC 9006, section 5.3",
             );
         }
         self.because(
             "keep_alive_interval_ms",
-            "no packets for their own sake: the connection survives that a translator forgets it, \
-             since the device's next packet is taken from any address",
+            "no PINGs: the connection survives a translator that forgets it, because the device's \
+             next packet is taken from any address",
             "RFC 9000, sections 9 and 10.1.2; RFC 9308, section 3.2",
         );
     }
@@ -176,8 +176,8 @@ impl<'a> Choices<'a> {
             );
             self.because(
                 "max_ack_delay_ms",
-                "half a round trip: two acknowledgements for each, which is what loss detection \
-                 and congestion control need",
+                "half a round trip: loss detection and congestion control need two \
+                 acknowledgements in each",
                 source,
             );
         } else {
@@ -191,12 +191,12 @@ impl<'a> Choices<'a> {
             );
             self.because(
                 "ack_eliciting_threshold_packets",
-                "not asked for; every second packet",
+                "not requested; every second packet",
                 "RFC 9000, section 13.2.2",
             );
             self.because(
                 "max_ack_delay_ms",
-                "not asked for; the protocol's own value",
+                "not requested; the protocol's own value",
                 "RFC 9000, section 18.2",
             );
         }
@@ -217,7 +217,7 @@ impl<'a> Choices<'a> {
             initial,
             "measured on quinn-proto 0.11",
         );
-        let most = "a limit on what one client can make the server keep";
+        let most = "a limit of the memory that one client takes of the server";
         self.because("max_bidirectional_streams", most, "RFC 9000, section 4.6");
         self.because(
             "initial_unidirectional_streams",
@@ -273,7 +273,7 @@ impl<'a> Choices<'a> {
             self.settings.congestion = CongestionControl::Cubic;
             self.because(
                 "congestion",
-                "the standard's controller, as TCP has it, and fair to it",
+                "the standard's controller, and that of TCP, so both are fair to each other",
                 "RFC 9438",
             );
         }
@@ -322,7 +322,7 @@ impl<'a> Choices<'a> {
         if search {
             self.because(
                 "mtu_discovery",
-                "11 kB of probes per connection are nothing at this rate",
+                "11 kB of probes per connection cost little at this rate",
                 "RFC 8899; RFC 9000, section 14.3",
             );
         } else if path.mtu_bytes.is_some() {
@@ -343,7 +343,7 @@ impl<'a> Choices<'a> {
         }
         self.because(
             "mtu_upper_bound_bytes",
-            "where a search would end, if it were turned on",
+            "the end of a search, if it were enabled",
             "RFC 8899, section 5.1.2",
         );
         self.because(
@@ -354,7 +354,7 @@ impl<'a> Choices<'a> {
         match path.mtu_bytes {
             None => self.because(
                 "initial_mtu_bytes",
-                "what every path of QUIC carries",
+                "every path of QUIC carries this",
                 "RFC 9000, section 14",
             ),
             Some(mtu) => self.because(
@@ -369,7 +369,7 @@ impl<'a> Choices<'a> {
         self.settings.max_received_payload_bytes = usual.max_received_payload_bytes.max(payload);
         self.because(
             "max_received_payload_bytes",
-            "what Ethernet brings",
+            "the largest payload on Ethernet",
             "RFC 9000, section 18.2",
         );
     }
@@ -378,7 +378,7 @@ impl<'a> Choices<'a> {
         let path = self.path;
         let bdp = path.bandwidth_delay_bytes();
         let message = u64::from(path.message_bytes.unwrap_or(0));
-        // Twice what is under way, so that the sender never waits for credit; a power of two.
+        // Twice the bytes in flight, so that the sender never waits for credit; a power of two.
         let needed = (2 * bdp).max(2 * message);
         let connection = needed
             .clamp(LEAST_WINDOW_BYTES, MOST_WINDOW_BYTES)
@@ -408,13 +408,13 @@ impl<'a> Choices<'a> {
         self.because("stream_receive_window_bytes", because, source);
         self.because(
             "receive_window_bytes",
-            "twice that, so that a stream nobody reads doesn't stop the others; more is memory \
-             that a peer can take",
+            "twice that, so that an unread stream does not stop the others; more is memory that a \
+             peer can take",
             source,
         );
         self.because(
             "send_window_bytes",
-            "what is under way has to be kept until it is acknowledged",
+            "bytes in flight are kept until they are acknowledged",
             "RFC 9000, section 13.3",
         );
         self.because(
@@ -481,7 +481,7 @@ impl<'a> Choices<'a> {
         }
     }
 
-    /// What the device will see with all that.
+    /// The effects that the device will see.
     fn expectations(&mut self) {
         let path = self.path;
         let handshake_us = u64::from(path.rtt_us)

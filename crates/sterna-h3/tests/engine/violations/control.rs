@@ -208,7 +208,7 @@ fn on_control_streams() {
                 CONNECTION,
             ),
             (
-                "GOAWAY with what is no request",
+                "GOAWAY with an identifier that is not a request's",
                 sends(frame(7, &[1])),
                 ErrorCode::H3_ID_ERROR,
                 CONNECTION,

@@ -64,7 +64,7 @@ fn with_datagrams_and_sessions() {
                 Some(0),
             ),
             (
-                "an end with what is no text",
+                "an end whose reason is not text",
                 asks(&capsule(0x2843, &[0, 0, 0, 0, 0xff])),
                 MESSAGE,
                 Some(0),
