@@ -177,11 +177,18 @@ fn main() {
                 let event = connection
                     .receive(Some(&mut session), Lane::CONTROL, &frame, 0, &mut out)
                     .expect("valid");
-                if let Some(Event::Publish(publish)) = event
-                    && let Some(packet_id) = publish.packet_id
-                {
-                    let reason = ReasonCode::Success;
-                    connection.pubrec(&mut session, Lane::CONTROL, packet_id, reason, &mut out);
+                let lane = Lane::CONTROL;
+                match event {
+                    Some(Event::Publish(publish)) => {
+                        if let Some(packet_id) = publish.packet_id {
+                            let reason = ReasonCode::Success;
+                            connection.pubrec(&mut session, lane, packet_id, reason, &mut out);
+                        }
+                    }
+                    Some(Event::Released { packet_id, reason }) => {
+                        connection.pubcomp(lane, packet_id, reason, &mut out);
+                    }
+                    _ => {}
                 }
             }
             out.clear();
@@ -192,6 +199,7 @@ fn main() {
         tag: 7,
         lane: Lane::CONTROL,
         qos: QoS::AtMostOnce,
+        packet_id: None,
         retain: false,
         topic,
         properties: &[],

@@ -1,8 +1,7 @@
 //! Topic Aliases (MQTT 5.0 section 3.3.2.3.4), for both ends.
 //!
-//! Mappings belong to the connection ([MQTT-3.3.2-10]). Streams are not ordered among each other,
-//! so an alias is looked up among those of its own lane first; and this end uses aliases on the
-//! control lane only.
+//! Mappings belong to the connection ([MQTT-3.3.2-10]). Streams have no common order, so an alias
+//! is looked up among those of its own lane first. This end uses aliases on the control lane only.
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -12,7 +11,7 @@ use rustc_hash::FxHashMap;
 
 use crate::{DecodeError, Lane, ReasonCode};
 
-/// The Topic Name of a received PUBLISH: from the packet, or what its Topic Alias stands for.
+/// The Topic Name of a received PUBLISH: from the packet, or from its Topic Alias.
 #[derive(Clone, Debug)]
 pub enum TopicName<'a> {
     /// From the packet.
@@ -141,7 +140,7 @@ impl Default for OutgoingAliases {
     }
 }
 
-/// How a PUBLISH names its topic.
+/// The form in which a PUBLISH names its topic.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AliasUse {
     /// By Topic Name only.
@@ -153,9 +152,9 @@ pub enum AliasUse {
 }
 
 impl OutgoingAliases {
-    /// How to name a topic, with aliases up to `maximum` that stand for names of up to
-    /// `max_topic_bytes` in all. [`AliasUse::Set`] has to be confirmed
-    /// with [`OutgoingAliases::set`] once the packet is written.
+    /// Chooses the form of a topic, with aliases up to `maximum` that stand for names of up to
+    /// `max_topic_bytes` in all. After the packet is written, [`AliasUse::Set`] has to be confirmed
+    /// with [`OutgoingAliases::set`].
     pub fn choose(&mut self, topic: &str, maximum: u16, max_topic_bytes: usize) -> AliasUse {
         // [MQTT-3.1.2-26] [MQTT-3.1.2-27] [MQTT-3.3.2-11]
         if let Some(&alias) = self.aliases.get(topic) {

@@ -1,4 +1,4 @@
-//! What can go wrong, with the reason code that the specification asks for.
+//! Errors, with the reason codes of the specification.
 
 use std::error::Error;
 use std::fmt;
@@ -11,9 +11,9 @@ pub struct DecodeError {
     /// The reason code of MQTT 5.0 for this error: `MalformedPacket`, `ProtocolError`,
     /// `PacketTooLarge` or a more specific one.
     pub reason: ReasonCode,
-    /// What is wrong, for logs and the Reason String; never contains bytes of the packet.
+    /// Text for logs and the Reason String; never contains bytes of the packet.
     pub detail: &'static str,
-    /// Set for a CONNECT whose version could be read: how a CONNACK with `reason` is to be written.
+    /// Set for a CONNECT whose version could be read: the form of a CONNACK with `reason`.
     pub connect_version: Option<Version>,
 }
 
@@ -23,7 +23,7 @@ impl DecodeError {
         Self::new(ReasonCode::MalformedPacket, detail)
     }
 
-    /// A packet that can be parsed and holds what the protocol forbids: 0x82.
+    /// A packet that can be parsed but violates the protocol: 0x82.
     pub(crate) const fn protocol(detail: &'static str) -> Self {
         Self::new(ReasonCode::ProtocolError, detail)
     }
@@ -55,7 +55,7 @@ impl Error for DecodeError {}
 /// A packet that cannot be written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum EncodeError {
-    /// The packet would exceed the receiver's Maximum Packet Size or what the protocol can express.
+    /// The packet would exceed the receiver's Maximum Packet Size, or the limits of the protocol.
     TooLarge {
         /// Size of the packet that was not written, in bytes.
         packet_bytes: usize,
@@ -83,16 +83,16 @@ impl Error for EncodeError {}
 /// The peer broke the protocol, or a limit was reached that ends the connection.
 ///
 /// Nothing more of the connection (or of the lane, see [`Scope`]) is processed. Hand it to
-/// `Connection::violation`, which writes what the specification asks for, then close.
+/// `Connection::violation`, which writes the answer of the specification, then close.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Violation {
     /// Reason code of MQTT 5.0, also where the connection speaks an older version.
     pub reason: ReasonCode,
-    /// What was wrong; for logs and the Reason String.
+    /// The fault; for logs and the Reason String.
     pub detail: &'static str,
-    /// What the peer is told before the close.
+    /// The answer to the peer before the close.
     pub answer: Answer,
-    /// What has to be closed.
+    /// The part to be closed.
     pub scope: Scope,
 }
 
@@ -104,7 +104,7 @@ impl fmt::Display for Violation {
 
 impl Error for Violation {}
 
-/// What the peer is told about a [`Violation`].
+/// The answer to the peer after a [`Violation`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Answer {
     /// Nothing: the connection is closed without a packet.
@@ -115,7 +115,7 @@ pub enum Answer {
     Disconnect,
 }
 
-/// What a [`Violation`] ends.
+/// The part that a [`Violation`] ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Scope {
     /// The whole connection.

@@ -9,7 +9,7 @@ use crate::{DecodeError, PacketType, ReasonCode};
 /// Room that a partial packet gets at first, in bytes; it doubles as bytes arrive.
 const FIRST_PARTIAL_BYTES: usize = 256;
 
-/// One whole packet: its first byte and what follows the fixed header.
+/// One whole packet: its first byte, and the bytes after the fixed header.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame<'a> {
     first: u8,
@@ -46,9 +46,9 @@ impl<'a> Frame<'a> {
         self.body
     }
 
-    /// The body as owned bytes, for a packet that arrived in pieces and had to be put together:
-    /// keep a slice of it (with [`Frame::range_of`]) instead of a copy of a large payload. `None`
-    /// for a packet that lay whole in the input.
+    /// The body as owned bytes, for a packet that arrived in pieces and was put together. Keep a
+    /// slice of it (with [`Frame::range_of`]) instead of a copy of a large payload. `None` for a
+    /// packet that lay whole in the input.
     #[must_use]
     pub const fn shared(&self) -> Option<&'a Bytes> {
         self.shared
@@ -89,8 +89,8 @@ impl<'a> Frame<'a> {
 
 /// Cuts the bytes of one lane into frames, however they were split on the way ([MQTT-6.0.0-2]).
 ///
-/// A packet that lies whole in the input is borrowed from it. Only a partial packet is buffered;
-/// the buffer grows with the bytes that arrive, never by the claimed length, and is released with
+/// A packet that lies whole in the input is borrowed from it. Only a partial packet is buffered.
+/// The buffer grows with the bytes that arrive, never by the claimed length, and is released with
 /// the call after the packet. An idle framer holds no heap memory.
 #[derive(Debug, Default)]
 pub struct Framer {
@@ -116,7 +116,7 @@ enum State {
     Failed(DecodeError),
 }
 
-/// What the start of a packet tells.
+/// Content of the start of a packet.
 enum Header {
     Incomplete,
     Complete {
@@ -132,15 +132,15 @@ impl Framer {
         Self::default()
     }
 
-    /// The next whole packet, or `None` when `input` is used up. `input` is advanced past what was
-    /// taken; after `None` it is empty.
+    /// The next whole packet, or `None` when `input` is used up. `input` is advanced past the taken
+    /// bytes; after `None` it is empty.
     ///
     /// # Errors
     ///
     /// * `PacketTooLarge` as soon as a fixed header announces a packet of more than
-    ///   `max_packet_bytes` (counted as the specification does: with the fixed header),
-    /// * `MalformedPacket` for a packet of type 0 or a Remaining Length that is not a Variable Byte
-    ///   Integer of at most four bytes in its shortest form.
+    ///   `max_packet_bytes` (counted as in the specification: with the fixed header),
+    /// * `MalformedPacket` for a packet of type 0. Also for a Remaining Length that is not a
+    ///   Variable Byte Integer of at most four bytes in its shortest form.
     ///
     /// After an error the lane cannot be cut any further: every call returns the error again.
     pub fn next<'a, 'i: 'a>(
@@ -277,8 +277,8 @@ impl Framer {
     }
 }
 
-/// Makes room for `more` bytes in a body that will have `total` bytes: at least doubled, so that
-/// the copies stay linear, and never more than twice what has arrived.
+/// Makes room for `more` bytes in a body that will have `total` bytes. The room is at least
+/// doubled, so that the copies stay linear, and never more than twice the received bytes.
 fn grow(body: &mut Vec<u8>, more: usize, total: usize) {
     let needed = body.len() + more;
     if needed > body.capacity() {

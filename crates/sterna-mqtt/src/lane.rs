@@ -41,7 +41,7 @@ impl Lane {
     }
 }
 
-/// Where an engine writes what it sends: one buffer per lane.
+/// The engine's output: one buffer per lane.
 ///
 /// The engine appends whole packets. The caller hands the bytes to the transport in the order of
 /// each lane's buffer.

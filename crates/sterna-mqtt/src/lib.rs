@@ -3,13 +3,13 @@
 //!
 //! # From bytes to events
 //!
-//! 1. One [`Framer`] per lane (a [`Lane`] is a byte stream: the one of TCP, or each stream of a
-//!    QUIC connection) cuts bytes into [`Frame`]s. A packet that lies whole in the input is
-//!    borrowed; one that arrives in pieces is put together and can be kept without another copy
+//! 1. One [`Framer`] per lane cuts bytes into [`Frame`]s. A [`Lane`] is a byte stream: the one of
+//!    TCP, or each stream of a QUIC connection. A packet that lies whole in the input is borrowed.
+//!    One that arrives in pieces is put together, and can be kept without another copy
 //!    ([`Frame::shared`]).
 //! 2. [`Packet::decode`] makes a borrowed, fully validated view of a frame, without allocating.
-//! 3. A [`server::Connection`] checks order and limits, keeps the protocol's state, answers what
-//!    needs no decision and yields [`server::Event`]s for what does.
+//! 3. A [`server::Connection`] checks order and limits, keeps the protocol's state, and answers
+//!    packets that need no decision. It yields [`server::Event`]s for the others.
 //!
 //! # From commands to bytes
 //!
@@ -17,13 +17,13 @@
 //! packets into the buffer of a lane ([`LaneWriter`]). [`Packet::encode`] and the functions of
 //! [`packet`] write any packet of either direction.
 //!
-//! # What outlives a connection
+//! # State that outlives a connection
 //!
-//! A [`MqttSession`] holds Packet Identifiers and the state of deliveries, for either end. It survives
-//! connections, the loss of streams, and moves between transports. Outgoing identifiers are unique
-//! in the session, on whatever lane they travel. Incoming QoS 2 identifiers belong to the lane on
-//! which they arrive, since some clients number each stream for itself; after a reconnection or
-//! the loss of the lane they are found from any lane.
+//! A [`MqttSession`] holds Packet Identifiers and the state of deliveries, for either end. It
+//! survives connections, the loss of streams, and moves between transports. Outgoing identifiers
+//! are unique in the session, on any lane. Incoming QoS 2 identifiers belong to the lane on which
+//! they arrive, because some clients number each stream for itself. After a reconnection or the
+//! loss of the lane they are found from any lane.
 //!
 //! # A front door in short
 //!
@@ -76,11 +76,10 @@
 //! ```
 //!
 //! Towards the client: after `accept`, [`server::Connection::next_resend`] and
-//! [`server::Connection::resend`] repeat what an earlier connection left over; then
-//! [`server::Connection::can_send`] and [`server::Connection::publish`] for new deliveries, whose
-//! fate comes back as [`server::Event::HandedOver`] and [`server::Event::Delivered`] with the
-//! caller's tag. Timers: [`server::Connection::deadline_ms`] and
-//! [`server::Connection::on_timeout`].
+//! [`server::Connection::resend`] repeat the rest of an earlier connection. Then
+//! [`server::Connection::can_send`] and [`server::Connection::publish`] serve new deliveries. Their
+//! fate returns as [`server::Event::HandedOver`] and [`server::Event::Delivered`] with the caller's
+//! tag. Timers: [`server::Connection::deadline_ms`] and [`server::Connection::on_timeout`].
 //!
 //! # The client's end
 //!
@@ -89,8 +88,8 @@
 //!
 //! # Reading the citations
 //!
-//! `[MQTT-…]` names a normative statement of MQTT 5.0, `[MQTT311-…]` one of MQTT 3.1.1, beside the
-//! code that keeps it and the test that shows it.
+//! `[MQTT-…]` names a normative statement of MQTT 5.0, `[MQTT311-…]` one of MQTT 3.1.1, beside its
+//! code and its test.
 
 pub mod alias;
 pub mod client;

@@ -46,7 +46,7 @@ reason_codes! {
     GrantedQoS2 = 0x02, "Granted QoS 2";
     /// The client disconnects and wants its will published.
     DisconnectWithWill = 0x04, "Disconnect with Will Message";
-    /// Accepted, nobody subscribes to it.
+    /// Accepted, without a subscriber.
     NoMatchingSubscribers = 0x10, "No matching subscribers";
     /// No such subscription existed.
     NoSubscriptionExisted = 0x11, "No subscription existed";
@@ -143,8 +143,8 @@ impl ReasonCode {
         }
     }
 
-    /// The return code of a CONNACK of MQTT 3.1 and 3.1.1 that comes closest (3.1.1 table 3.1), or
-    /// `None` where the older versions have the connection closed without a CONNACK.
+    /// The closest return code of a CONNACK of MQTT 3.1 and 3.1.1 (3.1.1 table 3.1). `None` if the
+    /// older versions close the connection without a CONNACK.
     #[must_use]
     pub const fn for_v3_connack(self) -> Option<u8> {
         // [MQTT311-3.2.2-6] an error without a return code closes the connection without a CONNACK

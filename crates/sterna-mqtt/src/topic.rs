@@ -14,7 +14,7 @@ pub const MAX_TOPIC_BYTES: usize = 65_535;
 /// Prefix of the Topic Filter of a shared subscription.
 pub const SHARE_PREFIX: &str = "$share/";
 
-/// What is wrong with a topic.
+/// Fault of a topic.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TopicError {
     /// It has no character.
@@ -35,7 +35,7 @@ pub enum TopicError {
 }
 
 impl TopicError {
-    /// What is wrong, for logs and the Reason String.
+    /// The fault, for logs and the Reason String.
     #[must_use]
     pub const fn detail(self) -> &'static str {
         match self {
@@ -58,8 +58,8 @@ impl std::fmt::Display for TopicError {
 
 impl std::error::Error for TopicError {}
 
-/// A packet with such a topic is malformed. Topic Name invalid and Topic Filter invalid are for
-/// topics that are correctly formed and not accepted (MQTT 5.0 sections 2.4 and 4.13).
+/// A packet with an ill-formed topic is malformed. Topic Name invalid and Topic Filter invalid are
+/// for topics that are correctly formed and not accepted (MQTT 5.0 sections 2.4 and 4.13).
 impl From<TopicError> for DecodeError {
     fn from(error: TopicError) -> Self {
         Self::malformed(error.detail())
@@ -109,8 +109,8 @@ pub fn check_filter(filter: &str) -> Result<(), TopicError> {
 ///
 /// # Errors
 ///
-/// Tells the first rule that is broken; [`TopicError::Share`] for a filter that begins with
-/// [`SHARE_PREFIX`] (or is `$share` itself) and does not have the form `$share/NAME/FILTER`.
+/// The first broken rule. [`TopicError::Share`] for a filter that begins with [`SHARE_PREFIX`] (or
+/// is `$share` itself) and does not have the form `$share/NAME/FILTER`.
 pub fn check_any_filter(filter: &str) -> Result<(), TopicError> {
     check_filter(Filter::parse(filter)?.filter)
 }
@@ -129,7 +129,7 @@ impl<'a> Filter<'a> {
     ///
     /// # Errors
     ///
-    /// [`TopicError::Share`] if it begins as a shared subscription and is none.
+    /// [`TopicError::Share`] if it begins as a shared subscription and is not one.
     pub fn parse(filter: &'a str) -> Result<Self, TopicError> {
         let Some(rest) = filter.strip_prefix(SHARE_PREFIX) else {
             return Ok(Self {

@@ -243,6 +243,7 @@ impl World {
             tag,
             lane: Lane::CONTROL,
             qos,
+            packet_id: None,
             retain: false,
             topic: "from/the/server",
             properties: &[],
@@ -321,7 +322,25 @@ impl World {
                     }
                 }
                 Some(server::Event::Delivered { tag, .. }) => self.down.delivered.push(tag),
-                Some(server::Event::HandedOver { tag }) => self.down.handed_over.push(tag),
+                Some(server::Event::HandedOver {
+                    tag,
+                    packet_id,
+                    reason,
+                }) => {
+                    self.down.handed_over.extend(tag);
+                    let out = &mut self.to_client;
+                    self.server.pubrel(Lane::CONTROL, packet_id, reason, out);
+                }
+                Some(server::Event::Released { packet_id, reason }) => {
+                    let out = &mut self.to_client;
+                    self.server.pubcomp(Lane::CONTROL, packet_id, reason, out);
+                }
+                Some(server::Event::Repeated { packet_id }) => {
+                    let (session, out) = (&mut self.server_session, &mut self.to_client);
+                    let success = ReasonCode::Success;
+                    self.server
+                        .pubrec(session, Lane::CONTROL, packet_id, success, out);
+                }
                 Some(other) => panic!("{other:?}"),
                 None => {}
             }

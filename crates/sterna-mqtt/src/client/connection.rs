@@ -1,4 +1,4 @@
-//! The state of one connection, and what each packet of the server does to it.
+//! The state of one connection, and the effects of each packet of the server.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -21,7 +21,7 @@ const MAX_ALIAS_TOPIC_BYTES: usize = 1 << 20;
 /// Shortest wait for a PINGRESP, in milliseconds.
 const MIN_PING_TIMEOUT_MS: u64 = 5_000;
 
-/// What a packet of the server means for the client.
+/// Meaning of a server's packet for the client.
 #[derive(Clone, Debug)]
 pub enum Event<'a> {
     /// The server accepted. When `session_present` is false, everything that an earlier connection
@@ -50,7 +50,7 @@ pub enum Event<'a> {
     Delivered {
         /// The publisher's own name of the message.
         tag: u64,
-        /// What the server thinks of it.
+        /// The server's verdict.
         reason: ReasonCode,
         /// Reason String and User Properties.
         properties: Properties<'a>,
@@ -133,14 +133,13 @@ pub struct Connection {
 impl Connection {
     /// Writes a CONNECT and starts a connection with it.
     ///
-    /// `holds_session` says that the client has state of this session, if only the knowledge that
-    /// nothing is under way. A client that starts from nothing, with Clean Start off and
-    /// `holds_session` false, must close when the server turns out to have a session for it, and
-    /// does. With Clean Start the session is emptied. What it holds otherwise is sent again after
-    /// the CONNACK.
+    /// `holds_session` is true if the client has state of this session, even if only the knowledge
+    /// that nothing is in flight. A client without state, with Clean Start off and `holds_session`
+    /// false, must close if the server has a session for it, and does. With Clean Start the session
+    /// is emptied. Otherwise its content is sent again after the CONNACK.
     ///
-    /// `expected` is what the server took on an earlier connection, or [`ServerLimits::EARLY`]: what
-    /// leaves before the CONNACK keeps within it.
+    /// `expected` are the server's limits on an earlier connection, or [`ServerLimits::EARLY`]:
+    /// packets before the CONNACK keep within them.
     ///
     /// # Errors
     ///
@@ -218,7 +217,7 @@ impl Connection {
         self.max_packet_bytes = self.max_packet_bytes.min(max_packet_bytes);
     }
 
-    /// What the server takes; guesses until it has answered.
+    /// The server's limits; assumptions until it has answered.
     #[must_use]
     pub const fn limits(&self) -> &ServerLimits {
         &self.limits
@@ -318,8 +317,8 @@ impl Connection {
     /// close the network connection next ([MQTT-4.13.2-1], [MQTT-3.14.4-2]).
     pub fn violation(&mut self, violation: &Violation, out: &mut BytesMut) {
         if self.state != State::Closed && violation.answer == Answer::Disconnect {
-            // A reason text would help nobody: servers don't show it. An error means that the
-            // server takes no packet of four bytes; then the close alone has to do.
+            // A reason text would be useless: servers do not show it. An error means that the
+            // server takes no packet of four bytes; then the close alone is the answer.
             let disconnect = Disconnect::new(violation.reason);
             let _ = disconnect.encode(self.version, self.limits.max_packet_bytes, out);
         }
@@ -344,7 +343,8 @@ impl Connection {
         self.broken(ReasonCode::ProtocolError, detail)
     }
 
-    /// Whether a packet has what only some packets may have for a client that asked for little.
+    /// Whether a packet has properties that only some packets may have for a client without Request
+    /// Problem Information.
     fn check_problem_information(&self, properties: Properties<'_>) -> Result<(), Violation> {
         // [MQTT-3.1.2-29]
         let unwanted = |property| {
@@ -355,7 +355,7 @@ impl Connection {
             .then_some(())
         };
         if !self.wants_problem_information && properties.find(unwanted).is_some() {
-            return Err(self.protocol("problem information that was not asked for"));
+            return Err(self.protocol("problem information that was not requested"));
         }
         Ok(())
     }
@@ -389,9 +389,9 @@ impl Connection {
                 );
             }
         } else if self.version != Version::V31 && !self.sent_early {
-            // Section 3.2.2.1.1: the server has no session, so this end has none either. Where
-            // something was sent early the session was empty before, and what is in it now is new.
-            // MQTT 3.1 doesn't tell.
+            // Section 3.2.2.1.1: the server has no session, so this end has none either. If packets
+            // were sent early, the session was empty before, and its content is new. MQTT 3.1 does
+            // not tell.
             session.clear();
         }
         self.limits = ServerLimits::of(&connack);
@@ -498,7 +498,7 @@ impl Connection {
     }
 
     /// Takes over a message with QoS 1 or 2 that came with [`Event::Publish`], or refuses it with
-    /// an error code (which servers before MQTT 5.0 are not told): writes PUBACK or PUBREC.
+    /// an error code: writes PUBACK or PUBREC. Servers before MQTT 5.0 do not get the code.
     ///
     /// Messages may be acknowledged in any order. The packets leave in the order in which the
     /// messages came, so one that stays unacknowledged holds up the others.
@@ -583,7 +583,7 @@ impl Connection {
         Ok(())
     }
 
-    // ---- Answers to what the client sent ---------------------------------------------------
+    // ---- Answers to the client's packets ---------------------------------------------------
 
     fn puback<'a>(
         &self,
@@ -599,7 +599,9 @@ impl Connection {
             })),
             // An answer that came twice changes nothing.
             Err(AckError::Unknown) => Ok(None),
-            Err(AckError::Unexpected) => Err(self.protocol("PUBACK for what is no QoS 1 message")),
+            Err(AckError::Unexpected) => {
+                Err(self.protocol("PUBACK for an identifier without a QoS 1 message"))
+            }
         }
     }
 
@@ -632,7 +634,9 @@ impl Connection {
                 release(ReasonCode::PacketIdentifierNotFound, out);
                 Ok(None)
             }
-            Err(AckError::Unexpected) => Err(self.protocol("PUBREC for what is no QoS 2 message")),
+            Err(AckError::Unexpected) => {
+                Err(self.protocol("PUBREC for an identifier without a QoS 2 message"))
+            }
         }
     }
 
@@ -736,8 +740,8 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// When the server has not answered one in half the Keep Alive time (at least 5 s), though
-    /// nothing else came from it either: the connection is dead, close it.
+    /// If the server has not answered a PINGREQ in half the Keep Alive time (at least 5 s), and no
+    /// other packet came from it: the connection is dead, close it.
     pub fn on_timeout(&mut self, now_ms: u64, out: &mut BytesMut) -> Result<(), Violation> {
         if self
             .deadline_ms()

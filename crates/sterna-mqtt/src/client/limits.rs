@@ -1,16 +1,16 @@
-//! What a server takes.
+//! Limits of a server.
 
 use crate::packet::ConnAck;
 use crate::{MAX_PACKET_BYTES, QoS};
 
-/// Bytes that a client sends after CONNECT before it has a CONNACK. Servers bound what they hold
-/// for clients that they do not know yet; this fits into the first flight of TCP and of QUIC.
+/// Bytes that a client sends after CONNECT before it has a CONNACK. Servers limit the bytes that
+/// they keep for unknown clients. This number fits into the first flight of TCP and of QUIC.
 pub const EARLY_BYTES: usize = 8_192;
 
 /// Messages with QoS 1 and 2 that a client sends before it knows the server's Receive Maximum.
 pub const EARLY_PUBLISHES: u16 = 8;
 
-/// What the server takes on this connection (MQTT 5.0 section 3.2.2.3).
+/// The server's limits on this connection (MQTT 5.0 section 3.2.2.3).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ServerLimits {
     /// Messages with QoS 1 and 2 that may be unacknowledged: 1 to 65,535.
@@ -32,7 +32,7 @@ pub struct ServerLimits {
 }
 
 impl ServerLimits {
-    /// What is assumed before the CONNACK: that the server does all of MQTT, but not at once.
+    /// Assumptions before the CONNACK: the server has all features of MQTT, with small limits.
     pub const EARLY: Self = Self {
         receive_maximum: EARLY_PUBLISHES,
         max_qos: QoS::ExactlyOnce,
@@ -44,7 +44,7 @@ impl ServerLimits {
         shared_subscriptions: true,
     };
 
-    /// What may be sent before the CONNACK to a server that took this much on an earlier connection.
+    /// Limits before the CONNACK, to a server that had these limits on an earlier connection.
     #[must_use]
     pub fn early(self) -> Self {
         Self {
@@ -56,7 +56,7 @@ impl ServerLimits {
         }
     }
 
-    /// What a CONNACK tells; what it leaves out has the specification's defaults.
+    /// The limits in a CONNACK; absent values have the specification's defaults.
     #[must_use]
     pub fn of(connack: &ConnAck<'_>) -> Self {
         Self {

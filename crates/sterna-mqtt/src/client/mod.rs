@@ -5,11 +5,12 @@
 //! are acknowledged, and tells the time.
 //!
 //! 1. [`Connection::open`] writes CONNECT. SUBSCRIBE and PUBLISH may follow at once, in the same
-//!    flight (MQTT 5.0 section 3.1.4), except with an authentication method and except when
-//!    messages of an earlier connection wait to be sent again.
-//! 2. Every packet that arrives goes to [`Connection::handle`]; what it means comes back as an
+//!    flight (MQTT 5.0 section 3.1.4). There are two exceptions: an authentication method, and
+//!    messages of an earlier connection that wait to be sent again.
+//! 2. Every received packet goes to [`Connection::handle`], which returns its meaning as an
 //!    [`Event`].
-//! 3. After [`Event::Connected`] the caller sends again what [`Connection::next_resend`] asks for.
+//! 3. After [`Event::Connected`] the caller sends again the messages of
+//!    [`Connection::next_resend`].
 //! 4. [`Event::Publish`] is answered with [`Connection::acknowledge`] once the message is in safe
 //!    hands.
 //! 5. At [`Connection::deadline_ms`] the caller calls [`Connection::on_timeout`].

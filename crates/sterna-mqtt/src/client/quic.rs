@@ -1,4 +1,4 @@
-//! What only QUIC has: lanes that end before the connection does, and datagrams.
+//! Features of QUIC only: lanes that end before the connection does, and datagrams.
 
 use bytes::BytesMut;
 
@@ -12,10 +12,10 @@ use crate::{
 };
 
 impl Connection {
-    /// A lane other than control is gone, and with it what was set on it. What was not acknowledged
-    /// there may be sent again on another with [`Connection::resend`] and
-    /// [`Connection::release_again`]: the rule that nothing is sent again within a connection
-    /// ([MQTT-4.4.0-1]) is for networks that lose nothing as long as the connection stands.
+    /// A lane other than control is lost, with its aliases. Its unacknowledged messages may be sent again
+    /// on another with [`Connection::resend`] and [`Connection::release_again`]. The rule that nothing is
+    /// sent again within a connection ([MQTT-4.4.0-1]) is for networks that lose nothing while the
+    /// connection lasts.
     pub fn lane_closed(&mut self, session: &mut MqttSession, lane: Lane) {
         self.peer_aliases.lane_closed(lane);
         session.lane_closed(lane);
@@ -94,7 +94,7 @@ impl Connection {
             }
             _ => Err(self.broken(
                 ReasonCode::ProtocolError,
-                "a datagram that is no plain message with QoS 0",
+                "a datagram that is not a plain message with QoS 0",
             )),
         }
     }

@@ -1,4 +1,4 @@
-//! What the client sends of its own accord.
+//! Packets that the client sends of its own accord.
 
 use std::error::Error;
 use std::fmt;
@@ -20,7 +20,7 @@ use crate::{
 /// Most requests (SUBSCRIBE, UNSUBSCRIBE) that wait for their answers.
 const MAX_REQUESTS: usize = 1_024;
 
-/// Most Topic Aliases that a client sets, whatever the server allows.
+/// Most Topic Aliases that a client sets, with any limit of the server.
 const MAX_ALIASES: u16 = 256;
 
 /// Bytes of Topic Names that the client's Topic Aliases may occupy.
@@ -48,7 +48,7 @@ pub enum SendError {
     Closed,
     /// Not now: try again when the server has answered something.
     Later,
-    /// The server has said that it doesn't take this; the code is what it would answer.
+    /// The server has declared that it does not support this. The code is that of its answer.
     Unsupported(ReasonCode),
     /// Too large for the server or for the protocol.
     Encode(EncodeError),
@@ -99,7 +99,7 @@ impl Connection {
         }
     }
 
-    /// Counts what was sent before the CONNACK.
+    /// Counts bytes that were sent before the CONNACK.
     fn count_early(&mut self, sent_bytes: usize) {
         if self.state == State::Connecting {
             self.early_room_bytes = self.early_room_bytes.saturating_sub(sent_bytes);
@@ -107,7 +107,8 @@ impl Connection {
         }
     }
 
-    /// The largest packet that may be sent now. What does not fit before the CONNACK waits for it.
+    /// The largest packet that may be sent now. A packet that does not fit before the CONNACK waits
+    /// for it.
     fn check_size(&self, error: EncodeError) -> SendError {
         match error {
             EncodeError::TooLarge { .. } if self.state == State::Connecting => SendError::Later,
@@ -115,7 +116,7 @@ impl Connection {
         }
     }
 
-    /// What the server doesn't take, or, before the CONNACK, didn't take the last time.
+    /// The server does not support this or, before the CONNACK, did not the last time.
     fn unsupported(&self, reason: ReasonCode) -> SendError {
         match self.state {
             State::Connecting => SendError::Later,
@@ -145,9 +146,9 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// [`SendError::Later`] when the server's Receive Maximum is reached, when older messages are
-    /// yet to be sent again, or when it is too early; otherwise the message can never be sent on
-    /// this connection.
+    /// [`SendError::Later`] if the server's Receive Maximum is reached, if older messages are yet
+    /// to be sent again, or if it is too early. Otherwise the message can never be sent on this
+    /// connection.
     pub fn publish(
         &mut self,
         session: &mut MqttSession,
@@ -255,10 +256,10 @@ impl Connection {
         Ok(())
     }
 
-    /// The next message of an earlier connection that has to be sent again, with its tag; PUBRELs
-    /// that come before it are written to `out`. None when all is sent, or when the server's
-    /// Receive Maximum is reached: ask again after each acknowledgement. Follow it with
-    /// [`Connection::resend`], or with [`MqttSession::forget_outgoing`].
+    /// The next message of an earlier connection that has to be sent again, with its tag. PUBRELs
+    /// before it are written to `out`. `None` if all are sent, or if the server's Receive Maximum
+    /// is reached: ask again after each acknowledgement. Follow it with [`Connection::resend`], or
+    /// with [`MqttSession::forget_outgoing`].
     pub fn next_resend(
         &mut self,
         session: &mut MqttSession,
@@ -321,8 +322,8 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// [`SendError::Later`] when it is too early or too many requests are unanswered; otherwise the
-    /// server doesn't take the request, or a filter is not valid.
+    /// [`SendError::Later`] if it is too early or too many requests are unanswered. Otherwise the
+    /// server does not support the request, or a filter is not valid.
     pub fn subscribe<'f>(
         &mut self,
         session: &mut MqttSession,

@@ -71,7 +71,7 @@ impl<'a> Ack<'a> {
 }
 
 /// Appends a PUBACK, PUBREC, PUBREL or PUBCOMP; nothing on error. Before 5.0 only the identifier is
-/// written; in 5.0 what the receiver can infer is left out.
+/// written. In 5.0, fields that the receiver can infer are left out.
 ///
 /// # Errors
 ///

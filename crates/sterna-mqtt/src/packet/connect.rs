@@ -34,7 +34,7 @@ pub struct Connect<'a> {
     pub keep_alive_s: u16,
     /// Client Identifier; may be empty.
     pub client_id: &'a str,
-    /// What the server publishes when the connection ends without DISCONNECT.
+    /// Message that the server publishes if the connection ends without DISCONNECT.
     pub will: Option<Will<'a>>,
     /// User name.
     pub user_name: Option<&'a str>,
@@ -70,8 +70,8 @@ impl<'a> Connect<'a> {
             (b"MQTT", 5) => Version::V5,
             (b"MQTT", LEVEL_V311 | BRIDGE_V311) => Version::V311,
             (b"MQIsdp", LEVEL_V31 | BRIDGE_V31) => Version::V31,
-            // [MQTT-3.1.2-2] [MQTT311-3.1.2-2] in the form of 3.1.1, also for levels to come: 3.1.1
-            // demands return code 0x01, 5.0 only permits reason code 0x84.
+            // [MQTT-3.1.2-2] [MQTT311-3.1.2-2] in the form of 3.1.1, also for later levels: 3.1.1
+            // requires return code 0x01, 5.0 only permits reason code 0x84.
             (b"MQTT", _) => return Err(UNSUPPORTED.in_connect(Version::V311)),
             (b"MQIsdp", _) => return Err(UNSUPPORTED.in_connect(Version::V31)),
             // [MQTT-3.1.2-1] [MQTT311-3.1.2-1] closed without an answer
@@ -156,8 +156,8 @@ impl<'a> Connect<'a> {
         })
     }
 
-    /// Seconds that the session is to outlive the connection; `u32::MAX` means for ever. Before
-    /// 5.0 that is what Clean Session = 0 says.
+    /// Seconds that the session is to outlive the connection; `u32::MAX` means for ever. Before 5.0
+    /// this is the meaning of Clean Session = 0.
     #[must_use]
     pub fn session_expiry_s(&self) -> u32 {
         if self.version.is_v5() {

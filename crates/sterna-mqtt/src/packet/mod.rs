@@ -1,7 +1,7 @@
 //! Every control packet as a borrowed view, its decoder and its encoder.
 //!
-//! A view is validated when it is made: whatever it offers afterwards is well formed. Lists
-//! (properties, filters, reason codes) stay in their encoding and are read as they are iterated.
+//! A view is validated at its creation: all of its later values are well formed. Lists (properties,
+//! filters, reason codes) stay in their encoding, and are read as they are iterated.
 
 mod ack;
 mod auth;
@@ -70,13 +70,13 @@ impl<'a> Packet<'a> {
     ///
     /// # Errors
     ///
-    /// Whatever the specification calls a Malformed Packet or a Protocol Error that can be seen in
-    /// the packet alone, with the reason code for it.
+    /// Any Malformed Packet or Protocol Error of the specification that is visible in the packet
+    /// alone, with its reason code.
     #[inline]
     pub fn decode(frame: &Frame<'a>, version: Version) -> Result<Self, DecodeError> {
         let first = frame.first_byte();
         let body = frame.body();
-        // PUBLISH comes first: it is what a broker reads most.
+        // PUBLISH comes first: a broker reads it most often.
         if first >> 4 == PacketType::Publish as u8 {
             return Publish::decode(first, body, version).map(Packet::Publish);
         }

@@ -29,7 +29,7 @@ pub struct SubscribeOptions {
     pub no_local: bool,
     /// Whether the RETAIN flag is passed on as it was published.
     pub retain_as_published: bool,
-    /// What happens with retained messages.
+    /// Handling of retained messages.
     pub retain_handling: RetainHandling,
 }
 
@@ -145,8 +145,8 @@ impl<'a> Subscribe<'a> {
         })
     }
 
-    /// The same packet of a bridge before 5.0: its subscriptions have No Local (but for shared ones) and
-    /// Retain As Published.
+    /// The same packet of a bridge before 5.0: its subscriptions have No Local (except shared ones)
+    /// and Retain As Published.
     #[must_use]
     pub(crate) const fn of_bridge(self) -> Self {
         Self {

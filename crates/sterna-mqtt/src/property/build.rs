@@ -96,7 +96,7 @@ impl PropertyBuf {
         self.bytes.extend_from_slice(properties.raw);
     }
 
-    /// Shortens the block to what it was when it had `len` bytes.
+    /// Shortens the block to its state of `len` bytes.
     pub(crate) fn truncate(&mut self, len: usize) {
         self.bytes.truncate(len);
     }

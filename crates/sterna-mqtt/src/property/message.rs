@@ -1,4 +1,4 @@
-//! The properties of a message: what a PUBLISH or a will carries and what of it is passed on.
+//! The properties of a message: those of a PUBLISH or a will, and those that are passed on.
 
 use super::{Properties, Property, PropertyContext, PropertyIter, validate, value};
 use crate::wire::Reader;
@@ -162,8 +162,8 @@ impl<'a> PublishProperties<'a> {
         self.has_identifier
     }
 
-    /// What is passed on to subscribers unaltered and in order: everything but Topic Alias, Message
-    /// Expiry Interval, Subscription Identifiers and Will Delay Interval.
+    /// The properties passed on to subscribers, unaltered and in order: all except Topic Alias,
+    /// Message Expiry Interval, Subscription Identifiers and Will Delay Interval.
     #[must_use]
     pub const fn forward(&self) -> Forward<'a> {
         Forward {

@@ -87,11 +87,11 @@ pub enum Property<'a> {
     PayloadFormatIndicator(bool),
     /// Lifetime of the message in seconds.
     MessageExpiryInterval(u32),
-    /// What the payload contains.
+    /// Content type of the payload.
     ContentType(&'a str),
     /// Where a response is to be published.
     ResponseTopic(&'a str),
-    /// What tells the requester which request a response is for.
+    /// Data by which the requester assigns a response to its request.
     CorrelationData(&'a [u8]),
     /// 1 to 268,435,455.
     SubscriptionIdentifier(u32),
@@ -281,9 +281,9 @@ impl<'a> Properties<'a> {
     ///
     /// # Errors
     ///
-    /// `MalformedPacket` for an identifier that is unknown or not allowed there and for a value
-    /// that is not of its type; `ProtocolError` for a value out of range and for a second
-    /// occurrence of what may occur once.
+    /// `MalformedPacket` for an identifier that is unknown or not allowed there, and for a value
+    /// that is not of its type. `ProtocolError` for a value out of range, and for a second
+    /// occurrence of a property that may occur once.
     pub fn parse(raw: &'a [u8], context: PropertyContext) -> Result<Self, DecodeError> {
         validate(raw, context, |_, _, _| {})?;
         Ok(Self { raw })

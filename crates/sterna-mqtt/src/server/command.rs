@@ -1,4 +1,4 @@
-//! What the server says: CONNACK, acknowledgements, DISCONNECT.
+//! The server's packets: CONNACK, acknowledgements, DISCONNECT.
 
 use bytes::BytesMut;
 
@@ -10,7 +10,7 @@ use crate::{
     Properties, Property, PropertyBuf, QoS, ReasonCode, Version, Violation,
 };
 
-/// What a CONNACK with success tells beyond the limits of the connection.
+/// Fields of a CONNACK with success, beyond the limits of the connection.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Accept<'a> {
     /// Whether the session existed. Ignored (as false) if the client asked for a clean start.
@@ -19,7 +19,8 @@ pub struct Accept<'a> {
     pub assigned_client_id: Option<&'a str>,
     /// Keep Alive time in seconds that is imposed (5.0 only; ignored before).
     pub keep_alive_s: Option<u16>,
-    /// Session Expiry Interval in seconds, where it is not what the client asked for (5.0 only).
+    /// Session Expiry Interval in seconds, if it is not the one that the client requested (5.0
+    /// only).
     pub session_expiry_s: Option<u32>,
     /// Basis for Response Topics; sent if the client asked for it.
     pub response_information: Option<&'a str>,
@@ -31,7 +32,7 @@ pub struct Accept<'a> {
     pub user_properties: &'a [(&'a str, &'a str)],
 }
 
-/// What goes with a refusal or a DISCONNECT.
+/// Fields of a refusal or a DISCONNECT.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Refuse<'a> {
     /// Text for a human; left out if it does not fit.
@@ -42,13 +43,13 @@ pub struct Refuse<'a> {
 
 impl Connection {
     /// Accepts the connection: writes the CONNACK on the control lane and prepares the session.
-    /// Input of all lanes may be handed in from now on; deliveries of the session that are to be
-    /// repeated come from [`Connection::next_resend`].
+    /// From now on input of all lanes may be handed in. [`Connection::next_resend`] has the
+    /// deliveries of the session that are to be repeated.
     ///
     /// # Errors
     ///
-    /// [`EncodeError`] if the client does not take even the smallest CONNACK, or a field of `accept`
-    /// is too long; nothing was written and the connection is over.
+    /// [`EncodeError`] if the client does not take even the smallest CONNACK, or a field of
+    /// `accept` is too long. Nothing was written then, and the connection is over.
     pub fn accept(
         &mut self,
         session: &mut MqttSession,
@@ -142,7 +143,7 @@ impl Connection {
     }
 
     /// Acknowledges a PUBLISH with QoS 1 that arrived on `lane`. Before 5.0 there is no reason: an
-    /// error is either acknowledged all the same or answered with a close ([MQTT311-3.3.5-2]).
+    /// error is either acknowledged or answered with a close ([MQTT311-3.3.5-2]).
     ///
     /// Call it in the order of the PUBLISH packets.
     pub fn puback(
@@ -183,6 +184,34 @@ impl Connection {
         }
         // [MQTT-3.3.4-1] [MQTT-4.3.3-8] [MQTT311-3.3.4-1] [MQTT311-4.3.3-2]
         self.acknowledge(PacketType::PubRec, &Ack::new(packet_id, reason), lane, out);
+    }
+
+    /// Answers a PUBREC that arrived on `lane`. Call it in the order of the PUBREC packets.
+    pub fn pubrel(
+        &self,
+        lane: Lane,
+        packet_id: PacketId,
+        reason: ReasonCode,
+        out: &mut impl LaneWriter,
+    ) {
+        if self.is_connected() {
+            // [MQTT-4.3.3-4] [MQTT-4.6.0-4] [MQTT311-4.3.3-1] [MQTT311-4.6.0-4]
+            self.acknowledge(PacketType::PubRel, &Ack::new(packet_id, reason), lane, out);
+        }
+    }
+
+    /// Answers a PUBREL that arrived on `lane`.
+    pub fn pubcomp(
+        &self,
+        lane: Lane,
+        packet_id: PacketId,
+        reason: ReasonCode,
+        out: &mut impl LaneWriter,
+    ) {
+        if self.is_connected() {
+            // [MQTT-4.3.3-11] [MQTT311-4.3.3-2]
+            self.acknowledge(PacketType::PubComp, &Ack::new(packet_id, reason), lane, out);
+        }
     }
 
     /// Answers a SUBSCRIBE that arrived on `lane`: one code per filter, in order.
@@ -250,8 +279,8 @@ impl Connection {
         }
     }
 
-    /// Tells the client about a violation as [`Violation::answer`] says. Close what
-    /// [`Violation::scope`] names afterwards.
+    /// Reports a violation to the client by [`Violation::answer`]. Afterwards close the part in
+    /// [`Violation::scope`].
     pub fn violation(&mut self, violation: &Violation, out: &mut impl LaneWriter) {
         let refuse = Refuse {
             reason_string: Some(violation.detail),
@@ -387,7 +416,7 @@ impl Connection {
         if !self.wants_problem_information {
             return;
         }
-        // What cannot be expressed is left out like what does not fit.
+        // A text that cannot be expressed is left out, as one that does not fit.
         if let Some(v) = reason_string {
             let _ = properties.push(Property::ReasonString(v));
         }
@@ -453,7 +482,7 @@ impl Connection {
             }
             properties.truncate(base);
         }
-        // What the client does not take is not sent: it learns from the close.
+        // A packet that the client does not take is not sent: the close informs it.
         let _ = encode(properties.properties(), self.client_max(), out);
     }
 }

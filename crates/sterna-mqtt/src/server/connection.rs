@@ -1,4 +1,4 @@
-//! What arrives: the order of packets, the limits, and the engine's own answers.
+//! Input: the order of packets, the limits, and the engine's own answers.
 
 use super::{Event, Features, IncomingPublish, Limits};
 use crate::alias::{IncomingAliases, OutgoingAliases, TopicName};
@@ -11,8 +11,8 @@ use crate::{
 
 /// The server's end of one network connection.
 ///
-/// It keeps what belongs to the connection; what outlives it is in the [`MqttSession`], which the
-/// caller passes in.
+/// It keeps the state of the connection. State that outlives it is in the [`MqttSession`], which
+/// the caller passes in.
 #[derive(Debug)]
 pub struct Connection {
     pub(super) limits: Limits,
@@ -24,7 +24,7 @@ pub struct Connection {
     pub(super) wants_problem_information: bool,
     pub(super) wants_response_information: bool,
     pub(super) keep_alive_s: u16,
-    /// What the CONNECT asked for.
+    /// Session Expiry Interval that the CONNECT requested.
     pub(super) session_expiry_s: u32,
     /// QoS 1 and 2 messages that may be on their way to the client.
     pub(super) send_quota: u16,
@@ -114,8 +114,7 @@ impl Connection {
     }
 
     /// Whether bytes of this lane may be handed in now. Otherwise keep them (within a limit) until
-    /// the CONNACK is out: clients may send at once what they want processed after it
-    /// ([MQTT-3.1.4-6]).
+    /// the CONNACK is sent: clients may send packets that follow it at once ([MQTT-3.1.4-6]).
     #[must_use]
     pub const fn accepts_input(&self, lane: Lane) -> bool {
         match self.phase {
@@ -143,9 +142,8 @@ impl Connection {
         self.keep_alive_s
     }
 
-    /// Looks at the first byte of a packet that is not complete yet
-    /// ([`Framer::partial`](crate::Framer::partial)), so that what can only be refused is not
-    /// waited for. Optional.
+    /// Checks the first byte of an incomplete packet ([`Framer::partial`](crate::Framer::partial)),
+    /// so that a packet that can only be refused is not waited for. Optional.
     ///
     /// # Errors
     ///
@@ -169,14 +167,14 @@ impl Connection {
         now_ms: u64,
         out: &mut impl LaneWriter,
     ) -> Result<Option<Event<'a>>, Violation> {
-        // What a broker reads most does not go through the large `Packet`.
+        // The most frequent packet does not go through the large `Packet`.
         if frame.first_byte() >> 4 == PacketType::Publish as u8
             && self.is_connected()
             && let Some(session) = session
         {
             self.last_received_ms = now_ms;
             return Publish::decode(frame.first_byte(), frame.body(), self.version)
-                .and_then(|publish| self.publish_received(session, lane, &publish, out))
+                .and_then(|publish| self.publish_received(session, lane, &publish))
                 .map_err(|error| self.fail(lane, error));
         }
         if self.is_closed() {
@@ -194,8 +192,8 @@ impl Connection {
         }
     }
 
-    /// Handles one packet: checks that it may come now, keeps the protocol's state, answers what
-    /// needs no decision and tells what does.
+    /// Handles one packet: checks that it may come now and keeps the protocol's state. It answers
+    /// packets that need no decision, and returns an event for the others.
     ///
     /// `session` is the client's session from [`Connection::accept`] on. After the end of the
     /// connection nothing is processed and `None` returned.
@@ -235,7 +233,12 @@ impl Connection {
         self.fail(lane, error)
     }
 
-    /// A lane other than control is gone. Its aliases go with it; what was received on it can be
+    /// Input was not read until now, because the server could not: that was not the client's silence.
+    pub const fn input_resumed(&mut self, now_ms: u64) {
+        self.last_received_ms = now_ms;
+    }
+
+    /// A lane other than control is lost, with its aliases. Messages received on it can be
     /// completed on any other.
     pub fn lane_closed(&mut self, session: Option<&mut MqttSession>, lane: Lane) {
         self.incoming_aliases.lane_closed(lane);
@@ -244,8 +247,9 @@ impl Connection {
         }
     }
 
-    /// When [`Connection::on_timeout`] is due, in milliseconds since the Unix epoch: the end of
-    /// one and a half times the Keep Alive time, or of the time for CONNECT and authentication.
+    /// Time at which [`Connection::on_timeout`] is due, in milliseconds since the Unix epoch: the
+    /// end of one and a half times the Keep Alive time, or of the time for CONNECT and
+    /// authentication.
     #[must_use]
     pub fn deadline_ms(&self) -> Option<u64> {
         let allowed_ms = match self.phase {
@@ -303,7 +307,7 @@ impl Connection {
         }
     }
 
-    /// What the first byte of a packet tells: its type, whether that may come now and here.
+    /// Checks the first byte of a packet: its type, and whether it may come now and here.
     fn check_first_byte(&self, lane: Lane, first_byte: u8) -> Result<(), DecodeError> {
         let Some(packet_type) = PacketType::from_first_byte(first_byte) else {
             return Err(DecodeError::malformed("packet type 0 is reserved"));
@@ -433,7 +437,7 @@ impl Connection {
         out: &mut impl LaneWriter,
     ) -> Result<Option<Event<'a>>, DecodeError> {
         match packet {
-            Packet::Publish(publish) => self.publish_received(session, lane, &publish, out),
+            Packet::Publish(publish) => self.publish_received(session, lane, &publish),
             Packet::PubAck(ack) => match session.puback(ack.packet_id) {
                 Ok(tag) => Ok(Some(Event::Delivered {
                     tag,
@@ -443,8 +447,8 @@ impl Connection {
                 Err(AckError::Unknown) => Ok(None),
                 Err(AckError::Unexpected) => Err(DecodeError::protocol("PUBACK out of order")),
             },
-            Packet::PubRec(ack) => self.pubrec_received(session, lane, &ack, out),
-            Packet::PubRel(ack) => self.pubrel_received(session, lane, &ack, out),
+            Packet::PubRec(ack) => Self::pubrec_received(session, &ack),
+            Packet::PubRel(ack) => Self::pubrel_received(session, lane, &ack),
             Packet::PubComp(ack) => match session.pubcomp(ack.packet_id) {
                 Ok(tag) => Ok(Some(Event::Delivered {
                     tag,
@@ -503,7 +507,6 @@ impl Connection {
         session: &mut MqttSession,
         lane: Lane,
         publish: &Publish<'a>,
-        out: &mut impl LaneWriter,
     ) -> Result<Option<Event<'a>>, DecodeError> {
         // [MQTT-3.2.2-11]
         if publish.qos > self.limits.maximum_qos {
@@ -552,15 +555,7 @@ impl Connection {
                         }
                     }
                     // [MQTT-4.3.3-8] [MQTT-4.3.3-10] [MQTT311-4.3.3-2]
-                    Received::Repeated => {
-                        self.acknowledge(
-                            PacketType::PubRec,
-                            &Ack::new(packet_id, ReasonCode::Success),
-                            lane,
-                            out,
-                        );
-                        return Ok(None);
-                    }
+                    Received::Repeated => return Ok(Some(Event::Repeated { packet_id })),
                     Received::Pending => return Ok(None),
                 },
             }
@@ -592,13 +587,11 @@ impl Connection {
     }
 
     fn pubrec_received<'a>(
-        &self,
         session: &mut MqttSession,
-        lane: Lane,
         ack: &Ack<'_>,
-        out: &mut impl LaneWriter,
     ) -> Result<Option<Event<'a>>, DecodeError> {
-        let (reason, event) = match session.pubrec(ack.packet_id, ack.reason) {
+        let packet_id = ack.packet_id;
+        let (tag, reason) = match session.pubrec(packet_id, ack.reason) {
             // [MQTT-4.4.0-2] [MQTT-4.8.2-6]
             Ok((tag, _)) if ack.reason.is_error() => {
                 return Ok(Some(Event::Delivered {
@@ -606,49 +599,35 @@ impl Connection {
                     reason: ack.reason,
                 }));
             }
-            Ok((tag, first)) => (
-                ReasonCode::Success,
-                first.then_some(Event::HandedOver { tag }),
-            ),
+            Ok((tag, first)) => (first.then_some(tag), ReasonCode::Success),
             Err(AckError::Unknown) if ack.reason.is_error() => return Ok(None),
-            Err(AckError::Unknown) => (ReasonCode::PacketIdentifierNotFound, None),
+            Err(AckError::Unknown) => (None, ReasonCode::PacketIdentifierNotFound),
             Err(AckError::Unexpected) => return Err(DecodeError::protocol("PUBREC out of order")),
         };
-        // [MQTT-4.3.3-4] [MQTT-4.6.0-4] [MQTT311-4.3.3-1] [MQTT311-4.6.0-4]
-        self.acknowledge(
-            PacketType::PubRel,
-            &Ack::new(ack.packet_id, reason),
-            lane,
-            out,
-        );
-        Ok(event)
+        Ok(Some(Event::HandedOver {
+            tag,
+            packet_id,
+            reason,
+        }))
     }
 
     fn pubrel_received<'a>(
-        &self,
         session: &mut MqttSession,
         lane: Lane,
         ack: &Ack<'_>,
-        out: &mut impl LaneWriter,
     ) -> Result<Option<Event<'a>>, DecodeError> {
-        let reason = match session.release(lane, ack.packet_id) {
+        let packet_id = ack.packet_id;
+        let reason = match session.release(lane, packet_id) {
             Some(true) => ReasonCode::Success,
             Some(false) => return Err(DecodeError::protocol("PUBREL before PUBREC")),
             None => ReasonCode::PacketIdentifierNotFound,
         };
-        // [MQTT-4.3.3-11] [MQTT311-4.3.3-2]
-        self.acknowledge(
-            PacketType::PubComp,
-            &Ack::new(ack.packet_id, reason),
-            lane,
-            out,
-        );
-        Ok(None)
+        Ok(Some(Event::Released { packet_id, reason }))
     }
 
-    /// Section 3.2.2.3: what was declared unavailable in the CONNACK.
+    /// Section 3.2.2.3: features that the CONNACK declared unavailable.
     fn check_subscribe(&self, subscribe: &Subscribe<'_>) -> Result<(), DecodeError> {
-        // [MQTT-3.2.2-9] any QoS may be asked for, whatever the Maximum QoS is
+        // [MQTT-3.2.2-9] any QoS may be requested, with any Maximum QoS
         let features = self.limits.features;
         if features == Features::ALL {
             return Ok(());

@@ -21,6 +21,8 @@ pub struct OutgoingPublish<'a> {
     pub lane: Lane,
     /// QoS of this delivery.
     pub qos: QoS,
+    /// The identifier that a new delivery of QoS 2 has to have; `None` for the next that is free.
+    pub packet_id: Option<PacketId>,
     /// The RETAIN flag.
     pub retain: bool,
     /// Topic Name.
@@ -52,7 +54,8 @@ pub enum NotSent {
     /// Larger than the client takes, or than a packet can be. Treat it as delivered
     /// ([MQTT-3.1.2-25]).
     TooLarge,
-    /// [`Connection::can_send`] says no; try again after an acknowledgement.
+    /// [`Connection::can_send`] says no, or the identifier that it has to have is in use; try again after an
+    /// acknowledgement.
     NotNow,
 }
 
@@ -67,7 +70,7 @@ pub struct Resend {
     pub qos: QoS,
 }
 
-/// What a PUBLISH carries besides the message.
+/// Fields of a PUBLISH besides the message.
 struct Head<'a> {
     topic: &'a str,
     alias: Option<u16>,
@@ -76,9 +79,9 @@ struct Head<'a> {
 }
 
 impl Connection {
-    /// Whether a new message of this QoS may be sent now: the connection is up and, above QoS 0,
-    /// the client's Receive Maximum leaves room and everything of an earlier connection has been
-    /// sent again. Ask anew after each `Event::Delivered`.
+    /// Whether a new message of this QoS may be sent now: the connection is up. Above QoS 0, the
+    /// client's Receive Maximum must also leave room, and all messages of an earlier connection
+    /// must have been sent again. Ask again after each `Event::Delivered`.
     #[must_use]
     pub fn can_send(&self, session: &MqttSession, qos: QoS) -> bool {
         if !qos.is_acknowledged() {
@@ -94,8 +97,8 @@ impl Connection {
 
     /// Writes a PUBLISH for a new delivery.
     ///
-    /// The packet is written with what the client's version and limits allow: identifier, Topic
-    /// Alias, remaining lifetime, Subscription Identifiers, properties.
+    /// The client's version and limits decide which fields are written: identifier, Topic Alias,
+    /// remaining lifetime, Subscription Identifiers, properties.
     ///
     /// # Errors
     ///
@@ -122,15 +125,19 @@ impl Connection {
                     .allocate(delivery.tag, Stage::PublishQoS1)
                     .ok_or(NotSent::NotNow)?,
             ),
-            QoS::ExactlyOnce => Some(
-                session
-                    .allocate(delivery.tag, Stage::PublishQoS2)
-                    .ok_or(NotSent::NotNow)?,
-            ),
+            QoS::ExactlyOnce => {
+                let packet_id = match delivery.packet_id {
+                    Some(packet_id) => session
+                        .allocate_as(packet_id, delivery.tag, Stage::PublishQoS2)
+                        .then_some(packet_id),
+                    None => session.allocate(delivery.tag, Stage::PublishQoS2),
+                };
+                Some(packet_id.ok_or(NotSent::NotNow)?)
+            }
         };
         let (topic, alias) = self.name(delivery);
         // [MQTT-4.3.1-1] [MQTT-4.3.2-2] [MQTT-4.3.3-2] [MQTT-3.3.1-3] a new delivery has no DUP
-        // flag, whatever the publisher's packet had
+        // flag, with any flag in the publisher's packet
         let head = Head {
             topic,
             alias,
@@ -140,9 +147,9 @@ impl Connection {
         Ok(self.write(delivery, &head, now_ms, out))
     }
 
-    /// The next message of an earlier connection that is to be sent again, in the original order;
-    /// `None` when there is none or the client's Receive Maximum leaves no room for it now. PUBREL
-    /// packets that are due before it are written to `out`, the buffer of the control lane.
+    /// The next message of an earlier connection that is to be sent again, in the original order.
+    /// `None` if there is none, or if the client's Receive Maximum leaves no room for it now.
+    /// PUBREL packets due before it are written to `out`, the buffer of the control lane.
     ///
     /// Answer with [`Connection::resend`], or [`MqttSession::forget_outgoing`] if there is no such
     /// message any more.
@@ -228,7 +235,7 @@ impl Connection {
         self.is_connected() && session.in_flight() < usize::from(self.send_quota)
     }
 
-    /// How the packet names its topic: the name and the alias that it carries.
+    /// The topic's form in the packet: name and alias.
     fn name<'d>(&mut self, delivery: &OutgoingPublish<'d>) -> (&'d str, Option<u16>) {
         let topic = delivery.topic;
         if self.outgoing_alias_maximum == 0 || !delivery.lane.is_control() {
@@ -319,8 +326,8 @@ impl Connection {
                 out.put_u16(alias);
             }
             if let Some(expires_at_ms) = delivery.expires_at_ms {
-                // [MQTT-3.3.2-6]; what was sent before is repeated even if nothing is left of it:
-                // [MQTT-4.3.3-7] [MQTT-4.3.3-13]
+                // [MQTT-3.3.2-6]; a message sent before is repeated even without remaining
+                // lifetime: [MQTT-4.3.3-7] [MQTT-4.3.3-13]
                 let left_s = expires_at_ms.saturating_sub(now_ms).div_ceil(1000);
                 out.put_u8(PropertyId::MessageExpiryInterval as u8);
                 out.put_u32(u32::try_from(left_s).unwrap_or(u32::MAX));
@@ -342,7 +349,7 @@ impl Connection {
     }
 }
 
-/// The Subscription Identifiers, less what none can be.
+/// The valid Subscription Identifiers of a delivery.
 fn identifiers(delivery: &OutgoingPublish<'_>) -> impl Iterator<Item = u32> {
     let valid = 1..=MAX_REMAINING_BYTES as u32;
     delivery

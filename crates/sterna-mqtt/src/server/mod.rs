@@ -14,8 +14,8 @@ use crate::alias::TopicName;
 use crate::packet::{Auth, Connect, Disconnect, Subscribe, Unsubscribe};
 use crate::{MAX_PACKET_BYTES, PacketId, PublishProperties, QoS, ReasonCode, Version};
 
-/// What a server grants a connection. The values that the protocol can express are told to the
-/// client in the CONNACK.
+/// The server's limits for a connection. The CONNACK tells the client the values that the protocol
+/// can express.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
     /// Oldest version that is served.
@@ -39,7 +39,7 @@ pub struct Limits {
     pub outgoing_topic_aliases: u16,
     /// Highest QoS of publications (Maximum QoS).
     pub maximum_qos: QoS,
-    /// What is available.
+    /// Available features.
     pub features: Features,
     /// Time from the start of the connection to its CONNECT, in milliseconds.
     pub connect_timeout_ms: u32,
@@ -112,7 +112,7 @@ impl Features {
     }
 }
 
-/// What a packet asks of the server.
+/// Request of a packet to the server.
 #[derive(Clone, Debug)]
 pub enum Event<'a> {
     /// A client wants to connect. Until it is answered with [`Connection::accept`],
@@ -134,21 +134,40 @@ pub enum Event<'a> {
     Delivered {
         /// The tag of the delivery.
         tag: u64,
-        /// What the client said.
+        /// The client's reason.
         reason: ReasonCode,
     },
     /// The client has a QoS 2 message; `Delivered` follows. The message itself is no longer needed.
+    /// Answer with [`Connection::pubrel`] once that is kept, in the order of these events.
     HandedOver {
-        /// The tag of the delivery.
-        tag: u64,
+        /// The tag of the delivery; `None` where the client has said it before, or there is none.
+        tag: Option<u64>,
+        /// Its identifier.
+        packet_id: PacketId,
+        /// What to answer.
+        reason: ReasonCode,
+    },
+    /// The client will not send a QoS 2 message again: its identifier is free. Answer with
+    /// [`Connection::pubcomp`] once that is kept.
+    Released {
+        /// The identifier.
+        packet_id: PacketId,
+        /// What to answer.
+        reason: ReasonCode,
+    },
+    /// A QoS 2 message that was accepted has come again. Answer with [`Connection::pubrec`] and success,
+    /// behind the answers to the messages before it.
+    Repeated {
+        /// Its identifier.
+        packet_id: PacketId,
     },
     /// The client ends the connection; nothing more is processed. The will is discarded if the
     /// reason is `Success` ([`Disconnect::discards_will`]).
     Disconnect(Disconnect<'a>),
 }
 
-/// A received PUBLISH with its topic resolved, and without its DUP flag, which concerns nobody
-/// else ([MQTT-3.3.1-3], [MQTT311-3.3.1-3]).
+/// A received PUBLISH with its topic resolved, and without its DUP flag, which only concerns this
+/// hop ([MQTT-3.3.1-3], [MQTT311-3.3.1-3]).
 #[derive(Clone, Debug)]
 pub struct IncomingPublish<'a> {
     /// The Topic Name, where necessary from the table of aliases.
@@ -159,7 +178,7 @@ pub struct IncomingPublish<'a> {
     pub retain: bool,
     /// Present exactly when the QoS is not 0.
     pub packet_id: Option<PacketId>,
-    /// Properties; [`PublishProperties::forward`] is what subscribers get.
+    /// Properties; subscribers get [`PublishProperties::forward`].
     pub properties: PublishProperties<'a>,
     /// The application's data.
     pub payload: &'a [u8],

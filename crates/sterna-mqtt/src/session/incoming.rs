@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use crate::{Lane, PacketId};
 
-/// Stands for the lane of what an earlier connection received.
+/// Stands for the lane of messages received on an earlier connection.
 const EARLIER: u64 = u64::MAX;
 
-/// Stands for the lane of what was received on a lane of this connection that is gone.
+/// Stands for the lane of messages received on a lost lane of this connection.
 const ORPHAN: u64 = u64::MAX - 1;
 
 /// A PUBREC with success has been sent.
@@ -16,7 +16,7 @@ const ACKNOWLEDGED: u8 = 0b01;
 /// Received on this connection: counts against the Receive Maximum.
 const IN_FLIGHT: u8 = 0b10;
 
-/// What a PUBLISH with QoS 2 is.
+/// Kind of a PUBLISH with QoS 2.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Received {
     /// A new message.
@@ -38,7 +38,7 @@ impl Incoming {
     pub(super) fn begin_connection(&mut self) {
         self.in_flight = 0;
         let ids = std::mem::take(&mut self.ids);
-        // What was received had been handed on, so it counts as acknowledged from now on.
+        // The received messages had been handed on, so they count as acknowledged from now on.
         // [MQTT-4.3.3-10]
         self.ids = ids
             .into_keys()
@@ -68,9 +68,9 @@ impl Incoming {
                 Received::Pending
             };
         }
-        // Of an earlier connection: a repetition, whatever the DUP flag says. Of a lane that is
-        // gone: one only with the DUP flag, since some clients give each lane identifiers of its
-        // own and forget them with it.
+        // Of an earlier connection: a repetition, with any DUP flag. Of a lost lane: a repetition
+        // only with the DUP flag. Some clients give each lane identifiers of its own, and forget
+        // them with it.
         if self.ids.remove(&(id, EARLIER)).is_some() {
             self.insert(id, lane, ACKNOWLEDGED);
             return Received::Repeated;
@@ -109,14 +109,14 @@ impl Incoming {
         self.in_flight -= u32::from(state & IN_FLIGHT != 0);
         debug_assert!(
             self.in_flight as usize <= self.ids.len(),
-            "what is in flight is known"
+            "identifiers in flight are known"
         );
         Some(state & ACKNOWLEDGED != 0)
     }
 
-    /// The entry that an identifier on a lane means: the lane's own, or else one of an earlier
-    /// connection or of a lane that is gone, or else one of another lane (clients that publish on
-    /// unidirectional streams release on another lane).
+    /// The entry of an identifier on a lane: the lane's own, otherwise one of an earlier connection
+    /// or of a lost lane, otherwise one of another lane. Clients that publish on unidirectional
+    /// streams release on another lane.
     fn find(&self, lane: Lane, packet_id: PacketId) -> Option<(u16, u64)> {
         let id = packet_id.get();
         let own = (id, lane.0);
@@ -156,19 +156,9 @@ impl Incoming {
         assert_eq!(in_flight, self.in_flight as usize, "received and in flight");
     }
 
-    /// Identifiers for a snapshot.
-    pub(super) fn ids(&self) -> impl Iterator<Item = u16> + '_ {
-        let mut previous = 0;
-        self.ids.keys().filter_map(move |&(id, _)| {
-            let new = id != previous;
-            previous = id;
-            new.then_some(id)
-        })
-    }
-
-    /// The counterpart of [`Incoming::ids`].
-    pub(super) fn from_ids(ids: impl Iterator<Item = u16>) -> Self {
-        let ids = ids.map(|id| ((id, EARLIER), ACKNOWLEDGED)).collect();
+    /// What an earlier connection received and did not release.
+    pub(super) fn of_earlier(ids: impl Iterator<Item = PacketId>) -> Self {
+        let ids = ids.map(|id| ((id.get(), EARLIER), ACKNOWLEDGED)).collect();
         Self { ids, in_flight: 0 }
     }
 }

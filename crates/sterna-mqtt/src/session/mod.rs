@@ -1,22 +1,21 @@
 //! Session state that outlives connections (MQTT 5.0 section 4.1): Packet Identifiers and where
 //! each delivery stands. One type for both ends.
 //!
-//! *Outgoing*: every identifier that this end uses, in the order in which it was sent, each with
-//! the caller's `tag` (a broker's delivery, a client's publication or request). *Incoming*: the
-//! identifiers of QoS 2 messages that were received and not yet released.
+//! *Outgoing*: every identifier that this end uses, in the order of sending, each with the caller's
+//! `tag` (a broker's delivery, a client's publication or request). *Incoming*: the identifiers of
+//! QoS 2 messages that were received and not yet released.
 //!
-//! It lasts as long as the caller keeps it ([MQTT-4.1.0-1], [MQTT-3.1.2-23], [MQTT311-3.1.2-5]);
-//! [`MqttSession::snapshot`] writes it down.
+//! It lasts as long as the caller keeps it ([MQTT-4.1.0-1], [MQTT-3.1.2-23], [MQTT311-3.1.2-5]).
+//! [`MqttSession::restored`] makes it anew from what a caller has written down.
 //!
 //! An empty session holds no heap memory after [`MqttSession::compact`].
 
 mod incoming;
+mod named;
 mod outgoing;
-mod snapshot;
 
 pub use incoming::Received;
 pub use outgoing::{AckError, AwaitedAck, Stage};
-pub use snapshot::SnapshotError;
 
 use incoming::Incoming;
 use outgoing::Outbox;
@@ -37,8 +36,26 @@ impl MqttSession {
         Self::default()
     }
 
-    /// Prepares for a new connection that continues the session: everything unacknowledged is to
-    /// be sent again, requests that were not answered are forgotten, lanes start anew.
+    /// A session of which this was written down: the QoS 2 messages that were received and not released,
+    /// by their identifiers, and those that the peer has and whose PUBCOMP is due, each with its tag, in
+    /// the order of sending. Of two with one identifier the first counts.
+    #[must_use]
+    pub fn restored(
+        received: impl Iterator<Item = PacketId>,
+        handed_over: impl Iterator<Item = (PacketId, u64)>,
+    ) -> Self {
+        let mut outgoing = Outbox::default();
+        for (packet_id, tag) in handed_over {
+            outgoing.allocate_as(packet_id, tag, Stage::Release, false);
+        }
+        Self {
+            outgoing,
+            incoming: Incoming::of_earlier(received),
+        }
+    }
+
+    /// Prepares for a new connection that continues the session. All unacknowledged messages are to
+    /// be sent again, unanswered requests are forgotten, and lanes start again.
     ///
     /// `server::Connection::accept` and its counterpart of the client call it.
     pub fn begin_connection(&mut self) {
@@ -46,7 +63,7 @@ impl MqttSession {
         self.incoming.begin_connection();
     }
 
-    /// Discards all state: the session starts anew.
+    /// Discards all state: the session starts again.
     pub fn clear(&mut self) {
         // [MQTT-3.1.2-4] [MQTT311-3.1.2-6]
         self.outgoing.clear();
@@ -68,7 +85,7 @@ impl MqttSession {
     ///
     /// # Panics
     ///
-    /// Where a count does not agree with what it stands for.
+    /// If a count differs from the entries that it counts.
     pub fn check(&self) {
         self.outgoing.check();
         self.incoming.check();
@@ -76,13 +93,18 @@ impl MqttSession {
 
     // ---- Outgoing --------------------------------------------------------------------------
 
-    /// Takes the next free Packet Identifier; `None` when all are in use. Identifiers are unique in
-    /// the session, whatever lane they travel on.
+    /// Takes the next free Packet Identifier; `None` if all are in use. Identifiers are unique in
+    /// the session, on any lane.
     pub fn allocate(&mut self, tag: u64, stage: Stage) -> Option<PacketId> {
         self.outgoing.allocate(tag, stage)
     }
 
-    /// What an identifier is used for.
+    /// Takes this very Packet Identifier; false where it is in use.
+    pub fn allocate_as(&mut self, packet_id: PacketId, tag: u64, stage: Stage) -> bool {
+        self.outgoing.allocate_as(packet_id, tag, stage, true)
+    }
+
+    /// The use of an identifier.
     #[must_use]
     pub fn outgoing(&self, packet_id: PacketId) -> Option<AwaitedAck> {
         self.outgoing.get(packet_id)
@@ -99,8 +121,8 @@ impl MqttSession {
         self.outgoing.len()
     }
 
-    /// QoS 1 and 2 messages that were sent on this connection and are not yet acknowledged: what
-    /// counts against the receiver's Receive Maximum.
+    /// Number of QoS 1 and 2 messages that were sent on this connection and are not yet
+    /// acknowledged. They count against the receiver's Receive Maximum.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.outgoing.in_flight()
@@ -131,7 +153,7 @@ impl MqttSession {
         self.outgoing.mark_resent(packet_id);
     }
 
-    /// Gives an identifier up without an acknowledgement and returns what it was used for.
+    /// Gives an identifier up without an acknowledgement, and returns its use.
     pub fn forget_outgoing(&mut self, packet_id: PacketId) -> Option<AwaitedAck> {
         self.outgoing.remove(packet_id)
     }
@@ -145,9 +167,9 @@ impl MqttSession {
         self.outgoing.finish(packet_id, Stage::PublishQoS1)
     }
 
-    /// A PUBREC arrived. Returns the tag and whether it is the first one: then the message has been
-    /// handed over (or, with an error code, refused, and the identifier is free). Answer a success
-    /// with PUBREL in either case.
+    /// A PUBREC arrived. Returns the tag, and whether it is the first one: then the message has
+    /// been handed over (or, with an error code, refused, and the identifier is free). Answer a
+    /// success with PUBREL in either case.
     ///
     /// # Errors
     ///
@@ -180,8 +202,8 @@ impl MqttSession {
 
     // ---- Incoming QoS 2 --------------------------------------------------------------------
 
-    /// A PUBLISH with QoS 2 arrived. Lanes have identifiers of their own, except that what was
-    /// received on an earlier connection, or on a lane that is gone, is found on every lane.
+    /// A PUBLISH with QoS 2 arrived. Lanes have identifiers of their own. But messages received on
+    /// an earlier connection, or on a lost lane, are found on every lane.
     pub fn receive(&mut self, lane: Lane, packet_id: PacketId, dup: bool) -> Received {
         self.incoming.receive(lane, packet_id, dup)
     }
@@ -205,7 +227,7 @@ impl MqttSession {
         self.incoming.release(lane, packet_id)
     }
 
-    /// A lane of the current connection is gone: what was received on it can be released on any
+    /// A lane of the current connection is lost: messages received on it can be released on any
     /// lane.
     pub fn lane_closed(&mut self, lane: Lane) {
         self.incoming.lane_closed(lane);
@@ -217,7 +239,7 @@ impl MqttSession {
         self.incoming.len()
     }
 
-    /// Of these, how many were received on this connection: what counts against the Receive
+    /// Number of these that were received on this connection. They count against the Receive
     /// Maximum of this end.
     #[must_use]
     pub fn incoming_in_flight(&self) -> usize {

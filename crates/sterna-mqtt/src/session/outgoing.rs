@@ -1,16 +1,17 @@
-//! Identifiers of what this end sends, in the order of sending.
+//! Identifiers of sent packets, in the order of sending.
 
 use std::collections::VecDeque;
 
+use super::named::Named;
 use crate::{PacketId, ReasonCode};
 
 /// Number of Packet Identifiers.
 const IDS: usize = 65_535;
 
-/// Slots that an empty outbox keeps for its next message; what is above is given back at once.
+/// Slots that an empty outbox keeps for its next message; more are given back at once.
 const KEPT_SLOTS: usize = 32;
 
-/// What a Packet Identifier is used for and what is awaited.
+/// The use of a Packet Identifier, and the awaited packet.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Stage {
     /// A PUBLISH with QoS 1; PUBACK is awaited.
@@ -32,7 +33,7 @@ pub struct AwaitedAck {
     pub packet_id: PacketId,
     /// The caller's own name of the delivery.
     pub tag: u64,
-    /// What is awaited.
+    /// The awaited packet.
     pub stage: Stage,
 }
 
@@ -48,8 +49,8 @@ pub enum AckError {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Slot {
     tag: u64,
-    /// What is unacknowledged stays so until the acknowledgement that it awaits: [MQTT-4.3.2-3]
-    /// [MQTT-4.3.3-3] [MQTT-4.3.3-5]. `None`: acknowledged, kept until everything before it is.
+    /// An unacknowledged message stays so until its acknowledgement: [MQTT-4.3.2-3] [MQTT-4.3.3-3]
+    /// [MQTT-4.3.3-5]. `None`: acknowledged, kept until everything before it is.
     stage: Option<Stage>,
     /// Sent (again) on this connection.
     sent: bool,
@@ -57,8 +58,8 @@ struct Slot {
     in_flight: bool,
 }
 
-/// Identifiers are given out in ascending order, so that the slots are in the order of sending and
-/// an acknowledgement finds its slot by subtraction.
+/// Identifiers are issued in ascending order. So the slots are in the order of sending, and an
+/// acknowledgement finds its slot by subtraction. Chosen identifiers are apart.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub(super) struct Outbox {
     slots: VecDeque<Slot>,
@@ -70,6 +71,8 @@ pub(super) struct Outbox {
     unsent: u16,
     /// No slot before this one is to be sent again.
     resend_from: u16,
+    /// Identifiers that the caller has chosen. The counts above are of both.
+    named: Option<Box<Named>>,
 }
 
 impl Outbox {
@@ -85,8 +88,12 @@ impl Outbox {
             slot.in_flight = false;
             self.used += u16::from(slot.stage.is_some());
         }
-        self.unsent = self.used;
         self.drop_finished();
+        if let Some(named) = &mut self.named {
+            named.begin_connection();
+            self.used += named.values().count() as u16;
+        }
+        self.unsent = self.used;
     }
 
     pub(super) fn clear(&mut self) {
@@ -114,6 +121,7 @@ impl Outbox {
     pub(super) fn allocate(&mut self, tag: u64, stage: Stage) -> Option<PacketId> {
         // [MQTT-2.2.1-3] [MQTT-2.2.1-4] [MQTT-4.3.2-1] [MQTT-4.3.3-1]
         // [MQTT311-2.3.1-1] [MQTT311-2.3.1-2] [MQTT311-2.3.1-4] [MQTT311-4.3.2-1] [MQTT311-4.3.3-1]
+        self.pass_over_named();
         let index = self.slots.len();
         if index >= IDS {
             return None;
@@ -131,23 +139,78 @@ impl Outbox {
         Some(self.packet_id(index))
     }
 
+    /// Takes this very identifier; false where it is in use.
+    pub(super) fn allocate_as(
+        &mut self,
+        packet_id: PacketId,
+        tag: u64,
+        stage: Stage,
+        sent: bool,
+    ) -> bool {
+        if self.get(packet_id).is_some() {
+            return false;
+        }
+        let named = self.named.get_or_insert_default();
+        named.take(packet_id, tag, stage, sent, self.slots.len());
+        self.used += 1;
+        self.in_flight += u16::from(sent && stage != Stage::Release);
+        self.unsent += u16::from(!sent);
+        self.assert_counts();
+        true
+    }
+
+    /// Leaves those identifiers out that come next and are in use.
+    fn pass_over_named(&mut self) {
+        while self.slots.len() < IDS
+            && let Some(named) = &self.named
+            && named.get(self.packet_id(self.slots.len())).is_some()
+        {
+            if self.slots.is_empty() {
+                self.first = ((usize::from(self.first) + 1) % IDS) as u16;
+            } else {
+                self.slots.push_back(Slot {
+                    tag: 0,
+                    stage: None,
+                    sent: true,
+                    in_flight: false,
+                });
+            }
+        }
+    }
+
     pub(super) fn get(&self, packet_id: PacketId) -> Option<AwaitedAck> {
-        let slot = self.slots.get(self.index(packet_id))?;
-        Some(AwaitedAck {
-            packet_id,
-            tag: slot.tag,
-            stage: slot.stage?,
-        })
+        if let Some(slot) = self.slots.get(self.index(packet_id))
+            && let Some(stage) = slot.stage
+        {
+            return Some(AwaitedAck {
+                packet_id,
+                tag: slot.tag,
+                stage,
+            });
+        }
+        let slot = self.named.as_ref()?.get(packet_id)?;
+        Some(slot.awaited(packet_id))
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = AwaitedAck> + '_ {
-        self.slots.iter().enumerate().filter_map(|(index, slot)| {
+        let slots = self.slots.iter().enumerate().filter_map(|(index, slot)| {
             let stage = slot.stage?;
-            Some(AwaitedAck {
+            let awaited = AwaitedAck {
                 packet_id: self.packet_id(index),
                 tag: slot.tag,
                 stage,
-            })
+            };
+            Some((index, awaited))
+        });
+        let mut slots = slots.peekable();
+        let mut named = (self.named.iter())
+            .flat_map(|named| named.in_order())
+            .peekable();
+        std::iter::from_fn(move || {
+            let before = named.peek().map(|(before, _)| *before);
+            let goes_first = |(index, _): &(usize, AwaitedAck)| before.is_none_or(|b| *index < b);
+            let next = slots.next_if(goes_first).or_else(|| named.next());
+            next.map(|(_, awaited)| awaited)
         })
     }
 
@@ -161,9 +224,15 @@ impl Outbox {
         }
         // [MQTT-4.6.0-1] [MQTT311-4.6.0-1] the order of the slots is the order of sending
         let from = usize::from(self.resend_from);
-        let offset = self.slots.iter().skip(from).position(|slot| !slot.sent)?;
-        let index = from + offset;
+        let unsent = self.slots.iter().skip(from).position(|slot| !slot.sent);
+        let index = unsent.map_or(self.slots.len(), |offset| from + offset);
         self.resend_from = index as u16;
+        if let Some(named) = &mut self.named
+            && let Some((before, awaited)) = named.next_resend()
+            && before <= index
+        {
+            return Some(awaited);
+        }
         let slot = self.slots.get(index)?;
         Some(AwaitedAck {
             packet_id: self.packet_id(index),
@@ -174,16 +243,24 @@ impl Outbox {
 
     pub(super) fn mark_resent(&mut self, packet_id: PacketId) {
         let index = self.index(packet_id);
-        let Some(slot) = self.slots.get_mut(index) else {
-            return;
+        let (sent, in_flight, stage) = match self.slots.get_mut(index) {
+            Some(slot) if slot.stage.is_some() => (&mut slot.sent, &mut slot.in_flight, slot.stage),
+            _ => match self
+                .named
+                .as_mut()
+                .and_then(|named| named.get_mut(packet_id))
+            {
+                Some(slot) => (&mut slot.sent, &mut slot.in_flight, Some(slot.stage)),
+                None => return,
+            },
         };
-        if slot.sent {
+        if *sent {
             return;
         }
-        slot.sent = true;
+        *sent = true;
         self.unsent -= 1;
-        if matches!(slot.stage, Some(Stage::PublishQoS1 | Stage::PublishQoS2)) {
-            slot.in_flight = true;
+        if matches!(stage, Some(Stage::PublishQoS1 | Stage::PublishQoS2)) {
+            *in_flight = true;
             self.in_flight += 1;
         }
         self.assert_counts();
@@ -191,7 +268,7 @@ impl Outbox {
 
     pub(super) fn remove(&mut self, packet_id: PacketId) -> Option<AwaitedAck> {
         let outgoing = self.get(packet_id)?;
-        self.free(self.index(packet_id));
+        self.free(packet_id);
         Some(outgoing)
     }
 
@@ -200,7 +277,7 @@ impl Outbox {
         if outgoing.stage != stage {
             return Err(AckError::Unexpected);
         }
-        self.free(self.index(packet_id));
+        self.free(packet_id);
         Ok(outgoing.tag)
     }
 
@@ -213,18 +290,26 @@ impl Outbox {
         match outgoing.stage {
             // [MQTT-4.4.0-2] an error ends the delivery
             Stage::PublishQoS2 if reason.is_error() => {
-                self.free(self.index(packet_id));
+                self.free(packet_id);
                 Ok((outgoing.tag, true))
             }
             Stage::PublishQoS2 => {
+                // [MQTT-4.3.3-5] [MQTT-4.3.3-6]
                 let index = self.index(packet_id);
-                if let Some(slot) = self.slots.get_mut(index) {
-                    // [MQTT-4.3.3-5] [MQTT-4.3.3-6]
-                    slot.stage = Some(Stage::Release);
-                    if !slot.sent {
-                        slot.sent = true;
-                        self.unsent -= 1;
+                let sent = match self.slots.get_mut(index) {
+                    Some(slot) if slot.stage.is_some() => {
+                        slot.stage = Some(Stage::Release);
+                        Some(&mut slot.sent)
                     }
+                    _ => (self.named.as_mut())
+                        .and_then(|named| named.get_mut(packet_id))
+                        .map(|slot| {
+                            slot.stage = Stage::Release;
+                            &mut slot.sent
+                        }),
+                };
+                if sent.is_some_and(|sent| !std::mem::replace(sent, true)) {
+                    self.unsent -= 1;
                 }
                 Ok((outgoing.tag, true))
             }
@@ -233,33 +318,41 @@ impl Outbox {
         }
     }
 
-    fn free(&mut self, index: usize) {
-        let Some(slot) = self.slots.get_mut(index) else {
-            return;
+    fn free(&mut self, packet_id: PacketId) {
+        let index = self.index(packet_id);
+        let (in_flight, sent) = match self.slots.get_mut(index) {
+            Some(slot) if slot.stage.is_some() => {
+                slot.stage = None;
+                let in_flight = std::mem::replace(&mut slot.in_flight, false);
+                (in_flight, std::mem::replace(&mut slot.sent, true))
+            }
+            _ => {
+                let named = self.named.as_mut();
+                let Some(slot) = named.and_then(|named| named.remove(packet_id)) else {
+                    return;
+                };
+                self.named.take_if(|named| named.is_empty());
+                (slot.in_flight, slot.sent)
+            }
         };
-        if slot.stage.take().is_none() {
-            return;
-        }
         self.used -= 1;
-        self.in_flight -= u16::from(slot.in_flight);
-        self.unsent -= u16::from(!slot.sent);
-        slot.in_flight = false;
-        slot.sent = true;
+        self.in_flight -= u16::from(in_flight);
+        self.unsent -= u16::from(!sent);
         if index == 0 {
             self.drop_finished();
         }
         self.assert_counts();
     }
 
-    /// What can be told of the counts without looking at the slots.
+    /// Checks of the counts that need no slots.
     fn assert_counts(&self) {
         debug_assert!(
-            usize::from(self.used) <= self.slots.len() && self.slots.len() <= IDS,
-            "identifiers in use have slots"
+            self.slots.len() <= IDS,
+            "there are no more slots than identifiers"
         );
         debug_assert!(
             self.in_flight <= self.used && self.unsent <= self.used,
-            "only what is in use is under way or to be sent again"
+            "only used identifiers are in flight or to be sent again"
         );
         debug_assert!(
             self.slots.front().is_none_or(|slot| slot.stage.is_some()),
@@ -271,9 +364,18 @@ impl Outbox {
     pub(super) fn check(&self) {
         self.assert_counts();
         let count = |counts: fn(&&Slot) -> bool| self.slots.iter().filter(counts).count();
-        let used = count(|slot| slot.stage.is_some());
-        let in_flight = count(|slot| slot.in_flight);
-        let unsent = count(|slot| !slot.sent);
+        let named = || self.named.iter().flat_map(|named| named.values());
+        let used = count(|slot| slot.stage.is_some()) + named().count();
+        let in_flight =
+            count(|slot| slot.in_flight) + named().filter(|slot| slot.in_flight).count();
+        let unsent = count(|slot| !slot.sent) + named().filter(|slot| !slot.sent).count();
+        assert!(
+            self.named.as_ref().is_none_or(|named| !named.is_empty()),
+            "without chosen identifiers there is no memory for them"
+        );
+        let in_use = self.iter().map(|awaited| awaited.packet_id);
+        let distinct: std::collections::BTreeSet<_> = in_use.collect();
+        assert_eq!(distinct.len(), used, "no identifier is used twice");
         assert_eq!(
             (used, in_flight, unsent),
             (
@@ -287,7 +389,7 @@ impl Outbox {
         let before = self.slots.iter().take(resend_from);
         assert!(
             before.into_iter().all(|slot| slot.sent),
-            "what is to be sent again"
+            "identifiers to be sent again"
         );
     }
 
@@ -295,6 +397,9 @@ impl Outbox {
     fn drop_finished(&mut self) {
         while self.slots.front().is_some_and(|slot| slot.stage.is_none()) {
             self.slots.pop_front();
+            if let Some(named) = &mut self.named {
+                named.dropped += 1;
+            }
             self.first = ((usize::from(self.first) + 1) % IDS) as u16;
             self.resend_from = self.resend_from.saturating_sub(1);
         }
@@ -311,41 +416,5 @@ impl Outbox {
     /// Index of the slot of an identifier; beyond the last slot if it is not in use.
     fn index(&self, packet_id: PacketId) -> usize {
         (usize::from(packet_id.get()) - 1 + IDS - usize::from(self.first)) % IDS
-    }
-
-    /// Parts for a snapshot: the identifier of the first slot less one, and all slots.
-    pub(super) fn parts(
-        &self,
-    ) -> (
-        u16,
-        impl ExactSizeIterator<Item = (u64, Option<Stage>)> + '_,
-    ) {
-        (
-            self.first,
-            self.slots.iter().map(|slot| (slot.tag, slot.stage)),
-        )
-    }
-
-    /// The counterpart of [`Outbox::parts`].
-    pub(super) fn from_parts(first: u16, slots: Vec<(u64, Option<Stage>)>) -> Option<Self> {
-        if usize::from(first) >= IDS || slots.len() > IDS {
-            return None;
-        }
-        let slots = slots
-            .into_iter()
-            .map(|(tag, stage)| Slot {
-                tag,
-                stage,
-                sent: false,
-                in_flight: false,
-            })
-            .collect();
-        let mut outbox = Self {
-            slots,
-            first,
-            ..Self::default()
-        };
-        outbox.begin_connection();
-        Some(outbox)
     }
 }

@@ -75,7 +75,8 @@ impl Seen {
                 unsubscribe.topics().map(str::to_owned).collect(),
             ),
             Event::Delivered { tag, reason } => Self::Delivered(tag, reason),
-            Event::HandedOver { tag } => Self::HandedOver(tag),
+            Event::HandedOver { tag, .. } => Self::HandedOver(tag.expect("another is answered")),
+            Event::Released { .. } | Event::Repeated { .. } => unreachable!("they are answered"),
             Event::Disconnect(disconnect) => Self::Disconnect {
                 reason: disconnect.reason,
                 discards_will: disconnect.discards_will(),
@@ -210,7 +211,25 @@ impl Server {
             let event =
                 self.connection
                     .receive(session, lane, &frame, self.now_ms, &mut self.out)?;
-            seen.extend(event.map(Seen::new));
+            let (connection, out) = (&mut self.connection, &mut self.out);
+            match event {
+                Some(Event::Released { packet_id, reason }) => {
+                    connection.pubcomp(lane, packet_id, reason, out);
+                }
+                Some(Event::Repeated { packet_id }) => {
+                    let session = &mut self.session;
+                    connection.pubrec(session, lane, packet_id, ReasonCode::Success, out);
+                }
+                Some(Event::HandedOver {
+                    tag,
+                    packet_id,
+                    reason,
+                }) => {
+                    connection.pubrel(lane, packet_id, reason, out);
+                    seen.extend(tag.map(Seen::HandedOver));
+                }
+                event => seen.extend(event.map(Seen::new)),
+            }
         }
         Ok(seen)
     }
@@ -271,6 +290,7 @@ pub(crate) const fn delivery(tag: u64, qos: QoS) -> OutgoingPublish<'static> {
         tag,
         lane: Lane::CONTROL,
         qos,
+        packet_id: None,
         retain: false,
         topic: "t",
         properties: &[],

@@ -82,6 +82,7 @@ impl Loopback {
                                 tag: 1,
                                 lane,
                                 qos: publish.qos.min(*qos),
+                                packet_id: None,
                                 retain: false,
                                 topic: &publish.topic,
                                 properties: &[],
@@ -110,6 +111,22 @@ impl Loopback {
                     self.connection
                         .unsuback(lane, unsubscribe.packet_id, &codes, &mut self.out);
                 }
+                Some(Event::HandedOver {
+                    packet_id, reason, ..
+                }) => self
+                    .connection
+                    .pubrel(lane, packet_id, reason, &mut self.out),
+                Some(Event::Released { packet_id, reason }) => {
+                    self.connection
+                        .pubcomp(lane, packet_id, reason, &mut self.out);
+                }
+                Some(Event::Repeated { packet_id }) => self.connection.pubrec(
+                    &mut self.session,
+                    lane,
+                    packet_id,
+                    ReasonCode::Success,
+                    &mut self.out,
+                ),
                 _ => {}
             }
         }

@@ -72,68 +72,64 @@ fn received_identifiers() {
     );
 }
 
-/// A snapshot restores what a restart must not lose.
+/// What was written down restores what a restart must not lose.
 ///
-/// [MQTT-3.1.2-23] [MQTT311-3.1.2-5]
+/// [MQTT-3.1.2-23] [MQTT-4.4.0-1] [MQTT311-3.1.2-5] [MQTT311-4.4.0-1]
 #[test]
-fn snapshots() {
-    let mut session = MqttSession::new();
-    let mut snapshot = Vec::new();
-    session.snapshot(&mut snapshot);
-    assert_eq!(snapshot.len(), 5);
-    assert_eq!(MqttSession::restore(&snapshot), Ok(MqttSession::new()));
-    for tag in 0..6 {
-        let stage = if tag % 2 == 0 {
-            Stage::PublishQoS1
-        } else {
-            Stage::PublishQoS2
-        };
-        session.allocate(tag << 40, stage);
-    }
-    assert_eq!(session.puback(id(1)), Ok(0));
-    assert_eq!(session.puback(id(3)), Ok(2 << 40));
+fn a_restored_session() {
+    let received = [9, 500, 9].map(id).into_iter();
+    let handed_over = [(id(40), 4), (id(7), 5), (id(40), 6)].into_iter();
+    let mut session = MqttSession::restored(received, handed_over);
+    session.check();
+    assert_eq!(session.incoming_len(), 2);
     assert_eq!(
-        session.pubrec(id(4), ReasonCode::Success),
-        Ok((3 << 40, true))
-    );
-    session.allocate(0, Stage::Subscribe);
-    session.receive(Lane(4), id(9), false);
-    session.receive(Lane(8), id(9), false);
-    session.receive(Lane(8), id(500), false);
-    snapshot.clear();
-    session.snapshot(&mut snapshot);
-    let mut restored = MqttSession::restore(&snapshot).expect("a snapshot");
-    session.begin_connection();
-    assert_eq!(restored, session);
-    assert_eq!(restored.incoming_len(), 2);
-    let stages: Vec<_> = restored
-        .unacknowledged()
-        .map(|o| (o.packet_id.get(), o.stage))
-        .collect();
-    assert_eq!(
-        stages,
-        [
-            (2, Stage::PublishQoS2),
-            (4, Stage::Release),
-            (5, Stage::PublishQoS1),
-            (6, Stage::PublishQoS2),
-        ]
-    );
-    assert_eq!(
-        restored.receive(Lane::CONTROL, id(9), false),
+        session.receive(Lane::CONTROL, id(9), false),
         Received::Repeated
     );
-    // New identifiers go on where they were.
-    assert_eq!(restored.allocate(1, Stage::PublishQoS1), Some(id(8)));
-    for len in 0..snapshot.len() - 2 {
-        let cut = MqttSession::restore(&snapshot[..len]);
-        assert!(
-            cut.is_err() || cut.is_ok_and(|cut| cut.incoming_len() < 2),
-            "{len}"
-        );
+    session.begin_connection();
+    // In the order of sending, whatever the identifiers are.
+    for (packet_id, tag) in [(40, 4), (7, 5)] {
+        let next = session.next_resend().expect("both are due");
+        assert_eq!((next.packet_id, next.tag), (id(packet_id), tag));
+        assert_eq!(next.stage, Stage::Release);
+        session.mark_resent(next.packet_id);
     }
-    assert!(MqttSession::restore(b"\x02\0\0\0\0").is_err());
-    assert!(MqttSession::restore(b"\x01\xff\xff\0\0").is_err());
-    assert!(MqttSession::restore(b"\x01\0\0\0\0\0\0").is_err());
-    assert!(MqttSession::restore(b"\x01\0\0\0\x01\x09\0\0\0\0\0\0\0\0").is_err());
+    assert_eq!(session.next_resend(), None);
+    assert_eq!(session.in_flight(), 0);
+    assert_eq!(session.pubcomp(id(7)), Ok(5));
+    assert_eq!(session.pubcomp(id(40)), Ok(4));
+    assert!(session.outgoing_len() == 0);
+}
+
+/// Identifiers that the caller chooses and those that are given out never meet, and both come again in
+/// the order of sending.
+///
+/// [MQTT-2.2.1-3] [MQTT-4.4.0-1] [MQTT-4.6.0-1] [MQTT311-2.3.1-4] [MQTT311-4.6.0-1]
+#[test]
+fn chosen_identifiers() {
+    let mut session = MqttSession::new();
+    let chosen =
+        |session: &mut MqttSession, of, tag| session.allocate_as(id(of), tag, Stage::PublishQoS2);
+    assert!(chosen(&mut session, 2, 1));
+    assert!(!chosen(&mut session, 2, 9), "it is in use");
+    assert_eq!(session.allocate(2, Stage::PublishQoS1), Some(id(1)));
+    assert!(!chosen(&mut session, 1, 9), "it is in use");
+    assert!(chosen(&mut session, 65_535, 3));
+    assert_eq!(session.allocate(4, Stage::PublishQoS1), Some(id(3)));
+    assert_eq!(session.in_flight(), 4);
+    session.check();
+    session.begin_connection();
+    for tag in 1..=4 {
+        let next = session.next_resend().expect("all are due");
+        assert_eq!(next.tag, tag);
+        session.mark_resent(next.packet_id);
+        session.check();
+    }
+    assert_eq!(session.pubrec(id(2), ReasonCode::Success), Ok((1, true)));
+    assert_eq!(session.pubrec(id(2), ReasonCode::Success), Ok((1, false)));
+    assert_eq!(session.pubcomp(id(2)), Ok(1));
+    assert!(chosen(&mut session, 2, 5), "it is free again");
+    let tags: Vec<_> = session.unacknowledged().map(|o| o.tag).collect();
+    assert_eq!(tags, [2, 3, 4, 5]);
+    session.check();
 }

@@ -1,4 +1,4 @@
-//! Messages to the client, and what no server may send.
+//! Messages to the client, and packets that servers must not send.
 
 use super::*;
 

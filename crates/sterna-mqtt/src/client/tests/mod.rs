@@ -25,7 +25,7 @@ use crate::{
 
 const NOW_MS: u64 = 1_000_000;
 
-/// A connection with its session and what it wrote.
+/// A connection with its session and its output.
 struct Client {
     connection: Connection,
     session: MqttSession,
@@ -245,7 +245,7 @@ impl Client {
         Ok(events)
     }
 
-    /// What was written since the last call, one line per packet.
+    /// Packets written since the last call, one line each.
     fn sent(&mut self) -> Vec<String> {
         let bytes = self.out.split();
         let mut framer = Framer::new();

@@ -117,7 +117,7 @@ fn the_receive_maximum_is_kept() {
     );
 }
 
-/// [MQTT-4.9.0-2] also for what is sent again.
+/// [MQTT-4.9.0-2] also for repeated packets.
 #[test]
 fn the_receive_maximum_holds_for_repetitions() {
     let mut client = Client::connected(&[]);
@@ -133,8 +133,8 @@ fn the_receive_maximum_holds_for_repetitions() {
     assert_eq!(client.resend_all(), [3]);
 }
 
-/// [MQTT-3.2.2-11] [MQTT-3.2.2-14] [MQTT-3.2.2-15] [MQTT-3.2.2-21]: what the server doesn't take is
-/// not sent.
+/// [MQTT-3.2.2-11] [MQTT-3.2.2-14] [MQTT-3.2.2-15] [MQTT-3.2.2-21]: packets that the server does
+/// not support are not sent.
 #[test]
 fn the_servers_limits_are_kept() {
     let mut client = Client::connected(&[
@@ -197,7 +197,7 @@ fn the_servers_limits_are_kept() {
 }
 
 /// [MQTT-3.3.2-9] [MQTT-3.2.2-17] [MQTT-3.2.2-18] [MQTT-3.3.2-10]: aliases up to the server's
-/// maximum, anew on each connection.
+/// maximum, new on each connection.
 #[test]
 fn topics_that_repeat_get_an_alias() {
     let mut client = Client::connected(&[Property::TopicAliasMaximum(1)]);
@@ -234,8 +234,8 @@ fn topics_that_repeat_get_an_alias() {
     assert_eq!(client.sent(), ["PUBLISH 0 'one/topic'"]);
 }
 
-/// [MQTT-3.3.4-6] [MQTT-3.3.2-2] [MQTT-3.8.3-2] [MQTT-3.8.3-4] [MQTT-3.10.3-2] [MQTT-4.7.1-1]: what
-/// is wrong in itself is not sent.
+/// [MQTT-3.3.4-6] [MQTT-3.3.2-2] [MQTT-3.8.3-2] [MQTT-3.8.3-4] [MQTT-3.10.3-2] [MQTT-4.7.1-1]:
+/// invalid packets are not sent.
 #[test]
 fn invalid_packets_are_not_sent() {
     let mut client = Client::connected(&[Property::TopicAliasMaximum(5)]);

@@ -47,8 +47,8 @@ fn messages_are_written_as_datagrams_when_they_fit() {
     assert!(matches!(written, Err(SendError::Encode(_))));
 }
 
-/// What was received on a lane that is gone is released on any other, and the aliases that were set
-/// there are gone with it.
+/// Messages received on a lost lane are released on any other, and the aliases of that lane are
+/// lost with it.
 #[test]
 fn a_lane_can_end() {
     let mut client = Client::connected(&[]);

@@ -1,10 +1,10 @@
-//! Whatever a server sends, the client neither panics nor forgets a limit.
+//! With any packets of a server, the client neither panics nor forgets a limit.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// Packets that a server could mean, and some that nobody could.
+/// Packets that a server could mean, and impossible ones.
 fn packet() -> impl Strategy<Value = Vec<u8>> {
     let acknowledgement = (4..8_u8, 1..6_u16, any::<bool>()).prop_map(|(kind, id, known)| {
         let flags = if kind == 6 { 2 } else { 0 };

@@ -1,4 +1,4 @@
-//! What outlives a connection.
+//! State that outlives a connection.
 
 use super::*;
 
@@ -38,8 +38,8 @@ fn clean_start_forgets() {
     assert!(client.session.is_empty());
 }
 
-/// [MQTT-4.4.0-1] [MQTT-4.6.0-1] [MQTT-3.3.1-1]: after a reconnect everything unacknowledged goes
-/// out again, in order, marked as a repetition; [MQTT-4.3.3-6] a released message only with its
+/// [MQTT-4.4.0-1] [MQTT-4.6.0-1] [MQTT-3.3.1-1]: after a reconnection all unacknowledged messages
+/// are sent again, in order, marked as repetitions; [MQTT-4.3.3-6] a released message only with its
 /// PUBREL.
 #[test]
 fn what_is_unacknowledged_is_sent_again_in_order() {

@@ -28,7 +28,7 @@ fn requests_and_messages_leave_with_the_connect() {
     );
 }
 
-/// What is sent before the server is known is little.
+/// Little is sent before the server is known.
 #[test]
 fn early_messages_are_few_and_small() {
     let mut client = Client::open(&connect(&PropertyBuf::new()), false, MqttSession::new());
@@ -134,7 +134,7 @@ fn nothing_may_precede_the_connack() {
     );
 }
 
-/// What a server took before is what it gets early.
+/// Early packets keep within the server's earlier limits.
 #[test]
 fn early_messages_keep_within_what_is_known() {
     let none = PropertyBuf::new();

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// [MQTT-3.1.2-20] [MQTT311-3.1.2-23] a PINGREQ when nothing else is sent; [MQTT-3.1.2-21] in the
+/// [MQTT-3.1.2-20] [MQTT311-3.1.2-23] a PINGREQ if no other packet is sent; [MQTT-3.1.2-21] in the
 /// server's interval.
 #[test]
 fn pings_keep_the_connection() {

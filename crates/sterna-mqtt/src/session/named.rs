@@ -1,0 +1,124 @@
+//! Identifiers that the caller chooses itself, beside those that are given out in ascending order.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::outgoing::{AwaitedAck, Stage};
+use crate::PacketId;
+
+/// See the module's description. Memory that a session without such identifiers does not have.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub(super) struct Named {
+    ids: BTreeMap<PacketId, NamedSlot>,
+    /// What is to be sent again, in order; some of it may be acknowledged meanwhile.
+    resends: VecDeque<PacketId>,
+    /// Ascending slots that were dropped since the first of these identifiers was taken.
+    pub(super) dropped: u64,
+    /// Identifiers taken so far.
+    taken: u64,
+}
+
+/// What an identifier is used for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct NamedSlot {
+    pub(super) tag: u64,
+    pub(super) stage: Stage,
+    /// Sent (again) on this connection.
+    pub(super) sent: bool,
+    /// Counts against the receiver's Receive Maximum.
+    pub(super) in_flight: bool,
+    /// Its place in the order of sending: behind so many ascending slots, and its number among its own.
+    place: (u64, u64),
+}
+
+impl Named {
+    pub(super) fn is_empty(&self) -> bool {
+        self.ids.is_empty()
+    }
+
+    pub(super) fn values(&self) -> impl Iterator<Item = &NamedSlot> {
+        self.ids.values()
+    }
+
+    pub(super) fn get(&self, packet_id: PacketId) -> Option<&NamedSlot> {
+        self.ids.get(&packet_id)
+    }
+
+    pub(super) fn get_mut(&mut self, packet_id: PacketId) -> Option<&mut NamedSlot> {
+        self.ids.get_mut(&packet_id)
+    }
+
+    pub(super) fn remove(&mut self, packet_id: PacketId) -> Option<NamedSlot> {
+        self.ids.remove(&packet_id)
+    }
+
+    /// Takes an identifier that is not in use, behind `slots` ascending ones that are there.
+    pub(super) fn take(
+        &mut self,
+        packet_id: PacketId,
+        tag: u64,
+        stage: Stage,
+        sent: bool,
+        slots: usize,
+    ) {
+        let slot = NamedSlot {
+            tag,
+            stage,
+            sent,
+            in_flight: sent && stage != Stage::Release,
+            place: (self.dropped + slots as u64, self.taken),
+        };
+        self.taken += 1;
+        self.ids.insert(packet_id, slot);
+        if !sent {
+            self.resends.push_back(packet_id);
+        }
+    }
+
+    /// Everything is to be sent again.
+    pub(super) fn begin_connection(&mut self) {
+        let mut order: Vec<_> = (self.ids.iter_mut())
+            .map(|(&packet_id, slot)| {
+                slot.sent = false;
+                slot.in_flight = false;
+                (slot.place, packet_id)
+            })
+            .collect();
+        order.sort_unstable();
+        self.resends = order.into_iter().map(|(_, packet_id)| packet_id).collect();
+    }
+
+    /// The first that is to be sent again, and the number of ascending slots before it of those that are
+    /// there.
+    pub(super) fn next_resend(&mut self) -> Option<(usize, AwaitedAck)> {
+        loop {
+            let packet_id = *self.resends.front()?;
+            if let Some(slot) = self.ids.get(&packet_id)
+                && !slot.sent
+            {
+                let before = slot.place.0.saturating_sub(self.dropped) as usize;
+                return Some((before, slot.awaited(packet_id)));
+            }
+            self.resends.pop_front();
+        }
+    }
+
+    /// All identifiers in the order of sending, each with the number of ascending slots before it.
+    pub(super) fn in_order(&self) -> impl Iterator<Item = (usize, AwaitedAck)> {
+        let mut all: Vec<_> = self.ids.iter().collect();
+        all.sort_unstable_by_key(|(_, slot)| slot.place);
+        all.into_iter().map(|(&packet_id, slot)| {
+            let before = slot.place.0.saturating_sub(self.dropped) as usize;
+            (before, slot.awaited(packet_id))
+        })
+    }
+}
+
+impl NamedSlot {
+    pub(super) const fn awaited(&self, packet_id: PacketId) -> AwaitedAck {
+        AwaitedAck {
+            packet_id,
+            tag: self.tag,
+            stage: self.stage,
+        }
+    }
+}
