@@ -29,7 +29,7 @@ pub(crate) struct Listener {
     pub(crate) kind: ListenerKind,
 }
 
-/// What a byte-stream listener puts on top of TCP.
+/// The layers of a byte-stream listener on top of TCP.
 #[derive(Clone, Debug)]
 pub(crate) struct ListenerKind {
     pub(crate) index: u16,
@@ -65,8 +65,8 @@ impl<M> fmt::Debug for BoundShard<M> {
 ///
 /// # Errors
 ///
-/// When an address cannot be bound, a TLS configuration cannot be used, `shards` is 0, or there are
-/// more than 256 shards or 128 listeners, which is what identifiers have room for.
+/// If an address cannot be bound, a TLS configuration cannot be used, or `shards` is 0. Also with
+/// more than 256 shards or 128 listeners: identifiers have no room for more.
 pub fn bind<M: Send + 'static>(
     config: &ShardConfig,
     listeners: &[ListenerConfig],
@@ -124,12 +124,12 @@ pub fn bind<M: Send + 'static>(
             addresses: Arc::clone(&addresses),
             mailboxes: mailboxes.clone(),
             gate: gate.clone(),
-            counters: Arc::default(),
+            counters: Arc::new(ShardCounters::new(listeners.len())),
         })
         .collect())
 }
 
-/// What one shard listens on.
+/// Sockets of one shard.
 #[derive(Debug, Default)]
 struct Sockets {
     listeners: Vec<Listener>,
@@ -216,7 +216,7 @@ impl<M: Send + 'static> BoundShard<M> {
         self.index
     }
 
-    /// How many shards were bound together.
+    /// Number of shards that were bound together.
     #[must_use]
     pub fn shards(&self) -> usize {
         self.mailboxes.len()
@@ -246,13 +246,13 @@ impl<M: Send + 'static> BoundShard<M> {
         Courier::new(self.mailboxes.iter().cloned())
     }
 
-    /// What stops new connections on all shards.
+    /// The gate that stops new connections on all shards.
     #[must_use]
     pub fn gate(&self) -> Gate {
         self.gate.clone()
     }
 
-    /// Where the shard publishes what it has done.
+    /// The counters that the shard publishes.
     #[must_use]
     pub fn counters(&self) -> Arc<ShardCounters> {
         Arc::clone(&self.counters)

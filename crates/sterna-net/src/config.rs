@@ -1,4 +1,4 @@
-//! What a set of shards is told before it binds: listeners, and every limit by name.
+//! The configuration of a set of shards: listeners, and every limit by name.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -7,17 +7,17 @@ use crate::pages::SharedPages;
 use crate::quic::QuicConfig;
 use crate::tls::TlsConfig;
 
-/// Where to listen, and what carries the bytes there.
+/// Address and transport of a listener.
 #[derive(Clone, Debug)]
 pub struct ListenerConfig {
     /// Address to bind. Port 0 lets the system pick one, the same for every shard; `[::]` takes
     /// IPv4 as well.
     pub address: SocketAddr,
-    /// What carries the bytes.
+    /// The transport.
     pub transport: ListenerTransport,
 }
 
-/// What carries the bytes of a listener's connections.
+/// The transport of a listener's connections.
 #[derive(Clone, Debug)]
 pub enum ListenerTransport {
     /// TCP in the clear.
@@ -32,7 +32,7 @@ pub enum ListenerTransport {
     Quic(Arc<TlsConfig>, Arc<QuicConfig>),
 }
 
-/// How a WebSocket listener answers upgrade requests (RFC 6455, section 4.2).
+/// A WebSocket listener's answers to upgrade requests (RFC 6455, section 4.2).
 #[derive(Clone, Debug)]
 pub struct WebSocketConfig {
     /// Request paths that are upgraded; any other is answered with 404. The query is ignored.
@@ -63,8 +63,8 @@ impl Default for WebSocketConfig {
     }
 }
 
-/// Limits of every shard. Counts are per shard, so a broker of N shards admits N times as many;
-/// the system spreads connections evenly over the shards.
+/// Limits of every shard. Counts are per shard, so a broker of N shards admits N times as many. The
+/// system spreads connections evenly over the shards.
 #[derive(Clone, Debug)]
 pub struct ShardConfig {
     /// Most byte-stream connections at a time; more are closed as they are accepted.
@@ -77,18 +77,18 @@ pub struct ShardConfig {
     pub half_open: usize,
     /// Of these, most from one peer address (IPv6: from one /64).
     pub half_open_per_address: usize,
-    /// Most connections taken from one listener's queue in one turn, so that a flood of connects
-    /// does not hold up those that are established.
+    /// Most connections taken from one listener's queue in one turn. So a flood of connects does
+    /// not delay established connections.
     pub accepts_per_turn: usize,
-    /// Most handshake flights (TLS, WebSocket upgrade) worked on in one turn. One TLS flight costs
-    /// about 120 us of CPU, so this bounds what a crowd of newcomers adds to everyone's latency.
+    /// Most handshake flights (TLS, WebSocket upgrade) in one turn. One TLS flight costs about 120
+    /// us of CPU: this limits the delay that new connections add for all clients.
     pub handshakes_per_turn: usize,
-    /// Length of a TCP listener's queue of connections that nobody accepted yet.
+    /// Length of a TCP listener's queue of connections that were not accepted yet.
     pub backlog: u32,
     /// Milliseconds from accept until TLS and the WebSocket upgrade must be finished.
     pub handshake_timeout_ms: u64,
-    /// Milliseconds a closing connection may wait for the system to take the next piece of what was
-    /// queued, ten times in all, and again as many to see the peer's end of the stream.
+    /// Milliseconds that a closing connection may wait for the system to take the next piece of its
+    /// queue; ten times this in all. It waits as long again for the peer's end of the stream.
     pub linger_ms: u64,
     /// Milliseconds a connection stays open for writing after the peer ended its side.
     pub half_closed_timeout_ms: u64,
@@ -101,14 +101,13 @@ pub struct ShardConfig {
     /// Unsent bytes below which a blocked connection gets [`crate::Handler::writable`].
     pub low_watermark_bytes: usize,
     /// Most unsent bytes of one byte-stream connection that were queued by copying
-    /// ([`crate::Network::send`]); a peer that makes the handler exceed it without ever reading is
-    /// cut off. Shared payloads do not count: they are bounded by the queues they come from.
+    /// ([`crate::Network::send`]). If the peer never reads and the handler exceeds it, the
+    /// connection is cut. Shared payloads do not count: the queues that they come from limit them.
     pub copied_bytes: usize,
     /// Memory of output buffers that a shard keeps for reuse.
     pub pooled_bytes: usize,
-    /// Seconds without traffic after which the system asks a TCP peer whether it still exists, so
-    /// that those that vanished without a word are found even where the message protocol has no
-    /// keep-alive of its own; `None` never asks.
+    /// Seconds without traffic after which the system asks a TCP peer whether it still exists;
+    /// `None` never asks. It finds lost peers even if the message protocol has no keep-alive.
     pub tcp_keepalive_s: Option<u32>,
     /// Size requested for a TCP connection's send buffer in the kernel; `None` leaves it to the
     /// system, which adapts it.

@@ -1,4 +1,4 @@
-//! Panics that end one connection and nothing else.
+//! Panics that end only one connection.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -1,22 +1,22 @@
-//! What a shard has done, for metrics: written by the shard alone, read by any thread.
+//! A shard's counts, for metrics: only the shard writes them, any thread reads them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use crate::quic;
 
-/// The figures of one shard at one moment.
+/// The figures of one shard at one moment, all listeners together.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct ShardFigures {
     /// Byte-stream connections taken in.
     pub accepted: u64,
-    /// Byte-stream connections turned away by a limit.
+    /// Byte-stream connections turned away.
     pub refused: u64,
     /// TLS handshakes and WebSocket upgrades that were not finished.
     pub failed_handshakes: u64,
     /// Byte-stream connections now, those that are closing included.
     pub connections: u64,
-    /// Of these, in their handshake.
+    /// Connections in their handshake now, of QUIC as well.
     pub half_open: u64,
     /// Bytes read from byte-stream sockets.
     pub received_bytes: u64,
@@ -28,65 +28,217 @@ pub struct ShardFigures {
     pub quic: quic::Counters,
 }
 
-/// Where a shard publishes its figures, at the end of each of its turns.
+/// The figures of one listener on one shard at one moment.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct ListenerFigures {
+    /// Connections taken in; of QUIC, those whose handshake was begun.
+    pub accepted: u64,
+    /// Byte-stream connections turned away, by reason in the order of [`RefusedConnection::ALL`].
+    pub refused: [u64; RefusedConnection::ALL.len()],
+    /// Handshakes of TLS and QUIC that were finished, those that resumed a session included.
+    pub handshakes: u64,
+    /// Of these, those that resumed a session.
+    pub resumed: u64,
+    /// Handshakes and WebSocket upgrades that were not finished.
+    pub failed_handshakes: u64,
+    /// Connections now, those that are closing included.
+    pub connections: u64,
+    /// Bytes read from the sockets, without the headers of IP, UDP and TCP.
+    pub received_bytes: u64,
+    /// Bytes written to the sockets, without the headers of IP, UDP and TCP.
+    pub sent_bytes: u64,
+    /// Datagrams read; QUIC only.
+    pub received_datagrams: u64,
+    /// Datagrams written; QUIC only.
+    pub sent_datagrams: u64,
+    /// The driver's own counters; `None` on byte streams.
+    pub quic: Option<quic::Counters>,
+}
+
+/// The reason of a byte-stream connection that is closed at its accept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RefusedConnection {
+    /// The shard has as many connections as [`crate::ShardConfig::connections`].
+    Connections,
+    /// The address has as many as [`crate::ShardConfig::connections_per_address`].
+    ConnectionsPerAddress,
+    /// As many are in their handshake as [`crate::ShardConfig::half_open`].
+    HalfOpen,
+    /// Of the address are as many as [`crate::ShardConfig::half_open_per_address`].
+    HalfOpenPerAddress,
+    /// TLS could not be set up.
+    Tls,
+    /// The system did not let the shard register it.
+    System,
+}
+
+impl RefusedConnection {
+    /// All reasons.
+    pub const ALL: [Self; 6] = [
+        Self::Connections,
+        Self::ConnectionsPerAddress,
+        Self::HalfOpen,
+        Self::HalfOpenPerAddress,
+        Self::Tls,
+        Self::System,
+    ];
+
+    /// The reason as metrics and the log name it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Connections => "connections",
+            Self::ConnectionsPerAddress => "connections_per_address",
+            Self::HalfOpen => "half_open",
+            Self::HalfOpenPerAddress => "half_open_per_address",
+            Self::Tls => "tls",
+            Self::System => "system",
+        }
+    }
+}
+
+/// A number that one thread changes and any thread reads.
+#[derive(Debug, Default)]
+pub struct Count(AtomicU64);
+
+impl Count {
+    /// Adds to the number; for its one writer.
+    pub fn add(&self, amount: u64) {
+        // No read-modify-write: there is one writer.
+        self.set(self.get().wrapping_add(amount));
+    }
+
+    /// Subtracts from the number, down to 0; for its one writer.
+    pub fn sub(&self, amount: u64) {
+        self.set(self.get().saturating_sub(amount));
+    }
+
+    /// Sets the number.
+    pub fn set(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+
+    /// The number.
+    #[must_use]
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// The counters of one listener on one shard.
+#[derive(Debug, Default)]
+pub(crate) struct ListenerCounters {
+    pub(crate) accepted: Count,
+    refused: [Count; RefusedConnection::ALL.len()],
+    pub(crate) handshakes: Count,
+    pub(crate) resumed: Count,
+    pub(crate) failed_handshakes: Count,
+    pub(crate) connections: Count,
+    pub(crate) received_bytes: Count,
+    pub(crate) sent_bytes: Count,
+    pub(crate) received_datagrams: Count,
+    pub(crate) sent_datagrams: Count,
+    /// `None` on byte streams.
+    quic: Mutex<Option<quic::Counters>>,
+}
+
+impl ListenerCounters {
+    pub(crate) fn refuse(&self, reason: RefusedConnection) {
+        self.refused[reason as usize].add(1);
+    }
+
+    pub(crate) fn set_quic(&self, counters: quic::Counters) {
+        *self.quic.lock().unwrap_or_else(PoisonError::into_inner) = Some(counters);
+    }
+
+    fn figures(&self) -> ListenerFigures {
+        let quic = *self.quic.lock().unwrap_or_else(PoisonError::into_inner);
+        let of = |count: &Count, driver: fn(&quic::Counters) -> u64| {
+            quic.as_ref().map_or_else(|| count.get(), driver)
+        };
+        ListenerFigures {
+            accepted: of(&self.accepted, |quic| quic.accepted),
+            refused: std::array::from_fn(|reason| self.refused[reason].get()),
+            handshakes: of(&self.handshakes, |quic| quic.confirmed),
+            resumed: of(&self.resumed, |quic| quic.resumed),
+            failed_handshakes: of(&self.failed_handshakes, |quic| quic.failed_handshakes),
+            connections: self.connections.get(),
+            received_bytes: self.received_bytes.get(),
+            sent_bytes: self.sent_bytes.get(),
+            received_datagrams: self.received_datagrams.get(),
+            sent_datagrams: self.sent_datagrams.get(),
+            quic,
+        }
+    }
+}
+
+/// Where a shard counts.
 #[derive(Debug, Default)]
 pub struct ShardCounters {
-    accepted: AtomicU64,
-    refused: AtomicU64,
-    failed_handshakes: AtomicU64,
-    connections: AtomicU64,
-    half_open: AtomicU64,
-    received_bytes: AtomicU64,
-    sent_bytes: AtomicU64,
-    turns: AtomicU64,
-    quic: Mutex<quic::Counters>,
+    pub(crate) half_open: Count,
+    pub(crate) turns: Count,
+    listeners: Box<[ListenerCounters]>,
 }
 
 impl ShardCounters {
-    /// The figures as they were at the end of the shard's last turn; those of different kinds may
-    /// be of different turns.
-    #[must_use]
-    pub fn figures(&self) -> ShardFigures {
-        ShardFigures {
-            accepted: self.accepted.load(Ordering::Relaxed),
-            refused: self.refused.load(Ordering::Relaxed),
-            failed_handshakes: self.failed_handshakes.load(Ordering::Relaxed),
-            connections: self.connections.load(Ordering::Relaxed),
-            half_open: self.half_open.load(Ordering::Relaxed),
-            received_bytes: self.received_bytes.load(Ordering::Relaxed),
-            sent_bytes: self.sent_bytes.load(Ordering::Relaxed),
-            turns: self.turns.load(Ordering::Relaxed),
-            quic: *self.quic.lock().unwrap_or_else(PoisonError::into_inner),
+    /// Counters of a shard with this number of listeners.
+    pub(crate) fn new(listeners: usize) -> Self {
+        Self {
+            listeners: (0..listeners)
+                .map(|_| ListenerCounters::default())
+                .collect(),
+            ..Self::default()
         }
     }
 
-    /// Publishes figures; `before` are those published last.
-    pub(crate) fn publish(&self, figures: &ShardFigures, before: &ShardFigures) {
-        // Plain stores: there is one writer.
-        self.accepted.store(figures.accepted, Ordering::Relaxed);
-        self.refused.store(figures.refused, Ordering::Relaxed);
-        self.failed_handshakes
-            .store(figures.failed_handshakes, Ordering::Relaxed);
-        self.connections
-            .store(figures.connections, Ordering::Relaxed);
-        self.half_open.store(figures.half_open, Ordering::Relaxed);
-        self.received_bytes
-            .store(figures.received_bytes, Ordering::Relaxed);
-        self.sent_bytes.store(figures.sent_bytes, Ordering::Relaxed);
-        self.turns.store(figures.turns, Ordering::Relaxed);
-        if figures.quic != before.quic {
-            *self.quic.lock().unwrap_or_else(PoisonError::into_inner) = figures.quic;
+    /// The counters of a listener, by its index in the configuration.
+    pub(crate) fn listener(&self, index: u16) -> &ListenerCounters {
+        &self.listeners[usize::from(index)]
+    }
+
+    /// The figures now; those of different kinds may be of different moments.
+    #[must_use]
+    pub fn figures(&self) -> ShardFigures {
+        let mut sum = ShardFigures {
+            half_open: self.half_open.get(),
+            turns: self.turns.get(),
+            ..ShardFigures::default()
+        };
+        for listener in &self.listeners {
+            let figures = listener.figures();
+            if let Some(quic) = &figures.quic {
+                add(&mut sum.quic, quic);
+            } else {
+                sum.accepted += figures.accepted;
+                sum.refused += figures.refused.iter().sum::<u64>();
+                sum.failed_handshakes += figures.failed_handshakes;
+                sum.connections += figures.connections;
+                sum.received_bytes += figures.received_bytes;
+                sum.sent_bytes += figures.sent_bytes;
+            }
         }
+        sum
+    }
+
+    /// The figures of each listener now, in the order of the configuration.
+    #[must_use]
+    pub fn listeners(&self) -> Vec<ListenerFigures> {
+        self.listeners
+            .iter()
+            .map(ListenerCounters::figures)
+            .collect()
     }
 }
 
 /// Adds the figures of one QUIC listener.
-pub(crate) fn add(sum: &mut quic::Counters, other: &quic::Counters) {
+fn add(sum: &mut quic::Counters, other: &quic::Counters) {
     // Every field is named, so that one that is new cannot be forgotten here.
     let quic::Counters {
         accepted,
         confirmed,
+        resumed,
         opened_early,
+        early_refused,
         failed_handshakes,
         refused_protocols,
         retried,
@@ -94,11 +246,14 @@ pub(crate) fn add(sum: &mut quic::Counters, other: &quic::Counters) {
         early_dropped,
         held_back,
         held_back_dropped,
+        amplification_stops,
         migrations,
     } = other;
     sum.accepted += accepted;
     sum.confirmed += confirmed;
+    sum.resumed += resumed;
     sum.opened_early += opened_early;
+    sum.early_refused += early_refused;
     sum.failed_handshakes += failed_handshakes;
     sum.refused_protocols += refused_protocols;
     sum.retried += retried;
@@ -106,5 +261,6 @@ pub(crate) fn add(sum: &mut quic::Counters, other: &quic::Counters) {
     sum.early_dropped += early_dropped;
     sum.held_back += held_back;
     sum.held_back_dropped += held_back_dropped;
+    sum.amplification_stops += amplification_stops;
     sum.migrations += migrations;
 }

@@ -283,6 +283,14 @@ pub trait Network {
     /// Live figures of the connection's path.
     fn path(&self, connection: ConnectionId) -> PathStatistics;
 
+    /// Shows the paths of up to `most` open connections. The next call goes on behind them, so that
+    /// calls at intervals are a sample of all.
+    ///
+    /// The simulation shows none.
+    fn survey(&mut self, most: usize, each: &mut dyn FnMut(&ConnectionInfo, &PathStatistics)) {
+        let _ = (most, each);
+    }
+
     /// Starts a trace of the connection as qlog (version 0.4, JSON text sequence); `None` ends it.
     ///
     /// The end of the connection drops the sink. Byte-stream transports and the simulation have no

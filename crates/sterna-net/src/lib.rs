@@ -1,12 +1,12 @@
 //! The shard's loop: TCP, TLS, WebSocket and QUIC behind one handler interface.
 //!
-//! [`bind`] opens the sockets of a set of shards; each [`BoundShard`] moves to a thread of its own
-//! and runs a [`Handler`] there. A turn of the loop takes what arrived, hands it to the handler, and
-//! at its end writes what the handler queued, with one system call per connection that has something
-//! to say. A connection that is idle owns no buffer.
+//! [`bind`] opens the sockets of a set of shards. Each [`BoundShard`] moves to a thread of its own
+//! and runs a [`Handler`] there. A turn of the loop takes the input and hands it to the handler. At
+//! its end it writes the handler's output, with one system call for each connection with output. An
+//! idle connection owns no buffer.
 //!
-//! Every transport hands up what MQTT asks of one: ordered, lossless streams of bytes in both directions.
-//! [MQTT-4.2-1]
+//! Every transport provides the streams that MQTT requires: ordered, lossless, of bytes, in both
+//! directions. [MQTT-4.2-1]
 
 mod bind;
 mod clock;
@@ -35,7 +35,7 @@ pub use bind::{BoundShard, bind};
 pub use clock::Clock;
 pub use config::{ListenerConfig, ListenerTransport, ShardConfig, WebSocketConfig};
 pub use contain::contain;
-pub use counters::{ShardCounters, ShardFigures};
+pub use counters::{Count, ListenerFigures, RefusedConnection, ShardCounters, ShardFigures};
 pub use handler::{
     Chunk, CloseReason, ConnectionId, ConnectionInfo, EarlyData, Handler, Network, PathStatistics,
     SHARE_BYTES, StreamId, Trace, TraceSink, TransportKind,

@@ -1,4 +1,4 @@
-//! What crosses from one thread to a shard: letters in batches, one wake-up per batch at most.
+//! Letters from one thread to a shard: in batches, at most one wake-up per batch.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -9,11 +9,11 @@ use mio::Waker;
 /// The receiving end, shared by the shard and all who write to it.
 struct Inbox<M> {
     letters: Mutex<Vec<M>>,
-    /// Letters that wait, for those who only want to know how many.
+    /// Number of waiting letters, for readers of the number only.
     waiting: AtomicUsize,
     /// Whether the shard sleeps, or is about to, and has to be woken for a letter.
     asleep: AtomicBool,
-    /// `None` where nobody sleeps.
+    /// `None` if no thread sleeps.
     waker: Option<Waker>,
 }
 
@@ -39,7 +39,7 @@ impl<M> Mailbox<M> {
         Self::with(Some(waker))
     }
 
-    /// A mailbox that somebody looks into unasked, as a simulation does.
+    /// A mailbox that is read without a wake-up, as in a simulation.
     pub(crate) fn unattended() -> Self {
         Self::with(None)
     }
@@ -65,8 +65,8 @@ impl<M> Mailbox<M> {
         }
     }
 
-    /// How many letters the shard has not taken yet. A sender that sees this grow should slow down:
-    /// letters are never dropped.
+    /// Number of letters that the shard has not taken yet. A sender that sees it grow should slow
+    /// down: letters are never dropped.
     #[must_use]
     pub fn backlog(&self) -> usize {
         self.0.waiting.load(Ordering::Relaxed)
@@ -104,9 +104,9 @@ impl<M> Mailbox<M> {
             add(&mut letters);
             self.0.waiting.store(letters.len(), Ordering::Relaxed);
         }
-        // The shard announces its sleep before it looks into the inbox for the last time. Either
-        // that look came after the letters above, and it will not sleep; or it came before, and
-        // the lock makes its announcement visible here.
+        // The shard announces its sleep before it looks into the inbox for the last time. If it
+        // looked after the letters above, it will not sleep. If it looked before, the lock makes
+        // its announcement visible here.
         if self.0.asleep.swap(false, Ordering::AcqRel) {
             self.wake();
         }
@@ -146,8 +146,8 @@ impl<M> Mailbox<M> {
     }
 }
 
-/// One thread's way to all shards: letters are kept per target until [`Courier::flush`], which costs
-/// one lock and at most one wake-up per target that has any.
+/// One thread's way to all shards. Letters are kept per target until [`Courier::flush`], which
+/// costs one lock and at most one wake-up for each target with letters.
 pub struct Courier<M> {
     targets: Vec<Target<M>>,
 }
@@ -186,7 +186,7 @@ impl<M> Courier<M> {
         }
     }
 
-    /// How many shards there are.
+    /// Number of shards.
     #[must_use]
     pub fn shards(&self) -> usize {
         self.targets.len()

@@ -1,18 +1,18 @@
-//! What waits to be written to one connection, and the pool that its buffers come from.
+//! Bytes that wait to be written to one connection, and the pool of their buffers.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
 use bytes::Bytes;
 
-/// Copied bytes are kept in chunks of at most this size, the size of a full TLS record; a `send` of
-/// more makes a larger one.
+/// Largest chunk of copied bytes, the size of a full TLS record. A larger `send` makes a larger
+/// chunk.
 const CHUNK_BYTES: usize = 16 * 1024;
 /// Capacity of a new chunk.
 const FIRST_CHUNK_BYTES: usize = 1024;
 /// A recycled outbox keeps its list when it has at most this many places.
 const KEPT_PLACES: usize = 64;
-/// Estimate of what a recycled outbox holds besides its chunks.
+/// Estimated memory of a recycled outbox besides its chunks.
 const OUTBOX_BYTES: usize = 256;
 
 /// Buffers that no connection needs now. Idle connections have none.
@@ -70,7 +70,7 @@ impl Pool {
         }
     }
 
-    /// Takes an outbox back, with whatever is in it.
+    /// Takes an outbox back, with its content.
     pub(crate) fn recycle_outbox(&mut self, mut outbox: Box<Outbox>) {
         outbox.clear(self);
         if outbox.chunks.capacity() <= KEPT_PLACES
@@ -101,7 +101,7 @@ impl Chunk {
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     chunks: VecDeque<Chunk>,
-    /// How much of the first chunk has left.
+    /// Written bytes of the first chunk.
     first_offset: usize,
     /// Bytes that wait.
     len: usize,
@@ -152,7 +152,7 @@ impl Outbox {
     }
 
     /// Puts the first `limit` waiting bytes into `slices`, as far as there is room, from index
-    /// `used` on. Returns how many slices are used then, and how many bytes were put in.
+    /// `used` on. Returns the number of slices used then, and the number of bytes put in.
     pub(crate) fn gather<'a>(
         &'a self,
         limit: usize,

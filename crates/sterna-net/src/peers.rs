@@ -1,11 +1,11 @@
-//! How many connections there are from each address, over all shards, listeners and transports.
+//! Number of connections from each address, over all shards, listeners and transports.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What counts as one address, in as few bytes as that takes: an IPv4 address, or a /64 of IPv6, which is
-/// what one host has.
+/// The unit that counts as one address, in few bytes: an IPv4 address, or a /64 of IPv6, which one
+/// host has.
 type Network = u64;
 
 fn network(peer: IpAddr) -> Network {
@@ -21,7 +21,7 @@ fn network(peer: IpAddr) -> Network {
 #[derive(Debug)]
 pub(crate) struct Peers {
     most: usize,
-    /// Keyed by what peers choose, hence a map that cannot be made slow by choosing.
+    /// Peers choose the keys, so the map must not become slow by chosen keys.
     counts: Mutex<HashMap<Network, usize>>,
 }
 
@@ -33,7 +33,7 @@ pub(crate) struct Place {
 }
 
 impl Peers {
-    /// Admits at most so many connections from one address.
+    /// Admits at most N connections from one address.
     pub(crate) fn new(most: usize) -> Arc<Self> {
         Arc::new(Self {
             most,

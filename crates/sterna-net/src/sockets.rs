@@ -44,8 +44,8 @@ pub(crate) fn listen(
     Ok((bound, group))
 }
 
-/// One UDP socket per shard on the same address, in the order of the shards: the position in the
-/// group is what [`crate::steering`] selects by.
+/// One UDP socket per shard on the same address, in the order of the shards: [`crate::steering`]
+/// selects by the position in the group.
 pub(crate) fn bind_udp(
     address: SocketAddr,
     shards: usize,
@@ -61,7 +61,7 @@ pub(crate) fn bind_udp(
         if shards > 1 {
             socket.set_reuse_port(true)?;
         }
-        // The system grants what its own limit allows; that is no reason to fail.
+        // The system grants at most its own limit; a smaller buffer is no reason to fail.
         let _ = socket.set_send_buffer_size(config.udp_buffer_bytes);
         let _ = socket.set_recv_buffer_size(config.udp_buffer_bytes);
         socket.bind(&SockAddr::from(bound))?;
@@ -93,14 +93,15 @@ fn open(address: SocketAddr, kind: Type, protocol: Protocol) -> io::Result<Socke
     let socket = Socket::new(Domain::for_address(address), kind, Some(protocol))?;
     socket.set_nonblocking(true)?;
     if let SocketAddr::V6(v6) = address {
-        // A socket on [::] serves IPv4 too, whatever the system's default is.
+        // A socket on [::] serves IPv4, too, with any default of the system.
         socket.set_only_v6(!v6.ip().is_unspecified())?;
     }
     Ok(socket)
 }
 
-/// Fails when somebody else has the address. Sockets with `SO_REUSEPORT` of the same user join a
-/// group silently: without this look a second broker would take a share of the first one's clients.
+/// Fails if another socket has the address. Sockets with `SO_REUSEPORT` of the same user join a
+/// group silently. Without this check a second broker would take a share of the first one's
+/// clients.
 fn probe(address: SocketAddr, kind: Type, protocol: Protocol) -> io::Result<()> {
     let socket = open(address, kind, protocol)?;
     if kind == Type::STREAM {

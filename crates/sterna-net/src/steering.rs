@@ -1,10 +1,10 @@
-//! Steers QUIC datagrams to the shard that owns the connection, whatever address they come from.
+//! Steers QUIC datagrams to the shard that owns the connection, from any address.
 //!
 //! The UDP sockets of all shards form one `SO_REUSEPORT` group. A classic BPF program picks the
 //! member by the first byte of the destination connection identifier, modulo the number of shards.
-//! Identifiers that a shard issues have a first byte that is congruent to its index; those that a
-//! client makes up for its first flight fall anywhere, and whoever gets them owns the connection.
-//! So packets find their shard after NAT rebinding and migration, without privileges.
+//! A shard issues identifiers whose first byte is congruent to its index. Identifiers that a client
+//! chose for its first flight fall anywhere, and the receiving shard owns the connection. So
+//! packets find their shard after NAT rebinding and migration, without privileges.
 //!
 //! Unsafe because neither the standard library nor socket2 has `SO_ATTACH_REUSEPORT_CBPF`.
 #![allow(unsafe_code)]
@@ -48,7 +48,7 @@ pub(crate) fn attach(member: &UdpSocket, shards: usize) -> io::Result<()> {
         len: program.len() as u16,
         filter: program.as_mut_ptr(),
     };
-    // SAFETY: the descriptor is open for the duration of the call, and `filter` describes `program`,
+    // SAFETY: the descriptor is open for the duration of the call. `filter` describes `program`,
     // which outlives it; the kernel copies the program.
     let result = unsafe {
         libc::setsockopt(

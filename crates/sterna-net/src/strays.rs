@@ -1,8 +1,8 @@
 //! Datagrams that came to the wrong shard, on their way to the one that owns the connection.
 //!
-//! The kernel steers by the first datagram of what it hands over in one piece. Where it has joined
-//! datagrams of several connections from one address (GRO; proxies send such), the others come to
-//! that shard too. And where it cannot steer at all, everything relies on this.
+//! The kernel steers by the first datagram of a joined group. If it has joined datagrams of several
+//! connections from one address (GRO; proxies send these), the others come to that shard, too. If
+//! it cannot steer at all, all datagrams rely on this.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -17,7 +17,7 @@ use crate::quic::{EcnCodepoint, shard_of};
 /// Most datagrams that wait for one shard; more are dropped, as a full socket would.
 const MOST_STRAYS: usize = 4_096;
 
-/// A datagram with what its socket knew of it.
+/// A datagram with the socket's knowledge of it.
 #[derive(Debug)]
 pub(crate) struct Stray {
     pub(crate) local_ip: Option<IpAddr>,
@@ -87,7 +87,7 @@ impl Siblings {
         }
     }
 
-    /// Takes what others have forwarded to this shard.
+    /// Takes the datagrams that others have forwarded to this shard.
     pub(crate) fn take(&self) -> Vec<Stray> {
         let inbox = &self.inboxes[usize::from(self.shard)];
         if inbox.waiting.load(Ordering::Acquire) == 0 {

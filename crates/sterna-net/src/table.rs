@@ -1,5 +1,5 @@
-//! The shard's table of connections: slots in pages, so that growth neither copies nor
-//! over-allocates, and a generation per slot, so that an outdated identifier finds nothing.
+//! The shard's table of connections. Slots are in pages, so growth neither copies nor
+//! over-allocates. Each slot has a generation, so an outdated identifier finds nothing.
 
 use crate::ConnectionId;
 
@@ -32,7 +32,12 @@ impl<T> Table<T> {
         self.len
     }
 
-    /// Stores what `make` returns for its new identifier.
+    /// Number of slots, free ones included.
+    pub(crate) fn slots(&self) -> usize {
+        self.pages.len() * PAGE_SLOTS
+    }
+
+    /// Stores the value that `make` returns for its new identifier.
     pub(crate) fn insert_with(&mut self, make: impl FnOnce(ConnectionId) -> T) -> ConnectionId {
         if self.free.is_empty() {
             self.grow();
@@ -94,7 +99,7 @@ impl<T> Table<T> {
         slot.entry.as_mut().filter(|_| generation == id.generation)
     }
 
-    /// The identifier of whatever is in a slot now.
+    /// The identifier of a slot's present content.
     pub(crate) fn current(&self, slot: u32) -> Option<ConnectionId> {
         let place = self.slot(slot)?;
         place.entry.as_ref().map(|_| ConnectionId {

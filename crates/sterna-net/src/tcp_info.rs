@@ -1,4 +1,4 @@
-//! What the kernel knows of a TCP connection's path.
+//! The kernel's knowledge of a TCP connection's path.
 //!
 //! Unsafe because neither the standard library nor socket2 reads `TCP_INFO`.
 #![allow(unsafe_code)]
@@ -22,11 +22,11 @@ const SEGS_OUT: usize = 34;
 const SEGS_IN: usize = 35;
 const MIN_RTT: usize = 37;
 
-/// What the kernel tells; bytes on the wire and payload are left at 0.
+/// The kernel's figures; bytes on the wire and payload are left at 0.
 pub(crate) fn read(socket: &impl AsRawFd) -> io::Result<PathStatistics> {
     let mut words = [0u32; WORDS];
     let mut length = size_of_val(&words) as libc::socklen_t;
-    // SAFETY: the descriptor is open for the duration of the call; the kernel writes at most
+    // SAFETY: the descriptor is open for the duration of the call. The kernel writes at most
     // `length` bytes to `words`, which has as many, and any bytes are valid integers.
     let result = unsafe {
         libc::getsockopt(
@@ -40,7 +40,7 @@ pub(crate) fn read(socket: &impl AsRawFd) -> io::Result<PathStatistics> {
     if result != 0 {
         return Err(io::Error::last_os_error());
     }
-    // What an old kernel does not know stays 0.
+    // Values that an old kernel does not know stay 0.
     let word = |at: usize| u64::from(words[at]);
     Ok(PathStatistics {
         rtt_us: word(RTT),

@@ -1,4 +1,4 @@
-//! What a readiness event is about, packed into mio's token.
+//! The subject of a readiness event, packed into mio's token.
 
 use mio::Token;
 

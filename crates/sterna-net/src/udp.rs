@@ -1,5 +1,5 @@
-//! The UDP socket of one QUIC listener on one shard: batches of datagrams between the kernel and the
-//! driver, with GRO, GSO and ECN where the kernel has them.
+//! The UDP socket of one QUIC listener on one shard: batches of datagrams between the kernel and
+//! the driver, with GRO, GSO and ECN if the kernel has them.
 
 use std::fmt;
 use std::io::{self, IoSliceMut};
@@ -11,7 +11,8 @@ use mio::net::UdpSocket;
 use mio::{Interest, Registry, Token};
 use quinn_udp::{BATCH_SIZE, RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 
-use crate::quic::{DatagramBatch, Driver, DriverEvent, EcnCodepoint, Flush, Key, Sent};
+use crate::counters::ListenerCounters;
+use crate::quic::{self, DatagramBatch, Driver, DriverEvent, EcnCodepoint, Flush, Key, Sent};
 use crate::strays::{Siblings, Stray};
 use crate::{ConnectionId, ConnectionInfo};
 
@@ -82,8 +83,25 @@ pub(crate) struct UdpListener {
     blocked: bool,
     /// Whether events for room in that buffer are asked for.
     watched: bool,
-    /// What is known of the connections, by the driver's slot.
+    /// Known facts of the connections, by the driver's slot.
     infos: Vec<Known>,
+    received: Traffic,
+    sent: Traffic,
+}
+
+/// Bytes and datagrams through a socket.
+#[derive(Clone, Copy, Default)]
+struct Traffic {
+    bytes: u64,
+    datagrams: u64,
+}
+
+impl Traffic {
+    /// Counts a batch, cut into datagrams of `segment_bytes`; `None` for one datagram.
+    fn add(&mut self, bytes: usize, segment_bytes: Option<usize>) {
+        self.bytes += bytes as u64;
+        self.datagrams += segment_bytes.map_or(1, |size| bytes.div_ceil(size.max(1))) as u64;
+    }
 }
 
 /// An open connection of a driver.
@@ -117,6 +135,8 @@ impl UdpListener {
             blocked: false,
             watched: false,
             infos: Vec::new(),
+            received: Traffic::default(),
+            sent: Traffic::default(),
         })
     }
 
@@ -125,7 +145,7 @@ impl UdpListener {
         registry.register(&mut self.socket, token, Interest::READABLE)
     }
 
-    /// Asks for events about room in the socket's buffer only while it is full: the kernel raises
+    /// Asks for events about room in the socket's buffer only while it is full. The kernel raises
     /// one for every datagram that has left, which would wake the shard after each of its turns.
     pub(crate) fn watch(&mut self, registry: &Registry, token: Token) {
         if self.watched == self.blocked {
@@ -142,8 +162,8 @@ impl UdpListener {
         }
     }
 
-    /// Takes in what siblings have forwarded, and up to `batches` batches from the socket.
-    /// `readable` stays set when there may be more.
+    /// Takes datagrams that siblings have forwarded, and up to `batches` batches from the socket.
+    /// `readable` stays set if there may be more.
     pub(crate) fn receive(&mut self, now: Instant, batches: usize, scratch: &mut UdpScratch) {
         for stray in self.siblings.take() {
             let Stray {
@@ -166,8 +186,8 @@ impl UdpListener {
             let count = match self.state.recv(socket, &mut slices, &mut metas) {
                 Ok(count) => count,
                 Err(error) => {
-                    // Anything else than an empty queue is an error of an earlier send that came
-                    // back (ICMP): the next look may find datagrams.
+                    // Any error except an empty queue is that of an earlier send (ICMP): the next
+                    // look may find datagrams.
                     self.readable = error.kind() != io::ErrorKind::WouldBlock;
                     continue;
                 }
@@ -182,9 +202,11 @@ impl UdpListener {
     }
 
     fn take_in(&mut self, now: Instant, meta: &RecvMeta, bytes: &[u8]) {
+        let segment_bytes = (meta.stride > 0).then_some(meta.stride);
+        self.received.add(bytes.len(), segment_bytes);
         let ecn = meta.ecn.and_then(|ecn| EcnCodepoint::from_bits(ecn as u8));
-        // One allocation for what came from one peer in one piece: a stream's data that waits for
-        // a gap to be filled holds nothing of other peers' datagrams.
+        // One allocation for the bytes of one peer in one piece: stream data that waits for a gap
+        // holds nothing of other peers' datagrams.
         let mut rest = BytesMut::from(bytes);
         while !rest.is_empty() {
             let datagram = if meta.stride == 0 || rest.len() <= meta.stride {
@@ -221,12 +243,12 @@ impl UdpListener {
         self.blocked = false;
     }
 
-    /// Sends what the driver has, unless the socket is known to be full.
+    /// Sends the driver's datagrams, unless the socket is known to be full.
     pub(crate) fn transmit(&mut self, now: Instant, scratch: &mut UdpScratch) {
         if self.blocked {
             return;
         }
-        let (state, socket) = (&self.state, &self.socket);
+        let (state, socket, sent) = (&self.state, &self.socket, &mut self.sent);
         let mut sink = |outgoing: &DatagramBatch<'_>| {
             let transmit = Transmit {
                 destination: outgoing.destination,
@@ -238,7 +260,10 @@ impl UdpListener {
                 src_ip: outgoing.source_ip,
             };
             match state.send(socket.into(), &transmit) {
-                Ok(()) => Sent::Done,
+                Ok(()) => {
+                    sent.add(outgoing.bytes.len(), outgoing.segment_bytes);
+                    Sent::Done
+                }
                 Err(_) => Sent::Blocked, // `send` returns no other error than WouldBlock.
             }
         };
@@ -247,6 +272,20 @@ impl UdpListener {
             .driver
             .transmit(now, segments, &mut scratch.transmit, &mut sink);
         self.blocked = flush == Flush::Blocked;
+    }
+
+    /// Lets other threads see the figures; `published` are the driver's that they see now.
+    pub(crate) fn publish(&self, to: &ListenerCounters, published: &mut quic::Counters) {
+        to.connections.set(self.driver.len() as u64);
+        to.received_bytes.set(self.received.bytes);
+        to.received_datagrams.set(self.received.datagrams);
+        to.sent_bytes.set(self.sent.bytes);
+        to.sent_datagrams.set(self.sent.datagrams);
+        let counters = self.driver.counters();
+        if counters != *published {
+            to.set_quic(counters);
+            *published = counters;
+        }
     }
 
     /// Remembers a connection that has opened.
@@ -262,7 +301,7 @@ impl UdpListener {
         };
     }
 
-    /// What is known of an open connection.
+    /// Known facts of an open connection.
     pub(crate) fn info(&self, key: Key) -> Option<&ConnectionInfo> {
         let known = self.infos.get(key.slot as usize)?;
         known

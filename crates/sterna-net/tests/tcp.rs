@@ -8,7 +8,7 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use sterna_net::{CloseReason, ListenerTransport, StreamId, TransportKind};
+use sterna_net::{CloseReason, ListenerTransport, RefusedConnection, StreamId, TransportKind};
 use support::{Letter, Manner, PATIENCE, Seen, Server, Setup, pattern};
 
 fn setup() -> Setup {
@@ -441,6 +441,9 @@ fn limits_and_the_gate_turn_newcomers_away() {
     let refused = third.read(&mut [0; 1]);
     assert!(matches!(refused, Ok(0) | Err(_)), "{refused:?}");
     server.wait_figures(|figures| figures.refused > 0);
+    let listener = server.counters[0].listeners()[0];
+    assert_eq!(listener.refused[RefusedConnection::Connections as usize], 1);
+    assert_eq!((listener.accepted, listener.connections), (2, 2));
     drop(second);
     let started = Instant::now();
     loop {

@@ -177,6 +177,11 @@ fn sessions_are_resumed_and_a_certificate_is_exchanged_without_dropping_anyone()
             "{kinds:?}"
         );
     }
+    let listeners = server.counters.iter().map(|shard| shard.listeners()[0]);
+    let finished = listeners.fold((0, 0), |(all, resumed), listener| {
+        (all + listener.handshakes, resumed + listener.resumed)
+    });
+    assert_eq!(finished, (8, 6));
 
     let config = authority.client(TLS13, None, &[b"mqtt"]);
     let mut before = connect(server.address(), &config);

@@ -115,6 +115,20 @@ fn streams_echo_and_the_shard_sleeps_in_between() {
 
         let figures = world.server.counters[0].figures();
         assert_eq!((figures.quic.accepted, figures.quic.confirmed), (1, 1));
+        let listener = world.server.counters[0].listeners()[0];
+        assert_eq!((listener.connections, listener.handshakes), (1, 1));
+        let path = world.server.run(0, move |_, net| net.path(id));
+        assert_eq!(listener.received_bytes, path.received_bytes);
+        assert_eq!(listener.received_datagrams, path.received_datagrams);
+        assert_eq!(listener.sent_datagrams, path.sent_datagrams);
+        let shown = world.server.run(0, |_, net| {
+            let mut shown = Vec::new();
+            net.survey(10, &mut |info, path| {
+                shown.push((info.transport, path.rtt_us > 0));
+            });
+            shown
+        });
+        assert_eq!(shown, [(TransportKind::Quic, true)]);
         connection.close(7u32.into(), b"done");
         endpoint.wait_idle().await;
         assert_eq!(

@@ -13,8 +13,8 @@ use quinn_proto::{TokenLog, TokenReuseError};
 use ring::hkdf;
 use ring::rand::{SecureRandom, SystemRandom};
 
-/// Used tokens that are remembered, about 3 MB. While so many are, others count as used: their
-/// clients are asked to prove their address by Retry like everybody else.
+/// Most remembered used tokens, about 3 MB. When it is reached, others count as used: their clients
+/// must prove their address by Retry, as clients without a token.
 const MAX_USED: usize = 65_536;
 
 /// The key that seals tokens, and the tokens that were used. A handle: clones share both.
@@ -66,7 +66,7 @@ impl fmt::Debug for AddressTokens {
     }
 }
 
-/// Tokens that were used and have not expired. Their names are random and sealed, so that nobody can
+/// Tokens that were used and have not expired. Their names are random and sealed, so clients cannot
 /// choose them.
 #[derive(Default)]
 struct UsedTokens(Mutex<Used>);
@@ -87,8 +87,8 @@ impl TokenLog for UsedTokens {
     ) -> Result<(), TokenReuseError> {
         let mut used = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let expires = issued.checked_add(lifetime).ok_or(TokenReuseError)?;
-        // The library has checked that this one has not expired; what expires before it was issued is
-        // of no use to anybody.
+        // The library has checked that this token has not expired. Tokens that expire before its
+        // issue cannot be used any more.
         while let Some(&(at, name)) = used.expiry.front()
             && at < issued
         {

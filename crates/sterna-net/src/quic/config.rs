@@ -16,8 +16,8 @@ use super::driver::Placement;
 use super::path_memory::PathSessions;
 use super::tls::TlsServer;
 
-/// What a QUIC listener is configured with. Every setting has a default that suits many mostly idle
-/// devices.
+/// Configuration of a QUIC listener. Every setting has a default for many devices that are mostly
+/// idle.
 #[derive(Clone, Debug)]
 pub struct QuicConfig {
     /// Application protocols (ALPN) that the listener serves, most wanted first. Default: `mqtt`.
@@ -25,7 +25,7 @@ pub struct QuicConfig {
     /// of them fails with the alert `no_application_protocol`.
     pub protocols: Vec<Vec<u8>>,
 
-    /// What depends on the paths: timers, windows, streams, tickets, ciphers. Default: those of
+    /// Settings for the paths: timers, windows, streams, tickets, ciphers. Default: those of
     /// [`sterna_quic::Profile::Default`].
     pub settings: Settings,
 
@@ -34,14 +34,14 @@ pub struct QuicConfig {
     /// Bytes that may answer early data before the handshake is confirmed; the rest follows then.
     /// Default: 6,000. At least 4,800 less than the initial congestion window.
     ///
-    /// The library (quinn-proto 0.11.19) sets no loss timer when the handshake ends, so if by then
-    /// a full congestion window of answers was sent and lost, or could not be decrypted because
-    /// the server's first datagram was lost, the connection would stand still for ever.
+    /// The library (quinn-proto 0.11.19) sets no loss timer at the end of the handshake. A full
+    /// congestion window of answers may be lost until then, or not be decrypted because the
+    /// server's first datagram was lost. Then the connection would stop for ever.
     pub early_answer_bytes: usize,
-    /// What seals the tokens that prove addresses. Drivers whose clients may come back to any of them
-    /// share one. How many are sent says [`Settings::address_tokens`].
+    /// Seals the tokens that prove addresses. Drivers with the same clients share one.
+    /// [`Settings::address_tokens`] is the number of tokens sent.
     pub address_tokens: AddressTokens,
-    /// How long those of NEW_TOKEN frames are good. Default: 24 h, like the tickets they go with.
+    /// Lifetime of tokens in NEW_TOKEN frames. Default: 24 h, as the tickets beside them.
     pub address_token_lifetime: Duration,
 
     /// Connections at a time, draining ones included. Default: 1,000,000. Above it first packets
@@ -52,13 +52,13 @@ pub struct QuicConfig {
     pub max_half_open: usize,
     /// The same per peer address (IPv6: per /64 network). Default: 1,024.
     pub max_half_open_per_address: usize,
-    /// From this number of half-open connections on, clients must prove their address with a Retry,
-    /// which costs them a round trip and us no memory. Default: 2,048.
+    /// From this number of half-open connections on, clients must prove their address with a Retry.
+    /// It costs them a round trip, and the server no memory. Default: 2,048.
     pub retry_half_open: usize,
     /// The same per peer address. Default: 256.
     pub retry_half_open_per_address: usize,
-    /// Handshakes begun in one turn, each of which takes about 150 us of CPU: what a crowd of
-    /// newcomers adds to everyone's latency. Default: 16.
+    /// Most handshakes begun in one turn. Each takes about 150 us of CPU: this limits the delay
+    /// that new connections add for all clients. Default: 16.
     pub handshakes_per_turn: usize,
     /// First packets that wait for their turn. Default: 1,024. More stay unanswered.
     pub waiting_handshakes: usize,
@@ -67,15 +67,16 @@ pub struct QuicConfig {
     pub max_early_bytes: usize,
     /// The same for all clients of the driver in their handshake. Default: 16 MiB.
     pub max_early_bytes_total: usize,
-    /// 1-RTT datagrams that overtook the end of the handshake are held back, up to so many per
-    /// connection. Default: 8. 0 drops them as the QUIC library would, which costs the client a
+    /// Most 1-RTT datagrams per connection that are held back because they overtook the end of the
+    /// handshake. Default: 8. 0 drops them as the QUIC library would, which costs the client a
     /// probe timeout.
     pub held_back_datagrams: usize,
     /// Bytes held back per connection. Default: 12,000.
     pub held_back_bytes: usize,
 
-    /// How long a connection that the handler closed waits for the next acknowledgement of what was
-    /// sent: at least three probe timeouts of its path, and ten times this in all. Default: 2 s.
+    /// Time that a connection closed by the handler waits for the next acknowledgement of sent
+    /// bytes. It waits at least three probe timeouts of its path, and ten times this in all.
+    /// Default: 2 s.
     pub linger: Duration,
 
     /// Whether observers may measure the round trip (RFC 9000, section 17.4). Default: no.
@@ -89,8 +90,9 @@ pub struct QuicConfig {
     pub low_watermark_bytes: usize,
     /// Unsent bytes at which a connection is given up. Default: 64 MiB.
     pub max_unsent_bytes: usize,
-    /// Secret from which the tokens of stateless resets are derived. With the same secret a restarted
-    /// broker tells peers of lost connections at once to connect anew. Default: a random one.
+    /// Secret from which the tokens of stateless resets are derived. With the same secret a
+    /// restarted broker tells peers of lost connections at once to connect again. Default: a random
+    /// one.
     pub reset_secret: Option<[u8; 32]>,
     /// Least time between two stateless resets. Default: 5 ms.
     pub reset_interval: Duration,
@@ -129,10 +131,10 @@ impl Default for QuicConfig {
 }
 
 impl QuicConfig {
-    /// A copy of `base` made fit for this listener: its protocols, single-use tickets, early data as
-    /// allowed. `base` brings the certificates and the verification of clients, and must allow
-    /// TLS 1.3. `tickets` is a [`super::TicketStore`] or one that wraps it: what makes early data
-    /// safe against replay is that `take` gives a session away once.
+    /// A copy of `base` for this listener: with its protocols, single-use tickets, and its policy
+    /// for early data. `base` brings the certificates and the verification of clients, and must
+    /// allow TLS 1.3. `tickets` is a [`super::TicketStore`] or a wrapper of one. Early data is safe
+    /// against replay because `take` gives a session away once.
     #[must_use]
     pub fn prepare_tls(
         &self,
@@ -144,8 +146,8 @@ impl QuicConfig {
         let sent = usize::from(self.settings.tickets);
         tls.send_tls13_tickets = sent;
         tls.max_tls13_tickets = sent;
-        // Stateful tickets are taken out of the store when they are used: that is what makes 0-RTT
-        // safe against replay (RFC 8446, section 8.1). A stateless ticketer would defeat it.
+        // Stateful tickets are taken out of the store at their use. This makes 0-RTT safe against
+        // replay (RFC 8446, section 8.1). A stateless ticketer would defeat it.
         tls.session_storage = if self.settings.path_memory_lifetime_ms > 0 {
             Arc::new(PathSessions::new(tickets))
         } else {
@@ -188,7 +190,7 @@ impl QuicConfig {
         server.token_key(self.address_tokens.key());
         server.validation_token_config(tokens);
         server.migration(self.migration);
-        // First packets that wait for their turn, and what follows them in the meantime.
+        // First packets that wait for their turn, and the packets that follow them meanwhile.
         server
             .max_incoming(self.waiting_handshakes + 1)
             .incoming_buffer_size(FLIGHT_BYTES)
@@ -302,7 +304,7 @@ impl fmt::Display for SetupError {
 
 impl std::error::Error for SetupError {}
 
-/// Turns stateless tickets off, whatever the TLS configuration started with.
+/// Disables stateless tickets of any TLS configuration.
 #[derive(Debug)]
 struct NoStatelessTickets;
 
@@ -324,9 +326,9 @@ impl rustls::server::ProducesTickets for NoStatelessTickets {
     }
 }
 
-/// Room that answers to early data leave in it, for what else leaves with them.
+/// Part of the window that answers to early data leave for other packets.
 const EARLY_ROOM_BYTES: u64 = 4_800;
-/// Bytes kept of what a client sends while its first packet waits for its turn.
+/// Bytes kept of a client's input while its first packet waits for its turn.
 const FLIGHT_BYTES: u64 = 16 * 1024;
 
 /// The key of stateless reset tokens (RFC 9000, section 10.3.2): HMAC-SHA-256.

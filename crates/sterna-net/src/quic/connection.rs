@@ -1,5 +1,5 @@
-//! One connection of a driver: what quinn-proto reports turned into events, and what the handler
-//! asks for turned into streams.
+//! One connection of a driver: turns quinn-proto's reports into events, and the handler's commands
+//! into stream data.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -25,19 +25,19 @@ use super::trace::Tracer;
 use super::unproved::Unproved;
 use super::{QuicConfig, refusals::Refusals};
 use crate::peers::{Peers, Place};
-use crate::{Clock, CloseReason, ConnectionInfo, Trace, TransportKind};
+use crate::{Clock, CloseReason, ConnectionInfo, EarlyData, Trace, TransportKind};
 
 /// Bytes read from a stream before others have their turn.
 const READ_BATCH_BYTES: usize = 64 * 1024;
 /// TLS alert of a client that offers no protocol that is served (RFC 7301, section 3.2).
 const NO_APPLICATION_PROTOCOL: u8 = 120;
 
-/// What the connections of a driver share.
+/// State that the connections of a driver share.
 pub(super) struct Shared {
     pub(super) config: QuicConfig,
     pub(super) listener: u16,
     pub(super) now: Instant,
-    /// What the driver's clock counts from.
+    /// The origin of the driver's clock.
     pub(super) origin: Instant,
     pub(super) clock: Clock,
     pub(super) crypto: Arc<TlsServer>,
@@ -54,7 +54,7 @@ pub(super) struct Shared {
     pub(super) early_bytes: usize,
 }
 
-/// How far a connection has come.
+/// Progress of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Stage {
     /// Neither opened nor confirmed.
@@ -63,7 +63,7 @@ pub(super) enum Stage {
     Early,
     /// Opened and confirmed.
     Open,
-    /// Closed by the handler; what was queued is on its way.
+    /// Closed by the handler; queued bytes are on their way.
     Lingering,
     /// Ended by the peer or the path; the library still answers late packets.
     Closed,
@@ -71,12 +71,12 @@ pub(super) enum Stage {
     Left,
 }
 
-/// What only a connection in its handshake needs.
+/// State that only a connection in its handshake needs.
 pub(super) struct Handshake {
     /// The address that the half-open connection is counted under.
     pub(super) peer: SocketAddr,
     pub(super) deadline: Instant,
-    /// What goes to the address, as long as it has proved nothing.
+    /// Bytes to an address that has proved nothing yet.
     pub(super) unproved: Option<Unproved>,
     pub(super) held: Vec<ConnectionEvent>,
     pub(super) held_bytes: usize,
@@ -84,25 +84,25 @@ pub(super) struct Handshake {
     pub(super) early_bytes: usize,
     /// Bytes that may still answer early data.
     pub(super) allowance: usize,
-    /// Whether the connection was over with its first datagram. The library (quinn-proto 0.11.19,
-    /// `handle_first_packet`) sets no time for the removal of a connection whose first packet carries
-    /// CONNECTION_CLOSE, which would stay until its idle timeout.
+    /// Whether the connection ended with its first datagram. The library (quinn-proto 0.11.19,
+    /// `handle_first_packet`) sets no time for the removal of a connection whose first packet
+    /// carries CONNECTION_CLOSE. It would stay until its idle timeout.
     pub(super) stillborn: bool,
 }
 
-/// What only a connection that is being closed needs.
+/// State that only a closing connection needs.
 pub(super) struct Closing {
     pub(super) code: VarInt,
     /// Set at the end of the turn: the handler tells no time.
     pub(super) patience: Option<Patience>,
     /// Streams whose end has not been acknowledged.
     pub(super) awaited: Vec<StreamId>,
-    /// Something waits for an acknowledgement that has no end of a stream behind it: what was said on
-    /// a stream that lasts as long as the connection.
+    /// Unacknowledged bytes exist on a stream without an end: one that lasts as long as the
+    /// connection.
     pub(super) is_unsettled: bool,
 }
 
-/// How long a closing connection is waited for.
+/// Time limits of a closing connection.
 #[derive(Clone, Copy)]
 pub(super) struct Patience {
     /// Without further progress.
@@ -187,7 +187,7 @@ impl Connected {
         matches!(self.stage, Stage::Early | Stage::Open)
     }
 
-    /// Whether the handler may learn what the peer sent: until it closes the connection itself.
+    /// Whether the handler may still get the peer's bytes: until it closes the connection itself.
     pub(super) const fn is_heard(&self) -> bool {
         matches!(self.stage, Stage::Early | Stage::Open | Stage::Closed)
     }
@@ -200,7 +200,7 @@ impl Connected {
 
     // --- Input -----------------------------------------------------------------------------------
 
-    /// Takes in what the endpoint routed here, from the address given.
+    /// Takes a datagram that the endpoint routed here, from the given address.
     pub(super) fn input(&mut self, shared: &mut Shared, event: ConnectionEvent, from: SocketAddr) {
         let before = self.quic.remote_address();
         tls::has_read_handshake();
@@ -222,7 +222,7 @@ impl Connected {
         self.trace_metrics(shared);
     }
 
-    /// The client has shown that it reads what is sent to its address.
+    /// The client has shown that it reads at its address.
     fn prove_newcomer(&mut self, shared: &mut Shared) {
         let handshake = self.handshake.as_mut();
         if let Some(unproved) = handshake.and_then(|handshake| handshake.unproved.take()) {
@@ -230,7 +230,7 @@ impl Connected {
         }
     }
 
-    /// What goes to the peer's address, while that has proved nothing.
+    /// Bytes to the peer's address, while it has proved nothing.
     pub(super) fn unproved(&mut self) -> Option<&mut Unproved> {
         match (&mut self.handshake, &mut self.moving) {
             (Some(handshake), _) => handshake.unproved.as_mut(),
@@ -257,8 +257,8 @@ impl Connected {
     }
 
     /// Keeps a 1-RTT datagram until the handshake is over (RFC 9001, section 5.7: such packets
-    /// SHOULD be buffered). The library would drop it, and remember its number, so that not even a
-    /// copy would count.
+    /// SHOULD be buffered). The library would drop it and remember its number, so even a copy would
+    /// not count.
     pub(super) fn hold_back(&mut self, shared: &mut Shared, event: ConnectionEvent, bytes: usize) {
         let Some(handshake) = &mut self.handshake else {
             return;
@@ -300,7 +300,7 @@ impl Connected {
             .is_some_and(|handshake| handshake.stillborn)
     }
 
-    /// Lets happen what is due; returns whether anything was.
+    /// Handles expired timers; returns whether there were any.
     pub(super) fn timeout(&mut self, shared: &mut Shared) -> bool {
         let now = shared.now;
         let mut due = false;
@@ -328,8 +328,9 @@ impl Connected {
             self.quic.handle_timeout(now);
             self.figures.after_timer(lost, &self.quic);
             self.notice_address(shared, before);
-            // What the library goes back to was validated before. The handler is told if it knows
-            // another one, which takes a client that answers challenges wrongly.
+            // The address to which the library returns was validated before. The handler is told if
+            // it knows another one. That happens only with a client that answers challenges
+            // wrongly.
             if self.quic.remote_address() != before && self.moving.take().is_some() {
                 self.moved(shared);
             }
@@ -338,8 +339,8 @@ impl Connected {
         due
     }
 
-    /// Notices that the peer sends from another address, or that the library went back to the one
-    /// before because the new one proved nothing.
+    /// Notices that the peer sends from another address, or that the library returned to the old
+    /// one because the new one proved nothing.
     fn notice_address(&mut self, shared: &Shared, before: SocketAddr) {
         let peer = self.quic.remote_address();
         if peer == before {
@@ -349,9 +350,9 @@ impl Connected {
         if peer != known {
             self.moving = Some(Box::new(Moving::from(known, &self.quic)));
         }
-        // What is in flight counts per path, and the library (quinn-proto 0.11.19) leaves the
-        // loss timer as it was: with nothing in flight on the path that counts now, what the
-        // other one lost would not be sent again. A PING puts something in flight.
+        // Bytes in flight count per path, and the library (quinn-proto 0.11.19) leaves the loss
+        // timer unchanged. With nothing in flight on the current path, losses of the other one
+        // would not be sent again. A PING puts bytes in flight.
         self.quic.ping();
         if let Some(trace) = &mut self.trace {
             trace.path(shared.now, peer);
@@ -527,9 +528,8 @@ impl Connected {
         self.emit(shared, EventKind::Opened { info, confirmed });
     }
 
-    /// Takes over what the handshake did to tickets: what was remembered with the one that was used
-    /// goes to the congestion controller, and the new one's name is kept for what will be
-    /// remembered.
+    /// Takes over the handshake's effects on tickets. The memory of the used ticket goes to the
+    /// congestion controller. The name of the new ticket is kept for a later memory.
     fn keep_ticket(&mut self, shared: &Shared, noted: Noted) {
         if let Some(path) = noted.path
             && let Some(memory) = PathMemory::of(&self.quic)
@@ -585,7 +585,7 @@ impl Connected {
                     outgoing.unblock(None);
                     self.flush(shared);
                 }
-                // Known already, but for the ticket; fetched so that the session lets go of it.
+                // Known already, except for the ticket; fetched so that the session releases it.
                 let left = self.quic.crypto_session().handshake_data();
                 if let Some(left) = left.and_then(|left| left.downcast::<Negotiated>().ok()) {
                     self.keep_ticket(shared, left.noted);
@@ -594,6 +594,9 @@ impl Connected {
             }
             Stage::Open | Stage::Lingering | Stage::Closed | Stage::Left => {}
         }
+        shared.counters.resumed += u64::from(self.figures.resumed);
+        let is_refused = self.figures.early_data() == EarlyData::Rejected;
+        shared.counters.early_refused += u64::from(is_refused);
         for event in handshake.held {
             // With the time of their arrival: a delay caused by missing keys belongs into the
             // acknowledgement's delay (RFC 9000, section 13.2.5).
@@ -607,7 +610,7 @@ impl Connected {
             shared.refusal(self.quic.remote_address(), reason);
         }
         if self.is_usable() {
-            // What arrived before the end is read even if the handler has paused.
+            // Bytes that arrived before the end are read even if the handler has paused.
             self.paused = false;
             while let Some(stream) = self.readable.pop() {
                 self.read(shared, stream);
@@ -656,7 +659,7 @@ impl Connected {
         }
     }
 
-    /// Hands back what the connection is counted for; nothing follows.
+    /// Returns the connection's counts; nothing follows.
     pub(super) fn retire(&mut self, shared: &mut Shared) {
         if let Some(handshake) = self.handshake.take() {
             shared.half_open.end(handshake.peer);
@@ -733,7 +736,8 @@ impl Shared {
         self.now.saturating_duration_since(self.origin).as_millis() as u32
     }
 
-    /// Logs a handshake that failed, loudly if the client wants what nobody serves here.
+    /// Logs a failed handshake, at a high level if the client wants a protocol that is not served
+    /// here.
     pub(super) fn refusal(&mut self, peer: SocketAddr, reason: &ConnectionError) {
         let no_protocol = match reason {
             ConnectionError::TransportError(error) => {

@@ -1,8 +1,8 @@
 //! Connection identifiers that carry the shard that owns the connection.
 //!
-//! The first byte modulo the number of shards is the shard's index, so that the kernel (a BPF
-//! program on the sockets' group) or a sibling can steer a packet to its owner after the peer's
-//! address changed. The other seven bytes and the rest of the first are random.
+//! The first byte modulo the number of shards is the shard's index. So the kernel (a BPF program on
+//! the sockets' group) or a sibling can steer a packet to its owner after the peer's address
+//! changed. The other seven bytes and the rest of the first are random.
 
 use std::fmt;
 
@@ -86,8 +86,8 @@ impl ConnectionIdGenerator for ShardConnectionIds {
         ConnectionId::new(&id)
     }
 
-    /// Refuses what another shard has issued: a packet that strayed here must not draw a stateless
-    /// reset, which would end a healthy connection of a sibling.
+    /// Refuses identifiers of other shards: a stray packet must not cause a stateless reset, which
+    /// would end a healthy connection of a sibling.
     fn validate(&self, id: &ConnectionId) -> Result<(), InvalidCid> {
         let owner = id
             .first()

@@ -47,9 +47,9 @@ pub struct Placement {
 
 /// One QUIC listener on one shard: all its connections, without sockets or clocks.
 ///
-/// In a turn of its loop the shard calls [`Driver::datagram`] for what arrived and
-/// [`Driver::timeout`] when [`Driver::deadline`] has passed, then [`Driver::poll_event`] until it
-/// returns `None`, and at the end [`Driver::transmit`].
+/// In a turn of its loop the shard calls [`Driver::datagram`] for input, and [`Driver::timeout`]
+/// when [`Driver::deadline`] has passed. Then it calls [`Driver::poll_event`] until it returns
+/// `None`, and at the end [`Driver::transmit`].
 pub struct Driver {
     endpoint: Endpoint,
     server: Arc<quinn_proto::ServerConfig>,
@@ -69,7 +69,7 @@ pub struct Driver {
     waiting: Newcomers<Newcomer>,
     /// Handshakes that may still be begun in this turn.
     handshakes_left: usize,
-    /// What the socket didn't take.
+    /// The part that the socket did not take.
     rest: Option<Parcel>,
     scratch: Vec<u8>,
 }
@@ -190,14 +190,14 @@ impl Driver {
         })
     }
 
-    /// Sets the clock that dates what is remembered of paths; without one the time counts from the
-    /// making of the driver. Drivers that share a store of sessions share a clock.
+    /// Sets the clock that dates memories of paths; without one the time counts from the driver's
+    /// creation. Drivers that share a store of sessions share a clock.
     pub fn set_clock(&mut self, clock: Clock) {
         self.shared.clock = clock;
     }
 
-    /// Sets what counts connections by address, for all drivers and shards together; without it only the
-    /// limits of [`QuicConfig`] hold.
+    /// Sets the counts of connections by address, for all drivers and shards together. Without it
+    /// only the limits of [`QuicConfig`] hold.
     pub(crate) fn set_peers(&mut self, peers: Arc<Peers>) {
         self.shared.peers = Some(peers);
     }
@@ -380,9 +380,10 @@ impl Driver {
         }
     }
 
-    /// Answers a datagram of so many bytes outside of a connection.
+    /// Answers a datagram of N bytes outside of a connection.
     fn respond(&mut self, transmit: Transmit, asked_bytes: usize) {
         let is_amplified = transmit.size > AMPLIFICATION * asked_bytes;
+        self.shared.counters.amplification_stops += u64::from(is_amplified);
         if !is_amplified && self.responses.len() < MAX_RESPONSES {
             self.responses
                 .push_back(Parcel::new(transmit, &self.scratch));
@@ -398,7 +399,7 @@ impl Driver {
             self.scratch.clear();
             self.incoming(now, newcomer, true);
         }
-        // Rounded down, while deadlines are rounded up: what comes up is due.
+        // Rounded down, while deadlines are rounded up: so entries that come up are due.
         let since = now.saturating_duration_since(self.shared.origin);
         let now_us = u64::try_from(since.as_micros()).unwrap_or(u64::MAX);
         while let Some(slot) = self.timers.pop_due(now_us) {
@@ -441,14 +442,14 @@ impl Driver {
             return;
         };
         if connection.is_stillborn() {
-            // What it had to say was sent right before.
+            // Its last bytes were sent right before.
             self.drained.push((slot, EndpointEvent::drained()));
         }
         let at_us = connection.deadline().map(|at| self.since_origin_us(at));
         self.timers.set(slot, at_us);
     }
 
-    /// What follows everything that made a connection move.
+    /// Work after each input of a connection.
     fn after_input(&mut self, slot: u32) {
         self.endpoint_events(slot);
         let Some(connection) = self.slots[slot as usize].connection.as_deref_mut() else {
@@ -561,7 +562,7 @@ impl Driver {
 
     // --- Output ----------------------------------------------------------------------------------
 
-    /// Sends what became ready. Events may come up (`Writable`): [`Driver::deadline`] tells.
+    /// Sends ready bytes. Events may come up (`Writable`): [`Driver::deadline`] tells.
     ///
     /// # Parameters
     ///
@@ -624,7 +625,10 @@ impl Driver {
                 }
                 sent = true;
                 if let Some(unproved) = connection.unproved() {
+                    let built_bytes = transmit.size;
                     transmit.size = unproved.admit(&transmit, buffer);
+                    let is_stopped = transmit.size < built_bytes;
+                    self.shared.counters.amplification_stops += u64::from(is_stopped);
                     if transmit.size == 0 {
                         continue;
                     }
@@ -645,7 +649,7 @@ impl Driver {
         Flush::Complete
     }
 
-    // --- What the handler asks for -----------------------------------------------------------------
+    // --- Commands of the handler ---------------------------------------------------------------------
 
     fn get(&self, key: Key) -> Option<&Connected> {
         let slot = self.slots.get(key.slot as usize)?;
@@ -672,8 +676,8 @@ impl Driver {
         Some(result)
     }
 
-    /// [`crate::Network::send`]. On streams that are ours to open (RFC 9000, section 2.1) the first
-    /// bytes open them, and wait if the peer permits no more yet.
+    /// [`crate::Network::send`]. On the server's own streams (RFC 9000, section 2.1) the first
+    /// bytes open them. They wait if the peer permits no more streams yet.
     pub fn send(&mut self, key: Key, stream: StreamId, bytes: &[u8]) {
         if let Some(stream) = library_id(stream) {
             self.with(key, |connection, shared| {
@@ -757,9 +761,9 @@ impl Driver {
         }
     }
 
-    /// [`crate::Network::close`]: streams of the client's are finished, and the connection closes once
-    /// the peer has acknowledged that and what was said on others, or when it has acknowledged nothing
-    /// for [`QuicConfig::linger`]. A connection on which everything is acknowledged closes at once.
+    /// [`crate::Network::close`]: finishes the client's streams. The connection closes when the peer has
+    /// acknowledged that, and the bytes on other streams. It also closes if the peer has acknowledged
+    /// nothing for [`QuicConfig::linger`]. A connection without unacknowledged bytes closes at once.
     pub fn close(&mut self, key: Key, code: u64) {
         self.with(key, |connection, shared| connection.close(shared, code));
     }
@@ -808,10 +812,30 @@ impl Driver {
 
     // --- Figures -----------------------------------------------------------------------------------
 
+    /// Index of the driver's listener in the configuration.
+    #[must_use]
+    pub fn listener(&self) -> u16 {
+        self.shared.listener
+    }
+
     /// Number of connections, those in their handshake or draining included.
     #[must_use]
     pub fn len(&self) -> usize {
         self.live
+    }
+
+    /// Number of slots, free ones included.
+    pub(crate) fn slots(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// The connection in a slot now.
+    pub(crate) fn current(&self, slot: usize) -> Option<Key> {
+        let holder = self.slots.get(slot)?;
+        holder.connection.as_ref().map(|_| Key {
+            slot: slot as u32,
+            generation: holder.generation,
+        })
     }
 
     /// Whether there is no connection.
@@ -826,7 +850,7 @@ impl Driver {
         self.shared.half_open.total()
     }
 
-    /// What the driver has done so far.
+    /// The driver's counts since its creation.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.shared.counters

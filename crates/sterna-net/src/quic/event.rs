@@ -1,4 +1,4 @@
-//! What goes in and out of a driver.
+//! Input and output of a driver.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -14,7 +14,7 @@ use crate::{CloseReason, ConnectionInfo, StreamId};
 pub struct Key {
     /// Index into the driver's table; small numbers, reused.
     pub slot: u32,
-    /// How often the slot was used before.
+    /// Number of earlier uses of the slot.
     pub generation: u32,
 }
 
@@ -29,17 +29,17 @@ impl fmt::Debug for Key {
 pub struct DriverEvent {
     /// The connection it happened to.
     pub connection: Key,
-    /// What happened.
+    /// The event itself.
     pub kind: EventKind,
 }
 
-/// What happened to a connection. `Opened` is the first event of every connection and `Closed` the
-/// last; a connection whose handshake fails has neither.
+/// An event of a connection. `Opened` is the first event of every connection and `Closed` the last;
+/// a connection whose handshake fails has neither.
 #[derive(Clone, Debug)]
 pub enum EventKind {
     /// The connection carries early data or has finished its handshake.
     Opened {
-        /// What is known of it. The listener is the one of [`super::Placement`].
+        /// Known facts of it. The listener is the one of [`super::Placement`].
         info: Box<ConnectionInfo>,
         /// Whether the handshake is finished; otherwise `Confirmed` follows.
         confirmed: bool,
@@ -60,15 +60,15 @@ pub enum EventKind {
         /// The stream.
         stream: StreamId,
     },
-    /// The peer aborted what it sends on a stream (RESET_STREAM).
+    /// The peer aborted its side of a stream (RESET_STREAM).
     Aborted {
         /// The stream.
         stream: StreamId,
         /// The application error code.
         code: u64,
     },
-    /// The peer takes nothing more from a stream (STOP_SENDING), which was reset in answer. What it
-    /// sends itself goes on.
+    /// The peer takes nothing more from a stream (STOP_SENDING). This side was reset in answer; the
+    /// peer's side continues.
     Stopped {
         /// The stream.
         stream: StreamId,
@@ -86,8 +86,8 @@ pub enum EventKind {
     },
     /// The handshake of a connection that opened with early data has finished.
     Confirmed,
-    /// What is unsent fell below the low watermark after it had been above the high one, or a stream
-    /// that is watched is empty.
+    /// The unsent bytes fell below the low watermark after they had been above the high one, or a
+    /// watched stream is empty.
     Writable,
     /// The peer sends from another address (migration or a new binding of a NAT) and has answered a
     /// path challenge there.
@@ -117,7 +117,7 @@ pub struct DatagramBatch<'a> {
     pub bytes: &'a [u8],
 }
 
-/// What the socket did with an [`DatagramBatch`].
+/// The socket's result for a [`DatagramBatch`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sent {
     /// Taken, or refused for good (which counts as loss on the path).
@@ -126,7 +126,7 @@ pub enum Sent {
     Blocked,
 }
 
-/// How [`super::Driver::transmit`] ended.
+/// The result of [`super::Driver::transmit`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Flush {
     /// Everything that may leave now has left.
@@ -135,15 +135,19 @@ pub enum Flush {
     Blocked,
 }
 
-/// What a driver has done since it was made.
+/// A driver's counts since its creation.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Counters {
     /// Connections whose handshake was begun.
     pub accepted: u64,
     /// Connections that finished their handshake.
     pub confirmed: u64,
+    /// Of these, connections that resumed an earlier session.
+    pub resumed: u64,
     /// Connections that opened with early data.
     pub opened_early: u64,
+    /// Connections that finished their handshake, and whose early data was refused.
+    pub early_refused: u64,
     /// Handshakes that failed or timed out.
     pub failed_handshakes: u64,
     /// Handshakes refused because nothing that the client offered is served (ALPN).
@@ -158,6 +162,9 @@ pub struct Counters {
     pub held_back: u64,
     /// Datagrams dropped because too many were held back.
     pub held_back_dropped: u64,
+    /// Datagrams, or batches of them, held back or dropped because more would have left for an
+    /// unproved address than RFC 9000 allows (section 8).
+    pub amplification_stops: u64,
     /// Changes of a peer's address, those that were validated.
     pub migrations: u64,
 }

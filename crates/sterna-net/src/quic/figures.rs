@@ -1,4 +1,4 @@
-//! What a connection's statistics need and the library doesn't count.
+//! Figures that a connection's statistics need and the library does not count.
 
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -10,7 +10,7 @@ use super::connection::{Connected, Shared};
 use super::unproved::Unproved;
 use crate::{EarlyData, PathStatistics};
 
-/// Least time between two looks at what is to be remembered of a path in use.
+/// Least time between two updates of the memory of a path in use.
 const SAVE_INTERVAL_MS: u32 = 5_000;
 
 /// Counts of one connection.
@@ -44,7 +44,7 @@ pub(super) struct Figures {
 pub(super) struct Moving {
     /// The address that the handler knows.
     pub(super) known: SocketAddr,
-    /// What goes to the new one.
+    /// Bytes to the new address.
     pub(super) unproved: Unproved,
     /// Responses to path challenges when it moved.
     responses: u64,
@@ -83,7 +83,8 @@ fn eliciting(stats: &ConnectionStats) -> u32 {
 }
 
 impl Figures {
-    const fn early_data(&self) -> EarlyData {
+    /// The fate of early data.
+    pub(super) const fn early_data(&self) -> EarlyData {
         match (self.early_seen, self.early_keys) {
             (false, _) => EarlyData::None,
             (true, true) => EarlyData::Accepted,
@@ -91,9 +92,9 @@ impl Figures {
         }
     }
 
-    /// Whether it is time to remember the path: a client that vanishes without a word comes back with
-    /// what was known some seconds before. A window that did not change, as that of a client with
-    /// little to get never does, teaches nothing.
+    /// Whether it is time to remember the path. A client that vanishes then returns with a memory
+    /// of some seconds before. A window that did not change teaches nothing; that of a client with
+    /// little traffic never does.
     fn is_to_save(&mut self, now_ms: u32, window: u64) -> bool {
         let window = u32::try_from(window).unwrap_or(u32::MAX);
         let due =
@@ -126,12 +127,12 @@ impl Figures {
             return self.eliciting == 0;
         };
         let at_ms = acknowledged.saturating_duration_since(origin).as_millis() as u32;
-        // What was sent in the same millisecond was sent later.
+        // Bytes of the same millisecond were sent later.
         let since_ms = at_ms.wrapping_sub(self.elicited_ms).cast_signed();
         meter.is_settled() && since_ms > 0
     }
 
-    /// Looks at what was sent in the connection's turn; returns its congestion window.
+    /// Updates the figures after the connection's turn; returns its congestion window.
     fn after_sending(&mut self, quic: &Connection, now_ms: u32, keep_alive_ms: u32) -> u64 {
         let stats = quic.stats();
         let eliciting = eliciting(&stats);
@@ -161,9 +162,8 @@ impl Moving {
         }
     }
 
-    /// Whether the peer has answered a challenge since. Whether the answer was right is the
-    /// library's to judge: after a wrong one it goes back to the old address, which is then told
-    /// like any other change.
+    /// Whether the peer has answered a challenge since. The library judges the answer. After a
+    /// wrong one it returns to the old address, which is reported as any other change.
     pub(super) fn is_answered(&self, quic: &Connection) -> bool {
         quic.stats().frame_rx.path_response > self.responses
     }
@@ -226,7 +226,7 @@ impl Connected {
 }
 
 /// Whether a datagram carries 0-RTT packets, alone or behind packets of the handshake (RFC 9000,
-/// sections 12.2 and 17.2). Those are told by what is not encrypted.
+/// sections 12.2 and 17.2). Unencrypted fields show them.
 pub(super) fn carries_early_data(datagram: &[u8]) -> bool {
     const INITIAL: u8 = 0;
     const ZERO_RTT: u8 = 1;
@@ -252,7 +252,7 @@ pub(super) fn carries_early_data(datagram: &[u8]) -> bool {
     false
 }
 
-/// What follows a packet in its datagram; Initial packets have a token.
+/// The packets behind a packet in its datagram; Initial packets have a token.
 fn after(packet: &[u8], has_token: bool) -> Option<&[u8]> {
     let mut rest = packet.get(5..)?;
     for _ in 0..2 {
@@ -299,7 +299,7 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Whatever a datagram claims about its lengths.
+        /// With any claimed lengths in a datagram.
         #[test]
         fn no_datagram_is_too_strange(
             mut bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 1..80),

@@ -1,11 +1,11 @@
-//! How many handshakes are under way, in total and per peer address.
+//! Number of handshakes in progress, in total and per peer address.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use super::QuicConfig;
 
-/// What to do with a first packet.
+/// Decision about a first packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Verdict {
     Accept,
@@ -43,8 +43,8 @@ impl HalfOpen {
         {
             return Verdict::Ignore;
         }
-        // Forged addresses cannot pass a Retry, so beyond these numbers they take up no room: what
-        // is between them and the limits above is left for clients that are where they say.
+        // Forged addresses cannot pass a Retry, so beyond these numbers they take no room. The room
+        // between them and the limits above is left for clients with a proved address.
         let crowded =
             self.total >= config.retry_half_open || here >= config.retry_half_open_per_address;
         if crowded && !validated {

@@ -1,14 +1,14 @@
 //! QUIC without sockets, clocks or tasks: datagrams and time in, events and datagrams out.
 //!
-//! A [`Driver`] is one QUIC listener on one shard. The shard's loop feeds it with what its UDP
-//! socket received ([`Driver::datagram`]) and with the time ([`Driver::timeout`]), hands its events
-//! to the handler ([`Driver::poll_event`]), and at the end of the turn sends what became of it all
-//! ([`Driver::transmit`]). Nothing here blocks, and nothing is visited that has nothing to do: work
-//! is proportional to the connections that something happened to, never to those that exist.
+//! A [`Driver`] is one QUIC listener on one shard. The shard's loop gives it the datagrams of its
+//! UDP socket ([`Driver::datagram`]) and the time ([`Driver::timeout`]), and hands its events to
+//! the handler ([`Driver::poll_event`]). At the end of the turn the loop sends the output
+//! ([`Driver::transmit`]). Calls do not block. Work is proportional to the connections with events,
+//! not to all connections.
 //!
-//! The protocol itself is quinn-proto's. What is added here: the connections' bookkeeping, early
-//! data handed up before the handshake ends, limits on half-open connections, 1-RTT packets that
-//! arrive too early, buffers for what waits to be sent, and a lean binding to TLS.
+//! quinn-proto has the protocol itself. This module adds the connections' bookkeeping, early data
+//! before the handshake ends, and limits on half-open connections. It also adds early 1-RTT
+//! packets, buffers for unsent bytes, and a lean binding to TLS.
 
 mod address_tokens;
 mod config;

@@ -1,5 +1,5 @@
-//! First packets that wait for their turn, fairly: a crowd from one network holds up itself, and
-//! somebody from elsewhere comes next.
+//! First packets that wait for their turn, fairly: a crowd from one network delays only itself, and
+//! a client from elsewhere comes next.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -12,7 +12,7 @@ use super::half_open::network;
 #[derive(Debug)]
 pub(super) struct Newcomers<T> {
     queues: HashMap<IpAddr, VecDeque<T>>,
-    /// Networks of which somebody waits, the next one first.
+    /// Networks with waiting clients, the next one first.
     turns: VecDeque<IpAddr>,
     waiting: usize,
 }

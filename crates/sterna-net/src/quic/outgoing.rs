@@ -1,8 +1,8 @@
-//! What waits to be sent on a connection's streams.
+//! Bytes that wait to be sent on a connection's streams.
 //!
-//! A connection has an [`StreamQueues`] only while something waits; what it was made of goes back to a
-//! pool and serves the next connection. Small messages of one turn gather in one buffer per stream
-//! and go to the QUIC library in one write, which copies them to their exact size, so that no spare
+//! A connection has a [`StreamQueues`] only while bytes wait. Its memory then returns to a pool and
+//! serves the next connection. Small messages of one turn gather in one buffer per stream, and go
+//! to the QUIC library in one write. The library copies them to their exact size, so no spare
 //! capacity is held until the acknowledgement.
 
 use std::collections::VecDeque;
@@ -67,7 +67,7 @@ pub(super) struct StreamQueues {
     above: bool,
 }
 
-/// What waits on one stream: first `queue`, then `tail` from `start` on, then the end.
+/// The waiting bytes of one stream: first `queue`, then `tail` from `start` on, then the end.
 #[derive(Debug)]
 struct Lane {
     stream: StreamId,
@@ -87,7 +87,7 @@ impl Lane {
     }
 }
 
-/// How a flush went.
+/// The result of a flush.
 #[derive(Default, Debug)]
 pub(super) struct Flushed {
     /// Streams whose end was handed over.
@@ -107,7 +107,7 @@ impl StreamQueues {
         lane.map_or(0, Lane::unsent_bytes)
     }
 
-    /// Has the end of what waits on a stream told; false where nothing waits.
+    /// Requests a report when the waiting bytes of a stream have left; false if none wait.
     pub(super) fn watch(&mut self, stream: StreamId) -> bool {
         let lane = self.lanes.iter_mut().find(|lane| lane.stream == stream);
         lane.map(|lane| lane.watched = true).is_some()
@@ -176,7 +176,7 @@ impl StreamQueues {
         self.above |= self.unsent_bytes >= high;
     }
 
-    /// Ends the stream after what waits.
+    /// Ends the stream after the waiting bytes.
     pub(super) fn finish(&mut self, pool: &mut Pool, stream: StreamId) {
         self.lane(stream, &mut pool.buffers).finish = true;
     }
@@ -196,7 +196,7 @@ impl StreamQueues {
         self.lanes.iter().any(|lane| lane.stream == stream)
     }
 
-    /// Forgets what waits on a stream.
+    /// Drops the waiting bytes of a stream.
     pub(super) fn drop_stream(&mut self, pool: &mut Pool, stream: StreamId) {
         if let Some(at) = self.lanes.iter().position(|lane| lane.stream == stream) {
             let lane = self.lanes.remove(at);
@@ -214,8 +214,8 @@ impl StreamQueues {
         }
     }
 
-    /// Hands the library what it takes, up to `allowance` bytes, which become fewer by what it took.
-    /// `open` says whether a stream exists, and opens it where it is for us to open.
+    /// Hands the library as many bytes as it takes, up to `allowance`, which is reduced by them.
+    /// `open` returns whether a stream exists, and opens it if this end may open it.
     pub(super) fn flush(
         &mut self,
         pool: &mut Pool,
@@ -288,7 +288,7 @@ impl Lane {
                 stream.write_chunks(std::slice::from_mut(front))?.bytes
             };
             *allowance -= written;
-            // What was taken whole is left behind empty.
+            // A piece that was taken whole is left behind empty.
             if self.queue.front().is_some_and(Bytes::is_empty) {
                 self.queue.pop_front();
             }
@@ -305,8 +305,8 @@ impl Lane {
         Ok(())
     }
 
-    /// Notes that so many bytes of the tail are gone. Their room is used again before they are many,
-    /// or a stream that is never quite drained would grow without end.
+    /// Notes that N bytes of the tail have left. Their room is used again before it grows large:
+    /// otherwise a stream that is never quite empty would grow without end.
     fn advance(&mut self, bytes: usize) {
         self.start += bytes;
         if self.start >= COMPACTED_BYTES && self.start * 2 >= self.tail.len() {

@@ -1,9 +1,9 @@
-//! What a connection learnt of its path, kept beside the ticket that the client comes back with.
+//! A connection's memory of its path, kept beside the ticket that the client returns with.
 //!
-//! The TLS library issues and takes tickets deep inside the processing of a packet, from one store for
-//! all connections, and tells nobody. So [`PathSessions`], which stands before that store, leaves a
-//! note on the thread: a handshake's messages are processed in one call, in which nothing else
-//! happens.
+//! The TLS library issues and takes tickets deep inside the processing of a packet, from one store
+//! for all connections, and reports neither. So [`PathSessions`], which stands before that store,
+//! leaves a note on the thread. A handshake's messages are processed in one call, without other
+//! work in it.
 
 use std::cell::RefCell;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -14,37 +14,39 @@ use sterna_quic::SavedPath;
 /// The name of a ticket in the store.
 pub(super) type Ticket = Box<[u8]>;
 
-/// What happened to the store in a call.
+/// Effects of a call on the store.
 #[derive(Debug, Default)]
 pub(super) struct Noted {
     /// The first ticket that was issued. Others of the same connection carry no memory: it must not
     /// be used twice (RFC 9959, section 3.5).
     pub(super) issued: Option<Ticket>,
-    /// What was remembered with the ticket that was used.
+    /// The memory of the used ticket.
     pub(super) path: Option<SavedPath>,
     /// Whether a session is only taken out to be put back.
     updating: bool,
 }
 
-/// Held while a session is out of its store to be put back, and by who takes one for good: otherwise a
-/// client that comes back in just this moment, as its last connection ends, would find its ticket
-/// gone.
+/// Held while a session is out of its store to be put back, and by a taker for good. Otherwise a
+/// client that returns while its last connection ends would not find its ticket.
 static UPDATES: RwLock<()> = RwLock::new(());
 
 thread_local! {
     static NOTED: RefCell<Noted> = RefCell::default();
 }
 
-/// What has been noted on this thread since the last call.
+/// Notes on this thread since the last call.
 pub(super) fn noted() -> Noted {
     NOTED.take()
 }
 
-/// Puts what is known of a path beside a ticket, unless that was used already.
+/// Puts the memory of a path beside a ticket, unless the ticket was used already.
 pub(super) fn remember(sessions: &dyn StoresServerSessions, ticket: &[u8], path: SavedPath) {
     let _alone = UPDATES.write().unwrap_or_else(PoisonError::into_inner);
     NOTED.with_borrow_mut(|noted| noted.updating = true);
-    if let Some(session) = sessions.take(ticket) {
+    // Looked at first: a ticket that is taken and not there counts as one that a client showed.
+    if sessions.get(ticket).is_some()
+        && let Some(session) = sessions.take(ticket)
+    {
         NOTED.with_borrow_mut(|noted| noted.path = Some(path));
         sessions.put(ticket.to_vec(), session);
     }
@@ -63,7 +65,7 @@ impl PathSessions {
     }
 }
 
-/// Splits a value into what is remembered and the session.
+/// Splits a value into the memory and the session.
 fn split(mut value: Vec<u8>) -> Option<(Option<SavedPath>, Vec<u8>)> {
     let (&length, _) = value.split_first()?;
     let end = 1 + usize::from(length);
@@ -146,7 +148,7 @@ mod tests {
         assert_eq!(store.usage().sessions, 0);
     }
 
-    /// A ticket that is there is found, whatever is just being remembered with it.
+    /// An existing ticket is found, also while its memory is updated.
     #[test]
     fn a_ticket_is_never_missing_while_it_is_updated() {
         let sessions = Arc::new(PathSessions::new(Arc::new(TicketStore::new(10))));

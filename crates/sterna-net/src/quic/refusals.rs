@@ -8,7 +8,7 @@ use super::QuicConfig;
 /// Least time between two lines, so that a stranger cannot fill the log.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// When the last line was written, and how many were left out since.
+/// Time of the last line, and the number of those left out since.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
     last: Option<Instant>,
@@ -50,7 +50,7 @@ mod tests {
 
     use super::*;
 
-    /// Keeps what is logged.
+    /// Keeps the log's lines.
     #[derive(Clone, Default)]
     struct Lines(Arc<Mutex<Vec<String>>>);
 

@@ -147,9 +147,9 @@ impl Connected {
         }
     }
 
-    /// Begins to close: what was said is delivered first, as far as that works in time. The end of a
-    /// stream is what tells that, so those that the client opened end. Streams of our own may have to
-    /// last as long as the connection (RFC 9114, section 6.2.1).
+    /// Begins to close: earlier bytes are delivered first, as far as that works in time. The end of
+    /// a stream confirms the delivery, so the streams that the client opened end. Streams of this
+    /// end may have to last as long as the connection (RFC 9114, section 6.2.1).
     pub(super) fn close(&mut self, shared: &Shared, reason: u64) {
         if !self.is_usable() {
             return;
@@ -219,8 +219,8 @@ impl Connected {
         self.close_now(shared);
     }
 
-    /// How long the peer's next acknowledgement may take: three probe timeouts at least (RFC 9002,
-    /// section 6.2.1).
+    /// Time for the peer's next acknowledgement: at least three probe timeouts (RFC 9002, section
+    /// 6.2.1).
     fn linger(&self, shared: &Shared, meter: &Meter) -> Duration {
         let settings = &shared.config.settings;
         let max_ack_delay = Duration::from_millis(settings.max_ack_delay_ms.into());
@@ -280,7 +280,7 @@ impl Connected {
         }
     }
 
-    /// Hands the library what it takes of what waits.
+    /// Hands the library as many of the waiting bytes as it takes.
     pub(super) fn flush(&mut self, shared: &mut Shared) {
         let Some(mut outgoing) = self.outgoing.take() else {
             return;

@@ -1,26 +1,26 @@
-//! How many streams a client may have open at once.
+//! Number of streams that a client may have open at once.
 
 use quinn_proto::Dir;
 
 use super::connection::{Connected, Shared};
 
-/// What the number of permitted streams grows to for a client that uses them one after the other, as
-/// with a stream per message: the more, the fewer MAX_STREAMS frames, and about 50 bytes each.
+/// Growth limit of the permitted streams for a client that uses them one after the other, as with a
+/// stream per message. More of them mean fewer MAX_STREAMS frames, and about 50 bytes each.
 const SEQUENTIAL_STREAMS: u32 = 32;
-/// A client whose remaining streams last, at its pace, for less than so many round trips and an
-/// acknowledgement's delay may have to wait for the next grant: a bidirectional stream is done when the
-/// client has acknowledged its end, a round trip and a half after it was opened, and the grant takes
+/// Round trips (plus an acknowledgement's delay) that the client's remaining streams must last at
+/// its pace; otherwise it may have to wait for the next grant. A bidirectional stream ends when the
+/// client has acknowledged its end: a round trip and a half after it was opened. The grant takes
 /// half a round trip.
 const HURRIED_ROUND_TRIPS: u128 = 3;
-/// What a client may delay an acknowledgement by (RFC 9000, section 18.2: the default).
+/// Delay of a client's acknowledgement (RFC 9000, section 18.2: the default).
 const ACK_DELAY_MS: u128 = 25;
 
-/// What a client was granted; two values each, for bidirectional and unidirectional streams.
+/// A client's granted streams; two values each, for bidirectional and unidirectional streams.
 #[derive(Debug, Default)]
 pub(super) struct StreamCredit {
     /// Streams that it may have open at once; 0 before it opened one.
     limits: [u32; 2],
-    /// How often it has said that it needs more.
+    /// Number of its requests for more.
     blocked: [u32; 2],
     /// When it was granted more, by the driver's clock.
     granted_ms: [u32; 2],
@@ -28,7 +28,7 @@ pub(super) struct StreamCredit {
 
 impl Connected {
     /// Permits more streams to a client that says that it has no more (STREAMS_BLOCKED; RFC 9000,
-    /// section 4.6). Streams that it has opened and not written to are known to nobody else.
+    /// section 4.6). The server does not see streams that the client has opened and not written to.
     pub(super) fn heed_blocked(&mut self, shared: &Shared) {
         let most = |dir: Dir| shared.config.streams(dir).1;
         let dirs = [Dir::Bi, Dir::Uni];
@@ -54,14 +54,14 @@ impl Connected {
         }
     }
 
-    /// Raises the number of streams that the client may have open, when it uses more than half of it,
-    /// would have used up the rest before the next grant can be there, or needs many one after the
-    /// other; and renews it one part at a time.
+    /// Raises the number of streams that the client may have open, and renews it one part at a
+    /// time. It is raised in three cases: the client uses more than half of it, it would use up the
+    /// rest before the next grant can arrive, or it needs many one after the other.
     ///
-    /// Permitted streams cost memory, so few are permitted at first. And the library would send
-    /// MAX_STREAMS whenever an eighth of the limit was used up; with the target below the limit by
-    /// [`sterna_quic::Settings::stream_credit_watermark_percent`], raised to the whole for a moment
-    /// when that much is used up, one frame renews that much.
+    /// Permitted streams cost memory, so few are permitted at first. The library would send
+    /// MAX_STREAMS for each used eighth of the limit. So the target stays below the limit by
+    /// [`sterna_quic::Settings::stream_credit_watermark_percent`]. When that part is used up, the
+    /// target is raised to the whole for a moment: one frame renews the part.
     pub(super) fn tend_limit(&mut self, shared: &Shared, dir: Dir) {
         let (initial, max) = shared.config.streams(dir);
         let limit = &mut self.credit.limits[dir as usize];

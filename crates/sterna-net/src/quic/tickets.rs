@@ -1,8 +1,8 @@
 //! The server's side of session tickets: stateful, used once, bounded.
 //!
-//! A ticket is only a key; what it stands for stays here and leaves with its first use. That makes a
-//! replayed first flight fall back to a full handshake (RFC 8446, section 8.1). One store serves all
-//! shards and listeners, since a client may come back to any of them.
+//! A ticket is only a key: its session stays here, and leaves with its first use. So a replayed
+//! first flight falls back to a full handshake (RFC 8446, section 8.1). One store serves all shards
+//! and listeners, because a client may return to any of them.
 
 use std::collections::hash_map::Entry as Slot;
 use std::fmt;
@@ -34,6 +34,7 @@ struct Sessions {
     newest: Option<u32>,
     bytes: usize,
     evicted: u64,
+    unknown: u64,
 }
 
 struct Entry {
@@ -43,7 +44,7 @@ struct Entry {
     newer: u32,
 }
 
-/// What a [`TicketStore`] holds.
+/// Content of a [`TicketStore`].
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct TicketStoreUse {
     /// Sessions that can be resumed.
@@ -52,14 +53,17 @@ pub struct TicketStoreUse {
     pub bytes: usize,
     /// Sessions that made room for newer ones so far.
     pub evicted: u64,
+    /// Tickets that clients showed and that named no session: used before, as in a replay, pushed
+    /// out, or of before a restart.
+    pub unknown: u64,
 }
 
 impl TicketStore {
-    /// What the state of a session takes as a rule, in bytes, without client certificates.
+    /// Typical state of a session without client certificates, in bytes.
     pub const TYPICAL_SESSION_BYTES: usize = 160;
 
-    /// An empty store for at most so many sessions. Memory is taken as sessions come: about 300
-    /// bytes each.
+    /// An empty store for at most N sessions. Its memory grows with the sessions: about 300 bytes
+    /// each.
     #[must_use]
     pub fn new(max_sessions: usize) -> Self {
         // Sessions with client certificates are larger; they share the same budget.
@@ -70,7 +74,7 @@ impl TicketStore {
         }
     }
 
-    /// What the store holds now.
+    /// The store's present content.
     #[must_use]
     pub fn usage(&self) -> TicketStoreUse {
         let sessions = self.lock();
@@ -78,12 +82,21 @@ impl TicketStore {
             sessions: sessions.index.len(),
             bytes: sessions.bytes,
             evicted: sessions.evicted,
+            unknown: sessions.unknown,
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, Sessions> {
         // No code below panics half-way, so a poisoned store is whole.
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Default for TicketStore {
+    /// An empty store for 100,000 sessions: about 30 MB when full.
+    fn default() -> Self {
+        const SESSIONS: usize = 100_000;
+        Self::new(SESSIONS)
     }
 }
 
@@ -124,7 +137,10 @@ impl StoresServerSessions for TicketStore {
 
     fn take(&self, key: &[u8]) -> Option<Vec<u8>> {
         let key = Key::try_from(key).ok()?;
-        self.lock().take(&key).map(Vec::from)
+        let mut sessions = self.lock();
+        let session = sessions.take(&key);
+        sessions.unknown += u64::from(session.is_none());
+        session.map(Vec::from)
     }
 
     fn can_cache(&self) -> bool {
@@ -208,7 +224,11 @@ mod tests {
         assert_eq!(store.get(&key(1)), Some(vec![7; 100]));
         assert_eq!(store.take(&key(1)), Some(vec![7; 100]));
         assert_eq!(store.take(&key(1)), None);
-        assert_eq!(store.usage(), TicketStoreUse::default());
+        let usage = TicketStoreUse {
+            unknown: 1,
+            ..TicketStoreUse::default()
+        };
+        assert_eq!(store.usage(), usage);
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! When which connection wants to be woken: one heap with at most one entry per connection.
 //!
-//! A deadline that moves back costs nothing: the entry stays where it is and the connection is
-//! asked again when it comes up. Deadlines move back with every packet (idle, loss), so this is the
-//! common case. One that moves forward sifts its entry up, in O(log n).
+//! A deadline that moves back costs nothing: the entry stays, and the connection is asked again
+//! when it comes up. Deadlines move back with every packet (idle, loss), so this is the common
+//! case. A deadline that moves forward sifts its entry up, in O(log n).
 
 /// Children per node: fewer levels and fewer cache lines than with two.
 const ARITY: usize = 4;
@@ -44,7 +44,7 @@ impl Timers {
         }
     }
 
-    /// The next deadline; it may be earlier than what the slot's connection wants by now.
+    /// The next deadline; it may be earlier than the present deadline of the slot's connection.
     pub(super) fn earliest_us(&self) -> Option<u64> {
         self.heap.first().map(|entry| entry.at_us)
     }

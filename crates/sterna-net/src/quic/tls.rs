@@ -1,9 +1,9 @@
 //! TLS 1.3 within QUIC (RFC 9001), server side, that keeps nothing it no longer needs.
 //!
-//! quinn-proto's own binding to rustls keeps the whole TLS connection and the keys of the next key
-//! phase for as long as the QUIC connection lives: 3 kB that an idle device never uses. This one
-//! drops the TLS connection with the end of the handshake, and derives the keys of the next phase
-//! when they are first wanted. What is not specific to a server's session it leaves to quinn-proto.
+//! quinn-proto's own binding to rustls keeps the whole TLS connection, and the keys of the next key
+//! phase, as long as the QUIC connection lives. These are 3 kB that an idle device never uses. This
+//! binding drops the TLS connection at the end of the handshake, and derives the keys of the next
+//! phase at their first use. It leaves all other work to quinn-proto.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -112,8 +112,8 @@ const fn tls_version(version: u32) -> Version {
     }
 }
 
-/// What the handshake found out about the peer. A [`ServerSession`] hands it out through
-/// `handshake_data`, and once more after the handshake's end.
+/// The handshake's knowledge of the peer. A [`ServerSession`] returns it by `handshake_data`, and
+/// once more after the handshake's end.
 #[derive(Debug, Default)]
 pub(super) struct Negotiated {
     /// The application protocol (ALPN).
@@ -124,7 +124,7 @@ pub(super) struct Negotiated {
     pub(super) resumed: bool,
     /// Whether there are keys for early data.
     pub(super) early_keys: bool,
-    /// Tickets, and what was remembered with them.
+    /// Tickets, and the memories beside them.
     pub(super) noted: Noted,
 }
 
@@ -153,7 +153,7 @@ struct ServerSession {
     phase: Phase,
     secrets: Option<Arc<Mutex<Secrets>>>,
     later: Option<Arc<LaterKeys>>,
-    /// What the finished handshake left for the driver, until it is fetched.
+    /// The finished handshake's result for the driver, until it is fetched.
     left: Mutex<Option<Box<Negotiated>>>,
     /// Tickets that were used and issued.
     noted: Mutex<Option<Box<Noted>>>,
@@ -167,7 +167,7 @@ impl ServerSession {
         }
     }
 
-    /// Keeps what the last call to the TLS library did to the store of sessions.
+    /// Keeps the last call's effects on the store of sessions.
     fn keep_noted(&mut self) {
         let new = path_memory::noted();
         if new.issued.is_some() || new.path.is_some() {
@@ -208,7 +208,7 @@ impl Session for ServerSession {
         }
     }
 
-    /// A boxed [`Negotiated`]; after the handshake it is handed out once, as is what was noted.
+    /// A boxed [`Negotiated`]; after the handshake it is returned once, with the notes.
     fn handshake_data(&self) -> Option<Box<dyn Any>> {
         if let Some(connection) = self.handshake() {
             return Some(Box::new(Negotiated::of(connection, self.take_noted())));
@@ -381,8 +381,8 @@ thread_local! {
     static HANDSHAKE_READ: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this thread has read a Handshake packet since it was asked last. Nobody can write one
-/// without what was sent to the client's address (RFC 9000, section 8.1).
+/// Whether this thread has read a Handshake packet since the last question. Its sender must have
+/// read the bytes sent to the client's address (RFC 9000, section 8.1).
 pub(super) fn has_read_handshake() -> bool {
     HANDSHAKE_READ.replace(false)
 }
@@ -421,10 +421,10 @@ impl PacketKey for HandshakeKey {
 
 /// Packet keys of one key phase (RFC 9001, section 6), derived when one of them is first used.
 ///
-/// Deriving early, as section 9.5 advises, hides from an observer with a good clock which packet
-/// changes the phase. Here the first packet that claims to, genuine or not, takes some microseconds
-/// longer, once per phase. The library changes the first phase within a thousand packets, and later
-/// ones with the limits of the cipher; what most devices send in a connection is less.
+/// Section 9.5 advises early derivation: it hides from an observer with a good clock which packet
+/// changes the phase. Here the first packet that claims a change, genuine or not, takes some
+/// microseconds longer, once per phase. The library changes the first phase within a thousand
+/// packets, and later ones at the limits of the cipher. Most devices send less in a connection.
 struct LaterKeys {
     secrets: Arc<Mutex<Secrets>>,
     keys: OnceLock<PacketKeySet>,

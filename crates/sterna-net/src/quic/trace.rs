@@ -1,9 +1,9 @@
 //! The trace of one connection as qlog: version 0.4, one JSON text sequence (RFC 7464).
 //!
-//! quinn-proto can write qlog itself, but only for connections that are told so before they exist,
-//! when nobody knows yet whose they are, and it serialises every packet of every such connection.
-//! This one is switched on and off at run time, for one connection, and costs the others a null
-//! pointer. It knows what the driver knows: datagrams, not the frames in them.
+//! quinn-proto can write qlog itself, but it must be told before a connection exists, when its
+//! client is not known yet. It also serialises every packet of each of these connections. This
+//! trace is switched at run time, for one connection, and costs the others a null pointer. It has
+//! the driver's knowledge: datagrams, not the frames in them.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
@@ -29,7 +29,7 @@ pub(super) struct Tracer {
     over: bool,
 }
 
-/// What `metrics_updated` tells.
+/// Values for `metrics_updated`.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 struct Recovery {
     min_rtt_us: u64,
@@ -65,7 +65,7 @@ impl Tracer {
              {{\"time_format\":\"relative\",\"reference_time\":{wall_ms}}}}}}}"
         );
         tracer.write(|record| record.push_str(&header));
-        // What was counted before, so that counts from here on add up.
+        // Earlier counts, so that later counts add up.
         tracer.event(now, "sterna:statistics", |data| {
             let _ = write!(
                 data,
@@ -140,7 +140,7 @@ impl Tracer {
         });
     }
 
-    /// What changed about the path since it was last looked at.
+    /// Changes of the path since the last call.
     pub(super) fn metrics(&mut self, now: Instant, quic: &Connection, path: &PathStatistics) {
         let lost = (path.lost_packets, path.lost_bytes);
         if lost != self.lost {

@@ -1,9 +1,9 @@
-//! What may go to an address that has not proved to be the peer's: at most three times what came from
-//! there (RFC 9000, section 8).
+//! Limit of the bytes to an unproved address: at most three times the bytes from it (RFC 9000,
+//! section 8).
 //!
-//! The library looks at that before it begins a datagram, and then fills it: what it sends may exceed
-//! the limit by almost a datagram. Such a datagram is held back here until more arrives or the address
-//! is proved.
+//! The library checks that before it begins a datagram, and then fills it: it may exceed the limit
+//! by almost a datagram. That datagram is held back here until more bytes arrive or the address is
+//! proved.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use quinn_proto::Transmit;
 
 use super::driver::Parcel;
 
-/// How many times the bytes that came from an unproved address may go there.
+/// Most bytes to an unproved address, as a multiple of the bytes from it.
 pub(super) const AMPLIFICATION: usize = 3;
 
 /// An address that has proved nothing.
@@ -21,8 +21,8 @@ pub(super) struct Unproved {
     address: SocketAddr,
     received_bytes: usize,
     sent_bytes: usize,
-    /// One datagram may go there whatever came from there: a path challenge, which the library always
-    /// fills up to 1,200 bytes (RFC 9000, section 8.2.1).
+    /// One datagram may go there in any case: a path challenge, which the library always fills up
+    /// to 1,200 bytes (RFC 9000, section 8.2.1).
     is_challenge_due: bool,
     /// Datagrams that are held back, the oldest first. The library stops at its own limit, so that this
     /// is rarely more than one.
@@ -68,7 +68,7 @@ impl Unproved {
         true
     }
 
-    /// How much of what is to leave may do so now, in bytes from the beginning. The rest is held back.
+    /// Number of bytes, from the beginning, that may leave now. The rest is held back.
     pub(super) fn admit(&mut self, transmit: &Transmit, bytes: &[u8]) -> usize {
         if transmit.destination != self.address {
             return transmit.size;
@@ -122,7 +122,7 @@ mod tests {
         let batch = transmit(address, 3_590, Some(1_200));
         assert_eq!(unproved.admit(&batch, &bytes), 3_590);
         assert_eq!(unproved.admit(&transmit(address, 11, None), &bytes), 0);
-        // In order: what comes later waits, too.
+        // In order: later datagrams wait, too.
         assert_eq!(unproved.admit(&transmit(address, 1, None), &bytes), 0);
         let elsewhere = SocketAddr::from(([192, 0, 2, 1], 2));
         assert_eq!(unproved.admit(&transmit(elsewhere, 9, None), &bytes), 9);

@@ -5,11 +5,12 @@ use std::io;
 use mio::{Interest, Registry};
 
 use super::Shard;
-use super::admission::{Refusal, Throttle};
+use super::admission::Throttle;
 use super::connection::{Connection, Phase};
 use super::core::Core;
 use super::deadlines::Kind;
 use crate::bind::{Listener, ListenerKind};
+use crate::counters::RefusedConnection;
 use crate::mailbox::Gate;
 use crate::udp::canonical;
 use crate::{ConnectionInfo, Handler, TransportKind, tls, tokens, websocket};
@@ -101,7 +102,7 @@ impl<H: Handler> Shard<H> {
         }
     }
 
-    /// Accepts what waits, up to the limit of a turn.
+    /// Accepts waiting connections, up to the limit of a turn.
     pub(super) fn accept(&mut self) {
         if self
             .acceptors
@@ -138,7 +139,8 @@ impl<H: Handler> Shard<H> {
                     Ok(Some(id)) => self.handler.opened(&mut self.core, id),
                     Ok(None) => {}
                     Err(refusal) => {
-                        self.core.figures.refused += 1;
+                        let counters = self.core.counters.listener(kind.index);
+                        counters.refuse(refusal.reason());
                         if let Some(more) = self.acceptors.refusals.pass(self.core.now_ms) {
                             tracing::warn!(%peer, ?refusal, more, "a connection was refused");
                         }
@@ -174,9 +176,19 @@ impl<H: Handler> Shard<H> {
 /// Why a connection was not taken in.
 #[derive(Debug)]
 enum NotAdmitted {
-    Limit(#[allow(dead_code, reason = "for the log")] Refusal),
+    Limit(RefusedConnection),
     Tls(#[allow(dead_code, reason = "for the log")] rustls::Error),
     System(#[allow(dead_code, reason = "for the log")] io::Error),
+}
+
+impl NotAdmitted {
+    const fn reason(&self) -> RefusedConnection {
+        match self {
+            Self::Limit(refusal) => *refusal,
+            Self::Tls(_) => RefusedConnection::Tls,
+            Self::System(_) => RefusedConnection::System,
+        }
+    }
 }
 
 /// Takes a connection into the table. Returns its identifier when it is open at once.
@@ -195,10 +207,10 @@ fn admit(
     };
     let plain = transport == TransportKind::Tcp;
     let place = core.peers.enter(peer.ip());
-    let place = place.ok_or(NotAdmitted::Limit(Refusal::PerAddress))?;
+    let place = place.ok_or(NotAdmitted::Limit(RefusedConnection::ConnectionsPerAddress))?;
     let count = core.connections.len();
     if plain && count >= core.config.connections {
-        return Err(NotAdmitted::Limit(Refusal::Connections));
+        return Err(NotAdmitted::Limit(RefusedConnection::Connections));
     }
     if !plain {
         core.admission
@@ -230,7 +242,6 @@ fn admit(
         connection.phase = Phase::Open;
         connection.announced = true;
     }
-    core.figures.accepted += 1;
     let id = core.connections.insert_with(|_| connection);
     let registered = core.connections.get_mut(id).map(|connection| {
         registry.register(
@@ -246,6 +257,9 @@ fn admit(
         }
         return Err(NotAdmitted::System(error));
     }
+    let counters = core.counters.listener(kind.index);
+    counters.accepted.add(1);
+    counters.connections.add(1);
     if !plain {
         let deadline_ms = core.now_ms + core.config.handshake_timeout_ms;
         core.deadlines.push(Kind::Handshake, deadline_ms, id);

@@ -1,28 +1,16 @@
-//! Who is let in: limits on connections that have not proven anything yet.
+//! Admission: limits on connections that have not proven anything yet.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 
 use crate::config::ShardConfig;
-
-/// Why a connection is turned away.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Refusal {
-    /// There are as many connections as the shard admits.
-    Connections,
-    /// There are as many connections from this address as may be, over all shards and transports.
-    PerAddress,
-    /// Too many connections are in their handshake.
-    HalfOpen,
-    /// Too many of them are from this address.
-    HalfOpenPerAddress,
-}
+use crate::counters::RefusedConnection;
 
 /// Counts half-open connections, all and per address.
 #[derive(Debug, Default)]
 pub(super) struct Admission {
     half_open: usize,
-    // Keyed by what peers choose, hence a map that cannot be made slow by choosing.
+    // Peers choose the keys, so the map must not become slow by chosen keys.
     per_address: HashMap<IpAddr, usize>,
 }
 
@@ -33,24 +21,24 @@ impl Admission {
         peer: IpAddr,
         connections: usize,
         config: &ShardConfig,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), RefusedConnection> {
         if connections >= config.connections {
-            return Err(Refusal::Connections);
+            return Err(RefusedConnection::Connections);
         }
         if self.half_open >= config.half_open {
-            return Err(Refusal::HalfOpen);
+            return Err(RefusedConnection::HalfOpen);
         }
         let key = network(peer);
         let count = self.per_address.get(&key).copied().unwrap_or(0);
         if count >= config.half_open_per_address {
-            return Err(Refusal::HalfOpenPerAddress);
+            return Err(RefusedConnection::HalfOpenPerAddress);
         }
         self.per_address.insert(key, count + 1);
         self.half_open += 1;
         Ok(())
     }
 
-    /// How many are in their handshake.
+    /// Number of connections in their handshake.
     pub(super) fn half_open(&self) -> usize {
         self.half_open
     }
@@ -69,7 +57,7 @@ impl Admission {
     }
 }
 
-/// What counts as one address: one host has a whole /64 of IPv6.
+/// The unit that counts as one address: one host has a whole /64 of IPv6.
 fn network(peer: IpAddr) -> IpAddr {
     match peer.to_canonical() {
         IpAddr::V6(v6) => {
@@ -88,7 +76,7 @@ pub(super) struct Throttle {
 }
 
 impl Throttle {
-    /// How many lines were suppressed since the last one, if this one may pass.
+    /// Number of lines suppressed since the last one; `None` if this one is suppressed, too.
     pub(super) fn pass(&mut self, now_ms: u64) -> Option<u64> {
         const QUIET_MS: u64 = 1_000;
         if now_ms < self.quiet_until_ms {
@@ -120,10 +108,13 @@ mod tests {
         let mut admit = |text| admission.admit(address(text), 0, &config);
         assert_eq!(admit("2001:db8::1"), Ok(()));
         assert_eq!(admit("2001:db8::2"), Ok(()));
-        assert_eq!(admit("2001:db8::3"), Err(Refusal::HalfOpenPerAddress));
+        assert_eq!(
+            admit("2001:db8::3"),
+            Err(RefusedConnection::HalfOpenPerAddress)
+        );
         assert_eq!(admit("2001:db8:0:1::3"), Ok(()));
         assert_eq!(admit("192.0.2.1"), Ok(()));
-        assert_eq!(admit("192.0.2.2"), Err(Refusal::HalfOpen));
+        assert_eq!(admit("192.0.2.2"), Err(RefusedConnection::HalfOpen));
         admission.release(address("2001:db8::2"));
         assert_eq!(
             admission.admit(address("::ffff:192.0.2.1"), 0, &config),
@@ -131,7 +122,7 @@ mod tests {
         );
         admission.release(address("2001:db8::1"));
         let full = admission.admit(address("192.0.2.9"), 10, &config);
-        assert_eq!(full, Err(Refusal::Connections));
+        assert_eq!(full, Err(RefusedConnection::Connections));
         for text in ["2001:db8:0:1::3", "192.0.2.1", "192.0.2.1"] {
             admission.release(address(text));
         }

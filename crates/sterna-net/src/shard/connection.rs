@@ -1,4 +1,4 @@
-//! One byte-stream connection: its socket, the layers on top of it, and what waits to be written.
+//! One byte-stream connection: its socket, the layers on top of it, and its unwritten bytes.
 
 use std::io::{self, IoSlice, Write};
 
@@ -22,10 +22,10 @@ pub(super) enum Phase {
     Handshake,
     /// The handler has it.
     Open,
-    /// It writes what was queued, then its own end of the stream.
+    /// It writes its queue, then its own end of the stream.
     Closing,
-    /// Its end of the stream is written; it waits for the peer's, so that the system does not throw
-    /// away what is still on its way there.
+    /// Its end of the stream is written. It waits for the peer's, so that the system does not drop
+    /// bytes on their way.
     Lingering,
     /// It is removed as soon as the handler was told.
     Dead,
@@ -48,7 +48,7 @@ impl CipherScratch {
     }
 }
 
-/// How far writing has come.
+/// Progress of writing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Pushed {
     /// Nothing is left to write.
@@ -74,7 +74,7 @@ pub(super) struct Connection {
     pub(super) queued: bool,
     /// There may be something to read.
     pub(super) readable: bool,
-    /// The peer has ended its side, or worse: read until the system says what.
+    /// The peer has ended its side, or an error occurred: read until the system reports which.
     pub(super) hangup: bool,
     /// The peer's end of the stream was read.
     pub(super) ended: bool,
@@ -84,7 +84,8 @@ pub(super) struct Connection {
     pub(super) dirty: bool,
     /// The socket did not take everything; wait for it to become writable.
     pub(super) blocked: bool,
-    /// What waits was above the high watermark and has not been below the low one since.
+    /// The unwritten bytes were above the high watermark, and have not been below the low one
+    /// since.
     pub(super) above_high: bool,
     /// The handler has ended its side of the stream.
     pub(super) finishing: bool,
@@ -93,20 +94,21 @@ pub(super) struct Connection {
     pub(super) tls: Option<Box<tls::TlsSession>>,
     pub(super) websocket: Option<Box<websocket::WebSocketSession>>,
     pub(super) outbox: Option<Box<Outbox>>,
-    /// What the handler will be told when it is closed; `None` stands for [`CloseReason::Local`].
+    /// The reason that the handler gets when it is closed; `None` stands for
+    /// [`CloseReason::Local`].
     pub(super) reason: Option<Box<CloseReason>>,
-    /// Of a closing connection: how long it is waited for.
+    /// Time limits of a closing connection.
     pub(super) closing: Option<Box<Closing>>,
     pub(super) received_bytes: u64,
     pub(super) sent_bytes: u64,
 }
 
-/// How a closing connection went on.
+/// Progress of a closing connection.
 #[derive(Debug)]
 pub(super) struct Closing {
     /// Bytes that were sent when it was looked at last.
     pub(super) sent_bytes: u64,
-    /// How often the linger time was granted.
+    /// Number of granted linger times.
     pub(super) waits: u8,
 }
 
@@ -161,7 +163,7 @@ impl Connection {
             }
     }
 
-    /// Whether this side of the stream is to be ended after what is queued.
+    /// Whether this side of the stream ends after the queue.
     fn is_ending(&self) -> bool {
         self.finishing || self.phase == Phase::Closing
     }
@@ -193,7 +195,7 @@ impl Connection {
             if self.sent_bytes >= enough {
                 return Ok(Pushed::Enough);
             }
-            // What a turn queues is nearly always one piece.
+            // A turn nearly always queues one piece.
             if self.websocket.is_none()
                 && let Some(outbox) = self.outbox.as_deref_mut()
                 && let Some(piece) = outbox.single()
@@ -304,7 +306,7 @@ impl Connection {
         }
     }
 
-    /// Lets the WebSocket layer put its frame around what is queued.
+    /// Lets the WebSocket layer put its frame around the queue.
     fn stage(&mut self) {
         if let Some(websocket) = self.websocket.as_deref_mut() {
             let queued = self.outbox.as_ref().map_or(0, |outbox| outbox.len());
@@ -326,7 +328,7 @@ impl Connection {
         }
     }
 
-    /// Drops the first `count` bytes of what was gathered.
+    /// Drops the first `count` gathered bytes.
     fn advance(&mut self, count: usize, pool: &mut Pool) {
         let queued = match self.websocket.as_deref_mut() {
             Some(websocket) => websocket.advance(count),
@@ -349,7 +351,7 @@ impl Connection {
     }
 }
 
-/// Puts the pieces that go out next into `slices`; returns how many and their bytes.
+/// Puts the pieces of the next output into `slices`; returns their number and their bytes.
 fn gather<'a>(
     websocket: Option<&'a websocket::WebSocketSession>,
     outbox: Option<&'a Outbox>,
@@ -362,8 +364,8 @@ fn gather<'a>(
     }
 }
 
-/// The plaintext of the next records: the first piece where it fills them or is alone, otherwise
-/// several pieces joined, since a record costs more than a copy.
+/// The plaintext of the next records. It is the first piece if it fills them or is alone, otherwise
+/// several pieces joined: a record costs more than a copy.
 fn join<'a>(slices: &'a [IoSlice<'_>], joined: &'a mut Vec<u8>) -> &'a [u8] {
     let first: &[u8] = slices.first().map_or(&[], |slice| slice);
     if slices.len() <= 1 || first.len() >= RECORD_BYTES {

@@ -11,7 +11,7 @@ use super::deadlines::{Deadlines, Kind};
 use crate::clock::Clock;
 use crate::config::ShardConfig;
 use crate::contain::contain;
-use crate::counters::ShardFigures;
+use crate::counters::ShardCounters;
 use crate::outbox::Pool;
 use crate::peers::Peers;
 use crate::table::Table;
@@ -19,6 +19,8 @@ use crate::udp::{self, UdpListener};
 use crate::websocket;
 use crate::{CloseReason, ConnectionId, ConnectionInfo, Network, PathStatistics, StreamId, Trace};
 
+/// Slots that a survey looks at for each connection that it may show.
+const SLOTS_PER_SHOWN: usize = 8;
 /// Times the linger time that a connection may take to close, however it goes on.
 const MOST_LINGERS: u8 = 10;
 
@@ -44,10 +46,12 @@ pub(super) struct Core {
     pub(super) relieved: Vec<ConnectionId>,
     /// Connections whose end the handler is to be told.
     pub(super) ended: Vec<ConnectionId>,
-    /// What the shard has done so far.
-    pub(super) figures: ShardFigures,
+    /// The shard's counts.
+    pub(super) counters: Arc<ShardCounters>,
     /// QUIC.
     pub(super) udp: Vec<UdpListener>,
+    /// Where the survey of paths goes on: a number of all slots, byte streams first.
+    survey_at: usize,
 }
 
 impl Core {
@@ -56,6 +60,7 @@ impl Core {
         clock: Clock,
         peers: Arc<Peers>,
         udp: Vec<UdpListener>,
+        counters: Arc<ShardCounters>,
     ) -> Self {
         let now = Instant::now();
         Self {
@@ -72,8 +77,9 @@ impl Core {
             dirty: Vec::new(),
             relieved: Vec::new(),
             ended: Vec::new(),
-            figures: ShardFigures::default(),
+            counters,
             udp,
+            survey_at: 0,
         }
     }
 
@@ -124,7 +130,7 @@ impl Core {
         }
     }
 
-    /// Ends a connection at once; what was queued is dropped.
+    /// Ends a connection at once; its queue is dropped.
     pub(super) fn end(&mut self, id: ConnectionId, reason: CloseReason) {
         let Some(connection) = self.connections.get_mut(id) else {
             return;
@@ -134,7 +140,8 @@ impl Core {
         }
         if connection.phase == Phase::Handshake {
             self.admission.release(connection.info.peer.ip());
-            self.figures.failed_handshakes += 1;
+            let counters = self.counters.listener(connection.info.listener);
+            counters.failed_handshakes.add(1);
             tracing::debug!(?id, peer = %connection.info.peer, ?reason, "a handshake failed");
         }
         connection.phase = Phase::Dead;
@@ -144,7 +151,7 @@ impl Core {
         self.ended.push(id);
     }
 
-    /// Closes a connection in order: what is queued is written first.
+    /// Closes a connection in order: its queue is written first.
     pub(super) fn begin_close(&mut self, id: ConnectionId, reason: Option<CloseReason>) {
         let Some(connection) = self.connections.get_mut(id) else {
             return;
@@ -152,7 +159,8 @@ impl Core {
         match connection.phase {
             Phase::Handshake => {
                 self.admission.release(connection.info.peer.ip());
-                self.figures.failed_handshakes += 1;
+                let counters = self.counters.listener(connection.info.listener);
+                counters.failed_handshakes.add(1);
             }
             Phase::Open => {}
             Phase::Closing | Phase::Lingering | Phase::Dead => return,
@@ -202,7 +210,7 @@ impl Core {
         false
     }
 
-    /// Writes what a connection has queued.
+    /// Writes a connection's queue.
     pub(super) fn flush(&mut self, id: ConnectionId, scratch: &mut CipherScratch) {
         let Some(connection) = self.connections.get_mut(id) else {
             return;
@@ -214,7 +222,8 @@ impl Core {
         let (share, sent_before) = (self.config.write_bytes_per_turn, connection.sent_bytes);
         let pool = &mut self.pool;
         let pushed = contain(|| connection.push(share, scratch, pool));
-        self.figures.sent_bytes += connection.sent_bytes - sent_before;
+        let counters = self.counters.listener(connection.info.listener);
+        counters.sent_bytes.add(connection.sent_bytes - sent_before);
         let pushed = match pushed {
             Ok(pushed) => pushed,
             Err(panic) => return self.end_after_panic(id, &panic),
@@ -270,7 +279,7 @@ impl Core {
         }
     }
 
-    /// A layer of a connection has panicked. What it was changing is that connection's own.
+    /// A layer of a connection has panicked. Only that connection's state was changing.
     #[cold]
     pub(super) fn end_after_panic(&mut self, id: ConnectionId, panic: &str) {
         tracing::error!(?id, panic, "a panic ended a connection; this is a bug");
@@ -293,7 +302,7 @@ impl Core {
         let outbox = connection.outbox.get_or_insert_with(|| pool.outbox());
         add(outbox, pool);
         let copied = outbox.copied();
-        // What is encrypted and not sent counts, too, as it does for the handler.
+        // Encrypted unsent bytes count, too, as they do for the handler.
         if connection.unsent_bytes() >= self.config.high_watermark_bytes {
             connection.above_high = true;
         }
@@ -302,9 +311,28 @@ impl Core {
             self.dirty.push(id);
         }
         if copied > self.config.copied_bytes {
-            let reason = "the peer does not read what it causes to be sent";
+            let reason = "the peer does not read the answers to its own bytes";
             self.end(id, CloseReason::Failed(reason.into()));
         }
+    }
+}
+
+impl Core {
+    /// The open connection in a slot, of all slots.
+    fn open_in(&self, number: usize) -> Option<ConnectionId> {
+        let mut slot = number;
+        if slot < self.connections.slots() {
+            return self.connections.current(slot as u32);
+        }
+        slot -= self.connections.slots();
+        for (socket, udp) in self.udp.iter().enumerate() {
+            if slot < udp.driver.slots() {
+                let key = udp.driver.current(slot)?;
+                return Some(udp::connection_id(socket, key));
+            }
+            slot -= udp.driver.slots();
+        }
+        None
     }
 }
 
@@ -482,7 +510,7 @@ impl Network for Core {
             return PathStatistics::default();
         };
         let tcp = crate::tcp_info::read(&connection.socket).unwrap_or_default();
-        // What TLS and WebSocket add is not counted apart.
+        // Bytes added by TLS and WebSocket are not counted separately.
         let plain = connection.tls.is_none() && connection.websocket.is_none();
         let payload = |bytes: u64| if plain { bytes } else { 0 };
         PathStatistics {
@@ -491,6 +519,24 @@ impl Network for Core {
             received_payload_bytes: payload(connection.received_bytes),
             sent_payload_bytes: payload(connection.sent_bytes),
             ..tcp
+        }
+    }
+
+    fn survey(&mut self, most: usize, each: &mut dyn FnMut(&ConnectionInfo, &PathStatistics)) {
+        let of_quic = self.udp.iter().map(|udp| udp.driver.slots());
+        let slots = self.connections.slots() + of_quic.sum::<usize>();
+        let mut shown = 0;
+        for _ in 0..slots.min(most.saturating_mul(SLOTS_PER_SHOWN)) {
+            if shown == most {
+                break;
+            }
+            self.survey_at = (self.survey_at + 1) % slots;
+            if let Some(id) = self.open_in(self.survey_at)
+                && let Some(info) = self.info(id)
+            {
+                each(info, &self.path(id));
+                shown += 1;
+            }
         }
     }
 
@@ -504,7 +550,7 @@ impl Network for Core {
 }
 
 impl Core {
-    /// Ends a WebSocket connection because of what its peer sent, with a Close frame.
+    /// Ends a WebSocket connection after a violation of its peer, with a Close frame.
     pub(super) fn violate(&mut self, id: ConnectionId, violation: websocket::Violation) {
         let reason = format!("WebSocket: {}", violation.what);
         self.begin_close(id, Some(CloseReason::Failed(reason)));

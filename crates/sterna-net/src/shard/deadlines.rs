@@ -1,16 +1,16 @@
-//! When a connection has taken too long. All deadlines of a kind are equally long, so each kind is a
-//! queue: no heap, nothing to do when a connection meets its deadline.
+//! Deadlines of connections. All deadlines of a kind are equally long, so each kind is a queue: no
+//! heap, and no work when a connection meets its deadline.
 
 use std::collections::VecDeque;
 
 use crate::ConnectionId;
 
-/// What a deadline is for.
+/// Purpose of a deadline.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
     /// Finishing TLS and the WebSocket upgrade.
     Handshake,
-    /// Passing on what was queued before closing.
+    /// Writing the queue before closing.
     Closing,
     /// Seeing the peer's end of the stream after closing.
     Lingering,

@@ -1,4 +1,4 @@
-//! What arrives on a byte-stream connection, up through its layers to the handler.
+//! Input of a byte-stream connection, up through its layers to the handler.
 
 use std::io::{self, Read};
 
@@ -37,8 +37,9 @@ impl<H: Handler> Shard<H> {
             }
             Ok(count) => {
                 connection.received_bytes += count as u64;
-                self.core.figures.received_bytes += count as u64;
-                // A short read has emptied the queue: what comes now raises another event. Only an
+                let counters = self.core.counters.listener(connection.info.listener);
+                counters.received_bytes.add(count as u64);
+                // A short read has emptied the queue: further bytes raise another event. Only an
                 // end of the stream that was announced already does not.
                 let more = count == room.len() || connection.hangup;
                 connection.readable = more;
@@ -100,6 +101,9 @@ impl<H: Handler> Shard<H> {
         if received.opened {
             connection.info.protocol = tls.protocol().into();
             connection.info.peer_certificates = tls.peer_certificates();
+            let counters = self.core.counters.listener(connection.info.listener);
+            counters.handshakes.add(1);
+            counters.resumed.add(u64::from(tls.is_resumed()));
         }
         if has_output {
             self.core.mark_dirty(id);
@@ -132,7 +136,7 @@ impl<H: Handler> Shard<H> {
                 "a client names no application protocol that is served here"
             );
         }
-        // The alert, if there is one, is on its way; nothing else is.
+        // Only the alert, if there is one, is on its way.
         if let Some(outbox) = connection.outbox.take() {
             self.core.pool.recycle_outbox(outbox);
         }

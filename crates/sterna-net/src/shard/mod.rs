@@ -2,8 +2,8 @@
 //!
 //! A turn: wait for events; write to connections that have room again; read, at most one buffer per
 //! connection; take datagrams; take letters; pass deadlines; accept; let the handler end its turn;
-//! write everything that was queued. Work that a limit leaves over goes to the next turn, which then
-//! does not wait. Connections that are established come before newcomers.
+//! write all queues. Work above a limit goes to the next turn, which then does not wait.
+//! Established connections come before new ones.
 
 mod accept;
 mod admission;
@@ -14,7 +14,6 @@ mod input;
 mod quic;
 
 use std::io;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mio::{Events, Poll};
@@ -23,7 +22,6 @@ use self::accept::Acceptors;
 use self::connection::{CipherScratch, Connection, Phase};
 use self::core::Core;
 use crate::bind::BoundShard;
-use crate::counters::{ShardCounters, ShardFigures, add};
 use crate::mailbox::Mailbox;
 use crate::tls::PARTIAL_ROOM;
 use crate::tokens::{self, Source};
@@ -40,9 +38,9 @@ const SHUTDOWN_CODE: u64 = 0;
 /// Buffers that all connections of the shard share.
 #[derive(Debug)]
 struct Scratch {
-    /// What was read: behind [`PARTIAL_ROOM`].
+    /// Read bytes: behind [`PARTIAL_ROOM`].
     read: Vec<u8>,
-    /// What was decrypted of it.
+    /// Their decrypted form.
     plaintext: Vec<u8>,
     cipher: CipherScratch,
     udp: UdpScratch,
@@ -56,9 +54,8 @@ pub(crate) struct Shard<H: Handler> {
     acceptors: Acceptors,
     mailbox: Mailbox<H::Mail>,
     letters: Vec<H::Mail>,
-    counters: Arc<ShardCounters>,
-    /// The figures that other threads see.
-    published: ShardFigures,
+    /// The drivers' counters as other threads see them.
+    published: Vec<crate::quic::Counters>,
     /// The list that is being worked through.
     working: Vec<ConnectionId>,
     scratch: Scratch,
@@ -82,6 +79,8 @@ impl<H: Handler> Shard<H> {
         } = bound;
         let acceptors = Acceptors::new(listeners, gate, poll.registry())?;
         for (index, listener) in udp.iter_mut().enumerate() {
+            let own = counters.listener(listener.driver.listener());
+            own.set_quic(listener.driver.counters());
             listener.register(poll.registry(), tokens::udp(index))?;
         }
         let scratch = Scratch {
@@ -92,13 +91,12 @@ impl<H: Handler> Shard<H> {
         };
         Ok(Self {
             poll,
-            core: Core::new(config, clock, peers, udp),
+            published: vec![crate::quic::Counters::default(); udp.len()],
+            core: Core::new(config, clock, peers, udp, counters),
             handler,
             acceptors,
             mailbox,
             letters: Vec::new(),
-            counters,
-            published: ShardFigures::default(),
             working: Vec::new(),
             scratch,
             handshakes_left: 0,
@@ -115,7 +113,7 @@ impl<H: Handler> Shard<H> {
         Ok(self.handler)
     }
 
-    /// Waits for events, as long as there is nothing else to do.
+    /// Waits for events, as long as there is no work.
     fn wait(&mut self, events: &mut Events) -> io::Result<()> {
         let timeout = self.timeout();
         match self.poll.poll(events, timeout) {
@@ -181,19 +179,17 @@ impl<H: Handler> Shard<H> {
 
     /// Lets other threads see the figures of this turn.
     fn publish(&mut self) {
-        let figures = &mut self.core.figures;
-        figures.turns += 1;
-        figures.connections = self.core.connections.len() as u64;
-        figures.half_open = self.core.admission.half_open() as u64;
-        figures.quic = crate::quic::Counters::default();
-        for udp in &self.core.udp {
-            add(&mut figures.quic, &udp.driver.counters());
+        let counters = &self.core.counters;
+        let mut half_open = self.core.admission.half_open();
+        for (udp, published) in self.core.udp.iter().zip(&mut self.published) {
+            half_open += udp.driver.half_open();
+            udp.publish(counters.listener(udp.driver.listener()), published);
         }
-        self.counters.publish(figures, &self.published);
-        self.published = *figures;
+        counters.half_open.set(half_open as u64);
+        counters.turns.add(1);
     }
 
-    /// Takes a list of the core and goes through it; what is added meanwhile stays for the next
+    /// Takes a list of the core and goes through it. Entries added meanwhile stay for the next
     /// time.
     fn work_through(
         &mut self,
@@ -209,7 +205,7 @@ impl<H: Handler> Shard<H> {
         self.working.shrink_to(KEPT_ENTRIES);
     }
 
-    /// Notes what the kernel says about a connection.
+    /// Notes the kernel's report about a connection.
     fn note(&mut self, slot: u32, cut: u32, event: &mio::event::Event) {
         let Some(id) = self.core.connections.current(slot) else {
             return;
@@ -241,7 +237,7 @@ impl<H: Handler> Shard<H> {
         }
     }
 
-    /// What a connection had queued has shrunk enough for the handler to queue more.
+    /// A connection's queue has shrunk enough for the handler to queue more.
     fn relieve(&mut self, id: ConnectionId) {
         let open = |c: &Connection| c.phase == Phase::Open;
         if self.core.connections.get(id).is_some_and(open) {
@@ -280,6 +276,8 @@ impl<H: Handler> Shard<H> {
             };
             connection.announced = false;
             if connection.phase == Phase::Dead {
+                let counters = self.core.counters.listener(connection.info.listener);
+                counters.connections.sub(1);
                 self.core.connections.remove(id);
             }
         }
@@ -296,7 +294,7 @@ impl<H: Handler> Shard<H> {
         }
     }
 
-    /// Closes what is open, as far as that goes without waiting.
+    /// Closes open connections, as far as that goes without waiting.
     fn shut_down(&mut self) {
         for id in self.core.connections.ids() {
             if let Some(connection) = self.core.connections.get_mut(id) {

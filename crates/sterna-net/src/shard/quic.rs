@@ -7,7 +7,7 @@ use crate::quic::{DriverEvent, EventKind, Key};
 use crate::{Chunk, ConnectionId, Handler};
 
 impl<H: Handler> Shard<H> {
-    /// Notes what the kernel says about a UDP socket.
+    /// Notes the kernel's report about a UDP socket.
     pub(super) fn note_udp(&mut self, index: usize, event: &mio::event::Event) {
         if let Some(udp) = self.core.udp.get_mut(index) {
             udp.readable |= event.is_readable() || event.is_error();
@@ -17,7 +17,7 @@ impl<H: Handler> Shard<H> {
         }
     }
 
-    /// Takes in datagrams and lets deadlines pass; hands what came of it to the handler.
+    /// Takes datagrams and lets deadlines pass; hands the events to the handler.
     pub(super) fn receive_datagrams(&mut self) {
         let now = self.core.now;
         let batches = self.core.config.datagram_batches_per_turn;

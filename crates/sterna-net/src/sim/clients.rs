@@ -1,4 +1,4 @@
-//! The clients' side: what scripts do and see.
+//! The clients' side, for scripts.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -14,12 +14,13 @@ use crate::{CloseReason, ConnectionInfo, Handler, StreamId, TransportKind};
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Client(u32);
 
-/// How a client connects.
+/// Options of a client's connection.
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
     /// The shard that gets the connection; `None`: any.
     pub shard: Option<usize>,
-    /// What the connection passes for. TCP, TLS and WebSocket have one stream; the others any number.
+    /// The claimed transport of the connection. TCP, TLS and WebSocket have one stream; the others
+    /// any number.
     pub transport: TransportKind,
     /// The application protocol that was negotiated.
     pub protocol: Vec<u8>,
@@ -27,7 +28,7 @@ pub struct ClientOptions {
     pub listener: u16,
     /// The client's certificates in DER.
     pub certificates: Vec<Box<[u8]>>,
-    /// Whether the connection opens before its handshake is confirmed, so that what arrives first is
+    /// Whether the connection opens before its handshake is confirmed, so that the first bytes are
     /// early data.
     pub early: bool,
 }
@@ -46,8 +47,8 @@ impl Default for ClientOptions {
 }
 
 impl<H: Handler> Simulation<H> {
-    /// Connects a client. It can send at once; what it sends arrives after the server has heard of
-    /// the connection.
+    /// Connects a client. It can send at once; its bytes arrive after the server has seen the
+    /// connection.
     pub fn connect(&mut self, options: ClientOptions) -> Client {
         let world = &mut self.world;
         let link = world.links.len() as u32;
@@ -120,7 +121,7 @@ impl<H: Handler> Simulation<H> {
         self.link(client).shard
     }
 
-    /// What the server sees of the connection.
+    /// The server's view of the connection.
     #[must_use]
     pub fn info(&self, client: Client) -> &ConnectionInfo {
         &self.link(client).info
@@ -187,7 +188,7 @@ impl<H: Handler> Simulation<H> {
         }
     }
 
-    /// Ends the client's side of a stream after what was sent.
+    /// Ends the client's side of a stream after the sent bytes.
     pub fn finish(&mut self, client: Client, stream: StreamId) {
         let link = self.world.link(client.0);
         let delay_us = link.delay_up_us;
@@ -200,7 +201,7 @@ impl<H: Handler> Simulation<H> {
         self.world.pump_up(client.0, stream, delay_us);
     }
 
-    /// Aborts both directions of a stream; what was not delivered is lost. On a connection with one
+    /// Aborts both directions of a stream; undelivered bytes are lost. On a connection with one
     /// stream this is [`Simulation::cut`].
     pub fn abort(&mut self, client: Client, stream: StreamId, code: u64) {
         let link = self.world.link(client.0);
@@ -274,7 +275,7 @@ impl<H: Handler> Simulation<H> {
         self.world.schedule(at_us, action);
     }
 
-    /// What arrived on a stream and was not taken yet.
+    /// Received bytes of a stream that were not taken yet.
     #[must_use]
     pub fn received(&self, client: Client, stream: StreamId) -> &[u8] {
         self.link(client)
@@ -283,7 +284,7 @@ impl<H: Handler> Simulation<H> {
             .map_or(&[], |stream| &stream.inbox.bytes)
     }
 
-    /// Takes what arrived on a stream.
+    /// Takes the received bytes of a stream.
     pub fn take(&mut self, client: Client, stream: StreamId) -> Vec<u8> {
         let stream = self.world.link(client.0).streams.get_mut(&stream);
         stream.map_or_else(Vec::new, |stream| std::mem::take(&mut stream.inbox.bytes))
@@ -314,7 +315,7 @@ impl<H: Handler> Simulation<H> {
         self.link(client).streams.get(&stream)?.inbox.aborted
     }
 
-    /// How the connection ended for the client; `None` while it is open.
+    /// The client's reason for the end of the connection; `None` while it is open.
     #[must_use]
     pub fn closed(&self, client: Client) -> Option<&CloseReason> {
         self.link(client).client_closed.as_ref()

@@ -14,7 +14,7 @@ pub(super) struct Pipe {
     pub(super) abort: Option<u64>,
     /// Whether a delivery is scheduled.
     pub(super) scheduled: bool,
-    /// Whether the end was delivered, or nobody listens any more.
+    /// Whether the end was delivered, or the reader has left.
     pub(super) over: bool,
 }
 
@@ -24,7 +24,7 @@ impl Pipe {
         !self.over && (!self.bytes.is_empty() || self.finish || self.abort.is_some())
     }
 
-    /// Ends the pipe; returns how many bytes were lost in it.
+    /// Ends the pipe; returns the number of bytes lost in it.
     pub(super) fn drop_bytes(&mut self) -> usize {
         let lost = self.bytes.len();
         self.bytes = VecDeque::new();
@@ -32,7 +32,7 @@ impl Pipe {
     }
 }
 
-/// What the client's end of a stream has received.
+/// Received bytes at the client's end of a stream.
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
     pub(super) bytes: Vec<u8>,
@@ -46,18 +46,18 @@ pub(super) struct Stream {
     pub(super) up: Pipe,
     pub(super) down: Pipe,
     pub(super) inbox: Inbox,
-    /// Whether the server wants to know when what it sent has left.
+    /// Whether the server wants a report when its bytes have left.
     pub(super) watched: bool,
 }
 
-/// Who has stopped reading.
+/// The ends that have stopped reading.
 #[derive(Debug, Default)]
 pub(super) struct Paused {
     pub(super) server: bool,
     pub(super) client: bool,
 }
 
-/// What becomes of a connection.
+/// The fate of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Fate {
     Whole,
@@ -94,7 +94,7 @@ pub(super) struct Link {
     /// The client closes, with this code, once everything has been passed on.
     pub(super) client_closing: Option<u64>,
     pub(super) fate: Fate,
-    /// How the connection ended for the client.
+    /// The client's reason for the end of the connection.
     pub(super) client_closed: Option<CloseReason>,
     /// Unreliable datagrams that the client received.
     pub(super) datagrams: Vec<Bytes>,

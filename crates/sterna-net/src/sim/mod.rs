@@ -1,11 +1,11 @@
 //! The simulated network: shards and scripted clients in one thread, in virtual time, from a seed.
 //!
-//! A [`Simulation`] drives the same [`Handler`]s as the shards on real sockets, so a whole server,
-//! all its protocols included, is tested for hours of virtual time in seconds. Everything that is
-//! left open on a real network comes from the seed here: when bytes arrive and in what pieces, what
-//! comes together in one turn, how letters between shards overtake each other (in order per pair of
-//! shards, as on real ones), when a cut is noticed. Two runs from one seed are equal, step by step;
-//! [`Simulation::fingerprint`] shows it.
+//! A [`Simulation`] drives the same [`Handler`]s as the shards on real sockets. So a whole server
+//! with all its protocols is tested for hours of virtual time in seconds. The seed decides
+//! everything that is open on a real network: when and in which pieces bytes arrive, which of them
+//! share a turn, and when a cut is noticed. It also decides how letters between shards overtake
+//! each other (in order per pair of shards, as on real ones). Two runs from one seed are equal,
+//! step by step; [`Simulation::fingerprint`] shows it.
 //!
 //! ```
 //! use sterna_net::sim::{ClientOptions, Settings, Simulation};
@@ -41,8 +41,8 @@
 //! assert!(sim.run_until(1_000, |sim| sim.received(client, StreamId::FIRST) == b"hello"));
 //! ```
 //!
-//! What is not simulated: packets and congestion (the QUIC driver has a link of its own for its
-//! tests), and threads: shards take their turns one after another.
+//! Two things are not simulated: packets and congestion (the QUIC driver has a link of its own for
+//! its tests), and threads: shards take their turns one after another.
 
 mod clients;
 mod link;
@@ -63,7 +63,7 @@ use self::world::{Action, Port, Reason, World};
 use crate::mailbox::{Courier, Mailbox};
 use crate::{Chunk, Handler, Network, StreamId};
 
-/// What a step of a simulation was.
+/// A step of a simulation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
     /// A shard took a turn.
@@ -136,7 +136,7 @@ impl<H: Handler> Simulation<H> {
             world,
             turns: 0,
         };
-        // What handlers posted or set a deadline for while they were made.
+        // Letters and deadlines of handlers from their creation.
         for shard in 0..simulation.shards.len() {
             simulation.after_turn(shard);
         }
@@ -182,8 +182,8 @@ impl<H: Handler> Simulation<H> {
         &self.shards[shard].handler
     }
 
-    /// The handler of a shard, to change something about it. What it wants done, it does in its next
-    /// turn: see [`Simulation::nudge`].
+    /// The handler of a shard, for changes of it. Its own commands follow in its next turn: see
+    /// [`Simulation::nudge`].
     ///
     /// # Panics
     ///
@@ -204,14 +204,14 @@ impl<H: Handler> Simulation<H> {
             .schedule(self.world.now_us, Action::Wake { shard });
     }
 
-    /// Runs for so many milliseconds.
+    /// Runs for N milliseconds.
     pub fn run_for(&mut self, time_ms: u64) {
         let until_us = self.world.now_us + time_ms * 1_000;
         while self.step_until_us(until_us).is_some() {}
         self.world.now_us = until_us;
     }
 
-    /// Runs until something is so; returns false if it is not within so many milliseconds.
+    /// Runs until `done` returns true; returns false if it does not within N milliseconds.
     pub fn run_until(&mut self, limit_ms: u64, mut done: impl FnMut(&mut Self) -> bool) -> bool {
         let until_us = self.world.now_us + limit_ms * 1_000;
         loop {
@@ -268,7 +268,7 @@ impl<H: Handler> Simulation<H> {
         let mut action = Some(first);
         while let Some(this) = action.take() {
             self.act(shard, this, &mut letters);
-            // What else is due may come in the same turn, or in the next.
+            // Other due events may come in the same turn, or in the next.
             let due = self.world.next().is_some_and(|(at_us, next)| {
                 at_us <= self.world.now_us && self.world.shard_of(next) == Some(shard)
             });
@@ -386,7 +386,7 @@ impl<H: Handler> Simulation<H> {
             Action::End { link, reason } => {
                 let target = port.world.link(link);
                 if let Some(id) = target.id {
-                    // Who has closed a connection hears of no other reason.
+                    // The end that closed a connection gets no other reason.
                     let closed = target.server_closing.is_some();
                     let reason = if closed { Reason::Local } else { reason }.to_close_reason();
                     port.world
@@ -406,7 +406,7 @@ impl<H: Handler> Simulation<H> {
                 }
             }
             Action::Mail { from, to } => {
-                // All of what was posted up to now, or a part of it.
+                // All letters posted up to now, or a part of them.
                 let waiting = &mut self.shards[to].incoming[from];
                 let count = if self.world.random.chance(750_000) {
                     waiting.len()

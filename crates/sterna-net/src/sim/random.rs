@@ -36,7 +36,7 @@ impl Random {
 
     /// A number below `end`; 0 when `end` is 0.
     pub fn below(&mut self, end: u64) -> u64 {
-        // The bias of the product is far below what a simulation could notice.
+        // The bias of the product is far below the precision of a simulation.
         ((u128::from(self.number()) * u128::from(end)) >> 64) as u64
     }
 
@@ -50,7 +50,7 @@ impl Random {
         }
     }
 
-    /// Whether something happens that happens so many times in a million.
+    /// Whether an event of probability N in a million happens.
     pub fn chance(&mut self, per_million: u32) -> bool {
         self.below(1_000_000) < u64::from(per_million)
     }

@@ -1,9 +1,9 @@
-//! What a simulated network is like.
+//! Properties of a simulated network.
 
 use std::ops::RangeInclusive;
 
-/// What a simulated network is like. Times are in microseconds of virtual time and rounded up to
-/// multiples of [`Settings::tick_us`], so that things coincide and come in one turn, as they do under
+/// Properties of a simulated network. Times are in microseconds of virtual time, and rounded up to
+/// multiples of [`Settings::tick_us`]. So events coincide and come in one turn, as they do under
 /// load.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -11,21 +11,21 @@ pub struct Settings {
     pub start_ms: u64,
     /// Grain of time.
     pub tick_us: u64,
-    /// How long bytes travel one way; drawn once per connection and direction.
+    /// Time that bytes travel one way; drawn once per connection and direction.
     pub delay_us: RangeInclusive<u64>,
     /// Time between two chunks of a stream that is under way.
     pub gap_us: RangeInclusive<u64>,
     /// Largest piece in which bytes arrive. Every piece has a random length up to this.
     pub chunk_bytes: usize,
-    /// How long letters travel between shards.
+    /// Time that letters travel between shards.
     pub mail_us: RangeInclusive<u64>,
-    /// How long until a connection that opens with early data is confirmed.
+    /// Time until a connection that opens with early data is confirmed.
     pub confirm_us: RangeInclusive<u64>,
-    /// How long until the server notices that a connection was cut.
+    /// Time until the server notices that a connection was cut.
     pub cut_us: RangeInclusive<u64>,
-    /// How often a chunk's connection is cut by itself, in a million. Default: never.
+    /// Chunks in a million at which a connection is cut by itself. Default: never.
     pub cuts_per_million: u32,
-    /// How many unreliable datagrams are lost, in a million.
+    /// Lost unreliable datagrams in a million.
     pub lost_datagrams_per_million: u32,
     /// Largest unreliable datagram; `None`: connections carry none.
     pub datagram_bytes: Option<usize>,
@@ -35,7 +35,7 @@ pub struct Settings {
     pub high_watermark_bytes: usize,
     /// Unsent bytes below which a blocked connection becomes writable.
     pub low_watermark_bytes: usize,
-    /// How long a closed connection may take to pass on what was queued.
+    /// Time that a closed connection may take to pass on its queue.
     pub linger_us: u64,
     /// Turns that a shard may take without time passing, before it is said to spin.
     pub turns_per_instant: u32,

@@ -1,4 +1,4 @@
-//! The simulation's own tests: a network that lies would hide errors of what runs on it.
+//! The simulation's own tests: a wrong network would hide errors of the tested code.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use crate::{
     Chunk, CloseReason, ConnectionId, Handler, Network, SHARE_BYTES, StreamId, TransportKind,
 };
 
-/// What a handler was told.
+/// A call of a handler.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Told {
     Opened(ConnectionId),
@@ -35,7 +35,7 @@ enum Told {
 
 type Reaction = Box<dyn FnMut(&mut Recorder, &mut dyn Network, ConnectionId, Option<Chunk<'_>>)>;
 
-/// Writes down what it is told, and does what a test wants.
+/// Records its calls, and does the actions of a test.
 struct Recorder {
     shard: usize,
     courier: Courier<(usize, u64)>,

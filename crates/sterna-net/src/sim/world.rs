@@ -1,4 +1,4 @@
-//! The simulated network itself: links, time and what is going to happen.
+//! The simulated network itself: links, time and pending events.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -256,7 +256,7 @@ impl World {
         if target.client_closed.is_none() {
             target.client_closed = Some(Reason::Reset.to_close_reason());
         }
-        // What is on its way may get lost from any point on.
+        // Bytes on their way may get lost from any point on.
         let streams: Vec<_> = target.streams.keys().copied().collect();
         for stream in streams {
             let random = &mut self.random;
@@ -316,7 +316,7 @@ impl World {
         if target.fate == Fate::Whole {
             target.fate = Fate::Ending;
         }
-        // Whichever end comes first counts.
+        // The first end counts.
         let delay_us = target.delay_down_us;
         self.schedule(
             self.now_us,

@@ -1,4 +1,4 @@
-//! Who may issue client certificates. The answer can change while connections go on.
+//! Issuers of client certificates. They can change while connections continue.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -53,8 +53,9 @@ pub struct ClientAuthority {
 }
 
 impl ClientAuthority {
-    /// Trusts what these anchors issued and these lists do not revoke. Without lists nothing counts
-    /// as revoked; with lists a certificate that none of them covers is let in.
+    /// Trusts certificates that these anchors issued and these lists do not revoke. Without lists
+    /// no certificate counts as revoked. With lists, a certificate that none of them covers is
+    /// admitted.
     ///
     /// # Errors
     ///
@@ -116,8 +117,8 @@ impl ClientAuthority {
         self.replace(anchors, lists)
     }
 
-    /// Trusts from now on what `other` trusts, which was checked when it was made. Sessions verified
-    /// before are not resumed.
+    /// From now on trusts the anchors and lists of `other`, which was checked at its creation.
+    /// Sessions verified before are not resumed.
     pub fn take_over(&self, other: &Self) {
         *self
             .verifier
@@ -126,7 +127,7 @@ impl ClientAuthority {
         self.epoch.fetch_add(1, Ordering::Release);
     }
 
-    /// A number that changes with every exchange; what was verified under another one is void.
+    /// A number that changes with every exchange; verifications under another number are void.
     #[must_use]
     pub fn epoch(&self) -> u64 {
         self.epoch.load(Ordering::Acquire)

@@ -82,7 +82,7 @@ impl Certificates {
     ///
     /// # Errors
     ///
-    /// When there is none, or a key does not fit its certificate.
+    /// If there is none, or a key does not fit its certificate.
     pub fn new(identities: Vec<Identity>) -> Result<Arc<Self>, CertificateError> {
         Ok(Arc::new(Self {
             keys: RwLock::new(certify(identities)?),
@@ -100,7 +100,7 @@ impl Certificates {
         Ok(())
     }
 
-    /// Presents from now on what `other` holds, which was checked when it was made.
+    /// From now on presents the certificates of `other`, which was checked at its creation.
     pub fn take_over(&self, other: &Self) {
         let keys = (other.keys.read())
             .unwrap_or_else(PoisonError::into_inner)

@@ -1,4 +1,4 @@
-//! What a TLS listener is configured with.
+//! Configuration of a TLS listener.
 
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -15,9 +15,6 @@ use super::raw_keys::{KeyOnly, KnownKeys};
 use super::{Certificates, ClientAuth, ClientAuthority, ClientKeys, RawKeys};
 use crate::quic::{QuicConfig, TicketStore};
 
-/// Sessions that QUIC clients can resume, unless another store is given: about 30 MB when full.
-const QUIC_SESSIONS: usize = 100_000;
-
 /// Versions of TLS that a listener on TCP speaks. QUIC is always TLS 1.3.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum TlsVersions {
@@ -28,7 +25,7 @@ pub enum TlsVersions {
     Only13,
 }
 
-/// What a TLS listener is configured with; a QUIC listener uses it as well.
+/// Configuration of a TLS listener, and of a QUIC listener.
 #[derive(Clone, Debug)]
 pub struct TlsConfig {
     /// The server's certificates.
@@ -41,8 +38,8 @@ pub struct TlsConfig {
     pub alpn: Vec<Vec<u8>>,
     /// Versions spoken on TCP.
     pub versions: TlsVersions,
-    /// On QUIC listeners the server shows its bare public key (RFC 7250) instead of a certificate;
-    /// clients that want a certificate are refused. Default: no.
+    /// On QUIC listeners the server shows its bare public key (RFC 7250) instead of a certificate.
+    /// Clients that require a certificate are refused. Default: no.
     pub raw_keys: Option<RawKeys>,
     /// Sessions that QUIC clients can resume, with early data: each leaves the store with its first
     /// use. One that keeps its content lets clients resume after a restart. Listeners that ask for
@@ -60,13 +57,13 @@ impl TlsConfig {
             alpn: alpn.iter().map(|protocol| protocol.to_vec()).collect(),
             versions: TlsVersions::default(),
             raw_keys: None,
-            quic_sessions: Arc::new(TicketStore::new(QUIC_SESSIONS)),
+            quic_sessions: Arc::new(TicketStore::default()),
         }
     }
 
-    /// The configuration for TLS on TCP: one stateless ticket per handshake, so that an idle session
-    /// costs the server nothing, and no early data, which stateless tickets could not protect from
-    /// replay.
+    /// The configuration for TLS on TCP. It has one stateless ticket per handshake, so an idle
+    /// session costs the server nothing. It has no early data: stateless tickets could not protect
+    /// it from replay.
     ///
     /// # Errors
     ///
@@ -89,8 +86,8 @@ impl TlsConfig {
         Ok(config)
     }
 
-    /// The configuration for a QUIC listener: TLS 1.3, stateful tickets that are good for one use,
-    /// early data as the listener allows it, key shares and ciphers in the order of its settings.
+    /// The configuration for a QUIC listener: TLS 1.3, stateful tickets for one use, early data by
+    /// the listener's policy, key shares and ciphers in the order of its settings.
     ///
     /// # Errors
     ///
@@ -164,7 +161,7 @@ fn provider(settings: &Settings) -> Result<CryptoProvider, rustls::Error> {
 
 /// Something with which clients are verified, and which is exchanged from time to time.
 trait Epochs: fmt::Debug + Send + Sync {
-    /// A number that changes with every exchange; what was verified under another one is void.
+    /// A number that changes with every exchange; verifications under another number are void.
     fn current(&self) -> u64;
 }
 

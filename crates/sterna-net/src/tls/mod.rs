@@ -1,4 +1,4 @@
-//! TLS: what a listener is configured with, and the server side of one connection.
+//! TLS: the configuration of a listener, and the server side of one connection.
 
 mod authority;
 mod certificates;

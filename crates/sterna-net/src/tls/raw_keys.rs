@@ -1,7 +1,7 @@
 //! Raw public keys (RFC 7250) instead of certificates: the smallest handshakes, for devices that know
 //! their broker's key anyway.
 //!
-//! There is no chain, no name and no expiry: who holds the key is who it stands for, as with SSH.
+//! There is no chain, no name and no expiry: the holder of the key is the identity, as with SSH.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -20,11 +20,11 @@ use rustls_pki_types::{CertificateDer, SubjectPublicKeyInfoDer, UnixTime};
 
 use super::{CertificateError, Certificates};
 
-/// What a QUIC listener shows and asks for instead of certificates.
+/// Keys of a QUIC listener, and of its clients, instead of certificates.
 #[derive(Clone, Debug, Default)]
 pub struct RawKeys {
-    /// The keys of clients, who then show no certificates; `None`: clients are asked for what
-    /// [`super::ClientAuth`] says.
+    /// The keys of clients, who then show no certificates. `None`: clients authenticate by
+    /// [`super::ClientAuth`].
     pub clients: Option<Arc<ClientKeys>>,
     /// Whether a client without a known key is refused.
     pub required: bool,

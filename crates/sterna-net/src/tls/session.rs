@@ -5,20 +5,20 @@ use std::sync::Arc;
 
 use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{ConnectionState, EncodeError, InsufficientSizeError, UnbufferedStatus};
-use rustls::{Error, ServerConfig};
+use rustls::{Error, HandshakeKind, ServerConfig};
 
 use crate::outbox::Pool;
 
-/// Room that a caller of [`TlsSession::receive`] leaves in front of what it has read, for the records
-/// that were incomplete before. A handshake message has at most 64 KiB; one that is cut into so many
-/// records that they do not fit here is refused.
+/// Room that a caller of [`TlsSession::receive`] leaves in front of the read bytes, for earlier
+/// incomplete records. A handshake message has at most 64 KiB. One in so many records that they do
+/// not fit here is refused.
 pub(crate) const PARTIAL_ROOM: usize = 72 * 1024;
 /// Most plaintext encrypted at once: four full records.
 pub(crate) const ROUND_BYTES: usize = 4 * 16 * 1024;
-/// Room that one round takes, with what TLS adds to each record and a message of TLS's own.
+/// Room for one round, with TLS's overhead for each record and a message of TLS's own.
 pub(crate) const CIPHERTEXT_ROOM: usize = ROUND_BYTES + 4 * 64 + 1024;
 
-/// What came of received bytes.
+/// Result of received bytes.
 #[derive(Debug, Default)]
 pub(crate) struct Received {
     /// The handshake has just finished.
@@ -36,7 +36,7 @@ pub(crate) struct TlsSession {
     partial: Vec<u8>,
     /// Records to be written; without memory when there are none.
     pending: Vec<u8>,
-    /// How much of `pending` is written.
+    /// Written bytes of `pending`.
     written: usize,
     opened: bool,
     close_sent: bool,
@@ -72,14 +72,19 @@ impl TlsSession {
         self.tls.alpn_protocol().unwrap_or_default()
     }
 
+    /// Whether the handshake resumed an earlier session.
+    pub(crate) fn is_resumed(&self) -> bool {
+        self.tls.handshake_kind() == Some(HandshakeKind::Resumed)
+    }
+
     /// The client's certificates, end-entity first.
     pub(crate) fn peer_certificates(&self) -> Vec<Box<[u8]>> {
         let chain = self.tls.peer_certificates().unwrap_or_default();
         chain.iter().map(|der| der.as_ref().into()).collect()
     }
 
-    /// Takes in `buffer[PARTIAL_ROOM..end]` and appends what it decrypts to `plaintext`. What is in
-    /// front of it in `buffer` is overwritten.
+    /// Takes `buffer[PARTIAL_ROOM..end]`, and appends the decrypted bytes to `plaintext`. The bytes
+    /// in front of it in `buffer` are overwritten.
     pub(crate) fn receive(
         &mut self,
         buffer: &mut [u8],
@@ -120,12 +125,12 @@ impl TlsSession {
                         Err(EncodeError::AlreadyEncoded) => Ok(0),
                     });
                 }
-                // What is in `pending` is written at the end of the turn.
+                // `pending` is written at the end of the turn.
                 Ok(ConnectionState::TransmitTlsData(transmit)) => transmit.done(),
                 Ok(ConnectionState::PeerClosed | ConnectionState::Closed) => {
                     received.ended = true;
                 }
-                // Early data is not enabled; what does not fit the state is not read.
+                // Early data is not enabled; input that does not fit the state is not read.
                 Ok(ConnectionState::ReadEarlyData(_)) => {
                     received.failure = Some(Error::General("early data".into()));
                 }
@@ -166,8 +171,8 @@ impl TlsSession {
         received
     }
 
-    /// Encrypts up to [`ROUND_BYTES`] into `room`, which has [`CIPHERTEXT_ROOM`], and returns how
-    /// much of it is filled.
+    /// Encrypts up to [`ROUND_BYTES`] into `room`, which has [`CIPHERTEXT_ROOM`], and returns the
+    /// number of filled bytes.
     pub(crate) fn encrypt(&mut self, plaintext: &[u8], room: &mut [u8]) -> Result<usize, Error> {
         debug_assert!(plaintext.len() <= ROUND_BYTES && room.len() >= CIPHERTEXT_ROOM);
         self.write(Some(plaintext), room)
@@ -191,11 +196,11 @@ impl TlsSession {
         self.close_sent
     }
 
-    /// Encrypts plaintext, or the end of the stream, behind whatever TLS itself has to say.
+    /// Encrypts plaintext, or the end of the stream, behind TLS's own messages.
     fn write(&mut self, plaintext: Option<&[u8]>, room: &mut [u8]) -> Result<usize, Error> {
         let mut filled = 0;
-        // All complete records were processed when they came: what can appear here are messages of
-        // TLS's own, such as a change of keys.
+        // All complete records were processed at their arrival. Only messages of TLS's own can
+        // appear here, for example a change of keys.
         loop {
             let UnbufferedStatus { discard, state } =
                 self.tls.process_tls_records(&mut self.partial);
@@ -228,7 +233,7 @@ impl TlsSession {
         &self.pending[self.written..]
     }
 
-    /// Drops the first `count` bytes of what waits.
+    /// Drops the first `count` waiting bytes.
     pub(crate) fn advance(&mut self, count: usize, pool: &mut Pool) {
         self.written += count;
         debug_assert!(self.written <= self.pending.len());
@@ -253,7 +258,7 @@ impl TlsSession {
     }
 }
 
-/// Appends what `encode` writes; it says how much room it needs when there is too little.
+/// Appends the output of `encode`, which returns the needed room if there is too little.
 fn append(
     buffer: &mut Vec<u8>,
     pool: &mut Pool,

@@ -28,9 +28,9 @@ const MASKED: u8 = 0x80;
 /// Why a peer's frames cannot be read on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Violation {
-    /// What the Close frame says.
+    /// Code of the Close frame.
     pub(crate) code: u16,
-    /// What the log says.
+    /// Text for the log.
     pub(crate) what: &'static str,
 }
 
@@ -41,7 +41,7 @@ const fn violation(what: &'static str) -> Violation {
     }
 }
 
-/// What received bytes contained besides data.
+/// Content of received bytes besides data.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Decoded {
     /// Bytes of data, which now are at the front of the buffer.
@@ -52,11 +52,10 @@ pub(crate) struct Decoded {
     pub(crate) close: Option<u16>,
 }
 
-/// Reads frames from chunks that end anywhere. It holds no data: payload is unmasked where it is and
-/// moved to the front of the buffer, so that the data of many small frames is handed up at once.
+/// Reads frames from chunks that end anywhere. It holds no data: payload is unmasked in place and
+/// moved to the front of the buffer. So the data of many small frames is handed up at once.
 ///
-/// [MQTT-6.0.0-2] What comes out is a stream of bytes: nothing downstream sees
-/// where frames began.
+/// [MQTT-6.0.0-2] The output is a stream of bytes: later layers do not see where frames began.
 #[derive(Debug, Default)]
 pub(crate) struct Decoder {
     /// The header as far as it has come.
@@ -118,7 +117,7 @@ impl Decoder {
         Ok(decoded)
     }
 
-    /// Takes header bytes from the front of `bytes` and returns how many.
+    /// Takes header bytes from the front of `bytes` and returns their number.
     fn read_header(&mut self, bytes: &[u8]) -> Result<usize, Violation> {
         let mut taken = 0;
         loop {
@@ -145,7 +144,7 @@ impl Decoder {
         }
     }
 
-    /// How many bytes the extended length has.
+    /// Length of the extended length, in bytes.
     fn length_bytes(&self) -> usize {
         match self.header[1] & !MASKED {
             126 => 2,

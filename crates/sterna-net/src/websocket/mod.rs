@@ -13,7 +13,7 @@ pub(crate) use frame::{Decoded, Violation, code};
 use frame::{Decoder, write_binary_header, write_close, write_pong};
 use upgrade::Answer;
 
-/// What came of bytes received before the upgrade was finished.
+/// Result of bytes received before the upgrade was finished.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Upgrade {
     /// The request head is not complete.
@@ -29,7 +29,7 @@ pub(crate) enum Upgrade {
     Refused {
         /// HTTP status code.
         status: u16,
-        /// What the log says.
+        /// Text for the log.
         what: &'static str,
     },
 }
@@ -50,13 +50,13 @@ pub(crate) struct WebSocketSession {
     stage: Stage,
     /// Bytes that go out before the payload of the current frame: control frames, its header.
     staged: Vec<u8>,
-    /// How much of `staged` is written.
+    /// Written bytes of `staged`.
     written: usize,
     /// Payload of the current frame that is not written yet.
     frame_left: usize,
     /// The newest Ping that is not answered yet.
     ping: Option<Vec<u8>>,
-    /// What the Close frame will say.
+    /// Code for the Close frame.
     close_code: u16,
     close_sent: bool,
 }
@@ -85,8 +85,8 @@ impl WebSocketSession {
             return Upgrade::Incomplete;
         };
         let earlier = head.len();
-        // Never more than the limit is kept, and the head is looked at only when it may have
-        // become complete, so that one byte at a time is not parsed over and over.
+        // At most the limit is kept. The head is parsed only when it may be complete, so that one
+        // byte at a time does not cause repeated parsing.
         let limit = config.request_head_bytes.saturating_sub(earlier);
         head.extend_from_slice(&bytes[..bytes.len().min(limit)]);
         let tail = &head[earlier.saturating_sub(3)..];
@@ -148,14 +148,14 @@ impl WebSocketSession {
         result
     }
 
-    /// Names what the Close frame will say, unless the peer's frames have decided that.
+    /// Sets the code for the Close frame, unless the peer's frames have decided it.
     pub(crate) fn set_close_code(&mut self, status: u16) {
         if self.is_upgraded() {
             self.close_code = status;
         }
     }
 
-    /// Prepares what goes out next: answers to control frames, then one frame around all of the
+    /// Prepares the next output: answers to control frames, then one frame around all of the
     /// outbox.
     pub(crate) fn stage(&mut self, outbox_bytes: usize) {
         if self.frame_left > 0 || self.close_sent {
@@ -184,7 +184,7 @@ impl WebSocketSession {
         self.close_sent
     }
 
-    /// What goes out next, as [`Outbox::gather`].
+    /// The next output, as [`Outbox::gather`].
     pub(crate) fn gather<'a>(
         &'a self,
         outbox: Option<&'a Outbox>,
@@ -206,8 +206,8 @@ impl WebSocketSession {
         (used, staged.len() + payload)
     }
 
-    /// Notes that `count` bytes of what was gathered are written, and returns how many of them were
-    /// the outbox's.
+    /// Notes that `count` of the gathered bytes are written, and returns the number of the outbox's
+    /// among them.
     pub(crate) fn advance(&mut self, count: usize) -> usize {
         let staged = count.min(self.staged.len() - self.written);
         self.written += staged;

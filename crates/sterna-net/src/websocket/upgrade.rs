@@ -11,7 +11,7 @@ const FIELDS: usize = 64;
 /// Section 1.3.
 const ACCEPT_GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
-/// What a request head leads to.
+/// Result of a request head.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Answer {
     /// More bytes are needed.
@@ -31,7 +31,7 @@ pub(crate) enum Answer {
         status: u16,
         /// The response.
         response: Vec<u8>,
-        /// What the log says.
+        /// Text for the log.
         what: &'static str,
     },
 }
@@ -57,7 +57,7 @@ const fn bad_request(what: &'static str) -> Refusal {
     refusal(400, "Bad Request", what)
 }
 
-/// Answers a request head, of which `bytes` is what has come so far.
+/// Answers a request head; `bytes` are the bytes received so far.
 pub(crate) fn answer(bytes: &[u8], config: &WebSocketConfig) -> Answer {
     match examine(bytes, config) {
         Ok(None) => Answer::Incomplete,
@@ -161,8 +161,8 @@ fn examine<'a>(
 
 /// The first of our subprotocols that the client offers.
 ///
-/// [MQTT-6.0.0-3] The client includes "mqtt" in what it offers. [MQTT-6.0.0-4] The name that is
-/// returned is the one it offered, in the order of the configuration ("mqtt" first by default).
+/// [MQTT-6.0.0-3] The client includes "mqtt" in its offer. [MQTT-6.0.0-4] The returned name is the
+/// one that it offered, in the order of the configuration ("mqtt" first by default).
 fn agree<'a>(
     fields: &[httparse::Header<'_>],
     config: &'a WebSocketConfig,

@@ -42,7 +42,8 @@ fn identity(padding_bytes: usize) -> Identity {
 }
 
 /// A client whose datagrams arrive up to a number, and which then is silent.
-fn silent_after(datagrams: usize, padding_bytes: usize, mtu: u16) {
+/// Returns how often the server held back.
+fn silent_after(datagrams: usize, padding_bytes: usize, mtu: u16) -> u64 {
     let config = settings(|settings| settings.initial_mtu_bytes = mtu);
     let mut world = World::with_identity(identity(padding_bytes), config, RTT / 2);
     let (came, went) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
@@ -67,18 +68,26 @@ fn silent_after(datagrams: usize, padding_bytes: usize, mtu: u16) {
         assert!(went <= 3 * came, "{went} bytes for {came}");
     }
     assert!(went.get() > 0, "nothing was answered");
+    world.server.counters().amplification_stops
 }
 
 #[test]
 fn no_chain_of_certificates_is_sent_beyond_the_limit() {
+    let mut stops = 0;
     for padding_bytes in (0..=6_400).step_by(256) {
         for mtu in [1_200, 1_357, 1_452] {
-            silent_after(1, padding_bytes, mtu);
+            stops += silent_after(1, padding_bytes, mtu);
         }
     }
     for datagrams in 2..5 {
-        silent_after(datagrams, 6_400, 1_252);
+        stops += silent_after(datagrams, 6_400, 1_252);
     }
+    assert!(stops > 0, "none of them was held back");
+    assert_eq!(
+        silent_after(1, 0, 1_200),
+        0,
+        "a short chain needs no holding back"
+    );
 }
 
 /// However long the chain, the handshake comes to its end, and at the cost of one more round trip at

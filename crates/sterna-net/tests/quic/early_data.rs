@@ -76,7 +76,9 @@ fn early_data_is_read_half_a_round_trip_after_it_was_sent() {
         world.clients[client].first_byte[&stream.0].saturating_sub(start),
         RTT
     );
-    assert_eq!(world.server.counters().opened_early, 1);
+    let counters = world.server.counters();
+    assert_eq!((counters.opened_early, counters.early_refused), (1, 0));
+    assert_eq!((counters.confirmed, counters.resumed), (2, 1));
     assert!(world.clients[client].connection.accepted_0rtt());
 }
 
@@ -154,6 +156,7 @@ fn a_replayed_first_flight_delivers_nothing() {
     );
     assert_eq!(chunks(&world).len(), 1, "and nothing was read");
     assert_eq!(world.opened().len(), 1);
+    assert_eq!(world.identity.tickets.usage().unknown, 1);
 }
 
 #[test]
@@ -191,6 +194,8 @@ fn early_data_is_refused_where_it_is_not_allowed_and_comes_again_after_the_hands
     world.open(client, Dir::Bi, b"again", false);
     world.run_for(RTT * 4);
     assert!(world.opened()[0].2);
+    let counters = world.server.counters();
+    assert_eq!((counters.opened_early, counters.early_refused), (0, 1));
     let tags: Vec<_> = chunks(&world)
         .into_iter()
         .map(|(_, early, sure)| (early, sure))
