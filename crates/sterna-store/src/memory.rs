@@ -1,128 +1,34 @@
 //! A store in memory.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use sterna_broker::{
-    Message, Phase, QueueName, Share, Store, Stored, StoredEntry, StoredSession, StoredSubscription,
-};
+use sterna_broker::{Appended, Committed, Frame, Full, Message, ReadAnswer, ReadRequest, Store};
 
-/// Keeps what a broker stores in memory, for as long as a handle on it exists. Clones are handles
+/// Keeps the log and the records in memory, for as long as a handle on it exists. Clones are handles
 /// on the same state: each shard gets one.
 ///
-/// What it holds is bounded by the broker's own limits: it has the broker's sessions, queues and
-/// retained messages once more, sharing the messages themselves.
-#[derive(Clone, Default, Debug)]
+/// For tests: brokers can be taken down and rebuilt from it, with other shards if need be. What it holds is
+/// not bounded but by what readers need.
+#[derive(Default, Debug)]
 pub struct MemoryStore {
     state: Arc<Mutex<State>>,
+    answers: VecDeque<ReadAnswer>,
 }
 
 #[derive(Default, Debug)]
 struct State {
-    sessions: BTreeMap<Box<str>, MemorySession>,
-    groups: BTreeMap<Box<str>, Queue>,
-    retained: BTreeMap<Box<str>, Arc<Message>>,
+    log: BTreeMap<u64, Arc<Message>>,
+    last: u64,
+    records: BTreeMap<Box<[u8]>, Box<[u8]>>,
+    tokens: u64,
+    /// Tokens up to which appends count as committed; `None` for all.
+    committed: Option<u64>,
+    is_full: bool,
 }
 
-#[derive(Default, Debug)]
-struct MemorySession {
-    user: Option<Box<str>>,
-    expiry_s: u32,
-    expires_at_ms: Option<u64>,
-    subscriptions: BTreeMap<Box<str>, StoredSubscription>,
-    queue: Queue,
-    protocol: Option<Box<[u8]>>,
-}
-
-/// A queue's entries, those that were sent and those that wait, each in their order.
-#[derive(Default, Debug)]
-struct Queue {
-    sent: BTreeMap<u64, StoredEntry>,
-    pending: BTreeMap<i64, StoredEntry>,
-    places: HashMap<u64, Place>,
-    sent_so_far: u64,
-    /// Positions of the first and behind the last pending entry.
-    front: i64,
-    back: i64,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Place {
-    Sent(u64),
-    Pending(i64),
-}
-
-impl Queue {
-    fn remove(&mut self, tag: u64) -> Option<StoredEntry> {
-        match self.places.remove(&tag)? {
-            Place::Sent(at) => self.sent.remove(&at),
-            Place::Pending(at) => self.pending.remove(&at),
-        }
-    }
-
-    fn get_mut(&mut self, tag: u64) -> Option<&mut StoredEntry> {
-        match self.places.get(&tag)? {
-            Place::Sent(at) => self.sent.get_mut(at),
-            Place::Pending(at) => self.pending.get_mut(at),
-        }
-    }
-
-    fn push_sent(&mut self, entry: StoredEntry) {
-        self.sent_so_far += 1;
-        self.places.insert(entry.tag, Place::Sent(self.sent_so_far));
-        self.sent.insert(self.sent_so_far, entry);
-    }
-
-    fn push(&mut self, entry: StoredEntry) {
-        if entry.phase != Phase::Pending {
-            self.push_sent(entry);
-            return;
-        }
-        self.places.insert(entry.tag, Place::Pending(self.back));
-        self.pending.insert(self.back, entry);
-        self.back += 1;
-    }
-
-    fn advance(&mut self, tag: u64, phase: Phase) {
-        if let (Phase::HandedOver, Some(&Place::Sent(at))) = (phase, self.places.get(&tag)) {
-            if let Some(entry) = self.sent.get_mut(&at) {
-                entry.phase = Phase::HandedOver;
-                entry.message = None;
-            }
-            return;
-        }
-        let Some(mut entry) = self.remove(tag) else {
-            return;
-        };
-        entry.phase = phase;
-        if phase == Phase::Pending {
-            self.front -= 1;
-            self.places.insert(tag, Place::Pending(self.front));
-            self.pending.insert(self.front, entry);
-        } else {
-            self.push_sent(entry);
-        }
-    }
-
-    fn entries(&self) -> Vec<StoredEntry> {
-        self.sent
-            .values()
-            .chain(self.pending.values())
-            .cloned()
-            .collect()
-    }
-}
-
-impl State {
-    fn queue(&mut self, name: QueueName<'_>) -> Option<&mut Queue> {
-        match name {
-            QueueName::Session(client_id) => self
-                .sessions
-                .get_mut(client_id)
-                .map(|session| &mut session.queue),
-            QueueName::Group(filter) => Some(self.groups.entry(filter.into()).or_default()),
-        }
-    }
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl MemoryStore {
@@ -132,146 +38,135 @@ impl MemoryStore {
         Self::default()
     }
 
-    /// Sessions, messages in queues, and retained messages in the store.
+    /// Number of messages in the log, and number of records.
     #[must_use]
-    pub fn counts(&self) -> (usize, usize, usize) {
-        let state = self.state();
-        let in_sessions = state
-            .sessions
-            .values()
-            .map(|session| session.queue.places.len());
-        let in_groups = state.groups.values().map(|queue| queue.places.len());
-        let queued = in_sessions.chain(in_groups).sum();
-        (state.sessions.len(), queued, state.retained.len())
+    pub fn counts(&self) -> (usize, usize) {
+        let state = locked(&self.state);
+        (state.log.len(), state.records.len())
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The keys of all records.
+    #[must_use]
+    pub fn keys(&self) -> Vec<Box<[u8]>> {
+        locked(&self.state).records.keys().cloned().collect()
+    }
+
+    /// Number of appends so far.
+    #[must_use]
+    pub fn appends(&self) -> u64 {
+        locked(&self.state).tokens
+    }
+
+    /// Lets appends count as committed only up to a token from now on; `None` for all.
+    pub fn hold_commits(&self, up_to: Option<u64>) {
+        locked(&self.state).committed = up_to;
+    }
+
+    /// Refuses messages from now on, or no longer.
+    pub fn set_full(&self, is_full: bool) {
+        locked(&self.state).is_full = is_full;
+    }
+}
+
+impl Clone for MemoryStore {
+    /// A handle for another shard: it has answers of its own.
+    fn clone(&self) -> Self {
+        Self {
+            state: Arc::clone(&self.state),
+            answers: VecDeque::new(),
+        }
     }
 }
 
 impl Store for MemoryStore {
-    fn session_opened(&mut self, client_id: &str, user: Option<&str>, expiry_s: u32) {
-        let mut state = self.state();
-        let session = state.sessions.entry(client_id.into()).or_default();
-        session.user = user.map(Into::into);
-        session.expiry_s = expiry_s;
-        session.expires_at_ms = None;
+    fn next_position(&self) -> u64 {
+        locked(&self.state).last + 1
     }
 
-    fn session_closed(&mut self, client_id: &str, expiry_s: u32, expires_at_ms: Option<u64>) {
-        if let Some(session) = self.state().sessions.get_mut(client_id) {
-            session.expiry_s = expiry_s;
-            session.expires_at_ms = expires_at_ms;
+    fn is_full(&self) -> bool {
+        locked(&self.state).is_full
+    }
+
+    fn append(&mut self, frame: Frame<'_>) -> Result<Appended, Full> {
+        let mut state = locked(&self.state);
+        if state.is_full && !frame.messages.is_empty() {
+            return Err(Full);
+        }
+        state.tokens += 1;
+        let first = state.last + 1;
+        for message in frame.messages {
+            state.last += 1;
+            let position = state.last;
+            state.log.insert(position, Arc::clone(message));
+        }
+        for change in frame.changes {
+            match &change.value {
+                Some(value) => state.records.insert(change.key.clone(), value.clone()),
+                None => state.records.remove(&change.key),
+            };
+        }
+        Ok(Appended {
+            first,
+            token: state.tokens,
+        })
+    }
+
+    fn committed(&self) -> Committed {
+        let state = locked(&self.state);
+        let token = state.committed.unwrap_or(state.tokens);
+        Committed {
+            written: token,
+            synced: token,
         }
     }
 
-    fn session_ended(&mut self, client_id: &str) {
-        self.state().sessions.remove(client_id);
+    fn read(&mut self, request: ReadRequest) {
+        let answer = self.read_now(request);
+        self.answers.push_back(answer);
     }
 
-    fn subscribed(&mut self, client_id: &str, filter: &str, subscription: &StoredSubscription) {
-        if let Some(session) = self.state().sessions.get_mut(client_id) {
-            session.subscriptions.insert(filter.into(), *subscription);
-        }
+    fn next_answer(&mut self) -> Option<ReadAnswer> {
+        self.answers.pop_front()
     }
 
-    fn unsubscribed(&mut self, client_id: &str, filter: &str) {
-        if let Some(session) = self.state().sessions.get_mut(client_id) {
-            session.subscriptions.remove(filter);
-        }
-    }
-
-    fn retained_set(&mut self, message: &Arc<Message>) {
-        self.state()
-            .retained
-            .insert(message.topic().into(), Arc::clone(message));
-    }
-
-    fn retained_cleared(&mut self, topic: &str) {
-        self.state().retained.remove(topic);
-    }
-
-    fn enqueued(&mut self, queue: QueueName<'_>, entry: StoredEntry) {
-        if let Some(queue) = self.state().queue(queue) {
-            queue.push(entry);
-        }
-    }
-
-    fn advanced(&mut self, queue: QueueName<'_>, tag: u64, phase: Phase) {
-        if let Some(queue) = self.state().queue(queue) {
-            queue.advance(tag, phase);
-        }
-    }
-
-    fn failed(&mut self, queue: QueueName<'_>, tag: u64, failures: u16) {
-        if let Some(entry) = self
-            .state()
-            .queue(queue)
-            .and_then(|queue| queue.get_mut(tag))
-        {
-            entry.failures = failures;
-        }
-    }
-
-    fn settled(&mut self, queue: QueueName<'_>, tag: u64) {
-        if let Some(queue) = self.state().queue(queue) {
-            queue.remove(tag);
-        }
-    }
-
-    fn group_ended(&mut self, filter: &str) {
-        self.state().groups.remove(filter);
-    }
-
-    fn protocol_saved(&mut self, client_id: &str, snapshot: &[u8]) {
-        if let Some(session) = self.state().sessions.get_mut(client_id) {
-            session.protocol = Some(snapshot.into());
-        }
-    }
-
-    fn load(&mut self, share: Share) -> Stored {
-        let state = self.state();
-        let sessions = state
-            .sessions
-            .iter()
-            .filter(|(client_id, session)| share.holds(client_id) && session.expiry_s > 0)
-            .map(|(client_id, session)| StoredSession {
-                client_id: client_id.clone(),
-                user: session.user.clone(),
-                expiry_s: session.expiry_s,
-                expires_at_ms: session.expires_at_ms,
-                subscriptions: session
-                    .subscriptions
-                    .iter()
-                    .map(|(filter, subscription)| (filter.clone(), *subscription))
-                    .collect(),
-                entries: session.queue.entries(),
-                protocol: session.protocol.clone(),
-            })
-            .collect();
-        // A group lives as long as it has members.
-        let has_members = |filter: &str| {
-            state
-                .sessions
-                .values()
-                .any(|session| session.expiry_s > 0 && session.subscriptions.contains_key(filter))
+    fn read_now(&mut self, request: ReadRequest) -> ReadAnswer {
+        let state = locked(&self.state);
+        let mut answer = ReadAnswer {
+            reader: request.reader,
+            messages: Vec::new(),
+            next: request.to.min(state.last + 1).max(request.from),
         };
-        let groups = state
-            .groups
-            .iter()
-            .filter(|(filter, _)| share.holds(filter) && has_members(filter))
-            .map(|(filter, queue)| (filter.clone(), queue.entries()))
-            .collect();
-        let retained = if share.holds_retained() {
-            state.retained.values().cloned().collect()
-        } else {
-            Vec::new()
-        };
-        Stored {
-            sessions,
-            groups,
-            retained,
+        let mut bytes = 0;
+        for (&position, message) in state.log.range(request.from..request.to.max(request.from)) {
+            let topic = message.topic();
+            let mut filters = request.filters.iter();
+            if !filters.any(|filter| sterna_topic::matches(filter, topic)) {
+                continue;
+            }
+            bytes += message.body_bytes();
+            let is_full = answer.messages.len() >= request.most_messages
+                || (bytes > request.most_bytes && !answer.messages.is_empty());
+            if is_full {
+                answer.next = position;
+                break;
+            }
+            // A copy, as from a disk.
+            let mut stored = Vec::new();
+            message.encode(&mut stored);
+            if let Ok(message) = Message::decode(stored.into()) {
+                answer.messages.push((position, Arc::new(message)));
+            }
+        }
+        answer
+    }
+
+    fn load(&mut self, visit: &mut dyn FnMut(&[u8], &[u8])) {
+        let records = locked(&self.state).records.clone();
+        for (key, value) in &records {
+            visit(key, value);
         }
     }
+
+    /// Several shards share it, and only the lowest of what they need may go; so nothing does.
+    fn needed_from(&mut self, _: u64) {}
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use sterna_broker::{
     Broker, Close, ConsumerId, Delivery, Directory, Event, Limits, Message, MessageHeader,
-    NEVER_EXPIRES_S, NativeFormat, OpenError, OpenSession, Opened, Outcome, Phase, Publication,
-    Qos, SessionKey, ShardId, SubscribeOptions, Unacknowledged,
+    NEVER_EXPIRES_S, NativeFormat, OpenError, OpenSession, Opened, Outcome, Publication, Qos,
+    QueueFull, SessionKey, ShardId, SubscribeOptions, Unacknowledged,
 };
 use sterna_store::MemoryStore;
 
@@ -18,7 +18,11 @@ struct Node {
 
 impl Node {
     fn start(store: &MemoryStore, shards: u16, now_ms: u64) -> Self {
-        let directory = Directory::new(shards, Limits::default(), 7);
+        Self::start_with(store, shards, now_ms, Limits::default())
+    }
+
+    fn start_with(store: &MemoryStore, shards: u16, now_ms: u64, limits: Limits) -> Self {
+        let directory = Directory::new(shards, limits, 7);
         let mut brokers: Vec<_> = (0..shards)
             .map(|shard| {
                 let store = Box::new(store.clone());
@@ -35,6 +39,14 @@ impl Node {
         };
         node.run();
         node
+    }
+
+    /// Ends the brokers in order.
+    fn stop(mut self) {
+        self.run();
+        for broker in &mut self.brokers {
+            broker.write_cursors();
+        }
     }
 
     fn run(&mut self) {
@@ -178,9 +190,9 @@ fn a_restart_loses_nothing_that_was_to_last() {
         let broker = &mut node.brokers[last];
         assert!(broker.settle(1_000, lasting, tags[0], Outcome::Accepted));
         assert!(broker.handed_over(lasting, tags[1]));
-        broker.save_protocol(lasting, b"packet identifiers");
-        assert_eq!(store.counts(), (2, 4 + 5, 1));
-        drop(node);
+        broker.keep(lasting, b"packet", b"identifiers");
+        assert_eq!(store.counts().0, 5, "each message is there once");
+        node.stop();
 
         let mut node = Node::start(&store, shards_after, 2_000);
         assert_eq!(node.directory.sessions(), 2);
@@ -189,27 +201,21 @@ fn a_restart_loses_nothing_that_was_to_last() {
         let (lasting, present) = node.open(0, "lasting", 3600);
         assert!(present);
         let broker = &mut node.brokers[0];
-        assert_eq!(
-            broker.take_snapshot(lasting).as_deref(),
-            Some(&b"packet identifiers"[..])
-        );
-        assert_eq!(broker.take_snapshot(lasting), None);
+        let records = broker.take_records(lasting);
+        let packet = (b"packet"[..].into(), b"identifiers"[..].into());
+        assert_eq!(records, [packet]);
+        assert!(broker.take_records(lasting).is_empty());
         let entries = broker.unacknowledged(lasting);
-        let phases: Vec<_> = entries
-            .iter()
-            .map(|entry| (entry.tag(), entry.phase()))
-            .collect();
-        assert_eq!(
-            phases,
-            [(tags[1], Phase::HandedOver), (tags[2], Phase::Sent)]
-        );
-        let Unacknowledged::Sent(again) = &entries[1] else {
-            panic!("it was sent")
+        let [Unacknowledged::HandedOver { tag, position: 2 }] = &entries[..] else {
+            panic!("what was handed over is: {entries:?}");
         };
-        assert!(again.redelivered && again.message.payload() == b"2");
+        assert!(broker.settle(2_000, lasting, *tag, Outcome::Accepted));
+        let again = node
+            .next(0, lasting)
+            .expect("what was only sent comes again");
+        assert_eq!(again.message.payload(), b"2");
         assert_eq!(again.identifiers(), [5]);
-        assert!(broker.settle(2_000, lasting, tags[2], Outcome::Accepted));
-        assert!(broker.settle(2_000, lasting, tags[1], Outcome::Accepted));
+        assert!(node.brokers[0].settle(2_000, lasting, again.tag, Outcome::Accepted));
         assert_eq!(node.drain(0, lasting), ["3", "4", "5"]);
         node.subscribe(0, lasting, "r/+", None);
         assert_eq!(node.drain(0, lasting), ["retained"]);
@@ -223,7 +229,8 @@ fn a_restart_loses_nothing_that_was_to_last() {
             broker.timeout(11_000);
         }
         assert_eq!(node.directory.sessions(), 1);
-        assert_eq!(store.counts(), (1, 0, 1));
+        let of_away = |key: &[u8]| key.windows(4).any(|part| part == b"away");
+        assert!(!store.keys().iter().any(|key| of_away(key)));
     }
 }
 
@@ -240,13 +247,12 @@ fn queues_of_shared_subscriptions_are_back() {
         for i in 0..3 {
             assert_eq!(node.publish(0, "t", &i.to_string(), false), 1);
         }
-        drop(node);
+        node.stop();
         let mut node = Node::start(&store, shards_after, 2_000);
         assert_eq!(node.publish(0, "t", "3", false), 1);
         let (member, present) = node.open(0, "member", 3600);
         assert!(present);
         assert_eq!(node.drain(0, member), ["0", "1", "2", "3"]);
-        assert_eq!(store.counts(), (1, 0, 0));
         assert!(node.brokers[0].unsubscribe(2_000, member, "$share/g/t"));
         assert_eq!(node.publish(0, "t", "4", false), 0);
     }
@@ -261,8 +267,8 @@ fn an_expiry_interval_given_at_the_end_counts() {
     node.subscribe(0, key, "t", None);
     node.publish(0, "t", "1", false);
     node.publish(0, "t", "2", false);
-    let tag = node.next(0, key).unwrap().tag;
-    assert_eq!(store.counts(), (0, 0, 0));
+    node.next(0, key).unwrap();
+    assert_eq!(store.counts(), (0, 0));
     node.brokers[0].close(
         1_000,
         key,
@@ -271,13 +277,12 @@ fn an_expiry_interval_given_at_the_end_counts() {
             ..Close::NORMAL
         },
     );
-    assert_eq!(store.counts(), (1, 2, 0));
     drop(node);
     let mut node = Node::start(&store, 1, 2_000);
     let (key, present) = node.open(0, "a", 100);
-    assert!(present);
-    assert_eq!(node.brokers[0].unacknowledged(key)[0].tag(), tag);
-    assert_eq!(node.drain(0, key), ["2"]);
+    assert!(present, "what was published before was not to last");
+    assert_eq!(node.publish(0, "t", "3", false), 1);
+    assert_eq!(node.drain(0, key), ["3"]);
     // And the other way round.
     node.brokers[0].close(
         2_000,
@@ -287,7 +292,7 @@ fn an_expiry_interval_given_at_the_end_counts() {
             ..Close::NORMAL
         },
     );
-    assert_eq!(store.counts(), (0, 0, 0));
+    assert_eq!(store.counts().1, 0);
 }
 
 /// Released deliveries stand in front, also after a restart.
@@ -326,12 +331,10 @@ fn a_crash_does_not_take_assigned_messages_along() {
         node.publish(1, "t", &i.to_string(), false);
     }
     assert_eq!(node.next(0, fleeting).unwrap().message.payload(), b"0");
-    assert_eq!(store.counts(), (1, 3, 0));
-    drop(node);
+    node.stop();
     let mut node = Node::start(&store, 1, 2_000);
     let (lasting, _) = node.open(0, "lasting", 100);
     assert_eq!(node.drain(0, lasting), ["1", "2", "3"]);
-    assert_eq!(store.counts(), (1, 0, 0));
 }
 
 /// A kept queue is one again: with its messages of all levels, those that were out in their old
@@ -379,8 +382,7 @@ fn a_kept_queue_outlives_the_broker_with_what_its_consumers_had() {
                 node.run();
             }
         }
-        assert_eq!(store.counts(), (2, 4, 0));
-        drop(node);
+        node.stop();
         let mut node = Node::start(&store, shards_after, 2_000);
         let (consumer, _) = node.open_as(0, "consumer", 0, true);
         node.subscribe(0, consumer, QUEUE, None);
@@ -404,35 +406,9 @@ fn a_kept_queue_outlives_the_broker_with_what_its_consumers_had() {
         ];
         let expected = expected.map(|(native, qos, failed)| (native.to_owned(), qos, failed));
         assert_eq!(seen, expected);
-        // The consumer that lasted, the anchor, and nothing in the queue.
-        assert_eq!(store.counts(), (2, 0, 0));
         assert!(node.brokers[0].unsubscribe(2_000, consumer, QUEUE));
         assert_eq!(node.publish(0, "t", "still there", false), 1);
     }
-}
-
-#[test]
-fn failures_outlive_the_broker() {
-    let store = MemoryStore::new();
-    let mut node = Node::start(&store, 1, 1_000);
-    let (key, _) = node.open(0, "a", 100);
-    node.subscribe(0, key, "t", None);
-    for i in 0..3 {
-        node.publish(0, "t", &i.to_string(), false);
-    }
-    for _ in 0..2 {
-        let tag = node.next(0, key).unwrap().tag;
-        node.brokers[0].settle(1_000, key, tag, Outcome::Failed);
-    }
-    node.next(0, key).unwrap();
-    drop(node);
-    let mut node = Node::start(&store, 1, 2_000);
-    let (key, _) = node.open(0, "a", 100);
-    let [Unacknowledged::Sent(first)] = &node.brokers[0].unacknowledged(key)[..] else {
-        panic!("one was sent");
-    };
-    assert_eq!(first.failures, 3);
-    assert_eq!(node.next(0, key).unwrap().failures, 0);
 }
 
 #[test]
@@ -465,4 +441,78 @@ fn a_restored_session_belongs_to_its_user() {
         open(&mut node, Some("ann")),
         Ok(Opened::Ready { present: true, .. })
     ));
+}
+
+/// Which messages of those that were published while a session was away are within the limit of its queue.
+#[test]
+fn the_limit_of_a_queue_holds_for_a_session_that_was_away() {
+    for (queue_full, expected) in [
+        (QueueFull::DropNewest, ["0", "1", "2"]),
+        (QueueFull::DropOldest, ["7", "8", "9"]),
+    ] {
+        for restarts in [false, true] {
+            let limits = Limits {
+                queued_messages: 3,
+                queue_full,
+                read_ahead_messages: 2,
+                ..Limits::default()
+            };
+            let store = MemoryStore::new();
+            let mut node = Node::start_with(&store, 1, 1_000, limits.clone());
+            let (key, _) = node.open(0, "a", 100);
+            node.subscribe(0, key, "t", None);
+            node.brokers[0].close(1_000, key, Close::LOST);
+            for i in 0..10 {
+                assert_eq!(node.publish(0, "t", &i.to_string(), false), 1);
+            }
+            if restarts {
+                node.stop();
+                node = Node::start_with(&store, 1, 2_000, limits);
+            }
+            let (key, _) = node.open(0, "a", 100);
+            assert_eq!(node.publish(0, "t", "live", false), 1);
+            let got = node.drain(0, key);
+            assert_eq!(got[..3], expected);
+            assert_eq!(got[3..], ["live"]);
+            assert_eq!(node.brokers[0].counters().dropped_full, 7);
+        }
+    }
+}
+
+/// What a message costs does not depend on how many want it, and nothing where nobody who lasts does.
+#[test]
+fn a_message_is_appended_once_and_only_where_it_is_wanted() {
+    let store = MemoryStore::new();
+    let mut node = Node::start(&store, 2, 1_000);
+    let (fleeting, _) = node.open(0, "fleeting", 0);
+    node.subscribe(0, fleeting, "#", None);
+    let lasting: Vec<_> = (0..100)
+        .map(|i| {
+            let shard = i % 2;
+            let (key, _) = node.open(shard, &format!("lasting-{i}"), 100);
+            node.subscribe(shard, key, "t", None);
+            (shard, key)
+        })
+        .collect();
+    let before = store.appends();
+    node.publish(0, "other", "nobody who lasts wants this", false);
+    assert_eq!(store.appends(), before, "the store is not touched");
+    node.publish(0, "t", "present", false);
+    assert_eq!((store.appends(), store.counts().0), (before + 1, 1));
+    for (shard, key) in lasting {
+        node.brokers[shard].close(1_000, key, Close::LOST);
+    }
+    node.run();
+    let before = store.appends();
+    node.publish(1, "t", "away", false);
+    assert_eq!((store.appends(), store.counts().0), (before + 1, 2));
+    let held: u64 = node
+        .brokers
+        .iter()
+        .map(|broker| broker.counters().stored_messages)
+        .sum();
+    assert_eq!(
+        held, 3,
+        "only the fleeting session's: who is away holds nothing"
+    );
 }

@@ -1,0 +1,186 @@
+//! A shard's handle: appends, and asks for messages.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::read::{Answer, Reader, Request};
+use super::records::Records;
+use super::shared::{HandleState, Progress, Shared};
+use crate::log::frame::{Draft, Header};
+use crate::settings::Durability;
+
+/// Place of an append in the log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Appended {
+    /// Position of its first message, or of the next message of anybody where it has none.
+    pub first: u64,
+    /// Number of the append: 1 more than that of the append before, by whichever handle.
+    pub sequence: u64,
+}
+
+/// Messages find no room: the disk or a limit of the store is full.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Full;
+
+/// A shard's handle on a store. Only [`read_now`](Self::read_now) and [`load`](Self::load) wait for a disk.
+#[derive(Debug)]
+pub struct Handle {
+    shared: Arc<Shared>,
+    records: Arc<Records>,
+    state: Arc<HandleState>,
+    /// Something was appended since the last flush.
+    unflushed: bool,
+}
+
+impl Handle {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        records: Arc<Records>,
+        waker: Box<dyn Fn() + Send + Sync>,
+    ) -> Self {
+        let state = Arc::new(HandleState::new(waker));
+        shared.add_handle(Arc::clone(&state));
+        Self {
+            shared,
+            records,
+            state,
+            unflushed: false,
+        }
+    }
+
+    /// The position that the next message gets.
+    #[must_use]
+    pub fn next_position(&self) -> u64 {
+        self.shared.inbox().next_position
+    }
+
+    /// Appends a frame. It reaches the writer at the latest with the next [`flush`](Self::flush).
+    ///
+    /// # Errors
+    /// [`Full`] where its messages find no room; then nothing is appended. A frame without messages is
+    /// always taken.
+    pub fn append(&mut self, draft: &Draft) -> Result<Appended, Full> {
+        self.append_at(draft, None)
+    }
+
+    /// As [`append`](Self::append), with the position of its first message, which is not below the next.
+    pub(crate) fn append_at(
+        &mut self,
+        draft: &Draft,
+        position: Option<u64>,
+    ) -> Result<Appended, Full> {
+        let shared = &*self.shared;
+        let body = draft.body();
+        let body_checksum = shared.seal.checksum(body);
+        let mut inbox = shared.inbox();
+        if draft.messages() > 0 {
+            let waiting = inbox.frames.len() + shared.in_hand.load(Ordering::Relaxed) as usize;
+            let most = shared.settings.maximum_unwritten_bytes;
+            if shared.is_full() || (waiting > 0 && waiting + body.len() > most) {
+                return Err(Full);
+            }
+        }
+        inbox.next_position = inbox.next_position.max(position.unwrap_or(0));
+        let appended = Appended {
+            first: inbox.next_position,
+            sequence: inbox.next_sequence,
+        };
+        let unsynced = appended.sequence - shared.progress().synced;
+        let header = Header {
+            body_bytes: body.len() as u32,
+            sequence: appended.sequence,
+            first_position: appended.first,
+            // The frames that are not synced are in memory: there are never 4 billion of them.
+            unsynced: u32::try_from(unsynced).unwrap_or(u32::MAX),
+            body_checksum,
+        };
+        inbox.next_sequence += 1;
+        inbox.next_position += u64::from(draft.messages());
+        inbox.frames.extend_from_slice(&header.encode(shared.seal));
+        inbox.frames.extend_from_slice(body);
+        drop(inbox);
+        self.unflushed = true;
+        Ok(appended)
+    }
+
+    /// Has the writer take the appends. Call it at the end of a turn: the appends of a turn are then written
+    /// together.
+    pub fn flush(&mut self) {
+        if std::mem::take(&mut self.unflushed) {
+            self.shared.wake_writer();
+        }
+    }
+
+    /// How far the appends of all handles have come.
+    #[must_use]
+    pub fn progress(&self) -> Progress {
+        self.shared.progress()
+    }
+
+    /// Wakes the shard when an append is as safe as asked for, maybe within this call; earlier wishes stay.
+    /// With [`Durability::Commit`] it is synced as soon as can be.
+    pub fn wake_when(&mut self, sequence: u64, durability: Durability) {
+        match durability {
+            Durability::Commit => {
+                self.shared.want_synced(sequence);
+                self.state.wish(None, Some(sequence), &self.shared);
+            }
+            Durability::Interval => self.state.wish(Some(sequence), None, &self.shared),
+            Durability::Memory => self.state.wish(Some(0), None, &self.shared),
+        }
+    }
+
+    /// Asks for messages. The shard is woken when the answer is there.
+    pub fn read(&mut self, request: Request) {
+        let entry = (Arc::clone(&self.state), request);
+        self.shared.read_queue().requests.push_back(entry);
+        self.shared.reader_wake.notify_one();
+    }
+
+    /// The next answer to a request of this handle.
+    #[must_use]
+    pub fn next_answer(&mut self) -> Option<Answer> {
+        self.state.pop_answer()
+    }
+
+    /// As [`read`](Self::read), and waits for the disk. After a sync has failed, it ends for a while where the
+    /// log is known to be on the disk.
+    #[must_use]
+    pub fn read_now(&mut self, request: &Request) -> Answer {
+        Reader::new(Arc::clone(&self.shared)).answer_now(request)
+    }
+
+    /// Visits all records that are written, in the order of their keys. May wait for a disk.
+    ///
+    /// # Errors
+    /// When the file of the records cannot be read, in a sentence.
+    pub fn load(&mut self, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<(), String> {
+        let (newer, snapshot) = {
+            // Both at one time: a checkpoint moves changes from one to the other.
+            let pending = self.shared.pending();
+            let snapshot = self.records.snapshot()?;
+            let mut newer = (*pending.applying).clone();
+            newer.extend(pending.changes.clone());
+            (newer, snapshot)
+        };
+        snapshot.visit(&newer, visit)
+    }
+
+    /// No reader of this shard needs messages before this position. Until all handles have said so, none
+    /// are removed; the last word of a handle stays in force when the handle is dropped.
+    pub fn needed_from(&mut self, position: u64) {
+        self.state.needed_from.store(position, Ordering::Relaxed);
+    }
+
+    /// Whether messages are refused for want of room.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.shared.is_full()
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.flush();
+    }
+}

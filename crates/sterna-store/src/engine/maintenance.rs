@@ -1,0 +1,302 @@
+//! Work that can wait: indexes of full segments, checkpoints of the records, and the removal of segments
+//! without readers.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::Arc;
+
+use super::read::build_index;
+use super::records::{Applied, Records};
+use super::shared::{Changes, Pending, Shared, lock};
+use super::writer::Step;
+use crate::disk::replace;
+use crate::log::index::IndexBuilder;
+use crate::log::segment::{FOLDER, Segment, index_name, segment_name};
+
+/// Bytes of changes that are held in memory until the next checkpoint at most.
+const MOST_PENDING_BYTES: usize = 64 << 20;
+
+/// Bytes of the log that a start has to read again at most.
+const MOST_REPLAYED_BYTES: u64 = 512 << 20;
+
+/// A checkpoint may write one byte for this number of bytes that the log has grown.
+const LOG_SHARE: u64 = 8;
+
+/// A checkpoint that writes no more than this need not be worth it.
+const CHEAP_BYTES: u64 = 256 << 10;
+
+/// After this number of intervals, a checkpoint is made whatever it costs.
+const MOST_INTERVALS: u64 = 12;
+
+/// The most that a checkpoint may write when the broker ends: the next start reads the log instead.
+const CLOSING_BYTES: u64 = 16 << 20;
+
+/// Bytes that one changed record costs the records' file: a page, and a part of those above it.
+const BYTES_PER_CHANGE: u64 = 6 << 10;
+
+/// Time between two attempts after a failure, in milliseconds.
+const RETRY_MS: u64 = 1_000;
+
+/// How often it is looked whether the log is synced as far as a checkpoint needs it, in milliseconds.
+const POLL_MS: u64 = 5;
+
+/// When a checkpoint is made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Checkpoint {
+    /// In its interval, if it is worth its cost.
+    WhenDue,
+    /// At once, if it does not cost much.
+    IfCheap,
+    /// At once.
+    Now,
+}
+
+/// Looks after the files.
+#[derive(Debug)]
+pub(crate) struct Maintenance {
+    shared: Arc<Shared>,
+    records: Arc<Records>,
+    /// End of the last checkpoint, and of the one before.
+    applied: Applied,
+    applied_before: u64,
+    /// A checkpoint that waits until the log is synced up to here.
+    waiting: Option<Applied>,
+    /// About how much it writes.
+    cost_bytes: u64,
+    next_checkpoint_ms: u64,
+    /// By when a checkpoint is made whatever it costs.
+    last_checkpoint_ms: u64,
+    /// Bytes of the log that were written when the last checkpoint began.
+    log_bytes: u64,
+    /// Numbers of segments whose index is in its file.
+    indexed: BTreeSet<u64>,
+    retry_at_ms: Option<u64>,
+}
+
+impl Maintenance {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        records: Arc<Records>,
+        applied: Applied,
+        indexed: BTreeSet<u64>,
+    ) -> Self {
+        Self {
+            shared,
+            records,
+            applied,
+            // The last process may have died after a sync of the file failed: its content is on the disk for
+            // certain when the next checkpoint is.
+            applied_before: 0,
+            waiting: None,
+            cost_bytes: 0,
+            next_checkpoint_ms: 0,
+            last_checkpoint_ms: 0,
+            log_bytes: 0,
+            indexed,
+            retry_at_ms: None,
+        }
+    }
+
+    /// Does one thing that is due.
+    pub(crate) fn step(&mut self, now_ms: u64, checkpoint: Checkpoint) -> Step {
+        if let Some(at_ms) = self.retry_at_ms.filter(|at_ms| now_ms < *at_ms) {
+            return Step::At(at_ms);
+        }
+        self.retry_at_ms = None;
+        let done = if let Some(applied) = self.waiting {
+            if self.shared.progress().synced < applied.sequence {
+                return Step::At(now_ms + POLL_MS);
+            }
+            self.checkpoint(applied)
+        } else if self.begin_checkpoint(now_ms, checkpoint) {
+            Ok(())
+        } else if let Some(segment) = self.without_index() {
+            self.write_index(&segment)
+        } else {
+            match self.remove_segment() {
+                Ok(false) => return self.rest(),
+                Ok(true) => Ok(()),
+                Err(error) => Err(format!("a segment cannot be removed: {error}")),
+            }
+        };
+        if let Err(reason) = done {
+            tracing::warn!("store: {reason}");
+            self.retry_at_ms = Some(now_ms + RETRY_MS);
+            return Step::At(now_ms + RETRY_MS);
+        }
+        Step::Again
+    }
+
+    /// Whether no checkpoint is under way, and the records' file has all changes that are written.
+    pub(crate) fn is_done(&self) -> bool {
+        !self.is_busy() && self.applied.sequence >= self.shared.pending().through
+    }
+
+    /// Whether a checkpoint is under way.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.waiting.is_some()
+    }
+
+    fn rest(&self) -> Step {
+        if self.applied.sequence < self.shared.pending().through {
+            Step::At(self.next_checkpoint_ms)
+        } else {
+            // Every append may be the first since the last checkpoint; the thread looks in its interval.
+            Step::Idle
+        }
+    }
+
+    /// Whether there is a reason to make a checkpoint now.
+    ///
+    /// Changes are safe in the log. A checkpoint is made so that a start has less to read, and so that
+    /// segments can go; it is put off while it would write much more than the log does, since a change of
+    /// one small record costs a whole page.
+    fn is_worth_it(&self, now_ms: u64, pending: &Pending) -> bool {
+        let shared = &*self.shared;
+        let log_bytes = shared.written_bytes() - self.log_bytes;
+        now_ms >= self.last_checkpoint_ms + MOST_INTERVALS * shared.settings.checkpoint_interval_ms
+            || pending.bytes >= MOST_PENDING_BYTES
+            || log_bytes >= MOST_REPLAYED_BYTES
+            // Segments may go after it.
+            || shared.is_full()
+            || self.cost_of(pending) <= CHEAP_BYTES.max(log_bytes / LOG_SHARE)
+    }
+
+    /// About how much a checkpoint would write.
+    fn cost_of(&self, pending: &Pending) -> u64 {
+        let single_pages = pending.changes.len() as u64 * BYTES_PER_CHANGE;
+        let whole_file = self.records.file_bytes().unwrap_or(u64::MAX);
+        single_pages.min(whole_file.saturating_add(2 * pending.bytes as u64))
+    }
+
+    /// Takes the changes that there are, if it is time.
+    fn begin_checkpoint(&mut self, now_ms: u64, checkpoint: Checkpoint) -> bool {
+        let interval_ms = self.shared.settings.checkpoint_interval_ms;
+        let mut pending = self.shared.pending();
+        if pending.through <= self.applied.sequence {
+            return false;
+        }
+        let is_due = match checkpoint {
+            Checkpoint::WhenDue => {
+                pending.bytes >= MOST_PENDING_BYTES || now_ms >= self.next_checkpoint_ms
+            }
+            Checkpoint::IfCheap => self.cost_of(&pending) <= CLOSING_BYTES,
+            Checkpoint::Now => true,
+        };
+        if !is_due {
+            return false;
+        }
+        self.next_checkpoint_ms = now_ms + interval_ms;
+        if checkpoint == Checkpoint::WhenDue && !self.is_worth_it(now_ms, &pending) {
+            return false;
+        }
+        self.cost_bytes = self.cost_of(&pending);
+        self.last_checkpoint_ms = now_ms;
+        self.log_bytes = self.shared.written_bytes();
+        pending.applying = Arc::new(std::mem::take(&mut pending.changes));
+        pending.bytes = 0;
+        let applied = Applied {
+            sequence: pending.through,
+            next_position: pending.next_position,
+        };
+        drop(pending);
+        self.waiting = Some(applied);
+        // Records must not be ahead of the log: a power cut would take their messages, and then positions
+        // would be given a second time.
+        self.shared.want_synced(applied.sequence);
+        true
+    }
+
+    fn checkpoint(&mut self, applied: Applied) -> Result<(), String> {
+        let changes = Arc::clone(&self.shared.pending().applying);
+        let is_cheap = self.cost_bytes <= CLOSING_BYTES;
+        let is_stopped = || !is_cheap && lock(&self.shared.maintenance).closing;
+        let is_done = self
+            .records
+            .apply(&changes, applied, &is_stopped)
+            .map_err(|reason| format!("records cannot be written: {reason}"))?;
+        self.waiting = None;
+        let mut pending = self.shared.pending();
+        pending.applying = Arc::new(Changes::new());
+        if is_done {
+            self.applied_before = self.applied.sequence;
+            self.applied = applied;
+        } else {
+            // The log has them: the next start takes them from there.
+            let newer = std::mem::replace(&mut pending.changes, (*changes).clone());
+            pending.changes.extend(newer);
+            pending.count_bytes();
+        }
+        Ok(())
+    }
+
+    /// A full segment whose index is in no file.
+    fn without_index(&self) -> Option<Arc<Segment>> {
+        let segments = self.shared.segments();
+        let is_without = |segment: &&Arc<Segment>| {
+            let state = segment.state();
+            state.file.is_none()
+                && (state.index.is_some() || !self.indexed.contains(&segment.number))
+        };
+        segments.iter().find(is_without).map(Arc::clone)
+    }
+
+    fn write_index(&mut self, segment: &Segment) -> Result<(), String> {
+        let shared = &*self.shared;
+        // While a segment fails, its frames may not be readable.
+        if shared.certainty().is_none() {
+            return Err("an index waits until the log can be read".to_owned());
+        }
+        let write = || {
+            let state = segment.state();
+            let end = state.end;
+            let encode = |index: &IndexBuilder| {
+                index.encode(segment.number, end.offset, end.position, shared.seal)
+            };
+            let known = state.index.as_ref().map(encode);
+            drop(state);
+            let bytes = if let Some(bytes) = known {
+                bytes
+            } else {
+                let file = shared.disk.open(&segment_name(segment.number))?;
+                encode(&build_index(shared, segment, &*file, end)?)
+            };
+            replace(&*shared.disk, FOLDER, &index_name(segment.number), &bytes)
+        };
+        write().map_err(|error: io::Error| {
+            format!(
+                "the index of segment {} cannot be written: {error}",
+                segment.number
+            )
+        })?;
+        self.indexed.insert(segment.number);
+        segment.state_mut().index = None;
+        Ok(())
+    }
+
+    /// Removes the first segment, if no reader needs it.
+    fn remove_segment(&mut self) -> io::Result<bool> {
+        let shared = &*self.shared;
+        let segments = shared.segments();
+        let [first, second, ..] = segments.as_slice() else {
+            return Ok(false);
+        };
+        // The library that keeps the records may go back to the state before its last transaction.
+        let is_applied = second.first_sequence <= self.applied_before + 1;
+        if !is_applied || second.first_position > shared.needed_from() {
+            return Ok(false);
+        }
+        let number = first.number;
+        shared.change_segments(|segments| segments.retain(|segment| segment.number != number));
+        for name in [index_name(number), segment_name(number)] {
+            match shared.disk.remove(&name) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        self.indexed.remove(&number);
+        // One after the other: after a power cut, there must not be a gap.
+        shared.disk.sync_folder(FOLDER)?;
+        Ok(true)
+    }
+}

@@ -1,0 +1,420 @@
+//! The records' file: an embedded key-value library, redb, on the engine's disk.
+//!
+//! `records.redb` has two tables. `records` has the records: each value is the CRC-32C of key and value (4
+//! bytes, little-endian, begun as in a frame) and then the value. `meta` has under `version` the version
+//! of the format, under `identity` that of the store, under `applied` the sequence of the last frame whose
+//! changes are in the file, and under `next_position` the position behind that frame's messages. Numbers
+//! have 8 bytes, little-endian.
+//!
+//! A checkpoint is one transaction: changes and `applied` come together. So after a crash the frames behind
+//! `applied` are all that has to be applied again.
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex};
+
+use redb::{
+    Builder, Database, ReadTransaction, ReadableDatabase as _, ReadableTable as _, StorageBackend,
+    TableDefinition, TableError,
+};
+
+use super::shared::{Changes, Damage, lock};
+use crate::disk::{Disk, DiskFile, UNFINISHED};
+use crate::error::OpenError;
+use crate::log::frame::{Seal, u64_at};
+use crate::log::segment::VERSION;
+
+pub(crate) const FILE: &str = "records.redb";
+
+const RECORDS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("records");
+const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("meta");
+
+const CHECKSUM_BYTES: usize = 4;
+
+/// The most memory for pages of the file.
+const CACHE_BYTES: usize = 64 << 20;
+
+/// How far the file is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Applied {
+    /// The frame whose changes are the last in it.
+    pub(crate) sequence: u64,
+    /// Position behind that frame's messages.
+    pub(crate) next_position: u64,
+}
+
+/// The records' file.
+#[derive(Debug)]
+pub(crate) struct Records {
+    disk: Arc<dyn Disk>,
+    seal: Seal,
+    /// `None` after it has failed, until it is opened again.
+    database: Mutex<Option<Arc<Database>>>,
+}
+
+/// A file of the engine's disk, as the library wants it.
+#[derive(Debug)]
+struct Backend(Arc<dyn DiskFile>);
+
+impl StorageBackend for Backend {
+    fn len(&self) -> io::Result<u64> {
+        self.0.length()
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        if self.0.read_at(offset, out)? == out.len() {
+            Ok(())
+        } else {
+            Err(io::ErrorKind::UnexpectedEof.into())
+        }
+    }
+
+    fn set_len(&self, length: u64) -> io::Result<()> {
+        self.0.set_length(length)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.0.sync()
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.0.write_at(offset, data)
+    }
+}
+
+fn open_database(file: Arc<dyn DiskFile>) -> Result<Database, redb::Error> {
+    let mut builder = Builder::new();
+    builder.set_cache_size(CACHE_BYTES);
+    Ok(builder.create_with_backend(Backend(file))?)
+}
+
+/// Runs code of the library, which may panic where its file is damaged.
+fn guarded<T>(work: impl FnOnce() -> Result<T, redb::Error>) -> Result<T, String> {
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(result) => result.map_err(|error| error.to_string()),
+        Err(_) => Err("its pages do not fit together".to_owned()),
+    }
+}
+
+/// Makes the file of a new store.
+pub(crate) fn create(disk: &dyn Disk, identity: [u8; 16]) -> Result<(), OpenError> {
+    let failed = |error: io::Error| OpenError::Disk {
+        file: disk.display_name(FILE),
+        error,
+    };
+    let draft = format!("{FILE}{UNFINISHED}");
+    let make = || -> Result<(), redb::Error> {
+        match disk.remove(&draft) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
+            _ => {}
+        }
+        let database = open_database(disk.create(&draft)?)?;
+        let transaction = database.begin_write()?;
+        transaction.open_table(RECORDS)?;
+        {
+            let mut meta = transaction.open_table(META)?;
+            meta.insert("version", &u64::from(VERSION).to_le_bytes()[..])?;
+            meta.insert("identity", &identity[..])?;
+            meta.insert("applied", &0_u64.to_le_bytes()[..])?;
+            meta.insert("next_position", &1_u64.to_le_bytes()[..])?;
+        }
+        transaction.commit()?;
+        Ok(())
+    };
+    make().map_err(|error| match error {
+        redb::Error::Io(error) => failed(error),
+        error => failed(io::Error::other(error.to_string())),
+    })?;
+    disk.rename(&draft, FILE).map_err(failed)?;
+    disk.sync_folder("").map_err(failed)
+}
+
+/// The open file, and its content in numbers.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) records: Records,
+    pub(crate) identity: [u8; 16],
+    pub(crate) applied: Applied,
+    /// Records that do not fit their checksums.
+    pub(crate) damage: Vec<Damage>,
+    /// Number of sound records, and of their bytes.
+    pub(crate) count: u64,
+    pub(crate) bytes: u64,
+}
+
+/// Opens the file and looks at all of it; `None` where there is none.
+///
+/// # Errors
+/// When it is of a newer version, or so damaged that the library cannot read it.
+pub(crate) fn open(disk: &Arc<dyn Disk>) -> Result<Option<Found>, OpenError> {
+    let file = match disk.open(FILE) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => {
+            let file = disk.display_name(FILE);
+            return Err(OpenError::Disk { file, error });
+        }
+        Ok(file) => file,
+    };
+    open_file(disk, file).map(Some)
+}
+
+/// As [`open`], from a file that may stand for that of the disk.
+pub(crate) fn open_file(disk: &Arc<dyn Disk>, file: Arc<dyn DiskFile>) -> Result<Found, OpenError> {
+    let name = || disk.display_name(FILE);
+    let damaged = |reason: String| OpenError::Damaged {
+        file: name(),
+        reason: format!("the records cannot be read: {reason}"),
+    };
+    let database = guarded(|| open_database(file)).map_err(damaged)?;
+    let meta = guarded(|| read_meta(&database)).map_err(damaged)?;
+    let meta = meta.ok_or_else(|| damaged("it does not say of which store it is".to_owned()))?;
+    if meta.version > u64::from(VERSION) {
+        return Err(OpenError::Newer {
+            file: name(),
+            version: u32::try_from(meta.version).unwrap_or(u32::MAX),
+        });
+    }
+    let seal = Seal::of(meta.identity);
+    let mut damage = Vec::new();
+    let mut count = 0;
+    let mut bytes = 0;
+    guarded(|| {
+        let table = database.begin_read()?.open_table(RECORDS)?;
+        for record in table.iter()? {
+            let (key, value) = record?;
+            let (key, value) = (key.value(), value.value());
+            if unseal(seal, key, value).is_some() {
+                count += 1;
+                bytes += (key.len() + value.len() - CHECKSUM_BYTES) as u64;
+            } else {
+                damage.push(damaged_record(name(), key, value));
+            }
+        }
+        Ok(())
+    })
+    .map_err(damaged)?;
+    Ok(Found {
+        records: Records {
+            disk: Arc::clone(disk),
+            seal,
+            database: Mutex::new(Some(Arc::new(database))),
+        },
+        identity: meta.identity,
+        applied: meta.applied,
+        damage,
+        count,
+        bytes,
+    })
+}
+
+fn damaged_record(file: String, key: &[u8], value: &[u8]) -> Damage {
+    Damage {
+        file,
+        offset: 0,
+        bytes: value.len() as u64,
+        reason: format!("record {} does not fit its checksum", key.escape_ascii()),
+    }
+}
+
+struct Meta {
+    version: u64,
+    identity: [u8; 16],
+    applied: Applied,
+}
+
+fn read_meta(database: &Database) -> Result<Option<Meta>, redb::Error> {
+    let table = match database.begin_read()?.open_table(META) {
+        Err(TableError::TableDoesNotExist(_)) => return Ok(None),
+        table => table?,
+    };
+    let number = |name: &str| -> Result<Option<u64>, redb::Error> {
+        Ok(table.get(name)?.and_then(|value| u64_at(value.value(), 0)))
+    };
+    let identity = table.get("identity")?;
+    let identity = identity.and_then(|value| value.value().try_into().ok());
+    let meta = (
+        number("version")?,
+        identity,
+        number("applied")?,
+        number("next_position")?,
+    );
+    let (Some(version), Some(identity), Some(sequence), Some(next_position)) = meta else {
+        return Ok(None);
+    };
+    Ok(Some(Meta {
+        version,
+        identity,
+        applied: Applied {
+            sequence,
+            next_position,
+        },
+    }))
+}
+
+fn seal_value(seal: Seal, key: &[u8], value: &[u8], out: &mut Vec<u8>) {
+    out.clear();
+    out.extend_from_slice(&checksum(seal, key, value).to_le_bytes());
+    out.extend_from_slice(value);
+}
+
+fn checksum(seal: Seal, key: &[u8], value: &[u8]) -> u32 {
+    crc32c::crc32c_append(seal.checksum(key), value)
+}
+
+/// A value without its checksum, if that fits.
+fn unseal<'a>(seal: Seal, key: &[u8], sealed: &'a [u8]) -> Option<&'a [u8]> {
+    let (sum, value) = sealed.split_first_chunk::<CHECKSUM_BYTES>()?;
+    (u32::from_le_bytes(*sum) == checksum(seal, key, value)).then_some(value)
+}
+
+impl Records {
+    /// Applies changes, on the disk when it returns. `is_stopped` is asked in between; `false` where it
+    /// said so, and then nothing is applied.
+    ///
+    /// # Errors
+    /// The failure, in a sentence. Then nothing is applied.
+    pub(crate) fn apply(
+        &self,
+        changes: &Changes,
+        applied: Applied,
+        is_stopped: &dyn Fn() -> bool,
+    ) -> Result<bool, String> {
+        let result = self
+            .database()
+            .and_then(|database| guarded(|| self.commit(&database, changes, applied, is_stopped)));
+        if result.is_err() {
+            // After an error, the library does nothing until its file is opened again.
+            *lock(&self.database) = None;
+        }
+        result
+    }
+
+    /// The open file, opened again where it has failed. Reading and writing go on at the same time.
+    fn database(&self) -> Result<Arc<Database>, String> {
+        let mut database = lock(&self.database);
+        if let Some(open) = &*database {
+            return Ok(Arc::clone(open));
+        }
+        let file = self.disk.open(FILE).map_err(|error| error.to_string())?;
+        let opened = Arc::new(guarded(|| open_database(file))?);
+        *database = Some(Arc::clone(&opened));
+        Ok(opened)
+    }
+
+    fn commit(
+        &self,
+        database: &Database,
+        changes: &Changes,
+        applied: Applied,
+        is_stopped: &dyn Fn() -> bool,
+    ) -> Result<bool, redb::Error> {
+        /// How many changes are made before it is asked again.
+        const PIECE: usize = 1_000;
+        let mut transaction = database.begin_write()?;
+        // With the library's table of free pages on the disk, a start after a crash need not walk all pages.
+        transaction.set_quick_repair(true);
+        {
+            let mut table = transaction.open_table(RECORDS)?;
+            let mut sealed = Vec::new();
+            for (index, (key, value)) in changes.iter().enumerate() {
+                if index % PIECE == PIECE - 1 && is_stopped() {
+                    // The transaction is dropped without a commit.
+                    return Ok(false);
+                }
+                if let Some(value) = value {
+                    seal_value(self.seal, key, value, &mut sealed);
+                    table.insert(&**key, &*sealed)?;
+                } else {
+                    table.remove(&**key)?;
+                }
+            }
+            let mut meta = transaction.open_table(META)?;
+            meta.insert("applied", &applied.sequence.to_le_bytes()[..])?;
+            meta.insert("next_position", &applied.next_position.to_le_bytes()[..])?;
+        }
+        transaction.commit()?;
+        Ok(true)
+    }
+
+    /// The records as they are in the file now.
+    ///
+    /// # Errors
+    /// The failure, in a sentence.
+    pub(crate) fn snapshot(&self) -> Result<Snapshot, String> {
+        let database = self.database()?;
+        let transaction = guarded(|| Ok(database.begin_read()?))?;
+        Ok(Snapshot {
+            seal: self.seal,
+            transaction,
+            _database: database,
+        })
+    }
+
+    /// Length of the file in bytes; `None` where the disk does not tell.
+    pub(crate) fn file_bytes(&self) -> Option<u64> {
+        self.disk.open(FILE).ok()?.length().ok()
+    }
+
+    /// Gives back pages that are free.
+    ///
+    /// # Errors
+    /// The failure, in a sentence.
+    pub(crate) fn compact(&self) -> Result<(), String> {
+        let _ = self.database()?;
+        match lock(&self.database).as_mut().and_then(Arc::get_mut) {
+            Some(database) => match catch_unwind(AssertUnwindSafe(|| database.compact())) {
+                Ok(done) => done.map(|_| ()).map_err(|error| error.to_string()),
+                Err(_) => Err("its pages do not fit together".to_owned()),
+            },
+            None => Err("it is being read".to_owned()),
+        }
+    }
+}
+
+/// The records as they were at one time.
+#[derive(Debug)]
+pub(crate) struct Snapshot {
+    seal: Seal,
+    transaction: ReadTransaction,
+    _database: Arc<Database>,
+}
+
+impl Snapshot {
+    /// Visits the records in the order of their keys, with newer changes. Damaged ones are left out; [`open`]
+    /// has reported them.
+    ///
+    /// # Errors
+    /// The failure, in a sentence.
+    pub(crate) fn visit(
+        &self,
+        newer: &Changes,
+        visit: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<(), String> {
+        guarded(|| {
+            let table = self.transaction.open_table(RECORDS)?;
+            let mut newer = newer.iter().peekable();
+            for record in table.iter()? {
+                let (key, sealed) = record?;
+                let key = key.value();
+                while let Some((before, value)) = newer.next_if(|(newer, _)| ***newer < *key) {
+                    visit_changed(before, value.as_deref(), visit);
+                }
+                if let Some((_, value)) = newer.next_if(|(newer, _)| ***newer == *key) {
+                    visit_changed(key, value.as_deref(), visit);
+                } else if let Some(value) = unseal(self.seal, key, sealed.value()) {
+                    visit(key, value);
+                }
+            }
+            for (key, value) in newer {
+                visit_changed(key, value.as_deref(), visit);
+            }
+            Ok(())
+        })
+    }
+}
+
+fn visit_changed(key: &[u8], value: Option<&[u8]>, visit: &mut dyn FnMut(&[u8], &[u8])) {
+    if let Some(value) = value {
+        visit(key, value);
+    }
+}

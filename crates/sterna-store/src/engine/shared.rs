@@ -1,0 +1,415 @@
+//! State that the engine's threads and handles share.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+
+use super::read::{Answer, Request};
+use super::usage::WriterCounts;
+use crate::disk::Disk;
+use crate::log::frame::Seal;
+use crate::log::segment::Segment;
+use crate::settings::Settings;
+
+/// Changes of records that are in the log and not yet in the records' file: keys and new values.
+pub(crate) type Changes = BTreeMap<Box<[u8]>, Option<Box<[u8]>>>;
+
+/// A place in a file that is no sound frame.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Damage {
+    /// The file, with its folder.
+    pub file: String,
+    /// Where it begins, in bytes from the start of the file.
+    pub offset: u64,
+    /// How long it is in bytes.
+    pub bytes: u64,
+    /// The kind of damage.
+    pub reason: String,
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            file,
+            offset,
+            bytes,
+            reason,
+        } = self;
+        write!(f, "{file}: {reason} (offset {offset}, {bytes} bytes)")
+    }
+}
+
+/// How far appends have come.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Progress {
+    /// Appends up to this number are with the operating system.
+    pub written: u64,
+    /// Appends up to this number are on the disk.
+    pub synced: u64,
+}
+
+/// Frames that were appended and not yet taken by the writer.
+#[derive(Debug)]
+pub(crate) struct Inbox {
+    /// Frames, one after the other.
+    pub(crate) frames: Vec<u8>,
+    pub(crate) next_sequence: u64,
+    pub(crate) next_position: u64,
+    /// The writer waits to be woken.
+    pub(crate) writer_sleeps: bool,
+    /// The engine ends: these frames are still written.
+    pub(crate) closing: bool,
+}
+
+/// The engine's side of one handle.
+pub(crate) struct HandleState {
+    waker: Box<dyn Fn() + Send + Sync>,
+    /// Wake when appends up to here are written, or synced; `u64::MAX` for no wish.
+    wake_written: AtomicU64,
+    wake_synced: AtomicU64,
+    pub(crate) needed_from: AtomicU64,
+    answers: Mutex<VecDeque<Answer>>,
+}
+
+impl fmt::Debug for HandleState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HandleState").finish_non_exhaustive()
+    }
+}
+
+impl HandleState {
+    pub(crate) fn new(waker: Box<dyn Fn() + Send + Sync>) -> Self {
+        Self {
+            waker,
+            wake_written: AtomicU64::new(u64::MAX),
+            wake_synced: AtomicU64::new(u64::MAX),
+            needed_from: AtomicU64::new(0),
+            answers: Mutex::default(),
+        }
+    }
+
+    /// Wakes the shard where a wish has come true.
+    fn progressed(&self, progress: Progress) {
+        let mut wake = false;
+        for (wish, reached) in [
+            (&self.wake_written, progress.written),
+            (&self.wake_synced, progress.synced),
+        ] {
+            wake |= wish.load(Ordering::SeqCst) <= reached
+                && wish.swap(u64::MAX, Ordering::SeqCst) != u64::MAX;
+        }
+        if wake {
+            (self.waker)();
+        }
+    }
+
+    pub(crate) fn push_answer(&self, answer: Answer) {
+        lock(&self.answers).push_back(answer);
+        (self.waker)();
+    }
+
+    pub(crate) fn pop_answer(&self) -> Option<Answer> {
+        lock(&self.answers).pop_front()
+    }
+
+    /// Asks to be woken. An earlier wish for an earlier append stays.
+    pub(crate) fn wish(&self, written: Option<u64>, synced: Option<u64>, shared: &Shared) {
+        for (wish, sequence) in [(&self.wake_written, written), (&self.wake_synced, synced)] {
+            if let Some(sequence) = sequence {
+                wish.fetch_min(sequence, Ordering::SeqCst);
+            }
+        }
+        // Progress in between would wake no shard.
+        self.progressed(shared.progress());
+    }
+}
+
+/// Requests that wait for the reader.
+#[derive(Debug, Default)]
+pub(crate) struct ReadQueue {
+    pub(crate) requests: VecDeque<(Arc<HandleState>, Request)>,
+    pub(crate) closing: bool,
+}
+
+/// Changes of records on their way into their file.
+#[derive(Debug, Default)]
+pub(crate) struct Pending {
+    /// Changes of frames that are written, since the last checkpoint began.
+    pub(crate) changes: Changes,
+    /// About how many bytes they have.
+    pub(crate) bytes: usize,
+    /// Sequence of the last frame that they come from.
+    pub(crate) through: u64,
+    /// Position behind the messages up to that frame.
+    pub(crate) next_position: u64,
+    /// The changes that a checkpoint is about to apply. Older than those above.
+    pub(crate) applying: Arc<Changes>,
+}
+
+impl Pending {
+    /// Puts a record, or removes it where there is no value.
+    pub(crate) fn change(&mut self, key: &[u8], value: Option<&[u8]>) {
+        if let Some(known) = self.changes.get_mut(key) {
+            let before = known.as_ref().map_or(0, |value| value.len());
+            self.bytes = (self.bytes + value.map_or(0, <[u8]>::len)).saturating_sub(before);
+            *known = value.map(Into::into);
+        } else {
+            self.bytes += entry_bytes(key, value);
+            self.changes.insert(key.into(), value.map(Into::into));
+        }
+    }
+
+    pub(crate) fn count_bytes(&mut self) {
+        let entries = self.changes.iter();
+        self.bytes = entries
+            .map(|(key, value)| entry_bytes(key, value.as_deref()))
+            .sum();
+    }
+}
+
+/// Memory of a change, about.
+fn entry_bytes(key: &[u8], value: Option<&[u8]>) -> usize {
+    100 + key.len() + value.map_or(0, <[u8]>::len)
+}
+
+/// State that the engine's threads and handles share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) settings: Settings,
+    pub(crate) identity: [u8; 16],
+    pub(crate) seal: Seal,
+    inbox: Mutex<Inbox>,
+    pub(crate) writer_wake: Condvar,
+    written: AtomicU64,
+    synced: AtomicU64,
+    /// Somebody waits for this append to be synced.
+    sync_wanted: AtomicU64,
+    /// No messages are taken.
+    full: AtomicBool,
+    /// Counts when a segment fails, and when its frames are in another: odd in between.
+    failures: AtomicU64,
+    /// Bytes that were written to the log since the start.
+    pub(crate) log_written: AtomicU64,
+    /// Bytes that the writer has taken and not written yet.
+    pub(crate) in_hand: AtomicU64,
+    segments: RwLock<Arc<Vec<Arc<Segment>>>>,
+    handles: RwLock<Vec<Arc<HandleState>>>,
+    read_queue: Mutex<ReadQueue>,
+    pub(crate) reader_wake: Condvar,
+    pending: Mutex<Pending>,
+    /// For the maintenance thread: there is something to do before its time.
+    pub(crate) maintenance: Mutex<MaintenanceFlags>,
+    pub(crate) maintenance_wake: Condvar,
+    damage: Mutex<Vec<Damage>>,
+    pub(crate) writer_counts: WriterCounts,
+}
+
+/// Orders for the maintenance thread.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct MaintenanceFlags {
+    pub(crate) wanted: bool,
+    pub(crate) closing: bool,
+}
+
+/// Places that are remembered; all are logged.
+const MOST_DAMAGE: usize = 1_000;
+
+/// Locks, also after a panic of somebody else: nothing is left half-changed behind these locks.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The state that recovery has found.
+#[derive(Debug)]
+pub(crate) struct Start {
+    pub(crate) identity: [u8; 16],
+    pub(crate) segments: Vec<Arc<Segment>>,
+    pub(crate) last_sequence: u64,
+    pub(crate) next_position: u64,
+    pub(crate) changes: Changes,
+    pub(crate) damage: Vec<Damage>,
+}
+
+impl Shared {
+    pub(crate) fn new(disk: Arc<dyn Disk>, settings: Settings, start: Start) -> Self {
+        let inbox = Inbox {
+            frames: Vec::new(),
+            next_sequence: start.last_sequence + 1,
+            next_position: start.next_position,
+            writer_sleeps: false,
+            closing: false,
+        };
+        let mut pending = Pending {
+            changes: start.changes,
+            through: start.last_sequence,
+            next_position: start.next_position,
+            ..Pending::default()
+        };
+        pending.count_bytes();
+        Self {
+            disk,
+            settings,
+            identity: start.identity,
+            seal: Seal::of(start.identity),
+            inbox: Mutex::new(inbox),
+            writer_wake: Condvar::new(),
+            written: AtomicU64::new(start.last_sequence),
+            synced: AtomicU64::new(start.last_sequence),
+            sync_wanted: AtomicU64::new(0),
+            full: AtomicBool::new(false),
+            failures: AtomicU64::new(0),
+            log_written: AtomicU64::new(0),
+            in_hand: AtomicU64::new(0),
+            segments: RwLock::new(Arc::new(start.segments)),
+            handles: RwLock::default(),
+            read_queue: Mutex::default(),
+            reader_wake: Condvar::new(),
+            pending: Mutex::new(pending),
+            maintenance: Mutex::default(),
+            maintenance_wake: Condvar::new(),
+            damage: Mutex::new(start.damage),
+            writer_counts: WriterCounts::default(),
+        }
+    }
+
+    pub(crate) fn inbox(&self) -> MutexGuard<'_, Inbox> {
+        lock(&self.inbox)
+    }
+
+    pub(crate) fn pending(&self) -> MutexGuard<'_, Pending> {
+        lock(&self.pending)
+    }
+
+    pub(crate) fn read_queue(&self) -> MutexGuard<'_, ReadQueue> {
+        lock(&self.read_queue)
+    }
+
+    pub(crate) fn progress(&self) -> Progress {
+        // Synced first, so that it is never ahead.
+        let synced = self.synced.load(Ordering::SeqCst);
+        Progress {
+            written: self.written.load(Ordering::SeqCst),
+            synced,
+        }
+    }
+
+    /// Tells the handles that wait how far it has come.
+    pub(crate) fn publish(&self, progress: Progress) {
+        self.written.store(progress.written, Ordering::SeqCst);
+        self.synced.store(progress.synced, Ordering::SeqCst);
+        let handles = self.handles.read().unwrap_or_else(PoisonError::into_inner);
+        for handle in &*handles {
+            handle.progressed(progress);
+        }
+    }
+
+    pub(crate) fn add_handle(&self, handle: Arc<HandleState>) {
+        let mut handles = self.handles.write().unwrap_or_else(PoisonError::into_inner);
+        handles.push(handle);
+    }
+
+    /// The position from which on some handle's readers need messages; 0 before all have said so.
+    pub(crate) fn needed_from(&self) -> u64 {
+        let handles = self.handles.read().unwrap_or_else(PoisonError::into_inner);
+        let needed = handles
+            .iter()
+            .map(|handle| handle.needed_from.load(Ordering::Relaxed));
+        needed.min().unwrap_or(0)
+    }
+
+    /// Has everything up to an append synced soon.
+    pub(crate) fn want_synced(&self, sequence: u64) {
+        if self.sync_wanted.fetch_max(sequence, Ordering::SeqCst) < sequence
+            && self.synced.load(Ordering::SeqCst) < sequence
+        {
+            self.wake_writer();
+        }
+    }
+
+    pub(crate) fn sync_wanted(&self) -> u64 {
+        self.sync_wanted.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn wake_writer(&self) {
+        let mut inbox = self.inbox();
+        if std::mem::take(&mut inbox.writer_sleeps) {
+            self.writer_wake.notify_one();
+        }
+    }
+
+    pub(crate) fn wake_maintenance(&self) {
+        lock(&self.maintenance).wanted = true;
+        self.maintenance_wake.notify_one();
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.full.load(Ordering::Relaxed)
+    }
+
+    /// A number that changes when a segment fails; `None` from then on until its unsynced frames are in
+    /// another, and can be read.
+    pub(crate) fn certainty(&self) -> Option<u64> {
+        let failures = self.failures.load(Ordering::SeqCst);
+        failures.is_multiple_of(2).then_some(failures)
+    }
+
+    /// A segment has failed, or its frames are in another.
+    pub(crate) fn change_certainty(&self) {
+        self.failures.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Takes messages or refuses them from now on; says so in the log when that changes.
+    pub(crate) fn set_full(&self, reason: Option<&str>) {
+        let was_full = self.full.swap(reason.is_some(), Ordering::Relaxed);
+        match reason {
+            Some(reason) if !was_full => {
+                tracing::warn!("the store refuses messages: {reason}");
+            }
+            None if was_full => tracing::info!("the store takes messages again"),
+            _ => {}
+        }
+    }
+
+    /// The segments in order, as they are now.
+    pub(crate) fn segments(&self) -> Arc<Vec<Arc<Segment>>> {
+        let segments = self.segments.read().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(&segments)
+    }
+
+    pub(crate) fn change_segments(&self, change: impl FnOnce(&mut Vec<Arc<Segment>>)) {
+        let mut segments = self
+            .segments
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        change(Arc::make_mut(&mut segments));
+    }
+
+    /// Bytes that were written to the log since the start.
+    pub(crate) fn written_bytes(&self) -> u64 {
+        self.log_written.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of all segments, as far as they are written.
+    pub(crate) fn log_bytes(&self) -> u64 {
+        self.segments()
+            .iter()
+            .map(|segment| segment.end().offset)
+            .sum()
+    }
+
+    pub(crate) fn add_damage(&self, damage: Damage) {
+        let mut known = lock(&self.damage);
+        if !known.contains(&damage) {
+            tracing::warn!("damaged store: {damage}");
+            if known.len() < MOST_DAMAGE {
+                known.push(damage);
+            }
+        }
+    }
+
+    pub(crate) fn damage(&self) -> Vec<Damage> {
+        lock(&self.damage).clone()
+    }
+}

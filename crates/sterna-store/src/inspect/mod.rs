@@ -1,0 +1,181 @@
+//! Looks into a store that no broker has open, for `sterna store`.
+
+mod compact;
+mod export;
+mod import;
+mod overlay;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+pub use compact::{Compacted, compact};
+pub use export::{Exported, export};
+pub use import::{ImportError, Imported, import};
+
+use crate::disk::{Disk, read_all};
+use crate::engine::records::{self, Applied};
+use crate::engine::shared::{Changes, Pending};
+use crate::engine::{Damage, take_changes};
+use crate::error::OpenError;
+use crate::log::frame::{Seal, messages};
+use crate::log::index::IndexFile;
+use crate::log::recovery::{SegmentFile, Visit, Walk, Walked, open_segments, walk};
+use crate::log::segment::index_name;
+use overlay::Overlay;
+
+/// One segment of the log.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct SegmentReport {
+    /// Its file, with its folder.
+    pub file: String,
+    /// Bytes up to the end of its last frame.
+    pub bytes: u64,
+    /// Its sound frames.
+    pub frames: u64,
+    /// Its messages.
+    pub messages: u64,
+    /// Position of its first message, and that behind its last.
+    pub positions: (u64, u64),
+    /// Number of different topics.
+    pub topics: u64,
+    /// Whether its index is in a file that fits.
+    pub has_index: bool,
+}
+
+/// Content of a store, and its damaged places.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Inspection {
+    /// The segments in order.
+    pub segments: Vec<SegmentReport>,
+    /// Number of records in their file, and bytes of their keys and values.
+    pub records: u64,
+    /// Bytes of their keys and values.
+    pub record_bytes: u64,
+    /// Frames that are newer than the records' file.
+    pub unapplied_frames: u64,
+    /// Damaged places.
+    pub damage: Vec<Damage>,
+    /// The rest of an append that was cut off. No sync was acknowledged for it.
+    pub torn: Option<Damage>,
+}
+
+/// Reads a whole store and changes nothing.
+///
+/// A missing or damaged index is no damage: it is made again from its segment.
+///
+/// # Errors
+/// When there is no store, it is of a newer version, or nothing of it can be read.
+pub fn inspect(disk: &Arc<dyn Disk>) -> Result<Inspection, OpenError> {
+    let store = ClosedStore::open(disk)?;
+    let mut inspection = Inspection {
+        records: store.records.count,
+        record_bytes: store.records.bytes,
+        damage: store.records.damage.clone(),
+        ..Inspection::default()
+    };
+    let mut segments = vec![SegmentReport::default(); store.files.len()];
+    let mut topics: Vec<BTreeSet<Box<str>>> = vec![BTreeSet::new(); store.files.len()];
+    let applied = store.records.applied.sequence;
+    let walked = store.walk(&mut |segment, _, header, body| {
+        segments[segment].frames += 1;
+        if header.sequence > applied {
+            inspection.unapplied_frames += 1;
+        }
+        for (topic, _) in messages(body) {
+            segments[segment].messages += 1;
+            if !topics[segment].contains(topic) {
+                topics[segment].insert(topic.into());
+            }
+        }
+        Ok(())
+    })?;
+    for (index, extent) in walked.extents.iter().enumerate() {
+        let segment = &mut segments[index];
+        let file = &store.files[index];
+        segment.file = disk.display_name(&file.name);
+        segment.bytes = extent.end.offset;
+        segment.positions = (extent.first_position, extent.end.position);
+        segment.topics = topics[index].len() as u64;
+        let read = disk
+            .open(&index_name(file.number))
+            .and_then(|file| read_all(&*file));
+        segment.has_index = read.is_ok_and(|bytes| {
+            IndexFile::decode(bytes, file.number, extent.end.offset, store.seal()).is_some()
+        });
+    }
+    inspection.damage.extend(walked.damage);
+    inspection.torn = walked.torn;
+    inspection.segments = segments;
+    Ok(inspection)
+}
+
+/// The files of a store, opened to be read only.
+struct ClosedStore {
+    disk: Arc<dyn Disk>,
+    files: Vec<SegmentFile>,
+    records: records::Found,
+}
+
+impl ClosedStore {
+    fn open(disk: &Arc<dyn Disk>) -> Result<Self, OpenError> {
+        let files = open_segments(&**disk)?;
+        let file = match disk.open(records::FILE) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                return Err(if files.is_empty() {
+                    OpenError::Missing
+                } else {
+                    OpenError::Damaged {
+                        file: disk.display_name(records::FILE),
+                        reason: "it is missing".to_owned(),
+                    }
+                });
+            }
+            Err(error) => {
+                let file = disk.display_name(records::FILE);
+                return Err(OpenError::Disk { file, error });
+            }
+            Ok(file) => file,
+        };
+        // The library may repair the file when it opens it: not in the file itself.
+        let records = records::open_file(disk, Arc::new(Overlay::new(file)))?;
+        Ok(Self {
+            disk: Arc::clone(disk),
+            files,
+            records,
+        })
+    }
+
+    fn seal(&self) -> Seal {
+        Seal::of(self.records.identity)
+    }
+
+    fn walk(&self, visit: &mut Visit<'_>) -> Result<Walked, OpenError> {
+        let wanted = Walk {
+            seal: self.seal(),
+            applied: self.records.applied.sequence,
+            from_sequence: 0,
+        };
+        walk(&*self.disk, &self.files, &wanted, visit).map_err(|error| OpenError::Disk {
+            file: self.disk.display_name(""),
+            error,
+        })
+    }
+
+    /// Changes of frames that the records' file does not have yet.
+    fn unapplied(&self) -> Result<(Changes, Applied, Walked), OpenError> {
+        let mut pending = Pending::default();
+        let applied = self.records.applied;
+        let walked = self.walk(&mut |_, _, header, body| {
+            if header.sequence > applied.sequence {
+                take_changes(body, &mut pending);
+            }
+            Ok(())
+        })?;
+        let end = walked.extents.last().map(|extent| extent.end);
+        let end = Applied {
+            sequence: end.map_or(0, |end| end.sequence).max(applied.sequence),
+            next_position: end.map_or(1, |end| end.position).max(applied.next_position),
+        };
+        Ok((pending.changes, end, walked))
+    }
+}

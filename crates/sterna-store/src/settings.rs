@@ -1,0 +1,88 @@
+//! Settings of the engine.
+
+/// The time from which on an append counts as kept.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Durability {
+    /// After it is on the disk: each batch is synced.
+    Commit,
+    /// After it is with the operating system; synced every [`sync_interval_ms`](Settings::sync_interval_ms).
+    #[default]
+    Interval,
+    /// At once; synced when a segment is full and at each checkpoint.
+    Memory,
+}
+
+/// Settings of the engine.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Settings {
+    /// Time of the sync of a batch, unless a shard asks for it sooner.
+    pub durability: Durability,
+    /// How long an append of [`Durability::Interval`] is not on the disk at most, in milliseconds.
+    pub sync_interval_ms: u64,
+    /// Size of a segment of the log in bytes. A frame that is larger has a segment of its own.
+    pub segment_bytes: u64,
+    /// Bytes of the log above which messages are refused; 0 for no limit.
+    pub maximum_bytes: u64,
+    /// Free bytes of the disk below which messages are refused.
+    pub minimum_free_bytes: u64,
+    /// Bytes that wait to be written above which messages are refused.
+    pub maximum_unwritten_bytes: usize,
+    /// How often changes of records go into their file, in milliseconds.
+    pub checkpoint_interval_ms: u64,
+    /// Bytes of memory for indexes of segments that readers have used.
+    pub index_cache_bytes: usize,
+}
+
+/// The smallest segment, in bytes.
+pub const SMALLEST_SEGMENT_BYTES: u64 = 4 << 10;
+/// The largest segment, in bytes: offsets in its index have 32 bits.
+pub const LARGEST_SEGMENT_BYTES: u64 = 1 << 30;
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            durability: Durability::default(),
+            sync_interval_ms: 10,
+            segment_bytes: 64 << 20,
+            maximum_bytes: 0,
+            minimum_free_bytes: 256 << 20,
+            maximum_unwritten_bytes: 64 << 20,
+            checkpoint_interval_ms: 5_000,
+            index_cache_bytes: 64 << 20,
+        }
+    }
+}
+
+impl Settings {
+    /// Checks that they fit together.
+    ///
+    /// # Errors
+    /// The reason, with the setting's name.
+    pub fn check(&self) -> Result<(), String> {
+        if !(SMALLEST_SEGMENT_BYTES..=LARGEST_SEGMENT_BYTES).contains(&self.segment_bytes) {
+            return Err(format!(
+                "store.segment_bytes: {} is not between {SMALLEST_SEGMENT_BYTES} and {LARGEST_SEGMENT_BYTES}",
+                self.segment_bytes
+            ));
+        }
+        for (name, value) in [
+            ("sync_interval_ms", self.sync_interval_ms),
+            ("checkpoint_interval_ms", self.checkpoint_interval_ms),
+            (
+                "maximum_unwritten_bytes",
+                self.maximum_unwritten_bytes as u64,
+            ),
+        ] {
+            if value == 0 {
+                return Err(format!("store.{name}: 0 is too small"));
+            }
+        }
+        if self.maximum_bytes != 0 && self.maximum_bytes < 2 * self.segment_bytes {
+            return Err(format!(
+                "store.maximum_bytes: {} is less than two segments of {} bytes",
+                self.maximum_bytes, self.segment_bytes
+            ));
+        }
+        Ok(())
+    }
+}

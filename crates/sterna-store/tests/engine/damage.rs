@@ -1,0 +1,256 @@
+//! Flipped bits.
+
+use std::sync::Arc;
+
+use sterna_store::disk::{Disk, SimulatedDisk};
+use sterna_store::inspect::inspect;
+use sterna_store::{Engine, OpenError};
+
+use super::{Store, draft, log_files, settings};
+
+const FRAMES: u64 = 40;
+
+/// A store of several segments, each frame with one message and one record. All of it is synced.
+fn store(applied: bool) -> SimulatedDisk {
+    let mut store = Store::new();
+    for number in 1..=FRAMES {
+        let content = vec![number as u8; 150 + number as usize];
+        let key = format!("key {number:02}");
+        let draft = draft(&[("a/topic", &content)], &[(&key, Some("value"))]);
+        store.handle.append(&draft).unwrap();
+        store.handle.flush();
+        store.pass(if number % 7 == 0 { 20 } else { 0 });
+    }
+    store.pass(if applied { 2_000 } else { 20 });
+    assert_eq!(store.handle.progress().synced, FRAMES);
+    store.disk.kill_process();
+    store.disk
+}
+
+fn as_disk(disk: &SimulatedDisk) -> Arc<dyn Disk> {
+    Arc::new(disk.clone())
+}
+
+#[test]
+fn every_flipped_bit_is_found_in_its_file_at_its_offset_and_costs_one_frame_at_most() {
+    let disk = store(true);
+    let sound = inspect(&as_disk(&disk)).unwrap();
+    assert_eq!((&*sound.damage, &sound.torn), (&[][..], &None));
+    let frames = sound
+        .segments
+        .iter()
+        .map(|segment| segment.frames)
+        .sum::<u64>();
+    assert_eq!(frames, FRAMES);
+    assert!(sound.segments.len() > 2);
+    for name in log_files(&disk, ".log") {
+        let end = sound.segments.iter().find(|segment| segment.file == name);
+        let end = end.unwrap().bytes;
+        for offset in (0..end).step_by(11) {
+            let bit = (offset % 8) as u8;
+            disk.flip(&name, offset as usize, bit);
+            let found = inspect(&as_disk(&disk)).unwrap();
+            let covers = |damage: &sterna_store::Damage| {
+                damage.file == name
+                    && (damage.offset..damage.offset + damage.bytes).contains(&offset)
+            };
+            assert_eq!(
+                found
+                    .damage
+                    .iter()
+                    .chain(&found.torn)
+                    .filter(|damage| covers(damage))
+                    .count(),
+                1,
+                "{name} {offset}: {found:?}"
+            );
+            assert_eq!(found.damage.len() + usize::from(found.torn.is_some()), 1);
+            let left = found
+                .segments
+                .iter()
+                .map(|segment| segment.frames)
+                .sum::<u64>();
+            let in_header = offset < 64;
+            assert_eq!(left, FRAMES - u64::from(!in_header), "{name} {offset}");
+            disk.flip(&name, offset as usize, bit);
+        }
+    }
+    assert_eq!(inspect(&as_disk(&disk)).unwrap(), sound);
+}
+
+#[test]
+fn a_store_with_a_flipped_bit_opens_and_has_all_the_rest() {
+    for (applied, step) in [(false, 0), (true, 1)]
+        .into_iter()
+        .flat_map(|(applied, _)| (0..30).map(move |step| (applied, step)))
+    {
+        let disk = store(applied);
+        let names = log_files(&disk, ".log");
+        let name = &names[step % names.len()];
+        let length = inspect(&as_disk(&disk)).unwrap().segments[step % names.len()].bytes;
+        let offset = (step * 7_919) % length as usize;
+        disk.flip(name, offset, step as u8);
+        let mut store = Store::open(&disk, &settings());
+        let messages = store.read(0);
+        let lost = FRAMES as usize - messages.len();
+        // Behind the last checkpoint, nothing tells a flipped bit of the last batch from an append that was
+        // cut off.
+        let most = if store.engine.report().torn.is_some() {
+            5
+        } else {
+            1
+        };
+        assert!(!applied || store.engine.report().torn.is_none());
+        assert!(lost <= most, "{name} {offset}: {lost} messages are lost");
+        for pair in messages.windows(2) {
+            assert!(pair[0].position < pair[1].position);
+        }
+        for message in &messages {
+            let number = message.position as usize;
+            assert_eq!(
+                message.content,
+                vec![number as u8; 150 + number],
+                "{name} {offset}"
+            );
+        }
+        // What the records' file had is not touched by it.
+        assert!(store.records().len() + usize::from(!applied) * lost >= FRAMES as usize);
+        let torn = store.engine.report().torn.clone();
+        let damage = store.engine.damage();
+        assert!(
+            lost == 0
+                || damage
+                    .iter()
+                    .chain(&torn)
+                    .any(|damage| damage.file == *name),
+            "{name} {offset}: {damage:?}"
+        );
+        // It goes on, with positions that were never given.
+        let next = store.append(&[("b", b"new")]).unwrap().first;
+        assert!(next > messages.last().unwrap().position);
+        store.pass(2_000);
+        assert_eq!(store.read(next).len(), 1);
+        let mut store = store.reopen();
+        assert_eq!(store.read(0).len(), messages.len() + 1);
+        assert_eq!(store.engine.report().torn, None);
+    }
+}
+
+#[test]
+fn a_frame_within_a_message_is_never_taken_for_one() {
+    let disk = SimulatedDisk::new(1);
+    let mut store = Store::open(&disk, &settings());
+    store.append(&[("a", &[7; 300])]).unwrap();
+    store.pass(20);
+    let bytes = disk.content("log/0000000001.log").unwrap();
+    // Somebody publishes what the log has, as a message of another store would have it.
+    let other = SimulatedDisk::new(2);
+    let engine = Engine::open_with_identity(as_disk(&other), settings(), [8; 16]).unwrap();
+    let mut strange = engine.handle(Box::new(|| {}));
+    let mut engine = engine;
+    strange
+        .append(&draft(&[("a", &bytes[64..500])], &[]))
+        .unwrap();
+    strange.append(&draft(&[("b", b"after")], &[])).unwrap();
+    engine.turn(0, &mut || false);
+    engine.turn(20, &mut || false);
+    other.flip("log/0000000001.log", 64 + 9, 1);
+    other.kill_process();
+    let engine = Engine::open_with_identity(as_disk(&other), settings(), [8; 16]).unwrap();
+    let messages = engine
+        .handle(Box::new(|| {}))
+        .read_now(&super::everything(0))
+        .messages;
+    let topics: Vec<&str> = messages.iter().map(|message| &*message.topic).collect();
+    assert!(topics.is_empty() || topics == ["b"], "{topics:?}");
+}
+
+#[test]
+fn a_damaged_index_is_made_again() {
+    let disk = store(true);
+    let index = log_files(&disk, ".index").remove(0);
+    disk.flip(&index, 70, 1);
+    let mut store = Store::open(&disk, &settings());
+    assert_eq!(store.read(0).len(), FRAMES as usize);
+    assert_eq!(store.engine.damage(), []);
+    disk.remove(&index).unwrap();
+    let mut store = store.reopen();
+    assert_eq!(store.read(0).len(), FRAMES as usize);
+    store.pass(10);
+    let inspection = inspect(&as_disk(&disk)).unwrap();
+    assert!(
+        inspection.segments.iter().all(|segment| segment.has_index),
+        "{inspection:?}"
+    );
+}
+
+#[test]
+fn flipped_bits_in_the_file_of_the_records_never_pass() {
+    let disk = store(true);
+    let length = disk.content("records.redb").unwrap().len();
+    let mut refused = 0;
+    let mut found = 0;
+    for step in 0..400 {
+        let offset = (step * 104_729) % length;
+        disk.flip("records.redb", offset, step as u8);
+        match inspect(&as_disk(&disk)) {
+            Ok(inspection) => {
+                // Whatever is there is as it was written; what is not is reported.
+                assert!(inspection.records + inspection.damage.len() as u64 >= FRAMES);
+                found += inspection.damage.len();
+            }
+            Err(OpenError::Damaged { file, .. }) => {
+                assert_eq!(file, "records.redb");
+                refused += 1;
+            }
+            Err(OpenError::Newer { .. }) => refused += 1,
+            Err(other) => panic!("{offset}: {other}"),
+        }
+        disk.flip("records.redb", offset, step as u8);
+    }
+    println!("{refused} times refused, {found} records reported");
+    assert_eq!(inspect(&as_disk(&disk)).unwrap().records, FRAMES);
+}
+
+#[test]
+fn a_store_of_a_newer_version_is_refused_by_name() {
+    let disk = store(true);
+    let name = log_files(&disk, ".log").remove(1);
+    let mut bytes = disk.content(&name).unwrap();
+    bytes[8] = 2;
+    let checksum = crc32c::crc32c(&bytes[..60]);
+    bytes[60..64].copy_from_slice(&checksum.to_le_bytes());
+    disk.open(&name).unwrap().write_at(0, &bytes[..64]).unwrap();
+    let error = Engine::open_with_identity(as_disk(&disk), settings(), [9; 16]).unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains(&name) && text.contains("version 2"), "{text}");
+}
+
+#[test]
+fn without_the_records_file_a_whole_log_makes_them_again() {
+    let disk = store(false);
+    disk.remove("records.redb").unwrap();
+    let mut store = Store::open(&disk, &settings());
+    assert_eq!(store.records().len(), FRAMES as usize);
+    assert_eq!(store.engine.report().replayed_frames, FRAMES);
+    // Without its beginning it would be another store: that is refused.
+    let disk = store_without_beginning();
+    disk.remove("records.redb").unwrap();
+    let error = Engine::open_with_identity(as_disk(&disk), settings(), [9; 16]).unwrap_err();
+    assert!(
+        error.to_string().contains("records before it are lost"),
+        "{error}"
+    );
+}
+
+fn store_without_beginning() -> SimulatedDisk {
+    let mut store = Store::open(&store(true), &settings());
+    store.handle.needed_from(30);
+    store.append(&[("a", b"more")]).unwrap();
+    store.pass(2_000);
+    store.append(&[("a", b"more")]).unwrap();
+    store.pass(2_000);
+    assert!(store.read(0)[0].position > 1);
+    store.disk.kill_process();
+    store.disk
+}

@@ -1,0 +1,200 @@
+//! A disk that is full, slow, or fails.
+
+use sterna_store::disk::{Fault, SimulatedDisk};
+use sterna_store::{Durability, Full, Settings};
+
+use super::{Store, draft, settings};
+
+#[test]
+fn a_full_disk_refuses_messages_keeps_what_there_is_and_resumes_by_itself() {
+    let mut store = Store::new();
+    store.append(&[("a", &[1; 500])]).unwrap();
+    store.pass(20);
+    store
+        .disk
+        .set_capacity_bytes(store.disk.used_bytes() + 1_000);
+    let mut taken = 1;
+    let mut refused = 0;
+    for _ in 0..100 {
+        match store.append(&[("a", &[1; 500])]) {
+            Ok(_) => taken += 1,
+            Err(Full) => refused += 1,
+        }
+        store.pass(1);
+    }
+    assert!(refused > 0);
+    assert!(store.handle.is_full());
+    // Frames without messages are taken, and written when there is room.
+    let change = draft(&[], &[("key", Some("value"))]);
+    let last = store.handle.append(&change).unwrap();
+    store.pass(500);
+    assert!(store.handle.progress().written < last.sequence);
+    store.disk.set_capacity_bytes(u64::MAX);
+    store.pass(500);
+    assert!(!store.handle.is_full());
+    assert_eq!(store.handle.progress().synced, last.sequence);
+    assert_eq!(store.read(0).len(), taken);
+    store.append(&[("a", b"again")]).unwrap();
+    store.pass(20);
+    store.disk.cut_power();
+    let mut store = Store::open(&store.disk, &store.settings);
+    assert_eq!(store.read(0).len(), taken + 1);
+    assert_eq!(store.records(), [("key".to_owned(), "value".to_owned())]);
+}
+
+#[test]
+fn messages_stop_before_the_disk_is_full() {
+    let disk = SimulatedDisk::new(1);
+    disk.set_capacity_bytes(3_000_000);
+    let settings = Settings {
+        segment_bytes: 8 << 10,
+        minimum_free_bytes: 1_000_000,
+        ..settings()
+    };
+    let mut store = Store::open(&disk, &settings);
+    while store.append(&[("a", &[1; 5_000])]).is_ok() {
+        store.pass(1);
+        assert!(disk.used_bytes() < 2_100_000);
+    }
+    // Room for what makes room: cursors move on, and segments go.
+    let next = store.handle.next_position();
+    store.handle.needed_from(next);
+    for value in ["1", "2", "3"] {
+        store
+            .handle
+            .append(&draft(&[], &[("cursor", Some(value))]))
+            .unwrap();
+        store.pass(1_100);
+    }
+    assert!(disk.used_bytes() < 1_700_000, "{}", disk.used_bytes());
+    store.append(&[("a", b"again")]).unwrap();
+}
+
+#[test]
+fn the_log_has_a_maximum() {
+    let settings = Settings {
+        maximum_bytes: 100_000,
+        ..settings()
+    };
+    let mut store = Store::open(&SimulatedDisk::new(1), &settings);
+    let mut bytes = 0;
+    while store.append(&[("a", &[1; 1_000])]).is_ok() {
+        bytes += 1_000;
+        store.pass(1);
+        assert!(bytes < 120_000);
+    }
+    assert!(bytes > 80_000);
+}
+
+#[test]
+fn what_waits_to_be_written_is_bounded() {
+    let settings = Settings {
+        maximum_unwritten_bytes: 50_000,
+        ..settings()
+    };
+    let mut store = Store::open(&SimulatedDisk::new(1), &settings);
+    let mut taken = 0;
+    while store.append(&[("a", &[1; 1_000])]).is_ok() {
+        taken += 1;
+        assert!(taken < 60);
+    }
+    assert!(taken > 40);
+    store
+        .handle
+        .append(&draft(&[], &[("key", Some("value"))]))
+        .unwrap();
+    store.pass(1);
+    store.append(&[("a", &vec![1; 60_000])]).unwrap();
+    store.pass(1);
+    assert_eq!(store.read(0).len(), taken + 1);
+}
+
+#[test]
+fn a_slow_sync_delays_what_waits_for_it_and_nothing_else() {
+    let mut store = Store::new();
+    store.append(&[("a", b"first")]).unwrap();
+    store.pass(20);
+    store.disk.set_sync_takes_ms(3_000);
+    let slow = store.append(&[("a", b"slow")]).unwrap();
+    store.handle.wake_when(slow.sequence, Durability::Commit);
+    store.pass(100);
+    assert_eq!(store.handle.progress().written, slow.sequence);
+    assert_eq!(store.handle.progress().synced, slow.sequence - 1);
+    // Appends are taken meanwhile.
+    for _ in 0..10 {
+        store.append(&[("a", b"more")]).unwrap();
+    }
+    store.pass(2_850);
+    assert_eq!(store.handle.progress().synced, slow.sequence - 1);
+    store.pass(100);
+    assert_eq!(store.handle.progress().synced, slow.sequence);
+    store.pass(4_000);
+    assert_eq!(store.handle.progress().written, slow.sequence + 10);
+}
+
+#[test]
+fn after_a_failed_sync_nothing_counts_until_it_is_in_another_file() {
+    for seed in 0..20 {
+        let mut store = Store::open(&SimulatedDisk::new(seed), &settings());
+        store.append(&[("a", b"first")]).unwrap();
+        store.pass(20);
+        store.disk.fail(Fault::Sync, 3);
+        let second = store.append(&[("a", b"second")]).unwrap();
+        store.pass(30);
+        assert_eq!(store.handle.progress().synced, second.sequence - 1);
+        assert!(store.handle.is_full());
+        let usage = store.engine.usage_reader().usage();
+        assert!(usage.is_full && usage.failures > 0, "{usage:?}");
+        assert_eq!(usage.unsynced_appends, 1, "the second is not synced");
+        assert_eq!(store.read(0).len(), 1);
+        store.pass(1_000);
+        assert_eq!(store.handle.progress().synced, second.sequence);
+        assert!(!store.handle.is_full());
+        let usage = store.engine.usage_reader().usage();
+        assert!(
+            !usage.is_full && usage.syncs.buckets.iter().sum::<u64>() > 0,
+            "{usage:?}"
+        );
+        assert!(
+            usage.written_bytes > 0 && usage.log_bytes >= usage.written_bytes,
+            "{usage:?}"
+        );
+        assert_eq!((usage.unwritten_bytes, usage.damaged_places), (0, 0));
+        assert_eq!(store.read(0).len(), 2);
+        assert_eq!(store.engine.damage(), []);
+        store.disk.cut_power();
+        let mut store = Store::open(&store.disk, &store.settings);
+        assert_eq!(store.read(0).len(), 2);
+        assert_eq!(store.engine.report().damage, []);
+    }
+}
+
+#[test]
+fn durability_says_when_it_is_synced() {
+    for (durability, waits_ms, synced) in [
+        (Durability::Commit, 1, true),
+        (Durability::Interval, 5, false),
+        (Durability::Interval, 15, true),
+        (Durability::Memory, 500, false),
+        // The checkpoint needs it.
+        (Durability::Memory, 2_100, true),
+    ] {
+        let settings = Settings {
+            durability,
+            ..settings()
+        };
+        let mut store = Store::open(&SimulatedDisk::new(3), &settings);
+        store.pass(1);
+        store.append(&[("a", b"first")]).unwrap();
+        store.pass(1);
+        store.append(&[("a", b"second")]).unwrap();
+        store.pass(waits_ms);
+        let progress = store.handle.progress();
+        assert_eq!(progress.written, 2);
+        assert_eq!(
+            progress.synced == 2,
+            synced,
+            "{durability:?} {waits_ms} {progress:?}"
+        );
+    }
+}

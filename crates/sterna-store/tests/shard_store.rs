@@ -1,0 +1,100 @@
+//! The broker's trait on the engine, on a real disk.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use sterna_broker::{Change, Committed, Frame, Message, MessageHeader, ReadRequest, Store as _};
+use sterna_store::disk::RealDisk;
+use sterna_store::{Engine, Running, Settings, ShardStore};
+
+fn open(folder: &std::path::Path) -> Running {
+    let settings = Settings {
+        segment_bytes: 1 << 20,
+        minimum_free_bytes: 0,
+        ..Settings::default()
+    };
+    let disk = Arc::new(RealDisk::new(folder));
+    Engine::open(disk, settings).unwrap().spawn().unwrap()
+}
+
+fn request(from: u64, to: u64) -> ReadRequest {
+    ReadRequest {
+        reader: 7,
+        from,
+        to,
+        filters: ["a/#".into()].into(),
+        most_messages: 10,
+        most_bytes: 1 << 20,
+    }
+}
+
+/// What is appended is read again, as it was, by a woken shard and after a restart.
+#[test]
+fn messages_and_records_go_through_the_engine() {
+    let folder = tempfile::tempdir().unwrap();
+    let running = open(folder.path());
+    let (wake, woken) = channel();
+    let wake = Mutex::new(wake);
+    let waker = move || {
+        let _ = wake.lock().unwrap().send(());
+    };
+    let mut store = ShardStore::new(running.handle(Box::new(waker)), Arc::default());
+    assert_eq!(store.next_position(), 1);
+    let message = |topic, payload: &[u8]| {
+        let header = MessageHeader::default();
+        Arc::new(Message::copy(topic, b"", payload, header).unwrap())
+    };
+    let changes = [Change {
+        key: (*b"key").into(),
+        value: Some((*b"value").into()),
+    }];
+    let messages = [
+        message("a/b", b"one"),
+        message("c", b"two"),
+        message("a", b"three"),
+    ];
+    let frame = Frame {
+        messages: &messages,
+        changes: &changes,
+    };
+    let appended = store.append(frame).unwrap();
+    assert_eq!(appended.first, 1);
+    store.wake_at(Committed {
+        written: appended.token,
+        synced: appended.token,
+    });
+    store.flush();
+    while store.committed().synced < appended.token {
+        woken.recv_timeout(Duration::from_secs(30)).unwrap();
+    }
+    store.read(request(1, u64::MAX));
+    let answer = loop {
+        if let Some(answer) = store.next_answer() {
+            break answer;
+        }
+        woken.recv_timeout(Duration::from_secs(30)).unwrap();
+    };
+    let look = |answer: &sterna_broker::ReadAnswer| -> Vec<(u64, String, Vec<u8>)> {
+        let each = answer.messages.iter();
+        each.map(|(at, message)| (*at, message.topic().to_owned(), message.payload().to_vec()))
+            .collect()
+    };
+    let expected = [
+        (1, "a/b".to_owned(), b"one".to_vec()),
+        (3, "a".to_owned(), b"three".to_vec()),
+    ];
+    assert_eq!((answer.reader, answer.next), (7, 4));
+    assert_eq!(look(&answer), expected);
+    drop(store);
+    running.close().unwrap();
+    let running = open(folder.path());
+    let mut store = ShardStore::new(running.handle(Box::new(|| {})), Arc::default());
+    assert_eq!(store.next_position(), 4);
+    assert_eq!(look(&store.read_now(request(1, u64::MAX))), expected);
+    assert_eq!(look(&store.read_now(request(2, 3))), []);
+    let mut records = Vec::new();
+    store.load(&mut |key, value| records.push((key.to_vec(), value.to_vec())));
+    assert_eq!(records, [(b"key".to_vec(), b"value".to_vec())]);
+}
