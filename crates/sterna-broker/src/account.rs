@@ -6,6 +6,7 @@
 
 use crate::counters::ENTRY_BYTES;
 use crate::limits::QueueFull;
+use crate::losses::LossReason;
 use crate::message::Message;
 use crate::nodes::{Entry, List, NIL, Nodes};
 use crate::queues::Queues;
@@ -105,14 +106,58 @@ impl<P> Queues<P> {
         let may_drop = self.limits.queue_full == QueueFull::DropOldest
             && (sent_bytes == 0 || sent_bytes + body_bytes <= most_bytes);
         if (self.is_over_memory && session.is_active()) || (was_full && !may_drop) {
-            self.counters.dropped_full += 1;
+            self.lose(slot, Some(message), LossReason::Full);
             return false;
         }
         while is_full(self) {
-            self.drop_first(slot);
-            self.counters.dropped_full += 1;
+            self.drop_first(slot, LossReason::Full);
         }
         true
+    }
+
+    /// Whether a message waits here for a session that is to come from another shard; otherwise the session
+    /// reads it in the log.
+    pub(crate) fn waits_for_session(
+        &mut self,
+        slot: u32,
+        position: u64,
+        message: &Message,
+    ) -> bool {
+        let session = &self.sessions[slot as usize];
+        let missed = session.rare.as_ref().and_then(|rare| rare.missed_from);
+        let waits = missed.is_none() && self.has_room(slot, message);
+        if !waits {
+            let missed = missed.unwrap_or(position).min(position);
+            self.sessions[slot as usize].rare_mut().missed_from = Some(missed);
+        }
+        waits
+    }
+
+    /// Whether the queue of a session that reads the log has room for a message.
+    fn has_room(&self, slot: u32, message: &Message) -> bool {
+        let session = &self.sessions[slot as usize];
+        session.pending.is_empty() || {
+            let Account {
+                qos0_messages,
+                retained_messages,
+                ..
+            } = session.account;
+            let others = (qos0_messages + retained_messages) as usize;
+            !self.is_over_memory
+                && session.pending.len() - others < self.limits.queued_messages
+                && session.account.held_bytes() + message.body_bytes() as u64
+                    <= self.limits.queued_bytes as u64
+        }
+    }
+
+    /// Whether a session that reads the log takes a message from its publisher's hand; otherwise it falls
+    /// behind and reads it there.
+    pub(crate) fn keeps_up(&mut self, slot: u32, position: u64, message: &Message) -> bool {
+        let has_room = self.has_room(slot, message);
+        if !has_room {
+            self.fall_behind(slot, position);
+        }
+        has_room
     }
 
     /// Whether a session may take another message of QoS 0. Older ones make room where that is the rule,
@@ -120,7 +165,7 @@ impl<P> Queues<P> {
     pub(crate) fn admits_qos0(&mut self, now_ms: u64, slot: u32, message: &Message) -> bool {
         let session = &self.sessions[slot as usize];
         if session.is_away() {
-            self.counters.dropped_away += 1;
+            self.lose(slot, Some(message), LossReason::Away);
             return false;
         }
         if session.is_connected() && session.pending.is_empty() {
@@ -134,18 +179,18 @@ impl<P> Queues<P> {
         };
         while let Some(entry) = self.first_of_qos0(slot) {
             let makes_room = self.limits.queue_full == QueueFull::DropOldest && is_full(self);
-            if self.is_late(now_ms, slot, entry) {
-                self.counters.dropped_late += 1;
+            let reason = if self.is_late(now_ms, slot, entry) {
+                LossReason::Late
             } else if makes_room {
-                self.counters.dropped_full += 1;
+                LossReason::Full
             } else {
                 break;
-            }
-            self.drop_first(slot);
+            };
+            self.drop_first(slot, reason);
         }
         let session = &self.sessions[slot as usize];
         if (self.is_over_memory && session.is_active()) || is_full(self) {
-            self.counters.dropped_full += 1;
+            self.lose(slot, Some(message), LossReason::Full);
             return false;
         }
         true

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use crate::message::{Message, Qos};
 use crate::route::Context;
-use crate::store::Phase;
 
 /// A shard, numbered from zero.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -226,11 +225,16 @@ pub struct Publication {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Routed {
     /// Number of matching sessions and shared subscriptions, on all shards. 0 is "No matching
-    /// subscribers" in MQTT.
+    /// subscribers" in MQTT. A session that reads the log counts once for each matching filter.
     pub matched: usize,
     /// Its effect on the topic's retained message.
     pub retention: Retention,
-    /// A matching kept queue is full ([`SubscribeOptions::keep`]; MQTT: Quota exceeded).
+    /// The token of what was appended to the store for it; zero for nothing. An acknowledgement that
+    /// promises to keep the message waits until that is [committed](crate::Broker::committed).
+    pub token: u64,
+    /// Whether the store has no room; then `refused` is set too.
+    pub is_store_full: bool,
+    /// A matching kept queue is full ([`SubscribeOptions::keep`]), or the store is (MQTT: Quota exceeded).
     ///
     /// The message was neither delivered nor retained: the publisher can retry without duplicates.
     /// A refused will is lost.
@@ -283,6 +287,8 @@ pub struct Delivery {
     ///
     /// An attempt fails by [`Outcome::Failed`], or by the end of its connection.
     pub failures: u16,
+    /// The message's place in the log, the same after a restart; 0 where it is not there.
+    pub position: u64,
     pub(crate) context: Option<Arc<Context>>,
 }
 
@@ -305,26 +311,34 @@ pub enum Unacknowledged {
     HandedOver {
         /// The delivery's tag.
         tag: u64,
+        /// See [`Delivery::position`].
+        position: u64,
     },
 }
 
 impl Unacknowledged {
+    /// The message's place in the log; see [`Delivery::position`].
+    #[must_use]
+    pub const fn position(&self) -> u64 {
+        match self {
+            Self::Sent(delivery) => delivery.position,
+            Self::HandedOver { position, .. } => *position,
+        }
+    }
+
     /// The delivery's tag.
     #[must_use]
     pub const fn tag(&self) -> u64 {
         match self {
             Self::Sent(delivery) => delivery.tag,
-            Self::HandedOver { tag } => *tag,
+            Self::HandedOver { tag, .. } => *tag,
         }
     }
 
-    /// The phase of the delivery.
+    /// Whether the receiver has taken the message over (PUBREC).
     #[must_use]
-    pub const fn phase(&self) -> Phase {
-        match self {
-            Self::Sent(_) => Phase::Sent,
-            Self::HandedOver { .. } => Phase::HandedOver,
-        }
+    pub const fn is_handed_over(&self) -> bool {
+        matches!(self, Self::HandedOver { .. })
     }
 }
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use crate::fill::Fill;
 use crate::filter::first_level;
 use crate::hash::KeyedState;
+use crate::message::Message;
 use crate::route::Target;
 
 /// The queues that a topic's messages go to.
@@ -22,14 +23,22 @@ pub(crate) struct Matches {
     pub(crate) total: usize,
     /// Of the kept queues among them, how full they are.
     pub(crate) kept: Vec<Arc<Fill>>,
+    /// Whether some reader wants messages of QoS 1 and 2 in the log.
+    pub(crate) is_durable: bool,
 }
 
 impl Matches {
+    /// Whether a message is to be appended to the log.
+    pub(crate) fn wants_log(&self, message: &Message) -> bool {
+        !self.kept.is_empty() || (self.is_durable && message.qos().is_acknowledged())
+    }
+
     pub(crate) fn clear(&mut self) {
         self.local.clear();
         self.remote.clear();
         self.total = 0;
         self.kept.clear();
+        self.is_durable = false;
     }
 }
 

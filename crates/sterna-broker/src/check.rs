@@ -5,10 +5,9 @@ use std::collections::BTreeMap;
 use crate::account::Account;
 use crate::counters::Counters;
 use crate::group::{GROUP_OWNER, Group, is_before};
-use crate::nodes::{List, NIL};
+use crate::nodes::{List, NIL, Phase};
 use crate::queues::{Queues, TimerKey};
 use crate::session::{BrokerSession, NEVER_MS};
-use crate::store::Phase;
 
 impl<P> Queues<P> {
     /// # Panics

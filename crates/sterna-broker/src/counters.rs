@@ -1,6 +1,7 @@
 //! What the broker counts, for `$SYS` and metrics.
 
 use crate::message::CHARGED_BYTES;
+use crate::nodes::NIL;
 
 /// Counters of one shard since it started, and its present sizes. Sum them over the shards.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
@@ -18,12 +19,16 @@ pub struct Counters {
     pub dropped_full: u64,
     /// Publications refused because a kept queue was full.
     pub refused_messages: u64,
+    /// Times that a session fell behind its publishers, and reads the log since.
+    pub fallen_behind: u64,
     /// QoS 0 messages dropped because they had waited too long.
     pub dropped_late: u64,
     /// QoS 0 messages dropped because the consumer was away.
     pub dropped_away: u64,
     /// Messages dropped because they expired in a queue.
     pub dropped_expired: u64,
+    /// Messages dropped because the session's consumer could not take them.
+    pub dropped_undeliverable: u64,
     /// Messages of kept queues that consumers rejected.
     pub rejected_messages: u64,
     /// Messages of kept queues published to their dead letters.
@@ -45,6 +50,8 @@ pub struct Counters {
     pub sessions_connected: u64,
     /// Subscriptions of this shard's sessions now.
     pub subscriptions: u64,
+    /// Of these, shared subscriptions.
+    pub shared_subscriptions: u64,
     /// Messages waiting in this shard's queues now, or sent and not settled.
     pub stored_messages: u64,
     /// Bytes of their bodies; a body shared by several queues counts in each.
@@ -54,6 +61,18 @@ pub struct Counters {
 }
 
 impl Counters {
+    /// Counts a new subscription of a session; `group` is `NIL` for a subscription of its own.
+    pub(crate) const fn subscribed(&mut self, group: u32) {
+        self.subscriptions += 1;
+        self.shared_subscriptions += (group != NIL) as u64;
+    }
+
+    /// Counts out a subscription of a session.
+    pub(crate) const fn unsubscribed(&mut self, group: u32) {
+        self.subscriptions -= 1;
+        self.shared_subscriptions -= (group != NIL) as u64;
+    }
+
     /// A queue takes a message.
     pub(crate) fn stored(&mut self, body_bytes: u64) {
         self.stored_messages += 1;

@@ -11,18 +11,20 @@ use std::sync::Arc;
 use crate::choice::Choice;
 use crate::delayed::Delayed;
 use crate::fill::Fill;
+use crate::group_reader::GroupReader;
 use crate::hash::KeyedState;
 use crate::limits::QueueFull;
 use crate::list::KeyedList;
+use crate::losses::LossReason;
 use crate::mail::Returned;
 use crate::message::{Message, Qos};
-use crate::nodes::{Entry, List, NIL, Nodes};
+use crate::nodes::{Entry, List, NIL, Nodes, Phase};
 use crate::queue_rules::{DeathCause, HIGHEST_PRIORITY, QueueRules};
-use crate::queues::{Dead, Queues, TimerKey, next_sweep_ms, stored_entry};
+use crate::queues::{Dead, Queues, TimerKey, next_sweep_ms};
+use crate::records::{self, Kind};
 use crate::rights::Permit;
 use crate::route::{Context, RouteFlags};
 use crate::session::NEVER_MS;
-use crate::store::{Phase, QueueName};
 
 /// The owner of the nodes in groups' queues: no session's slot, so no session's tag finds them.
 pub(crate) const GROUP_OWNER: u32 = NIL - 1;
@@ -105,6 +107,8 @@ pub(crate) struct Group {
     pub(crate) rules: Option<Arc<QueueRules>>,
     /// The last entry of each class, or [`NIL`]; of a queue with priorities.
     class_ends: Option<Box<[u32; CLASSES]>>,
+    /// How it reads the log; `None` where all its members end with their connections, or nothing is kept.
+    pub(crate) log: Option<Box<GroupReader>>,
     /// Messages that are not due yet.
     pub(crate) delayed: Option<Box<Delayed>>,
     /// Whether messages of before a restart may not be due yet.
@@ -133,6 +137,7 @@ impl Group {
             fill: None,
             rules: None,
             class_ends: None,
+            log: None,
             delayed: None,
             is_restored: false,
             returned_last: NIL,
@@ -152,16 +157,6 @@ impl Group {
         });
         let sequence = (u32::from(class) << COUNT_BITS) | self.next_count;
         (u64::from(sequence) << 32) | u64::from(NIL)
-    }
-
-    /// Goes on counting behind the entries that a store had.
-    pub(crate) fn resume_count(&mut self, tags: impl Iterator<Item = u64>) {
-        let latest = tags.map(count_of).reduce(|latest, count| {
-            let is_later = latest.wrapping_sub(count) & COUNT_MASK > COUNT_MASK >> 1;
-            if is_later { count } else { latest }
-        });
-        self.next_count = latest.unwrap_or(self.next_count);
-        self.is_restored = true;
     }
 
     /// The messages that are not due yet.
@@ -396,6 +391,7 @@ impl<P> Queues<P> {
         now_ms: u64,
         id: u32,
         message: &Arc<Message>,
+        position: u64,
         reserved: bool,
     ) {
         let Some(group) = self.groups.get(&id) else {
@@ -407,12 +403,30 @@ impl<P> Queues<P> {
             fill.remove(1, body_bytes);
         }
         if !group.is_kept && !self.group_admits(id, message) {
+            if message.qos().is_acknowledged() {
+                self.settle_in_group(id, position);
+            }
             return;
         }
+        let is_kept = (self.groups.get(&id)).is_some_and(|group| group.is_kept);
+        let is_logged = is_kept || message.qos().is_acknowledged();
+        self.enter_group(now_ms, id, message, if is_logged { position } else { 0 }, 0);
+    }
+
+    /// Puts a message into a group's queue, or among those that are not due yet.
+    pub(crate) fn enter_group(
+        &mut self,
+        now_ms: u64,
+        id: u32,
+        message: &Arc<Message>,
+        position: u64,
+        failures: u16,
+    ) {
         let Some(group) = self.groups.get_mut(&id) else {
             return;
         };
-        let qos = if group.is_kept {
+        // In a kept queue also messages of QoS 0 are settled.
+        let qos = if group.is_kept || position != 0 {
             message.qos().max(Qos::AtLeastOnce)
         } else {
             message.qos()
@@ -425,12 +439,13 @@ impl<P> Queues<P> {
             context: None,
             group_tag: 0,
             group: id,
-            failures: 0,
+            failures,
             phase: Phase::Pending,
-            redelivered: false,
+            redelivered: failures > 0,
             retained_copy: false,
             is_kept: false,
-            in_group_store: false,
+            position: if group.log.is_some() { position } else { 0 },
+            is_owned: false,
         };
         let reader = group.rules.as_ref().map(|rules| &rules.reader);
         let due_ms = reader.and_then(|reader| reader.due_ms(message));
@@ -441,14 +456,8 @@ impl<P> Queues<P> {
             }
             None => self.place(id, entry),
         };
-        if let Some(entry) = self.nodes.entry(node)
-            && let Some(group) = self.groups.get(&id)
-            && self.is_durable
-            && entry.qos.is_acknowledged()
-        {
-            let name = QueueName::Group(&group.filter);
-            self.store.enqueued(name, stored_entry(entry));
-        }
+        let position = self.nodes.entry(node).map_or(0, |entry| entry.position);
+        self.note_in_group(id, position, |log| log.enter(position, failures));
         self.entered_group(now_ms, id, node);
     }
 
@@ -487,11 +496,11 @@ impl<P> Queues<P> {
             return false;
         }
         if group.attending == 0 && !message.qos().is_acknowledged() {
-            self.counters.dropped_away += 1;
+            self.lose_of_group(id, Some(message), LossReason::Away);
             return false;
         }
         if self.is_over_memory && (group.attending == 0 || !group.queue.is_empty()) {
-            self.counters.dropped_full += 1;
+            self.lose_of_group(id, Some(message), LossReason::Full);
             return false;
         }
         let body_bytes = message.body_bytes() as u64;
@@ -505,13 +514,14 @@ impl<P> Queues<P> {
             if fits {
                 return true;
             }
-            self.counters.dropped_full += 1;
             if self.limits.queue_full == QueueFull::DropNewest {
+                self.lose_of_group(id, Some(message), LossReason::Full);
                 return false;
             }
             let first = group.queue.first();
             if let Some(entry) = self.remove_from_group(id, first) {
-                self.forget_stored_in_group(id, &entry);
+                self.settle_in_group(id, entry.position);
+                self.lose_of_group(id, entry.message.as_deref(), LossReason::Full);
             }
         }
     }
@@ -552,7 +562,7 @@ impl<P> Queues<P> {
             message,
             tag,
             failures,
-            in_group_store,
+            position,
             redelivered,
             refused_by,
             is_undead,
@@ -566,13 +576,11 @@ impl<P> Queues<P> {
             .as_ref()
             .and_then(|rules| rules.maximum_deliveries);
         if most.is_some_and(|most| failures >= most) && !is_undead {
-            if self.is_durable && in_group_store {
-                self.store.settled(QueueName::Group(&group.filter), tag);
-            }
             self.dead.push(Dead {
                 group: id,
                 message,
                 tag,
+                position,
                 failures,
                 cause: DeathCause::MaximumDeliveries,
             });
@@ -582,14 +590,15 @@ impl<P> Queues<P> {
             group.refuse(member, attendance, tag, limit, hashing);
         }
         if group.is_for_nobody(message.topic()) {
+            self.settle_in_group(id, position);
             return;
         }
         let mut qos = message.qos();
-        if group.is_kept || in_group_store {
+        if group.is_kept || position != 0 {
             qos = qos.max(Qos::AtLeastOnce);
         }
         if group.attending == 0 && !qos.is_acknowledged() {
-            self.counters.dropped_away += 1;
+            self.lose_of_group(id, Some(&message), LossReason::Away);
             return;
         }
         let entry = Entry {
@@ -605,28 +614,15 @@ impl<P> Queues<P> {
             redelivered,
             retained_copy: false,
             is_kept: false,
-            in_group_store: false,
+            position,
+            is_owned: false,
         };
         let node = self.place(id, entry);
         let Some(group) = self.groups.get_mut(&id) else {
             return;
         };
         group.returned_last = node;
-        if let Some(entry) = self.nodes.entry(node)
-            && self.is_durable
-            && qos.is_acknowledged()
-        {
-            let name = QueueName::Group(&group.filter);
-            if !in_group_store {
-                self.store.enqueued(name, stored_entry(entry));
-            }
-            // What comes back is older than all that has not been out; those among themselves are
-            // put in order when they are loaded.
-            self.store.advanced(name, tag, Phase::Pending);
-            if failures > 0 && in_group_store {
-                self.store.failed(name, tag, failures);
-            }
-        }
+        self.note_in_group(id, position, |log| log.set(position, failures, false));
         self.entered_group(now_ms, id, node);
     }
 
@@ -642,18 +638,7 @@ impl<P> Queues<P> {
         }
     }
 
-    /// Tells the store that an entry is no longer a group's.
-    pub(crate) fn forget_stored_in_group(&mut self, id: u32, entry: &Entry) {
-        if let Some(group) = self.groups.get(&id)
-            && self.is_durable
-            && entry.qos.is_acknowledged()
-        {
-            self.store
-                .settled(QueueName::Group(&group.filter), entry.tag);
-        }
-    }
-
-    /// Takes an entry out of a group's queue, but not out of its store.
+    /// Takes an entry out of a group's queue; it is not settled by that.
     pub(crate) fn remove_from_group(&mut self, id: u32, node: u32) -> Option<Entry> {
         if node == NIL {
             return None;
@@ -694,7 +679,7 @@ impl<P> Queues<P> {
                 && group.is_for_nobody(message.topic())
                 && let Some(entry) = self.remove_from_group(id, node)
             {
-                self.forget_stored_in_group(id, &entry);
+                self.settle_in_group(id, entry.position);
             }
             node = next;
         }
@@ -708,8 +693,9 @@ impl<P> Queues<P> {
             if let Some(delayed) = group.delayed {
                 self.drain(delayed.list());
             }
-            if self.is_durable {
-                self.store.group_ended(&group.filter);
+            if group.log.is_some() {
+                self.changes
+                    .push(records::remove(Kind::Group, &group.filter, &[]));
             }
         }
     }
@@ -751,9 +737,9 @@ impl<P> Queues<P> {
             let expires_at_ms = self.expires_at_ms(node);
             if expires_at_ms <= now_ms {
                 if let Some(entry) = self.remove_from_group(id, node) {
-                    self.forget_stored_in_group(id, &entry);
+                    self.settle_in_group(id, entry.position);
+                    self.lose_of_group(id, entry.message.as_deref(), LossReason::Expired);
                 }
-                self.counters.dropped_expired += 1;
             } else {
                 earliest_ms = earliest_ms.min(expires_at_ms);
             }

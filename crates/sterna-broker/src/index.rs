@@ -27,15 +27,60 @@ struct Route {
     context: Option<Arc<Context>>,
 }
 
-/// By the subscriber's or group's number, and whether it is a group's.
-type Routes = KeyedList<(u32, bool), Route>;
+/// What there is at one filter.
+#[derive(Debug, Default)]
+struct Routes {
+    /// Of sessions that are awake, and of groups: by the subscriber's or group's number, and whether it
+    /// is a group's.
+    awake: KeyedList<(u32, bool), Route>,
+    /// Sessions that sleep; `None` at most filters.
+    asleep: Option<Box<Asleep>>,
+}
+
+/// Sessions that read what they subscribe to in the log.
+#[derive(Debug, Default)]
+struct Asleep {
+    /// By their subscriber numbers, and whether the log has something for them.
+    sessions: KeyedList<u32, bool>,
+    /// Those for which it has.
+    kept: usize,
+}
+
+impl Routes {
+    fn is_empty(&self) -> bool {
+        self.awake.is_empty() && self.asleep.is_none()
+    }
+
+    /// Notes a session that sleeps; true where it is the first that the log has something for.
+    fn put_to_sleep(&mut self, id: u32, is_kept: bool, hashing: KeyedState) -> bool {
+        let asleep = self.asleep.get_or_insert_default();
+        let had_kept = asleep.kept > 0;
+        let was_kept = asleep.sessions.insert(id, is_kept, hashing);
+        asleep.kept += usize::from(is_kept);
+        asleep.kept -= usize::from(was_kept.unwrap_or(false));
+        had_kept != (asleep.kept > 0)
+    }
+
+    /// Takes out a session that sleeps.
+    fn wake(&mut self, id: u32) {
+        let Some(asleep) = &mut self.asleep else {
+            return;
+        };
+        if let Some((_, is_kept)) = asleep.sessions.remove(&id) {
+            asleep.kept -= usize::from(is_kept);
+        }
+        if asleep.sessions.is_empty() {
+            self.asleep = None;
+        }
+    }
+}
 
 /// A match on its way to becoming a target.
 #[derive(Debug)]
-struct Found {
-    place: Place,
-    flags: RouteFlags,
-    context: Option<Arc<Context>>,
+pub(crate) struct Found {
+    pub(crate) place: Place,
+    pub(crate) flags: RouteFlags,
+    pub(crate) context: Option<Arc<Context>>,
 }
 
 /// Topics of what is told of single clients. It is gathered only while somebody subscribes below.
@@ -48,6 +93,8 @@ struct Home {
     /// Of a kept queue: how full it is.
     fill: Option<Arc<Fill>>,
     rules: Option<Arc<QueueRules>>,
+    /// Whether its messages of QoS 1 and 2 are appended to the log.
+    is_durable: bool,
 }
 
 /// Who has routes at one filter.
@@ -146,6 +193,11 @@ impl Index {
             } => {
                 self.add(filter, Some(filter), *id, *flags, context.clone());
             }
+            RouteUpdate::Slept {
+                id,
+                filter,
+                is_kept,
+            } => self.put_to_sleep(filter, *id, *is_kept),
             RouteUpdate::Unsubscribed { id, filter } => self.remove_route(filter, *id, false),
             RouteUpdate::Joined { group, filter, .. } => {
                 // Only the first member makes a route. Its options are the members' business.
@@ -157,6 +209,7 @@ impl Index {
                             shard,
                             fill: None,
                             rules: None,
+                            is_durable: false,
                         },
                     );
                     let topics = topics_of_shared(filter);
@@ -168,12 +221,15 @@ impl Index {
                 filter,
                 fill,
                 rules,
+                is_durable,
+                ..
             } => {
                 if let Some(home) = self.homes.get_mut(group) {
                     self.kept_groups += usize::from(fill.is_some());
                     self.kept_groups -= usize::from(home.fill.is_some());
                     home.fill.clone_from(fill);
                     home.rules.clone_from(rules);
+                    home.is_durable = *is_durable;
                     let topics = topics_of_shared(filter);
                     self.cache.outdate(topics, is_wild(topics));
                 }
@@ -196,23 +252,44 @@ impl Index {
         flags: RouteFlags,
         context: Option<Arc<Context>>,
     ) {
-        let wild = is_wild(filter);
-        let routes = if wild {
+        let (wild, hashing) = (is_wild(filter), self.hashing);
+        let routes = self.routes_at(filter, shared_text);
+        if !flags.is_group() {
+            routes.wake(id);
+        }
+        let replaced =
+            routes
+                .awake
+                .insert((id, flags.is_group()), Route { flags, context }, hashing);
+        if replaced.is_none() && filter.starts_with(INSPECTION) {
+            self.inspecting += 1;
+        }
+        self.cache.outdate(filter, wild);
+    }
+
+    /// What there is at a filter, also where that is nothing yet.
+    fn routes_at(&mut self, filter: &str, shared_text: Option<&Arc<str>>) -> &mut Routes {
+        if is_wild(filter) {
             self.wild.get_or_insert_with(filter, Routes::default)
         } else {
             // All shards' replicas and the session share the one text.
             let text = shared_text.map_or_else(|| Arc::from(filter), Arc::clone);
             self.exact.entry(text).or_default()
-        };
-        let replaced = routes.insert(
-            (id, flags.is_group()),
-            Route { flags, context },
-            self.hashing,
-        );
-        if replaced.is_none() && filter.starts_with(INSPECTION) {
-            self.inspecting += 1;
         }
-        self.cache.outdate(filter, wild);
+    }
+
+    /// Takes a session's route out, and notes that the session sleeps.
+    fn put_to_sleep(&mut self, filter: &Arc<str>, id: u32, is_kept: bool) {
+        let hashing = self.hashing;
+        let routes = self.routes_at(filter, Some(filter));
+        let had_route = routes.awake.remove(&(id, false)).is_some();
+        let is_seen = routes.put_to_sleep(id, is_kept, hashing) || had_route;
+        if had_route && filter.starts_with(INSPECTION) {
+            self.inspecting -= 1;
+        }
+        if is_seen {
+            self.cache.outdate(filter, is_wild(filter));
+        }
     }
 
     fn remove_route(&mut self, filter: &str, id: u32, is_group: bool) {
@@ -223,7 +300,10 @@ impl Index {
             self.exact.get_mut(filter)
         };
         if let Some(routes) = routes {
-            if routes.remove(&(id, is_group)).is_some() && filter.starts_with(INSPECTION) {
+            if !is_group {
+                routes.wake(id);
+            }
+            if routes.awake.remove(&(id, is_group)).is_some() && filter.starts_with(INSPECTION) {
                 self.inspecting -= 1;
             }
             if routes.is_empty() {
@@ -249,7 +329,10 @@ impl Index {
             self.exact.get(filter)
         };
         let mut subscribers = Subscribers::default();
-        for ((id, is_group), _) in routes.into_iter().flat_map(KeyedList::iter) {
+        let asleep = routes.and_then(|routes| routes.asleep.as_ref());
+        let asleep = asleep.into_iter().flat_map(|asleep| asleep.sessions.iter());
+        subscribers.sessions.extend(asleep.map(|&(id, _)| id));
+        for ((id, is_group), _) in routes.into_iter().flat_map(|routes| routes.awake.iter()) {
             if !is_group {
                 subscribers.sessions.push(*id);
             } else if self.homes.get(id).is_some_and(|home| home.fill.is_none()) {
@@ -310,17 +393,29 @@ impl Index {
         fresh.clear();
         found.clear();
         let mut filters = 0;
-        let kept = &mut fresh.kept;
+        let Matches {
+            kept,
+            total,
+            is_durable,
+            ..
+        } = &mut *fresh;
         let mut collect = |routes: &Routes| {
             filters += 1;
+            if let Some(asleep) = &routes.asleep {
+                *is_durable |= asleep.kept > 0;
+                *total += asleep.sessions.len();
+            }
+            let routes = &routes.awake;
             found.reserve(routes.len());
             for (&(id, is_group), route) in routes.iter().map(|(key, route)| (key, route)) {
                 if (route.context.as_ref()).is_some_and(|context| !context.permits(topic)) {
                     continue;
                 }
                 let mut flags = route.flags;
+                *is_durable |= flags.is_durable();
                 let place = if is_group {
                     let home = homes.get(&id);
+                    *is_durable |= home.is_some_and(|home| home.is_durable);
                     if let Some(fill) = home.and_then(|home| home.fill.as_ref()) {
                         kept.push(Arc::clone(fill));
                         flags = RouteFlags::KEPT_GROUP_ROUTE;
@@ -406,7 +501,7 @@ fn target(place: Place, flags: RouteFlags, context: Option<Arc<Context>>) -> Tar
 /// identifiers. [MQTT-3.3.4-2] [MQTT-3.3.4-4]
 ///
 /// Where only some of them are no-local, what the session itself published goes by the others.
-fn merge(all: &[Found], targets: &mut Vec<Target>) {
+pub(crate) fn merge(all: &[Found], targets: &mut Vec<Target>) {
     let combine = |subset: &mut dyn Iterator<Item = &Found>| -> Option<Target> {
         let first = subset.next()?;
         let mut flags = first.flags.merged(first.flags);

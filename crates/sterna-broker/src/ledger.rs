@@ -3,11 +3,10 @@
 use std::sync::Arc;
 
 use crate::api::{Delivery, Unacknowledged};
-use crate::nodes::Entry;
+use crate::nodes::{Entry, Phase};
 use crate::queues::Queues;
 use crate::route::Context;
 use crate::session::BrokerSession;
-use crate::store::{Phase, QueueName};
 
 impl<P> Queues<P> {
     /// Where a sent delivery lies.
@@ -26,7 +25,8 @@ impl<P> Queues<P> {
     pub(crate) fn unacknowledged(&self, slot: u32, node: u32) -> Option<Unacknowledged> {
         let entry = self.nodes.entry(node)?;
         if entry.phase == Phase::HandedOver {
-            return Some(Unacknowledged::HandedOver { tag: entry.tag });
+            let (tag, position) = (entry.tag, entry.position);
+            return Some(Unacknowledged::HandedOver { tag, position });
         }
         delivery(&self.sessions[slot as usize], entry).map(Unacknowledged::Sent)
     }
@@ -39,20 +39,12 @@ impl<P> Queues<P> {
         };
         entry.phase = Phase::Pending;
         entry.failures = entry.failures.saturating_add(u16::from(failed));
-        let failures = entry.failures;
         session.account.waits(entry);
         let body_bytes = entry.body_bytes();
         let tag = entry.tag;
         self.nodes
             .move_front(&mut session.ledger, &mut session.pending, node);
         session.forget_rehomed(tag);
-        if session.is_stored {
-            let queue = QueueName::Session(&session.client_id);
-            self.store.advanced(queue, tag, Phase::Pending);
-            if failures > 0 {
-                self.store.failed(queue, tag, failures);
-            }
-        }
         self.ledger_has_room(slot, body_bytes);
         self.list_if_ready(slot);
     }
@@ -79,6 +71,7 @@ pub(crate) fn delivery<P>(session: &BrokerSession<P>, entry: &Entry) -> Option<D
         redelivered: entry.redelivered,
         hint: hint(entry.context.as_deref(), session.attendance),
         failures: entry.failures,
+        position: entry.position,
         context: entry.context.clone(),
     })
 }

@@ -20,6 +20,7 @@
 //!   those that say how many; `fill.rs`: how publishers of all shards know that a kept one is full.
 //! - `queue_rules.rs`: what a kept queue does beside keeping; `delayed.rs`: messages that are not due yet;
 //!   `broker/dead_letter.rs`: messages that nobody could take; `broker/browse.rs`: a look at what waits.
+//! - `losses.rs`: messages that a queue drops, and why.
 //! - `store.rs`: what survives a restart; `broker/restore.rs` takes it up again.
 //!
 //! Invariants: no input or output, no clock, no thread, no task. Nothing a client sends is walked
@@ -34,22 +35,26 @@ mod cache;
 mod check;
 mod choice;
 mod counters;
+mod cursor;
 mod delayed;
 mod directory;
 mod fill;
 mod filter;
 mod group;
+mod group_reader;
 mod hash;
 mod index;
 mod ledger;
 mod levels;
 mod limits;
 mod list;
+mod losses;
 mod mail;
 mod message;
 mod nodes;
 mod queue_rules;
 mod queues;
+mod records;
 mod rights;
 mod route;
 mod session;
@@ -61,14 +66,16 @@ pub use api::{
     SessionInfo, SessionKey, ShardId, SubscribeError, SubscribeOptions, Subscribed, Unacknowledged,
     Will, WillFate,
 };
-pub use broker::Broker;
+pub use broker::{Broker, Restored};
 pub use counters::Counters;
 pub use directory::Directory;
 pub use limits::{Limits, QueueFull};
+pub use losses::{Loss, LossReason, LossWatcher};
 pub use mail::Mail;
 pub use message::{InvalidMessage, Message, MessageHeader, NativeFormat, Origin, Qos};
 pub use queue_rules::{DEFAULT_PRIORITY, DeadLetter, DeathCause, MessageReader, QueueRules};
 pub use rights::{Holder, Permit, Right, Rights};
 pub use store::{
-    NoStore, Phase, QueueName, Share, Store, Stored, StoredEntry, StoredSession, StoredSubscription,
+    Appended, Change, Committed, Frame, Full, NoStore, ReadAnswer, ReadRequest, Record, Share,
+    Store,
 };

@@ -68,6 +68,13 @@ pub struct Limits {
     pub match_cache_targets: usize,
     /// Route updates a shard may be behind before it is told to catch up.
     pub route_backlog: usize,
+    /// Messages that a session has waiting while it reads the log, in number.
+    pub read_ahead_messages: usize,
+    /// The same in bytes of their bodies; one message may have more.
+    pub read_ahead_bytes: usize,
+    /// Time between two writings of what readers of the log have settled, in milliseconds. After a crash,
+    /// consumers may get again at QoS 1 what they have settled since the last.
+    pub cursor_interval_ms: u64,
 }
 
 impl Default for Limits {
@@ -96,6 +103,9 @@ impl Default for Limits {
             match_cache_topics: 16_384,
             match_cache_targets: 4_096,
             route_backlog: 1_024,
+            read_ahead_messages: 256,
+            read_ahead_bytes: 1 << 20,
+            cursor_interval_ms: 200,
         }
     }
 }

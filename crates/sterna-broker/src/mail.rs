@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use crate::api::Selector;
+use crate::cursor::Reader;
 use crate::message::{Message, Qos};
 use crate::nodes::{Entry, NIL};
 use crate::route::{Context, Parcel};
 use crate::session::Subscription;
+use crate::store::Record;
 
 /// A letter from one shard's broker to another's. Letters from one shard to another must arrive in
 /// the order they were taken; letters of different pairs may overtake each other.
@@ -27,6 +29,10 @@ pub(crate) enum Letter<P> {
     Deliver(Vec<Parcel>),
     /// Your index is far behind the route log.
     CatchUp,
+    /// Say how far you have sent me what you publish.
+    AskMark { from: u16 },
+    /// All that I have published before this position of the log was sent before this letter.
+    Mark { from: u16, position: u64 },
     /// A consumer came to me for the session you have in this slot.
     Claim(Claim),
     /// I have moved a session; answer when you know it.
@@ -55,8 +61,8 @@ pub(crate) enum Letter<P> {
         member: u32,
         attendance: u32,
         credit: u32,
-        /// What the group's store need no longer keep.
-        kept: Vec<u64>,
+        /// Places in the log of what the group is done with.
+        settled: Vec<u64>,
     },
     /// Take back what a member may be assigned.
     Recall(Recall),
@@ -140,9 +146,12 @@ pub(crate) struct Moved<P> {
     pub(crate) pending: Vec<Entry>,
     pub(crate) next_sequence: u32,
     pub(crate) is_stored: bool,
+    pub(crate) reader: Option<Box<Reader>>,
     /// See [`BrokerSession::judged_by`](crate::session::BrokerSession::judged_by).
     pub(crate) judged_by: u32,
-    pub(crate) snapshot: Option<Box<[u8]>>,
+    /// The keys of the records that its front door keeps, and those records that it has not taken yet.
+    pub(crate) kept: Vec<Box<[u8]>>,
+    pub(crate) restored: Vec<Record>,
 }
 
 /// See [`Letter::Attend`].
@@ -171,8 +180,8 @@ pub(crate) struct Assign {
     pub(crate) failures: u16,
     /// See [`Entry::is_kept`].
     pub(crate) is_kept: bool,
-    /// See [`Entry::in_group_store`].
-    pub(crate) in_group_store: bool,
+    /// See [`Entry::position`].
+    pub(crate) position: u64,
     pub(crate) message: Arc<Message>,
     pub(crate) context: Option<Arc<Context>>,
     pub(crate) qos: Qos,
@@ -187,8 +196,8 @@ pub(crate) struct Returned {
     /// See [`Entry::group_tag`].
     pub(crate) tag: u64,
     pub(crate) failures: u16,
-    /// See [`Entry::in_group_store`].
-    pub(crate) in_group_store: bool,
+    /// See [`Entry::position`].
+    pub(crate) position: u64,
     pub(crate) redelivered: bool,
     /// The member, with its attendance, that it is not to be given again.
     pub(crate) refused_by: Option<(u32, u32)>,
@@ -204,7 +213,7 @@ impl Returned {
             group,
             group_tag: tag,
             failures,
-            in_group_store,
+            position,
             redelivered,
             ..
         } = entry;
@@ -215,7 +224,7 @@ impl Returned {
                 message,
                 tag,
                 failures,
-                in_group_store,
+                position,
                 redelivered,
                 refused_by: None,
                 is_undead: false,

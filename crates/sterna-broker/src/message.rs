@@ -1,5 +1,7 @@
 //! The application message: immutable, shared, one body.
 
+mod record;
+
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

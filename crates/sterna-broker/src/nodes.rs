@@ -10,7 +10,6 @@ use slab::Slab;
 
 use crate::message::{Message, Qos};
 use crate::route::Context;
-use crate::store::Phase;
 
 /// No entry.
 pub(crate) const NIL: u32 = u32::MAX;
@@ -19,6 +18,17 @@ const CHUNK: usize = 256;
 
 /// Empty chunks that are kept, so that a fan-out to some thousand queues allocates nothing.
 const SPARE_CHUNKS: u32 = 16;
+
+/// How far the delivery of an entry has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Phase {
+    /// Not yet sent.
+    Pending,
+    /// Sent, no answer yet.
+    Sent,
+    /// The receiver has taken it over (PUBREC); the message itself is no longer kept.
+    HandedOver,
+}
 
 /// A message in a queue or ledger.
 #[derive(Debug)]
@@ -45,11 +55,23 @@ pub(crate) struct Entry {
     pub(crate) retained_copy: bool,
     /// Whether it is from a kept queue, and goes back there with its consumer's connection.
     pub(crate) is_kept: bool,
-    /// Whether its group's store has it.
-    pub(crate) in_group_store: bool,
+    /// Its place in the log; zero where it is not there.
+    pub(crate) position: u64,
+    /// Whether it is from a group and its session's alone from now on. [MQTT-4.8.2-5]
+    pub(crate) is_owned: bool,
 }
 
 impl Entry {
+    /// Its place in the log as a message of the session's own subscriptions; zero for what a group has
+    /// assigned, and for what is not in the log.
+    pub(crate) const fn own_position(&self) -> u64 {
+        if self.group == NIL && self.group_tag == 0 {
+            self.position
+        } else {
+            0
+        }
+    }
+
     pub(crate) fn body_bytes(&self) -> u64 {
         self.message
             .as_ref()
@@ -470,7 +492,8 @@ mod tests {
             redelivered: false,
             retained_copy: false,
             is_kept: false,
-            in_group_store: false,
+            position: 0,
+            is_owned: false,
         }
     }
 

@@ -11,12 +11,14 @@ use crate::counters::Counters;
 use crate::group::Group;
 use crate::ledger::{delivery, hint};
 use crate::limits::Limits;
+use crate::losses::{LossReason, LossWatcher};
 use crate::message::{Message, Origin, Qos};
-use crate::nodes::{Entry, List, NIL, Nodes};
+use crate::nodes::{Entry, List, NIL, Nodes, Phase};
 use crate::queue_rules::DeathCause;
+use crate::records::{self, Kind, OwnedRecord};
 use crate::route::{Context, Target};
 use crate::session::{BrokerSession, NEVER_MS, State};
-use crate::store::{Phase, QueueName, Store, StoredEntry};
+use crate::store::{Change, Store};
 
 /// What a timer is for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -29,9 +31,9 @@ pub(crate) enum TimerKey {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Owed {
     pub(crate) group: u32,
-    /// What the group's store is to forget, see [`Entry::group_tag`]; zero for nothing.
-    pub(crate) tag: u64,
-    /// Zero where only the group's store is to forget the message.
+    /// What the group has settled: a place in the log, or zero for nothing.
+    pub(crate) position: u64,
+    /// Zero where the group is only told what is settled.
     pub(crate) credit: u32,
     pub(crate) member: u32,
     pub(crate) attendance: u32,
@@ -44,6 +46,8 @@ pub(crate) struct Dead {
     pub(crate) message: Arc<Message>,
     /// See [`Entry::group_tag`].
     pub(crate) tag: u64,
+    /// See [`Entry::position`].
+    pub(crate) position: u64,
     pub(crate) failures: u16,
     pub(crate) cause: DeathCause,
 }
@@ -55,6 +59,7 @@ impl Dead {
             group: entry.group,
             message: entry.message?,
             tag: entry.group_tag,
+            position: entry.position,
             failures: entry.failures,
             cause: DeathCause::Rejected,
         })
@@ -77,8 +82,8 @@ pub(crate) struct Item {
     pub(crate) retained_copy: bool,
     /// See [`Entry::is_kept`].
     pub(crate) is_kept: bool,
-    /// See [`Entry::in_group_store`].
-    pub(crate) in_group_store: bool,
+    /// See [`Entry::position`].
+    pub(crate) position: u64,
 }
 
 /// Sweeps of one queue are at least so far apart, plus so much per entry: looking for expired
@@ -102,7 +107,22 @@ pub(crate) struct Queues<P> {
     pub(crate) timers: BTreeSet<(u64, TimerKey)>,
     pub(crate) limits: Limits,
     pub(crate) counters: Counters,
+    pub(crate) loss_watcher: Option<Box<dyn LossWatcher>>,
     pub(crate) store: Box<dyn Store>,
+    /// Changes of records that are to be appended at the end of the call, or with a message before.
+    pub(crate) changes: Vec<Change>,
+    /// Removals of records that wait for cursors to be written.
+    pub(crate) disowned: Vec<Change>,
+    /// Sessions whose cursors are to be written.
+    pub(crate) changed: Vec<u32>,
+    /// Groups whose cursors are to be written.
+    pub(crate) changed_groups: Vec<u32>,
+    /// Sessions that have fallen behind in this call.
+    pub(crate) fallen: Vec<u32>,
+    /// Sessions that are to read on in the log.
+    pub(crate) hungry: Vec<u32>,
+    /// For each other shard, the position before which nothing of it is under way.
+    pub(crate) marks: Box<[u64]>,
     pub(crate) is_durable: bool,
     /// Whether all shards' messages together are above their limit.
     pub(crate) is_over_memory: bool,
@@ -111,39 +131,18 @@ pub(crate) struct Queues<P> {
     current: Option<u32>,
 }
 
-pub(crate) fn stored_entry(entry: &Entry) -> StoredEntry {
-    StoredEntry {
-        tag: entry.tag,
-        message: entry.message.clone(),
-        qos: entry.qos,
-        retain: entry.retain,
-        phase: entry.phase,
-        identifiers: entry
-            .context
-            .as_ref()
-            .map_or_else(Box::default, |context| context.identifiers.clone()),
-        failures: entry.failures,
-    }
+/// What tells the record of an entry that is its session's alone from others of the session: its place in
+/// the log, and whether it came from a group.
+pub(crate) fn owned_key(entry: &Entry) -> [u8; 9] {
+    let mut key = [0; 9];
+    key[..8].copy_from_slice(&entry.position.to_be_bytes());
+    key[8] = u8::from(entry.own_position() == 0);
+    key
 }
 
-/// Whether a stored session's part of the store has an entry. What a group has assigned stays in the
-/// group's part until it is sent; if its queue is kept, until it is settled or handed over.
-fn is_stored_by_session(entry: &Entry) -> bool {
-    let is_its_own = match entry.phase {
-        Phase::Pending => entry.group == NIL,
-        Phase::Sent => !entry.is_kept,
-        Phase::HandedOver => true,
-    };
-    is_its_own && entry.qos.is_acknowledged()
-}
-
-/// What a group's store is to forget with an entry.
-const fn group_store_tag(entry: &Entry) -> u64 {
-    if entry.in_group_store {
-        entry.group_tag
-    } else {
-        0
-    }
+/// The place in the log that a group has settled with an entry.
+const fn group_position(entry: &Entry) -> u64 {
+    if entry.is_owned { 0 } else { entry.position }
 }
 
 /// When to look again for expired messages in a queue of so many entries.
@@ -155,8 +154,16 @@ pub(crate) fn next_sweep_ms(now_ms: u64, earliest_ms: u64, entries: usize) -> u6
 }
 
 impl<P> Queues<P> {
-    pub(crate) fn new(limits: Limits, store: Box<dyn Store>) -> Self {
+    pub(crate) fn new(limits: Limits, store: Box<dyn Store>, shards: u16) -> Self {
+        let mark = store.next_position();
         Self {
+            marks: vec![mark; usize::from(shards) - 1].into(),
+            changes: Vec::new(),
+            disowned: Vec::new(),
+            changed: Vec::new(),
+            changed_groups: Vec::new(),
+            fallen: Vec::new(),
+            hungry: Vec::new(),
             sessions: Slab::new(),
             nodes: Nodes::new(),
             groups: FxHashMap::default(),
@@ -167,6 +174,7 @@ impl<P> Queues<P> {
             timers: BTreeSet::new(),
             limits,
             counters: Counters::default(),
+            loss_watcher: None,
             is_durable: store.is_durable(),
             store,
             is_over_memory: false,
@@ -207,10 +215,18 @@ impl<P> Queues<P> {
 
     // Into the queue.
 
-    /// Delivers a message to one of the queues it matched.
-    pub(crate) fn deliver(&mut self, now_ms: u64, message: Arc<Message>, target: &Target) {
+    /// Delivers a message to one of the queues it matched. `position` is its place in the log; zero where
+    /// it is not there.
+    pub(crate) fn deliver(
+        &mut self,
+        now_ms: u64,
+        message: Arc<Message>,
+        position: u64,
+        target: &Target,
+    ) {
         if target.flags.is_group() {
-            self.push_to_group(now_ms, target.slot, &message, target.flags.keeps());
+            let is_reserved = target.flags.keeps();
+            self.push_to_group(now_ms, target.slot, &message, position, is_reserved);
             return;
         }
         let Some(session) = self.sessions.get_mut(target.slot as usize) else {
@@ -230,7 +246,21 @@ impl<P> Queues<P> {
         }
         // [MQTT-3.8.4-8]
         let qos = message.qos().min(target.flags.qos());
-        let is_admitted = if qos.is_acknowledged() {
+        let session = &self.sessions[target.slot as usize];
+        let is_logged = qos.is_acknowledged() && position != 0;
+        let is_coming = session.state == State::Claiming;
+        let reader = session.reader.as_ref().filter(|_| is_logged);
+        let position = if is_logged && (reader.is_some() || is_coming) {
+            position
+        } else {
+            0
+        };
+        let is_admitted = if let Some(reader) = reader {
+            // Else it is read in the log.
+            reader.takes(position) && self.keeps_up(target.slot, position, &message)
+        } else if is_logged && is_coming {
+            self.waits_for_session(target.slot, position, &message)
+        } else if qos.is_acknowledged() {
             self.admits_acknowledged(target.slot, &message)
         } else {
             self.admits_qos0(now_ms, target.slot, &message)
@@ -253,7 +283,8 @@ impl<P> Queues<P> {
             redelivered: false,
             retained_copy: false,
             is_kept: false,
-            in_group_store: false,
+            position,
+            is_owned: false,
         };
         self.append(now_ms, target.slot, entry);
     }
@@ -263,7 +294,7 @@ impl<P> Queues<P> {
     pub(crate) fn push(&mut self, now_ms: u64, slot: u32, item: Item) {
         let session = &mut self.sessions[slot as usize];
         if !item.qos.is_acknowledged() && session.is_away() {
-            self.counters.dropped_away += 1;
+            self.lose(slot, Some(&item.message), LossReason::Away);
             return;
         }
         let entry = Entry {
@@ -279,24 +310,18 @@ impl<P> Queues<P> {
             redelivered: item.redelivered,
             retained_copy: item.retained_copy,
             is_kept: item.is_kept,
-            in_group_store: item.in_group_store,
+            position: item.position,
+            is_owned: false,
         };
         self.append(now_ms, slot, entry);
     }
 
     /// Appends an entry to a session's queue. [MQTT-4.5.0-1]
-    fn append(&mut self, now_ms: u64, slot: u32, entry: Entry) {
+    pub(crate) fn append(&mut self, now_ms: u64, slot: u32, entry: Entry) {
         let session = &mut *self.sessions[slot as usize];
         session.account.waits(&entry);
         self.counters.stored(entry.body_bytes());
         let node = self.nodes.push_back(&mut session.pending, slot, entry);
-        if session.is_stored
-            && let Some(entry) = self.nodes.entry(node)
-            && is_stored_by_session(entry)
-        {
-            let queue = QueueName::Session(&session.client_id);
-            self.store.enqueued(queue, stored_entry(entry));
-        }
         if session.is_connected() {
             if session.is_ready() && !session.is_listed {
                 session.is_listed = true;
@@ -362,22 +387,28 @@ impl<P> Queues<P> {
             }
             let entry = self.nodes.entry(node)?;
             let message = entry.message.as_ref();
-            if message.is_none_or(|message| message.is_expired(now_ms)) {
-                self.counters.dropped_expired += 1;
+            let reason = if message.is_none_or(|message| message.is_expired(now_ms)) {
+                LossReason::Expired
             } else if self.is_late(now_ms, slot, entry) {
-                self.counters.dropped_late += 1;
+                LossReason::Late
             } else if self.may_send(slot, entry) {
                 return Some(node);
             } else {
                 self.sessions[slot as usize].is_blocked = true;
                 return None;
-            }
-            self.drop_first(slot);
+            };
+            self.drop_first(slot, reason);
         }
     }
 
     /// Takes the next message from a queue.
     pub(crate) fn take_next(&mut self, now_ms: u64, slot: u32) -> Option<Delivery> {
+        let delivery = self.take_first(now_ms, slot);
+        self.list_if_hungry(slot);
+        delivery
+    }
+
+    fn take_first(&mut self, now_ms: u64, slot: u32) -> Option<Delivery> {
         let node = self.first_pending(now_ms, slot)?;
         let session = &mut *self.sessions[slot as usize];
         let is_on_demand = session.is_on_demand;
@@ -393,14 +424,14 @@ impl<P> Queues<P> {
         let entry = self.nodes.pop_front(&mut session.pending)?;
         session.account.left(&entry);
         self.counters.unstored(entry.body_bytes());
-        let group_store_tag = group_store_tag(&entry);
+        let position = group_position(&entry);
         let message = entry.message?;
         self.counters.sent_messages += 1;
         self.counters.sent_bytes += message.payload().len() as u64;
         if entry.group != NIL {
             self.owed.push(Owed {
                 group: entry.group,
-                tag: group_store_tag,
+                position,
                 credit: u32::from(!is_on_demand),
                 member: session.subscriber,
                 attendance: session.attendance,
@@ -417,6 +448,7 @@ impl<P> Queues<P> {
             redelivered: false, // [MQTT-3.3.1-2]
             hint: hint(entry.context.as_deref(), attendance),
             failures: entry.failures,
+            position: 0,
             message,
             context: entry.context,
         })
@@ -448,16 +480,7 @@ impl<P> Queues<P> {
         }
         self.nodes
             .move_back(&mut session.pending, &mut session.ledger, node);
-        // A kept queue's store has it until it is settled.
-        let is_stored = session.is_stored && !is_kept;
-        if is_stored {
-            let queue = QueueName::Session(&session.client_id);
-            match self.nodes.entry(node) {
-                Some(entry) if is_from_group => self.store.enqueued(queue, stored_entry(entry)),
-                _ => self.store.advanced(queue, delivery.tag, Phase::Sent),
-            }
-        }
-        if is_from_group && !is_kept && (is_stored || delivery.qos == Qos::ExactlyOnce) {
+        if is_from_group && !is_kept && delivery.qos == Qos::ExactlyOnce {
             // Whatever happens, it's for nobody else now. [MQTT-4.8.2-5]
             self.release_from_group(slot, node);
         }
@@ -486,9 +509,10 @@ impl<P> Queues<P> {
     }
 
     /// Drops the first message that waits.
-    pub(crate) fn drop_first(&mut self, slot: u32) {
+    pub(crate) fn drop_first(&mut self, slot: u32, reason: LossReason) {
         let node = self.sessions[slot as usize].pending.first();
         if let Some(entry) = self.remove_pending(slot, node) {
+            self.lose(slot, entry.message.as_deref(), reason);
             self.forget_stored(slot, &entry);
             self.note_owed(slot, &entry, true);
         }
@@ -500,6 +524,7 @@ impl<P> Queues<P> {
         let entry = self.nodes.remove(&mut session.pending, node)?;
         session.account.left(&entry);
         self.counters.unstored(entry.body_bytes());
+        self.list_if_hungry(slot);
         Some(entry)
     }
 
@@ -513,17 +538,60 @@ impl<P> Queues<P> {
         Some(entry)
     }
 
-    /// Tells the store that an entry is no longer in a session's queue.
+    /// Notes that an entry is no longer in a session's queue or ledger, and will not be again.
     pub(crate) fn forget_stored(&mut self, slot: u32, entry: &Entry) {
+        self.settle_position(slot, entry.own_position());
+        if entry.phase == Phase::HandedOver || entry.is_owned {
+            self.forget_owned(slot, entry);
+        }
+    }
+
+    /// Keeps an entry as its session's alone, whatever becomes of the log.
+    pub(crate) fn keep_owned(&mut self, slot: u32, node: u32) {
         let session = &self.sessions[slot as usize];
-        if session.is_stored && is_stored_by_session(entry) {
-            self.store
-                .settled(QueueName::Session(&session.client_id), entry.tag);
+        let Some(entry) = self.nodes.entry(node) else {
+            return;
+        };
+        if !session.is_stored || entry.position == 0 {
+            return;
+        }
+        let context = entry.context.as_ref();
+        let record = OwnedRecord {
+            qos: entry.qos,
+            retain: entry.retain,
+            is_handed_over: entry.phase == Phase::HandedOver,
+            group: self.group_of(slot, entry).map(Into::into),
+            identifiers: context.map_or_else(Box::default, |context| context.identifiers.clone()),
+        };
+        let mut value = record.encode();
+        if let Some(message) = &entry.message {
+            message.encode(&mut value);
+        }
+        let key = owned_key(entry);
+        let change = records::put(Kind::Owned, &session.client_id, &key, value);
+        self.changes.push(change);
+    }
+
+    /// The shared subscription that an entry of a session came from, by its filter.
+    fn group_of(&self, slot: u32, entry: &Entry) -> Option<&str> {
+        let subscriptions = &self.sessions[slot as usize].subscriptions;
+        let mut of_group = subscriptions
+            .iter()
+            .filter(|(_, known)| entry.group != NIL && known.group == entry.group);
+        of_group.next().map(|(filter, _)| &**filter)
+    }
+
+    /// Forgets an entry that was its session's alone, when the cursors that have passed it are written.
+    fn forget_owned(&mut self, slot: u32, entry: &Entry) {
+        let session = &self.sessions[slot as usize];
+        if session.is_stored && entry.position != 0 {
+            let change = records::remove(Kind::Owned, &session.client_id, &owned_key(entry));
+            self.disowned.push(change);
         }
     }
 
     /// Notes that a group's member may have another message; if it is `done` with this one, the
-    /// group's store need not keep it.
+    /// group is done with it too.
     pub(crate) fn note_owed(&mut self, slot: u32, entry: &Entry, done: bool) {
         if entry.group != NIL {
             let session = &mut self.sessions[slot as usize];
@@ -543,7 +611,7 @@ impl<P> Queues<P> {
             }
             self.owed.push(Owed {
                 group: entry.group,
-                tag: if done { group_store_tag(entry) } else { 0 },
+                position: if done { group_position(entry) } else { 0 },
                 credit,
                 member: session.subscriber,
                 attendance: session.attendance,
@@ -551,22 +619,24 @@ impl<P> Queues<P> {
         }
     }
 
-    /// Lets a group's store forget a message that its member's session keeps from now on.
+    /// Takes a message of a group into the keeping of its member's session: the group is done with it.
     pub(crate) fn release_from_group(&mut self, slot: u32, node: u32) {
         let Some(entry) = self.nodes.entry_mut(node) else {
             return;
         };
-        if std::mem::take(&mut entry.in_group_store) {
-            let tag = entry.group_tag;
-            let session = &self.sessions[slot as usize];
-            self.owed.push(Owed {
-                group: entry.group,
-                tag,
-                credit: 0,
-                member: session.subscriber,
-                attendance: session.attendance,
-            });
+        if std::mem::replace(&mut entry.is_owned, true) {
+            return;
         }
+        let (group, position) = (entry.group, entry.position);
+        self.keep_owned(slot, node);
+        let session = &self.sessions[slot as usize];
+        self.owed.push(Owed {
+            group,
+            position,
+            credit: 0,
+            member: session.subscriber,
+            attendance: session.attendance,
+        });
     }
 
     // While no consumer is connected.
@@ -596,7 +666,7 @@ impl<P> Queues<P> {
                 if let Some(entry) = self.remove_pending(slot, node) {
                     self.forget_stored(slot, &entry);
                     self.note_owed(slot, &entry, true);
-                    self.counters.dropped_expired += 1;
+                    self.lose(slot, entry.message.as_deref(), LossReason::Expired);
                 }
             } else {
                 earliest_ms = earliest_ms.min(expires_at_ms);
@@ -613,22 +683,6 @@ impl<P> Queues<P> {
             .entry(node)
             .and_then(|entry| entry.message.as_ref()?.expires_at_ms())
             .unwrap_or(NEVER_MS)
-    }
-
-    /// Stores a session's entries from a node to the end of its list.
-    pub(crate) fn store_from(&mut self, slot: u32, first: u32) {
-        let mut node = first;
-        while node != NIL {
-            if let Some(entry) = self.nodes.entry(node)
-                && is_stored_by_session(entry)
-            {
-                let session = &self.sessions[slot as usize];
-                self.store
-                    .enqueued(QueueName::Session(&session.client_id), stored_entry(entry));
-                self.release_from_group(slot, node);
-            }
-            node = self.nodes.next(node);
-        }
     }
 
     /// Empties a list, with its entries' share of the sums.

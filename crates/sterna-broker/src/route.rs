@@ -46,6 +46,8 @@ impl RouteFlags {
     /// A member keeps the shared subscription's queue; as a route's, the publisher has reserved
     /// room in it.
     const KEEP: u8 = 64;
+    /// The session outlives its connection: what it is to get is appended to the log.
+    const DURABLE: u8 = 128;
 
     pub(crate) const GROUP_ROUTE: Self = Self(Self::GROUP);
     pub(crate) const KEPT_GROUP_ROUTE: Self = Self(Self::GROUP | Self::KEEP);
@@ -62,6 +64,35 @@ impl RouteFlags {
             flags |= Self::KEEP;
         }
         Self(flags)
+    }
+
+    /// The options, as a store keeps them.
+    pub(crate) const fn bits(self) -> u8 {
+        self.0 & !(Self::DURABLE | Self::GROUP | Self::ONLY_LOCAL)
+    }
+
+    /// The options that a store had.
+    pub(crate) const fn from_bits(bits: u8) -> Self {
+        Self(bits & (Self::QOS | Self::NO_LOCAL | Self::RETAIN_AS_PUBLISHED | Self::KEEP))
+    }
+
+    /// The same options of a session that outlives its connection, or doesn't.
+    pub(crate) const fn with_durable(self, is_durable: bool) -> Self {
+        if is_durable {
+            Self(self.0 | Self::DURABLE)
+        } else {
+            Self(self.0 & !Self::DURABLE)
+        }
+    }
+
+    /// Whether the session outlives its connection.
+    pub(crate) const fn outlives(self) -> bool {
+        self.0 & Self::DURABLE != 0
+    }
+
+    /// Whether messages of QoS 1 and 2 for it are appended to the log.
+    pub(crate) const fn is_durable(self) -> bool {
+        self.outlives() && self.qos().is_acknowledged()
     }
 
     pub(crate) const fn qos(self) -> Qos {
@@ -136,6 +167,8 @@ pub(crate) struct Target {
 #[derive(Debug)]
 pub(crate) struct Parcel {
     pub(crate) message: Arc<Message>,
+    /// Its place in the log; zero where it is not there.
+    pub(crate) position: u64,
     pub(crate) targets: Arc<[Target]>,
 }
 
@@ -152,6 +185,13 @@ pub(crate) enum RouteUpdate {
         flags: RouteFlags,
         context: Option<Arc<Context>>,
     },
+    /// A session sleeps: it reads what it subscribes to in the log. `is_kept` where that has something
+    /// for it (QoS 1 and 2).
+    Slept {
+        id: u32,
+        filter: Arc<str>,
+        is_kept: bool,
+    },
     /// A session ends a subscription.
     Unsubscribed { id: u32, filter: Arc<str> },
     /// A session joins a group, or changes its options. `filter` is whole, with `$share/NAME/`.
@@ -162,12 +202,17 @@ pub(crate) enum RouteUpdate {
         flags: RouteFlags,
         context: Option<Arc<Context>>,
     },
-    /// A group has its first member that keeps its queue, or has none any more, or has got other rules.
+    /// A group has its first member that keeps its queue or outlives its connection, or has none any
+    /// more, or has got other rules.
     Kept {
         group: u32,
         filter: Arc<str>,
         fill: Option<Arc<Fill>>,
         rules: Option<Arc<QueueRules>>,
+        /// Whether its messages of QoS 1 and 2 are appended to the log.
+        is_durable: bool,
+        /// Where the log ended when that began.
+        since: u64,
     },
     /// A session leaves a group.
     Left { group: u32, member: u32 },

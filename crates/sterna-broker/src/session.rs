@@ -6,12 +6,14 @@ use rustc_hash::FxHashMap;
 
 use crate::account::Account;
 use crate::api::{ConsumerId, Selector, SessionKey};
+use crate::cursor::Reader;
 use crate::list::KeyedList;
 use crate::mail::Claim;
 use crate::message::{Message, Origin};
 use crate::nodes::{List, NIL};
+use crate::records::SubscriptionRecord;
 use crate::route::{Context, RouteFlags};
-use crate::store::StoredSubscription;
+use crate::store::Record;
 
 /// A time that never comes.
 pub(crate) const NEVER_MS: u64 = u64::MAX;
@@ -26,12 +28,11 @@ pub(crate) struct Subscription {
 }
 
 impl Subscription {
-    pub(crate) fn stored(&self) -> StoredSubscription {
-        StoredSubscription {
-            qos: self.flags.qos(),
-            no_local: self.flags.no_local(),
-            retain_as_published: self.flags.retain_as_published(),
-            keep: self.flags.keeps(),
+    /// Its record; messages before the position `since` are not its.
+    pub(crate) fn stored(&self, since: u64) -> SubscriptionRecord {
+        SubscriptionRecord {
+            flags: self.flags,
+            since,
             identifier: self
                 .context
                 .as_ref()
@@ -59,6 +60,8 @@ pub(crate) struct SessionWill {
     pub(crate) expiry_s: Option<u32>,
     /// When to publish it, once the connection is lost.
     pub(crate) due_ms: u64,
+    /// Whether a store has it.
+    pub(crate) is_stored: bool,
 }
 
 /// What a consumer that takes messages on demand was granted by one group.
@@ -140,8 +143,10 @@ pub(crate) struct Browsing {
 pub(crate) struct Rare {
     /// Where sent entries lie whose tags don't say it, because the session has moved.
     pub(crate) rehomed: FxHashMap<u64, u32>,
-    /// The front door's state as restored.
-    pub(crate) snapshot: Option<Box<[u8]>>,
+    /// The keys of the records that the front door keeps.
+    pub(crate) kept: Vec<Box<[u8]>>,
+    /// Those that a store had, until the front door takes them.
+    pub(crate) restored: Vec<Record>,
     /// What its consumer takes, if that says so.
     pub(crate) demand: Option<Demand>,
     /// Which messages its consumer wants, if not all.
@@ -150,6 +155,8 @@ pub(crate) struct Rare {
     pub(crate) browsing: Option<Browsing>,
     /// While claiming: filters whose subscriptions have ended for everybody.
     pub(crate) ended_filters: Vec<Arc<str>>,
+    /// While claiming: the first position of the log that had no room here.
+    pub(crate) missed_from: Option<u64>,
     /// While claiming: discard what comes.
     pub(crate) discard: bool,
     /// While claiming: who is to have the session next.
@@ -159,15 +166,20 @@ pub(crate) struct Rare {
 impl Rare {
     fn is_empty(&self) -> bool {
         self.rehomed.is_empty()
-            && self.snapshot.is_none()
+            && self.kept.is_empty()
+            && self.restored.is_empty()
             && self.demand.is_none()
             && self.selector.is_none()
             && self.browsing.is_none()
             && self.ended_filters.is_empty()
+            && self.missed_from.is_none()
             && !self.discard
             && self.next_claim.is_none()
     }
 }
+
+/// The number of no consumer.
+const NO_CONSUMER: u64 = u64::MAX;
 
 /// A session. Its size is what an idle one costs; what few need is behind a pointer.
 #[derive(Debug)]
@@ -175,7 +187,8 @@ pub(crate) struct BrokerSession<P> {
     pub(crate) client_id: Arc<str>,
     pub(crate) protocol: P,
     pub(crate) subscriptions: KeyedList<Arc<str>, Subscription>,
-    pub(crate) consumer: Option<ConsumerId>,
+    /// Its consumer's number, or [`NO_CONSUMER`]: half the size of an `Option`.
+    consumer: u64,
     pub(crate) origin: Origin,
     /// When it ends, while no consumer is connected.
     pub(crate) expires_at_ms: u64,
@@ -184,6 +197,8 @@ pub(crate) struct BrokerSession<P> {
     /// The timer that is set.
     pub(crate) timer_ms: u64,
     pub(crate) account: Account,
+    /// How it reads the log; `None` where it ends with its connection, or nothing is kept.
+    pub(crate) reader: Option<Box<Reader>>,
     pub(crate) will: Option<Box<SessionWill>>,
     pub(crate) rare: Option<Box<Rare>>,
     pub(crate) pending: List,
@@ -217,11 +232,12 @@ impl<P: Default> BrokerSession<P> {
             client_id,
             protocol: P::default(),
             subscriptions: KeyedList::default(),
-            consumer: None,
+            consumer: NO_CONSUMER,
             expires_at_ms: NEVER_MS,
             sweep_at_ms: NEVER_MS,
             timer_ms: NEVER_MS,
             account: Account::default(),
+            reader: None,
             will: None,
             rare: None,
             pending: List::default(),
@@ -252,8 +268,24 @@ impl<P> BrokerSession<P> {
         }
     }
 
+    /// Who reads its queue.
+    pub(crate) fn consumer(&self) -> Option<ConsumerId> {
+        Some(ConsumerId(self.consumer)).filter(|_| self.is_connected())
+    }
+
+    pub(crate) fn set_consumer(&mut self, consumer: Option<ConsumerId>) {
+        self.consumer = consumer.map_or(NO_CONSUMER, |consumer| consumer.0);
+        debug_assert_eq!(self.consumer(), consumer, "a number stands for nobody");
+    }
+
+    pub(crate) fn take_consumer(&mut self) -> Option<ConsumerId> {
+        let consumer = self.consumer();
+        self.set_consumer(None);
+        consumer
+    }
+
     pub(crate) const fn is_connected(&self) -> bool {
-        self.consumer.is_some()
+        self.consumer != NO_CONSUMER
     }
 
     pub(crate) const fn is_active(&self) -> bool {

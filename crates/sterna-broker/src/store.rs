@@ -1,16 +1,20 @@
 //! What must survive a restart, and the trait behind which it is kept.
+//!
+//! Two things are kept: a *log* of messages, each appended once however many readers want it, and small
+//! *records*. What a reader has settled is a record, its [`Cursor`](crate::cursor); `docs/durability.md`
+//! tells how they go together.
 
 use std::fmt;
 use std::sync::Arc;
 
-use crate::message::{Message, Qos, fnv1a};
+use crate::message::{Message, fnv1a};
 
 /// Which part of the stored state a shard takes over when it starts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Share {
     /// The shard that asks.
     pub shard: u16,
-    /// How many there are.
+    /// Number of shards.
     pub shards: u16,
 }
 
@@ -35,147 +39,137 @@ impl Share {
     }
 }
 
-/// The queue an entry is in.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum QueueName<'a> {
-    /// A session's, by client identifier.
-    Session(&'a str),
-    /// A shared subscription's, by its whole filter (`$share/NAME/FILTER`).
-    Group(&'a str),
+/// One atomic change of a store: all of it is kept, or nothing.
+#[derive(Clone, Copy, Debug)]
+pub struct Frame<'a> {
+    /// Messages for the log; they get consecutive positions.
+    pub messages: &'a [Arc<Message>],
+    /// Changes of small records.
+    pub changes: &'a [Change],
 }
 
-/// How far the delivery of a stored entry has come.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Phase {
-    /// Not yet sent.
-    Pending,
-    /// Sent, no answer yet.
-    Sent,
-    /// The receiver has taken it over (PUBREC); the message itself is no longer kept.
-    HandedOver,
+/// A small record: its key and its value.
+pub type Record = (Box<[u8]>, Box<[u8]>);
+
+/// A change of a small record.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Change {
+    /// The record's key.
+    pub key: Box<[u8]>,
+    /// Its new value; `None` removes it.
+    pub value: Option<Box<[u8]>>,
 }
 
-/// One message in a queue, as stored.
-#[derive(Clone, Debug)]
-pub struct StoredEntry {
-    /// Names the entry within its queue; the tag of its delivery.
-    pub tag: u64,
-    /// The message; `None` once it was handed over.
-    pub message: Option<Arc<Message>>,
-    /// The level it is delivered at.
-    pub qos: Qos,
-    /// The retain flag it is delivered with.
-    pub retain: bool,
-    /// How far its delivery has come.
-    pub phase: Phase,
-    /// Subscription Identifiers to deliver with it.
-    pub identifiers: Box<[u32]>,
-    /// Attempts to deliver it that failed.
-    pub failures: u16,
-}
-
-/// A subscription's options, as stored.
+/// What an append gives back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct StoredSubscription {
-    /// Granted level.
-    pub qos: Qos,
-    /// Not to the publisher itself.
-    pub no_local: bool,
-    /// Keep the retain flag.
-    pub retain_as_published: bool,
-    /// Subscription Identifier.
-    pub identifier: Option<u32>,
-    /// The shared subscription's queue is kept.
-    pub keep: bool,
+pub struct Appended {
+    /// Position of the first message; a new log starts with 1.
+    pub first: u64,
+    /// Number of the append. Each is higher than all before it, also those of other shards.
+    pub token: u64,
 }
 
-/// A session, as loaded.
+/// How far appends have come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Committed {
+    /// Appends up to this token are with the operating system: they survive the process.
+    pub written: u64,
+    /// Appends up to this token are on the disk: they survive a power cut.
+    pub synced: u64,
+}
+
+/// A store takes no messages: the disk or a limit of the store is full.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Full;
+
+impl fmt::Display for Full {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the store has no room for another message")
+    }
+}
+
+impl std::error::Error for Full {}
+
+/// A reader asks for messages of the log.
+#[derive(Clone, Debug)]
+pub struct ReadRequest {
+    /// Comes back with the answer; the store makes nothing of it.
+    pub reader: u64,
+    /// The first position.
+    pub from: u64,
+    /// The position behind the last; `u64::MAX` for the end of the log.
+    pub to: u64,
+    /// Topic filters, without `$share/NAME/`; wanted are messages whose topic matches one.
+    pub filters: Arc<[Box<str>]>,
+    /// Number of messages after which the answer ends.
+    pub most_messages: usize,
+    /// Bytes of bodies after which the answer ends; one message may be larger.
+    pub most_bytes: usize,
+}
+
+/// The answer to a [`ReadRequest`].
 #[derive(Clone, Debug, Default)]
-pub struct StoredSession {
-    /// Client identifier.
-    pub client_id: Box<str>,
-    /// The user that it belongs to; `None` for clients without a name.
-    pub user: Option<Box<str>>,
-    /// Session Expiry Interval in seconds; 0xFFFF_FFFF never.
-    pub expiry_s: u32,
-    /// When it expires if it was away; `None` if a consumer was connected or it never does.
-    pub expires_at_ms: Option<u64>,
-    /// Topic filters (shared ones with their `$share/NAME/` prefix) and their options.
-    pub subscriptions: Vec<(Box<str>, StoredSubscription)>,
-    /// Sent entries in the order they were sent, then pending ones in the order of the queue.
-    pub entries: Vec<StoredEntry>,
-    /// The front door's last snapshot of its protocol state.
-    pub protocol: Option<Box<[u8]>>,
+pub struct ReadAnswer {
+    /// As in the request.
+    pub reader: u64,
+    /// Messages with their positions, in order.
+    pub messages: Vec<(u64, Arc<Message>)>,
+    /// The first position that was not looked at.
+    pub next: u64,
 }
 
-/// What a shard finds when it starts.
-#[derive(Clone, Debug, Default)]
-pub struct Stored {
-    /// Sessions of the share.
-    pub sessions: Vec<StoredSession>,
-    /// Queues of shared subscriptions of the share, by their whole filter.
-    pub groups: Vec<(Box<str>, Vec<StoredEntry>)>,
-    /// Retained messages, if the share holds them.
-    pub retained: Vec<Arc<Message>>,
-}
-
-/// Keeps what must survive a restart: sessions that outlive their connection, their subscriptions,
-/// their messages of QoS 1 and 2, and retained messages.
+/// Keeps the log and the records.
 ///
-/// Each shard has its own handle on one store. Calls for one session come from one shard at a time,
-/// in order. Calls record; they don't wait for a disk: an implementation that writes in the
-/// background offers its own way to learn how far it has come.
+/// Each shard has its own handle on one store. Calls don't wait for a disk, except those that say so.
 pub trait Store: Send + fmt::Debug {
-    /// A session of a user (`None`: of clients without a name) exists from now on, or goes on, with this
-    /// expiry interval, and has a consumer. Its user stays the same until it has ended.
-    fn session_opened(&mut self, client_id: &str, user: Option<&str>, expiry_s: u32);
-
-    /// Its consumer is gone; it expires then, or never.
-    fn session_closed(&mut self, client_id: &str, expiry_s: u32, expires_at_ms: Option<u64>);
-
-    /// The session and everything it held is gone.
-    fn session_ended(&mut self, client_id: &str);
-
-    /// A subscription was added or replaced.
-    fn subscribed(&mut self, client_id: &str, filter: &str, subscription: &StoredSubscription);
-
-    /// A subscription was removed.
-    fn unsubscribed(&mut self, client_id: &str, filter: &str);
-
-    /// A retained message was set or replaced.
-    fn retained_set(&mut self, message: &Arc<Message>);
-
-    /// A retained message was cleared or expired.
-    fn retained_cleared(&mut self, topic: &str);
-
-    /// An entry was appended to a queue.
-    fn enqueued(&mut self, queue: QueueName<'_>, entry: StoredEntry);
-
-    /// An entry was sent (and follows all entries sent before), handed over, or released
-    /// ([`Phase::Pending`]: it precedes all pending entries). A kept queue's entry is sent when a
-    /// consumer is chosen for it.
-    fn advanced(&mut self, queue: QueueName<'_>, tag: u64, phase: Phase);
-
-    /// So many attempts to deliver an entry have failed by now. While it is in phase
-    /// [`Phase::Sent`], the attempt under way is not counted; if the broker ends, it has failed.
-    fn failed(&mut self, queue: QueueName<'_>, tag: u64, failures: u16);
-
-    /// An entry was settled, expired or dropped.
-    fn settled(&mut self, queue: QueueName<'_>, tag: u64);
-
-    /// A shared subscription lost its last member.
-    fn group_ended(&mut self, filter: &str);
-
-    /// The front door's protocol state of a session.
-    fn protocol_saved(&mut self, client_id: &str, snapshot: &[u8]);
-
-    /// What there is of a share, at the start.
-    fn load(&mut self, share: Share) -> Stored;
-
     /// Whether anything is kept at all; lets the broker skip the calls.
     fn is_durable(&self) -> bool {
         true
     }
+
+    /// The position that the next message gets.
+    fn next_position(&self) -> u64;
+
+    /// Appends a frame.
+    ///
+    /// # Errors
+    /// [`Full`] where messages find no room; then nothing is appended. A frame without messages is
+    /// always taken.
+    fn append(&mut self, frame: Frame<'_>) -> Result<Appended, Full>;
+
+    /// Whether messages find no room at this moment.
+    fn is_full(&self) -> bool {
+        false
+    }
+
+    /// How far all shards' appends have come.
+    fn committed(&self) -> Committed;
+
+    /// Asks for this shard to be woken when appends have come to either of these tokens; 0 is no wish.
+    /// Of several wishes the lowest stays, until it has come true: then the shard is woken, and asks again for
+    /// what it still waits for. A wish for what is synced has it synced as soon as can be.
+    fn wake_at(&mut self, wanted: Committed) {
+        let _ = wanted;
+    }
+
+    /// What was appended may be written now: what is appended between two calls is written together.
+    fn flush(&mut self) {}
+
+    /// Asks for messages. The answer comes by [`next_answer`](Self::next_answer), after the shard was
+    /// woken.
+    fn read(&mut self, request: ReadRequest);
+
+    /// The next answer to what this handle has asked for.
+    fn next_answer(&mut self) -> Option<ReadAnswer>;
+
+    /// As [`read`](Self::read), and waits for the answer. Only at the start.
+    fn read_now(&mut self, request: ReadRequest) -> ReadAnswer;
+
+    /// Visits all records in the order of their keys, and may wait. Only at the start.
+    fn load(&mut self, visit: &mut dyn FnMut(&[u8], &[u8]));
+
+    /// No reader of this shard needs messages before this position.
+    fn needed_from(&mut self, position: u64);
 }
 
 /// Keeps nothing.
@@ -183,25 +177,40 @@ pub trait Store: Send + fmt::Debug {
 pub struct NoStore;
 
 impl Store for NoStore {
-    fn session_opened(&mut self, _: &str, _: Option<&str>, _: u32) {}
-    fn session_closed(&mut self, _: &str, _: u32, _: Option<u64>) {}
-    fn session_ended(&mut self, _: &str) {}
-    fn subscribed(&mut self, _: &str, _: &str, _: &StoredSubscription) {}
-    fn unsubscribed(&mut self, _: &str, _: &str) {}
-    fn retained_set(&mut self, _: &Arc<Message>) {}
-    fn retained_cleared(&mut self, _: &str) {}
-    fn enqueued(&mut self, _: QueueName<'_>, _: StoredEntry) {}
-    fn advanced(&mut self, _: QueueName<'_>, _: u64, _: Phase) {}
-    fn failed(&mut self, _: QueueName<'_>, _: u64, _: u16) {}
-    fn settled(&mut self, _: QueueName<'_>, _: u64) {}
-    fn group_ended(&mut self, _: &str) {}
-    fn protocol_saved(&mut self, _: &str, _: &[u8]) {}
-
-    fn load(&mut self, _: Share) -> Stored {
-        Stored::default()
-    }
-
     fn is_durable(&self) -> bool {
         false
     }
+
+    fn next_position(&self) -> u64 {
+        1
+    }
+
+    fn append(&mut self, _: Frame<'_>) -> Result<Appended, Full> {
+        Ok(Appended::default())
+    }
+
+    fn committed(&self) -> Committed {
+        Committed {
+            written: u64::MAX,
+            synced: u64::MAX,
+        }
+    }
+
+    fn read(&mut self, _: ReadRequest) {}
+
+    fn next_answer(&mut self) -> Option<ReadAnswer> {
+        None
+    }
+
+    fn read_now(&mut self, request: ReadRequest) -> ReadAnswer {
+        ReadAnswer {
+            reader: request.reader,
+            messages: Vec::new(),
+            next: request.to,
+        }
+    }
+
+    fn load(&mut self, _: &mut dyn FnMut(&[u8], &[u8])) {}
+
+    fn needed_from(&mut self, _: u64) {}
 }

@@ -163,6 +163,6 @@ const fn copy_of(message: Arc<crate::message::Message>) -> Item {
         redelivered: false,
         retained_copy: false,
         is_kept: false,
-        in_group_store: false,
+        position: 0,
     }
 }

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use super::Broker;
 use crate::api::{ConsumerId, Delivery, Outcome, SessionKey, Unacknowledged};
+use crate::losses::LossReason;
 use crate::mail::Returned;
 use crate::message::{Message, Qos};
-use crate::nodes::NIL;
-use crate::queues::{Dead, stored_entry};
+use crate::nodes::{NIL, Phase};
+use crate::queues::Dead;
 use crate::session::State;
-use crate::store::{Phase, QueueName};
 
 impl<P: Default + Send> Broker<P> {
     /// The next session with something to send and a consumer that isn't parked. A session comes
@@ -20,7 +20,7 @@ impl<P: Default + Send> Broker<P> {
             return None;
         };
         let session = &self.queues.sessions[slot as usize];
-        Some((session.consumer?, session.key(slot)))
+        Some((session.consumer()?, session.key(slot)))
     }
 
     /// The level of what [`next_delivery`](Self::next_delivery) would return, so that the front
@@ -97,8 +97,14 @@ impl<P: Default + Send> Broker<P> {
             self.queues.release(slot, node, failed);
         } else if let Some(mut entry) = self.queues.remove_sent(slot, node) {
             self.queues.forget_stored(slot, &entry);
-            self.queues.note_owed(slot, &entry, !released);
-            if matches!(outcome, Outcome::Rejected(_)) && entry.is_kept {
+            // A dead message is the group's until its letter is kept.
+            let is_dead = matches!(outcome, Outcome::Rejected(_)) && entry.is_kept;
+            self.queues.note_owed(slot, &entry, !released && !is_dead);
+            if is_own && outcome == Outcome::Undeliverable {
+                let reason = LossReason::Undeliverable;
+                (self.queues).lose(slot, entry.message.as_deref(), reason);
+            }
+            if is_dead {
                 self.queues.counters.rejected_messages += 1;
                 self.queues.dead.extend(Dead::rejected(entry));
             } else if released {
@@ -150,24 +156,24 @@ impl<P: Default + Send> Broker<P> {
         };
         entry.phase = Phase::HandedOver;
         entry.context = None;
-        let is_kept = entry.is_kept;
+        let (is_kept, own_position) = (entry.is_kept, entry.own_position());
         if let Some(message) = entry.message.take() {
             let body_bytes = message.body_bytes() as u64;
             self.queues.counters.handed_over(body_bytes);
             self.queues.ledger_has_room(slot, body_bytes);
         }
-        let queues = &mut self.queues;
-        let session = &queues.sessions[slot as usize];
-        if session.is_stored {
-            let queue = QueueName::Session(&session.client_id);
-            match queues.nodes.entry(node) {
-                Some(entry) if is_kept => queues.store.enqueued(queue, stored_entry(entry)),
-                _ => queues.store.advanced(queue, tag, Phase::HandedOver),
-            }
+        if own_position != 0 {
+            // The reader is done with it; what is left has a record of its own.
+            self.queues.settle_position(slot, own_position);
         }
         if is_kept {
             // From now on it is this consumer's alone.
-            queues.release_from_group(slot, node);
+            self.queues.release_from_group(slot, node);
+        } else {
+            self.queues.keep_owned(slot, node);
+        }
+        if !self.queues.changes.is_empty() {
+            self.append_changes();
         }
         true
     }

@@ -45,7 +45,7 @@ impl<P: Default + Send> Broker<P> {
         let Some(attended) = self.queues.attended(session) else {
             return;
         };
-        let consumer = attended.consumer;
+        let consumer = attended.consumer();
         if let Some(demand) = self.demand_of(session) {
             demand.is_withheld = true;
             demand.drains += 1;
@@ -103,7 +103,7 @@ impl<P: Default + Send> Broker<P> {
                             member,
                             attendance,
                             credit,
-                            kept: Vec::new(),
+                            settled: Vec::new(),
                         },
                     );
                 }
@@ -291,7 +291,7 @@ impl<P: Default + Send> Broker<P> {
     /// Tells the consumer that its groups have answered, if they have and it waits for that.
     pub(super) fn tell_drained(&mut self, slot: u32) {
         let session = &mut *self.queues.sessions[slot as usize];
-        let (consumer, key) = (session.consumer, session.key(slot));
+        let (consumer, key) = (session.consumer(), session.key(slot));
         let is_browsing = (session.browsing_mut()).is_some_and(|browsing| browsing.asked > 0);
         let is_here = session.is_active() && !is_browsing;
         let Some(demand) = session.demand_mut() else {

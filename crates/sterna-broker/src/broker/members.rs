@@ -7,13 +7,13 @@ use rustc_hash::FxHashMap;
 use super::Broker;
 use crate::choice::Choice;
 use crate::group::Group;
+use crate::losses::LossReason;
 use crate::mail::{Assign, Attend, Letter, Returned};
 use crate::message::Qos;
 use crate::nodes::NIL;
 use crate::queues::{Item, Owed};
 use crate::route::RouteUpdate;
 use crate::session::DemandShare;
-use crate::store::{Phase, QueueName};
 
 impl<P: Default + Send> Broker<P> {
     // On the member's shard.
@@ -148,7 +148,7 @@ impl<P: Default + Send> Broker<P> {
                 message,
                 tag: assign.tag,
                 failures: assign.failures,
-                in_group_store: assign.in_group_store,
+                position: assign.position,
                 redelivered,
                 refused_by: None,
                 is_undead: false,
@@ -170,7 +170,7 @@ impl<P: Default + Send> Broker<P> {
                 redelivered,
                 retained_copy: false,
                 is_kept: assign.is_kept,
-                in_group_store: assign.in_group_store,
+                position: assign.position,
             },
         );
         // Where the consumer takes less by now than when the group was granted it.
@@ -191,18 +191,18 @@ impl<P: Default + Send> Broker<P> {
             return;
         };
         // Several in a row become one letter.
-        let (mut credit, mut kept) = (0, Vec::new());
+        let (mut credit, mut settled) = (0, Vec::new());
         let mut next = Some(owed);
         while let Some(owed) = next {
             credit += owed.credit;
-            if owed.tag != 0 {
-                kept.push(owed.tag);
+            if owed.position != 0 {
+                settled.push(owed.position);
             }
             next = self.queues.owed.pop_if(|next| {
                 (next.group, next.member, next.attendance) == (group, member, attendance)
             });
         }
-        if credit == 0 && kept.is_empty() {
+        if credit == 0 && settled.is_empty() {
             return; // a consumer on demand has settled
         }
         self.send(
@@ -212,7 +212,7 @@ impl<P: Default + Send> Broker<P> {
                 member,
                 attendance,
                 credit,
-                kept,
+                settled,
             },
         );
     }
@@ -242,15 +242,20 @@ impl<P: Default + Send> Broker<P> {
                     self.queues.drop_forbidden(*group);
                 }
                 self.queues.mark_dirty(*group);
-                if is_new && let Some(entries) = self.orphans.remove(&**filter) {
-                    self.restore_group(*group, entries);
-                }
             }
             RouteUpdate::Kept {
-                group, fill, rules, ..
+                group: id,
+                fill,
+                rules,
+                is_durable,
+                since,
+                ..
             } => {
-                if let Some(group) = self.queues.groups.get_mut(group) {
+                if let Some(group) = self.queues.groups.get_mut(id) {
                     group.keep(fill.as_ref(), rules.as_ref());
+                    let is_durable = *is_durable && self.queues.is_durable;
+                    self.queues.set_group_log(*id, is_durable, *since);
+                    self.restore_group(*id);
                 }
             }
             RouteUpdate::Left { group: id, member } => {
@@ -262,6 +267,7 @@ impl<P: Default + Send> Broker<P> {
             RouteUpdate::GroupEnded { group, .. } => self.queues.end_group(*group),
             RouteUpdate::Placed { .. }
             | RouteUpdate::Subscribed { .. }
+            | RouteUpdate::Slept { .. }
             | RouteUpdate::Unsubscribed { .. } => {}
         }
     }
@@ -303,16 +309,14 @@ impl<P: Default + Send> Broker<P> {
         member: u32,
         attendance: u32,
         credit: u32,
-        kept: &[u64],
+        settled: &[u64],
     ) {
+        for &position in settled {
+            self.queues.settle_in_group(id, position);
+        }
         let Some(group) = self.queues.groups.get_mut(&id) else {
             return;
         };
-        for &tag in kept {
-            self.queues
-                .store
-                .settled(QueueName::Group(&group.filter), tag);
-        }
         if let Some(known) = group.members.get_mut(&member)
             && known.attendance == attendance
         {
@@ -355,9 +359,12 @@ impl<P: Default + Send> Broker<P> {
             let (Some(place), Some(known), false) =
                 (place, group.members.get_mut(&member), expired)
             else {
-                self.queues.counters.dropped_expired += u64::from(expired);
                 group.list_if_available(member);
-                self.queues.forget_stored_in_group(id, &entry);
+                self.queues.settle_in_group(id, entry.position);
+                if expired {
+                    let reason = LossReason::Expired;
+                    (self.queues).lose_of_group(id, Some(&message), reason);
+                }
                 continue;
             };
             debug_assert!(
@@ -371,19 +378,13 @@ impl<P: Default + Send> Broker<P> {
             } else {
                 message.qos().min(known.flags.qos()) // [MQTT-4.8.2-3]
             };
-            // The group's store keeps it until the member's session does, or is done with it.
-            let in_group_store = self.queues.is_durable && entry.qos.is_acknowledged();
-            if in_group_store && is_kept {
-                let name = QueueName::Group(&group.filter);
-                self.queues.store.advanced(name, entry.tag, Phase::Sent);
-            }
             let assign = Assign {
                 home,
                 group: id,
                 tag: entry.tag,
                 failures: entry.failures,
                 is_kept,
-                in_group_store,
+                position: entry.position,
                 slot: place.slot,
                 generation: place.generation,
                 attendance: known.attendance,
@@ -394,6 +395,8 @@ impl<P: Default + Send> Broker<P> {
                 message,
             };
             group.list_if_available(member);
+            let (position, failures) = (entry.position, entry.failures);
+            (self.queues).note_in_group(id, position, |log| log.set(position, failures, true));
             self.send(place.shard, Letter::Assign(Box::new(assign)));
         }
     }

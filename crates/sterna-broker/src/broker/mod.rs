@@ -1,6 +1,8 @@
 //! The broker of one shard: what all its parts share, and the mail between shards.
 
+mod append;
 mod browse;
+mod cursors;
 mod dead_letter;
 mod delivery;
 mod demand;
@@ -10,10 +12,13 @@ mod open;
 mod publish;
 mod restore;
 mod rights;
+mod sleep;
 mod subscribe;
 mod takeover;
 mod timers;
 mod unsubscribe;
+
+pub use restore::Restored;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,14 +28,17 @@ use rustc_hash::FxHashMap;
 use crate::api::{Event, QueueState, SessionInfo, SessionKey, ShardId};
 use crate::counters::Counters;
 use crate::directory::{Directory, Log};
+use crate::group_reader::GroupRecord;
 use crate::index::Index;
 use crate::limits::Limits;
+use crate::losses::LossWatcher;
 use crate::mail::{Letter, Mail};
 use crate::message::Gauge;
 use crate::queues::Queues;
 use crate::rights::Rights;
 use crate::route::{Parcel, RouteUpdate};
-use crate::store::{Store, StoredEntry};
+use crate::store::{Change, Store};
+use cursors::Surveys;
 use takeover::Fence;
 
 /// One shard's broker. `P` is the front door's state per session, opaque here.
@@ -58,8 +66,26 @@ pub struct Broker<P> {
     gauge: Arc<Gauge>,
     /// Publications since the shards' messages were last summed up.
     unsummed: u32,
-    /// Restored queues of shared subscriptions whose members are yet to come.
-    orphans: FxHashMap<Box<str>, Vec<StoredEntry>>,
+    /// Cursors of restored shared subscriptions whose members are yet to come.
+    orphans: FxHashMap<Box<str>, GroupRecord>,
+    /// Where the log ended when the broker started.
+    restored_to: u64,
+    /// See [`token`](Self::token).
+    token: u64,
+    /// Changes of records that are appended with the next message, or not at all.
+    companions: Vec<Change>,
+    /// Answers of the store that are yet to come.
+    reads: usize,
+    /// Sessions that wait for the store to write what they are to read.
+    stalled: Vec<u32>,
+    /// When they try again.
+    stalled_until_ms: u64,
+    cursors_written_ms: u64,
+    /// Shards that have not yet said how far they have sent what they publish.
+    unmarked: u16,
+    /// Removals of records that wait for all shards to have said so.
+    disowning: Vec<Change>,
+    surveys: Surveys,
     /// The rules in force; without them everything is allowed.
     rights: Option<Arc<dyn Rights>>,
     /// Counts the rules that were in force.
@@ -77,7 +103,7 @@ impl<P: Default + Send> Broker<P> {
             index: Index::new(shard.0, directory.shards(), &limits, directory.hashing()),
             applied: 0,
             updates: Vec::new(),
-            queues: Queues::new(limits, store),
+            queues: Queues::new(limits, store, directory.shards()),
             outbox: Vec::new(),
             open_letters: vec![None; shards].into(),
             loopback: VecDeque::new(),
@@ -87,6 +113,16 @@ impl<P: Default + Send> Broker<P> {
             gauge: directory.gauge(shard.0),
             unsummed: 0,
             orphans: FxHashMap::default(),
+            restored_to: 0,
+            token: 0,
+            companions: Vec::new(),
+            reads: 0,
+            stalled: Vec::new(),
+            stalled_until_ms: 0,
+            cursors_written_ms: 0,
+            unmarked: 0,
+            disowning: Vec::new(),
+            surveys: Surveys::default(),
             rights: None,
             rights_version: 0,
             directory,
@@ -121,27 +157,6 @@ impl<P: Default + Send> Broker<P> {
     #[must_use]
     pub fn protocol_mut(&mut self, session: SessionKey) -> Option<&mut P> {
         Some(&mut self.queues.attended_mut(session)?.protocol)
-    }
-
-    /// Stores a snapshot of the front door's state, for a session that outlives its connection.
-    pub fn save_protocol(&mut self, session: SessionKey, snapshot: &[u8]) {
-        if let Some(session) = self.queues.attended(session)
-            && session.is_stored
-        {
-            let client_id = Arc::clone(&session.client_id);
-            self.queues.store.protocol_saved(&client_id, snapshot);
-        }
-    }
-
-    /// The snapshot a restored session came with: once, then `None`. The front door rebuilds its
-    /// state from it when the session is opened for the first time after a restart.
-    pub fn take_snapshot(&mut self, session: SessionKey) -> Option<Box<[u8]>> {
-        self.queues
-            .attended_mut(session)?
-            .rare
-            .as_mut()?
-            .snapshot
-            .take()
     }
 
     /// What a session's queue holds.
@@ -180,13 +195,26 @@ impl<P: Default + Send> Broker<P> {
     fn handle(&mut self, now_ms: u64, letter: Letter<P>) {
         match letter {
             Letter::Deliver(parcels) => {
-                for Parcel { message, targets } in parcels {
+                for parcel in parcels {
+                    let Parcel {
+                        message,
+                        position,
+                        targets,
+                    } = parcel;
                     for target in targets.iter() {
-                        self.queues.deliver(now_ms, Arc::clone(&message), target);
+                        let message = Arc::clone(&message);
+                        self.queues.deliver(now_ms, message, position, target);
                     }
                 }
             }
             Letter::CatchUp => {} // done by `mail`
+            Letter::AskMark { from: asker } => {
+                // What the asker has settled here is written before it removes its own records of that.
+                self.write_cursors();
+                let (from, position) = (self.shard, self.queues.store.next_position());
+                self.send(asker, Letter::Mark { from, position });
+            }
+            Letter::Mark { from, position } => self.marked(from, position),
             Letter::Claim(claim) => self.claimed(now_ms, claim),
             Letter::Fence { from, fence } => self.send(from, Letter::FenceAck { fence }),
             Letter::FenceAck { fence } => self.fence_answered(fence),
@@ -223,9 +251,9 @@ impl<P: Default + Send> Broker<P> {
                 member,
                 attendance,
                 credit,
-                kept,
+                settled,
             } => {
-                self.member_credited(group, member, attendance, credit, &kept);
+                self.member_credited(group, member, attendance, credit, &settled);
             }
             Letter::Unsubscribe {
                 filter,
@@ -265,7 +293,10 @@ impl<P: Default + Send> Broker<P> {
             || !queues.owed.is_empty()
             || !queues.dead.is_empty()
             || !queues.dirty_groups.is_empty()
-            || !queues.unbalanced.is_empty();
+            || !queues.unbalanced.is_empty()
+            || !queues.fallen.is_empty()
+            || !queues.hungry.is_empty()
+            || !queues.changes.is_empty();
         if has_more {
             self.finish_all(now_ms);
         }
@@ -287,6 +318,16 @@ impl<P: Default + Send> Broker<P> {
                 }
             } else if let Some(group) = self.queues.dirty_groups.pop() {
                 self.dispatch(now_ms, group);
+            } else if let Some(slot) = self.queues.fallen.pop() {
+                if self.queues.sessions.contains(slot as usize) {
+                    self.remove_routes(slot);
+                    self.queues.list_if_hungry(slot);
+                }
+            } else if let Some(slot) = self.queues.hungry.pop() {
+                self.read_on(now_ms, slot);
+                self.take_answers(now_ms);
+            } else if !self.queues.changes.is_empty() {
+                self.append_changes();
             } else {
                 return;
             }
@@ -332,15 +373,45 @@ impl<P: Default + Send> Broker<P> {
     }
 
     /// Changes routes, for all shards. Returns also the log's length after the change.
+    ///
+    /// With a store this is done under the lock that gives positions out, so that it is decided for each
+    /// message by which routes it goes.
     fn edit_log<R>(&mut self, edit: impl FnOnce(&mut Log) -> R) -> (R, u64) {
-        let (result, length, behind) = self.directory.edit_log(edit);
+        let directory = Arc::clone(&self.directory);
+        let appends = self.queues.is_durable.then(|| directory.appends());
+        let position = self.queues.store.next_position();
+        let (result, length) = self.edit_log_at(position, edit);
+        drop(appends);
+        self.catch_up_to(length);
+        (result, length)
+    }
+
+    /// As [`edit_log`](Self::edit_log), where the lock is held and the log of messages ends at `position`.
+    /// This shard's index is to catch up after that.
+    fn edit_log_at<R>(&mut self, position: u64, edit: impl FnOnce(&mut Log) -> R) -> (R, u64) {
+        let (result, length, behind) = self.directory.edit_log(|log| {
+            log.position = position;
+            edit(log)
+        });
         for shard in behind {
             if shard != self.shard {
                 self.send(shard, Letter::CatchUp);
             }
         }
-        self.catch_up_to(length);
         (result, length)
+    }
+
+    /// Takes what the store has for this shard: answers to its reading. To be called when the store has
+    /// woken the shard.
+    pub fn poll_store(&mut self, now_ms: u64) {
+        self.take_answers(now_ms);
+        let stalled = std::mem::take(&mut self.stalled);
+        for slot in stalled {
+            if self.queues.sessions.contains(slot as usize) {
+                self.queues.list_if_hungry(slot);
+            }
+        }
+        self.finish(now_ms);
     }
 
     // For administrators.
@@ -351,6 +422,11 @@ impl<P: Default + Send> Broker<P> {
     /// Where something does not agree with what it stands for.
     pub fn check(&self) {
         self.queues.check();
+    }
+
+    /// Sets the watcher of messages that a queue of this shard loses.
+    pub fn set_loss_watcher(&mut self, watcher: Box<dyn LossWatcher>) {
+        self.queues.loss_watcher = Some(watcher);
     }
 
     /// What was counted.

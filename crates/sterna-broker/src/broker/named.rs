@@ -75,7 +75,7 @@ impl<P: Default + Send> Broker<P> {
         SessionInfo {
             client_id: Arc::clone(&session.client_id),
             shard: self.shard(),
-            consumer: session.consumer,
+            consumer: session.consumer(),
             expiry_s: session.expiry_s,
             subscriptions: session.subscriptions.len(),
             queue: QueueState {

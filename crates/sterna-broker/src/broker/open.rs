@@ -10,13 +10,14 @@ use crate::api::{
 };
 use crate::directory::{Claimed, Owner};
 use crate::filter::is_topic;
+use crate::losses::LossReason;
 use crate::mail::{Address, Claim, Letter, Returned};
 use crate::message::Qos;
-use crate::nodes::NIL;
-use crate::queues::TimerKey;
+use crate::nodes::{NIL, Phase};
+use crate::queues::{TimerKey, owned_key};
+use crate::records::{self, Kind, SessionRecord, put_number};
 use crate::route::RouteUpdate;
 use crate::session::{BrokerSession, NEVER_MS, SessionWill, State};
-use crate::store::Phase;
 
 impl<P: Default + Send> Broker<P> {
     /// Opens a session for a consumer, evicting the one that has it now, wherever it is.
@@ -225,7 +226,7 @@ impl<P: Default + Send> Broker<P> {
             !session.is_connected() && session.will.is_none(),
             "a seat is free"
         );
-        session.consumer = Some(request.consumer);
+        session.set_consumer(Some(request.consumer));
         session.is_parked = false;
         session.is_blocked = false;
         session.set_taste(request.on_demand, request.selector);
@@ -236,6 +237,7 @@ impl<P: Default + Send> Broker<P> {
                 delay_s: will.delay_s,
                 expiry_s: will.expiry_s,
                 due_ms: NEVER_MS,
+                is_stored: false,
             })
         });
         self.queues.counters.sessions_connected += 1;
@@ -254,35 +256,101 @@ impl<P: Default + Send> Broker<P> {
             self.queues.drop_unselected(slot);
         }
         self.attend_groups(slot);
+        self.wake(slot);
         // A consumer may have asked before its session was here.
         self.tell_drained(slot);
         self.queues.list_if_ready(slot);
     }
 
-    /// Tells the store that a session has a consumer, if it has to know it at all.
+    /// Notes that a session has a consumer, if it outlives the connection or was to before.
     fn store_presence(&mut self, slot: u32) {
         if !self.queues.is_durable {
             return;
         }
         let session = &mut self.queues.sessions[slot as usize];
-        let store = &mut self.queues.store;
-        if session.expiry_s == 0 {
-            if std::mem::take(&mut session.is_stored) {
-                store.session_ended(&session.client_id);
-            }
+        if session.expiry_s == 0 && !session.is_stored {
             return;
         }
+        let is_new = !std::mem::replace(&mut session.is_stored, true);
+        self.store_session(slot, None);
+        if !is_new {
+            return;
+        }
+        self.begin_reading(slot);
+        // It outlives its connection only from now on.
+        let session = &self.queues.sessions[slot as usize];
+        let subscriptions: Vec<_> = session.subscriptions.iter().cloned().collect();
+        for (filter, subscription) in subscriptions {
+            let is_shared = subscription.group != NIL;
+            self.add_routes(slot, &filter, is_shared, subscription, None);
+        }
+    }
+
+    /// Gathers the record of a session.
+    fn store_session(&mut self, slot: u32, expires_at_ms: Option<u64>) {
+        let session = &self.queues.sessions[slot as usize];
         let user = self.directory.user_of(&session.client_id);
-        store.session_opened(&session.client_id, user.as_deref(), session.expiry_s);
-        if std::mem::replace(&mut session.is_stored, true) {
+        let record = SessionRecord {
+            user: user.as_deref().map(Into::into),
+            expiry_s: session.expiry_s,
+            expires_at_ms,
+        };
+        let change = records::put(Kind::Session, &session.client_id, &[], record.encode());
+        self.queues.changes.push(change);
+    }
+
+    /// Gathers the removal of all that is stored of a session.
+    fn forget_session(&mut self, slot: u32) {
+        let queues = &mut self.queues;
+        let session = &mut queues.sessions[slot as usize];
+        if !std::mem::take(&mut session.is_stored) {
+            session.reader = None;
             return;
         }
-        // It is to outlive its connection only from now on.
-        for (filter, subscription) in session.subscriptions.iter() {
-            store.subscribed(&session.client_id, filter, &subscription.stored());
+        let session = &queues.sessions[slot as usize];
+        let name = &session.client_id;
+        let mut removed = |kind: Kind, rest: &[u8]| {
+            queues.changes.push(records::remove(kind, name, rest));
+        };
+        removed(Kind::Session, &[]);
+        removed(Kind::Cursor, &[]);
+        for (filter, _) in session.subscriptions.iter() {
+            removed(Kind::Subscription, filter.as_bytes());
         }
-        for first in [session.ledger.first(), session.pending.first()] {
-            self.queues.store_from(slot, first);
+        for past in session.reader.iter().flat_map(|reader| &reader.past) {
+            removed(Kind::Past, &past.key());
+        }
+        for key in session.rare.iter().flat_map(|rare| &rare.kept) {
+            removed(Kind::Door, key);
+        }
+        if session.will.as_ref().is_some_and(|will| will.is_stored) {
+            removed(Kind::Will, &[]);
+        }
+        queues.nodes.each(session.ledger, |entry| {
+            if entry.position != 0 && (entry.is_owned || entry.phase == Phase::HandedOver) {
+                removed(Kind::Owned, &owned_key(entry));
+            }
+        });
+        queues.sessions[slot as usize].reader = None;
+    }
+
+    /// Keeps a will that is delayed, for a session that outlives its connection.
+    fn store_will(&mut self, slot: u32) {
+        let session = &mut self.queues.sessions[slot as usize];
+        if !session.is_stored {
+            return;
+        }
+        if let Some(will) = &mut session.will {
+            will.is_stored = true;
+            let mut value = Vec::new();
+            put_number(&mut value, will.due_ms);
+            put_number(
+                &mut value,
+                will.expiry_s.map_or(0, |expiry_s| u64::from(expiry_s) + 1),
+            );
+            will.message.encode(&mut value);
+            let change = records::put(Kind::Will, &session.client_id, &[], value);
+            self.queues.changes.push(change);
         }
     }
 
@@ -299,7 +367,7 @@ impl<P: Default + Send> Broker<P> {
         if session.state == State::Claiming {
             // What comes becomes a session that is away, or ends at once.
             let discard = session.expiry_s == 0;
-            session.consumer = None;
+            session.set_consumer(None);
             session.rare_mut().discard |= discard;
             self.queues.counters.sessions_connected -= 1;
             // It was never told that it is connected, so its will was never in force.
@@ -316,7 +384,7 @@ impl<P: Default + Send> Broker<P> {
     /// them. It looks at every session of the shard.
     pub fn close_all(&mut self, now_ms: u64, is_one: impl Fn(ConsumerId) -> bool, close: Close) {
         let sessions = self.queues.sessions.iter();
-        let theirs = sessions.filter(|(_, session)| session.consumer.is_some_and(&is_one));
+        let theirs = sessions.filter(|(_, session)| session.consumer().is_some_and(&is_one));
         let keys: Vec<_> = theirs
             .map(|(slot, session)| session.key(slot as u32))
             .collect();
@@ -375,7 +443,7 @@ impl<P: Default + Send> Broker<P> {
     /// Evicts the consumer of a session that is here. [MQTT-3.1.4-3]
     pub(super) fn evict_consumer(&mut self, now_ms: u64, slot: u32, reason: EvictReason) {
         let session = &self.queues.sessions[slot as usize];
-        if let Some(consumer) = session.consumer {
+        if let Some(consumer) = session.consumer() {
             self.events.push_back(Event::Evicted { consumer, reason });
             self.disconnect(now_ms, slot, WillFate::Publish);
         }
@@ -385,7 +453,7 @@ impl<P: Default + Send> Broker<P> {
     pub(super) fn evict_claimer(&mut self, slot: u32, discard: bool, reason: EvictReason) {
         let session = &mut self.queues.sessions[slot as usize];
         let mut discard = discard;
-        if let Some(consumer) = session.consumer.take() {
+        if let Some(consumer) = session.take_consumer() {
             discard |= session.expiry_s == 0;
             self.queues.counters.sessions_connected -= 1;
             self.events.push_back(Event::Evicted { consumer, reason });
@@ -401,7 +469,7 @@ impl<P: Default + Send> Broker<P> {
         let queues = &mut self.queues;
         let session = &mut queues.sessions[slot as usize];
         debug_assert!(session.is_connected() && session.state == State::Active);
-        session.consumer = None;
+        session.set_consumer(None);
         session.end_demand();
         queues.counters.sessions_connected -= 1;
         let mut earliest_ms = NEVER_MS;
@@ -429,9 +497,9 @@ impl<P: Default + Send> Broker<P> {
             });
             if group != NIL || !waits {
                 if let Some(entry) = queues.remove_pending(slot, node) {
-                    queues.forget_stored(slot, &entry);
                     if group == NIL {
-                        queues.counters.dropped_away += 1;
+                        queues.forget_stored(slot, &entry);
+                        queues.lose(slot, entry.message.as_deref(), LossReason::Away);
                     }
                     given_back.extend(Returned::of(entry));
                 }
@@ -450,6 +518,7 @@ impl<P: Default + Send> Broker<P> {
             (Some(_), WillFate::Discard) => drop(self.take_will(slot)),
             (Some(will), WillFate::Publish) if will.delay_s > 0 => {
                 will.due_ms = now_ms + u64::from(will.delay_s) * 1000;
+                self.store_will(slot);
             }
             (Some(_), WillFate::Publish) => self.publish_will(now_ms, slot),
         }
@@ -467,9 +536,8 @@ impl<P: Default + Send> Broker<P> {
         }
         if session.is_stored {
             let expires_at_ms = Some(session.expires_at_ms).filter(|&at_ms| at_ms != NEVER_MS);
-            self.queues
-                .store
-                .session_closed(&session.client_id, session.expiry_s, expires_at_ms);
+            self.store_session(slot, expires_at_ms);
+            self.fall_asleep(slot);
         }
         self.queues.set_session_timer(slot);
     }
@@ -517,6 +585,7 @@ impl<P: Default + Send> Broker<P> {
 
     /// Drops what a session has gathered: subscriptions, queue, ledger, protocol state.
     pub(super) fn drop_state(&mut self, slot: u32) {
+        self.forget_session(slot);
         let session = &mut self.queues.sessions[slot as usize];
         let subscriber = std::mem::replace(&mut session.subscriber, NIL);
         let subscriptions = session.subscriptions.take();
@@ -528,10 +597,8 @@ impl<P: Default + Send> Broker<P> {
         session.protocol = P::default();
         if let Some(rare) = &mut session.rare {
             rare.rehomed.clear();
-            rare.snapshot = None;
-        }
-        if std::mem::take(&mut session.is_stored) {
-            self.queues.store.session_ended(&session.client_id);
+            rare.kept.clear();
+            rare.restored.clear();
         }
         // A shared subscription's QoS 1 messages that were sent and not settled go to another
         // member; QoS 2 ones must not. [MQTT-4.8.2-5]
@@ -549,7 +616,9 @@ impl<P: Default + Send> Broker<P> {
         );
         let count = subscriptions.len();
         self.directory.remove_subscriptions(count);
-        self.queues.counters.subscriptions -= count as u64;
+        for (_, subscription) in &subscriptions {
+            self.queues.counters.unsubscribed(subscription.group);
+        }
         self.give_back(given_back);
         if subscriber != NIL {
             self.edit_log(|log| {
@@ -560,8 +629,8 @@ impl<P: Default + Send> Broker<P> {
                             filter,
                         });
                     } else {
-                        let kept = subscription.flags.keeps();
-                        log.leave_group(&filter, subscription.group, subscriber, kept);
+                        let flags = subscription.flags;
+                        log.leave_group(&filter, subscription.group, subscriber, flags);
                     }
                 }
                 log.release_id(subscriber);
@@ -571,7 +640,12 @@ impl<P: Default + Send> Broker<P> {
 
     /// Takes a session's will out without publishing it.
     pub(super) fn take_will(&mut self, slot: u32) -> Option<Box<SessionWill>> {
-        let will = self.queues.sessions[slot as usize].will.take()?;
+        let session = &mut self.queues.sessions[slot as usize];
+        let will = session.will.take()?;
+        if will.is_stored {
+            let change = records::remove(Kind::Will, &session.client_id, &[]);
+            self.queues.changes.push(change);
+        }
         self.directory.remove_will(will.message.body_bytes());
         Some(will)
     }

@@ -1,5 +1,6 @@
 //! Routing a message (MQTT 5.0, sections 3.3 and 4.6).
 
+use std::slice;
 use std::sync::Arc;
 
 use super::Broker;
@@ -8,7 +9,9 @@ use crate::fill::Fill;
 use crate::mail::{Letter, Mail};
 use crate::message::Message;
 use crate::queues::Queues;
+use crate::records::{self, Kind};
 use crate::route::Parcel;
+use crate::store::Full;
 
 /// All shards' messages are summed up every so many publications, and at every large one.
 const SUM_EVERY: u32 = 64;
@@ -16,6 +19,12 @@ const LARGE_BYTES: usize = 65_536;
 
 /// A turn's letter to another shard has room for so many messages from the start.
 const PARCELS: usize = 8;
+
+/// A message that is routed with others, and the kept queues in which it has room.
+struct Part {
+    message: Arc<Message>,
+    reserved: Vec<Arc<Fill>>,
+}
 
 impl<P: Default + Send> Broker<P> {
     /// Routes a message to every queue whose subscription it matches, here and on other shards; to
@@ -33,33 +42,52 @@ impl<P: Default + Send> Broker<P> {
         }
         self.queues.counters.received_messages += 1;
         self.queues.counters.received_bytes += message.payload().len() as u64;
-        let routed = self.route(now_ms, message);
+        let before = self.token;
+        let mut routed = self.route(now_ms, message);
+        self.companions.clear();
         self.finish(now_ms);
+        if self.token != before {
+            routed.token = self.token;
+        }
         routed
     }
 
-    /// Routes several messages, or none of them if a kept queue has no room for what it is to get of
-    /// them all. Whether they were routed; what is not a topic name, or cannot be retained, counts as
-    /// routed.
-    pub fn publish_together(&mut self, now_ms: u64, messages: Vec<Message>) -> bool {
-        let mut reserved: Vec<Vec<Arc<Fill>>> = Vec::with_capacity(messages.len());
-        for message in &messages {
-            let Some(fills) = self.reserve_ahead(message) else {
-                for (fills, message) in reserved.iter().zip(&messages) {
-                    release(fills, message.body_bytes() as u64);
-                }
-                self.queues.counters.refused_messages += messages.len() as u64;
-                return false;
-            };
-            reserved.push(fills);
+    /// Routes several messages, or none of them ([`Routed::refused`]) if a kept queue has no room for what
+    /// it is to get of them all, or the store has none; they are kept as a whole. What is not a topic name,
+    /// or cannot be retained, counts as routed. [`Routed::matched`] is the sum.
+    pub fn publish_together(&mut self, now_ms: u64, messages: Vec<Message>) -> Routed {
+        let before = self.token;
+        let mut routed = self.route_together(now_ms, messages);
+        self.companions.clear();
+        self.finish(now_ms);
+        if self.token != before {
+            routed.token = self.token;
         }
-        for (message, fills) in messages.into_iter().zip(reserved) {
+        routed
+    }
+
+    fn route_together(&mut self, now_ms: u64, messages: Vec<Message>) -> Routed {
+        let count = messages.len() as u64;
+        let mut parts: Vec<Part> = Vec::with_capacity(messages.len());
+        for message in messages {
+            let Some(reserved) = self.reserve_ahead(&message) else {
+                for part in &parts {
+                    release(&part.reserved, part.message.body_bytes() as u64);
+                }
+                self.queues.counters.refused_messages += count;
+                return Routed {
+                    refused: true,
+                    ..Routed::default()
+                };
+            };
             self.queues.counters.received_messages += 1;
             self.queues.counters.received_bytes += message.payload().len() as u64;
-            self.route_reserved(now_ms, message, Some(&fills));
+            parts.push(Part {
+                message: self.prepared(now_ms, message),
+                reserved,
+            });
         }
-        self.finish(now_ms);
-        true
+        self.route_parts(now_ms, parts)
     }
 
     /// The retained message of exactly this topic, unless it has expired.
@@ -73,29 +101,71 @@ impl<P: Default + Send> Broker<P> {
     /// Removes a topic's retained message without publishing anything; false where there was none.
     pub fn clear_retained(&mut self, topic: &str) -> bool {
         let is_cleared = self.directory.clear_retained(topic);
-        if is_cleared && self.queues.is_durable {
-            self.queues.store.retained_cleared(topic);
+        if is_cleared {
+            self.forget_retained(topic);
+            self.append_changes();
         }
         is_cleared
     }
 
+    /// Whether a topic's retained message outlives the process. What the broker says of itself does not: it
+    /// says it again after its start.
+    fn keeps_retained(&self, topic: &str) -> bool {
+        self.queues.is_durable && !topic.starts_with("$SYS/")
+    }
+
+    /// Notes that a topic has no retained message any more.
+    pub(super) fn forget_retained(&mut self, topic: &str) {
+        if self.keeps_retained(topic) {
+            let change = records::remove(Kind::Retained, topic, &[]);
+            self.queues.changes.push(change);
+        }
+    }
+
+    /// Notes a topic's retained message as it is now.
+    fn note_retained(&mut self, retention: Retention, message: &Message) {
+        match retention {
+            Retention::Stored if self.keeps_retained(message.topic()) => {
+                let mut value = Vec::new();
+                message.encode(&mut value);
+                let change = records::put(Kind::Retained, message.topic(), &[], value);
+                self.queues.changes.push(change);
+            }
+            Retention::Cleared => self.forget_retained(message.topic()),
+            _ => {}
+        }
+    }
+
     pub(super) fn route(&mut self, now_ms: u64, message: Message) -> Routed {
-        if !message.retain() {
-            return self.route_reserved(now_ms, message, None);
+        let is_plain = !message.retain();
+        if is_plain {
+            self.catch_up();
+            if !self.wants_log(&message) {
+                let message = self.prepared_plain(now_ms, message);
+                return self.spread(now_ms, message, 0, Retention::NotAsked, None);
+            }
         }
         let Some(reserved) = self.reserve_ahead(&message) else {
             return self.refuse();
         };
-        self.route_reserved(now_ms, message, Some(&reserved))
+        let message = self.prepared(now_ms, message);
+        if is_plain {
+            return self.route_logged(now_ms, message, &reserved);
+        }
+        self.route_parts(now_ms, vec![Part { message, reserved }])
     }
 
-    /// Routes a message for which room may be reserved already; that of a retained one must be.
-    fn route_reserved(
-        &mut self,
-        now_ms: u64,
-        mut message: Message,
-        reserved: Option<&[Arc<Fill>]>,
-    ) -> Routed {
+    /// Whether a reader wants a message in the log.
+    fn wants_log(&mut self, message: &Message) -> bool {
+        if !self.queues.is_durable {
+            return false;
+        }
+        let matches = self.index.matches(message, &self.queues.limits);
+        matches.is_some_and(|matches| matches.wants_log(message))
+    }
+
+    /// Counts a message that is to be routed, and gives it its time.
+    fn prepared_plain(&mut self, now_ms: u64, mut message: Message) -> Message {
         message.charge(&self.gauge);
         message.stamp(now_ms);
         self.unsummed += 1;
@@ -105,29 +175,110 @@ impl<P: Default + Send> Broker<P> {
             self.queues.is_over_memory =
                 self.directory.message_bytes() > self.queues.limits.message_bytes;
         }
-        // [MQTT-3.3.1-8] [MQTT311-3.3.1-12]
-        if !message.retain() {
-            self.catch_up();
-            return self.spread(now_ms, message, Retention::NotAsked, reserved);
-        }
-        let message = Arc::new(message);
-        let (retention, length) = self.directory.retain(&message);
-        match retention {
-            Retention::InvalidTopic => {
-                release(reserved.unwrap_or_default(), message.body_bytes() as u64);
-                return Routed {
-                    retention,
-                    ..Routed::default()
-                };
-            }
-            Retention::Stored if self.queues.is_durable => self.queues.store.retained_set(&message),
-            Retention::Cleared if self.queues.is_durable => {
-                self.queues.store.retained_cleared(message.topic());
-            }
-            _ => {}
-        }
+        message
+    }
+
+    fn prepared(&mut self, now_ms: u64, message: Message) -> Arc<Message> {
+        Arc::new(self.prepared_plain(now_ms, message))
+    }
+
+    /// Appends a message that is not to be retained, and routes it.
+    fn route_logged(
+        &mut self,
+        now_ms: u64,
+        message: Arc<Message>,
+        reserved: &[Arc<Fill>],
+    ) -> Routed {
+        let directory = Arc::clone(&self.directory);
+        let mut appends = directory.appends();
+        let appended = self.append(&mut appends, slice::from_ref(&message));
+        let length = directory.head();
+        drop(appends);
+        let Ok(appended) = appended else {
+            release(reserved, message.body_bytes() as u64);
+            return self.refuse_for_store();
+        };
         self.catch_up_to(length);
-        self.spread(now_ms, message, retention, reserved)
+        let position = appended.first;
+        self.spread(
+            now_ms,
+            message,
+            position,
+            Retention::NotAsked,
+            Some(reserved),
+        )
+    }
+
+    /// Appends and retains messages as a whole, and routes them.
+    ///
+    /// [MQTT-3.3.1-8] [MQTT311-3.3.1-12]: those without the flag leave the retained message as it is.
+    fn route_parts(&mut self, now_ms: u64, parts: Vec<Part>) -> Routed {
+        let wanted: Vec<bool> = parts
+            .iter()
+            .map(|part| self.wants_log(&part.message))
+            .collect();
+        let logged: Vec<Arc<Message>> = parts
+            .iter()
+            .zip(&wanted)
+            .filter(|&(_, &is_wanted)| is_wanted)
+            .map(|(part, _)| Arc::clone(&part.message))
+            .collect();
+        let keeps_retained = parts.iter().any(|part| part.message.retain());
+        let directory = Arc::clone(&self.directory);
+        // Which routes a message goes by, and whether a subscriber finds it retained, is decided at one moment.
+        let mut appends = self.queues.is_durable.then(|| directory.appends());
+        let mut next = 0;
+        let mut is_full = keeps_retained && self.queues.store.is_full();
+        if let Some(appends) = &mut appends
+            && !logged.is_empty()
+            && !is_full
+        {
+            match self.append(appends, &logged) {
+                Ok(appended) => next = appended.first,
+                Err(Full) => is_full = true,
+            }
+        }
+        if is_full {
+            drop(appends);
+            for part in &parts {
+                release(&part.reserved, part.message.body_bytes() as u64);
+            }
+            return self.refuse_for_store();
+        }
+        let mut length = directory.head();
+        let mut retentions = Vec::with_capacity(parts.len());
+        for part in &parts {
+            let mut retention = Retention::NotAsked;
+            if part.message.retain() {
+                (retention, length) = directory.retain(&part.message);
+            }
+            retentions.push(retention);
+        }
+        drop(appends);
+        self.catch_up_to(length);
+        let mut sum = Routed::default();
+        for ((part, is_wanted), retention) in parts.into_iter().zip(wanted).zip(retentions) {
+            let Part { message, reserved } = part;
+            self.note_retained(retention, &message);
+            let position = if is_wanted { next } else { 0 };
+            next += u64::from(is_wanted);
+            if retention == Retention::InvalidTopic {
+                release(&reserved, message.body_bytes() as u64);
+                sum.retention = retention;
+                continue;
+            }
+            let routed = self.spread(now_ms, message, position, retention, Some(&reserved));
+            sum.matched += routed.matched;
+            sum.retention = routed.retention;
+        }
+        sum
+    }
+
+    fn refuse_for_store(&mut self) -> Routed {
+        Routed {
+            is_store_full: true,
+            ..self.refuse()
+        }
     }
 
     fn refuse(&mut self) -> Routed {
@@ -159,6 +310,7 @@ impl<P: Default + Send> Broker<P> {
         &mut self,
         now_ms: u64,
         message: impl Into<Arc<Message>> + AsRef<Message>,
+        position: u64,
         retention: Retention,
         reserved: Option<&[Arc<Fill>]>,
     ) -> Routed {
@@ -186,7 +338,7 @@ impl<P: Default + Send> Broker<P> {
         let routed = Routed {
             matched: matches.total,
             retention,
-            refused: false,
+            ..Routed::default()
         };
         if matches.total == 0 {
             queues.counters.unmatched_messages += 1;
@@ -196,6 +348,7 @@ impl<P: Default + Send> Broker<P> {
         for (shard, targets) in &matches.remote {
             let parcel = Parcel {
                 message: Arc::clone(&message),
+                position,
                 targets: Arc::clone(targets),
             };
             let open = &mut self.open_letters[usize::from(*shard)];
@@ -213,9 +366,9 @@ impl<P: Default + Send> Broker<P> {
         }
         if let Some((last, others)) = matches.local.split_last() {
             for target in others {
-                queues.deliver(now_ms, Arc::clone(&message), target);
+                queues.deliver(now_ms, Arc::clone(&message), position, target);
             }
-            queues.deliver(now_ms, message, last);
+            queues.deliver(now_ms, message, position, last);
         }
         routed
     }

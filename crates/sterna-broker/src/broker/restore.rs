@@ -1,57 +1,274 @@
 //! After a restart: what the store has kept becomes sessions, routes and queues again.
 
-use std::cmp::Ordering;
+use std::collections::BTreeMap;
 use std::sync::Arc;
+
+use bytes::Bytes;
 
 use super::Broker;
 use crate::account::Account;
-use crate::api::{NEVER_EXPIRES_S, SubscribeOptions};
+use crate::api::NEVER_EXPIRES_S;
+use crate::cursor::{Cursor, Past, Reader};
 use crate::directory::{Claimed, Owner};
 use crate::filter::Filter;
-use crate::group::{GROUP_OWNER, is_before};
+use crate::group_reader::{GroupReader, GroupRecord};
 use crate::message::Message;
-use crate::nodes::{Entry, List, NIL};
-use crate::route::{Context, RouteFlags};
-use crate::session::{BrokerSession, NEVER_MS, State, Subscription};
-use crate::store::{Phase, QueueName, Share, StoredEntry, StoredSession};
+use crate::nodes::{Entry, List, NIL, Phase};
+use crate::records::{
+    self, Fields, Kind, OwnedRecord, SessionRecord, SubscriptionRecord, split_key,
+};
+use crate::route::{Context, topics_of_shared};
+use crate::session::{BrokerSession, NEVER_MS, SessionWill, State, Subscription};
+use crate::store::{Change, ReadRequest, Record, Share};
+
+/// Messages that are read at once for a restored queue.
+const READ_MESSAGES: usize = 1_024;
+/// Bytes of their bodies.
+const READ_BYTES: usize = 8 << 20;
+
+/// What was restored beside sessions, queues and retained messages.
+#[derive(Debug, Default)]
+pub struct Restored {
+    /// Number of sessions of this shard.
+    pub sessions: usize,
+    /// Records that the front doors keep of the node, with their keys; every shard gets all of them.
+    pub node_records: Vec<Record>,
+    /// Number of records that could not be understood; they were left out.
+    pub unsound_records: usize,
+}
+
+/// A session, as its records have it.
+#[derive(Default)]
+struct StoredSession {
+    session: Option<SessionRecord>,
+    subscriptions: Vec<(Arc<str>, SubscriptionRecord)>,
+    cursor: Cursor,
+    past: Vec<Past>,
+    owned: Vec<StoredOwned>,
+    records: Vec<Record>,
+    will: Option<Box<SessionWill>>,
+}
+
+/// A delivery that is a session's alone, as its record has it.
+struct StoredOwned {
+    key: Box<[u8]>,
+    position: u64,
+    record: OwnedRecord,
+    message: Option<Message>,
+}
+
+impl StoredOwned {
+    /// Whether a group had assigned it, which the session may have left since.
+    fn is_from_group(&self) -> bool {
+        self.key.get(8) == Some(&1)
+    }
+}
+
+/// All records, taken apart.
+#[derive(Default)]
+struct Loaded {
+    sessions: BTreeMap<Box<str>, StoredSession>,
+    groups: BTreeMap<Box<str>, GroupRecord>,
+    /// What sessions own of what came from groups.
+    owned: Vec<(Box<str>, u64)>,
+    retained: Vec<Message>,
+    restored: Restored,
+}
+
+impl Loaded {
+    /// Takes in a record; `None` where it can't be understood.
+    fn visit(&mut self, share: Share, key: &[u8], value: &[u8]) -> Option<()> {
+        let (kind, name, rest) = split_key(key)?;
+        if kind == Kind::Owned
+            && let Some(group) = OwnedRecord::decode(value)?.0.group
+        {
+            let position = u64::from_be_bytes(*rest.first_chunk()?);
+            self.owned.push((group, position));
+        }
+        match kind {
+            Kind::Node => {
+                let record = (rest.into(), value.into());
+                self.restored.node_records.push(record);
+            }
+            Kind::Retained if share.holds_retained() => self.retained.push(message(value)?),
+            Kind::Group if share.holds(name) => {
+                self.groups.insert(name.into(), GroupRecord::decode(value)?);
+            }
+            Kind::Retained | Kind::Group => {}
+            _ if share.holds(name) => {
+                if !self.sessions.contains_key(name) {
+                    self.sessions.insert(name.into(), StoredSession::default());
+                }
+                self.sessions.get_mut(name)?.visit(kind, rest, value)?;
+            }
+            _ => {}
+        }
+        Some(())
+    }
+}
+
+impl StoredSession {
+    fn visit(&mut self, kind: Kind, rest: &[u8], value: &[u8]) -> Option<()> {
+        match kind {
+            Kind::Session => self.session = Some(SessionRecord::decode(value)?),
+            Kind::Subscription => {
+                let filter = std::str::from_utf8(rest).ok()?;
+                let subscription = SubscriptionRecord::decode(value)?;
+                self.subscriptions.push((Arc::from(filter), subscription));
+            }
+            Kind::Past => {
+                let (until, filter) = rest.split_first_chunk()?;
+                let filter = Arc::from(std::str::from_utf8(filter).ok()?);
+                let record = SubscriptionRecord::decode(value)?;
+                self.past.push(Past {
+                    filter,
+                    since: record.since,
+                    subscription: subscription(record),
+                    until: u64::from_be_bytes(*until),
+                });
+            }
+            Kind::Cursor => self.cursor = Cursor::decode(value)?,
+            Kind::Owned => {
+                let position = u64::from_be_bytes(*rest.first_chunk()?);
+                let (record, end) = OwnedRecord::decode(value)?;
+                let message = if record.is_handed_over {
+                    None
+                } else {
+                    Some(message(&value[end..])?)
+                };
+                self.owned.push(StoredOwned {
+                    key: rest.into(),
+                    position,
+                    record,
+                    message,
+                });
+            }
+            Kind::Door => self.records.push((rest.into(), value.into())),
+            Kind::Will => {
+                let mut fields = Fields::new(value);
+                let due_ms = fields.number()?;
+                let expiry_s = fields.number()?.checked_sub(1);
+                self.will = Some(Box::new(SessionWill {
+                    due_ms,
+                    expiry_s: expiry_s.and_then(|expiry_s| u32::try_from(expiry_s).ok()),
+                    delay_s: 0,
+                    message: message(fields.rest())?,
+                    is_stored: true,
+                }));
+            }
+            Kind::Group | Kind::Retained | Kind::Node => {}
+        }
+        Some(())
+    }
+}
+
+impl StoredSession {
+    /// The removal of all its records.
+    fn removal(&self, name: &str) -> Vec<Change> {
+        let mut keys: Vec<(Kind, Box<[u8]>)> = [Kind::Session, Kind::Cursor, Kind::Will]
+            .map(|kind| (kind, Box::default()))
+            .into();
+        let subscriptions = self.subscriptions.iter();
+        keys.extend(
+            subscriptions.map(|(filter, _)| (Kind::Subscription, filter.as_bytes().into())),
+        );
+        keys.extend(self.past.iter().map(|past| (Kind::Past, past.key().into())));
+        keys.extend(
+            self.owned
+                .iter()
+                .map(|owned| (Kind::Owned, owned.key.clone())),
+        );
+        keys.extend(
+            self.records
+                .iter()
+                .map(|(key, _)| (Kind::Door, key.clone())),
+        );
+        let keys = keys.into_iter();
+        keys.map(|(kind, rest)| records::remove(kind, name, &rest))
+            .collect()
+    }
+}
+
+fn message(record: &[u8]) -> Option<Message> {
+    Message::decode(Bytes::copy_from_slice(record)).ok()
+}
 
 impl<P: Default + Send> Broker<P> {
-    /// Takes over this shard's share of what the store holds. Once, before anything else; all
-    /// sessions are away, and their expiry counts on from where it was.
-    pub fn restore(&mut self, now_ms: u64) {
+    /// Takes over this shard's share of what the store holds. Once, before anything else, on all shards
+    /// before any of them routes a message. All sessions are away, and their expiry counts on from where it
+    /// was.
+    pub fn restore(&mut self, now_ms: u64) -> Restored {
         let share = Share {
             shard: self.shard,
             shards: self.directory.shards(),
         };
-        let stored = self.queues.store.load(share);
-        for mut message in stored.retained {
-            self.charge(&mut message);
-            self.directory.retain(&message);
+        let mut loaded = Loaded::default();
+        self.queues.store.load(&mut |key, value| {
+            if loaded.visit(share, key, value).is_none() {
+                loaded.restored.unsound_records += 1;
+            }
+        });
+        let end = self.queues.store.next_position();
+        self.restored_to = end;
+        self.queues.marks.fill(end);
+        self.surveys.begin_after(now_ms);
+        for mut message in loaded.retained {
+            message.charge(&self.gauge);
+            self.directory.retain(&Arc::new(message));
         }
-        self.orphans.extend(stored.groups);
-        for session in stored.sessions {
-            self.restore_session(now_ms, session);
+        for (group, position) in loaded.owned {
+            // A session has taken it over; the group may not have known that yet.
+            if let Some(record) = loaded.groups.get_mut(&group) {
+                record.cursor.settle(position);
+            }
         }
+        self.orphans.extend(loaded.groups);
+        let mut restored = loaded.restored;
+        for (client_id, session) in loaded.sessions {
+            restored.sessions += usize::from(self.restore_session(now_ms, &client_id, session));
+        }
+        // Nothing of this is new to the store, but for what has come to its end.
         self.finish(now_ms);
+        restored
     }
 
-    fn restore_session(&mut self, now_ms: u64, stored: StoredSession) {
+    /// Restores a session; false where it is not to be, because of a limit or its end.
+    fn restore_session(&mut self, now_ms: u64, client_id: &str, stored: StoredSession) -> bool {
+        let record = stored.session.as_ref();
+        let Some(record) = record.filter(|record| record.expiry_s > 0).cloned() else {
+            // It ended with the broker.
+            self.queues.changes.extend(stored.removal(client_id));
+            return false;
+        };
         let slot = self.queues.sessions.vacant_key() as u32;
         let generation = self.directory.next_opening();
         let shard = self.shard;
-        let user = stored.user.as_deref();
-        let claimed = self
-            .directory
-            .claim(&stored.client_id, user, shard, || Owner {
-                shard,
-                slot,
-                generation,
-            });
+        let user = record.user.as_deref();
+        let claimed = self.directory.claim(client_id, user, shard, || Owner {
+            shard,
+            slot,
+            generation,
+        });
         // Beyond the limit, or there twice: it stays in the store.
         let Claimed::New { client_id, .. } = claimed else {
-            return;
+            return false;
         };
-        let session = BrokerSession::new(client_id, generation, State::Active);
+        let mut session = BrokerSession::new(client_id, generation, State::Active);
+        let mut reader = Reader::restored(stored.cursor);
+        reader.past = stored.past;
+        for owned in &stored.owned {
+            if !owned.is_from_group() {
+                reader.settle(owned.position);
+            }
+        }
+        session.reader = Some(Box::new(reader));
+        session.expiry_s = record.expiry_s;
+        session.expires_at_ms = match (record.expires_at_ms, record.expiry_s) {
+            (Some(at_ms), _) => at_ms,
+            (None, NEVER_EXPIRES_S) => NEVER_MS,
+            // It was connected when the broker stopped: its connection ends now.
+            (None, expiry_s) => now_ms + u64::from(expiry_s) * 1000,
+        };
         self.queues.sessions.insert(Box::new(session));
         for (filter, subscription) in stored.subscriptions {
             let Some(parsed) = Filter::parse(&filter, &self.queues.limits) else {
@@ -61,116 +278,146 @@ impl<P: Default + Send> Broker<P> {
             if !self.directory.add_subscription() {
                 continue;
             }
-            let flags = RouteFlags::of(&SubscribeOptions {
-                qos: subscription.qos,
-                no_local: subscription.no_local,
-                retain_as_published: subscription.retain_as_published,
-                keep: subscription.keep,
-                ..SubscribeOptions::default()
-            });
-            let context = subscription
-                .identifier
-                .and_then(|identifier| context(&[identifier]));
-            let subscription = Subscription {
-                flags,
-                group: NIL,
-                context,
-            };
+            let since = Some(subscription.since);
+            let subscription = self::subscription(subscription);
             if self
-                .add_routes(slot, &Arc::from(filter), is_shared, subscription)
+                .add_routes(slot, &filter, is_shared, subscription, since)
                 .is_none()
             {
                 self.directory.remove_subscriptions(1);
             }
         }
-        let (mut ledger, mut pending) = (List::default(), List::default());
-        let mut earliest_ms = NEVER_MS;
+        // From here on, changes are new to the store.
+        self.queues.sessions[slot as usize].is_stored = true;
+        self.restore_ledger(slot, stored.owned);
+        let session = &mut self.queues.sessions[slot as usize];
+        if !stored.records.is_empty() {
+            let rare = session.rare_mut();
+            rare.kept = stored.records.iter().map(|(key, _)| key.clone()).collect();
+            rare.restored = stored.records;
+        }
+        if let Some(will) = stored.will
+            && self.directory.add_will(will.message.body_bytes())
+        {
+            self.queues.sessions[slot as usize].will = Some(will);
+        }
+        self.queues.set_session_timer(slot);
+        true
+    }
+
+    /// Restores the deliveries that are a session's alone.
+    fn restore_ledger(&mut self, slot: u32, owned: Vec<StoredOwned>) {
+        let mut ledger = List::default();
         let mut rehomed = Vec::new();
-        let mut latest = 0;
-        for mut stored in stored.entries {
-            stored
-                .message
-                .as_mut()
-                .into_iter()
-                .for_each(|message| self.charge(message));
-            let entry = entry(stored, NIL);
-            let tag = entry.tag;
-            latest = latest.max((tag >> 32) as u32);
-            if entry.phase == Phase::Pending {
-                let node = self.queues.restore(&mut pending, slot, entry);
-                earliest_ms = earliest_ms.min(self.queues.expires_at_ms(node));
+        for owned in owned {
+            let is_from_group = owned.is_from_group();
+            let StoredOwned {
+                position,
+                record,
+                message,
+                ..
+            } = owned;
+            let message = message.map(|mut message| {
+                message.charge(&self.gauge);
+                Arc::new(message)
+            });
+            let phase = if record.is_handed_over {
+                Phase::HandedOver
             } else {
-                let node = self.queues.restore(&mut ledger, slot, entry);
-                rehomed.push((tag, node));
-            }
+                Phase::Sent
+            };
+            let tag = self.queues.sessions[slot as usize].next_tag();
+            let entry = Entry {
+                message,
+                context: context(&record.identifiers),
+                tag,
+                // It came from a group, and will not go back.
+                group_tag: u64::from(is_from_group),
+                group: NIL,
+                failures: u16::from(!record.is_handed_over),
+                qos: record.qos,
+                phase,
+                retain: record.retain,
+                redelivered: true,
+                retained_copy: false,
+                is_kept: false,
+                position,
+                is_owned: true,
+            };
+            rehomed.push((tag, self.queues.restore(&mut ledger, slot, entry)));
+        }
+        if rehomed.is_empty() {
+            return;
         }
         let session = &mut self.queues.sessions[slot as usize];
         session.ledger = ledger;
-        session.pending = pending;
-        session.account = Account::of(&self.queues.nodes, pending, ledger);
-        session.next_sequence = latest;
-        session.is_stored = true;
-        session.expiry_s = stored.expiry_s;
-        session.sweep_at_ms = earliest_ms;
-        session.expires_at_ms = match (stored.expires_at_ms, stored.expiry_s) {
-            (Some(at_ms), _) => at_ms,
-            (None, NEVER_EXPIRES_S) => NEVER_MS,
-            // It was connected when the broker stopped: its connection ends now.
-            (None, expiry_s) => now_ms + u64::from(expiry_s) * 1000,
-        };
-        if !rehomed.is_empty() || stored.protocol.is_some() {
-            let rare = session.rare_mut();
-            rare.rehomed.extend(rehomed);
-            rare.snapshot = stored.protocol;
-        }
-        self.queues.set_session_timer(slot);
+        session.account = Account::of(&self.queues.nodes, session.pending, ledger);
+        session.rare_mut().rehomed.extend(rehomed);
     }
 
     /// Counts a message that comes from outside of the process among those that are alive.
-    fn charge(&self, message: &mut Arc<Message>) {
+    pub(super) fn charge(&self, message: &mut Arc<Message>) {
         if let Some(message) = Arc::get_mut(message) {
             message.charge(&self.gauge);
         }
     }
 
-    /// Gives a group the queue it had.
-    pub(super) fn restore_group(&mut self, id: u32, mut entries: Vec<StoredEntry>) {
-        // What was out with consumers takes its old place.
-        entries.sort_by(|a, b| {
-            if is_before(a.tag, b.tag) {
-                Ordering::Less
-            } else if is_before(b.tag, a.tag) {
-                Ordering::Greater
-            } else {
-                Ordering::Equal
+    /// Gives a group the queue that it had, which is read in the log.
+    pub(super) fn restore_group(&mut self, id: u32) {
+        if self.orphans.is_empty() {
+            return;
+        }
+        let Some(group) = self.queues.groups.get_mut(&id) else {
+            return;
+        };
+        if group.log.is_none() {
+            return;
+        }
+        let filter = Arc::clone(&group.filter);
+        let Some(GroupRecord { is_kept, cursor }) = self.orphans.remove(&*filter) else {
+            return;
+        };
+        group.is_restored = true;
+        group.log = Some(Box::new(GroupReader::restored(&cursor, self.restored_to)));
+        let mut next = cursor.first();
+        let filters: Arc<[Box<str>]> = [topics_of_shared(&filter).into()].into();
+        while next < self.restored_to {
+            let answer = self.queues.store.read_now(ReadRequest {
+                reader: 0,
+                from: next,
+                to: self.restored_to,
+                filters: Arc::clone(&filters),
+                most_messages: READ_MESSAGES,
+                most_bytes: READ_BYTES,
+            });
+            if answer.next <= next {
+                break;
             }
-        });
-        let mut queue = List::default();
-        let mut bytes = 0;
-        if let Some(group) = self.queues.groups.get_mut(&id) {
-            group.resume_count(entries.iter().map(|entry| entry.tag));
-        }
-        for mut stored in entries {
-            stored
-                .message
-                .as_mut()
-                .into_iter()
-                .for_each(|message| self.charge(message));
-            let was_sent = stored.phase == Phase::Sent;
-            let mut entry = entry(stored, id);
-            entry.phase = Phase::Pending;
-            if was_sent && let Some(group) = self.queues.groups.get(&id) {
-                let name = QueueName::Group(&group.filter);
-                self.queues.store.failed(name, entry.tag, entry.failures);
-                self.queues.store.advanced(name, entry.tag, Phase::Pending);
+            next = answer.next;
+            for (position, mut message) in answer.messages {
+                let is_logged = is_kept || message.qos().is_acknowledged();
+                if let Some(failures) = cursor.wants(position).filter(|_| is_logged) {
+                    self.charge(&mut message);
+                    self.queues.enter_group(
+                        message.published_ms(),
+                        id,
+                        &message,
+                        position,
+                        failures,
+                    );
+                }
             }
-            bytes += entry.body_bytes();
-            self.queues.restore(&mut queue, GROUP_OWNER, entry);
         }
-        if let Some(group) = self.queues.groups.get_mut(&id) {
-            group.queue = queue;
-            group.queued_bytes = bytes;
-        }
+        self.queues.write_group_cursor(id);
+    }
+}
+
+/// A subscription, as its record has it.
+fn subscription(record: SubscriptionRecord) -> Subscription {
+    Subscription {
+        flags: record.flags,
+        group: NIL,
+        context: (record.identifier).and_then(|identifier| context(&[identifier])),
     }
 }
 
@@ -183,25 +430,4 @@ fn context(identifiers: &[u32]) -> Option<Arc<Context>> {
             permit: None,
         })
     })
-}
-
-fn entry(stored: StoredEntry, group: u32) -> Entry {
-    Entry {
-        message: stored.message,
-        context: context(&stored.identifiers),
-        tag: stored.tag,
-        group_tag: 0,
-        group,
-        // The attempt that was under way when the broker ended has failed.
-        failures: stored
-            .failures
-            .saturating_add(u16::from(stored.phase == Phase::Sent)),
-        qos: stored.qos,
-        phase: stored.phase,
-        retain: stored.retain,
-        redelivered: stored.phase != Phase::Pending,
-        retained_copy: false,
-        is_kept: false,
-        in_group_store: false,
-    }
 }

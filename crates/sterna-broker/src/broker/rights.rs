@@ -14,11 +14,10 @@ use super::Broker;
 use crate::api::{EvictReason, Outcome, SessionKey};
 use crate::mail::Returned;
 use crate::message::Qos;
-use crate::nodes::NIL;
+use crate::nodes::{NIL, Phase};
 use crate::rights::{Holder, Permit, Right, Rights};
 use crate::route::{Context, topics_of_shared};
 use crate::session::{BrokerSession, State, Subscription};
-use crate::store::Phase;
 
 impl<P: Default + Send> Broker<P> {
     /// Puts rules in force: from now on they are asked. What there is already is judged by
@@ -134,7 +133,7 @@ impl<P: Default + Send> Broker<P> {
             subscription.context = with_permit(subscription.context.as_deref(), permit);
             let is_shared = subscription.group != NIL;
             // It is there already, so no limit forbids it.
-            self.add_routes(slot, &filter, is_shared, subscription);
+            self.add_routes(slot, &filter, is_shared, subscription, None);
         }
         self.judge_queue(slot);
         has_lost

@@ -8,6 +8,7 @@ use crate::filter::Filter;
 use crate::message::Origin;
 use crate::nodes::NIL;
 use crate::queues::Item;
+use crate::records::{self, Kind};
 use crate::route::{Context, Place, RouteFlags, RouteUpdate};
 use crate::session::Subscription;
 
@@ -37,7 +38,7 @@ impl<P: Default + Send> Broker<P> {
         let known = session
             .subscriptions
             .get_pair(filter)
-            .map(|(text, subscription)| (Arc::clone(text), subscription.group));
+            .map(|(text, known)| (Arc::clone(text), known.group));
         let existed = known.is_some();
         let (is_full, attendance) = (session.subscriptions.len() >= limit, session.attendance);
         let permit = (self.permit(slot, filter)).ok_or(SubscribeError::NotAllowed)?;
@@ -62,7 +63,7 @@ impl<P: Default + Send> Broker<P> {
             group,
             context: context.clone(),
         };
-        let Some(length) = self.add_routes(slot, &text, parsed.shared, subscription) else {
+        let Some(length) = self.add_routes(slot, &text, parsed.shared, subscription, None) else {
             self.directory.remove_subscriptions(1);
             return Err(SubscribeError::TooMany);
         };
@@ -92,14 +93,16 @@ impl<P: Default + Send> Broker<P> {
         })
     }
 
-    /// Enters a subscription into the session and the route log; returns the log's length. `None`
-    /// where the group has no place for another member.
+    /// Enters a subscription into the session and the route log; returns the log's length. `since` is
+    /// the position at which the subscription began; `None` where it begins here, if it is new. The result is
+    /// `None` where the group has no place for another member.
     pub(super) fn add_routes(
         &mut self,
         slot: u32,
         filter: &Arc<str>,
         shared: bool,
         subscription: Subscription,
+        since: Option<u64>,
     ) -> Option<u64> {
         let session = &self.queues.sessions[slot as usize];
         let (known_subscriber, known_group) = (session.subscriber, subscription.group);
@@ -108,13 +111,17 @@ impl<P: Default + Send> Broker<P> {
             slot,
             generation: session.generation,
         };
-        let kept = session
-            .subscriptions
-            .get(&**filter)
-            .is_some_and(|known| known.flags.keeps());
+        let subscription = Subscription {
+            flags: subscription.flags.with_durable(session.reader.is_some()),
+            ..subscription
+        };
+        let old = session.subscriptions.get(&**filter).cloned();
+        let old_flags = old.as_ref().map(|known| known.flags);
+        let sleeps = self.is_asleep(slot);
         let member_limit = self.queues.limits.group_members;
         let Subscription { flags, context, .. } = subscription.clone();
-        let ((subscriber, group), length) = self.edit_log(|log| {
+        let ((subscriber, group, position), length) = self.edit_log(|log| {
+            let position = log.position;
             let mut id = known_subscriber;
             if id == NIL {
                 id = log.take_id();
@@ -125,6 +132,15 @@ impl<P: Default + Send> Broker<P> {
                 });
             }
             let filter = Arc::clone(filter);
+            if !shared && sleeps {
+                let is_kept = flags.qos().is_acknowledged();
+                log.push(RouteUpdate::Slept {
+                    id,
+                    filter,
+                    is_kept,
+                });
+                return (id, Some(NIL), position);
+            }
             if !shared {
                 // [MQTT-3.8.4-3] [MQTT311-3.8.4-3]
                 log.push(RouteUpdate::Subscribed {
@@ -133,12 +149,12 @@ impl<P: Default + Send> Broker<P> {
                     flags,
                     context,
                 });
-                return (id, Some(NIL));
+                return (id, Some(NIL), position);
             }
             let mut group = known_group;
             if group == NIL {
                 let Some(joined) = log.join_group(&filter, member_limit) else {
-                    return (id, None);
+                    return (id, None, position);
                 };
                 group = joined;
             }
@@ -149,27 +165,42 @@ impl<P: Default + Send> Broker<P> {
                 flags,
                 context,
             });
-            log.keep_group(&filter, kept, flags.keeps());
-            (id, Some(group))
+            log.keep_group(&filter, old_flags, Some(flags));
+            (id, Some(group), position)
         });
+        let reader = self.queues.sessions[slot as usize].reader.as_ref();
+        let known_since = reader.map_or(0, |reader| reader.since(filter));
+        let since = match &old {
+            // What it has not got yet was published by the old options.
+            Some(old) if old.stored(0) != subscription.stored(0) => position,
+            Some(_) => known_since,
+            None => since.unwrap_or(position),
+        };
+        if let Some(old) = old.filter(|_| since == position) {
+            self.queues.note_past(slot, filter, old, position);
+        }
         let hashing = self.directory.hashing();
         let session = &mut self.queues.sessions[slot as usize];
         session.subscriber = subscriber;
+        let group = group?;
         let subscription = Subscription {
-            group: group?,
+            group,
             ..subscription
         };
+        if let Some(reader) = &mut session.reader {
+            reader.begin(filter, since);
+        }
         if session.is_stored {
-            self.queues
-                .store
-                .subscribed(&session.client_id, filter, &subscription.stored());
+            let (rest, value) = (filter.as_bytes(), subscription.stored(since).encode());
+            let change = records::put(Kind::Subscription, &session.client_id, rest, value);
+            self.queues.changes.push(change);
         }
         if session
             .subscriptions
             .insert(Arc::clone(filter), subscription, hashing)
             .is_none()
         {
-            self.queues.counters.subscriptions += 1;
+            self.queues.counters.subscribed(group);
         }
         Some(length)
     }
@@ -222,7 +253,7 @@ impl<P: Default + Send> Broker<P> {
                     redelivered: false,
                     retained_copy: true,
                     is_kept: false,
-                    in_group_store: false,
+                    position: 0,
                 },
             );
         }

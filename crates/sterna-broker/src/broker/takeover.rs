@@ -16,11 +16,10 @@ use super::Broker;
 use crate::account::Account;
 use crate::api::{Event, EvictReason};
 use crate::mail::{Address, Claim, Letter, Moved};
-use crate::nodes::{List, NIL};
+use crate::nodes::{List, NIL, Phase};
 use crate::queues::TimerKey;
 use crate::route::{Place, RouteUpdate};
 use crate::session::{NEVER_MS, State};
-use crate::store::Phase;
 
 /// A fence that shards have yet to answer.
 #[derive(Clone, Copy, Debug)]
@@ -87,13 +86,17 @@ impl<P: Default + Send> Broker<P> {
                     slot: to.slot,
                     generation: to.generation,
                 };
-                self.edit_log(|log| {
+                let (position, _) = self.edit_log(|log| {
                     log.push(RouteUpdate::Placed {
                         id: subscriber,
                         place,
                         moved: true,
                     });
+                    log.position
                 });
+                if let Some(reader) = &mut self.queues.sessions[slot as usize].reader {
+                    reader.leaves_at = position;
+                }
             }
         } else {
             self.end_session(now_ms, slot, true);
@@ -140,12 +143,27 @@ impl<P: Default + Send> Broker<P> {
 
     /// Takes a session out of this shard.
     fn extract(&mut self, slot: u32) -> Moved<P> {
+        // What it has settled here is written here, before records of that are removed.
+        self.queues.write_cursor(slot);
         let mut session = self.queues.sessions.remove(slot as usize);
         self.queues
             .timers
             .remove(&(session.timer_ms, TimerKey::Session(slot)));
-        self.queues.counters.subscriptions -= session.subscriptions.len() as u64;
+        for (_, subscription) in session.subscriptions.iter() {
+            self.queues.counters.unsubscribed(subscription.group);
+        }
+        let (kept, restored) = session
+            .rare
+            .map(|rare| (rare.kept, rare.restored))
+            .unwrap_or_default();
+        let mut reader = session.reader;
+        if let Some(reader) = &mut reader {
+            reader.interrupt();
+        }
         Moved {
+            reader,
+            kept,
+            restored,
             subscriptions: session.subscriptions.take(),
             ledger: self.queues.drain(session.ledger),
             pending: self.queues.drain(session.pending),
@@ -154,7 +172,6 @@ impl<P: Default + Send> Broker<P> {
             next_sequence: session.next_sequence,
             is_stored: session.is_stored,
             judged_by: session.judged_by,
-            snapshot: session.rare.and_then(|rare| rare.snapshot),
         }
     }
 
@@ -187,10 +204,10 @@ impl<P: Default + Send> Broker<P> {
         let ends = discard || !present || !self.is_admitted(slot);
         let session = &mut self.queues.sessions[slot as usize];
         debug_assert!(
-            session.consumer.is_none() || !discard,
+            session.consumer().is_none() || !discard,
             "a discarded session has no consumer"
         );
-        if let Some(consumer) = session.consumer {
+        if let Some(consumer) = session.consumer() {
             let session = session.key(slot);
             self.events.push_back(Event::Opened {
                 consumer,
@@ -235,15 +252,15 @@ impl<P: Default + Send> Broker<P> {
         let session = &mut queues.sessions[slot as usize];
         session.protocol = state.protocol;
         session.subscriber = state.subscriber;
-        queues.counters.subscriptions += state.subscriptions.len() as u64;
         for (filter, subscription) in state.subscriptions {
+            queues.counters.subscribed(subscription.group);
             session.subscriptions.insert(filter, subscription, hashing);
         }
         // What has waited here was tagged from one on; it follows what was tagged there.
         let mut node = session.pending.first();
-        let waited_first = node;
         session.next_sequence = state.next_sequence;
         session.is_stored = state.is_stored;
+        session.reader = state.reader;
         session.judged_by = state.judged_by;
         while node != NIL {
             let tag = (session.next_tag() & !u64::from(NIL)) | u64::from(node);
@@ -255,13 +272,24 @@ impl<P: Default + Send> Broker<P> {
         session.ledger = ledger;
         session.pending = queues.nodes.join(pending, session.pending);
         session.account = Account::of(&queues.nodes, session.pending, session.ledger);
-        if !rehomed.is_empty() || state.snapshot.is_some() {
+        if !rehomed.is_empty() || !state.kept.is_empty() || !state.restored.is_empty() {
             let rare = session.rare_mut();
             rare.rehomed.extend(rehomed);
-            rare.snapshot = state.snapshot;
+            rare.kept = state.kept;
+            rare.restored = state.restored;
         }
-        if session.is_stored {
-            queues.store_from(slot, waited_first);
+        let missed = (session.rare.as_mut()).and_then(|rare| rare.missed_from.take());
+        if let Some(reader) = &mut session.reader {
+            reader.is_changed = false;
+            reader.leaves_at = u64::MAX;
+        }
+        queues.mark_changed(slot);
+        if let Some(position) = missed {
+            queues.fall_behind(slot, position);
+        }
+        if self.is_asleep(slot) {
+            // What has waited here would go before what it has yet to read.
+            self.drop_logged(slot);
         }
     }
 }

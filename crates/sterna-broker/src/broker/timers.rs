@@ -18,7 +18,15 @@ impl<P: Default + Send> Broker<P> {
         let retained_ms = Some(self.directory.retained_deadline_ms())
             .filter(|&at_ms| self.shard == 0 && at_ms != u64::MAX)
             .map(|at_ms| (at_ms / RETAINED_SWEEP_MS + 1) * RETAINED_SWEEP_MS);
-        [timer_ms, retained_ms].into_iter().flatten().min()
+        let stalled_ms = (!self.stalled.is_empty()).then_some(self.stalled_until_ms);
+        let all = [
+            timer_ms,
+            retained_ms,
+            stalled_ms,
+            self.cursors_due_ms(),
+            self.survey_due_ms(),
+        ];
+        all.into_iter().flatten().min()
     }
 
     /// Publishes wills that are due, ends sessions and drops messages whose time is over.
@@ -37,11 +45,14 @@ impl<P: Default + Send> Broker<P> {
         }
         if self.shard == 0 {
             for message in self.directory.expire_retained(now_ms) {
-                if self.queues.is_durable {
-                    self.queues.store.retained_cleared(message.topic());
-                }
+                self.forget_retained(message.topic());
             }
         }
+        if !self.stalled.is_empty() && self.stalled_until_ms <= now_ms {
+            self.poll_store(now_ms);
+        }
+        self.write_cursors_if_due(now_ms);
+        self.survey_if_due(now_ms);
         self.finish(now_ms);
     }
 

@@ -13,6 +13,7 @@ use crate::api::{Event, SessionKey};
 use crate::filter::Filter;
 use crate::mail::{Letter, Returned};
 use crate::nodes::NIL;
+use crate::records::{self, Kind};
 use crate::route::RouteUpdate;
 use crate::session::State;
 
@@ -120,7 +121,7 @@ impl<P: Default + Send> Broker<P> {
     /// Tells a session's consumer, if it has one, that subscriptions have ended.
     pub(super) fn tell_unsubscribed(&mut self, slot: u32) {
         let session = &self.queues.sessions[slot as usize];
-        if let Some(consumer) = session.consumer {
+        if let Some(consumer) = session.consumer() {
             let session = session.key(slot);
             self.events
                 .push_back(Event::Unsubscribed { consumer, session });
@@ -135,18 +136,24 @@ impl<P: Default + Send> Broker<P> {
             return false;
         };
         if session.is_stored {
-            self.queues.store.unsubscribed(&session.client_id, &filter);
+            let change = records::remove(Kind::Subscription, &session.client_id, filter.as_bytes());
+            self.queues.changes.push(change);
         }
-        self.queues.counters.subscriptions -= 1;
+        self.queues.counters.unsubscribed(subscription.group);
         self.directory.remove_subscriptions(1);
         let group = subscription.group;
         if group == NIL {
-            self.edit_log(|log| log.push(RouteUpdate::Unsubscribed { id, filter }));
+            let text = Arc::clone(&filter);
+            let (position, _) = self.edit_log(|log| {
+                log.push(RouteUpdate::Unsubscribed { id, filter });
+                log.position
+            });
+            self.queues.note_past(slot, &text, subscription, position);
         } else {
             let given_back = self.unsent_of_group(slot, group);
             self.give_back(given_back);
-            let kept = subscription.flags.keeps();
-            self.edit_log(|log| log.leave_group(&filter, group, id, kept));
+            let flags = subscription.flags;
+            self.edit_log(|log| log.leave_group(&filter, group, id, flags));
             self.drop_share(slot, group);
         }
         true
@@ -165,7 +172,6 @@ impl<P: Default + Send> Broker<P> {
                 .is_some_and(|entry| entry.group == group)
                 && let Some(entry) = queues.remove_pending(slot, node)
             {
-                queues.forget_stored(slot, &entry);
                 unsent.extend(Returned::of(entry));
             }
             node = next;

@@ -7,7 +7,7 @@ use crate::fill::Fill;
 use crate::hash::KeyedState;
 use crate::nodes::NIL;
 use crate::queue_rules::QueueRules;
-use crate::route::RouteUpdate;
+use crate::route::{RouteFlags, RouteUpdate};
 
 /// What the log knows of a shared subscription.
 #[derive(Debug)]
@@ -16,8 +16,27 @@ struct GroupRecord {
     members: usize,
     /// Members that keep its queue, and how full that is since there was the first.
     keepers: usize,
+    /// Members that outlive their connection, and take messages of QoS 1 and 2.
+    durable: usize,
+    /// Where the log of messages ended when there was the first of them.
+    since: u64,
     fill: Option<Arc<Fill>>,
     rules: Option<Arc<QueueRules>>,
+}
+
+impl GroupRecord {
+    /// What all shards are told of its queue.
+    fn kept(&mut self, filter: &Arc<str>) -> RouteUpdate {
+        let is_kept = self.keepers > 0;
+        RouteUpdate::Kept {
+            group: self.id,
+            filter: Arc::clone(filter),
+            fill: is_kept.then(|| Arc::clone(self.fill.get_or_insert_default())),
+            rules: self.rules.clone(),
+            is_durable: is_kept || self.durable > 0,
+            since: self.since,
+        }
+    }
 }
 
 /// The part of the log that some shard has still to read, and the numbers it gives out.
@@ -32,6 +51,8 @@ pub(crate) struct Log {
     next_id: u32,
     next_group: u32,
     groups: HashMap<Arc<str>, GroupRecord, KeyedState>,
+    /// Where the log of messages ends at this moment; set by who edits.
+    pub(crate) position: u64,
 }
 
 impl Log {
@@ -44,6 +65,7 @@ impl Log {
             next_id: 0,
             next_group: 0,
             groups: HashMap::with_hasher(hashing),
+            position: 0,
         }
     }
 
@@ -88,6 +110,8 @@ impl Log {
                 id: group,
                 members: 1,
                 keepers: 0,
+                durable: 0,
+                since: 0,
                 fill: None,
                 rules: None,
             },
@@ -100,28 +124,32 @@ impl Log {
         (self.groups.get(filter)).is_some_and(|record| record.keepers > 0)
     }
 
-    /// Counts a member among those that keep the group's queue, or no longer.
-    pub(crate) fn keep_group(&mut self, filter: &Arc<str>, kept: bool, keeps: bool) {
-        let Some(record) = self.groups.get_mut(filter).filter(|_| kept != keeps) else {
+    /// Counts a member whose options change from `old` to `new` among those that keep the group's
+    /// queue, and those that outlive their connection. `None` stands for no member.
+    pub(crate) fn keep_group(
+        &mut self,
+        filter: &Arc<str>,
+        old: Option<RouteFlags>,
+        new: Option<RouteFlags>,
+    ) {
+        let position = self.position;
+        let Some(record) = self.groups.get_mut(filter) else {
             return;
         };
-        let was_kept = record.keepers > 0;
-        record.keepers = if keeps {
-            record.keepers + 1
-        } else {
-            record.keepers - 1
+        let before = (record.keepers > 0, record.durable > 0);
+        let count = |of: fn(RouteFlags) -> bool, flags: Option<RouteFlags>| {
+            usize::from(flags.is_some_and(of))
         };
-        let is_kept = record.keepers > 0;
-        if is_kept != was_kept {
-            let fill = is_kept.then(|| Arc::clone(record.fill.get_or_insert_default()));
-            let rules = record.rules.clone();
-            let (group, filter) = (record.id, Arc::clone(filter));
-            self.push(RouteUpdate::Kept {
-                group,
-                filter,
-                fill,
-                rules,
-            });
+        record.keepers += count(RouteFlags::keeps, new);
+        record.keepers -= count(RouteFlags::keeps, old);
+        record.durable += count(RouteFlags::outlives, new);
+        record.durable -= count(RouteFlags::outlives, old);
+        if before == (false, false) {
+            record.since = position;
+        }
+        if before != (record.keepers > 0, record.durable > 0) {
+            let update = record.kept(filter);
+            self.push(update);
         }
     }
 
@@ -130,17 +158,12 @@ impl Log {
         let Some(record) = self.groups.get_mut(filter) else {
             return;
         };
-        record.rules = Some(Arc::clone(&rules));
+        record.rules = Some(rules);
         if record.keepers == 0 {
             return; // they come with its first keeper
         }
-        let (group, filter, fill) = (record.id, Arc::clone(filter), record.fill.clone());
-        self.push(RouteUpdate::Kept {
-            group,
-            filter,
-            fill,
-            rules: Some(rules),
-        });
+        let update = record.kept(filter);
+        self.push(update);
     }
 
     /// The number of a group; `None` where there is no such group.
@@ -149,8 +172,14 @@ impl Log {
     }
 
     /// Counts a member out; with the last one, the group ends.
-    pub(crate) fn leave_group(&mut self, filter: &Arc<str>, group: u32, member: u32, kept: bool) {
-        self.keep_group(filter, kept, false);
+    pub(crate) fn leave_group(
+        &mut self,
+        filter: &Arc<str>,
+        group: u32,
+        member: u32,
+        flags: RouteFlags,
+    ) {
+        self.keep_group(filter, Some(flags), None);
         self.push(RouteUpdate::Left { group, member });
         let Some(record) = self.groups.get_mut(filter) else {
             return;

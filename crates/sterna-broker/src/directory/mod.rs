@@ -3,6 +3,7 @@
 //! Three things, each behind a short lock: the log of route updates that every shard's index
 //! follows, the retained messages, and the registry of which shard has which client's session.
 
+mod appends;
 mod log;
 mod registry;
 mod retained;
@@ -10,6 +11,7 @@ mod retained;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
+pub(crate) use appends::Appends;
 pub(crate) use log::Log;
 use registry::Registry;
 pub(crate) use registry::{Claimed, Owner};
@@ -31,6 +33,7 @@ pub struct Directory {
     shards: u16,
     hashing: KeyedState,
     log: Mutex<Log>,
+    appends: Mutex<Appends>,
     /// The log's length since the start. Set under the log's lock.
     head: AtomicU64,
     retained: RwLock<Retained>,
@@ -71,6 +74,7 @@ impl Directory {
             shards,
             hashing,
             log: Mutex::new(Log::new(shards, hashing)),
+            appends: Mutex::default(),
             head: AtomicU64::new(0),
             retained: RwLock::new(Retained::new(hashing)),
             retained_deadline_ms: AtomicU64::new(u64::MAX),
@@ -120,6 +124,12 @@ impl Directory {
         self.gauges.iter().map(|gauge| gauge.bytes()).sum()
     }
 
+    /// Bytes of the wills of all clients.
+    #[must_use]
+    pub fn will_bytes(&self) -> usize {
+        self.will_bytes.load(Ordering::Relaxed)
+    }
+
     /// The shard that a client's session is on, or is moving to.
     #[must_use]
     pub fn shard_of(&self, client_id: &str) -> Option<ShardId> {
@@ -148,6 +158,11 @@ impl Directory {
         self.openings
             .fetch_add(1, Ordering::Relaxed)
             .wrapping_add(1)
+    }
+
+    /// The end of the log. Who holds it may take the other locks, never the other way round.
+    pub(crate) fn appends(&self) -> MutexGuard<'_, Appends> {
+        locked(&self.appends)
     }
 
     // The route log.

@@ -7,6 +7,7 @@ mod demand;
 mod ended;
 mod kept;
 mod limits;
+mod losses;
 mod model;
 mod queue_rules;
 mod retained;

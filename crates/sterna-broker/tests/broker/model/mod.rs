@@ -16,7 +16,9 @@ mod state;
 
 use std::collections::{BTreeMap, HashMap};
 
-use sterna_broker::{Broker, Close, ConsumerId, Event, Limits, NoStore, QueueFull, SessionKey};
+use sterna_broker::{
+    Broker, Close, ConsumerId, Event, Limits, NoStore, Outcome, QueueFull, SessionKey,
+};
 use sterna_store::MemoryStore;
 
 use crate::cluster::{Client, Cluster};
@@ -201,6 +203,8 @@ impl Model {
             session.expected.clear();
             session.retained.clear();
             session.sent.clear();
+            session.repeatable.clear();
+            session.got.clear();
             session.latest.clear();
             session.protocol.clear();
             if expired || fate.unordered {
@@ -210,20 +214,41 @@ impl Model {
 
         session.may_expire_at_ms = u64::MAX;
         let broker = &mut self.cluster.brokers[usize::from(client.shard)];
-        if let Some(snapshot) = broker.take_snapshot(key) {
-            let marks = snapshot.chunks_exact(4);
-            let protocol = marks.map(|mark| u32::from_le_bytes(mark.try_into().expect("four")));
-            *broker.protocol_mut(key).expect("it is ready") = protocol.collect();
+        let records = broker.take_records(key);
+        if !records.is_empty() {
+            let marks = records.iter().map(|(mark, _)| &**mark);
+            let mut marks: Vec<_> = marks
+                .map(|mark| u32::from_le_bytes(mark.try_into().expect("four")))
+                .collect();
+            marks.sort_unstable();
+            *broker.protocol_mut(key).expect("it is ready") = marks;
+        }
+        let unacknowledged = broker.unacknowledged(key);
+        if std::mem::take(&mut session.restarted) {
+            // In the order of the log, and with new tags.
+            session.sent.sort_by_key(|sent| sent.position);
+            let is_killed = std::mem::take(&mut session.killed);
+            for entry in &unacknowledged {
+                let mut sent = session.sent.iter_mut();
+                if let Some(sent) = sent.find(|sent| sent.position == entry.position()) {
+                    sent.tag = entry.tag();
+                    continue;
+                }
+                // That it was settled was not written yet.
+                assert!(is_killed, "session {index} has settled {entry:?}");
+                let outcome = Outcome::Accepted;
+                assert!(broker.settle(now_ms, key, entry.tag(), outcome));
+            }
         }
         let sent: Vec<_> = broker
             .unacknowledged(key)
             .iter()
-            .map(|entry| (entry.tag(), entry.phase()))
+            .map(|entry| (entry.tag(), entry.is_handed_over()))
             .collect();
         let known: Vec<_> = session
             .sent
             .iter()
-            .map(|&(tag, phase, _)| (tag, phase))
+            .map(|sent| (sent.tag, sent.is_handed_over))
             .collect();
         assert_eq!(sent, known, "the ledger of session {index}");
         assert_eq!(broker.protocol(key), Some(&session.protocol));
@@ -292,15 +317,13 @@ impl Model {
             87 => {
                 if let Some(Connection { client, .. }) = self.ready(index) {
                     let mark = self.random.next() as u32;
-                    self.sessions[index].protocol.push(mark);
+                    let marks = &mut self.sessions[index].protocol;
+                    marks.push(mark);
+                    marks.sort_unstable();
                     let broker = self.cluster.broker(client.shard);
-                    broker
-                        .protocol_mut(client.key)
-                        .expect("it is ready")
-                        .push(mark);
-                    let marks = &self.sessions[index].protocol;
-                    let snapshot: Vec<u8> = marks.iter().flat_map(|m| m.to_le_bytes()).collect();
-                    broker.save_protocol(client.key, &snapshot);
+                    let protocol = broker.protocol_mut(client.key).expect("it is ready");
+                    protocol.clone_from(marks);
+                    broker.keep(client.key, &mark.to_le_bytes(), b"");
                 }
             }
             88 if self.random.chance(3) => self.restart(),
@@ -318,6 +341,14 @@ impl Model {
             return;
         };
         self.deliver_mail(usize::MAX);
+        let is_killed = self.random.chance(50);
+        if !is_killed {
+            // Cursors are written, and all shards have told how far they are.
+            for _ in 0..3 {
+                self.pass_time(1_000);
+                self.deliver_mail(usize::MAX);
+            }
+        }
         let now_ms = self.cluster.now_ms;
         for session in &mut self.sessions {
             while let Some(connection) = session.connections.first() {
@@ -337,6 +368,7 @@ impl Model {
                     session.may_expire_at_ms = now_ms + u64::from(expiry_s) * 1_000;
                 }
             }
+            session.restart(is_killed, self.lossy, &self.published);
         }
         for published in &mut self.published {
             published.restarted = true;
@@ -430,10 +462,24 @@ impl Model {
             self.cluster.retain(0, topic, "");
         }
         // Timers of groups that have ended, on shards that have not heard of it.
-        self.pass_time(100_000);
+        // Records that wait for cursors go when all shards have answered.
+        for _ in 0..3 {
+            self.pass_time(100_000);
+            let now_ms = self.cluster.now_ms;
+            for broker in &mut self.cluster.brokers {
+                // It hears of groups that have ended, also where no timer is set.
+                broker.timeout(now_ms);
+            }
+            self.cluster.run();
+        }
         self.cluster.assert_empty();
         if let Some(store) = &self.store {
-            assert_eq!(store.counts(), (0, 0, 0));
+            let keys: Vec<_> = store.keys();
+            let keys: Vec<_> = keys
+                .iter()
+                .map(|key| key.escape_ascii().to_string())
+                .collect();
+            assert_eq!(keys, Vec::<String>::new(), "records");
         }
         assert_eq!(self.cluster.directory.sessions(), 0);
         assert_eq!(self.cluster.directory.subscriptions(), 0);
@@ -442,7 +488,7 @@ impl Model {
             let counters = broker.counters();
             assert_eq!((counters.sessions, counters.sessions_connected), (0, 0));
             assert_eq!(counters.subscriptions, 0);
-            assert_eq!(broker.deadline_ms(), None);
+            assert!(broker.deadline_ms().is_none() || self.store.is_some());
         }
     }
 }

@@ -355,6 +355,10 @@ impl Storm {
             return;
         };
         self.deliver_mail(usize::MAX);
+        // As at an orderly end; what a kill may repeat is the other model's business.
+        for broker in &mut self.cluster.brokers {
+            broker.write_cursors();
+        }
         while !self.consumers.is_empty() {
             self.gone(0);
         }
@@ -445,8 +449,17 @@ impl Storm {
             self.cluster.collect(0);
             self.cluster.run();
         }
+        for shard in 0..self.cluster.brokers.len() {
+            // It hears of the queue's end.
+            self.cluster.brokers[shard].timeout(now_ms);
+        }
         if let Some(store) = &self.store {
-            assert_eq!(store.counts(), (0, 0, 0));
+            let keys: Vec<_> = store.keys();
+            let keys: Vec<_> = keys
+                .iter()
+                .map(|key| key.escape_ascii().to_string())
+                .collect();
+            assert_eq!(keys, Vec::<String>::new(), "records");
         }
         assert_eq!(self.cluster.directory.sessions(), 0);
         assert_eq!(self.cluster.directory.subscriptions(), 0);

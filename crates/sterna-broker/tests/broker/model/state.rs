@@ -1,8 +1,8 @@
 //! What the model knows of each session, connection and message.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use sterna_broker::{Delivery, Phase, Qos, SubscribeOptions};
+use sterna_broker::{Delivery, Qos, SubscribeOptions};
 
 use crate::cluster::Client;
 
@@ -37,6 +37,20 @@ pub(super) struct Expected {
     pub(super) retain: bool,
     pub(super) identifiers: Vec<u32>,
     pub(super) required: bool,
+    /// The brokers were restarted since: it may come by the options of a later subscription.
+    pub(super) restarted: bool,
+}
+
+/// A delivery that is not settled.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sent {
+    pub(super) tag: u64,
+    pub(super) position: u64,
+    pub(super) is_handed_over: bool,
+    pub(super) id: u64,
+    pub(super) qos: Qos,
+    /// A copy of a retained message, which no restart brings again.
+    pub(super) is_copy: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -94,8 +108,16 @@ pub(super) struct Session {
     /// Copies of retained messages that are still to come: those at QoS 0, which may be lost, and
     /// the others.
     pub(super) retained: HashMap<u64, [u32; 2]>,
-    pub(super) sent: Vec<(u64, Phase, u64)>,
-    pub(super) latest: HashMap<Publisher, u64>,
+    pub(super) sent: Vec<Sent>,
+    /// What it had settled in one step before the brokers were killed: it may come again.
+    pub(super) repeatable: HashSet<u64>,
+    /// What it has got, and not taken over by the first of two steps.
+    pub(super) got: HashSet<u64>,
+    /// Whether the brokers were restarted since it was connected.
+    pub(super) restarted: bool,
+    /// Whether they were killed.
+    pub(super) killed: bool,
+    pub(super) latest: HashMap<(Publisher, bool), u64>,
     pub(super) protocol: Vec<u32>,
     pub(super) epoch: u32,
     pub(super) sequence: u64,
@@ -130,6 +152,56 @@ pub(super) fn topics_of_group(filter: &str) -> &str {
 }
 
 impl Session {
+    /// The brokers have been restarted, or killed and started.
+    pub(super) fn restart(&mut self, is_killed: bool, is_lossy: bool, published: &[Published]) {
+        self.restarted = true;
+        self.killed |= is_killed;
+        self.latest.clear();
+        self.retained.clear();
+        let sent = std::mem::take(&mut self.sent);
+        for sent in sent {
+            let message = &published[sent.id as usize];
+            let is_from_group = message.topic.starts_with('g');
+            let is_owned = sent.is_handed_over || (is_from_group && sent.qos == Qos::ExactlyOnce);
+            if sent.is_copy || sent.position == 0 {
+                // Neither it nor its settlement is kept: nobody had asked for that when it was published.
+            } else if is_owned {
+                self.sent.push(sent);
+            } else if !is_from_group {
+                // It was not settled, so it comes again.
+                let expected = Expected {
+                    qos: sent.qos,
+                    retain: true,
+                    identifiers: Vec::new(),
+                    required: message.expires_at_ms.is_none() && !is_lossy,
+                    restarted: true,
+                };
+                self.got.remove(&sent.id);
+                self.expected.insert(sent.id, expected);
+            }
+        }
+        let subscriptions = &self.subscriptions;
+        self.expected.retain(|id, expected| {
+            let topic = &published[*id as usize].topic;
+            let mut filters = subscriptions.iter();
+            // What waited because of a subscription that has ended since is not kept.
+            let is_subscribed = filters.any(|(filter, options)| {
+                !filter.starts_with('$')
+                    && options.qos.is_acknowledged()
+                    && !options.no_local
+                    && matches(filter, topic)
+            });
+            expected.required &= is_subscribed;
+            (expected.restarted, expected.retain) = (true, true);
+            expected.qos.is_acknowledged()
+        });
+        if is_killed {
+            self.repeatable.extend(self.got.drain());
+        } else {
+            self.got.clear();
+        }
+    }
+
     /// A connection is gone, with what that means for the one after it.
     pub(super) fn remove(&mut self, at: usize, mut left: Fate) {
         let connection = self.connections.remove(at);

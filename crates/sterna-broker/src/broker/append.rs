@@ -1,0 +1,166 @@
+//! What goes to the store, and how far that has come.
+
+use std::sync::Arc;
+
+use super::Broker;
+use crate::api::SessionKey;
+use crate::directory::Appends;
+use crate::message::Message;
+use crate::records::{self, Kind};
+use crate::store::{Appended, Change, Committed, Frame, Full, Record};
+
+impl<P: Default + Send> Broker<P> {
+    /// The token of this shard's last append; zero where there was none. What was told to the broker
+    /// before is kept as soon as [`committed`](Self::committed) has come so far.
+    #[must_use]
+    pub const fn token(&self) -> u64 {
+        self.token
+    }
+
+    /// How far the appends of all shards have come.
+    #[must_use]
+    pub fn committed(&self) -> Committed {
+        self.queues.store.committed()
+    }
+
+    /// Asks for the shard to be woken when appends have come to either of these tokens; 0 is no wish.
+    pub fn wake_at(&mut self, wanted: Committed) {
+        self.queues.store.wake_at(wanted);
+    }
+
+    /// Has the store write what was appended. To be called at the end of a turn.
+    pub fn flush_store(&mut self) {
+        self.queues.store.flush();
+    }
+
+    /// Whether anything outlives the process.
+    #[must_use]
+    pub const fn is_durable(&self) -> bool {
+        self.queues.is_durable
+    }
+
+    /// Appends messages, with the changes that have gathered, under the lock that gives positions out.
+    pub(super) fn append(
+        &mut self,
+        appends: &mut Appends,
+        messages: &[Arc<Message>],
+    ) -> Result<Appended, Full> {
+        let queues = &mut self.queues;
+        let gathered = queues.changes.len();
+        queues.changes.append(&mut self.companions);
+        let frame = Frame {
+            messages,
+            changes: &queues.changes,
+        };
+        match appends.append(&mut *queues.store, frame) {
+            Ok(appended) => {
+                queues.changes.clear();
+                self.token = appended.token;
+                Ok(appended)
+            }
+            Err(full) => {
+                queues.changes.truncate(gathered);
+                Err(full)
+            }
+        }
+    }
+
+    /// Appends the changes that have gathered.
+    pub(super) fn append_changes(&mut self) {
+        let directory = Arc::clone(&self.directory);
+        // A frame without messages is always taken.
+        let appended = self.append(&mut directory.appends(), &[]);
+        debug_assert!(appended.is_ok(), "a store takes records");
+    }
+
+    // What front doors keep.
+
+    /// Keeps a record of a session, by a key that the front door chooses. Nothing is kept of a session that
+    /// ends with its connection.
+    pub fn keep(&mut self, session: SessionKey, key: &[u8], value: &[u8]) {
+        if let Some(change) = self.door_change(session, key, Some(value)) {
+            self.queues.changes.push(change);
+            self.append_changes();
+        }
+    }
+
+    /// As [`keep`](Self::keep), together with the message that the session publishes next: both are kept,
+    /// or none. Where that message is not appended, the record is not kept.
+    pub fn keep_with_next(&mut self, session: SessionKey, key: &[u8], value: &[u8]) {
+        let change = self.door_change(session, key, Some(value));
+        self.companions.extend(change);
+    }
+
+    /// Removes a record of a session.
+    pub fn forget(&mut self, session: SessionKey, key: &[u8]) {
+        let known = self.queues.attended(session);
+        let is_kept = known
+            .and_then(|session| session.rare.as_ref())
+            .is_some_and(|rare| rare.kept.iter().any(|kept| **kept == *key));
+        if is_kept && let Some(change) = self.door_change(session, key, None) {
+            self.queues.changes.push(change);
+            self.append_changes();
+        }
+    }
+
+    /// The records of a session that a store had, by their keys: once, then none.
+    pub fn take_records(&mut self, session: SessionKey) -> Vec<Record> {
+        let Some(session) = self.queues.attended_mut(session) else {
+            return Vec::new();
+        };
+        let rare = session.rare.as_mut();
+        rare.map(|rare| std::mem::take(&mut rare.restored))
+            .unwrap_or_default()
+    }
+
+    /// Keeps a record of the node, together with the message that is published next; see
+    /// [`keep_with_next`](Self::keep_with_next).
+    pub fn keep_node_with_next(&mut self, key: &[u8], value: &[u8]) {
+        if self.queues.is_durable {
+            let change = records::put(Kind::Node, "", key, value.to_vec());
+            self.companions.push(change);
+        }
+    }
+
+    /// Keeps a record of the node.
+    pub fn keep_node(&mut self, key: &[u8], value: &[u8]) {
+        if self.queues.is_durable {
+            let change = records::put(Kind::Node, "", key, value.to_vec());
+            self.queues.changes.push(change);
+            self.append_changes();
+        }
+    }
+
+    /// Removes a record of the node.
+    pub fn forget_node(&mut self, key: &[u8]) {
+        if self.queues.is_durable {
+            self.queues
+                .changes
+                .push(records::remove(Kind::Node, "", key));
+            self.append_changes();
+        }
+    }
+
+    /// The change of a session's record; `None` where nothing is kept of the session.
+    fn door_change(
+        &mut self,
+        session: SessionKey,
+        key: &[u8],
+        value: Option<&[u8]>,
+    ) -> Option<Change> {
+        let session = self.queues.attended_mut(session)?;
+        if !session.is_stored {
+            return None;
+        }
+        let kept = &mut session.rare_mut().kept;
+        kept.retain(|kept| **kept != *key);
+        let change = match value {
+            Some(value) => {
+                kept.push(key.into());
+                records::put(Kind::Door, &session.client_id, key, value.to_vec())
+            }
+            None => records::remove(Kind::Door, &session.client_id, key),
+        };
+        Some(change)
+    }
+}

@@ -1,0 +1,252 @@
+//! Writing cursors, and telling the store what of the log nobody needs any more.
+//!
+//! A cursor may not pass a message that is still on its way from another shard. So each shard has a
+//! *watermark*: the position before which nothing of the others is under way to it. It asks them when it
+//! writes cursors; letters between two shards keep their order, so an answer comes after what was sent
+//! before it.
+
+use super::Broker;
+use crate::group_reader::GroupRecord;
+use crate::mail::Letter;
+use crate::queues::Queues;
+use crate::records::{self, Kind};
+use crate::session::State;
+
+/// How often the log is looked through for what nobody needs.
+const SURVEY_EVERY_MS: u64 = 10_000;
+/// Sessions that are looked at in one call.
+const SURVEY_SESSIONS: usize = 8_192;
+
+/// A survey of what readers need of the log.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Survey {
+    /// The first session that was not looked at.
+    at: usize,
+    /// The lowest position that one of them needs.
+    lowest: u64,
+    is_sound: bool,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Surveys {
+    under_way: Option<Survey>,
+    /// The result of the last, and the token after which it holds.
+    done: Option<(u64, u64)>,
+    next_ms: u64,
+}
+
+impl<P> Queues<P> {
+    /// The position before which nothing is under way to this shard.
+    pub(crate) fn watermark(&self) -> u64 {
+        let others = self.marks.iter().copied().min();
+        others.unwrap_or_else(|| self.store.next_position())
+    }
+
+    /// Lists a session's cursor as one to be written.
+    pub(crate) fn mark_changed(&mut self, slot: u32) {
+        if let Some(reader) = &mut self.sessions[slot as usize].reader
+            && !std::mem::replace(&mut reader.is_changed, true)
+        {
+            self.changed.push(slot);
+        }
+    }
+
+    /// Notes that a session is done with a message of the log.
+    pub(crate) fn settle_position(&mut self, slot: u32, position: u64) {
+        let Some(reader) = &mut self.sessions[slot as usize].reader else {
+            return;
+        };
+        if position == 0 {
+            return;
+        }
+        if reader.settle(position) {
+            self.write_cursor(slot);
+        } else {
+            self.mark_changed(slot);
+        }
+    }
+
+    /// Gathers the record of a session's cursor.
+    pub(crate) fn write_cursor(&mut self, slot: u32) {
+        let watermark = self.watermark();
+        let Some(session) = self.sessions.get_mut(slot as usize) else {
+            return;
+        };
+        let Some(mut reader) = session.reader.take() else {
+            return;
+        };
+        let (ledger, pending) = (session.ledger, session.pending);
+        let bound = reader.bound(watermark);
+        let (mut waiting, mut sent) = (Vec::new(), Vec::new());
+        self.nodes.each(pending, |entry| {
+            if entry.own_position() != 0 {
+                waiting.push(entry.position);
+            }
+        });
+        self.nodes.each(ledger, |entry| {
+            // What was handed over has a record of its own.
+            if entry.own_position() != 0 && entry.message.is_some() {
+                sent.push(entry.position);
+            }
+        });
+        reader.advance(bound, &waiting, &sent);
+        let cursor = reader.cursor.encode();
+        let session = &mut self.sessions[slot as usize];
+        // Subscriptions that had ended where it is now.
+        for past in reader
+            .past
+            .extract_if(.., |past| past.until <= reader.needed)
+        {
+            let change = records::remove(Kind::Past, &session.client_id, &past.key());
+            self.changes.push(change);
+        }
+        session.reader = Some(reader);
+        if session.is_stored {
+            let record = records::put(Kind::Cursor, &session.client_id, &[], cursor);
+            self.changes.push(record);
+        }
+    }
+
+    /// Gathers the record of a group's cursor.
+    pub(crate) fn write_group_cursor(&mut self, id: u32) {
+        let watermark = self.watermark();
+        if let Some(group) = self.groups.get_mut(&id)
+            && let Some(log) = &mut group.log
+        {
+            let cursor = log.write(watermark);
+            let record = GroupRecord {
+                is_kept: group.is_kept,
+                cursor,
+            };
+            let record = records::put(Kind::Group, &group.filter, &[], record.encode());
+            self.changes.push(record);
+        }
+    }
+}
+
+impl<P: Default + Send> Broker<P> {
+    /// Writes all cursors that have changed: what consumers have settled is kept from then on. Done in
+    /// [`timeout`](Self::timeout) at intervals, and to be done before the broker ends.
+    pub fn write_cursors(&mut self) {
+        for slot in std::mem::take(&mut self.queues.changed) {
+            let session = self.queues.sessions.get(slot as usize);
+            let reader = session.and_then(|session| session.reader.as_ref());
+            if reader.is_some_and(|reader| reader.is_changed) {
+                self.queues.write_cursor(slot);
+            }
+        }
+        for group in std::mem::take(&mut self.queues.changed_groups) {
+            self.queues.write_group_cursor(group);
+        }
+        if !self.queues.changes.is_empty() {
+            self.append_changes();
+        }
+    }
+
+    /// When cursors are to be written; `None` where none has changed.
+    pub(super) fn cursors_due_ms(&self) -> Option<u64> {
+        let queues = &self.queues;
+        let is_due = !queues.changed.is_empty()
+            || !queues.changed_groups.is_empty()
+            || !queues.disowned.is_empty();
+        is_due.then(|| self.cursors_written_ms + queues.limits.cursor_interval_ms)
+    }
+
+    /// Writes cursors if it is time to.
+    pub(super) fn write_cursors_if_due(&mut self, now_ms: u64) {
+        if self.cursors_due_ms().is_none_or(|due_ms| due_ms > now_ms) {
+            return;
+        }
+        self.cursors_written_ms = now_ms;
+        self.write_cursors();
+        if self.unmarked > 0 {
+            return; // they will answer
+        }
+        let from = self.shard;
+        self.disowning.append(&mut self.queues.disowned);
+        for shard in (0..self.directory.shards()).filter(|&shard| shard != from) {
+            self.send(shard, Letter::AskMark { from });
+            self.unmarked += 1;
+        }
+        self.disown();
+    }
+
+    /// Removes the records of deliveries that all cursors have passed.
+    fn disown(&mut self) {
+        if self.unmarked == 0 {
+            self.queues.changes.append(&mut self.disowning);
+        }
+    }
+
+    /// Another shard has sent everything that it has published before a position.
+    pub(super) fn marked(&mut self, shard: u16, position: u64) {
+        let at = usize::from(shard - u16::from(shard > self.shard));
+        if let Some(mark) = self.queues.marks.get_mut(at) {
+            *mark = position;
+        }
+        self.unmarked = self.unmarked.saturating_sub(1);
+        self.disown();
+    }
+
+    /// When the log is to be surveyed; `None` without a store.
+    pub(super) fn survey_due_ms(&self) -> Option<u64> {
+        self.queues.is_durable.then_some(self.surveys.next_ms)
+    }
+
+    /// Finds out, a part in each call, what of the log nobody needs any more.
+    pub(super) fn survey_if_due(&mut self, now_ms: u64) {
+        if !self.queues.is_durable || self.surveys.next_ms > now_ms {
+            return;
+        }
+        let queues = &mut self.queues;
+        let mut survey = if let Some(survey) = self.surveys.under_way.take() {
+            survey
+        } else {
+            // What the last one found is told when the cursors that it saw are on the disk.
+            if let Some((lowest, token)) = self.surveys.done
+                && queues.store.committed().synced >= token
+            {
+                queues.store.needed_from(lowest);
+                self.surveys.done = None;
+            }
+            let mut lowest = queues.watermark();
+            for group in queues.groups.values() {
+                lowest = lowest.min(group.log.as_ref().map_or(u64::MAX, |log| log.needed()));
+            }
+            for group in self.orphans.values() {
+                lowest = lowest.min(group.cursor.first());
+            }
+            Survey {
+                at: 0,
+                lowest,
+                is_sound: true,
+            }
+        };
+        let sessions = &queues.sessions;
+        let end = sessions.capacity().min(survey.at + SURVEY_SESSIONS);
+        for session in (survey.at..end).filter_map(|at| sessions.get(at)) {
+            // One that is under way between shards is in no shard's survey.
+            survey.is_sound &= session.state == State::Active;
+            if let Some(reader) = &session.reader {
+                survey.lowest = survey.lowest.min(reader.needed).min(reader.reached());
+            }
+        }
+        survey.at = end;
+        if end < sessions.capacity() {
+            self.surveys.under_way = Some(survey);
+            return;
+        }
+        if survey.is_sound {
+            self.surveys.done = Some((survey.lowest, self.token));
+        }
+        self.surveys.next_ms = now_ms + SURVEY_EVERY_MS;
+    }
+}
+
+impl Surveys {
+    /// Begins with the first survey some time after the start, when all shards have what was stored.
+    pub(super) fn begin_after(&mut self, now_ms: u64) {
+        self.next_ms = now_ms + SURVEY_EVERY_MS;
+    }
+}

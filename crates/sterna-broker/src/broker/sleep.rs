@@ -1,0 +1,538 @@
+//! Sessions that sleep and wake: who reads the log, and who is handed messages by publishers.
+//!
+//! A session that outlives its connection sleeps while its consumer is away, and while that is slower than
+//! its publishers. It wakes when it has read all that the log has for it.
+
+use std::sync::Arc;
+
+use super::Broker;
+use crate::cursor::{Allowance, Count, Past, Reader};
+use crate::index::{Found, merge};
+use crate::limits::QueueFull;
+use crate::losses::LossReason;
+use crate::message::{Message, Origin};
+use crate::nodes::{Entry, NIL, Phase};
+use crate::queues::Queues;
+use crate::records::{self, Kind};
+use crate::rights::Holder;
+use crate::route::{Place, RouteUpdate, Target};
+use crate::session::Subscription;
+use crate::store::{ReadAnswer, ReadRequest};
+
+/// Time after which a session asks again for what the store has not written yet.
+const STALLED_MS: u64 = 5;
+impl<P> Queues<P> {
+    /// Makes a session read the log, from a message on that its queue has no room for. Its routes follow
+    /// at the end of the call.
+    pub(crate) fn fall_behind(&mut self, slot: u32, position: u64) {
+        let watermark = self.watermark();
+        let Some(reader) = &mut self.sessions[slot as usize].reader else {
+            return;
+        };
+        reader.next = reader.bound(watermark).min(position);
+        reader.awake_from = None;
+        self.fallen.push(slot);
+        self.counters.fallen_behind += 1;
+        self.mark_changed(slot);
+    }
+
+    /// Lists a session that reads the log and has room for more.
+    pub(crate) fn list_if_hungry(&mut self, slot: u32) {
+        let session = &self.sessions[slot as usize];
+        if session.reader.is_none() {
+            return;
+        }
+        // Not for each message, but before it has none.
+        if session.pending.len() <= self.limits.read_ahead_messages / 4
+            && let Some(reader) = &session.reader
+            && reader.awake_from.is_none()
+            && !reader.is_asked
+            && session.is_connected()
+        {
+            self.hungry.push(slot);
+        }
+    }
+
+    /// Notes a subscription of a session that reads the log: what was published before it ended, at the
+    /// position `until`, and was not sent, is still the session's.
+    pub(crate) fn note_past(
+        &mut self,
+        slot: u32,
+        filter: &Arc<str>,
+        subscription: Subscription,
+        until: u64,
+    ) {
+        let session = &mut self.sessions[slot as usize];
+        let Some(reader) = &mut session.reader else {
+            return;
+        };
+        let since = reader.since(filter);
+        if subscription.group != NIL || since >= until {
+            return;
+        }
+        let past = Past {
+            filter: Arc::clone(filter),
+            subscription,
+            since,
+            until,
+        };
+        if session.is_stored {
+            let value = past.subscription.stored(since).encode();
+            let change = records::put(Kind::Past, &session.client_id, &past.key(), value);
+            self.changes.push(change);
+        }
+        reader.past.push(past);
+        self.mark_changed(slot);
+    }
+
+    /// The positions of what a session has in its queue and its ledger, rising.
+    fn held(&self, slot: u32) -> Vec<u64> {
+        let session = &self.sessions[slot as usize];
+        let mut held = Vec::new();
+        for list in [session.ledger, session.pending] {
+            self.nodes.each(list, |entry| {
+                if entry.own_position() != 0 {
+                    held.push(entry.position);
+                }
+            });
+        }
+        held.sort_unstable();
+        held
+    }
+}
+
+impl<P: Default + Send> Broker<P> {
+    /// Whether a session reads the log.
+    pub(super) fn is_asleep(&self, slot: u32) -> bool {
+        let reader = self.queues.sessions[slot as usize].reader.as_ref();
+        reader.is_some_and(|reader| reader.awake_from.is_none())
+    }
+
+    /// Takes the routes of a session out of the index.
+    pub(super) fn remove_routes(&mut self, slot: u32) {
+        let session = &self.queues.sessions[slot as usize];
+        let id = session.subscriber;
+        if id == NIL {
+            return;
+        }
+        let subscriptions = session.subscriptions.iter();
+        let own = subscriptions.filter(|(_, subscription)| subscription.group == NIL);
+        let updates: Vec<RouteUpdate> = own
+            .map(|(filter, subscription)| RouteUpdate::Slept {
+                id,
+                filter: Arc::clone(filter),
+                is_kept: subscription.flags.qos().is_acknowledged(),
+            })
+            .collect();
+        self.edit_log(|log| updates.into_iter().for_each(|update| log.push(update)));
+    }
+
+    /// Puts a session to sleep whose consumer is gone: what waits is in the log.
+    pub(super) fn fall_asleep(&mut self, slot: u32) {
+        let watermark = self.queues.watermark();
+        let Some(reader) = &mut self.queues.sessions[slot as usize].reader else {
+            return;
+        };
+        reader.interrupt();
+        let was_awake = reader.awake_from.is_some();
+        if was_awake {
+            reader.next = reader.bound(watermark);
+            reader.awake_from = None;
+            self.remove_routes(slot);
+        }
+        self.drop_logged(slot);
+    }
+
+    /// Drops what waits for a session that sleeps and is in the log: it is read again, in its order.
+    pub(super) fn drop_logged(&mut self, slot: u32) {
+        let mut lowest = u64::MAX;
+        let mut node = self.queues.sessions[slot as usize].pending.first();
+        while node != NIL {
+            let next = self.queues.nodes.next(node);
+            let entry = self.queues.nodes.entry(node);
+            let position = entry.map_or(0, Entry::own_position);
+            if position != 0 {
+                lowest = lowest.min(position);
+                self.queues.remove_pending(slot, node);
+            }
+            node = next;
+        }
+        if let Some(reader) = &mut self.queues.sessions[slot as usize].reader {
+            reader.next = reader.next.min(lowest);
+        }
+        self.queues.mark_changed(slot);
+    }
+
+    /// Lets a session that has a consumer again read what it has missed.
+    pub(super) fn wake(&mut self, slot: u32) {
+        let limits = &self.queues.limits;
+        let allowance = Allowance {
+            until: self.queues.store.next_position(),
+            messages: limits.queued_messages,
+            bytes: limits.queued_bytes,
+        };
+        if let Some(reader) = &mut self.queues.sessions[slot as usize].reader
+            && reader.awake_from.is_none()
+        {
+            if self.queues.limits.queue_full == QueueFull::DropOldest {
+                reader.count = Some(Box::new(Count::new(reader.next, allowance.until)));
+            } else {
+                reader.allowance = Some(allowance);
+            }
+            self.queues.hungry.push(slot);
+        }
+    }
+
+    /// Reads on for a session that sleeps and has a consumer with room for more; wakes it where it has
+    /// come to the end of the log.
+    pub(super) fn read_on(&mut self, now_ms: u64, slot: u32) {
+        let Some(session) = self.queues.sessions.get(slot as usize) else {
+            return;
+        };
+        let Some(reader) = session.reader.as_ref().filter(|reader| !reader.is_asked) else {
+            return;
+        };
+        if reader.awake_from.is_some() || !session.is_connected() || !session.is_active() {
+            return;
+        }
+        let next = reader.next;
+        let directory = Arc::clone(&self.directory);
+        let appends = directory.appends();
+        let end = self.queues.store.next_position();
+        let latest = appends.since(next, end).map(|latest| {
+            latest
+                .map(|(position, message)| (position, Arc::clone(message)))
+                .collect::<Vec<_>>()
+        });
+        if let Some(latest) = latest {
+            if self.replay(now_ms, slot, latest, end) {
+                let length = self.enter_routes(slot, end);
+                drop(appends);
+                self.catch_up_to(length);
+            }
+            return;
+        }
+        let to = appends.first(end);
+        drop(appends);
+        let session = &mut self.queues.sessions[slot as usize];
+        let own = session
+            .subscriptions
+            .iter()
+            .filter(|(_, known)| known.group == NIL && known.flags.qos().is_acknowledged())
+            .map(|(filter, _)| filter);
+        let past = session.reader.iter().flat_map(|reader| &reader.past);
+        let past = past.filter(|past| past.subscription.flags.qos().is_acknowledged());
+        let filters = own
+            .chain(past.map(|past| &past.filter))
+            .map(|filter| Box::from(&**filter))
+            .collect::<Arc<[Box<str>]>>();
+        if filters.is_empty() {
+            // The log has nothing for it.
+            if let Some(reader) = &mut session.reader {
+                reader.next = to;
+            }
+            self.queues.hungry.push(slot);
+            return;
+        }
+        if let Some(reader) = &mut session.reader {
+            reader.is_asked = true;
+        }
+        let request = ReadRequest {
+            reader: u64::from(slot) << 32 | u64::from(session.attendance),
+            from: next,
+            to,
+            filters,
+            most_messages: self.queues.limits.read_ahead_messages,
+            most_bytes: self.queues.limits.read_ahead_bytes,
+        };
+        self.queues.store.read(request);
+        self.reads += 1;
+    }
+
+    /// Takes the store's answers.
+    pub(super) fn take_answers(&mut self, now_ms: u64) {
+        while self.reads > 0
+            && let Some(answer) = self.queues.store.next_answer()
+        {
+            self.reads -= 1;
+            self.read_answered(now_ms, answer);
+        }
+    }
+
+    fn read_answered(&mut self, now_ms: u64, answer: ReadAnswer) {
+        let (slot, attendance) = ((answer.reader >> 32) as u32, answer.reader as u32);
+        let session = self.queues.sessions.get_mut(slot as usize);
+        let Some(session) = session.filter(|session| session.attendance == attendance) else {
+            return;
+        };
+        let is_asked = (session.reader.as_mut()).is_some_and(|reader| {
+            std::mem::take(&mut reader.is_asked) && reader.awake_from.is_none()
+        });
+        if !is_asked || !session.is_connected() || !session.is_active() {
+            return;
+        }
+        let before = session.reader.as_ref().map(|reader| reader.next);
+        let mut messages = answer.messages;
+        for (_, message) in &mut messages {
+            self.charge(message);
+        }
+        self.replay(now_ms, slot, messages, answer.next);
+        let after = (self.queues.sessions[slot as usize].reader.as_ref()).map(|reader| reader.next);
+        if before == after && self.queues.sessions[slot as usize].pending.is_empty() {
+            // What comes next is not written yet.
+            self.stalled.push(slot);
+            self.stalled_until_ms = now_ms + STALLED_MS;
+        } else {
+            self.queues.list_if_hungry(slot);
+        }
+    }
+
+    /// Queues what a session is to get of messages of the log, up to the position `end`; false where its
+    /// queue is full before.
+    fn replay(
+        &mut self,
+        now_ms: u64,
+        slot: u32,
+        messages: Vec<(u64, Arc<Message>)>,
+        end: u64,
+    ) -> bool {
+        let reader = self.queues.sessions[slot as usize].reader.as_ref();
+        if reader.is_some_and(|reader| reader.count.is_some()) {
+            self.count(now_ms, slot, &messages, end);
+            return false;
+        }
+        let held = self.queues.held(slot);
+        let mut is_done = true;
+        let mut reached = end;
+        for (position, message) in messages {
+            let reader = self.queues.sessions[slot as usize].reader.as_ref();
+            let is_wanted = reader.is_some_and(|reader| {
+                position >= reader.next
+                    && !(reader.dropped.0..reader.dropped.1).contains(&position)
+                    && reader.cursor.wants(position).is_some()
+                    && held.binary_search(&position).is_err()
+            });
+            if is_wanted && !self.replay_one(now_ms, slot, position, &message) {
+                (is_done, reached) = (false, position);
+                break;
+            }
+        }
+        if let Some(reader) = &mut self.queues.sessions[slot as usize].reader {
+            reader.next = reader.next.max(reached);
+            if reader
+                .allowance
+                .is_some_and(|allowance| allowance.until <= reached)
+            {
+                reader.allowance = None;
+            }
+        }
+        self.queues.mark_changed(slot);
+        is_done
+    }
+
+    /// Finds out, up to the position `end`, which messages of the log a session's queue would have dropped for
+    /// later ones. With all of them counted, reading begins again.
+    fn count(&mut self, now_ms: u64, slot: u32, messages: &[(u64, Arc<Message>)], end: u64) {
+        let reader = self.queues.sessions[slot as usize].reader.as_mut();
+        let Some(mut count) = reader.and_then(|reader| reader.count.take()) else {
+            return;
+        };
+        let limits = &self.queues.limits;
+        let (most_messages, most_bytes) = (limits.queued_messages, limits.queued_bytes);
+        for (position, message) in messages {
+            let reader = self.queues.sessions[slot as usize].reader.as_ref();
+            let is_counted = *position < count.until
+                && !message.is_expired(now_ms)
+                && reader.is_some_and(|reader| {
+                    // What lies before the cursor was in its queue or sent before.
+                    *position >= reader.cursor.from && reader.cursor.wants(*position).is_some()
+                });
+            if is_counted && !self.targets_of(slot, *position, message).is_empty() {
+                count.add(*position, message.body_bytes(), most_messages, most_bytes);
+            }
+        }
+        let Some(reader) = &mut self.queues.sessions[slot as usize].reader else {
+            return;
+        };
+        if end < count.until {
+            reader.next = reader.next.max(end);
+            reader.count = Some(count);
+        } else {
+            let (dropped, first) = (count.dropped, count.first());
+            reader.dropped = (reader.cursor.from, first);
+            reader.next = count.start;
+            self.queues.lose_many(slot, dropped, LossReason::Full);
+        }
+        self.queues.hungry.push(slot);
+    }
+
+    /// Queues what a session is to get of a message of the log; false where its queue is full.
+    fn replay_one(
+        &mut self,
+        now_ms: u64,
+        slot: u32,
+        position: u64,
+        message: &Arc<Message>,
+    ) -> bool {
+        let targets = self.targets_of(slot, position, message);
+        if targets.is_empty() {
+            return true;
+        }
+        if message.is_expired(now_ms) {
+            let reason = LossReason::Expired;
+            self.queues.lose(slot, Some(message), reason);
+            return true;
+        }
+        let body_bytes = message.body_bytes();
+        let session = &mut self.queues.sessions[slot as usize];
+        let waiting_bytes = session.account.pending_bytes as usize;
+        let limits = &self.queues.limits;
+        let is_full = !session.pending.is_empty()
+            && (session.pending.len() >= limits.read_ahead_messages
+                || waiting_bytes + body_bytes > limits.read_ahead_bytes);
+        if is_full {
+            return false;
+        }
+        if let Some(reader) = &mut session.reader
+            && let Some(allowance) = &mut reader.allowance
+            // What lies before the cursor was in its queue or sent before.
+            && (reader.cursor.from..allowance.until).contains(&position)
+        {
+            if allowance.messages == 0 || body_bytes > allowance.bytes {
+                // The queue was full when it was published.
+                allowance.messages = 0;
+                self.queues.lose(slot, Some(message), LossReason::Full);
+                return true;
+            }
+            allowance.messages -= 1;
+            allowance.bytes -= body_bytes;
+        }
+        for target in targets {
+            self.queues
+                .append_from_log(now_ms, slot, position, Arc::clone(message), &target);
+        }
+        true
+    }
+
+    /// As what a session gets a message of the log, by its subscriptions of today.
+    fn targets_of(&self, slot: u32, position: u64, message: &Message) -> Vec<Target> {
+        let session = &self.queues.sessions[slot as usize];
+        let topic = message.topic();
+        let reader = session.reader.as_ref();
+        let began = |filter: &str| reader.is_none_or(|reader| reader.since(filter) <= position);
+        let matching = |filter: &str| sterna_topic::matches(filter, topic);
+        let subscriptions = session
+            .subscriptions
+            .iter()
+            .filter(|(filter, known)| known.group == NIL && began(filter))
+            .map(|(filter, known)| (filter, known));
+        let past = session.reader.iter().flat_map(|reader| &reader.past);
+        let past = past
+            .filter(|past| past.since <= position && position < past.until)
+            .map(|past| (&past.filter, &past.subscription));
+        let found: Vec<Found> = subscriptions
+            .chain(past)
+            .filter(|(filter, _)| matching(filter))
+            .filter(|(_, known)| {
+                (known.context.as_ref()).is_none_or(|context| context.permits(topic))
+            })
+            .map(|(_, known)| Found {
+                place: Place::default(),
+                flags: known.flags,
+                context: known.context.clone(),
+            })
+            .collect();
+        let mut targets = Vec::new();
+        if found.is_empty() {
+            return targets;
+        }
+        let is_admitted = self.rights.as_ref().is_none_or(|rights| {
+            let user = self.directory.user_of(&session.client_id);
+            let holder = Holder {
+                client_id: &session.client_id,
+                owner: user.as_deref(),
+            };
+            rights.receives(holder, topic)
+        });
+        if !is_admitted || !session.selects(message) {
+            return targets;
+        }
+        merge(&found, &mut targets);
+        let is_own = message.origin() != Origin::NONE && message.origin() == session.origin;
+        targets.retain(|target| {
+            let flags = target.flags;
+            message.qos().min(flags.qos()).is_acknowledged()
+                && !(flags.no_local() && is_own || flags.only_local() && !is_own)
+        });
+        targets
+    }
+
+    /// Enters the routes of a session that has read all up to the end of the log into the index; the lock on
+    /// the log's end is held. Returns the length of the route log.
+    fn enter_routes(&mut self, slot: u32, end: u64) -> u64 {
+        let session = &mut self.queues.sessions[slot as usize];
+        if let Some(reader) = &mut session.reader {
+            debug_assert_eq!(reader.next, end, "who wakes has read everything");
+            reader.awake_from = Some(end);
+            reader.allowance = None;
+        }
+        let id = session.subscriber;
+        let updates: Vec<RouteUpdate> = session
+            .subscriptions
+            .iter()
+            .filter(|(_, subscription)| subscription.group == NIL)
+            .map(|(filter, subscription)| RouteUpdate::Subscribed {
+                id,
+                filter: Arc::clone(filter),
+                flags: subscription.flags,
+                context: subscription.context.clone(),
+            })
+            .collect();
+        let edit = |log: &mut crate::directory::Log| {
+            for update in updates {
+                log.push(update);
+            }
+        };
+        self.edit_log_at(end, edit).1
+    }
+
+    /// Begins a session's reading of the log.
+    pub(super) fn begin_reading(&mut self, slot: u32) {
+        let position = self.queues.store.next_position();
+        let session = &mut self.queues.sessions[slot as usize];
+        if session.reader.is_none() {
+            session.reader = Some(Box::new(Reader::awake(position)));
+            self.queues.mark_changed(slot);
+        }
+    }
+}
+
+impl<P> Queues<P> {
+    /// Queues a message of the log for a session.
+    fn append_from_log(
+        &mut self,
+        now_ms: u64,
+        slot: u32,
+        position: u64,
+        message: Arc<Message>,
+        target: &Target,
+    ) {
+        let entry = Entry {
+            qos: message.qos().min(target.flags.qos()),
+            retain: message.retain() && target.flags.retain_as_published(),
+            message: Some(message),
+            context: target.context.clone(),
+            tag: self.sessions[slot as usize].next_tag(),
+            group_tag: 0,
+            group: NIL,
+            failures: 0,
+            phase: Phase::Pending,
+            redelivered: false,
+            retained_copy: false,
+            is_kept: false,
+            position,
+            is_owned: false,
+        };
+        self.append(now_ms, slot, entry);
+    }
+}

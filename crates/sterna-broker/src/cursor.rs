@@ -1,0 +1,445 @@
+//! How far a reader of the log has come.
+//!
+//! A session that outlives its connection reads the log in one of two ways. While it is *awake*, its
+//! routes are in the index and publishers hand it each message with its position. While it is *asleep* (its
+//! consumer is away, or slower than its publishers), its routes are not in the index and cost nothing: what
+//! it is to get is in the log from `next` on, and is read when the consumer takes it. Waking and falling
+//! asleep happen at a position, under the lock that gives positions out; so each message comes one way,
+//! and none comes both ways.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::records::{Fields, put_number};
+use crate::session::Subscription;
+
+/// What a store keeps of a reader: where it goes on after a restart.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub(crate) struct Cursor {
+    /// Everything before is settled, but for `unsettled`.
+    pub(crate) from: u64,
+    /// Positions before `from` that are not settled, rising.
+    pub(crate) unsettled: Vec<Unsettled>,
+    /// Positions from `from` on that are settled, rising.
+    pub(crate) settled: Vec<u64>,
+    /// Positions from `from` on that have failed before, rising.
+    pub(crate) failed: Vec<Unsettled>,
+}
+
+/// A message that is not settled, or has failed before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Unsettled {
+    pub(crate) position: u64,
+    /// Number of attempts to deliver it that failed, one that is under way included.
+    pub(crate) failures: u16,
+}
+
+impl Cursor {
+    /// A reader of what is to come.
+    pub(crate) fn at(position: u64) -> Self {
+        Self {
+            from: position,
+            ..Self::default()
+        }
+    }
+
+    /// The first position that is wanted.
+    pub(crate) fn first(&self) -> u64 {
+        let first = self.unsettled.first();
+        first.map_or(self.from, |first| first.position.min(self.from))
+    }
+
+    /// Failed attempts to deliver the message of a position; `None` where it is settled.
+    pub(crate) fn wants(&self, position: u64) -> Option<u16> {
+        if position < self.from {
+            let at = self
+                .unsettled
+                .binary_search_by_key(&position, |unsettled| unsettled.position);
+            return Some(self.unsettled[at.ok()?].failures);
+        }
+        if self.settled.binary_search(&position).is_ok() {
+            return None;
+        }
+        let at = self
+            .failed
+            .binary_search_by_key(&position, |failed| failed.position);
+        Some(at.map_or(0, |at| self.failed[at].failures))
+    }
+
+    /// Notes that a message is settled.
+    pub(crate) fn settle(&mut self, position: u64) {
+        if position < self.from {
+            self.unsettled
+                .retain(|unsettled| unsettled.position != position);
+        } else if let Err(at) = self.settled.binary_search(&position) {
+            self.settled.insert(at, position);
+        }
+    }
+
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(12 + 3 * (self.unsettled.len() + self.settled.len()));
+        put_number(&mut out, self.from);
+        put_number(&mut out, self.unsettled.len() as u64);
+        // Backwards from `from`, so that the numbers are small.
+        let mut before = self.from;
+        for unsettled in self.unsettled.iter().rev() {
+            put_number(&mut out, before - unsettled.position);
+            put_number(&mut out, u64::from(unsettled.failures));
+            before = unsettled.position;
+        }
+        let mut after = self.from;
+        put_number(&mut out, self.failed.len() as u64);
+        for failed in &self.failed {
+            put_number(&mut out, failed.position - after);
+            put_number(&mut out, u64::from(failed.failures));
+            after = failed.position;
+        }
+        after = self.from;
+        for &settled in &self.settled {
+            put_number(&mut out, settled - after);
+            after = settled;
+        }
+        out
+    }
+
+    pub(crate) fn decode(record: &[u8]) -> Option<Self> {
+        let mut fields = Fields::new(record);
+        let from = fields.number()?;
+        let count = fields.number()?;
+        let mut unsettled = Vec::new();
+        let mut before = from;
+        for _ in 0..count {
+            before = before.checked_sub(fields.number()?)?;
+            unsettled.push(Unsettled {
+                position: before,
+                failures: u16::try_from(fields.number()?).ok()?,
+            });
+        }
+        unsettled.reverse();
+        let mut failed = Vec::new();
+        let mut after = from;
+        for _ in 0..fields.number()? {
+            after = after.checked_add(fields.number()?)?;
+            failed.push(Unsettled {
+                position: after,
+                failures: u16::try_from(fields.number()?).ok()?,
+            });
+        }
+        let mut settled = Vec::new();
+        after = from;
+        while !fields.rest().is_empty() {
+            after = after.checked_add(fields.number()?)?;
+            settled.push(after);
+        }
+        Some(Self {
+            from,
+            unsettled,
+            settled,
+            failed,
+        })
+    }
+}
+
+/// A reader that falls this far behind with its settled positions is written anew.
+const MOST_SETTLED: usize = 512;
+
+/// What a session knows of its reading.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    /// Where its restart would begin, but for what has come since.
+    pub(crate) cursor: Cursor,
+    /// The position from which on publishers hand it messages; `None` while it is asleep.
+    pub(crate) awake_from: Option<u64>,
+    /// While it is asleep: where reading goes on.
+    pub(crate) next: u64,
+    /// While its session moves: the position from which on messages go to the other shard.
+    pub(crate) leaves_at: u64,
+    /// The lowest position that a restart would need.
+    pub(crate) needed: u64,
+    /// While it catches up after being away: how much it may still take.
+    pub(crate) allowance: Option<Allowance>,
+    /// While it finds out what its queue would have dropped.
+    pub(crate) count: Option<Box<Count>>,
+    /// Positions that its queue would have dropped: from the first on, before the second.
+    pub(crate) dropped: (u64, u64),
+    /// Subscriptions that began behind the place where a restart would read, with the positions where.
+    /// What was published before is not theirs. [MQTT-3.8.4-3]
+    pub(crate) recent: Vec<(Arc<str>, u64)>,
+    /// Subscriptions that have ended, or had other options, behind the place where it reads.
+    pub(crate) past: Vec<Past>,
+    /// Whether it waits for an answer of the store.
+    pub(crate) is_asked: bool,
+    /// Whether its cursor is to be written.
+    pub(crate) is_changed: bool,
+}
+
+/// The part of the log that was written while a session was away, and the limits of its queue there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Allowance {
+    /// Where the part ends.
+    pub(crate) until: u64,
+    /// Messages that it may still take.
+    pub(crate) messages: usize,
+    /// Bytes that it may still take.
+    pub(crate) bytes: usize,
+}
+
+/// A subscription that has ended, or has other options since: what was published before is read by it.
+#[derive(Clone, Debug)]
+pub(crate) struct Past {
+    pub(crate) filter: Arc<str>,
+    pub(crate) subscription: Subscription,
+    /// The position at which it began.
+    pub(crate) since: u64,
+    /// The position at which it ended.
+    pub(crate) until: u64,
+}
+
+impl Past {
+    /// What tells its record from others of the session.
+    pub(crate) fn key(&self) -> Vec<u8> {
+        let mut key = self.until.to_be_bytes().to_vec();
+        key.extend_from_slice(self.filter.as_bytes());
+        key
+    }
+}
+
+/// A first reading of what was written while a session was away, which finds the messages that a full queue
+/// would have dropped to make room for later ones.
+#[derive(Debug)]
+pub(crate) struct Count {
+    /// Where the reading began, and begins again.
+    pub(crate) start: u64,
+    /// Where it ends.
+    pub(crate) until: u64,
+    /// The latest messages that fit, with the bytes of their bodies.
+    latest: VecDeque<(u64, usize)>,
+    bytes: usize,
+    /// Messages that did not fit any more.
+    pub(crate) dropped: u64,
+}
+
+impl Count {
+    pub(crate) const fn new(start: u64, until: u64) -> Self {
+        Self {
+            start,
+            until,
+            latest: VecDeque::new(),
+            bytes: 0,
+            dropped: 0,
+        }
+    }
+
+    /// Counts a message in, and those out for which a queue of these limits has no room then.
+    pub(crate) fn add(&mut self, position: u64, body_bytes: usize, messages: usize, bytes: usize) {
+        self.latest.push_back((position, body_bytes));
+        self.bytes += body_bytes;
+        while self.latest.len() > messages.max(1) || (self.bytes > bytes && self.latest.len() > 1) {
+            let dropped = self.latest.pop_front();
+            self.bytes -= dropped.map_or(0, |(_, body_bytes)| body_bytes);
+            self.dropped += 1;
+        }
+    }
+
+    /// The first message that is left.
+    pub(crate) fn first(&self) -> u64 {
+        let first = self.latest.front();
+        first.map_or(self.until, |&(position, _)| position)
+    }
+}
+
+impl Reader {
+    /// A reader that is awake from the start.
+    pub(crate) fn awake(position: u64) -> Self {
+        Self {
+            cursor: Cursor::at(position),
+            awake_from: Some(position),
+            next: position,
+            leaves_at: u64::MAX,
+            needed: position,
+            allowance: None,
+            count: None,
+            dropped: (0, 0),
+            recent: Vec::new(),
+            past: Vec::new(),
+            is_asked: false,
+            is_changed: false,
+        }
+    }
+
+    /// A reader that a store had.
+    pub(crate) fn restored(cursor: Cursor) -> Self {
+        Self {
+            next: cursor.first(),
+            leaves_at: u64::MAX,
+            needed: cursor.first(),
+            cursor,
+            awake_from: None,
+            allowance: None,
+            count: None,
+            dropped: (0, 0),
+            recent: Vec::new(),
+            past: Vec::new(),
+            is_asked: false,
+            is_changed: false,
+        }
+    }
+
+    /// The position at which a subscription began; zero where that is behind it.
+    pub(crate) fn since(&self, filter: &str) -> u64 {
+        let recent = self.recent.iter().find(|(known, _)| **known == *filter);
+        recent.map_or(0, |&(_, since)| since)
+    }
+
+    /// Notes that a subscription begins at a position.
+    pub(crate) fn begin(&mut self, filter: &Arc<str>, since: u64) {
+        self.recent.retain(|(known, _)| known != filter);
+        if since > self.needed {
+            if self.recent.capacity() == 0 {
+                // Most sessions have one subscription, and a million sessions may be away.
+                self.recent.reserve_exact(1);
+            }
+            self.recent.push((Arc::clone(filter), since));
+        }
+    }
+
+    /// While it is asleep: the position before which everything has been read for its queue.
+    pub(crate) fn reached(&self) -> u64 {
+        let count = self.count.as_ref();
+        count.map_or(self.next, |count| count.start)
+    }
+
+    /// Gives up what it was about to read.
+    pub(crate) fn interrupt(&mut self) {
+        self.next = self.reached();
+        self.count = None;
+        self.allowance = None;
+        self.is_asked = false;
+    }
+
+    /// Whether a publisher's message is taken from its hand; else it is read in the log.
+    pub(crate) fn takes(&self, position: u64) -> bool {
+        self.awake_from.is_some_and(|from| position >= from)
+    }
+
+    /// The position before which everything has come; `watermark` is that of what publishers hand over.
+    pub(crate) fn bound(&self, watermark: u64) -> u64 {
+        let awake = self.awake_from.map(|from| from.max(watermark));
+        awake.unwrap_or_else(|| self.reached()).min(self.leaves_at)
+    }
+
+    /// Notes that a message is settled. Returns true where the settled positions are many.
+    pub(crate) fn settle(&mut self, position: u64) -> bool {
+        self.cursor.settle(position);
+        self.cursor.settled.len() >= MOST_SETTLED
+    }
+
+    /// Moves the cursor to `low` at most: everything before has come, or has been read. `waiting` and
+    /// `sent` are the positions in the session's queue and in its ledger.
+    pub(crate) fn advance(&mut self, low: u64, waiting: &[u64], sent: &[u64]) {
+        let cursor = &mut self.cursor;
+        let from = cursor.from;
+        let ahead = waiting.iter().copied().filter(|&position| position >= from);
+        let low = ahead.fold(low, u64::min).max(from);
+        let passed = sent
+            .iter()
+            .copied()
+            .filter(|position| (from..low).contains(position));
+        cursor.unsettled.extend(passed.map(|position| Unsettled {
+            position,
+            failures: 0,
+        }));
+        cursor
+            .unsettled
+            .sort_unstable_by_key(|unsettled| unsettled.position);
+        cursor.from = low;
+        let done = cursor.settled.partition_point(|&settled| settled < low);
+        cursor.settled.drain(..done);
+        self.is_changed = false;
+        self.needed = cursor.first();
+        let needed = self.needed;
+        self.recent.retain(|&(_, since)| since > needed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn unsettled(position: u64) -> Unsettled {
+        Unsettled {
+            position,
+            failures: 0,
+        }
+    }
+
+    #[test]
+    fn a_cursor_comes_back_and_takes_few_bytes() {
+        let cursor = Cursor {
+            from: 1 << 40,
+            unsettled: vec![
+                Unsettled {
+                    position: 7,
+                    failures: 3,
+                },
+                unsettled((1 << 40) - 1),
+            ],
+            settled: vec![(1 << 40) + 1, (1 << 40) + 100],
+            failed: vec![unsettled((1 << 40) + 7)],
+        };
+        assert_eq!(Cursor::decode(&cursor.encode()), Some(cursor));
+        let away = Cursor::at(1 << 30);
+        assert!(away.encode().len() <= 7);
+        assert_eq!(Cursor::decode(&[5, 1, 9, 0]), None, "before the first");
+    }
+
+    #[test]
+    fn what_is_settled_is_not_wanted_again() {
+        let mut reader = Reader::awake(10);
+        for position in [11, 10, 15] {
+            reader.settle(position);
+        }
+        // 12 was sent, 13 waits.
+        reader.advance(20, &[13], &[12]);
+        let written = &reader.cursor;
+        assert_eq!(written.from, 13);
+        assert_eq!(written.unsettled, [unsettled(12)]);
+        assert_eq!(written.settled, [15]);
+        let wanted: Vec<u64> = (9..17).filter(|&at| written.wants(at).is_some()).collect();
+        assert_eq!(wanted, [12, 13, 14, 16]);
+        assert_eq!(written.first(), 12);
+    }
+
+    #[test]
+    fn what_was_sent_and_given_back_is_wanted_wherever_the_cursor_is() {
+        let mut reader = Reader::awake(10);
+        reader.advance(20, &[], &[12, 15]);
+        reader.settle(15);
+        // 12 waits again.
+        reader.advance(30, &[12], &[]);
+        let wanted: Vec<u64> = (9..33)
+            .filter(|&at| reader.cursor.wants(at).is_some())
+            .collect();
+        assert_eq!(wanted, [12, 30, 31, 32]);
+    }
+
+    #[test]
+    fn a_restored_reader_reads_what_was_unsettled_before() {
+        let mut reader = Reader::restored(Cursor {
+            from: 20,
+            unsettled: vec![unsettled(5), unsettled(9)],
+            settled: vec![21],
+            ..Cursor::default()
+        });
+        assert_eq!(reader.next, 5);
+        reader.settle(9);
+        // 5 is in the queue again, and reading has come to 22.
+        reader.advance(22, &[5], &[]);
+        assert_eq!(reader.cursor.wants(5), Some(0));
+        assert_eq!(
+            (reader.cursor.wants(9), reader.cursor.wants(21)),
+            (None, None)
+        );
+        assert_eq!((reader.cursor.from, reader.needed), (22, 5));
+    }
+}

@@ -1,0 +1,95 @@
+//! Messages that a queue has lost, with the reason: counted, and told to the watcher.
+
+use std::fmt;
+
+use crate::counters::Counters;
+use crate::message::Message;
+use crate::queues::Queues;
+
+/// The reason of a loss.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LossReason {
+    /// The queue, or all messages together, had reached a limit.
+    Full,
+    /// A message of QoS 0 had waited longer than [`crate::Limits::queued_qos0_age_ms`].
+    Late,
+    /// A message of QoS 0 whose reader was not connected.
+    Away,
+    /// Its expiry interval had passed.
+    Expired,
+    /// Its only consumer could not take it ([`crate::Outcome::Undeliverable`]).
+    Undeliverable,
+    /// A kept queue without dead letters: consumers rejected it, or failed too often.
+    Dead,
+}
+
+/// A message that a queue has lost.
+#[derive(Clone, Copy, Debug)]
+pub struct Loss<'a> {
+    /// The reason.
+    pub reason: LossReason,
+    /// Owner of the queue: a client identifier, or the whole filter of a shared subscription.
+    pub reader: &'a str,
+    /// The message's topic; empty if it is unknown, or for several messages.
+    pub topic: &'a str,
+    /// Number of messages.
+    pub messages: u64,
+}
+
+/// Is told of each message that a queue of the shard loses.
+pub trait LossWatcher: Send + fmt::Debug {
+    /// A queue has lost a message.
+    fn lost(&self, loss: Loss<'_>);
+}
+
+impl Counters {
+    const fn count_losses(&mut self, messages: u64, reason: LossReason) {
+        match reason {
+            LossReason::Full => self.dropped_full += messages,
+            LossReason::Late => self.dropped_late += messages,
+            LossReason::Away => self.dropped_away += messages,
+            LossReason::Expired => self.dropped_expired += messages,
+            LossReason::Undeliverable => self.dropped_undeliverable += messages,
+            LossReason::Dead => self.dropped_dead += messages,
+        }
+    }
+}
+
+impl<P> Queues<P> {
+    /// A session's queue has lost a message; `None` for one that is not in memory.
+    pub(crate) fn lose(&mut self, slot: u32, message: Option<&Message>, reason: LossReason) {
+        self.lose_several(slot, 1, message.map_or("", Message::topic), reason);
+    }
+
+    /// A session's queue has lost several messages.
+    pub(crate) fn lose_many(&mut self, slot: u32, messages: u64, reason: LossReason) {
+        if messages > 0 {
+            self.lose_several(slot, messages, "", reason);
+        }
+    }
+
+    fn lose_several(&mut self, slot: u32, messages: u64, topic: &str, reason: LossReason) {
+        self.counters.count_losses(messages, reason);
+        if let Some(watcher) = &self.loss_watcher {
+            watcher.lost(Loss {
+                reason,
+                reader: &self.sessions[slot as usize].client_id,
+                topic,
+                messages,
+            });
+        }
+    }
+
+    /// The queue of a shared subscription has lost a message.
+    pub(crate) fn lose_of_group(&mut self, id: u32, message: Option<&Message>, reason: LossReason) {
+        self.counters.count_losses(1, reason);
+        if let Some(watcher) = &self.loss_watcher {
+            watcher.lost(Loss {
+                reason,
+                reader: self.groups.get(&id).map_or("", |group| &group.filter),
+                topic: message.map_or("", Message::topic),
+                messages: 1,
+            });
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! A message as a store keeps it.
+//!
+//! One byte of flags, then integers of seven bits a byte: when it was published, when it expires (after
+//! that, in milliseconds), and the lengths of topic, properties, payload and native form. Then the
+//! publisher (8 bytes, the lowest first), and the parts themselves. A payload that lies in the native form
+//! is not repeated: its start there is among the integers.
+
+use bytes::Bytes;
+
+use super::{InvalidMessage, Message, MessageHeader, NativeFormat, Origin, Qos};
+use crate::records::{Fields, put_number};
+
+const QOS: u8 = 3;
+const RETAIN: u8 = 4;
+const EXPIRES: u8 = 8;
+const NATIVE: u8 = 16;
+/// The payload is a part of the native form.
+const PAYLOAD_IN_NATIVE: u8 = 32;
+
+impl Message {
+    /// Appends the message's stored form.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let native = self.native();
+        let start_in_native = native.and_then(|(_, native)| {
+            let start = self.payload_start.checked_sub(self.native_start)? as usize;
+            (start + self.payload_len as usize <= native.len()).then_some(start)
+        });
+        let mut flags = self.qos() as u8;
+        flags |= if self.retain() { RETAIN } else { 0 };
+        flags |= if self.expires_at_ms().is_some() {
+            EXPIRES
+        } else {
+            0
+        };
+        flags |= if native.is_some() { NATIVE } else { 0 };
+        flags |= if start_in_native.is_some() {
+            PAYLOAD_IN_NATIVE
+        } else {
+            0
+        };
+        out.push(flags);
+        put_number(out, self.published_ms);
+        if let Some(expires_at_ms) = self.expires_at_ms() {
+            put_number(out, expires_at_ms.saturating_sub(self.published_ms));
+        }
+        put_number(out, u64::from(self.topic_len));
+        put_number(out, u64::from(self.properties_len));
+        put_number(out, u64::from(self.payload_len));
+        if let Some((format, native)) = native {
+            out.push(format as u8);
+            put_number(out, native.len() as u64);
+        }
+        if let Some(start) = start_in_native {
+            put_number(out, start as u64);
+        }
+        out.extend_from_slice(&self.origin.0.to_le_bytes());
+        out.extend_from_slice(self.topic_bytes());
+        out.extend_from_slice(self.properties());
+        if start_in_native.is_none() {
+            out.extend_from_slice(self.payload());
+        }
+        if let Some((_, native)) = native {
+            out.extend_from_slice(native);
+        }
+    }
+
+    /// The message of a stored form, which becomes its body without a copy.
+    ///
+    /// # Errors
+    /// [`InvalidMessage`] where the bytes are not a stored form.
+    pub fn decode(record: Bytes) -> Result<Self, InvalidMessage> {
+        parts(&record)
+            .ok_or(InvalidMessage)
+            .and_then(|parts| parts.message(record))
+    }
+}
+
+struct Parts {
+    header: MessageHeader,
+    origin: Origin,
+    topic: usize,
+    properties: usize,
+    payload: usize,
+    native: Option<(NativeFormat, usize)>,
+    start_in_native: Option<usize>,
+    /// Where the topic begins.
+    start: usize,
+}
+
+fn parts(record: &[u8]) -> Option<Parts> {
+    let mut fields = Fields::new(record);
+    let flags = fields.byte()?;
+    let len = |fields: &mut Fields<'_>| usize::try_from(fields.number()?).ok();
+    let published_ms = fields.number()?;
+    let expires_at_ms = if flags & EXPIRES == 0 {
+        None
+    } else {
+        Some(published_ms.saturating_add(fields.number()?))
+    };
+    let (topic, properties, payload) = (len(&mut fields)?, len(&mut fields)?, len(&mut fields)?);
+    let native = if flags & NATIVE == 0 {
+        None
+    } else {
+        match fields.byte()? {
+            1 => Some((NativeFormat::Amqp, len(&mut fields)?)),
+            _ => return None,
+        }
+    };
+    let start_in_native = if flags & PAYLOAD_IN_NATIVE == 0 {
+        None
+    } else {
+        Some(len(&mut fields)?)
+    };
+    let origin = fields.slice(8)?;
+    Some(Parts {
+        header: MessageHeader {
+            qos: Qos::from_u8(flags & QOS)?,
+            retain: flags & RETAIN != 0,
+            published_ms,
+            expires_at_ms,
+        },
+        origin: Origin(u64::from_le_bytes(origin.try_into().ok()?)),
+        topic,
+        properties,
+        payload,
+        native,
+        start_in_native,
+        start: record.len() - fields.rest().len(),
+    })
+}
+
+impl Parts {
+    fn message(self, record: Bytes) -> Result<Message, InvalidMessage> {
+        let add = |one: usize, other: usize| one.checked_add(other).ok_or(InvalidMessage);
+        let topic = self.start..add(self.start, self.topic)?;
+        let properties = topic.end..add(topic.end, self.properties)?;
+        let (payload, native) = match (self.native, self.start_in_native) {
+            (Some((_, native_len)), Some(start)) => {
+                let native = properties.end..add(properties.end, native_len)?;
+                let start = add(native.start, start)?;
+                let payload = start..add(start, self.payload)?;
+                if payload.end > native.end {
+                    return Err(InvalidMessage);
+                }
+                (payload, Some(native))
+            }
+            (native, _) => {
+                let payload = properties.end..add(properties.end, self.payload)?;
+                let native = match native {
+                    Some((_, native_len)) => Some(payload.end..add(payload.end, native_len)?),
+                    None => None,
+                };
+                (payload, native)
+            }
+        };
+        let end = native.as_ref().map_or(payload.end, |native| native.end);
+        if end != record.len() {
+            return Err(InvalidMessage);
+        }
+        let message = Message::from_body(record, topic, properties, payload, self.header)?
+            .with_origin(self.origin);
+        match (self.native, native) {
+            (Some((format, _)), Some(native)) => message.with_native(format, native),
+            _ => Ok(message),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn encoded(message: &Message) -> Vec<u8> {
+        let mut out = Vec::new();
+        message.encode(&mut out);
+        out
+    }
+
+    fn same(one: &Message, other: &Message) {
+        assert_eq!(one.topic(), other.topic());
+        assert_eq!(one.properties(), other.properties());
+        assert_eq!(one.payload(), other.payload());
+        assert_eq!(one.native(), other.native());
+        assert_eq!(one.origin(), other.origin());
+        assert_eq!((one.qos(), one.retain()), (other.qos(), other.retain()));
+        assert_eq!(one.published_ms(), other.published_ms());
+        assert_eq!(one.expires_at_ms(), other.expires_at_ms());
+    }
+
+    fn samples() -> Vec<Message> {
+        let header = MessageHeader {
+            qos: Qos::ExactlyOnce,
+            retain: true,
+            published_ms: 1_790_000_000_000,
+            expires_at_ms: Some(1_790_000_060_000),
+        };
+        let plain = Message::copy("a/b", &[1, 1], b"payload", header).expect("it fits");
+        let body = Bytes::from_static(b"t/1native-payother");
+        let inside = Message::from_body(body.clone(), 0..3, 3..3, 10..13, header)
+            .and_then(|message| message.with_native(NativeFormat::Amqp, 3..13))
+            .expect("it fits");
+        let beside = Message::from_body(body, 0..3, 3..3, 13..18, MessageHeader::default())
+            .and_then(|message| message.with_native(NativeFormat::Amqp, 3..13))
+            .expect("it fits");
+        vec![plain.with_origin(Origin(u64::MAX)), inside, beside]
+    }
+
+    #[test]
+    fn a_message_comes_back_from_its_stored_form() {
+        for message in samples() {
+            let record = encoded(&message);
+            let decoded = Message::decode(Bytes::from(record.clone())).expect("it is one");
+            same(&message, &decoded);
+            assert_eq!(decoded.body_bytes(), record.len(), "no copy");
+        }
+    }
+
+    #[test]
+    fn no_part_or_extension_of_a_stored_form_is_one() {
+        for message in samples() {
+            let mut record = encoded(&message);
+            for end in 0..record.len() {
+                assert!(Message::decode(Bytes::copy_from_slice(&record[..end])).is_err());
+            }
+            record.push(0);
+            assert!(Message::decode(Bytes::from(record)).is_err());
+        }
+    }
+
+    #[test]
+    fn the_stored_form_adds_few_bytes() {
+        let message = Message::copy(
+            "sensors/7/temperature",
+            &[],
+            &[7; 100],
+            MessageHeader::default(),
+        );
+        let record = encoded(&message.expect("it fits"));
+        assert!(record.len() <= 121 + 20, "{} bytes", record.len());
+    }
+}

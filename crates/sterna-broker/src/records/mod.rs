@@ -1,0 +1,245 @@
+//! The small records of a store: what they are called and how they are written.
+//!
+//! A key begins with a letter for its kind, and the name of its session or queue with the length in
+//! front, so that the records of one session follow each other.
+
+mod wire;
+
+use crate::message::Qos;
+use crate::route::RouteFlags;
+use crate::store::Change;
+pub(crate) use wire::{Fields, put_bytes, put_number};
+
+/// The kind of a record.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    /// A session: its user and its expiry.
+    Session = b's',
+    /// A subscription of a session, by its filter.
+    Subscription = b'u',
+    /// A subscription that has ended, by the position where, and its filter.
+    Past = b'p',
+    /// The cursor of a session.
+    Cursor = b'c',
+    /// A delivery that is the session's alone, by its position.
+    Owned = b'o',
+    /// What the front door keeps of a session, by its own key.
+    Door = b'd',
+    /// A session's will that is delayed.
+    Will = b'w',
+    /// The cursor of a shared subscription, by its whole filter.
+    Group = b'q',
+    /// A topic's retained message.
+    Retained = b'r',
+    /// What the front doors keep of the node.
+    Node = b'n',
+}
+
+impl Kind {
+    const ALL: [Self; 10] = [
+        Self::Session,
+        Self::Subscription,
+        Self::Past,
+        Self::Cursor,
+        Self::Owned,
+        Self::Door,
+        Self::Will,
+        Self::Group,
+        Self::Retained,
+        Self::Node,
+    ];
+}
+
+/// The key of a record: its kind, the name that it belongs to, and what tells it from others.
+pub(crate) fn key(kind: Kind, name: &str, rest: &[u8]) -> Box<[u8]> {
+    let mut key = Vec::with_capacity(3 + name.len() + rest.len());
+    key.push(kind as u8);
+    put_bytes(&mut key, name.as_bytes());
+    key.extend_from_slice(rest);
+    key.into()
+}
+
+/// A key taken apart; `None` where it is none of the broker's.
+pub(crate) fn split_key(key: &[u8]) -> Option<(Kind, &str, &[u8])> {
+    let mut fields = Fields::new(key);
+    let letter = fields.byte()?;
+    let kind = Kind::ALL.into_iter().find(|&kind| kind as u8 == letter)?;
+    let name = fields.text()?;
+    Some((kind, name, fields.rest()))
+}
+
+/// A change that puts a record.
+pub(crate) fn put(kind: Kind, name: &str, rest: &[u8], value: Vec<u8>) -> Change {
+    Change {
+        key: key(kind, name, rest),
+        value: Some(value.into()),
+    }
+}
+
+/// A change that removes a record.
+pub(crate) fn remove(kind: Kind, name: &str, rest: &[u8]) -> Change {
+    Change {
+        key: key(kind, name, rest),
+        value: None,
+    }
+}
+
+/// A session, as stored.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct SessionRecord {
+    pub(crate) user: Option<Box<str>>,
+    pub(crate) expiry_s: u32,
+    /// When it expires, if it is away; `None` where it has a consumer or never expires.
+    pub(crate) expires_at_ms: Option<u64>,
+}
+
+impl SessionRecord {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(16);
+        put_number(&mut out, u64::from(self.expiry_s));
+        put_number(&mut out, self.expires_at_ms.map_or(0, |at_ms| at_ms + 1));
+        if let Some(user) = &self.user {
+            put_bytes(&mut out, user.as_bytes());
+        }
+        out
+    }
+
+    pub(crate) fn decode(record: &[u8]) -> Option<Self> {
+        let mut fields = Fields::new(record);
+        let expiry_s = u32::try_from(fields.number()?).ok()?;
+        let expires_at_ms = fields.number()?.checked_sub(1);
+        let user = match fields.rest() {
+            [] => None,
+            _ => Some(fields.text()?.into()),
+        };
+        Some(Self {
+            user,
+            expiry_s,
+            expires_at_ms,
+        })
+    }
+}
+
+/// A subscription, as stored.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct SubscriptionRecord {
+    pub(crate) flags: RouteFlags,
+    pub(crate) identifier: Option<u32>,
+    /// Messages before this position are not its.
+    pub(crate) since: u64,
+}
+
+impl SubscriptionRecord {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = vec![self.flags.bits()];
+        put_number(&mut out, self.since);
+        put_number(&mut out, u64::from(self.identifier.unwrap_or(0)));
+        out
+    }
+
+    pub(crate) fn decode(record: &[u8]) -> Option<Self> {
+        let mut fields = Fields::new(record);
+        let flags = RouteFlags::from_bits(fields.byte()?);
+        let since = fields.number()?;
+        let identifier = u32::try_from(fields.number()?).ok()?;
+        Some(Self {
+            flags,
+            identifier: Some(identifier).filter(|&identifier| identifier != 0),
+            since,
+        })
+    }
+}
+
+/// A delivery that belongs to one session alone: of exactly-once quality, and sent.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct OwnedRecord {
+    pub(crate) qos: Qos,
+    pub(crate) retain: bool,
+    /// The shared subscription that it came from, with `$share/NAME/`.
+    pub(crate) group: Option<Box<str>>,
+    /// Whether the receiver has taken the message over (PUBREC).
+    pub(crate) is_handed_over: bool,
+    pub(crate) identifiers: Box<[u32]>,
+}
+
+impl OwnedRecord {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let flags =
+            self.qos as u8 | u8::from(self.retain) << 2 | u8::from(self.is_handed_over) << 3;
+        let mut out = vec![flags];
+        put_bytes(
+            &mut out,
+            self.group.as_deref().unwrap_or_default().as_bytes(),
+        );
+        put_number(&mut out, self.identifiers.len() as u64);
+        for &identifier in &self.identifiers {
+            put_number(&mut out, u64::from(identifier));
+        }
+        out
+    }
+
+    /// The record, and where the stored form of its message begins.
+    pub(crate) fn decode(record: &[u8]) -> Option<(Self, usize)> {
+        let mut fields = Fields::new(record);
+        let flags = fields.byte()?;
+        let group = fields.text()?;
+        let mut identifiers = Vec::new();
+        for _ in 0..fields.number()? {
+            identifiers.push(u32::try_from(fields.number()?).ok()?);
+        }
+        let owned = Self {
+            qos: Qos::from_u8(flags & 3)?,
+            retain: flags & 4 != 0,
+            group: (!group.is_empty()).then(|| group.into()),
+            is_handed_over: flags & 8 != 0,
+            identifiers: identifiers.into(),
+        };
+        Some((owned, record.len() - fields.rest().len()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_taken_apart_again() {
+        let key = key(Kind::Subscription, "client/7", b"a/+/b");
+        let parts = split_key(&key);
+        assert_eq!(parts, Some((Kind::Subscription, "client/7", &b"a/+/b"[..])));
+        assert_eq!(split_key(b"xx"), None);
+        assert_eq!(split_key(b"s\x05ab"), None);
+    }
+
+    #[test]
+    fn records_come_back() {
+        for expires_at_ms in [None, Some(0), Some(u64::MAX - 1)] {
+            for user in [None, Some("ann".into()), Some("".into())] {
+                let record = SessionRecord {
+                    user,
+                    expiry_s: 7,
+                    expires_at_ms,
+                };
+                assert_eq!(SessionRecord::decode(&record.encode()), Some(record));
+            }
+        }
+        let record = OwnedRecord {
+            qos: Qos::ExactlyOnce,
+            retain: true,
+            group: Some("$share/a/b".into()),
+            is_handed_over: false,
+            identifiers: [1, 268_435_455].into(),
+        };
+        let mut value = record.encode();
+        let end = value.len();
+        value.push(7);
+        assert_eq!(OwnedRecord::decode(&value), Some((record, end)));
+        let record = SubscriptionRecord {
+            flags: RouteFlags::from_bits(5),
+            identifier: Some(9),
+            since: 1 << 40,
+        };
+        assert_eq!(SubscriptionRecord::decode(&record.encode()), Some(record));
+    }
+}

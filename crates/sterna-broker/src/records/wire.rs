@@ -1,0 +1,102 @@
+//! Numbers and texts in records: integers of seven bits a byte, texts with their length in front.
+
+/// Appends an integer, seven bits a byte, the lowest first.
+pub(crate) fn put_number(out: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        out.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    out.push(number as u8);
+}
+
+/// Appends bytes with their length in front.
+pub(crate) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+    put_number(out, bytes.len() as u64);
+    out.extend_from_slice(bytes);
+}
+
+/// Reads what was put. Every call gives `None` where the record is too short or not well formed.
+#[derive(Debug)]
+pub(crate) struct Fields<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Fields<'a> {
+    pub(crate) const fn new(record: &'a [u8]) -> Self {
+        Self { rest: record }
+    }
+
+    pub(crate) const fn rest(&self) -> &'a [u8] {
+        self.rest
+    }
+
+    pub(crate) fn byte(&mut self) -> Option<u8> {
+        let (&first, rest) = self.rest.split_first()?;
+        self.rest = rest;
+        Some(first)
+    }
+
+    pub(crate) fn number(&mut self) -> Option<u64> {
+        let mut number = 0_u64;
+        for shift in (0..64).step_by(7) {
+            let byte = self.byte()?;
+            number |= u64::from(byte & 0x7f).checked_shl(shift)?;
+            if byte < 0x80 {
+                return Some(number);
+            }
+        }
+        None
+    }
+
+    pub(crate) fn slice(&mut self, len: usize) -> Option<&'a [u8]> {
+        let (slice, rest) = self.rest.split_at_checked(len)?;
+        self.rest = rest;
+        Some(slice)
+    }
+
+    pub(crate) fn bytes(&mut self) -> Option<&'a [u8]> {
+        let len = usize::try_from(self.number()?).ok()?;
+        self.slice(len)
+    }
+
+    pub(crate) fn text(&mut self) -> Option<&'a str> {
+        std::str::from_utf8(self.bytes()?).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_come_back_and_take_few_bytes() {
+        let mut out = Vec::new();
+        let numbers = [
+            0,
+            1,
+            0x7f,
+            0x80,
+            0x3fff,
+            0x4000,
+            u64::from(u32::MAX),
+            u64::MAX,
+        ];
+        for number in numbers {
+            put_number(&mut out, number);
+        }
+        assert_eq!(out.len(), 1 + 1 + 1 + 2 + 2 + 3 + 5 + 10);
+        let mut fields = Fields::new(&out);
+        for number in numbers {
+            assert_eq!(fields.number(), Some(number));
+        }
+        assert_eq!(fields.number(), None);
+    }
+
+    #[test]
+    fn what_is_cut_off_is_no_field() {
+        assert_eq!(Fields::new(&[0x80]).number(), None);
+        assert_eq!(Fields::new(&[0xff; 11]).number(), None);
+        assert_eq!(Fields::new(&[3, b'a', b'b']).bytes(), None);
+        assert_eq!(Fields::new(&[1, 0xff]).text(), None);
+    }
+}
