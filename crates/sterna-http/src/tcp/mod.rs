@@ -1,0 +1,493 @@
+//! Requests and responses on TCP: HTTP/2 and HTTP/1.1 by a library, whose futures are driven within the
+//! shard's turn.
+//!
+//! `pipe.rs` is what the library reads and writes, `service.rs` what it calls, `executor.rs` what polls
+//! it, `respond.rs` what the application says.
+
+mod executor;
+mod pipe;
+mod respond;
+mod service;
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use http::HeaderValue;
+use hyper::server::conn::{http1, http2};
+use rustc_hash::FxHashMap;
+use sterna_net::{ConnectionId, Network};
+
+use crate::carrier::{Moment, Settings};
+use crate::date;
+use crate::exchange::{Application, ExchangeId, Head, Request};
+use crate::limits::Limits;
+use executor::{Executor, Flag, Tasks};
+use pipe::{End, Pipe};
+use service::{Answer, Hall, Service, Told};
+
+/// What a client of HTTP/2 says first (RFC 9113, section 3.4).
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// Windows of HTTP/2, as QUIC has them by default.
+const STREAM_WINDOW_BYTES: u32 = 128 << 10;
+const CONNECTION_WINDOW_BYTES: u32 = 256 << 10;
+
+/// Time after a request of HTTP/1.1 after which the library's buffers are given back.
+const REST_MS: u64 = 1_000;
+
+/// Time in which the given number of resets comes back.
+const RESET_WINDOW_MS: u64 = 10_000;
+
+/// What is answered to a head that comes too slowly.
+const TOO_SLOW: &[u8] =
+    b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
+
+/// A connection of HTTP/2 or HTTP/1.1.
+#[derive(Debug)]
+pub(crate) struct Carrier {
+    id: ConnectionId,
+    pipe: Rc<RefCell<Pipe>>,
+    hall: Rc<RefCell<Hall>>,
+    engine: Engine,
+    flag: Arc<Flag>,
+    tasks: Tasks,
+    limits: Arc<Limits>,
+    now_ms: u64,
+    date: [u8; date::BYTES],
+    /// Value of Alt-Svc (RFC 7838).
+    alternative: Option<HeaderValue>,
+    /// The application was told that there is no room.
+    is_full: bool,
+    /// When a head that has begun has to be complete; HTTP/1.1 only.
+    head_deadline_ms: Option<u64>,
+    /// When the connection is closed unless a request is open.
+    idle_deadline_ms: u64,
+    /// There was a request.
+    is_used: bool,
+    /// Bytes that the client had not taken when the last step began.
+    untaken_bytes: usize,
+    /// When the library's buffers are given back unless a request is open.
+    rest_ms: u64,
+    /// Requests that were given up, less those that time has made up for.
+    resets: u64,
+    resets_ms: u64,
+    /// The client has ended its side, and still gets what it was answered.
+    is_ending: bool,
+    /// What the transport had taken over when it was last seen to take anything, and when that was.
+    taken_over_bytes: u64,
+    taken_over_ms: u64,
+    is_over: bool,
+}
+
+/// The library, by what the client speaks.
+enum Engine {
+    /// The client has not said yet. What it did say.
+    Unknown(Vec<u8>),
+    /// HTTP/1.1, between two requests that are far apart: the library would keep its buffers.
+    Resting,
+    Http1(Box<http1::Connection<End, Service>>),
+    Http2(Pin<Box<http2::Connection<End, Service, Executor>>>),
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Unknown(_) => "Unknown",
+            Self::Resting => "Resting",
+            Self::Http1(_) => "Http1",
+            Self::Http2(_) => "Http2",
+        })
+    }
+}
+
+impl Carrier {
+    pub(crate) fn new(id: ConnectionId, settings: Settings, protocol: &[u8], now_ms: u64) -> Self {
+        let limits = settings.limits;
+        let hall = Hall {
+            limits: Arc::clone(&limits),
+            now_ms,
+            told: VecDeque::new(),
+            answers: FxHashMap::default(),
+            requests: 0,
+            assembling_bytes: 0,
+            queued_bytes: Rc::default(),
+            is_full: false,
+            lasting: 0,
+            is_torn: false,
+            is_relieved: false,
+        };
+        let alternative = (settings.http3_port).map(|port| format!("h3=\":{port}\"; ma=86400"));
+        let mut carrier = Self {
+            id,
+            pipe: Rc::new(RefCell::new(Pipe::new(limits.high_watermark_bytes))),
+            hall: Rc::new(RefCell::new(hall)),
+            engine: Engine::Unknown(Vec::new()),
+            flag: Flag::raised(),
+            tasks: Tasks::default(),
+            now_ms,
+            date: [b' '; date::BYTES],
+            alternative: alternative.and_then(|value| HeaderValue::try_from(value).ok()),
+            is_full: false,
+            head_deadline_ms: None,
+            idle_deadline_ms: now_ms + limits.connect_timeout_ms,
+            is_used: false,
+            untaken_bytes: 0,
+            rest_ms: now_ms + REST_MS,
+            resets: 0,
+            resets_ms: now_ms,
+            is_ending: false,
+            taken_over_bytes: 0,
+            taken_over_ms: now_ms,
+            is_over: false,
+            limits,
+        };
+        match protocol {
+            b"h2" => carrier.engine = carrier.http2(),
+            b"http/1.1" => carrier.engine = carrier.http1(),
+            _ => {}
+        }
+        carrier
+    }
+
+    fn http1(&self) -> Engine {
+        let limits = &self.limits;
+        // What is above the limits and not out of all measure gets a problem for an answer.
+        let head_bytes = 2 * (limits.max_fields_bytes as usize + limits.max_target_bytes as usize);
+        let mut builder = http1::Builder::new();
+        builder
+            .auto_date_header(false)
+            .header_read_timeout(None)
+            .max_header_size(head_bytes)
+            .max_buf_size(head_bytes.max(8192));
+        let (end, service) = (End(Rc::clone(&self.pipe)), Service(Rc::clone(&self.hall)));
+        self.flag.raise();
+        Engine::Http1(Box::new(builder.serve_connection(end, service)))
+    }
+
+    fn http2(&self) -> Engine {
+        let limits = &self.limits;
+        let mut builder = http2::Builder::new(self.tasks.executor());
+        builder
+            .auto_date_header(false)
+            .max_concurrent_streams(limits.max_requests)
+            .max_header_list_size(limits.max_fields_bytes.saturating_mul(2))
+            .max_local_error_reset_streams(limits.max_resets as usize)
+            .initial_stream_window_size(STREAM_WINDOW_BYTES)
+            .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+            .max_send_buf_size(limits.response_bytes());
+        let (end, service) = (End(Rc::clone(&self.pipe)), Service(Rc::clone(&self.hall)));
+        self.flag.raise();
+        Engine::Http2(Box::pin(builder.serve_connection(end, service)))
+    }
+
+    /// A step begins.
+    pub(crate) fn begin(&mut self, moment: Moment) {
+        self.now_ms = moment.now_ms;
+        self.date = moment.date;
+        self.hall.borrow_mut().now_ms = moment.now_ms;
+        let untaken_bytes = moment.unsent_bytes + self.hall.borrow().queued_bytes.get();
+        if untaken_bytes < self.untaken_bytes && self.is_used {
+            self.idle_deadline_ms = self.now_ms + self.limits.idle_timeout_ms;
+        }
+        self.untaken_bytes = untaken_bytes;
+        let mut pipe = self.pipe.borrow_mut();
+        let nothing_waited = pipe.unsent_bytes() == 0;
+        pipe.begin(moment.unsent_bytes);
+        let taken_over = pipe.taken_over_bytes();
+        if nothing_waited || taken_over > self.taken_over_bytes {
+            self.taken_over_bytes = taken_over;
+            self.taken_over_ms = moment.now_ms;
+        }
+    }
+
+    /// Bytes arrived.
+    pub(crate) fn received(&mut self, app: &mut dyn Application, bytes: &[u8]) {
+        if self.is_over {
+            return;
+        }
+        if let Engine::Unknown(said) = &mut self.engine {
+            said.extend_from_slice(bytes);
+            let told = said.len().min(PREFACE.len());
+            let is_http2 = said[..told] == PREFACE[..told];
+            if is_http2 && told < PREFACE.len() {
+                self.begin_head();
+                return;
+            }
+            let said = std::mem::take(said);
+            self.engine = if is_http2 { self.http2() } else { self.http1() };
+            self.pipe.borrow_mut().push(&said);
+        } else {
+            if matches!(self.engine, Engine::Resting) {
+                self.engine = self.http1();
+            }
+            self.pipe.borrow_mut().push(bytes);
+        }
+        let before = self.hall.borrow().requests;
+        self.settle(app);
+        let hall = self.hall.borrow();
+        if hall.requests != before || matches!(self.engine, Engine::Http2(_)) {
+            self.head_deadline_ms = None;
+        } else if hall.answers.is_empty() && self.pipe.borrow().has_room() {
+            // Where there is no room the library has not looked: an earlier response is on its way.
+            drop(hall);
+            self.begin_head();
+        }
+    }
+
+    /// There is a request.
+    fn used(&mut self) {
+        self.is_used = true;
+        self.idle_deadline_ms = self.now_ms + self.limits.idle_timeout_ms;
+        self.rest_ms = self.now_ms + REST_MS;
+    }
+
+    /// A head has begun, if none has.
+    fn begin_head(&mut self) {
+        let deadline_ms = self.now_ms + self.limits.fields_timeout_ms;
+        self.head_deadline_ms.get_or_insert(deadline_ms);
+    }
+
+    /// The client has ended its side: what is not answered by now it does not wait for.
+    pub(crate) fn finished(&mut self, app: &mut dyn Application) {
+        self.is_ending = matches!(self.engine, Engine::Http1(_)) && self.is_answering();
+        if self.is_ending {
+            return;
+        }
+        self.pipe.borrow_mut().end();
+        self.settle(app);
+        self.is_over = true;
+    }
+
+    /// Whether an answer that is complete has not been written as a whole.
+    fn is_answering(&self) -> bool {
+        let hall = self.hall.borrow();
+        hall.answers.is_empty() && (hall.queued_bytes.get() > 0 || !self.pipe.borrow().has_room())
+    }
+
+    /// There is room again.
+    pub(crate) fn writable(&mut self, app: &mut dyn Application) {
+        if std::mem::take(&mut self.is_full) {
+            app.writable(self);
+        }
+        if self.is_ending {
+            self.settle(app);
+            self.finished(app);
+        }
+    }
+
+    /// When `timeout` wants to be called.
+    pub(crate) fn deadline_ms(&self) -> Option<u64> {
+        if self.is_over {
+            return None;
+        }
+        let hall = self.hall.borrow();
+        let idle_ms = hall.answers.is_empty().then_some(self.idle_deadline_ms);
+        let rest_ms = (idle_ms.is_some() && matches!(self.engine, Engine::Http1(_)))
+            .then_some(self.rest_ms)
+            .filter(|rest_ms| *rest_ms > self.now_ms);
+        let answers = hall.answers.values();
+        let contents = answers.filter_map(|answer| answer.borrow().deadline_ms);
+        let own = [self.head_deadline_ms, idle_ms, rest_ms, self.stalled_ms()];
+        contents.chain(own.into_iter().flatten()).min()
+    }
+
+    /// When the connection is cut off because the client takes nothing of what waits for it. The
+    /// application cannot see that of a response that the library has taken over.
+    fn stalled_ms(&self) -> Option<u64> {
+        let waits = self.pipe.borrow().unsent_bytes() > 0;
+        waits.then(|| self.taken_over_ms + self.limits.stalled_timeout_ms)
+    }
+
+    /// Ends requests that come too slowly, and a connection that nobody uses.
+    pub(crate) fn timeout(&mut self, app: &mut dyn Application) {
+        let now_ms = self.now_ms;
+        let is_due = |deadline_ms: Option<u64>| deadline_ms.is_some_and(|due_ms| due_ms <= now_ms);
+        if is_due(self.head_deadline_ms) {
+            self.head_deadline_ms = None;
+            self.pipe.borrow_mut().write(TOO_SLOW);
+            self.end(app, "408", "a head that comes too slowly");
+            return;
+        }
+        if is_due(self.stalled_ms()) {
+            self.end(app, "stalled", "the client takes nothing");
+            return;
+        }
+        let hall = self.hall.borrow();
+        for answer in hall.answers.values() {
+            let mut answer = answer.borrow_mut();
+            if is_due(answer.deadline_ms) {
+                answer.deadline_ms = None;
+                answer.is_late = true;
+                answer.wake();
+            }
+        }
+        let is_idle = hall.answers.is_empty() && self.idle_deadline_ms <= now_ms;
+        drop(hall);
+        if is_idle {
+            self.leave(app);
+        } else if self.rest_ms <= now_ms {
+            // There may be room that the library does not know of yet.
+            self.settle(app);
+            self.rest();
+        }
+    }
+
+    /// Gives the library's buffers back, where it is certain that it stands between two requests.
+    fn rest(&mut self) {
+        let (hall, pipe) = (self.hall.borrow(), self.pipe.borrow());
+        let is_between = hall.is_between_requests() && pipe.is_idle();
+        drop((hall, pipe));
+        if self.is_over || !is_between || self.head_deadline_ms.is_some() {
+            return;
+        }
+        self.engine = match std::mem::replace(&mut self.engine, Engine::Resting) {
+            Engine::Http1(connection) => {
+                let read = connection.into_parts().read_buf;
+                if read.is_empty() {
+                    Engine::Resting
+                } else {
+                    // The next request has begun behind the last one.
+                    self.begin_head();
+                    self.pipe.borrow_mut().push(&read);
+                    self.http1()
+                }
+            }
+            other => other,
+        };
+    }
+
+    /// Lets the application end what is open, and ends the connection.
+    pub(crate) fn stop(&mut self, app: &mut dyn Application) {
+        app.stop(self);
+        self.leave(app);
+    }
+
+    /// Says goodbye, and ends the connection.
+    fn leave(&mut self, app: &mut dyn Application) {
+        match &mut self.engine {
+            Engine::Unknown(_) | Engine::Resting => {}
+            Engine::Http1(connection) => Pin::new(&mut **connection).graceful_shutdown(),
+            Engine::Http2(connection) => connection.as_mut().graceful_shutdown(),
+        }
+        self.flag.raise();
+        self.settle(app);
+        self.is_over = true;
+    }
+
+    /// Ends the connection because of what the client did.
+    fn end(&mut self, app: &mut dyn Application, code: &str, detail: &str) {
+        app.turned_away(code, detail);
+        self.is_over = true;
+    }
+
+    /// Lets the library work, and the application, until both have nothing to do.
+    pub(crate) fn settle(&mut self, app: &mut dyn Application) {
+        loop {
+            let is_busy = self.poll() | self.tasks.poll();
+            let told = self.hall.borrow_mut().told.pop_front();
+            let is_relieved = std::mem::take(&mut self.hall.borrow_mut().is_relieved);
+            match told {
+                Some(told) => self.tell(app, told),
+                None if is_relieved => {}
+                None if is_busy => continue,
+                None => break,
+            }
+            if is_relieved {
+                app.writable(self);
+            }
+        }
+        if !self.hall.borrow().answers.is_empty() {
+            self.used();
+        }
+    }
+
+    /// Polls the connection, if it is to be polled; whether it was.
+    fn poll(&mut self) -> bool {
+        let is_there = matches!(self.engine, Engine::Http1(_) | Engine::Http2(_));
+        if self.is_over || !is_there || !self.flag.lower() {
+            return false;
+        }
+        let waker = Waker::from(Arc::clone(&self.flag));
+        let mut cx = Context::from_waker(&waker);
+        let polled = match &mut self.engine {
+            Engine::Unknown(_) | Engine::Resting => return false,
+            Engine::Http1(connection) => Pin::new(&mut **connection).poll(&mut cx),
+            Engine::Http2(connection) => connection.as_mut().poll(&mut cx),
+        };
+        if let Poll::Ready(result) = polled {
+            if let Err(error) = result {
+                tracing::debug!(connection = ?self.id, %error, "ended");
+            }
+            self.is_over = true;
+        }
+        true
+    }
+
+    fn tell(&mut self, app: &mut dyn Application, told: Told) {
+        self.used();
+        match told {
+            Told::Request(id, head, content) => {
+                let request = Request {
+                    id,
+                    head: Head::Tcp(head),
+                    content,
+                    early: false,
+                };
+                app.request(self, request);
+            }
+            Told::Refused(id, head, refusal) => {
+                let head = Head::Tcp(head);
+                app.refuse(self, id, &head, refusal);
+            }
+            Told::Gone(id) => {
+                app.gone(self, id);
+                self.count_reset(app);
+            }
+            Told::Abandoned => self.count_reset(app),
+        }
+    }
+
+    /// Counts a request that was given up before it was answered in full.
+    fn count_reset(&mut self, app: &mut dyn Application) {
+        let most = u64::from(self.limits.max_resets);
+        let back = (self.now_ms - self.resets_ms) * most / RESET_WINDOW_MS;
+        if back > 0 {
+            self.resets = self.resets.saturating_sub(back);
+            self.resets_ms = self.now_ms;
+        }
+        self.resets += 1;
+        if self.resets > most {
+            self.end(
+                app,
+                "ENHANCE_YOUR_CALM",
+                "too many requests that were given up",
+            );
+        }
+    }
+
+    /// Hands over what the step has written; returns how many bytes it were.
+    pub(crate) fn flush(&self, net: &mut dyn Network) -> u64 {
+        self.pipe.borrow_mut().flush(net, self.id)
+    }
+
+    /// The code to close the connection with, once it is over.
+    pub(crate) fn close_code(&self) -> Option<u64> {
+        self.is_over.then_some(0)
+    }
+
+    /// The answer to a request that is open.
+    fn answer(&self, id: ExchangeId) -> Option<Rc<RefCell<Answer>>> {
+        self.hall.borrow().answers.get(&id.0).map(Rc::clone)
+    }
+
+    /// The application is done with a request.
+    fn forget(&self, id: ExchangeId) {
+        self.hall.borrow_mut().answers.remove(&id.0);
+    }
+}
