@@ -28,6 +28,9 @@ const KEY: &str = "development-key.pem";
 pub struct Certificate {
     /// SHA-256 of the end-entity certificate in hexadecimal, bytes joined by colons.
     pub fingerprint: String,
+    /// When the end-entity certificate expires, in seconds since the Unix epoch; 0 where it does not
+    /// say so in a form that is known.
+    pub expires_s: i64,
     /// What a client takes as trust anchor: the development authority, or the operator's chain.
     pub trust_anchor: PathBuf,
     /// Whether it was made by the broker itself.
@@ -46,6 +49,7 @@ pub fn load(tls: &Tls) -> Result<Option<(Certificate, Identity)>, String> {
         .map_err(|e| format!("{} and {}: {e}", chain.display(), key.display()))?;
     let certificate = Certificate {
         fingerprint: fingerprint(&identity.chain[0]),
+        expires_s: expiry_s(&identity.chain[0]),
         trust_anchor: chain.clone(),
         development: false,
     };
@@ -57,28 +61,37 @@ pub fn load(tls: &Tls) -> Result<Option<(Certificate, Identity)>, String> {
 /// # Errors
 /// A sentence that names the file and what is wrong with it.
 pub fn development(directory: &DataDirectory) -> Result<(Certificate, Identity), String> {
-    let files = Files::new(directory.path());
+    if let Some(found) = existing(directory)? {
+        return Ok(found);
+    }
     let made = |error: Box<dyn std::error::Error>| {
         let folder = directory.path().display();
         format!("cannot make a development certificate in {folder}: {error}")
     };
-    let found = if let Some(found) = files.read(directory)? {
-        found
-    } else {
-        files.make().map_err(made)?;
-        (files.read(directory)?).ok_or_else(|| made("what was written is not there".into()))?
+    Files::new(directory.path()).make().map_err(made)?;
+    (existing(directory)?).ok_or_else(|| made("what was written is not there".into()))
+}
+
+/// Reads the development certificate of a data directory. `None` where another has to be made.
+///
+/// # Errors
+/// A sentence that names the file and what is wrong with it.
+pub fn existing(directory: &DataDirectory) -> Result<Option<(Certificate, Identity)>, String> {
+    let files = Files::new(directory.path());
+    let Some(Pair { chain, key }) = files.read(directory)? else {
+        return Ok(None);
     };
-    let Pair { chain, key } = found;
     let identity = Identity::from_pem(&chain, &key).map_err(|e| {
         let (chain, key) = (files.certificate.display(), files.key.display());
         format!("{chain} and {key}: {e}; remove them, and others are made")
     })?;
     let certificate = Certificate {
         fingerprint: fingerprint(&identity.chain[0]),
+        expires_s: expiry_s(&identity.chain[0]),
         trust_anchor: files.authority,
         development: true,
     };
-    Ok((certificate, identity))
+    Ok(Some((certificate, identity)))
 }
 
 /// Reads a file that the configuration names.
@@ -87,6 +100,13 @@ pub fn development(directory: &DataDirectory) -> Result<(Certificate, Identity),
 /// A sentence that names the file.
 pub fn read(path: &Path) -> Result<Vec<u8>, String> {
     fs::read(path).map_err(|e| format!("{}: {e}", path.display()))
+}
+
+/// When a certificate in DER expires, in seconds since the Unix epoch; 0 where it cannot be read.
+fn expiry_s(certificate: &[u8]) -> i64 {
+    x509_parser::parse_x509_certificate(certificate).map_or(0, |(_, certificate)| {
+        certificate.validity().not_after.timestamp()
+    })
 }
 
 /// SHA-256 of a certificate in the form that people compare.
@@ -227,6 +247,8 @@ pub(crate) fn create_private(path: &Path) -> std::io::Result<fs::File> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{SystemTime, UNIX_EPOCH};
+
     use super::*;
 
     #[test]
@@ -239,6 +261,16 @@ mod tests {
         assert!(first.development);
         assert_eq!(first.fingerprint, second.fingerprint);
         assert_eq!(first.fingerprint.len(), 95);
+        let now_s = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap()
+            .as_secs();
+        let lasts_s = first.expires_s - i64::try_from(now_s).unwrap();
+        let days = lasts_s / (24 * 3600);
+        assert!(
+            (DEVELOPMENT_DAYS as i64 - 2..=DEVELOPMENT_DAYS as i64).contains(&days),
+            "{days}"
+        );
         let mode = std::os::unix::fs::PermissionsExt::mode(
             &fs::metadata(directory.path().join(KEY))
                 .unwrap()

@@ -7,6 +7,7 @@ use sterna_net::Network;
 
 use crate::identity::Checker;
 use crate::mail::Outbox;
+use crate::metrics::Meters;
 use crate::policy::Policy;
 use crate::session::SessionState;
 use crate::tracer::Tracer;
@@ -25,6 +26,18 @@ pub(crate) struct Context<'a> {
     pub(crate) tracer: Option<&'a Tracer>,
     /// The way to this and other shards.
     pub(crate) outbox: &'a mut dyn Outbox,
+    /// The meters of this shard.
+    pub(crate) meters: &'a Meters,
     /// Number of this shard.
     pub(crate) shard: usize,
+}
+
+impl Context<'_> {
+    /// Does something, and tells the append that it has made, beside its result; 0 for none.
+    pub(crate) fn appended<R>(&mut self, work: impl FnOnce(&mut Self) -> R) -> (R, u64) {
+        let before = self.broker.token();
+        let result = work(self);
+        let after = self.broker.token();
+        (result, if after == before { 0 } else { after })
+    }
 }

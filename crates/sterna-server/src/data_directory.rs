@@ -15,12 +15,13 @@ const STICKY: u32 = 0o1000;
 /// The name of the lock.
 const LOCK: &str = "lock";
 
-/// A data directory that this process alone uses, until this is dropped.
+/// A data directory that nobody else can change. A claimed one is this process's alone, until this is
+/// dropped.
 #[derive(Debug)]
 pub struct DataDirectory {
     path: PathBuf,
-    /// Holds the lock.
-    _lock: File,
+    /// Holds the lock of one that is claimed.
+    _lock: Option<File>,
 }
 
 impl DataDirectory {
@@ -30,38 +31,45 @@ impl DataDirectory {
     /// # Errors
     /// A sentence that names the directory, what is wrong with it and what to do.
     pub fn claim(path: &Path) -> Result<Self, String> {
-        let refused = |why: String| {
-            format!(
-                "data directory {}: {why}; data_directory (or --data-dir) names another",
-                path.display()
-            )
-        };
+        let refused = |why: String| refused(path, &why);
         let failed = |error: io::Error| refused(error.to_string());
         fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
             .create(path)
             .map_err(failed)?;
-        // Where links lead counts: service managers link to the place of a service's state.
-        let place = path.canonicalize().map_err(failed)?;
-        for (above, directory) in place.ancestors().enumerate() {
-            let data = fs::metadata(directory).map_err(failed)?;
-            check_owner(&data)
-                .and_then(|()| check_directory(&data, above > 0))
-                .map_err(|why| refused(format!("{} {why}", directory.display())))?;
-        }
+        let place = check_place(path, false).map_err(refused)?;
         let lock_file = place.join(LOCK);
         let lock = open_own(&lock_file, true).map_err(refused)?;
         match lock.try_lock() {
             Ok(()) => Ok(Self {
                 path: place,
-                _lock: lock,
+                _lock: Some(lock),
             }),
             Err(TryLockError::WouldBlock) => {
                 Err(refused("another broker that is running uses it".to_owned()))
             }
             Err(TryLockError::Error(error)) => Err(failed(error)),
         }
+    }
+
+    /// Looks at the directory as [`DataDirectory::claim`] does, and neither makes nor locks anything. `None`
+    /// where it is missing and may be made.
+    ///
+    /// # Errors
+    /// The same, apart from those of making and locking.
+    pub fn inspect(path: &Path) -> Result<Option<Self>, String> {
+        let refused = |why: String| refused(path, &why);
+        if fs::symlink_metadata(path).is_ok() {
+            let path = check_place(path, false).map_err(refused)?;
+            return Ok(Some(Self { path, _lock: None }));
+        }
+        let absolute = std::path::absolute(path).map_err(|error| refused(error.to_string()))?;
+        let mut above = absolute.ancestors().skip(1);
+        if let Some(above) = above.find(|above| above.exists()) {
+            check_place(above, true).map_err(refused)?;
+        }
+        Ok(None)
     }
 
     /// Where it is, without symbolic links.
@@ -87,6 +95,30 @@ impl DataDirectory {
             .map_err(|error| format!("{}: {error}", path.display()))?;
         Ok(Some(bytes))
     }
+}
+
+fn refused(path: &Path, why: &str) -> String {
+    format!(
+        "data directory {}: {why}; data_directory (or --data-dir) names another",
+        path.display()
+    )
+}
+
+/// Checks that nobody else can change what is in a directory, or exchange it. It may be one that only
+/// lies `above`. Gives its place without symbolic links, since that counts: service managers link to
+/// the place of a service's state.
+fn check_place(path: &Path, above: bool) -> Result<PathBuf, String> {
+    let place = path.canonicalize().map_err(|error| error.to_string())?;
+    for (distance, directory) in place.ancestors().enumerate() {
+        fs::metadata(directory)
+            .map_err(|error| format!("cannot be read: {error}"))
+            .and_then(|data| {
+                check_owner(&data)?;
+                check_directory(&data, above || distance > 0)
+            })
+            .map_err(|why| format!("{} {why}", directory.display()))?;
+    }
+    Ok(place)
 }
 
 /// Opens a file of the directory, which nobody else can exchange in between.
@@ -135,6 +167,9 @@ fn check_owner(data: &Metadata) -> Result<(), String> {
 /// Checks that others cannot exchange what is in a directory; one that lies `above` may be for everybody
 /// where each can only exchange what is his.
 fn check_directory(data: &Metadata, above: bool) -> Result<(), String> {
+    if !data.is_dir() {
+        return Err("is no directory".to_owned());
+    }
     let mode = data.mode();
     if mode & CHANGED_BY_OTHERS == 0 || (above && mode & STICKY != 0) {
         return Ok(());
@@ -205,6 +240,31 @@ mod tests {
         let file = folder.path().join("file");
         fs::write(&file, "").unwrap();
         assert!(DataDirectory::claim(&file).is_err());
+    }
+
+    #[test]
+    fn to_look_at_a_directory_makes_and_locks_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("new/state");
+        assert!(DataDirectory::inspect(&path).unwrap().is_none());
+        assert!(!folder.path().join("new").exists());
+        let claimed = DataDirectory::claim(&path).unwrap();
+        let seen = DataDirectory::inspect(&path).unwrap().unwrap();
+        assert_eq!(seen.path(), claimed.path());
+        drop(claimed);
+        fs::remove_file(path.join(LOCK)).unwrap();
+        DataDirectory::inspect(&path).unwrap();
+        assert_eq!(fs::read_dir(&path).unwrap().count(), 0);
+        set_mode(&path, 0o777);
+        let why = DataDirectory::inspect(&path).unwrap_err();
+        assert!(why.contains("chmod go-w"), "{why}");
+        set_mode(folder.path(), 0o777);
+        assert!(DataDirectory::inspect(&folder.path().join("other")).is_err());
+        set_mode(folder.path(), 0o700);
+        let file = folder.path().join("file");
+        fs::write(&file, "").unwrap();
+        assert!(DataDirectory::inspect(&file).is_err());
+        assert!(DataDirectory::inspect(&file.join("state")).is_err());
     }
 
     #[test]

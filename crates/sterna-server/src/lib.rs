@@ -1,7 +1,9 @@
 //! The broker process: listeners, protocol front doors, authentication, authorization,
 //! configuration.
 
+mod admin;
 mod amqp;
+pub mod audit;
 pub mod authorization;
 pub mod certificate;
 pub mod config;
@@ -14,21 +16,23 @@ mod inspect;
 mod judge;
 mod mail;
 mod mapping;
+pub mod metrics;
 mod mqtt;
 mod policy;
 mod rights;
 mod server;
 mod session;
 mod shard;
+mod store;
 pub mod sys;
 mod tracer;
 
 pub use amqp::Registry;
 pub use http::Registry as HttpRegistry;
-pub use mail::{HttpLetter, Letters, Mail, Outbox};
+pub use mail::{AdminLetter, HttpLetter, Letters, Mail, Outbox};
 pub use mqtt::Repetitions;
 pub use policy::Policy;
 pub use server::Server;
 pub use session::{HttpSession, SessionState, Terminus};
-pub use shard::{Parts, Shard};
+pub use shard::{Found, Parts, Shard};
 pub use tracer::Tracer;

@@ -1,6 +1,6 @@
 //! What every shard asks before it lets a client do something; replaced as a whole on reload.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use sterna_net::Pages;
 
 use crate::authorization::Rules;
 use crate::config::{
-    Amqp, ClientIds, Config, EarlyData, Guessing, Http, Listener, ListenerUrl, Mqtt, Passwords,
-    Protocol, Scheme,
+    Admin, Amqp, ClientIds, Config, Durability, EarlyData, Guessing, Http, Listener, ListenerUrl,
+    Mqtt, Passwords, Protocol, QUEUE_LEVEL, Scheme,
 };
 use crate::identity::{Tokens, Users};
 
@@ -22,6 +22,8 @@ pub struct Policy {
     pub amqp: Amqp,
     /// What HTTP clients are granted. A subscription that is open keeps what it was granted.
     pub http: Http,
+    /// Metrics and health.
+    pub admin: Admin,
     /// Users and their records.
     pub users: Arc<Users>,
     /// Bearer tokens of HTTP.
@@ -51,6 +53,14 @@ pub struct Policy {
     pub early_bytes: u32,
     /// Time from a connection's first moment to a client's first word, in milliseconds.
     pub connect_timeout_ms: u64,
+    /// Time that acknowledgements may wait for the store when the broker stops, in milliseconds.
+    pub drain_ms: u64,
+    /// Whether the wills of connected clients are due when the broker stops.
+    pub wills_at_shutdown: bool,
+    /// Acknowledgements of one connection that may wait for the store.
+    pub waiting_acknowledgements: usize,
+    /// What queues that say so wait for at least, by name.
+    pub queue_durability: HashMap<Box<str>, Durability>,
 }
 
 /// Whose connections are traced.
@@ -81,6 +91,8 @@ pub struct ListenerPolicy {
     pub datagrams: bool,
     /// The UDP port at which clients find HTTP/3, for those that may be told (RFC 7838).
     pub http3_port: Option<u16>,
+    /// What acknowledgements wait for.
+    pub durability: Durability,
 }
 
 impl Policy {
@@ -89,6 +101,19 @@ impl Policy {
     pub fn listener(&self, index: u16) -> ListenerPolicy {
         let known = self.listeners.get(usize::from(index));
         known.copied().unwrap_or_default()
+    }
+
+    /// What acknowledgements to a client of a listener wait for; those of a message with a topic at least
+    /// for what the topic's queue says.
+    #[must_use]
+    pub fn durability(&self, listener: u16, topic: Option<&str>) -> Durability {
+        let own = self.listener(listener).durability;
+        if self.queue_durability.is_empty() {
+            return own;
+        }
+        let queue = topic.and_then(|topic| topic.strip_prefix(QUEUE_LEVEL));
+        let of_queue = queue.and_then(|name| self.queue_durability.get(name));
+        of_queue.map_or(own, |of_queue| own.max(*of_queue))
     }
 
     /// Announces HTTP/3 on HTTPS: at a listener that is meant for it where there is one, else at any other
@@ -129,6 +154,7 @@ impl Policy {
             mqtt: config.mqtt.clone(),
             amqp: config.amqp.clone(),
             http: config.http.clone(),
+            admin: config.admin.clone(),
             users: Arc::new(users),
             tokens: Arc::new(Tokens::load(config.authentication.token_file.as_deref())?),
             has_token_file: config.authentication.token_file.is_some(),
@@ -167,6 +193,14 @@ impl Policy {
                 }
             },
             connect_timeout_ms: config.network.connect_timeout_ms,
+            // What is left is for goodbyes.
+            drain_ms: config.network.shutdown_timeout_ms / 2,
+            // Without a store there is no next start that could find them.
+            wills_at_shutdown: config.mqtt.wills_at_shutdown || !config.store.enabled,
+            waiting_acknowledgements: config.store.maximum_waiting_acknowledgements as usize,
+            queue_durability: (config.amqp.queues.iter())
+                .filter_map(|queue| Some((queue.name.as_str().into(), queue.durability?)))
+                .collect(),
         })
     }
 }
@@ -202,7 +236,7 @@ impl ListenerPolicy {
         let url = listener.url.parse::<ListenerUrl>().ok();
         let settings = config.quic_settings(listener);
         Self {
-            anonymous: listener.anonymous.unwrap_or(anonymous),
+            anonymous: listener.admits_anonymous(anonymous),
             early_data: listener.early_data.unwrap_or(config.quic.early_data),
             server_keep_alive_s: listener
                 .server_keep_alive_s
@@ -211,6 +245,7 @@ impl ListenerPolicy {
             loopback: url.is_some_and(|url| url.is_loopback()),
             datagrams: settings.datagram_buffer_bytes > 0,
             http3_port: None,
+            durability: listener.durability.unwrap_or(config.store.durability),
         }
     }
 }

@@ -5,26 +5,28 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use sterna_broker::{Directory, Limits, NoStore};
-use sterna_net::quic::QuicConfig;
+use sterna_broker::{Directory, Limits};
+use sterna_net::quic::{QuicConfig, TicketStore};
 use sterna_net::{
-    BoundShard, CertificateError, Certificates, ClientAuth, ClientAuthority, ClientKeys, Courier,
-    Gate, ListenerConfig, ListenerTransport, RawKeys, ShardConfig, SharedPages, TlsConfig,
-    TlsVersions, WebSocketConfig, contain,
+    BoundShard, Certificates, ClientAuth, ClientAuthority, ClientKeys, Courier, Gate, Identity,
+    ListenerConfig, ListenerTransport, RawKeys, ShardConfig, SharedPages, TlsConfig, TlsVersions,
+    WebSocketConfig, contain,
 };
 
 use crate::amqp::Registry;
 use crate::certificate::{self, Certificate};
-use crate::config::{Config, EarlyData, Listener, ListenerUrl, Scheme};
+use crate::config::{Config, EarlyData, Listener, ListenerUrl, Scheme, Tls};
 use crate::data_directory::DataDirectory;
 use crate::http::Registry as HttpRegistry;
-use crate::identity::Checker;
+use crate::identity::{Checker, Tokens, Users};
 use crate::mail::{Letters, Mail};
+use crate::metrics::Sources;
 use crate::mqtt::Repetitions;
 use crate::policy::{self, Policy};
-use crate::shard::{Parts, Shard};
+use crate::shard::{Found, Parts, Shard};
+use crate::store::OpenStore;
 use crate::sys::Board;
 use crate::tracer::Tracer;
 
@@ -43,9 +45,12 @@ pub struct Server {
     client_keys: Option<Arc<ClientKeys>>,
     pages: SharedPages,
     in_force: Arc<Mutex<InForce>>,
+    sources: Arc<Sources>,
     courier: Mutex<Courier<Mail>>,
     gate: Gate,
     threads: Vec<JoinHandle<()>>,
+    /// Open as long as a shard runs.
+    store: Arc<OpenStore>,
     failures: Mutex<Option<Receiver<String>>>,
 }
 
@@ -74,6 +79,9 @@ impl Prepared {
     fn read(config: &Config, claimed: Option<&Arc<DataDirectory>>) -> Result<Self, String> {
         let policy = Policy::load(config)?;
         let mut directory = claimed.map(Arc::clone);
+        if config.store.enabled && directory.is_none() {
+            directory = Some(Arc::new(DataDirectory::claim(&config.data_directory()?)?));
+        }
         let (certificate, identity) = if let Some(loaded) = certificate::load(&config.tls)? {
             loaded
         } else {
@@ -83,28 +91,78 @@ impl Prepared {
             };
             certificate::development(directory)?
         };
-        let named = |path: &Path| {
-            let path = path.display().to_string();
-            move |error: CertificateError| format!("{path}: {error}")
-        };
-        let (authority, keys) = (&config.tls.client_ca, &config.tls.client_keys);
-        let authority = (authority.as_deref())
-            .map(|path| {
-                ClientAuthority::from_pem(&certificate::read(path)?, &[]).map_err(named(path))
-            })
-            .transpose()?;
-        let client_keys = (keys.as_deref())
-            .map(|path| ClientKeys::from_pem(&certificate::read(path)?).map_err(named(path)))
-            .transpose()?;
         Ok(Self {
             policy,
             certificate,
-            certificates: Certificates::new(vec![identity]).map_err(|e| e.to_string())?,
-            authority,
-            client_keys,
+            certificates: presented(&config.tls, identity)?,
+            authority: authority(&config.tls)?,
+            client_keys: client_keys(&config.tls)?,
             directory,
         })
     }
+
+    /// What [`Prepared::read`] would refuse, as far as that can be known without making or locking
+    /// anything.
+    fn problems(config: &Config) -> Vec<String> {
+        let files = &config.authentication;
+        let credentials = [
+            Users::load(files.password_file.as_deref()).err(),
+            Tokens::load(files.token_file.as_deref()).err(),
+        ];
+        let rest = if credentials.iter().all(Option::is_none) {
+            Policy::load(config).err()
+        } else {
+            None
+        };
+        let own = || {
+            let found = match certificate::load(&config.tls)? {
+                None => match DataDirectory::inspect(&config.data_directory()?)? {
+                    None => None,
+                    Some(directory) => certificate::existing(&directory)?,
+                },
+                found => found,
+            };
+            found.map_or(Ok(()), |(_, identity)| {
+                presented(&config.tls, identity).map(drop)
+            })
+        };
+        let tls = [
+            own().err(),
+            authority(&config.tls).err(),
+            client_keys(&config.tls).err(),
+        ];
+        let found = credentials.into_iter().chain([rest]).chain(tls);
+        let mut problems: Vec<String> = found.flatten().collect();
+        // Traces and certificates are kept in one directory.
+        problems.dedup();
+        problems
+    }
+}
+
+/// The certificate as listeners present it.
+fn presented(tls: &Tls, identity: Identity) -> Result<Arc<Certificates>, String> {
+    Certificates::new(vec![identity]).map_err(|error| match (&tls.certificate, &tls.key) {
+        (Some(chain), Some(key)) => format!("{} and {}: {error}", chain.display(), key.display()),
+        _ => error.to_string(),
+    })
+}
+
+/// The authority of clients' certificates, where one is configured.
+fn authority(tls: &Tls) -> Result<Option<Arc<ClientAuthority>>, String> {
+    let read = |path: &Path| {
+        ClientAuthority::from_pem(&certificate::read(path)?, &[])
+            .map_err(|error| format!("{}: {error}", path.display()))
+    };
+    tls.client_ca.as_deref().map(read).transpose()
+}
+
+/// The bare keys of clients, where they are configured.
+fn client_keys(tls: &Tls) -> Result<Option<Arc<ClientKeys>>, String> {
+    let read = |path: &Path| {
+        ClientKeys::from_pem(&certificate::read(path)?)
+            .map_err(|error| format!("{}: {error}", path.display()))
+    };
+    tls.client_keys.as_deref().map(read).transpose()
 }
 
 impl Server {
@@ -123,6 +181,8 @@ impl Server {
             client_keys,
             directory,
         } = Prepared::read(config, None)?;
+        // Before it listens: a store that cannot be opened is no reason to let clients wait.
+        let store = Arc::new(OpenStore::open(config, directory.as_deref())?);
         let pages = SharedPages::new(policy::pages(&config.http));
         let urls = config
             .listeners_in_force()
@@ -130,6 +190,7 @@ impl Server {
             .map(|listener| listener.url.parse::<ListenerUrl>())
             .collect::<Result<Vec<_>, _>>()
             .map_err(|e| e.to_string())?;
+        let tickets = Arc::new(TicketStore::default());
         let tls = Arc::new(TlsConfig {
             client_auth: match &authority {
                 None => ClientAuth::None,
@@ -147,6 +208,7 @@ impl Server {
                 clients: client_keys.clone(),
                 required: client_keys.is_some(),
             }),
+            quic_sessions: Arc::clone(&tickets) as _,
             ..TlsConfig::new(Arc::clone(&certificates), &PROTOCOLS)
         });
         // A WebSocket client offers HTTP/1.1 in its TLS handshake, not what it carries.
@@ -178,11 +240,21 @@ impl Server {
         let ports: Vec<u16> = (bound[0].addresses().iter())
             .map(SocketAddr::port)
             .collect();
-        let listeners = urls
+        let listeners: Vec<String> = urls
             .iter()
             .zip(&ports)
             .map(|(url, port)| url.with_port(*port))
             .collect();
+        let started_ms = bound[0].clock().now_ms();
+        let sources = Sources::new(count, started_ms).with_transports(
+            bound.iter().map(BoundShard::counters).collect(),
+            listeners.clone(),
+            tickets,
+            u64::from(config.network.maximum_connections) * count as u64,
+        );
+        let sources = sources.with_store(store.usage_reader());
+        sources.set_certificate_expiry(certificate.expires_s);
+        let sources = Arc::new(sources);
         let policy = Arc::new(policy.announcing(config, &ports));
         let courier = Mutex::new(bound[0].courier());
         let gate = bound[0].gate();
@@ -196,8 +268,20 @@ impl Server {
             directory,
         }));
         let (report, failures) = channel();
-        let shared = (&in_force, &report);
-        let threads = start_shards(bound, config, &policy, &checker, &tracer, shared)?;
+        let of_shards = parts(
+            &bound,
+            config,
+            &policy,
+            &checker,
+            &tracer,
+            (&store, &sources),
+        )?;
+        let shared = Shared {
+            in_force: Arc::clone(&in_force),
+            report,
+            store: Arc::clone(&store),
+        };
+        let threads = start_shards(bound, of_shards, &shared)?;
         Ok(Self {
             listeners,
             ports,
@@ -206,11 +290,30 @@ impl Server {
             client_keys,
             pages,
             in_force,
+            sources,
             courier,
             gate,
             threads,
+            store,
             failures: Mutex::new(Some(failures)),
         })
+    }
+
+    /// Checks a configuration as [`Server::start`] does, with the files that it names: certificates, keys,
+    /// authorities, passwords and tokens. No listener is opened, and no file or directory is made or
+    /// locked, so a broker may run with them.
+    ///
+    /// # Errors
+    /// Every problem found, each a sentence that names the setting, or the file and the line where it
+    /// has lines.
+    pub fn check(config: &Config) -> Result<(), Vec<String>> {
+        config.check()?;
+        let problems = Prepared::problems(config);
+        if problems.is_empty() {
+            Ok(())
+        } else {
+            Err(problems)
+        }
     }
 
     /// URLs of the listeners, with the ports that were bound, in the order of the configuration.
@@ -266,6 +369,7 @@ impl Server {
             keys.take_over(new);
         }
         self.certificates.take_over(&prepared.certificates);
+        (self.sources).set_certificate_expiry(prepared.certificate.expires_s);
         *in_force = InForce {
             config: next,
             policy,
@@ -293,16 +397,34 @@ impl Server {
             .take()
     }
 
-    /// Takes no new connections, tells every client goodbye, and returns when all shards have ended.
-    pub fn shutdown(self) {
+    /// Takes no new connections, sends the acknowledgements that wait for the store, tells every client
+    /// goodbye, and has the disk take everything. Returns when that is done, or
+    /// [`shutdown_timeout_ms`](crate::config::Network::shutdown_timeout_ms) is over.
+    ///
+    /// Returns false where not everything was kept: the log says why.
+    pub fn shutdown(self) -> bool {
+        let within_ms = self.in_force().config.network.shutdown_timeout_ms;
+        let until = Instant::now() + Duration::from_millis(within_ms);
         self.gate.shut();
         self.tell_all(|| Mail::Stop);
         for thread in self.threads {
+            while !thread.is_finished() {
+                if Instant::now() >= until {
+                    tracing::error!(within_ms, "clients have not gone in time");
+                    return false;
+                }
+                std::thread::sleep(LOOK_INTERVAL);
+            }
             // Failures have been told of.
             let _ = thread.join();
         }
+        // Nobody else has it any more. The data directory is still locked.
+        Arc::into_inner(self.store).is_none_or(OpenStore::close)
     }
 }
+
+/// How often a shard that is to end is looked at.
+const LOOK_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Tells the operator what is better not left as it is.
 fn warn_of(config: &Config) {
@@ -311,14 +433,24 @@ fn warn_of(config: &Config) {
     }
 }
 
-fn start_shards(
-    bound: Vec<BoundShard<Mail>>,
+/// What all shards' threads share.
+#[derive(Clone)]
+struct Shared {
+    /// The data directory stays locked as long as a shard runs.
+    in_force: Arc<Mutex<InForce>>,
+    report: Sender<String>,
+    store: Arc<OpenStore>,
+}
+
+/// What each shard is made of.
+fn parts(
+    bound: &[BoundShard<Mail>],
     config: &Config,
     policy: &Arc<Policy>,
     checker: &Checker,
     tracer: &Tracer,
-    (in_force, report): (&Arc<Mutex<InForce>>, &Sender<String>),
-) -> Result<Vec<JoinHandle<()>>, String> {
+    (store, sources): (&OpenStore, &Arc<Sources>),
+) -> Result<Vec<Parts>, String> {
     let mut seed = [0; 8];
     getrandom::fill(&mut seed).map_err(|e| format!("no randomness: {e}"))?;
     let directory = Directory::new(
@@ -330,33 +462,49 @@ fn start_shards(
     let amqp = Arc::new(Registry::new(&config.amqp));
     let http = Arc::new(HttpRegistry::default());
     let repetitions = Arc::new(Repetitions::default());
-    let mut threads = Vec::with_capacity(bound.len());
-    for shard in bound {
-        let number = shard.index();
-        let parts = Parts {
-            number,
-            directory: Arc::clone(&directory),
-            store: Box::new(NoStore),
-            amqp: Arc::clone(&amqp),
-            http: Arc::clone(&http),
-            repetitions: Arc::clone(&repetitions),
-            policy: Arc::clone(policy),
-            checker: Some(checker.clone()),
-            tracer: Some(tracer.clone()),
-            outbox: Box::new(Letters::new(shard.courier())),
-            board: Arc::clone(&board),
-            sys_interval_ms: u64::from(config.sys.interval_s) * 1000,
-            high_watermark_bytes: config.network.high_watermark_bytes as usize,
-        };
-        let (in_force, report) = (Arc::clone(in_force), report.clone());
+    let of_shard = |shard: &BoundShard<Mail>| Parts {
+        number: shard.index(),
+        directory: Arc::clone(&directory),
+        store: store.handle(shard.mailbox()),
+        amqp: Arc::clone(&amqp),
+        http: Arc::clone(&http),
+        repetitions: Arc::clone(&repetitions),
+        policy: Arc::clone(policy),
+        checker: Some(checker.clone()),
+        tracer: Some(tracer.clone()),
+        outbox: Box::new(Letters::new(shard.courier())),
+        board: Arc::clone(&board),
+        sources: Arc::clone(sources),
+        sys_interval_ms: u64::from(config.sys.interval_s) * 1000,
+        high_watermark_bytes: config.network.high_watermark_bytes as usize,
+    };
+    Ok(bound.iter().map(of_shard).collect())
+}
+
+/// Starts a thread for each shard. They restore what the store has, all at once, and serve when all of them
+/// have: a session that is still to be restored must not be made anew.
+fn start_shards(
+    bound: Vec<BoundShard<Mail>>,
+    parts: Vec<Parts>,
+    shared: &Shared,
+) -> Result<Vec<JoinHandle<()>>, String> {
+    let (tell, restored) = channel();
+    let (mut threads, mut gates) = (Vec::new(), Vec::new());
+    for (shard, parts) in bound.into_iter().zip(parts) {
+        let number = parts.number;
+        let (open, gate) = channel::<()>();
+        gates.push(open);
+        let (shared, tell) = (shared.clone(), tell.clone());
         let thread = std::thread::Builder::new()
             .name(format!("shard-{number}"))
             .spawn(move || {
-                // The data directory stays locked as long as the shard runs.
-                let _in_force = in_force;
-                let now_ms = shard.clock().now_ms();
-                let failure = match contain(|| shard.run(Shard::new(parts, now_ms))) {
-                    Ok(Ok(_)) => return,
+                let Shared {
+                    in_force: _in_force,
+                    report,
+                    store: _store,
+                } = shared;
+                let failure = match contain(|| run_shard(shard, parts, tell, &gate)) {
+                    Ok(Ok(())) => return,
                     Ok(Err(error)) => error.to_string(),
                     Err(panic) => format!("a panic, which is a bug: {panic}"),
                 };
@@ -366,7 +514,43 @@ fn start_shards(
             .map_err(|e| format!("cannot start a thread: {e}"))?;
         threads.push(thread);
     }
+    drop(tell);
+    let found: Vec<Found> = restored.iter().collect();
+    if let Some(failure) = shared.store.failure() {
+        return Err(failure);
+    }
+    if found.len() < threads.len() {
+        return Err("a shard has failed to restore its sessions, which is a bug".to_owned());
+    }
+    let sessions = found.iter().map(|found| found.sessions).sum();
+    let unsound_records = found.iter().map(|found| found.unsound_records).max();
+    (shared.store).log(
+        sessions,
+        unsound_records.unwrap_or(0),
+        found[0].next_position,
+    );
+    for gate in gates {
+        // One that has failed meanwhile has told of it.
+        let _ = gate.send(());
+    }
     Ok(threads)
+}
+
+/// Restores a shard, says what was found, and serves when the gate is opened; ends when nobody will open it.
+fn run_shard(
+    bound: BoundShard<Mail>,
+    parts: Parts,
+    tell: Sender<Found>,
+    gate: &Receiver<()>,
+) -> std::io::Result<()> {
+    let shard = Shard::new(parts, bound.clock().now_ms());
+    // Nobody listens where the start has failed.
+    let _ = tell.send(shard.found());
+    drop(tell);
+    if gate.recv().is_ok() {
+        bound.run(shard)?;
+    }
+    Ok(())
 }
 
 /// TLS for the listeners of each kind, which differ in what they negotiate.
@@ -401,12 +585,12 @@ fn transport(
         })
     };
     match url.scheme {
-        Scheme::Mqtt | Scheme::Amqp | Scheme::Http => ListenerTransport::Tcp,
+        Scheme::Mqtt | Scheme::Amqp | Scheme::Http | Scheme::Admin => ListenerTransport::Tcp,
         Scheme::Mqtts => ListenerTransport::Tls(Arc::clone(&tls.mqtt)),
         Scheme::Amqps => ListenerTransport::Tls(Arc::clone(&tls.amqp)),
         Scheme::Ws => ListenerTransport::WebSocket(websocket()),
         Scheme::Wss => ListenerTransport::SecureWebSocket(Arc::clone(&tls.websocket), websocket()),
-        Scheme::Https => ListenerTransport::Tls(Arc::clone(&tls.https)),
+        Scheme::Https | Scheme::Admins => ListenerTransport::Tls(Arc::clone(&tls.https)),
         Scheme::MqttQuic | Scheme::AmqpQuic | Scheme::H3 => ListenerTransport::Quic(
             Arc::clone(&tls.quic),
             Arc::new(quic_config(config, listener)),
@@ -468,6 +652,9 @@ fn broker_limits(config: &Config) -> Limits {
         retained_deliveries: broker.maximum_retained_deliveries as usize,
         retained_messages: broker.maximum_retained_messages as usize,
         retained_bytes: broker.maximum_retained_bytes as usize,
+        cursor_interval_ms: config.store.cursor_interval_ms,
+        read_ahead_messages: config.store.read_ahead_messages as usize,
+        read_ahead_bytes: config.store.read_ahead_bytes as usize,
         ..Limits::default()
     }
 }

@@ -5,13 +5,16 @@ use std::sync::Arc;
 use sterna_broker::{Broker, ConsumerId, Event, Message, MessageHeader, Publication, ShardId};
 use sterna_net::{Chunk, CloseReason, ConnectionId, Handler, Network, StreamId};
 
+use crate::admin;
 use crate::amqp;
 use crate::config::Protocol;
 use crate::context::Context;
 use crate::http;
 use crate::identity::Checker;
 use crate::inspect::Paths;
-use crate::mail::{Mail, Outbox};
+use crate::mail::admin::{Answer, Ask, Body};
+use crate::mail::{AdminLetter, Mail, Outbox};
+use crate::metrics::{Figures, Meters, Sources, Survey, Watcher};
 use crate::mqtt;
 use crate::policy::Policy;
 use crate::session::SessionState;
@@ -26,13 +29,28 @@ pub struct Shard {
     mqtt: mqtt::Door,
     amqp: amqp::Door,
     http: http::Door,
+    admin: admin::Door,
     paths: Paths,
+    meters: Arc<Meters>,
+    survey: Survey,
     policy: Arc<Policy>,
     checker: Option<Checker>,
     tracer: Option<Tracer>,
     outbox: Box<dyn Outbox>,
     sys: Sys,
-    stopping: bool,
+    stopping: Stopping,
+    found: Found,
+}
+
+/// How far the end is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stopping {
+    /// Nobody has asked for it.
+    No,
+    /// Acknowledgements wait for the store, until this time at most, in milliseconds.
+    Draining(u64),
+    /// Clients have been told goodbye.
+    Yes,
 }
 
 /// The front doors for one step. A connection belongs to one of them from its first moment.
@@ -40,6 +58,7 @@ struct Doors<'a> {
     mqtt: &'a mut mqtt::Door,
     amqp: &'a mut amqp::Door,
     http: &'a mut http::Door,
+    admin: &'a mut admin::Door,
     paths: &'a mut Paths,
     cx: Context<'a>,
 }
@@ -51,6 +70,7 @@ macro_rules! of_connection {
             Protocol::Mqtt => $doors.mqtt.$call(&mut $doors.cx, $connection $(, $argument)*),
             Protocol::Amqp => $doors.amqp.$call(&mut $doors.cx, $connection $(, $argument)*),
             Protocol::Http => $doors.http.$call(&mut $doors.cx, $connection $(, $argument)*),
+            Protocol::Admin => $doors.admin.$call(&mut $doors.cx, $connection $(, $argument)*),
         }
     };
 }
@@ -62,6 +82,8 @@ macro_rules! of_consumer {
             Protocol::Mqtt => $doors.mqtt.$call(&mut $doors.cx, $consumer $(, $argument)*),
             Protocol::Amqp => $doors.amqp.$call(&mut $doors.cx, $consumer $(, $argument)*),
             Protocol::Http => $doors.http.$call(&mut $doors.cx, $consumer $(, $argument)*),
+            // It consumes nothing.
+            Protocol::Admin => {}
         }
     };
 }
@@ -103,35 +125,62 @@ pub struct Parts {
     pub outbox: Box<dyn Outbox>,
     /// Where counts are gathered.
     pub board: Arc<Board>,
+    /// Sources of metrics.
+    pub sources: Arc<Sources>,
     /// Milliseconds between two updates of `$SYS`; 0 turns it off.
     pub sys_interval_ms: u64,
     /// Bytes queued towards a client above which its queue is no longer drained.
     pub high_watermark_bytes: usize,
 }
 
+/// What a shard has found in its store.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Found {
+    /// Number of sessions.
+    pub sessions: usize,
+    /// Number of records that could not be understood, of all shards; they were left out.
+    pub unsound_records: usize,
+    /// The position of the next message in the log.
+    pub next_position: u64,
+}
+
 impl Shard {
-    /// A shard with nothing connected, at `now_ms`.
+    /// A shard with nothing connected, at `now_ms`, that has restored its share of the store. All shards are to
+    /// be made before one of them runs.
     #[must_use]
     pub fn new(parts: Parts, now_ms: u64) -> Self {
         let number = parts.number;
+        let next_position = parts.store.next_position();
         let mut broker = Broker::new(
             ShardId(number as u16),
             Arc::clone(&parts.directory),
             parts.store,
         );
         broker.set_rights(Arc::clone(&parts.policy) as _);
-        broker.restore(now_ms);
-        let amqp = amqp::Door::new(parts.amqp, parts.high_watermark_bytes);
+        let meters = parts.sources.meters(number);
+        broker.set_loss_watcher(Box::new(Watcher(Arc::clone(&meters))));
+        let restored = broker.restore(now_ms);
         if number == 0 {
-            amqp.make_queues(&mut broker, &parts.policy.amqp, now_ms);
+            let records = restored.node_records.iter();
+            (parts.http).restore(records.map(|(key, value)| (&**key, &**value)));
         }
+        let amqp = amqp::Door::new(parts.amqp, parts.high_watermark_bytes);
+        amqp.restore_queues(&mut broker, &parts.policy.amqp, now_ms);
+        let found = Found {
+            sessions: restored.sessions,
+            unsound_records: restored.unsound_records,
+            next_position,
+        };
         Self {
             number,
             broker,
             mqtt: mqtt::Door::new(parts.repetitions, parts.high_watermark_bytes),
             amqp,
             http: http::Door::new(parts.http, parts.high_watermark_bytes),
+            admin: admin::Door::new(parts.sources, parts.high_watermark_bytes),
             paths: Paths::default(),
+            meters,
+            survey: Survey::default(),
             policy: parts.policy,
             checker: parts.checker,
             tracer: parts.tracer,
@@ -144,8 +193,15 @@ impl Shard {
                 sockets: 0,
                 retained: parts.directory,
             },
-            stopping: false,
+            stopping: Stopping::No,
+            found,
         }
+    }
+
+    /// What it has found in its store.
+    #[must_use]
+    pub const fn found(&self) -> Found {
+        self.found
     }
 
     /// The broker's view of this shard, for tests and administration.
@@ -160,6 +216,7 @@ impl Shard {
             mqtt: &mut self.mqtt,
             amqp: &mut self.amqp,
             http: &mut self.http,
+            admin: &mut self.admin,
             paths: &mut self.paths,
             cx: Context {
                 net,
@@ -168,19 +225,41 @@ impl Shard {
                 checker: self.checker.as_ref(),
                 tracer: self.tracer.as_ref(),
                 outbox: &mut *self.outbox,
+                meters: &self.meters,
                 shard: self.number,
             },
         }
     }
 
-    fn report_sys(&mut self, now_ms: u64) {
+    /// Tells clients goodbye, if that was asked for and no acknowledgement waits any more, or the time for
+    /// that is over.
+    fn stop_if_drained(&mut self, net: &mut dyn Network) {
+        let Stopping::Draining(until_ms) = self.stopping else {
+            return;
+        };
+        let is_drained = self.mqtt.is_drained() && self.amqp.is_drained() && self.http.is_drained();
+        if !is_drained && net.now_ms() < until_ms {
+            return;
+        }
+        self.stopping = Stopping::Yes;
+        let mut doors = self.doors(net);
+        doors.mqtt.stop(&mut doors.cx);
+        doors.amqp.stop(&mut doors.cx);
+        doors.http.stop(&mut doors.cx);
+        doors.admin.stop(&mut doors.cx);
+        // What was settled need not come again.
+        self.broker.write_cursors();
+    }
+
+    /// The shard's counts, for `$SYS`.
+    fn counts(&self) -> Counts {
         let counters = self.broker.counters();
         let mut door = self.mqtt.counts();
         door.add(&self.amqp.counts());
         door.add(&self.http.counts());
         let (links, amqp_clients) = self.amqp.links_and_clients();
         let (subscriptions, http_clients) = self.http.subscriptions_and_clients();
-        let counts = Counts {
+        Counts {
             // Each link on which an AMQP client receives, and each subscription of HTTP, is a session
             // of its own.
             clients_connected: (counters.sessions_connected + (amqp_clients + http_clients) as u64)
@@ -190,17 +269,40 @@ impl Shard {
                 .saturating_sub(counters.sessions_connected),
             clients_expired: counters.sessions_expired,
             sockets: self.sys.sockets,
-            publish_dropped: counters.dropped_full
-                + counters.dropped_late
-                + counters.dropped_expired
-                + counters.dropped_away
-                + counters.dropped_dead
-                + counters.refused_messages,
+            publish_dropped: self.meters.drops.table(counters.refused_messages).total(),
             queued_messages: counters.stored_messages,
             queued_bytes: counters.stored_bytes,
             subscriptions: counters.subscriptions,
+            shared_subscriptions: counters.shared_subscriptions,
             ..door
+        }
+    }
+
+    /// The answer to a question of the shard `from`.
+    fn answer(&mut self, from: usize, number: u64, ask: Ask, now_ms: u64) {
+        let answer = if ask == Ask::Figures {
+            self.survey.wanted(now_ms);
+            let broker = self.broker.counters();
+            Answer::Figures(Box::new(Figures {
+                doors: [self.mqtt.counts(), self.amqp.counts(), self.http.counts()],
+                sys: self.counts(),
+                broker,
+                drops: self.meters.drops.table(broker.refused_messages),
+                letters: self.outbox.backlog(self.number) as u64,
+            }))
+        } else {
+            Answer::Present
         };
+        let letter = AdminLetter(Body::Answer {
+            number,
+            shard: self.number,
+            answer,
+        });
+        self.outbox.post(from, Mail::Admin(Box::new(letter)));
+    }
+
+    fn report_sys(&mut self, now_ms: u64) {
+        let counts = self.counts();
         self.sys.board.post(self.number, counts);
         let Some(reporter) = &mut self.sys.reporter else {
             return;
@@ -235,8 +337,10 @@ impl Doors<'_> {
             Protocol::Mqtt
         } else if self.amqp.clients.has(connection) {
             Protocol::Amqp
-        } else {
+        } else if self.http.clients.has(connection) {
             Protocol::Http
+        } else {
+            Protocol::Admin
         }
     }
 }
@@ -269,13 +373,16 @@ impl Handler for Shard {
     type Mail = Mail;
 
     fn opened(&mut self, net: &mut dyn Network, connection: ConnectionId) {
-        self.sys.sockets += 1;
         let mut doors = self.doors(net);
-        match spoken(&doors.cx, connection) {
+        let protocol = spoken(&doors.cx, connection);
+        match protocol {
             Protocol::Mqtt => doors.mqtt.opened(&mut doors.cx, connection),
             Protocol::Amqp => doors.amqp.opened(&mut doors.cx, connection),
             Protocol::Http => doors.http.opened(&mut doors.cx, connection),
+            Protocol::Admin => doors.admin.opened(&mut doors.cx, connection),
         }
+        // Connections of operators carry no message.
+        self.sys.sockets += u64::from(protocol != Protocol::Admin);
     }
 
     fn received(&mut self, net: &mut dyn Network, connection: ConnectionId, chunk: Chunk<'_>) {
@@ -298,8 +405,8 @@ impl Handler for Shard {
         match doors.of_connection(connection) {
             Protocol::Mqtt => doors.mqtt.datagram(&mut doors.cx, connection, chunk),
             Protocol::Http => doors.http.datagram(&mut doors.cx, connection, chunk),
-            // It has no use for them.
-            Protocol::Amqp => {}
+            // They have no use for them.
+            Protocol::Amqp | Protocol::Admin => {}
         }
     }
 
@@ -361,6 +468,7 @@ impl Handler for Shard {
                         mqtt,
                         amqp,
                         http,
+                        admin,
                         cx,
                         ..
                     } = &mut doors;
@@ -368,12 +476,30 @@ impl Handler for Shard {
                         Protocol::Mqtt => mqtt.judged(cx, connection, outcome),
                         Protocol::Amqp => amqp.judged(cx, connection, outcome),
                         Protocol::Http => http.judged(cx, connection, number, outcome),
+                        Protocol::Admin => admin.judged(cx, connection, number, outcome),
                     }
                 }
                 Mail::Http(letter) => {
                     let mut doors = self.doors(net);
                     doors.http.mail(&mut doors.cx, *letter);
                 }
+                Mail::Store => {
+                    self.broker.poll_store(now_ms);
+                    let mut doors = self.doors(net);
+                    doors.mqtt.committed(&mut doors.cx);
+                    doors.amqp.committed(&mut doors.cx);
+                    doors.http.committed(&mut doors.cx);
+                    self.stop_if_drained(net);
+                }
+                Mail::Admin(letter) => match letter.0 {
+                    Body::Question { from, number, ask } => {
+                        self.answer(from, number, ask, now_ms);
+                    }
+                    answer @ Body::Answer { .. } => {
+                        let mut doors = self.doors(net);
+                        doors.admin.mail(&mut doors.cx, AdminLetter(answer));
+                    }
+                },
                 Mail::Policy(policy) => {
                     let grants_like = policy.grants_like(&self.policy);
                     self.policy = policy;
@@ -384,17 +510,22 @@ impl Handler for Shard {
                     doors.mqtt.policy_changed(&mut doors.cx);
                     doors.amqp.policy_changed(&mut doors.cx);
                     doors.http.policy_changed(&mut doors.cx);
+                    doors.admin.policy_changed(&mut doors.cx);
                     if !grants_like {
                         self.broker.judge(now_ms);
                     }
                 }
-                Mail::Stop => {
-                    self.stopping = true;
+                Mail::Stop if self.stopping == Stopping::No => {
+                    self.stopping = Stopping::Draining(now_ms + self.policy.drain_ms);
                     let mut doors = self.doors(net);
-                    doors.mqtt.stop(&mut doors.cx);
-                    doors.amqp.stop(&mut doors.cx);
-                    doors.http.stop(&mut doors.cx);
+                    doors.mqtt.stop_reading(&mut doors.cx);
+                    doors.amqp.stop_reading(&mut doors.cx);
+                    doors.http.stop_reading(&mut doors.cx);
+                    // It goes on, to say that the shard is not ready.
+                    doors.admin.service.is_draining = true;
+                    self.stop_if_drained(net);
                 }
+                Mail::Stop => {}
             }
         }
     }
@@ -402,10 +533,13 @@ impl Handler for Shard {
     fn timeout(&mut self, net: &mut dyn Network) {
         let now_ms = net.now_ms();
         self.broker.timeout(now_ms);
+        self.survey.look(net, &self.meters);
         let mut doors = self.doors(net);
         doors.mqtt.timeout(&mut doors.cx);
         doors.amqp.timeout(&mut doors.cx);
         doors.http.timeout(&mut doors.cx);
+        doors.admin.timeout(&mut doors.cx);
+        self.stop_if_drained(net);
         if self.sys.next_ms.is_some_and(|next_ms| next_ms <= now_ms) {
             self.report_sys(now_ms);
             self.sys.next_ms = Some(now_ms + self.sys.interval_ms);
@@ -447,6 +581,7 @@ impl Handler for Shard {
             let mut doors = self.doors(net);
             of_consumer!(doors, consumer, deliver(session));
         }
+        self.broker.flush_store();
         if self.broker.has_mail() {
             for (shard, letter) in self.broker.take_mail() {
                 self.outbox
@@ -457,13 +592,20 @@ impl Handler for Shard {
     }
 
     fn deadline_ms(&self) -> Option<u64> {
+        let drained_ms = match self.stopping {
+            Stopping::Draining(until_ms) => Some(until_ms),
+            Stopping::No | Stopping::Yes => None,
+        };
         [
             self.broker.deadline_ms(),
             self.mqtt.timers.next_ms(),
             self.amqp.timers.next_ms(),
             self.http.timers.next_ms(),
+            self.admin.timers.next_ms(),
+            self.survey.deadline_ms(),
             self.paths.deadline_ms(),
             self.sys.next_ms,
+            drained_ms,
         ]
         .into_iter()
         .flatten()
@@ -471,9 +613,10 @@ impl Handler for Shard {
     }
 
     fn finished(&self) -> bool {
-        self.stopping
+        self.stopping == Stopping::Yes
             && self.mqtt.clients.is_empty()
             && self.amqp.clients.is_empty()
             && self.http.clients.is_empty()
+            && self.admin.clients.is_empty()
     }
 }

@@ -193,9 +193,10 @@ impl Reporter {
         ] {
             put(topic, value.to_string());
         }
-        if let Some((current, maximum)) = resident_bytes() {
-            put("heap/current", current.to_string());
-            put("heap/maximum", maximum.to_string());
+        let process = Process::read();
+        if process.resident_bytes > 0 {
+            put("heap/current", process.resident_bytes.to_string());
+            put("heap/maximum", process.most_resident_bytes.to_string());
         }
         let elapsed_s = now_ms.saturating_sub(self.last_ms) as f64 / 1000.0;
         for ((name, field), averages) in LOADS.iter().zip(&mut self.averages) {
@@ -214,22 +215,45 @@ impl Reporter {
     }
 }
 
-/// Resident memory of this process, now and at most, in bytes.
-fn resident_bytes() -> Option<(u64, u64)> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let field = |name: &str| {
-        status.lines().find_map(|line| {
-            let kib: u64 = line
-                .strip_prefix(name)?
-                .trim()
-                .strip_suffix("kB")?
-                .trim()
-                .parse()
-                .ok()?;
-            Some(kib * 1024)
-        })
-    };
-    Some((field("VmRSS:")?, field("VmHWM:")?))
+/// The system's figures of this process; unknown numbers are 0.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Process {
+    /// Resident memory in bytes.
+    pub(crate) resident_bytes: u64,
+    /// Of this, pages of files: the program and its libraries.
+    pub(crate) program_bytes: u64,
+    /// The most resident memory so far, in bytes.
+    pub(crate) most_resident_bytes: u64,
+    /// Processor time in seconds.
+    pub(crate) cpu_s: f64,
+}
+
+impl Process {
+    /// Asks the system.
+    pub(crate) fn read() -> Self {
+        /// Of `/proc`, on every architecture that Linux has.
+        const TICKS_PER_S: f64 = 100.0;
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let field = |name: &str| {
+            let kib = status.lines().find_map(|line| {
+                let kib = line.strip_prefix(name)?.trim().strip_suffix("kB")?;
+                kib.trim().parse::<u64>().ok()
+            });
+            kib.unwrap_or(0) * 1024
+        };
+        let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+        // The name of the program, which may have spaces, is in parentheses; fields 14 and 15 of all.
+        let after_name = stat.rsplit(')').next().unwrap_or_default();
+        let ticks: u64 = (after_name.split_whitespace().skip(11).take(2))
+            .filter_map(|ticks| ticks.parse::<u64>().ok())
+            .sum();
+        Self {
+            resident_bytes: field("VmRSS:"),
+            program_bytes: field("RssFile:"),
+            most_resident_bytes: field("VmHWM:"),
+            cpu_s: ticks as f64 / TICKS_PER_S,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -262,6 +286,16 @@ mod tests {
                 ..Counts::default()
             }
         );
+    }
+
+    #[test]
+    fn the_system_tells_of_this_process() {
+        let process = Process::read();
+        assert!(process.resident_bytes > process.program_bytes);
+        assert!(process.program_bytes > 0);
+        assert!(process.most_resident_bytes >= process.resident_bytes / 2);
+        let busy = |_| Process::read().cpu_s > 0.0;
+        assert!((0..1_000_000).any(busy));
     }
 
     #[test]

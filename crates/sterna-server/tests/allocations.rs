@@ -11,7 +11,7 @@ use sterna_net::{
     TransportKind,
 };
 use sterna_server::config::{Config, Effect, Rule};
-use sterna_server::{Mail, Outbox, Parts, Policy, Shard, sys};
+use sterna_server::{Mail, Outbox, Parts, Policy, Shard, metrics, sys};
 
 /// Counts what this thread allocates. Every call goes to the system's allocator unchanged, so its
 /// contract is the system's.
@@ -162,6 +162,7 @@ impl Fixture {
             tracer: None,
             outbox: Box::new(Nowhere),
             board: Arc::new(sys::Board::new(1)),
+            sources: Arc::new(metrics::Sources::new(1, 0)),
             sys_interval_ms: 0,
             high_watermark_bytes: 256 << 10,
         };
@@ -173,6 +174,19 @@ impl Fixture {
         let connection = self.open(slot, TransportKind::Tcp, b"");
         self.turn(connection, packets);
         connection
+    }
+
+    /// A subscriber by this SUBSCRIBE with one filter, and a publisher.
+    fn pair(&mut self, subscribe: &[u8]) -> (ConnectionId, ConnectionId) {
+        let subscriber = self.connect(1, &[&connect("sub"), subscribe].concat());
+        assert_eq!(self.take(subscriber), [0x20, 2, 0, 0, 0x90, 3, 0, 1, 0]);
+        (subscriber, self.connect(2, &connect("pub")))
+    }
+
+    /// Makes room for what is sent, so that it is not counted.
+    fn reserve(&mut self, connection: ConnectionId) {
+        let sent = self.wire.sent.entry(connection).or_default();
+        sent.reserve(1 << 20);
     }
 
     fn open(&mut self, slot: u32, transport: TransportKind, protocol: &[u8]) -> ConnectionId {
@@ -240,22 +254,13 @@ fn publish(topic: &str, payload: &[u8]) -> Vec<u8> {
 #[test]
 fn a_qos_0_publish_to_one_subscriber_makes_at_most_two_allocations() {
     let mut fixture = Fixture::new();
-    let mut packets = connect("sub");
-    packets.extend_from_slice(&[0x82, 9, 0, 1, 0, 4, b'a', b'/', b'b', b'c', 0]);
-    let subscriber = fixture.connect(1, &packets);
-    assert_eq!(fixture.take(subscriber), [0x20, 2, 0, 0, 0x90, 3, 0, 1, 0]);
-    let publisher = fixture.connect(2, &connect("pub"));
+    let (subscriber, publisher) = fixture.pair(&[0x82, 9, 0, 1, 0, 4, b'a', b'/', b'b', b'c', 0]);
     let message = publish("a/bc", &[b'x'; 64]);
     for _ in 0..1000 {
         fixture.turn(publisher, &message);
     }
     assert_eq!(fixture.take(subscriber), message.repeat(1000));
-    fixture
-        .wire
-        .sent
-        .entry(subscriber)
-        .or_default()
-        .reserve(1 << 20);
+    fixture.reserve(subscriber);
 
     let before = counting::allocations();
     for _ in 0..1000 {
@@ -337,22 +342,13 @@ fn rules_and_a_subscription_in_part_cost_no_allocation() {
         ])
         .collect();
     let mut fixture = Fixture::with(&config, Limits::default());
-    let mut packets = connect("sub");
-    packets.extend_from_slice(&[0x82, 6, 0, 1, 0, 1, b'#', 0]);
-    let subscriber = fixture.connect(1, &packets);
-    assert_eq!(fixture.take(subscriber), [0x20, 2, 0, 0, 0x90, 3, 0, 1, 0]);
-    let publisher = fixture.connect(2, &connect("pub"));
+    let (subscriber, publisher) = fixture.pair(&[0x82, 6, 0, 1, 0, 1, b'#', 0]);
     let denied = publish("secret/sub/x", b"no");
     let message = publish("a/bc", &[b'x'; 64]);
     let mut each = 0.0;
     for _ in 0..2 {
         fixture.take(subscriber);
-        fixture
-            .wire
-            .sent
-            .entry(subscriber)
-            .or_default()
-            .reserve(1 << 20);
+        fixture.reserve(subscriber);
         let before = counting::allocations();
         for _ in 0..1000 {
             fixture.turn(publisher, &message);

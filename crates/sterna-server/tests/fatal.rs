@@ -14,7 +14,7 @@ use tracing::{Event, Metadata, Subscriber};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Panics at the line that a client has connected, and where told to at the line about that panic.
+/// Panics at the line about the login of a client, and where told to at the line about that panic.
 struct Fragile;
 
 static AGAIN: AtomicBool = AtomicBool::new(false);
@@ -43,7 +43,7 @@ impl Subscriber for Fragile {
         let mut message = Message(String::new());
         event.record(&mut message);
         let again = AGAIN.load(Ordering::Relaxed) && message.0.starts_with("a panic ended");
-        if message.0 == "connected" || again {
+        if message.0 == "login" || again {
             std::panic::resume_unwind(Box::new("as asked"));
         }
     }
@@ -54,10 +54,11 @@ impl Subscriber for Fragile {
 #[test]
 fn a_panic_that_belongs_to_no_client_ends_the_shard_and_is_told() {
     tracing::subscriber::set_global_default(Fragile).expect("the only one");
+    let folder = tempfile::tempdir().expect("a folder");
     let mut server = Server::start(&Config {
         shards: 1,
         listeners: vec![Listener::at("mqtt://127.0.0.1:0")],
-        data_directory: Some(tempfile::tempdir().expect("a folder").path().to_owned()),
+        data_directory: Some(folder.path().to_owned()),
         ..Config::default()
     })
     .expect("a broker");

@@ -27,7 +27,7 @@ use sterna_net::{
     Chunk, ConnectionId, ConnectionInfo, Handler as _, Network, PathStatistics, StreamId,
 };
 use sterna_server::config::{Config, EarlyData, Listener};
-use sterna_server::{Mail, Outbox, Parts, Policy, Shard, sys};
+use sterna_server::{Mail, Outbox, Parts, Policy, Shard, metrics, sys};
 use world::{Crossing, Fate, World};
 
 const V5: Version = Version::V5;
@@ -136,6 +136,7 @@ fn shard(early_data: EarlyData) -> Shard {
             tracer: None,
             outbox: Box::new(Alone),
             board: Arc::new(sys::Board::new(1)),
+            sources: Arc::new(metrics::Sources::new(1, 0)),
             sys_interval_ms: 0,
             high_watermark_bytes: 1 << 18,
         },

@@ -6,7 +6,7 @@ use sterna_broker::{Directory, Limits, NoStore};
 use sterna_net::sim::{Client, ClientOptions, Settings, Simulation};
 use sterna_net::{StreamId, TransportKind};
 use sterna_server::config::Config;
-use sterna_server::{HttpRegistry, Letters, Parts, Policy, Registry, Shard, sys};
+use sterna_server::{HttpRegistry, Letters, Parts, Policy, Registry, Shard, metrics, sys};
 
 const MESSAGES_PER_MS: usize = 30;
 /// Fixed header, topic and number of a message.
@@ -37,6 +37,7 @@ fn simulation(limits: Limits) -> Simulation<Shard> {
             tracer: None,
             outbox: Box::new(Letters::new(courier)),
             board: Arc::new(sys::Board::new(1)),
+            sources: Arc::new(metrics::Sources::new(1, 0)),
             sys_interval_ms: 0,
             high_watermark_bytes: config.network.high_watermark_bytes as usize,
         };

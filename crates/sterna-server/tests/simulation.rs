@@ -15,7 +15,9 @@ use sterna_mqtt::Version;
 use sterna_net::TransportKind;
 use sterna_net::sim::{ClientOptions, Settings, Simulation, Step};
 use sterna_server::config::Config;
-use sterna_server::{HttpRegistry, Letters, Parts, Policy, Registry, Repetitions, Shard, sys};
+use sterna_server::{
+    HttpRegistry, Letters, Parts, Policy, Registry, Repetitions, Shard, metrics, sys,
+};
 
 const CLIENTS: usize = 150;
 const ROUNDS: usize = 3;
@@ -88,6 +90,7 @@ impl World {
         let board = Arc::new(sys::Board::new(shards));
         let settings = Settings::default();
         let start_ms = settings.start_ms;
+        let sources = Arc::new(metrics::Sources::new(shards, start_ms));
         let sim = Simulation::new(seed, settings, shards, |number, courier| {
             let parts = Parts {
                 number,
@@ -101,6 +104,7 @@ impl World {
                 tracer: None,
                 outbox: Box::new(Letters::new(courier)),
                 board: Arc::clone(&board),
+                sources: Arc::clone(&sources),
                 sys_interval_ms: 0,
                 high_watermark_bytes: 16 << 10,
             };

@@ -1,4 +1,4 @@
-//! Where links lead: sources and targets.
+//! Where clients' receiving links lead: sources.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -11,21 +11,22 @@ use sterna_amqp::messaging::{
     TerminusExpiryPolicy,
 };
 use sterna_amqp::performatives::{Attach, Error, ReceiverSettleMode, Role, SenderSettleMode};
-use sterna_amqp::transactions::{Coordinator, capability};
-use sterna_amqp::types::{Composite as _, Encoded, Multiple, Value};
+use sterna_amqp::types::{Composite, Encoded, Multiple, Value};
 use sterna_amqp::{Condition, DecodeError};
 use sterna_broker::{
     Close, OpenError, OpenSession, Opened, Outcome, Qos, RetainHandling, SessionKey,
     SubscribeError, SubscribeOptions, WillFate,
 };
 
+use super::acknowledge::Acknowledgement;
 use super::address::{AddressError, End, Kind, Node, share_name};
-use super::client::{Client, Drain, Expiry, SourceLink, SourceState, Target, TargetLink};
+use super::client::{Client, Drain, Expiry, SourceLink, SourceState};
 use super::selection::Selection;
 use super::{Door, consumer_id, outgoing};
 use crate::config::Amqp;
 use crate::context::Context;
-use crate::session::amqp::{DYNAMIC, Terminus};
+use crate::door::Promise;
+use crate::session::amqp::{DYNAMIC, TERMINUS_KEY, Terminus};
 use crate::session::{AMQP_PREFIX, SessionState};
 
 /// Sources are answered with the outcomes that they know.
@@ -36,15 +37,9 @@ const OUTCOMES: [&str; 4] = [
     "amqp:modified:list",
 ];
 
-const CAPABILITIES: [&str; 3] = [
-    capability::LOCAL_TRANSACTIONS,
-    capability::MULTI_TXNS_PER_SSN,
-    capability::MULTI_SSNS_PER_TXN,
-];
-
 /// A source that is to be attached.
 #[derive(Debug)]
-pub(super) struct Wanted {
+pub(crate) struct Wanted {
     snd_settle_mode: SenderSettleMode,
     rcv_settle_mode: ReceiverSettleMode,
     /// `None` for whatever the link was attached with before.
@@ -59,6 +54,8 @@ pub(super) struct Wanted {
     expiry: Expiry,
     /// Whether the client has told what it has not settled.
     has_unsettled: bool,
+    /// The append by which its session was opened; 0 for none.
+    token: u64,
 }
 
 /// Why a link is not attached.
@@ -68,7 +65,7 @@ pub(super) fn refusal(condition: Condition, detail: &str) -> Refusal {
     (condition, detail.to_owned())
 }
 
-fn refused_address(error: AddressError) -> Refusal {
+pub(super) fn refused_address(error: AddressError) -> Refusal {
     refusal(error.condition, error.detail)
 }
 
@@ -84,7 +81,7 @@ pub(super) fn topic_of_address(config: &Amqp, address: &str, kind: Option<Kind>)
 }
 
 /// A topic that nobody else knows.
-fn dynamic_topic() -> Result<String, Refusal> {
+pub(super) fn dynamic_topic() -> Result<String, Refusal> {
     let mut random = [0; 16];
     getrandom::fill(&mut random)
         .map_err(|_| refusal(Condition::INTERNAL_ERROR, "no randomness for an address"))?;
@@ -95,7 +92,7 @@ fn dynamic_topic() -> Result<String, Refusal> {
     Ok(topic)
 }
 
-fn kind_of(capabilities: &Multiple<'_>) -> Option<Kind> {
+pub(super) fn kind_of(capabilities: &Multiple<'_>) -> Option<Kind> {
     let has = |names: [&str; 2]| names.iter().any(|name| capabilities.contains(name));
     // Temporary ones of JMS clients, too.
     if has(["queue", "temporary-queue"]) {
@@ -124,7 +121,7 @@ impl Door {
         }
     }
 
-    fn refuse_attach(
+    pub(super) fn refuse_attach(
         &mut self,
         cx: &Context<'_>,
         client: &mut Client,
@@ -147,111 +144,6 @@ impl Door {
             .refuse_attach(link, Error::new(*condition, detail), &mut self.out);
     }
 
-    // Targets.
-
-    fn attach_target(
-        &mut self,
-        cx: &mut Context<'_>,
-        client: &mut Client,
-        link: LinkId,
-        attach: &Attach<'_>,
-    ) -> Result<(), Refusal> {
-        let Some(target) = &attach.target else {
-            return Err(refusal(Condition::INVALID_FIELD, "the link has no target"));
-        };
-        let mut address = String::new();
-        let (node, answer) = match target {
-            TargetArchetype::Coordinator(_) => {
-                let capabilities = Multiple::Slice(&CAPABILITIES);
-                (
-                    Target::Coordinator,
-                    TargetArchetype::Coordinator(Coordinator { capabilities }),
-                )
-            }
-            TargetArchetype::Target(target) => {
-                let node = self.target_node(cx, client, target, &mut address)?;
-                let answer = TargetTerminus {
-                    address: if target.dynamic {
-                        Some(Value::String(&address))
-                    } else {
-                        target.address
-                    },
-                    durable: TerminusDurability::None,
-                    ..target.clone()
-                };
-                (node, TargetArchetype::Target(answer))
-            }
-        };
-        let now_ms = cx.net.now_ms();
-        let key = client.link_key(attach.name);
-        let mut unsettled = self.service.registry.resume(&key, now_ms);
-        if attach.unsettled.is_none() {
-            // The client has nothing left of it.
-            unsettled.clear();
-        }
-        let options = AttachOptions {
-            snd_settle_mode: attach.snd_settle_mode,
-            rcv_settle_mode: attach.rcv_settle_mode,
-            source: attach.source.clone(),
-            target: Some(answer),
-            unsettled: &unsettled,
-            recover: attach.unsettled.is_some(),
-            ..AttachOptions::default()
-        };
-        client
-            .engine
-            .accept_attach(link, &options, &mut self.out)
-            .map_err(|error| (Condition::INTERNAL_ERROR, error.to_string()))?;
-        let name = attach.name.into();
-        client.targets.insert(link, TargetLink { name, node });
-        self.renew_credit(cx, client, link);
-        Ok(())
-    }
-
-    fn target_node(
-        &self,
-        cx: &mut Context<'_>,
-        client: &Client,
-        target: &TargetTerminus<'_>,
-        address: &mut String,
-    ) -> Result<Target, Refusal> {
-        if target.dynamic {
-            *address = dynamic_topic()?;
-            return Ok(Target::Topic(address.as_str().into()));
-        }
-        let Some(value) = &target.address else {
-            return Ok(Target::Anonymous);
-        };
-        let text = value.as_text().ok_or_else(|| {
-            refusal(
-                Condition::INVALID_FIELD,
-                "the target's address is not a string",
-            )
-        })?;
-        let kind = kind_of(&target.capabilities);
-        let node =
-            Node::parse(text, kind, End::Target, &cx.policy.amqp).map_err(refused_address)?;
-        if let Some(topic) = node.topic()
-            && !may_publish(cx, client, &topic)
-        {
-            let detail = "the rules do not allow to publish there";
-            return Err(refusal(Condition::UNAUTHORIZED_ACCESS, detail));
-        }
-        if let Node::Queue(name) = &node {
-            self.find_queue(cx, name)?;
-            if !self.service.registry.takes_its_topic(name) {
-                let detail = "the queue takes what its filter matches, and nothing else";
-                return Err(refusal(Condition::PRECONDITION_FAILED, detail));
-            }
-        }
-        Ok(match node.topic() {
-            Some(topic) => Target::Topic(topic.into()),
-            None => Target::BySubject,
-        })
-    }
-
-    // Sources.
-
     fn attach_source(
         &mut self,
         cx: &mut Context<'_>,
@@ -259,7 +151,7 @@ impl Door {
         link: LinkId,
         attach: &Attach<'_>,
     ) -> Result<(), Refusal> {
-        let wanted = self.wanted(cx, client, attach)?;
+        let mut wanted = self.wanted(cx, client, attach)?;
         let kept = client
             .suspended
             .iter()
@@ -280,7 +172,8 @@ impl Door {
         let number = self.service.next_consumer;
         self.service.next_consumer += 1;
         self.service.consumers.insert(number, (client.id, link));
-        let opened = open_session(cx, &wanted, number, false);
+        let (opened, token) = cx.appended(|cx| open_session(cx, &wanted, number, false));
+        wanted.token = token;
         let opened = opened.inspect_err(|_| {
             self.service.consumers.remove(&number);
         })?;
@@ -331,7 +224,9 @@ impl Door {
             snd_settle_mode: attach.snd_settle_mode,
             rcv_settle_mode: attach.rcv_settle_mode,
             terminus: None,
-            target: attach.target.as_ref().and_then(encoded_target),
+            target: (attach.target.as_ref())
+                .and_then(TargetArchetype::node)
+                .and_then(encoded),
             selection: None,
             browses: false,
             client_id: durable_name(client, attach.name),
@@ -341,6 +236,7 @@ impl Door {
                 timeout_s: 0,
             },
             has_unsettled: attach.unsettled.is_some(),
+            token: 0,
         };
         let Some(source) = &attach.source else {
             return Ok(wanted);
@@ -420,7 +316,12 @@ impl Door {
                 Node::Queue(_) if !wanted.browses => DistributionMode::Move,
                 _ => DistributionMode::Copy,
             }),
-            durable: TerminusDurability::None,
+            // What is not settled is sent again after a restart, in no state that the client has told.
+            durable: if wanted.expiry.outlives_connection() && cx.broker.is_durable() {
+                TerminusDurability::Configuration
+            } else {
+                TerminusDurability::None
+            },
             ..source.clone()
         };
         let mut out = BytesMut::new();
@@ -455,14 +356,11 @@ impl Door {
             {
                 cx.broker.park(session);
                 door.finish_source(cx, client, link, session, present, *wanted);
-                door.handle_rest(cx, client);
-                // Credit has come before, perhaps, and what is to be sent again waits in no queue.
-                door.resume(cx, client, link);
             }
         });
     }
 
-    /// Subscribes, and answers the attach.
+    /// Subscribes, and answers the attach once that is kept.
     fn finish_source(
         &mut self,
         cx: &mut Context<'_>,
@@ -472,87 +370,59 @@ impl Door {
         present: bool,
         wanted: Wanted,
     ) {
-        let attached = self.try_finish_source(cx, client, link, session, present, wanted);
-        if let Err(refusal) = attached {
-            let Some(source) = client.sources.remove(&link) else {
-                return;
-            };
-            self.end_source(cx, &source, 0);
-            self.refuse_attach(cx, client, link, &source.name, &refusal);
+        let Some(source) = client.sources.get_mut(&link) else {
+            return;
+        };
+        source.state = SourceState::Answering;
+        let before = wanted.token;
+        let (prepared, token) = cx.appended(|cx| prepare(cx, source, session, present, wanted));
+        match prepared {
+            Ok(attaching) => {
+                // What earlier connections have settled is kept first: what comes now builds on it.
+                let token = if attaching.present {
+                    cx.broker.token()
+                } else {
+                    token.max(before)
+                };
+                let promise = Promise::on(cx, client.listener, None).at(token);
+                let attached = Acknowledgement::Attached(link, Box::new(attaching));
+                self.acknowledge(cx, client, promise, attached);
+            }
+            Err(refusal) => self.refuse_source(cx, client, link, &refusal),
         }
     }
 
-    fn try_finish_source(
+    fn refuse_source(
         &mut self,
         cx: &mut Context<'_>,
         client: &mut Client,
         link: LinkId,
-        mut session: SessionKey,
-        mut present: bool,
-        mut wanted: Wanted,
-    ) -> Result<(), Refusal> {
-        let now_ms = cx.net.now_ms();
-        let Some(source) = client.sources.get_mut(&link) else {
-            return Ok(());
-        };
-        let known = match cx.broker.protocol(session) {
-            Some(SessionState::Amqp(terminus)) if present => terminus.as_deref().cloned(),
-            _ => None,
-        };
-        let terminus = match (wanted.terminus.take(), known) {
-            (None, None) => {
-                let detail = "there is no source of this name";
-                return Err(refusal(Condition::NOT_FOUND, detail));
-            }
-            (None, Some(known)) => known,
-            (Some(asked), Some(known)) if asked.filter == known.filter => asked,
-            (Some(asked), _) => {
-                if present {
-                    // It is another source now: what waits is for the one before.
-                    cx.broker.close(now_ms, session, ended_after(0));
-                    let opened = open_session(cx, &wanted, source.consumer, true)?;
-                    let (Opened::Ready { session: new, .. } | Opened::Pending { session: new }) =
-                        opened;
-                    session = new;
-                    source.session = new;
-                    cx.broker.park(new);
-                    present = false;
-                }
-                if wanted.browses {
-                    browse(cx, session, &asked.filter)?;
-                } else {
-                    subscribe(cx, session, &asked.filter)?;
-                }
-                asked
-            }
-        };
-        if present && cx.broker.filters(session).next().is_none() {
-            // Its topic was deleted while nobody was attached; here is who wants it again.
-            subscribe(cx, session, &terminus.filter)?;
+        refusal: &Refusal,
+    ) {
+        if let Some(source) = client.sources.remove(&link) {
+            self.end_source(cx, &source, 0);
+            self.refuse_attach(cx, client, link, &source.name, refusal);
         }
-        let ledger = if present {
-            cx.broker.unacknowledged(session)
-        } else {
-            Vec::new()
+    }
+
+    /// Answers the attach of a source that is kept.
+    pub(super) fn answer_source(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: &mut Client,
+        link: LinkId,
+        attaching: Attaching,
+    ) {
+        // It may be gone, and another in its place.
+        let source = client.sources.get_mut(&link);
+        let Some(source) = source.filter(|source| {
+            source.session == attaching.session && matches!(source.state, SourceState::Answering)
+        }) else {
+            return;
         };
-        let tags = ledger.iter().map(sterna_broker::Unacknowledged::tag);
-        let unsettled: Vec<Unsettled> = if wanted.has_unsettled {
-            tags.filter_map(|tag| {
-                Some(Unsettled {
-                    tag: DeliveryTag::new(&tag.to_be_bytes())?,
-                    token: tag,
-                    state: None,
-                })
-            })
-            .collect()
-        } else {
-            // The client has nothing left of them: they go back to the queue, the latest first. That they
-            // failed was counted when the connection ended.
-            for tag in tags.rev() {
-                cx.broker.settle(now_ms, session, tag, Outcome::Released);
-            }
-            Vec::new()
-        };
+        source.state = SourceState::Attached;
+        let unsettled = take_up(cx, &attaching);
+        let (wanted, terminus) = (attaching.wanted, attaching.terminus);
         let target = wanted.target.as_ref().map(Encoded::value);
         let options = AttachOptions {
             snd_settle_mode: wanted.snd_settle_mode,
@@ -567,17 +437,19 @@ impl Door {
             recover: wanted.has_unsettled,
             ..AttachOptions::default()
         };
-        client
+        let answered = client
             .engine
             .accept_attach(link, &options, &mut self.out)
-            .map_err(|error| (Condition::FRAME_SIZE_TOO_SMALL, error.to_string()))?;
-        if let Some(state) = cx.broker.protocol_mut(session) {
-            *state = SessionState::Amqp(Some(Box::new(terminus)));
+            .map_err(|error| (Condition::FRAME_SIZE_TOO_SMALL, error.to_string()));
+        if let Err(refusal) = answered {
+            return self.refuse_source(cx, client, link, &refusal);
         }
         // A link that was only detached may have had credit.
         source.parked = true;
         outgoing::unpark(cx, source);
-        Ok(())
+        self.handle_rest(cx, client);
+        // Credit has come before, perhaps, and what is to be sent again waits in no queue.
+        self.resume(cx, client, link);
     }
 
     /// Where the link is that the broker knows as a consumer.
@@ -590,6 +462,114 @@ impl Door {
             .get(&super::consumer_number(consumer)?)
             .copied()
     }
+}
+
+/// A source whose attach is to be answered.
+#[derive(Debug)]
+pub(crate) struct Attaching {
+    session: SessionKey,
+    /// Whether it was there before.
+    present: bool,
+    terminus: Terminus,
+    wanted: Wanted,
+}
+
+/// Finds out what a source is attached to, and subscribes.
+fn prepare(
+    cx: &mut Context<'_>,
+    source: &mut SourceLink,
+    mut session: SessionKey,
+    mut present: bool,
+    mut wanted: Wanted,
+) -> Result<Attaching, Refusal> {
+    let now_ms = cx.net.now_ms();
+    let known = if present {
+        known_terminus(cx, session)
+    } else {
+        None
+    };
+    let is_known = known.is_some();
+    let terminus = match (wanted.terminus.take(), known) {
+        (None, None) => {
+            let detail = "there is no source of this name";
+            return Err(refusal(Condition::NOT_FOUND, detail));
+        }
+        (None, Some(known)) => known,
+        (Some(asked), Some(known)) if asked.filter == known.filter => asked,
+        (Some(asked), _) => {
+            if present {
+                // It is another source now: what waits is for the one before.
+                cx.broker.close(now_ms, session, ended_after(0));
+                let opened = open_session(cx, &wanted, source.consumer, true)?;
+                let (Opened::Ready { session: new, .. } | Opened::Pending { session: new }) =
+                    opened;
+                session = new;
+                source.session = new;
+                cx.broker.park(new);
+                present = false;
+            }
+            if wanted.browses {
+                browse(cx, session, &asked.filter)?;
+            } else {
+                subscribe(cx, session, &asked.filter)?;
+            }
+            asked
+        }
+    };
+    if present && cx.broker.filters(session).next().is_none() {
+        // Its topic was deleted while nobody was attached; here is who wants it again.
+        subscribe(cx, session, &terminus.filter)?;
+    }
+    if wanted.expiry.outlives_connection() && !(present && is_known) {
+        cx.broker.keep(session, TERMINUS_KEY, &terminus.to_bytes());
+    }
+    if let Some(state) = cx.broker.protocol_mut(session) {
+        *state = SessionState::Amqp(Some(Box::new(terminus.clone())));
+    }
+    Ok(Attaching {
+        session,
+        present,
+        terminus,
+        wanted,
+    })
+}
+
+/// What a session's link was attached with before; also over a restart.
+fn known_terminus(cx: &mut Context<'_>, session: SessionKey) -> Option<Terminus> {
+    if let Some(SessionState::Amqp(terminus)) = cx.broker.protocol(session) {
+        return terminus.as_deref().cloned();
+    }
+    let records = cx.broker.take_records(session);
+    let kept = records.iter().find(|(key, _)| **key == *TERMINUS_KEY);
+    Terminus::from_bytes(&kept?.1)
+}
+
+/// What is unsettled of a session whose link is attached again, if the client has told what it has of it.
+fn take_up(cx: &mut Context<'_>, attaching: &Attaching) -> Vec<Unsettled> {
+    let session = attaching.session;
+    let ledger = if attaching.present {
+        cx.broker.unacknowledged(session)
+    } else {
+        Vec::new()
+    };
+    let tags = ledger.iter().map(sterna_broker::Unacknowledged::tag);
+    if attaching.wanted.has_unsettled {
+        let unsettled = tags.filter_map(|tag| {
+            Some(Unsettled {
+                tag: DeliveryTag::new(&tag.to_be_bytes())?,
+                token: tag,
+                state: None,
+            })
+        });
+        return unsettled.collect();
+    }
+    // The client has nothing left of them: they go back to the queue, the latest first. That they failed
+    // was counted when the connection ended.
+    let now_ms = cx.net.now_ms();
+    for tag in tags.rev() {
+        cx.broker.settle(now_ms, session, tag, Outcome::Released);
+    }
+    Vec::new()
 }
 
 /// The subscription behind a source that is no queue.
@@ -643,9 +623,10 @@ fn durable_name(client: &Client, link: &str) -> String {
     )
 }
 
-fn encoded_target(target: &TargetArchetype<'_>) -> Option<Encoded> {
+/// Keeps a terminus; `None` where it cannot be read again.
+pub(super) fn encoded<'a>(terminus: &impl Composite<'a>) -> Option<Encoded> {
     let mut out = BytesMut::new();
-    target.node()?.encode(&mut out);
+    terminus.encode(&mut out);
     Encoded::from_bytes(out.freeze()).ok()
 }
 

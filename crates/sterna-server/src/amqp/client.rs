@@ -12,11 +12,12 @@ use sterna_amqp::{Framer, Lane};
 use sterna_broker::{Delivery, Origin, SessionKey};
 use sterna_net::{ConnectionId, StreamId};
 
+use super::acknowledge::Acknowledgement;
 use super::registry::LinkKey;
 use super::transactions::Transactions;
 use crate::authorization::Subject;
 use crate::context::Context;
-use crate::door::{Early, Framers, Held};
+use crate::door::{Early, Framers, Held, Promise, Promises};
 use crate::identity::{Exchange, Identity, Pending};
 use crate::inspect;
 
@@ -59,6 +60,12 @@ pub(crate) struct Client {
     pub(super) close_code: u64,
     /// Deliveries that are accepted and whose disposition is yet to be written.
     pub(super) accepted: Option<Accepted>,
+    /// What it is told once it is kept.
+    pub(super) promises: Promises<Acknowledgement>,
+    /// Whether it is not read because too much of that waits.
+    pub(super) is_paced: bool,
+    /// Whether a link has less credit than it could have, because deliveries are not settled.
+    pub(super) is_starved: bool,
 }
 
 /// How far a client has come.
@@ -78,11 +85,12 @@ pub(super) enum State {
 
 /// Consecutive deliveries of a session.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Accepted {
+pub(crate) struct Accepted {
     pub(super) session: SessionId,
     pub(super) first: u32,
     pub(super) last: u32,
     pub(super) settled: bool,
+    pub(super) promise: Promise,
 }
 
 /// A link on which the client receives: a session of the broker.
@@ -117,6 +125,8 @@ pub(super) struct SourceLink {
 pub(super) enum SourceState {
     /// The broker's session is on its way from another shard.
     Opening(Box<super::attach::Wanted>),
+    /// The answer waits until the terminus is kept.
+    Answering,
     /// Attached.
     Attached,
 }
@@ -201,6 +211,18 @@ impl Client {
     pub(super) fn trace(&mut self, cx: &mut Context<'_>) {
         let name = matches!(self.state, State::Open).then_some(&*self.container);
         inspect::trace(cx, self.id, name, &mut self.traced);
+    }
+
+    /// Stops reading while too much waits for the store, and goes on when it does no more.
+    pub(super) fn pace(&mut self, cx: &mut Context<'_>) {
+        let is_full = self.promises.is_full(cx);
+        if is_full {
+            cx.net.pause(self.id, true);
+        } else if self.is_paced {
+            self.engine.input_resumed(cx.net.now_ms());
+            cx.net.pause(self.id, !self.held.is_empty());
+        }
+        self.is_paced = is_full;
     }
 
     /// The name of its user.

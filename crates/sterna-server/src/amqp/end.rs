@@ -43,9 +43,12 @@ impl Door {
                 let deadline_ms = cx.net.now_ms() + u64::from(timeout_s) * 1000;
                 let most = cx.policy.amqp.maximum_suspended_links as usize;
                 let key = client.link_key(&target.name);
-                self.service
-                    .registry
-                    .suspend(key, unsettled, deadline_ms, most);
+                self.service.registry.suspend(
+                    key,
+                    (unsettled, cx.broker.token()),
+                    deadline_ms,
+                    most,
+                );
             }
             return;
         }
@@ -124,7 +127,8 @@ impl Door {
         if matches!(client.state, State::Ended) {
             return;
         }
-        self.write_accepted(client);
+        self.write_accepted(cx, client);
+        Self::decide_untold(client);
         if let Some(name) = client.live_name()
             && tracing::enabled!(tracing::Level::DEBUG)
         {

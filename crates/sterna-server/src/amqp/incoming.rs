@@ -1,18 +1,22 @@
 //! Messages from clients.
 
 use sterna_amqp::connection::{Delivery, LinkId};
-use sterna_amqp::messaging::{DeliveryState, MessageView, Outcome, Rejected};
+use sterna_amqp::messaging::{DeliveryState, DeliveryStateBuf, MessageView, Outcome, Rejected};
 use sterna_amqp::performatives::{Error, ReceiverSettleMode};
 use sterna_amqp::types::{Map, Value};
 use sterna_amqp::{Condition, DecodeError};
-use sterna_broker::{Message, Publication, Qos, Retention};
+use sterna_broker::{Message, Publication, Qos, Retention, Routed};
 
 use super::Door;
+use super::acknowledge::Acknowledgement;
 use super::address::{End, Kind, Node, topic_of_key};
 use super::attach::{Refusal, may_publish, refusal};
 use super::client::{Accepted, Client, Target};
+use crate::config::Protocol;
 use crate::context::Context;
+use crate::door::Promise;
 use crate::mapping::message_from_amqp;
+use crate::metrics::DropReason;
 
 impl Door {
     pub(super) fn delivery(
@@ -30,27 +34,36 @@ impl Door {
         self.counts.publish_received += 1;
         let node = target.node.clone();
         let message = self.message(cx, client, &node, delivery);
+        if let Err((condition, _)) = &message {
+            let reason = if *condition == Condition::UNAUTHORIZED_ACCESS {
+                DropReason::NotAuthorized
+            } else {
+                DropReason::Invalid
+            };
+            cx.meters.drops.count(Protocol::Amqp, reason);
+        }
         if let Some(DeliveryState::Transactional(state)) =
             delivery.state.as_ref().map(|state| state.view())
         {
             self.post(cx, client, delivery, state.txn_id, message);
         } else {
-            let published = message.and_then(|message| publish(cx, message));
+            let listener = client.listener;
+            let published = message.and_then(|message| publish(cx, listener, message));
             self.conclude(cx, client, delivery, published);
         }
         self.renew_credit(cx, client, delivery.link);
     }
 
-    /// Tells the client what became of its delivery.
+    /// Tells the client what became of its delivery, once that is kept.
     pub(super) fn conclude(
         &mut self,
-        cx: &Context<'_>,
+        cx: &mut Context<'_>,
         client: &mut Client,
         delivery: &Delivery<'_>,
-        result: Result<(), Refusal>,
+        result: Result<Promise, Refusal>,
     ) {
         match result {
-            Ok(()) => self.accept(client, delivery),
+            Ok(promise) => self.accept(cx, client, delivery, promise),
             Err((condition, detail)) => {
                 let peer = cx.net.info(client.id).map(|info| info.peer);
                 let link = client.targets.get(&delivery.link);
@@ -142,8 +155,17 @@ impl Door {
     }
 
     /// Accepts a delivery. Consecutive ones get one disposition.
-    fn accept(&mut self, client: &mut Client, delivery: &Delivery<'_>) {
+    fn accept(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: &mut Client,
+        delivery: &Delivery<'_>,
+        promise: Promise,
+    ) {
         if delivery.settled {
+            if !promise.is_empty() {
+                self.acknowledge(cx, client, promise, Acknowledgement::Nothing);
+            }
             return;
         }
         let settled = delivery.settle_mode == ReceiverSettleMode::First;
@@ -154,29 +176,47 @@ impl Door {
             && accepted.last.wrapping_add(1) == id
         {
             accepted.last = id;
+            accepted.promise = accepted.promise.and(promise);
             return;
         }
-        self.write_accepted(client);
+        self.write_accepted(cx, client);
         client.accepted = Some(Accepted {
             session,
             first: id,
             last: id,
             settled,
+            promise,
         });
     }
 
-    /// Writes the disposition of what is accepted.
-    pub(super) fn write_accepted(&mut self, client: &mut Client) {
+    /// Writes the disposition of what is accepted, once that is kept.
+    pub(super) fn write_accepted(&mut self, cx: &mut Context<'_>, client: &mut Client) {
         if let Some(accepted) = client.accepted.take() {
-            let range = (accepted.first, accepted.last);
-            // A session that has ended needs none.
-            let _ = client.engine.dispose(
-                accepted.session,
-                range,
-                Some(&DeliveryState::ACCEPTED),
-                accepted.settled,
-                &mut self.out,
-            );
+            let promise = accepted.promise;
+            self.acknowledge(cx, client, promise, Acknowledgement::Accepted(accepted));
+        }
+    }
+
+    /// Tells the state of one delivery, once that is kept.
+    pub(super) fn dispose(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: &mut Client,
+        delivery: &Delivery<'_>,
+        state: &DeliveryState<'_>,
+        promise: Promise,
+    ) {
+        if promise.is_empty() {
+            return self.settle_received(client, delivery, state);
+        }
+        if !delivery.settled {
+            let disposed = Acknowledgement::Disposed {
+                session: delivery.link.session,
+                delivery_id: delivery.delivery_id,
+                settled: delivery.settle_mode == ReceiverSettleMode::First,
+                state: DeliveryStateBuf::new(state),
+            };
+            self.acknowledge(cx, client, promise, disposed);
         }
     }
 
@@ -213,6 +253,7 @@ impl Door {
             .maximum_unsettled_deliveries
             .saturating_sub(unsettled);
         let credit = config.link_credit.min(room);
+        client.is_starved |= credit < config.link_credit;
         if credit > 0 && client.engine.credit(link) <= credit / 2 {
             // A link that is gone needs none.
             let _ = client
@@ -247,8 +288,9 @@ pub(super) fn rejected(condition: Condition, detail: &str) -> DeliveryState<'_> 
     }))
 }
 
-/// Routes a message.
-fn publish(cx: &mut Context<'_>, message: Message) -> Result<(), Refusal> {
+/// Routes a message of a listener's client. What it tells the client waits for the promise.
+fn publish(cx: &mut Context<'_>, listener: u16, message: Message) -> Result<Promise, Refusal> {
+    let promise = Promise::on(cx, listener, Some(message.topic()));
     let routed = cx.broker.publish(
         cx.net.now_ms(),
         Publication {
@@ -256,21 +298,36 @@ fn publish(cx: &mut Context<'_>, message: Message) -> Result<(), Refusal> {
             message,
         },
     );
+    let drops = &cx.meters.drops;
     if routed.refused {
-        return Err(refusal(
-            Condition::RESOURCE_LIMIT_EXCEEDED,
-            "the queue is full",
-        ));
+        drops.count(Protocol::Amqp, DropReason::of_refusal(&routed));
+        let detail = full(&routed, "the queue is full");
+        return Err(refusal(Condition::RESOURCE_LIMIT_EXCEEDED, detail));
     }
     match routed.retention {
-        Retention::InvalidTopic => Err(refusal(
-            Condition::INVALID_FIELD,
-            "not a topic name within the limits",
-        )),
-        Retention::Refused => Err(refusal(
-            Condition::RESOURCE_LIMIT_EXCEEDED,
-            "too many retained messages; it was delivered",
-        )),
-        _ => Ok(()),
+        Retention::InvalidTopic => {
+            drops.count(Protocol::Amqp, DropReason::Invalid);
+            Err(refusal(
+                Condition::INVALID_FIELD,
+                "not a topic name within the limits",
+            ))
+        }
+        Retention::Refused => {
+            cx.meters.not_retained(Protocol::Amqp);
+            Err(refusal(
+                Condition::RESOURCE_LIMIT_EXCEEDED,
+                "too many retained messages; it was delivered",
+            ))
+        }
+        _ => Ok(promise.at(routed.token)),
+    }
+}
+
+/// What is full: the store, or else what is named.
+pub(super) const fn full(routed: &Routed, otherwise: &'static str) -> &'static str {
+    if routed.is_store_full {
+        "the store has no room"
+    } else {
+        otherwise
     }
 }

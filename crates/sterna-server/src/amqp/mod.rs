@@ -1,10 +1,12 @@
 //! The front door of AMQP 1.0: between the engine's words and the broker's.
 //!
-//! `security.rs` decides who gets in, `attach.rs` where links lead, `incoming.rs` carries messages to the
-//! broker, `outgoing.rs` messages to the client and its outcomes back, `transactions.rs` holds both
-//! until a discharge, `end.rs` ends links, sessions and connections. `address.rs` reads addresses,
-//! `queues.rs` makes queues, `registry.rs` is what all shards know.
+//! `security.rs` decides who gets in, `attach.rs` and `target.rs` where links lead, `incoming.rs` carries
+//! messages to the broker, `outgoing.rs` messages to the client and its outcomes back, `transactions.rs`
+//! holds both until a discharge, `acknowledge.rs` tells the client what is kept, `end.rs` ends links,
+//! sessions and connections. `address.rs` reads addresses, `queues.rs` makes queues, `registry.rs` is what
+//! all shards know.
 
+mod acknowledge;
 mod address;
 mod attach;
 mod client;
@@ -16,6 +18,7 @@ mod queues;
 mod registry;
 mod security;
 mod selection;
+mod target;
 mod transactions;
 
 use std::sync::Arc;
@@ -29,9 +32,13 @@ use sterna_amqp::{Condition, Event, Lane, Limits, Scope, Violation};
 use sterna_broker::{ConsumerId, Origin};
 use sterna_net::{Chunk, ConnectionId, Network, StreamId, TransportKind};
 
+use crate::config::Protocol;
 use crate::context::Context;
-use crate::door::{self, Early, Framers, Held, Service, held_bytes, note_early};
+use crate::door::{
+    self, Early, Framers, Held, Promises, Service, held_bytes, hold_early, note_early,
+};
 use crate::policy::Policy;
+use acknowledge::Acknowledgement;
 use client::{Client, State};
 
 pub use registry::Registry;
@@ -63,6 +70,7 @@ pub(crate) struct Amqp {
 impl Service for Amqp {
     type Id = ConnectionId;
     type Client = Client;
+    type Acknowledgement = Acknowledgement;
 
     fn greet(_: &mut Door, cx: &mut Context<'_>, id: ConnectionId) -> Option<Client> {
         let now_ms = cx.net.now_ms();
@@ -91,13 +99,17 @@ impl Service for Amqp {
             traced: false,
             close_code: code::NO_ERROR,
             accepted: None,
+            promises: Promises::default(),
+            is_paced: false,
+            is_starved: false,
         })
     }
 
     fn settle(door: &mut Door, cx: &mut Context<'_>, client: &mut Client) {
         let id = client.id;
         door.release(cx, client);
-        door.write_accepted(client);
+        door.write_accepted(cx, client);
+        client.pace(cx);
         door.out.flush(cx.net, id, &[]);
         for stream in client.finishing.drain(..) {
             cx.net.finish(id, stream);
@@ -115,7 +127,11 @@ impl Service for Amqp {
     }
 
     fn due(door: &mut Door, cx: &mut Context<'_>, client: &mut Client) {
-        let due = client.engine.on_timeout(cx.net.now_ms(), &mut door.out);
+        let now_ms = cx.net.now_ms();
+        if client.is_paced {
+            client.engine.input_resumed(now_ms);
+        }
+        let due = client.engine.on_timeout(now_ms, &mut door.out);
         if let Err(violation) = due {
             door.violated(cx, client, &violation);
         }
@@ -172,6 +188,19 @@ impl Service for Amqp {
         client.live_name()
     }
 
+    fn promises(client: &mut Client) -> &mut Promises<Acknowledgement> {
+        &mut client.promises
+    }
+
+    fn acknowledge(
+        door: &mut Door,
+        cx: &mut Context<'_>,
+        client: &mut Client,
+        acknowledgement: Acknowledgement,
+    ) {
+        door.write_acknowledgement(cx, client, acknowledgement);
+    }
+
     fn timer(client: &mut Client) -> (ConnectionId, &mut u64) {
         (client.id, &mut client.timer_ms)
     }
@@ -203,7 +232,8 @@ impl Door {
     ) {
         self.with_client(cx, connection, |door, cx, client| {
             door.counts.bytes_received += chunk.bytes.len() as u64;
-            note_early(cx, &mut client.early, client.listener, &chunk);
+            let (early, listener) = (&mut client.early, client.listener);
+            note_early(cx, early, Protocol::Amqp, listener, &chunk);
             if chunk.stream.is_bidirectional() {
                 door.feed(cx, client, chunk.stream, chunk.bytes);
             } else {
@@ -242,7 +272,7 @@ impl Door {
                 Ok(Some(unit)) => {
                     if client.early == Early::Allowed && !security::may_be_early(cx, client, &unit)
                     {
-                        client.early = Early::Waiting;
+                        hold_early(cx, &mut client.early, Protocol::Amqp);
                         let mut kept = BytesMut::new();
                         unit.copy_to(&mut kept);
                         kept.extend_from_slice(input);
@@ -282,7 +312,7 @@ impl Door {
         self.counts.messages_received += 1;
         if !unit.is_transfer() {
             // An answer to what comes now must not overtake what was accepted before.
-            self.write_accepted(client);
+            self.write_accepted(cx, client);
         }
         match client.engine.receive(lane, unit, now_ms, &mut self.out) {
             Ok(None) => {}

@@ -11,9 +11,11 @@ use sterna_net::ConnectionId;
 
 use super::Door;
 use super::client::{Client, Drain, Sending, SourceLink, SourceState};
+use crate::config::Protocol;
 use crate::context::Context;
 use crate::door::StepOutput;
 use crate::mapping::{AmqpForm, amqp_form, tail as tail_of};
+use crate::metrics::DropReason;
 
 /// Messages taken from one queue before the next ready session has its turn.
 const MESSAGES_PER_TURN: usize = 256;
@@ -238,7 +240,7 @@ impl Door {
             return;
         };
         let session = source.session;
-        if matches!(source.state, SourceState::Opening(_)) {
+        if !matches!(source.state, SourceState::Attached) {
             cx.broker.park(session);
             source.parked = true;
             return;
@@ -411,6 +413,14 @@ impl Pump {
         if let Some((delivery, recovery)) = source.resuming.pop_front() {
             return self.recover(cx, engine, source, &delivery, &recovery, out);
         }
+        if engine.is_incomplete(self.link) {
+            if engine.unsettled_on(self.link) == 0 {
+                // All that both ends know of is settled. The next attach tells more (section 2.6.13); a link
+                // that is gone already has been detached.
+                let _ = engine.detach(self.link, false, None, out);
+            }
+            return Step::Wait;
+        }
         let Some(delivery) = cx.broker.next_delivery(self.now_ms, source.session) else {
             return Step::Empty;
         };
@@ -524,6 +534,10 @@ impl Pump {
                     bytes = whole,
                     "message is larger than the receiver takes"
                 );
+                if delivery.tag == 0 {
+                    // The broker knows no more of it.
+                    (cx.meters.drops).count(Protocol::Amqp, DropReason::TooLarge);
+                }
                 let undeliverable = broker::Outcome::Undeliverable;
                 cx.broker
                     .settle(self.now_ms, source.session, delivery.tag, undeliverable);
@@ -581,6 +595,7 @@ impl Pump {
     }
 
     fn sent(&self, cx: &mut Context<'_>, source: &SourceLink, delivery: &Delivery) -> Step {
+        cx.meters.delivered(Protocol::Amqp, delivery, self.now_ms);
         if source.snd_settle_mode == SenderSettleMode::Settled && delivery.tag != 0 {
             let accepted = broker::Outcome::Accepted;
             cx.broker

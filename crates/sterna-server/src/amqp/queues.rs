@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sterna_amqp::Condition;
 use sterna_broker::{
-    Broker, Close, NEVER_EXPIRES_S, OpenSession, Opened, Qos, QueueRules, SubscribeOptions,
+    Broker, Close, NEVER_EXPIRES_S, OpenSession, Opened, Qos, QueueRules, Share, SubscribeOptions,
 };
 
 use super::attach::{Refusal, refusal};
@@ -16,6 +16,9 @@ use crate::context::Context;
 use crate::session::amqp::topic_of_queue;
 use crate::session::{QUEUE_PREFIX, SessionState};
 
+/// Sessions that are looked at in one call.
+const SESSIONS_AT_ONCE: usize = 4_096;
+
 impl Door {
     /// Sees to it that there is a queue, if it may be there.
     pub(super) fn find_queue(&self, cx: &mut Context<'_>, name: &str) -> Result<(), Refusal> {
@@ -23,14 +26,30 @@ impl Door {
         self.make_queue(cx.broker, &cx.policy.amqp, now_ms, name)
     }
 
-    /// Makes the queues of the configuration.
-    pub(crate) fn make_queues(
+    /// Makes the queues whose anchors belong to this shard after a start: those of the configuration, and
+    /// those that were there before. Queues of which another shard has the anchor are made there.
+    pub(crate) fn restore_queues(
         &self,
         broker: &mut Broker<SessionState>,
         config: &Amqp,
         now_ms: u64,
     ) {
-        for name in self.service.registry.names() {
+        let share = Share {
+            shard: broker.shard().0,
+            shards: broker.directory().shards(),
+        };
+        let mut names = self.service.registry.names();
+        names.retain(|name| share.holds(&anchor_of(name)));
+        for name in anchored(broker) {
+            let known = broker.session_named(&anchor_of(&name));
+            let filters = known.map(|(_, filters)| filters).unwrap_or_default();
+            let registry = &self.service.registry;
+            registry.know(&name, filters.iter().map(|filter| &**filter));
+            names.push(name);
+        }
+        names.sort_unstable();
+        names.dedup();
+        for name in names {
             if let Err((_, detail)) = self.make_queue(broker, config, now_ms, &name) {
                 tracing::error!(queue = &*name, detail, "the queue was not made");
             }
@@ -71,6 +90,23 @@ impl Door {
     }
 }
 
+/// The client identifier of a queue's anchor.
+fn anchor_of(name: &str) -> String {
+    format!("{QUEUE_PREFIX}{name}")
+}
+
+/// Names of the queues whose anchors a shard has.
+fn anchored(broker: &Broker<SessionState>) -> Vec<Box<str>> {
+    let (mut names, mut next) = (Vec::new(), Some(0));
+    while let Some(cursor) = next {
+        let (sessions, rest) = broker.sessions(cursor, SESSIONS_AT_ONCE);
+        let anchors = sessions.iter().map(|session| &*session.client_id);
+        names.extend(anchors.filter_map(|id| Some(id.strip_prefix(QUEUE_PREFIX)?.into())));
+        next = rest;
+    }
+    names
+}
+
 fn make_anchor(
     broker: &mut Broker<SessionState>,
     now_ms: u64,
@@ -80,7 +116,7 @@ fn make_anchor(
     let opened = broker.open(
         now_ms,
         OpenSession {
-            client_id: &format!("{QUEUE_PREFIX}{}", rules.name),
+            client_id: &anchor_of(&rules.name),
             user: None,
             clean_start: false,
             expiry_s: NEVER_EXPIRES_S,
@@ -99,6 +135,18 @@ fn make_anchor(
         }
         Err(_) => return false,
     };
+    let others: Vec<_> = (broker.filters(session))
+        .filter(|filter| ***filter != *subscription)
+        .cloned()
+        .collect();
+    for other in others {
+        tracing::warn!(
+            queue = &*rules.name,
+            before = &*other,
+            "the queue has another filter now: what waited in it is gone"
+        );
+        broker.unsubscribe(now_ms, session, &other);
+    }
     let options = SubscribeOptions {
         qos: Qos::ExactlyOnce,
         ..SubscribeOptions::default()

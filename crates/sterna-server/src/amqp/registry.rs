@@ -64,6 +64,8 @@ struct Suspended {
 #[derive(Debug)]
 struct Remembered {
     unsettled: Vec<Unsettled>,
+    /// The append after which they are kept; 0 for none.
+    token: u64,
     deadline: (u64, u64),
 }
 
@@ -133,6 +135,24 @@ impl Registry {
         lock(&self.queues).keys().cloned().collect()
     }
 
+    /// Notes a queue that was there before a restart, with the shared subscriptions of its anchor, whatever
+    /// the settings allow now. One that is declared is as it is declared.
+    pub(super) fn know<'a>(&self, name: &str, mut subscriptions: impl Iterator<Item = &'a str>) {
+        let mut queues = lock(&self.queues);
+        if queues.contains_key(name) {
+            return;
+        }
+        let mut queue = self.new_queue(name, None);
+        let own = shared_subscription(name, &queue);
+        queue.filter = subscriptions
+            .find(|other| **other != *own)
+            .and_then(|other| {
+                let (_, filter) = other.strip_prefix("$share/")?.split_once('/')?;
+                Some(filter.into())
+            });
+        queues.insert(name.into(), queue);
+    }
+
     /// Looks a queue up. One that is not there, and may be, is made with `make`, which gets its shared
     /// subscription and its rules, and says whether it could; nobody else finds it before.
     pub(super) fn find(
@@ -179,12 +199,12 @@ impl Registry {
             .is_some_and(|queue| queue.filter.is_none())
     }
 
-    /// Remembers what is unsettled of a link until `deadline_ms`. Beyond `most` links the ones that
+    /// Remembers what is unsettled of a link until `deadline_ms`, and the append that keeps it. Beyond `most` links the ones that
     /// would be forgotten first are forgotten now.
     pub(super) fn suspend(
         &self,
         key: LinkKey,
-        unsettled: Vec<Unsettled>,
+        (unsettled, token): (Vec<Unsettled>, u64),
         deadline_ms: u64,
         most: usize,
     ) {
@@ -198,13 +218,15 @@ impl Registry {
         suspended.deadlines.insert(deadline, key.clone());
         let remembered = Remembered {
             unsettled,
+            token,
             deadline,
         };
         suspended.links.insert(key, remembered);
     }
 
-    /// What is unsettled of a link that is attached again; empty if nothing is remembered.
-    pub(super) fn resume(&self, key: &LinkKey, now_ms: u64) -> Vec<Unsettled> {
+    /// What is unsettled of a link that is attached again, and the append that keeps it; nothing if nothing is
+    /// remembered.
+    pub(super) fn resume(&self, key: &LinkKey, now_ms: u64) -> (Vec<Unsettled>, u64) {
         let mut suspended = lock(&self.suspended);
         while suspended
             .deadlines
@@ -224,12 +246,12 @@ fn shared_subscription(name: &str, queue: &Queue) -> String {
 }
 
 impl Suspended {
-    fn remove(&mut self, key: &LinkKey) -> Vec<Unsettled> {
+    fn remove(&mut self, key: &LinkKey) -> (Vec<Unsettled>, u64) {
         let Some(remembered) = self.links.remove(key) else {
-            return Vec::new();
+            return (Vec::new(), 0);
         };
         self.deadlines.remove(&remembered.deadline);
-        remembered.unsettled
+        (remembered.unsettled, remembered.token)
     }
 
     fn remove_first(&mut self) {
@@ -262,13 +284,13 @@ mod tests {
     #[test]
     fn suspended_links_are_forgotten_in_time_and_in_number() {
         let registry = Registry::default();
-        registry.suspend(key("a"), one(), 100, 2);
-        registry.suspend(key("b"), one(), 200, 2);
-        registry.suspend(key("c"), one(), 300, 2);
-        assert!(registry.resume(&key("a"), 0).is_empty(), "made room");
-        assert_eq!(registry.resume(&key("b"), 0).len(), 1);
-        assert!(registry.resume(&key("b"), 0).is_empty(), "once");
-        assert!(registry.resume(&key("c"), 300).is_empty(), "too late");
+        registry.suspend(key("a"), (one(), 0), 100, 2);
+        registry.suspend(key("b"), (one(), 7), 200, 2);
+        registry.suspend(key("c"), (one(), 0), 300, 2);
+        assert_eq!(registry.resume(&key("a"), 0), (Vec::new(), 0), "made room");
+        assert_eq!(registry.resume(&key("b"), 0), (one(), 7));
+        assert_eq!(registry.resume(&key("b"), 0), (Vec::new(), 0), "once");
+        assert_eq!(registry.resume(&key("c"), 300), (Vec::new(), 0), "too late");
         assert!(lock(&registry.suspended).deadlines.is_empty());
     }
 

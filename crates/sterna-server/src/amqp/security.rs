@@ -12,10 +12,12 @@ use sterna_net::ConnectionId;
 
 use super::client::{Client, State, Target};
 use super::{Door, code, log_end};
-use crate::config::EarlyData;
+use crate::audit::Login;
+use crate::config::{EarlyData, Protocol};
 use crate::context::Context;
 use crate::identity::{Identity, Outcome, Refusal, is_client_id};
 use crate::judge::{Claim, Verdict, admits_quiet, finish, judge};
+use crate::metrics::LoginFailure;
 use crate::session::AMQP_PREFIX;
 
 /// Key of the credit that a resuming client may count on (`docs/amqp-over-quic.md`, section 15).
@@ -67,7 +69,7 @@ impl Door {
             mechanism::ANONYMOUS => self.claim(cx, client, Claim::Nothing),
             mechanism::EXTERNAL => match std::str::from_utf8(response) {
                 Ok(name) => self.claim(cx, client, Claim::Holder(name)),
-                Err(_) => self.refuse(cx, client, SaslCode::Auth, "malformed EXTERNAL message"),
+                Err(_) => self.malformed(cx, client, "malformed EXTERNAL message"),
             },
             mechanism::PLAIN => {
                 let given = PlainCredentials::parse(response).filter(|given| {
@@ -79,7 +81,7 @@ impl Door {
                         let claim = Claim::Password(given.user, given.password.as_bytes());
                         self.claim(cx, client, claim);
                     }
-                    None => self.refuse(cx, client, SaslCode::Auth, "malformed PLAIN message"),
+                    None => self.malformed(cx, client, "malformed PLAIN message"),
                 }
             }
             other => self.claim(cx, client, Claim::Exchange(other, response)),
@@ -87,6 +89,10 @@ impl Door {
     }
 
     fn claim(&mut self, cx: &Context<'_>, client: &mut Client, claim: Claim<'_>) {
+        let user = match claim {
+            Claim::Password(user, _) => Some(user),
+            _ => None,
+        };
         match judge(cx, client.id, 0, claim) {
             Verdict::Known(identity) => self.admit(cx, client, identity, None),
             Verdict::Pending(pending) => client.state = State::Password(Box::new(pending)),
@@ -99,17 +105,18 @@ impl Door {
                     client.state = State::Exchange(exchange);
                 }
             }
-            Verdict::Refused(refusal) => self.refuse_claim(cx, client, refusal),
+            Verdict::Refused(refusal) => self.refuse_claim(cx, client, user, refusal),
         }
     }
 
     pub(super) fn sasl_response(&mut self, cx: &Context<'_>, client: &mut Client, response: &[u8]) {
         let State::Exchange(exchange) = std::mem::replace(&mut client.state, State::New) else {
-            return self.refuse(cx, client, SaslCode::Auth, "no challenge was sent");
+            return self.malformed(cx, client, "no challenge was sent");
         };
+        let user = exchange.user().to_owned();
         match finish(cx, client.id, *exchange, response) {
             Ok((identity, last)) => self.admit(cx, client, identity, Some(last.as_bytes())),
-            Err(refusal) => self.refuse_claim(cx, client, refusal),
+            Err(refusal) => self.refuse_claim(cx, client, Some(&user), refusal),
         }
     }
 
@@ -122,10 +129,13 @@ impl Door {
     ) {
         self.with_client(cx, connection, |door, cx, client| {
             match std::mem::replace(&mut client.state, State::New) {
-                State::Password(pending) => match pending.decided(&cx.policy.users, outcome) {
-                    Ok(identity) => door.admit(cx, client, identity, None),
-                    Err(refusal) => door.refuse_claim(cx, client, refusal),
-                },
+                State::Password(pending) => {
+                    let claimed = pending.claimed();
+                    match pending.decided(&cx.policy.users, outcome) {
+                        Ok(identity) => door.admit(cx, client, identity, None),
+                        Err(refusal) => door.refuse_claim(cx, client, claimed.user(), refusal),
+                    }
+                }
                 other => client.state = other,
             }
         });
@@ -149,17 +159,30 @@ impl Door {
         }
     }
 
-    fn refuse_claim(&mut self, cx: &Context<'_>, client: &mut Client, refusal: Refusal) {
+    fn refuse_claim(
+        &mut self,
+        cx: &Context<'_>,
+        client: &mut Client,
+        user: Option<&str>,
+        refusal: Refusal,
+    ) {
         let code = match refusal {
             Refusal::Slowed | Refusal::Busy => SaslCode::SysTemp,
             Refusal::Unavailable => SaslCode::Sys,
             _ => SaslCode::Auth,
         };
-        self.refuse(cx, client, code, refusal.detail());
+        let login = Login::of(cx, client.id, Protocol::Amqp).by(user);
+        login.refused(LoginFailure::Claim(refusal), refusal.detail());
+        self.refuse(client, code);
     }
 
-    fn refuse(&mut self, cx: &Context<'_>, client: &mut Client, code: SaslCode, detail: &str) {
-        log_end(cx.net, client, "amqp:unauthorized-access", detail);
+    /// Refuses a client whose words in the SASL layer make no sense.
+    fn malformed(&mut self, cx: &Context<'_>, client: &mut Client, detail: &str) {
+        Login::of(cx, client.id, Protocol::Amqp).refused(LoginFailure::Protocol, detail);
+        self.refuse(client, SaslCode::Auth);
+    }
+
+    fn refuse(&mut self, client: &mut Client, code: SaslCode) {
         // The engine is closed by it, or was before.
         let _ = client.engine.sasl_outcome(code, None, &mut self.out);
         client.held = Vec::new();
@@ -181,13 +204,19 @@ impl Door {
         let quiet = || judge(cx, client.id, 0, Claim::Nothing);
         let verdict = client.identity.take().map_or_else(quiet, Verdict::Known);
         let Verdict::Known(identity) = verdict else {
-            return self.close(cx, client, Condition::UNAUTHORIZED_ACCESS, "no credentials");
+            let refusal = Refusal::NoCredentials;
+            let login = Login::of(cx, client.id, Protocol::Amqp).named(&client.container);
+            login.refused(LoginFailure::Claim(refusal), refusal.detail());
+            return self.close(cx, client, Condition::UNAUTHORIZED_ACCESS, refusal.detail());
         };
         if !cx
             .policy
             .may_have_client_id(identity.user(), open.container_id)
         {
             let detail = "the container-id is not one of the user's client identifiers";
+            let login = Login::of(cx, client.id, Protocol::Amqp).named(&client.container);
+            let login = login.by(identity.user());
+            login.refused(LoginFailure::NotAuthorized, detail);
             return self.close(cx, client, Condition::UNAUTHORIZED_ACCESS, detail);
         }
         let identity = client.identity.insert(identity);
@@ -229,18 +258,10 @@ impl Door {
         }
         client.state = State::Open;
         self.counts.connections += 1;
-        let peer = cx
-            .net
-            .info(client.id)
-            .map(|info| (info.peer, info.transport));
-        tracing::debug!(
-            peer = peer.map(|(peer, _)| tracing::field::display(peer)),
-            transport = peer.map(|(_, transport)| tracing::field::debug(transport)),
-            client = &*client.container,
-            user = client.user(),
-            proof = ?client.identity.as_ref().map(Identity::proof),
-            "connected"
-        );
+        if let Some(identity) = &client.identity {
+            let login = Login::of(cx, client.id, Protocol::Amqp).named(&client.container);
+            login.accepted(identity);
+        }
         client.trace(cx);
     }
 

@@ -10,12 +10,15 @@ use sterna_amqp::transactions::{Declared, Discharge, Request, TransactionalState
 use sterna_broker::{self as broker, Message, SessionKey};
 
 use super::Door;
+use super::acknowledge::Acknowledgement;
 use super::attach::{Refusal, may_publish, refusal};
 use super::client::{Client, Target};
-use super::incoming::rejected;
+use super::incoming::{full, rejected};
 use super::outgoing::{Disposed, Returned, broker_outcome, give_back, is_returning, modify};
-use crate::config::Amqp;
+use crate::config::{Amqp, Protocol};
 use crate::context::Context;
+use crate::door::Promise;
+use crate::metrics::DropReason;
 
 /// The transactions of one connection.
 #[derive(Debug, Default)]
@@ -75,6 +78,7 @@ impl Door {
         client: &mut Client,
         delivery: &Delivery<'_>,
     ) {
+        let mut promise = Promise::on(cx, client.listener, None);
         let result = match Request::decode(&delivery.payload) {
             Err(error) => Err(refusal(error.condition, error.detail)),
             Ok(Request::Declare(declare)) if declare.global_id.is_some() => {
@@ -83,7 +87,14 @@ impl Door {
             }
             Ok(Request::Declare(_)) => declare(cx, client, delivery.link),
             Ok(Request::Discharge(discharge)) => {
-                self.discharge(cx, client, &discharge).map(|()| None)
+                let (result, token) = cx.appended(|cx| Self::discharge(cx, client, &discharge));
+                promise = promise.at(token);
+                result.map(|settled| {
+                    for settled in settled {
+                        self.acknowledge(cx, client, promise, settled);
+                    }
+                    None
+                })
             }
         };
         let id;
@@ -103,22 +114,22 @@ impl Door {
                 rejected(*condition, detail)
             }
         };
-        self.settle_received(client, delivery, &state);
+        self.dispose(cx, client, delivery, &state, promise);
         self.renew_credit(cx, client, delivery.link);
     }
 
+    /// Ends a transaction; the settlements of deliveries to the client that are to be told.
     fn discharge(
-        &mut self,
         cx: &mut Context<'_>,
         client: &mut Client,
         discharge: &Discharge<'_>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<Vec<Acknowledgement>, Refusal> {
         let mut transaction = id_of(discharge.txn_id)
             .and_then(|id| client.transactions.declared.remove(&id))
             .ok_or_else(|| refusal(UNKNOWN.0, UNKNOWN.1))?;
         if discharge.fail {
             Self::roll_back(cx, client, transaction);
-            return Ok(());
+            return Ok(Vec::new());
         }
         // What cannot take effect as a whole does not at all.
         let gone = transaction
@@ -138,28 +149,21 @@ impl Door {
             return Err(refusal(Condition::TRANSACTION_ROLLBACK, detail));
         }
         let posted = std::mem::take(&mut transaction.posted);
-        if !cx.broker.publish_together(cx.net.now_ms(), posted) {
+        let count = posted.len();
+        let routed = cx.broker.publish_together(cx.net.now_ms(), posted);
+        if routed.refused {
+            let reason = DropReason::of_refusal(&routed);
+            cx.meters.drops.count_many(Protocol::Amqp, reason, count);
             Self::roll_back(cx, client, transaction);
             let detail = "a queue that the transaction posts to is full";
+            let detail = full(&routed, detail);
             return Err(refusal(Condition::TRANSACTION_ROLLBACK, detail));
         }
         let now_ms = cx.net.now_ms();
-        let mut returned = Returned::new();
+        let (mut returned, mut settled) = (Returned::new(), Vec::new());
         for retired in transaction.retired {
-            if !retired.settled {
-                let id = retired.delivery_id;
-                // A session that has ended needs no answer.
-                let _ = client.engine.settle(
-                    retired.link.session,
-                    (id, id),
-                    Some(&retired.state.view()),
-                    &mut self.out,
-                );
-            }
             if retired.tag == 0 {
-                continue;
-            }
-            if is_returning(retired.outcome) {
+            } else if is_returning(retired.outcome) {
                 modify(
                     cx,
                     client.id,
@@ -172,9 +176,16 @@ impl Door {
                 cx.broker
                     .settle(now_ms, retired.session, retired.tag, retired.outcome);
             }
+            if !retired.settled {
+                settled.push(Acknowledgement::Settled {
+                    session: retired.link.session,
+                    delivery_id: retired.delivery_id,
+                    state: retired.state,
+                });
+            }
         }
         give_back(cx, &mut returned);
-        Ok(())
+        Ok(settled)
     }
 
     /// Undoes what waits: nothing is published, and what its receiver has settled already goes back to
@@ -198,7 +209,7 @@ impl Door {
     /// Keeps a message for the discharge.
     pub(super) fn post(
         &mut self,
-        cx: &Context<'_>,
+        cx: &mut Context<'_>,
         client: &mut Client,
         delivery: &Delivery<'_>,
         txn_id: &[u8],
@@ -213,19 +224,22 @@ impl Door {
                 .detach(delivery.link, true, Some(error), &mut self.out);
             return;
         };
+        let promise = Promise::on(cx, client.listener, None);
         let result = message.and_then(|message| {
             let bytes = message.body_bytes() as u64;
             if !transaction.has_room(&cx.policy.amqp, bytes) {
+                let drops = &cx.meters.drops;
+                drops.count(Protocol::Amqp, DropReason::QueueRefused);
                 return Err(refusal(TOO_LARGE.0, TOO_LARGE.1));
             }
             transaction.posted_bytes += bytes;
             transaction.posted.push(message);
-            Ok(())
+            Ok(promise)
         });
         if result.is_err() {
             return self.conclude(cx, client, delivery, result);
         }
-        self.write_accepted(client);
+        self.write_accepted(cx, client);
         let state = DeliveryState::Transactional(TransactionalState {
             txn_id,
             outcome: Some(Outcome::Accepted),

@@ -55,6 +55,7 @@ struct Lists {
     publish: Box<[Compiled]>,
     subscribe: Box<[Compiled]>,
     delete: Box<[Compiled]>,
+    admins: Users,
     /// What they were made from.
     source: Authorization,
 }
@@ -71,7 +72,7 @@ struct Compiled {
 }
 
 /// Whom a rule is about.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 struct Users {
     anonymous: bool,
     /// Everybody who has a name.
@@ -97,8 +98,15 @@ impl Rules {
             delete: (of(ActionName::Delete).map(Compiled::new))
                 .chain([deletes])
                 .collect(),
+            admins,
             source: config.clone(),
         }))
+    }
+
+    /// Whether a client is an administrator: of this user, or without a name where that is `None`.
+    #[must_use]
+    pub fn is_admin(&self, user: Option<&str>) -> bool {
+        self.0.admins.has(user)
     }
 
     /// Whether they are made from the same configuration.

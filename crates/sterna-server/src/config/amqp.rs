@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::Durability;
+
 /// What the broker grants to AMQP clients.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
@@ -94,6 +96,10 @@ pub struct Queue {
     /// Overrides `amqp.queue_priorities`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priorities: Option<bool>,
+    /// What acknowledgements of messages to the queue's own topic wait for at least, whatever the
+    /// listener says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub durability: Option<Durability>,
 }
 
 impl Default for Amqp {
@@ -168,6 +174,15 @@ impl Amqp {
                 ));
             }
         }
+        for queue in &self.queues {
+            if queue.durability.is_some() && queue.filter.is_some() {
+                problems.push(format!(
+                    "amqp.queue: `{}` has a filter, so what it takes waits as its publishers' listeners say: \
+                     durability is for a queue without one",
+                    queue.name
+                ));
+            }
+        }
         for name in self.dead_letters() {
             let declared = self.queues.iter().find(|queue| queue.name == name);
             if !is_queue_name(name) {
@@ -217,6 +232,9 @@ impl Amqp {
             .filter(|name| !name.is_empty())
     }
 }
+
+/// First level of a queue's own topic, and of its address.
+pub(crate) const QUEUE_LEVEL: &str = "queue/";
 
 /// Longest name of a queue, in bytes.
 const MAX_QUEUE_NAME_BYTES: usize = 1024;

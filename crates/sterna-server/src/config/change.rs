@@ -25,6 +25,9 @@ impl Config {
         next.data_directory.clone_from(&old.data_directory);
         keep("broker", self.broker != old.broker);
         next.broker.clone_from(&old.broker);
+        keep("store", !self.store.is_opened_like(&old.store));
+        next.store.clone_from(&old.store);
+        next.store.take_reloaded(&self.store);
         keep("amqp.queue", !self.amqp.has_queues_of(&old.amqp));
         next.amqp.take_queues_of(&old.amqp);
         keep("network", self.network != old.network);

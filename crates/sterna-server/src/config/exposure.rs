@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 
-use super::{ActionName, Authorization, Config, Effect, Listener, ListenerUrl, Rule};
+use super::{ActionName, Authorization, Config, Effect, Listener, ListenerUrl, Protocol, Rule};
 
 impl Config {
     /// What is wrong with the listeners: their URLs, and what they would open to other hosts without
@@ -23,9 +23,14 @@ impl Config {
         let has_secrets =
             authentication.password_file.is_some() || authentication.token_file.is_some();
         for (listener, url) in &reachable {
+            let is_admin = url.scheme.protocol() == Protocol::Admin;
+            if is_admin {
+                problems.extend(self.admin_problems(listener));
+            }
             let opens = [
                 (
-                    self.admits_anonymous(listener)
+                    !is_admin
+                        && self.admits_anonymous(listener)
                         && !authentication.allow_anonymous_beyond_loopback,
                     "admits clients without credentials: set authentication.password_file, or \
                      authentication.allow_anonymous_beyond_loopback = true if that is meant",
@@ -38,7 +43,8 @@ impl Config {
                      authentication.allow_plaintext_passwords_beyond_loopback = true if that is meant",
                 ),
                 (
-                    self.authorization.decides_by_default()
+                    !is_admin
+                        && self.authorization.decides_by_default()
                         && self.authorization.default_allow
                         && !self.authorization.allow_default_beyond_loopback,
                     "lets clients do all that no rule names: set authorization.default_allow = false, or \
@@ -62,6 +68,40 @@ impl Config {
             }
         }
         problems
+    }
+
+    /// Faults of an admin listener that other hosts reach. It requires credentials, and at least one user
+    /// must be able to get in.
+    fn admin_problems(&self, listener: &Listener) -> Vec<String> {
+        let authentication = &self.authentication;
+        let tls = &self.tls;
+        let has_proofs = authentication.password_file.is_some()
+            || authentication.token_file.is_some()
+            || (tls.certificate_as_username
+                && (tls.client_ca.is_some() || tls.client_keys.is_some()));
+        let faults = [
+            (
+                self.admits_anonymous(listener),
+                "admits clients without credentials, which an admin listener does on loopback alone: \
+                 leave out anonymous = true",
+            ),
+            (
+                !has_proofs,
+                "nobody can show who they are: set authentication.password_file or \
+                 authentication.token_file",
+            ),
+            (
+                self.authorization.admins.is_empty(),
+                "nobody may read what it serves: name users in authorization.admins",
+            ),
+        ];
+        let faults = faults.into_iter().filter(|(is_fault, _)| *is_fault);
+        faults
+            .map(|(_, what)| {
+                let url = &listener.url;
+                format!("listener `{url}` is reachable from other hosts, and {what}")
+            })
+            .collect()
     }
 
     /// What is better not left as it is, each a sentence that names the file: secrets that other users of
@@ -94,9 +134,7 @@ impl Config {
 
     /// Whether a listener admits clients without credentials.
     pub(super) fn admits_anonymous(&self, listener: &Listener) -> bool {
-        listener
-            .anonymous
-            .unwrap_or_else(|| self.authentication.admits_anonymous())
+        listener.admits_anonymous(self.authentication.admits_anonymous())
             && !(self.tls.require_client_certificate && listener.encrypts())
     }
 }
@@ -197,6 +235,26 @@ mod tests {
                     + "[tls]\nallow_development_certificate_beyond_loopback = true\n",
                 &[],
             ),
+            (
+                listener("admin://*:9464") + "anonymous = true\n",
+                &[
+                    "anonymous = true",
+                    "authentication.password_file",
+                    "authorization.admins",
+                ],
+            ),
+            (
+                listener("admins://*:9464")
+                    + &users
+                    + "[authorization]\nadmins = ['ann']\n"
+                    + &certificate,
+                &[],
+            ),
+            (
+                listener("admin://*:9464") + &users + "[authorization]\nadmins = ['ann']\n",
+                &["authentication.allow_plaintext_passwords_beyond_loopback"],
+            ),
+            (listener("admin://[::1]:9464") + &users, &[]),
             // A last rule for everything leaves nothing to the default.
             (
                 listener("mqtt://*:1883")

@@ -14,6 +14,26 @@ pub enum Protocol {
     Amqp,
     /// HTTP.
     Http,
+    /// Metrics and health for operators, by HTTP.
+    Admin,
+}
+
+impl Protocol {
+    /// Those that carry messages.
+    pub(crate) const OF_MESSAGES: [Self; 3] = [Self::Mqtt, Self::Amqp, Self::Http];
+    /// All.
+    pub(crate) const ALL: [Self; 4] = [Self::Mqtt, Self::Amqp, Self::Http, Self::Admin];
+
+    /// The name in metrics and the log.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Mqtt => "mqtt",
+            Self::Amqp => "amqp",
+            Self::Http => "http",
+            Self::Admin => "admin",
+        }
+    }
 }
 
 /// Transport of a listener's URL.
@@ -41,6 +61,10 @@ pub enum Scheme {
     Https,
     /// `h3`: QUIC, on the port of HTTP. What a client speaks it says by ALPN.
     H3,
+    /// `admin`: metrics and health, by HTTP on TCP.
+    Admin,
+    /// `admins`: metrics and health, by HTTP on TLS.
+    Admins,
 }
 
 impl Scheme {
@@ -59,6 +83,8 @@ impl Scheme {
             Self::Http => "http",
             Self::Https => "https",
             Self::H3 => "h3",
+            Self::Admin => "admin",
+            Self::Admins => "admins",
         }
     }
 
@@ -75,6 +101,7 @@ impl Scheme {
             Self::Amqps | Self::AmqpQuic => 5671,
             Self::Http => 8080,
             Self::Https | Self::H3 => 8443,
+            Self::Admin | Self::Admins => 9464,
         }
     }
 
@@ -90,6 +117,7 @@ impl Scheme {
                 | Self::AmqpQuic
                 | Self::Https
                 | Self::H3
+                | Self::Admins
         )
     }
 
@@ -106,6 +134,7 @@ impl Scheme {
             Self::Mqtt | Self::Mqtts | Self::Ws | Self::Wss | Self::MqttQuic => Protocol::Mqtt,
             Self::Amqp | Self::Amqps | Self::AmqpQuic => Protocol::Amqp,
             Self::Http | Self::Https | Self::H3 => Protocol::Http,
+            Self::Admin | Self::Admins => Protocol::Admin,
         }
     }
 
@@ -191,7 +220,7 @@ impl fmt::Display for ListenerUrlError {
             Self::Scheme(scheme) => write!(
                 f,
                 "unknown scheme `{scheme}`; served are mqtt, mqtts, ws, wss, mqtt+quic, \
-                 amqp, amqps, amqp+quic, http, https and h3"
+                 amqp, amqps, amqp+quic, http, https, h3, admin and admins"
             ),
             Self::Host(host) => {
                 write!(f, "`{host}` is neither an IP address, `localhost` nor `*`")
@@ -220,6 +249,8 @@ impl FromStr for ListenerUrl {
             "http" => Scheme::Http,
             "https" => Scheme::Https,
             "h3" => Scheme::H3,
+            "admin" => Scheme::Admin,
+            "admins" => Scheme::Admins,
             other => return Err(ListenerUrlError::Scheme(other.to_owned())),
         };
         let (authority, path) = match rest.find('/') {

@@ -3,6 +3,7 @@
 //! Every limit of the broker is a named setting here, with its unit last in the name. A key that
 //! does not exist is an error that names the nearest one that does.
 
+mod admin;
 mod amqp;
 mod authorization;
 mod change;
@@ -12,6 +13,7 @@ mod identity;
 mod listener;
 mod load;
 mod quic;
+mod store;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -19,8 +21,9 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use sterna_quic::Profile;
 
+pub use admin::Admin;
 pub use amqp::{Amqp, Queue};
-pub(crate) use amqp::{is_queue_name, is_topic_name};
+pub(crate) use amqp::{QUEUE_LEVEL, is_queue_name, is_topic_name};
 pub(crate) use authorization::ANONYMOUS;
 pub use authorization::{ActionName, Authorization, Effect, Rule};
 pub use http::{Http, HttpAuthentication, HttpEarlyDataRefusal};
@@ -28,6 +31,7 @@ pub use identity::{ClientIds, Guessing, Passwords};
 pub use listener::{ListenerUrl, ListenerUrlError, Protocol, Scheme};
 pub use load::{ConfigError, ENVIRONMENT_PREFIX, load, parse};
 pub use quic::Quic;
+pub use store::{Durability, Store};
 
 /// The whole configuration of a broker process.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
@@ -57,8 +61,12 @@ pub struct Config {
     pub amqp: Amqp,
     /// What the broker grants to HTTP clients.
     pub http: Http,
+    /// Metrics and health.
+    pub admin: Admin,
     /// Sessions, queues, subscriptions and retained messages.
     pub broker: Broker,
+    /// What survives a restart, and when an acknowledgement may leave.
+    pub store: Store,
     /// Sockets and handshakes.
     pub network: Network,
     /// QUIC's own settings.
@@ -85,7 +93,9 @@ impl Default for Config {
             mqtt: Mqtt::default(),
             amqp: Amqp::default(),
             http: Http::default(),
+            admin: Admin::default(),
             broker: Broker::default(),
+            store: Store::default(),
             network: Network::default(),
             quic: Quic::default(),
             sys: Sys::default(),
@@ -111,6 +121,7 @@ impl Config {
             "http://localhost:8080",
             "https://localhost:8443",
             "h3://localhost:8443",
+            "admin://localhost:9464",
         ]
         .into_iter()
         .map(Listener::at)
@@ -204,12 +215,17 @@ impl Config {
         if self.network.maximum_connections_per_address == 0 {
             problems.push("network.maximum_connections_per_address is at least 1".to_owned());
         }
+        if self.network.shutdown_timeout_ms == 0 {
+            problems.push("network.shutdown_timeout_ms is at least 1".to_owned());
+        }
         if self.shards > 256 {
             problems.push("shards is at most 256".to_owned());
         }
         problems.extend(self.quic_problems());
         problems.extend(self.amqp.problems());
         problems.extend(self.http.problems());
+        problems.extend(self.store.problems());
+        problems.extend(self.admin.problems());
         problems.extend(identity::problems(
             &self.passwords,
             &self.guessing,
@@ -255,10 +271,12 @@ fn usual_directory(variable: impl Fn(&str) -> Option<OsString>) -> Result<PathBu
 pub struct Listener {
     /// Transport, address and port, for example `mqtts://[::]:8883`. Schemes: `mqtt` (TCP),
     /// `mqtts` (TLS), `ws`, `wss` (WebSocket; the path is served too), `mqtt+quic`, `amqp` (TCP), `amqps`
-    /// (TLS) and `amqp+quic`. Every QUIC listener serves all protocols, and every WebSocket listener
+    /// (TLS) and `amqp+quic`, `http`, `https` and `h3`, and for metrics and health `admin` (TCP) and
+    /// `admins` (TLS). Every QUIC listener serves all protocols, and every WebSocket listener
     /// those that have a subprotocol.
     pub url: String,
-    /// Whether clients without credentials are admitted here; overrides `[authentication]`.
+    /// Whether clients without credentials are admitted here; overrides `[authentication]`. Default of
+    /// an admin listener: only where it is on loopback.
     pub anonymous: Option<bool>,
     /// What early data may do here; overrides `quic.early_data`.
     pub early_data: Option<EarlyData>,
@@ -269,6 +287,9 @@ pub struct Listener {
     /// profile it changes about this one too.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub profile: Option<Profile>,
+    /// What acknowledgements to clients of this listener wait for; overrides `store.durability`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub durability: Option<Durability>,
 }
 
 /// What packets that arrive as early data (0-RTT) may do before the handshake has shown that they
@@ -296,6 +317,17 @@ impl Listener {
             url: url.to_owned(),
             ..Self::default()
         }
+    }
+
+    /// Whether clients without credentials are admitted, where `[authentication]` says `default`.
+    pub(crate) fn admits_anonymous(&self, default: bool) -> bool {
+        self.anonymous.unwrap_or_else(|| {
+            let url = self.url.parse::<ListenerUrl>().ok();
+            match url.filter(|url| url.scheme.protocol() == Protocol::Admin) {
+                Some(url) => url.is_loopback(),
+                None => default,
+            }
+        })
     }
 
     fn encrypts(&self) -> bool {
@@ -407,6 +439,9 @@ pub struct Mqtt {
     pub maximum_list_entries: u32,
     /// Whether QUIC datagrams carry messages of QoS 0, both ways, for clients that ask.
     pub datagrams: bool,
+    /// Whether the wills of connected clients are due when the broker stops. Otherwise a restart drops them.
+    /// Without a store they always are.
+    pub wills_at_shutdown: bool,
 }
 
 impl Default for Mqtt {
@@ -434,6 +469,7 @@ impl Default for Mqtt {
             maximum_assembling_bytes: 8 << 20,
             maximum_list_entries: 1024,
             datagrams: true,
+            wills_at_shutdown: false,
         }
     }
 }
@@ -526,6 +562,8 @@ pub struct Network {
     pub high_watermark_bytes: u32,
     /// Time that a closing connection may take to send what is queued, in milliseconds.
     pub linger_ms: u64,
+    /// Time from the signal to stop to the end of the process, in milliseconds.
+    pub shutdown_timeout_ms: u64,
 }
 
 impl Default for Network {
@@ -539,6 +577,7 @@ impl Default for Network {
             maximum_connections_per_address: 10_000,
             high_watermark_bytes: 256 << 10,
             linger_ms: 3_000,
+            shutdown_timeout_ms: 20_000,
         }
     }
 }
@@ -565,6 +604,8 @@ pub struct Log {
     pub level: String,
     /// `text` or `json`.
     pub format: LogFormat,
+    /// Level of the audit log, whatever `level` says.
+    pub audit: AuditLevel,
 }
 
 impl Default for Log {
@@ -572,6 +613,7 @@ impl Default for Log {
         Self {
             level: "info".to_owned(),
             format: LogFormat::Text,
+            audit: AuditLevel::default(),
         }
     }
 }
@@ -607,6 +649,34 @@ pub enum LogFormat {
     Text,
     /// One JSON object an event.
     Json,
+}
+
+/// Level of the audit log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AuditLevel {
+    /// Nothing.
+    Off,
+    /// Logins that were refused.
+    Warn,
+    /// Reloads and shutdowns as well.
+    #[default]
+    Info,
+    /// Logins as well.
+    Debug,
+}
+
+impl AuditLevel {
+    /// The level as a directive of the log has it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Warn => "warn",
+            Self::Info => "info",
+            Self::Debug => "debug",
+        }
+    }
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 
 use sterna_net::{Chunk, StreamId};
 
-use crate::config::EarlyData;
+use crate::config::{EarlyData, Protocol};
 use crate::context::Context;
 
 /// What becomes of early data, which may be a replay until the handshake is complete.
@@ -45,11 +45,23 @@ pub(crate) fn held_bytes(held: &[Held]) -> usize {
 
 /// Marks a client whose bytes can be a replay. What its listener does not let through waits until the
 /// handshake has shown that they are none.
-pub(crate) fn note_early(cx: &Context<'_>, early: &mut Early, listener: u16, chunk: &Chunk<'_>) {
+pub(crate) fn note_early(
+    cx: &Context<'_>,
+    early: &mut Early,
+    protocol: Protocol,
+    listener: u16,
+    chunk: &Chunk<'_>,
+) {
     if chunk.early && !chunk.confirmed && *early == Early::Over {
-        *early = match cx.policy.listener(listener).early_data {
-            EarlyData::Off => Early::Waiting,
-            EarlyData::Idempotent | EarlyData::All => Early::Allowed,
-        };
+        match cx.policy.listener(listener).early_data {
+            EarlyData::Off => hold_early(cx, early, protocol),
+            EarlyData::Idempotent | EarlyData::All => *early = Early::Allowed,
+        }
     }
+}
+
+/// Holds back all further input of a client until its handshake is complete.
+pub(crate) fn hold_early(cx: &Context<'_>, early: &mut Early, protocol: Protocol) {
+    *early = Early::Waiting;
+    cx.meters.early_data_held(protocol);
 }

@@ -10,6 +10,7 @@ mod clients;
 mod framers;
 mod held;
 mod outgoing;
+mod promises;
 mod timers;
 
 use std::fmt::Debug;
@@ -23,8 +24,10 @@ use crate::inspect;
 use crate::sys::Counts;
 pub(crate) use clients::Clients;
 pub(crate) use framers::Framers;
-pub(crate) use held::{Early, Held, held_bytes, note_early};
+pub(crate) use held::{Early, Held, held_bytes, hold_early, note_early};
 pub(crate) use outgoing::StepOutput;
+use promises::Awaited;
+pub(crate) use promises::{Promise, Promises};
 pub(crate) use timers::Timers;
 
 /// The front door of one shard for one service.
@@ -34,6 +37,7 @@ pub(crate) struct Door<S: Service> {
     pub(crate) service: S,
     pub(crate) clients: Clients<S::Id, S::Client>,
     pub(crate) timers: Timers<S::Id>,
+    awaited: Awaited<S::Id>,
     /// What the step under way has written.
     pub(crate) out: StepOutput,
     pub(crate) counts: Counts,
@@ -48,6 +52,8 @@ pub(crate) trait Service: Sized {
     type Id: Copy + Eq + Hash + Ord + Debug;
     /// What is kept of a client.
     type Client;
+    /// What a client is told of something that may have to be kept first.
+    type Acknowledgement;
 
     /// What is kept of a client that comes; `None` if it is gone already.
     fn greet(door: &mut Door<Self>, cx: &mut Context<'_>, id: Self::Id) -> Option<Self::Client>;
@@ -59,6 +65,17 @@ pub(crate) trait Service: Sized {
 
     /// Ends a step: hands over what it has written, and sets the next deadline.
     fn settle(door: &mut Door<Self>, cx: &mut Context<'_>, client: &mut Self::Client);
+
+    /// What waits until it is kept.
+    fn promises(client: &mut Self::Client) -> &mut Promises<Self::Acknowledgement>;
+
+    /// Tells a client of something that is kept.
+    fn acknowledge(
+        door: &mut Door<Self>,
+        cx: &mut Context<'_>,
+        client: &mut Self::Client,
+        acknowledgement: Self::Acknowledgement,
+    );
 
     /// The deadline of a client has passed; it has none until the next is set.
     fn due(door: &mut Door<Self>, cx: &mut Context<'_>, client: &mut Self::Client);
@@ -102,6 +119,7 @@ impl<S: Service> Door<S> {
             service,
             clients: Clients::default(),
             timers: Timers::default(),
+            awaited: Awaited::default(),
             out: StepOutput::default(),
             counts: Counts::default(),
             high_watermark_bytes,
@@ -154,11 +172,39 @@ impl<S: Service> Door<S> {
             S::begin(self, cx, &mut client);
             step(self, cx, &mut client);
             S::settle(self, cx, &mut client);
+            self.awaited.note(cx, id, S::promises(&mut client));
         });
         match done {
             Ok(()) => self.clients.put_back(id, client),
             Err(panic) => self.fail(cx, id, Some(client), &panic),
         }
+    }
+
+    /// Tells a client of something once that is kept, behind what waits already.
+    pub(crate) fn acknowledge(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: &mut S::Client,
+        promise: Promise,
+        acknowledgement: S::Acknowledgement,
+    ) {
+        if let Some(now) = S::promises(client).make(cx, promise, acknowledgement) {
+            S::acknowledge(self, cx, client, now);
+        }
+    }
+
+    /// The store has come further: acknowledgements that waited for it leave.
+    pub(crate) fn committed(&mut self, cx: &mut Context<'_>) {
+        let committed = cx.broker.committed();
+        while let Some(id) = self.awaited.next(committed) {
+            self.with_client(cx, id, |door, cx, client| {
+                S::promises(client).looked_at();
+                while let Some(kept) = S::promises(client).next_kept(committed) {
+                    S::acknowledge(door, cx, client, kept);
+                }
+            });
+        }
+        self.awaited.ask_again(cx);
     }
 
     /// A step with each client.
@@ -210,6 +256,23 @@ impl<S: Service> Door<S> {
     /// Another policy is in force.
     pub(crate) fn policy_changed(&mut self, cx: &mut Context<'_>) {
         self.with_all(cx, S::policy_changed);
+    }
+
+    /// Reads no more of any client, so that what waits for the store comes to an end. New ones are turned
+    /// away.
+    pub(crate) fn stop_reading(&mut self, cx: &mut Context<'_>)
+    where
+        S: Service<Id = ConnectionId>,
+    {
+        self.stopping = true;
+        for id in self.clients.ids() {
+            cx.net.pause(id, true);
+        }
+    }
+
+    /// Whether no acknowledgement waits for the store.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.awaited.is_empty()
     }
 
     /// Tells every client goodbye; new ones are turned away.

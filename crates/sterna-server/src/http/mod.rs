@@ -1,36 +1,35 @@
 //! The front door of HTTP: publish-subscribe as `docs/http.md` describes it.
 //!
-//! What carries requests and responses (HTTP/3 on QUIC by an engine of our own in `http3/`, HTTP/2 and
-//! HTTP/1.1 on TCP by a library in `tcp/`) knows nothing of topics; what answers them (`api/`) knows
-//! nothing of either. `exchange.rs` is all that both know.
+//! `sterna-http` carries requests and responses and knows nothing of topics. `api/` answers them and
+//! knows nothing of transports. `desk.rs` is between the two.
 
 mod api;
-mod date;
-mod exchange;
+mod desk;
+mod fields;
 mod format;
-mod http3;
 mod openapi;
 mod page;
 mod problem;
 mod registry;
-mod tcp;
 
 use std::sync::Arc;
 
 use sterna_broker::{ConsumerId, EvictReason, SessionKey};
-use sterna_net::{Chunk, ConnectionId, Network, StreamId};
+use sterna_http::{Carrier, Date, INTERNAL_ERROR, Limits, NO_ERROR, Responses, Settings};
+use sterna_net::{Chunk, ConnectionId, StreamId};
 
 use crate::context::Context;
-use crate::door::{self, Service};
+use crate::door::{self, Promises, Service};
 use crate::identity::Outcome;
 use crate::inspect;
 use crate::mail::HttpLetter;
+use crate::policy::{ListenerPolicy, Policy};
 use crate::sys::Counts;
-use api::{Api, Peer};
-use date::Date;
-use exchange::Responses;
+use api::{Acknowledgement, Api, Peer};
+use desk::Desk;
 
-pub(crate) use api::is_consumer;
+pub(crate) use api::{Credentials, Trouble, Verdict, fail, is_consumer, respond};
+pub(crate) use problem::ProblemKind;
 pub use registry::Registry;
 
 /// The front door of one shard.
@@ -41,6 +40,8 @@ pub(crate) type Door = door::Door<Http>;
 pub(crate) struct Http {
     api: Api,
     date: Date,
+    /// Of the connections since the last reload that changed them.
+    limits: Option<Arc<Limits>>,
 }
 
 /// A client's connection.
@@ -53,62 +54,28 @@ pub(crate) struct Connection {
     timer_ms: u64,
 }
 
-/// What carries requests and responses.
-#[derive(Debug)]
-enum Carrier {
-    Http3(Box<http3::Carrier>),
-    Tcp(Box<tcp::Carrier>),
-}
-
-/// Where a carrier has requests answered.
-struct Desk<'a, 'b> {
-    api: &'a mut Api,
-    cx: &'a mut Context<'b>,
-    peer: &'a mut Peer,
-}
-
-/// What a carrier is told at the beginning of a step.
-#[derive(Clone, Copy, Debug)]
-struct Moment {
-    now_ms: u64,
-    date: [u8; date::BYTES],
-    /// Bytes queued towards the client.
-    unsent_bytes: usize,
-}
-
-/// Calls a carrier, whichever it is.
-macro_rules! of_carrier {
-    ($carrier_of:expr, $carrier:ident => $call:expr) => {
-        match $carrier_of {
-            Carrier::Http3($carrier) => $call,
-            Carrier::Tcp($carrier) => $call,
-        }
-    };
-}
-
 impl Service for Http {
     type Id = ConnectionId;
     type Client = Connection;
+    type Acknowledgement = Acknowledgement;
 
     fn greet(door: &mut Door, cx: &mut Context<'_>, id: ConnectionId) -> Option<Connection> {
-        let has_datagrams = cx.net.datagram_bytes(id) > 0;
-        let info = cx.net.info(id)?;
-        let high_watermark_bytes = door.high_watermark_bytes;
-        let now_ms = cx.net.now_ms();
-        let carrier = if &*info.protocol == b"h3" {
-            let carrier = http3::Carrier::new(
-                id,
+        let listener = cx.net.info(id)?.listener;
+        let ListenerPolicy {
+            datagrams,
+            http3_port,
+            ..
+        } = cx.policy.listener(listener);
+        let settings = Settings {
+            limits: limits(
+                &mut door.service.limits,
                 cx.policy,
-                info,
-                now_ms,
-                has_datagrams,
-                high_watermark_bytes,
-            );
-            Carrier::Http3(Box::new(carrier))
-        } else {
-            let carrier = tcp::Carrier::new(id, cx.policy, info, now_ms, high_watermark_bytes);
-            Carrier::Tcp(Box::new(carrier))
+                door.high_watermark_bytes,
+            ),
+            takes_datagrams: datagrams,
+            http3_port,
         };
+        let carrier = Carrier::new(cx.net, id, settings)?;
         let peer = Peer::new(cx, id);
         Some(Connection {
             id,
@@ -119,28 +86,17 @@ impl Service for Http {
     }
 
     fn begin(door: &mut Door, cx: &mut Context<'_>, client: &mut Connection) {
-        let now_ms = cx.net.now_ms();
-        let moment = Moment {
-            now_ms,
-            date: door.service.date.at(now_ms),
-            unsent_bytes: cx.net.unsent_bytes(client.id),
-        };
-        match &mut client.carrier {
-            Carrier::Http3(carrier) => carrier.begin(cx.net, moment),
-            Carrier::Tcp(carrier) => carrier.begin(moment),
-        }
+        client.carrier.begin(cx.net, &mut door.service.date);
     }
 
     fn settle(door: &mut Door, cx: &mut Context<'_>, client: &mut Connection) {
-        client.work(door, cx, |carrier, desk| {
-            of_carrier!(carrier, carrier => carrier.settle(desk));
-        });
-        let (id, carrier) = (client.id, &mut client.carrier);
-        door.out.sent_bytes += of_carrier!(carrier, carrier => carrier.flush(cx.net));
-        if let Some(code) = of_carrier!(carrier, carrier => carrier.close_code()) {
-            cx.net.close(id, code);
+        client.work(door, cx, |carrier, desk| carrier.settle(desk));
+        let is_paced = client.peer.promises.is_full(cx);
+        door.out.sent_bytes += client.carrier.flush(cx.net, is_paced);
+        if let Some(code) = client.carrier.close_code() {
+            cx.net.close(client.id, code);
         } else {
-            let own_ms = of_carrier!(carrier, carrier => carrier.deadline_ms());
+            let own_ms = client.carrier.deadline_ms();
             let next_ms = own_ms.into_iter().chain(client.peer.deadline_ms()).min();
             if let Some(next_ms) = next_ms
                 && next_ms < client.timer_ms
@@ -153,7 +109,7 @@ impl Service for Http {
     fn due(door: &mut Door, cx: &mut Context<'_>, client: &mut Connection) {
         let now_ms = cx.net.now_ms();
         client.work(door, cx, |carrier, desk| {
-            of_carrier!(carrier, carrier => carrier.timeout(desk));
+            carrier.timeout(desk);
             let due = desk.peer.deadline_ms();
             if due.is_some_and(|due_ms| due_ms <= now_ms) {
                 desk.api.timeout(desk.cx, desk.peer, carrier.responses());
@@ -171,9 +127,7 @@ impl Service for Http {
     }
 
     fn stop(door: &mut Door, cx: &mut Context<'_>, client: &mut Connection) {
-        client.work(door, cx, |carrier, desk| {
-            of_carrier!(carrier, carrier => carrier.stop(desk));
-        });
+        client.work(door, cx, |carrier, desk| carrier.stop(desk));
     }
 
     fn lost(door: &mut Door, cx: &mut Context<'_>, client: &mut Connection) {
@@ -186,12 +140,8 @@ impl Service for Http {
     }
 
     fn hang_up(cx: &mut Context<'_>, id: ConnectionId, failed: bool) {
-        let code = if failed {
-            http3::INTERNAL_ERROR
-        } else {
-            http3::NO_ERROR
-        };
-        cx.net.close(id, code);
+        cx.net
+            .close(id, if failed { INTERNAL_ERROR } else { NO_ERROR });
     }
 
     fn is_consumer_of(&self, consumer: ConsumerId, id: ConnectionId) -> bool {
@@ -204,6 +154,22 @@ impl Service for Http {
 
     fn name(client: &Connection) -> Option<&str> {
         client.peer.name()
+    }
+
+    fn promises(client: &mut Connection) -> &mut Promises<Acknowledgement> {
+        &mut client.peer.promises
+    }
+
+    fn acknowledge(
+        door: &mut Door,
+        cx: &mut Context<'_>,
+        client: &mut Connection,
+        acknowledgement: Acknowledgement,
+    ) {
+        client.work(door, cx, |carrier, desk| {
+            let out = carrier.responses();
+            (desk.api).acknowledged(desk.cx, desk.peer, out, acknowledgement);
+        });
     }
 
     fn timer(client: &mut Connection) -> (ConnectionId, &mut u64) {
@@ -224,6 +190,7 @@ impl Connection {
         work: impl FnOnce(&mut Carrier, &mut Desk<'_, '_>),
     ) {
         let mut desk = Desk {
+            connection: self.id,
             api: &mut door.service.api,
             cx,
             peer: &mut self.peer,
@@ -232,12 +199,42 @@ impl Connection {
     }
 }
 
+/// The limits of a new connection, from the configuration. `shared` are those of the connections before,
+/// which it shares where they are the same.
+pub(crate) fn limits(
+    shared: &mut Option<Arc<Limits>>,
+    policy: &Policy,
+    high_watermark_bytes: usize,
+) -> Arc<Limits> {
+    let http = &policy.http;
+    let limits = Limits {
+        max_fields_bytes: http.maximum_fields_bytes,
+        max_target_bytes: http.maximum_target_bytes,
+        max_content_bytes: http.maximum_content_bytes,
+        max_assembling_bytes: http.maximum_assembling_bytes,
+        max_requests: http.maximum_requests,
+        max_resets: http.maximum_resets,
+        max_sessions: http.maximum_webtransport_sessions,
+        max_session_streams: http.maximum_webtransport_streams,
+        connect_timeout_ms: policy.connect_timeout_ms,
+        fields_timeout_ms: http.fields_timeout_ms.into(),
+        content_timeout_ms: http.content_timeout_ms.into(),
+        idle_timeout_ms: http.idle_timeout_ms.into(),
+        stalled_timeout_ms: u64::from(http.stalled_timeout_s) * 1000,
+        high_watermark_bytes,
+    };
+    let known = shared.take().filter(|known| **known == limits);
+    let known = known.unwrap_or_else(|| Arc::new(limits));
+    Arc::clone(shared.insert(known))
+}
+
 impl Door {
     /// A door without connections.
     pub(crate) fn new(registry: Arc<Registry>, high_watermark_bytes: usize) -> Self {
         let service = Http {
             api: Api::new(registry),
             date: Date::default(),
+            limits: None,
         };
         Self::open_for(service, high_watermark_bytes)
     }
@@ -256,9 +253,8 @@ impl Door {
         chunk: Chunk<'_>,
     ) {
         self.counts.bytes_received += chunk.bytes.len() as u64;
-        self.with_connection(cx, connection, |carrier, desk| match carrier {
-            Carrier::Http3(carrier) => carrier.received(desk, &chunk),
-            Carrier::Tcp(carrier) => carrier.received(desk, chunk.bytes),
+        self.with_connection(cx, connection, |carrier, desk| {
+            carrier.received(desk, &chunk);
         });
     }
 
@@ -270,18 +266,15 @@ impl Door {
         chunk: Chunk<'_>,
     ) {
         self.counts.bytes_received += chunk.bytes.len() as u64;
-        self.with_connection(cx, connection, |carrier, desk| match carrier {
-            Carrier::Http3(carrier) => carrier.datagram(desk, chunk.bytes),
-            Carrier::Tcp(_) => {}
+        self.with_connection(cx, connection, |carrier, desk| {
+            carrier.datagram(desk, chunk.bytes);
         });
     }
 
     /// Early data can no longer be a replay.
     pub(crate) fn confirmed(&mut self, cx: &mut Context<'_>, connection: ConnectionId) {
         self.with_connection(cx, connection, |carrier, desk| {
-            if let Carrier::Http3(carrier) = carrier {
-                carrier.confirmed();
-            }
+            carrier.confirmed();
             (desk.api).confirmed(desk.cx, desk.peer, carrier.responses());
         });
     }
@@ -293,9 +286,8 @@ impl Door {
         connection: ConnectionId,
         stream: StreamId,
     ) {
-        self.with_connection(cx, connection, |carrier, desk| match carrier {
-            Carrier::Http3(carrier) => carrier.finished(desk, stream),
-            Carrier::Tcp(carrier) => carrier.finished(desk),
+        self.with_connection(cx, connection, |carrier, desk| {
+            carrier.stream_finished(desk, stream);
         });
     }
 
@@ -307,9 +299,8 @@ impl Door {
         stream: StreamId,
         code: u64,
     ) {
-        self.with_connection(cx, connection, |carrier, desk| match carrier {
-            Carrier::Http3(carrier) => carrier.peer_reset(desk, stream, code),
-            Carrier::Tcp(carrier) => carrier.finished(desk),
+        self.with_connection(cx, connection, |carrier, desk| {
+            carrier.stream_aborted(desk, stream, code);
         });
     }
 
@@ -321,17 +312,14 @@ impl Door {
         stream: StreamId,
         code: u64,
     ) {
-        self.with_connection(cx, connection, |carrier, desk| match carrier {
-            Carrier::Http3(carrier) => carrier.peer_stopped(desk, stream, code),
-            Carrier::Tcp(carrier) => carrier.finished(desk),
+        self.with_connection(cx, connection, |carrier, desk| {
+            carrier.stream_stopped(desk, stream, code);
         });
     }
 
     /// What was queued towards a client has left.
     pub(crate) fn writable(&mut self, cx: &mut Context<'_>, connection: ConnectionId) {
-        self.with_connection(cx, connection, |carrier, desk| {
-            of_carrier!(carrier, carrier => carrier.writable(desk));
-        });
+        self.with_connection(cx, connection, |carrier, desk| carrier.writable(desk));
     }
 
     /// The verdict on credentials that took longer.
@@ -440,27 +428,4 @@ impl Door {
             client.work(door, cx, step);
         });
     }
-}
-
-impl Carrier {
-    /// Where the API writes.
-    fn responses(&mut self) -> &mut dyn Responses {
-        match self {
-            Self::Http3(carrier) => &mut **carrier,
-            Self::Tcp(carrier) => &mut **carrier,
-        }
-    }
-}
-
-/// A line for the operator about a connection, or a request, that is ended because of what the client
-/// did.
-fn log_end(net: &dyn Network, connection: ConnectionId, peer: &Peer, code: &str, detail: &str) {
-    let address = net.info(connection).map(|info| info.peer);
-    tracing::warn!(
-        peer = address.map(tracing::field::display),
-        client = peer.name(),
-        code,
-        detail,
-        "HTTP client turned away"
-    );
 }

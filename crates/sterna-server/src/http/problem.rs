@@ -92,6 +92,7 @@ problem_kinds! {
     TooManyTopics = 507, "too-many-topics", "Too many topics";
     TooManySessions = 507, "too-many-sessions", "Too many sessions";
     RetainedFull = 507, "retained-full", "Too many retained messages";
+    StoreFull = 507, "store-full", "Store full";
 }
 
 impl ProblemKind {

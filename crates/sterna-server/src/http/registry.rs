@@ -44,6 +44,8 @@ struct Keys {
     /// By age.
     ages: BTreeMap<u64, KeyId>,
     next: u64,
+    /// Keys of requests that were done, and are forgotten.
+    forgotten: Vec<KeyId>,
 }
 
 /// A digest of a user and a key.
@@ -54,8 +56,8 @@ struct Known {
     age: u64,
     fingerprint: Fingerprint,
     expires_at_ms: u64,
-    /// None while it is not answered.
-    status: Option<u16>,
+    /// The status, and the append that has kept it; `None` while it is not done.
+    done: Option<(u16, u64)>,
 }
 
 /// What a request publishes: two that differ in topic, fields or content have another.
@@ -97,8 +99,8 @@ fn digest(parts: &[&[u8]]) -> [u8; 16] {
 pub(crate) enum Begin {
     /// Nothing: the request is to be done.
     First(Ticket),
-    /// It was done, with this status.
-    Replay(u16),
+    /// It was done, with this status, which this append has kept; 0 for none.
+    Replay(u16, u64),
     /// It was used for something else.
     Reused,
     /// The request that has it is not answered yet.
@@ -112,16 +114,26 @@ pub(crate) struct Ticket {
     registry: Arc<Registry>,
     id: KeyId,
     age: u64,
+    fingerprint: Fingerprint,
+    expires_at_ms: u64,
 }
 
 impl Ticket {
-    /// The request was done, and answered with this status.
-    pub(crate) fn done(self, status: u16) {
+    /// The record by which the request is known after a restart, done with this status.
+    pub(crate) fn record(&self, status: u16) -> (KeyRecord, Vec<u8>) {
+        let mut value = self.fingerprint.0.to_vec();
+        value.extend_from_slice(&self.expires_at_ms.to_be_bytes());
+        value.extend_from_slice(&status.to_be_bytes());
+        (key_record(self.id), value)
+    }
+
+    /// The request was done with this status, which an append keeps; 0 for none.
+    pub(crate) fn done(self, status: u16, token: u64) {
         let mut keys = lock(&self.registry.keys);
         if let Some(known) = keys.known.get_mut(&self.id)
             && known.age == self.age
         {
-            known.status = Some(status);
+            known.done = Some((status, token));
         }
     }
 }
@@ -131,7 +143,7 @@ impl Drop for Ticket {
         let mut keys = lock(&self.registry.keys);
         if let Entry::Occupied(known) = keys.known.entry(self.id)
             && known.get().age == self.age
-            && known.get().status.is_none()
+            && known.get().done.is_none()
         {
             known.remove();
             keys.ages.remove(&self.age);
@@ -193,31 +205,106 @@ impl Registry {
         match keys.known.get(&id) {
             Some(known) if known.expires_at_ms <= now_ms => keys.forget(id),
             Some(known) if known.fingerprint != fingerprint => return Begin::Reused,
-            Some(known) => return known.status.map_or(Begin::InProgress, Begin::Replay),
+            Some(known) => {
+                return known.done.map_or(Begin::InProgress, |(status, token)| {
+                    Begin::Replay(status, token)
+                });
+            }
             None => {}
         }
         while keys.known.len() >= config.maximum_idempotency_keys.max(1) as usize {
             let Some((_, oldest)) = keys.ages.pop_first() else {
                 break;
             };
-            keys.known.remove(&oldest);
+            keys.remove(oldest);
         }
         keys.next += 1;
         let age = keys.next;
         keys.ages.insert(age, id);
+        let expires_at_ms = now_ms + u64::from(config.idempotency_window_s) * 1000;
         let known = Known {
             age,
             fingerprint,
-            expires_at_ms: now_ms + u64::from(config.idempotency_window_s) * 1000,
-            status: None,
+            expires_at_ms,
+            done: None,
         };
         keys.known.insert(id, known);
         Begin::First(Ticket {
             registry: Arc::clone(self),
             id,
             age,
+            fingerprint,
+            expires_at_ms,
         })
     }
+
+    /// The records of requests that are forgotten, for a store to do the same.
+    pub(crate) fn take_forgotten(&self) -> Vec<KeyRecord> {
+        let forgotten = std::mem::take(&mut lock(&self.keys).forgotten);
+        forgotten.into_iter().map(key_record).collect()
+    }
+
+    /// Takes up what a store has kept; other records are passed over.
+    pub(crate) fn restore<'a>(&self, records: impl Iterator<Item = (&'a [u8], &'a [u8])>) {
+        let (mut topics, mut keys) = (lock(&self.topics), lock(&self.keys));
+        let mut known = Vec::new();
+        for (key, value) in records {
+            match key.split_first() {
+                Some((&TOPIC_RECORD, topic)) => {
+                    let topic = std::str::from_utf8(topic);
+                    if let Ok(topic) = topic
+                        && topics.names.insert(topic.into())
+                    {
+                        topics.bytes += topic.len();
+                    }
+                }
+                Some((&KEY_RECORD, id)) => known.extend(read_known(id, value)),
+                _ => {}
+            }
+        }
+        // The oldest first.
+        known.sort_unstable_by_key(|(_, known)| known.expires_at_ms);
+        for (id, mut of) in known {
+            keys.next += 1;
+            of.age = keys.next;
+            keys.ages.insert(of.age, id);
+            keys.known.insert(id, of);
+        }
+    }
+}
+
+/// What the keys of records begin with: that of a topic that was created, and that of a request's key.
+const TOPIC_RECORD: u8 = b'c';
+/// See [`TOPIC_RECORD`].
+const KEY_RECORD: u8 = b'k';
+
+/// The key of the record of a request's key.
+pub(crate) type KeyRecord = [u8; 17];
+
+fn key_record(id: KeyId) -> KeyRecord {
+    let mut record = [KEY_RECORD; 17];
+    record[1..].copy_from_slice(&id);
+    record
+}
+
+/// The key of the record of a topic that was created.
+pub(crate) fn topic_record(topic: &str) -> Vec<u8> {
+    let mut record = vec![TOPIC_RECORD];
+    record.extend_from_slice(topic.as_bytes());
+    record
+}
+
+/// A request as its record tells; see [`Ticket::record`].
+fn read_known(id: &[u8], value: &[u8]) -> Option<(KeyId, Known)> {
+    let (fingerprint, rest) = value.split_first_chunk()?;
+    let (expires_at_ms, status) = rest.split_first_chunk()?;
+    let known = Known {
+        age: 0,
+        fingerprint: Fingerprint(*fingerprint),
+        expires_at_ms: u64::from_be_bytes(*expires_at_ms),
+        done: Some((u16::from_be_bytes(status.try_into().ok()?), 0)),
+    };
+    Some((id.try_into().ok()?, known))
 }
 
 impl Keys {
@@ -232,13 +319,22 @@ impl Keys {
                 return;
             }
             let id = oldest.remove();
-            self.known.remove(&id);
+            self.remove(id);
+        }
+    }
+
+    /// Removes a key that has no age any more.
+    fn remove(&mut self, id: KeyId) {
+        let known = self.known.remove(&id);
+        if known.is_some_and(|known| known.done.is_some()) {
+            self.forgotten.push(id);
         }
     }
 
     fn forget(&mut self, id: KeyId) {
-        if let Some(known) = self.known.remove(&id) {
+        if let Some(known) = self.known.get(&id) {
             self.ages.remove(&known.age);
+            self.remove(id);
         }
     }
 }
@@ -291,8 +387,11 @@ mod tests {
         };
         assert!(matches!(begin(Some("ann"), "x", 1), Begin::InProgress));
         assert!(matches!(begin(Some("ann"), "y", 1), Begin::Reused));
-        ticket.done(204);
-        assert!(matches!(begin(Some("ann"), "x", 9_999), Begin::Replay(204)));
+        ticket.done(204, 0);
+        assert!(matches!(
+            begin(Some("ann"), "x", 9_999),
+            Begin::Replay(204, _)
+        ));
         assert!(matches!(begin(Some("ann"), "y", 9_999), Begin::Reused));
         // Others have keys of their own; and what was not done can be tried again.
         for user in [Some("bob"), Some(""), None] {
@@ -322,11 +421,11 @@ mod tests {
         let Begin::First(again) = begin(b"a", 0) else {
             panic!("it had to make room");
         };
-        first.done(204);
+        first.done(204, 0);
         drop(other);
         assert!(matches!(begin(b"a", 0), Begin::InProgress));
-        again.done(503);
-        assert!(matches!(begin(b"a", 0), Begin::Replay(503)));
+        again.done(503, 0);
+        assert!(matches!(begin(b"a", 0), Begin::Replay(503, _)));
     }
 
     #[test]
@@ -421,11 +520,11 @@ mod tests {
                             model.remove(0);
                         }
                         if is_done {
-                            ticket.done(204);
+                            ticket.done(204, 0);
                             model.push((key, content, now_ms + 10_000));
                         }
                     }
-                    (Begin::Replay(204), Some((_, same, _))) => prop_assert_eq!(same, content),
+                    (Begin::Replay(204, _), Some((_, same, _))) => prop_assert_eq!(same, content),
                     (Begin::Reused, Some((_, other, _))) => prop_assert_ne!(other, content),
                     (begin, known) => prop_assert!(false, "{begin:?} {known:?}"),
                 }

@@ -97,6 +97,38 @@ pub enum Refusal {
 }
 
 impl Refusal {
+    /// All refusals.
+    pub(crate) const ALL: [Self; 11] = [
+        Self::NoCredentials,
+        Self::Certificate,
+        Self::Nameless,
+        Self::Disagreement,
+        Self::Password,
+        Self::Token,
+        Self::Exchange,
+        Self::Method,
+        Self::Slowed,
+        Self::Busy,
+        Self::Unavailable,
+    ];
+
+    /// The refusal as metrics and the log name it.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::NoCredentials => "no_credentials",
+            Self::Certificate => "certificate",
+            Self::Nameless => "nameless",
+            Self::Disagreement => "disagreement",
+            Self::Password => "password",
+            Self::Token => "token",
+            Self::Exchange => "exchange",
+            Self::Method => "method",
+            Self::Slowed => "slowed",
+            Self::Busy => "busy",
+            Self::Unavailable => "unavailable",
+        }
+    }
+
     /// Says so in words.
     pub(crate) const fn detail(self) -> &'static str {
         match self {
@@ -143,6 +175,11 @@ impl Pending {
     /// The number of its letter.
     pub(crate) const fn number(&self) -> u64 {
         self.number
+    }
+
+    /// The identity that the client claims.
+    pub(crate) fn claimed(&self) -> Identity {
+        self.identity.clone()
     }
 
     /// Who it is, now that the letter has come, by the users of today.

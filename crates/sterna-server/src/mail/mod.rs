@@ -1,5 +1,6 @@
 //! What is sent to a shard from other shards and from the control thread.
 
+pub(crate) mod admin;
 pub(crate) mod http;
 
 use std::fmt;
@@ -10,6 +11,7 @@ use sterna_net::{ConnectionId, Courier};
 use crate::identity::Refusal;
 use crate::policy::Policy;
 use crate::session::SessionState;
+pub use admin::AdminLetter;
 pub use http::HttpLetter;
 
 /// A letter to a shard.
@@ -28,6 +30,10 @@ pub enum Mail {
     },
     /// A question about an HTTP session, or its answer.
     Http(Box<HttpLetter>),
+    /// The store has come further: with appends, or with messages that were asked for.
+    Store,
+    /// A question to all shards, or the answer of one.
+    Admin(Box<AdminLetter>),
     /// A new policy is in force.
     Policy(Arc<Policy>),
     /// Tell clients goodbye and end.
@@ -41,6 +47,12 @@ pub trait Outbox: Send + fmt::Debug {
 
     /// Sends what was put aside.
     fn flush(&mut self);
+
+    /// Letters that a shard has not taken yet, as far as that is known.
+    fn backlog(&self, shard: usize) -> usize {
+        let _ = shard;
+        0
+    }
 
     /// A way for other threads to write to a shard; `None` where there are no other threads.
     fn postbox(&self, shard: usize) -> Option<Box<dyn FnOnce(Mail) + Send>>;
@@ -67,6 +79,10 @@ impl Outbox for Letters {
 
     fn flush(&mut self) {
         self.courier.flush();
+    }
+
+    fn backlog(&self, shard: usize) -> usize {
+        self.courier.backlog(shard)
     }
 
     fn postbox(&self, shard: usize) -> Option<Box<dyn FnOnce(Mail) + Send>> {

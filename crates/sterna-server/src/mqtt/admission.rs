@@ -15,7 +15,7 @@ pub(super) const DATAGRAMS_PROPERTY: (&str, &str) = ("datagrams", "1");
 
 /// A CONNECT's wishes, owned.
 #[derive(Debug)]
-pub(super) struct Admission {
+pub(crate) struct Admission {
     /// The client identifier, assigned where the client sent none.
     pub(super) client_id: String,
     /// Whether the identifier was assigned.

@@ -5,10 +5,11 @@ use sterna_mqtt::server::Connection;
 use sterna_mqtt::{Framer, Lane};
 use sterna_net::{ConnectionId, StreamId};
 
+use super::acknowledge::Acknowledgement;
 use super::admission::Admission;
 use crate::authorization::Subject;
 use crate::context::Context;
-use crate::door::{Early, Framers, Held};
+use crate::door::{Early, Framers, Held, Promises};
 use crate::identity::{Exchange, Identity, Pending};
 use crate::inspect;
 
@@ -44,6 +45,10 @@ pub(crate) struct Client {
     pub(super) reauthentication: Option<Box<Exchange>>,
     /// Whether the session's queue waits for acknowledgements or for the transport.
     pub(super) parked: bool,
+    /// What it is told once it is kept.
+    pub(super) promises: Promises<Acknowledgement>,
+    /// Whether it is not read because too much of that waits.
+    pub(super) is_paced: bool,
     /// Bytes of payload, less those that came, whose messages may be said again by whoever could have
     /// sent them as early data.
     pub(super) beginning_bytes: u32,
@@ -60,6 +65,8 @@ pub(super) enum State {
     Exchange(Box<Admission>, Box<Exchange>),
     /// The session is on its way from another shard.
     Opening(SessionKey, Box<Admission>),
+    /// The session is open, and its CONNACK waits until that is kept.
+    Opened(SessionKey),
     /// Connected.
     Live(SessionKey),
     /// Being closed: nothing that arrives is looked at.
@@ -94,6 +101,18 @@ impl Client {
         inspect::trace(cx, self.id, name, &mut self.traced);
     }
 
+    /// Stops reading while too much waits for the store, and goes on when it does no more.
+    pub(super) fn pace(&mut self, cx: &mut Context<'_>) {
+        let is_full = self.promises.is_full(cx);
+        if is_full {
+            cx.net.pause(self.id, true);
+        } else if self.is_paced {
+            self.engine.input_resumed(cx.net.now_ms());
+            cx.net.pause(self.id, !self.held.is_empty());
+        }
+        self.is_paced = is_full;
+    }
+
     pub(super) fn subject(&self) -> Subject<'_> {
         Subject {
             user: self.identity.user(),
@@ -104,6 +123,16 @@ impl Client {
     /// Whether something of a stream is held, which anything later must not overtake.
     pub(super) fn holds(&self, stream: StreamId) -> bool {
         self.held.iter().any(|held| held.stream() == stream)
+    }
+
+    /// Where something that came on a lane is acknowledged: there as long as the stream is open, else on the
+    /// control stream.
+    pub(super) fn acknowledgement_lane(&self, lane: Lane) -> Lane {
+        if lane.is_control() || self.framers.has(StreamId(lane.0)) {
+            lane
+        } else {
+            Lane::CONTROL
+        }
     }
 
     /// Where deliveries of a subscription that was made on `hint` go: the stream itself as long as it

@@ -1,17 +1,24 @@
 //! CONNECT and AUTH: who gets in.
 
-use sterna_broker::{OpenError, OpenSession, Opened, SessionKey};
-use sterna_mqtt::ReasonCode;
+use sterna_broker::Outcome as Settled;
+use sterna_broker::{OpenError, OpenSession, Opened, SessionKey, Unacknowledged};
 use sterna_mqtt::packet::{Auth, Connect};
 use sterna_mqtt::server::{Accept, Refuse};
+use sterna_mqtt::{MqttSession, ReasonCode};
 use sterna_net::ConnectionId;
 
+use super::acknowledge::Acknowledgement;
 use super::admission::{Admission, DATAGRAMS_PROPERTY};
 use super::client::{Client, State, connection, consumer};
+use super::deliver::packet_id_at;
+use super::publish::received_id;
 use super::{Door, log_end};
+use crate::audit::Login;
+use crate::config::Protocol;
 use crate::context::Context;
 use crate::identity::{Identity, Outcome, Refusal};
 use crate::judge::{Claim, Verdict, finish, judge};
+use crate::metrics::LoginFailure;
 use crate::session;
 
 impl Door {
@@ -58,7 +65,7 @@ impl Door {
                     .user_name
                     .is_some_and(|user| user != exchange.user()) =>
             {
-                self.refuse_claim(cx, client, Refusal::Disagreement);
+                self.refuse_claim(cx, client, connect.user_name, Refusal::Disagreement);
             }
             Verdict::Challenge(exchange, challenge) => {
                 client.state = State::Exchange(admission, exchange);
@@ -68,7 +75,9 @@ impl Door {
                     &mut self.out,
                 );
             }
-            Verdict::Refused(refusal) => self.refuse_claim(cx, client, refusal),
+            Verdict::Refused(refusal) => {
+                self.refuse_claim(cx, client, connect.user_name, refusal);
+            }
         }
     }
 
@@ -82,9 +91,12 @@ impl Door {
         self.with_client(cx, connection, |door, cx, client| {
             match std::mem::replace(&mut client.state, State::New) {
                 State::Password(admission, pending) => {
+                    let claimed = pending.claimed();
                     match pending.decided(&cx.policy.users, outcome) {
                         Ok(identity) => door.admit(cx, client, admission, identity),
-                        Err(refusal) => door.refuse_claim(cx, client, refusal),
+                        Err(refusal) => {
+                            door.refuse_claim(cx, client, claimed.user(), refusal);
+                        }
                     }
                 }
                 other => client.state = other,
@@ -101,12 +113,13 @@ impl Door {
         if let State::Exchange(mut admission, exchange) =
             std::mem::replace(&mut client.state, State::New)
         {
+            let user = exchange.user().to_owned();
             match finish(cx, client.id, *exchange, data) {
                 Ok((identity, last)) => {
                     admission.authentication_data = Some(last);
                     self.admit(cx, client, admission, identity);
                 }
-                Err(refusal) => self.refuse_claim(cx, client, refusal),
+                Err(refusal) => self.refuse_claim(cx, client, Some(&user), refusal),
             }
         }
     }
@@ -147,7 +160,13 @@ impl Door {
         );
     }
 
-    fn refuse_claim(&mut self, cx: &Context<'_>, client: &mut Client, refusal: Refusal) {
+    fn refuse_claim(
+        &mut self,
+        cx: &Context<'_>,
+        client: &mut Client,
+        user: Option<&str>,
+        refusal: Refusal,
+    ) {
         // [MQTT-4.12.0-1] [MQTT-4.12.0-4]
         let reason = match refusal {
             Refusal::Password => ReasonCode::BadUserNameOrPassword,
@@ -157,12 +176,25 @@ impl Door {
             Refusal::Unavailable => ReasonCode::ServerUnavailable,
             _ => ReasonCode::NotAuthorized,
         };
-        self.refuse(cx, client, reason, refusal.detail());
+        let login = Login::of(cx, client.id, Protocol::Mqtt).named(&client.name);
+        let login = login.by(user);
+        login.refused(LoginFailure::Claim(refusal), refusal.detail());
+        self.end_refused(client, reason, refusal.detail());
     }
 
     /// Refuses a CONNECT. [MQTT-3.1.4-2] [MQTT-3.2.2-7] [MQTT311-3.1.4-3]
     fn refuse(&mut self, cx: &Context<'_>, client: &mut Client, reason: ReasonCode, detail: &str) {
-        log_end(cx.net, client, reason.name(), detail);
+        let failure = match reason {
+            ReasonCode::NotAuthorized => LoginFailure::NotAuthorized,
+            ReasonCode::QuotaExceeded => LoginFailure::Quota,
+            _ => LoginFailure::Protocol,
+        };
+        let login = Login::of(cx, client.id, Protocol::Mqtt).named(&client.name);
+        login.by(client.identity.user()).refused(failure, detail);
+        self.end_refused(client, reason, detail);
+    }
+
+    fn end_refused(&mut self, client: &mut Client, reason: ReasonCode, detail: &str) {
         let refuse = Refuse {
             reason_string: Some(detail),
             ..Refuse::default()
@@ -199,22 +231,25 @@ impl Door {
                 return self.refuse(cx, client, ReasonCode::NotAuthorized, detail);
             }
         }
-        let opened = cx.broker.open(
-            cx.net.now_ms(),
-            OpenSession {
-                client_id: &admission.client_id,
-                user: client.identity.user(),
-                clean_start: admission.clean_start,
-                expiry_s: admission.expiry_s,
-                consumer: consumer(client.id),
-                will: admission.will.take(),
-                on_demand: false,
-                selector: None,
-            },
-        );
+        let will = admission.will.take();
+        let (opened, token) = cx.appended(|cx| {
+            cx.broker.open(
+                cx.net.now_ms(),
+                OpenSession {
+                    client_id: &admission.client_id,
+                    user: client.identity.user(),
+                    clean_start: admission.clean_start,
+                    expiry_s: admission.expiry_s,
+                    consumer: consumer(client.id),
+                    will,
+                    on_demand: false,
+                    selector: None,
+                },
+            )
+        });
         match opened {
             Ok(Opened::Ready { session, present }) => {
-                self.accept(cx, client, session, present, &admission);
+                self.welcome(cx, client, session, (present, token), admission);
             }
             Ok(Opened::Pending { session }) => client.state = State::Opening(session, admission),
             Err(OpenError::InvalidWillTopic) => {
@@ -250,16 +285,33 @@ impl Door {
             connection(consumer),
             |door, cx, client| match std::mem::replace(&mut client.state, State::New) {
                 State::Opening(awaited, admission) if awaited == session => {
-                    door.accept(cx, client, session, present, &admission);
+                    let token = cx.broker.token();
+                    door.welcome(cx, client, session, (present, token), admission);
                 }
                 other => client.state = other,
             },
         );
     }
 
+    /// A session is open. Its client is told once that is kept, and once what its earlier connections have
+    /// settled is: what comes now builds on it.
+    fn welcome(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: &mut Client,
+        session: SessionKey,
+        (present, token): (bool, u64),
+        admission: Box<Admission>,
+    ) {
+        client.state = State::Opened(session);
+        let token = if present { cx.broker.token() } else { token };
+        let welcome = Acknowledgement::ConnAck(session, present, admission);
+        self.acknowledge_kept(cx, client, token, welcome);
+    }
+
     /// Sends the CONNACK, before anything else, and what the session has waiting. [MQTT-3.1.4-5]
     /// [MQTT311-3.1.4-4] [MQTT311-3.2.0-1]
-    fn accept(
+    pub(super) fn accept(
         &mut self,
         cx: &mut Context<'_>,
         client: &mut Client,
@@ -267,16 +319,16 @@ impl Door {
         present: bool,
         admission: &Admission,
     ) {
+        if !matches!(client.state, State::Opened(open) if open == session) {
+            return;
+        }
         client.state = State::Live(session);
-        let snapshot = cx.broker.take_snapshot(session);
+        if present {
+            restore(cx, session);
+        }
         let Some(state) = session::mqtt_mut(cx.broker, session) else {
             return;
         };
-        if let Some(snapshot) = snapshot
-            && let Ok(restored) = sterna_mqtt::MqttSession::restore(&snapshot)
-        {
-            *state = restored;
-        }
         client.datagrams = admission.asks_datagrams
             && cx.policy.mqtt.datagrams
             && cx.net.datagram_bytes(client.id) > 0;
@@ -310,19 +362,8 @@ impl Door {
         }
         self.counts.connections += 1;
         self.counts.messages_sent += 1;
-        let peer = cx
-            .net
-            .info(client.id)
-            .map(|info| (info.peer, info.transport));
-        tracing::debug!(
-            peer = peer.map(|(peer, _)| tracing::field::display(peer)),
-            transport = peer.map(|(_, transport)| tracing::field::debug(transport)),
-            client = &*client.name,
-            user = client.identity.user(),
-            proof = ?client.identity.proof(),
-            session_present = present,
-            "connected"
-        );
+        let login = Login::of(cx, client.id, Protocol::Mqtt).named(&client.name);
+        login.accepted(&client.identity);
         if let Some(deadline_ms) = client.engine.deadline_ms()
             && deadline_ms < client.timer_ms
         {
@@ -330,5 +371,38 @@ impl Door {
         }
         client.trace(cx);
         self.resend(cx, client);
+        // What was waiting had nobody to go to.
+        cx.broker.unpark(session);
+    }
+}
+
+/// Takes up what was kept of a session over a restart: which messages of QoS 2 were received and which were
+/// handed over. [MQTT-4.1.0-1] [MQTT-4.4.0-1]
+fn restore(cx: &mut Context<'_>, session: SessionKey) {
+    let records = cx.broker.take_records(session);
+    let is_new = session::mqtt(cx.broker, session).is_some_and(MqttSession::is_empty);
+    if !is_new {
+        return;
+    }
+    let received = records.iter().filter_map(|(key, _)| received_id(key));
+    let mut handed_over = Vec::new();
+    let mut sent = Vec::new();
+    for entry in cx.broker.unacknowledged(session) {
+        match entry {
+            Unacknowledged::HandedOver { tag, position } if position > 0 => {
+                handed_over.push((packet_id_at(position), tag));
+            }
+            // The client cannot be told by which identifier.
+            Unacknowledged::HandedOver { tag, .. } => sent.push((tag, Settled::Accepted)),
+            Unacknowledged::Sent(delivery) => sent.push((delivery.tag, Settled::Released)),
+        }
+    }
+    let restored = MqttSession::restored(received, handed_over.into_iter());
+    if let Some(state) = session::mqtt_mut(cx.broker, session) {
+        *state = restored;
+    }
+    // The latest first, so that they keep their order.
+    for (tag, outcome) in sent.into_iter().rev() {
+        cx.broker.settle(cx.net.now_ms(), session, tag, outcome);
     }
 }

@@ -2,13 +2,16 @@
 
 use sterna_broker::{ConsumerId, Delivery, Outcome, Qos, SessionKey, Unacknowledged};
 use sterna_mqtt::server::{NotSent, OutgoingPublish};
-use sterna_mqtt::{Lane, LaneWriter as _, ReasonCode};
+use sterna_mqtt::{Lane, LaneWriter as _, PacketId, ReasonCode};
 use sterna_net::StreamId;
 
 use super::Door;
+use super::acknowledge::Acknowledgement;
 use super::admission::wire_qos;
 use super::client::{Client, DATAGRAMS, connection};
+use crate::config::Protocol;
 use crate::context::Context;
+use crate::metrics::{DropReason, log_drop};
 use crate::session;
 
 /// Messages taken from one queue before the next ready session has its turn.
@@ -83,6 +86,7 @@ impl Door {
                 }
                 // [MQTT-3.1.2-25]
                 Err(NotSent::TooLarge) => {
+                    too_large(cx, client, &delivery);
                     cx.broker
                         .settle(now_ms, session, delivery.tag, Outcome::Accepted);
                 }
@@ -127,6 +131,7 @@ impl Door {
             {
                 Ok(sent) => self.sent(cx, client, Lane::CONTROL, &delivery, sent.append_payload),
                 Err(NotSent::TooLarge) => {
+                    too_large(cx, client, &delivery);
                     cx.broker
                         .settle(now_ms, session, again.tag, Outcome::Accepted);
                 }
@@ -143,6 +148,8 @@ impl Door {
         delivery: &Delivery,
         append_payload: bool,
     ) {
+        cx.meters
+            .delivered(Protocol::Mqtt, delivery, cx.net.now_ms());
         self.counts.messages_sent += 1;
         self.counts.publish_sent += 1;
         self.counts.publish_bytes_sent += delivery.message.payload().len() as u64;
@@ -151,6 +158,25 @@ impl Door {
             self.out
                 .append_shared(cx.net, client.id, StreamId(lane.0), payload);
         }
+    }
+
+    /// A client has a message of QoS 2, so that it is not sent again.
+    pub(super) fn handed_over(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: &mut Client,
+        lane: Lane,
+        packet_id: PacketId,
+        tag: Option<u64>,
+        reason: ReasonCode,
+    ) {
+        let Some(session) = client.session() else {
+            return;
+        };
+        let (_, token) =
+            cx.appended(|cx| tag.is_some_and(|tag| cx.broker.handed_over(session, tag)));
+        let release = Acknowledgement::PubRel(lane, packet_id, reason);
+        self.acknowledge_kept(cx, client, token, release);
     }
 
     /// A client is done with a delivery.
@@ -180,12 +206,19 @@ impl Door {
     }
 }
 
+/// Counts a message that is larger than the client takes. [MQTT-3.1.2-25]
+fn too_large(cx: &Context<'_>, client: &Client, delivery: &Delivery) {
+    cx.meters.drops.count(Protocol::Mqtt, DropReason::TooLarge);
+    log_drop(&client.name, delivery.message.topic(), DropReason::TooLarge);
+}
+
 fn outgoing(delivery: &Delivery, lane: Lane) -> OutgoingPublish<'_> {
     let message = &*delivery.message;
     OutgoingPublish {
         tag: delivery.tag,
         lane,
         qos: wire_qos(delivery.qos),
+        packet_id: (delivery.position > 0).then(|| packet_id_at(delivery.position)),
         retain: delivery.retain,
         topic: message.topic(),
         properties: message.properties(),
@@ -193,4 +226,10 @@ fn outgoing(delivery: &Delivery, lane: Lane) -> OutgoingPublish<'_> {
         identifiers: delivery.identifiers(),
         payload: message.payload(),
     }
+}
+
+/// The identifier of a delivery of QoS 2 from the log: the same after a restart, without a record.
+/// [MQTT-4.4.0-1]
+pub(super) fn packet_id_at(position: u64) -> PacketId {
+    PacketId::MIN.saturating_add((position % 65_535) as u16)
 }

@@ -6,6 +6,7 @@ use sterna_mqtt::server::Refuse;
 use sterna_mqtt::{Lane, ReasonCode};
 use sterna_net::{ConnectionId, StreamId};
 
+use super::acknowledge::Acknowledgement;
 use super::client::{Client, State, connection};
 use super::{Door, log_end};
 use crate::context::Context;
@@ -61,7 +62,8 @@ impl Door {
         }
         let state = std::mem::replace(&mut client.state, State::Ended);
         client.held = Vec::new();
-        if let State::Live(session) | State::Opening(session, _) = state {
+        client.promises.clear();
+        if let State::Live(session) | State::Opening(session, _) | State::Opened(session) = state {
             cx.broker.close(cx.net.now_ms(), session, close);
         }
     }
@@ -121,6 +123,7 @@ impl Door {
                 .disconnect(reason, &Refuse::default(), &mut door.out);
             // The broker has taken the session already.
             client.state = State::Ended;
+            client.promises.clear();
         });
     }
 
@@ -149,7 +152,13 @@ impl Door {
             server_reference,
         };
         client.engine.disconnect(reason, &refuse, &mut self.out);
-        Self::lost(cx, client);
+        if cx.policy.wills_at_shutdown {
+            return Self::lost(cx, client);
+        }
+        // Its session stays as it is, so that the next start finds it as after a crash; its will is dropped.
+        client.held = Vec::new();
+        client.promises.clear();
+        client.state = State::Ended;
     }
 
     /// A peer ended its side of a stream.
@@ -175,10 +184,7 @@ impl Door {
             // Without DISCONNECT before it this is a lost connection.
             Self::lost(cx, client);
         } else {
-            if stream.is_bidirectional() {
-                cx.net.finish(client.id, stream);
-            }
-            Self::lane_gone(cx, client, stream);
+            self.acknowledge_kept(cx, client, 0, Acknowledgement::Finish(stream));
         }
     }
 

@@ -1,8 +1,10 @@
 //! The front door of MQTT: between the engine's words and the broker's.
 //!
 //! `connect.rs` decides who gets in, `publish.rs` and `subscribe.rs` carry requests to the broker,
-//! `deliver.rs` carries messages to the client, `end.rs` ends connections.
+//! `deliver.rs` carries messages to the client, `acknowledge.rs` tells it what is kept, `end.rs` ends
+//! connections.
 
+mod acknowledge;
 mod admission;
 mod client;
 mod connect;
@@ -21,12 +23,15 @@ use sterna_mqtt::{
 };
 use sterna_net::{Chunk, ConnectionId, Network, StreamId};
 
-use crate::config::EarlyData;
+use crate::config::{EarlyData, Protocol};
 use crate::context::Context;
-use crate::door::{self, Early, Framers, Held, Service, held_bytes, note_early};
+use crate::door::{
+    self, Early, Framers, Held, Promises, Service, held_bytes, hold_early, note_early,
+};
 use crate::identity::Identity;
 use crate::policy::Policy;
 use crate::session;
+use acknowledge::Acknowledgement;
 use client::{Client, DATAGRAMS, State};
 
 pub use repetitions::Repetitions;
@@ -51,6 +56,7 @@ pub(crate) struct Mqtt {
 impl Service for Mqtt {
     type Id = ConnectionId;
     type Client = Client;
+    type Acknowledgement = Acknowledgement;
 
     fn greet(door: &mut Door, cx: &mut Context<'_>, id: ConnectionId) -> Option<Client> {
         let info = cx.net.info(id)?;
@@ -72,6 +78,8 @@ impl Service for Mqtt {
             identity: Identity::NOBODY,
             reauthentication: None,
             parked: false,
+            promises: Promises::default(),
+            is_paced: false,
             beginning_bytes: cx.policy.early_bytes,
         };
         door.set_timer(&mut client, now_ms + cx.policy.connect_timeout_ms);
@@ -80,6 +88,7 @@ impl Service for Mqtt {
 
     fn settle(door: &mut Door, cx: &mut Context<'_>, client: &mut Client) {
         door.release(cx, client);
+        client.pace(cx);
         door.out.flush(cx.net, client.id, &client.mute);
         if matches!(client.state, State::Ended) {
             cx.net.close(client.id, 0);
@@ -88,13 +97,16 @@ impl Service for Mqtt {
 
     fn due(door: &mut Door, cx: &mut Context<'_>, client: &mut Client) {
         let now_ms = cx.net.now_ms();
+        if client.is_paced {
+            client.engine.input_resumed(now_ms);
+        }
         if let Err(violation) = client.engine.on_timeout(now_ms) {
             door.violated(cx, client, &violation);
             return;
         }
         match (client.engine.deadline_ms(), &client.state) {
             (Some(next_ms), _) => door.set_timer(client, next_ms),
-            (None, State::Password(..) | State::Opening(..)) => {
+            (None, State::Password(..) | State::Opening(..) | State::Opened(_)) => {
                 door.set_timer(client, now_ms + DECISION_CHECK_MS);
             }
             // Keep alive is off: the transport alone says whether the client lives.
@@ -109,7 +121,7 @@ impl Service for Mqtt {
             State::New | State::Ended => true,
             // By users who may not be there any more.
             State::Password(..) | State::Exchange(..) => false,
-            State::Opening(..) | State::Live(_) => {
+            State::Opening(..) | State::Opened(_) | State::Live(_) => {
                 cx.policy.still_admits(info, client.identity.user())
             }
         };
@@ -143,6 +155,19 @@ impl Service for Mqtt {
         client.live_name()
     }
 
+    fn promises(client: &mut Client) -> &mut Promises<Acknowledgement> {
+        &mut client.promises
+    }
+
+    fn acknowledge(
+        door: &mut Door,
+        cx: &mut Context<'_>,
+        client: &mut Client,
+        acknowledgement: Acknowledgement,
+    ) {
+        door.write_acknowledgement(cx, client, acknowledgement);
+    }
+
     fn timer(client: &mut Client) -> (ConnectionId, &mut u64) {
         (client.id, &mut client.timer_ms)
     }
@@ -163,7 +188,8 @@ impl Door {
     ) {
         self.with_client(cx, connection, |door, cx, client| {
             door.counts.bytes_received += chunk.bytes.len() as u64;
-            note_early(cx, &mut client.early, client.listener, &chunk);
+            let (early, listener) = (&mut client.early, client.listener);
+            note_early(cx, early, Protocol::Mqtt, listener, &chunk);
             door.feed(cx, client, chunk.stream, chunk.bytes);
         });
     }
@@ -177,7 +203,8 @@ impl Door {
     ) {
         self.with_client(cx, connection, |door, cx, client| {
             door.counts.bytes_received += chunk.bytes.len() as u64;
-            note_early(cx, &mut client.early, client.listener, &chunk);
+            let (early, listener) = (&mut client.early, client.listener);
+            note_early(cx, early, Protocol::Mqtt, listener, &chunk);
             door.feed(cx, client, DATAGRAMS, chunk.bytes);
         });
     }
@@ -225,7 +252,7 @@ impl Door {
             match framer.next(&mut input, most) {
                 Ok(Some(frame)) => {
                     if client.early == Early::Allowed && !self.may_be_early(cx, client, &frame) {
-                        client.early = Early::Waiting;
+                        hold_early(cx, &mut client.early, Protocol::Mqtt);
                         let mut kept = Vec::new();
                         frame.copy_to(&mut kept);
                         kept.extend_from_slice(input);
@@ -344,7 +371,7 @@ impl Door {
                 if input.is_empty() && frame.first_byte() & !RETAIN == PUBLISH_AT_MOST_ONCE =>
             {
                 if client.early == Early::Allowed && !self.may_be_early(cx, client, &frame) {
-                    client.early = Early::Waiting;
+                    hold_early(cx, &mut client.early, Protocol::Mqtt);
                     return self.hold(cx, client, Held::Bytes(DATAGRAMS, bytes.into()));
                 }
                 self.counts.messages_received += 1;
@@ -419,10 +446,17 @@ impl Door {
         match event {
             Event::Publish(publish) => self.publish(cx, client, lane, frame, &publish),
             Event::Delivered { tag, reason } => self.delivered(cx, client, tag, reason),
-            Event::HandedOver { tag } => {
-                if let Some(session) = client.session() {
-                    cx.broker.handed_over(session, tag);
-                }
+            Event::HandedOver {
+                tag,
+                packet_id,
+                reason,
+            } => self.handed_over(cx, client, lane, packet_id, tag, reason),
+            Event::Released { packet_id, reason } => {
+                self.released(cx, client, lane, packet_id, reason);
+            }
+            Event::Repeated { packet_id } => {
+                let again = Acknowledgement::PubRec(lane, packet_id, ReasonCode::Success);
+                self.acknowledge_kept(cx, client, 0, again);
             }
             Event::Subscribe(subscribe) => self.subscribe(cx, client, lane, &subscribe),
             Event::Unsubscribe(unsubscribe) => self.unsubscribe(cx, client, lane, &unsubscribe),

@@ -2,14 +2,16 @@
 
 use sterna_broker::{Message, MessageHeader, Publication, Retention};
 use sterna_mqtt::server::IncomingPublish;
-use sterna_mqtt::{Frame, Lane, QoS, ReasonCode};
+use sterna_mqtt::{Frame, Lane, PacketId, QoS, ReasonCode};
 
+use super::Door;
+use super::acknowledge::Acknowledgement;
 use super::admission::{copy, qos};
 use super::client::Client;
-use super::{Door, log_end};
+use crate::config::Protocol;
 use crate::context::Context;
-use crate::door::Early;
-use crate::session;
+use crate::door::{Early, Promise};
+use crate::metrics::DropReason;
 
 impl Door {
     pub(super) fn publish(
@@ -26,12 +28,19 @@ impl Door {
         self.counts.publish_received += 1;
         self.counts.publish_bytes_received += publish.payload.len() as u64;
         let topic = &*publish.topic;
+        let mut token = 0;
+        let mut refused = None;
         let reason = if cx.policy.rules.may_publish(client.subject(), topic) {
             let now_ms = cx.net.now_ms();
             match message(frame, publish, now_ms) {
                 Err((reason, _)) => reason,
                 Ok(_) if self.is_repetition(cx, client, publish) => ReasonCode::Success,
                 Ok(message) => {
+                    if let (QoS::ExactlyOnce, Some(packet_id)) = (publish.qos, publish.packet_id) {
+                        // [MQTT-4.3.3-10] also when the broker ends before PUBREL comes
+                        let key = received_key(packet_id);
+                        cx.broker.keep_with_next(session, &key, &[]);
+                    }
                     // [MQTT-4.5.0-1] [MQTT311-3.3.5-1] [MQTT311-4.5.0-1]
                     let routed = cx.broker.publish(
                         now_ms,
@@ -40,6 +49,17 @@ impl Door {
                             message,
                         },
                     );
+                    token = routed.token;
+                    refused = routed.refused.then(|| DropReason::of_refusal(&routed));
+                    if routed.is_store_full
+                        && publish.qos.is_acknowledged()
+                        && !client.engine.version().is_v5()
+                    {
+                        // [MQTT311-3.3.5-2] an acknowledgement would say that it is kept
+                        let detail = "the store has no room";
+                        cx.meters.drops.count(Protocol::Mqtt, DropReason::StoreFull);
+                        return self.turn_away(cx, client, ReasonCode::QuotaExceeded, detail);
+                    }
                     match routed.retention {
                         _ if routed.refused => ReasonCode::QuotaExceeded,
                         Retention::InvalidTopic => ReasonCode::TopicNameInvalid,
@@ -53,6 +73,16 @@ impl Door {
             ReasonCode::NotAuthorized
         };
         if reason.is_error() {
+            let dropped = match reason {
+                ReasonCode::NotAuthorized => Some(DropReason::NotAuthorized),
+                // It was delivered, and not retained; or a queue was full.
+                ReasonCode::QuotaExceeded => refused,
+                _ => Some(DropReason::Invalid),
+            };
+            match dropped {
+                Some(dropped) => cx.meters.drops.count(Protocol::Mqtt, dropped),
+                None => cx.meters.not_retained(Protocol::Mqtt),
+            }
             let peer = cx.net.info(client.id).map(|info| info.peer);
             tracing::info!(
                 peer = peer.map(tracing::field::display),
@@ -64,23 +94,56 @@ impl Door {
         }
         // [MQTT-4.3.2-4] [MQTT-4.3.3-8] [MQTT311-3.3.5-2] the older versions have no way to refuse:
         // the client takes the acknowledgement, and the message goes nowhere.
-        match (publish.qos, publish.packet_id) {
-            (QoS::AtLeastOnce, Some(packet_id)) => {
-                client.engine.puback(lane, packet_id, reason, &mut self.out);
-                self.counts.messages_sent += 1;
-            }
+        let acknowledgement = match (publish.qos, publish.packet_id) {
+            (QoS::AtLeastOnce, Some(packet_id)) => Acknowledgement::PubAck(lane, packet_id, reason),
             (QoS::ExactlyOnce, Some(packet_id)) => {
-                let Some(state) = session::mqtt_mut(cx.broker, session) else {
-                    log_end(cx.net, client, "", "the session is gone");
-                    return;
-                };
-                client
-                    .engine
-                    .pubrec(state, lane, packet_id, reason, &mut self.out);
-                self.counts.messages_sent += 1;
+                if token > 0 && reason.is_error() && client.engine.version().is_v5() {
+                    // It was appended, and its identifier is free all the same.
+                    cx.broker.forget(session, &received_key(packet_id));
+                    token = cx.broker.token();
+                }
+                Acknowledgement::PubRec(lane, packet_id, reason)
             }
-            _ => {}
-        }
+            _ if token == 0 => return,
+            _ => Acknowledgement::Nothing,
+        };
+        let promise = Promise::on(cx, client.listener, Some(topic)).at(token);
+        self.acknowledge(cx, client, promise, acknowledgement);
+    }
+
+    /// A client will not send a message again.
+    pub(super) fn released(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: &mut Client,
+        lane: Lane,
+        packet_id: PacketId,
+        reason: ReasonCode,
+    ) {
+        let Some(session) = client.session() else {
+            return;
+        };
+        let key = received_key(packet_id);
+        let ((), token) = cx.appended(|cx| cx.broker.forget(session, &key));
+        let done = Acknowledgement::PubComp(lane, packet_id, reason);
+        self.acknowledge_kept(cx, client, token, done);
+    }
+}
+
+/// The first byte of the key of a record: a message of QoS 2 was received and is not released.
+const RECEIVED: u8 = b'r';
+
+/// The key of the record that a message of QoS 2 was received.
+fn received_key(packet_id: PacketId) -> [u8; 3] {
+    let [high, low] = packet_id.get().to_be_bytes();
+    [RECEIVED, high, low]
+}
+
+/// The identifier in the key of such a record; `None` for other keys.
+pub(super) fn received_id(key: &[u8]) -> Option<PacketId> {
+    match *key {
+        [RECEIVED, high, low] => PacketId::new(u16::from_be_bytes([high, low])),
+        _ => None,
     }
 }
 
@@ -112,7 +175,10 @@ impl Door {
             publish.payload,
         );
         let sender = (cx.shard, client.id);
-        (self.service.repetitions).is_repetition(sender, digest, cx.net.now_ms())
+        let is_repetition =
+            (self.service.repetitions).is_repetition(sender, digest, cx.net.now_ms());
+        cx.meters.repetitions.add(u64::from(is_repetition));
+        is_repetition
     }
 }
 

@@ -5,6 +5,7 @@ use sterna_mqtt::packet::{self, Subscribe, Unsubscribe};
 use sterna_mqtt::{Lane, QoS, ReasonCode};
 
 use super::Door;
+use super::acknowledge::Acknowledgement;
 use super::admission::{qos, wire_qos};
 use super::client::Client;
 use crate::context::Context;
@@ -27,16 +28,14 @@ impl Door {
             return;
         }
         // [MQTT-3.8.4-5] [MQTT-3.8.4-6] [MQTT311-3.8.4-4] each filter as if it came alone, one answer
-        let codes: Vec<ReasonCode> = subscribe
-            .filters()
-            .map(|(filter, options)| {
+        let (codes, token) = cx.appended(|cx| {
+            let codes = subscribe.filters().map(|(filter, options)| {
                 subscribe_one(cx, client, lane, filter, options, subscribe.identifier())
-            })
-            .collect();
-        client
-            .engine
-            .suback(lane, subscribe.packet_id, &codes, &mut self.out);
-        self.counts.messages_sent += 1;
+            });
+            codes.collect()
+        });
+        let done = Acknowledgement::SubAck(lane, subscribe.packet_id, codes);
+        self.acknowledge_kept(cx, client, token, done);
     }
 
     pub(super) fn unsubscribe(
@@ -60,20 +59,18 @@ impl Door {
         };
         let now_ms = cx.net.now_ms();
         // [MQTT-3.10.4-1] [MQTT-3.10.4-6] [MQTT311-3.10.4-1] [MQTT311-3.10.4-2]
-        let codes: Vec<ReasonCode> = unsubscribe
-            .topics()
-            .map(|filter| {
+        let (codes, token) = cx.appended(|cx| {
+            let codes = unsubscribe.topics().map(|filter| {
                 if cx.broker.unsubscribe(now_ms, session, filter) {
                     ReasonCode::Success
                 } else {
                     ReasonCode::NoSubscriptionExisted
                 }
-            })
-            .collect();
-        client
-            .engine
-            .unsuback(lane, unsubscribe.packet_id, &codes, &mut self.out);
-        self.counts.messages_sent += 1;
+            });
+            codes.collect()
+        });
+        let done = Acknowledgement::UnsubAck(lane, unsubscribe.packet_id, codes);
+        self.acknowledge_kept(cx, client, token, done);
     }
 }
 

@@ -1,9 +1,10 @@
 //! State of an AMQP link that its session keeps, and the topics of AMQP's nodes.
 
+use bytes::Bytes;
 use sterna_amqp::types::Encoded;
 
-/// First level of a queue's own topic, and of its address.
-pub(crate) const QUEUE_LEVEL: &str = "queue/";
+pub(crate) use crate::config::QUEUE_LEVEL;
+
 /// Topics below this are made for links that ask for a node of their own.
 pub(crate) const DYNAMIC: &str = "amqp/dynamic/";
 
@@ -14,6 +15,29 @@ pub struct Terminus {
     pub(crate) source: Encoded,
     /// The subscription behind it.
     pub(crate) filter: Box<str>,
+}
+
+/// The key of the record of a terminus.
+pub(crate) const TERMINUS_KEY: &[u8] = b"t";
+
+impl Terminus {
+    /// For storage: the length of the filter in bytes, the filter, the source.
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = (self.filter.len() as u32).to_be_bytes().to_vec();
+        bytes.extend_from_slice(self.filter.as_bytes());
+        bytes.extend_from_slice(self.source.bytes());
+        bytes
+    }
+
+    /// The counterpart of [`to_bytes`](Self::to_bytes); `None` for other bytes.
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (length, rest) = bytes.split_first_chunk()?;
+        let (filter, source) = rest.split_at_checked(u32::from_be_bytes(*length) as usize)?;
+        Some(Self {
+            filter: std::str::from_utf8(filter).ok()?.into(),
+            source: Encoded::from_bytes(Bytes::copy_from_slice(source)).ok()?,
+        })
+    }
 }
 
 /// The topic on which a queue takes messages.

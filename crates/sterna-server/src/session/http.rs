@@ -24,7 +24,15 @@ pub struct HttpSession {
     sent: VecDeque<Sent>,
     /// Bytes of all these messages.
     bytes: u64,
+    /// Ids up to this one may be given; a record says so.
+    reserved: u64,
 }
+
+/// The key of the record of ids that may have been given.
+pub(crate) const IDS_KEY: &[u8] = b"i";
+
+/// Ids that are reserved at once.
+const RESERVED_IDS: u64 = 1 << 20;
 
 /// A message that was sent and not acknowledged.
 #[derive(Clone, Copy, Debug)]
@@ -47,6 +55,21 @@ impl HttpSession {
     /// The id that was given last; zero before the first.
     pub(crate) const fn last_id(&self) -> u64 {
         self.last_id
+    }
+
+    /// Goes on behind ids that were given before a restart.
+    pub(crate) fn restore(&mut self, up_to: u64) {
+        self.last_id = self.last_id.max(up_to);
+        self.reserved = self.reserved.max(up_to);
+    }
+
+    /// Reserves more ids, long before they are used up; up to which, where that is to be kept.
+    pub(crate) const fn reserve(&mut self) -> Option<u64> {
+        if self.last_id + RESERVED_IDS / 2 < self.reserved {
+            return None;
+        }
+        self.reserved = self.last_id + RESERVED_IDS;
+        Some(self.reserved)
     }
 
     /// Whether no more may be sent until something is acknowledged.

@@ -319,6 +319,65 @@ fn deliveries_are_recovered_with_the_unsettled_map() {
     assert!(client.texts().is_empty(), "everything is settled");
 }
 
+/// A frame holds but a part of the client's map. What the broker cannot know of stays, new deliveries too, until
+/// a later attach tells it.
+#[test]
+fn a_source_with_incomplete_maps_is_detached_to_be_attached_again() {
+    let mut config = Config::default();
+    config.amqp.maximum_frame_bytes = 512;
+    let mut broker = Broker::with(&config, 1);
+    let mut client = Client::connect(&mut broker, "c");
+    let session = client.begin(&mut broker);
+    client.receiver(&mut broker, session, "sub", durable("a/b"), 100);
+    publish(&mut broker, &["old"; 40]);
+    client.turn(&mut broker);
+    let ids: Vec<u32> = client.received.iter().map(|one| one.id).collect();
+    assert_eq!(ids.len(), 40);
+    client
+        .engine
+        .dispose(
+            session,
+            (ids[0], ids[39]),
+            Some(&DeliveryState::ACCEPTED),
+            false,
+            &mut client.out,
+        )
+        .unwrap();
+    // The broker has not heard of it when the connection is lost.
+    let mut unsettled = client.cut(&mut broker).pop().expect("the link").1;
+    let mut client = Client::connect(&mut broker, "c");
+    let session = client.begin(&mut broker);
+    publish(&mut broker, &["new"]);
+    let mut attaches = 0;
+    while client.received.is_empty() {
+        attaches += 1;
+        assert!(attaches < 40, "each attach tells of one at least");
+        let options = AttachOptions {
+            unsettled: &unsettled,
+            recover: true,
+            source: Some(durable("a/b")),
+            target: Some(TargetArchetype::Target(Target::default())),
+            ..AttachOptions::default()
+        };
+        let link = client.attach(&mut broker, session, "sub", Role::Receiver, &options);
+        client.credit(&mut broker, link, 100);
+        for one in client.happened.drain(..) {
+            if let Happened::Detached {
+                closed,
+                condition,
+                unsettled: left,
+                ..
+            } = one
+            {
+                assert_eq!((closed, condition), (false, None));
+                unsettled = left;
+            }
+        }
+    }
+    assert!(attaches > 2, "{attaches}");
+    assert_eq!(client.accept_all(&mut broker), ["new"]);
+}
+
 /// Sends one message whose receiver settles second, and cuts the connection after it was accepted.
 fn sent_and_cut(broker: &mut Broker) -> Vec<sterna_amqp::link::Unsettled> {
     let mut client = Client::connect(broker, "c");

@@ -1,54 +1,42 @@
-//! A store that keeps nothing, and where a call can panic: in the midst of the broker's work.
+//! A store in memory, where a call can panic: in the midst of the broker's work.
 
 use std::sync::Arc;
 
-use sterna_broker::{
-    Message, Phase, QueueName, Share, Store, Stored, StoredEntry, StoredSubscription,
-};
+use sterna_broker::{Appended, Committed, Frame, Full, ReadAnswer, ReadRequest, Store};
+use sterna_store::MemoryStore;
 
 use crate::fixture::Fault;
 
 #[derive(Debug)]
-pub(crate) struct Faulty(pub(crate) Arc<Fault>);
+pub(crate) struct Faulty(pub(crate) Arc<Fault>, pub(crate) MemoryStore);
 
 impl Store for Faulty {
-    fn session_opened(&mut self, _: &str, _: Option<&str>, _: u32) {
-        self.0.call("session_opened");
+    fn next_position(&self) -> u64 {
+        self.1.next_position()
     }
-    fn session_closed(&mut self, _: &str, _: u32, _: Option<u64>) {
-        self.0.call("session_closed");
+    fn append(&mut self, frame: Frame<'_>) -> Result<Appended, Full> {
+        self.0.call("append");
+        self.1.append(frame)
     }
-    fn session_ended(&mut self, _: &str) {
-        self.0.call("session_ended");
+    fn committed(&self) -> Committed {
+        self.0.call("committed");
+        self.1.committed()
     }
-    fn subscribed(&mut self, _: &str, _: &str, _: &StoredSubscription) {
-        self.0.call("subscribed");
+    fn read(&mut self, request: ReadRequest) {
+        self.0.call("read");
+        self.1.read(request);
     }
-    fn unsubscribed(&mut self, _: &str, _: &str) {
-        self.0.call("unsubscribed");
+    fn next_answer(&mut self) -> Option<ReadAnswer> {
+        self.0.call("next_answer");
+        self.1.next_answer()
     }
-    fn retained_set(&mut self, _: &Arc<Message>) {}
-    fn retained_cleared(&mut self, _: &str) {}
-    fn enqueued(&mut self, _: QueueName<'_>, _: StoredEntry) {
-        self.0.call("enqueued");
+    fn read_now(&mut self, request: ReadRequest) -> ReadAnswer {
+        self.1.read_now(request)
     }
-    fn advanced(&mut self, _: QueueName<'_>, _: u64, _: Phase) {
-        self.0.call("advanced");
+    fn load(&mut self, visit: &mut dyn FnMut(&[u8], &[u8])) {
+        self.1.load(visit);
     }
-    fn failed(&mut self, _: QueueName<'_>, _: u64, _: u16) {
-        self.0.call("failed");
-    }
-    fn settled(&mut self, _: QueueName<'_>, _: u64) {
-        self.0.call("settled");
-    }
-    fn group_ended(&mut self, _: &str) {
-        self.0.call("group_ended");
-    }
-    fn protocol_saved(&mut self, _: &str, _: &[u8]) {}
-    fn load(&mut self, _: Share) -> Stored {
-        Stored::default()
-    }
-    fn is_durable(&self) -> bool {
-        true
+    fn needed_from(&mut self, position: u64) {
+        self.1.needed_from(position);
     }
 }

@@ -1,6 +1,7 @@
 //! Which form a response has, by the media types that its request accepts (RFC 9110, section 12.5.1).
 
-use crate::http::exchange::Head;
+use sterna_http::Head;
+
 use crate::http::format::Format;
 
 const STREAM: &[Format] = &[Format::Lines, Format::Events, Format::Frames];

@@ -1,5 +1,7 @@
 //! Who may ask for what, and when: every request passes through here.
 
+use sterna_http::{Content, ExchangeId, Head, Request, Responses};
+
 use super::answer::{Trouble, fail, respond};
 use super::credentials::Verdict;
 use super::open::Asker;
@@ -9,12 +11,13 @@ use super::plan::Plan;
 use super::target::{Resource, Target, TargetError};
 use super::topics::has_etag;
 use super::{Api, log_refusal};
-use crate::config::{EarlyData, HttpEarlyDataRefusal};
+use crate::audit::Login;
+use crate::config::{EarlyData, HttpEarlyDataRefusal, Protocol};
 use crate::context::Context;
-use crate::http::exchange::{Content, ExchangeId, Head, Request, Responses};
 use crate::http::problem::ProblemKind as Kind;
 use crate::http::{openapi, page};
 use crate::identity::{Identity, Outcome};
+use crate::metrics::LoginFailure;
 
 /// What becomes of a request now.
 enum Admitted {
@@ -118,6 +121,9 @@ impl Api {
         let answered = match self.admit(cx, peer, &request, &mut reader, out) {
             Ok(None) => return,
             Ok(Some((_, Admitted::Later(until)))) => {
+                if until == Until::Confirmed {
+                    cx.meters.early_data_held(Protocol::Http);
+                }
                 let held_bytes = peer.held_bytes() + request.content.len();
                 if held_bytes <= cx.policy.http.maximum_assembling_bytes as usize {
                     peer.held.push(Held { request, until });
@@ -225,11 +231,18 @@ impl Api {
         let verdict = (peer.credentials).judge(cx, &self.key, peer.connection, self.checks, head);
         let admitted = match verdict {
             Verdict::Known(identity) => {
-                peer.credentials.admitted(&identity);
+                if peer.credentials.admitted(&identity) {
+                    Login::of(cx, peer.connection, Protocol::Http).accepted(&identity);
+                }
                 Admitted::Now(identity)
             }
             Verdict::Wait => Admitted::Later(Until::Verdict),
-            Verdict::Refused(trouble) => return Err(trouble),
+            Verdict::Refused(refusal, trouble) => {
+                let failure = LoginFailure::Claim(refusal);
+                let login = Login::of(cx, peer.connection, Protocol::Http);
+                login.refused(failure, trouble.detail());
+                return Err(trouble);
+            }
         };
         Ok(Some((target, admitted)))
     }

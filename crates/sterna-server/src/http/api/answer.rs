@@ -3,14 +3,14 @@
 use std::borrow::Cow;
 
 use bytes::BytesMut;
+use sterna_http::{Content, ExchangeId, Refusal, Responses};
 
 use super::origin::{EXPOSED_FIELDS, Reader};
-use crate::http::exchange::{Content, ExchangeId, Responses};
 use crate::http::problem::{Problem, ProblemKind as Kind};
 
 /// Why a request fails, with the fields that go with it.
 #[derive(Debug)]
-pub(super) struct Trouble {
+pub(crate) struct Trouble {
     problem: Problem,
     /// Of a method that a resource has not: those that it has.
     allow: Option<&'static str>,
@@ -19,7 +19,7 @@ pub(super) struct Trouble {
 }
 
 impl Trouble {
-    pub(super) fn new(kind: Kind, detail: impl Into<Cow<'static, str>>) -> Self {
+    pub(crate) fn new(kind: Kind, detail: impl Into<Cow<'static, str>>) -> Self {
         Self {
             problem: kind.because(detail),
             allow: None,
@@ -27,8 +27,31 @@ impl Trouble {
         }
     }
 
+    /// The problem of a request that its carrier refuses.
+    pub(crate) fn of(refusal: Refusal, is_stopping: bool) -> Self {
+        let (kind, detail) = match refusal {
+            Refusal::Malformed(detail) => (Kind::InvalidField, detail),
+            Refusal::Timeout => (Kind::Timeout, "the content came too slowly"),
+            Refusal::ContentTooLarge => (
+                Kind::ContentTooLarge,
+                "the content is larger than http.maximum_content_bytes",
+            ),
+            Refusal::TargetTooLong => (
+                Kind::UriTooLong,
+                "the target is longer than http.maximum_target_bytes",
+            ),
+            Refusal::FieldsTooLarge => (
+                Kind::FieldsTooLarge,
+                "the fields are larger than http.maximum_fields_bytes",
+            ),
+            Refusal::Busy if is_stopping => (Kind::Stopping, "the broker is stopping"),
+            Refusal::Busy => (Kind::Busy, "too much is under way on this connection"),
+        };
+        Self::new(kind, detail)
+    }
+
     /// The resource has other methods.
-    pub(super) fn method(allow: &'static str) -> Self {
+    pub(crate) fn method(allow: &'static str) -> Self {
         Self {
             allow: Some(allow),
             ..Self::new(Kind::Method, format!("the resource has {allow}"))
@@ -36,24 +59,28 @@ impl Trouble {
     }
 
     /// There are no credentials, or bad ones.
-    pub(super) fn unauthenticated(detail: &str, challenge: String) -> Self {
+    pub(crate) fn unauthenticated(detail: &str, challenge: String) -> Self {
         Self {
             challenge: Some(challenge),
             ..Self::new(Kind::Unauthenticated, detail.to_owned())
         }
     }
 
-    pub(super) const fn status(&self) -> u16 {
+    pub(crate) const fn status(&self) -> u16 {
         self.problem.kind.status()
     }
 
-    pub(super) fn detail(&self) -> &str {
+    pub(crate) const fn kind(&self) -> Kind {
+        self.problem.kind
+    }
+
+    pub(crate) fn detail(&self) -> &str {
         &self.problem.detail
     }
 }
 
 /// Begins or gives a response, with what a page of another origin must be told to read it.
-pub(super) fn respond(
+pub(crate) fn respond(
     out: &mut dyn Responses,
     id: ExchangeId,
     reader: &Reader,
@@ -73,7 +100,7 @@ pub(super) fn respond(
 }
 
 /// Answers with a problem (RFC 9457).
-pub(super) fn fail(out: &mut dyn Responses, id: ExchangeId, reader: &Reader, trouble: &Trouble) {
+pub(crate) fn fail(out: &mut dyn Responses, id: ExchangeId, reader: &Reader, trouble: &Trouble) {
     let mut fields: Vec<(&str, &[u8])> = vec![
         ("content-type", Problem::MEDIA_TYPE.as_bytes()),
         ("cache-control", b"no-store"),

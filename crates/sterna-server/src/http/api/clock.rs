@@ -2,6 +2,7 @@
 //! take nothing.
 
 use sterna_broker::Close;
+use sterna_http::Responses;
 
 use super::Api;
 use super::deliver::flush;
@@ -9,7 +10,6 @@ use super::end::NO_ERROR;
 use super::peer::Peer;
 use super::subscription::{Outlet, State, Subscription};
 use crate::context::Context;
-use crate::http::exchange::Responses;
 
 /// When something of a subscription is due.
 fn deadline_ms(subscription: &Subscription) -> Option<u64> {

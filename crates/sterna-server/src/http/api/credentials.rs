@@ -10,11 +10,11 @@ use super::answer::Trouble;
 use crate::authorization::Subject;
 use crate::config::HttpAuthentication;
 use crate::context::Context;
-use crate::http::exchange::Head;
 use crate::http::problem::ProblemKind as Kind;
 use crate::identity::{Identity, Outcome, Pending, Refusal, Users};
 use crate::judge::{self, Claim};
 use crate::policy::Policy;
+use sterna_http::Head;
 use sterna_net::{ConnectionId, TransportKind};
 
 impl Identity {
@@ -48,7 +48,7 @@ struct Check {
 
 /// What a connection knows of who is at its other end.
 #[derive(Debug, Default)]
-pub(super) struct Credentials {
+pub(crate) struct Credentials {
     verified: Option<Verified>,
     /// At most one at a time, so that one client keeps nobody else's password waiting.
     check: Option<Check>,
@@ -60,13 +60,13 @@ pub(super) struct Credentials {
 
 /// What is known of a request's sender.
 #[derive(Debug)]
-pub(super) enum Verdict {
+pub(crate) enum Verdict {
     /// This is who it is.
     Known(Identity),
     /// A password is being checked, and the request waits for that.
     Wait,
-    /// It may not come in.
-    Refused(Trouble),
+    /// It may not come in; the second value is the answer.
+    Refused(Refusal, Trouble),
 }
 
 /// The challenges of a 401 (RFC 9110, section 11.6.1).
@@ -81,22 +81,25 @@ fn challenge(policy: &Policy) -> String {
     challenges.join(", ")
 }
 
+/// Refuses credentials that are not of a form that is served.
 fn refused(policy: &Policy, detail: &'static str) -> Verdict {
-    Verdict::Refused(Trouble::unauthenticated(detail, challenge(policy)))
+    let trouble = Trouble::unauthenticated(detail, challenge(policy));
+    Verdict::Refused(Refusal::Method, trouble)
 }
 
 fn refused_claim(policy: &Policy, refusal: Refusal) -> Verdict {
     let detail = refusal.detail();
-    match refusal {
-        Refusal::Slowed => Verdict::Refused(Trouble::new(Kind::TooManyRequests, detail)),
-        Refusal::Busy | Refusal::Unavailable => Verdict::Refused(Trouble::new(Kind::Busy, detail)),
-        _ => refused(policy, detail),
-    }
+    let trouble = match refusal {
+        Refusal::Slowed => Trouble::new(Kind::TooManyRequests, detail),
+        Refusal::Busy | Refusal::Unavailable => Trouble::new(Kind::Busy, detail),
+        _ => Trouble::unauthenticated(detail, challenge(policy)),
+    };
+    Verdict::Refused(refusal, trouble)
 }
 
 impl Credentials {
     /// Judges a request. A verdict that takes longer comes by a letter of this number.
-    pub(super) fn judge(
+    pub(crate) fn judge(
         &mut self,
         cx: &Context<'_>,
         key: &hmac::Key,
@@ -109,7 +112,8 @@ impl Credentials {
         if fields > 1 {
             // Each proof that is shown must hold, and one that nobody looks at would not.
             let detail = "more than one Authorization field";
-            return Verdict::Refused(Trouble::new(Kind::InvalidField, detail));
+            let trouble = Trouble::new(Kind::InvalidField, detail);
+            return Verdict::Refused(Refusal::Method, trouble);
         }
         if let Some(value) = head.field("authorization") {
             return self.judge_field(cx, key, connection, number, value);
@@ -204,7 +208,7 @@ impl Credentials {
     }
 
     /// The verdict on a password; false if it is not the one that is waited for.
-    pub(super) fn decided(&mut self, policy: &Policy, number: u64, outcome: Outcome) -> bool {
+    pub(crate) fn decided(&mut self, policy: &Policy, number: u64, outcome: Outcome) -> bool {
         let is_it = |check: &mut Check| check.pending.number() == number;
         let Some(Check { digest, pending }) = self.check.take_if(is_it) else {
             return false;
@@ -223,19 +227,21 @@ impl Credentials {
     }
 
     /// The requests that have waited for a verdict are answered.
-    pub(super) fn answered(&mut self) {
+    pub(crate) fn answered(&mut self) {
         self.wrong = None;
     }
 
-    /// A request with these credentials was let in.
-    pub(super) fn admitted(&mut self, identity: &Identity) {
-        if identity.user().is_some() && self.of_connection.as_ref() != Some(identity) {
+    /// A request with these credentials was let in; whether it is the first of its user.
+    pub(crate) fn admitted(&mut self, identity: &Identity) -> bool {
+        let is_new = identity.user().is_some() && self.of_connection.as_ref() != Some(identity);
+        if is_new {
             self.of_connection = Some(identity.clone());
         }
+        is_new
     }
 
     /// Whom an earlier request has shown, for the log.
-    pub(super) fn name(&self) -> Option<&str> {
+    pub(crate) fn name(&self) -> Option<&str> {
         self.of_connection.as_ref()?.user()
     }
 }

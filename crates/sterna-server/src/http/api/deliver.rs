@@ -2,13 +2,15 @@
 
 use bytes::BytesMut;
 use sterna_broker::{Close, ConsumerId, Delivery, Outcome, Qos, SessionKey, Unacknowledged};
+use sterna_http::{Content, Responses};
 
 use super::Api;
 use super::answer::respond;
+use super::open::reserve_ids;
 use super::peer::Peer;
 use super::subscription::{Keep, Outlet, State, Subscription};
+use crate::config::Protocol;
 use crate::context::Context;
-use crate::http::exchange::{Content, Responses};
 use crate::http::format::{OutgoingMessage, write_datagram};
 use crate::session::http::{Window, state_mut};
 use crate::sys::Counts;
@@ -164,7 +166,7 @@ impl Api {
             let is_first = gathered == 0;
             let rest = (subscription.format).write(&item, &subscription.name, is_first, buffer);
             buffer.extend_from_slice(&rest.unwrap_or_default());
-            count(&mut self.counts, &delivery);
+            count(cx, &mut self.counts, &delivery);
             highest = highest.max(id.unwrap_or(0));
             gathered += 1;
             left -= 1;
@@ -236,7 +238,7 @@ fn stream(
             Err(left) => break left,
         };
         sent += 1;
-        count(counts, &delivery);
+        count(cx, counts, &delivery);
         let item = OutgoingMessage::of(&delivery, id.unwrap_or(0), now_ms);
         if send_datagram(out, subscription, &item) {
             continue;
@@ -314,6 +316,7 @@ fn next(
     }
     let state = state_mut(cx.broker, session).ok_or(Left::Gone)?;
     let id = state.sent(delivery.tag, delivery.message.body_bytes());
+    reserve_ids(cx, session);
     if let Keep::Last(window) = subscription.keep {
         while let Some(tag) =
             state_mut(cx.broker, session).and_then(|state| state.take_beyond(window))
@@ -354,7 +357,9 @@ fn is_over(cx: &Context<'_>, subscription: &Subscription) -> bool {
     matches!(subscription.state, State::Ending) && queue.is_none_or(|queue| queue.pending == 0)
 }
 
-fn count(counts: &mut Counts, delivery: &Delivery) {
+fn count(cx: &Context<'_>, counts: &mut Counts, delivery: &Delivery) {
+    cx.meters
+        .delivered(Protocol::Http, delivery, cx.net.now_ms());
     counts.messages_sent += 1;
     counts.publish_sent += 1;
     counts.publish_bytes_sent += delivery.message.payload().len() as u64;

@@ -1,13 +1,13 @@
 //! The ends of requests, subscriptions and connections.
 
 use sterna_broker::{Close, ConsumerId, EvictReason, SessionKey};
+use sterna_http::{ExchangeId, Responses};
 
 use super::Api;
 use super::answer::{Trouble, fail};
 use super::peer::Peer;
 use super::subscription::{Outlet, State, Subscription, is_durable};
 use crate::context::Context;
-use crate::http::exchange::{ExchangeId, Responses};
 use crate::http::problem::ProblemKind as Kind;
 
 /// The end of a session that nobody comes back to.
@@ -125,11 +125,13 @@ impl Api {
         peer.held.clear();
         peer.asked.clear();
         peer.transports.clear();
+        peer.promises.clear();
     }
 
     /// The broker stops: what is under way ends.
     pub(crate) fn stop(&mut self, cx: &mut Context<'_>, peer: &mut Peer, out: &mut dyn Responses) {
         self.stopping = true;
+        peer.promises.clear();
         let trouble = Trouble::new(Kind::Stopping, "the broker is stopping");
         for held in std::mem::take(&mut peer.held) {
             fail(out, held.request.id, &None, &trouble);

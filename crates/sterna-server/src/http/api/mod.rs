@@ -4,9 +4,11 @@
 //! and `credentials.rs` (who sent it); `target.rs` and `plan.rs` read what is asked. `topics.rs` and
 //! `publish.rs` answer at once; `open.rs` begins subscriptions, `deliver.rs` carries messages to them,
 //! `clock.rs` looks after them, `end.rs` ends them; `sessions.rs` is for those who acknowledge, on
-//! whichever shard the session is. `webtransport.rs` does both on one session.
+//! whichever shard the session is. `webtransport.rs` does both on one session. `acknowledge.rs` tells what is
+//! kept.
 
 mod accept;
+mod acknowledge;
 mod admission;
 mod answer;
 mod clock;
@@ -30,15 +32,15 @@ use bytes::BytesMut;
 use ring::hmac;
 use rustc_hash::FxHashMap;
 use sterna_broker::ConsumerId;
+use sterna_http::{ExchangeId, Head, Refusal, Responses};
 use sterna_net::ConnectionId;
 
-use super::exchange::{ExchangeId, Head, Refusal, Responses};
-use super::problem::ProblemKind as Kind;
 use super::registry::Registry;
 use crate::context::Context;
 use crate::sys::Counts;
-use answer::{Trouble, fail};
-
+pub(crate) use acknowledge::Acknowledgement;
+pub(crate) use answer::{Trouble, fail, respond};
+pub(crate) use credentials::{Credentials, Verdict};
 pub(crate) use peer::Peer;
 
 pub(crate) use subscription::is_consumer;
@@ -108,29 +110,11 @@ impl Api {
         head: Option<&Head>,
         refusal: Refusal,
     ) {
-        let (kind, detail) = match refusal {
-            Refusal::Malformed(detail) => (Kind::InvalidField, detail),
-            Refusal::Timeout => (Kind::Timeout, "the content came too slowly"),
-            Refusal::ContentTooLarge => (
-                Kind::ContentTooLarge,
-                "the content is larger than http.maximum_content_bytes",
-            ),
-            Refusal::TargetTooLong => (
-                Kind::UriTooLong,
-                "the target is longer than http.maximum_target_bytes",
-            ),
-            Refusal::FieldsTooLarge => (
-                Kind::FieldsTooLarge,
-                "the fields are larger than http.maximum_fields_bytes",
-            ),
-            Refusal::Busy if self.stopping => (Kind::Stopping, "the broker is stopping"),
-            Refusal::Busy => (Kind::Busy, "too much is under way on this connection"),
-        };
         let reader = head.and_then(|head| {
             let authority = head.authority().unwrap_or_default();
             origin::admit(&cx.policy.pages, head, authority).ok()?
         });
-        let trouble = Trouble::new(kind, detail);
+        let trouble = Trouble::of(refusal, self.stopping);
         log_refusal(cx, peer.connection, peer.name(), &trouble);
         self.counts.messages_received += 1;
         self.counts.messages_sent += 1;

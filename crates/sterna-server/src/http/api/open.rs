@@ -1,11 +1,13 @@
 //! The beginning of a subscription: its session, what an earlier response has left, and its filters.
 
 use sterna_broker::{
-    Close, OpenError, OpenSession, Opened, Outcome, RetainHandling, SessionKey, SubscribeError,
-    SubscribeOptions, Unacknowledged,
+    Close, ConsumerId, OpenError, OpenSession, Opened, Outcome, RetainHandling, SessionKey,
+    SubscribeError, SubscribeOptions, Unacknowledged,
 };
+use sterna_http::{Content, ExchangeId, Responses};
 use sterna_mqtt::topic;
 
+use super::acknowledge::Acknowledgement;
 use super::answer::{Trouble, fail, respond};
 use super::end::NO_ERROR;
 use super::origin::Reader;
@@ -18,10 +20,9 @@ use super::subscription::{
 use super::target::Target;
 use super::{Api, log_refusal};
 use crate::context::Context;
-use crate::http::exchange::{Content, ExchangeId, Responses};
 use crate::http::problem::ProblemKind as Kind;
 use crate::identity::Identity;
-use crate::session::http::{HttpSession, Window, client_id, state_mut};
+use crate::session::http::{HttpSession, IDS_KEY, Window, client_id, state_mut};
 
 /// Whose request it is, and how it is answered.
 #[derive(Debug)]
@@ -107,19 +108,17 @@ impl Api {
         self.next_consumer += 1;
         let consumer = consumer_id(self.next_consumer);
         self.consumers.insert(consumer, peer.connection);
-        let opened = cx.broker.open(
-            now_ms,
-            OpenSession {
-                client_id: &client_id(asker.identity.user(), &name),
-                user: asker.identity.user(),
-                clean_start: false,
-                expiry_s,
-                consumer,
-                will: None,
-                on_demand: false,
-                selector: None,
-            },
-        );
+        let open = OpenSession {
+            client_id: &client_id(asker.identity.user(), &name),
+            user: asker.identity.user(),
+            clean_start: false,
+            expiry_s,
+            consumer,
+            will: None,
+            on_demand: false,
+            selector: None,
+        };
+        let (opened, token) = cx.appended(|cx| cx.broker.open(now_ms, open));
         if opened.is_err() {
             self.consumers.remove(&consumer);
         }
@@ -142,6 +141,8 @@ impl Api {
         let opening = Box::new(Opening {
             plan,
             identity: asker.identity,
+            token,
+            is_present: false,
         });
         peer.subscriptions.push(Subscription {
             exchange: asker.id,
@@ -175,7 +176,7 @@ impl Api {
         cx: &mut Context<'_>,
         peer: &mut Peer,
         out: &mut dyn Responses,
-        consumer: sterna_broker::ConsumerId,
+        consumer: ConsumerId,
         session: SessionKey,
         present: bool,
     ) {
@@ -189,7 +190,7 @@ impl Api {
         }
     }
 
-    /// Begins the response of a subscription whose session is here.
+    /// Takes up a session that is here. The response begins once that is kept.
     fn begin(
         &mut self,
         cx: &mut Context<'_>,
@@ -199,11 +200,13 @@ impl Api {
         present: bool,
     ) {
         let subscription = &mut peer.subscriptions[at];
-        let State::Opening(opening) = std::mem::replace(&mut subscription.state, State::Live)
+        let (consumer, session) = (subscription.consumer, subscription.session);
+        let State::Opening(mut opening) = std::mem::replace(&mut subscription.state, State::Live)
         else {
             return;
         };
-        if let Err(trouble) = join(cx, subscription, &opening.plan) {
+        let (joined, token) = cx.appended(|cx| join(cx, subscription, &opening.plan));
+        if let Err(trouble) = joined {
             let (id, reader) = (subscription.exchange, subscription.reader.clone());
             log_refusal(cx, peer.connection, opening.identity.user(), &trouble);
             fail(out, id, &reader, &trouble);
@@ -217,10 +220,43 @@ impl Api {
             self.drop_subscription(cx, peer, at, Some(close));
             return;
         }
+        // What earlier responses have settled is kept first: what comes now builds on it.
+        let token = if present {
+            cx.broker.token()
+        } else {
+            token.max(opening.token)
+        };
+        opening.is_present = present;
+        subscription.state = State::Opening(opening);
+        let promise = peer.promise(cx, None).at(token);
+        let subscribed = Acknowledgement::Subscribed(consumer, session);
+        self.acknowledge(cx, peer, out, promise, subscribed);
+    }
+
+    /// Begins the response of a subscription that is kept.
+    pub(super) fn begin_response(
+        &mut self,
+        cx: &mut Context<'_>,
+        peer: &mut Peer,
+        out: &mut dyn Responses,
+        consumer: ConsumerId,
+        session: SessionKey,
+    ) {
+        let is_it = |subscription: &Subscription| {
+            subscription.consumer == consumer && subscription.session == session
+        };
+        let Some(at) = peer.subscriptions.iter().position(is_it) else {
+            return; // it was given up
+        };
+        let subscription = &mut peer.subscriptions[at];
+        let State::Opening(opening) = std::mem::replace(&mut subscription.state, State::Live)
+        else {
+            return;
+        };
         tracing::debug!(
             session = &*subscription.name,
             user = opening.identity.user(),
-            resumed = present,
+            resumed = opening.is_present,
             "subscribed"
         );
         self.counts.connections += 1;
@@ -293,6 +329,7 @@ fn join(
     let now_ms = cx.net.now_ms();
     let session = subscription.session;
     let outdated = || Trouble::new(Kind::SessionBusy, "the session is being taken over");
+    restore_ids(cx, session).ok_or_else(outdated)?;
     let state = state_mut(cx.broker, session).ok_or_else(outdated)?;
     // The id of an earlier session of that name says nothing of this one.
     let after = plan.after.filter(|&id| id <= state.last_id());
@@ -307,13 +344,34 @@ fn join(
     let state: &mut HttpSession = state_mut(cx.broker, session).ok_or_else(outdated)?;
     state.keep(ledger.iter().map(|entry| match entry {
         Unacknowledged::Sent(delivery) => (delivery.tag, delivery.message.body_bytes()),
-        Unacknowledged::HandedOver { tag } => (*tag, 0),
+        Unacknowledged::HandedOver { tag, .. } => (*tag, 0),
     }));
     subscription.resend = state.after(0).collect();
     if let Outlet::Poll(polling) = &mut subscription.outlet {
         polling.after = after.unwrap_or(0);
     }
-    add_filters(cx, session, plan)
+    add_filters(cx, session, plan)?;
+    reserve_ids(cx, session);
+    Ok(())
+}
+
+/// Goes on behind all ids that were given before a restart.
+fn restore_ids(cx: &mut Context<'_>, session: SessionKey) -> Option<()> {
+    let records = cx.broker.take_records(session);
+    let reserved = records.iter().find(|(key, _)| **key == *IDS_KEY);
+    let state = state_mut(cx.broker, session)?;
+    if let Some(Ok(up_to)) = reserved.map(|(_, value)| value[..].try_into()) {
+        state.restore(u64::from_be_bytes(up_to));
+    }
+    Some(())
+}
+
+/// Keeps how many ids may have been given, so that none is given again after a restart.
+pub(super) fn reserve_ids(cx: &mut Context<'_>, session: SessionKey) {
+    let reserved = state_mut(cx.broker, session).and_then(HttpSession::reserve);
+    if let Some(up_to) = reserved {
+        cx.broker.keep(session, IDS_KEY, &up_to.to_be_bytes());
+    }
 }
 
 /// Adds filters to a session.

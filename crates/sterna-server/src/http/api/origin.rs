@@ -1,8 +1,7 @@
 //! Whom a request names, and whose page sent it: what protects the browser's user, not the broker's.
 
+use sterna_http::Head;
 use sterna_net::Pages;
-
-use crate::http::exchange::Head;
 
 /// The origin of a page elsewhere that may read the response; nothing for everybody else.
 pub(super) type Reader = Option<Box<str>>;

@@ -1,13 +1,15 @@
 //! What is kept of one connection.
 
+use sterna_http::{ExchangeId, Request};
 use sterna_net::ConnectionId;
 
+use super::acknowledge::Acknowledgement;
 use super::credentials::Credentials;
 use super::origin::Reader;
 use super::subscription::Subscription;
 use super::webtransport::Transport;
 use crate::context::Context;
-use crate::http::exchange::{ExchangeId, Request};
+use crate::door::Promises;
 
 /// What is kept of one connection.
 #[derive(Debug)]
@@ -20,6 +22,8 @@ pub(crate) struct Peer {
     pub(super) transports: Vec<Transport>,
     /// Requests that another shard has been asked about.
     pub(super) asked: Vec<(ExchangeId, Reader)>,
+    /// What the client is told once it is kept.
+    pub(crate) promises: Promises<Acknowledgement>,
 }
 
 /// A request that waits.
@@ -48,6 +52,7 @@ impl Peer {
             subscriptions: Vec::new(),
             transports: Vec::new(),
             asked: Vec::new(),
+            promises: Promises::default(),
         }
     }
 

@@ -3,13 +3,13 @@
 use std::borrow::Cow;
 
 use sterna_broker::Qos;
+use sterna_http::Head;
 use sterna_mqtt::topic;
 
 use super::accept;
 use super::answer::Trouble;
 use super::target::{Resource, Target, is_session_name};
 use crate::config::Http;
-use crate::http::exchange::Head;
 use crate::http::format::Format;
 use crate::http::problem::ProblemKind as Kind;
 

@@ -1,20 +1,25 @@
 //! Messages from clients.
 
 use sterna_broker::{Message, Origin, Publication, Retention};
+use sterna_http::{Request, Responses};
 use sterna_mqtt::topic;
 use sterna_net::ConnectionId;
 
 use super::Api;
-use super::answer::{Trouble, respond};
+use super::acknowledge::Acknowledgement;
+use super::answer::Trouble;
 use super::open::Asker;
 use super::peer::Peer;
 use super::target::Target;
+use crate::config::Protocol;
 use crate::context::Context;
-use crate::http::exchange::{Content, Request, Responses};
+use crate::door::Promise;
+use crate::http::fields::Fields;
 use crate::http::problem::ProblemKind as Kind;
-use crate::http::registry::{Begin, Fingerprint};
+use crate::http::registry::{Begin, Fingerprint, KeyRecord};
 use crate::identity::Identity;
 use crate::mapping::message_from_http;
+use crate::metrics::DropReason;
 
 /// Checks the name of a topic.
 ///
@@ -55,7 +60,7 @@ impl Api {
     pub(super) fn post(
         &mut self,
         cx: &mut Context<'_>,
-        peer: &Peer,
+        peer: &mut Peer,
         out: &mut dyn Responses,
         target: &Target<'_>,
         topic: &str,
@@ -65,23 +70,28 @@ impl Api {
         target.without_parameters()?;
         check_name(topic)?;
         let now_ms = cx.net.now_ms();
-        let message = message_from_http(&request.head, topic, &request.content, now_ms)
+        let message = message_from_http(&Fields(&request.head), topic, &request.content, now_ms)
             .map_err(|error| Trouble::new(Kind::InvalidField, error.to_string()))?;
         let Some(key) = request.head.field("idempotency-key") else {
-            self.publish(cx, peer.connection, &asker.identity, message)?;
-            self.published(out, asker, &[]);
+            let promise = self.publish(cx, peer, &asker.identity, message, None)?;
+            self.published(cx, peer, out, asker, promise, false);
             return Ok(());
         };
         check_key(key)?;
         let fingerprint = Fingerprint::of(&message);
         let (http, user) = (&cx.policy.http, asker.identity.user());
-        let ticket = match self.registry.begin(http, user, key, fingerprint, now_ms) {
+        let begun = self.registry.begin(http, user, key, fingerprint, now_ms);
+        for key in self.registry.take_forgotten() {
+            cx.broker.forget_node(&key);
+        }
+        let ticket = match begun {
             Begin::First(ticket) => ticket,
-            Begin::Replay(status) => {
+            Begin::Replay(status, token) => {
                 if status != PUBLISHED {
                     return Err(not_retained());
                 }
-                self.published(out, asker, &[("idempotent-replayed", b"?1")]);
+                let promise = peer.promise(cx, Some(topic)).at(token);
+                self.published(cx, peer, out, asker, promise, true);
                 return Ok(());
             }
             Begin::Reused => {
@@ -93,51 +103,90 @@ impl Api {
                 return Err(Trouble::new(Kind::KeyInUse, detail));
             }
         };
-        match self.publish(cx, peer.connection, &asker.identity, message) {
-            Ok(()) => {
-                ticket.done(PUBLISHED);
-                self.published(out, asker, &[]);
+        let record = ticket.record(PUBLISHED);
+        match self.publish(cx, peer, &asker.identity, message, Some(&record)) {
+            Ok(promise) => {
+                ticket.done(PUBLISHED, promise.token());
+                self.published(cx, peer, out, asker, promise, false);
                 Ok(())
             }
             Err(trouble) => {
                 // It was delivered all the same, so it must not be again. Whatever else failed may be
                 // tried again.
-                if trouble.status() == not_retained().status() {
-                    ticket.done(trouble.status());
+                if trouble.kind() == Kind::RetainedFull {
+                    let (key, value) = ticket.record(trouble.status());
+                    cx.broker.keep_node(&key, &value);
+                    ticket.done(trouble.status(), cx.broker.token());
                 }
                 Err(trouble)
             }
         }
     }
 
-    /// Says that a message was published.
-    fn published(&mut self, out: &mut dyn Responses, asker: &Asker, fields: &[(&str, &[u8])]) {
-        self.counts.messages_sent += 1;
-        respond(
-            out,
-            asker.id,
-            &asker.reader,
-            PUBLISHED,
-            fields,
-            Content::Empty,
-        );
+    /// Says that a message was published, once it is kept.
+    fn published(
+        &mut self,
+        cx: &mut Context<'_>,
+        peer: &mut Peer,
+        out: &mut dyn Responses,
+        asker: &Asker,
+        promise: Promise,
+        is_replay: bool,
+    ) {
+        let done = Acknowledgement::Done {
+            id: asker.id,
+            reader: asker.reader.clone(),
+            status: PUBLISHED,
+            is_replay,
+        };
+        self.acknowledge(cx, peer, out, promise, done);
     }
 
-    /// Publishes a message, if that is allowed.
+    /// Publishes a message, if that is allowed, together with a record of the node. What the client is told
+    /// waits for the promise.
     ///
     /// # Errors
     /// Why not.
     pub(super) fn publish(
         &mut self,
         cx: &mut Context<'_>,
-        connection: ConnectionId,
+        peer: &Peer,
         identity: &Identity,
         message: Message,
-    ) -> Result<(), Trouble> {
+        record: Option<&(KeyRecord, Vec<u8>)>,
+    ) -> Result<Promise, Trouble> {
         self.counts.publish_received += 1;
         self.counts.publish_bytes_received += message.payload().len() as u64;
+        let published = Self::route(cx, peer, identity, message, record);
+        if let Err(trouble) = &published {
+            let reason = match trouble.kind() {
+                Kind::RetainedFull => None,
+                Kind::QueueFull => Some(DropReason::QueueRefused),
+                Kind::StoreFull => Some(DropReason::StoreFull),
+                Kind::Forbidden => Some(DropReason::NotAuthorized),
+                _ => Some(DropReason::Invalid),
+            };
+            match reason {
+                Some(reason) => cx.meters.drops.count(Protocol::Http, reason),
+                None => cx.meters.not_retained(Protocol::Http),
+            }
+        }
+        published
+    }
+
+    fn route(
+        cx: &mut Context<'_>,
+        peer: &Peer,
+        identity: &Identity,
+        message: Message,
+        record: Option<&(KeyRecord, Vec<u8>)>,
+    ) -> Result<Promise, Trouble> {
         check_name(message.topic())?;
-        may_publish(cx, connection, identity, message.topic())?;
+        may_publish(cx, peer.connection, identity, message.topic())?;
+        let promise = peer.promise(cx, Some(message.topic()));
+        if let Some((key, value)) = record {
+            cx.broker.keep_node_with_next(key, value);
+        }
         let routed = cx.broker.publish(
             cx.net.now_ms(),
             Publication {
@@ -145,6 +194,10 @@ impl Api {
                 message: message.with_origin(Origin::NONE),
             },
         );
+        if routed.is_store_full {
+            let detail = "the store has no room; the message went nowhere";
+            return Err(Trouble::new(Kind::StoreFull, detail));
+        }
         if routed.refused {
             let detail = "a queue that the message belongs to is full; it went nowhere";
             return Err(Trouble::new(Kind::QueueFull, detail));
@@ -155,7 +208,9 @@ impl Api {
                 "the topic is longer or deeper than the broker allows",
             )),
             Retention::Refused => Err(not_retained()),
-            Retention::NotAsked | Retention::Stored | Retention::Cleared => Ok(()),
+            Retention::NotAsked | Retention::Stored | Retention::Cleared => {
+                Ok(promise.at(routed.token))
+            }
         }
     }
 }

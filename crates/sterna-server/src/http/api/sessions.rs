@@ -3,16 +3,17 @@
 
 use serde::Deserialize;
 use sterna_broker::Outcome;
+use sterna_http::{Content, ExchangeId, Request, Responses};
 use sterna_net::ConnectionId;
 
 use super::Api;
+use super::acknowledge::Acknowledgement;
 use super::answer::{Trouble, fail, respond};
 use super::open::Asker;
 use super::origin::Reader;
 use super::peer::Peer;
 use super::target::Target;
 use crate::context::Context;
-use crate::http::exchange::{Content, ExchangeId, Request, Responses};
 use crate::http::problem::ProblemKind as Kind;
 use crate::mail::Mail;
 use crate::mail::http::{Acknowledge, Body, Done, From, HttpLetter, Work, WorkError};
@@ -56,11 +57,19 @@ impl Api {
         let client_id = client_id(asker.identity.user(), name);
         if request.head.method() == "DELETE" {
             target.without_parameters()?;
-            if !cx.broker.end_session_of(cx.net.now_ms(), &client_id) {
+            let now_ms = cx.net.now_ms();
+            let (was_there, token) = cx.appended(|cx| cx.broker.end_session_of(now_ms, &client_id));
+            if !was_there {
                 return Err(trouble(WorkError::NoSession));
             }
-            self.counts.messages_sent += 1;
-            respond(out, asker.id, &asker.reader, 204, &[], Content::Empty);
+            let promise = peer.promise(cx, None).at(token);
+            let done = Acknowledgement::Done {
+                id: asker.id,
+                reader: asker.reader,
+                status: 204,
+                is_replay: false,
+            };
+            self.acknowledge(cx, peer, out, promise, done);
             return Ok(());
         }
         let work = if request.head.method() == "POST" {
@@ -209,8 +218,11 @@ pub(super) fn do_work(
             })))
         }
         Work::Acknowledge(which) => {
-            let Some(SessionState::Http(state)) = cx.broker.protocol_named(client_id) else {
-                return Err(WorkError::Elsewhere);
+            let state = match cx.broker.protocol_named(client_id) {
+                Some(SessionState::Http(state)) => state,
+                // Nobody has listened since a restart, and everything that was sent will be again.
+                Some(SessionState::Mqtt(_)) => return Ok(Done::Acknowledged),
+                Some(SessionState::Amqp(_)) | None => return Err(WorkError::Elsewhere),
             };
             let highest = match which {
                 Acknowledge::UpTo(id) => Some(*id),

@@ -3,10 +3,10 @@
 use std::collections::VecDeque;
 
 use sterna_broker::{ConsumerId, SessionKey};
+use sterna_http::ExchangeId;
 
 use super::origin::Reader;
 use super::plan::{Poll, Subscribe};
-use crate::http::exchange::ExchangeId;
 use crate::http::format::Format;
 use crate::identity::Identity;
 use crate::session::http::Window;
@@ -63,7 +63,7 @@ pub(super) struct Polling {
 /// How far a subscription has come.
 #[derive(Debug)]
 pub(super) enum State {
-    /// The session is on its way from another shard.
+    /// The session is on its way from another shard, or is not kept yet.
     Opening(Box<Opening>),
     /// The response has begun, or is a poll that waits.
     Live,
@@ -71,11 +71,15 @@ pub(super) enum State {
     Ending,
 }
 
-/// What is done once the session is here.
+/// What is done once the session is here, and kept.
 #[derive(Debug)]
 pub(super) struct Opening {
     pub(super) plan: Subscribe,
     pub(super) identity: Identity,
+    /// The append by which its session was opened; 0 for none.
+    pub(super) token: u64,
+    /// Whether the session was there before.
+    pub(super) is_present: bool,
 }
 
 /// What is kept of what was sent.

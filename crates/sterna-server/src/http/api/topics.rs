@@ -1,17 +1,18 @@
 //! Topics themselves: whether they exist, their beginning and end, and their retained message.
 
+use sterna_http::{Content, Head, Request, Responses};
 use sterna_mqtt::topic;
 
 use super::Api;
+use super::acknowledge::Acknowledgement;
 use super::answer::{Trouble, respond};
 use super::open::Asker;
 use super::peer::Peer;
 use super::publish::{check_name, may_publish};
 use super::target::{Resource, Target};
 use crate::context::Context;
-use crate::http::exchange::{Content, Head, Request, Responses};
 use crate::http::problem::ProblemKind as Kind;
-use crate::http::registry::Created;
+use crate::http::registry::{Created, topic_record};
 use crate::identity::Identity;
 use crate::mapping::{entity_tag, http_fields};
 
@@ -44,7 +45,7 @@ impl Api {
     pub(super) fn topic(
         &mut self,
         cx: &mut Context<'_>,
-        peer: &Peer,
+        peer: &mut Peer,
         out: &mut dyn Responses,
         target: &Target<'_>,
         topic: &str,
@@ -61,6 +62,7 @@ impl Api {
                 "the topic was not created, and nothing is retained",
             )
         };
+        let before = cx.broker.token();
         let status = match request.head.method() {
             "HEAD" => {
                 let may_write = cx.policy.rules.may_publish(asker.identity.subject(), topic);
@@ -80,7 +82,11 @@ impl Api {
                 }
                 may_publish(cx, peer.connection, &asker.identity, topic)?;
                 check_limits(cx, topic)?;
-                match self.registry.create(&cx.policy.http, topic) {
+                let created = self.registry.create(&cx.policy.http, topic);
+                if created == Created::New {
+                    cx.broker.keep_node(&topic_record(topic), &[]);
+                }
+                match created {
                     Created::New if !has_retained => 201,
                     Created::New | Created::Existed => 200,
                     Created::TooMany => {
@@ -96,6 +102,9 @@ impl Api {
                     return forbidden("the rules forbid to delete this topic");
                 }
                 let was_created = self.registry.delete(topic);
+                if was_created {
+                    cx.broker.forget_node(&topic_record(topic));
+                }
                 let was_retained = cx.broker.clear_retained(topic);
                 let ended = cx.broker.unsubscribe_all(now_ms, topic);
                 if !was_created && !was_retained && ended == 0 {
@@ -104,8 +113,15 @@ impl Api {
                 204
             }
         };
-        self.counts.messages_sent += 1;
-        respond(out, asker.id, &asker.reader, status, &[], Content::Empty);
+        let token = Some(cx.broker.token()).filter(|token| *token != before);
+        let promise = peer.promise(cx, None).at(token.unwrap_or(0));
+        let done = Acknowledgement::Done {
+            id: asker.id,
+            reader: asker.reader.clone(),
+            status,
+            is_replay: false,
+        };
+        self.acknowledge(cx, peer, out, promise, done);
         Ok(())
     }
 

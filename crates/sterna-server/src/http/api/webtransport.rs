@@ -3,8 +3,10 @@
 
 use bytes::{Bytes, BytesMut};
 use sterna_broker::Close;
+use sterna_http::{ExchangeId, Responses};
 
 use super::Api;
+use super::acknowledge::Acknowledgement;
 use super::answer::Trouble;
 use super::open::Asker;
 use super::peer::Peer;
@@ -13,7 +15,7 @@ use super::publish::PUBLISHED;
 use super::sessions::do_work;
 use super::target::Target;
 use crate::context::Context;
-use crate::http::exchange::{ExchangeId, Responses};
+use crate::door::Promise;
 use crate::http::format::frame::{Frame, FrameError, FrameReader, write_answer};
 use crate::http::format::message_from_frame;
 use crate::http::problem::ProblemKind as Kind;
@@ -162,10 +164,25 @@ impl Api {
         while let Some(body) = incoming.reader.next(&mut bytes)? {
             let frame = Frame::parse(body)?;
             let id = frame.id;
-            let Some(status) = self.frame(cx, peer, out, session, &frame) else {
+            let Some((status, promise)) = self.frame(cx, peer, out, session, &frame) else {
                 continue;
             };
-            if incoming.is_bidirectional && id != 0 {
+            let answer = if incoming.is_bidirectional && id != 0 {
+                let stream = incoming.stream;
+                Acknowledgement::Frame {
+                    session,
+                    stream,
+                    id,
+                    status,
+                }
+            } else if promise.is_empty() {
+                continue;
+            } else {
+                Acknowledgement::Nothing
+            };
+            // Those that need not wait leave together.
+            let now = peer.promises.make(cx, promise, answer);
+            if let Some(Acknowledgement::Frame { id, status, .. }) = now {
                 write_answer(id, status, answers);
                 self.counts.messages_sent += 1;
             }
@@ -184,14 +201,18 @@ impl Api {
     ) {
         match Frame::parse(Bytes::copy_from_slice(bytes)) {
             Ok(frame) if frame.flags.qos() == 0 => {
-                self.frame(cx, peer, out, session, &frame);
+                if let Some((_, promise)) = self.frame(cx, peer, out, session, &frame)
+                    && !promise.is_empty()
+                {
+                    self.acknowledge(cx, peer, out, promise, Acknowledgement::Nothing);
+                }
             }
             // Whoever sends datagrams accepts that some are lost.
             Ok(_) | Err(_) => tracing::debug!("a datagram that is not one frame of QoS 0"),
         }
     }
 
-    /// Does what a frame says; the status to answer with, if it is one that is answered.
+    /// Does what a frame says; the status to answer with, and what that waits for, if it is answered.
     fn frame(
         &mut self,
         cx: &mut Context<'_>,
@@ -199,7 +220,7 @@ impl Api {
         out: &mut dyn Responses,
         session: ExchangeId,
         frame: &Frame,
-    ) -> Option<u16> {
+    ) -> Option<(u16, Promise)> {
         self.counts.messages_received += 1;
         let identity = transport_mut(peer, session)?.identity.clone();
         if frame.is_acknowledgement() {
@@ -216,18 +237,17 @@ impl Api {
         }
         let published = message_from_frame(frame, cx.net.now_ms())
             .map_err(|error| Trouble::new(Kind::InvalidField, error.to_string()))
-            .and_then(|message| self.publish(cx, peer.connection, &identity, message));
+            .and_then(|message| self.publish(cx, peer, &identity, message, None));
         Some(match published {
-            Ok(()) => PUBLISHED,
-            Err(trouble) => trouble.status(),
+            Ok(promise) => (PUBLISHED, promise),
+            Err(trouble) => (trouble.status(), peer.promise(cx, None)),
         })
     }
 
     /// The client has ended a stream.
-    #[expect(clippy::unused_self, reason = "called as everything else of the API")]
     pub(crate) fn session_stream_ended(
-        &self,
-        cx: &Context<'_>,
+        &mut self,
+        cx: &mut Context<'_>,
         peer: &mut Peer,
         out: &mut dyn Responses,
         session: ExchangeId,
@@ -246,7 +266,9 @@ impl Api {
                 "the stream ends within a frame",
             );
         } else if incoming.is_bidirectional {
-            out.finish_session_stream(session, stream);
+            let end = Acknowledgement::StreamEnd { session, stream };
+            let promise = peer.promise(cx, None);
+            self.acknowledge(cx, peer, out, promise, end);
         }
     }
 

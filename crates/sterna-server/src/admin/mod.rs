@@ -1,0 +1,293 @@
+//! The front door of operators: metrics and health, by HTTP, on listeners of their own.
+//!
+//! `desk.rs` answers requests. Some need all shards: the shard of the connection asks them by letter, and
+//! gathers the answers (`gather.rs`).
+
+mod desk;
+mod gather;
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use ring::hmac;
+use sterna_broker::ConsumerId;
+use sterna_http::{Carrier, Date, INTERNAL_ERROR, Limits, NO_ERROR, Request, Settings};
+use sterna_net::{Chunk, ConnectionId, StreamId};
+
+use crate::context::Context;
+use crate::door::{self, Promises, Service};
+use crate::http::{Credentials, limits};
+use crate::identity::Outcome;
+use crate::mail::AdminLetter;
+use crate::mail::admin::Body;
+use crate::metrics::Sources;
+use desk::Desk;
+use gather::Gathers;
+
+/// The front door of one shard.
+pub(crate) type Door = door::Door<Admin>;
+
+/// The door's state beside its connections.
+#[derive(Debug)]
+pub(crate) struct Admin {
+    date: Date,
+    /// Of the connections since the last reload that changed them.
+    limits: Option<Arc<Limits>>,
+    gathers: Gathers,
+    /// The shard sends its last acknowledgements, and then stops.
+    pub(crate) is_draining: bool,
+    sources: Arc<Sources>,
+    /// Claims that were judged.
+    claims: u64,
+    /// For digests of credentials; it lives and dies with the shard.
+    key: hmac::Key,
+}
+
+/// An operator's connection.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    id: ConnectionId,
+    carrier: Carrier,
+    credentials: Credentials,
+    /// Requests that wait for the verdict on a password.
+    held: Vec<Request>,
+    /// Always empty.
+    promises: Promises<Infallible>,
+    /// Deadline of this connection's entry among the timers; older entries are void.
+    timer_ms: u64,
+}
+
+impl Service for Admin {
+    type Id = ConnectionId;
+    type Client = Connection;
+    /// No request here changes what is kept.
+    type Acknowledgement = Infallible;
+
+    fn greet(door: &mut Door, cx: &mut Context<'_>, id: ConnectionId) -> Option<Connection> {
+        let high_watermark_bytes = door.high_watermark_bytes;
+        let settings = Settings {
+            limits: limits(&mut door.service.limits, cx.policy, high_watermark_bytes),
+            takes_datagrams: false,
+            http3_port: None,
+        };
+        Some(Connection {
+            id,
+            carrier: Carrier::new(cx.net, id, settings)?,
+            credentials: Credentials::default(),
+            held: Vec::new(),
+            promises: Promises::default(),
+            timer_ms: u64::MAX,
+        })
+    }
+
+    fn begin(door: &mut Door, cx: &mut Context<'_>, client: &mut Connection) {
+        client.carrier.begin(cx.net, &mut door.service.date);
+    }
+
+    fn settle(door: &mut Door, cx: &mut Context<'_>, client: &mut Connection) {
+        client.work(door, cx, |carrier, desk| carrier.settle(desk));
+        door.out.sent_bytes += client.carrier.flush(cx.net, false);
+        if let Some(code) = client.carrier.close_code() {
+            cx.net.close(client.id, code);
+            return;
+        }
+        let own_ms = client.carrier.deadline_ms();
+        let gathered_ms = door.service.gathers.deadline_ms(client.id);
+        if let Some(next_ms) = own_ms.into_iter().chain(gathered_ms).min()
+            && next_ms < client.timer_ms
+        {
+            door.set_timer(client, next_ms);
+        }
+    }
+
+    fn due(door: &mut Door, cx: &mut Context<'_>, client: &mut Connection) {
+        client.work(door, cx, |carrier, desk| {
+            carrier.timeout(desk);
+            desk.give_up(carrier.responses());
+        });
+    }
+
+    fn promises(client: &mut Connection) -> &mut Promises<Infallible> {
+        &mut client.promises
+    }
+
+    fn acknowledge(
+        _: &mut Door,
+        _: &mut Context<'_>,
+        _: &mut Connection,
+        acknowledgement: Infallible,
+    ) {
+        match acknowledgement {}
+    }
+
+    fn policy_changed(_: &mut Door, _: &mut Context<'_>, _: &mut Connection) {
+        // Each request is judged by itself.
+    }
+
+    fn stop(door: &mut Door, cx: &mut Context<'_>, client: &mut Connection) {
+        client.work(door, cx, |carrier, desk| carrier.stop(desk));
+    }
+
+    fn lost(door: &mut Door, _: &mut Context<'_>, client: &mut Connection) {
+        door.service.gathers.forget(client.id, None);
+    }
+
+    fn hang_up(cx: &mut Context<'_>, id: ConnectionId, failed: bool) {
+        cx.net
+            .close(id, if failed { INTERNAL_ERROR } else { NO_ERROR });
+    }
+
+    fn is_consumer_of(&self, _: ConsumerId, _: ConnectionId) -> bool {
+        false
+    }
+
+    fn name(client: &Connection) -> Option<&str> {
+        client.credentials.name()
+    }
+
+    fn timer(client: &mut Connection) -> (ConnectionId, &mut u64) {
+        (client.id, &mut client.timer_ms)
+    }
+}
+
+impl Connection {
+    /// A piece of work of a step.
+    fn work(
+        &mut self,
+        door: &mut Door,
+        cx: &mut Context<'_>,
+        work: impl FnOnce(&mut Carrier, &mut Desk<'_, '_>),
+    ) {
+        let is_stopping = door.stopping || door.service.is_draining;
+        let mut desk = Desk {
+            connection: self.id,
+            admin: &mut door.service,
+            is_stopping,
+            cx,
+            credentials: &mut self.credentials,
+            held: &mut self.held,
+        };
+        work(&mut self.carrier, &mut desk);
+    }
+}
+
+impl Door {
+    /// A door without connections.
+    pub(crate) fn new(sources: Arc<Sources>, high_watermark_bytes: usize) -> Self {
+        let mut secret = [0; 32];
+        // Without randomness the digests are merely not secret; nobody sees them.
+        let _ = getrandom::fill(&mut secret);
+        let service = Admin {
+            date: Date::default(),
+            limits: None,
+            gathers: Gathers::default(),
+            is_draining: false,
+            sources,
+            claims: 0,
+            key: hmac::Key::new(hmac::HMAC_SHA256, &secret),
+        };
+        Self::open_for(service, high_watermark_bytes)
+    }
+
+    /// Bytes arrived.
+    pub(crate) fn received(
+        &mut self,
+        cx: &mut Context<'_>,
+        connection: ConnectionId,
+        chunk: Chunk<'_>,
+    ) {
+        self.with_connection(cx, connection, |carrier, desk| {
+            carrier.received(desk, &chunk);
+        });
+    }
+
+    /// Early data can no longer be a replay; no transport of this door has any.
+    pub(crate) fn confirmed(&mut self, cx: &mut Context<'_>, connection: ConnectionId) {
+        self.with_connection(cx, connection, |carrier, _| carrier.confirmed());
+    }
+
+    /// A peer ended its side of a stream.
+    pub(crate) fn stream_finished(
+        &mut self,
+        cx: &mut Context<'_>,
+        connection: ConnectionId,
+        stream: StreamId,
+    ) {
+        self.with_connection(cx, connection, |carrier, desk| {
+            carrier.stream_finished(desk, stream);
+        });
+    }
+
+    /// A peer aborted what it sends on a stream.
+    pub(crate) fn stream_aborted(
+        &mut self,
+        cx: &mut Context<'_>,
+        connection: ConnectionId,
+        stream: StreamId,
+        code: u64,
+    ) {
+        self.with_connection(cx, connection, |carrier, desk| {
+            carrier.stream_aborted(desk, stream, code);
+        });
+    }
+
+    /// A peer reads no more of a stream.
+    pub(crate) fn stream_stopped(
+        &mut self,
+        cx: &mut Context<'_>,
+        connection: ConnectionId,
+        stream: StreamId,
+        code: u64,
+    ) {
+        self.with_connection(cx, connection, |carrier, desk| {
+            carrier.stream_stopped(desk, stream, code);
+        });
+    }
+
+    /// What was queued towards a client has left.
+    pub(crate) fn writable(&mut self, cx: &mut Context<'_>, connection: ConnectionId) {
+        self.with_connection(cx, connection, |carrier, desk| carrier.writable(desk));
+    }
+
+    /// The verdict on a password.
+    pub(crate) fn judged(
+        &mut self,
+        cx: &mut Context<'_>,
+        connection: ConnectionId,
+        number: u64,
+        outcome: Outcome,
+    ) {
+        self.with_connection(cx, connection, |carrier, desk| {
+            desk.judged(carrier.responses(), number, outcome);
+        });
+    }
+
+    /// A shard has answered.
+    pub(crate) fn mail(&mut self, cx: &mut Context<'_>, letter: AdminLetter) {
+        let Body::Answer {
+            number,
+            shard,
+            answer,
+        } = letter.0
+        else {
+            return; // a question is the shard's to answer
+        };
+        if let Some(gathered) = self.service.gathers.answered(number, shard, answer) {
+            self.with_connection(cx, gathered.connection, |carrier, desk| {
+                desk.gathered(carrier.responses(), gathered);
+            });
+        }
+    }
+
+    /// A step with a connection.
+    fn with_connection(
+        &mut self,
+        cx: &mut Context<'_>,
+        connection: ConnectionId,
+        step: impl FnOnce(&mut Carrier, &mut Desk<'_, '_>),
+    ) {
+        self.with_client(cx, connection, |door, cx, client| {
+            client.work(door, cx, step);
+        });
+    }
+}

@@ -1,0 +1,112 @@
+//! What a client is told once it is kept.
+
+use sterna_amqp::connection::{LinkId, SessionId};
+use sterna_amqp::messaging::{DeliveryState, DeliveryStateBuf};
+
+use super::Door;
+use super::attach::Attaching;
+use super::client::{Accepted, Client};
+use super::target::AttachingTarget;
+use crate::context::Context;
+use crate::door::StepOutput;
+
+/// What a client is told once it is kept.
+#[derive(Debug)]
+pub(crate) enum Acknowledgement {
+    /// Nothing: a settled delivery only has its place among what waits, so that its sender is paced.
+    Nothing,
+    /// Deliveries from the client are accepted.
+    Accepted(Accepted),
+    /// What became of one delivery from the client.
+    Disposed {
+        session: SessionId,
+        delivery_id: u32,
+        settled: bool,
+        state: DeliveryStateBuf,
+    },
+    /// A delivery to the client is settled with its transaction.
+    Settled {
+        session: SessionId,
+        delivery_id: u32,
+        state: DeliveryStateBuf,
+    },
+    /// A sender's link is attached.
+    AttachedTarget(LinkId, Box<AttachingTarget>),
+    /// A receiver's link is attached.
+    Attached(LinkId, Box<Attaching>),
+}
+
+impl Door {
+    /// Decides what is not told any more, so that what is remembered of suspended links says so: what was
+    /// accepted is not to be sent again.
+    pub(super) fn decide_untold(client: &mut Client) {
+        let mut nowhere = StepOutput::default();
+        for acknowledgement in client.promises.take() {
+            if let Acknowledgement::Accepted(accepted) = acknowledgement {
+                let range = (accepted.first, accepted.last);
+                let state = Some(&DeliveryState::ACCEPTED);
+                // A session that has ended remembers nothing.
+                let _ = (client.engine).dispose(
+                    accepted.session,
+                    range,
+                    state,
+                    accepted.settled,
+                    &mut nowhere,
+                );
+            }
+        }
+    }
+
+    /// Writes what is kept now.
+    pub(super) fn write_acknowledgement(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: &mut Client,
+        acknowledgement: Acknowledgement,
+    ) {
+        let (engine, out) = (&mut client.engine, &mut self.out);
+        // A session that has ended needs no word.
+        match acknowledgement {
+            Acknowledgement::Nothing => {}
+            Acknowledgement::Accepted(accepted) => {
+                let range = (accepted.first, accepted.last);
+                let state = Some(&DeliveryState::ACCEPTED);
+                let _ = engine.dispose(accepted.session, range, state, accepted.settled, out);
+            }
+            Acknowledgement::Disposed {
+                session,
+                delivery_id,
+                settled,
+                state,
+            } => {
+                let range = (delivery_id, delivery_id);
+                let _ = engine.dispose(session, range, Some(&state.view()), settled, out);
+            }
+            Acknowledgement::Settled {
+                session,
+                delivery_id,
+                state,
+            } => {
+                let range = (delivery_id, delivery_id);
+                let _ = engine.settle(session, range, Some(&state.view()), out);
+            }
+            Acknowledgement::AttachedTarget(link, attaching) => {
+                return self.answer_target(cx, client, link, &attaching);
+            }
+            Acknowledgement::Attached(link, attaching) => {
+                return self.answer_source(cx, client, link, *attaching);
+            }
+        }
+        self.renew_credits(cx, client);
+    }
+
+    /// Gives links more credit that had less than they could have had.
+    fn renew_credits(&mut self, cx: &Context<'_>, client: &mut Client) {
+        if std::mem::take(&mut client.is_starved) {
+            let links: Vec<LinkId> = client.targets.keys().copied().collect();
+            for link in links {
+                self.renew_credit(cx, client, link);
+            }
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Where clients' sending links lead: targets.
+
+use sterna_amqp::Condition;
+use sterna_amqp::connection::LinkId;
+use sterna_amqp::link::{AttachOptions, Unsettled};
+use sterna_amqp::messaging::{
+    Source, Target as TargetTerminus, TargetArchetype, TerminusDurability,
+};
+use sterna_amqp::performatives::{Attach, ReceiverSettleMode, SenderSettleMode};
+use sterna_amqp::transactions::{Coordinator, capability};
+use sterna_amqp::types::{Composite as _, Encoded, Multiple, Value};
+
+use super::Door;
+use super::acknowledge::Acknowledgement;
+use super::address::{End, Node};
+use super::attach::{
+    Refusal, dynamic_topic, encoded, kind_of, may_publish, refusal, refused_address,
+};
+use super::client::{Client, Target, TargetLink};
+use crate::context::Context;
+use crate::door::Promise;
+
+const CAPABILITIES: [&str; 3] = [
+    capability::LOCAL_TRANSACTIONS,
+    capability::MULTI_TXNS_PER_SSN,
+    capability::MULTI_SSNS_PER_TXN,
+];
+
+const COORDINATOR: TargetArchetype<'static> = TargetArchetype::Coordinator(Coordinator {
+    capabilities: Multiple::Slice(&CAPABILITIES),
+});
+
+/// A target whose attach is to be answered.
+#[derive(Debug)]
+pub(crate) struct AttachingTarget {
+    snd_settle_mode: SenderSettleMode,
+    rcv_settle_mode: ReceiverSettleMode,
+    source: Option<Encoded>,
+    /// `None` for the coordinator of transactions.
+    target: Option<Encoded>,
+    unsettled: Vec<Unsettled>,
+    recover: bool,
+}
+
+impl Door {
+    pub(super) fn attach_target(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: &mut Client,
+        link: LinkId,
+        attach: &Attach<'_>,
+    ) -> Result<(), Refusal> {
+        let Some(target) = &attach.target else {
+            return Err(refusal(Condition::INVALID_FIELD, "the link has no target"));
+        };
+        let mut address = String::new();
+        let (node, answer) = match target {
+            TargetArchetype::Coordinator(_) => (Target::Coordinator, COORDINATOR),
+            TargetArchetype::Target(target) => {
+                let node = self.target_node(cx, client, target, &mut address)?;
+                let answer = TargetTerminus {
+                    address: if target.dynamic {
+                        Some(Value::String(&address))
+                    } else {
+                        target.address
+                    },
+                    durable: TerminusDurability::None,
+                    ..target.clone()
+                };
+                (node, TargetArchetype::Target(answer))
+            }
+        };
+        let now_ms = cx.net.now_ms();
+        let key = client.link_key(attach.name);
+        let (mut unsettled, token) = self.service.registry.resume(&key, now_ms);
+        if attach.unsettled.is_none() {
+            // The client has nothing left of it.
+            unsettled.clear();
+        }
+        let attaching = Box::new(AttachingTarget {
+            snd_settle_mode: attach.snd_settle_mode,
+            rcv_settle_mode: attach.rcv_settle_mode,
+            source: attach.source.as_ref().and_then(encoded),
+            target: answer.node().and_then(encoded),
+            unsettled,
+            recover: attach.unsettled.is_some(),
+        });
+        let name = attach.name.into();
+        client.targets.insert(link, TargetLink { name, node });
+        // The answer tells what became of earlier deliveries.
+        let promise = Promise::on(cx, client.listener, None).at(token);
+        let attached = Acknowledgement::AttachedTarget(link, attaching);
+        self.acknowledge(cx, client, promise, attached);
+        Ok(())
+    }
+
+    /// Answers the attach of a target.
+    pub(super) fn answer_target(
+        &mut self,
+        cx: &Context<'_>,
+        client: &mut Client,
+        link: LinkId,
+        attaching: &AttachingTarget,
+    ) {
+        let Some(target) = client.targets.get(&link) else {
+            return; // it is gone
+        };
+        let source = attaching.source.as_ref().map(Encoded::value);
+        let node = attaching.target.as_ref().map(Encoded::value);
+        let options = AttachOptions {
+            snd_settle_mode: attaching.snd_settle_mode,
+            rcv_settle_mode: attaching.rcv_settle_mode,
+            source: source.and_then(|source| Source::from_value(source).ok()),
+            target: match node {
+                Some(node) => TargetTerminus::from_value(node)
+                    .ok()
+                    .map(TargetArchetype::Target),
+                None => Some(COORDINATOR),
+            },
+            unsettled: &attaching.unsettled,
+            recover: attaching.recover,
+            ..AttachOptions::default()
+        };
+        if let Err(error) = (client.engine).accept_attach(link, &options, &mut self.out) {
+            let (name, refusal) = (target.name.clone(), error.to_string());
+            client.targets.remove(&link);
+            let refusal = (Condition::INTERNAL_ERROR, refusal);
+            return self.refuse_attach(cx, client, link, &name, &refusal);
+        }
+        self.renew_credit(cx, client, link);
+    }
+
+    fn target_node(
+        &self,
+        cx: &mut Context<'_>,
+        client: &Client,
+        target: &TargetTerminus<'_>,
+        address: &mut String,
+    ) -> Result<Target, Refusal> {
+        if target.dynamic {
+            *address = dynamic_topic()?;
+            return Ok(Target::Topic(address.as_str().into()));
+        }
+        let Some(value) = &target.address else {
+            return Ok(Target::Anonymous);
+        };
+        let text = value.as_text().ok_or_else(|| {
+            refusal(
+                Condition::INVALID_FIELD,
+                "the target's address is not a string",
+            )
+        })?;
+        let kind = kind_of(&target.capabilities);
+        let node =
+            Node::parse(text, kind, End::Target, &cx.policy.amqp).map_err(refused_address)?;
+        if let Some(topic) = node.topic()
+            && !may_publish(cx, client, &topic)
+        {
+            let detail = "the rules do not allow to publish there";
+            return Err(refusal(Condition::UNAUTHORIZED_ACCESS, detail));
+        }
+        if let Node::Queue(name) = &node {
+            self.find_queue(cx, name)?;
+            if !self.service.registry.takes_its_topic(name) {
+                let detail = "the queue takes what its filter matches, and nothing else";
+                return Err(refusal(Condition::PRECONDITION_FAILED, detail));
+            }
+        }
+        Ok(match node.topic() {
+            Some(topic) => Target::Topic(topic.into()),
+            None => Target::BySubject,
+        })
+    }
+}

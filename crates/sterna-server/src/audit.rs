@@ -1,0 +1,86 @@
+//! The audit log: logins, and refused ones with their reasons.
+//!
+//! Its target is a name of its own, and its level is the setting `log.audit`. Refusals have the level
+//! `warn`, logins `debug`. Actions of administrators have `info`; the command `serve` writes them.
+
+use sterna_net::{ConnectionId, ConnectionInfo};
+
+use crate::config::Protocol;
+use crate::context::Context;
+use crate::identity::Identity;
+use crate::metrics::{LoginFailure, Meters};
+
+/// The target of the audit log.
+pub const TARGET: &str = "sterna::audit";
+
+/// A line of the audit log.
+macro_rules! line {
+    ($level:ident, $($rest:tt)*) => {
+        tracing::event!(target: TARGET, tracing::Level::$level, $($rest)*)
+    };
+}
+
+/// A client that wants to come in.
+#[derive(Clone, Copy)]
+pub(crate) struct Login<'a> {
+    meters: &'a Meters,
+    info: Option<&'a ConnectionInfo>,
+    protocol: Protocol,
+    client: Option<&'a str>,
+    user: Option<&'a str>,
+}
+
+impl<'a> Login<'a> {
+    /// A client at the other end of a connection.
+    pub(crate) fn of(cx: &'a Context<'_>, connection: ConnectionId, protocol: Protocol) -> Self {
+        Self {
+            meters: cx.meters,
+            info: cx.net.info(connection),
+            protocol,
+            client: None,
+            user: None,
+        }
+    }
+
+    /// The same, with the client's own name; empty for none.
+    pub(crate) fn named(self, client: &'a str) -> Self {
+        Self {
+            client: (!client.is_empty()).then_some(client),
+            ..self
+        }
+    }
+
+    /// The same, by a user that it says or has shown to be.
+    pub(crate) const fn by(self, user: Option<&'a str>) -> Self {
+        Self { user, ..self }
+    }
+
+    /// It may come in.
+    pub(crate) fn accepted(self, identity: &Identity) {
+        line!(
+            DEBUG,
+            protocol = self.protocol.name(),
+            peer = self.info.map(|info| tracing::field::display(info.peer)),
+            transport = self.info.map(|info| tracing::field::debug(info.transport)),
+            client = self.client,
+            user = identity.user(),
+            proof = ?identity.proof(),
+            "login"
+        );
+    }
+
+    /// It may not come in. Counts that, too.
+    pub(crate) fn refused(self, failure: LoginFailure, detail: &str) {
+        self.meters.login_failed(self.protocol, failure);
+        line!(
+            WARN,
+            protocol = self.protocol.name(),
+            peer = self.info.map(|info| tracing::field::display(info.peer)),
+            client = self.client,
+            user = self.user,
+            reason = failure.name(),
+            detail,
+            "login refused"
+        );
+    }
+}

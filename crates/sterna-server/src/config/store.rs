@@ -1,0 +1,158 @@
+//! What the broker keeps over a restart, and when it is kept.
+
+use serde::{Deserialize, Serialize};
+
+/// What an acknowledgement waits for.
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Deserialize, Serialize,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum Durability {
+    /// Nothing: it leaves at once. What it acknowledges is written soon after.
+    Memory,
+    /// The kernel has it, so that it survives the end of the process. It is synced every
+    /// `store.sync_interval_ms`.
+    #[default]
+    Interval,
+    /// It is on the disk.
+    Commit,
+}
+
+/// The embedded store.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Store {
+    /// Whether anything survives the process: sessions, queues and retained messages, in `store` in the
+    /// data directory.
+    pub enabled: bool,
+    /// What acknowledgements wait for.
+    pub durability: Durability,
+    /// Time between two syncs under `interval`, in milliseconds.
+    pub sync_interval_ms: u64,
+    /// Size of one file of the log, in bytes.
+    pub segment_bytes: u64,
+    /// Size of the log, in bytes, above which messages are refused. 0: what the disk has.
+    pub maximum_bytes: u64,
+    /// Bytes that stay free on the disk: messages are refused before it is full.
+    pub minimum_free_bytes: u64,
+    /// Bytes that wait to be written; above it messages are refused.
+    pub maximum_unwritten_bytes: u64,
+    /// Time between two records of how far a reader has come, in milliseconds.
+    pub cursor_interval_ms: u64,
+    /// Messages that wait in memory for a session which reads the log, in number.
+    pub read_ahead_messages: u64,
+    /// The same in bytes of their bodies; one message may have more.
+    pub read_ahead_bytes: u64,
+    /// Time between two checkpoints of the small records, in milliseconds.
+    pub checkpoint_interval_ms: u64,
+    /// Acknowledgements of one connection that wait for the store; above it the connection is not read.
+    pub maximum_waiting_acknowledgements: u32,
+}
+
+impl Default for Store {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            durability: Durability::Interval,
+            sync_interval_ms: 10,
+            segment_bytes: 64 << 20,
+            maximum_bytes: 0,
+            minimum_free_bytes: 256 << 20,
+            maximum_unwritten_bytes: 64 << 20,
+            cursor_interval_ms: 200,
+            read_ahead_messages: 256,
+            read_ahead_bytes: 1 << 20,
+            checkpoint_interval_ms: 5_000,
+            maximum_waiting_acknowledgements: 4_096,
+        }
+    }
+}
+
+/// Least size of a file of the log, in bytes.
+const MIN_SEGMENT_BYTES: u64 = 1 << 20;
+/// Greatest size of a file of the log, in bytes: offsets in its index have 32 bits.
+const MAX_SEGMENT_BYTES: u64 = 1 << 30;
+
+impl Store {
+    /// What is wrong with the settings, each a sentence that names one.
+    pub(super) fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        for (name, value) in [
+            ("sync_interval_ms", self.sync_interval_ms),
+            ("cursor_interval_ms", self.cursor_interval_ms),
+            ("read_ahead_messages", self.read_ahead_messages),
+            ("read_ahead_bytes", self.read_ahead_bytes),
+            ("checkpoint_interval_ms", self.checkpoint_interval_ms),
+            (
+                "maximum_waiting_acknowledgements",
+                u64::from(self.maximum_waiting_acknowledgements),
+            ),
+        ] {
+            if value == 0 {
+                problems.push(format!("store.{name} is at least 1"));
+            }
+        }
+        if !(MIN_SEGMENT_BYTES..=MAX_SEGMENT_BYTES).contains(&self.segment_bytes) {
+            problems.push(format!(
+                "store.segment_bytes is at least {MIN_SEGMENT_BYTES} and at most {MAX_SEGMENT_BYTES}"
+            ));
+        }
+        if self.maximum_bytes > 0 && self.maximum_bytes < self.segment_bytes.saturating_mul(2) {
+            problems.push(
+                "store.maximum_bytes is 0, or at least two times store.segment_bytes".to_owned(),
+            );
+        }
+        if self.maximum_unwritten_bytes < MIN_SEGMENT_BYTES {
+            problems.push(format!(
+                "store.maximum_unwritten_bytes is at least {MIN_SEGMENT_BYTES}"
+            ));
+        }
+        problems
+    }
+
+    /// Whether all that only a restart changes is as in other settings.
+    pub(super) fn is_opened_like(&self, other: &Self) -> bool {
+        let mut like = other.clone();
+        like.take_reloaded(self);
+        like == *self
+    }
+
+    /// Takes what a reload changes from other settings.
+    pub(super) const fn take_reloaded(&mut self, new: &Self) {
+        self.durability = new.durability;
+        self.maximum_waiting_acknowledgements = new.maximum_waiting_acknowledgements;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_is_named() {
+        let store = Store {
+            sync_interval_ms: 0,
+            segment_bytes: 2 << 30,
+            maximum_bytes: 1 << 20,
+            maximum_waiting_acknowledgements: 0,
+            ..Store::default()
+        };
+        let problems = store.problems();
+        for name in [
+            "store.sync_interval_ms",
+            "store.segment_bytes",
+            "store.maximum_bytes",
+            "store.maximum_waiting_acknowledgements",
+        ] {
+            let named = problems.iter().any(|problem| problem.starts_with(name));
+            assert!(named, "{name}: {problems:?}");
+        }
+        assert_eq!(problems.len(), 4, "{problems:?}");
+    }
+
+    #[test]
+    fn the_stricter_durability_is_the_greater() {
+        assert!(Durability::Memory < Durability::Interval);
+        assert!(Durability::Interval < Durability::Commit);
+    }
+}

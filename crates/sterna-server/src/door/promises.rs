@@ -1,0 +1,214 @@
+//! Acknowledgements that wait until the store has what they promise.
+//!
+//! Those of one client leave in the order in which they were made: one that waits for nothing waits behind
+//! one that does ([MQTT-4.6.0-2], [MQTT-4.6.0-3], [MQTT-4.6.0-4]). Nothing else waits with them. When the
+//! client is gone they are dropped, and it sends again what was not acknowledged.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+use sterna_broker::Committed;
+
+use crate::config::Durability;
+use crate::context::Context;
+
+/// What an acknowledgement waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Promise {
+    /// The append that it is about; 0 for none.
+    token: u64,
+    durability: Durability,
+}
+
+impl Promise {
+    /// Waits as a listener says, and the queue of a message's topic; for nothing yet.
+    pub(crate) fn on(cx: &Context<'_>, listener: u16, topic: Option<&str>) -> Self {
+        Self {
+            token: 0,
+            durability: cx.policy.durability(listener, topic),
+        }
+    }
+
+    /// Waits for this append; 0 for none.
+    pub(crate) const fn at(self, token: u64) -> Self {
+        Self { token, ..self }
+    }
+
+    /// The append that it waits for; 0 for none.
+    pub(crate) const fn token(self) -> u64 {
+        self.token
+    }
+
+    /// Whether it waits for nothing.
+    pub(crate) const fn is_empty(self) -> bool {
+        self.token == 0
+    }
+
+    /// Waits for both.
+    pub(crate) fn and(self, other: Self) -> Self {
+        Self {
+            token: self.token.max(other.token),
+            durability: self.durability.max(other.durability),
+        }
+    }
+
+    /// How far appends have to come.
+    const fn wanted(self) -> Committed {
+        match self.durability {
+            Durability::Commit => Committed {
+                written: 0,
+                synced: self.token,
+            },
+            Durability::Interval | Durability::Memory => Committed {
+                written: self.token,
+                synced: 0,
+            },
+        }
+    }
+
+    fn is_kept(self, committed: Committed) -> bool {
+        match self.durability {
+            Durability::Memory => true,
+            Durability::Interval => self.token <= committed.written,
+            Durability::Commit => self.token <= committed.synced,
+        }
+    }
+}
+
+/// The acknowledgements of one client that wait, in order.
+#[derive(Debug)]
+pub(crate) struct Promises<A> {
+    waiting: VecDeque<(Promise, A)>,
+    /// Whether the door looks at this client when the first of them can leave.
+    is_awaited: bool,
+}
+
+impl<A> Default for Promises<A> {
+    fn default() -> Self {
+        Self {
+            waiting: VecDeque::new(),
+            is_awaited: false,
+        }
+    }
+}
+
+/// Entries that an empty queue keeps room for; what is above is given back at once.
+const KEPT_ENTRIES: usize = 32;
+
+impl<A> Promises<A> {
+    /// Takes an acknowledgement, and gives it back where it may leave at once.
+    pub(crate) fn make(
+        &mut self,
+        cx: &Context<'_>,
+        promise: Promise,
+        acknowledgement: A,
+    ) -> Option<A> {
+        let is_kept = promise.is_empty() || promise.is_kept(cx.broker.committed());
+        if self.waiting.is_empty() && is_kept {
+            return Some(acknowledgement);
+        }
+        self.waiting.push_back((promise, acknowledgement));
+        None
+    }
+
+    /// Whether so many wait that the client is not read.
+    pub(crate) fn is_full(&self, cx: &Context<'_>) -> bool {
+        self.waiting.len() >= cx.policy.waiting_acknowledgements
+    }
+
+    /// Drops all of them.
+    pub(crate) fn clear(&mut self) {
+        self.waiting = VecDeque::new();
+    }
+
+    /// Takes all of them out, in order; none of them leaves.
+    pub(crate) fn take(&mut self) -> impl Iterator<Item = A> + use<A> {
+        let waiting = std::mem::take(&mut self.waiting);
+        waiting
+            .into_iter()
+            .map(|(_, acknowledgement)| acknowledgement)
+    }
+
+    /// The client is looked at now.
+    pub(super) const fn looked_at(&mut self) {
+        self.is_awaited = false;
+    }
+
+    /// The next that may leave.
+    pub(super) fn next_kept(&mut self, committed: Committed) -> Option<A> {
+        let (promise, _) = self.waiting.front()?;
+        if !promise.is_kept(committed) {
+            return None;
+        }
+        let (_, acknowledgement) = self.waiting.pop_front()?;
+        if self.waiting.is_empty() && self.waiting.capacity() > KEPT_ENTRIES {
+            self.waiting = VecDeque::new();
+        }
+        Some(acknowledgement)
+    }
+}
+
+/// The clients of a door whose acknowledgements wait, by what the first of each waits for.
+#[derive(Debug)]
+pub(crate) struct Awaited<I> {
+    written: BinaryHeap<Reverse<(u64, I)>>,
+    synced: BinaryHeap<Reverse<(u64, I)>>,
+}
+
+impl<I: Ord> Default for Awaited<I> {
+    fn default() -> Self {
+        Self {
+            written: BinaryHeap::new(),
+            synced: BinaryHeap::new(),
+        }
+    }
+}
+
+impl<I: Ord> Awaited<I> {
+    /// Whether nobody waits.
+    pub(super) fn is_empty(&self) -> bool {
+        self.written.is_empty() && self.synced.is_empty()
+    }
+
+    /// Looks at a client when the first of its acknowledgements may leave.
+    pub(super) fn note<A>(&mut self, cx: &mut Context<'_>, id: I, promises: &mut Promises<A>) {
+        let Some((promise, _)) = promises.waiting.front() else {
+            return;
+        };
+        if std::mem::replace(&mut promises.is_awaited, true) {
+            return;
+        }
+        cx.broker.wake_at(promise.wanted());
+        let heap = match promise.durability {
+            Durability::Commit => &mut self.synced,
+            Durability::Interval | Durability::Memory => &mut self.written,
+        };
+        heap.push(Reverse((promise.token, id)));
+    }
+
+    /// Asks to be woken for the clients that still wait. The store keeps one wish, and it has come true.
+    pub(super) fn ask_again(&self, cx: &mut Context<'_>) {
+        let first = |heap: &BinaryHeap<Reverse<(u64, I)>>| {
+            heap.peek().map_or(0, |Reverse((token, _))| *token)
+        };
+        if !self.is_empty() {
+            cx.broker.wake_at(Committed {
+                written: first(&self.written),
+                synced: first(&self.synced),
+            });
+        }
+    }
+
+    /// The next client of which something may leave; it is noted again where more waits.
+    pub(super) fn next(&mut self, committed: Committed) -> Option<I> {
+        for (heap, token) in [
+            (&mut self.written, committed.written),
+            (&mut self.synced, committed.synced),
+        ] {
+            if heap.peek().is_some_and(|Reverse((of, _))| *of <= token) {
+                return heap.pop().map(|Reverse((_, id))| id);
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,105 @@
+//! What a client is told once it is kept.
+
+use bytes::BytesMut;
+use sterna_broker::{ConsumerId, SessionKey};
+use sterna_http::{Content, ExchangeId, Responses};
+
+use super::Api;
+use super::answer::respond;
+use super::origin::Reader;
+use super::peer::Peer;
+use crate::context::Context;
+use crate::door::Promise;
+
+use crate::http::format::frame::write_answer;
+
+/// What a client is told once it is kept.
+#[derive(Debug)]
+pub(crate) enum Acknowledgement {
+    /// Nothing: a frame without an answer only has its place among what waits, so that its publisher is
+    /// paced.
+    Nothing,
+    /// A response without content.
+    Done {
+        id: ExchangeId,
+        reader: Reader,
+        status: u16,
+        /// Whether it was done before.
+        is_replay: bool,
+    },
+    /// The response of a subscription begins.
+    Subscribed(ConsumerId, SessionKey),
+    /// The answer to a frame of a WebTransport stream.
+    Frame {
+        session: ExchangeId,
+        stream: u64,
+        id: u64,
+        status: u16,
+    },
+    /// The end of such a stream, on which answers come before.
+    StreamEnd { session: ExchangeId, stream: u64 },
+}
+
+impl Peer {
+    /// Waits as the connection's listener says, and the queue of a message's topic.
+    pub(super) fn promise(&self, cx: &Context<'_>, topic: Option<&str>) -> Promise {
+        let listener = cx.net.info(self.connection).map_or(0, |info| info.listener);
+        Promise::on(cx, listener, topic)
+    }
+}
+
+impl Api {
+    /// Tells a client of something once that is kept, behind what waits already.
+    pub(super) fn acknowledge(
+        &mut self,
+        cx: &mut Context<'_>,
+        peer: &mut Peer,
+        out: &mut dyn Responses,
+        promise: Promise,
+        acknowledgement: Acknowledgement,
+    ) {
+        if let Some(now) = peer.promises.make(cx, promise, acknowledgement) {
+            self.acknowledged(cx, peer, out, now);
+        }
+    }
+
+    /// Tells a client of something that is kept.
+    pub(crate) fn acknowledged(
+        &mut self,
+        cx: &mut Context<'_>,
+        peer: &mut Peer,
+        out: &mut dyn Responses,
+        acknowledgement: Acknowledgement,
+    ) {
+        match acknowledgement {
+            Acknowledgement::Nothing => return,
+            Acknowledgement::Done {
+                id,
+                reader,
+                status,
+                is_replay,
+            } => {
+                let fields: &[(&str, &[u8])] = &[("idempotent-replayed", b"?1")];
+                let fields = if is_replay { fields } else { &[] };
+                respond(out, id, &reader, status, fields, Content::Empty);
+            }
+            Acknowledgement::Subscribed(consumer, session) => {
+                return self.begin_response(cx, peer, out, consumer, session);
+            }
+            Acknowledgement::Frame {
+                session,
+                stream,
+                id,
+                status,
+            } => {
+                let mut answer = BytesMut::new();
+                write_answer(id, status, &mut answer);
+                out.send_on_session_stream(session, stream, &answer);
+            }
+            Acknowledgement::StreamEnd { session, stream } => {
+                return out.finish_session_stream(session, stream);
+            }
+        }
+        self.counts.messages_sent += 1;
+    }
+}

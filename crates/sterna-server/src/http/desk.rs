@@ -1,0 +1,84 @@
+//! Where the carriers have requests answered: the API, with what it needs for a step.
+
+use sterna_http::{Application, ExchangeId, Head, Refusal, Request, Responses};
+use sterna_net::ConnectionId;
+
+use super::api::{Api, Peer};
+use crate::context::Context;
+
+/// The API for one connection and one step.
+pub(super) struct Desk<'a, 'b> {
+    pub(super) connection: ConnectionId,
+    pub(super) api: &'a mut Api,
+    pub(super) cx: &'a mut Context<'b>,
+    pub(super) peer: &'a mut Peer,
+}
+
+impl Application for Desk<'_, '_> {
+    fn request(&mut self, out: &mut dyn Responses, request: Request) {
+        self.api.request(self.cx, self.peer, out, request);
+    }
+
+    fn refuse(&mut self, out: &mut dyn Responses, id: ExchangeId, head: &Head, refusal: Refusal) {
+        (self.api).refuse(self.cx, self.peer, out, id, Some(head), refusal);
+    }
+
+    fn gone(&mut self, out: &mut dyn Responses, id: ExchangeId) {
+        self.api.gone(self.cx, self.peer, out, id);
+    }
+
+    fn writable(&mut self, out: &mut dyn Responses) {
+        self.api.writable(self.cx, self.peer, out);
+    }
+
+    fn stop(&mut self, out: &mut dyn Responses) {
+        self.api.stop(self.cx, self.peer, out);
+    }
+
+    fn session_stream(
+        &mut self,
+        out: &mut dyn Responses,
+        session: ExchangeId,
+        stream: u64,
+        is_bidirectional: bool,
+    ) {
+        (self.api).session_stream(self.cx, self.peer, out, session, stream, is_bidirectional);
+    }
+
+    fn session_bytes(
+        &mut self,
+        out: &mut dyn Responses,
+        session: ExchangeId,
+        stream: u64,
+        bytes: &[u8],
+    ) {
+        (self.api).session_bytes(self.cx, self.peer, out, session, stream, bytes);
+    }
+
+    fn session_stream_ended(&mut self, out: &mut dyn Responses, session: ExchangeId, stream: u64) {
+        (self.api).session_stream_ended(self.cx, self.peer, out, session, stream);
+    }
+
+    fn session_stream_gone(&mut self, out: &mut dyn Responses, session: ExchangeId, stream: u64) {
+        (self.api).session_stream_gone(self.cx, self.peer, out, session, stream);
+    }
+
+    fn session_datagram(&mut self, out: &mut dyn Responses, session: ExchangeId, bytes: &[u8]) {
+        (self.api).session_datagram(self.cx, self.peer, out, session, bytes);
+    }
+
+    fn session_closed(&mut self, out: &mut dyn Responses, session: ExchangeId) {
+        (self.api).session_closed(self.cx, self.peer, out, session);
+    }
+
+    fn turned_away(&mut self, code: &str, detail: &str) {
+        let address = self.cx.net.info(self.connection).map(|info| info.peer);
+        tracing::warn!(
+            peer = address.map(tracing::field::display),
+            client = self.peer.name(),
+            code,
+            detail,
+            "HTTP client turned away"
+        );
+    }
+}

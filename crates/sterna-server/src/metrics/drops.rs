@@ -1,0 +1,244 @@
+//! Messages that a reader did not get, or that no reader got: by reason and protocol.
+
+use std::sync::Arc;
+
+use sterna_broker::{Loss, LossReason, LossWatcher, Routed};
+use sterna_net::Count;
+
+use super::meters::Meters;
+use crate::config::Protocol;
+use crate::session::{AMQP_PREFIX, HTTP_PREFIX, QUEUE_PREFIX};
+
+/// The reason of a dropped message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum DropReason {
+    /// The queue of its reader was full, or all messages together were above their limit.
+    QueueFull,
+    /// It was refused, and its publisher told so: an AMQP queue that it is for was full, or the
+    /// transaction that it is in too large.
+    QueueRefused,
+    /// It was refused because the store was full.
+    StoreFull,
+    /// It was of QoS 0 and had waited for too long.
+    TooLate,
+    /// It was of QoS 0, and its reader was not there.
+    Away,
+    /// Its expiry interval had passed.
+    Expired,
+    /// Consumers of an AMQP queue without dead letters rejected it, or failed too often.
+    Undeliverable,
+    /// It is larger than its reader takes, or cannot be had in the reader's protocol.
+    TooLarge,
+    /// The rules do not let its publisher publish there.
+    NotAuthorized,
+    /// Its topic, its properties or its form are not valid.
+    Invalid,
+}
+
+impl DropReason {
+    /// All reasons.
+    pub(crate) const ALL: [Self; 10] = [
+        Self::QueueFull,
+        Self::QueueRefused,
+        Self::StoreFull,
+        Self::TooLate,
+        Self::Away,
+        Self::Expired,
+        Self::Undeliverable,
+        Self::TooLarge,
+        Self::NotAuthorized,
+        Self::Invalid,
+    ];
+
+    /// The value of the label.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::QueueFull => "queue_full",
+            Self::QueueRefused => "queue_refused",
+            Self::StoreFull => "store_full",
+            Self::TooLate => "too_late",
+            Self::Away => "away",
+            Self::Expired => "expired",
+            Self::Undeliverable => "undeliverable",
+            Self::TooLarge => "too_large",
+            Self::NotAuthorized => "not_authorized",
+            Self::Invalid => "invalid",
+        }
+    }
+
+    /// The reason of a refused publication.
+    pub(crate) const fn of_refusal(routed: &Routed) -> Self {
+        if routed.is_store_full {
+            Self::StoreFull
+        } else {
+            Self::QueueRefused
+        }
+    }
+
+    const fn of_loss(reason: LossReason) -> Self {
+        match reason {
+            LossReason::Full => Self::QueueFull,
+            LossReason::Late => Self::TooLate,
+            LossReason::Away => Self::Away,
+            LossReason::Expired => Self::Expired,
+            LossReason::Undeliverable => Self::TooLarge,
+            LossReason::Dead => Self::Undeliverable,
+        }
+    }
+}
+
+/// Values of the label `protocol`: the protocols of
+/// [`Protocol::OF_MESSAGES`], then [`SHARED`] and [`INTERNAL`].
+const PARTIES: usize = Protocol::OF_MESSAGES.len() + 2;
+/// The queue of a shared subscription. Its members may speak any protocol; an AMQP queue is one.
+const SHARED: usize = Protocol::OF_MESSAGES.len();
+/// The broker's own: wills and dead letters.
+const INTERNAL: usize = SHARED + 1;
+
+const fn party_name(party: usize) -> &'static str {
+    match party {
+        SHARED => "shared",
+        INTERNAL => "internal",
+        other => Protocol::OF_MESSAGES[other].name(),
+    }
+}
+
+/// The party that a reader of the broker is.
+fn party_of(reader: &str) -> usize {
+    let begins = |prefix: &&str| reader.starts_with(*prefix);
+    if reader.starts_with(sterna_mqtt::topic::SHARE_PREFIX) {
+        SHARED
+    } else if [AMQP_PREFIX, QUEUE_PREFIX].iter().any(begins) {
+        Protocol::Amqp as usize
+    } else if begins(&HTTP_PREFIX) {
+        Protocol::Http as usize
+    } else {
+        Protocol::Mqtt as usize
+    }
+}
+
+/// Numbers of dropped messages of one shard.
+#[derive(Debug, Default)]
+pub(crate) struct Drops([[Count; DropReason::ALL.len()]; PARTIES]);
+
+impl Drops {
+    /// Counts a message of a client, which spoke this protocol.
+    pub(crate) fn count(&self, protocol: Protocol, reason: DropReason) {
+        self.count_many(protocol, reason, 1);
+    }
+
+    /// Counts several.
+    pub(crate) fn count_many(&self, protocol: Protocol, reason: DropReason, messages: usize) {
+        self.0[protocol as usize][reason as usize].add(messages as u64);
+    }
+
+    /// All numbers. The broker has refused `refused` messages; those of them that no door counted were
+    /// its own.
+    pub(crate) fn table(&self, refused: u64) -> DropTable {
+        let mut table = DropTable::default();
+        for (row, counts) in table.0.iter_mut().zip(&self.0) {
+            for (number, count) in row.iter_mut().zip(counts) {
+                *number = count.get();
+            }
+        }
+        let at = DropReason::QueueRefused as usize;
+        let store = DropReason::StoreFull as usize;
+        let of_clients: u64 = table.0.iter().map(|row| row[at] + row[store]).sum();
+        table.0[INTERNAL][at] = refused.saturating_sub(of_clients);
+        table
+    }
+}
+
+/// Numbers of dropped messages at one moment.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct DropTable([[u64; DropReason::ALL.len()]; PARTIES]);
+
+impl DropTable {
+    /// Adds those of another shard.
+    pub(crate) fn add(&mut self, other: &Self) {
+        for (row, more) in self.0.iter_mut().zip(&other.0) {
+            for (number, more) in row.iter_mut().zip(more) {
+                *number += more;
+            }
+        }
+    }
+
+    /// All of them.
+    pub(crate) fn total(&self) -> u64 {
+        self.0.iter().flatten().sum()
+    }
+
+    /// The numbers with the labels `reason` and `protocol`.
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
+        let rows = self.0.iter().enumerate();
+        rows.flat_map(|(party, row)| {
+            let numbers = DropReason::ALL.iter().zip(row);
+            numbers.map(move |(reason, number)| (reason.name(), party_name(party), *number))
+        })
+    }
+}
+
+/// Counts the losses of a shard's queues, and logs each.
+#[derive(Debug)]
+pub(crate) struct Watcher(pub(crate) Arc<Meters>);
+
+impl LossWatcher for Watcher {
+    fn lost(&self, loss: Loss<'_>) {
+        let reason = DropReason::of_loss(loss.reason);
+        self.0.drops.0[party_of(loss.reader)][reason as usize].add(loss.messages);
+        log_drops(loss.reader, loss.topic, reason, loss.messages);
+    }
+}
+
+/// A line about a message that its reader does not get. The target is a name of its own, so that
+/// `log.level` can ask for these lines alone: there may be as many as messages.
+pub(crate) fn log_drop(client: &str, topic: &str, reason: DropReason) {
+    log_drops(client, topic, reason, 1);
+}
+
+fn log_drops(client: &str, topic: &str, reason: DropReason, messages: u64) {
+    tracing::debug!(
+        target: "sterna::drop",
+        client,
+        topic,
+        reason = reason.name(),
+        messages,
+        "message dropped"
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reader_is_known_by_its_name() {
+        for (reader, name) in [
+            ("sensor-1", "mqtt"),
+            ("$amqp/ann/container/link", "amqp"),
+            ("$queue/orders", "amqp"),
+            ("$http/ann/session", "http"),
+            ("$share/group/t/#", "shared"),
+        ] {
+            assert_eq!(party_name(party_of(reader)), name);
+        }
+    }
+
+    #[test]
+    fn what_no_door_has_refused_was_the_brokers_own() {
+        let drops = Drops::default();
+        drops.count(Protocol::Amqp, DropReason::QueueRefused);
+        drops.count(Protocol::Mqtt, DropReason::NotAuthorized);
+        let table = drops.table(3);
+        assert_eq!(table.total(), 4);
+        let counted: Vec<_> = table.numbers().filter(|(_, _, n)| *n > 0).collect();
+        assert_eq!(
+            counted,
+            [
+                ("not_authorized", "mqtt", 1),
+                ("queue_refused", "amqp", 1),
+                ("queue_refused", "internal", 2),
+            ]
+        );
+    }
+}

@@ -1,0 +1,99 @@
+//! What a client is told once it is kept.
+
+use sterna_broker::SessionKey;
+use sterna_mqtt::{Lane, PacketId, ReasonCode};
+use sterna_net::StreamId;
+
+use super::admission::Admission;
+use super::client::{Client, State};
+use super::{Door, log_end};
+use crate::context::Context;
+use crate::door::Promise;
+use crate::session;
+
+/// What a client is told once it is kept.
+#[derive(Debug)]
+pub(crate) enum Acknowledgement {
+    /// Nothing: a message of QoS 0 only has its place among what waits, so that its publisher is paced.
+    Nothing,
+    PubAck(Lane, PacketId, ReasonCode),
+    PubRec(Lane, PacketId, ReasonCode),
+    PubRel(Lane, PacketId, ReasonCode),
+    PubComp(Lane, PacketId, ReasonCode),
+    SubAck(Lane, PacketId, Box<[ReasonCode]>),
+    UnsubAck(Lane, PacketId, Box<[ReasonCode]>),
+    /// The session is open; `true` where it was there before.
+    ConnAck(SessionKey, bool, Box<Admission>),
+    /// The end of a data stream, on which acknowledgements come before.
+    Finish(StreamId),
+}
+
+impl Door {
+    /// Acknowledges once an append is kept.
+    pub(super) fn acknowledge_kept(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: &mut Client,
+        token: u64,
+        acknowledgement: Acknowledgement,
+    ) {
+        let promise = Promise::on(cx, client.listener, None).at(token);
+        self.acknowledge(cx, client, promise, acknowledgement);
+    }
+
+    /// Writes what is kept now.
+    pub(super) fn write_acknowledgement(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: &mut Client,
+        acknowledgement: Acknowledgement,
+    ) {
+        match acknowledgement {
+            Acknowledgement::Nothing => return,
+            Acknowledgement::PubAck(lane, packet_id, reason) => {
+                let lane = client.acknowledgement_lane(lane);
+                (client.engine).puback(lane, packet_id, reason, &mut self.out);
+            }
+            Acknowledgement::PubRec(lane, packet_id, reason) => {
+                let lane = client.acknowledgement_lane(lane);
+                let state = match client.state {
+                    State::Live(session) => session::mqtt_mut(cx.broker, session),
+                    _ => None,
+                };
+                let Some(state) = state else {
+                    log_end(cx.net, client, "", "the session is gone");
+                    return;
+                };
+                (client.engine).pubrec(state, lane, packet_id, reason, &mut self.out);
+            }
+            Acknowledgement::PubRel(lane, packet_id, reason) => {
+                let lane = client.acknowledgement_lane(lane);
+                (client.engine).pubrel(lane, packet_id, reason, &mut self.out);
+            }
+            Acknowledgement::PubComp(lane, packet_id, reason) => {
+                let lane = client.acknowledgement_lane(lane);
+                (client.engine).pubcomp(lane, packet_id, reason, &mut self.out);
+            }
+            Acknowledgement::SubAck(lane, packet_id, codes) => {
+                let lane = client.acknowledgement_lane(lane);
+                (client.engine).suback(lane, packet_id, &codes, &mut self.out);
+            }
+            Acknowledgement::UnsubAck(lane, packet_id, codes) => {
+                let lane = client.acknowledgement_lane(lane);
+                (client.engine).unsuback(lane, packet_id, &codes, &mut self.out);
+            }
+            Acknowledgement::ConnAck(session, present, admission) => {
+                return self.accept(cx, client, session, present, &admission);
+            }
+            Acknowledgement::Finish(stream) => {
+                // What was written goes before the end.
+                self.out.flush(cx.net, client.id, &client.mute);
+                if stream.is_bidirectional() {
+                    cx.net.finish(client.id, stream);
+                }
+                return Self::lane_gone(cx, client, stream);
+            }
+        }
+        self.counts.messages_sent += 1;
+    }
+}

@@ -1,0 +1,116 @@
+//! The embedded store: opened before anything else, closed when everything has ended.
+
+use std::sync::{Arc, OnceLock};
+
+use sterna_broker::{NoStore, Store};
+use sterna_net::Mailbox;
+use sterna_store::disk::RealDisk;
+use sterna_store::{Engine, Running, Settings, ShardStore, UsageReader};
+
+use crate::config::{self, Config, Durability};
+use crate::data_directory::DataDirectory;
+use crate::mail::Mail;
+
+/// Name of its folder in the data directory.
+const FOLDER: &str = "store";
+
+/// What the broker keeps, or that it keeps nothing.
+#[derive(Debug, Default)]
+pub(crate) struct OpenStore {
+    engine: Option<Running>,
+    /// Why the records could not be read at the start.
+    failure: Arc<OnceLock<String>>,
+}
+
+impl OpenStore {
+    /// Opens the store of a data directory; without one nothing is kept.
+    ///
+    /// # Errors
+    /// A sentence for the operator that names the file.
+    pub(crate) fn open(config: &Config, directory: Option<&DataDirectory>) -> Result<Self, String> {
+        let Some(directory) = directory.filter(|_| config.store.enabled) else {
+            return Ok(Self::default());
+        };
+        let folder = directory.path().join(FOLDER);
+        let failed = |why: String| format!("store: {why}");
+        let engine = Engine::open(
+            Arc::new(RealDisk::new(folder)),
+            Settings::from(&config.store),
+        )
+        .map_err(|error| failed(error.to_string()))?;
+        let engine = engine
+            .spawn()
+            .map_err(|error| failed(format!("cannot start a thread: {error}")))?;
+        Ok(Self {
+            engine: Some(engine),
+            ..Self::default()
+        })
+    }
+
+    /// A shard's handle, which wakes the shard by a letter.
+    pub(crate) fn handle(&self, mailbox: Mailbox<Mail>) -> Box<dyn Store> {
+        let Some(engine) = &self.engine else {
+            return Box::new(NoStore);
+        };
+        let handle = engine.handle(Box::new(move || mailbox.post(Mail::Store)));
+        Box::new(ShardStore::new(handle, Arc::clone(&self.failure)))
+    }
+
+    /// A reader of its figures; `None` without a store.
+    pub(crate) fn usage_reader(&self) -> Option<UsageReader> {
+        self.engine.as_ref().map(Running::usage_reader)
+    }
+
+    /// Why the broker cannot go on with what was read; `None` where it can.
+    pub(crate) fn failure(&self) -> Option<String> {
+        Some(format!("store: {}", self.failure.get()?))
+    }
+
+    /// One line about what was found, after all shards have restored their share.
+    pub(crate) fn log(&self, sessions: usize, unsound_records: usize, next_position: u64) {
+        let Some(engine) = &self.engine else {
+            tracing::info!("nothing is kept over a restart: store.enabled is false");
+            return;
+        };
+        let report = engine.report();
+        // The engine has told of each damaged place, with file and offset.
+        tracing::info!(
+            is_new = report.is_new,
+            next_position,
+            sessions,
+            records = report.records,
+            replayed_frames = report.replayed_frames,
+            damaged_places = report.damage.len(),
+            unsound_records,
+            "store opened"
+        );
+    }
+
+    /// Has the disk take everything. False where it does not.
+    pub(crate) fn close(self) -> bool {
+        let closed = self.engine.map_or(Ok(()), Running::close);
+        closed
+            .inspect_err(|error| tracing::error!(%error, "the store was not closed in order"))
+            .is_ok()
+    }
+}
+
+impl From<&config::Store> for Settings {
+    fn from(store: &config::Store) -> Self {
+        Self {
+            durability: match store.durability {
+                Durability::Memory => sterna_store::Durability::Memory,
+                Durability::Interval => sterna_store::Durability::Interval,
+                Durability::Commit => sterna_store::Durability::Commit,
+            },
+            sync_interval_ms: store.sync_interval_ms,
+            segment_bytes: store.segment_bytes,
+            maximum_bytes: store.maximum_bytes,
+            minimum_free_bytes: store.minimum_free_bytes,
+            maximum_unwritten_bytes: usize::try_from(store.maximum_unwritten_bytes)
+                .unwrap_or(usize::MAX),
+            checkpoint_interval_ms: store.checkpoint_interval_ms,
+            ..Self::default()
+        }
+    }
+}

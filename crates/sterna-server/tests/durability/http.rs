@@ -1,0 +1,269 @@
+//! HTTP: what is answered when.
+
+use sterna_h3::Features;
+use sterna_mqtt::{QoS, Version};
+use sterna_net::TransportKind;
+use sterna_server::config::{Config, Listener};
+
+use crate::fixture::{Broker, Peer};
+use crate::h3_client::Client;
+use crate::store::{Held, config};
+
+const V5: Version = Version::V5;
+
+/// Listeners as elsewhere, and one for HTTP that waits for the disk.
+fn with_http() -> Config {
+    let mut config = config();
+    config.listeners.push(Listener {
+        durability: Some(sterna_server::config::Durability::Commit),
+        ..Listener::at("http://127.0.0.1:0")
+    });
+    config
+}
+
+/// A client of HTTP/1.1.
+fn open_http1(broker: &mut Broker) -> Peer {
+    broker.listener = 3;
+    let peer = broker.open_speaking(b"http/1.1", 0, TransportKind::Tcp, Vec::new());
+    broker.listener = 0;
+    peer
+}
+
+fn ask(broker: &mut Broker, peer: Peer, method: &str, path: &str, fields: &str, content: &str) {
+    let length = content.len();
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n{fields}\r\n{content}"
+    );
+    broker.send(peer, request.as_bytes());
+}
+
+/// The statuses of the responses that have come.
+fn statuses(broker: &mut Broker, peer: Peer) -> Vec<String> {
+    let text = String::from_utf8(broker.take(peer)).expect("text");
+    let lines = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("HTTP/1.1 "));
+    lines.map(|line| line[..3].to_owned()).collect()
+}
+
+/// A subscription that is kept.
+fn keeper(broker: &mut Broker) -> Client {
+    let mut keeper = Client::connect(broker);
+    let number = keeper.request(
+        broker,
+        "GET",
+        "/v1/topics/kept%2F%2B?session=keeper&qos=1",
+        &[],
+        b"",
+    );
+    assert_eq!(keeper.response(number).status, 200);
+    keeper
+}
+
+#[test]
+fn a_request_is_answered_when_its_message_is_kept() {
+    let store = Held::new();
+    let mut broker = store.broker(&with_http(), 1);
+    let _keeper = keeper(&mut broker);
+    let mut client = Client::connect(&mut broker);
+    let plain = open_http1(&mut broker);
+    store.hold();
+    let path = "/v1/topics/kept%2Fa";
+    let kept = client.request(&mut broker, "POST", path, &[], b"m");
+    ask(&mut broker, plain, "POST", path, "", "m");
+    assert_eq!(client.response(kept).status, 0);
+    assert_eq!(statuses(&mut broker, plain), [""; 0]);
+    // Reading goes on.
+    let described = client.request(&mut broker, "GET", "/v1/sessions/keeper", &[], b"");
+    assert_eq!(client.response(described).status, 200);
+    store.sync(&mut broker);
+    client.turn(&mut broker);
+    assert_eq!(client.response(kept).status, 204);
+    assert_eq!(statuses(&mut broker, plain), ["204"]);
+}
+
+#[test]
+fn a_keyed_request_is_done_once_whatever_waits() {
+    let store = Held::new();
+    let mut broker = store.broker(&with_http(), 1);
+    let mut keeper = keeper(&mut broker);
+    let mut client = Client::connect(&mut broker);
+    store.hold();
+    let key = [("idempotency-key", "k")];
+    let first = client.request(&mut broker, "POST", "/v1/topics/kept%2Fa", &key, b"m");
+    assert_eq!(client.response(first).status, 0);
+    broker.cut(client.peer);
+    // On another connection, by another protocol: it waits for the same.
+    let plain = open_http1(&mut broker);
+    let field = "Idempotency-Key: k\r\n";
+    ask(
+        &mut broker,
+        plain,
+        "POST",
+        "/v1/topics/kept%2Fa",
+        field,
+        "m",
+    );
+    assert_eq!(statuses(&mut broker, plain), [""; 0]);
+    store.sync(&mut broker);
+    let answer = String::from_utf8(broker.take(plain)).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 204"), "{answer}");
+    assert!(answer.contains("idempotent-replayed: ?1"), "{answer}");
+    keeper.turn(&mut broker);
+    let contents = keeper
+        .heard
+        .responses
+        .values()
+        .map(|response| &response.content);
+    let told: String = contents
+        .map(|content| String::from_utf8_lossy(content))
+        .collect();
+    assert_eq!(told.matches("kept/a").count(), 1, "{told}");
+}
+
+#[test]
+fn sessions_and_topics_are_kept_before_they_are_answered() {
+    let store = Held::new();
+    let mut broker = store.broker(&with_http(), 1);
+    store.hold();
+    let mut client = Client::connect(&mut broker);
+    let session = client.request(&mut broker, "GET", "/v1/topics/a?session=s", &[], b"");
+    let topic = client.request(&mut broker, "PUT", "/v1/topics/t", &[], b"");
+    assert_eq!(client.response(session).status, 0);
+    assert_eq!(client.response(topic).status, 0);
+    store.sync(&mut broker);
+    client.turn(&mut broker);
+    assert_eq!(client.response(session).status, 200);
+    assert_eq!(client.response(topic).status, 201);
+    store.hold();
+    let end = client.request(&mut broker, "DELETE", "/v1/sessions/s", &[], b"");
+    let delete = client.request(&mut broker, "DELETE", "/v1/topics/t", &[], b"");
+    assert_eq!(client.response(end).status, 0);
+    assert_eq!(client.response(delete).status, 0);
+    store.sync(&mut broker);
+    client.turn(&mut broker);
+    assert_eq!(client.response(end).status, 204);
+    assert_eq!(client.response(delete).status, 204);
+}
+
+#[test]
+fn a_response_begins_when_its_session_is_kept_and_not_if_it_is_gone() {
+    let store = Held::new();
+    let mut broker = store.broker(&with_http(), 1);
+    let publisher = broker.client(V5, "p");
+    store.hold();
+    let mut client = Client::connect(&mut broker);
+    let number = client.request(&mut broker, "GET", "/v1/topics/a?session=s", &[], b"");
+    broker.publish(publisher, V5, "a", "m", QoS::AtMostOnce);
+    client.turn(&mut broker);
+    assert_eq!(client.response(number).status, 0);
+    // Another request takes it over.
+    let mut other = Client::connect(&mut broker);
+    let taken = other.request(&mut broker, "GET", "/v1/topics/a?session=s", &[], b"");
+    client.turn(&mut broker);
+    assert_eq!(client.response(number).status, 409);
+    store.sync(&mut broker);
+    client.turn(&mut broker);
+    other.turn(&mut broker);
+    assert_eq!(client.response(number).status, 409);
+    assert_eq!(other.response(taken).status, 200);
+    // A connection that ends leaves nothing that is told to somebody else.
+    store.hold();
+    let mut gone = Client::connect(&mut broker);
+    gone.request(&mut broker, "GET", "/v1/topics/a?session=t", &[], b"");
+    broker.cut(gone.peer);
+    store.sync(&mut broker);
+    assert!(!broker.is_closed(other.peer));
+}
+
+/// A frame of the binary stream: its length, an id, flags, a topic, no properties, a payload.
+fn frame(id: u8, qos: u8, topic: &str, payload: &str) -> Vec<u8> {
+    let mut bytes = vec![id, qos, topic.len() as u8];
+    bytes.extend_from_slice(topic.as_bytes());
+    bytes.push(0);
+    bytes.extend_from_slice(payload.as_bytes());
+    bytes.insert(0, bytes.len() as u8);
+    bytes
+}
+
+#[test]
+fn frames_of_webtransport_are_answered_in_order_before_their_stream_ends() {
+    let store = Held::new();
+    let mut config = with_http();
+    config.store.maximum_waiting_acknowledgements = 4;
+    let mut broker = store.broker(&config, 1);
+    broker.wires[0].datagram_bytes = 1_200;
+    let _keeper = keeper(&mut broker);
+    let features = Features {
+        extended_connect: true,
+        datagrams: true,
+        webtransport: true,
+    };
+    let mut client = Client::connect_with(&mut broker, features);
+    let session = (client.engine)
+        .connect_session("localhost", "/v1/topics", &[], &mut client.out)
+        .expect("settings that allow it");
+    client.turn(&mut broker);
+    assert_eq!(client.response(session.0).status, 200);
+    let stream = (client.engine)
+        .open_session_stream(session, true, &mut client.out)
+        .expect("a stream");
+    store.hold();
+    for (id, topic) in [(1, "kept/a"), (2, "other"), (3, "kept/a")] {
+        let bytes = frame(id, 1, topic, "m");
+        client
+            .engine
+            .send(stream, &bytes, &mut client.out)
+            .expect("a stream");
+        client.turn(&mut broker);
+    }
+    client
+        .engine
+        .finish(stream, &mut client.out)
+        .expect("a stream");
+    client.turn(&mut broker);
+    assert_eq!(client.heard.streams.get(&stream.0), None);
+    let peer = client.peer.id;
+    let ends = |broker: &Broker| {
+        let stream = sterna_net::StreamId(stream.0);
+        broker.wires[0].finished.contains(&(peer, stream))
+    };
+    assert!(!ends(&broker));
+    assert!(broker.wires[0].paused.contains(&peer));
+    store.sync(&mut broker);
+    client.turn(&mut broker);
+    assert!(!broker.wires[0].paused.contains(&peer));
+    // Length, id and the status 204 in two bytes each.
+    let answers = [1, 2, 3].map(|id| [3, id, 0x40, 204]).concat();
+    assert_eq!(client.heard.streams[&stream.0], answers);
+    assert!(ends(&broker));
+}
+
+#[test]
+fn a_full_store_is_told_by_its_status() {
+    let store = Held::new();
+    let mut broker = store.broker(&with_http(), 1);
+    let _keeper = keeper(&mut broker);
+    let mut client = Client::connect(&mut broker);
+    let plain = open_http1(&mut broker);
+    store.memory.set_full(true);
+    let key = [("idempotency-key", "k")];
+    let full = client.request(&mut broker, "POST", "/v1/topics/kept%2Fa", &key, b"m");
+    let response = client.response(full);
+    assert_eq!(response.status, 507);
+    let content = String::from_utf8_lossy(&response.content);
+    assert!(
+        content.contains("urn:sterna:problem:store-full"),
+        "{content}"
+    );
+    ask(&mut broker, plain, "POST", "/v1/topics/kept%2Fa", "", "m");
+    assert_eq!(statuses(&mut broker, plain), ["507"]);
+    // It went nowhere, so the same key may be tried again.
+    store.memory.set_full(false);
+    let done = client.request(&mut broker, "POST", "/v1/topics/kept%2Fa", &key, b"m");
+    let response = client.response(done);
+    assert_eq!(
+        (response.status, response.field("idempotent-replayed")),
+        (204, None)
+    );
+}

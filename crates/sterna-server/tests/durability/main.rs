@@ -1,0 +1,16 @@
+//! Acknowledged means kept: what clients are told before and after their store has it, through all doors and
+//! over restarts.
+
+#![allow(unreachable_pub, reason = "the modules of one test binary")]
+
+mod amqp;
+#[path = "../amqp/client.rs"]
+mod amqp_client;
+#[path = "../fixture/mod.rs"]
+mod fixture;
+#[path = "../http/h3_client.rs"]
+mod h3_client;
+mod http;
+mod mqtt;
+mod restart;
+mod store;

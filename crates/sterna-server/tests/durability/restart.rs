@@ -1,0 +1,454 @@
+//! What a broker that has died finds again, and what its clients see of it.
+
+use sterna_amqp::connection::SessionId;
+use sterna_amqp::link::AttachOptions;
+use sterna_amqp::messaging::{DeliveryState, Source, TerminusDurability};
+use sterna_amqp::performatives::Role;
+use sterna_mqtt::packet::{Connect, Publish, Will};
+use sterna_mqtt::{Packet, PacketId, Property, PropertyContext, PublishProperties, QoS, Version};
+use sterna_server::config::{Config, Queue};
+
+use crate::amqp::durable;
+use crate::amqp_client::Client as AmqpClient;
+use crate::fixture::{Broker, Peer, block, plain, publish};
+use crate::h3_client::Client as HttpClient;
+use crate::store::{Held, config};
+
+const V5: Version = Version::V5;
+
+/// Connects to a session that is kept; what the client was told.
+fn connect(broker: &mut Broker, client_id: &str, will: Option<Will<'_>>) -> (Peer, Vec<String>) {
+    let peer = broker.open();
+    let properties = block(&[Property::SessionExpiryInterval(1_000)]);
+    let connect = Connect {
+        clean_start: false,
+        properties: properties.properties(),
+        will,
+        ..plain(V5, client_id)
+    };
+    broker.packet(peer, V5, &Packet::Connect(connect));
+    let told = broker.told(peer, V5);
+    (peer, told)
+}
+
+fn numbered(topic: &'static str, qos: QoS, packet_id: u16, dup: bool) -> Packet<'static> {
+    Packet::Publish(Publish {
+        packet_id: PacketId::new(packet_id),
+        dup,
+        ..publish(topic, "m", qos)
+    })
+}
+
+/// The identifiers of the messages that have come.
+fn identifiers(broker: &mut Broker, peer: Peer) -> Vec<u16> {
+    let ids = broker.packets(peer, V5, |packet| match packet {
+        Packet::Publish(publish) => publish.packet_id.map(PacketId::get),
+        _ => None,
+    });
+    ids.into_iter().flatten().collect()
+}
+
+fn pubrec(broker: &mut Broker, peer: Peer, id: u16) {
+    let [high, low] = id.to_be_bytes();
+    broker.send(peer, &[0x50, 2, high, low]);
+}
+
+fn pubcomp(broker: &mut Broker, peer: Peer, id: u16) {
+    let [high, low] = id.to_be_bytes();
+    broker.send(peer, &[0x70, 2, high, low]);
+}
+
+/// [MQTT-4.1.0-1] [MQTT-4.3.3-10] [MQTT311-4.1.0-1]
+#[test]
+fn a_publisher_of_exactly_once_goes_on_where_it_was() {
+    for shards in [1, 3] {
+        let store = Held::new();
+        let mut broker = store.broker(&config(), shards);
+        let (keeper, _) = connect(&mut broker, "keeper", None);
+        broker.subscribe(keeper, V5, "a", QoS::ExactlyOnce);
+        let (peer, _) = connect(&mut broker, "p", None);
+        broker.packet(peer, V5, &numbered("a", QoS::ExactlyOnce, 7, false));
+        assert_eq!(broker.told(peer, V5), ["PUBREC 7 Success"]);
+        broker.packet(peer, V5, &numbered("a", QoS::ExactlyOnce, 8, false));
+        broker.send(peer, &[0x62, 2, 0, 8]);
+        drop(broker);
+        let mut broker = store.broker(&config(), 1);
+        let (peer, told) = connect(&mut broker, "p", None);
+        assert_eq!(told, ["CONNACK Success present"]);
+        broker.packet(peer, V5, &numbered("a", QoS::ExactlyOnce, 7, true));
+        broker.send(peer, &[0x62, 2, 0, 7]);
+        broker.send(peer, &[0x62, 2, 0, 8]);
+        assert_eq!(
+            broker.told(peer, V5),
+            [
+                "PUBREC 7 Success",
+                "PUBCOMP 7 Success",
+                "PUBCOMP 8 Packet Identifier not found"
+            ]
+        );
+        // Both identifiers are free, so these are new messages.
+        for id in [7, 8] {
+            broker.packet(peer, V5, &numbered("a", QoS::ExactlyOnce, id, false));
+        }
+        let (keeper, _) = connect(&mut broker, "keeper", None);
+        assert_eq!(store.memory.counts().0, 4, "none came twice");
+        broker.told(keeper, V5);
+    }
+}
+
+/// [MQTT-4.4.0-1] [MQTT-4.3.3-6] [MQTT311-4.4.0-1]
+#[test]
+fn a_subscriber_of_exactly_once_goes_on_where_it_was() {
+    let store = Held::new();
+    let mut broker = store.broker(&config(), 1);
+    let (keeper, _) = connect(&mut broker, "keeper", None);
+    broker.subscribe(keeper, V5, "a", QoS::ExactlyOnce);
+    let publisher = broker.client(V5, "p");
+    let mut ids = Vec::new();
+    for id in 1..=3 {
+        broker.packet(publisher, V5, &numbered("a", QoS::ExactlyOnce, id, false));
+        ids.extend(identifiers(&mut broker, keeper));
+    }
+    assert_eq!(ids.len(), 3);
+    // The second is done, the first is released, the third was only sent.
+    for &id in &ids[..2] {
+        pubrec(&mut broker, keeper, id);
+    }
+    pubcomp(&mut broker, keeper, ids[1]);
+    assert_eq!(broker.told(keeper, V5).len(), 2);
+    broker.advance(1_000);
+    for _ in 0..2 {
+        drop(broker);
+        broker = store.broker(&config(), 1);
+        let keeper = broker.open();
+        let properties = block(&[Property::SessionExpiryInterval(1_000)]);
+        let connect = Connect {
+            clean_start: false,
+            properties: properties.properties(),
+            ..plain(V5, "keeper")
+        };
+        broker.packet(keeper, V5, &Packet::Connect(connect));
+        let told = broker.packets(keeper, V5, |packet| match packet {
+            Packet::PubRel(release) => format!("PUBREL {}", release.packet_id),
+            Packet::Publish(publish) => format!("PUBLISH {}", publish.packet_id.unwrap()),
+            other => format!("{:?}", other.packet_type()),
+        });
+        let release = format!("PUBREL {}", ids[0]);
+        let again = format!("PUBLISH {}", ids[2]);
+        assert_eq!(told, ["ConnAck", &release, &again]);
+    }
+    let (keeper, told) = connect(&mut broker, "keeper", None);
+    assert_eq!(told.len(), 3);
+    pubcomp(&mut broker, keeper, ids[0]);
+    pubrec(&mut broker, keeper, ids[2]);
+    pubcomp(&mut broker, keeper, ids[2]);
+    broker.advance(1_000);
+    drop(broker);
+    let mut broker = store.broker(&config(), 1);
+    let (_, told) = connect(&mut broker, "keeper", None);
+    assert_eq!(told, ["CONNACK Success present"]);
+}
+
+#[test]
+fn sessions_subscriptions_and_retained_messages_are_there_again() {
+    let store = Held::new();
+    let mut broker = store.broker(&config(), 3);
+    let (keeper, _) = connect(&mut broker, "keeper", None);
+    broker.subscribe(keeper, V5, "a/+", QoS::AtLeastOnce);
+    broker.cut(keeper);
+    let publisher = broker.client(V5, "p");
+    broker.publish(publisher, V5, "a/1", "away", QoS::AtLeastOnce);
+    let retained = Publish {
+        retain: true,
+        ..publish("r", "last", QoS::AtMostOnce)
+    };
+    broker.packet(publisher, V5, &Packet::Publish(retained));
+    drop(broker);
+    let mut broker = store.broker(&config(), 2);
+    let publisher = broker.client(V5, "p");
+    broker.publish(publisher, V5, "a/2", "after", QoS::AtLeastOnce);
+    let (keeper, told) = connect(&mut broker, "keeper", None);
+    assert_eq!(
+        told,
+        [
+            "CONNACK Success present",
+            "PUBLISH1 a/1=away",
+            "PUBLISH1 a/2=after"
+        ]
+    );
+    broker.subscribe_with(
+        keeper,
+        V5,
+        "r",
+        sterna_mqtt::packet::SubscribeOptions::new(QoS::AtMostOnce),
+        &[],
+    );
+    assert_eq!(broker.told(keeper, V5)[1], "PUBLISH0 retain r=last");
+}
+
+/// What a broker says of itself costs the store nothing, and is not there before it says it again.
+#[test]
+fn nothing_of_a_broker_itself_is_kept() {
+    let mut config = config();
+    config.sys.interval_s = 1;
+    let store = Held::new();
+    let mut broker = store.broker(&config, 2);
+    let watcher = broker.client(V5, "watcher");
+    broker.subscribe(watcher, V5, "$SYS/#", QoS::AtMostOnce);
+    broker.take(watcher);
+    let before = store.memory.appends();
+    broker.advance(10_000);
+    assert!(!broker.told(watcher, V5).is_empty());
+    assert_eq!(store.memory.appends(), before);
+    assert_eq!(store.memory.counts(), (0, 0));
+}
+
+const WILL: Will<'static> = Will {
+    topic: "will",
+    payload: b"gone",
+    qos: QoS::AtLeastOnce,
+    retain: false,
+    properties: PublishProperties::EMPTY,
+};
+
+/// A watcher of wills that is away, and a client with a will; then the broker stops and starts.
+fn restarted_with_will(config: &Config) -> (Held, Broker) {
+    let store = Held::new();
+    let mut broker = store.broker(config, 1);
+    let (watcher, _) = connect(&mut broker, "watcher", None);
+    broker.subscribe(watcher, V5, "will", QoS::AtLeastOnce);
+    broker.cut(watcher);
+    let (mortal, _) = connect(&mut broker, "mortal", Some(WILL));
+    broker.stop();
+    assert_eq!(broker.told(mortal, V5), ["DISCONNECT Server shutting down"]);
+    assert!(broker.finished());
+    drop(broker);
+    let broker = store.broker(config, 1);
+    (store, broker)
+}
+
+#[test]
+fn a_restart_publishes_no_wills() {
+    let (_store, mut broker) = restarted_with_will(&config());
+    broker.advance(10_000);
+    let (_, told) = connect(&mut broker, "watcher", None);
+    assert_eq!(told, ["CONNACK Success present"]);
+    let (_mortal, told) = connect(&mut broker, "mortal", Some(WILL));
+    assert_eq!(told, ["CONNACK Success present"]);
+}
+
+/// One whose client was lost before is due when it was due.
+#[test]
+fn a_will_that_is_delayed_survives_a_restart() {
+    let store = Held::new();
+    let mut broker = store.broker(&config(), 1);
+    let (watcher, _) = connect(&mut broker, "watcher", None);
+    broker.subscribe(watcher, V5, "will", QoS::AtLeastOnce);
+    let delay = block(&[Property::WillDelayInterval(60)]);
+    let (mortal, _) = connect(
+        &mut broker,
+        "mortal",
+        Some(Will {
+            properties: delay
+                .publish_properties(PropertyContext::Will)
+                .expect("of a will"),
+            ..WILL
+        }),
+    );
+    broker.cut(mortal);
+    broker.stop();
+    drop(broker);
+    let mut broker = store.broker(&config(), 1);
+    let (watcher, _) = connect(&mut broker, "watcher", None);
+    broker.advance(55_000);
+    broker.packet(watcher, V5, &Packet::PingReq);
+    assert_eq!(broker.told(watcher, V5), ["PINGRESP"]);
+    broker.advance(6_000);
+    assert_eq!(broker.told(watcher, V5), ["PUBLISH1 will=gone"]);
+}
+
+#[test]
+fn wills_are_due_at_shutdown_where_that_is_set() {
+    let mut config = config();
+    config.mqtt.wills_at_shutdown = true;
+    let (_store, mut broker) = restarted_with_will(&config);
+    let (_, told) = connect(&mut broker, "watcher", None);
+    assert_eq!(told, ["CONNACK Success present", "PUBLISH1 will=gone"]);
+}
+
+fn begin(broker: &mut Broker, container: &str) -> (AmqpClient, SessionId) {
+    let mut client = AmqpClient::connect(broker, container);
+    let session = client.begin(broker);
+    (client, session)
+}
+
+/// AMQP 1.0, part 3, section 3.5.5: what a link was attached with is found again by its name alone.
+#[test]
+fn a_terminus_is_there_again_with_what_waits_for_it() {
+    let store = Held::new();
+    let mut broker = store.broker(&config(), 3);
+    let (mut client, session) = begin(&mut broker, "c");
+    let link = client.receiver(&mut broker, session, "sub", durable("a/#"), 10);
+    let (mut sender, session) = begin(&mut broker, "s");
+    let to = sender.sender(&mut broker, session, "a/b");
+    sender.send(&mut broker, to, 1, "one");
+    sender.send(&mut broker, to, 2, "two");
+    client.turn(&mut broker);
+    let first = client.received.remove(0);
+    let state = DeliveryState::ACCEPTED;
+    client.dispose(
+        &mut broker,
+        link.session,
+        (first.id, first.id),
+        &state,
+        true,
+    );
+    broker.advance(1_000);
+    drop(broker);
+    let mut broker = store.broker(&config(), 2);
+    let (mut sender, session) = begin(&mut broker, "s");
+    let to = sender.sender(&mut broker, session, "a/c");
+    sender.send(&mut broker, to, 1, "three");
+    let (mut client, session) = begin(&mut broker, "c");
+    let options = AttachOptions {
+        recover: true,
+        ..AttachOptions::default()
+    };
+    let link = client.attach(&mut broker, session, "sub", Role::Receiver, &options);
+    let answer = &client.answers[&link];
+    assert_eq!(answer.address.as_deref(), Some("a/#"));
+    assert_eq!(answer.durable, TerminusDurability::Configuration);
+    client.credit(&mut broker, link, 10);
+    assert_eq!(client.accept_all(&mut broker), ["two", "three"]);
+    // One that nobody ever attached is not there.
+    let link = client.attach(&mut broker, session, "other", Role::Receiver, &options);
+    assert!(
+        client
+            .answers
+            .get(&link)
+            .is_none_or(|answer| answer.refused)
+    );
+}
+
+#[test]
+fn queues_are_there_again_with_their_rules() {
+    let mut config = config();
+    config.amqp.queues = vec![Queue {
+        name: "orders".to_owned(),
+        maximum_deliveries: Some(1),
+        dead_letter: Some("dead".to_owned()),
+        ..Queue::default()
+    }];
+    let store = Held::new();
+    let mut broker = store.broker(&config, 3);
+    let (mut sender, session) = begin(&mut broker, "s");
+    for (token, queue) in [(1, "queue/orders"), (2, "queue/made")] {
+        let link = sender.sender(&mut broker, session, queue);
+        sender.send(&mut broker, link, token, queue);
+    }
+    drop(broker);
+    // From now on no link makes one: this one is known.
+    config.amqp.queues_on_first_use = false;
+    for shards in [2, 1, 3] {
+        let mut broker = store.broker(&config, shards);
+        let (mut client, session) = begin(&mut broker, "c");
+        let none = client.receiver(&mut broker, session, "n", Source::new("queue/none"), 10);
+        assert!(
+            client
+                .answers
+                .get(&none)
+                .is_none_or(|answer| answer.refused)
+        );
+        client.receiver(&mut broker, session, "m", Source::new("queue/made"), 10);
+        assert_eq!(client.texts(), ["queue/made"], "{shards}");
+    }
+    let mut broker = store.broker(&config, 1);
+    let (mut client, session) = begin(&mut broker, "c");
+    let link = client.receiver(&mut broker, session, "o", Source::new("queue/orders"), 1);
+    let received = client.received.remove(0);
+    let failed = DeliveryState::Outcome(sterna_amqp::messaging::Outcome::Modified(
+        sterna_amqp::messaging::Modified {
+            delivery_failed: true,
+            undeliverable_here: false,
+            message_annotations: None,
+        },
+    ));
+    let range = (received.id, received.id);
+    client.dispose(&mut broker, link.session, range, &failed, true);
+    client.receiver(&mut broker, session, "d", Source::new("queue/dead"), 10);
+    assert_eq!(client.texts(), ["queue/orders"], "a dead letter");
+}
+
+#[test]
+fn sessions_topics_and_keys_of_http_are_there_again() {
+    let mut config = config();
+    config.http.idempotency_window_s = 60;
+    let store = Held::new();
+    let mut broker = store.broker(&config, 2);
+    let mut client = HttpClient::connect(&mut broker);
+    let get = "/v1/topics/a?session=s&qos=1";
+    let number = client.request(&mut broker, "GET", get, &[], b"");
+    assert_eq!(client.response(number).status, 200);
+    for topic in ["kept", "deleted"] {
+        client.request(&mut broker, "PUT", &format!("/v1/topics/{topic}"), &[], b"");
+    }
+    client.request(&mut broker, "DELETE", "/v1/topics/deleted", &[], b"");
+    let key = [("idempotency-key", "k")];
+    client.request(&mut broker, "POST", "/v1/topics/a", &key, b"one");
+    client.request(&mut broker, "POST", "/v1/topics/a", &[], b"two");
+    drop(broker);
+    let mut broker = store.broker(&config, 3);
+    let mut client = HttpClient::connect(&mut broker);
+    for (topic, status) in [("kept", 200), ("deleted", 404)] {
+        let head = client.request(
+            &mut broker,
+            "HEAD",
+            &format!("/v1/topics/{topic}"),
+            &[],
+            b"",
+        );
+        assert_eq!(client.response(head).status, status, "{topic}");
+    }
+    let again = client.request(&mut broker, "POST", "/v1/topics/a", &key, b"one");
+    let response = client.response(again);
+    assert_eq!(response.status, 204);
+    assert_eq!(response.field("idempotent-replayed"), Some("?1"));
+    let reused = client.request(&mut broker, "POST", "/v1/topics/a", &key, b"another");
+    assert_eq!(client.response(reused).status, 422);
+    // An id from before the restart acknowledges nothing that the client has not seen since.
+    let ack = "/v1/sessions/s/ack";
+    let early = client.request(&mut broker, "POST", ack, &[], b"{\"id\": 2}");
+    assert_eq!(client.response(early).status, 204);
+    let number = client.request(&mut broker, "GET", get, &[], b"");
+    let ids = |client: &HttpClient, number: u64| -> Vec<(u64, String)> {
+        let text = String::from_utf8(client.response(number).content.clone()).unwrap();
+        let lines = text.lines().filter(|line| line.starts_with('{'));
+        let values = lines.map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+        values
+            .filter_map(|value| Some((value["id"].as_u64()?, value.to_string())))
+            .collect()
+    };
+    let came = ids(&client, number);
+    assert_eq!(came.len(), 2, "{came:?}");
+    assert!(came.iter().all(|(id, _)| *id > 2), "{came:?}");
+    let late = client.request(&mut broker, "POST", ack, &[], b"{\"id\": 2}");
+    assert_eq!(client.response(late).status, 204);
+    let last = format!("{{\"id\": {}}}", came[1].0);
+    client.request(&mut broker, "POST", ack, &[], last.as_bytes());
+    broker.advance(70_000);
+    drop(broker);
+    let mut broker = store.broker(&config, 1);
+    let mut client = HttpClient::connect(&mut broker);
+    let number = client.request(&mut broker, "GET", get, &[], b"");
+    assert_eq!(ids(&client, number), []);
+    // Fixtures begin at the same moment each time.
+    broker.advance(70_000);
+    let records = store.memory.counts().1;
+    let new = client.request(&mut broker, "POST", "/v1/topics/b", &key, b"one");
+    let response = client.response(new);
+    assert_eq!(
+        (response.status, response.field("idempotent-replayed")),
+        (204, None)
+    );
+    assert!(store.memory.counts().1 < records, "its record is gone");
+}
