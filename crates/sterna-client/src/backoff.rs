@@ -1,18 +1,20 @@
-//! How long to wait before the next attempt to connect.
+//! Waits between attempts to connect.
 
 use std::time::Duration;
 
+use crate::options::random_bytes;
+
 /// Exponential back-off with jitter.
 ///
-/// The n-th wait lies between half and all of `min * 2^n`, at most `max`: clients that lost a
-/// broker at the same moment don't come back at the same moment.
+/// The n-th wait lies between half and all of `min * 2^n`, at most `max`. Clients that lost a
+/// broker at the same moment thus return at different moments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
     /// The first wait; 0.5 to 1 times of it is really waited.
     pub min: Duration,
     /// The longest wait.
     pub max: Duration,
-    /// Give up after so many attempts in a row that failed; never when none.
+    /// Failed attempts in a row after which the client gives up; `None` for never.
     pub max_attempts: Option<u32>,
 }
 
@@ -28,8 +30,8 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// The wait after `failures` failed attempts in a row (1 or more), or none when it is time to
-    /// give up. `random` is any value; it chooses the jitter.
+    /// The wait after `failures` failed attempts in a row (1 or more); `None` to give up. `random`
+    /// is any value; it chooses the jitter.
     #[must_use]
     pub fn delay(&self, failures: u32, random: u32) -> Option<Duration> {
         if self.max_attempts.is_some_and(|most| failures >= most) {
@@ -39,6 +41,40 @@ impl Backoff {
         let full = self.min.saturating_mul(1 << doublings).min(self.max);
         let jitter = full.mul_f64(f64::from(random) / f64::from(u32::MAX) / 2.0);
         Some(full.saturating_sub(jitter))
+    }
+}
+
+/// Least duration of a connection whose loss starts the back-off again.
+pub(crate) const STABLE_AFTER: Duration = Duration::from_secs(5);
+
+/// Number of failed attempts in a row.
+#[derive(Debug, Default)]
+pub(crate) struct Failures(u32);
+
+impl Failures {
+    /// Whether none has.
+    pub(crate) const fn is_none(&self) -> bool {
+        self.0 == 0
+    }
+
+    /// An attempt has succeeded.
+    pub(crate) const fn clear(&mut self) {
+        self.0 = 0;
+    }
+
+    /// A connection of this duration was lost, which may be the first failure of a row.
+    pub(crate) fn lasted(&mut self, time: Duration) {
+        if time >= STABLE_AFTER {
+            self.clear();
+        }
+    }
+
+    /// One more has failed. Gives the wait before the next; `None` when it is time to give up.
+    pub(crate) fn add(&mut self, backoff: Option<Backoff>) -> Option<Duration> {
+        self.0 = self.0.saturating_add(1);
+        let mut random = [0; 4];
+        random_bytes(&mut random);
+        backoff?.delay(self.0, u32::from_ne_bytes(random))
     }
 }
 

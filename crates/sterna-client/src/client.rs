@@ -21,7 +21,7 @@ use crate::transport::quic::EarlyData;
 /// Requests (subscriptions and the like) that wait for their turn.
 pub(crate) const QUEUED_REQUESTS: usize = 64;
 
-/// What a client knows once a server has accepted it.
+/// State of the connection after the server has accepted the client.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Connected {
@@ -31,13 +31,13 @@ pub struct Connected {
     pub client_id: String,
     /// The server's address.
     pub peer: SocketAddr,
-    /// What the server takes.
+    /// Limits of the server.
     pub limits: ServerLimits,
     /// Where to build response topics from, if it was asked for and the server knows.
     pub response_information: Option<String>,
-    /// How many connections there were, this one included.
+    /// Number of connections up to now, with this one.
     pub connections: u64,
-    /// What became of what was written before the handshake was complete.
+    /// Verdict of the server on data that was written before the handshake was complete.
     pub early_data: EarlyData,
 }
 
@@ -45,11 +45,11 @@ pub struct Connected {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Published {
-    /// Success, or that nobody subscribes to the topic.
+    /// Success, or that the topic has no subscribers.
     pub reason: ReasonCode,
 }
 
-/// What happens to a client.
+/// An event of a client.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Event {
@@ -178,8 +178,8 @@ impl Client {
         }
     }
 
-    /// Hands a message over for publication, waiting for room in the client's queue. What becomes
-    /// of it is told by the future that comes back, which may be dropped.
+    /// Hands a message over for publication, waiting for room in the client's queue. The returned
+    /// future gives its outcome, and may be dropped.
     ///
     /// # Errors
     /// When the client has ended.
@@ -198,8 +198,8 @@ impl Client {
         Ok(Delivery { receiver })
     }
 
-    /// Publishes a message and waits for its fate: with QoS 1 and 2 for the server's
-    /// acknowledgement, with QoS 0 for the hand-over to the operating system. Waits through lost
+    /// Publishes a message and waits for its outcome: with QoS 1 and 2 the server's
+    /// acknowledgement, with QoS 0 the hand-over to the operating system. Waits through lost
     /// connections.
     ///
     /// # Errors
@@ -269,7 +269,8 @@ impl Client {
         Ok(codes)
     }
 
-    /// Unsubscribes and waits for the server's answer: one code per filter; none before MQTT 5.
+    /// Unsubscribes and waits for the server's answer: one code per filter, and no codes before
+    /// MQTT 5.
     ///
     /// # Errors
     /// When a filter is not valid, or the client ends.
@@ -350,8 +351,8 @@ impl Client {
     /// whose acknowledgement is still to come end with an error, so wait for them first.
     ///
     /// # Errors
-    /// When there was no connection to end in order; and [`Error::Unacknowledged`], with a count, when
-    /// the broker has not acknowledged everything in time.
+    /// If there was no connection to end in order. [`Error::Unacknowledged`], with a count, if the
+    /// broker has not acknowledged all data in time.
     pub async fn disconnect(&self) -> Result<(), Error> {
         self.disconnect_with(ReasonCode::Success, PropertyBuf::new())
             .await
@@ -390,22 +391,22 @@ impl Future for Delivery {
     }
 }
 
-/// What happens to a client, in order.
+/// The events of a client, in order.
 ///
-/// Read it, or drop it: a client whose events are neither read nor dropped stops reading from the
-/// server when the room for messages is used up.
+/// Read or drop it. Otherwise the client stops reading from the server when the room for messages
+/// is used up.
 #[derive(Debug)]
 pub struct Events {
     receiver: mpsc::Receiver<Event>,
 }
 
 impl Events {
-    /// The next event; none when the client has ended.
+    /// The next event; `None` after the client has ended.
     pub async fn next(&mut self) -> Option<Event> {
         self.receiver.recv().await
     }
 
-    /// The next message, passing over everything else; none when the client has ended.
+    /// The next message, without the other events; `None` after the client has ended.
     pub async fn message(&mut self) -> Option<Message> {
         loop {
             if let Event::Message(message) = self.receiver.recv().await? {

@@ -1,4 +1,4 @@
-//! What can go wrong between a client and its broker.
+//! Errors of a client.
 
 use std::fmt;
 use std::io;
@@ -68,12 +68,12 @@ impl ConnectError {
         }
     }
 
-    /// Nothing came back for so long.
+    /// No answer within this time.
     pub(crate) const fn timeout(after: Duration) -> Self {
         Self::Timeout { place: None, after }
     }
 
-    /// Whether nobody listens there: the host has said so.
+    /// Whether the host refused, because no process listens there.
     pub(crate) fn is_refused(&self) -> bool {
         matches!(self, Self::Socket(error) if error.kind() == io::ErrorKind::ConnectionRefused)
     }
@@ -113,7 +113,7 @@ impl From<TlsError> for ConnectError {
     }
 }
 
-/// What a server says when it refuses something.
+/// A refusal of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Refusal {
@@ -172,8 +172,8 @@ pub enum Error {
     Send(SendError),
     /// The request is not valid in itself.
     Invalid(InvalidError),
-    /// The server forgot the session while a QoS 2 message was under way: whether it arrived is not
-    /// known, and sending it again might deliver it twice.
+    /// The server forgot the session while a QoS 2 message was under way. Its arrival is unknown,
+    /// and sending it again might deliver it twice.
     SessionLost,
     /// The connection ended before the broker had acknowledged everything that was written to it.
     Unacknowledged(Unacknowledged),

@@ -22,6 +22,8 @@
 //! ```
 
 pub mod amqp;
+#[cfg(feature = "arguments")]
+pub mod arguments;
 mod backoff;
 mod client;
 mod clock;
@@ -33,6 +35,7 @@ mod options;
 mod path;
 #[cfg(feature = "qlog")]
 mod qlog;
+mod socket;
 mod tls;
 mod transport;
 mod url;
@@ -45,11 +48,14 @@ pub use options::{Login, Options, Streams};
 pub use path::PathStatistics;
 #[cfg(feature = "qlog")]
 pub use qlog::Qlog;
+pub use socket::SocketSetup;
 pub use sterna_mqtt::client::{SendError, ServerLimits};
 pub use sterna_mqtt::packet::RetainHandling;
 pub use sterna_mqtt::topic;
 pub use sterna_mqtt::{Property, PropertyBuf, PublishProperties, QoS, ReasonCode, Version};
-pub use sterna_quic::{CongestionControl, Overrides as QuicOverrides, Profile as QuicProfile};
+pub use sterna_quic::{
+    CongestionControl, Overrides as QuicOverrides, Profile as QuicProfile, Role as QuicRole,
+};
 pub use tls::{Fingerprint, Tls, TlsError, TlsVersion};
 pub use transport::ending::Unacknowledged;
 pub use transport::quic::EarlyData;

@@ -57,8 +57,8 @@ impl From<EncodeError> for InvalidError {
     }
 }
 
-/// How urgent a message is among those that wait to be sent, where streams have priorities: over
-/// QUIC, with any [`Streams`](crate::Streams) but one.
+/// Urgency of a message among those that wait to be sent, if streams have priorities: over QUIC,
+/// with any [`Streams`](crate::Streams) but one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
 #[non_exhaustive]
 pub enum Priority {
@@ -142,8 +142,8 @@ impl Publish {
         self
     }
 
-    /// Whether the message is one that lets others go first: its priority is [`Priority::Bulk`], or
-    /// its priority is the normal one and its QoS 0.
+    /// Whether other messages precede it: its priority is [`Priority::Bulk`], or the normal one
+    /// with QoS 0.
     #[must_use]
     pub const fn is_bulk(&self) -> bool {
         match self.priority {
@@ -176,7 +176,7 @@ impl Publish {
         self.property(Property::MessageExpiryInterval(seconds))
     }
 
-    /// What the payload is, mostly a MIME type (MQTT 5).
+    /// Type of the payload, mostly a MIME type (MQTT 5).
     ///
     /// # Errors
     /// When it is not a valid string of at most 65,535 bytes.
@@ -192,7 +192,7 @@ impl Publish {
         self.property(Property::ResponseTopic(topic))
     }
 
-    /// What the answer must carry, so that the requester knows it (MQTT 5).
+    /// Data that the answer must carry, so that the requester recognises it (MQTT 5).
     ///
     /// # Errors
     /// When it is longer than 65,535 bytes.
@@ -428,7 +428,7 @@ impl Message {
         usize::from(self.topic_bytes) + self.properties_bytes as usize
     }
 
-    /// The properties of MQTT 5; none with older versions.
+    /// The properties of MQTT 5; empty with older versions.
     #[must_use]
     pub fn properties(&self) -> PublishProperties<'_> {
         let raw = &self.body[usize::from(self.topic_bytes)..self.payload_start()];

@@ -1,4 +1,4 @@
-//! How a client connects.
+//! Options of a client.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -7,10 +7,12 @@ use std::time::Duration;
 use sterna_mqtt::{Property, PropertyBuf, PropertyContext, Version};
 use sterna_quic::Overrides;
 
+use crate::SocketSetup;
 use crate::backoff::Backoff;
 use crate::message::{InvalidError, Will, push};
 use crate::tls::Tls;
-use crate::url::{Protocol, Scheme, Url};
+use crate::transport;
+use crate::url::{Protocol, Url};
 
 /// Letters and digits in a Client Identifier that the client makes up. With [`ID_PREFIX`] they stay
 /// within the 23 characters that every server must take ([MQTT-3.1.3-3]).
@@ -25,11 +27,12 @@ const DEFAULT_STREAMS: u8 = 16;
 /// Most of them.
 const MAX_STREAMS: u8 = 128;
 
-/// How messages are spread over the streams of a QUIC connection. Other transports have one stream.
+/// Distribution of messages over the streams of a QUIC connection. Other transports have one
+/// stream.
 ///
 /// Streams are not ordered among each other. Requests and deliveries stay on the first stream in
-/// every mode, and it goes ahead of all others when there is more to send than the network takes.
-/// The server must take messages on further streams, as Sterna, EMQX and NanoMQ do.
+/// every mode. It precedes all others when the network is the bottleneck. The server must take
+/// messages on further streams, as Sterna, EMQX and NanoMQ do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Streams {
@@ -38,14 +41,14 @@ pub enum Streams {
     Single,
     /// A stream for each topic, so that a lost packet holds up the messages of its topic and no
     /// others. The messages of a topic keep their order. When all streams are in use, the one that
-    /// was used least recently ends; topics that find none at all stay on the first stream.
+    /// was used least recently ends. Topics without a stream stay on the first one.
     PerTopic,
     /// A stream for each message, which ends when the message is acknowledged. A lost packet holds
     /// up one message. Messages may overtake each other, also on the same topic.
     PerPublish,
-    /// Two streams: bulk ([`Publish::is_bulk`](crate::Publish::is_bulk)) waits on the second until
-    /// nothing else is to be sent, in a queue of its own, and may use three quarters of the server's
-    /// Receive Maximum.
+    /// Two streams. Bulk ([`Publish::is_bulk`](crate::Publish::is_bulk)) waits on the second one,
+    /// in a queue of its own, until no other message waits. It may use three quarters of the
+    /// server's Receive Maximum.
     Priority,
 }
 
@@ -63,7 +66,7 @@ impl std::str::FromStr for Streams {
     }
 }
 
-/// How a client proves who it is, besides by certificate.
+/// Authentication of a client, besides its certificate.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Login {
     /// Not at all.
@@ -76,8 +79,8 @@ pub enum Login {
         /// Password; any bytes.
         password: Option<Vec<u8>>,
     },
-    /// By an exchange from which the server doesn't learn the password, and in which it has to
-    /// prove that it knows it (SCRAM-SHA-256, RFC 7677; MQTT 5).
+    /// By an exchange that does not reveal the password, and in which the server has to prove that
+    /// it knows it (SCRAM-SHA-256, RFC 7677; MQTT 5).
     Scram {
         /// User name.
         user: String,
@@ -127,19 +130,21 @@ pub struct Options {
     pub keep_alive_s: u16,
     /// User name and password; by default those of the URL.
     pub login: Login,
-    /// What the server publishes when the client is lost.
+    /// Message that the server publishes if it loses the client.
     pub will: Option<Will>,
     /// Whom to trust, on encrypted transports.
     pub tls: Tls,
     /// Local address to connect from.
     pub bind: Option<IpAddr>,
+    /// Function that sets up each TCP socket before it connects; `None` by default.
+    pub socket_setup: Option<SocketSetup>,
     /// Longest time from the first packet of the transport to the CONNACK; 20 s by default.
     pub connect_timeout: Duration,
     /// Longest wait, at the end of the connection, for the broker to acknowledge what was written; 30 s
     /// by default. Over QUIC the wait is shorter on a path that is fast, and begins anew whenever the
     /// broker has acknowledged something.
     pub close_timeout: Duration,
-    /// How to come back after a connection was lost; never when none.
+    /// Back-off after a connection was lost; `None` for no further connection.
     pub reconnect: Option<Backoff>,
     /// Whether to try again also when the very first connection fails; off by default.
     pub retry_first: bool,
@@ -161,38 +166,37 @@ pub struct Options {
     pub incoming_messages: usize,
     /// Acknowledge messages with QoS 1 and 2 as soon as they are received; on by default. When off,
     /// the application acknowledges each with [`Client::acknowledge`](crate::Client::acknowledge)
-    /// once it is done with it, and messages that it didn't get to are delivered again to a session
-    /// that goes on.
+    /// after its work. If the session continues, unacknowledged messages are delivered again.
     pub acknowledge_on_receipt: bool,
-    /// How messages are spread over QUIC's streams; over one by default.
+    /// Distribution of messages over QUIC's streams; one stream by default.
     pub streams: Streams,
     /// Streams besides the first that may be open at once; 16 by default, 1 to 128.
     pub max_streams: u8,
-    /// Over QUIC: send messages with QoS 0 in datagrams of their own, and have the server do so, if
-    /// it agrees (RFC 9221); off by default. Such a message may be lost or overtake others even
-    /// while the connection stands, and holds up nothing. What is too large travels on a stream.
+    /// Over QUIC: send and receive messages with QoS 0 in datagrams of their own, if the server
+    /// agrees (RFC 9221). Off by default. Such a message may be lost or overtake others even while
+    /// the connection stands, and holds up nothing. Larger messages travel on a stream.
     ///
-    /// A server of MQTT 5 is asked by a User Property of the CONNECT and agrees by one of the
-    /// CONNACK; servers of older versions get datagrams where QUIC says that they take them.
+    /// A User Property of the CONNECT asks a server of MQTT 5, and one of the CONNACK agrees.
+    /// Servers of older versions get datagrams if QUIC says that they take them.
     pub datagrams: bool,
-    /// Over QUIC: a profile and changes to it. Where neither a profile nor an idle timeout is given,
-    /// the idle timeout follows from `keep_alive_s`: three times that, 30 s at least, none without
-    /// keep alive. With a profile, its handshake timeout lengthens `connect_timeout`.
+    /// Over QUIC: a profile and changes to it. Without a profile and an idle timeout, the idle
+    /// timeout is three times `keep_alive_s`, and at least 30 s; without keep alive there is none.
+    /// With a profile, its handshake timeout lengthens `connect_timeout`.
     pub quic: Overrides,
     /// Over QUIC: where to write traces of connections; nowhere by default.
     #[cfg(feature = "qlog")]
     pub qlog: Option<crate::Qlog>,
-    /// Over QUIC, to a server that this process was connected to before: write CONNECT, and what may
-    /// follow it at once, before the handshake is complete (0-RTT), which saves a round trip; on by
+    /// Over QUIC, to a server that this process was connected to before: write CONNECT, and the
+    /// data after it, before the handshake is complete (0-RTT). That saves a round trip. On by
     /// default, and only together with `early_requests`.
     ///
-    /// Whoever records such packets can send them to the server again. That does no harm where a
-    /// ticket works only once, as on a Sterna broker, which also keeps them until the handshake is
-    /// complete. Turn it off for servers that don't protect themselves.
+    /// A third party that records these packets can send them to the server again. That does no
+    /// harm where a ticket works only once, as on a Sterna broker, which also keeps them until the
+    /// handshake is complete. Turn it off for servers that don't protect themselves.
     pub early_data: bool,
-    /// Longest wait for the application's first message or request, where CONNECT travels as early
-    /// data, so that both share the first datagram; 5 ms by default. An application that hands it
-    /// over right after [`Client::start`](crate::Client::start) waits for nothing.
+    /// Longest wait for the application's first message or request, if CONNECT travels as early
+    /// data: both then share the first datagram. 5 ms by default. An application that hands it over
+    /// right after [`Client::start`](crate::Client::start) waits for nothing.
     pub early_wait: Duration,
     /// Further properties of the CONNECT.
     pub(crate) properties: PropertyBuf,
@@ -221,6 +225,7 @@ impl Options {
             will: None,
             tls: Tls::default(),
             bind: None,
+            socket_setup: None,
             connect_timeout: Duration::from_secs(20),
             close_timeout: Duration::from_secs(30),
             reconnect: Some(Backoff::default()),
@@ -302,14 +307,7 @@ impl Options {
 
     /// Longest time from the first packet of the transport to the CONNACK.
     pub(crate) fn longest_connect(&self) -> Duration {
-        match (self.url.scheme(), self.quic.profile) {
-            (Scheme::MqttQuic, Some(_)) => {
-                let handshake_ms = self.quic.settings().handshake_timeout_ms;
-                let handshake = Duration::from_millis(handshake_ms.into());
-                self.connect_timeout.max(handshake)
-            }
-            _ => self.connect_timeout,
-        }
+        transport::longest_connect(&self.url, self.connect_timeout, &self.quic)
     }
 
     /// Whether the server keeps the session when a connection ends.

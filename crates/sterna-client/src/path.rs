@@ -1,4 +1,4 @@
-//! What a QUIC connection knows of its path.
+//! Statistics of a QUIC connection's path.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -22,11 +22,11 @@ pub struct PathStatistics {
     pub min_rtt: Duration,
     /// Mean variation of the round trip; zero before the first sample.
     pub rtt_variation: Duration,
-    /// What controls congestion; none where it is none of the library's own controllers.
+    /// Congestion control; `None` if it is not one of the library's own controllers.
     pub congestion_control: Option<CongestionControl>,
     /// Congestion window, in bytes.
     pub congestion_window_bytes: u64,
-    /// How often the window was reduced.
+    /// Number of reductions of the window.
     pub congestion_events: u64,
     /// QUIC packets sent.
     pub packets_sent: u64,
@@ -48,9 +48,9 @@ pub struct PathStatistics {
     pub packet_bytes_sent: u64,
     /// MQTT packets received, in bytes.
     pub packet_bytes_received: u64,
-    /// What became of the early data.
+    /// Verdict on the early data.
     pub early_data: EarlyData,
-    /// How often this end has moved.
+    /// Number of migrations of this end.
     pub migrations: u64,
     /// Streams that were opened, the first included.
     pub streams: u64,

@@ -9,23 +9,23 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use quinn_proto::{QlogConfig, QlogStream};
 
-/// Largest trace, in bytes. What would make it larger is left out.
+/// Largest trace, in bytes. Later records are left out.
 const MAX_TRACE_BYTES: u64 = 256 << 20;
-/// What a record of a JSON text sequence ends with (RFC 7464, section 2.2).
+/// End of a record of a JSON text sequence (RFC 7464, section 2.2).
 const RECORD_END: u8 = b'\n';
 
 /// Where to write what QUIC connections do, as qlog.
 ///
-/// That is packets sent, received and taken for lost, round trip, congestion window and bytes in
-/// flight, in version 0.3 and in JSON text sequences, as qvis and other viewers read them.
+/// It has packets sent, received and lost, round trip, congestion window and bytes in flight. The
+/// format is qlog 0.3 in JSON text sequences, as qvis and other viewers read it.
 ///
 /// Each connection has a file of its own, `NAME-NUMBER.sqlog`, and numbers count from 0 over all
 /// clients that have clones of one value. Where a host has several addresses, attempts to reach them
 /// side by side share a file. A file ends at 256 MiB. Records are written as they come, by the task
 /// that drives the connection: this is for looking into things. They hold no content and no keys.
 ///
-/// Two things are not as the draft of qlog has them, because of the library: round trips are in
-/// seconds, and `group_id` changes once the server has chosen its connection identifier.
+/// Because of the library, two things differ from the draft of qlog. Round trips are in seconds,
+/// and `group_id` changes once the server has chosen its connection identifier.
 #[derive(Clone, Debug)]
 pub struct Qlog {
     directory: PathBuf,

@@ -1,9 +1,9 @@
 //! Which servers are trusted, and how a client proves itself by certificate.
 //!
-//! The default is what a browser does: the server's certificate must come from an authority that
-//! the system trusts, be in date and name the host. A private broker is reached with its
-//! authority's file, or with the fingerprint of its certificate, which `sterna serve` prints when
-//! it makes one.
+//! The default is that of a browser. An authority that the system trusts must have signed the
+//! server's certificate, which must be in date and name the host. A private broker is reached with
+//! its authority's file, or with the fingerprint of its certificate, which `sterna serve` prints
+//! when it makes one.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -47,7 +47,7 @@ pub enum TlsError {
     File {
         /// The file or folder.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
     /// The settings don't work together.
@@ -147,30 +147,36 @@ pub struct Tls {
     pub fingerprints: Vec<Fingerprint>,
     /// When not empty: accept exactly the servers with these keys, each given as the SHA-256 of its
     /// SubjectPublicKeyInfo in DER form. The server sends its bare key in place of a certificate
-    /// (RFC 7250; TLS 1.3 only), which makes the handshake smaller, and has to be set up for it.
+    /// (RFC 7250; TLS 1.3 only), if it is configured for that. The handshake is smaller.
     pub server_keys: Vec<Fingerprint>,
     /// A PEM file with the client's certificate, and after it those of its authorities.
     pub certificate: Option<PathBuf>,
     /// A PEM file with the key of the client's certificate. Without a certificate the client shows
     /// the bare key (RFC 7250; TLS 1.3 only), to servers that know it.
     pub key: Option<PathBuf>,
-    /// Accept every server. Whoever is on the path can then read and change everything; for tests
-    /// only.
+    /// Accept every server. Anyone on the path can then read and change all data; for tests only.
     pub insecure: bool,
     /// The name that the certificate must be for, when it is not the host of the URL.
     pub server_name: Option<String>,
-    /// Protocols to offer by ALPN on TLS over TCP; none by default. QUIC always offers `mqtt`.
+    /// Protocols to offer by ALPN on TLS over TCP; empty by default. QUIC always offers `mqtt`.
     pub alpn: Vec<String>,
     /// Only this version; any that both sides know by default.
     pub version: Option<TlsVersion>,
     /// Whether later connections of this process make use of the tickets of earlier ones; on by
     /// default.
     pub resumption: bool,
-    /// Whether to append the secrets of each connection to the file that the environment variable
-    /// `SSLKEYLOGFILE` names, in NSS' format, as Wireshark reads it; off by default, and without
-    /// effect where the variable is not set.
+    /// On TLS over TCP, with MQTT or AMQP: write before the handshake is complete (RFC 8446 section 2.3),
+    /// which saves a round trip. Off by default. It needs a ticket of an earlier connection of this
+    /// process, to a server that permits it. QUIC has a setting of its own.
     ///
-    /// **Whoever has that file and a recording of the connections reads all that was said on them**,
+    /// An attacker can record such bytes and send them to the server again. Turn it on only for
+    /// servers that accept them once.
+    pub early_data: bool,
+    /// Whether to append the secrets of each connection to the file of the environment variable
+    /// `SSLKEYLOGFILE`, in NSS' format, as Wireshark reads it. Off by default, and without effect
+    /// if the variable is not set.
+    ///
+    /// **Anyone with that file and a recording of the connections can read all of their data**,
     /// passwords included, for ever. It is for looking into one's own traffic.
     pub key_log: bool,
 }
@@ -189,6 +195,7 @@ impl Default for Tls {
             alpn: Vec::new(),
             version: None,
             resumption: true,
+            early_data: false,
             key_log: false,
         }
     }
@@ -201,12 +208,27 @@ impl Tls {
         ServerName::try_from(name).map_err(|_| TlsError::ServerName)
     }
 
+    /// The configuration for rustls that these settings ask for, with this provider of cryptography: for
+    /// programs that speak TLS themselves. `alpn` are the protocols that are offered, in place of
+    /// [`Tls::alpn`]. With `early_data` it may write before the handshake is complete. Reads the files
+    /// that are named.
+    ///
+    /// # Errors
+    /// When a file cannot be read, or the settings do not go together.
+    pub fn rustls_config(
+        &self,
+        provider: CryptoProvider,
+        alpn: &[&[u8]],
+        early_data: bool,
+    ) -> Result<ClientConfig, TlsError> {
+        Material::load(self, alpn, early_data)?.build(provider)
+    }
+
     /// The configuration for rustls, the same object for the same settings, so that tickets of
     /// earlier connections of this process are found. Reads files; a few milliseconds the first
     /// time.
     ///
-    /// With `early_data` it may write before the handshake is complete, which only QUIC makes use
-    /// of.
+    /// With `early_data` it may write before the handshake is complete.
     pub(crate) fn config(
         &self,
         alpn: &[&[u8]],
@@ -219,7 +241,11 @@ impl Tls {
         if let Some((_, config)) = cache.iter().find(|(cached, _)| *cached == material) {
             return Ok(Arc::clone(config));
         }
-        let config = Arc::new(material.build()?);
+        let mut provider = rustls::crypto::ring::default_provider();
+        if let Some(preference) = preference {
+            preference.apply(&mut provider)?;
+        }
+        let config = Arc::new(material.build(provider)?);
         if cache.len() == MAX_CACHED_CONFIGS {
             cache.remove(0);
         }
@@ -228,9 +254,8 @@ impl Tls {
     }
 }
 
-/// Tickets belong to a configuration: rustls resumes only where verifier and client certificate are
-/// the very same objects, so that a session that one setting accepted isn't resumed under a
-/// stricter one.
+/// Tickets belong to a configuration. rustls resumes only with the same verifier and client
+/// certificate objects, so a session of one setting is not resumed under a stricter one.
 static CONFIGS: Mutex<Vec<(Material, Arc<ClientConfig>)>> = Mutex::new(Vec::new());
 
 /// All that a configuration is made from, read from its files: the key of the cache.
@@ -246,14 +271,14 @@ struct Material {
     key_log: bool,
 }
 
-/// Who the client is.
+/// Identity of the client.
 #[derive(PartialEq, Eq)]
 enum Identity {
     Certificate(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>),
     Key(PrivateKeyDer<'static>),
 }
 
-/// What a client puts first among what TLS can do.
+/// Preferences of a client among the options of TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Preference {
     /// The group of the key share in the ClientHello.
@@ -353,11 +378,7 @@ impl Material {
         })
     }
 
-    fn build(&self) -> Result<ClientConfig, TlsError> {
-        let mut provider = rustls::crypto::ring::default_provider();
-        if let Some(preference) = self.preference {
-            preference.apply(&mut provider)?;
-        }
+    fn build(&self, provider: CryptoProvider) -> Result<ClientConfig, TlsError> {
         let provider = Arc::new(provider);
         let verifier: Arc<dyn ServerCertVerifier> = match &self.trust {
             Trust::System => {
@@ -463,7 +484,7 @@ fn webpki(
 struct AnotherFingerprint(Fingerprint);
 
 impl AnotherFingerprint {
-    /// How the text begins.
+    /// Start of the text.
     const TEXT: &str = "the server has another fingerprint: ";
 }
 
@@ -506,7 +527,7 @@ pub(crate) fn explain(error: &(dyn std::error::Error + 'static)) -> String {
 struct SignatureOnly {
     provider: Arc<CryptoProvider>,
     pinned: Option<Vec<Fingerprint>>,
-    /// What the server shows is its bare key.
+    /// The server shows its bare key.
     raw_keys: bool,
 }
 

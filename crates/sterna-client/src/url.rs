@@ -76,7 +76,7 @@ const SCHEMES: [(&str, Scheme); 19] = [
     ("ws", Scheme::Ws),
     ("wss", Scheme::Wss),
     ("mqtt+quic", Scheme::MqttQuic),
-    // What other clients and brokers write for the same.
+    // Names of other clients and brokers for the same schemes.
     ("tcp", Scheme::Mqtt),
     ("ssl", Scheme::Mqtts),
     ("tls", Scheme::Mqtts),
@@ -103,7 +103,7 @@ impl Scheme {
             .map_or("mqtt", |(name, _)| name)
     }
 
-    /// The port when the URL names none.
+    /// The port of a URL without one.
     #[must_use]
     pub const fn default_port(self) -> u16 {
         match self {
@@ -279,8 +279,9 @@ impl Url {
         self.port.unwrap_or_else(|| self.scheme.default_port())
     }
 
-    /// Host and port, as people write them.
-    pub(crate) fn place(&self) -> String {
+    /// Host and port as one text: `broker.example:1883`, or `[::1]:1883`.
+    #[must_use]
+    pub fn place(&self) -> String {
         let (host, port) = (self.host(), self.port());
         if host.contains(':') {
             format!("[{host}]:{port}")
@@ -300,9 +301,9 @@ impl Url {
         }
     }
 
-    /// The topic, topic filter or AMQP address that the path names, when the URL is not of a WebSocket: all after
-    /// the first slash, which is not part of it. `#` is an ordinary character there. A URL of HTTP may
-    /// be that of the resource, with `/v1/topics/` before the topic.
+    /// The topic, topic filter or AMQP address in the path of a URL that is not of a WebSocket: all
+    /// after the first slash. `#` is an ordinary character there. A URL of HTTP may be that of the
+    /// resource, with `/v1/topics/` before the topic.
     ///
     /// # Errors
     /// When the escapes in it are not valid, and when a URL of HTTP has a query.
@@ -320,7 +321,7 @@ impl Url {
         unescape(topic).map(Some)
     }
 
-    /// The same address by another transport, on that transport's port when `port` is none.
+    /// The same address by another transport; with `None` on that transport's default port.
     #[must_use]
     pub fn with_scheme(mut self, scheme: Scheme, port: Option<u16>) -> Self {
         self.scheme = scheme;
@@ -366,7 +367,7 @@ impl FromStr for Url {
             .ok_or_else(|| wrong_scheme(name))?;
         let authority_end = rest.find(['/', '?']).unwrap_or(rest.len());
         let (authority, path) = rest.split_at(authority_end);
-        // A password may hold an `@` that somebody forgot to escape, a host may not.
+        // A password may hold an unescaped `@`, a host may not.
         let (credentials, address) = match authority.rsplit_once('@') {
             Some((credentials, address)) => (Some(credentials), address),
             None => (None, authority),

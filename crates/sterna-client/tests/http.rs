@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use http_broker::{Answer, Part, Script, Server, frame, soon};
-use sterna_client::http::{Client, Credentials, Error, Retained, Subscribe, Version};
+use sterna_client::http::{Client, Credentials, Error, Event, Retained, Subscribe, Version};
 use sterna_client::{EarlyData, Publish, QoS};
 
 fn message(topic: &str, payload: &str) -> Publish {
@@ -549,6 +549,76 @@ async fn a_subscription_goes_on_where_it_was_cut_off() {
             ["/v1/topics/a/%23", "/v1/topics/a/%23?session=~1&after=2"]
         );
     }
+}
+
+/// The application learns of a cut and of its end, and of the last attempt.
+#[tokio::test]
+async fn outages_are_events() {
+    for plain in [false, true] {
+        let (script, inlets) = subscriptions("~1");
+        let server = if plain {
+            Server::tcp(script, &[]).await
+        } else {
+            Server::http3(script)
+        };
+        let client = server.client(if plain { "http" } else { "h3" });
+        let mut events = client.events();
+        let subscribe = Subscribe::new("a/#", QoS::AtLeastOnce).unwrap();
+        let mut subscription = soon(client.subscribe(subscribe)).await.unwrap();
+        let event = soon(events.next()).await.unwrap();
+        assert!(matches!(event, Event::Connected(_)), "{event:?}");
+        push(&inlets, 0, Part::Cut);
+        let reading = async { while soon(subscription.next()).await.is_ok() {} };
+        let watching = async {
+            let event = soon(events.next()).await.unwrap();
+            assert!(
+                matches!(
+                    &event,
+                    Event::Disconnected {
+                        retry_in: Some(_),
+                        error: Error::Lost(_)
+                    }
+                ),
+                "{event:?}"
+            );
+            let event = soon(events.next()).await.unwrap();
+            assert!(matches!(event, Event::Connected(_)), "{event:?}");
+        };
+        tokio::select! {
+            () = reading => panic!("it ended"),
+            () = watching => {}
+        }
+    }
+}
+
+/// As many attempts as the back-off allows, for a subscription that was cut off as for a request.
+#[tokio::test]
+async fn the_back_off_says_when_a_subscription_is_given_up() {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let (first, inlet) = Answer::subscription("~1");
+    let (count, first) = (Arc::clone(&asked), Mutex::new(Some(first)));
+    let script = Script::new(move |_| {
+        count.fetch_add(1, Ordering::SeqCst);
+        let first = first.lock().unwrap().take();
+        first.unwrap_or(Answer::Cut)
+    });
+    let server = Server::tcp(script, &[]).await;
+    let mut options = server.options("http");
+    options.reconnect.as_mut().unwrap().max_attempts = Some(4);
+    let client = Client::new(options).unwrap();
+    let mut events = client.events();
+    let subscribe = Subscribe::new("a/#", QoS::AtLeastOnce).unwrap();
+    let mut subscription = soon(client.subscribe(subscribe)).await.unwrap();
+    assert!(inlet.send(Part::Cut).is_ok());
+    let error = soon(subscription.next()).await.unwrap_err();
+    assert!(matches!(error, Error::Lost(_)), "{error}");
+    // The cut counts as the first failure.
+    assert_eq!(asked.load(Ordering::SeqCst), 1 + 3);
+    let event = soon(events.next()).await.unwrap();
+    assert!(
+        matches!(event, Event::Disconnected { retry_in: None, .. }),
+        "{event:?}"
+    );
 }
 
 #[tokio::test]

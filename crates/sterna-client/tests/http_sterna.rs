@@ -12,7 +12,9 @@ use sterna_client::{
     Backoff, EarlyData, Event, Publish, QoS, Scheme, Subscription as MqttSubscription, Tls, Url,
 };
 use sterna_server::Server;
-use sterna_server::config::{Config, EarlyData as EarlyDataPolicy, HttpAuthentication, Listener};
+use sterna_server::config::{
+    Config, Durability, EarlyData as EarlyDataPolicy, HttpAuthentication, Listener,
+};
 
 /// Longest wait for anything; a test that hangs fails.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -222,7 +224,8 @@ async fn topics_retained_messages_and_sessions_are_managed() {
 
 #[tokio::test]
 async fn the_first_message_of_a_resumed_client_is_in_the_first_datagram() {
-    let broker = Broker::start(|_, _| {});
+    // An answer that waits for the store would come a turn of the shard later.
+    let broker = Broker::start(|config, _| config.store.durability = Durability::Memory);
     let address = SocketAddr::from(([127, 0, 0, 1], broker.url(Scheme::H3).port()));
     let path = Path::new(address, Line::delayed_ms(20)).await;
     let url = Url::new(Scheme::H3, "127.0.0.1", Some(path.address.port())).unwrap();

@@ -23,7 +23,7 @@ const QUEUED_REQUESTS: usize = 64;
 /// Events that wait to be read; later ones are dropped.
 const QUEUED_EVENTS: usize = 64;
 
-/// What a client knows once a server has opened its end.
+/// State of the connection after the server's open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Connected {
@@ -31,13 +31,14 @@ pub struct Connected {
     pub peer: SocketAddr,
     /// The server's container-id.
     pub container_id: String,
-    /// How many connections there were, this one included.
+    /// Number of connections up to now, with this one.
     pub connections: u64,
-    /// What has become, so far, of what was written before the handshake was complete.
+    /// Verdict of the server, up to now, on data that was written before the handshake was
+    /// complete.
     pub early_data: EarlyData,
 }
 
-/// What happens to a connection.
+/// An event of a connection.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Event {
@@ -52,14 +53,14 @@ pub enum Event {
     },
 }
 
-/// What happens to a connection, in order. It need not be read: events beyond a few are dropped.
+/// The events of a connection, in order. It need not be read: events beyond a few are dropped.
 #[derive(Debug)]
 pub struct Events {
     receiver: mpsc::Receiver<Event>,
 }
 
 impl Events {
-    /// The next event; none when the client has ended.
+    /// The next event; `None` after the client has ended.
     pub async fn next(&mut self) -> Option<Event> {
         self.receiver.recv().await
     }
@@ -72,7 +73,7 @@ pub(super) enum Status {
     Ended(Error),
 }
 
-/// What every handle has of the connection.
+/// State that each handle shares.
 pub(super) struct Inlet {
     commands: mpsc::UnboundedSender<Command>,
     status: watch::Receiver<Status>,
@@ -129,8 +130,8 @@ impl Inlet {
     }
 }
 
-/// A handle to a connection. Clones are handles to the same one; it ends when it is closed, or when
-/// the last handle to it, its sessions and links is gone.
+/// A handle to a connection. Clones are handles to the same connection. It ends when it is closed,
+/// or when the last handle to it, its sessions and links is dropped.
 #[derive(Clone, Debug)]
 pub struct Connection {
     inlet: Arc<Inlet>,
@@ -227,8 +228,8 @@ impl Connection {
     /// end with an error, so wait for them first.
     ///
     /// # Errors
-    /// When the client had ended before, with the reason; and [`Error::Unacknowledged`], with a count,
-    /// when the broker has not answered in time and messages were sent settled.
+    /// If the client had ended before, with the reason. [`Error::Unacknowledged`], with a count, if
+    /// the broker has not answered in time and messages were sent settled.
     pub async fn close(&self) -> Result<(), Error> {
         self.inlet.ask(|done| Command::Close(Some(done))).await
     }
@@ -326,7 +327,7 @@ impl Session {
     }
 }
 
-/// What senders and receivers have in common.
+/// State that senders and receivers share.
 #[derive(Debug)]
 pub(super) struct LinkHandle {
     pub(super) inlet: Arc<Inlet>,

@@ -1,4 +1,4 @@
-//! What can go wrong between an AMQP client and its peer.
+//! Errors of an AMQP client.
 
 use std::fmt;
 use std::io;
@@ -14,7 +14,7 @@ use crate::transport::ending::Unacknowledged;
 /// An error as the peer tells it (part 2, section 2.8.14).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Remote {
-    /// What went wrong: a symbol of the specification such as `amqp:not-found`, or another.
+    /// The condition: a symbol of the specification, for example `amqp:not-found`, or another.
     pub condition: String,
     /// The peer's words, if it found any.
     pub description: Option<String>,
@@ -65,9 +65,9 @@ pub enum Error {
     Detached(Option<Remote>),
     /// The peer broke the protocol.
     Protocol {
-        /// What it was told.
+        /// The condition that the peer was told.
         condition: Condition,
-        /// What is wrong, for people.
+        /// Description for people.
         detail: &'static str,
     },
     /// The connection broke, or the peer closed the transport without a word.
@@ -76,11 +76,11 @@ pub enum Error {
     TooLarge {
         /// Its size in bytes.
         bytes: u64,
-        /// What the peer takes.
+        /// The peer's limit in bytes.
         max_bytes: u64,
     },
-    /// The peer forgot the link while a delivery with receiver settle mode second was under way:
-    /// whether it arrived is not known, and sending it again might deliver it twice.
+    /// The peer forgot the link while a delivery with receiver settle mode second was under way.
+    /// Its arrival is unknown, and sending it again might deliver it twice.
     Unknown,
     /// The delivery came over a connection that is gone. It comes again.
     Stale,

@@ -1,4 +1,4 @@
-//! How an AMQP client proves who it is.
+//! Authentication of an AMQP client.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,7 +9,7 @@ use sterna_auth::{ClientFinish, Nonce, ScramClient, ScramError};
 use super::Error;
 use crate::options::random_bytes;
 
-/// How a client proves who it is, in the SASL layer (part 5, section 5.3).
+/// Authentication of a client in the SASL layer (part 5, section 5.3).
 #[derive(Clone, PartialEq, Eq)]
 pub enum Sasl {
     /// No SASL layer at all: the protocol header of AMQP is the first thing that is said.
@@ -143,7 +143,7 @@ impl Mechanism for Scram {
         match std::mem::replace(&mut self.exchange, Exchange::Failed) {
             Exchange::Proven(finish) => self.verify(finish, additional_data.unwrap_or_default()),
             Exchange::Verified => Ok(()),
-            // A server that lets everybody in without an exchange has proven nothing.
+            // A server that accepts a client without an exchange has proven nothing.
             Exchange::Started(_) | Exchange::Failed => Err(self.fail(ScramError::Signature)),
         }
     }

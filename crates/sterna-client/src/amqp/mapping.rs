@@ -1,4 +1,4 @@
-//! How messages look in the other protocol (`docs/mapping.md`).
+//! Conversion of messages to and from MQTT (`docs/mapping.md`).
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -18,7 +18,7 @@ use crate::message::Publish;
 pub use sterna_mapping::{RETAIN_ANNOTATION, TOPIC_ANNOTATION};
 
 impl From<&Publish> for Message {
-    /// The message as AMQP has it. What QoS means for settlement is up to the sender.
+    /// The message as AMQP has it. The sender decides how QoS maps to settlement.
     fn from(publish: &Publish) -> Self {
         // Both the properties and what is made of them are valid: they are checked when they are set.
         let published = (publish
@@ -47,8 +47,8 @@ impl Delivery {
     /// themselves.
     ///
     /// # Errors
-    /// When the bytes are no message, or hold what MQTT cannot have: text of more than 65,535 bytes, or
-    /// with the character U+0000.
+    /// If the bytes are no message, or hold text that MQTT cannot have: more than 65,535 bytes, or
+    /// the character U+0000.
     pub fn to_mqtt(&self, address: &str) -> Result<crate::Message, Error> {
         let qos = match (self.is_settled(), self.receiver_settles()) {
             (true, _) => QoS::AtMostOnce,
@@ -118,7 +118,7 @@ mod tests {
     use super::super::value::Value;
     use super::*;
 
-    /// Whatever MQTT has comes back from AMQP.
+    /// Each part of an MQTT message comes back from AMQP.
     #[test]
     fn every_row_of_the_table_comes_back() {
         let publish = Publish::new("a/b", "text")

@@ -12,16 +12,16 @@ pub use sterna_amqp::messaging::Header;
 /// Entries of a map whose keys are symbols, as a rule.
 pub type Annotations = Vec<(Value, Value)>;
 
-/// What the sender says of a message, which nobody changes on its way (section 3.2.4).
+/// Properties of a message that do not change on its way (section 3.2.4).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Properties {
     /// Names the message: a ulong, uuid, binary or string.
     pub message_id: Option<Value>,
-    /// Who made it.
+    /// User that made the message.
     pub user_id: Option<Bytes>,
     /// The node it is for.
     pub to: Option<String>,
-    /// What it is about.
+    /// Subject of the message.
     pub subject: Option<String>,
     /// The node for answers.
     pub reply_to: Option<String>,
@@ -67,19 +67,19 @@ pub enum Body {
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Message {
-    /// How it is to be treated on its way.
+    /// Annotations for intermediaries.
     pub header: Option<Header>,
     /// For the next hop only.
     pub delivery_annotations: Annotations,
-    /// For whoever is on the way.
+    /// Annotations for the next hop.
     pub message_annotations: Annotations,
-    /// What the sender says of it.
+    /// Properties of the sender.
     pub properties: Properties,
-    /// What the application says of it; no lists, maps or arrays.
+    /// Properties of the application; no lists, maps or arrays.
     pub application_properties: Vec<(String, Value)>,
     /// The body.
     pub body: Body,
-    /// What could be told only after the body.
+    /// Annotations that follow the body.
     pub footer: Annotations,
 }
 

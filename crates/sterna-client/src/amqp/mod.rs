@@ -2,13 +2,13 @@
 //! QUIC.
 //!
 //! A [`Connection`] connects by its [`Options::url`] (`amqp`, `amqps`, `amqp+ws`, `amqp+wss`,
-//! `amqp+quic`), stays connected, and attaches its links again after a lost connection, with what was
-//! not settled: nothing that a receiver has accepted is lost, and with
-//! [`ReceiverSettles::Second`] nothing is delivered twice, where the peer remembers the link.
+//! `amqp+quic`). After a loss it connects again and attaches its links with their unsettled
+//! deliveries. No message that a receiver has accepted is lost. With [`ReceiverSettles::Second`]
+//! none is delivered twice, if the peer remembers the link.
 //!
 //! * **One flight.** Nothing here waits for the connection: protocol header, SASL, open, begin and
-//!   attach leave together. Over QUIC each further session has a stream of its own, and with a ticket and
-//!   announced credit the first transfer rides in the first datagram.
+//!   attach leave together. Over QUIC each further session has a stream of its own. With a ticket
+//!   and announced credit the first transfer travels in the first datagram.
 //! * **Bounded.** Senders wait for room, receivers give credit only for what they have room for.
 //! * **Precise.** An [`Error`] says what it ended, and has the peer's condition and words.
 //!

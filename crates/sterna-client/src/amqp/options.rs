@@ -1,4 +1,4 @@
-//! How an AMQP client connects, and what its links are like.
+//! Options of an AMQP connection and of its links.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -9,9 +9,11 @@ use sterna_quic::Overrides;
 use super::Error;
 use super::login::Sasl;
 use super::value::Value;
+use crate::SocketSetup;
 use crate::backoff::Backoff;
 use crate::options::random_id;
 use crate::tls::Tls;
+use crate::transport;
 use crate::url::{Protocol, Url};
 
 pub use sterna_amqp::messaging::{
@@ -35,28 +37,29 @@ pub struct Options {
     pub container_id: String,
     /// The host that is addressed, for brokers that serve several; the URL's by default.
     pub hostname: Option<String>,
-    /// How the client proves who it is; by default with PLAIN if the URL has a user name, else
-    /// ANONYMOUS.
+    /// Authentication of the client; by default PLAIN if the URL has a user name, else ANONYMOUS.
     pub sasl: Sasl,
     /// Whom to trust, on encrypted transports.
     pub tls: Tls,
     /// Local address to connect from.
     pub bind: Option<IpAddr>,
+    /// Function that sets up each TCP socket before it connects; `None` by default.
+    pub socket_setup: Option<SocketSetup>,
     /// Longest time from the first packet of the transport to the broker's open; 20 s by default.
     pub connect_timeout: Duration,
     /// Longest wait, at the end of the connection, for the broker to acknowledge what was written; 30 s
     /// by default. Over QUIC the wait is shorter on a path that is fast, and begins anew whenever the
     /// broker has acknowledged something.
     pub close_timeout: Duration,
-    /// How to come back after a connection was lost; never when none.
+    /// Back-off after a connection was lost; `None` for no further connection.
     pub reconnect: Option<Backoff>,
     /// Whether to try again also when the very first connection fails; off by default.
     pub retry_first: bool,
     /// Everything up to the first attach leaves at once, without waiting for the broker (part 2,
     /// section 2.4.2); on by default. A broker that hangs up on that is asked again in turn.
     pub pipelined: bool,
-    /// Seconds of silence after which a dead peer is noticed (twice this time, to be exact), and
-    /// QUIC's interval of PINGs; 60 by default, 0 turns it off. Over QUIC the open leaves it out.
+    /// Longest silence of this end in seconds, and QUIC's interval of PINGs. A peer counts as dead after
+    /// twice this time. 60 by default, 0 turns both off. Over QUIC the open leaves it out.
     pub idle_timeout_s: u16,
     /// Largest frame that is taken, in bytes; 65,536 by default, 512 to 1 GiB.
     pub max_frame_bytes: u32,
@@ -75,12 +78,12 @@ pub struct Options {
     /// Over QUIC: where to write traces of connections; nowhere by default.
     #[cfg(feature = "qlog")]
     pub qlog: Option<crate::Qlog>,
-    /// Over QUIC, to a server that this process was connected to before: write everything before the
-    /// handshake is complete (0-RTT), transfers too where the server has announced credit for that;
-    /// on by default, and only together with `pipelined`.
+    /// Over QUIC, to a server that this process was connected to before: write before the handshake
+    /// is complete (0-RTT). That includes transfers if the server has announced credit for them. On
+    /// by default, and only together with `pipelined`.
     pub early_data: bool,
-    /// Longest wait for the application's first message, or for a receiver's credit, where the start
-    /// travels as early data, so that both share the first datagram; 5 ms by default.
+    /// Longest wait for the application's first message or a receiver's credit, if the start
+    /// travels as early data: both then share the first datagram. 5 ms by default.
     pub early_wait: Duration,
 }
 
@@ -102,6 +105,7 @@ impl Options {
             sasl,
             tls: Tls::default(),
             bind: None,
+            socket_setup: None,
             connect_timeout: Duration::from_secs(20),
             close_timeout: Duration::from_secs(30),
             reconnect: Some(Backoff::default()),
@@ -170,36 +174,30 @@ impl Options {
 
     /// Longest time from the first packet of the transport to the broker's open.
     pub(super) fn longest_connect(&self) -> Duration {
-        if self.url.scheme().is_quic() && self.quic.profile.is_some() {
-            let handshake_ms = self.quic.settings().handshake_timeout_ms;
-            return self
-                .connect_timeout
-                .max(Duration::from_millis(handshake_ms.into()));
-        }
-        self.connect_timeout
+        transport::longest_connect(&self.url, self.connect_timeout, &self.quic)
     }
 }
 
-/// What a sender is like. The default is the anonymous node: each message's `to` is its address.
+/// Options of a sender. The default is the anonymous node: each message's `to` is its address.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct SenderOptions {
     /// The link's name; a random one by default. It has to stay the same for a link that is to be
     /// found again.
     pub name: Option<String>,
-    /// The node that messages go to; none is the anonymous node.
+    /// The node that messages go to; `None` is the anonymous node.
     pub address: Option<String>,
     /// When this end settles; each message as it is sent (`Mixed`) by default.
     pub sender_settles: SenderSettles,
     /// When the receiver settles; `Second` makes deliveries exactly once, where both ends recover.
     pub receiver_settles: ReceiverSettles,
-    /// What of the target survives.
+    /// Durability of the target.
     pub durability: Durability,
     /// When the target begins to expire.
     pub expiry_policy: ExpiryPolicy,
-    /// How long it takes to expire, in seconds.
+    /// Time until it expires, in seconds.
     pub timeout_s: u32,
-    /// What the node has to be: `queue`, `topic`, and the like.
+    /// Required capabilities of the node: `queue`, `topic` and so on.
     pub capabilities: Vec<String>,
     /// Messages that may be under way; 1,024 by default, up to [`MAX_IN_FLIGHT`]. Beyond, sending
     /// waits.
@@ -233,17 +231,17 @@ impl SenderOptions {
     }
 }
 
-/// How a receiver gives credit.
+/// Credit of a receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Credit {
-    /// By itself: at most so many messages are on their way, wait for the application, or are not
-    /// decided upon by it.
+    /// Automatic: the limit of messages that are on their way, wait for the application, or are
+    /// undecided.
     Window(u32),
     /// As the application says, with [`Receiver::add_credit`](super::Receiver::add_credit).
     Manual,
 }
 
-/// What a receiver is like.
+/// Options of a receiver.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ReceiverOptions {
@@ -254,16 +252,16 @@ pub struct ReceiverOptions {
     /// In place of an address: the broker makes a node and says its address
     /// ([`LinkInfo::address`](super::LinkInfo)).
     pub dynamic: bool,
-    /// When the sender settles: `Settled` takes messages at most once, `Unsettled` has all of them
-    /// wait for a decision, `Mixed` (the default) leaves it to the broker.
+    /// When the sender settles. `Settled` takes messages at most once, `Unsettled` makes all of
+    /// them wait for a decision, `Mixed` (the default) lets the broker choose.
     pub sender_settles: SenderSettles,
     /// When this end settles.
     pub receiver_settles: ReceiverSettles,
-    /// What of the source survives.
+    /// Durability of the source.
     pub durability: Durability,
     /// When the source begins to expire.
     pub expiry_policy: ExpiryPolicy,
-    /// How long it takes to expire, in seconds.
+    /// Time until it expires, in seconds.
     pub timeout_s: u32,
     /// Whether messages are taken (`Move`) or only looked at (`Copy`).
     pub distribution_mode: Option<DistributionMode>,
@@ -273,9 +271,9 @@ pub struct ReceiverOptions {
     pub no_local: bool,
     /// Further filters, by name.
     pub filters: Vec<(String, Value)>,
-    /// What the node has to be: `queue`, `topic`, `shared`, `global`.
+    /// Required capabilities of the node: `queue`, `topic`, `shared`, `global`.
     pub capabilities: Vec<String>,
-    /// How credit is given; a window of 256 messages by default.
+    /// Mode of credit; a window of 256 messages by default.
     pub credit: Credit,
     /// Largest message that is taken, in bytes; the connection's limit by default.
     pub max_message_bytes: Option<u64>,

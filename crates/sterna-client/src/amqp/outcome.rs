@@ -1,4 +1,4 @@
-//! What became of a delivery.
+//! Outcome of a delivery.
 
 use sterna_amqp::messaging::{self, DeliveryState, DeliveryStateBuf, Modified, Rejected};
 use sterna_amqp::performatives::Error as WireError;
@@ -9,7 +9,7 @@ use super::error::Remote;
 use super::message::Annotations;
 use super::value::{Value, entries_of};
 
-/// What a receiver has decided about a message (part 3, section 3.4).
+/// Decision of a receiver about a message (part 3, section 3.4).
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
     /// Taken.

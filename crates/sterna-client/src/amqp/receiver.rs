@@ -84,7 +84,7 @@ impl Receiver {
         }
     }
 
-    /// Gives credit for so many more messages, with [`Credit::Manual`](super::Credit).
+    /// Gives credit for this number of further messages, with [`Credit::Manual`](super::Credit).
     ///
     /// # Errors
     /// When the client has ended.
@@ -137,8 +137,8 @@ impl Drop for Receiver {
 
 /// A message that has arrived, and is to be decided about unless it is settled.
 ///
-/// One that is dropped without a decision stays with this link, and uses its window, until the link or
-/// connection ends; then it goes to another receiver, or comes again.
+/// A delivery that is dropped without a decision stays with this link, and uses its window, until
+/// the link or connection ends. It then goes to another receiver, or comes again.
 #[derive(Debug)]
 pub struct Delivery {
     inlet: Arc<Inlet>,
@@ -161,7 +161,7 @@ impl Delivery {
         &self.arrived.payload
     }
 
-    /// What the payload is; 0 is a message of part 3.
+    /// Format of the payload; 0 is a message of part 3.
     #[must_use]
     pub const fn message_format(&self) -> u32 {
         self.arrived.message_format

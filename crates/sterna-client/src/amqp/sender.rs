@@ -46,9 +46,9 @@ impl Sender {
         self.handle.attached().await
     }
 
-    /// Hands a message over, waiting for room. What becomes of it is told by the future that comes
-    /// back, which may be dropped. With [`SenderSettles::Settled`] that is only that it was handed to
-    /// the operating system.
+    /// Hands a message over, waiting for room. The returned future gives its outcome, and may be
+    /// dropped. With [`SenderSettles::Settled`] that is only that it was handed to the operating
+    /// system.
     ///
     /// # Errors
     /// When the link or client has ended.
@@ -65,8 +65,8 @@ impl Sender {
         self.send(message).await?.await
     }
 
-    /// Hands over a message that is settled as it is sent: nobody tells what becomes of it, and it is
-    /// lost with a connection. The future that comes back says when it was handed to the operating
+    /// Hands over a message that is settled as it is sent. Its outcome is unknown, and it is lost
+    /// with a connection. The future that comes back says when it was handed to the operating
     /// system.
     ///
     /// # Errors

@@ -167,7 +167,7 @@ pub(crate) fn fill_map(entries: &[(Value, Value)], map: &mut MapWriter<'_>) {
     for (key, value) in entries {
         key_bytes.clear();
         key.encode(&mut key_bytes);
-        // What was just encoded can be read; a key that is nested too deeply is no key anyway.
+        // The encoding of this library can be read; a key that is nested too deeply is not a key.
         if let Ok(key) = types::Value::decode(&key_bytes) {
             value.encode(map.entry(&key));
         }

@@ -16,57 +16,55 @@ use crate::client::Published;
 use crate::error::Error;
 use crate::message::{Priority, Publish};
 use crate::options::Streams;
-use crate::transport::outlet::{Outlet, Waiter};
+use crate::transport::carrier;
+use crate::transport::outlet::Waiter;
 use crate::transport::quic::CONTROL_PRIORITY;
 use crate::transport::{Channel, Quic};
 
 /// Topics of mode `per-topic` that found no stream of their own and stay on control.
 const MAX_SHARING_TOPICS: usize = 4_096;
-/// A topic's stream that carried nothing for so long gives way to another topic's.
+/// Idle time after which a topic's stream gives way to another topic's.
 const LANE_IDLE_MS: u64 = 1_000;
 
-/// How long a topic waits for a stream of its own, besides three round trips.
+/// Longest wait of a topic for a stream of its own, besides three round trips.
 const STREAM_PATIENCE_MS: u64 = 250;
 
-/// What a stream is for.
+/// Purpose of a stream.
 #[derive(PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// CONNECT, requests, and whatever has no other place.
+    /// CONNECT, requests, and all data without another lane.
     Control,
     /// The messages of one topic.
     Topic(String),
     /// A single message.
     Single,
-    /// What must not hold up anything else.
+    /// Messages that must not delay others.
     Bulk,
 }
 
-/// One byte stream of the connection.
-pub(super) struct LaneIo {
-    pub(super) lane: Lane,
-    pub(super) outlet: Outlet<Done<Published>>,
+/// MQTT's state of each byte stream.
+pub(super) struct LaneState {
     pub(super) framer: Framer,
-    /// What was read while the application had no room for messages.
-    pub(super) unread: BytesMut,
     purpose: Purpose,
     /// Messages with QoS 1 and 2 that are not acknowledged yet.
     unanswered: usize,
     used_ms: u64,
 }
 
-impl LaneIo {
-    pub(super) fn new(lane: Lane, channel: Channel, purpose: Purpose, now_ms: u64) -> Self {
+impl LaneState {
+    pub(super) fn new(purpose: Purpose, now_ms: u64) -> Self {
         Self {
-            lane,
-            outlet: Outlet::new(channel),
             framer: Framer::new(),
-            unread: BytesMut::new(),
             purpose,
             unanswered: 0,
             used_ms: now_ms,
         }
     }
 }
+
+pub(super) type Lanes = carrier::Lanes<LaneState, Done<Published>>;
+pub(super) type Carrier = carrier::Carrier<LaneState, Done<Published>>;
+type LaneIo = carrier::LaneIo<LaneState, Done<Published>>;
 
 /// A message with QoS 0 counts as published when it was handed to the transport.
 impl Waiter for Done<Published> {
@@ -78,58 +76,13 @@ impl Waiter for Done<Published> {
     }
 }
 
-/// What is to be sent on one lane.
-struct OutLane {
-    lane: Lane,
-    bytes: BytesMut,
-    /// Nothing more may be added: the stream ends behind what is there.
-    ending: bool,
-}
-
-/// What is to be sent, by lane; the lanes are in the order of [`Link::lanes`].
-pub(super) struct LaneBuffers(Vec<OutLane>);
-
-impl LaneBuffers {
-    pub(super) fn new() -> Self {
-        let mut out = Self(Vec::new());
-        out.push(Lane::CONTROL);
-        out
-    }
-
-    fn push(&mut self, lane: Lane) {
-        self.0.push(OutLane {
-            lane,
-            bytes: BytesMut::new(),
-            ending: false,
-        });
-    }
-
-    pub(super) fn control(&mut self) -> &mut BytesMut {
-        &mut self.0[0].bytes
-    }
-
-    pub(super) fn unsent_bytes(&self) -> usize {
-        self.0.iter().map(|out| out.bytes.len()).sum()
-    }
-
-    pub(super) fn control_bytes(&self) -> usize {
-        self.0[0].bytes.len()
-    }
-}
-
-impl LaneWriter for LaneBuffers {
+impl LaneWriter for Lanes {
     fn buffer(&mut self, lane: Lane) -> &mut BytesMut {
-        // A lane that is gone or going is answered on the control lane.
-        let at = self
-            .0
-            .iter()
-            .position(|out| out.lane == lane && !out.ending)
-            .unwrap_or(0);
-        &mut self.0[at].bytes
+        self.buffer_of(lane.0)
     }
 }
 
-/// How a connection's streams are used.
+/// Use of a connection's streams.
 #[derive(Default)]
 pub(super) struct Sharing {
     /// Topics that stay on control because there was no stream for them.
@@ -143,37 +96,27 @@ pub(super) struct Sharing {
 }
 
 impl Link {
-    /// Writes what there is to write. True when something was taken.
-    pub(super) fn write(&mut self, driver: &mut Driver, cx: &mut Context<'_>) -> io::Result<bool> {
-        let mut wrote = false;
-        let mut at = 0;
-        while at < self.lanes.len() {
-            let outlet = &mut self.lanes[at].outlet;
-            let before = outlet.sent_bytes();
-            let result = outlet.write(&mut self.out.0[at].bytes, cx);
-            self.packet_bytes_sent += outlet.sent_bytes() - before;
-            match result {
-                Ok(some) => {
-                    wrote |= some;
-                    if at > 0 && self.out.0[at].ending && self.out.0[at].bytes.is_empty() {
-                        let _ = self.lanes[at].outlet.poll_end(cx);
-                    }
-                    at += 1;
-                }
-                Err(error) if at == 0 => return Err(error),
-                Err(_) => self.lane_lost(driver, at),
-            }
+    /// Writes what there is to write. True when there was progress.
+    pub(super) fn write(
+        &mut self,
+        driver: &mut Driver,
+        cx: &mut Context<'_>,
+    ) -> Result<bool, Error> {
+        let before = self.carrier.sent_bytes;
+        let progress = self.carrier.write(cx).map_err(Error::Lost)?;
+        while let Some(at) = self.carrier.lanes.0.iter().position(|io| io.ended) {
+            self.lane_lost(driver, at);
         }
-        if wrote {
+        if self.carrier.sent_bytes > before {
             self.connection.sent(driver.clock.now_ms());
         }
-        Ok(wrote)
+        Ok(progress)
     }
 
     /// Streams that were opened for early data that the server rejected take their new places, in
     /// order, before anything else is opened.
     pub(super) fn open_again(&mut self, cx: &mut Context<'_>) {
-        for io in &mut self.lanes {
+        for io in &mut self.carrier.lanes.0 {
             if let Channel::Quic(stream) = &mut io.outlet.channel {
                 // Errors come back with the next write or read.
                 let _ = stream.poll_ready(cx);
@@ -181,73 +124,64 @@ impl Link {
         }
     }
 
-    fn at(&self, lane: Lane) -> usize {
-        let found = self.lanes.iter().position(|io| io.lane == lane);
-        found.unwrap_or(0)
+    fn lane(&mut self, lane: Lane) -> &mut LaneIo {
+        let at = self.carrier.lanes.at(lane.0);
+        &mut self.carrier.lanes.0[at.unwrap_or(0)]
     }
 
     /// A message that will be acknowledged was put into the buffer of a lane.
     pub(super) fn note_sent(&mut self, lane: Lane) {
-        let at = self.at(lane);
-        self.lanes[at].unanswered += 1;
+        self.lane(lane).state.unanswered += 1;
     }
 
-    /// A message without an acknowledgement was put into the buffer of a lane, behind so many bytes.
+    /// A message without an acknowledgement was put into the buffer of a lane, after this number of
+    /// bytes.
     pub(super) fn note_unacknowledged(
         &mut self,
         lane: Lane,
         behind: usize,
         done: Option<Done<Published>>,
     ) {
-        let at = self.at(lane);
-        let io = &mut self.lanes[at];
-        let buffered = self.out.0[at].bytes.len();
-        let bytes = buffered.saturating_sub(behind);
-        io.outlet.note(buffered, bytes, done);
-        if io.purpose == Purpose::Single {
-            self.out.0[at].ending = true;
-        }
+        let io = self.lane(lane);
+        let bytes = io.outlet.buffer.len().saturating_sub(behind);
+        io.outlet.note(bytes, done);
+        io.outlet.ending |= io.state.purpose == Purpose::Single;
     }
 
     /// A stream that was opened for one message is of no use to it.
     pub(super) fn note_unused(&mut self, lane: Lane) {
-        let at = self.at(lane);
-        let io = &self.lanes[at];
-        if io.purpose == Purpose::Single && io.unanswered == 0 {
-            self.out.0[at].ending = true;
-        }
+        let io = self.lane(lane);
+        io.outlet.ending |= io.state.purpose == Purpose::Single && io.state.unanswered == 0;
     }
 
     /// A message that went out on `lane` has been acknowledged.
     pub(super) fn note_answered(&mut self, lane: Lane) {
-        let at = self.at(lane);
-        let io = &mut self.lanes[at];
-        io.unanswered = io.unanswered.saturating_sub(1);
-        if io.purpose == Purpose::Single && io.unanswered == 0 {
-            self.out.0[at].ending = true;
-        }
+        let io = self.lane(lane);
+        io.state.unanswered = io.state.unanswered.saturating_sub(1);
+        self.note_unused(lane);
     }
 
-    /// A stream besides the first has ended or was aborted: what was not acknowledged on it is sent
-    /// again on control, and the connection goes on without it.
+    /// A stream besides the first has ended or was aborted. Its unacknowledged messages are sent
+    /// again on control, and the connection continues without it.
     pub(super) fn lane_lost(&mut self, driver: &mut Driver, at: usize) {
-        let mut io = self.lanes.remove(at);
-        self.out.0.remove(at);
-        let lane = io.lane;
-        io.outlet.lose_written();
-        self.unacknowledged += io.outlet.unacknowledged();
+        let io = self.carrier.remove(at);
+        let lane = Lane(io.id);
         self.connection.lane_closed(&mut driver.session, lane);
-        if io.unanswered == 0 {
+        if io.state.unanswered == 0 {
             return;
         }
-        tracing::debug!(stream = lane.0, messages = io.unanswered, "stream lost");
+        tracing::debug!(
+            stream = lane.0,
+            messages = io.state.unanswered,
+            "stream lost"
+        );
         let unacknowledged: Vec<_> = driver.session.unacknowledged().collect();
         for outgoing in unacknowledged {
             if let Some(sent) = driver.sent.get_mut(&outgoing.tag)
                 && sent.lane == lane
             {
                 sent.lane = Lane::CONTROL;
-                self.lanes[0].unanswered += 1;
+                self.lane(Lane::CONTROL).state.unanswered += 1;
                 self.orphans.push(outgoing);
             }
         }
@@ -256,8 +190,8 @@ impl Link {
         }
     }
 
-    /// Sends again, on control, what lost streams carried. Not before the server has accepted the
-    /// connection: until then nobody knows what it takes.
+    /// Sends again, on control, what lost streams carried. Only after the server has accepted the
+    /// connection: its limits are unknown before.
     pub(super) fn send_orphans(&mut self, driver: &mut Driver) {
         for outgoing in std::mem::take(&mut self.orphans) {
             let known = driver.session.outgoing(outgoing.packet_id);
@@ -269,16 +203,19 @@ impl Link {
             };
             if stage == Stage::Release {
                 self.connection
-                    .release_again(outgoing.packet_id, self.out.control());
+                    .release_again(outgoing.packet_id, self.carrier.lanes.control());
                 continue;
             }
             let Some(sent) = driver.sent.get(&outgoing.tag) else {
                 continue;
             };
             let message = super::requests::view(&sent.publication.message);
-            let again =
-                self.connection
-                    .resend(&mut driver.session, outgoing, &message, self.out.control());
+            let again = self.connection.resend(
+                &mut driver.session,
+                outgoing,
+                &message,
+                self.carrier.lanes.control(),
+            );
             if let Err(error) = again {
                 driver.session.forget_outgoing(outgoing.packet_id);
                 if let Some(sent) = driver.sent.remove(&outgoing.tag) {
@@ -288,41 +225,33 @@ impl Link {
         }
     }
 
-    /// Ends the streams besides the first one, and tells when the server has all that was written
-    /// to them: the DISCONNECT on the first one must not overtake messages.
-    pub(super) fn finish_further_lanes(&mut self, cx: &mut Context<'_>) -> bool {
-        let mut finished = true;
-        for at in 1..self.lanes.len() {
-            self.out.0[at].ending = true;
-            finished &=
-                self.out.0[at].bytes.is_empty() && self.lanes[at].outlet.poll_end(cx).is_ready();
+    /// Ends the streams besides the first one. True when the server has all of their data: the
+    /// DISCONNECT on the first one must not overtake messages.
+    pub(super) fn finish_further_lanes(&mut self) -> bool {
+        let further = &mut self.carrier.lanes.0[1..];
+        for io in &mut *further {
+            io.outlet.ending = true;
         }
-        finished
-    }
-
-    /// Writes what is still to be said at the end, as far as it goes without waiting.
-    pub(super) fn write_last(&mut self, cx: &mut Context<'_>) {
-        for (io, out) in self.lanes.iter_mut().zip(&mut self.out.0) {
-            let _ = io.outlet.write(&mut out.bytes, cx);
-        }
+        further.iter().all(|io| io.outlet.is_finished())
     }
 
     /// Bytes that wait on the lane of bulk messages.
     pub(super) fn bulk_bytes(&self) -> usize {
-        let at = self.lanes.iter().position(|io| io.purpose == Purpose::Bulk);
-        self.out.0[at.unwrap_or(0)].bytes.len()
+        let mut lanes = self.carrier.lanes.0.iter();
+        let bulk = lanes.find(|io| io.state.purpose == Purpose::Bulk);
+        bulk.unwrap_or(&self.carrier.lanes.0[0]).outlet.buffer.len()
     }
 
     // ---- Choosing --------------------------------------------------------------------------
 
-    /// The lane for a message; none when it must wait for one.
+    /// The lane for a message; `None` if it must wait for one.
     pub(super) fn lane_for(
         &mut self,
         driver: &Driver,
         message: &Publish,
         cx: &mut Context<'_>,
     ) -> Option<Lane> {
-        if self.quic.is_none() {
+        if self.carrier.quic.is_none() {
             return Some(Lane::CONTROL);
         }
         let most = usize::from(driver.options.max_streams);
@@ -331,18 +260,19 @@ impl Link {
             Streams::PerTopic => self.lane_of_topic(message, most, now_ms, cx),
             Streams::PerPublish => {
                 let priority = message.priority.of_stream();
-                if self.lanes.len() <= most
+                if self.carrier.lanes.0.len() <= most
                     && let Some(lane) = self.open_lane(Purpose::Single, priority, now_ms, cx)
                 {
                     return Some(lane);
                 }
                 // The end of others makes room, as soon as the server says so; where it allows none
                 // at all, control has to do.
-                (self.streams == 1).then_some(Lane::CONTROL)
+                (self.carrier.opened == 1).then_some(Lane::CONTROL)
             }
             Streams::Priority if message.is_bulk() => {
-                let bulk = self.lanes.iter().zip(&self.out.0).find_map(|(io, out)| {
-                    (io.purpose == Purpose::Bulk && !out.ending).then_some(io.lane)
+                let bulk = self.carrier.lanes.0.iter().find_map(|io| {
+                    let is_bulk = io.state.purpose == Purpose::Bulk && !io.outlet.ending;
+                    is_bulk.then_some(Lane(io.id))
                 });
                 if bulk.is_some() || self.sharing.bulk {
                     return bulk.or(Some(Lane::CONTROL));
@@ -357,9 +287,9 @@ impl Link {
         }
     }
 
-    /// The topic's own stream. Where there are as many as may be, the one that was used least
-    /// recently ends, if nothing is under way on it; the topic waits for that, because a message
-    /// must not overtake an earlier one of its topic. If all are busy the topic stays on control.
+    /// The topic's own stream. At the limit of streams, the one that was used least recently ends,
+    /// if it is idle. The topic waits for that, because a message must not overtake an earlier one
+    /// of its topic. If all are busy the topic stays on control.
     fn lane_of_topic(
         &mut self,
         message: &Publish,
@@ -368,15 +298,15 @@ impl Link {
         cx: &mut Context<'_>,
     ) -> Option<Lane> {
         let topic = message.topic();
-        let own = |io: &LaneIo| matches!(&io.purpose, Purpose::Topic(of) if of == topic);
-        if let Some(at) = self.lanes.iter().position(own) {
-            self.lanes[at].used_ms = now_ms;
-            return (!self.out.0[at].ending).then(|| self.lanes[at].lane);
+        let own = |io: &&mut LaneIo| matches!(&io.state.purpose, Purpose::Topic(of) if of == topic);
+        if let Some(io) = self.carrier.lanes.0.iter_mut().find(own) {
+            io.state.used_ms = now_ms;
+            return (!io.outlet.ending).then_some(Lane(io.id));
         }
         if self.sharing.topics.contains(topic) {
             return Some(Lane::CONTROL);
         }
-        if self.lanes.len() <= most {
+        if self.carrier.lanes.0.len() <= most {
             let purpose = Purpose::Topic(topic.to_owned());
             let priority = message.priority.of_stream();
             if let Some(lane) = self.open_lane(purpose, priority, now_ms, cx) {
@@ -386,7 +316,7 @@ impl Link {
             }
             // Servers allow a few at first, and more as these come into use.
             if !self.sharing.gave_up {
-                let rtt = self.quic.as_ref().map_or(Duration::ZERO, Quic::rtt);
+                let rtt = self.carrier.quic.as_ref().map_or(Duration::ZERO, Quic::rtt);
                 let patience_ms = 3 * rtt.as_millis() as u64 + STREAM_PATIENCE_MS;
                 self.sharing
                     .wait_until_ms
@@ -397,25 +327,20 @@ impl Link {
         if self.sharing.topics.len() >= MAX_SHARING_TOPICS {
             return Some(Lane::CONTROL);
         }
+        let lanes = &mut self.carrier.lanes.0;
         // One is on its way out already.
-        if self.out.0.iter().any(|out| out.ending) {
+        if lanes.iter().any(|io| io.outlet.ending) {
             return None;
         }
-        let idle = |(at, io): &(usize, &LaneIo)| {
-            io.purpose != Purpose::Control
-                && io.unanswered == 0
-                && self.out.0[*at].bytes.is_empty()
-                && now_ms >= io.used_ms + LANE_IDLE_MS
+        let is_idle = |io: &&mut LaneIo| {
+            io.state.purpose != Purpose::Control
+                && io.state.unanswered == 0
+                && io.outlet.buffer.is_empty()
+                && now_ms >= io.state.used_ms + LANE_IDLE_MS
         };
-        let oldest = self
-            .lanes
-            .iter()
-            .enumerate()
-            .filter(idle)
-            .min_by_key(|(_, io)| io.used_ms);
-        if let Some((at, _)) = oldest {
-            self.out.0[at].ending = true;
-            let _ = self.lanes[at].outlet.poll_end(cx);
+        let idle = lanes.iter_mut().filter(is_idle);
+        if let Some(oldest) = idle.min_by_key(|io| io.state.used_ms) {
+            oldest.outlet.ending = true;
             return None;
         }
         self.sharing.topics.insert(topic.to_owned());
@@ -430,15 +355,10 @@ impl Link {
         cx: &mut Context<'_>,
     ) -> Option<Lane> {
         debug_assert!(priority < CONTROL_PRIORITY);
-        let Poll::Ready(Ok(stream)) = self.quic.as_mut()?.poll_open(priority, cx) else {
-            return None;
-        };
-        // The n-th stream of a client in both directions (RFC 9000 section 2.1).
-        let lane = Lane(stream.number() * 4);
-        let channel = Channel::Quic(Box::pin(stream));
-        self.lanes.push(LaneIo::new(lane, channel, purpose, now_ms));
-        self.out.push(lane);
-        self.streams += 1;
-        Some(lane)
+        let state = LaneState::new(purpose, now_ms);
+        match self.carrier.poll_open(priority, state, cx) {
+            Poll::Ready(id) => id.map(Lane),
+            Poll::Pending => None,
+        }
     }
 }

@@ -1,7 +1,6 @@
 //! One connection: its streams, its engine, and the loop that moves bytes between them.
 
 use std::future::poll_fn;
-use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -10,28 +9,25 @@ use std::time::Instant;
 use sterna_mqtt::client::{Connection, Event as Input};
 use sterna_mqtt::packet::{ConnAck, Disconnect, Publish};
 use sterna_mqtt::{Framer, Lane, ReasonCode, Violation};
-use tokio::io::ReadBuf;
 use tokio::sync::mpsc::OwnedPermit;
-use tokio::time::Sleep;
 
-use super::lanes::{LaneBuffers, LaneIo, Purpose, Sharing};
+use super::lanes::{Carrier, LaneState, Lanes, Purpose, Sharing};
 use super::opening::{
     DATAGRAMS, Exchange, finish_exchange, open_connection, prove, start_exchange,
 };
 use super::{Done, Driver, End, Sent};
 use crate::client::{Connected, Event, Published};
-use crate::error::{ConnectError, Error, Refusal};
+use crate::error::{Error, Refusal};
 use crate::message::Message;
 use crate::options::{Login, Options, Streams};
 use crate::path::PathStatistics;
-use crate::transport::ending::{self, Patience, Unacknowledged};
+use crate::transport::Transport;
+use crate::transport::ending::Unacknowledged;
 use crate::transport::quic::EarlyData;
-use crate::transport::quic::memory;
-use crate::transport::{Quic, Transport};
 
 /// Bytes that are read at once.
 const READ_BYTES: usize = 16 << 10;
-/// With so many bytes waiting to be sent, no more messages are taken from the application.
+/// Bytes that wait to be sent, above which no more messages are taken from the application.
 const MAX_UNSENT_BYTES: usize = 256 << 10;
 /// Reads and requests that are handled before the runtime gets its turn again.
 const MAX_ROUNDS: usize = 64;
@@ -41,40 +37,22 @@ type Room = Pin<Box<dyn Future<Output = Result<OwnedPermit<Event>, ()>> + Send>>
 /// One connection.
 pub(super) struct Link {
     pub(super) connection: Connection,
-    pub(super) out: LaneBuffers,
-    pub(super) lanes: Vec<LaneIo>,
+    pub(super) carrier: Carrier,
     pub(super) sharing: Sharing,
-    /// What was sent on streams that are gone.
+    /// Messages of streams that are gone.
     pub(super) orphans: Vec<sterna_mqtt::session::AwaitedAck>,
-    /// Streams that were opened.
-    pub(super) streams: u64,
-    /// MQTT packets handed to the transport, in bytes.
-    pub(super) packet_bytes_sent: u64,
-    packet_bytes_received: u64,
     /// Messages that came and went as datagrams.
     pub(super) datagram_messages: u64,
     /// Both sides want messages as datagrams.
     pub(super) datagrams: bool,
-    pub(super) quic: Option<Quic>,
-    peer: std::net::SocketAddr,
     exchange: Option<Exchange>,
     pub(super) reauthenticating: Option<Done<()>>,
-    /// The CONNACK must have come by then.
-    deadline: Instant,
-    timer: Pin<Box<Sleep>>,
     /// Waits for room for events.
     room: Option<Room>,
-    input: Box<[u8]>,
     /// The application's wish to disconnect, when it is carried out.
     pub(super) closing: Option<Done<()>>,
-    /// The end has begun, and is waited for so long.
-    pub(super) patience: Option<Patience>,
-    /// What streams carried that ended before everything on them was acknowledged.
-    pub(super) unacknowledged: Unacknowledged,
     /// Nothing is to be sent before the server has answered the CONNECT.
     pub(super) awaits_answer: bool,
-    /// Something was sent, and QUIC's handshake is not complete.
-    handshaking: bool,
     /// Others on this runtime get their turn before anything more is written.
     pub(super) pause: bool,
     /// The connection has moved to another address in the last turn.
@@ -88,40 +66,24 @@ impl Link {
         transport: Transport,
         deadline: Instant,
     ) -> Result<Self, Error> {
-        let Transport {
-            control,
-            quic,
-            peer,
-        } = transport;
-        let now_ms = driver.clock.now_ms();
-        let control = LaneIo::new(Lane::CONTROL, control, Purpose::Control, now_ms);
-        let mut out = LaneBuffers::new();
-        let (connection, exchange) = open_connection(driver, quic.is_some(), out.control())?;
+        let state = LaneState::new(Purpose::Control, driver.clock.now_ms());
+        let url = &driver.options.url;
+        let mut carrier = Carrier::new(transport, url, deadline, READ_BYTES, state);
+        let over_quic = carrier.quic.is_some();
+        let (connection, exchange) = open_connection(driver, over_quic, carrier.lanes.control())?;
         driver.requeue_lost();
         let mut link = Self {
             connection,
-            out,
-            lanes: vec![control],
+            carrier,
             sharing: Sharing::default(),
             orphans: Vec::new(),
-            streams: 1,
-            packet_bytes_sent: 0,
-            packet_bytes_received: 0,
             datagram_messages: 0,
             datagrams: false,
-            quic,
-            peer,
             exchange,
             reauthenticating: None,
-            deadline,
-            timer: Box::pin(tokio::time::sleep_until(deadline.into())),
             room: None,
-            input: vec![0; READ_BYTES].into_boxed_slice(),
             closing: None,
-            patience: None,
-            unacknowledged: Unacknowledged::default(),
             awaits_answer: !driver.may_be_early(),
-            handshaking: false,
             pause: false,
             moved: false,
         };
@@ -135,16 +97,17 @@ impl Link {
     pub(super) async fn run(&mut self, driver: &mut Driver) -> End {
         let end = poll_fn(|cx| {
             let end = self.poll(driver, cx);
-            // Whatever belongs into the first datagram is written now.
-            if let Some(quic) = &mut self.quic {
-                quic.uncork();
-            }
+            // All that belongs into the first datagram is written now.
+            self.carrier.uncork();
             end
         })
         .await;
-        let end = self.explain(driver, end);
+        let end = match (end, self.carrier.handshake_error()) {
+            (End::Failed(Error::Lost(_)), Some(error)) => End::Failed(error.into()),
+            (end, _) => end,
+        };
         if self.connection.is_connected() || self.connection.is_closed() {
-            self.remember(driver);
+            self.carrier.remember();
         }
         if let Some(done) = self.reauthenticating.take() {
             let error = if let End::Failed(error) = &end {
@@ -158,29 +121,22 @@ impl Link {
             Some(done) => self.close(driver, end, done).await,
             None => end,
         };
-        if let Some(quic) = self.quic.take() {
-            tokio::spawn(quic.close());
-        }
-        for io in &mut self.lanes {
-            io.outlet.lose_written();
-        }
+        self.carrier.let_go();
         end
     }
 
-    /// Ends the transport behind a DISCONNECT, and tells whoever asked for it what may be lost.
+    /// Ends the transport behind a DISCONNECT, and tells the caller what may be lost.
     async fn close(&mut self, driver: &Driver, end: End, done: Done<()>) -> End {
-        let mut arrived = false;
-        if matches!(end, End::Wanted) {
+        let (arrived, left) = if matches!(end, End::Wanted) {
             tracing::debug!("DISCONNECT written, closing");
-            let is_at_risk = self.unacknowledged(false).messages > 0;
-            let (control, quic) = (&mut self.lanes[0].outlet.channel, self.quic.as_ref());
-            let longest = driver.options.close_timeout;
-            arrived = ending::finish(control, quic, &mut self.input, longest, is_at_risk).await;
-            if let Some(quic) = self.quic.take() {
+            let finished = self.carrier.finish(driver.options.close_timeout).await;
+            if let Some(quic) = self.carrier.quic.take() {
                 quic.close().await;
             }
-        }
-        let left = self.unacknowledged(arrived);
+            finished
+        } else {
+            (false, self.carrier.unacknowledged())
+        };
         tracing::debug!(arrived, ?left, "closed");
         let outcome = if arrived && left == Unacknowledged::default() {
             Ok(())
@@ -193,36 +149,6 @@ impl Link {
         End::Wanted
     }
 
-    /// What may be lost with the connection, where it is known whether the control stream has arrived.
-    pub(super) fn unacknowledged(&self, control_arrived: bool) -> Unacknowledged {
-        let mut left = self.unacknowledged;
-        for io in self.lanes.iter().skip(usize::from(control_arrived)) {
-            left += io.outlet.unacknowledged();
-        }
-        left
-    }
-
-    /// Ready when the end has begun and nothing has moved for too long.
-    fn poll_patience(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let sent_bytes = self.packet_bytes_sent;
-        match &mut self.patience {
-            Some(patience) => patience.poll(self.quic.as_ref(), sent_bytes, cx),
-            None => Poll::Pending,
-        }
-    }
-
-    /// A stream that ends with a handshake that failed doesn't know why.
-    fn explain(&self, driver: &Driver, end: End) -> End {
-        match (&end, &self.quic) {
-            (End::Failed(Error::Lost(_)), Some(quic)) if self.handshaking => {
-                quic.handshake_error().map_or(end, |error| {
-                    End::Failed(error.at(&driver.options.url).into())
-                })
-            }
-            _ => end,
-        }
-    }
-
     /// Whether the server hung up on what came right behind the CONNECT, without a word.
     pub(super) fn is_unanswered(&self, end: &End) -> bool {
         self.connection.has_sent_early()
@@ -231,19 +157,16 @@ impl Link {
             && matches!(end, End::Failed(Error::Lost(_)))
     }
 
-    /// Whether QUIC's handshake is still under way.
-    pub(super) fn is_handshaking(&self) -> bool {
-        self.handshaking
-    }
-
     /// One turn: as much of everything as is possible without waiting.
     fn poll(&mut self, driver: &mut Driver, cx: &mut Context<'_>) -> Poll<End> {
         for _ in 0..MAX_ROUNDS {
             let mut progress = false;
-            if let Err(error) = self.poll_handshake(driver, cx) {
-                return Poll::Ready(End::Failed(error));
+            match self.carrier.poll_handshake(cx) {
+                Ok(Some(EarlyData::Rejected)) => self.open_again(cx),
+                Ok(_) => {}
+                Err(error) => return Poll::Ready(End::Failed(error.into())),
             }
-            if let (true, Some(quic)) = (std::mem::take(&mut self.moved), &self.quic) {
+            if let (true, Some(quic)) = (std::mem::take(&mut self.moved), &self.carrier.quic) {
                 quic.pad();
             }
             self.take_requests(driver, cx, &mut progress);
@@ -256,17 +179,17 @@ impl Link {
             match self.write(driver, cx) {
                 // There is room for more.
                 Ok(wrote) => progress |= wrote,
-                Err(error) => return Poll::Ready(End::Failed(Error::Lost(Arc::new(error)))),
+                Err(error) => return Poll::Ready(End::Failed(error)),
             }
             if self.connection.is_closed() {
                 // A DISCONNECT of the application's is written.
-                if self.out.unsent_bytes() == 0 {
+                if self.carrier.lanes.unsent_bytes() == 0 {
                     return Poll::Ready(End::Wanted);
                 }
-                let patience = self.poll_patience(cx);
+                let patience = self.carrier.poll_patience(cx);
                 return patience.map(|()| End::Failed(self.gave_up()));
             }
-            if self.poll_patience(cx).is_ready() {
+            if self.carrier.poll_patience(cx).is_ready() {
                 return Poll::Ready(End::Failed(self.gave_up()));
             }
             if driver.is_blocked() {
@@ -292,47 +215,24 @@ impl Link {
 
     /// The end was waited for in vain.
     fn gave_up(&self) -> Error {
-        Error::Unacknowledged(self.unacknowledged(false))
+        Error::Unacknowledged(self.carrier.unacknowledged())
     }
 
     /// Writes what is still to be said to a server that broke the protocol or was refused, as far
     /// as it goes without waiting.
     fn give_up(&mut self, error: Error, cx: &mut Context<'_>) -> End {
-        self.write_last(cx);
+        let _ = self.carrier.write(cx);
         End::Failed(error)
     }
 
     // ---- Writing ---------------------------------------------------------------------------
 
-    /// Learns that QUIC's handshake is complete, where something was sent before.
-    fn poll_handshake(&mut self, driver: &Driver, cx: &mut Context<'_>) -> Result<(), Error> {
-        let Some(quic) = &mut self.quic else {
-            return Ok(());
-        };
-        self.handshaking = quic.early_data() == EarlyData::Pending;
-        let url = &driver.options.url;
-        match quic.poll_handshake(cx) {
-            Poll::Pending => Ok(()),
-            Poll::Ready(Ok(verdict)) => {
-                self.handshaking = false;
-                if verdict == EarlyData::Rejected {
-                    self.open_again(cx);
-                }
-                Ok(())
-            }
-            Poll::Ready(Err(error)) => {
-                memory::forget(url.host(), url.port());
-                Err(error.at(url).into())
-            }
-        }
-    }
-
     /// Whether there is room for more messages in the buffers.
     pub(super) fn has_room(&self, driver: &Driver) -> bool {
         let bytes = match driver.options.streams {
             // Bulk that waits holds up nothing else.
-            Streams::Priority => self.out.control_bytes(),
-            _ => self.out.unsent_bytes(),
+            Streams::Priority => self.carrier.lanes.0[0].outlet.buffer.len(),
+            _ => self.carrier.lanes.unsent_bytes(),
         };
         bytes < MAX_UNSENT_BYTES
     }
@@ -347,40 +247,29 @@ impl Link {
     fn read(&mut self, driver: &mut Driver, cx: &mut Context<'_>) -> Result<bool, Error> {
         let mut progress = false;
         let mut at = 0;
-        while at < self.lanes.len() {
-            if !self.lanes[at].unread.is_empty() {
-                let bytes = std::mem::take(&mut self.lanes[at].unread);
-                self.process(driver, at, &bytes)?;
+        while at < self.carrier.lanes.0.len() {
+            let unread = std::mem::take(&mut self.carrier.lanes.0[at].unread);
+            if !unread.is_empty() {
+                self.process(driver, at, &unread)?;
                 progress = true;
             }
             if driver.is_blocked() {
                 return Ok(progress);
             }
-            let mut buffer = ReadBuf::new(&mut self.input);
-            match self.lanes[at].outlet.channel.poll_read(cx, &mut buffer) {
-                Poll::Pending => at += 1,
-                Poll::Ready(Err(error)) if at == 0 => return Err(Error::Lost(Arc::new(error))),
-                Poll::Ready(Ok(())) if at == 0 && buffer.filled().is_empty() => {
-                    let closed = io::Error::new(
-                        io::ErrorKind::UnexpectedEof,
-                        "the broker closed the connection",
-                    );
-                    return Err(Error::Lost(Arc::new(closed)));
-                }
-                Poll::Ready(Ok(())) if !buffer.filled().is_empty() => {
-                    let filled = buffer.filled().len();
-                    self.packet_bytes_received += filled as u64;
+            let Poll::Ready(read) = self.carrier.poll_read(at, cx) else {
+                at += 1;
+                continue;
+            };
+            progress = true;
+            match read.map_err(Error::Lost)? {
+                0 => self.lane_lost(driver, at),
+                bytes => {
                     self.connection.heard(driver.clock.now_ms());
-                    let input = std::mem::take(&mut self.input);
-                    let result = self.process(driver, at, &input[..filled]);
-                    self.input = input;
+                    let input = std::mem::take(&mut self.carrier.input);
+                    let result = self.process(driver, at, &input[..bytes]);
+                    self.carrier.input = input;
                     result?;
-                    progress = true;
                     at += 1;
-                }
-                Poll::Ready(_) => {
-                    self.lane_lost(driver, at);
-                    progress = true;
                 }
             }
         }
@@ -391,17 +280,19 @@ impl Link {
     fn read_datagrams(&mut self, driver: &mut Driver, cx: &mut Context<'_>) -> Result<bool, Error> {
         let mut progress = false;
         while self.datagrams && !driver.is_blocked() {
-            let Some(quic) = &mut self.quic else { break };
+            let Some(quic) = &mut self.carrier.quic else {
+                break;
+            };
             let Poll::Ready(bytes) = quic.poll_datagram(cx) else {
                 break;
             };
             progress = true;
-            // Such are no MQTT.
+            // They are not MQTT.
             if bytes.first().is_none_or(|first| *first == 0) {
                 continue;
             }
             self.datagram_messages += 1;
-            self.packet_bytes_received += bytes.len() as u64;
+            self.carrier.received_bytes += bytes.len() as u64;
             let limit = self.connection.max_packet_bytes();
             let (mut framer, mut rest) = (Framer::new(), &bytes[..]);
             let now_ms = driver.clock.now_ms();
@@ -420,36 +311,41 @@ impl Link {
         Ok(progress)
     }
 
-    /// What QUIC knows of the path, with what is counted here.
+    /// Statistics of QUIC, with the counts of this connection.
     pub(super) fn path(&self) -> Option<PathStatistics> {
-        let mut path = self.quic.as_ref()?.statistics();
-        path.packet_bytes_sent = self.packet_bytes_sent;
-        path.packet_bytes_received = self.packet_bytes_received;
-        path.streams = self.streams;
+        let mut path = self.carrier.quic.as_ref()?.statistics();
+        path.packet_bytes_sent = self.carrier.sent_bytes;
+        path.packet_bytes_received = self.carrier.received_bytes;
+        path.streams = self.carrier.opened;
         path.datagram_messages = self.datagram_messages;
         Some(path)
     }
 
-    /// Keeps for the next connection what this one has learnt.
-    fn remember(&self, driver: &Driver) {
-        if let Some(quic) = &self.quic {
-            let url = &driver.options.url;
-            memory::remember(url.host(), url.port(), quic.known());
-        }
-    }
-
     /// Handles bytes of one lane; what there is no room for stays in the lane's `unread`.
     fn process(&mut self, driver: &mut Driver, at: usize, bytes: &[u8]) -> Result<(), Error> {
+        let mut framer = std::mem::take(&mut self.carrier.lanes.0[at].state.framer);
+        let result = self.process_with(&mut framer, driver, at, bytes);
+        self.carrier.lanes.0[at].state.framer = framer;
+        result
+    }
+
+    fn process_with(
+        &mut self,
+        framer: &mut Framer,
+        driver: &mut Driver,
+        at: usize,
+        bytes: &[u8],
+    ) -> Result<(), Error> {
         let mut input = bytes;
         let now_ms = driver.clock.now_ms();
+        let lane = Lane(self.carrier.lanes.0[at].id);
         loop {
             if driver.is_blocked() {
-                self.lanes[at].unread.extend_from_slice(input);
+                self.carrier.lanes.0[at].unread.extend_from_slice(input);
                 return Ok(());
             }
-            let io = &mut self.lanes[at];
             let limit = self.connection.max_packet_bytes();
-            let frame = match io.framer.next(&mut input, limit) {
+            let frame = match framer.next(&mut input, limit) {
                 Ok(Some(frame)) => frame,
                 Ok(None) => return Ok(()),
                 Err(error) => {
@@ -459,9 +355,9 @@ impl Link {
             };
             self.awaits_answer = false;
             let session = &mut driver.session;
-            let received = self
-                .connection
-                .receive(session, io.lane, &frame, now_ms, &mut self.out);
+            let received =
+                self.connection
+                    .receive(session, lane, &frame, now_ms, &mut self.carrier.lanes);
             let event = match received {
                 Ok(Some(event)) => event,
                 Ok(None) => continue,
@@ -481,7 +377,7 @@ impl Link {
                             &mut driver.session,
                             packet_id,
                             success,
-                            &mut self.out,
+                            &mut self.carrier.lanes,
                         );
                     }
                 }
@@ -507,7 +403,7 @@ impl Link {
                         });
                         self.note_answered(lane);
                     }
-                    resend(driver, &mut self.connection, &mut self.out);
+                    resend(driver, &mut self.connection, &mut self.carrier.lanes);
                 }
                 Input::Subscribed { tag, codes, .. } | Input::Unsubscribed { tag, codes, .. } => {
                     driver.answered(tag, codes.collect());
@@ -519,20 +415,21 @@ impl Link {
                     {
                         return Err(self.end_with(ReasonCode::NotAuthorized, error));
                     }
-                    let quic = self.quic.as_ref();
-                    let early_data = quic.map_or(EarlyData::NotTried, Quic::early_data);
+                    let early_data = self.carrier.early_data();
                     let agreed = !driver.options.version.is_v5()
                         || connack
                             .properties
                             .find(|it| (it == DATAGRAMS).then_some(()))
                             .is_some();
-                    self.datagrams = quic.is_some() && driver.options.datagrams && agreed;
-                    let connected = accepted(driver, connection, &connack, self.peer, early_data);
+                    self.datagrams =
+                        self.carrier.quic.is_some() && driver.options.datagrams && agreed;
+                    let connected =
+                        accepted(driver, connection, &connack, self.carrier.peer, early_data);
                     driver.events.push_back(Event::Connected(connected));
                     let session_lost = !connack.session_present;
-                    resend(driver, connection, &mut self.out);
+                    resend(driver, connection, &mut self.carrier.lanes);
                     self.send_orphans(driver);
-                    self.remember(driver);
+                    self.carrier.remember();
                     if session_lost && !driver.asks_for_all() {
                         self.subscribe_again(driver);
                     }
@@ -552,7 +449,7 @@ impl Link {
                     match prove(&mut self.exchange, data) {
                         Ok(proof) => {
                             self.connection
-                                .authenticate(proof.as_bytes(), self.out.control())?;
+                                .authenticate(proof.as_bytes(), self.carrier.lanes.control())?;
                         }
                         Err(error) => return Err(self.end_with(ReasonCode::NotAuthorized, error)),
                     }
@@ -573,7 +470,8 @@ impl Link {
     }
 
     fn violated(&mut self, violation: &Violation) -> Error {
-        self.connection.violation(violation, self.out.control());
+        self.connection
+            .violation(violation, self.carrier.lanes.control());
         if violation.reason == ReasonCode::KeepAliveTimeout {
             return Error::Silent;
         }
@@ -584,7 +482,7 @@ impl Link {
     fn end_with(&mut self, reason: ReasonCode, error: Error) -> Error {
         let _ = self
             .connection
-            .disconnect(&Disconnect::new(reason), self.out.control());
+            .disconnect(&Disconnect::new(reason), self.carrier.lanes.control());
         error
     }
 
@@ -614,7 +512,7 @@ impl Link {
                 .deadline_ms()
                 .map(|at_ms| driver.clock.instant(at_ms))
         } else {
-            Some(self.deadline)
+            Some(self.carrier.deadline)
         };
         let waits = self.sharing.wait_until_ms;
         let waits = waits.map(|at_ms| driver.clock.instant(at_ms));
@@ -624,10 +522,7 @@ impl Link {
             (None, Some(waits)) => waits,
             (None, None) => return Ok(false),
         };
-        if self.timer.deadline().into_std() != due {
-            self.timer.as_mut().reset(due.into());
-        }
-        if self.timer.as_mut().poll(cx).is_pending() {
+        if !self.carrier.poll_due(due, cx) {
             return Ok(false);
         }
         if waits.is_some_and(|waits| waits <= Instant::now()) {
@@ -637,11 +532,13 @@ impl Link {
         }
         if !self.connection.is_connected() {
             let timeout = driver.options.longest_connect();
-            let error = ConnectError::timeout(timeout);
-            return Err(error.at(&driver.options.url).into());
+            return Err(self.carrier.timeout(timeout).into());
         }
         let now_ms = driver.clock.now_ms();
-        match self.connection.on_timeout(now_ms, self.out.control()) {
+        match self
+            .connection
+            .on_timeout(now_ms, self.carrier.lanes.control())
+        {
             Ok(()) => Ok(true),
             Err(violation) => Err(self.violated(&violation)),
         }
@@ -659,7 +556,7 @@ impl Link {
         };
         let started = start_exchange(user, password).and_then(|(exchange, first)| {
             self.connection
-                .reauthenticate(first.as_bytes(), self.out.control())?;
+                .reauthenticate(first.as_bytes(), self.carrier.lanes.control())?;
             Ok(exchange)
         });
         match started {
@@ -684,7 +581,7 @@ fn arrived(driver: &mut Driver, publish: &Publish<'_>) {
 }
 
 /// Sends again what an earlier connection left over, as far as the server's Receive Maximum goes.
-fn resend(driver: &mut Driver, connection: &mut Connection, out: &mut LaneBuffers) {
+fn resend(driver: &mut Driver, connection: &mut Connection, out: &mut Lanes) {
     while let Some(outgoing) = connection.next_resend(&mut driver.session, out.control()) {
         let Some(sent) = driver.sent.get_mut(&outgoing.tag) else {
             driver.session.forget_outgoing(outgoing.packet_id);

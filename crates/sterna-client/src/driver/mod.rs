@@ -17,22 +17,19 @@ use sterna_mqtt::client::ServerLimits;
 use sterna_mqtt::{Lane, MqttSession, PacketId, PropertyBuf, ReasonCode};
 use tokio::sync::{mpsc, oneshot, watch};
 
+use crate::backoff::Failures;
 use crate::client::{Event, Published, Status};
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::message::{Publish, Subscription};
-use crate::options::{Options, random_bytes, random_id};
+use crate::options::{Options, random_id};
 use crate::path::PathStatistics;
 use crate::transport;
-use crate::transport::quic::Quic;
-
-/// A connection that lasted so long starts the back-off anew when it breaks.
-pub(crate) const STABLE_AFTER: Duration = Duration::from_secs(5);
 
 /// Where an answer goes.
 pub(crate) type Done<T> = oneshot::Sender<Result<T, Error>>;
 
-/// What an application asks for, other than publishing.
+/// A request of the application, except for publishing.
 pub(crate) enum Request {
     Subscribe {
         /// All with the same subscription identifier.
@@ -60,7 +57,7 @@ pub(crate) enum Request {
 }
 
 impl Request {
-    /// What the loss of the last handle means.
+    /// The request after the last handle was dropped.
     fn last() -> Self {
         let (done, _) = oneshot::channel();
         let properties = PropertyBuf::new();
@@ -72,7 +69,7 @@ impl Request {
     }
 
     fn fail(self, error: Error) {
-        // Whoever asked may have gone away meanwhile.
+        // The requester may have given up meanwhile.
         match self {
             Self::Subscribe { done, .. } | Self::Unsubscribe { done, .. } => {
                 let _ = done.send(Err(error));
@@ -91,7 +88,7 @@ impl Request {
 /// A message on its way out.
 pub(crate) struct Publication {
     pub(crate) message: Publish,
-    /// Who waits for its fate.
+    /// Recipient of its outcome.
     pub(crate) done: Option<Done<Published>>,
 }
 
@@ -117,7 +114,7 @@ enum Asked {
     Subscribe {
         subscriptions: Vec<Subscription>,
         properties: PropertyBuf,
-        /// None when the client itself subscribes again.
+        /// `None` if the client itself subscribes again.
         done: Option<Done<Vec<ReasonCode>>>,
     },
     Unsubscribe {
@@ -137,7 +134,7 @@ pub(crate) struct Inlets {
     pub(crate) status: watch::Sender<Status>,
 }
 
-/// How a connection or an attempt ended.
+/// End of a connection or of an attempt.
 enum End {
     /// The application wanted it.
     Wanted,
@@ -145,15 +142,15 @@ enum End {
     Failed(Error),
 }
 
-/// What outlives connections.
+/// State that outlives connections.
 struct Driver {
     options: Options,
     client_id: String,
     inlets: Inlets,
     /// Requests that wait for a connection or for their turn.
     requests: VecDeque<Request>,
-    /// Messages that go before those in the channel: what was taken from it and could not be sent
-    /// yet, and what a lost session left over.
+    /// Messages before those in the channel: those that could not be sent yet, and the rest of a
+    /// lost session.
     publications: VecDeque<Publication>,
     /// A message that could not be sent yet and must not hold up the others.
     bulk: VecDeque<Publication>,
@@ -164,11 +161,11 @@ struct Driver {
     sent: BTreeMap<u64, Sent>,
     asked: HashMap<u64, Asked>,
     next_tag: u64,
-    /// What the server must be asked for again when it has lost the session.
+    /// Subscriptions to request again after the server has lost the session.
     subscriptions: BTreeMap<String, Subscription>,
     /// Connections that the server accepted.
     connections: u64,
-    /// What the server took on the last connection.
+    /// Limits of the server on the last connection.
     limits: Option<ServerLimits>,
     /// A connection on which something was sent right behind the CONNECT ended without an answer.
     early_failed: bool,
@@ -203,7 +200,7 @@ pub(crate) async fn run(options: Options, inlets: Inlets) {
 impl Driver {
     /// Connects, and connects again, until there is a reason to stop.
     async fn live(&mut self) -> Error {
-        let mut failures = 0;
+        let mut failures = Failures::default();
         loop {
             let connections = self.connections;
             let early_failed = self.early_failed;
@@ -218,19 +215,12 @@ impl Driver {
                 self.requests_ended_with_their_connection();
                 continue;
             }
-            let was_connected = self.connections > connections;
-            if was_connected && started.elapsed() >= STABLE_AFTER {
-                failures = 0;
+            if self.connections > connections {
+                failures.lasted(started.elapsed());
             }
-            failures += 1;
             let may_retry = self.connections > 0 || self.options.retry_first;
-            let mut random = [0; 4];
-            random_bytes(&mut random);
-            let delay = self
-                .options
-                .reconnect
-                .filter(|_| may_retry && error.is_temporary())
-                .and_then(|backoff| backoff.delay(failures, u32::from_ne_bytes(random)));
+            let may_retry = may_retry && error.is_temporary();
+            let delay = failures.add(self.options.reconnect.filter(|_| may_retry));
             self.requests_ended_with_their_connection();
             let Some(delay) = delay.filter(|_| !self.wants_to_end()) else {
                 return error;
@@ -295,6 +285,7 @@ impl Driver {
             tls: self.options.tls.clone(),
             timeout: self.options.longest_connect(),
             bind: self.options.bind,
+            socket_setup: self.options.socket_setup.clone(),
             keep_alive_s: self.options.keep_alive_s,
             quic_pings: false,
             max_packet_bytes: self.options.max_packet_bytes as usize,
@@ -321,7 +312,7 @@ impl Driver {
                 }
             }
         };
-        if self.connections == 0 && transport.quic.as_ref().is_some_and(Quic::is_corked) {
+        if self.connections == 0 && transport.holds_first_flight() {
             self.await_work().await;
         }
         tracing::debug!(peer = %transport.peer, client_id = self.client_id, "sending CONNECT");
@@ -329,18 +320,14 @@ impl Driver {
             Ok(mut link) => {
                 let end = link.run(self).await;
                 self.early_failed |= self.limits.is_none() && link.is_unanswered(&end);
-                if link.is_handshaking() {
-                    // Perhaps it is at another address now.
-                    transport::quic::memory::forget(url.host(), url.port());
-                }
                 end
             }
             Err(error) => End::Failed(error),
         }
     }
 
-    /// Waits for what may ride with CONNECT in the first datagram: on a runtime with several threads
-    /// an application that has just started the client is about to hand it over.
+    /// Waits for data that may travel with CONNECT in the first datagram. On a runtime with several
+    /// threads, an application that has just started the client is about to hand it over.
     async fn await_work(&mut self) {
         if self.has_work() || self.wants_to_end() {
             return;
@@ -375,7 +362,7 @@ impl Driver {
                     self.events.push_front(event);
                     return;
                 }
-                // Nobody wants events.
+                // The application has dropped its events.
                 Err(mpsc::error::TrySendError::Closed(_)) => self.events.clear(),
             }
         }
@@ -387,8 +374,8 @@ impl Driver {
         !self.events.is_empty()
     }
 
-    /// Takes care of messages that the session doesn't know any more: what may be sent again as a
-    /// new message is, in front of everything else.
+    /// Handles messages that the session does not know any more. Those that may be sent again as
+    /// new messages precede all others.
     fn requeue_lost(&mut self) {
         if self.sent.len() == self.session.outgoing_len() && self.asked.is_empty() {
             return;
@@ -459,7 +446,7 @@ impl Driver {
         }
     }
 
-    /// Tells everybody that it is over.
+    /// Tells the application that the client has ended.
     async fn end(mut self, error: Error) {
         self.inlets
             .status

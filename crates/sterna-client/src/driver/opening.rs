@@ -1,4 +1,5 @@
-//! What a CONNECT says, and the exchange by which client and server show that they know a password.
+//! The content of a CONNECT, and the exchange by which client and server show that they know a
+//! password.
 
 use bytes::BytesMut;
 use sterna_auth::{ClientFinish, MECHANISM, Nonce, ScramClient};
@@ -10,7 +11,7 @@ use super::Driver;
 use crate::error::Error;
 use crate::options::{Login, Options, random_bytes};
 
-/// How MQTT 5's CONNECT asks for messages as datagrams, and CONNACK agrees.
+/// The property by which MQTT 5's CONNECT requests messages as datagrams, and CONNACK agrees.
 pub(super) const DATAGRAMS: Property<'static> = Property::UserProperty("datagrams", "1");
 
 /// Where a SCRAM exchange stands.
@@ -44,7 +45,7 @@ pub(super) fn finish_exchange(
     match exchange.take() {
         None => Ok(()),
         Some(Exchange::Proven(finish)) => Ok(finish.verify(signature.unwrap_or_default())?),
-        // A server that lets everybody in without an exchange has proven nothing.
+        // A server that accepts a client without an exchange has proven nothing.
         Some(Exchange::Started(_)) => Err(sterna_auth::ScramError::Signature.into()),
     }
 }

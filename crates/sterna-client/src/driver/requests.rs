@@ -1,4 +1,4 @@
-//! What the application asks for, turned into packets.
+//! Turns requests of the application into packets.
 
 use std::task::{Context, Poll};
 
@@ -13,7 +13,6 @@ use crate::client::Published;
 use crate::error::Error;
 use crate::message::{Publish, Subscription};
 use crate::options::Streams;
-use crate::transport::ending::Patience;
 
 /// Filters in one SUBSCRIBE of the client's own making.
 const FILTERS_AT_ONCE: usize = 32;
@@ -72,12 +71,9 @@ impl Link {
                 self.take_publications(driver, cx, progress);
                 let all_sent = !driver.has_work() && self.connection.is_connected();
                 if all_sent {
-                    self.patience.get_or_insert_with(|| {
-                        let longest = driver.options.close_timeout;
-                        Patience::new(longest, self.quic.as_ref(), self.packet_bytes_sent)
-                    });
+                    self.carrier.begin_end(driver.options.close_timeout);
                 }
-                if !all_sent || !self.finish_further_lanes(cx) {
+                if !all_sent || !self.finish_further_lanes() {
                     driver.requests.push_front(request);
                     return;
                 }
@@ -150,7 +146,9 @@ impl Link {
         if !self.datagrams || message.qos.is_acknowledged() {
             return false;
         }
-        let Some(quic) = &self.quic else { return false };
+        let Some(quic) = &self.carrier.quic else {
+            return false;
+        };
         let Some(most_bytes) = quic.max_datagram_bytes() else {
             return false;
         };
@@ -165,7 +163,7 @@ impl Link {
         log_publish(message, None);
         self.connection.sent(driver.clock.now_ms());
         self.datagram_messages += 1;
-        self.packet_bytes_sent += packet_bytes;
+        self.carrier.sent_bytes += packet_bytes;
         true
     }
 
@@ -196,7 +194,7 @@ impl Link {
             return Some(publication);
         };
         let tag = driver.tag();
-        let buffer = sterna_mqtt::LaneWriter::buffer(&mut self.out, lane);
+        let buffer = sterna_mqtt::LaneWriter::buffer(&mut self.carrier.lanes, lane);
         let buffered_bytes = buffer.len();
         let message = view(&publication.message);
         match self
@@ -268,7 +266,7 @@ impl Link {
                     filters.iter().map(String::as_str),
                     properties.properties(),
                     tag,
-                    self.out.control(),
+                    self.carrier.lanes.control(),
                 );
                 match sent {
                     Ok(_) => {
@@ -297,12 +295,16 @@ impl Link {
                 packet_id,
                 connection,
             } => {
-                // What came over an earlier connection comes again over this one.
+                // Messages of an earlier connection come again over this one.
                 if connection == driver.connections {
                     let success = ReasonCode::Success;
                     let session = &mut driver.session;
-                    self.connection
-                        .acknowledge(session, packet_id, success, &mut self.out);
+                    self.connection.acknowledge(
+                        session,
+                        packet_id,
+                        success,
+                        &mut self.carrier.lanes,
+                    );
                 }
             }
             Request::Reauthenticate(done) => {
@@ -312,7 +314,7 @@ impl Link {
                 self.reauthenticate(&driver.options, done);
             }
             Request::Migrate(done) => {
-                let migrated = match &mut self.quic {
+                let migrated = match &mut self.carrier.quic {
                     Some(quic) => quic.rebind().map_err(|error| Error::Lost(error.into())),
                     None => Err(Error::Unavailable("only connections over QUIC can move")),
                 };
@@ -332,7 +334,10 @@ impl Link {
                     reason,
                     properties: properties.properties(),
                 };
-                match self.connection.disconnect(&disconnect, self.out.control()) {
+                match self
+                    .connection
+                    .disconnect(&disconnect, self.carrier.lanes.control())
+                {
                     Ok(()) => self.closing = Some(done),
                     Err(error) => {
                         let _ = done.send(Err(error.into()));
@@ -361,7 +366,7 @@ impl Link {
                 .map(|one| (one.filter.as_str(), one.options)),
             properties.properties(),
             tag,
-            self.out.control(),
+            self.carrier.lanes.control(),
         )?;
         let filters: Vec<_> = subscriptions.iter().map(Subscription::filter).collect();
         tracing::debug!(?filters, "SUBSCRIBE sent");
@@ -382,8 +387,8 @@ impl Link {
             }
         }
         for (_, subscriptions) in by_identifier {
-            // What is too much before the CONNACK, or fails, is asked again after it; see
-            // `asks_for_all`.
+            // Subscriptions that exceed a limit before the CONNACK, or fail, are requested again
+            // after it; see `asks_for_all`.
             if let Ok(tag) = self.send_subscribe(driver, &subscriptions, &PropertyBuf::new()) {
                 let properties = PropertyBuf::new();
                 let asked = Asked::Subscribe {

@@ -2,8 +2,10 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use sterna_mqtt::{QoS, topic};
+use tokio::sync::watch;
 
 use super::error::Error;
 use super::exchange::{Inner, Keyed, Request};
@@ -20,22 +22,53 @@ use crate::transport::quic::EarlyData;
 /// Most numbers in one acknowledgement.
 const MAX_ACKNOWLEDGED: usize = 1_024;
 
-/// What a client knows of its connection.
+/// State of a client's connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Connected {
     /// The version of HTTP.
     pub version: Version,
-    /// How many connections there were, this one included.
+    /// Number of connections up to now, with this one.
     pub connections: u64,
-    /// What has become, so far, of what was sent before the handshake was complete.
+    /// Verdict of the server, up to now, on data that was sent before the handshake was complete.
     pub early_data: EarlyData,
+}
+
+/// An event of a client's connection.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Event {
+    /// The broker has answered a request.
+    Connected(Connected),
+    /// A subscription was cut off, or a request that may be repeated was not answered.
+    Disconnected {
+        /// Why.
+        error: Error,
+        /// When the client tries again. `None` when it does not, and the request or subscription ends
+        /// with this error.
+        retry_in: Option<Duration>,
+    },
+}
+
+/// A client's events.
+#[derive(Debug)]
+pub struct Events {
+    receiver: watch::Receiver<Option<Event>>,
+}
+
+impl Events {
+    /// The next event; `None` when there will be no more, because all handles are gone. Of events that
+    /// come faster than they are asked for, the last counts.
+    pub async fn next(&mut self) -> Option<Event> {
+        self.receiver.changed().await.ok()?;
+        self.receiver.borrow_and_update().clone()
+    }
 }
 
 /// The answer to a question for a retained message.
 #[derive(Clone, Debug)]
 pub enum Retained {
-    /// There is none.
+    /// The topic has none.
     None,
     /// It is the one that the caller has.
     NotModified,
@@ -48,8 +81,8 @@ pub enum Retained {
     },
 }
 
-/// A handle to a client. Clones are handles to the same one; its connection ends when it is closed,
-/// or when the last handle and the last subscription are gone.
+/// A handle to a client. Clones are handles to the same client. Its connection ends when it is
+/// closed, or when the last handle and the last subscription are dropped.
 #[derive(Clone)]
 pub struct Client {
     inner: Arc<Inner>,
@@ -98,21 +131,21 @@ impl Client {
     pub async fn connected(&self) -> Result<Connected, Error> {
         let link = self.inner.link().await?;
         self.inner.established(&link).await?;
-        Ok(self.describe(&link))
+        Ok(self.inner.describe(&link))
     }
 
-    fn describe(&self, link: &super::link::Link) -> Connected {
-        Connected {
-            version: link.version(),
-            connections: self.inner.connections(),
-            early_data: link.early_data(),
+    /// The events of the connection from now on.
+    #[must_use]
+    pub fn events(&self) -> Events {
+        Events {
+            receiver: self.inner.events.subscribe(),
         }
     }
 
     /// The connection that there is at the moment.
     #[must_use]
     pub fn connection(&self) -> Option<Connected> {
-        self.inner.current().map(|link| self.describe(&link))
+        self.inner.current().map(|link| self.inner.describe(&link))
     }
 
     /// Over HTTP/3: what the connection knows of its path, and what it has counted.
@@ -124,9 +157,9 @@ impl Client {
     /// Publishes a message and waits until it is in every queue that it belongs to. Messages whose
     /// publishing overlaps may overtake each other.
     ///
-    /// With QoS 1 and 2 the message has an `Idempotency-Key`, and is sent again when the connection
-    /// is lost before the answer; with QoS 0 that is an error, and the message may have arrived or
-    /// not.
+    /// With QoS 1 and 2 the message has an `Idempotency-Key`, and is sent again if the connection
+    /// is lost before the answer. With QoS 0 that is an error, and the arrival of the message is
+    /// unknown.
     ///
     /// # Errors
     /// When the broker refuses it, and when it could not be sent.
@@ -216,7 +249,7 @@ impl Client {
         self.is_found(answer).await
     }
 
-    /// What the broker says of a session; none where there is none of this name.
+    /// The state of a session at the broker; `None` if it has no session of this name.
     ///
     /// # Errors
     /// When the broker refuses to say, and when it could not be asked.
@@ -224,7 +257,7 @@ impl Client {
         self.inner.session(name).await
     }
 
-    /// Ends a session; false where there was none of this name.
+    /// Ends a session; false if there was no session of this name.
     ///
     /// # Errors
     /// When the broker refuses it, and when it could not be asked.
@@ -269,7 +302,7 @@ impl Client {
         }
     }
 
-    /// Ends the connection. What is under way ends with an error.
+    /// Ends the connection. Requests under way end with an error.
     pub async fn close(&self) {
         self.inner.close().await;
     }
@@ -288,7 +321,7 @@ impl Client {
     }
 }
 
-/// An answer, or none where the broker says that there is no such thing.
+/// An answer, or `None` if the broker says that the resource does not exist.
 fn found(answer: Result<Response, Error>) -> Result<Option<Response>, Error> {
     match answer {
         Ok(response) => Ok(Some(response)),

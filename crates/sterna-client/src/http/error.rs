@@ -1,4 +1,4 @@
-//! What can go wrong between an HTTP client and its broker.
+//! Errors of an HTTP client.
 
 use std::fmt;
 use std::io;
@@ -27,15 +27,15 @@ pub enum Error {
     Timeout(Duration),
     /// The broker broke the protocol.
     Protocol(String),
-    /// What came of a subscription cannot be read.
+    /// Data of a subscription cannot be read.
     Frame(FrameError),
     /// The content of a response is larger than [`Options::max_message_bytes`](super::Options).
     TooLarge {
         /// The limit.
         max_bytes: usize,
     },
-    /// The broker ended the subscription: another client took its session over, or somebody ended it
-    /// or removed its topic.
+    /// The broker ended the subscription: another client took its session over, or a client ended
+    /// it or removed its topic.
     Closed,
     /// The request cannot be sent to this broker, which takes less than it has.
     Command(CommandError),

@@ -5,18 +5,22 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use tokio::sync::watch;
 
+use super::client::{Connected, Event};
 use super::error::Error;
 use super::fields::Fields;
 use super::link::{self, Body, Link, LinkError, OutgoingRequest, Response};
 use super::options::Options;
 use super::problem::Problem;
-use crate::options::{random_bytes, random_characters};
+use crate::backoff::Failures;
+use crate::error::ConnectError;
+use crate::options::random_characters;
 
 /// Largest problem that is read, in bytes.
 const MAX_PROBLEM_BYTES: usize = 16_384;
-/// How often a request is sent again at once where nothing was done about it, before that counts as
-/// a failure.
+/// Most immediate repetitions of a request that the broker has not begun, before that counts as a
+/// failure.
 const MAX_AT_ONCE: u32 = 2;
 /// Characters of the part of idempotency keys that tells clients apart: 80 bits.
 const KEY_CHARACTERS: usize = 16;
@@ -72,14 +76,15 @@ impl Request {
     }
 }
 
-/// What all handles of a client share.
+/// State that all handles of a client share.
 pub(super) struct Inner {
     pub(super) options: Arc<Options>,
     credentials: Option<Vec<u8>>,
     link: std::sync::Mutex<Option<Link>>,
-    /// Held by whoever connects.
+    /// Held by the task that connects.
     connecting: tokio::sync::Mutex<()>,
     connections: AtomicU64,
+    pub(super) events: watch::Sender<Option<Event>>,
     is_closed: AtomicBool,
     key_prefix: String,
     keys: AtomicU64,
@@ -94,6 +99,7 @@ impl Inner {
             link: std::sync::Mutex::new(None),
             connecting: tokio::sync::Mutex::new(()),
             connections: AtomicU64::new(0),
+            events: watch::Sender::new(None),
             is_closed: AtomicBool::new(false),
             key_prefix: random_characters(KEY_CHARACTERS),
             keys: AtomicU64::new(0),
@@ -106,7 +112,7 @@ impl Inner {
             .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// How many connections there were.
+    /// Number of connections up to now.
     pub(super) fn connections(&self) -> u64 {
         self.connections.load(Ordering::Relaxed)
     }
@@ -144,6 +150,32 @@ impl Inner {
         Ok(())
     }
 
+    pub(super) fn describe(&self, link: &Link) -> Connected {
+        Connected {
+            version: link.version(),
+            connections: self.connections(),
+            early_data: link.early_data(),
+        }
+    }
+
+    /// Tells that the broker answers, if it was not known.
+    fn tell_connected(&self, link: &Link) {
+        self.events.send_if_modified(|event| {
+            let is_news = !matches!(event, Some(Event::Connected(_)));
+            if is_news {
+                *event = Some(Event::Connected(self.describe(link)));
+            }
+            is_news
+        });
+    }
+
+    /// Tells that the broker does not answer.
+    pub(super) fn tell_disconnected(&self, error: &Error, retry_in: Option<Duration>) {
+        let error = error.clone();
+        let event = Event::Disconnected { error, retry_in };
+        self.events.send_replace(Some(event));
+    }
+
     /// Ends the client.
     pub(super) async fn close(&self) {
         self.is_closed.store(true, Ordering::Relaxed);
@@ -164,11 +196,19 @@ impl Inner {
     /// # Errors
     /// The broker's problem, and what keeps the request from being answered.
     pub(super) async fn execute(self: &Arc<Self>, request: &Request) -> Result<Response, Error> {
+        self.execute_after(&mut Failures::default(), request).await
+    }
+
+    /// The same where attempts have failed already.
+    pub(super) async fn execute_after(
+        self: &Arc<Self>,
+        failures: &mut Failures,
+        request: &Request,
+    ) -> Result<Response, Error> {
         let mut attempt = Attempt {
             key: (request.keyed == Keyed::Always).then(|| self.key()),
             ..Attempt::default()
         };
-        let mut failures = 0;
         let mut at_once = 0;
         loop {
             self.check_open()?;
@@ -198,24 +238,21 @@ impl Inner {
                 Failed::Busy(_) | Failed::Link(LinkError::Undone(_) | LinkError::EarlyData) => true,
                 Failed::Link(_) => false,
             };
+            let is_busy = matches!(error, Failed::Busy(_));
+            let is_unreachable = matches!(error, Failed::Connect(Error::Connect(_)));
             let error = error.into_error();
-            failures += 1;
             let is_first = self.connections() == 0 && !self.options.retry_first;
-            let delay = self.delay(failures).filter(|_| is_temporary && !is_first);
+            let reconnect = self.options.reconnect.filter(|_| is_temporary && !is_first);
+            let delay = failures.add(reconnect);
+            if !is_busy && (is_temporary || is_unreachable) {
+                self.tell_disconnected(&error, delay);
+            }
             let Some(delay) = delay else {
                 return Err(error);
             };
             tracing::debug!(%error, ?delay, target = request.target, "trying again");
             tokio::time::sleep(delay).await;
         }
-    }
-
-    /// How long to wait after so many failures in a row; none to give up.
-    pub(super) fn delay(&self, failures: u32) -> Option<Duration> {
-        let backoff = self.options.reconnect?;
-        let mut random = [0; 4];
-        random_bytes(&mut random);
-        backoff.delay(failures, u32::from_ne_bytes(random))
     }
 
     async fn try_once(
@@ -225,8 +262,8 @@ impl Inner {
     ) -> Result<Response, Failed> {
         let link = self.link().await.map_err(Failed::Connect)?;
         if link.is_early() {
-            // Nobody knows yet whether the broker takes early data: it gets what a repetition
-            // cannot harm.
+            // The broker may reject early data, so it gets only requests that a repetition cannot
+            // harm.
             let may_be_early = request.is_safe || request.keyed != Keyed::Never;
             if attempt.is_late || !may_be_early {
                 self.established(&link).await.map_err(Failed::Link)?;
@@ -255,7 +292,13 @@ impl Inner {
             content: request.content.clone(),
         };
         let timeout = self.options.response_timeout;
-        let answered = tokio::time::timeout(timeout, link.send(&outgoing)).await;
+        let answered = tokio::select! {
+            answered = tokio::time::timeout(timeout, link.send(&outgoing)) => answered,
+            error = self.handshake_overdue(&link) => {
+                self.give_up(&link);
+                return Err(Failed::Connect(error.into()));
+            }
+        };
         let answered = answered.unwrap_or_else(|_| {
             // It is dead, or as good as.
             self.give_up(&link);
@@ -263,6 +306,9 @@ impl Inner {
         });
         match answered {
             Ok(response) => {
+                if response.status != 503 {
+                    self.tell_connected(&link);
+                }
                 if attempt.with_credentials && response.status != 401 {
                     link.set_authenticated(true);
                 } else if response.status == 401 {
@@ -274,8 +320,23 @@ impl Inner {
                 attempt.is_late = true;
                 Err(Failed::Link(LinkError::EarlyData))
             }
+            // HTTP/1.1 connects for a request where no connection is free.
+            Err(LinkError::Connect(error)) => Err(Failed::Connect(error.into())),
             Err(error) => Err(Failed::Link(error)),
         }
+    }
+
+    /// Ends where early data was sent, and the handshake takes longer than connecting may.
+    async fn handshake_overdue(&self, link: &Link) -> ConnectError {
+        let timeout = self.options.longest_connect();
+        let overdue = link.is_early()
+            && tokio::time::timeout(timeout, link.established_quietly())
+                .await
+                .is_err();
+        if !overdue {
+            return std::future::pending().await;
+        }
+        ConnectError::timeout(timeout).at(&self.options.url)
     }
 
     /// Waits until the handshake is complete, as long as connecting may take.
@@ -314,7 +375,7 @@ impl Inner {
     }
 }
 
-/// What an attempt has learnt for the next one.
+/// Lessons of an attempt for the next one.
 #[derive(Default)]
 struct Attempt {
     key: Option<String>,

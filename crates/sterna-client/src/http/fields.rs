@@ -11,8 +11,8 @@ use crate::message::{Message, Publish};
 /// Fields of a message: names in lower case, and values.
 pub(super) type Fields = Vec<(&'static str, Vec<u8>)>;
 
-/// What the fields say of a message that is published. What is as by default says nothing, and all user
-/// properties are in one field, so that small requests are small.
+/// The fields of a published message. Defaults are left out, and all user properties are in one
+/// field, so that small requests are small.
 pub(super) fn of_publish(publish: &Publish) -> Result<Fields, Error> {
     // They were checked when they were set.
     let properties = (publish

@@ -27,14 +27,14 @@ pub enum Frame {
     Heartbeat,
     /// A message.
     Message {
-        /// Its number in the subscription; none with QoS 0.
+        /// Its number in the subscription; `None` with QoS 0.
         id: Option<u64>,
         /// The message.
         message: Message,
     },
 }
 
-/// What is wrong with a frame. The stream cannot be read on.
+/// An error in a frame. The stream cannot be read on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FrameError {
@@ -84,7 +84,7 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// An empty stream, whose frames have at most so many bytes.
+    /// An empty stream, with this limit of bytes for a frame.
     #[must_use]
     pub fn new(max_bytes: usize) -> Self {
         Self {
@@ -93,9 +93,9 @@ impl Frames {
         }
     }
 
-    /// Takes bytes that have arrived. They are kept until their frame is complete, so that no more
-    /// than the largest frame and one piece are held where each piece is followed by
-    /// [`Frames::next_frame`] until that says `None`.
+    /// Takes bytes that have arrived. They are kept until their frame is complete. If each piece is
+    /// followed by [`Frames::next_frame`] until that says `None`, at most the largest frame and one
+    /// piece are kept.
     pub fn push(&mut self, bytes: &[u8]) {
         self.buffer.extend_from_slice(bytes);
     }
@@ -180,7 +180,7 @@ fn decode(mut bytes: &[u8]) -> Result<Frame, FrameError> {
     })
 }
 
-/// A length and as many bytes.
+/// A length and that number of bytes.
 fn take_block<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
     let length = usize::try_from(varint::take(bytes)?).ok()?;
     let (block, rest) = bytes.split_at_checked(length)?;

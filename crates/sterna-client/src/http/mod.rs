@@ -1,14 +1,15 @@
 //! HTTP publish-subscribe: HTTP/3 first, HTTP/2 and 1.1 beside it (`docs/http.md`).
 //!
-//! A [`Client`] publishes and subscribes by its [`Options::url`]: `https` (HTTP/3 where UDP gets
-//! through, else HTTP/2 or 1.1 over TLS), `h3` (HTTP/3 only) or `http` (HTTP/1.1, nothing is encrypted).
+//! A [`Client`] publishes and subscribes by its [`Options::url`]. `https` is HTTP/3 if UDP gets
+//! through, else HTTP/2 or 1.1 over TLS. `h3` is HTTP/3 only, and `http` is HTTP/1.1 without
+//! encryption.
 //!
-//! * **One packet.** A small message is one packet up and one down; to a broker that this process was
-//!   connected to before, the first one travels in the first datagram (0-RTT).
-//! * **Once.** A message with QoS 1 or 2 has an `Idempotency-Key`: what is repeated, after a lost
-//!   response or by whoever recorded early data, is delivered once.
-//! * **Resumed.** A [`Subscription`] that was cut off goes on behind the last message that the
-//!   application took; a durable one behind the last that it acknowledged.
+//! * **One packet.** A small message is one packet up and one down. To a broker that this process was
+//!   connected to before, the first message travels in the first datagram (0-RTT).
+//! * **Once.** A message with QoS 1 or 2 has an `Idempotency-Key`. It is delivered once, also if it is
+//!   repeated after a lost response, or by a third party that recorded early data.
+//! * **Resumed.** After a loss, a [`Subscription`] continues after the last message that the
+//!   application took; a durable one after the last that it acknowledged.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -30,7 +31,6 @@ mod exchange;
 mod fields;
 mod frames;
 mod link;
-mod memory;
 mod options;
 mod problem;
 mod session;
@@ -39,7 +39,7 @@ mod text;
 
 use std::fmt;
 
-pub use client::{Client, Connected, Retained};
+pub use client::{Client, Connected, Event, Events, Retained};
 pub use error::Error;
 pub use frames::{Frame, FrameError, Frames};
 pub use options::{Credentials, MAX_FILTERS, MAX_SESSION_NAME, Options, Subscribe};

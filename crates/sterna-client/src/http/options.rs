@@ -1,4 +1,4 @@
-//! How an HTTP client connects, and what it asks for.
+//! Options of an HTTP client and of its subscriptions.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -10,6 +10,7 @@ use sterna_mqtt::{QoS, topic};
 use sterna_quic::Overrides;
 
 use super::Error;
+use crate::SocketSetup;
 use crate::backoff::Backoff;
 use crate::tls::Tls;
 use crate::transport;
@@ -22,7 +23,7 @@ pub const MAX_FILTERS: usize = 16;
 /// Longest name of a session, in characters.
 pub const MAX_SESSION_NAME: usize = 64;
 
-/// How a client proves who it is, besides by certificate ([`Tls::certificate`]).
+/// Authentication of a client, besides its certificate ([`Tls::certificate`]).
 #[derive(Clone, PartialEq, Eq)]
 pub enum Credentials {
     /// Not at all.
@@ -106,27 +107,29 @@ impl Credentials {
 pub struct Options {
     /// Where the broker is.
     pub url: Url,
-    /// How the client proves who it is; by default with user name and password of the URL.
+    /// Authentication of the client; by default with user name and password of the URL.
     pub credentials: Credentials,
-    /// Over HTTP/3: send the credentials until a request with them was answered, and none after
-    /// that, for brokers with `http.authentication = "connection"`; off by default. A request that is
-    /// refused for want of credentials is sent again with them.
+    /// Over HTTP/3: send the credentials only until a request with them was answered, for brokers
+    /// with `http.authentication = "connection"`. Off by default. A request that is refused for
+    /// want of credentials is sent again with them.
     pub credentials_once: bool,
     /// Whom to trust, on encrypted transports.
     pub tls: Tls,
     /// Local address to connect from.
     pub bind: Option<IpAddr>,
+    /// Function that sets up each TCP socket before it connects; `None` by default.
+    pub socket_setup: Option<SocketSetup>,
     /// Longest time to connect, which is from the first packet to the end of the handshake; 20 s by
     /// default.
     pub connect_timeout: Duration,
     /// Longest time from a request to the head of its response, and between two pieces of a response
     /// that ends; 20 s by default. The connection is then taken for lost.
     pub response_timeout: Duration,
-    /// Longest silence of a subscription, whose connection is then taken for lost; 45 s by default,
-    /// since a broker says every 15 s that it lives.
+    /// Longest silence of a subscription, after which its connection counts as lost. 45 s by
+    /// default, since a broker sends a sign of life every 15 s.
     pub silence_timeout: Duration,
-    /// How to repeat requests that may be repeated, and to resume subscriptions, after a connection
-    /// was lost; never when none.
+    /// Back-off for repeatable requests and subscriptions after a connection was lost; `None` for
+    /// no repetition.
     pub reconnect: Option<Backoff>,
     /// Whether to try again also when the very first connection fails; off by default.
     pub retry_first: bool,
@@ -145,9 +148,9 @@ pub struct Options {
     /// Over QUIC: where to write traces of connections; nowhere by default.
     #[cfg(feature = "qlog")]
     pub qlog: Option<crate::Qlog>,
-    /// Over QUIC, to a server that this process was connected to before: send what may be repeated
-    /// without harm before the handshake is complete (0-RTT), which saves a round trip; on by
-    /// default. That is what only reads, and publishing, which then has an `Idempotency-Key`.
+    /// Over QUIC, to a server that this process was connected to before: send harmless requests
+    /// before the handshake is complete (0-RTT), which saves a round trip. On by default. That is
+    /// what only reads, and publishing, which then has an `Idempotency-Key`.
     pub early_data: bool,
 }
 
@@ -168,6 +171,7 @@ impl Options {
             credentials_once: false,
             tls: Tls::default(),
             bind: None,
+            socket_setup: None,
             connect_timeout: Duration::from_secs(20),
             response_timeout: Duration::from_secs(20),
             silence_timeout: Duration::from_secs(45),
@@ -203,21 +207,16 @@ impl Options {
 
     /// Longest time to connect; a profile for slow paths has its own.
     pub(super) fn longest_connect(&self) -> Duration {
-        if self.url.scheme() != Scheme::Http && self.quic.profile.is_some() {
-            let handshake_ms = self.quic.settings().handshake_timeout_ms;
-            return self
-                .connect_timeout
-                .max(Duration::from_millis(handshake_ms.into()));
-        }
-        self.connect_timeout
+        transport::longest_connect(&self.url, self.connect_timeout, &self.quic)
     }
 
-    /// How the transport connects.
+    /// Settings of the transport.
     pub(super) fn transport(&self) -> transport::Settings {
         transport::Settings {
             tls: self.tls.clone(),
             timeout: self.longest_connect(),
             bind: self.bind,
+            socket_setup: self.socket_setup.clone(),
             keep_alive_s: IDLE_S / 3,
             quic_pings: false,
             max_packet_bytes: self.max_message_bytes,
@@ -248,11 +247,11 @@ impl Options {
     }
 }
 
-/// Seconds after which QUIC ends a connection on which nothing comes. Requests and subscriptions find
-/// out earlier that nobody answers.
+/// Seconds after which QUIC ends a connection on which nothing comes. Requests and subscriptions
+/// notice earlier that the broker is silent.
 const IDLE_S: u16 = 180;
 
-/// What a subscription is to have.
+/// Options of a subscription.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subscribe {
     pub(super) filters: Vec<String>,
@@ -302,8 +301,8 @@ impl Subscribe {
         self
     }
 
-    /// The same as a durable subscription: the broker keeps it and its messages while nobody
-    /// listens, and sends again what was not acknowledged.
+    /// The same as a durable subscription: the broker keeps it and its messages without a listener,
+    /// and sends unacknowledged ones again.
     ///
     /// # Errors
     /// When the name has other characters than letters, digits, `.`, `_` and `-`, or not 1 to 64.
@@ -314,8 +313,8 @@ impl Subscribe {
         Ok(self)
     }
 
-    /// Whether the client acknowledges each message of a durable subscription when the next one is
-    /// asked for, which is the default; else the application does so with
+    /// Whether the client acknowledges each message of a durable subscription with the call for the
+    /// next one, which is the default. Otherwise the application calls
     /// [`Subscription::acknowledge`](super::Subscription::acknowledge).
     #[must_use]
     pub const fn acknowledge(mut self, acknowledge: bool) -> Self {

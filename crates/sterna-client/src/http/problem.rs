@@ -10,18 +10,18 @@ const PREFIX: &str = "urn:sterna:problem:";
 /// Longest text of a problem that is kept, in characters.
 const MAX_TEXT: usize = 1_000;
 
-/// What a broker says when it refuses a request (RFC 9457; `docs/http.md`, "Errors").
+/// A broker's refusal of a request (RFC 9457; `docs/http.md`, "Errors").
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Problem {
     /// The status of the response.
     pub status: u16,
-    /// The problem's name, such as `unauthenticated` or `queue-full`; of another server's problem the
-    /// whole type, and empty where it has none.
+    /// The problem's name, for example `unauthenticated` or `queue-full`. Of another server's
+    /// problem it is the whole type, and empty without a type.
     pub name: String,
-    /// What is wrong in general.
+    /// Summary of the kind of problem.
     pub title: Option<String>,
-    /// What is wrong in this case.
+    /// Description of this case.
     pub detail: Option<String>,
     /// When it is worth while to ask again, where the broker says so.
     pub retry_after: Option<Duration>,

@@ -1,4 +1,4 @@
-//! What a broker says about a session.
+//! A broker's description of a session.
 
 use serde::Deserialize;
 
@@ -9,7 +9,7 @@ use serde::Deserialize;
 pub struct Session {
     /// Its name.
     pub session: String,
-    /// Whether somebody listens.
+    /// Whether a client listens.
     pub connected: bool,
     /// Messages that wait to be sent.
     pub pending: u64,

@@ -1,14 +1,18 @@
-//! A subscription: messages as they come, over as many responses as it takes.
+//! A subscription: a sequence of messages over one or more responses.
 
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::error::Error;
 use super::exchange::{Inner, Request};
 use super::frames::{Frame, Frames, MEDIA_TYPE};
 use super::link::{Body, Link, LinkError, Response};
 use super::options::{Subscribe, check_any_session};
+use crate::backoff::Failures;
 use crate::message::Message;
 
 /// Messages that are acknowledged together at most, where the application is slower than they come.
@@ -18,7 +22,7 @@ const ACKNOWLEDGED_TOGETHER: u64 = 64;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Received {
-    /// Its number in the subscription; none with QoS 0. Numbers grow.
+    /// Its number in the subscription; `None` with QoS 0. Numbers grow.
     pub id: Option<u64>,
     /// The message. It may have come before where [`Message::is_duplicate`] says so.
     pub message: Message,
@@ -27,17 +31,17 @@ pub struct Received {
 /// An acknowledgement on its way.
 type Acknowledging = Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>;
 
-/// A subscription. It is asked for messages one by one; while nobody asks, the broker keeps them, up
-/// to its limits. It ends when it goes away; a durable one can then be resumed by its name.
+/// A subscription. It hands out messages one by one. Without a call, the broker keeps them up to
+/// its limits. It ends when it goes away; a durable one can then be resumed by its name.
 pub struct Subscription {
     inner: Arc<Inner>,
     subscribe: Subscribe,
     /// The name of the session: given, or made by the broker.
     session: Option<String>,
-    /// How often a session was gone, and another one took its place.
+    /// Number of times that a new session replaced a lost one.
     restarts: u64,
-    /// The response that messages come from, and its connection.
-    stream: Option<(Body, Link)>,
+    /// The response that messages come from, its connection, and when it began.
+    stream: Option<(Body, Link, Instant)>,
     frames: Frames,
     /// The last message that was handed over.
     handed: Option<u64>,
@@ -46,7 +50,9 @@ pub struct Subscription {
     /// The last one that was acknowledged, or is about to be.
     acknowledged: Option<u64>,
     acknowledging: Option<Acknowledging>,
-    failures: u32,
+    failures: Failures,
+    /// When a subscription that was cut off is asked for again.
+    resume_at: Instant,
 }
 
 impl fmt::Debug for Subscription {
@@ -71,7 +77,8 @@ impl Subscription {
             done: None,
             acknowledged: None,
             acknowledging: None,
-            failures: 0,
+            failures: Failures::default(),
+            resume_at: Instant::now(),
         };
         this.connect().await?;
         Ok(this)
@@ -83,8 +90,8 @@ impl Subscription {
         self.session.as_deref()
     }
 
-    /// How often the broker had forgotten the session when the subscription was resumed, so that
-    /// messages may be missing.
+    /// Number of resumptions at which the broker had forgotten the session, so that messages may be
+    /// missing.
     #[must_use]
     pub const fn restarts(&self) -> u64 {
         self.restarts
@@ -122,8 +129,8 @@ impl Subscription {
         }
     }
 
-    /// The next message, where it has come already. What was handed over before is not taken as
-    /// done by this call.
+    /// The next message, where it has come already. Messages that were handed over before do not
+    /// count as done by this call.
     ///
     /// # Errors
     /// When what came cannot be read.
@@ -139,7 +146,7 @@ impl Subscription {
 
     /// Notes that a message has come.
     fn note(&mut self, id: Option<u64>, is_duplicate: bool) {
-        self.failures = 0;
+        self.failures.clear();
         if id.is_some() && id <= self.handed && !is_duplicate {
             // Numbers grow, so that this is another session of the same name.
             self.begin_anew();
@@ -188,7 +195,7 @@ impl Subscription {
         }
     }
 
-    /// How many messages are done and not acknowledged, about.
+    /// Approximate number of messages that are done and not acknowledged.
     fn unacknowledged(&self) -> u64 {
         match (self.done, self.acknowledged) {
             (Some(done), Some(acknowledged)) => done.saturating_sub(acknowledged),
@@ -217,7 +224,7 @@ impl Subscription {
 
     /// Reads a piece of the stream, or comes back where it was cut off.
     async fn read(&mut self) -> Result<(), Error> {
-        let Some((body, link)) = &mut self.stream else {
+        let Some((body, link, _)) = &mut self.stream else {
             return self.come_back().await;
         };
         let silence = self.inner.options.silence_timeout;
@@ -237,7 +244,6 @@ impl Subscription {
             }
             Ok(None) => {
                 let link = link.clone();
-                self.stream = None;
                 self.ended(&link).await
             }
             Err(error) => {
@@ -248,69 +254,74 @@ impl Subscription {
                 if let LinkError::Protocol(what) = error {
                     return Err(Error::Protocol(what));
                 }
-                self.cut_off(&Error::from(error));
-                Ok(())
+                self.cut_off();
+                self.pause(&Error::from(error))
             }
         }
     }
 
-    fn cut_off(&mut self, error: &Error) {
-        tracing::debug!(%error, session = self.session, "the subscription was cut off");
-        self.stream = None;
+    fn cut_off(&mut self) {
+        if let Some((_, _, began)) = self.stream.take() {
+            self.failures.lasted(began.elapsed());
+        }
         self.frames = Frames::new(self.inner.options.max_message_bytes);
+    }
+
+    /// Notes that the subscription is to be resumed, and after how long; an error when it is not.
+    fn pause(&mut self, error: &Error) -> Result<(), Error> {
+        let is_first = self.failures.is_none();
+        let delay = self.failures.add(self.inner.options.reconnect);
+        // Mostly the broker is there, and only the connection was lost.
+        let delay = delay.map(|delay| if is_first { Duration::ZERO } else { delay });
+        tracing::debug!(%error, ?delay, session = self.session, "the subscription was cut off");
+        self.inner.tell_disconnected(error, delay);
+        self.resume_at = Instant::now() + delay.ok_or_else(|| error.clone())?;
+        Ok(())
     }
 
     /// The broker has ended the response in order: because it ends itself, or because the
     /// subscription is over.
     async fn ended(&mut self, link: &Link) -> Result<(), Error> {
-        self.cut_off(&Error::Closed);
+        self.cut_off();
+        let ended = Error::Lost(Arc::new(std::io::Error::other(
+            "the broker ended the response",
+        )));
         if !link.is_alive() {
-            return Ok(());
+            return self.pause(&ended);
         }
         let Some(session) = self.session.clone() else {
             return Err(Error::Closed);
         };
         let connections = self.inner.connections();
+        let outages = self.inner.events.subscribe();
         match self.inner.session(&session).await {
-            // Somebody else listens, or it is gone.
+            // Another client listens, or it is gone, while the broker was there all the time.
             Ok(Some(session)) if session.connected => Err(Error::Closed),
-            Ok(None) if self.inner.connections() == connections => Err(Error::Closed),
-            Ok(_) => Ok(()),
-            Err(error) if error.is_temporary() => Ok(()),
+            Ok(None)
+                if self.inner.connections() == connections
+                    && !outages.has_changed().unwrap_or(true) =>
+            {
+                Err(Error::Closed)
+            }
+            Ok(_) => self.pause(&ended),
+            Err(error) if error.is_temporary() => self.pause(&error),
             Err(error) => Err(error),
         }
     }
 
-    /// Resumes after a cut, with a pause where that fails.
+    /// Resumes after a cut.
     async fn come_back(&mut self) -> Result<(), Error> {
-        if self.inner.options.reconnect.is_none() {
-            return Err(Error::Lost(Arc::new(std::io::Error::other(
-                "the subscription was cut off",
-            ))));
-        }
-        if self.failures > 0 {
-            match self.inner.delay(self.failures) {
-                Some(delay) => tokio::time::sleep(delay).await,
-                None => return self.connect().await,
-            }
-        }
-        // Until a message has come, nothing says that it is worth while.
-        self.failures += 1;
+        tokio::time::sleep_until(self.resume_at).await;
         match self.connect().await {
-            Err(error) if error.is_temporary() => {
-                tracing::debug!(%error, "the subscription cannot be resumed yet");
-                match self.inner.delay(self.failures) {
-                    Some(_) => Ok(()),
-                    None => Err(error),
-                }
-            }
+            // The broker is there and has no room.
+            Err(error @ Error::Problem(_)) if error.is_temporary() => self.pause(&error),
             result => result,
         }
     }
 
     /// Asks for the stream.
     async fn connect(&mut self) -> Result<(), Error> {
-        // What the application has not confirmed yet has to come again.
+        // Messages that the application has not confirmed yet have to come again.
         let after = match (self.is_durable(), self.subscribe.acknowledge) {
             (true, false) => None,
             (true, true) => self.done,
@@ -322,7 +333,8 @@ impl Subscription {
             ..Request::read("GET", target)
         };
         let link = self.inner.link().await?;
-        let response = self.inner.execute(&request).await?;
+        let answered = self.inner.execute_after(&mut self.failures, &request);
+        let response = answered.await?;
         Self::check(&response)?;
         let session = response.text("sterna-session").map(str::to_owned);
         if let Some(session) = &session {
@@ -337,7 +349,7 @@ impl Subscription {
         self.session = session.or_else(|| self.session.take());
         tracing::debug!(session = self.session, "subscribed");
         let link = self.inner.current().unwrap_or(link);
-        self.stream = Some((response.body, link));
+        self.stream = Some((response.body, link, Instant::now()));
         Ok(())
     }
 
@@ -351,7 +363,7 @@ impl Subscription {
     }
 }
 
-/// The end of an acknowledgement; never where none is under way.
+/// The end of an acknowledgement; never without one under way.
 async fn wait(acknowledging: &mut Option<Acknowledging>) -> Result<(), Error> {
     match acknowledging {
         Some(acknowledging) => acknowledging.await,

@@ -13,12 +13,12 @@ use tokio::time::{Instant, Sleep};
 
 use super::{Channel, Quic};
 
-/// Probe timeouts without an acknowledgement after which a path counts as gone: three probes, each of
-/// which waits twice as long as the one before (RFC 9002, section 6.2.1).
+/// Probe timeouts without an acknowledgement after which a path counts as lost. They are three
+/// probes, each with twice the wait of the one before (RFC 9002, section 6.2.1).
 const PROBE_TIMEOUTS: u32 = 7;
 /// Least time for an acknowledgement, however short the round trip: the peer may be busy.
 const LEAST_PATIENCE: Duration = Duration::from_secs(1);
-/// How long a server over TCP has to close on its own, before this end does.
+/// Time for a server over TCP to close on its own, before this end does.
 const GRACE: Duration = Duration::from_millis(250);
 /// Bytes of a stream that are counted together.
 const MARK_BYTES: u64 = 4 << 10;
@@ -26,7 +26,7 @@ const MARK_BYTES: u64 = 4 << 10;
 /// Systems keep at most 4 MiB of a TCP connection, and QUIC keeps its send window.
 const WINDOW_BYTES: u64 = 8 << 20;
 
-/// Messages that nobody has confirmed at the end of a connection. They were written, and may have
+/// Messages without a confirmation at the end of a connection. They were written, and may have
 /// arrived or not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -56,7 +56,7 @@ impl std::ops::AddAssign for Unacknowledged {
     }
 }
 
-/// What is under way on one stream, as far as messages have no acknowledgement of their own.
+/// Messages under way on one stream, as far as they have no acknowledgement of their own.
 #[derive(Debug, Default)]
 pub(crate) struct UnderWay(VecDeque<Mark>);
 
@@ -69,7 +69,7 @@ struct Mark {
 }
 
 impl UnderWay {
-    /// Notes that a message ends so many bytes after the stream's beginning, and has this length.
+    /// Notes that a message of `bytes` ends at `end`, counted from the stream's beginning.
     pub(crate) fn add(&mut self, end: u64, bytes: u64) {
         let start = end.saturating_sub(bytes);
         while self
@@ -92,7 +92,7 @@ impl UnderWay {
         }
     }
 
-    /// What may be lost with the stream.
+    /// Data that may be lost with the stream.
     pub(crate) fn total(&self) -> Unacknowledged {
         let mut total = Unacknowledged::default();
         for mark in &self.0 {
@@ -110,7 +110,7 @@ impl UnderWay {
     }
 }
 
-/// How long an end is waited for: as long as there is progress.
+/// The wait for an end, which lasts while there is progress.
 pub(crate) struct Patience {
     longest: Duration,
     progress: u64,

@@ -1,11 +1,13 @@
 //! Byte streams to a broker, over each transport.
 //!
-//! [MQTT-4.2-1] Every transport gives the connection the same thing: an ordered, lossless stream
-//! that can be read and written, and over QUIC the means to open more of them. What leaves in one
-//! write here leaves in one segment, record, frame or packet as far as it fits, so CONNECT,
-//! SUBSCRIBE and the first PUBLISH travel together.
+//! [MQTT-4.2-1] Every transport gives the connection an ordered, lossless stream that can be read
+//! and written. QUIC can open further ones. The bytes of one write leave in one segment, record,
+//! frame or packet, as far as they fit. So CONNECT, SUBSCRIBE and the first PUBLISH travel
+//! together.
 
+pub(crate) mod carrier;
 pub(crate) mod ending;
+pub(crate) mod memory;
 pub(crate) mod outlet;
 pub(crate) mod quic;
 mod websocket;
@@ -28,11 +30,12 @@ use sterna_quic::Overrides;
 
 pub(crate) use quic::{Quic, QuicStream};
 
+use crate::SocketSetup;
 use crate::error::ConnectError;
 use crate::tls::{self, Tls};
-use crate::url::Url;
+use crate::url::{Scheme, Url};
 
-/// How long one address may keep the next one waiting (RFC 8305 section 5: 250 ms).
+/// Longest wait for one address before the next one is tried (RFC 8305 section 5: 250 ms).
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 /// Most addresses of one host that are tried.
 const MAX_ADDRESSES: usize = 16;
@@ -90,15 +93,39 @@ pub(crate) struct Transport {
     pub(crate) quic: Option<Quic>,
     /// The address that answered.
     pub(crate) peer: SocketAddr,
+    /// Over TLS on TCP: nothing has left yet, because the first bytes travel as early data.
+    is_early: bool,
 }
 
-/// How to connect, apart from where.
+impl Transport {
+    /// Whether nothing has left yet, so that bytes that are written at once share the first packet with
+    /// the handshake's start.
+    pub(crate) fn holds_first_flight(&self) -> bool {
+        self.is_early || self.quic.as_ref().is_some_and(Quic::is_corked)
+    }
+
+    /// A connection over QUIC with its control stream.
+    pub(crate) async fn over(mut quic: Quic) -> Result<Self, ConnectError> {
+        let control = poll_fn(|cx| quic.poll_open(quic::CONTROL_PRIORITY, cx)).await?;
+        Ok(Self {
+            control: Channel::Quic(Box::pin(control)),
+            peer: quic.peer(),
+            quic: Some(quic),
+            is_early: false,
+        })
+    }
+}
+
+/// Settings of a connection, without the address.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) tls: Tls,
     pub(crate) timeout: Duration,
     pub(crate) bind: Option<IpAddr>,
-    /// The interval of signs of life in seconds, to which QUIC's idle timeout is fitted; 0 for none.
+    /// Function that sets up each TCP socket before it connects.
+    pub(crate) socket_setup: Option<SocketSetup>,
+    /// The keep-alive interval in seconds, from which QUIC's idle timeout follows; 0 for no keep
+    /// alive.
     pub(crate) keep_alive_s: u16,
     /// Whether QUIC gives these signs itself, because the protocol above does not.
     pub(crate) quic_pings: bool,
@@ -113,6 +140,16 @@ pub(crate) struct Settings {
     pub(crate) qlog: Option<crate::Qlog>,
 }
 
+/// Longest time to connect: as configured, or what a profile of QUIC for slow paths needs.
+pub(crate) fn longest_connect(url: &Url, configured: Duration, quic: &Overrides) -> Duration {
+    let over_quic = url.scheme().is_quic() || url.scheme() == Scheme::Https;
+    if !over_quic || quic.profile.is_none() {
+        return configured;
+    }
+    let handshake_ms = quic.settings().handshake_timeout_ms;
+    configured.max(Duration::from_millis(handshake_ms.into()))
+}
+
 /// Connects to `url` by its scheme's transport.
 pub(crate) async fn connect(url: &Url, settings: &Settings) -> Result<Transport, ConnectError> {
     match tokio::time::timeout(settings.timeout, connect_untimed(url, settings)).await {
@@ -122,7 +159,7 @@ pub(crate) async fn connect(url: &Url, settings: &Settings) -> Result<Transport,
     .map_err(|error| error.at(url))
 }
 
-/// Says that nobody checks who the server is.
+/// Warns that the server is not verified.
 pub(crate) fn warn_if_insecure(url: &Url, settings: &Settings) {
     if settings.tls.insecure && url.scheme().is_encrypted() {
         tracing::warn!(
@@ -136,18 +173,21 @@ async fn connect_untimed(url: &Url, settings: &Settings) -> Result<Transport, Co
     warn_if_insecure(url, settings);
     let addresses = resolve(url, settings.bind).await?;
     if url.scheme().is_quic() {
-        return connect_quic(url, settings, addresses).await;
+        return Transport::over(establish_quic(url, settings, addresses).await?).await;
     }
 
-    let tcp = establish_tcp(settings, &addresses).await?;
-    let peer = tcp.peer_addr()?;
+    let (tcp, peer) = establish_tcp(settings, &addresses).await?;
     let encrypted = url.scheme().is_encrypted();
+    let mut is_early = false;
     let control: Pin<Box<dyn Stream>> = if encrypted {
         let offered: Vec<&[u8]> = settings.tls.alpn.iter().map(String::as_bytes).collect();
-        let tls = establish_tls(url, settings, &offered, tcp).await?;
+        // A WebSocket's first bytes are a request, and the client waits for its answer.
+        let may_be_early = settings.tls.early_data && !url.scheme().is_websocket();
+        let tls = establish_tls(url, settings, &offered, tcp, may_be_early).await?;
         if url.scheme().is_websocket() {
             Box::pin(websocket::connect(url, tls, settings.max_packet_bytes).await?)
         } else {
+            is_early = may_be_early && tls.get_ref().1.is_handshaking();
             Box::pin(tls)
         }
     } else if url.scheme().is_websocket() {
@@ -159,50 +199,49 @@ async fn connect_untimed(url: &Url, settings: &Settings) -> Result<Transport, Co
         control: Channel::Bytes(control),
         quic: None,
         peer,
+        is_early,
     })
 }
 
-/// A TCP connection to one of the addresses.
+/// A TCP connection to one of the addresses, and that address. The socket itself may not know it yet:
+/// with Fast Open it connects at the first write.
 pub(crate) async fn establish_tcp(
     settings: &Settings,
     addresses: &[SocketAddr],
-) -> Result<TcpStream, ConnectError> {
+) -> Result<(TcpStream, SocketAddr), ConnectError> {
     let bind = settings.bind;
-    first_of(addresses, move |address| connect_tcp(address, bind)).await
+    first_of(addresses, move |address| {
+        connect_tcp(address, bind, settings.socket_setup.clone())
+    })
+    .await
 }
 
-/// TLS over a TCP connection, with these protocols on offer.
+/// TLS over a TCP connection, with these protocols on offer. With `early_data`, and a ticket of a server
+/// that permits it, the first bytes are written during the handshake.
 pub(crate) async fn establish_tls(
     url: &Url,
     settings: &Settings,
     offered: &[&[u8]],
     tcp: TcpStream,
+    early_data: bool,
 ) -> Result<TlsStream<TcpStream>, ConnectError> {
-    let config = settings.tls.config(offered, false, None)?;
+    let config = settings.tls.config(offered, early_data, None)?;
     let name = settings.tls.server_name(url.host())?;
     TlsConnector::from(config)
+        .early_data(early_data)
         .connect(name, tcp)
         .await
         .map_err(|error| ConnectError::Handshake(tls::explain(&error)))
 }
 
-/// Connects over QUIC: at once, without having sent anything, where an earlier connection left a
-/// ticket.
-async fn connect_quic(
-    url: &Url,
-    settings: &Settings,
-    addresses: Vec<SocketAddr>,
-) -> Result<Transport, ConnectError> {
-    quic_transport(establish_quic(url, settings, addresses).await?).await
-}
-
-/// The same without a stream.
+/// A connection over QUIC without a stream: at once, without having sent anything, where an earlier
+/// connection left a ticket.
 pub(crate) async fn establish_quic(
     url: &Url,
     settings: &Settings,
     mut addresses: Vec<SocketAddr>,
 ) -> Result<Quic, ConnectError> {
-    let known = quic::memory::recall(url.host(), url.port());
+    let known = quic::memory::SERVERS.recall(url);
     let name = settings.tls.server_name(url.host())?.to_str().into_owned();
     let attempt = quic::attempt(settings, name, url, known.as_ref())?;
     let known = known.map(|known| known.address);
@@ -230,16 +269,6 @@ pub(crate) async fn establish_quic(
     connecting.await
 }
 
-async fn quic_transport(mut quic: Quic) -> Result<Transport, ConnectError> {
-    let peer = quic.peer();
-    let control = poll_fn(|cx| quic.poll_open(quic::CONTROL_PRIORITY, cx)).await?;
-    Ok(Transport {
-        control: Channel::Quic(Box::pin(control)),
-        quic: Some(quic),
-        peer,
-    })
-}
-
 /// The addresses of a URL's host.
 pub(crate) async fn resolve(
     url: &Url,
@@ -265,9 +294,8 @@ pub(crate) async fn resolve(
     Ok(addresses)
 }
 
-/// Tries the addresses in order, the next one when one fails or keeps silent for [`ATTEMPT_DELAY`],
-/// and gives the first connection that stands (the idea of RFC 8305). The error is the first
-/// address's.
+/// Tries the addresses in order: the next one if one fails or is silent for [`ATTEMPT_DELAY`].
+/// Gives the first connection that stands (the idea of RFC 8305). The error is the first address's.
 async fn first_of<T, F>(
     addresses: &[SocketAddr],
     attempt: impl Fn(SocketAddr) -> F,
@@ -308,7 +336,11 @@ where
     }
 }
 
-async fn connect_tcp(address: SocketAddr, bind: Option<IpAddr>) -> Result<TcpStream, ConnectError> {
+async fn connect_tcp(
+    address: SocketAddr,
+    bind: Option<IpAddr>,
+    setup: Option<SocketSetup>,
+) -> Result<(TcpStream, SocketAddr), ConnectError> {
     let socket = if address.is_ipv4() {
         TcpSocket::new_v4()?
     } else {
@@ -317,7 +349,10 @@ async fn connect_tcp(address: SocketAddr, bind: Option<IpAddr>) -> Result<TcpStr
     if let Some(bind) = bind {
         socket.bind(SocketAddr::new(bind, 0))?;
     }
-    // What is written belongs together already, so waiting for more only costs a round trip.
+    // Each write is complete already, so a wait for more only costs a round trip.
     socket.set_nodelay(true)?;
-    Ok(socket.connect(address).await?)
+    if let Some(setup) = setup {
+        setup.apply(&socket)?;
+    }
+    Ok((socket.connect(address).await?, address))
 }

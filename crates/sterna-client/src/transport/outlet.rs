@@ -1,4 +1,4 @@
-//! The sending side of one byte stream of a connection, whatever protocol it carries.
+//! The sending side of one byte stream of a connection, for every protocol.
 
 use std::collections::VecDeque;
 use std::io;
@@ -10,7 +10,7 @@ use bytes::{Buf as _, BytesMut};
 use super::Channel;
 use super::ending::{Unacknowledged, UnderWay};
 
-/// Who waits for a message that has no acknowledgement of its own to be handed to the transport.
+/// A waiter for the hand-over of a message without an acknowledgement to the transport.
 pub(crate) trait Waiter {
     /// It was, or the connection has ended before.
     fn handed_over(self, outcome: Result<(), Arc<io::Error>>);
@@ -19,11 +19,17 @@ pub(crate) trait Waiter {
 /// See the module's description.
 pub(crate) struct Outlet<W> {
     pub(crate) channel: Channel,
+    /// Bytes to send.
+    pub(crate) buffer: BytesMut,
+    /// Nothing more may be added: the stream ends behind what is there.
+    pub(crate) ending: bool,
+    /// The stream has ended, and it is known whether all of it has arrived.
+    finished: bool,
     /// Something was written that the stream has not been told to send.
     unflushed: bool,
     /// Bytes handed to the transport since the start.
     sent_bytes: u64,
-    /// Who waits until so many bytes have been.
+    /// Waiters, each with the number of bytes that it waits for.
     written: VecDeque<(u64, W)>,
     /// Messages that may not have arrived.
     under_way: UnderWay,
@@ -33,6 +39,9 @@ impl<W: Waiter> Outlet<W> {
     pub(crate) fn new(channel: Channel) -> Self {
         Self {
             channel,
+            buffer: BytesMut::new(),
+            ending: false,
+            finished: false,
             unflushed: false,
             sent_bytes: 0,
             written: VecDeque::new(),
@@ -45,23 +54,25 @@ impl<W: Waiter> Outlet<W> {
         self.sent_bytes
     }
 
-    /// Whether the transport has been told to send everything that it was handed.
-    pub(crate) const fn is_flushed(&self) -> bool {
-        !self.unflushed
+    /// Whether everything was handed to the transport, which has been told to send it.
+    pub(crate) fn is_written(&self) -> bool {
+        self.buffer.is_empty() && !self.unflushed
     }
 
-    /// Writes as much of `buffer` as the stream takes. True when it took something.
-    pub(crate) fn write(
-        &mut self,
-        buffer: &mut BytesMut,
-        cx: &mut Context<'_>,
-    ) -> io::Result<bool> {
+    /// Whether the stream has ended, and it is known whether all of it has arrived.
+    pub(crate) const fn is_finished(&self) -> bool {
+        self.finished
+    }
+
+    /// Writes as much as the stream takes, and then the stream's end where that is wanted. True when
+    /// there was progress.
+    pub(crate) fn write(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
         let mut wrote = false;
-        while !buffer.is_empty() {
-            match self.channel.poll_write(cx, buffer) {
+        while !self.buffer.is_empty() {
+            match self.channel.poll_write(cx, &self.buffer) {
                 Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
                 Poll::Ready(Ok(bytes)) => {
-                    buffer.advance(bytes);
+                    self.buffer.advance(bytes);
                     self.sent_bytes += bytes as u64;
                     self.unflushed = true;
                     wrote = true;
@@ -85,27 +96,29 @@ impl<W: Waiter> Outlet<W> {
                 waiter.handed_over(Ok(()));
             }
         }
+        if self.ending
+            && !self.finished
+            && self.is_written()
+            && let Poll::Ready(ended) = self.channel.poll_shutdown(cx)
+        {
+            if ended.is_ok() {
+                self.under_way.clear();
+            }
+            self.finished = true;
+            wrote = true;
+        }
         Ok(wrote)
     }
 
-    /// Notes that a message of so many bytes, which has no acknowledgement of its own, is the last in a
-    /// buffer of so many.
-    pub(crate) fn note(&mut self, buffered: usize, bytes: usize, waiter: Option<W>) {
-        let end = self.sent_bytes + buffered as u64;
+    /// Notes that the last message in the buffer has this length, and no acknowledgement of its
+    /// own.
+    pub(crate) fn note(&mut self, bytes: usize, waiter: Option<W>) {
+        let end = self.sent_bytes + self.buffer.len() as u64;
         self.under_way.add(end, bytes as u64);
         self.written.extend(waiter.map(|waiter| (end, waiter)));
     }
 
-    /// Ends the stream behind what was written; ready when it is known whether all of that has arrived.
-    pub(crate) fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        self.channel.poll_shutdown(cx).map(|outcome| {
-            if outcome.is_ok() {
-                self.under_way.clear();
-            }
-        })
-    }
-
-    /// What may be lost with the stream.
+    /// Data that may be lost with the stream.
     pub(crate) fn unacknowledged(&self) -> Unacknowledged {
         self.under_way.total()
     }

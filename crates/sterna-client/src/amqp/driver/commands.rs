@@ -1,4 +1,4 @@
-//! What the application asks for becomes state.
+//! Turns requests of the application into state.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -7,7 +7,7 @@ use super::{Command, Driver, Farewell, LinkStatus};
 use crate::amqp::Error;
 
 impl Driver {
-    /// Takes a command; none when the last handle is gone.
+    /// Takes a command; `None` says that the last handle was dropped.
     pub(super) fn take(&mut self, command: Option<Command>) {
         match command {
             None => {

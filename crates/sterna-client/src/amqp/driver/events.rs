@@ -1,4 +1,4 @@
-//! What the engine tells becomes state, and answers to the application.
+//! Turns events of the engine into state, and into answers to the application.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -12,15 +12,16 @@ use sterna_amqp::performatives::{Attach, Error as WireError, ReceiverSettleMode,
 
 use super::state::{Arrived, Kind, LinkInfo, ReceiverState, SenderState};
 use super::wire::{Closing, Wire};
-use super::{Driver, LinkStatus, OutgoingAmqpMessage, memory};
+use super::{Driver, LinkStatus, OutgoingAmqpMessage};
 use crate::amqp::Error;
 use crate::amqp::connection::Connected;
-use crate::driver::STABLE_AFTER;
+use crate::amqp::memory::{CREDITS, announced};
+use crate::backoff::STABLE_AFTER;
 
-/// How often a link or session is put up again on one connection before anything came of it.
+/// Most attempts to begin a session or attach a link again on one connection without progress.
 const MAX_RESTARTS: u32 = 3;
 
-/// How many unanswered attaches of lost connections are remembered.
+/// Most unanswered attaches of lost connections that are remembered.
 const MAX_ECHOES: u32 = 3;
 
 impl Wire {
@@ -39,17 +40,16 @@ impl Wire {
                 self.is_open = true;
                 self.open_sent = true;
                 driver.connections += 1;
-                let url = &driver.options.url;
-                if self.quic.is_some() {
-                    memory::remember(url.host(), url.port(), &open);
-                    self.remember(driver);
+                if self.carrier.quic.is_some() {
+                    CREDITS.remember(&driver.options.url, announced(&open));
+                    self.carrier.remember();
                 }
                 tracing::debug!(container_id = open.container_id, "open received");
                 driver.set_connected(Connected {
-                    peer: self.peer,
+                    peer: self.carrier.peer,
                     container_id: open.container_id.to_owned(),
                     connections: driver.connections,
-                    early_data: self.early_data(),
+                    early_data: self.carrier.early_data(),
                 });
             }
             Input::Begun { session, .. } => {
@@ -62,7 +62,9 @@ impl Wire {
             Input::Attach { link, .. } => {
                 let error =
                     WireError::new(Condition::NOT_ALLOWED, "this client attaches its own links");
-                let _ = self.engine.refuse_attach(link, error, &mut self.lanes);
+                let _ = self
+                    .engine
+                    .refuse_attach(link, error, &mut self.carrier.lanes);
             }
             Input::Credit { link, drain, .. } => {
                 if let Some(key) = driver.link_keys.get(&link).copied() {
@@ -163,9 +165,12 @@ impl Wire {
                     // The receiver waits for this end to settle.
                     let view = state.as_ref().map(DeliveryStateBuf::view);
                     let range = (delivery_id, delivery_id);
-                    let _ = self
-                        .engine
-                        .settle(link.session, range, view.as_ref(), &mut self.lanes);
+                    let _ = self.engine.settle(
+                        link.session,
+                        range,
+                        view.as_ref(),
+                        &mut self.carrier.lanes,
+                    );
                 }
                 if let Some(message) = sender.sent.remove(&token) {
                     message.sent.tell(Ok(state));
@@ -244,9 +249,9 @@ impl Wire {
         id: sterna_amqp::connection::SessionId,
         error: Option<ErrorBuf>,
     ) {
-        // The stream of the session ends with it, whoever began it.
+        // The stream of the session ends with it, also if the peer ended it.
         if let Some(lane) = self.session_lanes.remove(&id) {
-            self.lanes.finish(lane);
+            self.carrier.lanes.finish(lane);
         }
         let Some(key) = driver.session_keys.remove(&id) else {
             return;
@@ -272,7 +277,7 @@ impl Wire {
     }
 }
 
-/// What a sender keeps for when it is attached again.
+/// Keeps the state of a sender for its next attach.
 fn suspend_sender(sender: &mut SenderState, unsettled: &mut Vec<Unsettled>, is_lost: bool) {
     sender.resuming.clear();
     sender.undetermined = 0;
@@ -280,7 +285,7 @@ fn suspend_sender(sender: &mut SenderState, unsettled: &mut Vec<Unsettled>, is_l
     if let Some(sending) = sender.sending.take()
         && let Some(message) = sending.settled
     {
-        // Only parts of it were sent: nobody has it.
+        // Only parts of it were sent, so the receiver does not have it.
         sender.waiting.insert(sending.token, message);
     }
     if is_lost {
@@ -304,7 +309,7 @@ fn suspend_sender(sender: &mut SenderState, unsettled: &mut Vec<Unsettled>, is_l
     unsettled.retain(|delivery| sender.sent.contains_key(&delivery.token));
 }
 
-/// What a receiver keeps: what it has decided and the sender has not settled. The rest comes again.
+/// Keeps the decisions of a receiver that the sender has not settled. The rest comes again.
 fn suspend_receiver(receiver: &mut ReceiverState, unsettled: &mut Vec<Unsettled>) {
     for (tag, done) in std::mem::take(&mut receiver.decided).into_values() {
         receiver.recovering.insert(tag, done);
@@ -462,8 +467,8 @@ fn recover(driver: &mut Driver, id: LinkId, delivery: Unsettled, recovery: Recov
 }
 
 impl Driver {
-    /// Early data was rejected: nobody has read what it carried. What was sent for the first time
-    /// goes out again as if it had not been.
+    /// Early data was rejected, so the server has not read it. Messages that were first sent in it
+    /// are sent again as new ones.
     pub(super) fn unsend(&mut self) {
         for link in self.links.values_mut() {
             let Kind::Sender(sender) = &mut link.kind else {

@@ -1,11 +1,10 @@
 //! The task behind an AMQP connection: connects, begins sessions, attaches links, and does so again
 //! when the connection was lost.
 //!
-//! One task does everything. [`Driver`] holds what outlives a connection: the application's sessions
-//! and links, and the messages that are not settled. [`Wire`](wire::Wire) is one connection. What is
-//! to be done follows from the state: a session without a channel is to be begun, a link without a
-//! handle to be attached, a message without a delivery to be sent; so a connection that was lost needs
-//! nothing but another one.
+//! One task does everything. [`Driver`] holds what outlives a connection: the application's
+//! sessions and links, and the messages that are not settled. [`Wire`](wire::Wire) is one
+//! connection. The state tells what to do: begin a session without a channel, attach a link without
+//! a handle, send a message without a delivery. After a loss it only needs another connection.
 
 mod commands;
 mod events;
@@ -23,20 +22,20 @@ use std::time::Instant;
 use sterna_amqp::connection::{LinkId, SessionId};
 use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc, watch};
 
+use super::Error;
 use super::connection::{Connected, Event, Status};
+use super::memory::CREDITS;
 use super::options::{Credit, Options, ReceiverOptions, SenderOptions};
-use super::{Error, memory};
+use crate::backoff::Failures;
 use crate::clock::Clock;
-use crate::driver::STABLE_AFTER;
-use crate::options::random_bytes;
 use crate::path::PathStatistics;
-use crate::transport::{self, Quic, Transport};
+use crate::transport::{self, Transport};
 
 pub use state::LinkInfo;
 pub(super) use state::{Arrived, Done, Fate, LinkStatus, OutgoingAmqpMessage, Sent};
 use state::{Decision, DriverLink, DriverSession, Kind};
 
-/// What an application asks for. Each is bounded by something that its handle holds: a permit, a
+/// A request of the application. Each is bounded by something that its handle holds: a permit, a
 /// delivery, or the handle itself.
 pub(super) enum Command {
     Begin {
@@ -138,7 +137,7 @@ pub(super) struct Outlets {
 /// The application's wish to end, and who is told.
 struct Farewell(Option<Done<()>>);
 
-/// How a connection or an attempt ended.
+/// End of a connection or of an attempt.
 enum End {
     /// The application wanted it.
     Wanted,
@@ -148,7 +147,7 @@ enum End {
     StartOver(Option<Box<(Transport, Instant)>>),
 }
 
-/// What outlives connections.
+/// State that outlives connections.
 struct Driver {
     options: Options,
     outlets: Outlets,
@@ -210,7 +209,7 @@ pub(super) async fn run(options: Options, outlets: Outlets) {
 impl Driver {
     /// Connects, and connects again, until there is a reason to stop.
     async fn live(&mut self) -> Error {
-        let mut failures = 0;
+        let mut failures = Failures::default();
         loop {
             let connections = self.connections;
             let in_vain = self.ran_ahead_in_vain;
@@ -225,19 +224,12 @@ impl Driver {
                 // Some servers want to be the first to speak: once more, and at once, in their way.
                 continue;
             }
-            let was_connected = self.connections > connections;
-            if was_connected && started.elapsed() >= STABLE_AFTER {
-                failures = 0;
+            if self.connections > connections {
+                failures.lasted(started.elapsed());
             }
-            failures += 1;
             let may_retry = self.connections > 0 || self.options.retry_first;
-            let mut random = [0; 4];
-            random_bytes(&mut random);
-            let delay = self
-                .options
-                .reconnect
-                .filter(|_| may_retry && error.is_temporary() && self.closing.is_none())
-                .and_then(|backoff| backoff.delay(failures, u32::from_ne_bytes(random)));
+            let may_retry = may_retry && error.is_temporary() && self.closing.is_none();
+            let delay = failures.add(self.options.reconnect.filter(|_| may_retry));
             let Some(delay) = delay else { return error };
             self.outlets.status.send_replace(Status::Connecting);
             self.tell(Event::Disconnected {
@@ -265,6 +257,7 @@ impl Driver {
             tls: self.options.tls.clone(),
             timeout: self.options.longest_connect(),
             bind: self.options.bind,
+            socket_setup: self.options.socket_setup.clone(),
             keep_alive_s: self.options.idle_timeout_s,
             quic_pings: true,
             max_packet_bytes: self.options.max_frame_bytes as usize,
@@ -293,8 +286,8 @@ impl Driver {
             }
         };
         let mut credit = 0;
-        if transport.quic.as_ref().is_some_and(Quic::is_corked) {
-            credit = memory::recall(url.host(), url.port());
+        if transport.holds_first_flight() {
+            credit = CREDITS.recall(&url).unwrap_or(0);
             if self.connections == 0 {
                 self.await_work().await;
             }
@@ -315,10 +308,6 @@ impl Driver {
                 }
                 end => {
                     self.ran_ahead_in_vain |= run_ahead && wire.is_unanswered(&end);
-                    if wire.is_handshaking() {
-                        // Perhaps it is at another address now.
-                        transport::quic::memory::forget(url.host(), url.port());
-                    }
                     return end;
                 }
             }
@@ -330,7 +319,7 @@ impl Driver {
         self.options.pipelined && !self.ran_ahead_in_vain
     }
 
-    /// Waits for what may ride in the first datagram: on a runtime with several threads an
+    /// Waits for data that may travel in the first datagram. On a runtime with several threads, an
     /// application that has just started the client is about to hand it over.
     async fn await_work(&mut self) {
         let pause = tokio::time::sleep(self.options.early_wait);
@@ -366,7 +355,7 @@ impl Driver {
     }
 
     fn tell(&self, event: Event) {
-        // Where nobody reads events, they are not kept.
+        // Events are not kept if the application does not read them.
         let _ = self.outlets.events.try_send(event);
     }
 
@@ -393,7 +382,7 @@ impl Driver {
             self.link_keys.remove(&id);
         }
         self.drop_decisions(key);
-        // Whoever asked for the end has it.
+        // The request for the end is answered.
         if let Some((_, Some(done))) = link.detaching {
             let _ = done.send(match error {
                 Error::Ended | Error::Detached(None) => Ok(()),
@@ -461,7 +450,7 @@ impl Driver {
         }
     }
 
-    /// Tells everybody that it is over.
+    /// Tells the application that the client has ended.
     fn end(mut self, error: &Error) {
         self.outlets
             .status

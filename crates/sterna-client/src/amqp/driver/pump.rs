@@ -1,4 +1,4 @@
-//! What is to be done, done as far as the peer lets it: sessions begin, links attach, messages leave,
+//! Acts on the state as far as the peer allows: sessions begin, links attach, messages leave,
 //! credit is given, deliveries are decided.
 
 use std::task::{Context, Poll};
@@ -9,16 +9,14 @@ use sterna_amqp::messaging::{Source, Target, TargetArchetype, descriptor};
 use sterna_amqp::performatives::Role;
 use sterna_amqp::transactions::{self, Coordinator};
 use sterna_amqp::types::{Encoded, Multiple, Value as Wired};
-use sterna_amqp::{CommandError, Lane};
+use sterna_amqp::{CommandError, Framer, Lane};
 
 use super::Driver;
-use super::lanes::LaneIo;
 use super::state::{Decision, DriverLink, Kind};
 use super::wire::{Closing, Wire};
 use crate::amqp::Error;
 use crate::amqp::options::{ReceiverOptions, SenderOptions};
 use crate::amqp::value::Value;
-use crate::transport::Channel;
 use crate::transport::quic::{CONTROL_PRIORITY, EarlyData};
 
 impl Wire {
@@ -52,8 +50,8 @@ impl Wire {
 
     // ---- Ending ----------------------------------------------------------------------------
 
-    /// The application wants to end: sessions on streams of their own first, so that the close on the
-    /// control stream does not overtake what they carry.
+    /// The application wants to end. Sessions on streams of their own end first, so that the close
+    /// on the control stream does not overtake their data.
     fn begin_close(&mut self) {
         self.closing = Closing::Sessions;
         if self.is_open {
@@ -62,7 +60,7 @@ impl Wire {
                 .filter(|id| matches!(self.engine.lane_of(*id), Some(lane) if !lane.is_control()))
                 .collect();
             for session in sessions {
-                let _ = self.engine.end(session, None, &mut self.lanes);
+                let _ = self.engine.end(session, None, &mut self.carrier.lanes);
             }
         }
         self.pump_close();
@@ -72,19 +70,19 @@ impl Wire {
         if self.closing != Closing::Sessions {
             return;
         }
-        let waits = self.lanes.0.iter().skip(1).any(|io| !io.ended);
+        let waits = self.carrier.lanes.0.iter().skip(1).any(|io| !io.ended);
         if waits && self.is_open {
             return;
         }
         // Before the server's open there is nothing to close in order.
-        if self.engine.close(None, &mut self.lanes).is_ok() || self.engine.is_closed() {
+        if self.engine.close(None, &mut self.carrier.lanes).is_ok() || self.engine.is_closed() {
             self.closing = Closing::Connection;
         }
     }
 
     fn path(&self) -> Option<crate::path::PathStatistics> {
-        let mut path = self.quic.as_ref()?.statistics();
-        path.streams = self.lanes.0.len() as u64;
+        let mut path = self.carrier.quic.as_ref()?.statistics();
+        path.streams = self.carrier.lanes.0.len() as u64;
         Some(path)
     }
 
@@ -97,7 +95,7 @@ impl Wire {
                 return;
             }
             let Some(lane) = self.lane(cx) else { return };
-            match self.engine.begin(lane, &mut self.lanes) {
+            match self.engine.begin(lane, &mut self.carrier.lanes) {
                 Ok(id) => {
                     self.spare = None;
                     self.begun_early = true;
@@ -114,30 +112,28 @@ impl Wire {
         }
     }
 
-    /// The lane for another session: the control stream if there is none on it, else over QUIC a stream
-    /// of its own, if there is one to be had. A connection with one session needs one stream, and its
-    /// close nobody's answer: on one stream it cannot overtake what was sent before.
+    /// The lane for another session: the control stream if it has none yet, else over QUIC a stream
+    /// of its own. A connection with one session needs one stream. On one stream, the close cannot
+    /// overtake earlier data and waits for no answer.
     fn lane(&mut self, cx: &mut Context<'_>) -> Option<Lane> {
         if self.spare.is_some() {
             return self.spare;
         }
         let is_taken = self.session_lanes.values().any(|lane| lane.is_control());
-        let Some(quic) = self.quic.as_mut().filter(|_| is_taken) else {
+        if !is_taken || self.carrier.quic.is_none() {
             return Some(Lane::CONTROL);
-        };
+        }
         // As the control stream, which has a session too.
-        match quic.poll_open(CONTROL_PRIORITY, cx) {
-            Poll::Ready(Ok(stream)) => {
-                // The n-th stream of a client in both directions (RFC 9000 section 2.1).
-                let lane = Lane(stream.number() * 4);
-                let channel = Channel::Quic(Box::pin(stream));
-                self.lanes.0.push(LaneIo::new(lane, channel));
-                self.spare = Some(lane);
-                Some(lane)
+        match self
+            .carrier
+            .poll_open(CONTROL_PRIORITY, Framer::default(), cx)
+        {
+            Poll::Ready(id) => {
+                self.spare = id.map(Lane);
+                self.spare
             }
             // A server without room for another stream serves the session on the control stream.
             Poll::Pending => self.is_open.then_some(Lane::CONTROL),
-            Poll::Ready(Err(_)) => None,
         }
     }
 
@@ -155,7 +151,7 @@ impl Wire {
                 None => driver.end_session(key, &Error::Ended),
                 Some(id) => {
                     session.end_sent = true;
-                    if self.engine.end(id, None, &mut self.lanes).is_err() {
+                    if self.engine.end(id, None, &mut self.carrier.lanes).is_err() {
                         driver.end_session(key, &Error::Ended);
                     }
                 }
@@ -226,9 +222,12 @@ impl Wire {
                     &link.name,
                     Role::Sender,
                     &attach,
-                    &mut self.lanes,
+                    &mut self.carrier.lanes,
                 )?;
-                let resumes = matches!(self.early_data(), EarlyData::Pending | EarlyData::Accepted);
+                let resumes = matches!(
+                    self.carrier.early_data(),
+                    EarlyData::Pending | EarlyData::Accepted | EarlyData::NotTried
+                );
                 if resumes && self.credit > 0 && !sender.coordinator && link.unsettled.is_empty() {
                     self.engine.assume_credit(id, self.credit)?;
                 }
@@ -275,7 +274,7 @@ impl Wire {
                     &link.name,
                     Role::Receiver,
                     &attach,
-                    &mut self.lanes,
+                    &mut self.carrier.lanes,
                 )?)
             }
         }
@@ -294,8 +293,8 @@ impl Wire {
             if link.detach_sent {
                 continue;
             }
-            // What was handed over before goes out before, where the peer lets it; a sender that was
-            // dropped lasts until everything is settled.
+            // Messages that were handed over before are sent first, if the peer allows. A dropped
+            // sender lasts until all is settled.
             if let Kind::Sender(sender) = &link.kind {
                 let leaves = !sender.waiting.is_empty() && driver.active.contains(&key);
                 let is_owed = !sender.waiting.is_empty() || !sender.sent.is_empty();
@@ -314,7 +313,7 @@ impl Wire {
                     link.detach_sent = true;
                     if self
                         .engine
-                        .detach(id, closed, None, &mut self.lanes)
+                        .detach(id, closed, None, &mut self.carrier.lanes)
                         .is_err()
                     {
                         driver.end_link(key, &Error::Ended);
@@ -351,7 +350,7 @@ impl Wire {
         };
         let _ = self
             .engine
-            .set_credit(id, wanted, drain, false, &mut self.lanes);
+            .set_credit(id, wanted, drain, false, &mut self.carrier.lanes);
     }
 
     /// Tells what the application has decided, neighbours together.
@@ -374,7 +373,7 @@ impl Wire {
                 (first, last),
                 Some(&state),
                 !second,
-                &mut self.lanes,
+                &mut self.carrier.lanes,
             );
             for decision in run {
                 match told {

@@ -13,7 +13,7 @@ use crate::amqp::Error;
 
 /// Bytes of a message that are written in one go, so that others get their turn.
 const PIECE_BYTES: usize = 64 << 10;
-/// What became of an attempt to send.
+/// Outcome of an attempt to send.
 #[derive(PartialEq, Eq)]
 enum Progress {
     /// Something went out, or was found to be over.
@@ -26,7 +26,7 @@ impl Wire {
     /// Sends what a link has and the peer takes.
     pub(super) fn send_from(&mut self, driver: &mut Driver, key: u64) {
         loop {
-            if self.lanes.unsent_bytes() >= MAX_UNSENT_BYTES {
+            if self.carrier.lanes.unsent_bytes() >= MAX_UNSENT_BYTES {
                 return;
             }
             match self.send_one(driver, key) {
@@ -42,7 +42,7 @@ impl Wire {
         {
             let idle = sender.waiting.is_empty() && sender.sending.is_none();
             if sender.drain && idle && sender.resuming.is_empty() {
-                sender.drain = self.engine.drained(id, 0, &mut self.lanes).is_err();
+                sender.drain = self.engine.drained(id, 0, &mut self.carrier.lanes).is_err();
             }
             self.complete_maps(id, sender);
         }
@@ -54,7 +54,7 @@ impl Wire {
         let rest_is_settled =
             sender.sent.len() == sender.undetermined && sender.resuming.is_empty();
         if self.engine.is_incomplete(id) && rest_is_settled && sender.sending.is_none() {
-            let _ = self.engine.detach(id, false, None, &mut self.lanes);
+            let _ = self.engine.detach(id, false, None, &mut self.carrier.lanes);
         }
     }
 
@@ -100,7 +100,7 @@ impl Wire {
         };
         match self
             .engine
-            .transfer(id, &transfer, &[piece], more, &mut self.lanes)
+            .transfer(id, &transfer, &[piece], more, &mut self.carrier.lanes)
         {
             Ok(sent) => {
                 let settled = self.note(id, sender, token, message, sent.complete);
@@ -144,7 +144,7 @@ impl Wire {
         if complete {
             let lane = self.engine.lane_of(id.session).unwrap_or(Lane::CONTROL);
             let bytes = message.payload.len();
-            self.lanes.note_sent(lane, message.sent, bytes);
+            self.carrier.lanes.note_sent(lane, message.sent, bytes);
             return None;
         }
         Some(message)
@@ -160,7 +160,7 @@ impl Wire {
             .or_else(|| sender.sent.get(&sending.token));
         let Some(message) = message else {
             // It was settled before it was whole.
-            let _ = self.engine.abort(id, &mut self.lanes);
+            let _ = self.engine.abort(id, &mut self.carrier.lanes);
             sender.sending = None;
             return Progress::Some;
         };
@@ -169,7 +169,7 @@ impl Wire {
         let more = end < message.payload.len();
         match self
             .engine
-            .transfer_more(id, &[piece], more, &mut self.lanes)
+            .transfer_more(id, &[piece], more, &mut self.carrier.lanes)
         {
             Ok(sent) => {
                 sending.offset += sent.payload_bytes;
@@ -179,13 +179,13 @@ impl Wire {
                 {
                     let lane = self.engine.lane_of(id.session).unwrap_or(Lane::CONTROL);
                     let bytes = message.payload.len();
-                    self.lanes.note_sent(lane, message.sent, bytes);
+                    self.carrier.lanes.note_sent(lane, message.sent, bytes);
                 }
                 Progress::Some
             }
             Err(CommandError::MessageTooLarge) => {
                 let bytes = message.payload.len() as u64;
-                let _ = self.engine.abort(id, &mut self.lanes);
+                let _ = self.engine.abort(id, &mut self.carrier.lanes);
                 let message = sender.sending.take().and_then(|sending| {
                     sending
                         .settled
@@ -218,7 +218,7 @@ impl Wire {
         if recovery == Recovery::Abort {
             if self
                 .engine
-                .abort_resumed(id, delivery.tag.as_bytes(), &mut self.lanes)
+                .abort_resumed(id, delivery.tag.as_bytes(), &mut self.carrier.lanes)
                 .is_err()
             {
                 sender.resuming.insert(token, (delivery.clone(), recovery));
@@ -229,7 +229,7 @@ impl Wire {
                     Some(state) if state.is_terminal() => {
                         message.sent.tell(Ok(Some(state.clone())));
                     }
-                    // What the receiver had of it is gone: it goes out anew.
+                    // The receiver has lost its part of it, so it is sent again from the start.
                     _ => {
                         sender.waiting.insert(token, message);
                     }
@@ -260,7 +260,7 @@ impl Wire {
         let piece = &message.payload[start..end];
         let Ok(sent) = self
             .engine
-            .transfer(id, &transfer, &[piece], more, &mut self.lanes)
+            .transfer(id, &transfer, &[piece], more, &mut self.carrier.lanes)
         else {
             sender.resuming.insert(token, (delivery.clone(), recovery));
             return Progress::None;

@@ -1,4 +1,4 @@
-//! What outlives connections: the application's sessions and links.
+//! State that outlives connections: the application's sessions and links.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use crate::amqp::options::{Credit, ReceiverOptions, SenderOptions};
 
 /// Where an answer goes.
 pub(in crate::amqp) type Done<T> = oneshot::Sender<Result<T, Error>>;
-/// What became of a delivery that was sent: its state, if the peer told one.
+/// Outcome of a sent delivery: its state, if the peer told one.
 pub(in crate::amqp) type Fate = Option<DeliveryStateBuf>;
 
-/// What an application knows of a link.
+/// State of a link for the application.
 #[derive(Clone, Debug)]
 pub(in crate::amqp) enum LinkStatus {
     Attaching,
@@ -26,7 +26,7 @@ pub(in crate::amqp) enum LinkStatus {
     Ended(Error),
 }
 
-/// What the peer said when it attached its end of a link.
+/// The peer's terms of a link, from its attach.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LinkInfo {
@@ -39,11 +39,11 @@ pub struct LinkInfo {
     pub max_message_bytes: Option<u64>,
     /// Names of the filters that the source applies.
     pub filters: Vec<String>,
-    /// How often the link was attached, this time included.
+    /// Number of times the link was attached, with this one.
     pub attached: u64,
 }
 
-/// Who is told about a message that was sent, and the room that it takes.
+/// The recipient of a sent message's outcome, and the room that the message takes.
 pub(in crate::amqp) struct Sent {
     pub(in crate::amqp) done: Option<Done<Fate>>,
     /// Among the messages of its link.
@@ -55,7 +55,7 @@ pub(in crate::amqp) struct Sent {
 impl Sent {
     pub(super) fn tell(mut self, fate: Result<Fate, Error>) {
         if let Some(done) = self.done.take() {
-            // Nobody may want to know.
+            // The application may have dropped its end.
             let _ = done.send(fate);
         }
     }
@@ -79,7 +79,7 @@ pub(super) struct Sending {
     pub(super) settled: Option<OutgoingAmqpMessage>,
 }
 
-/// What a sender keeps.
+/// State of a sender.
 pub(super) struct SenderState {
     pub(super) options: SenderOptions,
     /// The target is a coordinator of transactions.
@@ -111,7 +111,7 @@ pub(in crate::amqp) struct Arrived {
     pub(in crate::amqp) payload: Bytes,
 }
 
-/// What a receiver keeps.
+/// State of a receiver.
 pub(super) struct ReceiverState {
     pub(super) options: ReceiverOptions,
     pub(super) deliveries: mpsc::UnboundedSender<Arrived>,
@@ -150,7 +150,7 @@ pub(super) struct DriverLink {
     pub(super) id: Option<LinkId>,
     /// The peer has attached its end.
     pub(super) is_attached: bool,
-    /// How often it has.
+    /// Number of times it was.
     pub(super) attached: u64,
     /// Counts suspensions, so that decisions about deliveries of before are known as such.
     pub(super) generation: u64,
@@ -161,10 +161,10 @@ pub(super) struct DriverLink {
     /// The application wants it to end: for good or not, and who is told.
     pub(super) detaching: Option<(bool, Option<Done<()>>)>,
     pub(super) detach_sent: bool,
-    /// How often it was attached again on a connection since something came of it.
+    /// Number of attaches on a connection since the last progress.
     pub(super) restarts: u32,
-    /// Attaches that had no answer when their connection was lost: a broker that reads one only after
-    /// that of a later connection takes the link from this (part 2, section 2.6.1).
+    /// Attaches without an answer when their connection was lost. A broker that reads one only
+    /// after that of a later connection takes the link from this one (part 2, section 2.6.1).
     pub(super) echoes: u32,
 }
 

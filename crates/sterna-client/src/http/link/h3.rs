@@ -1,7 +1,7 @@
 //! HTTP/3: our engine on a QUIC connection.
 //!
-//! Nobody drives a connection: whoever waits for a response reads its stream and asks the engine what
-//! the bytes say. Only the streams that the server opens have a task, of which the control stream
+//! A connection has no driver: the waiter for a response reads its stream and passes the bytes to
+//! the engine. Only the streams that the server opens have a task, of which the control stream
 //! lasts as long as the connection.
 
 use std::collections::VecDeque;
@@ -14,20 +14,23 @@ use bytes::Bytes;
 use quinn::{ReadError, RecvStream, SendStream, VarInt, WriteError};
 use sterna_h3::{
     Chunk, Connection, Content, ErrorCode, Event, Features, Field, Limits, Output, RequestLine,
-    Scope, StreamId, Violation,
+    Scope, Settings, StreamId, Violation,
 };
 use tokio::sync::watch;
 
 use super::{LinkError, OutgoingRequest, Response};
 use crate::error::ConnectError;
-use crate::http::memory;
 use crate::http::options::Options;
 use crate::path::PathStatistics;
 use crate::transport::Quic;
+use crate::transport::memory::Memory;
 use crate::transport::quic::{self, EarlyData};
 
 /// Largest piece that is read of a stream at once, in bytes.
 const READ_BYTES: usize = 65_536;
+
+/// The SETTINGS of servers, for requests in early data (RFC 9114, section 7.2.4.2).
+static SETTINGS: Memory<Settings> = Memory::new();
 
 /// Where a connection stands.
 #[derive(Clone, Debug)]
@@ -57,8 +60,6 @@ pub(in crate::http) struct H3 {
     spare: tokio::sync::Mutex<Option<(SendStream, RecvStream)>>,
     state: watch::Sender<State>,
     authority: String,
-    /// The server as the URL names it.
-    server: (String, u16),
     /// Whether this end takes datagrams.
     takes_datagrams: bool,
     is_corked: AtomicBool,
@@ -70,7 +71,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What is to be done on the stream of a command.
+/// Actions on the stream of a command.
 #[derive(Default)]
 struct Actions {
     writes: Vec<Bytes>,
@@ -116,7 +117,7 @@ fn stream_id(id: quinn::StreamId) -> StreamId {
 /// Opens the engine's end of a connection.
 async fn open_engine(
     connection: &quinn::Connection,
-    remembered: Option<sterna_h3::Settings>,
+    remembered: Option<Settings>,
     generation: u32,
 ) -> Result<Engine, LinkError> {
     let mut actions = Actions::default();
@@ -138,15 +139,11 @@ async fn open_engine(
 }
 
 impl H3 {
-    /// Opens this end of HTTP/3. What is sent waits for the first request where that can ride in early
-    /// data.
+    /// Opens this end of HTTP/3. Data waits for the first request if that can travel in early data.
     pub(super) async fn open(options: &Options, quic: Quic) -> Result<Arc<Self>, ConnectError> {
-        let server = (options.url.host().to_owned(), options.url.port());
         let connection = quic.connection().clone();
         let is_early = quic.early_data() == EarlyData::Pending;
-        let remembered = is_early
-            .then(|| memory::recall(&server.0, server.1))
-            .flatten();
+        let remembered = is_early.then(|| SETTINGS.recall(quic.url())).flatten();
         let engine = open_engine(&connection, remembered, 0)
             .await
             .map_err(|_| ConnectError::Quic("the connection was closed".to_owned()))?;
@@ -163,12 +160,11 @@ impl H3 {
             spare: tokio::sync::Mutex::new(None),
             state: watch::Sender::new(state),
             authority: options.authority(),
-            server,
             is_authenticated: AtomicBool::new(false),
             opened: Instant::now(),
         });
         if !is_early {
-            this.remember_path();
+            lock(&this.quic).remember();
         }
         tokio::spawn(keep(connection, Arc::downgrade(&this)));
         Ok(this)
@@ -229,29 +225,18 @@ impl H3 {
         self.uncork();
         self.connection.close(code(ErrorCode::H3_NO_ERROR), b"");
         if self.is_early() {
-            self.forget_path();
+            lock(&self.quic).forget();
         }
     }
 
     pub(super) async fn close(&self) {
         if self.is_early() {
-            self.forget_path();
+            lock(&self.quic).forget();
         } else {
-            self.remember_path();
+            lock(&self.quic).remember();
         }
         self.uncork();
         quic::close(&self.connection, code(ErrorCode::H3_NO_ERROR)).await;
-    }
-
-    /// Perhaps the server is at another address now.
-    fn forget_path(&self) {
-        quic::memory::forget(&self.server.0, self.server.1);
-    }
-
-    /// Keeps for the next connection what this one has learnt.
-    fn remember_path(&self) {
-        let known = lock(&self.quic).known();
-        quic::memory::remember(&self.server.0, self.server.1, known);
     }
 
     /// Sends a request: where it is small its head, content and end leave in one packet.
@@ -372,7 +357,7 @@ impl H3 {
                 true
             }
             Event::Settings(settings) => {
-                memory::remember(&self.server.0, self.server.1, *settings);
+                SETTINGS.remember(lock(&self.quic).url(), *settings);
                 true
             }
             Event::GoAway { id } => {
@@ -430,19 +415,16 @@ async fn keep(connection: quinn::Connection, link: Weak<H3>) {
                 }
             }
             Ok(_) => {}
-            Err(_) => {
-                quic::memory::forget(&link.server.0, link.server.1);
-                return;
-            }
+            Err(_) => return,
         }
-        link.remember_path();
+        lock(&link.quic).remember();
         link.state.send_modify(|state| state.is_early = false);
     }
     while let Ok(stream) = connection.accept_uni().await {
         tokio::spawn(listen(stream, Weak::clone(&link)));
     }
     if let Some(link) = link.upgrade() {
-        link.remember_path();
+        lock(&link.quic).remember();
     }
 }
 
@@ -489,7 +471,7 @@ async fn listen(mut stream: RecvStream, link: Weak<H3>) {
     }
 }
 
-/// What has arrived of a response.
+/// A received part of a response.
 enum Piece {
     Head(sterna_h3::ResponseHead),
     Content(Bytes),
@@ -557,7 +539,7 @@ impl Exchange {
         }
     }
 
-    /// The next piece of the content; none at its end.
+    /// The next piece of the content; `None` at its end.
     pub(super) async fn content(&mut self) -> Result<Option<Bytes>, LinkError> {
         loop {
             while let Some(piece) = self.arrived.pop_front() {

@@ -1,4 +1,4 @@
-//! What hyper needs of tokio: bytes in and out, and somebody to run its tasks.
+//! Adapters from tokio to hyper: byte streams, and an executor for its tasks.
 
 use std::io;
 use std::pin::Pin;

@@ -23,8 +23,8 @@ use crate::transport;
 use crate::transport::quic::EarlyData;
 use crate::url::{Scheme, Url};
 
-/// Least time for HTTP/3's answer where the host has refused TCP: its first datagram may have been lost,
-/// and is sent again after a second (RFC 9002, section 6.2.2).
+/// Least time for HTTP/3's answer if the host has refused TCP. Its first datagram may have been
+/// lost, and is sent again after a second (RFC 9002, section 6.2.2).
 const LEAST_QUIC_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Why a request came to nothing.
@@ -38,7 +38,7 @@ pub(super) enum LinkError {
     Connect(ConnectError),
     /// The connection, or the response, was cut off.
     Lost(Arc<std::io::Error>),
-    /// Nothing came for so long.
+    /// No data within this time.
     Timeout(Duration),
     /// The broker broke the protocol.
     Protocol(String),
@@ -87,7 +87,7 @@ impl Response {
     }
 }
 
-/// What comes of a response.
+/// Content of a response.
 #[derive(Debug)]
 pub(super) enum Body {
     H3(h3::Exchange),
@@ -95,7 +95,7 @@ pub(super) enum Body {
 }
 
 impl Body {
-    /// The next piece; none at the end. A call that is given up loses nothing.
+    /// The next piece; `None` at the end. A call that is given up loses nothing.
     pub(super) async fn next(&mut self) -> Result<Option<Bytes>, LinkError> {
         match self {
             Self::H3(exchange) => exchange.content().await,
@@ -155,7 +155,7 @@ impl Link {
         matches!(self, Self::H3(link) if link.is_early())
     }
 
-    /// Waits until the handshake is complete. What waits to leave with it leaves.
+    /// Waits until the handshake is complete. Data that waits to leave with it leaves.
     pub(super) async fn established(&self) -> Result<(), LinkError> {
         match self {
             Self::H3(link) => link.established().await,
@@ -289,15 +289,15 @@ async fn race(options: &Arc<Options>) -> Result<Link, ConnectError> {
     })
 }
 
-/// How much longer HTTP/3 is waited for when TCP has failed: where the host has refused it, that took
-/// a round trip, and QUIC's answer takes one or two. `None` is as long as connecting may take.
+/// Further wait for HTTP/3 after TCP has failed. A refusal of TCP took a round trip, and QUIC's
+/// answer takes one or two. `None` is as long as connecting may take.
 fn quic_patience(error: &ConnectError, began: Instant) -> Option<Duration> {
     let is_refused = error.is_refused();
     is_refused.then(|| LEAST_QUIC_PATIENCE.max(4 * began.elapsed()))
 }
 
-/// Where early data is sent to a broker that may not be there by UDP any more: gives a connection over
-/// TCP if one stands before the handshake is complete.
+/// For early data to a broker that UDP may not reach any more: gives a connection over TCP, if one
+/// stands before the handshake is complete.
 pub(super) async fn doubt(options: &Arc<Options>, link: &Link) -> Option<Link> {
     if options.url.scheme() != Scheme::Https || !link.is_early() {
         return None;
@@ -316,7 +316,7 @@ pub(super) async fn doubt(options: &Arc<Options>, link: &Link) -> Option<Link> {
 
 impl Link {
     /// Waits until the handshake is complete, and lets what waits to leave with it wait.
-    async fn established_quietly(&self) -> Result<(), LinkError> {
+    pub(super) async fn established_quietly(&self) -> Result<(), LinkError> {
         match self {
             Self::H3(link) => link.handshake().await,
             Self::H2(_) | Self::H1(_) => Ok(()),

@@ -22,7 +22,7 @@ use crate::http::options::Options;
 use crate::transport;
 use crate::url::Scheme;
 
-/// What is offered by ALPN.
+/// Protocols that ALPN offers.
 const OFFERED: [&[u8]; 2] = [b"h2", b"http/1.1"];
 /// Largest list of fields that is taken of a response, in bytes.
 const MAX_FIELDS_BYTES: u32 = 16_384;
@@ -33,12 +33,12 @@ const MAX_HEAD_BYTES: usize = 65_536;
 pub(super) async fn connect(options: &Arc<Options>) -> Result<Link, ConnectError> {
     let settings = options.transport();
     let addresses = transport::resolve(&options.url, options.bind).await?;
-    let tcp = transport::establish_tcp(&settings, &addresses).await?;
+    let (tcp, _) = transport::establish_tcp(&settings, &addresses).await?;
     if options.url.scheme() == Scheme::Http {
         let first = open_h1(tcp).await?;
         return Ok(Link::H1(Arc::new(H1::new(options, first))));
     }
-    let tls = transport::establish_tls(&options.url, &settings, &OFFERED, tcp).await?;
+    let tls = transport::establish_tls(&options.url, &settings, &OFFERED, tcp, false).await?;
     if tls.get_ref().1.alpn_protocol() == Some(OFFERED[0]) {
         return H2::open(options, tls)
             .await
@@ -346,10 +346,10 @@ impl H1 {
 async fn dial(options: &Arc<Options>) -> Result<Idle, ConnectError> {
     let settings = options.transport();
     let addresses = transport::resolve(&options.url, options.bind).await?;
-    let tcp = transport::establish_tcp(&settings, &addresses).await?;
+    let (tcp, _) = transport::establish_tcp(&settings, &addresses).await?;
     if options.url.scheme() == Scheme::Http {
         return open_h1(tcp).await;
     }
-    let tls = transport::establish_tls(&options.url, &settings, &OFFERED[1..], tcp).await?;
+    let tls = transport::establish_tls(&options.url, &settings, &OFFERED[1..], tcp, false).await?;
     open_h1(tls).await
 }

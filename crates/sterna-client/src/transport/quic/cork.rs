@@ -2,9 +2,9 @@
 //!
 //! quinn sends when the task that drives a connection runs. On a runtime with one thread that is
 //! when the caller waits for something; with several it is at any moment. So the task of a
-//! connection that may carry early data starts its work only when it is told to: after CONNECT and
-//! what follows it at once have been written. They then ride in the datagram of the ClientHello,
-//! which is filled up to 1,200 bytes anyway.
+//! connection that may carry early data starts only on request: after CONNECT and the data that
+//! follows it at once have been written. They then ride in the datagram of the ClientHello, which
+//! is filled up to 1,200 bytes anyway.
 
 use std::future::poll_fn;
 use std::io;
@@ -15,7 +15,7 @@ use std::time::Instant;
 
 use quinn::{AsyncTimer, AsyncUdpSocket, Runtime, TokioRuntime};
 
-/// Tasks that wait, or none when nothing waits any more.
+/// Waiting tasks; `None` after the wait is over.
 type Waiting = Mutex<Option<Vec<Waker>>>;
 
 /// Keeps the tasks of a [`CorkedRuntime`] from running as long as it exists.

@@ -35,14 +35,15 @@ use stream::Verdict;
 
 /// Shortest idle timeout, in seconds.
 const MIN_IDLE_S: u64 = 30;
-/// Longest time for the news of the end to leave. All data has arrived before, so nobody needs an answer.
+/// Longest time for the news of the end to leave. All data has arrived before, so no answer is
+/// needed.
 const CLOSE_PAUSE: Duration = Duration::from_millis(2);
-/// How often other tasks get their turn before that.
+/// Turns of other tasks before that.
 const TURNS: usize = 1_000;
 /// Application error code of an orderly end, as other brokers and clients use it.
 const NO_ERROR: VarInt = VarInt::from_u32(0);
-/// A third of the two full datagrams that a server may want to send to a client that has moved: one
-/// with the challenge of the address, and one with the answer.
+/// A third of two full datagrams. A server may want to send them to a client that has moved: one
+/// with the challenge of the address, one with the answer.
 const PADDING_BYTES: usize = 800;
 /// Unidirectional streams that an HTTP/3 server may have open: the three of RFC 9114, section 6.2, and
 /// some that mean nothing.
@@ -62,7 +63,7 @@ type Receiving = Pin<Box<dyn Future<Output = Result<Bytes, ConnectionError>> + S
 /// A QUIC connection to a broker. It has its own socket, so that it can move to another network
 /// alone.
 pub(crate) struct Quic {
-    endpoint: Endpoint,
+    own: OwnEnd,
     connection: Connection,
     verdict: Arc<Verdict>,
     /// Tells when the handshake is complete, as long as it is not.
@@ -71,12 +72,9 @@ pub(crate) struct Quic {
     cork: Option<Cork>,
     /// A stream that the server has no room for yet.
     opening: Option<Opening>,
-    gauge: Arc<Gauge>,
-    /// How long the server may delay an acknowledgement.
-    max_ack_delay: Duration,
     /// The next datagram.
     receiving: Option<Receiving>,
-    /// How often the connection has moved.
+    /// Number of migrations of the connection.
     migrations: u64,
 }
 
@@ -89,8 +87,9 @@ pub(super) fn attempt(
 ) -> Result<Attempt, ConnectError> {
     let overrides = &settings.quic;
     let mut quic = overrides.settings();
-    // MQTT's keep alive finds a dead peer after 1.5 times its interval; QUIC must not be quicker,
-    // and a client without keep alive sleeps as long as it wants. AMQP leaves liveness to QUIC.
+    // MQTT's keep alive finds a dead peer after 1.5 times its interval, and QUIC must not be
+    // quicker. A client without keep alive has no limit for its sleep. AMQP leaves liveness to
+    // QUIC.
     if overrides.idle_timeout_ms.is_none() && overrides.profile.is_none() {
         quic.idle_timeout_ms = match settings.keep_alive_s {
             0 => 0,
@@ -116,7 +115,7 @@ pub(super) fn attempt(
     let crypto = QuicClientConfig::try_from(config)
         .map_err(|error| ConnectError::Quic(format!("no cipher for QUIC: {error}")))?;
     let mut config = ClientConfig::new(Arc::new(crypto));
-    // Streams of the server's own have no meaning in MQTT and AMQP, so that it may open none.
+    // Streams of the server's own have no meaning in MQTT and AMQP, so it may not open any.
     let mut transport = quic
         .transport_config(Role::Client)
         .map_err(|problems| ConnectError::Quic(problems.join("; ")))?;
@@ -140,6 +139,7 @@ pub(super) fn attempt(
         config,
         endpoint,
         name,
+        url: url.clone(),
         bind: settings.bind,
         gauge,
         max_ack_delay: Duration::from_millis(quic.max_ack_delay_ms.into()),
@@ -153,20 +153,28 @@ pub(super) struct Attempt {
     endpoint: EndpointConfig,
     /// The name in the server's certificate.
     name: String,
+    url: Url,
     bind: Option<IpAddr>,
     gauge: Arc<Gauge>,
-    /// How long the server may delay an acknowledgement.
+    /// Longest delay of an acknowledgement by the server.
+    max_ack_delay: Duration,
+}
+
+/// This end of a connection.
+struct OwnEnd {
+    endpoint: Endpoint,
+    /// The server.
+    url: Url,
+    gauge: Arc<Gauge>,
+    /// Longest delay of an acknowledgement by the server.
     max_ack_delay: Duration,
 }
 
 /// A connection that has been started and has sent nothing.
 pub(super) struct Started {
-    endpoint: Endpoint,
+    own: OwnEnd,
     connecting: Connecting,
     cork: Cork,
-    gauge: Arc<Gauge>,
-    /// How long the server may delay an acknowledgement.
-    max_ack_delay: Duration,
 }
 
 impl Attempt {
@@ -185,11 +193,14 @@ impl Attempt {
             .connect_with(self.config, address, &self.name)
             .map_err(|error| ConnectError::Quic(error.to_string()))?;
         Ok(Started {
-            endpoint,
+            own: OwnEnd {
+                endpoint,
+                url: self.url,
+                gauge: self.gauge,
+                max_ack_delay: self.max_ack_delay,
+            },
             connecting,
             cork,
-            gauge: self.gauge,
-            max_ack_delay: self.max_ack_delay,
         })
     }
 }
@@ -199,64 +210,55 @@ impl Started {
     /// allows it; else what was started.
     pub(super) fn into_early(self) -> Result<Quic, Box<Self>> {
         let Self {
-            endpoint,
+            own,
             connecting,
             cork,
-            gauge,
-            max_ack_delay,
         } = self;
         match connecting.into_0rtt() {
-            Ok((connection, handshake)) => Ok(Quic {
-                endpoint,
-                connection,
-                verdict: Arc::new(Verdict::new(EarlyData::Pending)),
-                handshake: Some(handshake),
-                cork: Some(cork),
-                opening: None,
-                gauge,
-                max_ack_delay,
-                receiving: None,
-                migrations: 0,
-            }),
+            Ok((connection, handshake)) => {
+                let mut quic = Quic::new(own, connection, EarlyData::Pending);
+                quic.handshake = Some(handshake);
+                quic.cork = Some(cork);
+                Ok(quic)
+            }
             Err(connecting) => Err(Box::new(Self {
-                endpoint,
+                own,
                 connecting,
                 cork,
-                gauge,
-                max_ack_delay,
             })),
         }
     }
 
     /// The connection once the handshake is complete.
     pub(super) async fn established(self) -> Result<Quic, ConnectError> {
-        let Self {
-            endpoint,
-            connecting,
-            cork,
-            gauge,
-            max_ack_delay,
-        } = self;
-        drop(cork);
-        let connection = connecting
+        drop(self.cork);
+        let connection = self
+            .connecting
             .await
             .map_err(|error| ConnectError::Quic(tls::explain(&error)))?;
-        Ok(Quic {
-            endpoint,
-            connection,
-            verdict: Arc::new(Verdict::new(EarlyData::NotTried)),
-            handshake: None,
-            cork: None,
-            opening: None,
-            gauge,
-            max_ack_delay,
-            receiving: None,
-            migrations: 0,
-        })
+        Ok(Quic::new(self.own, connection, EarlyData::NotTried))
     }
 }
 
 impl Quic {
+    fn new(own: OwnEnd, connection: Connection, early_data: EarlyData) -> Self {
+        Self {
+            own,
+            connection,
+            verdict: Arc::new(Verdict::new(early_data)),
+            handshake: None,
+            cork: None,
+            opening: None,
+            receiving: None,
+            migrations: 0,
+        }
+    }
+
+    /// The server as it was named.
+    pub(crate) fn url(&self) -> &Url {
+        &self.own.url
+    }
+
     /// The server's address.
     pub(super) fn peer(&self) -> SocketAddr {
         self.connection.remote_address()
@@ -272,22 +274,22 @@ impl Quic {
         self.connection.rtt()
     }
 
-    /// How long the server's acknowledgement may take (RFC 9002, section 6.2.1).
+    /// Longest time to the server's acknowledgement (RFC 9002, section 6.2.1).
     pub(crate) fn probe_timeout(&self) -> Duration {
         let rtt = self.rtt();
-        let variation = match self.gauge.variation() {
+        let variation = match self.own.gauge.variation() {
             Duration::ZERO => rtt / 2,
             variation => variation,
         };
-        rtt + (4 * variation).max(Duration::from_millis(1)) + self.max_ack_delay
+        rtt + (4 * variation).max(Duration::from_millis(1)) + self.own.max_ack_delay
     }
 
     /// Bytes of packets that the server has acknowledged.
     pub(crate) fn acknowledged_bytes(&self) -> u64 {
-        self.gauge.acknowledged_bytes()
+        self.own.gauge.acknowledged_bytes()
     }
 
-    /// What became of the early data.
+    /// Verdict on the early data.
     pub(crate) fn early_data(&self) -> EarlyData {
         self.verdict.get()
     }
@@ -305,7 +307,7 @@ impl Quic {
     /// Ready once, with the verdict about the early data, when the handshake is complete.
     ///
     /// # Errors
-    /// When it failed.
+    /// When it failed. The server is then forgotten: perhaps it is at another address now.
     pub(crate) fn poll_handshake(
         &mut self,
         cx: &mut Context<'_>,
@@ -318,6 +320,7 @@ impl Quic {
         };
         self.handshake = None;
         if let (false, Some(error)) = (accepted, self.handshake_error()) {
+            self.forget();
             return Poll::Ready(Err(error));
         }
         let verdict = if accepted {
@@ -333,7 +336,7 @@ impl Quic {
     /// Why the handshake, which is not complete, never will be.
     pub(crate) fn handshake_error(&self) -> Option<ConnectError> {
         let reason = self.connection.close_reason()?;
-        Some(ConnectError::Quic(tls::explain(&reason)))
+        Some(ConnectError::Quic(tls::explain(&reason)).at(self.url()))
     }
 
     /// Opens a stream in both directions; ready when the server has room for one more.
@@ -362,7 +365,7 @@ impl Quic {
         })
     }
 
-    /// Largest datagram that can be sent now; none when the server takes none.
+    /// Largest datagram that can be sent now, in bytes; `None` if the server takes no datagrams.
     pub(crate) fn max_datagram_bytes(&self) -> Option<usize> {
         self.connection.max_datagram_size()
     }
@@ -394,34 +397,36 @@ impl Quic {
     /// Moves the connection to a new local port, as a change of network would. The library announces
     /// it with a PING when its task runs.
     ///
-    /// A server must not send more than three times what came from an address that it has not
-    /// validated, and servers with this library count from the second datagram on. So let the PING
-    /// leave before anything else is written, and then write the padding of [`Quic::pad`]: a message that
-    /// rode with the PING would be answered after two round trips.
+    /// A server must not send more than three times the bytes from an address that it has not
+    /// validated. Servers with this library count from the second datagram on. So let the PING
+    /// leave before other data, and then write the padding of [`Quic::pad`]. A message in the
+    /// datagram of the PING would be answered after two round trips.
     pub(crate) fn rebind(&mut self) -> io::Result<()> {
-        let mut address = self.endpoint.local_addr()?;
+        let mut address = self.own.endpoint.local_addr()?;
         address.set_port(0);
-        self.endpoint.rebind(std::net::UdpSocket::bind(address)?)?;
+        self.own
+            .endpoint
+            .rebind(std::net::UdpSocket::bind(address)?)?;
         self.migrations += 1;
         Ok(())
     }
 
-    /// Sends what lets the server answer at once after a move, where it takes datagrams: one that
-    /// is no MQTT packet, which its first byte says.
+    /// Sends padding that lets the server answer at once after a move, if it takes datagrams. Its
+    /// first byte says that it is not an MQTT packet.
     pub(crate) fn pad(&self) {
         if self.connection.max_datagram_size() >= Some(PADDING_BYTES) {
             self.send_datagram(Bytes::from_static(&[0; PADDING_BYTES]));
         }
     }
 
-    /// What is known of the path. Counters of the caller's are left at zero.
+    /// Statistics of the path. Counters of the caller's are left at zero.
     pub(crate) fn statistics(&self) -> PathStatistics {
         let stats = self.connection.stats();
         PathStatistics {
             peer: self.peer(),
             rtt: stats.path.rtt,
             min_rtt: stats.path.min_rtt,
-            rtt_variation: self.gauge.variation(),
+            rtt_variation: self.own.gauge.variation(),
             congestion_control: CongestionControl::of(self.connection.congestion_state()),
             congestion_window_bytes: stats.path.cwnd,
             congestion_events: stats.path.congestion_events,
@@ -442,11 +447,11 @@ impl Quic {
         }
     }
 
-    /// What the next connection to this server can start from.
-    pub(crate) fn known(&self) -> Known {
+    /// Remembers what the next connection to this server can start from.
+    pub(crate) fn remember(&self) {
         let path = self.connection.stats().path;
         let micros = |time: Duration| u32::try_from(time.as_micros()).unwrap_or(u32::MAX).max(1);
-        Known {
+        let known = Known {
             address: self.peer(),
             path: Some(SavedPath {
                 rtt_us: micros(path.rtt),
@@ -456,10 +461,16 @@ impl Quic {
                 mtu_bytes: path.current_mtu,
                 saved_at_ms: memory::now_ms(),
             }),
-        }
+        };
+        memory::SERVERS.remember(self.url(), known);
     }
 
-    /// Ends the connection. What was written to a stream that was not shut down may be lost.
+    /// Forgets the server, which did not answer where it was expected.
+    pub(crate) fn forget(&self) {
+        memory::SERVERS.forget(self.url());
+    }
+
+    /// Ends the connection. Data of a stream that was not shut down may be lost.
     pub(crate) async fn close(mut self) {
         self.uncork();
         close(&self.connection, NO_ERROR).await;
@@ -468,9 +479,9 @@ impl Quic {
 
 /// Closes a connection and waits until the packet that says so has left, for [`CLOSE_PAUSE`] at most.
 ///
-/// It is sent by quinn's own task, which only needs its turn, and may have had it on another thread
-/// when quinn's `close` returns: what was sent is counted from before. A connection that the peer has
-/// closed sends nothing more.
+/// quinn's own task sends it, and may do so on another thread before quinn's `close` returns. So
+/// the datagrams are counted from before the call. A connection that the peer has closed sends
+/// nothing more.
 pub(crate) async fn close(connection: &Connection, code: VarInt) {
     if connection.close_reason().is_some() {
         return;

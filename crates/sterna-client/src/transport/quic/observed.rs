@@ -33,7 +33,7 @@ impl Observed {
     }
 }
 
-/// What is seen.
+/// The observed figures.
 #[derive(Debug, Default)]
 pub(super) struct Gauge {
     /// The mean variation of the round trip, in microseconds; 0 before the first sample.

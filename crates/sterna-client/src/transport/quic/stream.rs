@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::NO_ERROR;
 
-/// What became of the early data of a connection.
+/// Verdict on the early data of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum EarlyData {
@@ -59,20 +59,19 @@ type Opening =
 
 /// Where a stream stands that was opened before the handshake was complete.
 enum Early {
-    /// What was written, for the case that it has to be written again. Bounded by what the engine
-    /// sends before CONNACK.
+    /// Written bytes, kept in case they have to be written again. Bounded by what the engine sends
+    /// before CONNACK.
     Sent(BytesMut),
     /// It was rejected; a new stream takes its place.
     Reopening(Opening, BytesMut),
-    /// What is still to be written again.
+    /// Bytes still to be written again.
     Replaying(BytesMut),
     /// Nothing is early any more.
     Settled,
 }
 
-/// One stream in both directions. Shutting it down waits until the server has all that was written,
-/// because closing the connection would drop what is still on its way, and fails where nobody knows
-/// whether the server has it.
+/// One stream in both directions. Shutting it down waits until the server has all bytes, because
+/// closing the connection would drop those under way. It fails if their arrival is unknown.
 pub(crate) struct QuicStream {
     connection: Connection,
     verdict: Arc<Verdict>,
@@ -236,7 +235,7 @@ impl AsyncWrite for QuicStream {
     }
 }
 
-/// What the end of a stream means.
+/// The result for an end of a stream.
 fn outcome(arrived: bool) -> io::Result<()> {
     if arrived {
         return Ok(());
