@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use commands::{
-    check_config, demo, exit, handshake, moved, passwd, property, publish, request, serve,
+    check_config, demo, exit, handshake, moved, passwd, property, publish, request, serve, store,
     subscribe, token, tune,
 };
 
@@ -37,6 +37,7 @@ enum Command {
     Handshake(Box<handshake::Args>),
     Passwd(passwd::Args),
     Token(token::Args),
+    Store(store::Args),
     Demo(demo::Args),
     Tune(tune::Args),
     #[command(hide = true, disable_help_flag = true)]
@@ -67,6 +68,7 @@ fn main() -> ExitCode {
         Command::Handshake(args) => handshake::run(&args),
         Command::Passwd(args) => passwd::run(&args),
         Command::Token(args) => token::run(&args),
+        Command::Store(args) => store::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Tune(args) => tune::run(&args),
         Command::Bench(args) => moved::run("bench", &args),

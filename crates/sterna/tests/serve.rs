@@ -22,8 +22,12 @@ struct Served {
 
 impl Served {
     fn start(folder: &Path, arguments: &[&str]) -> Self {
+        Self::run(sterna(), folder, arguments)
+    }
+
+    fn run(mut command: Command, folder: &Path, arguments: &[&str]) -> Self {
         let ready = folder.join("ready.json");
-        let mut child = sterna()
+        let mut child = command
             .arg("serve")
             .args(arguments)
             .arg("--data-dir")
@@ -200,4 +204,174 @@ fn a_broker_needs_a_directory_of_its_own() {
         errors.contains("set data_directory (or --data-dir)"),
         "{errors}"
     );
+}
+
+/// Publishes and subscribes as a person does, with a session that is kept.
+struct Shell<'a>(&'a str);
+
+impl Shell<'_> {
+    fn publish(&self, qos: &str, text: &str) {
+        let arguments = ["pub", "-L", self.0, "-t", "kept/a", "-q", qos, "-m", text];
+        assert!(sterna().args(arguments).status().unwrap().success());
+    }
+
+    /// What comes to the session `keeper`, up to so many messages and seconds.
+    fn receive(&self, count: &str, seconds: &str) -> Vec<String> {
+        let arguments = [
+            "sub", "-L", self.0, "-t", "kept/#", "-q", "2", "-i", "keeper",
+        ];
+        let output = sterna()
+            .args(arguments)
+            .args(["-c", "-C", count, "-W", seconds])
+            .output()
+            .unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        text.lines().map(str::to_owned).collect()
+    }
+}
+
+fn signal(child: &mut Child, signal: &str) -> Option<i32> {
+    let pid = child.id().to_string();
+    let sent = Command::new("kill").args([signal, &pid]).status().unwrap();
+    assert!(sent.success());
+    child.wait().unwrap().code()
+}
+
+/// What was acknowledged is there after a kill, and after an orderly stop, which exits with 0.
+#[test]
+fn what_was_acknowledged_survives_kills_and_stops() {
+    let folder = tempfile::tempdir().unwrap();
+    // A small file, since the end of one that was not closed is searched.
+    let config = folder.path().join("sterna.toml");
+    fs::write(&config, "[store]\nsegment_bytes = 1048576\n").unwrap();
+    let config = config.to_str().unwrap();
+    let start = || {
+        let _ = fs::remove_file(folder.path().join("ready.json"));
+        let arguments = ["--config", config, "--listen", "mqtt://127.0.0.1:0"];
+        Served::start(folder.path(), &arguments)
+    };
+    let mut broker = start();
+    let line = broker.log.recv_timeout(Duration::from_secs(30)).unwrap();
+    assert!(
+        line.contains("store opened") && line.contains("is_new=true"),
+        "{line}"
+    );
+    assert_eq!(Shell(broker.url(0)).receive("1", "1"), [""; 0]);
+    for (round, (how, code)) in [("-KILL", None), ("-TERM", Some(0)), ("-KILL", None)]
+        .into_iter()
+        .enumerate()
+    {
+        Shell(broker.url(0)).publish("1", &format!("one {round}"));
+        Shell(broker.url(0)).publish("2", &format!("two {round}"));
+        assert_eq!(signal(&mut broker.child, how), code);
+        broker = start();
+        let line = broker.log.recv_timeout(Duration::from_secs(30)).unwrap();
+        assert!(
+            line.contains("store opened") && line.contains("sessions=1"),
+            "{line}"
+        );
+        let came = Shell(broker.url(0)).receive("10", "3");
+        // What was acknowledged at QoS 1 just before the kill may come again, and nothing else.
+        let (again, new) = came.split_at(came.len().saturating_sub(2));
+        assert_eq!(new, [format!("one {round}"), format!("two {round}")]);
+        assert!(again.iter().all(|text| text.starts_with("one")), "{came:?}");
+    }
+}
+
+/// A store whose records are damaged is not taken for an empty one.
+#[test]
+fn a_store_that_cannot_be_read_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut broker = Served::start(folder.path(), &["--listen", "mqtt://127.0.0.1:0"]);
+    signal(&mut broker.child, "-TERM");
+    let records = folder.path().join("state/store/records.redb");
+    fs::write(&records, "nothing that anybody could read").unwrap();
+    let output = sterna()
+        .args(["serve", "--listen", "mqtt://127.0.0.1:0", "--data-dir"])
+        .arg(folder.path().join("state"))
+        .output()
+        .unwrap();
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{errors}");
+    assert!(errors.contains("records.redb"), "{errors}");
+}
+
+/// Messages to systemd, in order.
+#[test]
+fn the_service_manager_is_told_how_far_the_broker_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("notify");
+    let socket = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+    let patience = Some(Duration::from_secs(30));
+    socket.set_read_timeout(patience).unwrap();
+    let told = || {
+        let mut buffer = [0; 256];
+        let length = socket.recv(&mut buffer).unwrap();
+        let text = String::from_utf8(buffer[..length].to_vec()).unwrap();
+        text.lines().next().unwrap().to_owned()
+    };
+    let mut command = sterna();
+    command.env("NOTIFY_SOCKET", &path);
+    let mut broker = Served::run(command, folder.path(), &["--listen", "mqtt://127.0.0.1:0"]);
+    assert_eq!(told(), "READY=1");
+    assert!(broker.reload().contains("reloaded"));
+    assert_eq!(told(), "RELOADING=1");
+    assert_eq!(told(), "READY=1");
+    let pid = broker.child.id().to_string();
+    assert!(Command::new("kill").arg(&pid).status().unwrap().success());
+    assert_eq!(told(), "STOPPING=1");
+    assert!(broker.child.wait().unwrap().success());
+}
+
+/// The audit log has a level of its own: it speaks where the rest of the log is silent, and is silent where
+/// the rest speaks. Every line of it is found by the client's name.
+#[test]
+fn the_audit_log_has_its_own_level() {
+    let folder = tempfile::tempdir().unwrap();
+    let users = folder.path().join("users");
+    fs::write(&users, "").unwrap();
+    let file = folder.path().join("sterna.toml");
+    let configuration = |level: &str, audit: &str| {
+        let text = format!(
+            "[[listener]]\nurl = 'mqtt://127.0.0.1:0'\n[[listener]]\nurl = 'mqtt://127.0.0.1:0'\n\
+             anonymous = true\n[authentication]\npassword_file = '{}'\n[log]\nlevel = '{level}'\n\
+             audit = '{audit}'\n",
+            users.display()
+        );
+        fs::write(&file, text).unwrap();
+    };
+    for (level, audit, expected) in [
+        ("error", "debug", &["login refused", "login"][..]),
+        ("error", "info", &["login refused"]),
+        ("error", "off", &[]),
+    ] {
+        configuration(level, audit);
+        let arguments = ["--config", file.to_str().unwrap(), "--log-format", "json"];
+        let mut broker = Served::start(folder.path(), &arguments);
+        for listener in [0, 1] {
+            let url = broker.url(listener);
+            let arguments = ["pub", "--url", url, "-i", "device-7", "-t", "a", "-m", "x"];
+            sterna().args(arguments).output().unwrap();
+        }
+        let pid = broker.child.id().to_string();
+        assert!(Command::new("kill").arg(&pid).status().unwrap().success());
+        assert!(broker.child.wait().unwrap().success());
+        let lines: Vec<serde_json::Value> = (broker.log.iter())
+            .map(|line| serde_json::from_str(&line).unwrap())
+            .filter(|line: &serde_json::Value| line["client"] == "device-7")
+            .collect();
+        let messages: Vec<&str> = (lines.iter())
+            .map(|line| line["message"].as_str().unwrap())
+            .collect();
+        assert_eq!(messages, expected, "{audit}");
+        for line in &lines {
+            assert_eq!(line["target"], "sterna::audit");
+            assert_eq!(line["protocol"], "mqtt");
+        }
+        if let Some(refused) = lines.first() {
+            assert_eq!(refused["reason"], "no_credentials");
+            assert_eq!(refused["level"], "WARN");
+        }
+        fs::remove_file(folder.path().join("ready.json")).unwrap();
+    }
 }

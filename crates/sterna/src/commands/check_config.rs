@@ -3,13 +3,15 @@
 use std::process::ExitCode;
 
 use clap::Args as ClapArgs;
-use sterna_server::config;
+use sterna_server::{Server, config};
 
 use super::serve::Source;
 
 /// Check a configuration, and print it as it would be in force.
 ///
-/// Exit code 0 when it would be accepted, 2 when not.
+/// The files that it names are read as `serve` would read them: certificates, keys, client authority,
+/// passwords and tokens. Nothing is opened, made or changed, so that a broker may run meanwhile. Exit code
+/// 0 when it would be accepted, 2 when not.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -22,8 +24,12 @@ pub(crate) struct Args {
 
 /// Checks, and prints the configuration in force as TOML.
 pub(crate) fn run(args: &Args) -> ExitCode {
-    let configuration = config::load(args.source.config.as_deref(), std::env::vars())
-        .and_then(|c| c.check().map_err(config::ConfigError::Problems).map(|()| c));
+    let configuration =
+        config::load(args.source.config.as_deref(), std::env::vars()).and_then(|c| {
+            Server::check(&c)
+                .map_err(config::ConfigError::Problems)
+                .map(|()| c)
+        });
     match configuration {
         Ok(mut configuration) => {
             for warning in configuration.warnings() {

@@ -1,5 +1,4 @@
-//! The options that every client command has: where the broker is, who the client is, whom it
-//! trusts.
+//! The options that every client command has: broker, client, trust.
 
 pub(super) mod amqp;
 pub(super) mod http;
@@ -10,11 +9,15 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use sterna_client::arguments::{
+    Credentials, Place, Quic, Trust, first_given, qos, seconds, version,
+};
 use sterna_client::{
-    Client, Fingerprint, Login, Options, Protocol, Publish, Qlog, QoS, QuicOverrides, QuicProfile,
-    Scheme, Streams, Tls, TlsVersion, Url, Version,
+    Backoff, Client, Login, Options, Protocol, Publish, Qlog, QoS, Scheme, Streams, Tls, Url,
+    Version,
 };
 
+use super::outage::Outage;
 use super::property::{Given, Properties};
 pub(super) use amqp::AmqpSettings;
 use amqp::{Mechanism, mechanism};
@@ -22,22 +25,8 @@ use amqp::{Mechanism, mechanism};
 /// Options of a connection. Names and meanings are mosquitto's where it has the same.
 #[derive(clap::Args, Clone, Debug)]
 pub(super) struct Connection {
-    /// The broker: mqtt://, mqtts://, ws://, wss://, mqtt+quic://, amqp://, amqps://, amqp+ws://,
-    /// amqp+wss://, amqp+quic://, http://, https:// or h3://[USER[:PASSWORD]@]HOST[:PORT][/TOPIC]
-    #[arg(value_name = "URL")]
-    broker: Option<String>,
-    /// The broker, as an option in place of the argument [env: STERNA_URL]
-    #[arg(short = 'L', long, value_name = "URL", conflicts_with = "broker")]
-    url: Option<String>,
-    /// Host of the broker, in place of a URL [default: localhost]
-    #[arg(short = 'h', long, value_name = "HOST", conflicts_with_all = ["broker", "url"])]
-    host: Option<String>,
-    /// Port of the broker [default: 1883; 8883 with TLS, 14567 with --quic]
-    #[arg(short = 'p', long, value_name = "PORT", conflicts_with_all = ["broker", "url"])]
-    port: Option<u16>,
-    /// With -h: connect over QUIC
-    #[arg(long, conflicts_with_all = ["broker", "url"])]
-    quic: bool,
+    #[command(flatten)]
+    place: Place,
 
     /// Client identifier; in AMQP the container-id, in HTTP the session's name with -c [default: random]
     #[arg(
@@ -57,24 +46,8 @@ pub(super) struct Connection {
         help_heading = "Client"
     )]
     id_prefix: Option<String>,
-    /// User name
-    #[arg(
-        short = 'u',
-        long,
-        value_name = "USER",
-        env = "STERNA_USERNAME",
-        help_heading = "Client"
-    )]
-    username: Option<String>,
-    /// Password. Other users of this host can see it on the command line; the environment is safer
-    /// [env: STERNA_PASSWORD, if there is a user name]
-    #[arg(
-        short = 'P',
-        long = "pw",
-        value_name = "PASSWORD",
-        help_heading = "Client"
-    )]
-    password: Option<String>,
+    #[command(flatten)]
+    login: Credentials,
     /// Log in by SCRAM-SHA-256: the password stays here, and the broker has to know it, too
     #[arg(long, requires = "username", help_heading = "Client")]
     scram: bool,
@@ -133,29 +106,26 @@ pub(super) struct Connection {
     #[arg(long, value_name = "SECONDS", default_value = "20", value_parser = seconds,
           help_heading = "Client")]
     connect_timeout: Duration,
-    /// Longest wait at the end for the broker's acknowledgement of what was sent [default: 30; over QUIC
-    /// less on a fast path, and as long as there is progress]
+    /// Longest wait at the end for the broker's acknowledgement [default: 30; over QUIC less on a
+    /// fast path, and longer while there is progress]
     #[arg(long, value_name = "SECONDS", value_parser = seconds, help_heading = "Client")]
     close_timeout: Option<Duration>,
-    /// Over QUIC: one stream for all messages (single), one for each topic (per-topic), one for each
+    /// Failed attempts in a row to connect again, after which the command ends with status 7. A
+    /// connection of 5 s starts the count again. The wait between two attempts doubles from 0.5 s
+    /// to 60 s [default: for ever]
+    #[arg(long, value_name = "N", help_heading = "Client")]
+    pub(super) maximum_reconnect_times: Option<u32>,
+    /// Over QUIC: one stream for all messages (single), for each topic (per-topic) or for each
     /// message (per-publish), or QoS 0 on a stream behind all others (priority)
     #[arg(long, value_name = "MODE", default_value = "single", value_parser = streams,
           help_heading = "TLS and QUIC")]
     streams: Streams,
-    /// Over QUIC: send messages with QoS 0 as datagrams, and receive them so, where the broker does
-    /// it: they may be lost, and hold up nothing
+    /// Over QUIC: send and receive messages with QoS 0 as datagrams, if the broker agrees: they may
+    /// be lost, and delay no others
     #[arg(long, help_heading = "TLS and QUIC")]
     datagrams: bool,
-    /// Over QUIC: the kind of path: default, lan, cellular, satellite, nb-iot, sleepy
-    #[arg(long, value_name = "PROFILE", help_heading = "TLS and QUIC")]
-    quic_profile: Option<QuicProfile>,
-    /// Over QUIC: change one setting of the profile; may be repeated
-    #[arg(
-        long = "quic-set",
-        value_name = "NAME=VALUE",
-        help_heading = "TLS and QUIC"
-    )]
-    quic_settings: Vec<String>,
+    #[command(flatten)]
+    quic: Quic,
     /// Over QUIC: write what each connection does (packets, losses, round trip, window) as qlog into
     /// this folder, a file for each
     #[arg(long, value_name = "FOLDER", help_heading = "TLS and QUIC")]
@@ -202,46 +172,8 @@ pub(super) struct Connection {
     #[arg(long, requires = "will_topic", help_heading = "Will")]
     will_retain: bool,
 
-    /// PEM file of authorities to trust, in place of the system's
-    #[arg(long, value_name = "FILE", help_heading = "TLS and QUIC")]
-    cafile: Option<PathBuf>,
-    /// Folder of PEM files of authorities to trust, in place of the system's
-    #[arg(long, value_name = "FOLDER", help_heading = "TLS and QUIC")]
-    capath: Option<PathBuf>,
-    /// Trust exactly the certificate with this SHA-256, which `sterna serve` prints; may be
-    /// repeated
-    #[arg(long, value_name = "SHA256", help_heading = "TLS and QUIC")]
-    fingerprint: Vec<Fingerprint>,
-    /// Trust exactly the server whose bare key has this SHA-256, and ask it for that in place of a
-    /// certificate (RFC 7250); may be repeated
-    #[arg(long, value_name = "SHA256", help_heading = "TLS and QUIC")]
-    server_key: Vec<Fingerprint>,
-    /// PEM file with this client's certificate
-    #[arg(
-        long,
-        value_name = "FILE",
-        requires = "key",
-        help_heading = "TLS and QUIC"
-    )]
-    cert: Option<PathBuf>,
-    /// PEM file with its key; without --cert this client shows the bare key (RFC 7250)
-    #[arg(long, value_name = "FILE", help_heading = "TLS and QUIC")]
-    key: Option<PathBuf>,
-    /// Do not verify the broker at all: whoever is on the path can read and change everything
-    #[arg(long, help_heading = "TLS and QUIC")]
-    insecure: bool,
-    /// Name that the broker's certificate must have, if not the host's
-    #[arg(long, value_name = "NAME", help_heading = "TLS and QUIC")]
-    server_name: Option<String>,
-    /// Protocol to ask for on a TLS port that serves several
-    #[arg(long, value_name = "NAME", help_heading = "TLS and QUIC")]
-    tls_alpn: Option<String>,
-    /// Only this version of TLS: tlsv1.2 or tlsv1.3
-    #[arg(long, value_name = "VERSION", value_parser = tls_version, help_heading = "TLS and QUIC")]
-    tls_version: Option<TlsVersion>,
-    /// With -h: use TLS and trust the system's authorities, as mqtts:// does
-    #[arg(long, help_heading = "TLS and QUIC")]
-    tls_use_os_certs: bool,
+    #[command(flatten)]
+    trust: Trust,
 
     /// Say on standard error what happens
     #[arg(short = 'd', long, help_heading = "Output")]
@@ -261,7 +193,7 @@ pub(super) struct Connection {
     nodelay: bool,
 }
 
-/// What a command line says about the connection.
+/// The settings of a command line.
 pub(super) struct Settings {
     pub(super) options: Options,
     pub(super) properties: Properties,
@@ -274,8 +206,6 @@ impl Connection {
     pub(super) fn refuse_idle_flags(&self, scheme: Scheme) -> Result<(), String> {
         let is_quic = scheme.is_quic() || (scheme == Scheme::Https && !self.no_http3);
         let over_quic = [
-            ("--quic-profile", self.quic_profile.is_some()),
-            ("--quic-set", !self.quic_settings.is_empty()),
             ("--streams", self.streams != Streams::Single),
             ("--datagrams", self.datagrams),
             ("--no-early-data", self.no_early_data),
@@ -283,47 +213,17 @@ impl Connection {
             ("--qlog", self.qlog.is_some()),
             ("--path-stats", self.path_stats),
         ];
-        let encrypted = [
-            ("--cafile", self.cafile.is_some()),
-            ("--capath", self.capath.is_some()),
-            ("--fingerprint", !self.fingerprint.is_empty()),
-            ("--server-key", !self.server_key.is_empty()),
-            ("--cert", self.cert.is_some()),
-            ("--key", self.key.is_some()),
-            ("--insecure", self.insecure),
-            ("--server-name", self.server_name.is_some()),
-            ("--tls-alpn", self.tls_alpn.is_some()),
-            ("--tls-version", self.tls_version.is_some()),
-            ("--tls-use-os-certs", self.tls_use_os_certs),
-        ];
-        let over_tcp = [
-            ("--tls-alpn", self.tls_alpn.is_some()),
-            (
-                "--tls-version tlsv1.2",
-                self.tls_version == Some(TlsVersion::Tls12),
-            ),
-        ];
         let with_https = [
             ("--head-start", self.head_start.is_some()),
             ("--no-http3", self.no_http3),
         ];
         let name = scheme.name();
-        let given = |flags: &[(&'static str, bool)]| {
-            let given = flags.iter().find(|(_, is_given)| *is_given);
-            given.map(|(flag, _)| *flag)
-        };
-        if let Some(flag) = given(&over_quic).filter(|_| !is_quic) {
+        let first = first_given(&self.quic.given()).or_else(|| first_given(&over_quic));
+        if let Some(flag) = first.filter(|_| !is_quic) {
             return Err(format!("{flag}: {name}:// does not travel over QUIC"));
         }
-        if let Some(flag) = given(&encrypted).filter(|_| !scheme.is_encrypted()) {
-            return Err(format!("{flag}: {name}:// is not encrypted"));
-        }
-        if let Some(flag) = given(&over_tcp).filter(|_| scheme.is_quic()) {
-            return Err(format!(
-                "{flag}: QUIC has TLS 1.3 and a protocol that the URL says"
-            ));
-        }
-        if let Some(flag) = given(&with_https).filter(|_| scheme != Scheme::Https) {
+        self.trust.refuse_idle(scheme)?;
+        if let Some(flag) = first_given(&with_https).filter(|_| scheme != Scheme::Https) {
             return Err(format!("{flag}: {name}:// has no choice of HTTP's version"));
         }
         Ok(())
@@ -373,11 +273,7 @@ impl Connection {
             None if self.disable_clean_session && options.version.is_v5() => u32::MAX,
             None => 0,
         };
-        let password = self
-            .password
-            .clone()
-            .or_else(|| from_environment("STERNA_PASSWORD"));
-        match (&self.username, password) {
+        match (&self.login.username, self.login.password()) {
             (Some(user), Some(password)) if self.scram => {
                 options.login = Login::Scram {
                     user: user.clone(),
@@ -385,23 +281,22 @@ impl Connection {
                 };
             }
             (Some(_), None) if self.scram => return Err("--scram: there is no password".to_owned()),
-            (user, password) if user.is_some() || self.password.is_some() => {
-                let user = user.clone();
+            (user, password) if user.is_some() || password.is_some() => {
                 options.login = Login::Password {
-                    user,
+                    user: user.clone(),
                     password: password.map(String::into_bytes),
                 };
             }
-            // The environment's password belongs to a user name; without one it stays there.
             _ => {}
         }
+        options.reconnect = self.reconnect();
         options.keep_alive_s = self.keepalive;
         options.bind = self.bind;
         options.connect_timeout = self.connect_timeout;
         options.close_timeout = self.close_timeout.unwrap_or(options.close_timeout);
         options.streams = self.streams;
         options.datagrams = self.datagrams;
-        options.quic = self.quic()?;
+        options.quic = self.quic.overrides()?;
         options.qlog = self.qlog();
         options.early_data = !self.no_early_data || self.early_data;
         options.tls = self.tls(options.url.scheme());
@@ -423,23 +318,23 @@ impl Connection {
         })
     }
 
-    /// QUIC's own settings.
-    fn quic(&self) -> Result<QuicOverrides, String> {
-        let mut quic = QuicOverrides {
-            profile: self.quic_profile,
-            ..QuicOverrides::default()
+    /// The back-off after the connection was lost; `None` for no further connection.
+    fn reconnect(&self) -> Option<Backoff> {
+        let max_attempts = match self.maximum_reconnect_times {
+            Some(0) => return None,
+            // The loss itself is the first that counts as failed.
+            Some(times) => Some(times.saturating_add(1)),
+            None => None,
         };
-        for setting in &self.quic_settings {
-            let (name, value) = setting
-                .split_once('=')
-                .ok_or_else(|| format!("--quic-set {setting}: NAME=VALUE"))?;
-            quic.set(name, value)
-                .map_err(|error| format!("--quic-set: {error}"))?;
-        }
-        if let Err(problems) = quic.settings().check() {
-            return Err(format!("--quic-set: {}", problems.join("; ")));
-        }
-        Ok(quic)
+        Some(Backoff {
+            max_attempts,
+            ..Backoff::default()
+        })
+    }
+
+    /// The reports of an outage.
+    pub(super) fn outage(&self, url: &Url) -> Outage {
+        Outage::new(url, self.quiet)
     }
 
     /// Where traces of QUIC go.
@@ -468,20 +363,10 @@ impl Connection {
         true
     }
 
-    /// Whom to trust, with a warning where it is everybody.
+    /// The settings of TLS. Warns if the broker is not verified.
     fn tls(&self, scheme: Scheme) -> Tls {
-        let mut tls = Tls::default();
-        tls.ca_file.clone_from(&self.cafile);
-        tls.ca_path.clone_from(&self.capath);
-        tls.fingerprints.clone_from(&self.fingerprint);
-        tls.server_keys.clone_from(&self.server_key);
-        tls.version = self.tls_version;
-        tls.certificate.clone_from(&self.cert);
-        tls.key.clone_from(&self.key);
-        tls.insecure = self.insecure;
+        let mut tls = self.trust.tls();
         tls.key_log = self.key_log();
-        tls.server_name.clone_from(&self.server_name);
-        tls.alpn = self.tls_alpn.iter().cloned().collect();
         if tls.insecure && scheme.is_encrypted() && !self.quiet {
             eprintln!(
                 "Warning: --insecure: the broker is not verified; anyone on the path can read and change everything."
@@ -497,45 +382,11 @@ impl Connection {
 
     /// Whether a broker is named, be it by the environment.
     pub(super) fn names_broker(&self) -> bool {
-        self.broker.is_some()
-            || self.url.is_some()
-            || self.host.is_some()
-            || self.port.is_some()
-            || self.quic
-            || from_environment("STERNA_URL").is_some()
+        self.place.is_given()
     }
 
     fn url(&self) -> Result<Url, String> {
-        let given = self.broker.clone().or_else(|| self.url.clone());
-        let url = given.or_else(|| {
-            let by_parts = self.host.is_some() || self.port.is_some() || self.quic;
-            from_environment("STERNA_URL").filter(|_| !by_parts)
-        });
-        if let Some(url) = url {
-            return url.parse().map_err(|error| format!("{url}: {error}"));
-        }
-        let wants_tls = self.tls_use_os_certs
-            || self.cafile.is_some()
-            || self.capath.is_some()
-            || self.key.is_some()
-            || self.server_name.is_some()
-            || self.tls_alpn.is_some()
-            || self.tls_version.is_some()
-            || !self.fingerprint.is_empty()
-            || !self.server_key.is_empty()
-            || self.insecure
-            || self.port == Some(8883);
-        let scheme = match (self.quic, wants_tls) {
-            (true, _) => Scheme::MqttQuic,
-            (false, true) => Scheme::Mqtts,
-            (false, false) => Scheme::Mqtt,
-        };
-        Url::new(
-            scheme,
-            self.host.as_deref().unwrap_or("localhost"),
-            self.port,
-        )
-        .map_err(|error| error.to_string())
+        self.place.url(&self.trust)
     }
 
     /// Says what the connection knows of its path, when --path-stats asks for it.
@@ -560,46 +411,9 @@ impl Connection {
     }
 }
 
-fn from_environment(name: &str) -> Option<String> {
-    std::env::var(name).ok().filter(|value| !value.is_empty())
-}
-
-/// A QoS of the command line.
-pub(super) fn qos(text: &str) -> Result<QoS, String> {
-    text.parse()
-        .ok()
-        .and_then(QoS::from_u8)
-        .ok_or_else(|| "QoS is 0, 1 or 2".to_owned())
-}
-
-/// A length of time in seconds, fractions allowed.
-pub(super) fn seconds(text: &str) -> Result<Duration, String> {
-    text.parse()
-        .ok()
-        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
-        .ok_or_else(|| "not a number of seconds".to_owned())
-}
-
-fn tls_version(text: &str) -> Result<TlsVersion, String> {
-    match text {
-        "tlsv1.2" => Ok(TlsVersion::Tls12),
-        "tlsv1.3" => Ok(TlsVersion::Tls13),
-        _ => Err("tlsv1.2 or tlsv1.3".to_owned()),
-    }
-}
-
 fn streams(text: &str) -> Result<Streams, String> {
     text.parse()
         .map_err(|_| "single, per-topic, per-publish or priority".to_owned())
-}
-
-fn version(text: &str) -> Result<Version, String> {
-    match text.trim_start_matches("mqttv") {
-        "5" | "5.0" => Ok(Version::V5),
-        "311" | "3.1.1" | "4" => Ok(Version::V311),
-        "31" | "3.1" | "3" => Ok(Version::V31),
-        _ => Err("MQTT has the versions 5, 311 and 31".to_owned()),
-    }
 }
 
 fn expiry(text: &str) -> Result<u32, String> {

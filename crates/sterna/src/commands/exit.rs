@@ -12,7 +12,7 @@ use sterna_client::{ConnectError, Error, SendError, Version};
 /// The command line is wrong, or a local file could not be read or written.
 pub(crate) const USAGE: u8 = 1;
 /// The connection was lost and not regained.
-const LOST: u8 = 7;
+pub(super) const LOST: u8 = 7;
 /// TLS failed.
 const TLS: u8 = 8;
 /// The authentication exchange failed.
@@ -21,7 +21,7 @@ const AUTHENTICATION: u8 = 11;
 const UNREACHABLE: u8 = 14;
 /// The host's name cannot be resolved.
 const UNRESOLVED: u8 = 15;
-/// Nobody was there to answer a request.
+/// The topic of a request had no subscriber.
 pub(super) const NOBODY: u8 = 16;
 /// Time ran out.
 pub(super) const TIMEOUT: u8 = 27;
@@ -53,7 +53,7 @@ Exit status:
   11       the authentication exchange failed (--scram)
   14       the broker cannot be reached
   15       the host's name cannot be resolved
-  16       nobody is subscribed to the topic of a request
+  16       the topic of a request has no subscriber
   27       time ran out (-W)
   128-162  the broker refused (MQTT 5: its reason code; AMQP: the one that is closest to its
            condition; HTTP: to its status), for example 135 not authorised";
@@ -68,7 +68,7 @@ pub(crate) fn usage(error: impl Display) -> ExitCode {
 #[derive(Debug)]
 pub(super) struct Failure {
     pub(super) code: u8,
-    /// What is said on standard error; nothing when empty.
+    /// The text on standard error; no output if it is empty.
     pub(super) text: String,
 }
 
@@ -85,7 +85,7 @@ impl Failure {
         Self::new(USAGE, text)
     }
 
-    /// Nothing to say, and nothing wrong: whoever read the output has gone.
+    /// No text, and no fault: the reader of the output has closed it.
     pub(super) const fn quiet() -> Self {
         Self {
             code: 0,
@@ -224,7 +224,7 @@ impl From<String> for Failure {
     }
 }
 
-/// What a client command ends with.
+/// The exit code of a client command.
 pub(super) fn code(result: Result<(), Failure>, quiet: bool) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,

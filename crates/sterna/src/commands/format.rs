@@ -1,4 +1,4 @@
-//! How received messages are printed: the format strings of `-F`.
+//! Output of received messages: the format strings of `-F`.
 
 use std::fmt::Write as _;
 use std::str::FromStr;
@@ -11,7 +11,7 @@ use super::clock::LocalTime;
 /// Largest field width, in characters.
 const MAX_WIDTH: usize = 10_000;
 
-/// What is known about one message.
+/// The fields of one message.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Fields<'a> {
     pub(super) topic: &'a str,

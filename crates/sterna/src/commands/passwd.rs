@@ -15,7 +15,7 @@ const SALT_BYTES: usize = 16;
 /// Add, change or remove users in a broker's password file.
 ///
 /// The file holds one line per user with a SCRAM-SHA-256 record, in the form that PostgreSQL uses.
-/// From it a broker can check a password, but nobody can read one.
+/// A broker can check a password with it, but the file does not reveal one.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -42,8 +42,8 @@ pub(crate) struct Args {
     /// there
     #[arg(short = 'b', long, requires = "password")]
     batch: bool,
-    /// How often the password is hashed: more is better against theft of the file, and costs each
-    /// login; 4096 for small devices that use SCRAM, with a long random password
+    /// Iterations of the password's hash. More protect better if the file is stolen, and cost each
+    /// login. 4096 is for small devices that use SCRAM, with a long random password
     #[arg(long, value_name = "N", default_value_t = DEFAULT_ITERATIONS)]
     iterations: u32,
 }

@@ -66,8 +66,8 @@ impl std::str::FromStr for Given {
     }
 }
 
-/// Joins each `-D packet name [key] value` of a command line into one argument, because how many
-/// words belong to it depends on the name.
+/// Joins each `-D packet name [key] value` of a command line into one argument. The name decides
+/// how many words belong to it.
 pub(crate) fn join(arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let mut joined = Vec::new();
     let mut arguments = arguments.peekable();

@@ -7,10 +7,12 @@ use std::collections::VecDeque;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use sterna_client::{Client, Delivery, Priority, Protocol, Publish, QoS, Version};
+use sterna_client::arguments::{qos, seconds};
+use sterna_client::{Client, Delivery, Priority, PropertyBuf, Protocol, Publish, QoS, Version};
 
-use super::connection::{Connection, Settings, qos, seconds};
+use super::connection::{Connection, Settings};
 use super::exit::{self, Failure};
+use super::outage::Change;
 use super::payload::{self, Payload};
 
 /// Messages that may wait for their acknowledgements, where the protocol keeps their order.
@@ -38,7 +40,7 @@ pub(crate) struct Args {
     /// Let the broker keep it as the topic's retained message
     #[arg(short = 'r', long)]
     retain: bool,
-    /// Publish it so many times
+    /// Publish it this number of times
     #[arg(long, value_name = "N", default_value_t = 1)]
     repeat: u64,
     /// Seconds between repetitions
@@ -47,14 +49,21 @@ pub(crate) struct Args {
     /// Over QUIC: how urgent it is, where streams have priorities: high, normal or bulk
     #[arg(long, value_name = "PRIORITY", default_value = "normal", value_parser = priority)]
     priority: Priority,
-    /// Over QUIC: move to another local port every so many seconds, as a device that changes its
-    /// network
+    /// Over QUIC: move to another local port after each interval of this many seconds, as a device
+    /// that changes its network
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     rebind_every: Option<Duration>,
-    /// Messages that may wait for their acknowledgements [default: 256; in HTTP 1, because messages that
-    /// are under way at once may overtake each other there]
+    /// Messages that may wait for their acknowledgements [default: 256; in HTTP 1, because messages
+    /// under way may overtake each other there]
     #[arg(short = 'M', long, value_name = "N")]
     max_inflight: Option<usize>,
+}
+
+impl Args {
+    /// Messages that may wait for their acknowledgements, where the protocol keeps their order.
+    fn max_inflight(&self) -> usize {
+        self.max_inflight.unwrap_or(MAX_INFLIGHT).max(1)
+    }
 }
 
 fn help() -> String {
@@ -124,17 +133,33 @@ async fn publish(args: &Args) -> Result<(), Failure> {
     let message = properties.publish(message)?;
     let at_the_end = properties.block("disconnect")?;
     let version = options.version;
-    let (client, events) = Client::start(options).map_err(Failure::local)?;
-    drop(events);
+    let outage = args.connection.outage(&options.url);
+    let (client, mut events) = Client::start(options).map_err(Failure::local)?;
     if let Some(pause) = args.rebind_every {
         // Ends with the client.
         tokio::spawn(rebind(client.clone(), pause.max(MIN_REBIND)));
     }
+    let publishing = publish_all(args, &client, version, message, at_the_end);
+    outage
+        .beside(publishing, async || {
+            Some(Change::mqtt(&events.next().await?, version))
+        })
+        .await
+}
+
+/// Publishes what the command line says, and ends the connection.
+async fn publish_all(
+    args: &Args,
+    client: &Client,
+    version: Version,
+    message: Publish,
+    at_the_end: PropertyBuf,
+) -> Result<(), Failure> {
     let mut sender = Sender {
-        client: &client,
+        client,
         version,
         under_way: VecDeque::new(),
-        max_under_way: args.max_inflight.unwrap_or(MAX_INFLIGHT).max(1),
+        max_under_way: args.max_inflight(),
         failure: None,
     };
     if args.stdin_line {
@@ -161,7 +186,7 @@ async fn publish(args: &Args) -> Result<(), Failure> {
         sender.settle_one().await;
     }
     let failure = sender.failure.take();
-    args.connection.tell_path(&client).await;
+    args.connection.tell_path(client).await;
     let ended = client
         .disconnect_with(sterna_client::ReasonCode::Success, at_the_end)
         .await;
@@ -190,7 +215,7 @@ async fn rebind(client: Client, pause: Duration) {
     }
 }
 
-/// Messages under way, at most so many.
+/// The messages under way, up to a limit.
 struct Sender<'a> {
     client: &'a Client,
     version: Version,

@@ -6,23 +6,25 @@ mod http;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use sterna_client::arguments::{qos, seconds};
 use sterna_client::{
     Client, Error, Event, Events, Message, Protocol, Publish, QoS, ReasonCode, Subscription,
     Version,
 };
 
-use super::connection::{Connection, Settings, qos, seconds};
+use super::connection::{Connection, Settings};
 use super::exit::{self, Failure};
+use super::outage::{Change, Outage};
 use super::output::{self, FORMATS, Output};
 use super::payload::Payload;
 use super::signals;
 
 /// Publish a request and print the response.
 ///
-/// The request carries a response topic and correlation data (MQTT 5), to which the client is
-/// subscribed before anybody can answer: SUBSCRIBE and the request leave together. Before MQTT 5
-/// every message on the response topic counts as a response. In AMQP the broker makes a node for the
-/// responses, and the request carries its address as reply-to, and a correlation-id.
+/// The request has a response topic and correlation data (MQTT 5). The client is subscribed before
+/// anyone can answer: SUBSCRIBE and the request leave together. Before MQTT 5 every message on the
+/// response topic counts as a response. In AMQP the broker makes a node for the responses, and the
+/// request carries its address as reply-to, and a correlation-id.
 #[derive(clap::Args, Debug)]
 #[command(disable_help_flag = true, after_help = help())]
 pub(crate) struct Args {
@@ -42,10 +44,10 @@ pub(crate) struct Args {
     /// Quality of service of request and response: 0, 1 or 2
     #[arg(short = 'q', long, value_name = "QOS", default_value = "1", value_parser = qos)]
     qos: QoS,
-    /// Wait for so many responses
+    /// Wait for this number of responses
     #[arg(short = 'C', value_name = "N", default_value_t = 1)]
     count: u64,
-    /// Wait so many seconds from the connection on, then end with status 27
+    /// Seconds to wait after the connection stands, then end with status 27
     #[arg(short = 'W', value_name = "SECONDS", default_value = "10", value_parser = seconds)]
     timeout: Duration,
     #[command(flatten)]
@@ -123,6 +125,7 @@ async fn request(args: &Args) -> Result<(), Failure> {
     }
     let message = properties.publish(message)?;
     let at_the_end = properties.block("disconnect")?;
+    let mut outage = args.connection.outage(&options.url);
     let (client, mut events) = Client::start(options).map_err(Failure::local)?;
     let exchange = Exchange {
         args,
@@ -131,7 +134,7 @@ async fn request(args: &Args) -> Result<(), Failure> {
         response_topic: &response_topic,
     };
     let result = exchange
-        .run(&client, &mut events, subscription, message)
+        .run(&client, &mut events, &mut outage, subscription, message)
         .await;
     args.connection.tell_path(&client).await;
     let ended = client
@@ -152,6 +155,7 @@ impl Exchange<'_> {
         &self,
         client: &Client,
         events: &mut Events,
+        outage: &mut Outage,
         subscription: Subscription,
         message: Publish,
     ) -> Result<(), Failure> {
@@ -182,13 +186,12 @@ impl Exchange<'_> {
                             return Ok(());
                         }
                     }
-                    Some(Event::Connected(_)) if deadline.is_none() => {
-                        deadline = Some(tokio::time::Instant::now() + self.args.timeout);
+                    Some(event) => {
+                        if matches!(event, Event::Connected(_)) && deadline.is_none() {
+                            deadline = Some(tokio::time::Instant::now() + self.args.timeout);
+                        }
+                        outage.note(Change::mqtt(&event, self.version))?;
                     }
-                    Some(Event::Disconnected { error, retry_in: None }) => {
-                        return Err(failed(&error));
-                    }
-                    Some(_) => {}
                 },
                 (subscribed, published) = &mut asking, if !asked => {
                     asked = true;
@@ -201,7 +204,7 @@ impl Exchange<'_> {
                     }
                     let published = published.map_err(|error| failed(&error))?;
                     if published.reason == ReasonCode::NoMatchingSubscribers {
-                        let text = "nobody is subscribed to this topic";
+                        let text = "the topic has no subscriber";
                         return Err(Failure::new(exit::NOBODY, text));
                     }
                 }

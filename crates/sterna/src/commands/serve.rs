@@ -8,14 +8,18 @@ use std::sync::mpsc::Receiver;
 use clap::Args as ClapArgs;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use sterna_server::Server;
+use sterna_server::audit::TARGET as AUDIT;
 use sterna_server::config::{self, Config, Listener, LogFormat};
 use tracing::{error, info};
 
+use super::service_manager::{self, State};
+
 /// Run the broker.
 ///
-/// Without options it serves every transport on loopback, keeps everything in memory, and makes a
-/// development certificate on first start. Exit status: 0 stopped by a signal, 1 cannot start, 2 the
-/// configuration is wrong, 70 the broker has failed and is to be started again.
+/// Without options it serves every transport on loopback, keeps what clients want kept in the data
+/// directory, and makes a development certificate on first start. Exit status: 0 stopped by a signal, 1
+/// cannot start or could not keep everything at its end, 2 the configuration is wrong, 70 the broker has
+/// failed and needs a restart.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -30,9 +34,17 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N")]
     shards: Option<u16>,
 
-    /// Directory of the development certificate
+    /// Directory of the store and of the development certificate
     #[arg(long = "data-dir", value_name = "DIRECTORY")]
     data_directory: Option<PathBuf>,
+
+    /// Level of the log: error, warn, info, debug, trace, or directives such as sterna_net=debug
+    #[arg(long, value_name = "LEVEL")]
+    log_level: Option<String>,
+
+    /// Form of the log
+    #[arg(long, value_name = "FORM", value_parser = ["text", "json"])]
+    log_format: Option<String>,
 
     /// Write the bound addresses here as JSON once everything listens
     #[arg(long, value_name = "PATH")]
@@ -59,6 +71,14 @@ impl Args {
         }
         if let Some(directory) = &self.data_directory {
             configuration.data_directory = Some(directory.clone());
+        }
+        if let Some(level) = &self.log_level {
+            configuration.log.level.clone_from(level);
+        }
+        match self.log_format.as_deref() {
+            Some("json") => configuration.log.format = LogFormat::Json,
+            Some(_) => configuration.log.format = LogFormat::Text,
+            None => {}
         }
         configuration
             .check()
@@ -88,7 +108,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     if let Some(failures) = server.take_failures() {
         std::thread::spawn(move || watch(&failures, |code| std::process::exit(code)));
     }
-    // Before the ready file, so that whoever waits for it may send a signal at once.
+    // Before the ready file, so that a process that waits for it may send a signal at once.
     let mut signals = match signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP]) {
         Ok(signals) => signals,
         Err(problem) => {
@@ -103,12 +123,16 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         return ExitCode::FAILURE;
     }
     greet(&server);
+    service_manager::tell(&State::Ready {
+        listeners: server.listeners().len(),
+    });
     for signal in signals.forever() {
         if signal != SIGHUP {
             break;
         }
+        service_manager::tell(&State::Reloading);
         let read = match &args.source.config {
-            // An editor or a disk that is full leaves it behind, and nobody means it.
+            // An editor or a full disk leaves it behind, without intent.
             Some(path) if !was_empty && is_empty(path) => Err(format!(
                 "{}: it was not empty when the broker started, and now it is",
                 path.display()
@@ -116,19 +140,30 @@ pub(crate) fn run(args: &Args) -> ExitCode {
             _ => args.configuration().map_err(|e| e.to_string()),
         };
         match read.and_then(|configuration| server.reload(&configuration)) {
-            Ok(kept) if kept.is_empty() => info!("configuration and certificates reloaded"),
+            Ok(kept) if kept.is_empty() => {
+                info!(target: AUDIT, "configuration and certificates reloaded");
+            }
             Ok(kept) => info!(
+                target: AUDIT,
                 unchanged = kept.join(", "),
                 "configuration and certificates reloaded; a restart is needed for what is unchanged"
             ),
             Err(problem) => {
-                error!(%problem, "reload refused; the old configuration stays in force");
+                error!(target: AUDIT, %problem, "reload refused; the old configuration stays in force");
             }
         }
+        service_manager::tell(&State::Ready {
+            listeners: server.listeners().len(),
+        });
     }
-    info!("shutting down");
-    server.shutdown();
-    ExitCode::SUCCESS
+    service_manager::tell(&State::Stopping);
+    info!(target: AUDIT, "shutting down");
+    if server.shutdown() {
+        ExitCode::SUCCESS
+    } else {
+        eprintln!("sterna serve: not everything could be kept in time; the log says more");
+        ExitCode::FAILURE
+    }
 }
 
 /// Whether a configuration file can be read and sets nothing.
@@ -156,6 +191,11 @@ pub(crate) fn start_log(configuration: &Config) {
     use std::io::IsTerminal as _;
     let filter = tracing_subscriber::EnvFilter::try_new(&configuration.log.level)
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    let audit = format!("{AUDIT}={}", configuration.log.audit.name());
+    let filter = match audit.parse() {
+        Ok(directive) => filter.add_directive(directive),
+        Err(_) => filter,
+    };
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
@@ -190,7 +230,7 @@ fn write_ready_file(path: &Path, server: &Server) -> std::io::Result<()> {
 /// Tells a person what listens where and what to type next.
 fn greet(server: &Server) {
     let mut out = std::io::stdout().lock();
-    // Nobody may be reading, which is no reason not to serve.
+    // Standard output may be closed, which is no reason not to serve.
     let _ = write_greeting(&mut out, server).and_then(|()| out.flush());
 }
 
@@ -213,6 +253,8 @@ fn write_greeting(out: &mut impl std::io::Write, server: &Server) -> std::io::Re
             "amqps" => "AMQP on TLS",
             "http" => "HTTP on TCP",
             "https" => "HTTP on TLS",
+            "admin" => "metrics and health on TCP",
+            "admins" => "metrics and health on TLS",
             _ => "MQTT, AMQP and HTTP on QUIC",
         };
         writeln!(out, "  {url:<34} {what}")?;
@@ -226,7 +268,11 @@ fn write_greeting(out: &mut impl std::io::Write, server: &Server) -> std::io::Re
         .listeners()
         .iter()
         .find(|url| url.starts_with("mqtt+quic:"))
-        .or_else(|| (server.listeners().iter()).find(|url| !url.starts_with("http")));
+        .or_else(|| {
+            let carries_messages =
+                |url: &&String| !url.starts_with("http") && !url.starts_with("admin");
+            server.listeners().iter().find(carries_messages)
+        });
     let page = (server.listeners().iter()).find(|url| url.starts_with("http:"));
     if let Some(page) = page {
         writeln!(out, "\nin a browser:\n  {}/", reachable(page))?;
@@ -286,6 +332,8 @@ mod tests {
             listen: vec!["mqtt://127.0.0.1:0".to_owned()],
             shards: Some(3),
             data_directory: Some(PathBuf::from("x")),
+            log_level: Some("warn".to_owned()),
+            log_format: Some("json".to_owned()),
             ready_file: None,
         };
         let configuration = args.configuration().unwrap();
@@ -295,5 +343,7 @@ mod tests {
         );
         assert_eq!(configuration.shard_count(), 3);
         assert_eq!(configuration.data_directory(), Ok(PathBuf::from("x")));
+        assert_eq!(configuration.log.level, "warn");
+        assert_eq!(configuration.log.format, LogFormat::Json);
     }
 }

@@ -3,7 +3,7 @@
 use signal_hook::consts::{SIGINT, SIGTERM};
 use tokio::sync::mpsc;
 
-/// Gives a word at the first signal; the second one ends the process as if nobody had listened.
+/// Reports the first signal; the second one ends the process by default.
 pub(super) fn listen() -> mpsc::Receiver<()> {
     let (sender, receiver) = mpsc::channel(1);
     // Without signals the command still works; it only ends less politely.

@@ -6,14 +6,16 @@ mod http;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use sterna_client::arguments::{qos, seconds};
 use sterna_client::{
     Client, Error, Event, Events, Message, PropertyBuf, Protocol, Publish, QoS, ReasonCode,
     RetainHandling, Subscription, Version, topic,
 };
 use tokio::sync::mpsc;
 
-use super::connection::{Connection, Settings, qos, seconds};
+use super::connection::{Connection, Settings};
 use super::exit::{self, Failure};
+use super::outage::{Change, Outage};
 use super::output::{self, FORMATS, Output};
 use super::signals;
 
@@ -74,13 +76,13 @@ pub(crate) struct Args {
     /// Have the broker mark the messages with this number (MQTT 5; shown by %S)
     #[arg(long, value_name = "N", help_heading = "Selection")]
     subscription_identifier: Option<u32>,
-    /// Print only so many percent of the messages
+    /// Print only this percentage of the messages
     #[arg(long, value_name = "PERCENT", value_parser = percent, help_heading = "Selection")]
     random_filter: Option<f64>,
-    /// End after so many messages
+    /// End after this number of messages
     #[arg(short = 'C', value_name = "N", help_heading = "End")]
     count: Option<u64>,
-    /// End so many seconds after the connection stands, with status 27
+    /// Seconds after the connection stands at which the command ends, with status 27
     #[arg(short = 'W', value_name = "SECONDS", value_parser = seconds, help_heading = "End")]
     timeout: Option<Duration>,
     /// End once the broker has confirmed the subscriptions
@@ -208,6 +210,7 @@ async fn subscribe(args: &Args) -> Result<(), Failure> {
     let with_disconnect = properties.block("disconnect")?;
     let version = options.version;
     options.acknowledge_on_receipt = false;
+    let outage = args.connection.outage(&options.url);
     let (client, mut events) = Client::start(options).map_err(Failure::local)?;
     let asking = {
         let client = client.clone();
@@ -231,6 +234,7 @@ async fn subscribe(args: &Args) -> Result<(), Failure> {
         args,
         client: &client,
         version,
+        outage,
         printed: 0,
         out: Vec::new(),
     };
@@ -311,7 +315,7 @@ async fn ask(
     Ok(Answers { filters, codes })
 }
 
-/// What a message means for the command.
+/// The effect of a message on the command.
 #[derive(PartialEq, Eq)]
 enum Next {
     GoOn,
@@ -322,6 +326,7 @@ struct Printer<'a> {
     args: &'a Args,
     client: &'a Client,
     version: Version,
+    outage: Outage,
     printed: u64,
     out: Vec<u8>,
 }
@@ -381,22 +386,7 @@ impl Printer<'_> {
                     end = self.message(&message).await?;
                     printed.push(message);
                 }
-                Event::Disconnected {
-                    error,
-                    retry_in: None,
-                } => {
-                    return Err(Failure::client(&error, self.version));
-                }
-                Event::Disconnected {
-                    error,
-                    retry_in: Some(delay),
-                } => {
-                    self.say(&format!(
-                        "{error}; trying again in {:.1} s",
-                        delay.as_secs_f64()
-                    ));
-                }
-                _ => {}
+                other => self.outage.note(Change::mqtt(&other, self.version))?,
             }
             if end == Next::GoOn && printed.len() < 256 {
                 next = events.try_next();
@@ -459,7 +449,7 @@ impl Printer<'_> {
     }
 }
 
-/// Whether a message is one of so many percent.
+/// Whether a message is drawn for this percentage.
 fn is_drawn(percent: Option<f64>) -> bool {
     let Some(percent) = percent else {
         return true;
@@ -479,7 +469,7 @@ pub(super) async fn until(deadline: Option<tokio::time::Instant>) {
     }
 }
 
-/// True at a signal; false when there will be none.
+/// True at a signal; false if signals cannot be received.
 pub(super) async fn signal(signals: &mut mpsc::Receiver<()>) -> bool {
     signals.recv().await.is_some()
 }

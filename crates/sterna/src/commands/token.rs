@@ -14,8 +14,8 @@ const SHOWN_DIGITS: usize = 12;
 
 /// Add, list or remove bearer tokens in a broker's token file.
 ///
-/// A token is shown once, when it is made: the file has only its SHA-256, from which nobody gets it
-/// back. A client of HTTP sends it as `Authorization: Bearer TOKEN`.
+/// A token is shown once, when it is made: the file has only its SHA-256, which does not reveal it.
+/// A client of HTTP sends it as `Authorization: Bearer TOKEN`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -37,7 +37,7 @@ enum Action {
         file: PathBuf,
         /// The user it stands for; no colon, no control characters
         user: String,
-        /// How long it is valid: a number with s, m, h, d or w; for ever without
+        /// Time that it is valid: a number with s, m, h, d or w; for ever by default
         #[arg(long, value_name = "TIME", value_parser = seconds)]
         expires: Option<u64>,
     },

@@ -75,7 +75,7 @@ fn path(args: &Args) -> Result<PathDescription, String> {
     })
 }
 
-/// What the advice is for, as a comment in front of it.
+/// The path of the advice, as a comment before it.
 fn heading(args: &Args) -> String {
     let mtu = args.mtu.map(|mtu| format!(", MTU {mtu}"));
     format!(

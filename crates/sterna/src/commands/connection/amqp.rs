@@ -1,13 +1,11 @@
 //! The same options for AMQP: what they mean there, and which of them mean nothing.
 
-use std::time::Duration;
-
 use sterna_client::amqp::{self, Sasl};
 use sterna_client::{Streams, Version};
 
 use super::super::exit::Failure;
 use super::super::property::Properties;
-use super::{Connection, from_environment};
+use super::Connection;
 
 /// A mechanism of SASL, by its name on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +28,7 @@ pub(super) fn mechanism(text: &str) -> Result<Mechanism, String> {
     }
 }
 
-/// What a command line says about an AMQP connection.
+/// The settings of a command line for AMQP.
 pub(in super::super) struct AmqpSettings {
     pub(in super::super) options: amqp::Options,
     /// Those of messages.
@@ -68,12 +66,13 @@ impl Connection {
         } else if let Some(prefix) = &self.id_prefix {
             options.container_id = format!("{prefix}{}", std::process::id());
         }
-        self.login(&mut options)?;
+        self.sasl(&mut options)?;
         options.idle_timeout_s = self.keepalive;
+        options.reconnect = self.reconnect();
         options.bind = self.bind;
         options.connect_timeout = self.connect_timeout;
         options.close_timeout = self.close_timeout.unwrap_or(options.close_timeout);
-        options.quic = self.quic()?;
+        options.quic = self.quic.overrides()?;
         options.qlog = self.qlog();
         options.early_data = !self.no_early_data || self.early_data;
         options.tls = self.tls(options.url.scheme());
@@ -84,18 +83,14 @@ impl Connection {
         })
     }
 
-    /// How to log in: as --sasl says, or as the user name, password and --scram suggest.
-    fn login(&self, options: &mut amqp::Options) -> Result<(), String> {
+    /// The login of --sasl, or that of the user name, password and --scram.
+    fn sasl(&self, options: &mut amqp::Options) -> Result<(), String> {
         let from_url = match &options.sasl {
             Sasl::Plain { user, password } => Some((user.clone(), password.clone())),
             _ => None,
         };
-        let password = self
-            .password
-            .clone()
-            .or_else(|| from_environment("STERNA_PASSWORD"));
-        let credentials = match &self.username {
-            Some(user) => Some((user.clone(), password.unwrap_or_default())),
+        let credentials = match &self.login.username {
+            Some(user) => Some((user.clone(), self.login.password().unwrap_or_default())),
             None => from_url,
         };
         let mechanism = match (self.sasl, self.scram, &credentials) {
@@ -144,14 +139,6 @@ impl Connection {
             && let Ok(path) = connection.path().await
         {
             eprintln!("{}", path.to_json());
-        }
-    }
-
-    /// Says that a connection was lost.
-    pub(in super::super) fn tell_retry(&self, error: &amqp::Error, delay: Duration) {
-        if !self.quiet {
-            let seconds = delay.as_secs_f64();
-            eprintln!("sterna: {error}; trying again in {seconds:.1} s");
         }
     }
 }

@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
+use sterna_client::arguments::from_environment;
 use sterna_client::http::{Client, Credentials, Options};
 use sterna_client::{Streams, Version};
 
 use super::super::property::Properties;
-use super::{Connection, from_environment};
+use super::Connection;
 
-/// What a command line says about a client of HTTP.
+/// The settings of a command line for HTTP.
 pub(in super::super) struct HttpSettings {
     pub(in super::super) options: Options,
     /// Those of messages.
@@ -43,7 +44,7 @@ impl Connection {
             ("--datagrams", self.datagrams),
             ("--close-timeout", self.close_timeout.is_some()),
             ("--will-topic", self.will_topic.is_some()),
-            ("--tls-alpn", self.tls_alpn.is_some()),
+            ("--tls-alpn", self.trust.tls_alpn.is_some()),
         ])?;
         let url = self.url()?;
         self.refuse_idle_flags(url.scheme())?;
@@ -51,13 +52,14 @@ impl Connection {
         let mut options = Options::new(url);
         self.credentials(&mut options);
         options.credentials_once = self.login_once;
+        options.reconnect = self.reconnect();
         options.bind = self.bind;
         options.connect_timeout = self.connect_timeout;
         options.http3 = !self.no_http3;
         if let Some(head_start_ms) = self.head_start {
             options.head_start = Duration::from_millis(head_start_ms.into());
         }
-        options.quic = self.quic()?;
+        options.quic = self.quic.overrides()?;
         options.qlog = self.qlog();
         options.early_data = !self.no_early_data || self.early_data;
         options.tls = self.tls(options.url.scheme());
@@ -69,21 +71,17 @@ impl Connection {
         })
     }
 
-    /// How to log in: with a token, or with user name and password.
+    /// The login: a token, or user name and password.
     fn credentials(&self, options: &mut Options) {
         let token = || {
             self.token
                 .clone()
                 .or_else(|| from_environment("STERNA_TOKEN"))
         };
-        if let Some(user) = &self.username {
-            let password = self
-                .password
-                .clone()
-                .or_else(|| from_environment("STERNA_PASSWORD"));
+        if let Some(user) = &self.login.username {
             options.credentials = Credentials::Basic {
                 user: user.clone(),
-                password: password.unwrap_or_default(),
+                password: self.login.password().unwrap_or_default(),
             };
         } else if let Some(token) = token() {
             options.credentials = Credentials::Bearer(token);

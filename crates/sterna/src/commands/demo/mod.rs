@@ -8,17 +8,18 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use crossterm::event::{Event as Key, KeyCode, KeyEventKind, KeyModifiers};
+use sterna_client::arguments::seconds;
 use sterna_client::{
     Client, Event, Fingerprint, Login, Message, Options, Publish, QoS, Scheme, Subscription, Tls,
     Url, Version,
 };
 use sterna_server::Server;
-use sterna_server::config::{Config, Listener};
+use sterna_server::config::{Config, Listener, Store};
 use tokio::sync::mpsc;
 
 use self::telemetry::{Device, Meter, Reading};
 use self::view::{Arrival, Board, Screen};
-use super::connection::seconds;
+
 use super::exit::{self, Failure};
 use super::{output, signals};
 
@@ -29,9 +30,9 @@ const MARK: &str = "sterna-demo";
 
 /// See Sterna at work: this host's telemetry over QUIC and TCP, live.
 ///
-/// Starts a broker on free ports of this host, publishes the load of its processors, memory,
-/// network and disks from several devices over MQTT on QUIC and on TCP, subscribes to it, and shows
-/// every value as it arrives, with the time that it took. Nothing leaves this host.
+/// Starts a broker on free ports of this host. Several devices publish the load of its processors,
+/// memory, network and disks over MQTT on QUIC and on TCP. A subscriber shows each value, with its
+/// delay. Nothing leaves this host.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 On a terminal: q ends it, m moves the QUIC devices to other ports, as a phone that changes its
@@ -49,7 +50,7 @@ pub(crate) struct Args {
     /// Seconds between two measurements of a device
     #[arg(long, value_name = "SECONDS", default_value = "0.25", value_parser = seconds)]
     interval: Duration,
-    /// End after so many seconds
+    /// End after this number of seconds
     #[arg(long, value_name = "N", value_parser = seconds)]
     seconds: Option<Duration>,
     /// With --url: PEM file of authorities to trust
@@ -121,11 +122,15 @@ fn brokers(args: &Args) -> Result<(Option<Server>, Brokers), Failure> {
     let listeners = ["mqtt+quic://127.0.0.1:0", "mqtt://127.0.0.1:0"]
         .map(Listener::at)
         .to_vec();
-    // What it keeps ends with it, and a broker that runs elsewhere is not disturbed.
+    // Its state ends with it, and other brokers of this host are not disturbed.
     let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
     let server = Server::start(&Config {
         listeners,
         data_directory: Some(folder.path().to_owned()),
+        store: Store {
+            enabled: false,
+            ..Store::default()
+        },
         ..Config::default()
     })?;
     let urls = server
@@ -174,7 +179,7 @@ impl Brokers {
     }
 }
 
-/// What tells this run's messages from another's, and the clock that they are timed with.
+/// The mark of this run's messages, and the clock for their delays.
 #[derive(Clone, Copy)]
 struct Run {
     id: u32,

@@ -1,4 +1,4 @@
-//! What this host can tell about itself, from `/proc`.
+//! Figures of this host, from `/proc`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,7 +7,7 @@ use std::time::Instant;
 
 /// Most processors, network interfaces and disks that get topics of their own.
 const MAX_PARTS: usize = 16;
-/// Bytes in a sector of `/proc/diskstats`, whatever the disk's own sectors are.
+/// Bytes in a sector of `/proc/diskstats`, which is not the disk's own sector size.
 const SECTOR_BYTES: f64 = 512.0;
 const KIB: f64 = 1024.0;
 
@@ -144,7 +144,7 @@ impl Meter {
         }
     }
 
-    /// What became of the counters since the last time, with the seconds between.
+    /// The change of the counters since the last reading, with the seconds between.
     fn rates(
         &mut self,
         counters: Counters,

@@ -1,4 +1,4 @@
-//! What the demonstration shows: a live table on a terminal, lines elsewhere.
+//! The output of the demonstration: a live table on a terminal, lines elsewhere.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
@@ -11,7 +11,7 @@ use hdrhistogram::Histogram;
 
 /// Values of each topic that make up its trend.
 const TREND: usize = 24;
-/// Most topics that are remembered; whoever publishes more is not shown.
+/// Most topics that are remembered; further ones are not shown.
 const MAX_TOPICS: usize = 1_000;
 /// Longest delay that is told apart, in microseconds.
 const MAX_DELAY_US: u64 = 60_000_000;
@@ -273,8 +273,8 @@ fn trend(values: &VecDeque<f64>) -> String {
         .collect()
 }
 
-/// The terminal while the table is on it; what it was before comes back in the end, whatever
-/// happens.
+/// The terminal while the table is on it. Its former content comes back at the end, also after a
+/// panic.
 pub(super) struct Screen {
     colour: bool,
 }

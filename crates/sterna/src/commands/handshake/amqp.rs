@@ -44,7 +44,7 @@ pub(super) async fn handshake(args: &Args) -> Result<(), Failure> {
     result
 }
 
-/// Who says when the broker has a message: a receiver without delay.
+/// A receiver without delay, which shows when the broker has a message.
 pub(super) struct Watcher {
     connection: Connection,
     receiver: Receiver,
@@ -54,7 +54,7 @@ pub(super) struct Watcher {
 impl Watcher {
     async fn start(options: &amqp::Options) -> Result<Self, Failure> {
         let mut options = options.clone();
-        // Its tickets are none of the measured ones.
+        // Its tickets are not used by the measured connections.
         options.tls.resumption = false;
         let address = format!("sterna/handshake/{}", options.container_id);
         options.container_id.push_str("-watcher");
@@ -71,7 +71,7 @@ impl Watcher {
         })
     }
 
-    /// Takes so many messages, and says when the first one came.
+    /// Takes this number of messages, and returns the time of the first one.
     async fn take(&mut self, messages: u32) -> Option<Instant> {
         let mut first = None;
         for _ in 0..messages {

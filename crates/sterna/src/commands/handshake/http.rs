@@ -73,7 +73,7 @@ async fn measure_target(args: &Args, options: &Options, one_way: Duration) -> Re
         (Scheme::Https, TLS),
         (Scheme::H3, HTTP3),
     ] {
-        // What https:// names is reached both ways.
+        // An https:// URL is measured over QUIC and over TCP.
         let is_named = options.url.scheme() == scheme
             || (options.url.scheme() == Scheme::Https && scheme == Scheme::H3 && options.http3);
         if is_named {
@@ -87,7 +87,7 @@ async fn measure_target(args: &Args, options: &Options, one_way: Duration) -> Re
     result
 }
 
-/// Who says when the broker has a message: a subscriber without delay.
+/// A subscriber without delay, which shows when the broker has a message.
 pub(super) struct Watcher {
     client: Client,
     subscription: Subscription,
@@ -98,7 +98,7 @@ impl Watcher {
     async fn start(options: &Options) -> Result<Self, Failure> {
         let failed = |error: Error| Failure::http(&error);
         let mut options = options.clone();
-        // Its tickets are none of the measured ones.
+        // Its tickets are not used by the measured connections.
         options.tls.resumption = false;
         let mut random = [0; 8];
         getrandom::fill(&mut random)
@@ -114,7 +114,7 @@ impl Watcher {
         })
     }
 
-    /// Takes so many messages, and says when the first one came.
+    /// Takes this number of messages, and returns the time of the first one.
     async fn take(&mut self, messages: u32) -> Option<Instant> {
         let mut first = None;
         for _ in 0..messages {

@@ -126,7 +126,7 @@ const QUIC: &[Way] = &[
     way("QUIC, 0-RTT", None, Kind::Early),
 ];
 
-/// What one way took.
+/// The figures of one way.
 #[derive(Clone, Copy)]
 struct Measured {
     passed: Passed,
@@ -137,6 +137,11 @@ struct Measured {
 }
 
 async fn handshake(args: &Args) -> Result<(), Failure> {
+    if args.connection.maximum_reconnect_times.is_some() {
+        return Err(Failure::local(
+            "--maximum-reconnect-times: each connection is measured once",
+        ));
+    }
     if args.amqp && args.connection.names_broker() {
         return Err(Failure::local("--amqp: the URL says which protocol it is"));
     }
@@ -190,7 +195,8 @@ fn print_head(args: &Args, [connected, acknowledged]: [&str; 2]) {
     }
 }
 
-/// A broker in this process with listeners of these schemes, how to reach each, and whom to trust.
+/// A broker in this process with listeners of these schemes, their URLs, and the TLS settings to
+/// trust it.
 fn own_broker(schemes: [&str; 3]) -> Result<(Server, Vec<Url>, Fingerprint), Failure> {
     let failed = |error: &dyn std::fmt::Display| {
         Failure::local(format_args!("the broker of this process: {error}"))
@@ -198,7 +204,7 @@ fn own_broker(schemes: [&str; 3]) -> Result<(Server, Vec<Url>, Fingerprint), Fai
     let listeners = schemes
         .map(|scheme| Listener::at(&format!("{scheme}://127.0.0.1:0")))
         .to_vec();
-    // What it keeps ends with it, and a broker that runs elsewhere is not disturbed.
+    // Its state ends with it, and other brokers of this host are not disturbed.
     let folder = tempfile::tempdir().map_err(|error| failed(&error))?;
     let mut config = Config {
         listeners,
@@ -206,6 +212,8 @@ fn own_broker(schemes: [&str; 3]) -> Result<(Server, Vec<Url>, Fingerprint), Fai
         ..Config::default()
     };
     config.quic.early_data = Policy::All;
+    // Nothing of it is to be kept.
+    config.store.enabled = false;
     let server = Server::start(&config).map_err(|error| failed(&error))?;
     let fingerprint = &server.certificate().fingerprint;
     let fingerprint = fingerprint.parse().map_err(|error| failed(&error))?;
@@ -233,13 +241,13 @@ async fn measure_target(args: &Args, options: &Options, one_way: Duration) -> Re
 
 /// The options of a protocol's client, by which each of its connections is made.
 trait Measurable: Clone {
-    /// Who says when the broker has a message: a client without delay.
+    /// A client without delay, which shows when the broker has a message.
     type Watcher;
 
     /// The options that every protocol has.
     fn shared(&mut self) -> Shared<'_>;
 
-    /// Connects a watcher to the broker. Its tickets are none of the measured ones.
+    /// Connects a watcher to the broker. Its tickets are not used by the measured connections.
     async fn watch(&self) -> Result<Self::Watcher, Failure>;
 
     /// Makes one connection through the path, and says what it took.
@@ -334,7 +342,7 @@ fn through(url: &Url, path: &Path, tls: &mut Tls) -> Result<Url, Failure> {
     Url::new(url.scheme(), &host, Some(port)).map_err(Failure::local)
 }
 
-/// Who says when the broker has a message: a subscriber without delay.
+/// A subscriber without delay, which shows when the broker has a message.
 struct Watcher {
     client: Client,
     events: Events,
@@ -346,7 +354,7 @@ impl Watcher {
         let mut options = options.clone();
         let version = options.version;
         options.client_id = None;
-        // Its tickets are none of the measured ones.
+        // Its tickets are not used by the measured connections.
         options.tls.resumption = false;
         let failed = |error: Error| Failure::client(&error, version);
         let (client, events) = Client::connect(options).await.map_err(failed)?;

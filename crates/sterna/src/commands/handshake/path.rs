@@ -1,8 +1,8 @@
 //! A path between the measured client and its broker: forwards, delays and counts.
 //!
-//! It counts what it has delivered: a packet that is under way when the last acknowledgement arrives
-//! was not needed for it, whichever task of this process came first. A TCP connection through it stands at once, without the path's
-//! delay, so that what would have passed meanwhile is added to its start.
+//! It counts delivered packets. A packet under way at the last acknowledgement is not counted,
+//! whichever task of this process ran first. A TCP connection through it stands at once, without
+//! the path's delay, so that what would have passed meanwhile is added to its start.
 
 use std::collections::HashMap;
 use std::io;
@@ -23,7 +23,7 @@ const READ_BYTES: usize = 65_536;
 /// For the programs at both ends, besides the path's delay.
 const SETTLING: Duration = Duration::from_millis(20);
 
-/// What the path delivered in one direction.
+/// The traffic of the path in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Count {
     /// Datagrams, or segments with data and those of the three-way handshake.
@@ -117,7 +117,7 @@ impl Path {
         self.take();
     }
 
-    /// What was counted since the start.
+    /// The counts since the start.
     pub(super) fn take(&self) -> Passed {
         self.passed.with(std::mem::take)
     }

@@ -7,9 +7,10 @@ use sterna_client::amqp::{
 };
 use sterna_client::{Priority, Publish, QoS};
 
-use super::{Args, MAX_INFLIGHT};
+use super::Args;
 use crate::commands::connection::{AmqpSettings, amqp};
 use crate::commands::exit::Failure;
+use crate::commands::outage::Change;
 use crate::commands::payload;
 
 /// Sends what the command line says.
@@ -30,15 +31,29 @@ pub(super) async fn publish(args: &Args) -> Result<(), Failure> {
         .qos(args.qos)
         .retain(args.retain);
     let publish = properties.publish(publish)?;
-    let (connection, events) = Connection::start(options).map_err(Failure::local)?;
-    drop(events);
+    let outage = args.connection.outage(&options.url);
+    let (connection, mut events) = Connection::start(options).map_err(Failure::local)?;
     let mut target = SenderOptions::new(&address);
     target.name.clone_from(&args.connection.link_name);
-    let max_inflight = args.max_inflight.unwrap_or(MAX_INFLIGHT).max(1);
-    target.in_flight = max_inflight.min(MAX_IN_FLIGHT);
+    target.in_flight = args.max_inflight().min(MAX_IN_FLIGHT);
     if args.qos == QoS::ExactlyOnce {
         target.receiver_settles = ReceiverSettles::Second;
     }
+    outage
+        .beside(
+            publish_all(args, &connection, target, publish),
+            async || Some(Change::amqp(&events.next().await?)),
+        )
+        .await
+}
+
+/// Sends what the command line says, and ends the connection.
+async fn publish_all(
+    args: &Args,
+    connection: &Connection,
+    target: SenderOptions,
+    publish: Publish,
+) -> Result<(), Failure> {
     let failed = |error| Failure::amqp(&error);
     let session = connection.session().await.map_err(failed)?;
     let sender = session.sender(target).await.map_err(failed)?;
@@ -46,7 +61,7 @@ pub(super) async fn publish(args: &Args) -> Result<(), Failure> {
         sender: &sender,
         settled: args.qos == QoS::AtMostOnce,
         under_way: VecDeque::new(),
-        max_under_way: max_inflight,
+        max_under_way: args.max_inflight(),
         failure: None,
     };
     if args.stdin_line {
@@ -73,7 +88,7 @@ pub(super) async fn publish(args: &Args) -> Result<(), Failure> {
         messages.settle_one().await;
     }
     let failure = messages.failure.take();
-    args.connection.tell_amqp_path(&connection).await;
+    args.connection.tell_amqp_path(connection).await;
     let ended = connection.close().await;
     match failure {
         Some(failure) => Err(failure),
@@ -88,7 +103,7 @@ fn message(publish: &Publish) -> Message {
     message
 }
 
-/// Messages under way, at most so many.
+/// The messages under way, up to a limit.
 struct Messages<'a> {
     sender: &'a Sender,
     settled: bool,

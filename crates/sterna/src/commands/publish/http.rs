@@ -7,6 +7,7 @@ use tokio::task::JoinSet;
 use super::Args;
 use crate::commands::connection::http::{HttpSettings, refuse};
 use crate::commands::exit::Failure;
+use crate::commands::outage::Change;
 use crate::commands::payload;
 
 /// Sends what the command line says.
@@ -36,9 +37,20 @@ pub(super) async fn publish(args: &Args) -> Result<(), Failure> {
         .qos(args.qos)
         .retain(args.retain);
     let message = properties.publish(message)?;
+    let outage = args.connection.outage(&options.url);
     let client = Client::new(options).map_err(|error| Failure::http(&error))?;
+    let mut events = client.events();
+    outage
+        .beside(publish_all(args, &client, message), async || {
+            Some(Change::http(&events.next().await?))
+        })
+        .await
+}
+
+/// Publishes what the command line says, and ends the connection.
+async fn publish_all(args: &Args, client: &Client, message: Publish) -> Result<(), Failure> {
     let mut sender = Sender {
-        client: &client,
+        client,
         under_way: JoinSet::new(),
         max_under_way: args.max_inflight.unwrap_or(1).max(1),
         failure: None,
@@ -59,12 +71,12 @@ pub(super) async fn publish(args: &Args) -> Result<(), Failure> {
         }
     }
     let failure = sender.finish().await;
-    args.connection.tell_http_path(&client);
+    args.connection.tell_http_path(client);
     client.close().await;
     failure.map_or(Ok(()), Err)
 }
 
-/// Messages under way, at most so many.
+/// The messages under way, up to a limit.
 struct Sender<'a> {
     client: &'a Client,
     under_way: JoinSet<Result<(), Error>>,

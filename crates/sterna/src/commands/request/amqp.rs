@@ -1,14 +1,15 @@
 //! `sterna request` over AMQP.
 
 use sterna_client::amqp::{
-    Connection, Delivery, Error, Event, Events, Message, Outcome, ReceiverOptions, ReceiverSettles,
-    SenderOptions, Value,
+    Connection, Delivery, Error, Message, Outcome, ReceiverOptions, ReceiverSettles, SenderOptions,
+    Value,
 };
 use sterna_client::{Publish, QoS};
 
 use super::{Args, random_name};
 use crate::commands::connection::{AmqpSettings, amqp};
 use crate::commands::exit::{self, Failure};
+use crate::commands::outage::Change;
 use crate::commands::subscribe::{signal, until};
 use crate::commands::{output, signals};
 
@@ -38,13 +39,18 @@ pub(super) async fn request(args: &Args) -> Result<(), Failure> {
     let mut message = Message::from(&properties.publish(publish)?);
     message.properties.to = None;
     message.properties.correlation_id = Some(Value::from(correlation.as_str()));
-    let (connection, events) = Connection::start(options).map_err(Failure::local)?;
+    let outage = args.connection.outage(&options.url);
+    let (connection, mut events) = Connection::start(options).map_err(Failure::local)?;
     let exchange = Exchange {
         args,
         address: &address,
         correlation: &correlation,
     };
-    let result = exchange.run(&connection, events, message).await;
+    let result = outage
+        .beside(exchange.run(&connection, message), async || {
+            Some(Change::amqp(&events.next().await?))
+        })
+        .await;
     args.connection.tell_amqp_path(&connection).await;
     match connection.close().await {
         Err(Error::Ended) | Ok(()) => result,
@@ -59,12 +65,7 @@ struct Exchange<'a> {
 }
 
 impl Exchange<'_> {
-    async fn run(
-        &self,
-        connection: &Connection,
-        mut events: Events,
-        mut message: Message,
-    ) -> Result<(), Failure> {
+    async fn run(&self, connection: &Connection, mut message: Message) -> Result<(), Failure> {
         let failed = |error| Failure::amqp(&error);
         let args = self.args;
         let session = connection.session().await.map_err(failed)?;
@@ -98,7 +99,6 @@ impl Exchange<'_> {
         let mut responses = 0;
         let mut signals = signals::listen();
         let mut signals_alive = true;
-        let mut events_alive = true;
         loop {
             tokio::select! {
                 delivery = receiver.next() => {
@@ -116,11 +116,6 @@ impl Exchange<'_> {
                         outcome => return Err(Failure::outcome(&outcome)),
                     }
                 }
-                event = events.next(), if events_alive => match event {
-                    Some(Event::Disconnected { error, retry_in: None }) => return Err(failed(error)),
-                    Some(_) => {}
-                    None => events_alive = false,
-                },
                 () = until(deadline) => {
                     return Err(Failure::new(exit::TIMEOUT, "no response in time"));
                 }
@@ -146,7 +141,7 @@ impl Exchange<'_> {
             self.args.output.write(&message, &mut out)?;
             output::print(&out)?;
         }
-        // That the connection is lost meanwhile matters to nobody: the answer is printed.
+        // A loss of the connection has no effect here: the answer is printed.
         let _ = delivery.accept().await;
         Ok(is_answer)
     }

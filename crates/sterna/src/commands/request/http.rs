@@ -6,6 +6,7 @@ use sterna_client::http::{Client, Received, Subscribe};
 use super::{Args, random_name};
 use crate::commands::connection::http::{HttpSettings, refuse};
 use crate::commands::exit::{self, Failure};
+use crate::commands::outage::Change;
 use crate::commands::subscribe::{signal, until};
 use crate::commands::{output, signals};
 
@@ -41,13 +42,19 @@ pub(super) async fn request(args: &Args) -> Result<(), Failure> {
         .and_then(|message| message.correlation_data(correlation.as_bytes()))
         .map_err(wrong)?;
     let message = properties.publish(message)?;
+    let outage = args.connection.outage(&options.url);
     let client = Client::new(options).map_err(|error| Failure::http(&error))?;
+    let mut events = client.events();
     let exchange = Exchange {
         args,
         response_topic: &response_topic,
         correlation: correlation.as_bytes(),
     };
-    let result = exchange.run(&client, message).await;
+    let result = outage
+        .beside(Box::pin(exchange.run(&client, message)), async || {
+            Some(Change::http(&events.next().await?))
+        })
+        .await;
     args.connection.tell_http_path(&client);
     client.close().await;
     result

@@ -10,12 +10,13 @@ use tokio::sync::mpsc;
 use super::{Args, Next, is_drawn, signal, until};
 use crate::commands::connection::{AmqpSettings, amqp};
 use crate::commands::exit::{self, Failure};
+use crate::commands::outage::Change;
 use crate::commands::{output, signals};
 
 /// Deliveries that wait to be printed, besides those that the links' windows hold.
 const QUEUED_DELIVERIES: usize = 64;
 
-/// What comes from one of the links.
+/// A delivery or error of one of the links.
 type Arrived = (usize, Result<Delivery, Error>);
 
 /// Prints what the command line asks for.
@@ -41,6 +42,7 @@ pub(super) async fn subscribe(args: &Args) -> Result<(), Failure> {
         ));
     }
     let links = links(args, &addresses)?;
+    let mut outage = args.connection.outage(&options.url);
     let (connection, mut events) = Connection::start(options).map_err(Failure::local)?;
     let failed = |error| Failure::amqp(&error);
     let session = connection.session().await.map_err(failed)?;
@@ -66,18 +68,30 @@ pub(super) async fn subscribe(args: &Args) -> Result<(), Failure> {
     let mut events_alive = true;
     let result = loop {
         tokio::select! {
-            event = events.next(), if events_alive => match event {
-                Some(Event::Connected(_)) if deadline.is_none() => {
+            // Rare events first. The connection's end explains more than the links'.
+            biased;
+            () = until(deadline), if deadline.is_some() => {
+                break Err(Failure::new(exit::TIMEOUT, "time ran out"));
+            }
+            word = signal(&mut signals), if signals_alive => {
+                if word {
+                    break Ok(());
+                }
+                signals_alive = false;
+            }
+            event = events.next(), if events_alive => {
+                let Some(event) = event else {
+                    events_alive = false;
+                    continue;
+                };
+                if matches!(event, Event::Connected(_)) && deadline.is_none() {
                     let now = tokio::time::Instant::now();
                     deadline = args.timeout.map(|timeout| now + timeout);
                 }
-                Some(Event::Disconnected { error, retry_in: None }) => break Err(Failure::amqp(&error)),
-                Some(Event::Disconnected { error, retry_in: Some(delay) }) => {
-                    args.connection.tell_retry(&error, delay);
+                if let Err(failure) = outage.note(Change::amqp(&event)) {
+                    break Err(failure);
                 }
-                Some(_) => {}
-                None => events_alive = false,
-            },
+            }
             Some(answer) = answers.recv() => match printer.answer(answer) {
                 Ok(Next::GoOn) => {}
                 Ok(Next::End) => break Ok(()),
@@ -91,18 +105,9 @@ pub(super) async fn subscribe(args: &Args) -> Result<(), Failure> {
                     Err(failure) => break Err(failure),
                 }
             }
-            () = until(deadline), if deadline.is_some() => {
-                break Err(Failure::new(exit::TIMEOUT, "time ran out"));
-            }
-            word = signal(&mut signals), if signals_alive => {
-                if word {
-                    break Ok(());
-                }
-                signals_alive = false;
-            }
         }
     };
-    // What was printed is decided before the connection ends; what was not comes again to a
+    // Printed messages are settled before the connection ends. The others come again to a
     // subscription that outlives it.
     for settlement in printer.settling {
         let _ = settlement.await;

@@ -6,6 +6,7 @@ use sterna_client::{Publish, RetainHandling, topic};
 use super::{Args, Next, is_drawn, signal, until};
 use crate::commands::connection::http::{HttpSettings, refuse};
 use crate::commands::exit::{self, Failure};
+use crate::commands::outage::Change;
 use crate::commands::{output, signals};
 
 /// Messages that are printed, and acknowledged, in one go.
@@ -46,14 +47,20 @@ pub(super) async fn subscribe(args: &Args) -> Result<(), Failure> {
     }
     let filters: Vec<_> = args.topics.iter().cloned().chain(topic).collect();
     let asked = subscription(args, &filters, session)?;
+    let outage = args.connection.outage(&options.url);
     let client = Client::new(options).map_err(|error| Failure::http(&error))?;
+    let mut events = client.events();
     let mut printer = Printer {
         args,
         client: &client,
         printed: 0,
         out: Vec::new(),
     };
-    let result = printer.run(asked).await;
+    let result = outage
+        .beside(Box::pin(printer.run(asked)), async || {
+            Some(Change::http(&events.next().await?))
+        })
+        .await;
     args.connection.tell_http_path(&client);
     client.close().await;
     result
@@ -78,7 +85,7 @@ fn subscription(
     let never = args.retain_handling == Some(RetainHandling::DoNotSend);
     asked = asked.retained(!never && !args.no_retained);
     if let Some(session) = session {
-        // What is printed is acknowledged, and nothing before.
+        // A message is acknowledged after it was printed.
         asked = asked.session(session).map_err(failed)?.acknowledge(false);
     }
     Ok(asked)

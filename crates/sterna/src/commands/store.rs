@@ -1,0 +1,385 @@
+//! `sterna store`: looks into the store of a broker that does not run, and takes it elsewhere.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use clap::{Args as ClapArgs, Subcommand};
+use sterna_server::config;
+use sterna_server::data_directory::DataDirectory;
+use sterna_store::disk::{Disk, RealDisk};
+use sterna_store::inspect::{self, Inspection};
+use sterna_store::{Damage, Settings};
+
+use super::serve::Source;
+
+/// Check, count, export, import and compact the store of a broker that does not run.
+///
+/// Exit status: 0 done, and the store is sound; 1 something in it is damaged; 2 not done.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Read all of the store, and name file and offset of each damaged place. Changes nothing
+    Check(Place),
+    /// Print size and content of each file of the log, and of the records. Changes nothing
+    Stats(Place),
+    /// Write all messages and records as JSON lines. Changes nothing in the store
+    Export {
+        #[command(flatten)]
+        place: Place,
+
+        /// Write to this file, which must not exist, instead of to standard output
+        #[arg(short, long, value_name = "PATH")]
+        output: Option<PathBuf>,
+    },
+    /// Make a store from an export. There must be no store yet
+    Import {
+        #[command(flatten)]
+        place: Place,
+
+        /// Read this file instead of standard input
+        #[arg(short, long, value_name = "PATH")]
+        input: Option<PathBuf>,
+    },
+    /// Make the files smaller: take applied changes out of the log, and give back free pages
+    Compact(Place),
+}
+
+/// Which store.
+#[derive(Debug, ClapArgs)]
+struct Place {
+    #[command(flatten)]
+    source: Source,
+
+    /// Data directory of the broker
+    #[arg(long = "data-dir", value_name = "DIRECTORY")]
+    data_directory: Option<PathBuf>,
+}
+
+/// Some of the store is damaged.
+const DAMAGED: u8 = 1;
+/// It was not done.
+const NOT_DONE: u8 = 2;
+
+/// Runs the command.
+pub(crate) fn run(args: &Args) -> ExitCode {
+    match act(&args.action, &mut io::stdout().lock()) {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            eprintln!("sterna store: {error}");
+            ExitCode::from(NOT_DONE)
+        }
+    }
+}
+
+/// A store that is locked, so that no broker opens it.
+struct Locked {
+    disk: Arc<dyn Disk>,
+    settings: Settings,
+    path: PathBuf,
+    _directory: DataDirectory,
+}
+
+impl Place {
+    /// Locks the data directory; makes it only where the store is to be `made`.
+    fn lock(&self, made: bool) -> Result<Locked, String> {
+        let mut configuration = config::load(self.source.config.as_deref(), std::env::vars())
+            .map_err(|error| error.to_string())?;
+        if let Some(directory) = &self.data_directory {
+            configuration.data_directory = Some(directory.clone());
+        }
+        let directory = configuration.data_directory()?;
+        let path = directory.join(STORE);
+        if !made && !path.is_dir() {
+            return Err(format!("{}: there is no store", path.display()));
+        }
+        let directory = DataDirectory::claim(&directory)?;
+        let path = directory.path().join(STORE);
+        Ok(Locked {
+            disk: Arc::new(RealDisk::new(&path)),
+            settings: Settings::from(&configuration.store),
+            path,
+            _directory: directory,
+        })
+    }
+}
+
+/// The store's folder in the data directory.
+const STORE: &str = "store";
+
+/// Runs it, and returns the exit status.
+fn act(action: &Action, out: &mut dyn Write) -> Result<u8, String> {
+    let written = |error: io::Error| error.to_string();
+    match action {
+        Action::Check(place) => {
+            let store = place.lock(false)?;
+            let inspection = look(&store)?;
+            let code = report(&inspection.damage);
+            if let Some(torn) = &inspection.torn {
+                eprintln!("not damaged, the next start cuts it off: {torn}");
+            }
+            check_lines(&inspection, out).map_err(written)?;
+            Ok(code)
+        }
+        Action::Stats(place) => {
+            let store = place.lock(false)?;
+            let inspection = look(&store)?;
+            stats_lines(&inspection, out).map_err(written)?;
+            Ok(report(&inspection.damage))
+        }
+        Action::Export { place, output } => {
+            let store = place.lock(false)?;
+            let exported = match output {
+                None => inspect::export(&store.disk, &mut BufWriter::new(out)),
+                Some(path) => {
+                    let file = File::create_new(path).map_err(|error| named(path, &error))?;
+                    inspect::export(&store.disk, &mut BufWriter::new(file))
+                }
+            };
+            let exported = exported.map_err(|error| error.to_string())?;
+            eprintln!(
+                "exported {} and {}",
+                counted(exported.messages, "message"),
+                counted(exported.records, "record")
+            );
+            Ok(report(&exported.damage))
+        }
+        Action::Import { place, input } => {
+            let mut reader: Box<dyn BufRead> = match input {
+                None => Box::new(io::stdin().lock()),
+                Some(path) => {
+                    let file = File::open(path).map_err(|error| named(path, &error))?;
+                    Box::new(BufReader::new(file))
+                }
+            };
+            let store = place.lock(true)?;
+            let imported = inspect::import(&store.disk, &store.settings, &mut reader)
+                .map_err(|error| named(&store.path, &error))?;
+            writeln!(
+                out,
+                "imported {} and {}",
+                counted(imported.messages, "message"),
+                counted(imported.records, "record")
+            )
+            .map_err(written)?;
+            Ok(0)
+        }
+        Action::Compact(place) => {
+            let store = place.lock(false)?;
+            // Only the broker knows which messages are still wanted.
+            let compacted = inspect::compact(&store.disk, &store.settings, &mut |_, _| true)
+                .map_err(|error| error.to_string())?;
+            writeln!(
+                out,
+                "{} bytes, {} before; {} written anew",
+                compacted.after_bytes,
+                compacted.before_bytes,
+                counted(compacted.rewritten, "file")
+            )
+            .map_err(written)?;
+            Ok(0)
+        }
+    }
+}
+
+fn named(path: &Path, error: &dyn std::fmt::Display) -> String {
+    format!("{}: {error}", path.display())
+}
+
+fn look(store: &Locked) -> Result<Inspection, String> {
+    inspect::inspect(&store.disk).map_err(|error| error.to_string())
+}
+
+/// Names each damaged place on standard error, and returns the exit status.
+fn report(damage: &[Damage]) -> u8 {
+    for damage in damage {
+        eprintln!("damaged: {damage}");
+    }
+    if damage.is_empty() { 0 } else { DAMAGED }
+}
+
+fn counted(count: u64, thing: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {thing}{plural}")
+}
+
+fn check_lines(inspection: &Inspection, out: &mut dyn Write) -> io::Result<()> {
+    let frames = inspection
+        .segments
+        .iter()
+        .map(|segment| segment.frames)
+        .sum();
+    let messages = inspection
+        .segments
+        .iter()
+        .map(|segment| segment.messages)
+        .sum();
+    let state = match inspection.damage.len() as u64 {
+        0 => "sound".to_owned(),
+        places => counted(places, "damaged place"),
+    };
+    writeln!(
+        out,
+        "{state}: {} with {} and {}, {}",
+        counted(inspection.segments.len() as u64, "file"),
+        counted(frames, "frame"),
+        counted(messages, "message"),
+        counted(inspection.records, "record")
+    )
+}
+
+fn stats_lines(inspection: &Inspection, out: &mut dyn Write) -> io::Result<()> {
+    for segment in &inspection.segments {
+        let (first, next) = segment.positions;
+        let index = if segment.has_index {
+            ""
+        } else {
+            ", no index yet"
+        };
+        writeln!(
+            out,
+            "{}: {} bytes, {}, {}, {}, positions {first} to {}{index}",
+            segment.file,
+            segment.bytes,
+            counted(segment.frames, "frame"),
+            counted(segment.messages, "message"),
+            counted(segment.topics, "topic"),
+            next.saturating_sub(1).max(first)
+        )?;
+    }
+    writeln!(
+        out,
+        "records: {}, {} bytes, {} newer than their file",
+        inspection.records,
+        inspection.record_bytes,
+        counted(inspection.unapplied_frames, "frame")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use sterna_store::{Draft, Engine};
+
+    use super::*;
+
+    fn place(folder: &Path) -> Place {
+        Place {
+            source: Source { config: None },
+            data_directory: Some(folder.to_owned()),
+        }
+    }
+
+    /// Runs it; returns the exit status and the output.
+    fn output(action: &Action) -> Result<(u8, String), String> {
+        let mut out = Vec::new();
+        let code = act(action, &mut out)?;
+        Ok((code, String::from_utf8(out).unwrap()))
+    }
+
+    fn fill(folder: &Path) {
+        let disk = Arc::new(RealDisk::new(folder.join(STORE)));
+        let running = Engine::open(disk, Settings::default())
+            .unwrap()
+            .spawn()
+            .unwrap();
+        let mut handle = running.handle(Box::new(|| {}));
+        for number in 0..10_u8 {
+            let mut draft = Draft::default();
+            draft
+                .message("a/topic", |out| out.extend_from_slice(&[number; 50]))
+                .unwrap();
+            draft.change(&[number], Some(b"value")).unwrap();
+            handle.append(&draft).unwrap();
+        }
+        drop(handle);
+        running.close().unwrap();
+    }
+
+    #[test]
+    fn a_store_is_checked_counted_and_taken_elsewhere() {
+        let folder = tempfile::tempdir().unwrap();
+        let (here, there) = (folder.path().join("here"), folder.path().join("there"));
+        let why = output(&Action::Check(place(&here))).unwrap_err();
+        assert!(why.contains("there is no store"), "{why}");
+        assert!(!here.exists(), "looking makes nothing");
+        drop(DataDirectory::claim(&here).unwrap());
+        fill(&here);
+        let (code, text) = output(&Action::Check(place(&here))).unwrap();
+        assert_eq!(code, 0);
+        assert_eq!(
+            text,
+            "sound: 1 file with 10 frames and 10 messages, 10 records\n"
+        );
+        let (code, text) = output(&Action::Stats(place(&here))).unwrap();
+        assert_eq!(code, 0);
+        assert!(
+            text.contains("10 messages, 1 topic, positions 1 to 10"),
+            "{text}"
+        );
+        assert!(
+            text.contains("records: 10, 60 bytes, 0 frames newer"),
+            "{text}"
+        );
+
+        let lines = folder.path().join("lines");
+        let export = Action::Export {
+            place: place(&here),
+            output: Some(lines.clone()),
+        };
+        assert_eq!(output(&export).unwrap().0, 0);
+        assert!(output(&export).unwrap_err().contains("exists"));
+        let import = Action::Import {
+            place: place(&there),
+            input: Some(lines.clone()),
+        };
+        let (code, text) = output(&import).unwrap();
+        assert_eq!((code, &*text), (0, "imported 10 messages and 10 records\n"));
+        assert!(
+            output(&import)
+                .unwrap_err()
+                .contains("there is a store already")
+        );
+        let (_, again) = output(&Action::Export {
+            place: place(&there),
+            output: None,
+        })
+        .unwrap();
+        assert_eq!(again, std::fs::read_to_string(&lines).unwrap());
+        assert_eq!(output(&Action::Compact(place(&there))).unwrap().0, 0);
+    }
+
+    #[test]
+    fn a_damaged_place_is_exit_status_1() {
+        let folder = tempfile::tempdir().unwrap();
+        drop(DataDirectory::claim(folder.path()).unwrap());
+        fill(folder.path());
+        let file = folder.path().join("store/log/0000000001.log");
+        let mut bytes = std::fs::read(&file).unwrap();
+        bytes[300] ^= 1;
+        std::fs::write(&file, bytes).unwrap();
+        let (code, text) = output(&Action::Check(place(folder.path()))).unwrap();
+        assert_eq!(code, DAMAGED);
+        assert_eq!(
+            text,
+            "1 damaged place: 1 file with 9 frames and 9 messages, 10 records\n"
+        );
+    }
+
+    #[test]
+    fn a_broker_that_runs_keeps_its_store_to_itself() {
+        let folder = tempfile::tempdir().unwrap();
+        let broker = DataDirectory::claim(folder.path()).unwrap();
+        fill(folder.path());
+        let why = output(&Action::Check(place(folder.path()))).unwrap_err();
+        assert!(why.contains("another broker that is running"), "{why}");
+        drop(broker);
+        assert_eq!(output(&Action::Check(place(folder.path()))).unwrap().0, 0);
+    }
+}
