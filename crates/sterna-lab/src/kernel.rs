@@ -1,5 +1,5 @@
-//! What the lab needs of Linux and the standard library doesn't offer: network namespaces, TUN
-//! devices, precise timers, priorities.
+//! Functions of Linux that the lab needs and the standard library does not offer: network
+//! namespaces, TUN devices, precise timers, priorities.
 #![allow(unsafe_code)] // setns, unshare, ioctl, epoll, timerfd and scheduling have no safe wrapper in std
 
 use std::fs::{File, OpenOptions};
@@ -26,7 +26,7 @@ fn check(result: libc::c_int) -> io::Result<libc::c_int> {
 
 fn owned(fd: libc::c_int) -> io::Result<OwnedFd> {
     let fd = check(fd)?;
-    // SAFETY: the call that returned it has just opened it, so nobody else owns it.
+    // SAFETY: the call that returned it has just opened it, so it has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -48,13 +48,13 @@ pub(crate) fn unshare_network() -> io::Result<()> {
     check(unsafe { libc::unshare(libc::CLONE_NEWNET) }).map(drop)
 }
 
-/// Moves this process into a user namespace of its own, in which it may do what root may do to
-/// namespaces that it makes. It must have one thread. Users and groups stay what they are, so what it
-/// executes later has no rights of that kind.
+/// Moves this process into a user namespace of its own, in which it has root's rights on namespaces
+/// that it makes. It must have one thread. Users and groups stay unchanged, so programs that it
+/// executes later do not have these rights.
 pub(crate) fn unshare_user() -> io::Result<()> {
     // SAFETY: both read a number.
     let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
-    // SAFETY: changes what this process may do, no memory.
+    // SAFETY: changes the rights of this process, no memory.
     check(unsafe { libc::unshare(libc::CLONE_NEWUSER) })?;
     std::fs::write("/proc/self/setgroups", "deny")?;
     std::fs::write("/proc/self/uid_map", format!("{user} {user} 1"))?;
@@ -73,7 +73,7 @@ pub(crate) fn enter_network(namespace: BorrowedFd<'_>) -> io::Result<()> {
 pub(crate) fn start_in_network(command: &mut Command, namespace: BorrowedFd<'_>) {
     let namespace = namespace.as_raw_fd();
     let parent = std::process::id();
-    // SAFETY: between fork and exec only system calls are made, which is what is allowed there.
+    // SAFETY: between fork and exec only system calls are made, which is allowed there.
     unsafe {
         command.pre_exec(move || {
             check(libc::setns(namespace, libc::CLONE_NEWNET))?;
@@ -91,7 +91,7 @@ pub(crate) fn start_in_network(command: &mut Command, namespace: BorrowedFd<'_>)
 ///
 /// They must be open when the command is spawned.
 pub(crate) fn inherit(command: &mut Command, fds: [RawFd; 2]) {
-    // SAFETY: between fork and exec only system calls are made, which is what is allowed there.
+    // SAFETY: between fork and exec only system calls are made, which is allowed there.
     unsafe {
         command.pre_exec(move || {
             for fd in fds {
@@ -105,7 +105,7 @@ pub(crate) fn inherit(command: &mut Command, fds: [RawFd; 2]) {
 /// Real-time priority of the programs that are measured: below the emulator's.
 const ENDPOINT_PRIORITY: i32 = 1;
 
-/// Makes a thread run before everything without real-time priority, and what it starts too. On a
+/// Makes a thread, and its later children, run before all others without real-time priority. On a
 /// shared machine a device that waits for a core looks like a slow network.
 ///
 /// # Errors
@@ -153,13 +153,15 @@ pub(crate) fn congestion_control(socket: BorrowedFd<'_>) -> io::Result<String> {
     Ok(String::from_utf8_lossy(text).into_owned())
 }
 
-/// What the kernel knows of a TCP connection.
+/// The kernel's knowledge of a TCP connection.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct TcpState {
     /// Its congestion control.
     pub congestion: String,
     /// Its smoothed round trip, in microseconds.
     pub rtt_us: u64,
+    /// After which it sends again what is not acknowledged, in microseconds.
+    pub rto_us: u64,
 }
 
 /// The TCP connections of this process that stand, in the order of their descriptors.
@@ -174,19 +176,21 @@ pub fn own_tcp_connections() -> Vec<TcpState> {
     fds.sort_unstable();
     fds.into_iter()
         .filter_map(|fd| {
-            // SAFETY: a descriptor that another thread closes meanwhile is an error of the calls
-            // below, which only read; it is not closed here.
+            // SAFETY: if another thread closes the descriptor meanwhile, the calls below fail; they
+            // only read. It is not closed here.
             let socket = unsafe { BorrowedFd::borrow_raw(fd) };
+            let (round_trip_us, timeout_us) = tcp_timers_us(socket).ok()?;
             Some(TcpState {
-                rtt_us: tcp_rtt_us(socket).ok()?,
+                rtt_us: round_trip_us,
+                rto_us: timeout_us,
                 congestion: congestion_control(socket).ok()?,
             })
         })
         .collect()
 }
 
-/// The smoothed round trip of an established TCP connection.
-fn tcp_rtt_us(socket: BorrowedFd<'_>) -> io::Result<u64> {
+/// The smoothed round trip and the timeout of an established TCP connection.
+fn tcp_timers_us(socket: BorrowedFd<'_>) -> io::Result<(u64, u64)> {
     // SAFETY: the structure is of integers only, for which zero is a value.
     let mut info: libc::tcp_info = unsafe { mem::zeroed() };
     let mut length = size_of::<libc::tcp_info>() as libc::socklen_t;
@@ -203,13 +207,34 @@ fn tcp_rtt_us(socket: BorrowedFd<'_>) -> io::Result<u64> {
     if info.tcpi_state != TCP_ESTABLISHED {
         return Err(io::ErrorKind::NotConnected.into());
     }
-    Ok(info.tcpi_rtt.into())
+    Ok((info.tcpi_rtt.into(), info.tcpi_rto.into()))
+}
+
+/// Lets a TCP socket connect by Fast Open (RFC 7413): where the kernel has a cookie of the server, the SYN
+/// leaves with the first data. Linux 4.11.
+///
+/// # Errors
+///
+/// If the kernel does not know the option.
+pub fn connect_by_fast_open(socket: BorrowedFd<'_>) -> io::Result<()> {
+    let on: libc::c_int = 1;
+    // SAFETY: the kernel reads as many bytes as an integer has, and keeps nothing.
+    check(unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_FASTOPEN_CONNECT,
+            (&raw const on).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    })
+    .map(drop)
 }
 
 /// Makes a command end when the thread that started it ends.
 pub(crate) fn die_with_parent(command: &mut Command) {
     let parent = std::process::id();
-    // SAFETY: between fork and exec only system calls are made, which is what is allowed there.
+    // SAFETY: between fork and exec only system calls are made, which is allowed there.
     unsafe {
         command.pre_exec(move || {
             check(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL))?;
@@ -221,7 +246,7 @@ pub(crate) fn die_with_parent(command: &mut Command) {
     }
 }
 
-/// Raises the limit of open files to what the system allows; returns it.
+/// Raises the limit of open files to the system's maximum; returns it.
 pub(crate) fn raise_open_files() -> io::Result<u64> {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
@@ -246,7 +271,7 @@ pub(crate) fn signal(pid: u32, signal: i32) -> io::Result<()> {
     check(unsafe { libc::kill(pid, signal) }).map(drop)
 }
 
-/// What it takes to get another process to end, and to end it.
+/// Signals that ask another process to end, and end it.
 pub(crate) const SIGTERM: i32 = libc::SIGTERM;
 /// The same without asking.
 pub(crate) const SIGKILL: i32 = libc::SIGKILL;
@@ -310,7 +335,7 @@ pub fn set_timer_slack_ns(slack_ns: u32) -> io::Result<()> {
 
 /// Makes a TUN device in this thread's network namespace. It goes when the descriptor is closed.
 ///
-/// Plain packets without a header of its own, and without offloads: the kernel divides what is
+/// Plain packets without an additional header, and without offloads. The kernel divides segments
 /// longer than the MTU before the packets come out here.
 pub(crate) fn open_tun(name: &str) -> io::Result<OwnedFd> {
     open_device(name, libc::IFF_TUN)
@@ -345,7 +370,7 @@ fn open_device(name: &str, kind: libc::c_int) -> io::Result<OwnedFd> {
 /// `_SUFO`, `_SGSO` and `_SGRO` of linux/ethtool.h.
 const OFFLOADS: [u32; 5] = [0x17, 0x1f, 0x22, 0x24, 0x2c];
 
-/// What `ETHTOOL_S…` take: `struct ethtool_value`.
+/// Argument of `ETHTOOL_S…`: `struct ethtool_value`.
 #[repr(C)]
 struct EthtoolValue {
     command: u32,
@@ -461,7 +486,7 @@ impl Epoll {
         self.control(libc::EPOLL_CTL_DEL, fd.as_raw_fd(), 0, 0)
     }
 
-    /// Waits, and gives the tokens of what is ready. Without `block`, looks only.
+    /// Waits, and returns the ready tokens. Without `block`, it only looks.
     pub(crate) fn wait(&mut self, block: bool, ready: &mut Vec<u64>) -> io::Result<()> {
         ready.clear();
         let timeout_ms = if block { -1 } else { 0 };
@@ -558,7 +583,7 @@ impl Timer {
     /// Notes that the timer has fired.
     pub(crate) fn fired(&mut self) {
         let mut count = [0; 8];
-        // It is armed anew in any case, so an error changes nothing.
+        // It is armed again in any case, so an error changes nothing.
         let _ = read_packet(self.fd(), &mut count);
         self.armed_ns = None;
     }

@@ -6,16 +6,18 @@
 //!   people write rates, times and losses.
 //! - [`netns`] makes network namespaces, [`emulator`] joins them by the model, [`netem`] by the
 //!   kernel's own emulator where there is one. [`capture`] records packets.
-//! - [`calibrate`] compares what a link was asked to do with what it does on this machine.
-//! - [`relay`] is what needs no rights: TCP and UDP through a link in user space.
-//! - [`energy`] models what packets cost a device's radio and battery.
-//! - [`campaign`] describes experiments: transports, grids, figures and a paper's claims, in one file.
-//!   [`measure`] runs them, [`report`] compares what came out with what the paper says.
-//! - [`session`] is one link with programs at its ends: what `sterna-lab link` runs.
+//! - [`calibrate`] compares a link's settings with its behaviour on this machine.
+//! - [`relay`] needs no rights: TCP and UDP through a link in user space.
+//! - [`energy`] models the cost of packets for a device's radio and battery.
+//! - [`campaign`] describes experiments: transports, grids, figures and a paper's claims, in one
+//!   file. [`measure`] runs them, [`report`] compares the results with the paper.
+//! - [`crash`] kills a broker under load, and compares its acknowledgements with what clients find.
+//! - [`session`] is one link with programs at its ends, for `sterna-lab link`.
 
 pub mod calibrate;
 pub mod campaign;
 pub mod capture;
+pub mod crash;
 pub mod emulator;
 pub mod energy;
 pub mod kernel;

@@ -1,8 +1,8 @@
 //! The kernel's own emulator of links, where it has one.
 //!
-//! netem knows less than the [model](crate::link): no queue of its own beside the packets under way,
-//! no patterns, no schedule, and it reorders when it jitters. What it cannot do is an error, not
-//! something similar.
+//! netem has fewer features than the [model](crate::link): no queue of its own beside the packets
+//! on their way, no patterns, no schedule, and it reorders with jitter. A missing feature is an
+//! error, not replaced by a similar one.
 
 use std::fmt::Write as _;
 use std::io;
@@ -19,7 +19,7 @@ const ETHERNET_BYTES: i64 = 14;
 ///
 /// # Errors
 ///
-/// What is missing, in a sentence.
+/// The missing part, in a sentence.
 pub fn check() -> Result<(), String> {
     let namespace = Namespace::new().map_err(|error| format!("no network namespace: {error}"))?;
     match tc(&namespace, &["qdisc", "add", "dev", "lo", "root", "netem"]) {
@@ -39,7 +39,7 @@ pub fn check() -> Result<(), String> {
 ///
 /// # Errors
 ///
-/// What netem cannot do, or why the system refused.
+/// The feature that netem lacks, or the system's reason to refuse.
 pub(crate) fn join(
     client: &Namespace,
     server: &Namespace,
@@ -87,7 +87,7 @@ fn tc(namespace: &Namespace, arguments: &[&str]) -> io::Result<Output> {
     command.output()
 }
 
-/// What netem is told for one direction.
+/// netem's arguments for one direction.
 fn arguments(pipe: &PipeSettings, rtt_ns: u64) -> Result<String, String> {
     let cannot = |what: &str| Err(format!("netem cannot do {what}; `--emulator tun` can"));
     if pipe.schedule != Schedule::default() {
@@ -103,7 +103,7 @@ fn arguments(pipe: &PipeSettings, rtt_ns: u64) -> Result<String, String> {
         return cannot("jitter that keeps the order (see --jitter-reorders)");
     }
     let mut text = String::new();
-    // netem's limit counts what waits and what travels.
+    // netem's limit counts waiting packets and those on their way.
     let packet_bits = (u64::from(pipe.mtu_bytes) + u64::from(pipe.overhead_bytes)) * 8;
     let travelling = pipe.rate_bps.map_or(100_000, |rate| {
         rate * pipe.delay_ns.div_ceil(1_000_000_000).max(1) / packet_bits + 1

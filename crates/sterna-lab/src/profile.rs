@@ -21,11 +21,11 @@ const PPP_BYTES: u32 = 2;
 /// A named link.
 #[derive(Clone, Copy, Debug)]
 pub struct Profile {
-    /// What it is called on the command line.
+    /// Its name on the command line.
     pub name: &'static str,
-    /// What it stands for.
+    /// Its meaning.
     pub title: &'static str,
-    /// Where the numbers come from, and what is meant by the delay.
+    /// The source of the numbers, and the meaning of the delay.
     pub source: &'static str,
     build: fn() -> LinkSettings,
 }
@@ -37,7 +37,7 @@ impl Profile {
         PROFILES.iter().find(|profile| profile.name == name)
     }
 
-    /// What the link does.
+    /// The link's settings.
     #[must_use]
     pub fn settings(&self) -> LinkSettings {
         (self.build)()
@@ -209,7 +209,7 @@ fn netem_up(rate_bps: u64, delay_ms: u64) -> LinkSettings {
     }
 }
 
-/// What a person changes of a profile. What is not set stays.
+/// A person's changes of a profile. Other settings stay.
 #[derive(Clone, Debug, Default)]
 pub struct Overrides {
     /// Round trip, half of it in each direction.
@@ -243,7 +243,7 @@ pub struct Overrides {
 }
 
 impl Overrides {
-    /// Changes what is set.
+    /// Applies the changes.
     pub fn apply(&self, settings: &mut LinkSettings) {
         fn set<T: Clone>(
             settings: &mut LinkSettings,

@@ -45,7 +45,7 @@ pub fn per_direction<T: Clone>(
     }
 }
 
-/// A number that is not negative, and what follows it.
+/// A number that is not negative, and the rest of the text.
 fn number(text: &str) -> Result<(f64, &str), String> {
     let end = text
         .find(|c: char| !c.is_ascii_digit() && c != '.')
@@ -82,7 +82,7 @@ pub fn rate_bps(text: &str) -> Result<Option<u64>, String> {
         "g" => 1e9,
         _ => {
             return Err(format!(
-                "`{unit}` is no unit of a rate: bit, kbit, Mbit, Gbit"
+                "`{unit}` is not a unit of a rate: bit, kbit, Mbit, Gbit"
             ));
         }
     };
@@ -106,7 +106,11 @@ pub fn time_ns(text: &str) -> Result<u64, String> {
         "min" => 60e9,
         "h" => 3600e9,
         "d" => 86_400e9,
-        _ => return Err(format!("`{unit}` is no unit of time: us, ms, s, min, h, d")),
+        _ => {
+            return Err(format!(
+                "`{unit}` is not a unit of time: us, ms, s, min, h, d"
+            ));
+        }
     };
     Ok(rounded(value * factor))
 }
@@ -121,7 +125,7 @@ pub fn probability(text: &str) -> Result<f64, String> {
     let value = match unit {
         "" => value,
         "%" => value / 100.0,
-        _ => return Err(format!("`{text}` is no probability: 2% or 0.02")),
+        _ => return Err(format!("`{text}` is not a probability: 2% or 0.02")),
     };
     if (0.0..=1.0).contains(&value) {
         Ok(value)
@@ -143,7 +147,11 @@ pub fn bytes(text: &str) -> Result<u64, String> {
         "MB" | "M" => 1e6,
         "KiB" => 1024.0,
         "MiB" => 1_048_576.0,
-        _ => return Err(format!("`{unit}` is no unit of bytes: B, kB, MB, KiB, MiB")),
+        _ => {
+            return Err(format!(
+                "`{unit}` is not a unit of bytes: B, kB, MB, KiB, MiB"
+            ));
+        }
     };
     Ok(rounded(value * factor))
 }
@@ -179,7 +187,7 @@ pub fn jitter(text: &str) -> Result<Jitter, String> {
         Some(("normal", time)) => time_ns(time).map(|deviation_ns| Jitter::Normal { deviation_ns }),
         Some(("pareto", time)) => time_ns(time).map(|mean_ns| Jitter::Pareto { mean_ns }),
         Some((kind, _)) => Err(format!(
-            "`{kind}` is no kind of jitter: uniform, normal, pareto"
+            "`{kind}` is not a kind of jitter: uniform, normal, pareto"
         )),
     }
 }
@@ -223,7 +231,7 @@ pub fn loss(text: &str) -> Result<Loss, String> {
                 probability: probability(start)?,
                 packets: packets
                     .parse()
-                    .map_err(|_| format!("`{packets}` is no number of packets"))?,
+                    .map_err(|_| format!("`{packets}` is not a number of packets"))?,
             })
         }
         "repeat" | "once" => {
@@ -241,7 +249,7 @@ pub fn loss(text: &str) -> Result<Loss, String> {
             })
         }
         _ => Err(format!(
-            "`{kind}` is no kind of loss: ge, burst, repeat, once, or a probability"
+            "`{kind}` is not a kind of loss: ge, burst, repeat, once, or a probability"
         )),
     }
 }

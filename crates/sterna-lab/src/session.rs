@@ -17,12 +17,12 @@ use crate::netem;
 use crate::netns::{Namespace, NamespaceSettings, Side};
 use crate::relay::Relay;
 
-/// How long programs have to end when they are asked to.
+/// Time that programs have to end when they are asked to.
 const GRACE: Duration = Duration::from_secs(2);
-/// How often it is looked whether something has happened.
+/// Interval of checks for events.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// What emulates the link.
+/// The emulator of the link.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Backend {
     /// TUN devices and the lab's own model.
@@ -31,27 +31,27 @@ pub enum Backend {
     Netem,
 }
 
-/// What a session is made with.
+/// Options of a session.
 #[derive(Clone, Debug)]
 pub struct SessionOptions {
     /// The link.
     pub link: LinkSettings,
     /// From which its decisions come.
     pub seed: u64,
-    /// What emulates it.
+    /// Its emulator.
     pub backend: Backend,
     /// Congestion control of TCP on both sides; the system's default without one.
     pub congestion_control: Option<String>,
     /// Where packets are recorded.
     pub capture: Option<PathBuf>,
-    /// How the emulator runs.
+    /// Options of the emulator.
     pub emulator: EmulatorOptions,
 }
 
 /// Why there is no session.
 #[derive(Debug)]
 pub enum StartError {
-    /// This process or machine cannot have one; the text says what it would take.
+    /// This process or machine cannot have one; the text says what is missing.
     Unavailable(String),
     /// Something failed.
     Failed(String),
@@ -70,12 +70,12 @@ impl std::error::Error for StartError {}
 /// Bits of the capabilities that a lab needs: CAP_NET_ADMIN and CAP_SYS_ADMIN.
 const NEEDED_CAPABILITIES: u64 = 1 << 12 | 1 << 21;
 
-/// Moves this process into a user namespace of its own where that is what gives it the rights.
+/// Moves this process into a user namespace of its own if that gives it the rights.
 ///
-/// That is where it may not make network namespaces, but the system lets anybody open `/dev/net/tun`
-/// and make user namespaces. Real-time priority is not to be had
-/// that way. To be called before any thread is started; without success everything stays as it is,
-/// and [`check_rights`] says what is missing.
+/// It does if the process may not make network namespaces, but the system lets every user open
+/// `/dev/net/tun` and make user namespaces. Real-time priority is not available this way. Call it
+/// before any thread is started. Without success everything stays unchanged, and [`check_rights`]
+/// names the missing rights.
 pub fn gain_rights() {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let has_rights = capabilities(&status)
@@ -102,7 +102,7 @@ fn capabilities(status: &str) -> Option<u64> {
 ///
 /// # Errors
 ///
-/// What is missing, for the person who wants it.
+/// The missing rights, as a text for people.
 pub fn check_rights() -> Result<(), String> {
     let tun = fs::OpenOptions::new()
         .read(true)
@@ -140,11 +140,11 @@ pub fn check_rights() -> Result<(), String> {
 /// The variable by which processes of a lab know its process.
 const LAB_PID: &str = "STERNA_LAB_PID";
 
-/// Ends processes that a lab left behind when it was killed. Whoever it started itself died with it,
-/// but not what those have started. Returns how many there were.
+/// Ends processes that a killed lab left behind. Its own children died with it, but not theirs.
+/// Returns their number.
 ///
-/// They are recognised by their environment: it names a lab that does not run any more, and the
-/// network that they are in is not this process's.
+/// Their environment shows them: it names a lab that no longer runs, and their network is not this
+/// process's.
 #[must_use]
 pub fn end_stale_processes() -> usize {
     let mut ended = 0;
@@ -196,7 +196,7 @@ pub struct LabSession {
     recorder: Option<Recorder>,
 }
 
-/// What a session has seen.
+/// A session's measurements.
 #[derive(Debug)]
 pub struct SessionReport {
     /// The link's own counts; none with netem.
@@ -230,6 +230,7 @@ impl LabSession {
         let namespace = NamespaceSettings {
             mtu_bytes: Some(options.link.up.mtu_bytes.min(options.link.down.mtu_bytes)),
             congestion_control: options.congestion_control.clone(),
+            ..NamespaceSettings::default()
         };
         match options.backend {
             Backend::Netem => {
@@ -287,9 +288,9 @@ impl LabSession {
         self.emulator.as_ref()
     }
 
-    /// A command that will run on a side, and knows from its environment where it is:
-    /// `LAB_SIDE`, `LAB_CLIENT` and `LAB_SERVER` (addresses), `LAB_CLIENT_NETNS` and
-    /// `LAB_SERVER_NETNS` (paths for nsenter), and `SSLKEYLOGFILE` when packets are recorded.
+    /// A command that will run on a side, and knows its place from its environment: `LAB_SIDE`,
+    /// `LAB_CLIENT` and `LAB_SERVER` (addresses), `LAB_CLIENT_NETNS` and `LAB_SERVER_NETNS` (paths
+    /// for nsenter), and `SSLKEYLOGFILE` when packets are recorded.
     ///
     /// It is killed when the thread that spawns it ends.
     pub fn command(&self, side: Side, program: impl AsRef<OsStr>) -> Command {
@@ -314,8 +315,8 @@ impl LabSession {
             .map(|recorder| recorder.files().secrets.as_path())
     }
 
-    /// Lets the server's side reach a server outside: what connects to the server's address, at the
-    /// target's port, goes to the target by a relay without a link.
+    /// Lets the server's side reach a server outside: connections to the server's address, at the
+    /// target's port, go to the target by a relay without a link.
     ///
     /// # Errors
     ///
@@ -352,7 +353,8 @@ impl LabSession {
                 }
             }
             if began.elapsed() > 2 * GRACE {
-                // What doesn't die from this hangs in the kernel, or waits for its parent to notice.
+                // A process that does not die from this hangs in the kernel, or waits for its
+                // parent to notice.
                 return Ok(());
             }
             thread::sleep(LOOK_EVERY);
@@ -401,7 +403,7 @@ impl LabSession {
 
 impl Drop for LabSession {
     fn drop(&mut self) {
-        // After `finish` there is nobody left; after a failure this is the cleaning up.
+        // After `finish` no process is left; after a failure this is the clean-up.
         let _ = self.end_processes();
     }
 }

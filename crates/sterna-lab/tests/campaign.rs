@@ -13,7 +13,7 @@ use process::{has_rights, lab, sterna, text};
 
 const CAMPAIGN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tiny-campaign.toml");
 /// Runs in it.
-const RUNS: usize = 15;
+const RUNS: usize = 16;
 
 /// A broker that somebody else has started.
 struct Broker {
@@ -101,7 +101,10 @@ fn a_campaign_runs_resumes_and_is_reported() {
     assert_eq!(count(of("wait", "quic"), "round_trip_ms"), 5);
     assert_eq!(count(of("connect", "quic"), "startup_ms"), 2);
     // The first connection has no ticket, the second one has.
-    assert_eq!(of("connect", "quic")["metrics"]["early_data_accepted"], 1.0);
+    for transport in ["quic", "tls-early"] {
+        let metrics = &of("connect", transport)["metrics"];
+        assert_eq!(metrics["early_data_accepted"], 1.0, "{transport}");
+    }
 
     // Of each QUIC connection there is a trace, and what figures show of it.
     let quic = of("connect", "quic");

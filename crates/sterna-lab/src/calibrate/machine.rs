@@ -1,4 +1,4 @@
-//! How busy this machine is.
+//! Load of this machine.
 
 use std::fs;
 use std::thread;
@@ -6,10 +6,10 @@ use std::thread;
 use serde::{Deserialize, Serialize};
 
 /// CPU pressure above which times are not to be trusted, in percent of the last ten seconds in
-/// which something waited for a core.
+/// which a task waited for a core.
 const BUSY_PRESSURE_PERCENT: f64 = 20.0;
 
-/// What else this machine does.
+/// Other load of this machine.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Machine {
     /// Cores that this process may use.
@@ -27,7 +27,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Looks at it. What cannot be seen is left out.
+    /// Reads the load. Unreadable values are left out.
     #[must_use]
     pub fn look() -> Self {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
@@ -92,7 +92,7 @@ impl CpuTicks {
         Self::read(&fs::read_to_string("/proc/stat").ok()?)
     }
 
-    /// The first line of `/proc/stat`; its eighth time is what the host gave to others.
+    /// The first line of `/proc/stat`; its eighth time is the one that the host gave to others.
     fn read(text: &str) -> Option<Self> {
         let times: Vec<f64> = text
             .lines()

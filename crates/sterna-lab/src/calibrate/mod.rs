@@ -1,8 +1,8 @@
-//! How true the emulator is on this machine, now: what it was asked to do against what it did.
+//! Accuracy of the emulator on this machine, now: its settings against its behaviour.
 //!
-//! Each row is a link of its own with datagrams of the lab's own. The tolerances are those that the
-//! lab's experiments rely on: rates within 2 %, delays within 1 ms for 95 % of the packets, losses
-//! within what chance explains, order kept.
+//! Each row is a link of its own with datagrams of the lab's own. The lab's experiments rely on the
+//! tolerances: rates within 2 %, delays within 1 ms for 95 % of the packets, losses within chance,
+//! order kept.
 
 mod machine;
 mod probe;
@@ -20,16 +20,16 @@ pub(crate) use machine::CpuTicks;
 pub use machine::Machine;
 use probe::{HEADER_BYTES, Measured, Plan};
 
-/// How far a rate may be off.
+/// Tolerated error of a rate.
 const RATE_TOLERANCE: f64 = 0.02;
-/// How far 95 % of the delays may be off, in milliseconds.
+/// Tolerated error of 95 % of the delays, in milliseconds.
 const DELAY_TOLERANCE_MS: f64 = 1.0;
-/// How far the spread of a jitter may be off.
+/// Tolerated error of the spread of a jitter.
 const JITTER_TOLERANCE: f64 = 0.1;
-/// How many standard deviations a loss may be off: three are passed by chance once in 370 times,
-/// which a table of ten rows would show too often.
+/// Tolerated error of a loss, in standard deviations. Three are exceeded by chance once in 370
+/// times, too often for a table of ten rows.
 const LOSS_DEVIATIONS: f64 = 4.0;
-/// How long TCP gets to fill a link, half of it for its start.
+/// Time for TCP to fill a link, half of it for its start.
 const MIN_TCP_DURATION: Duration = Duration::from_secs(4);
 /// With fewer losses, or bursts of them, than this their share says nothing.
 const MIN_LOSS_EVENTS: f64 = 20.0;
@@ -48,7 +48,7 @@ const JITTER_INTERVAL_NS: u64 = 20 * MS;
 /// Time between packets where their loss is measured.
 const LOSS_INTERVAL_NS: u64 = 100_000;
 
-/// What a row is about.
+/// Subject of a row.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Quantity {
@@ -65,13 +65,13 @@ pub enum Quantity {
 /// One comparison.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// What was compared.
+    /// The compared quantity.
     pub quantity: Quantity,
     /// The link.
     pub link: String,
-    /// What it should be: bit/s, milliseconds, or a part.
+    /// Its setting: bit/s, milliseconds, or a part.
     pub set: f64,
-    /// What it was.
+    /// Its measured value.
     pub got: f64,
     /// Whether that is near enough.
     pub is_true: bool,
@@ -79,7 +79,7 @@ pub struct Row {
     pub note: String,
     /// Packets that were sent.
     pub packets: u64,
-    /// How late the emulator was.
+    /// Lateness of the emulator.
     pub lateness: LatenessSummary,
     /// Whether the emulator had real-time priority.
     pub has_real_time: bool,
@@ -92,7 +92,7 @@ pub struct Measurement {
     settings: LinkSettings,
     plan: Plan,
     quantities: Vec<Quantity>,
-    /// How many such links at once.
+    /// Number of these links at once.
     links: usize,
     /// Filled by the kernel's TCP with this congestion control, instead of by datagrams.
     tcp: Option<&'static str>,
@@ -114,7 +114,7 @@ pub fn many(links: usize, duration: Duration) -> Measurement {
     }
 }
 
-/// What is measured when nothing is asked for, each for `duration`.
+/// The default measurements, each for `duration`.
 #[must_use]
 pub fn suite(duration: Duration) -> Vec<Measurement> {
     let mut all = Vec::new();
@@ -215,7 +215,7 @@ pub fn suite(duration: Duration) -> Vec<Measurement> {
     all
 }
 
-/// What is measured of one link, in both directions.
+/// The measurements of one link, in both directions.
 #[must_use]
 pub fn measurements_of(
     name: &str,
@@ -297,7 +297,7 @@ fn transmission_ns(pipe: &PipeSettings, length_bytes: usize) -> u64 {
 }
 
 impl Measurement {
-    /// About how long it takes.
+    /// Approximate duration.
     #[must_use]
     pub fn duration(&self) -> Duration {
         self.plan.duration
@@ -399,7 +399,7 @@ impl Measurement {
         let wire_bytes = self.plan.length_bytes.max(HEADER_BYTES + 16) as f64
             + f64::from(self.pipe().overhead_bytes);
         let counters = measured.report.counters(self.plan.direction);
-        // What the link let through, but the receiving program did not take in time.
+        // Packets that the link let through, but the receiving program did not take in time.
         let arrived = measured.arrivals.len() as u64;
         let missed = counters.delivered_packets.saturating_sub(arrived);
         // Losses behind the transmitter have taken its time.
@@ -425,7 +425,7 @@ impl Measurement {
         (set, got, (got / set - 1.0).abs() <= RATE_TOLERANCE, note)
     }
 
-    /// What packets should take, in milliseconds.
+    /// Expected time of packets, in milliseconds.
     fn wanted_ms(&self) -> f64 {
         let pipe = self.pipe();
         let travel_ns = transmission_ns(pipe, self.plan.length_bytes) + pipe.delay_ns;
@@ -460,7 +460,7 @@ impl Measurement {
                 ),
             )
         } else {
-            // The mean of what varies, and what its spread leaves to chance.
+            // The mean of the variation, and the part that its spread leaves to chance.
             let allowed = 4.0 * self.wanted_deviation_ms() / (errors.len() as f64).sqrt();
             (
                 mean.abs() <= DELAY_TOLERANCE_MS + allowed,
@@ -492,8 +492,8 @@ impl Measurement {
             .sum::<f64>()
             / (times.len() - 1) as f64;
         let got = variance.sqrt() / 1e6;
-        // A sample of n has a deviation that is off by 1 / sqrt(2 n) of itself; far more where
-        // a few packets are very late.
+        // A sample of N has a deviation with a relative error of 1 / sqrt(2 N). The error is far
+        // larger if a few packets are very late.
         let chance = match self.pipe().jitter {
             Jitter::Pareto { .. } => 0.5,
             _ => 3.0 / (2.0 * times.len() as f64).sqrt(),
@@ -515,10 +515,10 @@ impl Measurement {
         let packets = counters.offered_packets.max(1) as f64;
         let got = counters.loss_rate();
         let deviation = (set * (1.0 - set) / packets * loss.variance_factor()).sqrt();
-        // All that is missing is what the link says that it has lost.
+        // All missing packets are those that the link counts as lost.
         let missing = measured.sent - measured.arrivals.len() as u64;
         let elsewhere = missing.saturating_sub(counters.dropped.total());
-        // The link must lose what the model loses from this seed, packet for packet.
+        // The link must have the model's losses for this seed, packet for packet.
         let predicted = self.predicted_losses(counters.offered_packets, seed);
         let is_as_modelled = predicted == Some(counters.dropped.loss);
         let events = loss.events_per_packet() * packets;
@@ -543,7 +543,7 @@ impl Measurement {
         (set, got, is_true, note)
     }
 
-    /// How many of so many packets the model loses.
+    /// Number of packets among N that the model loses.
     fn predicted_losses(&self, packets: u64, seed: u64) -> Option<u64> {
         let only_loss = PipeSettings {
             loss: self.pipe().loss.clone(),
@@ -567,7 +567,7 @@ fn whole_index(part: f64, length: usize) -> usize {
     ((part * length as f64).ceil() as usize).clamp(1, length) - 1
 }
 
-/// Whether the emulator was in time often enough in all rows, and if not, what is wrong.
+/// Whether the emulator was in time often enough in all rows; if not, the fault.
 #[must_use]
 pub fn complaint(rows: &[Row]) -> Option<String> {
     let worst = rows
@@ -638,7 +638,7 @@ mod tests {
         let all = measurements_of("x", &settings, Duration::from_millis(200));
         let rows = all[0].run(1).unwrap();
         assert_eq!(rows.len(), 2);
-        // How exact it is depends on the machine, and is not for a test.
+        // Its accuracy depends on the machine, and is not for a test.
         assert!(rows[0].got >= 5.0, "{rows:?}");
         assert!((rows[1].got - 0.5).abs() < 0.1, "{rows:?}");
     }

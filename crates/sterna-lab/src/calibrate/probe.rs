@@ -23,11 +23,11 @@ const MIN_PROBE_BYTES: usize = 16;
 const REAL_TIME_PRIORITY: i32 = 1;
 /// A sender that is late sends at most this many at once, so that it doesn't fill the kernel's queue.
 const MAX_BURST: u64 = 128;
-/// How often a receiver looks whether it shall end.
+/// Interval of a receiver's checks whether to end.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 const PORT: u16 = 4000;
 
-/// What is sent.
+/// The packets to be sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
     /// Where to.
@@ -36,9 +36,9 @@ pub(super) struct Plan {
     pub(super) interval_ns: u64,
     /// Bytes of a packet with its headers.
     pub(super) length_bytes: usize,
-    /// How long is sent.
+    /// Duration of sending.
     pub(super) duration: Duration,
-    /// Whether to wait for what is still under way.
+    /// Whether to wait for packets on their way.
     pub(super) drain: bool,
 }
 
@@ -50,7 +50,7 @@ pub(super) struct Arrival {
     pub(super) arrived_ns: u64,
 }
 
-/// What came of a plan.
+/// Result of a plan.
 #[derive(Debug)]
 pub(super) struct Measured {
     pub(super) sent: u64,
@@ -84,7 +84,7 @@ pub(super) fn run(link: &LinkSettings, seed: u64, plan: &Plan) -> io::Result<Mea
     let cell = Cell::new()?;
     let devices = cell.devices(&NamespaceSettings {
         mtu_bytes: Some(link.up.mtu_bytes.min(link.down.mtu_bytes)),
-        congestion_control: None,
+        ..NamespaceSettings::default()
     })?;
     let emulator = Emulator::start(
         vec![crate::emulator::Attachment {
@@ -112,7 +112,7 @@ pub(super) fn run(link: &LinkSettings, seed: u64, plan: &Plan) -> io::Result<Mea
         let (ready, started) = channel();
         let (receiver, is_done) = (&receiver, &is_done);
         let receiving = scope.spawn(move || {
-            // Without the right to it the times are what they are.
+            // Without the right to it, the times have no priority.
             let _ = kernel::set_real_time(REAL_TIME_PRIORITY);
             let _ = ready.send(());
             receive(receiver, is_done)
@@ -148,7 +148,7 @@ pub(super) fn run(link: &LinkSettings, seed: u64, plan: &Plan) -> io::Result<Mea
     })
 }
 
-/// What a TCP connection has got through a link.
+/// Result of a TCP connection through a link.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BulkTransfer {
     /// Packets in the second half of the time.
@@ -170,6 +170,7 @@ pub(super) fn run_tcp(
     let devices = cell.devices(&NamespaceSettings {
         mtu_bytes: Some(link.up.mtu_bytes.min(link.down.mtu_bytes)),
         congestion_control: Some(congestion_control.to_owned()),
+        ..NamespaceSettings::default()
     })?;
     let emulator = Emulator::start(
         vec![crate::emulator::Attachment {
@@ -202,7 +203,7 @@ pub(super) fn run_tcp(
                     _ => {}
                 }
             }
-            // What is still to be sent would keep the reader waiting.
+            // Unsent bytes would keep the reader waiting.
             let _ = stream.shutdown(std::net::Shutdown::Both);
         });
         let look = || {

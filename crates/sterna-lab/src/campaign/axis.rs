@@ -1,8 +1,8 @@
-//! What the cells of a grid differ in.
+//! Differences between the cells of a grid.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
-/// What distinguishes the cells of a grid.
+/// A property that distinguishes the cells of a grid.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd)]
 #[serde(rename_all = "snake_case")]
 pub enum Axis {
@@ -18,11 +18,11 @@ pub enum Axis {
     PayloadBytes,
     /// The time between them.
     Interval,
-    /// What is added to the link's delay.
+    /// Addition to the link's delay.
     Delay,
-    /// What its rate is.
+    /// Its rate.
     Rate,
-    /// How many messages there are.
+    /// Number of messages.
     Messages,
 }
 
@@ -40,7 +40,7 @@ impl Axis {
         Self::Messages,
     ];
 
-    /// What stands below a figure.
+    /// Text below a figure.
     #[must_use]
     pub const fn title(self) -> &'static str {
         match self {
@@ -58,7 +58,7 @@ impl Axis {
 }
 
 /// Some cells of a grid: those with these values.
-#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Filter {
     /// The profile of the link.
@@ -73,11 +73,11 @@ pub struct Filter {
     pub payload_bytes: Option<u32>,
     /// The time between them.
     pub interval: Option<String>,
-    /// What is added to the link's delay.
+    /// Addition to the link's delay.
     pub delay: Option<String>,
-    /// What its rate is.
+    /// Its rate.
     pub rate: Option<String>,
-    /// How many messages there are.
+    /// Number of messages.
     pub messages: Option<u32>,
 }
 

@@ -10,30 +10,36 @@ use super::{Axis, Campaign, Filter};
 pub struct Claim {
     /// Its number in the list of claims.
     pub id: String,
-    /// What is claimed.
+    /// Text of the claim.
     pub text: String,
     /// Where in the paper.
     #[serde(rename = "where")]
     pub place: String,
     /// The paper's value, in its words.
     pub paper: String,
-    /// How ours is found.
+    /// Check that finds our value.
     pub check: Check,
-    /// Further parts of the claim.
+    /// Further parts of the claim: it holds if all of them do.
     #[serde(default)]
     pub also: Vec<Check>,
-    /// What a reader should know, whatever comes out.
+    /// Other readings of it, which are shown and have no say in the verdict.
+    #[serde(default)]
+    pub shown: Vec<Check>,
+    /// Why the row is no test, though it has a value: it is an input, or cannot fail.
+    #[serde(default)]
+    pub untested: Option<String>,
+    /// Note for the reader, with any result.
     #[serde(default)]
     pub note: String,
 }
 
-/// How a claim is answered.
+/// Answer to a claim.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(try_from = "CheckText")]
 pub enum Check {
     /// A value in bounds, in each of some cells.
     Value {
-        /// What is looked at.
+        /// Source of the value.
         source: Source,
         /// For each combination of the values of these axes.
         each: Vec<Axis>,
@@ -46,33 +52,33 @@ pub enum Check {
     },
     /// One thing is less than another in all cells that differ in these axes.
     Order {
-        /// What is looked at.
+        /// Source of the value.
         source: Source,
-        /// What must be less.
+        /// The smaller value.
         lower: Box<Filter>,
         /// Than this.
         higher: Box<Filter>,
         /// For each combination of the values of these axes.
         each: Vec<Axis>,
-        /// Compare not values, but how much they rise from the first to the last value of this axis.
+        /// Compare the rise from the first to the last value of this axis, instead of the values.
         rise: Option<Axis>,
     },
-    /// How a value changes along an axis.
+    /// The trend of a value along an axis.
     Trend {
-        /// What is looked at.
+        /// Source of the value.
         source: Source,
         /// Along this axis.
         along: Axis,
         /// For each combination of the values of these axes.
         each: Vec<Axis>,
-        /// What is claimed.
+        /// The claimed trend.
         expect: Trend,
         /// Changes of this part of the value count as none.
         within: f64,
         /// From this value of the axis on; from the first without one.
         from: Option<String>,
     },
-    /// Nothing that this campaign could measure; the text says why, or what holds instead.
+    /// Not measurable by this campaign; the text has the reason, or a related fact.
     Stated {
         /// Why.
         reason: String,
@@ -90,12 +96,31 @@ pub struct Source {
     pub at: Filter,
     /// Compared with these cells: then the value is the ratio of the two.
     pub against: Option<Filter>,
-    /// Show the ratio as what it takes away, in percent.
+    /// Show the ratio as a reduction, in percent.
     pub reduction: bool,
-    /// Instead of the ratio, how much less it is than `against`.
+    /// Instead of the ratio, the decrease against `against`.
     pub difference: bool,
     /// Take these off; one for each cell, or one for all.
     pub minus: Vec<f64>,
+    /// Where the transport is an axis: only these; all of the grid without any.
+    pub transports: Vec<String>,
+}
+
+impl Source {
+    /// A metric of a grid, in all its cells.
+    #[must_use]
+    pub fn of(grid: &str, metric: &str) -> Self {
+        Self {
+            grid: grid.to_owned(),
+            metric: metric.to_owned(),
+            at: Filter::default(),
+            against: None,
+            reduction: false,
+            difference: false,
+            minus: Vec::new(),
+            transports: Vec::new(),
+        }
+    }
 }
 
 /// A check as a file has it: all in one table.
@@ -110,6 +135,7 @@ struct CheckText {
     reduction: bool,
     difference: bool,
     minus: Vec<f64>,
+    transports: Vec<String>,
     each: Vec<Axis>,
     least: Vec<f64>,
     most: Vec<f64>,
@@ -123,6 +149,11 @@ struct CheckText {
     from: Option<String>,
     reason: Option<String>,
 }
+
+/// What a metric's name may end in, behind a dot: statistics of all values in the cells.
+pub const STATISTICS: [&str; 9] = [
+    "mean", "sd", "rsd", "p50", "p95", "p99", "run_max", "max", "count",
+];
 
 /// Part of a value that counts as no change, unless said otherwise.
 const DEFAULT_WITHIN: f64 = 0.02;
@@ -147,6 +178,7 @@ impl TryFrom<CheckText> for Check {
             reduction: text.reduction,
             difference: text.difference,
             minus: text.minus,
+            transports: text.transports,
         };
         if (source.reduction || source.difference) && source.against.is_none() {
             return Err("a reduction or difference needs `against`".into());
@@ -185,7 +217,7 @@ impl TryFrom<CheckText> for Check {
     }
 }
 
-/// How something changes.
+/// Trend of a value.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq)]
 #[serde(rename_all = "kebab-case")]
 pub enum Trend {
@@ -200,7 +232,7 @@ pub enum Trend {
 }
 
 impl Check {
-    /// What is looked at, if anything.
+    /// Source of the value, if there is one.
     #[must_use]
     pub const fn source(&self) -> Option<&Source> {
         match self {
@@ -228,10 +260,11 @@ impl Claim {
     /// Whether it refers to cells that there are.
     pub(super) fn check(&self, campaign: &Campaign) -> Result<(), String> {
         self.checks()
+            .chain(&self.shown)
             .try_for_each(|check| Self::check_one(check, campaign))
     }
 
-    /// All parts.
+    /// All parts that the verdict comes from.
     pub fn checks(&self) -> impl Iterator<Item = &Check> {
         std::iter::once(&self.check).chain(&self.also)
     }
@@ -243,6 +276,21 @@ impl Claim {
         let grid = campaign
             .grid(&source.grid)
             .ok_or_else(|| format!("no grid is called `{}`", source.grid))?;
+        if let Some((_, statistic)) = source.metric.split_once('.')
+            && !STATISTICS.contains(&statistic)
+        {
+            return Err(format!(
+                "no statistic is called `{statistic}`; there are {}",
+                STATISTICS.join(", ")
+            ));
+        }
+        if let Some(name) = source
+            .transports
+            .iter()
+            .find(|name| !grid.transports.contains(name))
+        {
+            return Err(format!("grid `{}` has no transport `{name}`", grid.name));
+        }
         for filter in check.filters() {
             for axis in Axis::ALL {
                 if let Some(value) = filter.value(axis)
@@ -273,7 +321,14 @@ impl Claim {
             ..
         } = check
         {
-            let cells: usize = each.iter().map(|axis| grid.values(*axis).len()).product();
+            if least.is_empty() && most.is_empty() {
+                return Err("a value without `least` and `most` agrees with everything".into());
+            }
+            let count = |axis: &Axis| match axis {
+                Axis::Transport if !source.transports.is_empty() => source.transports.len(),
+                axis => grid.values(*axis).len(),
+            };
+            let cells: usize = each.iter().map(count).product();
             for bounds in [least, most, &source.minus] {
                 if !matches!(bounds.len(), 0 | 1) && bounds.len() != cells {
                     return Err(format!("{} bounds for {cells} cells", bounds.len()));

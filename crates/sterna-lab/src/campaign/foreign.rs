@@ -30,7 +30,7 @@ impl Foreign {
     ///
     /// # Errors
     ///
-    /// If it is none of these.
+    /// If it is not one of these.
     pub fn parse(text: &str) -> Result<Self, String> {
         match text {
             "mosquitto" => return Ok(Self::Mosquitto),
@@ -68,7 +68,7 @@ impl Foreign {
         })
     }
 
-    /// What it is called in results.
+    /// Its name in results.
     #[must_use]
     pub fn name(&self) -> String {
         match self {
@@ -88,14 +88,16 @@ impl Foreign {
         }
     }
 
-    /// Whether it serves what this transport is. RMQTT reads the first stream of a connection alone;
-    /// what one that runs can do beyond its scheme, it has to say itself. What devices authenticate
-    /// with is set up for this project's broker alone.
+    /// Whether it serves this transport. RMQTT reads only the first stream of a connection. The
+    /// features of a running broker beyond its scheme are not known. Devices' credentials are made
+    /// for this project's broker alone.
     fn serves(&self, transport: &Transport) -> bool {
         let plain = transport.streams.is_none() && !transport.datagrams;
         self.schemes().contains(&transport.scheme.as_str())
             && (plain || *self != Self::Rmqttd)
             && transport.authentication == Authentication::None
+            // The gateway stands in front of this project's broker.
+            && !transport.needs_gateway()
     }
 }
 
@@ -106,7 +108,7 @@ pub fn is_foreign(transport: &str) -> bool {
 }
 
 impl Campaign {
-    /// What to say of transports that other brokers speak, and are not measured with.
+    /// Text about transports that other brokers serve, and are not measured with.
     ///
     /// # Errors
     ///
@@ -133,8 +135,8 @@ impl Campaign {
         }))
     }
 
-    /// The same campaign with further transports: each that a foreign broker serves goes there as
-    /// well, on the same links with the same losses.
+    /// The same campaign with further transports: each transport that a foreign broker serves is
+    /// measured there, too, on the same links with the same losses.
     ///
     /// # Errors
     ///
@@ -207,7 +209,20 @@ mod tests {
         let find = || Campaign::find("mqtt-fernandez-2020").unwrap().0;
         let campaign = find().with_brokers(&["mosquitto".into()]).unwrap();
         let grid = campaign.grid("stop-and-wait").unwrap();
-        assert_eq!(grid.transports, ["tls", "quic", "tls@mosquitto"]);
+        assert_eq!(
+            grid.transports,
+            [
+                "tls",
+                "quic",
+                "tls-rto",
+                "tls@mosquitto",
+                "tls-rto@mosquitto"
+            ]
+        );
+        // Early data over TCP is taken by what stands in front of this project's broker.
+        let grid = campaign.grid("connect").unwrap();
+        assert!(grid.transports.contains(&"tls13-tfo@mosquitto".to_owned()));
+        assert!(!grid.transports.contains(&"tls13-best@mosquitto".to_owned()));
         let twin = campaign.transport("tls@mosquitto").unwrap();
         assert_eq!(twin.foreign, Some(Foreign::Mosquitto));
         assert!(is_foreign(&twin.name) && !is_foreign("tls"));

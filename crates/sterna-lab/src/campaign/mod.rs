@@ -1,10 +1,9 @@
-//! Campaigns: what is measured, how often, and what it is compared with, in one file.
+//! Campaigns: experiments, their repetitions and their comparisons, in one file.
 //!
 //! A campaign names its transports, then grids of cells (link, loss, transport, QoS, length,
-//! interval), each with a workload and a number of repetitions, then the figures that are drawn from
-//! them and the paper's claims that they are held against. The lab knows nothing about a paper
-//! beyond its file, and the program that measures knows nothing about campaigns: a further protocol
-//! is a further workload, a further paper is a further file.
+//! interval), each with a workload and a number of repetitions. Figures and the paper's claims
+//! follow. The lab knows a paper only by its file, and the measuring program knows no campaigns. A
+//! further protocol is a further workload, a further paper a further file.
 
 mod axis;
 mod claim;
@@ -20,7 +19,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 pub use axis::{Axis, Filter};
-pub use claim::{Check, Claim, Source, Trend};
+pub use claim::{Check, Claim, STATISTICS, Source, Trend};
 pub use foreign::{Foreign, is_foreign};
 pub use plan::{Plan, Run};
 
@@ -61,28 +60,52 @@ pub struct Campaign {
     pub name: String,
     /// Rises with every change that makes results incomparable.
     pub version: u32,
-    /// What it is about.
+    /// Its subject.
     pub title: String,
-    /// What it repeats.
+    /// The repeated paper.
     pub paper: String,
-    /// What a reader has to know about how the paper was understood.
+    /// Notes for the reader about the interpretation of the paper.
     #[serde(default)]
     pub notes: Vec<String>,
     /// From which all decisions of links come, unless the person who runs it says otherwise.
     #[serde(default = "one")]
     pub seed: u64,
-    /// What is compared.
+    /// The compared transports.
     #[serde(rename = "transport")]
     pub transports: Vec<Transport>,
-    /// What is measured.
+    /// The measured grids.
     #[serde(rename = "grid")]
     pub grids: Vec<Grid>,
-    /// What is drawn.
+    /// The figures.
     #[serde(rename = "figure", default)]
     pub figures: Vec<Figure>,
-    /// What it is held against.
+    /// The claims.
     #[serde(rename = "claim", default)]
     pub claims: Vec<Claim>,
+    /// Where each transport is shown at its best.
+    #[serde(rename = "best", default)]
+    pub bests: Vec<Best>,
+}
+
+/// A comparison of the best of TCP with the best of QUIC, in each of some cells.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Best {
+    /// What is compared.
+    pub title: String,
+    /// Where samples come from.
+    pub grid: String,
+    /// Which of their values: less is better.
+    pub metric: String,
+    /// The unit, for people.
+    pub unit: String,
+    /// For each combination of the values of these axes.
+    #[serde(default)]
+    pub each: Vec<Axis>,
+    /// The ways to use TCP, by their transports' names.
+    pub tcp: Vec<String>,
+    /// The ways to use QUIC.
+    pub quic: Vec<String>,
 }
 
 const fn one() -> u64 {
@@ -95,29 +118,35 @@ const fn one() -> u64 {
 pub struct Transport {
     /// By which grids and claims refer to it.
     pub name: String,
-    /// What stands in figures.
+    /// Name in figures.
     pub label: String,
     /// The scheme of the client's URL.
     pub scheme: String,
     /// The only version of TLS, `1.2` or `1.3`; any without one.
     pub tls: Option<String>,
-    /// How devices prove who they are.
+    /// The devices' authentication.
     pub authentication: Authentication,
     /// Whether later connections make use of the tickets of earlier ones.
     pub resumption: bool,
-    /// Whether to write before the handshake is complete, where there is a ticket (QUIC).
+    /// Whether to write before the handshake is complete, where there is a ticket. Over TCP a gateway
+    /// beside the broker takes it, which itself takes early data over QUIC alone.
     pub early_data: bool,
-    /// Congestion control of both sides, whatever the transport; the system's and the library's
-    /// default without one.
+    /// Whether TCP connects by Fast Open where it has a cookie.
+    pub fast_open: bool,
+    /// The least time after which TCP sends again what is not acknowledged, on both sides, in
+    /// milliseconds; the kernel's 200 without one.
+    pub rto_min_ms: Option<u32>,
+    /// Congestion control of both sides, for any transport; the system's and the library's default
+    /// without one.
     pub congestion: Option<String>,
-    /// The quality of service, whatever the grid says.
+    /// The quality of service; overrides the grid's.
     pub qos: Option<u8>,
-    /// How messages are spread over QUIC's streams.
+    /// Distribution of messages over QUIC's streams.
     pub streams: Option<String>,
     /// Whether messages of QoS 0 travel in QUIC datagrams.
     pub datagrams: bool,
     /// Whether a client waits for an answer to each of SASL, open, begin and attach, as many do,
-    /// instead of saying all of it at once (AMQP).
+    /// instead of sending all at once (AMQP).
     pub step_by_step: bool,
     /// Settings of QUIC, on both sides.
     pub quic: BTreeMap<String, String>,
@@ -128,7 +157,7 @@ pub struct Transport {
     pub foreign: Option<Foreign>,
 }
 
-/// How the devices of a transport prove who they are. Its broker lets in nobody else.
+/// Authentication of a transport's devices. Its broker admits no others.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Authentication {
@@ -170,10 +199,10 @@ pub struct Grid {
     /// Times between two messages, for workloads that have one.
     #[serde(default = "no_interval")]
     pub interval: Vec<String>,
-    /// What is added to the profile's delay, one way; nothing without it.
+    /// Additions to the profile's delay, one way; none if empty.
     #[serde(default = "unchanged")]
     pub delay: Vec<String>,
-    /// What takes the place of the profile's rate, in the words of `--rate`.
+    /// Rates that replace the profile's, in the form of `--rate`.
     #[serde(default = "unchanged")]
     pub rate: Vec<String>,
     /// Where `delay` and `rate` are in force.
@@ -182,14 +211,14 @@ pub struct Grid {
     /// Numbers of messages; the workload's without them.
     #[serde(default)]
     pub message_counts: Vec<u32>,
-    /// How often each cell is measured.
+    /// Repetitions of each cell.
     pub repetitions: u32,
-    /// Whether nothing else may run at the same time: for what is bound by the CPU.
+    /// Whether no other run may run at the same time: for CPU-bound runs.
     #[serde(default)]
     pub alone: bool,
-    /// What the device does.
+    /// The device's workload.
     pub workload: Workload,
-    /// What is less with `--quick`.
+    /// Smaller values for `--quick`.
     #[serde(default)]
     pub quick: Quick,
 }
@@ -222,7 +251,7 @@ pub enum Direction {
     Up,
 }
 
-/// What a device does in a run.
+/// A device's work in a run.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Workload {
@@ -239,8 +268,8 @@ pub struct Workload {
     /// Topics, in turn.
     #[serde(default = "one_connection")]
     pub topics: u32,
-    /// In a cell's first repetitions devices keep a qlog of their QUIC connections, and the series
-    /// of congestion plots are made from it, with points so far apart.
+    /// In a cell's first repetitions devices keep a qlog of their QUIC connections. The series of
+    /// congestion plots are made from it, with points at this distance.
     #[serde(default)]
     pub watch: Option<String>,
     /// Events on the way.
@@ -256,8 +285,8 @@ const fn one_connection() -> u32 {
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WorkloadKind {
-    /// A message every interval, whatever became of the one before. A subscriber on the server's
-    /// side, without a link between, takes the time of arrival.
+    /// A message every interval, independent of the one before. A subscriber on the server's side,
+    /// without a link between, takes the time of arrival.
     OpenLoop,
     /// One connection publishes and subscribes; the next message leaves when the one before has come
     /// back through the broker.
@@ -274,7 +303,7 @@ pub enum WorkloadKind {
 pub struct LinkEvent {
     /// When, since the first message may leave.
     pub at: String,
-    /// What.
+    /// Kind of event.
     pub kind: LinkEventKind,
 }
 
@@ -286,7 +315,7 @@ pub enum LinkEventKind {
     Rebind,
 }
 
-/// What replaces a grid's values with `--quick`.
+/// Values that replace a grid's with `--quick`.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct Quick {
@@ -308,6 +337,69 @@ impl Transport {
     #[must_use]
     pub fn is_quic(&self) -> bool {
         self.scheme.ends_with("+quic") || self.scheme == "h3"
+    }
+
+    /// Whether early data goes to a gateway: over TCP.
+    #[must_use]
+    pub fn needs_gateway(&self) -> bool {
+        self.early_data && !self.is_quic()
+    }
+
+    /// The scheme without TLS of the listener behind a gateway.
+    #[must_use]
+    pub fn scheme_behind(&self) -> &str {
+        self.scheme.strip_suffix('s').unwrap_or(&self.scheme)
+    }
+
+    fn check_tcp(&self) -> Result<(), String> {
+        if self.is_quic() && (self.fast_open || self.rto_min_ms.is_some()) {
+            return Err(format!(
+                "fast_open and rto_min_ms are TCP's, and {} is QUIC",
+                self.scheme
+            ));
+        }
+        if self.rto_min_ms == Some(0) {
+            return Err("rto_min_ms is at least 1".into());
+        }
+        if !self.needs_gateway() {
+            return Ok(());
+        }
+        if !matches!(self.scheme.as_str(), "mqtts" | "amqps") {
+            return Err(format!(
+                "early data over TCP is taken of mqtts and amqps, not of {}",
+                self.scheme
+            ));
+        }
+        if self.tls.as_deref() != Some("1.3") || !self.resumption {
+            return Err("early data over TCP needs tls = \"1.3\" and resumption".into());
+        }
+        if self.authentication == Authentication::Certificate {
+            return Err(
+                "the gateway that takes early data over TCP asks for no certificates".into(),
+            );
+        }
+        Ok(())
+    }
+
+    /// Whether whatever is handed over arrives, as long as the connection lives.
+    #[must_use]
+    pub const fn is_reliable(&self) -> bool {
+        !self.datagrams
+    }
+
+    /// The scheme by which the subscriber beside the broker connects. It is TLS on TCP, whatever is
+    /// measured: the last leg must be the same for all, and QUIC's congestion control, which the broker
+    /// has in common with the device's, is not made for the loopback device. A foreign broker serves the
+    /// measured scheme, and perhaps nothing else.
+    #[must_use]
+    pub fn scheme_beside(&self) -> &str {
+        match self.scheme.as_str() {
+            scheme if self.foreign.is_some() => scheme,
+            "mqtt+quic" => "mqtts",
+            "amqp+quic" => "amqps",
+            "h3" => "https",
+            scheme => scheme,
+        }
     }
 
     fn check_authentication(&self) -> Result<(), String> {
@@ -396,22 +488,22 @@ impl Grid {
 pub struct Figure {
     /// The paper's number, `4` or `7a`.
     pub id: String,
-    /// What it shows.
+    /// Its title.
     pub title: String,
     /// Where its samples come from.
     pub grid: String,
-    /// How it is drawn.
+    /// Its form.
     pub form: Form,
     /// Which of a sample's values: a metric, or a series with [`Form::Box`].
     pub metric: String,
-    /// What stands at the other axis.
+    /// Unit of the other axis.
     pub unit: String,
     /// Along which cells are laid out.
     pub x: Axis,
-    /// What has a colour of its own.
+    /// Axis with a colour for each value.
     #[serde(default = "transport_axis")]
     pub series: Axis,
-    /// What has a panel of its own.
+    /// Axis with a panel for each value.
     #[serde(default)]
     pub panels: Option<Axis>,
     /// Which cells.
@@ -423,6 +515,9 @@ pub struct Figure {
     /// A logarithmic axis.
     #[serde(default)]
     pub log: bool,
+    /// Whether it opens a report of several campaigns, before all else.
+    #[serde(default)]
+    pub opening: bool,
 }
 
 const fn transport_axis() -> Axis {
@@ -433,7 +528,7 @@ const fn transport_axis() -> Axis {
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq)]
 #[serde(rename_all = "kebab-case")]
 pub enum Form {
-    /// Box, whiskers at the 5th and 95th percentile, and what is outside of them.
+    /// Box, whiskers at the 5th and 95th percentile, and the values outside of them.
     Box,
     /// Bars with confidence intervals.
     Bars,
@@ -441,8 +536,8 @@ pub enum Form {
     Lines,
     /// Each message of the first sound run of each series over the time.
     Timeline,
-    /// Window, bytes in flight, sent, acknowledged and lost, and messages that arrived, over the time,
-    /// of the first sound run that was watched in each panel.
+    /// Window, bytes in flight, sent, acknowledged and lost, and arrived messages, over the time.
+    /// Of the first sound, watched run in each panel.
     Congestion,
 }
 
@@ -478,8 +573,8 @@ impl Campaign {
         Some(text)
     }
 
-    /// The campaign of a file, with the figures, claims and notes that the built-in campaign of that name
-    /// has now, if it is the one that was run: they may have become better since.
+    /// The campaign of a file. If the built-in campaign of that name makes the same runs, its
+    /// present figures, claims and notes are used: they may be better.
     ///
     /// # Errors
     ///
@@ -494,7 +589,7 @@ impl Campaign {
             .unwrap_or(campaign))
     }
 
-    /// Whether both make the same runs, whatever they ask of the results.
+    /// Whether both make the same runs, with any figures and claims.
     #[must_use]
     pub fn makes_the_runs_of(&self, other: &Self) -> bool {
         self.name == other.name
@@ -507,7 +602,7 @@ impl Campaign {
     ///
     /// # Errors
     ///
-    /// What is wrong, with the name of the part that it is wrong in.
+    /// The fault, with the name of its part.
     pub fn parse(text: &str) -> Result<Self, String> {
         let campaign: Self = toml::from_str(text).map_err(|error| error.to_string())?;
         campaign.check()?;
@@ -545,6 +640,9 @@ impl Campaign {
                 return Err(format!("{place}: tls is \"1.2\" or \"1.3\""));
             }
             transport
+                .check_tcp()
+                .map_err(|error| format!("{place}: {error}"))?;
+            transport
                 .check_authentication()
                 .map_err(|error| format!("{place}: {error}"))?;
         }
@@ -572,6 +670,17 @@ impl Campaign {
                 }
             }
         }
+        for best in &self.bests {
+            let place = format!("best `{}`", best.title);
+            let grid = self
+                .grid(&best.grid)
+                .ok_or_else(|| format!("{place}: no grid is called `{}`", best.grid))?;
+            for name in best.tcp.iter().chain(&best.quic) {
+                if !grid.transports.contains(name) {
+                    return Err(format!("{place}: its grid has no transport `{name}`"));
+                }
+            }
+        }
         for (index, claim) in self.claims.iter().enumerate() {
             if self.claims[..index]
                 .iter()
@@ -583,7 +692,7 @@ impl Campaign {
                 .check(self)
                 .map_err(|error| format!("claim `{}`: {error}", claim.id))?;
         }
-        let runs = Plan::new(self, false, self.seed, None)?.runs.len();
+        let runs = Plan::new(self, false, self.seed, &[])?.runs.len();
         if runs == 0 || runs > MAX_RUNS {
             return Err(format!("{runs} runs; 1 to {MAX_RUNS} are possible"));
         }

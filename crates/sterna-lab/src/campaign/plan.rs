@@ -8,12 +8,15 @@ use crate::measure::{Sample, Verdict};
 use crate::profile::Profile;
 use crate::quantity;
 
-/// What a round trip takes besides the link: programs, wake-ups.
+/// A round trip's time besides the link: programs, wake-ups.
 const OVERHEAD_S: f64 = 0.001;
-/// What starting and ending the programs of a run takes.
+/// Time to start and end the programs of a run.
 const START_S: f64 = 1.0;
-/// About what a connection sends besides its messages.
+/// Approximate bytes of a connection besides its messages.
 const CONNECTION_BYTES: f64 = 3_000.0;
+/// Part of the CPU time of a message that one takes which waits for the one before: nobody listens beside
+/// the broker, and nothing queues.
+const STOP_AND_WAIT_SHARE: f64 = 0.5;
 /// A lost packet costs this, and twice the round trip, on average: probe timeouts and backoff.
 const RECOVERY_S: f64 = 0.3;
 
@@ -33,11 +36,11 @@ pub struct Run {
     pub link: String,
     /// As the campaign's file writes it.
     pub loss: String,
-    /// What is added to the profile's delay, as the file writes it; empty without such an axis.
+    /// Addition to the profile's delay, as in the file; empty without this axis.
     pub delay: String,
-    /// What takes the place of the profile's rate; empty without such an axis.
+    /// Rate that replaces the profile's; empty without this axis.
     pub rate: String,
-    /// How the device connects.
+    /// The device's connection.
     pub transport: Transport,
     /// Quality of service.
     pub qos: u8,
@@ -51,17 +54,17 @@ pub struct Run {
     pub repetition: u32,
     /// The link with its loss.
     pub settings: LinkSettings,
-    /// From which the link's decisions come. Transports have it in common, so that each repetition
-    /// meets the same losses, packet for packet, whatever it measures.
+    /// Seed of the link's decisions. All transports share it: each repetition meets the same
+    /// losses, packet for packet, with any transport.
     pub seed: u64,
-    /// What the device does.
+    /// The device's workload.
     pub workload: Workload,
-    /// Whether nothing else may run.
+    /// Whether no other run may run.
     pub alone: bool,
 }
 
 impl Plan {
-    /// The runs of a campaign, of one grid if it is named.
+    /// The runs of a campaign; of some grids alone if any are named.
     ///
     /// # Errors
     ///
@@ -70,25 +73,25 @@ impl Plan {
         campaign: &Campaign,
         quick: bool,
         seed: u64,
-        only_grid: Option<&str>,
+        only_grids: &[String],
     ) -> Result<Self, String> {
-        if let Some(name) = only_grid
-            && campaign.grid(name).is_none()
-        {
-            return Err(format!(
-                "no grid of {} is called `{name}`; there are: {}",
-                campaign.name,
-                campaign
-                    .grids
-                    .iter()
-                    .map(|grid| grid.name.as_str())
-                    .collect::<Vec<_>>()
-                    .join(", ")
-            ));
+        for name in only_grids {
+            if campaign.grid(name).is_none() {
+                return Err(format!(
+                    "no grid of {} is called `{name}`; there are: {}",
+                    campaign.name,
+                    campaign
+                        .grids
+                        .iter()
+                        .map(|grid| grid.name.as_str())
+                        .collect::<Vec<_>>()
+                        .join(", ")
+                ));
+            }
         }
         let mut runs = Vec::new();
         for (index, grid) in campaign.grids.iter().enumerate() {
-            if only_grid.is_some_and(|name| name != grid.name) {
+            if !only_grids.is_empty() && !only_grids.contains(&grid.name) {
                 continue;
             }
             let grid = if quick { grid.quick() } else { grid.clone() };
@@ -99,7 +102,7 @@ impl Plan {
     }
 }
 
-/// Repetitions are outermost: what an interruption leaves is a campaign with fewer of them.
+/// Repetitions are outermost: after an interruption the campaign has fewer of them.
 fn expand(
     campaign: &Campaign,
     grid: &Grid,
@@ -159,11 +162,11 @@ struct Link {
     delay: String,
     rate: String,
     settings: LinkSettings,
-    /// Where it is on the axes: what makes its seed another than that of the others.
+    /// Its place on the axes, which makes its seed different from the others.
     place: Vec<u64>,
 }
 
-/// All combinations of what makes a link.
+/// All combinations of the properties of a link.
 fn links(grid: &Grid) -> Result<Vec<Link>, String> {
     let mut links = Vec::new();
     for (link_index, profile) in grid.links.iter().enumerate() {
@@ -218,7 +221,7 @@ fn settings(link: &str, loss: &str, direction: Direction) -> Result<LinkSettings
     let profile = Profile::find(link).ok_or_else(|| format!("no profile is called `{link}`"))?;
     let mut settings = profile.settings();
     let loss = quantity::loss(loss)?;
-    // A profile's own loss stays where nothing else is said.
+    // A profile's own loss stays if no other is named.
     if loss.expected() > 0.0 {
         settings.up.loss = loss.clone();
         settings.down.loss = match direction {
@@ -231,7 +234,7 @@ fn settings(link: &str, loss: &str, direction: Direction) -> Result<LinkSettings
 }
 
 impl Run {
-    /// What tells it from all other runs of its campaign.
+    /// Its unique key within its campaign.
     #[must_use]
     pub fn key(&self) -> String {
         Sample::of(self, "", 0, Verdict::Sound).key()
@@ -267,13 +270,13 @@ impl Run {
         self.settings.rtt_ns() as f64 / 1e9 + OVERHEAD_S
     }
 
-    /// What a lost packet adds to an exchange, on average.
+    /// Average time that a lost packet adds to an exchange.
     fn recovery_s(&self) -> f64 {
         let loss = self.settings.up.loss.expected() + self.settings.down.loss.expected();
         2.0 * loss * 2.0_f64.mul_add(self.rtt_s(), RECOVERY_S)
     }
 
-    /// About how long it takes: for the order, the time left and the limit, not for results.
+    /// Approximate duration: for the order, the time left and the limit, not for results.
     #[must_use]
     pub fn expected(&self) -> Duration {
         let messages = f64::from(self.workload.messages);
@@ -317,10 +320,14 @@ impl Run {
         self.expected() * 4 + Duration::from_secs(60)
     }
 
-    /// About how many messages a second it keeps the machine busy with.
+    /// Approximate messages a second that it keeps the machine busy with.
     #[must_use]
     pub fn messages_per_s(&self) -> f64 {
         let messages = f64::from(self.workload.messages * self.workload.connections);
+        let messages = match self.workload.kind {
+            WorkloadKind::StopAndWait => messages * STOP_AND_WAIT_SHARE,
+            _ => messages,
+        };
         // A run costs something even while it waits, and starting it costs most.
         (messages / self.expected().as_secs_f64()).max(1.0)
     }

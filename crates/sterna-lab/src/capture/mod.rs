@@ -1,8 +1,8 @@
 //! Packet captures of a link, one pcapng file per side, as a capture on that side would have it.
 //!
-//! What the link dropped is in the sender's file, with a comment that says why. The secrets of TLS
-//! and QUIC connections are in the file too, if the programs wrote them where `SSLKEYLOGFILE` says,
-//! so that Wireshark shows the connections decrypted.
+//! Packets that the link dropped are in the sender's file, with a comment that has the reason. The
+//! file also has the secrets of TLS and QUIC connections, if the programs wrote them to
+//! `SSLKEYLOGFILE`. Wireshark then decrypts the connections.
 
 mod pcapng;
 
@@ -20,7 +20,7 @@ use crate::netns::Side;
 
 pub use pcapng::{PacketRecord, read_packets};
 
-/// Copies that may wait for the disk; what comes beyond is dropped and counted.
+/// Copies that may wait for the disk; more are dropped and counted.
 const QUEUED_PACKETS: usize = 16_384;
 /// Largest file of secrets that is taken into a capture, in bytes.
 const MAX_SECRETS_BYTES: u64 = 64 << 20;
@@ -81,8 +81,8 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Makes the files and starts the thread that writes them. What is sent to the channel is
-    /// recorded until all its senders are gone.
+    /// Makes the files and starts the thread that writes them. Packets sent to the channel are
+    /// recorded until all its senders are dropped.
     ///
     /// # Errors
     ///
@@ -116,7 +116,8 @@ impl Recorder {
         &self.files
     }
 
-    /// Completes the files; returns how many packets are in both. All senders must be gone.
+    /// Completes the files; returns the number of packets in both. All senders must have been
+    /// dropped.
     ///
     /// # Errors
     ///
@@ -145,7 +146,7 @@ impl Recorder {
 
 impl Drop for Recorder {
     fn drop(&mut self) {
-        // After `finish` none of them is there; after a failure nobody will complete them.
+        // After `finish` none of them is there; after a failure they stay incomplete.
         for side in Side::BOTH {
             let _ = fs::remove_file(self.files.blocks(side));
         }
@@ -187,7 +188,7 @@ fn write_blocks(
         };
         let (is_outbound, comment) = match copy.event {
             Event::Sent(cause) => (true, cause.map(crate::link::Cause::name)),
-            Event::SentToOldAddress => (true, Some("address gone")),
+            Event::SentToOldAddress => (true, Some("sent to an earlier address")),
             Event::Received => (false, None),
         };
         let at_ns = copy.at_ns + offset_ns;

@@ -112,11 +112,11 @@ pub struct PacketRecord {
     pub is_outbound: bool,
 }
 
-/// Reads what a capture of the lab's own says about its packets.
+/// Reads the lab's own comments on the packets of a capture.
 ///
 /// # Errors
 ///
-/// If it is none, or cut off.
+/// If it is not a capture, or cut off.
 pub fn read_packets(mut bytes: &[u8]) -> io::Result<Vec<PacketRecord>> {
     let broken = || io::Error::new(io::ErrorKind::InvalidData, "not a capture of the lab");
     let number = |bytes: &[u8], at: usize| -> io::Result<u32> {

@@ -1,8 +1,8 @@
 //! A change of the client's address, as a NAT in front of the server makes it, or a move to another
 //! network.
 //!
-//! Nothing changes at the client. Behind the link its address is replaced by another one; what the
-//! server still sends to an earlier one is lost.
+//! Nothing changes at the client. Behind the link its address is replaced by another one. Packets
+//! that the server still sends to an earlier one are lost.
 
 use std::net::Ipv4Addr;
 
@@ -10,7 +10,7 @@ use crate::netns::CLIENT_ADDRESS;
 
 /// Addresses beside those of the two sides, in the same network for benchmarks (RFC 2544).
 const FIRST_ALIAS: [u8; 4] = [198, 18, 1, 1];
-/// How many are used before the first one comes again.
+/// Number of addresses until the first one is used again.
 const ALIASES: u32 = 250;
 
 const SOURCE: usize = 12;
@@ -38,7 +38,7 @@ impl Addresses {
         self.lost
     }
 
-    /// How often the address has changed.
+    /// Number of changes of the address.
     pub(super) const fn changes(&self) -> u32 {
         self.changes
     }
@@ -144,7 +144,7 @@ mod tests {
         !(total as u16)
     }
 
-    /// The checksums computed anew.
+    /// Computes the checksums again.
     fn checksums(packet: &[u8], transport_at: usize) -> (u16, u16) {
         let mut header = packet[..20].to_vec();
         header[10..12].fill(0);

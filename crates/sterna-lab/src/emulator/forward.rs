@@ -17,11 +17,11 @@ use crate::netns::Side;
 const READ_BATCH: usize = 64;
 /// Longest packet that a TUN device gives.
 const MAX_PACKET_BYTES: usize = 65_536;
-/// Tokens of what is no device.
+/// Tokens that are not devices.
 const TIMER: u64 = u64::MAX;
 const WAKE: u64 = u64::MAX - 1;
 
-/// What happened to a packet.
+/// Fate of a packet.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Event {
     /// A side sent it, and it will arrive unless it was dropped.
@@ -37,7 +37,7 @@ pub enum Event {
 pub struct Captured {
     /// Where it was seen.
     pub side: Side,
-    /// What happened.
+    /// Its fate.
     pub event: Event,
     /// When, on the monotonic clock.
     pub at_ns: u64,
@@ -154,8 +154,8 @@ impl Forwarder {
         kernel::monotonic_ns() - self.start_ns
     }
 
-    /// Delivers what is due, waits for what comes next, and takes it in. Returns whether somebody
-    /// outside wants something.
+    /// Delivers due packets, waits for the next ones, and takes them. Returns whether there is a
+    /// request from outside.
     pub(super) fn turn(&mut self) -> io::Result<bool> {
         let mut now_ns = self.now_ns();
         while let Some(Reverse((due_ns, cell))) = self.due.peek().copied() {
@@ -202,7 +202,7 @@ impl Forwarder {
         Ok(is_woken)
     }
 
-    /// Reads what a side has sent.
+    /// Reads the packets of a side.
     fn take_in(&mut self, cell: usize, direction: Direction) -> io::Result<()> {
         let from = sender(direction);
         for _ in 0..READ_BATCH {
@@ -242,7 +242,7 @@ impl Forwarder {
         self.epoll.remove(running.device(side))
     }
 
-    /// Writes what has arrived by now, in both directions; returns the time.
+    /// Writes the packets that have arrived by now, in both directions; returns the time.
     fn deliver(&mut self, cell: usize) -> u64 {
         let start_ns = self.start_ns;
         let running = &mut self.cells[cell];

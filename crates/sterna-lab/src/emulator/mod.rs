@@ -1,5 +1,5 @@
-//! The link between two namespaces: a thread that reads packets from TUN devices, asks the
-//! [model](crate::link) about their fate, and writes them when they are due.
+//! The link between two namespaces. A thread reads packets from TUN devices, asks the
+//! [model](crate::link) for their fate, and writes them when they are due.
 //!
 //! One thread serves many cells, a cell being two namespaces and the link between them. It forwards
 //! about 290 000 packets a second on one core, with real-time priority if it may have it.
@@ -22,9 +22,9 @@ use crate::netns::{Namespace, NamespaceSettings, Side};
 
 pub use forward::{Captured, Event};
 
-/// The emulator's own priority. Below the kernel's threads (50), above what endpoints get (1).
+/// The emulator's own priority. Below the kernel's threads (50), above that of endpoints (1).
 const REAL_TIME_PRIORITY: i32 = 10;
-/// How long before a packet is due the thread stops sleeping and looks at the clock instead. A
+/// Time before a packet is due at which the thread stops sleeping and watches the clock instead. A
 /// sleeping timer is 70 to 90 us late.
 const DEFAULT_SPIN_NS: u64 = 60_000;
 /// With more cells than this there is no spinning: it takes the endpoints' CPU time.
@@ -88,15 +88,15 @@ pub struct Devices {
 pub struct Attachment {
     /// The ends.
     pub devices: Devices,
-    /// What is between them.
+    /// The link between them.
     pub settings: LinkSettings,
     /// From which decisions come.
     pub seed: u64,
-    /// Where copies of the packets go. What the channel has no room for is counted, not waited for.
+    /// Channel for copies of the packets. Copies that do not fit are counted, not waited for.
     pub capture: Option<SyncSender<Captured>>,
 }
 
-/// How an emulator runs.
+/// Options of an emulator.
 #[derive(Clone, Copy, Debug)]
 pub struct EmulatorOptions {
     /// Ask for real-time priority.
@@ -114,7 +114,7 @@ impl Default for EmulatorOptions {
     }
 }
 
-/// How late packets left the emulator, which is the error that it adds to their delay.
+/// Lateness of packets at the emulator: the error that it adds to their delay.
 #[derive(Clone, Debug)]
 pub struct Lateness(Histogram<u64>);
 
@@ -152,13 +152,13 @@ impl Lateness {
     }
 
     /// All packets but one of a thousand were no later than this, in microseconds; of fewer than a
-    /// thousand packets that is the latest.
+    /// thousand packets it is the latest.
     #[must_use]
     pub fn p999_us(&self) -> f64 {
         self.0.value_at_quantile(0.999) as f64 / 1e3
     }
 
-    /// What it comes to.
+    /// Its summary.
     #[must_use]
     pub fn summary(&self) -> LatenessSummary {
         let at = |quantile| self.0.value_at_quantile(quantile) as f64 / 1e3;
@@ -173,20 +173,20 @@ impl Lateness {
     }
 }
 
-/// What a cell's link has done.
+/// Counters of a cell's link.
 #[derive(Clone, Debug)]
 pub struct CellReport {
     /// Client to server.
     pub up: Counters,
     /// Server to client.
     pub down: Counters,
-    /// How late packets left.
+    /// Lateness of packets.
     pub lateness: Lateness,
     /// Packets that the receiving kernel refused: not IPv4, or changed so that it isn't any more.
     pub refused: u64,
     /// Copies that the capture had no room for.
     pub capture_dropped: u64,
-    /// How often the client's address has changed.
+    /// Number of changes of the client's address.
     pub address_changes: u32,
     /// Packets of the server to an address that the client had before. They are not among those that
     /// were offered to the link.
@@ -206,7 +206,7 @@ impl CellReport {
     }
 }
 
-/// What was asked of the forwarding thread.
+/// A request to the forwarding thread.
 enum Request {
     Report(usize, Sender<CellReport>),
     Change(usize, Box<LinkSettings>, Sender<io::Result<()>>),
@@ -270,7 +270,7 @@ impl Emulator {
         }
     }
 
-    /// What a cell's link has done so far.
+    /// The counters of a cell's link.
     ///
     /// # Errors
     ///
@@ -303,8 +303,8 @@ impl Emulator {
         answer.recv().map_err(|_| gone())
     }
 
-    /// Gives the client another address, as its server sees it; returns the address. What the server
-    /// sends to the one before is lost.
+    /// Gives the client another address, as its server sees it; returns the address. The server's
+    /// packets to the earlier one are lost.
     ///
     /// # Errors
     ///
@@ -315,7 +315,7 @@ impl Emulator {
         answer.recv().map_err(|_| gone())
     }
 
-    /// Stops forwarding; what is under way is dropped, and the devices are gone.
+    /// Stops forwarding: packets on their way are dropped, and the devices are removed.
     ///
     /// # Errors
     ///

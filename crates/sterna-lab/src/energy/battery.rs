@@ -1,4 +1,4 @@
-//! How long a battery lasts under a load that repeats.
+//! A battery's life under a load that repeats.
 
 use super::constants::{RV_TERMS, SUPPLY_V};
 use super::radio::Segment;
@@ -9,7 +9,7 @@ const MAX_STEPS: u64 = 1_000_000;
 const STEADY: f64 = 1e-12;
 const SECONDS_PER_MINUTE: f64 = 60.0;
 
-/// A battery that gives all its energy whatever the load: its life in seconds.
+/// A battery that gives all its energy under any load: its life in seconds.
 #[must_use]
 pub fn linear_life_s(capacity_j: f64, segments: &[Segment]) -> f64 {
     let (seconds, joules) = totals(segments);
@@ -26,12 +26,13 @@ pub fn totals(segments: &[Segment]) -> (f64, f64) {
 
 /// A battery that recovers, after Rakhmatov and Vrudhula.
 ///
-/// "Energy management for battery-powered embedded systems", ACM TECS 2003: under load, part of the charge is out of reach, and comes back when the load is
-/// gone. It is empty when what was used and what is out of reach reach `alpha`.
+/// "Energy management for battery-powered embedded systems", ACM TECS 2003. Under load, a part of
+/// the charge is out of reach; it returns after the load. The battery is empty when the used charge
+/// and the part out of reach are `alpha`.
 ///
 /// For a load `I(t)` the apparent charge is the integral of `I` plus
 /// `2 sum over m of integral of I(s) exp(-beta^2 m^2 (t - s)) ds`. Each term of the sum is kept as
-/// one number that decays and grows, so that a step costs the same however long the history is:
+/// one number that decays and grows. So a step costs the same with any history:
 /// `A <- A exp(-k dt) + I (1 - exp(-k dt)) / k` with `k = beta^2 m^2`.
 #[derive(Clone, Debug)]
 pub struct RakhmatovVrudhula {
@@ -74,7 +75,7 @@ impl RakhmatovVrudhula {
         2.0_f64.mul_add(self.out_of_reach.iter().sum::<f64>(), self.used_ma_min)
     }
 
-    /// What is left, from 1 down to 0.
+    /// Remaining charge, from 1 down to 0.
     #[must_use]
     pub fn level(&self) -> f64 {
         (1.0 - self.apparent_ma_min() / self.alpha_ma_min).max(0.0)
@@ -113,7 +114,7 @@ impl RakhmatovVrudhula {
                 return (left / per_period).max(0.0).mul_add(period_s, lived_s);
             }
         }
-        // The state of the battery changes slower than its charge: what is left, at the same pace.
+        // The state of the battery changes more slowly than its charge: the rest, at the same pace.
         let left = self.alpha_ma_min - self.apparent_ma_min();
         lived_s * (1.0 + left / self.used_ma_min.max(f64::MIN_POSITIVE))
     }

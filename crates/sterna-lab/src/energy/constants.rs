@@ -20,16 +20,17 @@ const WIFI: Wifi = Wifi {
     sleeps_after_s: None,
 };
 
-/// How long a station with power saving stays awake after a packet, in seconds: this project's choice.
+/// Time that a station with power saving stays awake after a packet, in seconds: this project's
+/// choice.
 const WIFI_POWER_SAVE_S: f64 = 0.1;
 
 /// Power classes of 3GPP TR 45.820, section 5.4 (NB-IoT's reference device): transmitting 545 mW at
 /// 23 dBm, receiving 90 mW, light sleep 3 mW, deep sleep 0.015 mW.
 ///
-/// Timers and set-up as in github.com/peteryej/LoRaWAN-NBIoTEnergyModels (config.py): 200 ms of
-/// listening after a packet, DRX of 5 ms in 2.048 s, release after 10 s, 50 bytes of RRC messages (7
-/// and 13 up, 20 and 10 down), 54 ms of the network's time. The release after 1 s with assistance and
-/// the active timer of 8 s are this project's choice; networks set both.
+/// Timers and set-up as in github.com/peteryej/LoRaWAN-NBIoTEnergyModels (config.py). They are 200
+/// ms of listening after a packet, DRX of 5 ms in 2.048 s, release after 10 s, 50 bytes of RRC
+/// messages (7 and 13 up, 20 and 10 down), and 54 ms of the network's time. The release after 1 s
+/// with assistance and the active timer of 8 s are this project's choice; networks set both.
 const REFERENCE: Cellular = Cellular {
     tx_w: 0.545,
     rx_w: 0.090,
@@ -59,8 +60,9 @@ const MODULE: Cellular = Cellular {
 };
 
 /// An nRF9160 on LTE-M, measured with a power profiler (github.com/boaks/zephyr-coaps-client,
-/// POWERCONSUMPTION.md): waking up from PSM costs 0.1 mWh (0.36 J), an exchange of 200 and 200
-/// bytes with 10 s connected 0.152 mWh in all; so 19 mW while connected. The rest as the reference.
+/// POWERCONSUMPTION.md). Waking up from PSM costs 0.1 mWh (0.36 J). An exchange of 200 and 200
+/// bytes with 10 s connected costs 0.152 mWh in all: 19 mW while connected. The rest is as in the
+/// reference.
 const MEASURED_LTE_M: Cellular = Cellular {
     wake_j: Some(0.36),
     connected_w: Some(0.019),
@@ -121,10 +123,10 @@ pub const BOARD_IDLE_W: f64 = 1.4;
 /// The battery of 3GPP TR 45.820, section 5.4, in watt-hours.
 pub const BATTERY_WH: f64 = 5.0;
 
-/// How fast charge that is out of reach comes back: Rakhmatov and Vrudhula's beta as ns-3's
-/// `RvBatteryModel` has it, per square root of a minute.
+/// Speed at which charge out of reach returns: Rakhmatov and Vrudhula's beta as in ns-3's
+/// `RvBatteryModel`, per square root of a minute.
 pub const RV_BETA: f64 = 0.637;
-/// How many terms of their series are added up, as in ns-3.
+/// Number of terms of their series, as in ns-3.
 pub const RV_TERMS: usize = 10;
 
 /// Bytes around a message in one QUIC packet on a connection that is up.

@@ -1,9 +1,9 @@
-//! What an exchange costs a device, and how long its battery lasts.
+//! A device's cost of an exchange, and its battery's life.
 //!
-//! Nothing here measures energy: a radio's states and timers are applied to a time line of packets,
-//! and each state draws what a [source](constants) says. The result is as good as the constants,
-//! which differ between sources by more than transports do; therefore always the parts, and always
-//! two sets.
+//! This module measures no energy. It applies a radio's states and timers to a time line of
+//! packets; each state has the power of a [source](constants). The result is as good as the
+//! constants, which differ between sources by more than transports do. So it always shows the
+//! parts, and always two sets.
 
 pub mod battery;
 pub mod constants;
@@ -49,7 +49,7 @@ pub struct StateCost {
 const SECONDS_PER_DAY: f64 = 86_400.0;
 const JOULES_PER_WH: f64 = 3600.0;
 
-/// What a radio draws during one period.
+/// A radio's energy during one period.
 #[derive(Clone, Debug)]
 pub struct Period {
     /// Time and energy of each state, without the CPU's.
@@ -99,7 +99,7 @@ pub fn period(
     }
 }
 
-/// What one exchange in each [`period`] costs, and how long batteries last with it.
+/// The cost of one exchange in each [`period`], and the life of batteries with it.
 ///
 /// That steps through periods until the battery's state repeats: seconds of CPU time where they are
 /// short.

@@ -1,4 +1,4 @@
-//! What a radio does with a time line of packets, and what each state draws.
+//! A radio's states over a time line of packets, and the power of each.
 
 use serde::Serialize;
 
@@ -15,7 +15,7 @@ pub struct RadioPacket {
     pub is_sent: bool,
 }
 
-/// What a radio can be doing.
+/// State of a radio.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
@@ -56,13 +56,13 @@ impl State {
 pub struct Segment {
     /// The state.
     pub state: State,
-    /// How long, in seconds.
+    /// Duration in seconds.
     pub seconds: f64,
-    /// What it draws, in watts.
+    /// Power in watts.
     pub watts: f64,
 }
 
-/// WiFi: what the states draw at 3 V, and the airtime of 802.11a.
+/// WiFi: power of the states at 3 V, and the airtime of 802.11a.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Wifi {
     /// Transmitting.
@@ -79,7 +79,7 @@ pub struct Wifi {
     pub sleeps_after_s: Option<f64>,
 }
 
-/// LTE-M and NB-IoT: what the states draw, and the timers between them.
+/// LTE-M and NB-IoT: power of the states, and the timers between them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cellular {
     /// Transmitting.
@@ -90,7 +90,7 @@ pub struct Cellular {
     pub light_sleep_w: f64,
     /// Power saving mode.
     pub deep_sleep_w: f64,
-    /// What leaving sleep costs, where it was measured as a whole; otherwise the set-up's messages.
+    /// Cost of leaving sleep, if it was measured as a whole; otherwise the set-up's messages.
     pub wake_j: Option<f64>,
     /// Mean while connected, where it was measured; otherwise from DRX.
     pub connected_w: Option<f64>,
@@ -110,7 +110,7 @@ pub struct Cellular {
     pub setup_up_bytes: u32,
     /// Set-up messages that it receives.
     pub setup_down_bytes: u32,
-    /// What the network takes meanwhile.
+    /// The network's time meanwhile.
     pub setup_wait_s: f64,
 }
 
@@ -123,7 +123,7 @@ pub enum Radio {
     Cellular(Cellular),
 }
 
-/// How a cellular device sleeps.
+/// Sleep of a cellular device.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Sleep {
     /// Power saving mode: unreachable until it sends.
@@ -139,14 +139,14 @@ const EDRX_CYCLE_S: f64 = 81.92;
 const PAGING_WINDOW_S: f64 = 2.56;
 const PAGING_LOOKS: f64 = 2.0;
 
-/// What of the world outside the model needs.
+/// Conditions outside of the model.
 #[derive(Clone, Copy, Debug)]
 pub struct Conditions {
     /// Rate of the uplink, in bits per second. WiFi has its own.
     pub up_bps: f64,
     /// Rate of the downlink.
     pub down_bps: f64,
-    /// How a cellular device sleeps.
+    /// Sleep of a cellular device.
     pub sleep: Sleep,
     /// Whether it says that nothing follows, so that it is released early.
     pub release_assistance: bool,
@@ -165,7 +165,7 @@ const SIFS_S: f64 = 16e-6;
 const ACK_S: f64 = 28e-6;
 
 impl Wifi {
-    /// How long a frame with this packet is on the air.
+    /// Time on the air of a frame with this packet.
     #[must_use]
     pub fn airtime_s(&self, bytes: u32) -> f64 {
         let bits = SERVICE_BITS + 8 * (bytes + MAC_BYTES);
@@ -174,8 +174,8 @@ impl Wifi {
 }
 
 impl Radio {
-    /// What the radio does in a period that repeats for ever: packets must be in order and within it.
-    /// The segments fill the period, unless the packets take longer than it lasts.
+    /// The radio's states in a period that repeats for ever. Packets must be in order and within
+    /// it. The segments fill the period, unless the packets take longer than it lasts.
     #[must_use]
     pub fn cycle(
         &self,
@@ -192,17 +192,39 @@ impl Radio {
             });
             return segments;
         }
+        // What is late at the period's end is late at its start, too.
+        let late_s = self.course(packets, period_s, conditions, 0.0, &mut segments);
+        if late_s > 0.0 {
+            segments.clear();
+            self.course(packets, period_s, conditions, late_s, &mut segments);
+        }
+        segments
+    }
+
+    /// One period that begins late by some seconds: packets and waking up take their time from the pauses
+    /// behind them. Returns how late it ends.
+    fn course(
+        &self,
+        packets: &[RadioPacket],
+        period_s: f64,
+        conditions: &Conditions,
+        mut late_s: f64,
+        out: &mut Vec<Segment>,
+    ) -> f64 {
         for (index, packet) in packets.iter().enumerate() {
-            let begin = segments.len();
-            self.transfer(packet, conditions, &mut segments);
-            let taken_s: f64 = segments[begin..].iter().map(|s| s.seconds).sum();
+            let begin = out.len();
+            self.transfer(packet, conditions, out);
+            let taken_s: f64 = out[begin..].iter().map(|s| s.seconds).sum();
             let next_s = packets
                 .get(index + 1)
                 .map_or(packets[0].at_s + period_s, |next| next.at_s);
-            let gap_s = (next_s - packet.at_s - taken_s).max(0.0);
-            self.wait(gap_s, conditions, &mut segments);
+            let gap_s = next_s - packet.at_s - taken_s - late_s;
+            let begin = out.len();
+            self.wait(gap_s.max(0.0), conditions, out);
+            let waited_s: f64 = out[begin..].iter().map(|s| s.seconds).sum();
+            late_s = (waited_s - gap_s).max(0.0);
         }
-        segments
+        late_s
     }
 
     /// One packet on the air.
@@ -238,7 +260,7 @@ impl Radio {
         }
     }
 
-    /// A time without packets, up to the next one, and what that needs to wake up.
+    /// A time without packets, up to the next one, and the wake-up for that one.
     fn wait(&self, gap_s: f64, conditions: &Conditions, out: &mut Vec<Segment>) {
         let mut left_s = gap_s;
         let mut spend = |state, limit_s: f64, watts, out: &mut Vec<Segment>| {
@@ -272,11 +294,14 @@ impl Radio {
                 if spend(State::Listen, listen_s, listen_w, out)
                     && spend(State::Connected, release_s - listen_s, drx_w, out)
                 {
-                    if spend(State::Idle, cellular.active_timer_s, cellular.drx_w(), out) {
-                        let watts = self.asleep_w(conditions);
-                        spend(State::Sleep, f64::INFINITY, watts, out);
-                    }
-                    cellular.wake(conditions, out);
+                    // Setting the connection up begins before the next packet is due.
+                    let wake = cellular.wake(conditions);
+                    let idle_s = (gap_s - release_s - wake.seconds).max(0.0);
+                    let active_s = cellular.active_timer_s.min(idle_s);
+                    spend(State::Idle, active_s, cellular.drx_w(), out);
+                    let watts = self.asleep_w(conditions);
+                    spend(State::Sleep, idle_s - active_s, watts, out);
+                    out.push(wake);
                 }
             }
         }
@@ -307,19 +332,18 @@ impl Cellular {
             .mul_add(self.drx_on_s / self.drx_cycle_s, self.light_sleep_w)
     }
 
-    /// Setting a connection up. Its time comes on top of the period, since it is the next packet that
-    /// has to wait for it; it is short.
-    fn wake(&self, conditions: &Conditions, out: &mut Vec<Segment>) {
+    /// Setting a connection up.
+    fn wake(&self, conditions: &Conditions) -> Segment {
         let up_s = f64::from(self.setup_up_bytes) * 8.0 / conditions.up_bps;
         let down_s = f64::from(self.setup_down_bytes) * 8.0 / conditions.down_bps;
         let seconds = up_s + down_s + self.setup_wait_s;
         let energy_j = self
             .wake_j
             .unwrap_or_else(|| up_s.mul_add(self.tx_w, (down_s + self.setup_wait_s) * self.rx_w));
-        out.push(Segment {
+        Segment {
             state: State::Wake,
             seconds,
             watts: energy_j / seconds,
-        });
+        }
     }
 }

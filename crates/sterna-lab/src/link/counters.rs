@@ -1,4 +1,4 @@
-//! What a pipe has done so far.
+//! A pipe's counters.
 
 use serde::Serialize;
 
@@ -87,7 +87,7 @@ impl DropCounts {
     }
 }
 
-/// What went through one direction. Bytes are those of the packets, without the link's overhead.
+/// Counters of one direction. Bytes are those of the packets, without the link's overhead.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Serialize)]
 pub struct Counters {
     /// Packets that were pushed.

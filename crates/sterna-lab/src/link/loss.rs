@@ -10,7 +10,7 @@ pub(super) struct LossProcess {
     random: Random,
     /// Gilbert-Elliott: whether the state is the bad one.
     is_bad: bool,
-    /// Burst: how many packets of it are still to come.
+    /// Burst: number of its packets still to come.
     burst_left: u32,
     /// Pattern: which packet is next.
     position: usize,
@@ -37,8 +37,8 @@ impl LossProcess {
         }
     }
 
-    /// Whether the next packet is lost. Each packet takes two random numbers, whatever the kind, so
-    /// that a change of the kind in mid-run doesn't shift those of later packets.
+    /// Whether the next packet is lost. Each packet takes two random numbers in any kind, so a
+    /// change of the kind during a run does not shift those of later packets.
     pub(super) fn next(&mut self) -> bool {
         let (first, second) = (self.random.unit(), self.random.unit());
         match &self.kind {

@@ -1,9 +1,9 @@
 //! The model of a link, without input or output.
 //!
-//! A [`Link`] has two [`Pipe`]s, one per [`Direction`]. A packet is pushed in at a moment, the pipe
-//! decides its fate at once, and at a later moment, which the pipe names as its deadline, the packet
-//! can be popped. Moments are nanoseconds since the link's start and must not go back. The same
-//! settings, seed and sequence of pushes give the same fates, always:
+//! A [`Link`] has two [`Pipe`]s, one per [`Direction`]. A packet is pushed in at a moment, and the
+//! pipe decides its fate at once. It can be popped at a later moment, which the pipe names as its
+//! deadline. Moments are nanoseconds since the link's start and must not go back. The same
+//! settings, seed and sequence of pushes always give the same fates:
 //!
 //! ```
 //! use sterna_lab::link::{Direction, Link, LinkSettings, Loss, PipeSettings};
@@ -22,7 +22,7 @@
 //! assert!(link.pop(Direction::Up, 13_100_000).is_some());
 //! ```
 //!
-//! # What happens to a packet, in this order
+//! # Steps of a packet, in this order
 //!
 //! 1. Longer than the MTU: dropped.
 //! 2. The link is down: dropped, or held until it is up again, as set.
@@ -37,10 +37,10 @@
 //!
 //! # Randomness
 //!
-//! Each kind of decision has a random stream of its own, made from seed, direction and kind, and
-//! each packet takes the same number of values from it. So decision *k* belongs to packet *k*: two
-//! transports that send over links with one seed meet the same losses at the same packets, whatever
-//! else is set.
+//! Each kind of decision has a random stream of its own, made from seed, direction and kind. Each
+//! packet takes the same number of values from it. So decision *k* belongs to packet *k*: two
+//! transports over links with one seed meet the same losses at the same packets, with any other
+//! settings.
 
 mod counters;
 mod loss;

@@ -21,7 +21,7 @@ const PARETO_LIMIT: f64 = 50.0;
 /// Where the normal distribution is cut off, in standard deviations.
 const NORMAL_LIMIT: f64 = 4.0;
 
-/// What travels over a pipe.
+/// A packet of a pipe.
 pub trait Packet: Clone {
     /// Its length as the network layer sees it, in bytes.
     fn length_bytes(&self) -> usize;
@@ -43,7 +43,7 @@ impl Packet for Vec<u8> {
     }
 }
 
-/// What was decided about a packet when it was pushed.
+/// Decision about a packet when it was pushed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Fate {
     /// It arrives at this moment.
@@ -106,7 +106,7 @@ struct Waiting {
     wire_bytes: u64,
 }
 
-/// One direction of a link; see the [module](super) for what it does.
+/// One direction of a link; see the [module](super).
 #[derive(Debug)]
 pub struct Pipe<P> {
     settings: PipeSettings,
@@ -121,8 +121,8 @@ pub struct Pipe<P> {
     duplicate: Random,
     corrupt: Random,
 
-    /// Until when the transmitter has work, in nanoseconds and 2^32nds of one: at 100 Gbit/s a byte
-    /// takes 0.08 ns, and rounding each packet would make the rate wrong.
+    /// End of the transmitter's work, in nanoseconds and 2^32nds of one. At 100 Gbit/s a byte takes
+    /// 0.08 ns, and rounding each packet would make the rate wrong.
     busy: u128,
     waiting: VecDeque<Waiting>,
     waiting_bytes: u64,
@@ -152,7 +152,7 @@ impl<P: Packet> Pipe<P> {
     ) -> Result<Self, SettingsError> {
         settings.validate()?;
         let (queue_limit_bytes, queue_limit_packets) = settings.queue_limits(rtt_ns);
-        // The numbers of the kinds of decisions are part of what a seed means.
+        // The numbers of the kinds of decisions are part of a seed's meaning.
         let stream = |kind: u64| Random::new(&[seed, direction as u64, kind]);
         Ok(Self {
             settings: settings.clone(),
@@ -188,8 +188,7 @@ impl<P: Packet> Pipe<P> {
         Ok(())
     }
 
-    /// Switches the pipe off or on, besides what its schedule says. While it is off, packets are
-    /// dropped.
+    /// Switches the pipe off or on, besides its schedule. While it is off, packets are dropped.
     pub const fn switch(&mut self, is_on: bool) {
         self.is_off = !is_on;
     }
@@ -200,7 +199,7 @@ impl<P: Packet> Pipe<P> {
         &self.settings
     }
 
-    /// What went through so far.
+    /// The counters.
     #[must_use]
     pub const fn counters(&self) -> &Counters {
         &self.counters
@@ -244,7 +243,7 @@ impl<P: Packet> Pipe<P> {
     }
 
     fn decide(&mut self, now_ns: u64, mut packet: P, length: u64) -> Fate {
-        // Every packet takes its random numbers, whatever becomes of it.
+        // Every packet takes its random numbers, with any fate.
         let is_lost = self.loss.next();
         let jitter_ns = self.next_jitter_ns();
         let is_reordered = self.reorder.happens(self.settings.reorder.probability);
@@ -347,8 +346,8 @@ impl<P: Packet> Pipe<P> {
             && self.waiting_bytes.saturating_add(wire_bytes) <= self.queue_limit_bytes
     }
 
-    /// Puts a packet through the queue and the transmitter; returns when its last bit has left, or
-    /// nothing when the queue is full.
+    /// Puts a packet through the queue and the transmitter; returns the time at which its last bit
+    /// has left, or `None` if the queue is full.
     fn transmit(&mut self, now_ns: u64, wire_bytes: u64) -> Option<u64> {
         self.start_waiting(now_ns);
         let start_ns = self.start_ns(now_ns);
@@ -381,7 +380,7 @@ impl<P: Packet> Pipe<P> {
         Some(u64::try_from((self.busy + (1 << 31)) >> 32).unwrap_or(u64::MAX))
     }
 
-    /// The next deviation from the delay. Two random numbers, whatever the distribution.
+    /// The next deviation from the delay. It takes two random numbers in any distribution.
     fn next_jitter_ns(&mut self) -> i64 {
         let (first, second) = (self.jitter.unit(), self.jitter.unit());
         match self.settings.jitter {

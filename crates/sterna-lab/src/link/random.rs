@@ -1,7 +1,7 @@
 //! Random numbers from a seed: xoshiro256++ 1.0 (Blackman and Vigna), seeded by SplitMix64.
 //!
-//! A pattern of losses is part of an experiment's description, so the generator is written down
-//! here and does not change with the version of a library.
+//! A pattern of losses is part of an experiment's description. So the generator is written here,
+//! and does not change with the version of a library.
 
 /// A stream of random numbers.
 #[derive(Clone, Debug)]

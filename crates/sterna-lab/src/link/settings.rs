@@ -1,4 +1,4 @@
-//! What a link is asked to do.
+//! Settings of a link.
 
 use std::fmt;
 
@@ -16,8 +16,8 @@ const MAX_OVERHEAD_BYTES: u32 = 1_000;
 const MAX_PATTERN_PACKETS: usize = 1_000_000;
 /// Most times that a schedule takes a link down.
 const MAX_INTERVALS: usize = 10_000;
-/// A queue that is set as a multiple of the bandwidth-delay product holds this many packets of full
-/// size at least, so that a short link doesn't drop what merely came in a pair.
+/// Least packets of full size in a queue that is set as a multiple of the bandwidth-delay product,
+/// so that a short link does not drop packets that come in a pair.
 const MIN_BDP_QUEUE_PACKETS: u64 = 2;
 
 /// Both directions of a link.
@@ -61,18 +61,18 @@ impl LinkSettings {
 pub struct PipeSettings {
     /// Bits per second, 1 kbit/s to 100 Gbit/s; without one, a packet takes no time.
     pub rate_bps: Option<u64>,
-    /// What a packet travels behind the transmitter, up to an hour.
+    /// Time of a packet behind the transmitter, up to an hour.
     pub delay_ns: u64,
-    /// How the delay varies from packet to packet.
+    /// Variation of the delay from packet to packet.
     pub jitter: Jitter,
-    /// Whether jitter may let packets overtake each other, as netem does. When it may not, packets
-    /// that are denser than the jitter is wide wait for the one before, which makes the mean delay
-    /// longer than what was set; [`Counters::held_back`](super::Counters::held_back) counts them.
+    /// Whether jitter may let packets overtake each other, as netem does. Otherwise packets wait
+    /// for the one before if their distance is shorter than the jitter. That makes the mean delay
+    /// longer than the setting; [`Counters::held_back`](super::Counters::held_back) counts them.
     pub jitter_reorders: bool,
-    /// How much may wait for the transmitter. Without a rate nothing waits.
+    /// Room for packets that wait for the transmitter. Without a rate no packet waits.
     pub queue: Queue,
-    /// Bytes that each packet takes on the link beyond its own, up to 1000: 14 for Ethernet's header
-    /// as netem counts it, 2 for PPP as ns-3 does.
+    /// Bytes of each packet on the link beyond its own, up to 1000: 14 for Ethernet's header as
+    /// netem counts it, 2 for PPP as ns-3 does.
     pub overhead_bytes: u32,
     /// Which packets are lost.
     pub loss: Loss,
@@ -233,7 +233,7 @@ fn is_probability(value: f64) -> bool {
     (0.0..=1.0).contains(&value)
 }
 
-/// How the delay of a packet differs from the delay that is set.
+/// Difference between a packet's delay and the set delay.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Jitter {
@@ -250,10 +250,10 @@ pub enum Jitter {
         /// The standard deviation.
         deviation_ns: u64,
     },
-    /// By a Pareto distribution (Lomax, shape 3) on top of the delay: mostly little, seldom much,
+    /// By a Pareto distribution (Lomax, shape 3) on top of the delay: mostly little, rarely much,
     /// never more than 50 times the mean.
     Pareto {
-        /// The mean of what is added.
+        /// Mean of the addition.
         mean_ns: u64,
     },
 }
@@ -271,7 +271,7 @@ impl Jitter {
     }
 }
 
-/// How much may wait for the transmitter.
+/// Room for packets that wait for the transmitter.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Queue {
@@ -279,8 +279,8 @@ pub enum Queue {
     Bytes(u64),
     /// Packets.
     Packets(u64),
-    /// This many times what fits on the link: rate times round trip, and two packets of full size
-    /// at least.
+    /// A multiple of the link's content (rate times round trip), and at least two packets of full
+    /// size.
     Bdp(f64),
 }
 
@@ -293,7 +293,7 @@ pub enum Loss {
     None,
     /// Each by itself.
     Independent {
-        /// How likely.
+        /// Probability.
         probability: f64,
     },
     /// A good and a bad state, each with its own loss; the state may change before each packet.
@@ -311,7 +311,7 @@ pub enum Loss {
     Burst {
         /// That a burst begins with a packet outside of one.
         probability: f64,
-        /// How many packets a burst takes.
+        /// Number of packets in a burst.
         packets: u32,
     },
     /// Exactly these.
@@ -357,7 +357,7 @@ impl Loss {
         }
     }
 
-    /// How often something happens that loses packets, be it one or several in a row, per packet.
+    /// Rate per packet of events that lose one or several packets in a row.
     #[must_use]
     pub fn events_per_packet(&self) -> f64 {
         match self {
@@ -369,8 +369,8 @@ impl Loss {
         }
     }
 
-    /// How much wider the spread of the measured loss is than that of independent losses, as a
-    /// factor on its variance: losses that come together say less about the mean.
+    /// Factor on the variance of the measured loss, compared with independent losses. Losses that
+    /// come together say less about the mean.
     #[must_use]
     pub fn variance_factor(&self) -> f64 {
         match self {
@@ -400,9 +400,9 @@ pub enum LossAt {
 /// Packets that arrive late, and let those behind them pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Reorder {
-    /// How likely.
+    /// Probability.
     pub probability: f64,
-    /// How much later.
+    /// Additional delay.
     pub extra_ns: u64,
 }
 
@@ -415,11 +415,11 @@ pub struct Interval {
     pub to_ns: u64,
 }
 
-/// What becomes of packets that come while the link is down.
+/// Fate of packets that come while the link is down.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Down {
-    /// They are dropped. What came before still arrives.
+    /// They are dropped. Earlier packets still arrive.
     #[default]
     Drop,
     /// They wait in the queue, as far as it has room, until the link is up.
@@ -433,7 +433,7 @@ pub struct Schedule {
     pub down: Vec<Interval>,
     /// After this time it all starts again; 0 for never.
     pub period_ns: u64,
-    /// What becomes of packets meanwhile.
+    /// Fate of packets meanwhile.
     pub when_down: Down,
 }
 

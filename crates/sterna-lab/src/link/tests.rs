@@ -1,4 +1,4 @@
-//! The model in virtual time: what each setting does, and what holds for all of them.
+//! The model in virtual time: the effect of each setting, and the rules for all of them.
 
 use proptest::prelude::*;
 
@@ -38,7 +38,7 @@ fn pipe(settings: &PipeSettings, rtt_ns: u64, seed: u64) -> Pipe<Numbered> {
     Pipe::new(settings, rtt_ns, seed, Direction::Up).unwrap()
 }
 
-/// Pushes packets of one length at a fixed interval, popping what is due; returns what came out.
+/// Pushes packets of one length at a fixed interval and pops due ones; returns the popped ones.
 fn stream(
     pipe: &mut Pipe<Numbered>,
     packets: u64,
@@ -63,7 +63,7 @@ fn numbers(deliveries: &[Delivery<Numbered>]) -> Vec<u64> {
     deliveries.iter().map(|d| d.packet.number).collect()
 }
 
-/// Mean and standard deviation of how long packets took, in milliseconds.
+/// Mean and standard deviation of the packets' travel times, in milliseconds.
 fn travel_ms(deliveries: &[Delivery<Numbered>], interval_ns: u64) -> (f64, f64) {
     let times: Vec<f64> = deliveries
         .iter()

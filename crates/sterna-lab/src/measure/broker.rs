@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::credentials;
-use super::device::Credentials;
+use super::device::{Credentials, EarlyConnections};
 use super::process::{INTERRUPTED, Process};
 use super::run::Setting;
 use super::site::Site;
@@ -24,11 +24,11 @@ const SERVER_NAME: &str = "localhost";
 const CERTIFICATE: &str = "development-certificate.pem";
 const KEY: &str = "development-key.pem";
 const AUTHORITY: &str = "development-ca.pem";
-/// How long a program may take to start on a busy machine.
+/// Longest start of a program on a busy machine.
 pub(super) const START_LIMIT: Duration = Duration::from_secs(30);
-/// How often it is looked whether a broker listens.
+/// Interval of checks whether a broker listens.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// What a broker has to be told before it serves the cell as campaigns ask: nobody else is there.
+/// Settings with which a broker serves the cell as campaigns require: there are no other clients.
 const OPEN_TO_THE_CELL: [&str; 4] = [
     "STERNA__AUTHENTICATION__ALLOW_ANONYMOUS_BEYOND_LOOPBACK",
     "STERNA__AUTHENTICATION__ALLOW_PLAINTEXT_PASSWORDS_BEYOND_LOOPBACK",
@@ -43,7 +43,11 @@ pub(super) struct Broker {
     process: Option<Process>,
     /// Leads to a broker outside.
     relay: Option<Relay>,
+    /// Takes early data over TCP in front of it.
+    gateway: Option<Process>,
     port: u16,
+    /// Where the subscriber beside it connects.
+    port_beside: u16,
     server_name: String,
     authority: Option<PathBuf>,
     credentials: Credentials,
@@ -67,24 +71,32 @@ impl Broker {
     /// Starts this project's.
     fn start_own(setting: &Setting<'_>, site: &Site, run: &Run) -> Result<Self, String> {
         let mut command = site.command(Side::Server, setting.sterna);
-        let port = if site.cell().is_some() {
-            default_port(&run.transport.scheme)
+        let transport = &run.transport;
+        let beside = transport.scheme_beside();
+        let mut schemes = vec![if transport.needs_gateway() {
+            transport.scheme_behind()
         } else {
-            0
-        };
-        let url = format!(
-            "{}://{}:{port}",
-            run.transport.scheme,
-            site.listen_address()
-        );
+            transport.scheme.as_str()
+        }];
+        if !schemes.contains(&beside) {
+            schemes.push(beside);
+        }
+        command.arg("serve").args(["--shards", "1"]);
+        for scheme in schemes {
+            let port = site.cell().map_or(0, |_| default_port(scheme));
+            command.args([
+                "--listen",
+                &format!("{scheme}://{}:{port}", site.listen_address()),
+            ]);
+        }
         command
-            .arg("serve")
-            .args(["--shards", "1", "--listen", &url])
-            // Nothing but the campaign says what a broker does.
+            // Only the campaign configures a broker.
             .env_remove("STERNA_CONFIG")
             .env("STERNA__LOG__LEVEL", "warn")
             .env("STERNA__SYS__INTERVAL_S", "0")
             .env("STERNA__QUIC__EARLY_DATA", "off")
+            // Nothing is kept on disk, as with the other brokers; and several run at once.
+            .env("STERNA__STORE__ENABLED", "false")
             .envs(OPEN_TO_THE_CELL.map(|name| (name, "true")));
         let quic = run
             .transport
@@ -122,11 +134,24 @@ impl Broker {
         }
         let mut process = Process::start("broker", &mut command)
             .map_err(|error| format!("cannot start a broker: {error}"))?;
-        let port = read_greeting(&mut process, setting.stop)?;
+        let ports = read_greeting(&mut process, setting.stop)?;
+        let (Some(port), Some(port_beside)) = (ports.first(), ports.last()) else {
+            return Err("the broker listens nowhere".into());
+        };
+        let mut port = *port;
+        let gateway = if transport.needs_gateway() {
+            let (process, its_port) = start_gateway(setting, site, port)?;
+            port = its_port;
+            Some(process)
+        } else {
+            None
+        };
         Ok(Self {
             process: Some(process),
             relay: None,
+            gateway,
             port,
+            port_beside: *port_beside,
             server_name: SERVER_NAME.into(),
             authority: Some(setting.data.join(AUTHORITY)),
             credentials: credentials::of_device(authentication, setting.data),
@@ -152,7 +177,7 @@ impl Broker {
         let scheme = run.transport.scheme.as_str();
         let port = default_port(scheme);
         let mut command = site.command(Side::Server, &program);
-        // RMQTT tells the format of a file by its name, and passes over one that it does not know.
+        // RMQTT recognises the format of a file by its name, and ignores an unknown one.
         let (option, ending, text) = match foreign {
             Foreign::Mosquitto => (
                 "-c",
@@ -185,7 +210,9 @@ impl Broker {
         Ok(Self {
             process: Some(process),
             relay: None,
+            gateway: None,
             port,
+            port_beside: port,
             server_name: SERVER_NAME.into(),
             authority: Some(setting.data.join(AUTHORITY)),
             credentials: Credentials::None,
@@ -211,7 +238,9 @@ impl Broker {
         Ok(Self {
             process: None,
             relay: Some(relay),
+            gateway: None,
             port,
+            port_beside: port,
             server_name: host.to_owned(),
             authority: authority.map(PathBuf::from),
             credentials: Credentials::None,
@@ -223,42 +252,54 @@ impl Broker {
         self.process.as_ref()
     }
 
+    /// The process that takes early data in front of it, where there is one.
+    pub(super) const fn gateway(&self) -> Option<&Process> {
+        self.gateway.as_ref()
+    }
+
     /// By which name its certificate knows it.
     pub(super) fn server_name(&self) -> &str {
         &self.server_name
     }
 
-    /// Who has signed its certificate; the system's authorities without one.
+    /// The issuer of its certificate; the system's authorities without one.
     pub(super) fn authority(&self) -> Option<&Path> {
         self.authority.as_deref()
     }
 
-    /// What it lets devices in with.
+    /// The devices' credentials.
     pub(super) const fn credentials(&self) -> &Credentials {
         &self.credentials
     }
 
-    /// Ends it.
-    pub(super) fn end(self) -> Result<(), String> {
+    /// Ends it, and says what became of early data over TCP, where a gateway took it.
+    pub(super) fn end(self, stop: &AtomicBool) -> Result<Option<EarlyConnections>, String> {
         if let Some(mut process) = self.process {
             process.end();
         }
-        match self.relay {
-            Some(relay) => relay
-                .stop()
-                .map(drop)
-                .map_err(|error| format!("relay: {error}")),
-            None => Ok(()),
+        if let Some(relay) = self.relay {
+            relay.stop().map_err(|error| format!("relay: {error}"))?;
         }
+        let Some(mut gateway) = self.gateway else {
+            return Ok(None);
+        };
+        gateway.close();
+        let line = gateway.line(Instant::now() + START_LIMIT, stop)?;
+        gateway.wait();
+        serde_json::from_str(&line)
+            .map(Some)
+            .map_err(|error| format!("gateway: {error}"))
     }
 
-    /// One that nobody has started.
+    /// A broker that was not started.
     #[cfg(test)]
     pub(super) fn for_test() -> Self {
         Self {
             process: None,
             relay: None,
+            gateway: None,
             port: 1,
+            port_beside: 2,
             server_name: SERVER_NAME.into(),
             authority: Some("ca.pem".into()),
             credentials: Credentials::None,
@@ -269,9 +310,35 @@ impl Broker {
     pub(super) const fn port(&self) -> u16 {
         self.port
     }
+
+    /// Where it listens to the subscriber beside it.
+    pub(super) const fn port_beside(&self) -> u16 {
+        self.port_beside
+    }
 }
 
-/// A program by its name, also where servers are that are not for everybody's PATH.
+/// Starts what takes early data over TCP in front of a listener without TLS; returns its port as well.
+fn start_gateway(setting: &Setting<'_>, site: &Site, to: u16) -> Result<(Process, u16), String> {
+    let mut command = site.command(Side::Server, setting.program);
+    command
+        .arg("gateway")
+        .args(["--listen", &format!("{}:0", site.listen_address())])
+        .args(["--to", &format!("127.0.0.1:{to}")])
+        .arg("--certificate")
+        .arg(setting.data.join(CERTIFICATE))
+        .arg("--key")
+        .arg(setting.data.join(KEY));
+    let mut process = Process::start("gateway", &mut command)
+        .map_err(|error| format!("cannot start a gateway: {error}"))?;
+    let line = process.line(Instant::now() + START_LIMIT, setting.stop)?;
+    let port = line
+        .trim()
+        .parse()
+        .map_err(|_| process.complain("names no port"))?;
+    Ok((process, port))
+}
+
+/// Finds a program by its name, also in the folders of servers that are not in every user's PATH.
 fn find_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
@@ -280,8 +347,8 @@ fn find_program(name: &str) -> Option<PathBuf> {
         .find(|program| program.is_file())
 }
 
-/// Mosquitto's defaults, but for what a comparison needs: TCP_NODELAY as all others have it, and
-/// nothing on disk. It would give up root's rights, and could not read the key then.
+/// Mosquitto's defaults, with changes for the comparison: TCP_NODELAY as all others have it, and no
+/// data on disk. It would give up root's rights, and could not read the key then.
 fn mosquitto_configuration(scheme: &str, port: u16, data: &Path) -> String {
     let mut text = format!(
         "user root\nlistener {port} 0.0.0.0\nallow_anonymous true\npersistence false\n\
@@ -353,21 +420,22 @@ fn default_port(scheme: &str) -> u16 {
     }
 }
 
-/// The port and the authority's file in what a broker says when it is ready.
-fn read_greeting(process: &mut Process, stop: &AtomicBool) -> Result<u16, String> {
+/// The ports in what a broker says when it is ready, in the order of its listeners.
+fn read_greeting(process: &mut Process, stop: &AtomicBool) -> Result<Vec<u16>, String> {
     let deadline = Instant::now() + START_LIMIT;
-    let mut port = None;
+    let mut ports = Vec::new();
     loop {
         let line = process.line(deadline, stop)?;
         let line = line.trim();
-        if let Some(url) = line.split_ascii_whitespace().next()
-            && url.contains("://")
-        {
-            port = port.or_else(|| url.rsplit_once(':')?.1.parse().ok());
-        }
         if line.starts_with("certificate ") {
-            return port.ok_or_else(|| "the broker listens nowhere".to_owned());
+            return Ok(ports);
         }
+        let port = line
+            .split_ascii_whitespace()
+            .next()
+            .filter(|url| url.contains("://"))
+            .and_then(|url| url.rsplit_once(':')?.1.parse::<u16>().ok());
+        ports.extend(port);
     }
 }
 

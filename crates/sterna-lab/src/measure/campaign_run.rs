@@ -32,29 +32,29 @@ const MAX_ATTEMPTS: u32 = 3;
 /// Runs whose programs start at the same time. A device connects before it is ready, which takes
 /// seconds on slow links and hardly any CPU.
 const MAX_STARTING: usize = 16;
-/// How often it is looked what has happened.
+/// Interval of checks for progress.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// How long each row of the calibration before a campaign is measured.
+/// Time to measure each row of the calibration before a campaign.
 const CALIBRATION: Duration = Duration::from_millis(800);
 /// With more runs at once than this, emulators sleep instead of watching the clock.
 const MAX_SPINNING_JOBS: usize = 8;
 
-/// How a campaign is run.
+/// Options of a campaign.
 #[derive(Debug)]
 pub struct CampaignOptions {
     /// The short form.
     pub quick: bool,
-    /// From which decisions come, instead of what the file says.
+    /// Seed of decisions, instead of the file's.
     pub seed: Option<u64>,
-    /// Only this grid.
-    pub grid: Option<String>,
+    /// Only these grids; all without any.
+    pub grids: Vec<String>,
     /// Brokers to measure besides this project's, as [`Campaign::with_brokers`] takes them.
     pub brokers: Vec<String>,
     /// Most runs at once.
     pub jobs: Option<usize>,
-    /// What emulates links.
+    /// Emulator of the links.
     pub site: SiteKind,
-    /// Go on with what is in the folder.
+    /// Continue with the samples in the folder.
     pub resume: Option<Resume>,
     /// Measure how true links are before.
     pub calibrate: bool,
@@ -70,7 +70,7 @@ pub struct CampaignOptions {
     pub command: String,
 }
 
-/// What is told while a campaign runs.
+/// Reports of a running campaign.
 #[derive(Clone, Copy, Debug)]
 pub enum Progress<'a> {
     /// Something for people.
@@ -84,7 +84,7 @@ pub enum Progress<'a> {
         /// Why.
         reason: &'a str,
     },
-    /// How far it is.
+    /// Its progress.
     State {
         /// Runs with a sample.
         done: usize,
@@ -92,18 +92,20 @@ pub enum Progress<'a> {
         all: usize,
         /// Runs under way.
         running: usize,
-        /// About how long the rest takes.
+        /// Approximate time of the rest.
         seconds_left: f64,
     },
 }
 
-/// What came of a campaign.
+/// Result of a campaign.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Outcome {
     /// Samples that count.
     pub sound: usize,
-    /// Samples that are marked.
+    /// Samples that are marked as out of tolerance.
     pub unsound: usize,
+    /// Runs in which a reliable transport lost messages.
+    pub incomplete: usize,
     /// Runs without a result.
     pub failed: usize,
     /// Runs that were not made, because the campaign was interrupted.
@@ -111,10 +113,16 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// Runs that gave a sample.
+    const fn made(&self) -> usize {
+        self.sound + self.unsound + self.incomplete + self.failed
+    }
+
     fn count(&mut self, verdict: &Verdict) {
         match verdict {
             Verdict::Sound => self.sound += 1,
             Verdict::Unsound { .. } => self.unsound += 1,
+            Verdict::Incomplete { .. } => self.incomplete += 1,
             Verdict::Failed { .. } => self.failed += 1,
         }
     }
@@ -136,7 +144,7 @@ pub fn execute(
     let seed = options.seed.unwrap_or(campaign.seed);
     let unserved = campaign.unserved(&options.brokers)?;
     let campaign = &campaign.clone().with_brokers(&options.brokers)?;
-    let plan = Plan::new(campaign, options.quick, seed, options.grid.as_deref())?;
+    let plan = Plan::new(campaign, options.quick, seed, &options.grids)?;
     if options.site != SiteKind::Relay {
         crate::session::check_rights()?;
         let _ = crate::session::end_stale_processes();
@@ -220,7 +228,7 @@ pub fn execute(
         brokers: options.brokers.clone(),
         quick: options.quick,
         seed,
-        grid: options.grid.clone(),
+        grids: options.grids.clone(),
         index: 0,
         attempts: 0,
         site: options.site,
@@ -241,10 +249,7 @@ pub fn execute(
         &mut outcome,
         progress,
     )?;
-    outcome.left = plan
-        .runs
-        .len()
-        .saturating_sub(outcome.sound + outcome.unsound + outcome.failed);
+    outcome.left = plan.runs.len().saturating_sub(outcome.made());
     Ok(outcome)
 }
 
@@ -321,7 +326,7 @@ fn run_all(
             }
             progress(Progress::Sample(&sample));
             progress(Progress::State {
-                done: outcome.sound + outcome.unsound + outcome.failed,
+                done: outcome.made(),
                 all: plan.runs.len(),
                 running: schedule.running(),
                 seconds_left: schedule.seconds_left(&plan.runs)
@@ -334,7 +339,7 @@ fn run_all(
     })
 }
 
-/// About how long the longest of these runs still takes.
+/// Approximate time of the longest of these runs.
 fn longest_left(runs: &[Run], under_way: &[(usize, Instant)]) -> f64 {
     under_way
         .iter()
@@ -348,7 +353,7 @@ fn longest_left(runs: &[Run], under_way: &[(usize, Instant)]) -> f64 {
 /// Why a run should be made again.
 fn complaint(sample: &Sample) -> Option<&str> {
     match &sample.verdict {
-        Verdict::Sound => None,
+        Verdict::Sound | Verdict::Incomplete { .. } => None,
         Verdict::Unsound { reasons } => reasons.first().map(String::as_str),
         Verdict::Failed { reason } => Some(reason),
     }
@@ -412,8 +417,8 @@ fn prepare(
     Ok(())
 }
 
-/// Starts a broker for each transport, which makes the certificate and shows a wrong setting before
-/// it fails every run; and asks the kernel which congestion control TCP really has.
+/// Starts a broker for each transport. This makes the certificate, and shows a wrong setting before
+/// it fails every run. Also asks the kernel for the actual congestion control of TCP.
 fn check_transports(
     plan: &Plan,
     setting: &Setting<'_>,
@@ -433,7 +438,7 @@ fn check_transports(
         let wanted = run.transport.congestion.as_deref();
         // An ideal link, so that nothing has to be waited for.
         let ideal = LinkSettings::default();
-        let mut site = Site::start(setting, "ideal", &ideal, 1, wanted)
+        let mut site = Site::start(setting, "ideal", &ideal, 1, &run.transport)
             .map_err(|error| failed(error.to_string()))?;
         let broker = Broker::start(setting, &site, run).map_err(failed)?;
         let target = site

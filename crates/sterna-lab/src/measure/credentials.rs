@@ -1,5 +1,5 @@
-//! Who the devices of a run are: a user with a password, an authority, and the certificate that it has
-//! signed for the user.
+//! Credentials of a run's devices: a user with a password, an authority, and the certificate that
+//! it has signed for the user.
 //!
 //! Everything is made for one folder, which is as secret as the folder is, and gone with it.
 
@@ -17,7 +17,7 @@ pub const USER: &str = "device-7";
 pub const PASSWORD: &str = "d3v1c3-p4ssw0rd";
 /// The broker's users, as `sterna passwd` writes them.
 pub const PASSWORD_FILE: &str = "passwords";
-/// Who has signed the device's certificate.
+/// The issuer of the device's certificate.
 pub const AUTHORITY: &str = "ca.pem";
 /// The device's certificate; its subject's common name is [`USER`].
 pub const CERTIFICATE: &str = "device.pem";
@@ -38,7 +38,7 @@ pub fn make(folder: &Path) -> Result<(), String> {
     };
     let mut salt = [0; SALT_BYTES];
     getrandom::fill(&mut salt).map_err(|error| format!("no random numbers: {error}"))?;
-    // What is measured is the device, whose answers must not wait for the broker's CPU.
+    // The device is measured; its answers must not wait for the broker's CPU.
     let record = Record::from_password(PASSWORD, &salt, MIN_ITERATIONS)
         .map_err(|error| error.to_string())?;
     let mut users = PasswordFile::new();
@@ -58,7 +58,7 @@ pub fn make(folder: &Path) -> Result<(), String> {
     write(KEY, key.serialize_pem())
 }
 
-/// What a device gets.
+/// A device's credentials.
 pub(super) fn of_device(authentication: Authentication, folder: &Path) -> Credentials {
     match authentication {
         Authentication::None => Credentials::None,
@@ -74,7 +74,7 @@ pub(super) fn of_device(authentication: Authentication, folder: &Path) -> Creden
     }
 }
 
-/// The settings of a broker that lets in nobody else; none where it lets in everybody.
+/// The settings of a broker that admits no other clients; none if it admits all.
 pub(super) fn of_broker(
     authentication: Authentication,
     folder: &Path,

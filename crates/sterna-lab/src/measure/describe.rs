@@ -1,4 +1,4 @@
-//! From what devices and the link say to the values of a sample.
+//! From the reports of devices and the link to the values of a sample.
 
 use super::device::Measured;
 use super::sample::Sample;
@@ -10,7 +10,7 @@ use crate::energy::radio::{Conditions, Sleep};
 /// The board whose power is estimated: the second paper's devices are of this kind.
 const BOARD: &str = "3b";
 
-/// Sets a metric. What is no number (a mean of nothing) is left out.
+/// Sets a metric. A value that is not a number (a mean of nothing) is left out.
 pub(super) fn set(sample: &mut Sample, name: &str, value: f64) {
     if value.is_finite() {
         sample.metrics.insert(name.to_owned(), value);
@@ -63,6 +63,7 @@ pub(super) fn describe_device(
     for (name, rtt_ns) in [
         ("quic_rtt_ms", measured.rtt_ns),
         ("tcp_rtt_ms", measured.tcp_rtt_ns),
+        ("tcp_rto_ms", measured.tcp_rto_ns),
         // Each transport's own estimate under one name, for comparisons.
         ("rtt_ms", measured.rtt_ns.or(measured.tcp_rtt_ns)),
     ] {
@@ -79,10 +80,17 @@ pub(super) fn describe_device(
         "startup_ms",
         milliseconds(measured.connect_ns.iter().copied()),
     );
-    put(
-        "sent_after_ms",
-        milliseconds(measured.sent_after_ns.iter().copied()),
-    );
+    // The first connection has neither ticket nor cookie.
+    let (first, later) = measured
+        .sent_after_ns
+        .split_at(measured.sent_after_ns.len().min(1));
+    for (name, part) in [
+        ("sent_after_ms", measured.sent_after_ns.as_slice()),
+        ("sent_after_new_ms", first),
+        ("sent_after_again_ms", later),
+    ] {
+        put(name, milliseconds(part.iter().copied()));
+    }
     put(
         "round_trip_ms",
         milliseconds(measured.round_trip_ns.iter().copied()),
@@ -110,13 +118,20 @@ pub(super) fn describe_device(
     }
     if let (Some(arrived), WorkloadKind::ConnectPublish) = (arrived, run.workload.kind) {
         // A connection's first message has the connection's number.
-        let after = first_arrivals(arrived).filter_map(|(number, _, arrived_ns)| {
-            let started_ns = measured
-                .started_ns
-                .get((number / run.workload.messages) as usize)?;
-            Some(arrived_ns.saturating_sub(*started_ns))
-        });
-        put("first_data_ms", milliseconds(after));
+        let after: Vec<(u32, u64)> = first_arrivals(arrived)
+            .filter_map(|(number, _, arrived_ns)| {
+                let connection = number / run.workload.messages;
+                let started_ns = measured.started_ns.get(connection as usize)?;
+                Some((connection, arrived_ns.saturating_sub(*started_ns)))
+            })
+            .collect();
+        let of = |wanted: fn(u32) -> bool| {
+            let chosen = after.iter().filter(|(connection, _)| wanted(*connection));
+            milliseconds(chosen.map(|(_, after_ns)| *after_ns))
+        };
+        put("first_data_ms", of(|_| true));
+        put("first_data_new_ms", of(|connection| connection == 0));
+        put("first_data_again_ms", of(|connection| connection > 0));
     }
     let asked = f64::from(run.workload.messages * run.workload.connections);
     let answered = match arrived {
@@ -127,10 +142,10 @@ pub(super) fn describe_device(
         None => measured.round_trip_ns.len(),
     };
     set(sample, "arrived_ratio", answered as f64 / asked);
-    if answered == 0 {
+    if answered == 0 && !run.transport.is_reliable() {
         return Err("no message arrived".into());
     }
-    if let Some(arrived) = arrived {
+    if let Some(arrived) = arrived.filter(|_| answered > 0) {
         let last_ns = arrived.arrivals.iter().map(|(_, _, at)| *at).max();
         let transfer_ns = last_ns.unwrap_or(0).saturating_sub(measured.first_ns);
         set(sample, "transfer_s", transfer_ns as f64 / 1e9);
@@ -138,7 +153,7 @@ pub(super) fn describe_device(
         set(sample, "duplicates", duplicates as f64);
     }
     if !measured.sent_after_ns.is_empty() && run.workload.messages == 1 {
-        // Without what ending a connection takes.
+        // Without the end of a connection.
         let settled_ns: u64 = measured.sent_after_ns.iter().sum();
         set(sample, "settled_s", settled_ns as f64 / 1e9);
     }
@@ -221,6 +236,7 @@ pub(super) fn describe_link(
     for (name, value) in [
         ("tcp_retransmissions_up", report.tcp_retransmissions_up),
         ("tcp_retransmissions_down", report.tcp_retransmissions_down),
+        ("fast_opens", report.fast_opens),
     ] {
         if let Some(value) = value {
             set(sample, name, value as f64);

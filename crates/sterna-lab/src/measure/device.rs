@@ -1,10 +1,10 @@
-//! What the lab says to a device, and what it hears from it.
+//! Messages between the lab and a device.
 //!
-//! A device is a process of the program that measures: `sterna-lab device`. It gets its task as one
-//! line of JSON on standard input and answers with lines of JSON on standard output: `ready` when it
-//! is set up, whereupon it waits for the word `go`; `finished` when it has done its part, whereupon
-//! it waits for the end of its input; and then its `result`. Whatever goes wrong is a line
-//! `failed`. Any other program that keeps to this can be measured in its place.
+//! A device is a process of the measuring program: `sterna-lab device`. It gets its task as one
+//! line of JSON on standard input, and answers with lines of JSON on standard output. It prints
+//! `ready` when it is set up, and waits for the word `go`. It prints `finished` after its part, and
+//! waits for the end of its input. Then it prints its `result`. Any error is a line `failed`. Any
+//! other program with this protocol can be measured in its place.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use super::process::Process;
 /// nanoseconds of the monotonic clock), both with the most significant byte first.
 pub const MIN_PAYLOAD_BYTES: u32 = 12;
 
-/// What a device does.
+/// Role of a device.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
@@ -36,7 +36,7 @@ pub enum Role {
     ConnectReceive,
 }
 
-/// How a device proves who it is.
+/// A device's authentication.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Credentials {
@@ -64,15 +64,15 @@ pub enum Credentials {
 /// A device's task.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Task {
-    /// What to do.
+    /// Its role.
     pub role: Role,
     /// Where the broker is.
     pub url: String,
     /// The name that its certificate has.
     pub server_name: String,
-    /// Who has signed it; the system's authorities without one.
+    /// The issuer of its certificate; the system's authorities without one.
     pub authority: Option<PathBuf>,
-    /// What to prove that it may take part with.
+    /// Its credentials.
     #[serde(default)]
     pub credentials: Credentials,
     /// The only version of TLS, `1.2` or `1.3`.
@@ -81,7 +81,10 @@ pub struct Task {
     pub resumption: bool,
     /// Whether to write before the handshake is complete.
     pub early_data: bool,
-    /// How messages are spread over QUIC's streams.
+    /// Whether TCP connects by Fast Open where it has a cookie.
+    #[serde(default)]
+    pub fast_open: bool,
+    /// Distribution of messages over QUIC's streams.
     pub streams: Option<String>,
     /// Whether messages travel in datagrams.
     pub datagrams: bool,
@@ -103,22 +106,22 @@ pub struct Task {
     pub topics: u32,
     /// Time between messages.
     pub interval_ns: u64,
-    /// Without an interval: time from what is known of a message to the next message.
+    /// Without an interval: time from the known outcome of a message to the next message.
     #[serde(default)]
     pub pause_ns: u64,
-    /// How long a connection stays after its last message, for acknowledgements that are under way.
+    /// Time that a connection stays after its last message, for acknowledgements on their way.
     #[serde(default)]
     pub linger_ns: u64,
     /// Whether a message waits for CONNACK.
     pub wait_connack: bool,
-    /// Where to write a qlog of each QUIC connection: the folder, and what comes before the
-    /// connection's number in `NAME-NUMBER.sqlog`.
+    /// Place for a qlog of each QUIC connection: the folder, and the NAME before the connection's
+    /// number in `NAME-NUMBER.sqlog`.
     pub qlog: Option<(PathBuf, String)>,
     /// After which it gives up.
     pub time_limit_ms: u64,
 }
 
-/// What a device says.
+/// A device's message.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub enum Word {
@@ -131,11 +134,11 @@ pub enum Word {
         /// Why.
         reason: String,
     },
-    /// What it has measured.
+    /// Its measurements.
     Result(Box<Measured>),
 }
 
-/// What a device has measured. Moments are nanoseconds of the monotonic clock.
+/// A device's measurements. Moments are nanoseconds of the monotonic clock.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default)]
 pub struct Measured {
@@ -145,7 +148,7 @@ pub struct Measured {
     pub sent_after_ns: Vec<u64>,
     /// For each connection: when the first call was made.
     pub started_ns: Vec<u64>,
-    /// What became of each connection's early data: `accepted`, `rejected`, `not tried`.
+    /// Fate of each connection's early data: `accepted`, `rejected`, `not tried`.
     pub early_data: Vec<String>,
     /// Round trips of messages through the broker, in nanoseconds.
     pub round_trip_ns: Vec<u64>,
@@ -155,7 +158,7 @@ pub struct Measured {
     pub first_ns: u64,
     /// When the work was done.
     pub last_ns: u64,
-    /// How late messages were handed over, in nanoseconds: 99 % were not later.
+    /// Lateness of handing over messages, in nanoseconds: 99 % were not later.
     pub late_p99_ns: u64,
     /// The latest.
     pub late_max_ns: u64,
@@ -165,15 +168,15 @@ pub struct Measured {
     pub peak_rss_bytes: u64,
     /// Bytes that it allocated while it worked, freed or not; none of a program that does not count.
     pub allocated_bytes: Option<u64>,
-    /// How often it did.
+    /// Number of allocations.
     pub allocations: Option<u64>,
     /// The most that it allocated at once.
     pub largest_allocation_bytes: Option<u64>,
     /// Whether it ran with real-time priority.
     pub is_real_time: bool,
-    /// How often it had to connect again.
+    /// Number of reconnections.
     pub reconnections: u32,
-    /// QUIC: packets that it took for lost, and sent again what was in them.
+    /// QUIC: packets counted as lost, whose content was sent again.
     pub packets_lost: Option<u64>,
     /// QUIC: its smoothed round trip, in nanoseconds.
     pub rtt_ns: Option<u64>,
@@ -181,17 +184,28 @@ pub struct Measured {
     pub streams: Option<u64>,
     /// QUIC: messages that travelled in datagrams.
     pub datagram_messages: Option<u64>,
-    /// QUIC: how often this end has moved.
+    /// QUIC: number of moves of this end.
     pub migrations: Option<u64>,
-    /// QUIC: what the last connection sent and received, up to its end.
+    /// QUIC: bytes and packets of the last connection, in both directions, up to its end.
     pub wire: Option<Wire>,
     /// When the time of its qlog began.
     pub qlog_epoch_ns: u64,
     /// TCP: the kernel's smoothed round trip, in nanoseconds.
     pub tcp_rtt_ns: Option<u64>,
+    /// TCP: after which the kernel sends again what is not acknowledged, in nanoseconds.
+    pub tcp_rto_ns: Option<u64>,
     /// The congestion control of the last connection: of TCP as its socket tells, of QUIC as its
     /// controller does.
     pub congestion: Option<String>,
+}
+
+/// What a gateway says of its connections at the end.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
+pub struct EarlyConnections {
+    /// Connections.
+    pub all: u32,
+    /// Those whose early data was taken.
+    pub early: u32,
 }
 
 /// Datagrams of QUIC, and their payload without headers of UDP and IP.
@@ -207,7 +221,7 @@ pub struct Wire {
     pub bytes_down: u64,
 }
 
-/// Runs a device by itself: the program gets its task, and what came of it is returned.
+/// Runs a device by itself: gives the program its task, and returns its result.
 ///
 /// # Errors
 ///

@@ -1,11 +1,11 @@
-//! Runs a campaign: namespaces and links, brokers and devices as processes in them, and what they
-//! say afterwards.
+//! Runs a campaign: namespaces and links, brokers and devices as processes in them, and their
+//! reports.
 //!
-//! A run is a [process](order) and has a site with a server's and a client's side, a broker (`sterna serve`) on the
-//! server's side, a [device] on the client's, and where messages are timed on arrival a second
-//! device beside the broker. What waits for the network runs side by side, what is bound by the CPU
-//! alone. Each run becomes one [`Sample`], also when it fails; a run during which the
-//! link or the machine was not what it should be is made again, and in the end marked.
+//! A run is a [process](order) and has a site with a server's and a client's side. A broker
+//! (`sterna serve`) is on the server's side, a [device] on the client's. If messages are timed on
+//! arrival, a second device is beside the broker. Runs that wait for the network run side by side,
+//! CPU-bound runs alone. Each run becomes one [`Sample`], also when it fails. A run with link or
+//! machine out of tolerance is repeated, and finally marked.
 
 mod broker;
 pub mod campaign_run;

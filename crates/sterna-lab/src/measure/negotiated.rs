@@ -1,9 +1,9 @@
-//! What TLS and QUIC really negotiated, read off the link.
+//! The actual negotiation of TLS and QUIC, read off the link.
 //!
-//! The answer of a server, the ServerHello, says which cipher and which group it chose. On TCP it is
-//! in clear. In QUIC it is in an Initial packet, whose keys follow from the identifier that the client
-//! chose first (RFC 9001, section 5.2), so whoever is on the path can read it. So this holds for any
-//! client and any server, whatever they were told to do.
+//! A server's ServerHello names its cipher and group. On TCP it is in clear. In QUIC it is in an
+//! Initial packet. Its keys follow from the identifier that the client chose first (RFC 9001,
+//! section 5.2), so any observer on the path can read it. So this works for any client and any
+//! server, with any settings.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use rustls::crypto::ring::cipher_suite::TLS13_AES_128_GCM_SHA256;
 use rustls::quic::{Keys, Version};
 use rustls::{CipherSuite, NamedGroup, Side};
 
-/// Connections whose start is remembered; later ones of a run negotiate what earlier ones did.
+/// Connections whose start is remembered; later ones of a run negotiate the same.
 const MAX_CONNECTIONS: usize = 256;
 /// Different outcomes that are kept.
 const MAX_OUTCOMES: usize = 8;
@@ -45,12 +45,12 @@ impl Negotiated {
     /// Looks at an IPv4 packet as the client has sent or received it.
     pub(super) fn look(&mut self, packet: &[u8], is_from_client: bool) {
         if self.found.len() < MAX_OUTCOMES {
-            // Whatever is cut short or is something else is of no interest.
+            // Cut-off or other packets are ignored.
             let _ = self.read_packet(packet, is_from_client);
         }
     }
 
-    /// What was found, in words: the same for all connections of a run, as a rule.
+    /// The negotiation in words: usually the same for all connections of a run.
     pub(super) fn outcome(self) -> Option<String> {
         let all: Vec<String> = self.found.into_iter().collect();
         (!all.is_empty()).then(|| all.join("; "))
@@ -146,8 +146,8 @@ enum Kind {
     Other,
 }
 
-/// Kind and destination of a packet with a long header (RFC 9000, section 17.2), and what follows the
-/// source.
+/// Kind and destination of a packet with a long header (RFC 9000, section 17.2), and the bytes
+/// after the source.
 fn long_header(datagram: &[u8]) -> Option<(Kind, &[u8], Reader<'_>)> {
     let (kind, destination, rest, _) = read_long_header(datagram)?;
     Some((kind, destination, rest))
@@ -228,7 +228,7 @@ fn read_records(segment: &[u8]) -> Option<String> {
     read_messages(&messages)
 }
 
-/// What TLS's handshake messages say, of which the first must be a ServerHello.
+/// Content of TLS's handshake messages, of which the first must be a ServerHello.
 fn read_messages(messages: &[u8]) -> Option<String> {
     let mut rest = Reader(messages);
     if rest.u8()? != SERVER_HELLO {
@@ -375,7 +375,7 @@ mod tests {
         let exchange = [&[SERVER_KEY_EXCHANGE, 0, 0, 4][..], &[3, 0, 0x17, 0]].concat();
         flight.extend(record(&exchange));
         seen.look(&packet(TCP, [8883, 40_001], &flight), false);
-        // Data, a client's packet, and what is cut short say nothing.
+        // Data, a client's packet, and cut-off packets give nothing.
         seen.look(&packet(TCP, [8883, 40_001], b"\x17\x03\x03"), false);
         seen.look(&packet(TCP, [40_001, 8883], &record(&hello_13())), true);
         seen.look(&flight[..9], false);

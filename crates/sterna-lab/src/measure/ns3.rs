@@ -1,8 +1,8 @@
 //! ns-3 in place of this project's own link: a cross-check of it, and of the energy figures.
 //!
-//! The scenario is C++ and comes with the lab; it is compiled where ns-3 is installed, for each
-//! campaign once, and runs in real time as a process of each run. Between the namespaces and ns-3 are
-//! TAP devices, whose descriptors that process inherits.
+//! The scenario is C++ and comes with the lab. It is compiled with the installed ns-3, once for
+//! each campaign, and runs in real time as a process of each run. Between the namespaces and ns-3
+//! are TAP devices, whose descriptors that process inherits.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -23,7 +23,7 @@ use crate::profile::Profile;
 
 /// The scenario's text.
 const SCENARIO: &str = include_str!("ns3/scenario.cc");
-/// What the compiled scenario is called.
+/// Name of the compiled scenario.
 pub(super) const PROGRAM: &str = "ns3-scenario";
 /// The parts of ns-3 that it needs.
 const LIBRARIES: [&str; 14] = [
@@ -50,14 +50,14 @@ const HEADER: &str = "ns3/fd-net-device-module.h";
 const COMPILERS: [&str; 3] = ["g++", "c++", "clang++"];
 /// The profile that is ns-3's WiFi instead of a point-to-point link.
 const WIFI_PROFILE: &str = "wifi-a";
-/// How long the stations of a WiFi may take to find their access point, and ns-3 to answer.
+/// Longest time for the stations of a WiFi to find their access point, and for ns-3 to answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Compiles the scenario into a folder.
 ///
 /// # Errors
 ///
-/// What is missing, or what the compiler says.
+/// The missing parts, or the compiler's error.
 pub(super) fn compile(folder: &Path) -> Result<PathBuf, String> {
     let missing = missing();
     if !missing.is_empty() {
@@ -102,7 +102,7 @@ pub(super) fn compile(folder: &Path) -> Result<PathBuf, String> {
     ))
 }
 
-/// What is not there of what compiling takes.
+/// The missing parts for compiling.
 fn missing() -> Vec<String> {
     let mut missing = Vec::new();
     if find(&COMPILERS).is_none() {
@@ -138,7 +138,7 @@ pub(super) struct Simulation {
     _taps: [OwnedFd; 2],
 }
 
-/// What ns-3 says when it is asked.
+/// An answer of ns-3.
 #[derive(Clone, Copy, Debug, Deserialize)]
 struct Answer {
     up: Counts,
@@ -177,13 +177,13 @@ impl Counts {
     }
 }
 
-/// What has been seen so far.
+/// Counts so far.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seen {
     pub(super) up: Counters,
     pub(super) down: Counters,
     pub(super) late: Late,
-    /// What the client's radio has used since ns-3 started.
+    /// Energy of the client's radio since ns-3 started.
     pub(super) energy_j: Option<f64>,
 }
 
@@ -200,7 +200,7 @@ impl Simulation {
         let mut up = pipe(&link.up, link.rtt_ns())?;
         let mut down = pipe(&link.down, link.rtt_ns())?;
         if is_wifi {
-            // What the profile has is what ns-3's WiFi is by itself; what is beyond comes before it.
+            // The profile's own values are those of ns-3's WiFi; additional delay comes before it.
             let own = Profile::find(profile).ok_or("no such profile")?.settings();
             up.without(&own.up);
             down.without(&own.down);
@@ -283,7 +283,7 @@ impl PipeText {
     }
 }
 
-/// What ns-3 can do of a direction's settings.
+/// Settings of a direction in ns-3's form.
 fn pipe(settings: &PipeSettings, rtt_ns: u64) -> Result<PipeText, String> {
     let loss = match settings.loss {
         Loss::None => 0.0,

@@ -1,8 +1,8 @@
 //! A run as a process of its own.
 //!
-//! Each run has its own process, which holds the link's emulator and starts broker and devices. In one
-//! process for all, the starts of one run would hold up the links of others: while a process is
-//! copied for a start, no thread of it gets memory, whatever its priority.
+//! Each run has its own process, which holds the link's emulator and starts broker and devices. In
+//! one process for all, the starts of one run would delay the links of others. While a process is
+//! copied for a start, no thread of it gets memory, at any priority.
 
 use std::io::{self, BufRead as _, Write as _};
 use std::path::PathBuf;
@@ -18,12 +18,12 @@ use super::sample::{Sample, Verdict};
 use super::site::SiteKind;
 use crate::campaign::{Campaign, Plan, Run};
 
-/// What a run's process says when its programs have started.
+/// Message of a run's process when its programs have started.
 const STARTED: &str = "started";
-/// What a run's process may take longer than the run.
+/// Time of a run's process beyond that of the run.
 const SLACK: Duration = Duration::from_secs(2 * 60);
 
-/// What a run's process gets, as one line of JSON.
+/// Input of a run's process, as one line of JSON.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Order {
     /// The campaign's file.
@@ -32,7 +32,8 @@ pub(super) struct Order {
     pub(super) brokers: Vec<String>,
     pub(super) quick: bool,
     pub(super) seed: u64,
-    pub(super) grid: Option<String>,
+    /// Only these grids; all without any.
+    pub(super) grids: Vec<String>,
     /// Which of the plan's runs.
     pub(super) index: usize,
     pub(super) attempts: u32,
@@ -46,11 +47,12 @@ pub(super) struct Order {
     pub(super) spin: bool,
 }
 
-/// Does what the line on standard input says, and prints the sample.
+/// Executes the line on standard input, and prints the sample.
 ///
 /// # Errors
 ///
-/// If there is no such line, or nobody reads the sample. A run that fails is a sample that says so.
+/// If there is no such line, or the sample has no reader. A run that fails is a sample that says
+/// so.
 pub fn obey(stop: &AtomicBool) -> Result<(), String> {
     let mut line = String::new();
     io::stdin()
@@ -59,7 +61,7 @@ pub fn obey(stop: &AtomicBool) -> Result<(), String> {
         .map_err(|error| format!("standard input: {error}"))?;
     let order: Order = serde_json::from_str(&line).map_err(|error| format!("no order: {error}"))?;
     let campaign = Campaign::parse(&order.text)?.with_brokers(&order.brokers)?;
-    let plan = Plan::new(&campaign, order.quick, order.seed, order.grid.as_deref())?;
+    let plan = Plan::new(&campaign, order.quick, order.seed, &order.grids)?;
     let run = plan
         .runs
         .get(order.index)
@@ -74,7 +76,7 @@ pub fn obey(stop: &AtomicBool) -> Result<(), String> {
         spin: order.spin,
     };
     let sample = run::make(&setting, run, order.attempts, &|| {
-        // Whoever does not read this will not read the sample either, and that is reported.
+        // A reader that does not read this does not read the sample either, and that is reported.
         let _ = tell(STARTED);
     });
     let text = serde_json::to_string(&sample).map_err(|error| error.to_string())?;

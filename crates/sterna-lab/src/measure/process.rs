@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 
 use super::device::Word;
 
-/// How often it is looked whether the campaign was interrupted.
+/// Interval of checks whether the campaign was interrupted.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// How long a process has to end when it is asked to.
+/// Time that a process has to end when it is asked to.
 const GRACE: Duration = Duration::from_secs(3);
 /// Longest line: a device's result with all its messages.
 const MAX_LINE_BYTES: u64 = 64 << 20;
-/// What of standard error is kept for the report of a failure, in bytes.
+/// Bytes of standard error that are kept for the report of a failure.
 const MAX_COMPLAINT_BYTES: u64 = 600;
 /// Stack of a thread that copies lines.
 const READER_STACK_BYTES: usize = 64 << 10;
@@ -27,7 +27,7 @@ pub(super) struct Process {
     child: Child,
     stdin: Option<ChildStdin>,
     lines: Receiver<String>,
-    /// Standard error goes to a file: a pipe that nobody reads would stop the process.
+    /// Standard error goes to a file: an unread pipe would stop the process.
     complaints: std::fs::File,
 }
 
@@ -55,7 +55,8 @@ impl Process {
                     let mut line = String::new();
                     match reader.by_ref().take(MAX_LINE_BYTES).read_line(&mut line) {
                         Ok(length) if length > 0 => {
-                            // Nobody listens any more: go on, so that the process isn't stopped.
+                            // There is no reader any more: continue, so that the process is not
+                            // stopped.
                             let _ = sender.send(line);
                         }
                         _ => return,
@@ -117,9 +118,9 @@ impl Process {
         }
     }
 
-    /// Lets its threads run before everything without real-time priority, where that may be; where
-    /// not, a device says so itself. To be called once it has started: starting takes more CPU time
-    /// than all that follows, and must not hold up the links of others.
+    /// Lets its threads run before all others without real-time priority, if that is allowed. If
+    /// not, a device reports it itself. Call it after the start: starting takes more CPU time than
+    /// all later work, and must not delay the links of others.
     pub(super) fn prefer(&self) {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid()));
         for task in tasks.into_iter().flatten().flatten() {
@@ -153,14 +154,14 @@ impl Process {
         !matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// What is wrong, with the end of what it has written to standard error.
+    /// The fault, with the end of the process's standard error.
     pub(super) fn complain(&mut self, what: &str) -> String {
         let mut text = String::new();
         let length = self.complaints.seek(SeekFrom::End(0)).unwrap_or(0);
         let from = length.saturating_sub(MAX_COMPLAINT_BYTES);
         if self.complaints.seek(SeekFrom::Start(from)).is_ok() {
             let mut bytes = Vec::new();
-            // What cannot be read is left out: the failure itself is said in any case.
+            // Unreadable output is left out: the failure itself is reported in any case.
             let _ = self.complaints.read_to_end(&mut bytes);
             text = String::from_utf8_lossy(&bytes).trim().replace('\n', "; ");
         }
@@ -208,7 +209,7 @@ impl Drop for Process {
     }
 }
 
-/// What is said of a run that was interrupted.
+/// Text for an interrupted run.
 pub(super) const INTERRUPTED: &str = "interrupted";
 
 #[cfg(test)]

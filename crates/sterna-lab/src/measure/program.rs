@@ -1,4 +1,4 @@
-//! How large a program is.
+//! Size of a program.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -10,8 +10,8 @@ const ENTRY_BYTES: usize = 56;
 /// The type of a segment that is loaded.
 const PT_LOAD: u64 = 1;
 
-/// What of a program's file is loaded when it runs, in bytes: without the tables for debuggers, which
-/// this project's `dist` builds keep and others strip.
+/// Bytes of a program's file that are loaded when it runs. They exclude the tables for debuggers,
+/// which this project's `dist` builds keep and others strip.
 ///
 /// # Errors
 ///

@@ -1,7 +1,7 @@
-//! What a device's QUIC did over the time, from its qlog.
+//! Events of a device's QUIC over the time, from its qlog.
 //!
-//! A device of a workload that is watched writes a qlog of each of its connections (`docs/lab.md`). The
-//! files stay with the results, as the evidence of what figures show of them.
+//! A device of a watched workload writes a qlog of each of its connections (`docs/lab.md`). The
+//! files stay with the results, as the source of the figures.
 
 use std::fs;
 use std::io::{self, BufReader};
@@ -14,7 +14,7 @@ use crate::campaign::Run;
 
 /// The folder of a campaign's traces, within its results.
 pub(super) const FOLDER: &str = "qlog";
-/// What each record of a JSON text sequence begins with (RFC 7464, section 2.2).
+/// Start of each record of a JSON text sequence (RFC 7464, section 2.2).
 const RECORD_START: char = '\x1e';
 
 /// A moment of a connection. Bytes are those of QUIC packets.
@@ -32,7 +32,7 @@ pub(super) struct Moment {
     pub(super) acknowledged_bytes: u64,
     /// Taken for lost so far.
     pub(super) lost_bytes: u64,
-    /// The smoothed round trip, in milliseconds; what is assumed before the first one.
+    /// The smoothed round trip, in milliseconds; the assumed one before the first.
     pub(super) rtt_ms: f64,
 }
 
@@ -71,7 +71,7 @@ impl Traces {
             .join(format!("{}-{connection}.sqlog", self.name))
     }
 
-    /// Removes what an earlier attempt has left.
+    /// Removes the files of an earlier attempt.
     pub(super) fn clear(&self) -> io::Result<()> {
         for connection in 0.. {
             match fs::remove_file(self.file(connection)) {
@@ -83,8 +83,8 @@ impl Traces {
         Ok(())
     }
 
-    /// What happened on all connections, one after the other, at most once every `every_ns`; nothing
-    /// of transports that write no trace.
+    /// Values of all connections, one after the other, at most once every `every_ns`; empty for
+    /// transports without a trace.
     pub(super) fn read(&self, every_ns: u64) -> Result<Vec<Moment>, String> {
         let mut moments = Vec::new();
         for connection in 0.. {
@@ -141,9 +141,10 @@ struct Header {
 
 /// Reads a trace event by event.
 ///
-/// The library tells packets that were sent and lost, and bytes in flight whenever they have changed.
-/// What is in flight no more and was not lost was acknowledged, or is not waited for any more: a probe
-/// for a larger MTU that nobody answered, packets of the handshake, those before a change of address.
+/// The library reports sent and lost packets, and bytes in flight at each change. Bytes that are no
+/// longer in flight and were not lost were acknowledged, or are no longer waited for. Examples of
+/// the latter are a probe for a larger MTU without an answer, packets of the handshake, and those
+/// before a change of address.
 fn follow(trace: impl io::BufRead) -> Result<Vec<Moment>, String> {
     let mut moments = Vec::new();
     let mut now = Moment::default();
@@ -227,7 +228,7 @@ mod tests {
     #[test]
     fn a_trace_tells_what_became_of_bytes() {
         let moments = follow(TRACE.as_bytes()).unwrap();
-        // Receiving says nothing; all else does.
+        // Only received packets give no moment.
         assert_eq!(moments.len(), 7);
         let last = Moment {
             at_ms: 9.5,

@@ -1,5 +1,6 @@
 //! One run: broker, devices and link, from their start to a sample.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::thread;
@@ -7,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::broker::{Broker, START_LIMIT, quic_congestion};
 use super::describe::{describe_device, describe_link, set};
-use super::device::{Measured, Role, Task, Word};
+use super::device::{Credentials, Measured, Role, Task, Word};
 use super::process::Process;
 use super::qlog::{self, Traces};
 use super::sample::{Sample, Verdict};
@@ -22,12 +23,12 @@ use crate::quantity;
 const WATCHED_REPETITIONS: u32 = 3;
 /// The queue of workloads that have one.
 const QUEUE: &str = "lab";
-/// How long messages may stay under way after the last one left, besides round trips.
+/// How long datagrams may stay under way after the last one left, besides round trips.
 const ARRIVAL_LIMIT: Duration = Duration::from_secs(10);
 /// The same in round trips.
 const ARRIVAL_ROUND_TRIPS: u32 = 8;
 
-/// What all runs have in common.
+/// State that all runs have in common.
 #[derive(Debug)]
 pub(super) struct Setting<'a> {
     /// The program that is device.
@@ -53,7 +54,7 @@ pub(super) fn seconds_since_1970() -> u64 {
         .map_or(0, |time| time.as_secs())
 }
 
-/// Makes a run. `attempts` is how often it has been made, this time included; `started` is called when
+/// Makes a run. `attempts` is the number of attempts, this one included; `started` is called when
 /// its programs have started.
 pub(super) fn make(setting: &Setting<'_>, run: &Run, attempts: u32, started: &dyn Fn()) -> Sample {
     let began_s = seconds_since_1970();
@@ -74,8 +75,7 @@ fn measure(
     started: &dyn Fn(),
 ) -> Result<(), String> {
     let failed = |what: &'static str| move |error: std::io::Error| format!("{what}: {error}");
-    let congestion = run.transport.congestion.as_deref();
-    let mut site = Site::start(setting, &run.link, &run.settings, run.seed, congestion)
+    let mut site = Site::start(setting, &run.link, &run.settings, run.seed, &run.transport)
         .map_err(failed("cannot make the link"))?;
     let has_real_time_emulator = match &site {
         Site::Namespaces { emulator, .. } => emulator.has_real_time(),
@@ -88,7 +88,11 @@ fn measure(
         .reach(broker.port())
         .map_err(failed("cannot reach the broker"))?;
     let deadline = Instant::now() + run.time_limit();
-    let beside = format!("{}://127.0.0.1:{}", run.transport.scheme, broker.port());
+    let beside = format!(
+        "{}://127.0.0.1:{}",
+        run.transport.scheme_beside(),
+        broker.port_beside()
+    );
     let timed_beside_broker = matches!(
         run.workload.kind,
         WorkloadKind::OpenLoop | WorkloadKind::ConnectPublish
@@ -135,6 +139,7 @@ fn measure(
     for process in broker
         .process()
         .into_iter()
+        .chain(broker.gateway())
         .chain(&subscriber)
         .chain(std::iter::once(&device))
     {
@@ -152,14 +157,19 @@ fn measure(
         Word::Finished => {}
         other => return Err(format!("device: said {other:?} before it was finished")),
     }
-    // What is still under way gets the time that it may need.
+    // A run ends when the receiver has everything. Of what may be lost on the way, nobody knows
+    // whether it still comes.
     if let Some(subscriber) = &mut subscriber {
         let rtt = Duration::from_nanos(run.settings.rtt_ns());
-        let until = Instant::now() + ARRIVAL_LIMIT + rtt * ARRIVAL_ROUND_TRIPS;
+        let until = if run.transport.is_reliable() {
+            deadline
+        } else {
+            Instant::now() + ARRIVAL_LIMIT + rtt * ARRIVAL_ROUND_TRIPS
+        };
         match subscriber.word(until.min(deadline), setting.stop) {
             Ok(Word::Finished) => {}
             Ok(other) => return Err(format!("subscriber: said {other:?} too early")),
-            // Messages are missing. The result says how many.
+            // Messages are missing. The result has their number.
             Err(reason) if reason.contains("in time") => {}
             Err(reason) => return Err(reason),
         }
@@ -177,7 +187,7 @@ fn measure(
     if let Some(subscriber) = &mut subscriber {
         subscriber.end();
     }
-    broker.end()?;
+    let early = broker.end(setting.stop)?;
     drop((device, subscriber));
     let report = site.finish().map_err(failed("link"))?;
 
@@ -201,6 +211,10 @@ fn measure(
         set(sample, "broker_cpu_s", cpu_s);
     }
     describe_device(run, &measured, arrived.as_ref(), sample)?;
+    if let Some(early) = early {
+        // The device does not know what became of TLS's.
+        set(sample, "early_data_accepted", f64::from(early.early));
+    }
     describe_link(run, &report, &measured, sample);
     if let Some(traces) = traces {
         let moments = traces.read(watch_ns)?;
@@ -242,12 +256,25 @@ fn measure(
         sample.verdict = Verdict::Unsound {
             reasons: complaints,
         };
+    } else if let Some(reason) = loss(run, sample) {
+        sample.verdict = Verdict::Incomplete { reason };
     }
     Ok(())
 }
 
-/// How far apart the points of a trace are that is kept of a cell's first runs, which figures show; 0
-/// where there is none.
+/// What a reliable transport has not delivered.
+fn loss(run: &Run, sample: &Sample) -> Option<String> {
+    let asked = f64::from(run.workload.messages * run.workload.connections);
+    let arrived = asked * sample.metrics.get("arrived_ratio")?;
+    (run.transport.is_reliable() && arrived.round() < asked).then(|| {
+        format!(
+            "{} of {asked} messages did not arrive",
+            asked - arrived.round()
+        )
+    })
+}
+
+/// Distance between the points of a trace of a cell's first runs, for figures; 0 if there is none.
 fn watch_ns(run: &Run) -> u64 {
     if run.repetition >= WATCHED_REPETITIONS {
         return 0;
@@ -259,7 +286,7 @@ fn watch_ns(run: &Run) -> u64 {
         .unwrap_or(0)
 }
 
-/// What was really in force, by name.
+/// The actual settings, by name.
 fn note_in_force(report: &SiteReport, measured: &Measured, sample: &mut Sample) {
     let facts = [
         ("tls", report.negotiated.clone()),
@@ -309,7 +336,7 @@ fn fill_queue(
     Ok(())
 }
 
-/// What a device gets to do.
+/// A device's task.
 fn task(run: &Run, role: Role, url: String, broker: &Broker) -> Task {
     let transport = &run.transport;
     let workload = &run.workload;
@@ -317,11 +344,9 @@ fn task(run: &Run, role: Role, url: String, broker: &Broker) -> Task {
     if let Some(name) = &transport.congestion {
         quic.insert("congestion".into(), quic_congestion(name));
     }
-    let messages = if role == Role::Subscriber {
-        workload.messages * workload.connections
-    } else {
-        workload.messages
-    };
+    if role == Role::Subscriber {
+        return subscriber(run, url, broker);
+    }
     Task {
         role,
         url,
@@ -331,6 +356,7 @@ fn task(run: &Run, role: Role, url: String, broker: &Broker) -> Task {
         tls: transport.tls.clone(),
         resumption: transport.resumption,
         early_data: transport.early_data,
+        fast_open: transport.fast_open,
         streams: transport.streams.clone(),
         pipelined: !transport.step_by_step,
         queue: (workload.kind == WorkloadKind::ConnectReceive).then(|| QUEUE.to_owned()),
@@ -338,13 +364,52 @@ fn task(run: &Run, role: Role, url: String, broker: &Broker) -> Task {
         quic,
         qos: run.qos,
         payload_bytes: run.payload_bytes,
-        messages,
+        messages: workload.messages,
         connections: workload.connections,
         topics: workload.topics,
         interval_ns: run.interval_ns,
         pause_ns: 0,
         linger_ns: 0,
         wait_connack: workload.wait_connack,
+        qlog: None,
+        time_limit_ms: run.time_limit().as_millis() as u64,
+    }
+}
+
+/// What the subscriber beside the broker gets to do. It connects as devices of all transports do.
+fn subscriber(run: &Run, url: String, broker: &Broker) -> Task {
+    let credentials = match broker.credentials() {
+        Credentials::Password { user, password, .. } => Credentials::Password {
+            user: user.clone(),
+            password: password.clone(),
+            once: false,
+        },
+        other => other.clone(),
+    };
+    Task {
+        role: Role::Subscriber,
+        url,
+        server_name: broker.server_name().into(),
+        authority: broker.authority().map(Path::to_owned),
+        credentials,
+        tls: None,
+        resumption: false,
+        early_data: false,
+        fast_open: false,
+        streams: None,
+        pipelined: true,
+        queue: None,
+        datagrams: false,
+        quic: BTreeMap::new(),
+        qos: run.qos,
+        payload_bytes: run.payload_bytes,
+        messages: run.workload.messages * run.workload.connections,
+        connections: 1,
+        topics: run.workload.topics,
+        interval_ns: 0,
+        pause_ns: 0,
+        linger_ns: 0,
+        wait_connack: false,
         qlog: None,
         time_limit_ms: run.time_limit().as_millis() as u64,
     }
@@ -372,7 +437,7 @@ fn expect_ready(process: &mut Process, deadline: Instant, stop: &AtomicBool) -> 
     }
 }
 
-/// Ends a device's work and hears what came of it.
+/// Ends a device's work and returns its result.
 fn result(process: &mut Process, deadline: Instant, stop: &AtomicBool) -> Result<Measured, String> {
     process.close();
     loop {
@@ -385,7 +450,7 @@ fn result(process: &mut Process, deadline: Instant, stop: &AtomicBool) -> Result
     }
 }
 
-/// Lets happen to the link what the workload says. Events are few and early, so this thread waits.
+/// Executes the workload's events on the link. Events are few and early, so this thread waits.
 fn events(run: &Run, site: &Site, began: Instant) -> Result<(), String> {
     for event in &run.workload.events {
         let at = Duration::from_nanos(quantity::time_ns(&event.at)?);
@@ -405,18 +470,39 @@ mod tests {
     #[test]
     fn a_task_carries_what_the_campaign_says() {
         let (campaign, _) = Campaign::find("mqtt-fernandez-2020").unwrap();
-        let plan = Plan::new(&campaign, true, 1, None).unwrap();
+        let plan = Plan::new(&campaign, true, 1, &[]).unwrap();
         let run = plan
             .runs
             .iter()
-            .find(|run| run.transport.scheme == "mqtts")
+            .find(|run| run.transport.name == "quic-0rtt")
             .unwrap();
         let broker = Broker::for_test();
-        let task = task(run, Role::Subscriber, "mqtts://h:1".into(), &broker);
-        assert_eq!(
-            task.messages,
-            run.workload.messages * run.workload.connections
-        );
-        assert_eq!(task.quic["congestion"], "cubic");
+        let of = |role, scheme: &str| task(run, role, format!("{scheme}://h:1"), &broker);
+        let device = of(Role::ConnectPublish, "mqtt+quic");
+        assert_eq!(device.quic["congestion"], "cubic");
+        assert!(device.early_data && device.resumption);
+        // The last leg is the same, whatever is measured.
+        assert_eq!(run.transport.scheme_beside(), "mqtts");
+        let subscriber = of(Role::Subscriber, "mqtts");
+        assert_eq!(subscriber.messages, 2);
+        assert!(!subscriber.early_data && subscriber.quic.is_empty());
+    }
+
+    #[test]
+    fn a_reliable_transport_that_loses_is_no_success() {
+        let (campaign, _) = Campaign::find("beyond-mqtt").unwrap();
+        let plan = Plan::new(&campaign, true, 1, &[]).unwrap();
+        let lost = |transport: &str, arrived_ratio: f64| {
+            let mut runs = plan.runs.iter();
+            let run = runs.find(|run| run.transport.name == transport).unwrap();
+            let mut sample = Sample::of(run, "tun", 0, Verdict::Sound);
+            sample.metrics.insert("arrived_ratio".into(), arrived_ratio);
+            loss(run, &sample)
+        };
+        assert_eq!(lost("tls", 1.0), None);
+        let reason = lost("tls", 0.99).unwrap();
+        assert!(reason.starts_with("1 of 100 messages did not"), "{reason}");
+        assert!(lost("quic-messages", 0.0).is_some());
+        assert_eq!(lost("quic-datagrams", 0.5), None);
     }
 }

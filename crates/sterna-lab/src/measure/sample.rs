@@ -1,4 +1,4 @@
-//! What one run has given.
+//! Result of one run.
 
 use std::collections::BTreeMap;
 
@@ -23,10 +23,10 @@ pub struct Sample {
     pub payload_bytes: u32,
     /// As the campaign's file writes it.
     pub interval: String,
-    /// What was added to the profile's delay; empty without such an axis.
+    /// Addition to the profile's delay; empty without this axis.
     #[serde(default)]
     pub delay: String,
-    /// What took the place of the profile's rate; empty without such an axis.
+    /// Rate that replaced the profile's; empty without this axis.
     #[serde(default)]
     pub rate: String,
     /// Messages of the run, or of each of its connections.
@@ -36,9 +36,9 @@ pub struct Sample {
     pub repetition: u32,
     /// From which the link's decisions came.
     pub seed: u64,
-    /// How often the run was made, this one included.
+    /// Number of attempts, this one included.
     pub attempts: u32,
-    /// What emulated the link.
+    /// The link's emulator.
     pub emulator: String,
     /// When it began, in seconds since 1970.
     pub began_s: u64,
@@ -49,7 +49,7 @@ pub struct Sample {
     pub metrics: BTreeMap<String, f64>,
     /// Many values each.
     pub series: BTreeMap<String, Vec<f64>>,
-    /// What was really in force, by name: `tls`, `congestion`, and so on.
+    /// The actual settings, by name: `tls`, `congestion`, and so on.
     #[serde(default)]
     pub in_force: BTreeMap<String, String>,
 }
@@ -60,10 +60,16 @@ pub struct Sample {
 pub enum Verdict {
     /// It does.
     Sound,
-    /// Link or machine were not what they should have been; it is shown, but not averaged in.
+    /// Link or machine were out of tolerance; the run is shown, but not averaged in.
     Unsound {
-        /// What was wrong.
+        /// The reasons.
         reasons: Vec<String>,
+    },
+    /// Messages did not arrive, though the transport is reliable: no success, and not averaged in. It
+    /// is not made again, because what a transport loses is a result.
+    Incomplete {
+        /// How many.
+        reason: String,
     },
     /// There is no result.
     Failed {
@@ -99,7 +105,7 @@ impl Sample {
         }
     }
 
-    /// What tells its run from all others of its campaign.
+    /// Its run's unique key within its campaign.
     #[must_use]
     pub fn key(&self) -> String {
         let shape: Vec<&str> = [&self.delay, &self.rate]

@@ -4,17 +4,18 @@ use std::time::Duration;
 
 use crate::campaign::Run;
 
-/// Messages a second that a core may serve with broker, device and link: a seventh of what it could at
-/// half a millisecond each, so that nobody waits for a core for long. Unoptimised programs take more.
+/// Messages a second that a core may serve with broker, device and link: a seventh of its limit at
+/// half a millisecond each, so that no program waits long for a core. Unoptimised programs take
+/// more.
 const MESSAGES_PER_S_AND_CORE: f64 = if cfg!(debug_assertions) { 150.0 } else { 300.0 };
-/// Between two starts beside each other, on one core, so that programs that start do not make the
-/// packets of others late: namespaces, a broker, devices and their handshakes take 0.2 s of a core.
+/// Time between two starts side by side, on one core, so that starting programs do not make the
+/// packets of others late. Namespaces, a broker, devices and their handshakes take 0.2 s of a core.
 const START_EVERY: Duration = Duration::from_millis(450);
 /// Most runs at once. With 400 links, 99 % of the packets are right to 0.15 ms; each run has four
 /// processes besides.
 pub(super) const MAX_JOBS: usize = 250;
 
-/// What may run at the same time.
+/// Limits of runs at the same time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Capacity {
     /// Runs.
@@ -26,7 +27,7 @@ pub(super) struct Capacity {
 }
 
 impl Capacity {
-    /// Of a machine with so many cores.
+    /// Of a machine with N cores.
     #[must_use]
     pub(super) fn of(cores: usize, jobs: Option<usize>) -> Self {
         Self {
@@ -37,7 +38,7 @@ impl Capacity {
     }
 }
 
-/// Runs that wait, and what those that don't take up.
+/// Waiting runs, and the capacity that the running ones leave.
 #[derive(Debug)]
 pub(super) struct Schedule {
     capacity: Capacity,
@@ -60,7 +61,7 @@ impl Schedule {
     ) -> Self {
         let (mut alone, mut side_by_side): (Vec<usize>, Vec<usize>) =
             todo.into_iter().partition(|index| runs[*index].alone);
-        // The longest first, so that short ones fill what is left; in the file's order otherwise.
+        // The longest first, so that short ones fill the gaps; otherwise in the file's order.
         side_by_side.reverse();
         side_by_side.sort_by_key(|index| runs[*index].expected());
         alone.reverse();
@@ -105,8 +106,7 @@ impl Schedule {
         None
     }
 
-    /// A run that has ended is to be made again: last of those that are alone, or in the order of the
-    /// others.
+    /// An ended run is to be repeated: last of those that run alone, or in the order of the others.
     pub(super) fn again(&mut self, runs: &[Run], index: usize) {
         if runs[index].alone {
             self.alone.insert(0, index);
@@ -141,7 +141,7 @@ impl Schedule {
         self.running == 0 && self.side_by_side.is_empty() && self.alone.is_empty()
     }
 
-    /// About how long everything takes that is not done yet, if so much is left of what runs.
+    /// Approximate time of all unfinished runs, given the rest of the running ones.
     #[must_use]
     pub(super) fn seconds_left(&self, runs: &[Run]) -> f64 {
         let of = |indices: &[usize]| -> f64 {
@@ -176,7 +176,7 @@ mod tests {
 
     fn runs(name: &str) -> Vec<Run> {
         let (campaign, _) = Campaign::find(name).unwrap();
-        Plan::new(&campaign, true, 1, None).unwrap().runs
+        Plan::new(&campaign, true, 1, &[]).unwrap().runs
     }
 
     #[test]
@@ -230,7 +230,7 @@ mod tests {
         assert!(schedule.seconds_left(&runs) > 0.0);
     }
 
-    /// How long all runs take by the schedule, if each takes what is expected of it.
+    /// Time of all runs by the schedule, if each takes its expected time.
     fn predicted_s(runs: &[Run], capacity: Capacity) -> f64 {
         let start_every_s = capacity.start_every.as_secs_f64();
         let mut schedule = Schedule::new(runs, 0..runs.len(), capacity);
@@ -262,7 +262,7 @@ mod tests {
 
     #[test]
     fn each_campaign_ends_within_half_an_hour_on_two_cores() {
-        // As of an optimised program, which is what campaigns are for.
+        // As of an optimised program, for which campaigns are made.
         let capacity = Capacity {
             jobs: MAX_JOBS,
             messages_per_s: 600.0,
@@ -270,7 +270,7 @@ mod tests {
         };
         for (name, _) in crate::campaign::CAMPAIGNS {
             let (campaign, _) = Campaign::find(name).unwrap();
-            let whole = Plan::new(&campaign, false, 1, None).unwrap().runs;
+            let whole = Plan::new(&campaign, false, 1, &[]).unwrap().runs;
             let whole_s = predicted_s(&whole, capacity);
             let quick_s = predicted_s(&runs(name), capacity);
             assert!(whole_s < 30.0 * 60.0, "{name}: {whole_s:.0} s");

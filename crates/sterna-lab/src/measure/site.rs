@@ -1,4 +1,4 @@
-//! Where a run takes place: two sides and what is between them.
+//! Place of a run: two sides and the link between them.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::negotiated::Negotiated;
 use super::ns3::{self, Simulation};
 use super::run::Setting;
+use crate::campaign::Transport;
 use crate::emulator::{Attachment, Captured, Cell, CellReport, Emulator, EmulatorOptions, Event};
 use crate::energy::radio::RadioPacket;
 use crate::link::{Counters, LinkSettings};
@@ -21,10 +22,10 @@ use crate::relay::{Relay, RelayOptions};
 const TIMELINE_PRIORITY: i32 = 2;
 /// Copies of packets that wait to be noted.
 const NOTED_PACKETS: usize = 8192;
-/// How often a port is tried that both protocols must have.
+/// Attempts to find a port that is free in both protocols.
 const MAX_PORT_TRIES: usize = 16;
 
-/// What emulates the link of a campaign's runs.
+/// The emulator of the links of a campaign's runs.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub enum SiteKind {
     /// Namespaces with TUN devices.
@@ -36,7 +37,7 @@ pub enum SiteKind {
 }
 
 impl SiteKind {
-    /// What samples call it.
+    /// Its name in samples.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -66,7 +67,7 @@ pub(super) enum Site {
     },
 }
 
-/// What a link has passed so far.
+/// Counters of a link.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Passed {
     pub(super) up: Counters,
@@ -75,7 +76,7 @@ pub(super) struct Passed {
     pub(super) energy_j: Option<f64>,
 }
 
-/// How late packets left a link, in microseconds.
+/// Lateness of packets at a link, in microseconds.
 #[derive(Clone, Copy, Debug)]
 #[allow(clippy::struct_field_names, reason = "units come last")]
 pub(super) struct Late {
@@ -98,14 +99,14 @@ impl Late {
     }
 }
 
-/// What a site has seen.
+/// A site's measurements.
 #[derive(Debug)]
 pub(super) struct SiteReport {
     /// Client to server.
     pub(super) up: Counters,
     /// Server to client.
     pub(super) down: Counters,
-    /// How late the link was; a relay doesn't know.
+    /// Lateness of the link; a relay does not know it.
     pub(super) late: Option<Late>,
     /// Packets that the receiving kernel refused.
     pub(super) refused: u64,
@@ -113,7 +114,7 @@ pub(super) struct SiteReport {
     pub(super) overflows: u64,
     /// Packets on the client's air; none where some are missing.
     pub(super) packets: Option<Vec<RadioPacket>>,
-    /// What TLS or QUIC negotiated, as read off the link.
+    /// Negotiation of TLS or QUIC, as read off the link.
     pub(super) negotiated: Option<String>,
     /// Packets that the client had sent before anything came back.
     pub(super) unanswered: Option<u64>,
@@ -121,6 +122,8 @@ pub(super) struct SiteReport {
     pub(super) tcp_retransmissions_up: Option<u64>,
     /// The same of the server's.
     pub(super) tcp_retransmissions_down: Option<u64>,
+    /// TCP connections whose first data came with their SYN.
+    pub(super) fast_opens: Option<u64>,
 }
 
 impl Site {
@@ -130,7 +133,7 @@ impl Site {
         profile: &str,
         link: &LinkSettings,
         seed: u64,
-        congestion: Option<&str>,
+        transport: &Transport,
     ) -> io::Result<Self> {
         let kind = setting.site;
         if kind == SiteKind::Relay {
@@ -143,7 +146,8 @@ impl Site {
         let cell = Cell::new()?;
         let namespaces = NamespaceSettings {
             mtu_bytes: Some(link.up.mtu_bytes.min(link.down.mtu_bytes)),
-            congestion_control: congestion.map(str::to_owned),
+            congestion_control: transport.congestion.clone(),
+            rto_min_ms: transport.rto_min_ms,
         };
         if kind == SiteKind::Ns3 {
             let taps = [
@@ -266,6 +270,7 @@ impl Site {
             } => {
                 let overflows = cell.client.overflows()? + cell.server.overflows()?;
                 let (up, down) = retransmissions(&cell);
+                let fast_opens = cell.server.tcp_fast_opens().ok().flatten();
                 let report = emulator.report(0);
                 emulator.stop()?;
                 let report = report?;
@@ -284,6 +289,7 @@ impl Site {
                     packets: (report.capture_dropped == 0).then_some(packets),
                     tcp_retransmissions_up: up,
                     tcp_retransmissions_down: down,
+                    fast_opens,
                     late: Some(Late::of(&report)),
                     refused: report.refused,
                 })
@@ -293,6 +299,7 @@ impl Site {
                 mut simulation,
             } => {
                 let (up, down) = retransmissions(&cell);
+                let fast_opens = cell.server.tcp_fast_opens().ok().flatten();
                 let seen = simulation.look()?;
                 simulation.stop();
                 Ok(SiteReport {
@@ -305,6 +312,7 @@ impl Site {
                     unanswered: None,
                     tcp_retransmissions_up: up,
                     tcp_retransmissions_down: down,
+                    fast_opens,
                     late: Some(seen.late),
                     refused: 0,
                 })
@@ -329,6 +337,7 @@ impl Site {
                     unanswered: None,
                     tcp_retransmissions_up: None,
                     tcp_retransmissions_down: None,
+                    fast_opens: None,
                 })
             }
         }
@@ -352,7 +361,7 @@ fn local_sockets() -> io::Result<(TcpListener, UdpSocket)> {
     Err(io::ErrorKind::AddrInUse.into())
 }
 
-/// When packets were on the client's air, and how long they are.
+/// Times of packets on the client's air, and their lengths.
 #[derive(Debug)]
 pub(super) struct Timeline {
     thread: JoinHandle<(Vec<RadioPacket>, Option<String>)>,
@@ -365,8 +374,8 @@ impl Timeline {
             .name("timeline".into())
             .stack_size(128 << 10)
             .spawn(move || {
-                // It frees what the emulator's thread has allocated. Without priority it could be
-                // stopped in the middle of that, and hold up the emulator.
+                // It frees memory of the emulator's thread. Without priority it could be stopped in
+                // the middle of that, and delay the emulator.
                 let _ = crate::kernel::set_real_time(TIMELINE_PRIORITY);
                 let mut packets: Vec<RadioPacket> = Vec::new();
                 let mut negotiated = Negotiated::default();
@@ -375,7 +384,7 @@ impl Timeline {
                     if copy.side != Side::Client {
                         continue;
                     }
-                    // What the link dropped was sent all the same.
+                    // Packets that the link dropped were sent, too.
                     let is_sent = matches!(copy.event, Event::Sent(_));
                     negotiated.look(&copy.packet, is_sent);
                     let start_ns = *start_ns.get_or_insert(copy.at_ns);
@@ -390,7 +399,7 @@ impl Timeline {
         Ok((Self { thread }, sender))
     }
 
-    /// The packets in their order, and what was negotiated in them, once the emulator has stopped.
+    /// The packets in their order, and their negotiation, after the emulator has stopped.
     fn finish(self) -> (Vec<RadioPacket>, Option<String>) {
         match self.thread.join() {
             Ok((mut packets, negotiated)) => {

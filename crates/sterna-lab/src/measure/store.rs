@@ -1,4 +1,4 @@
-//! A campaign's folder: what was run, and a line for each sample.
+//! A campaign's folder: the description of the runs, and a line for each sample.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -11,19 +11,19 @@ use super::sample::{Sample, Verdict};
 use crate::calibrate::Machine;
 use crate::campaign::Campaign;
 
-/// The name of the file that says what was run.
+/// The name of the file with the description.
 const MANIFEST: &str = "campaign.json";
 /// The name of the file with the samples.
 const SAMPLES: &str = "samples.jsonl";
 
-/// What was run, where, and by what.
+/// Description of the runs, their machine and their program.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Manifest {
     /// The campaign's name.
     pub campaign: String,
     /// Its version.
     pub version: u32,
-    /// Its file, so that a report needs nothing else.
+    /// Its file, so that a report needs no other.
     pub text: String,
     /// Brokers that were measured besides this project's.
     #[serde(default)]
@@ -32,7 +32,7 @@ pub struct Manifest {
     pub seed: u64,
     /// Whether it is the short form.
     pub quick: bool,
-    /// What emulates the links.
+    /// The emulator of the links.
     pub emulator: String,
     /// The command that repeats it.
     pub command: String,
@@ -42,11 +42,12 @@ pub struct Manifest {
     pub optimised: bool,
     /// The machine at the start.
     pub machine: Machine,
-    /// What was wrong with it then.
+    /// Its faults at that time.
     pub warnings: Vec<String>,
-    /// What calibration found: a line each.
+    /// Results of the calibration: a line each.
     pub calibration: Vec<String>,
-    /// For each transport, what is in force: congestion control as the kernel tells it, and so on.
+    /// The settings in force for each transport: congestion control as the kernel reports it, and
+    /// so on.
     pub in_force: BTreeMap<String, String>,
 }
 
@@ -57,7 +58,7 @@ pub struct Store {
     samples: File,
 }
 
-/// What becomes of earlier samples.
+/// Use of earlier samples.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Resume {
     /// All of them count as done.
@@ -87,7 +88,7 @@ impl std::fmt::Display for OpenError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::InUse => f.write_str(
-                "there are results already; --resume goes on with them, --out names another folder",
+                "there are results already; --resume continues them, --out names another folder",
             ),
             Self::Other(what) => f.write_str(what),
             Self::Io(error) => error.fmt(f),
@@ -100,13 +101,13 @@ impl std::error::Error for OpenError {}
 impl Store {
     /// A folder for the results of this campaign.
     ///
-    /// With `resume` the samples that are there already come back, but for those of failed runs if
-    /// those are to be made again; the manifest stays that of the start.
+    /// With `resume` existing samples are returned, except those of failed runs if these are to be
+    /// repeated. The manifest stays that of the start.
     ///
     /// # Errors
     ///
-    /// If there are results in it already that are not to be resumed, or of another campaign,
-    /// version, seed or length; or if it cannot be written.
+    /// If the folder has results that are not to be resumed, or of another campaign, version, seed
+    /// or length; or if it cannot be written.
     pub fn open(
         folder: &Path,
         manifest: &Manifest,
@@ -176,7 +177,7 @@ impl Store {
         self.samples.write_all(line(sample).as_bytes())
     }
 
-    /// Changes what is said about the campaign.
+    /// Changes the description of the campaign.
     ///
     /// # Errors
     ///
@@ -186,7 +187,7 @@ impl Store {
     }
 }
 
-/// Whether two campaign files differ at most in what they ask of the results.
+/// Whether two campaign files make the same runs, with any figures and claims.
 fn makes_same_runs(earlier: &str, now: &str) -> bool {
     earlier == now
         || matches!(
@@ -195,7 +196,7 @@ fn makes_same_runs(earlier: &str, now: &str) -> bool {
         )
 }
 
-/// Writes a file under another name first, so that nobody finds half of it.
+/// Writes a file under another name first, so that a reader never finds half of it.
 fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let part = path.with_extension("part");
     fs::write(&part, bytes)?;
@@ -217,7 +218,7 @@ pub(crate) fn exists(folder: &Path) -> bool {
     folder.join(MANIFEST).is_file()
 }
 
-/// What a folder holds. A last line that is not whole is left out: its run is made again.
+/// Content of a folder. An incomplete last line is left out: its run is repeated.
 ///
 /// # Errors
 ///
@@ -278,7 +279,7 @@ mod tests {
 
     fn sample() -> Sample {
         let (campaign, _) = Campaign::find("mqtt-jeddou-2022").unwrap();
-        let plan = Plan::new(&campaign, true, 1, None).unwrap();
+        let plan = Plan::new(&campaign, true, 1, &[]).unwrap();
         let mut sample = Sample::of(&plan.runs[0], "tun", 5, Verdict::Sound);
         assert_eq!(sample.key(), plan.runs[0].key());
         sample.metrics.insert("total_s".into(), 1.5);

@@ -5,21 +5,23 @@ use crate::link::{Counters, LinkSettings, Loss};
 use super::device::Measured;
 use super::site::SiteReport;
 
-/// 99 % of the packets may be late by so much.
+/// Allowed lateness of 99 % of the packets.
 const MAX_LATE_P99_US: f64 = 1_000.0;
-/// All packets but one of a thousand may be late by so much, or by a tenth of the round trip. One
-/// stall of the machine does not spoil a run of many minutes; in a short one it is the latest packet.
+/// Allowed lateness of all packets but one of a thousand; a tenth of the round trip is allowed,
+/// too. One stall of the machine does not spoil a run of many minutes; in a short one it is the
+/// latest packet.
 const MAX_LATE_US: f64 = 5_000.0;
-/// A device may be late with a message by so much, by a tenth of the round trip, or by a hundredth of
-/// the interval between messages: 99 % of them. Timers of programs have a grain of a millisecond; a
-/// delay counts from when a message is handed over, so that lateness changes the intervals alone.
+/// Allowed lateness of a device with 99 % of its messages; a tenth of the round trip, or a
+/// hundredth of the interval between messages, is allowed, too. Timers of programs have a grain of
+/// a millisecond. A delay counts from the hand-over of a message, so lateness changes only the
+/// intervals.
 const MAX_DEVICE_LATE_P99_MS: f64 = 3.0;
 /// CPU pressure that only programs with real-time priority stand.
 const MAX_PRESSURE_PERCENT: f64 = 60.0;
-/// Achieved losses are within so many standard deviations: one run of 16 000 is refused unjustly.
+/// Allowed error of measured losses, in standard deviations: one run of 16 000 is refused unjustly.
 const LOSS_DEVIATIONS: f64 = 4.0;
 
-/// What is known of a run's conditions.
+/// Known conditions of a run.
 #[derive(Debug)]
 pub(super) struct Conditions<'a> {
     pub(super) settings: &'a LinkSettings,
@@ -27,13 +29,13 @@ pub(super) struct Conditions<'a> {
     pub(super) interval_ns: u64,
     pub(super) report: &'a SiteReport,
     pub(super) devices: &'a [&'a Measured],
-    /// Congestion control: what it was to be, and what the device's connection had.
+    /// Congestion control: the requested one, and that of the device's connection.
     pub(super) congestion: Option<(&'a str, &'a str)>,
     pub(super) has_real_time_emulator: bool,
     pub(super) pressure_percent: Option<f64>,
 }
 
-/// What was not as it should have been.
+/// The conditions that were out of tolerance.
 pub(super) fn complaints(conditions: &Conditions<'_>) -> Vec<String> {
     let mut complaints = Vec::new();
     let rtt_us = conditions.settings.rtt_ns() as f64 / 1e3;
@@ -144,6 +146,7 @@ mod tests {
             unanswered: None,
             tcp_retransmissions_up: None,
             tcp_retransmissions_down: None,
+            fast_opens: None,
         }
     }
 

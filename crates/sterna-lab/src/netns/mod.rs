@@ -1,8 +1,8 @@
 //! Network namespaces without names.
 //!
 //! A namespace here lives as long as a descriptor of it, a socket in it, or a process in it. So
-//! nothing of the lab outlives the lab, however it ends: there is nothing to clean up but processes,
-//! and those die with the thread that started them.
+//! nothing of the lab outlives the lab after any end. Only processes need to be removed, and those
+//! die with the thread that started them.
 
 mod netlink;
 
@@ -28,13 +28,15 @@ pub const SERVER_ADDRESS: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
 const PREFIX_BITS: u8 = 32;
 /// The name of the device in either namespace.
 pub const DEVICE: &str = "link0";
-/// Packets that wait in the kernel until the emulator reads them. The default of 500 is filled by
-/// 4 ms of a gigabit link, and what does not fit there would be lost uncounted.
+/// Packets that wait in the kernel until the emulator reads them. The default of 500 is filled by 4
+/// ms of a gigabit link, and more would be lost uncounted.
 const DEVICE_QUEUE_PACKETS: u32 = 20_000;
 
 /// Settings of the kernel that each namespace gets: no router solicitations, which would count as
-/// packets of the experiment, and no memory of earlier connections, which TCP would have over QUIC.
-const SYSTEM_SETTINGS: [(&str, &str); 3] = [
+/// packets of the experiment, and no memory of earlier connections, which TCP would have over QUIC; but
+/// Fast Open for clients that ask for it (1), by all listeners (2 and 0x400).
+const SYSTEM_SETTINGS: [(&str, &str); 4] = [
+    ("net/ipv4/tcp_fastopen", "1027"),
     ("net/ipv6/conf/all/disable_ipv6", "1"),
     ("net/ipv6/conf/default/disable_ipv6", "1"),
     ("net/ipv4/tcp_no_metrics_save", "1"),
@@ -80,13 +82,16 @@ impl Side {
     }
 }
 
-/// What a namespace is made with.
+/// Settings of a namespace.
 #[derive(Clone, Debug, Default)]
 pub struct NamespaceSettings {
     /// Longest packet of the device, in bytes.
     pub mtu_bytes: Option<u32>,
     /// Congestion control of TCP in it; the system's default without one.
     pub congestion_control: Option<String>,
+    /// The least time after which TCP in it sends again what is not acknowledged, in milliseconds; the
+    /// kernel's 200 without one.
+    pub rto_min_ms: Option<u32>,
 }
 
 /// A network namespace.
@@ -124,7 +129,7 @@ impl Namespace {
     ///
     /// # Errors
     ///
-    /// What `work` returns.
+    /// The result of `work`.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
         thread::scope(|scope| {
             let done = scope.spawn(|| {
@@ -254,7 +259,20 @@ impl Namespace {
     pub fn tcp_retransmissions(&self) -> io::Result<Option<u64>> {
         self.run(|| {
             let table = fs::read_to_string("/proc/thread-self/net/snmp")?;
-            Ok(retransmitted_segments(&table))
+            Ok(counter(&table, "Tcp:", "RetransSegs"))
+        })
+    }
+
+    /// TCP connections that it has accepted with data in their SYN (Fast Open); `None` where the kernel
+    /// doesn't tell.
+    ///
+    /// # Errors
+    ///
+    /// If `/proc` cannot be read.
+    pub fn tcp_fast_opens(&self) -> io::Result<Option<u64>> {
+        self.run(|| {
+            let table = fs::read_to_string("/proc/thread-self/net/netstat")?;
+            Ok(counter(&table, "TcpExt:", "TCPFastOpenPassive"))
         })
     }
 
@@ -274,13 +292,13 @@ impl Namespace {
 /// Longest wait for the connection that is asked for its congestion control.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// `RetransSegs` of `/proc/net/snmp`: two lines that start with `Tcp:`, names and values.
-fn retransmitted_segments(table: &str) -> Option<u64> {
-    let mut lines = table.lines().filter_map(|line| line.strip_prefix("Tcp:"));
+/// A counter of `/proc/net/snmp` or `netstat`: two lines that start alike, names and values.
+fn counter(table: &str, prefix: &str, wanted: &str) -> Option<u64> {
+    let mut lines = table.lines().filter_map(|line| line.strip_prefix(prefix));
     let (names, values) = (lines.next()?, lines.next()?);
     let index = names
         .split_ascii_whitespace()
-        .position(|name| name == "RetransSegs")?;
+        .position(|name| name == wanted)?;
     values.split_ascii_whitespace().nth(index)?.parse().ok()
 }
 
@@ -291,7 +309,11 @@ fn configure(side: Side, settings: &NamespaceSettings) -> io::Result<()> {
     netlink.up(index, settings.mtu_bytes, Some(DEVICE_QUEUE_PACKETS))?;
     netlink.address(index, side.address(), PREFIX_BITS)?;
     netlink
-        .default_route(index, settings.congestion_control.as_deref())
+        .default_route(
+            index,
+            settings.congestion_control.as_deref(),
+            settings.rto_min_ms,
+        )
         .map_err(|error| match (&settings.congestion_control, error.kind()) {
             (Some(name), io::ErrorKind::InvalidInput) => {
                 io::Error::other(format!("this kernel has no congestion control `{name}`"))
@@ -344,8 +366,9 @@ mod tests {
         assert!(!lists("header\n", "0A", None));
 
         let snmp = "Ip: Forwarding\nIp: 1\nTcp: A RetransSegs B\nTcp: 1 42 3\n";
-        assert_eq!(retransmitted_segments(snmp), Some(42));
-        assert_eq!(retransmitted_segments("Udp: A\n"), None);
+        assert_eq!(counter(snmp, "Tcp:", "RetransSegs"), Some(42));
+        assert_eq!(counter(snmp, "Tcp:", "C"), None);
+        assert_eq!(counter("Udp: A\n", "Tcp:", "A"), None);
 
         let devices = "Inter-|   Receive                                                |  Transmit\n \
              face |bytes    packets errs drop fifo frame compressed multicast|bytes ...\n    \

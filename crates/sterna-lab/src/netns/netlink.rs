@@ -37,6 +37,8 @@ const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
 const RTA_OIF: u16 = 4;
 const RTA_METRICS: u16 = 8;
+const RTAX_LOCK: u16 = 1;
+const RTAX_RTO_MIN: u16 = 13;
 const RTAX_CC_ALGO: u16 = 16;
 
 const AF_INET: u8 = 2;
@@ -172,7 +174,7 @@ impl Netlink {
         self.ask(message).map(drop)
     }
 
-    /// Gives a device of Ethernet its address there, and lets it ask nobody for those of others.
+    /// Gives a device of Ethernet its address there, and disables its requests for those of others.
     pub(crate) fn without_arp(&mut self, index: i32, address: [u8; 6]) -> io::Result<()> {
         let message = Message::new(RTM_NEWLINK, NLM_F_ACK)
             .device(index, IFF_NOARP, IFF_NOARP)
@@ -195,12 +197,14 @@ impl Netlink {
         self.ask(message).map(drop)
     }
 
-    /// Sends everything that has no other way through a device; TCP that goes there uses the
-    /// congestion control when one is given, whatever the system's default is.
+    /// Sends everything that has no other way through a device. TCP that goes there uses the congestion
+    /// control when one is given, whatever the system's default is and programs ask for, and waits no
+    /// longer than `rto_min_ms` allows before it sends again.
     pub(crate) fn default_route(
         &mut self,
         index: i32,
         congestion_control: Option<&str>,
+        rto_min_ms: Option<u32>,
     ) -> io::Result<()> {
         let mut message = Message::new(RTM_NEWROUTE, NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL)
             .bytes(&[
@@ -215,8 +219,20 @@ impl Netlink {
             ])
             .bytes(&[0; 4])
             .attribute(RTA_OIF, &index.to_ne_bytes());
-        if let Some(name) = congestion_control {
-            message = message.nested(RTA_METRICS, |metrics| metrics.text(RTAX_CC_ALGO, name));
+        // A locked congestion control refuses setsockopt, and an RTO counts only if it is locked.
+        let lock = congestion_control.map_or(0, |_| 1_u32 << RTAX_CC_ALGO)
+            | rto_min_ms.map_or(0, |_| 1_u32 << RTAX_RTO_MIN);
+        if lock != 0 {
+            message = message.nested(RTA_METRICS, |mut metrics| {
+                metrics = metrics.attribute(RTAX_LOCK, &lock.to_ne_bytes());
+                if let Some(rto_min_ms) = rto_min_ms {
+                    metrics = metrics.attribute(RTAX_RTO_MIN, &rto_min_ms.to_ne_bytes());
+                }
+                match congestion_control {
+                    Some(name) => metrics.text(RTAX_CC_ALGO, name),
+                    None => metrics,
+                }
+            });
         }
         self.ask(message).map(drop)
     }

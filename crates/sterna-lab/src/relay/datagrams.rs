@@ -62,7 +62,7 @@ impl Datagrams {
         self.link.next_deadline_ns()
     }
 
-    /// Reads what clients have sent.
+    /// Reads the clients' datagrams.
     pub(super) fn read_clients(&mut self, epoll: &Epoll, now_ns: u64) -> io::Result<()> {
         for _ in 0..READ_BATCH {
             // Errors here are those of datagrams sent earlier, such as a port that is closed.
@@ -75,7 +75,7 @@ impl Datagrams {
         Ok(())
     }
 
-    /// Reads what the target has sent to one client.
+    /// Reads the target's datagrams to one client.
     pub(super) fn read_server(&mut self, number: u64, now_ns: u64) {
         for _ in 0..READ_BATCH {
             let Some(flow) = self.flows.get_mut(&number) else {
@@ -138,8 +138,8 @@ impl Datagrams {
         Ok(number)
     }
 
-    /// Sends what has come through the link. What a socket doesn't take is lost, as it would be in a
-    /// receiver's full buffer.
+    /// Sends the datagrams that have come through the link. Datagrams that a socket does not take
+    /// are lost, as in a receiver's full buffer.
     pub(super) fn deliver(&mut self, now_ns: u64) {
         while let Some(delivery) = self.link.pop(Direction::Up, now_ns) {
             let unit = delivery.packet;

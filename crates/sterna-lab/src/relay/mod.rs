@@ -1,9 +1,9 @@
 //! A relay for TCP and UDP in user space, with a link between its two sides.
 //!
-//! It serves two purposes: an ideal one lets a command behind a link reach a server that runs
-//! outside of the lab, and one with a link of its own is the variant that needs no rights.
+//! It serves two purposes. An ideal relay lets a command behind a link reach a server outside of
+//! the lab. A relay with a link of its own is the variant that needs no rights.
 //!
-//! # What it cannot show
+//! # Limits
 //!
 //! - UDP: datagrams are delayed, lost, limited in rate as on the link, each with 28 bytes of headers
 //!   that aren't there. Path-MTU and congestion marks are not.
@@ -49,13 +49,13 @@ pub struct RelayOptions {
     pub socket: UdpSocket,
     /// Where it goes.
     pub target: SocketAddr,
-    /// What is in between.
+    /// The link in between.
     pub link: LinkSettings,
     /// From which the link's decisions come.
     pub seed: u64,
 }
 
-/// What went through a relay.
+/// Counters of a relay.
 #[derive(Clone, Copy, Debug)]
 pub struct RelayReport {
     /// UDP, client to server. Bytes are with the headers that packets would have.
@@ -72,7 +72,7 @@ pub struct RelayReport {
     pub failed_connections: u64,
 }
 
-/// Part of what a relay carries.
+/// A part of a relay's traffic.
 #[derive(Clone, Debug)]
 struct Unit {
     /// The flow or connection that it belongs to.
@@ -142,7 +142,7 @@ impl Relay {
         })
     }
 
-    /// Stops; connections are closed, and what is under way is dropped.
+    /// Stops; connections are closed, and bytes on their way are dropped.
     ///
     /// # Errors
     ///

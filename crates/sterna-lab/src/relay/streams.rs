@@ -41,7 +41,7 @@ struct Half {
     end_has_arrived: bool,
     /// So has the receiver heard.
     end_is_told: bool,
-    /// What the receiver's socket is watched for.
+    /// Events for which the receiver's socket is watched.
     wants_write: bool,
     /// Whether the sender's socket is watched.
     is_reading: bool,
@@ -62,7 +62,7 @@ struct Connection {
     from_ns: u64,
     up: Half,
     down: Half,
-    /// What the sockets are watched for: reading and writing.
+    /// Events for which the sockets are watched: reading and writing.
     client_watch: (bool, bool),
     server_watch: (bool, bool),
 }
@@ -83,8 +83,8 @@ impl Connection {
         }
     }
 
-    /// Watches both sockets for what can be done with them now. A socket that hangs up is reported
-    /// whatever it is watched for, so nothing is asked for twice.
+    /// Watches both sockets for the operations that are possible now. A socket that hangs up is
+    /// reported in any case, so nothing is requested twice.
     fn watch(&mut self, epoll: &Epoll, number: u64) -> io::Result<()> {
         let token = number * KINDS;
         let wanted = (self.up.is_reading, self.down.wants_write);
@@ -102,7 +102,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Gives the receiver of a direction what has arrived. An error ends the connection.
+    /// Gives the receiver of a direction the bytes that have arrived. An error ends the connection.
     fn write(&mut self, direction: Direction) -> io::Result<()> {
         let (half, receiver) = match direction {
             Direction::Up => (&mut self.up, self.server.as_mut()),
@@ -161,7 +161,7 @@ pub(super) struct Streams {
     failed: u64,
 }
 
-/// What of a link holds for a stream of bytes.
+/// The settings of a link that hold for a stream of bytes.
 fn without_losses(pipe: &PipeSettings) -> PipeSettings {
     let mut pipe = PipeSettings {
         loss: Loss::None,
@@ -169,7 +169,7 @@ fn without_losses(pipe: &PipeSettings) -> PipeSettings {
         corrupt: 0.0,
         reorder: Reorder::default(),
         jitter_reorders: false,
-        // What may wait is decided before it is read.
+        // The room for waiting bytes is checked before they are read.
         queue: Queue::Packets(u64::MAX),
         ..pipe.clone()
     };
@@ -354,7 +354,7 @@ impl Streams {
         connection.watch(epoll, number)
     }
 
-    /// Hands over what has come through the link, and reads on where it was full.
+    /// Hands over the bytes that have come through the link, and reads on if it was full.
     pub(super) fn deliver(&mut self, epoll: &Epoll, now_ns: u64) -> io::Result<()> {
         for direction in Direction::BOTH {
             while let Some(delivery) = self.link.pop(direction, now_ns) {

@@ -1,15 +1,16 @@
 //! The reports of several campaigns as one.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
 use std::io;
 use std::path::Path;
 
 use super::page::{cell, escape, page};
-use super::{Files, Report, csv};
+use super::{Drawing, Files, Report, Row, csv};
 use crate::measure::store;
 
-/// What the page is called.
+/// Title of the page.
 const TITLE: &str = "The lab's results: the papers and ours";
 
 /// The reports of all campaigns in a folder, or of the one that it holds itself.
@@ -63,8 +64,8 @@ impl Collection {
         &self.reports
     }
 
-    /// Writes `report.html`, `report.md` with `figures/`, and `samples.csv`; of several campaigns
-    /// `samples-CAMPAIGN.csv` each.
+    /// Writes `report.html`, `report.md` with `figures/`, `rows.json` with each value of each claim, and
+    /// `samples.csv`; of several campaigns `samples-CAMPAIGN.csv` each.
     ///
     /// # Errors
     ///
@@ -75,6 +76,7 @@ impl Collection {
         let mut files = Files {
             html: folder.join("report.html"),
             markdown: folder.join("report.md"),
+            rows: folder.join("rows.json"),
             csv: Vec::new(),
             figures: Vec::new(),
         };
@@ -91,12 +93,32 @@ impl Collection {
             fs::write(&path, csv::table(&report.samples))?;
             files.csv.push(path);
         }
+        let rows: BTreeMap<&str, Vec<&Row>> = self
+            .reports
+            .iter()
+            .map(|report| {
+                let rows = report.answers.iter().flat_map(|answer| &answer.rows);
+                (report.name(), rows.collect())
+            })
+            .collect();
+        let text = serde_json::to_string_pretty(&rows).map_err(io::Error::other)?;
+        fs::write(&files.rows, text + "\n")?;
         fs::write(&files.html, self.html())?;
         fs::write(&files.markdown, self.markdown())?;
         Ok(files)
     }
 
-    /// The report as one HTML page that needs nothing else.
+    /// The pictures that say what matters.
+    fn openings(&self) -> impl Iterator<Item = (&Report, &Drawing)> {
+        self.reports.iter().flat_map(|report| {
+            let drawings = report.drawings.iter();
+            drawings
+                .filter(|drawing| drawing.is_opening)
+                .map(move |drawing| (report, drawing))
+        })
+    }
+
+    /// The report as one HTML page that needs no other file.
     fn html(&self) -> String {
         if let [report] = self.reports.as_slice() {
             return page(&report.campaign.title, &report.chapter_html(1));
@@ -116,6 +138,16 @@ impl Collection {
             body.push_str("</tr>\n");
         }
         body.push_str("</table>\n");
+        for (report, drawing) in self.openings() {
+            let _ = writeln!(
+                body,
+                "<figure><figcaption>{}, figure {}: {}</figcaption>\n{}</figure>",
+                escape(report.name()),
+                escape(&drawing.id),
+                escape(&drawing.title),
+                drawing.svg
+            );
+        }
         for report in &self.reports {
             body.push_str(&report.chapter_html(2));
         }
@@ -136,6 +168,15 @@ impl Collection {
             let fields = line(report).map(|field| cell(&field));
             let _ = writeln!(text, "| {} |", fields.join(" | "));
         }
+        for (report, drawing) in self.openings() {
+            let _ = writeln!(
+                text,
+                "\n![{0}, figure {1}: {2}](figures/{0}-{1}.svg)",
+                report.name(),
+                drawing.id,
+                drawing.title
+            );
+        }
         for report in &self.reports {
             text.push('\n');
             text.push_str(&report.chapter_markdown(2));
@@ -147,16 +188,16 @@ impl Collection {
 /// A campaign's line in the table at the beginning.
 fn line(report: &Report) -> [String; 8] {
     let tally = report.tally();
-    let [sound, unsound, failed] = report.counts();
+    let [sound, unsound, incomplete, failed] = report.counts();
     [
         report.campaign.name.clone(),
         report.campaign.paper.clone(),
         sound.to_string(),
-        (unsound + failed).to_string(),
+        (unsound + incomplete + failed).to_string(),
         tally.agree.to_string(),
-        tally.partly.to_string(),
         tally.disagree.to_string(),
-        tally.not_measured.to_string(),
+        tally.undecided.to_string(),
+        tally.not_tested.to_string(),
     ]
 }
 
@@ -167,7 +208,7 @@ const HEADINGS: [&str; 8] = [
     "sound samples",
     "others",
     "claims that agree",
-    "partly",
-    "do not",
-    "inputs, or a stated reason",
+    "disagree",
+    "undecided",
+    "no test",
 ];

@@ -38,6 +38,7 @@ pub(super) fn table(samples: &[Sample]) -> String {
         let (verdict, reason) = match &sample.verdict {
             Verdict::Sound => ("sound", String::new()),
             Verdict::Unsound { reasons } => ("unsound", reasons.join("; ")),
+            Verdict::Incomplete { reason } => ("incomplete", reason.clone()),
             Verdict::Failed { reason } => ("failed", reason.clone()),
         };
         // Writing to a String does not fail.
@@ -84,7 +85,7 @@ mod tests {
     #[test]
     fn rows_have_as_many_fields_as_the_heading() {
         let (campaign, _) = Campaign::find("mqtt-jeddou-2022").unwrap();
-        let plan = Plan::new(&campaign, true, 1, None).unwrap();
+        let plan = Plan::new(&campaign, true, 1, &[]).unwrap();
         let mut first = Sample::of(&plan.runs[0], "tun", 1, Verdict::Sound);
         first.metrics.insert("total_s".into(), 1.25);
         let reason = "he said: \"late\", twice".to_owned();

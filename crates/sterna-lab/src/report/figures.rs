@@ -6,15 +6,45 @@ use crate::measure::Sample;
 use super::plot::{Content, Look, Mark, Panel, Picture, Quantiles};
 use super::values::{Table, at};
 
+/// Most series of a panel; more are divided among several.
+const MAX_SERIES: usize = 8;
+/// What metrics are, for the vertical axis. A name that is not here stands for itself.
+const NAMES: [(&str, &str); 22] = [
+    ("allocated_besides_bytes", "allocated, without the largest"),
+    ("allocated_bytes", "allocated"),
+    ("arrived_ratio", "messages that arrived"),
+    ("board_w", "power of the board"),
+    ("broker_cpu_s", "CPU time of the broker"),
+    ("bytes", "volume"),
+    ("delay_ms", "one-way delay"),
+    ("device_cpu_s", "CPU time of the device"),
+    ("first_data_ms", "time to the first data"),
+    ("flow", "bytes of the connection"),
+    ("packets", "packets"),
+    ("packets_per_s", "packets a second"),
+    ("radio_j", "energy of the radio"),
+    ("round_trip_ms", "round trip of a message"),
+    ("rtt_ms", "estimated round trip"),
+    ("sent_after_ms", "time to the hand-over"),
+    ("settled_s", "time until all is settled"),
+    ("startup_first_ms", "time to the connection"),
+    ("throughput_kbit_s", "throughput"),
+    ("total_s", "total time"),
+    ("transfer_s", "time to the last arrival"),
+    ("work_bytes", "volume of the messages"),
+];
+
 /// A figure that is drawn.
 #[derive(Clone, Debug)]
 pub struct Drawing {
     /// The figure's number.
     pub id: String,
-    /// What it shows.
+    /// Its title.
     pub title: String,
     /// The picture.
     pub svg: String,
+    /// Whether it opens a report of several campaigns.
+    pub is_opening: bool,
 }
 
 /// Draws all figures of a campaign.
@@ -26,25 +56,39 @@ pub(super) fn draw_all(campaign: &Campaign, table: &Table<'_>) -> Vec<Drawing> {
             id: figure.id.clone(),
             title: figure.title.clone(),
             svg: draw(campaign, figure, table).svg(),
+            is_opening: figure.opening,
         })
         .collect()
 }
 
 fn draw(campaign: &Campaign, figure: &Figure, table: &Table<'_>) -> Picture {
     let series = series(figure, table);
-    let panels: Vec<Vec<(Axis, String)>> =
+    let groups: Vec<&[String]> = series.chunks(MAX_SERIES).collect();
+    let cells: Vec<Vec<(Axis, String)>> =
         table.cells(&figure.grid, figure.panels.as_slice(), &figure.only);
-    let panels = panels
-        .iter()
-        .map(|cell| Panel {
-            title: cell
+    let mut panels = Vec::new();
+    for cell in &cells {
+        for (index, group) in groups.iter().enumerate() {
+            let mut title: Vec<String> = cell
                 .iter()
                 .map(|(axis, value)| label(campaign, *axis, value))
-                .collect::<Vec<_>>()
-                .join(", "),
-            content: content(campaign, figure, table, &at(&figure.only, cell), &series),
-        })
-        .collect();
+                .collect();
+            if groups.len() > 1 {
+                title.push(format!("part {} of {}", index + 1, groups.len()));
+            }
+            let filter = at(&figure.only, cell);
+            panels.push(Panel {
+                title: title.join(", "),
+                content: content(
+                    campaign,
+                    figure,
+                    table,
+                    &filter,
+                    (group, index * MAX_SERIES),
+                ),
+            });
+        }
+    }
     let names = if figure.ratio.is_some() {
         Vec::new()
     } else if figure.form == Form::Congestion {
@@ -58,21 +102,42 @@ fn draw(campaign: &Campaign, figure: &Figure, table: &Table<'_>) -> Picture {
     };
     Picture {
         title: format!("Figure {}: {}", figure.id, figure.title),
-        unit: figure.unit.clone(),
+        y_title: y_title(figure),
         x_title: match figure.form {
             Form::Timeline => "seconds since the first message".into(),
             Form::Congestion => "seconds since the start".into(),
             _ => figure.x.title().into(),
         },
         log: figure.log,
-        // What panels compare must be comparable.
-        same_scale: figure.ratio.is_some() || figure.panels == Some(Axis::Transport),
+        // Compared panels must be comparable.
+        same_scale: figure.ratio.is_some()
+            || figure.panels == Some(Axis::Transport)
+            || groups.len() > 1,
         series: names,
         panels,
     }
 }
 
-/// What has a colour of its own. Where the series are what the panels or categories are, there is one.
+/// What stands at the vertical axis: what it is, and its unit.
+fn y_title(figure: &Figure) -> String {
+    let (metric, statistic) = figure
+        .metric
+        .split_once('.')
+        .unwrap_or((&figure.metric, ""));
+    let name = NAMES
+        .iter()
+        .find(|(known, _)| *known == metric)
+        .map_or(metric, |(_, name)| name);
+    let name = match (statistic, figure.form) {
+        ("mean", _) | ("", Form::Bars | Form::Lines) => format!("mean {name}"),
+        ("rsd", _) => format!("variation of the {name}"),
+        ("", _) => name.to_owned(),
+        (statistic, _) => format!("{statistic} of the {name}"),
+    };
+    format!("{name}, {}", figure.unit)
+}
+
+/// The series, each with a colour of its own. If they equal the panels or categories, there is one.
 fn series(figure: &Figure, table: &Table<'_>) -> Vec<String> {
     let is_elsewhere = figure.series == figure.x && figure.form != Form::Timeline
         || figure.panels == Some(figure.series);
@@ -105,7 +170,7 @@ fn content(
     figure: &Figure,
     table: &Table<'_>,
     filter: &Filter,
-    series: &[String],
+    (series, first): (&[String], usize),
 ) -> Content {
     let with_series = |value: &str| {
         if value.is_empty() {
@@ -118,10 +183,13 @@ fn content(
         return Content::OverTime(flows(figure, table, filter), Look::Stairs);
     }
     if figure.form == Form::Timeline {
-        let lines = series
-            .iter()
-            .map(|value| timeline(figure, table, &with_series(value)))
-            .collect();
+        // Series of other panels keep their colours.
+        let mut lines = vec![Vec::new(); first];
+        lines.extend(
+            series
+                .iter()
+                .map(|value| timeline(figure, table, &with_series(value))),
+        );
         return Content::OverTime(lines, Look::Dots);
     }
     let cells = table.cells(&figure.grid, &[figure.x], filter);
@@ -147,6 +215,7 @@ fn content(
         names,
         marks,
         joined: figure.form == Form::Lines,
+        first,
     }
 }
 
@@ -160,10 +229,11 @@ fn mark(figure: &Figure, table: &Table<'_>, filter: &Filter) -> Option<Mark> {
             let values = table.pooled(&figure.grid, filter, &figure.metric);
             Quantiles::of(&values).map(Mark::Box)
         }
-        Form::Bars => table
+        // A bar begins at zero, which a logarithmic axis does not have.
+        Form::Bars if !figure.log => table
             .estimate(&figure.grid, filter, &figure.metric)
             .map(Mark::Bar),
-        Form::Lines | Form::Timeline | Form::Congestion => table
+        Form::Bars | Form::Lines | Form::Timeline | Form::Congestion => table
             .estimate(&figure.grid, filter, &figure.metric)
             .map(Mark::Point),
     }
@@ -192,7 +262,7 @@ fn ratios(
     ratios
 }
 
-/// What a congestion plot shows of a connection, and what it is called.
+/// A connection's curves in a congestion plot, and their names.
 const FLOWS: [(&str, &str); 5] = [
     ("flow_window_bytes", "window"),
     ("flow_in_flight_bytes", "in flight"),
@@ -201,7 +271,7 @@ const FLOWS: [(&str, &str); 5] = [
     ("flow_lost_bytes", "lost"),
 ];
 
-/// What a congestion plot shows of the other end. Where it stands still while bytes are acknowledged,
+/// The other end's curve in a congestion plot. If it stands still while bytes are acknowledged,
 /// messages waited for missing bytes.
 const ARRIVED: &str = "messages arrived";
 

@@ -1,14 +1,21 @@
-//! What a campaign's samples come to: figures in the papers' forms, claims with verdicts, pages.
+//! Results of a campaign's samples: figures in the papers' forms, claims with verdicts, pages.
 //!
-//! Only sound samples count. Those out of tolerance and those that failed are listed, and shown in
-//! figures and claims only if it is asked for, and then it is said.
+//! Only sound samples count. Those out of tolerance are listed, and shown in figures and claims only if
+//! it is asked for, and then it is said. Runs that failed or lost messages are listed, and no claim
+//! about their cells agrees: leaving them out flatters their transport.
 
+mod best;
+mod checks;
 mod claims;
 mod collection;
 mod csv;
 mod figures;
+mod numbers;
 mod page;
 mod plot;
+#[cfg(test)]
+mod recompute_tests;
+mod resample;
 pub mod statistics;
 #[cfg(test)]
 mod tests;
@@ -21,6 +28,7 @@ use crate::campaign::Campaign;
 use crate::measure::store::{self, Manifest};
 use crate::measure::{Sample, Verdict};
 
+pub use checks::{Recipe, Row};
 pub use claims::{Agreement, Answer};
 pub use collection::Collection;
 pub use figures::Drawing;
@@ -35,6 +43,7 @@ pub struct Report {
     /// Whether samples out of tolerance are shown as if they were sound.
     with_unsound: bool,
     answers: Vec<Answer>,
+    bests: Vec<best::Line>,
     drawings: Vec<Drawing>,
 }
 
@@ -45,6 +54,8 @@ pub struct Files {
     pub html: PathBuf,
     /// The same as text, with pictures beside it.
     pub markdown: PathBuf,
+    /// Each value of each claim, and how it is made of samples.
+    pub rows: PathBuf,
     /// The metrics as tables, one for each campaign.
     pub csv: Vec<PathBuf>,
     /// The pictures.
@@ -78,11 +89,21 @@ impl Report {
             .filter(|sample| match &sample.verdict {
                 Verdict::Sound => true,
                 Verdict::Unsound { .. } => with_unsound,
-                Verdict::Failed { .. } => false,
+                Verdict::Incomplete { .. } | Verdict::Failed { .. } => false,
             })
             .collect();
-        let table = values::Table::new(&campaign, manifest.quick, &counted);
+        let unsuccessful: Vec<&Sample> = samples
+            .iter()
+            .filter(|sample| {
+                matches!(
+                    sample.verdict,
+                    Verdict::Incomplete { .. } | Verdict::Failed { .. }
+                )
+            })
+            .collect();
+        let table = values::Table::new(&campaign, manifest.quick, &counted, &unsuccessful);
         let answers = claims::answer_all(&campaign, &table);
+        let bests = best::lines(&campaign, &table);
         let drawings = figures::draw_all(&campaign, &table);
         Self {
             campaign,
@@ -90,6 +111,7 @@ impl Report {
             samples,
             with_unsound,
             answers,
+            bests,
             drawings,
         }
     }
@@ -100,21 +122,22 @@ impl Report {
         &self.campaign.name
     }
 
-    /// How each claim was answered.
+    /// The answers to the claims.
     #[must_use]
     pub fn answers(&self) -> &[Answer] {
         &self.answers
     }
 
-    /// Samples that are sound, unsound, and failed.
+    /// Samples that are sound, unsound, incomplete, and failed.
     #[must_use]
-    pub fn counts(&self) -> [usize; 3] {
-        let mut counts = [0; 3];
+    pub fn counts(&self) -> [usize; 4] {
+        let mut counts = [0; 4];
         for sample in &self.samples {
             counts[match sample.verdict {
                 Verdict::Sound => 0,
                 Verdict::Unsound { .. } => 1,
-                Verdict::Failed { .. } => 2,
+                Verdict::Incomplete { .. } => 2,
+                Verdict::Failed { .. } => 3,
             }] += 1;
         }
         counts

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
+use super::best::Line;
 use super::claims::{Agreement, Answer};
 use super::{Report, statistics};
 use crate::measure::{Sample, Verdict};
@@ -15,38 +16,66 @@ body{font:15px/1.5 system-ui,sans-serif;color:#1c1c1c;background:#fff;max-width:
 h1{font-size:1.6em;margin-bottom:.2em}h2{margin-top:2em;border-bottom:1px solid #ddd}\
 table{border-collapse:collapse;width:100%;font-size:.88em}th,td{text-align:left;vertical-align:top;\
 padding:.35em .6em;border-bottom:1px solid #e2e2e2}th{background:#f6f6f6}\
-td.yes{color:#00664a;font-weight:600}td.no{color:#a83600;font-weight:600}td.partly{color:#7a5b00;font-weight:600}\
+td.agree{color:#00664a;font-weight:600}td.disagree{color:#a83600;font-weight:600}td.undecided{color:#7a5b00;font-weight:600}\
 figure{margin:1.5em 0}figcaption{font-weight:600;margin-bottom:.4em}svg{max-width:100%;height:auto}\
 .warning{background:#fff4d6;border-left:4px solid #e69f00;padding:.5em 1em}code{background:#f3f3f3;padding:0 .2em}\
 dt{font-weight:600}.wide{overflow-x:auto}";
 
-/// What stands above the table of claims.
-const BRACKETS: &str = "In brackets: 95 % confidence intervals, from the repetitions or, for delays of single \
-                        messages, by a bootstrap over them.";
+/// Text above the table of claims.
+const BRACKETS: &str = "In round brackets: 95 % confidence intervals. Repetitions are drawn anew, with all their runs \
+                        and messages; values of transports are compared within repetitions. A verdict needs the \
+                        whole interval on one side, in each cell of the claim. In square brackets: other readings, \
+                        which have no say in the verdict.";
 
-/// What stands beside the figures.
+/// Text beside the figures.
 const FORMS: &str = "Boxes: quartiles, dot at the median, whiskers at the 5th and 95th percentile, circles outside of \
                      them. Error bars: 95 % confidence intervals.";
+
+/// The heading of the table of bests.
+const BEST: &str = "Each transport at its best";
+/// What it shows.
+const BEST_MEANS: &str = "Of all ways to use TCP that were measured the one with the lowest value, the same of QUIC, and QUIC's \
+                          value by TCP's. Where the interval of the ratio holds 1, neither is faster.";
+/// Its columns.
+const BEST_HEADINGS: [&str; 6] = [
+    "what",
+    "TCP's best",
+    "value",
+    "QUIC's best",
+    "value",
+    "QUIC by TCP",
+];
+
+fn best_fields(line: &Line) -> [&str; 6] {
+    [
+        &line.what,
+        &line.tcp,
+        &line.tcp_value,
+        &line.quic,
+        &line.quic_value,
+        &line.ratio,
+    ]
+}
 
 /// How many claims were answered in which way.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tally {
     pub(super) agree: usize,
-    pub(super) partly: usize,
     pub(super) disagree: usize,
-    pub(super) not_measured: usize,
+    pub(super) undecided: usize,
+    pub(super) not_tested: usize,
 }
 
 impl Tally {
     fn text(&self) -> String {
         format!(
-            "{} claims: {} agree, {} partly, {} do not, {} without a value of ours (inputs, or a \
-             stated reason)",
-            self.agree + self.partly + self.disagree + self.not_measured,
+            "{} claims: {} agree, {} disagree, {} undecided, {} are no test (inputs, rows that cannot \
+             fail, or without a value)",
+            self.agree + self.disagree + self.undecided + self.not_tested,
             self.agree,
-            self.partly,
             self.disagree,
-            self.not_measured
+            self.undecided,
+            self.not_tested
         )
     }
 }
@@ -63,10 +92,10 @@ pub(super) fn cell(text: &str) -> String {
 }
 
 impl Report {
-    /// What a reader has to be warned of, before anything else.
+    /// Warnings for the reader, at the top.
     fn warnings(&self) -> Vec<String> {
         let mut warnings = self.manifest.warnings.clone();
-        let [sound, unsound, failed] = self.counts();
+        let [sound, unsound, incomplete, failed] = self.counts();
         if !self.manifest.optimised {
             warnings.push(
                 "the program was built without optimisation: CPU times and what is bound by them \
@@ -84,12 +113,18 @@ impl Report {
         if unsound > 0 {
             warnings.push(format!(
                 "{unsound} of {} samples were out of tolerance and are {}",
-                sound + unsound + failed,
+                sound + unsound + incomplete + failed,
                 if self.with_unsound {
                     "shown all the same, as was asked for"
                 } else {
                     "left out"
                 }
+            ));
+        }
+        if incomplete > 0 {
+            warnings.push(format!(
+                "in {incomplete} runs a reliable transport lost messages: they are no successes, are \
+                 left out, and no claim about their cells agrees"
             ));
         }
         if failed > 0 {
@@ -98,7 +133,7 @@ impl Report {
         warnings
     }
 
-    /// How many claims were answered in which way.
+    /// Number of claims with each answer.
     pub(super) fn tally(&self) -> Tally {
         let count = |agreement| {
             self.answers
@@ -107,17 +142,17 @@ impl Report {
                 .count()
         };
         Tally {
-            agree: count(Agreement::Yes),
-            partly: count(Agreement::Partly),
-            disagree: count(Agreement::No),
-            not_measured: count(Agreement::NotMeasured),
+            agree: count(Agreement::Agree),
+            disagree: count(Agreement::Disagree),
+            undecided: count(Agreement::Undecided),
+            not_tested: count(Agreement::NotTested),
         }
     }
 
-    /// What was run, where, by what.
+    /// The runs, their machine and their program.
     fn facts(&self) -> Vec<(&'static str, String)> {
         let manifest = &self.manifest;
-        let [sound, unsound, failed] = self.counts();
+        let [sound, unsound, incomplete, failed] = self.counts();
         let in_force = self.in_force();
         let machine = &manifest.machine;
         let known = |value: Option<f64>, unit: &str| {
@@ -145,7 +180,10 @@ impl Report {
             ),
             (
                 "Samples",
-                format!("{sound} sound, {unsound} out of tolerance, {failed} failed"),
+                format!(
+                    "{sound} sound, {unsound} out of tolerance, {incomplete} incomplete, {failed} \
+                     failed"
+                ),
             ),
             (
                 "Machine",
@@ -164,7 +202,7 @@ impl Report {
         facts
     }
 
-    /// For each transport what was in force, as the runs that count found it.
+    /// For each transport the settings in force, from the valid runs.
     fn in_force(&self) -> Vec<String> {
         let mut all: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
         for name in self.manifest.in_force.keys() {
@@ -187,7 +225,7 @@ impl Report {
             .collect()
     }
 
-    /// What the links were like during the runs that count.
+    /// Properties of the links during the valid runs.
     fn emulator(&self) -> String {
         let values = |metric: &str| -> Vec<f64> {
             let all: Vec<f64> = self
@@ -222,6 +260,9 @@ impl Report {
                 sample.attempts,
                 reasons.join("; ")
             )),
+            Verdict::Incomplete { reason } => {
+                Some(format!("{} (incomplete): {reason}", sample.key()))
+            }
             Verdict::Failed { reason } => Some(format!(
                 "{} (failed after {} attempts): {reason}",
                 sample.key(),
@@ -276,12 +317,28 @@ impl Report {
             page,
             "<h{below}>Paper and ours</h{below}>\n<p>{BRACKETS}</p>\n<div class=\"wide\">\
              <table><tr><th></th><th>claim</th>\
-             <th>where</th><th>paper</th><th>ours</th><th>agrees?</th><th>why not, and notes</th></tr>",
+             <th>where</th><th>paper</th><th>ours</th><th>verdict</th><th>why, and notes</th></tr>",
         );
         for answer in &self.answers {
             let _ = writeln!(page, "{}", row(answer));
         }
-        let _ = writeln!(page, "</table></div>\n<h{below}>Figures</h{below}>");
+        page.push_str("</table></div>\n");
+        if !self.bests.is_empty() {
+            let _ = writeln!(
+                page,
+                "<h{below}>{BEST}</h{below}>\n<p>{BEST_MEANS}</p>\n<div class=\"wide\"><table><tr>"
+            );
+            for heading in BEST_HEADINGS {
+                let _ = write!(page, "<th>{heading}</th>");
+            }
+            page.push_str("</tr>\n");
+            for line in &self.bests {
+                let fields = best_fields(line).map(escape).join("</td><td>");
+                let _ = writeln!(page, "<tr><td>{fields}</td></tr>");
+            }
+            page.push_str("</table></div>\n");
+        }
+        let _ = writeln!(page, "<h{below}>Figures</h{below}>");
         for drawing in &self.drawings {
             let _ = writeln!(
                 page,
@@ -324,7 +381,7 @@ impl Report {
         let _ = writeln!(
             text,
             "{below} Paper and ours\n\n{BRACKETS}\n\n\
-             | | claim | where | paper | ours | agrees? | why not, and notes |\n\
+             | | claim | where | paper | ours | verdict | why, and notes |\n\
              |---|---|---|---|---|---|---|",
         );
         for answer in &self.answers {
@@ -339,6 +396,18 @@ impl Report {
                 answer.agreement.name(),
                 cell(&answer.why)
             );
+        }
+        if !self.bests.is_empty() {
+            let _ = writeln!(
+                text,
+                "\n{below} {BEST}\n\n{BEST_MEANS}\n\n| {} |\n{}|",
+                BEST_HEADINGS.join(" | "),
+                "|---".repeat(BEST_HEADINGS.len())
+            );
+            for line in &self.bests {
+                let fields = best_fields(line).map(cell).join(" | ");
+                let _ = writeln!(text, "| {fields} |");
+            }
         }
         let _ = writeln!(text, "\n{below} Figures\n\n{FORMS}\n");
         for drawing in &self.drawings {
@@ -358,7 +427,7 @@ impl Report {
         text
     }
 
-    /// What stands at the end, as far as there is something.
+    /// Lists at the end, if they have entries.
     fn lists(&self) -> impl Iterator<Item = (&'static str, Vec<String>)> {
         [
             ("Runs that do not count", self.marked()),
@@ -384,10 +453,10 @@ pub(super) fn page(title: &str, body: &str) -> String {
 
 fn row(answer: &Answer) -> String {
     let class = match answer.agreement {
-        Agreement::Yes => "yes",
-        Agreement::Partly => "partly",
-        Agreement::No => "no",
-        Agreement::NotMeasured => "none",
+        Agreement::Agree => "agree",
+        Agreement::Disagree => "disagree",
+        Agreement::Undecided => "undecided",
+        Agreement::NotTested => "none",
     };
     format!(
         "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td class=\"{class}\">{}</td>\

@@ -1,9 +1,11 @@
 //! Pictures as SVG, without anything from outside: the same on paper, in a browser, in a repository.
 
+mod axis;
 mod over_time;
 
 use std::fmt::Write as _;
 
+use axis::{Axis, tick_label};
 pub(super) use over_time::Look;
 
 use super::statistics::{Estimate, percentile, sorted};
@@ -17,13 +19,17 @@ const COLOURS: [&str; 18] = [
 ];
 /// Width of a panel's plot for few categories, in pixels; each further category makes it wider.
 const PANEL_WIDTH: f64 = 250.0;
-/// What a mark of a box or bar needs.
+/// Width of a box or bar.
 const SLOT_WIDTH: f64 = 15.0;
 const PANEL_HEIGHT: f64 = 200.0;
 const LEFT: f64 = 62.0;
 const RIGHT: f64 = 14.0;
 const TOP: f64 = 26.0;
-const BOTTOM: f64 = 44.0;
+const BOTTOM: f64 = 52.0;
+/// Of a line of the title.
+const TITLE_HEIGHT: f64 = 20.0;
+/// About how wide a character of the title is.
+const TITLE_CHARACTER_WIDTH: f64 = 7.4;
 /// Of a line of the legend.
 const LEGEND_HEIGHT: f64 = 24.0;
 /// Width of a picture beyond which panels go to the next row.
@@ -37,14 +43,14 @@ const CHARACTER_WIDTH: f64 = 6.2;
 #[derive(Clone, Debug)]
 pub(super) struct Picture {
     pub(super) title: String,
-    /// What stands at the vertical axis.
-    pub(super) unit: String,
-    /// What stands at the horizontal axis.
+    /// What stands at the vertical axis: what it is, and its unit.
+    pub(super) y_title: String,
+    /// Title at the horizontal axis.
     pub(super) x_title: String,
     pub(super) log: bool,
     /// Whether all panels have one scale.
     pub(super) same_scale: bool,
-    /// What each colour stands for.
+    /// Meaning of each colour.
     pub(super) series: Vec<String>,
     pub(super) panels: Vec<Panel>,
 }
@@ -56,7 +62,7 @@ pub(super) struct Panel {
     pub(super) content: Content,
 }
 
-/// What is in it.
+/// Its content.
 #[derive(Clone, Debug)]
 pub(super) enum Content {
     /// Marks over categories: for each series as many as there are categories.
@@ -65,15 +71,17 @@ pub(super) enum Content {
         marks: Vec<Vec<Option<Mark>>>,
         /// Whether marks of a series are joined.
         joined: bool,
+        /// The place of the first series in the legend.
+        first: usize,
     },
     /// Values over the time, for each series.
     OverTime(Vec<Vec<(f64, f64)>>, Look),
 }
 
-/// What stands over a category.
+/// Marks over a category.
 #[derive(Clone, Debug)]
 pub(super) enum Mark {
-    /// Quartiles, whiskers at 5 and 95 %, and what is outside of them.
+    /// Quartiles, whiskers at 5 and 95 %, and the values outside of them.
     Box(Quantiles),
     /// From zero to a value, with its interval.
     Bar(Estimate),
@@ -81,7 +89,7 @@ pub(super) enum Mark {
     Point(Estimate),
 }
 
-/// What a box shows.
+/// Values of a box.
 #[derive(Clone, Debug)]
 pub(super) struct Quantiles {
     /// At 5, 25, 50, 75 and 95 %.
@@ -113,7 +121,7 @@ impl Quantiles {
 }
 
 impl Mark {
-    /// What must fit into the picture.
+    /// Range that must fit into the picture.
     fn range(&self) -> (f64, f64) {
         match self {
             Self::Box(quantiles) => quantiles
@@ -122,94 +130,12 @@ impl Mark {
                 .fold((quantiles.at[0], quantiles.at[4]), |(low, high), value| {
                     (low.min(*value), high.max(*value))
                 }),
-            // What a bar cannot be is not shown: an interval of few values may reach below zero.
+            // Impossible values of a bar are not shown: an interval of few values may reach below
+            // zero.
             Self::Bar(estimate) => (0.0_f64.min(estimate.value), estimate.most()),
             Self::Point(estimate) => (estimate.least(), estimate.most()),
         }
     }
-}
-
-/// The vertical axis of a panel.
-struct Axis {
-    low: f64,
-    high: f64,
-    log: bool,
-    ticks: Vec<f64>,
-}
-
-impl Axis {
-    fn new((low, high): (f64, f64), log: bool) -> Self {
-        let is_log = log && low > 0.0;
-        if is_log {
-            return Self::logarithmic(low, high);
-        }
-        let span = if high > low {
-            high - low
-        } else {
-            high.abs().max(1.0) * 0.1
-        };
-        let step = nice(span / 5.0);
-        let low = (low / step).floor() * step;
-        let high = ((high / step) + 1e-9).ceil() * step;
-        let high = if high > low { high } else { low + step };
-        // Not negative, and about five.
-        #[allow(clippy::cast_sign_loss)]
-        let steps = ((high - low) / step).round() as u32;
-        let ticks = (0..=steps)
-            .map(|count| f64::from(count).mul_add(step, low))
-            .collect();
-        Self {
-            low,
-            high,
-            log: false,
-            ticks,
-        }
-    }
-
-    /// Ticks at 1, 2 and 5 of each decade.
-    fn logarithmic(low: f64, high: f64) -> Self {
-        let first = low.log10().floor() as i32;
-        let last = high.log10().floor() as i32 + 1;
-        let ticks: Vec<f64> = (first..=last)
-            .flat_map(|decade| [1.0, 2.0, 5.0].map(|digit| digit * 10_f64.powi(decade)))
-            .collect();
-        let from = ticks.iter().rposition(|tick| *tick <= low).unwrap_or(0);
-        let to = ticks
-            .iter()
-            .position(|tick| *tick >= high)
-            .unwrap_or(ticks.len() - 1);
-        let to = to.max(from + 1).min(ticks.len() - 1);
-        let ticks = ticks[from..=to].to_vec();
-        Self {
-            low: ticks[0],
-            high: ticks[ticks.len() - 1],
-            log: true,
-            ticks,
-        }
-    }
-
-    /// From 0 at the top to 1 at the bottom.
-    fn place(&self, value: f64) -> f64 {
-        let map = |value: f64| if self.log { value.ln() } else { value };
-        let value = value.clamp(self.low, self.high);
-        1.0 - (map(value) - map(self.low)) / (map(self.high) - map(self.low))
-    }
-}
-
-/// The next number of 1, 2 and 5 and their tenfolds.
-fn nice(step: f64) -> f64 {
-    let decade = 10_f64.powf(step.log10().floor());
-    let digit = step / decade;
-    decade
-        * if digit <= 1.0 {
-            1.0
-        } else if digit <= 2.0 {
-            2.0
-        } else if digit <= 5.0 {
-            5.0
-        } else {
-            10.0
-        }
 }
 
 fn escape(text: &str) -> String {
@@ -217,33 +143,6 @@ fn escape(text: &str) -> String {
         .replace('<', "&lt;")
         .replace('>', "&gt;")
         .replace('"', "&quot;")
-}
-
-/// A tick's label: as few digits as tell it from its neighbours, long ones in thousands (`k`) or
-/// millions (`M`).
-fn tick_label(value: f64, ticks: &[f64]) -> String {
-    let most = ticks
-        .iter()
-        .copied()
-        .fold(0.0, |most: f64, tick| most.max(tick.abs()));
-    let (scale, suffix) = match most {
-        1e6.. => (1e6, "M"),
-        1e5.. => (1e3, "k"),
-        _ => (1.0, ""),
-    };
-    let step = ticks
-        .windows(2)
-        .map(|pair| (pair[1] - pair[0]) / scale)
-        .fold(f64::INFINITY, f64::min);
-    let digits = if step >= 1.0 || !step.is_finite() {
-        0
-    } else {
-        // A step is far above the smallest number, so this is small and positive.
-        #[allow(clippy::cast_sign_loss)]
-        let digits = (-step.log10()).ceil() as usize;
-        digits
-    };
-    format!("{:.digits$}{suffix}", value / scale)
 }
 
 /// Where a panel's plot is.
@@ -280,17 +179,27 @@ impl Picture {
         let row_width = |row: &Vec<usize>| -> f64 {
             row.iter().map(|index| widths[*index] + LEFT + RIGHT).sum()
         };
-        let legend = self.legend();
+        let mut legend = self.legend();
         let entries = legend.iter().map(|entry| entry.x + entry.width);
         let width = rows
             .iter()
             .map(row_width)
             .chain(entries)
             .fold(0.0, f64::max);
+        let title = self.title_lines((width - LEFT).max(PANEL_WIDTH));
+        let title_height = (title.len() as f64).mul_add(TITLE_HEIGHT, 6.0);
+        for entry in &mut legend {
+            entry.y += title_height;
+        }
+        let title_width = title.iter().map(|line| {
+            let characters = line.chars().count() as f64;
+            characters.mul_add(TITLE_CHARACTER_WIDTH, LEFT + RIGHT)
+        });
+        let width = title_width.fold(width, f64::max);
         let row_height = TOP + PANEL_HEIGHT + BOTTOM;
         let legend_height = legend
             .last()
-            .map_or(LEGEND_HEIGHT, |entry| entry.y + LEGEND_HEIGHT);
+            .map_or(title_height, |entry| entry.y + LEGEND_HEIGHT);
         let height = (rows.len() as f64).mul_add(row_height, legend_height);
         let mut svg = format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width:.0} {height:.0}\" \
@@ -299,6 +208,14 @@ impl Picture {
              <rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n",
             escape(&self.title)
         );
+        for (index, line) in title.iter().enumerate() {
+            let _ = writeln!(
+                svg,
+                "<text x=\"{LEFT}\" y=\"{:.0}\" font-size=\"14\" font-weight=\"bold\">{}</text>",
+                (index as f64 + 1.0) * TITLE_HEIGHT,
+                escape(line)
+            );
+        }
         self.explain(&legend, &mut svg);
         for (row_index, row) in rows.iter().enumerate() {
             let mut x = LEFT;
@@ -314,6 +231,36 @@ impl Picture {
         }
         svg.push_str("</svg>\n");
         svg
+    }
+
+    /// The title in lines of this width.
+    fn title_lines(&self, width: f64) -> Vec<String> {
+        let mut lines: Vec<String> = Vec::new();
+        for word in self.title.split_ascii_whitespace() {
+            match lines.last_mut() {
+                Some(line)
+                    if (line.len() + word.len() + 1) as f64 * TITLE_CHARACTER_WIDTH <= width =>
+                {
+                    line.push(' ');
+                    line.push_str(word);
+                }
+                _ => lines.push(word.to_owned()),
+            }
+        }
+        lines
+    }
+
+    /// The longest time of all panels: they have one axis of time, so that they can be compared.
+    fn longest_s(&self) -> f64 {
+        let series = self.panels.iter().filter_map(|panel| match &panel.content {
+            Content::OverTime(series, _) => Some(series),
+            Content::Categories { .. } => None,
+        });
+        series
+            .flatten()
+            .flatten()
+            .map(|(at_s, _)| *at_s)
+            .fold(0.0, f64::max)
     }
 
     /// Where each series' name stands, in as many lines as it takes; nothing for a single series.
@@ -385,16 +332,17 @@ impl Picture {
                 names,
                 marks,
                 joined,
-            } => categories(svg, names, marks, *joined, &axis, frame),
+                first,
+            } => categories(svg, names, marks, (*joined, *first), &axis, frame),
             Content::OverTime(series, look) => {
-                over_time::draw(svg, series, *look, &axis, frame);
+                over_time::draw(svg, series, *look, (&axis, self.longest_s()), frame);
             }
         }
         let _ = writeln!(
             svg,
             "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\" fill=\"#444\">{}</text>",
             frame.x + frame.width / 2.0,
-            frame.y + PANEL_HEIGHT + 34.0,
+            frame.y + PANEL_HEIGHT + 42.0,
             escape(&self.x_title)
         );
     }
@@ -411,7 +359,7 @@ impl Picture {
                 frame.x - 5.0,
                 y + 4.0,
                 if axis.log {
-                    super::claims::number(*tick)
+                    super::numbers::number(*tick)
                 } else {
                     tick_label(*tick, &axis.ticks)
                 }
@@ -426,8 +374,17 @@ impl Picture {
             frame.x,
             frame.y,
             frame.width,
-            escape(&self.unit)
+            escape(&self.y_title)
         );
+        if axis.is_cut() {
+            let _ = writeln!(
+                svg,
+                "<path class=\"cut\" d=\"M{:.1} {:.1}l-4 -3 8 -4 -8 -4 4 -3\" fill=\"#fff\" stroke=\"#444\">\
+                 <title>the axis does not begin at zero</title></path>",
+                frame.x,
+                frame.y + PANEL_HEIGHT - 1.0
+            );
+        }
     }
 }
 
@@ -438,10 +395,12 @@ impl Panel {
                 names,
                 marks,
                 joined: false,
+                ..
             } => {
                 let slots = names.len() as f64 * (marks.len() as f64 + 1.0);
                 // Each category is as wide as the longest name needs.
-                let longest = names.iter().map(|name| name.chars().count()).max();
+                let lines = names.iter().flat_map(|name| in_lines(name));
+                let longest = lines.map(|line| line.chars().count()).max();
                 let label = (longest.unwrap_or(0) as f64).mul_add(CHARACTER_WIDTH, 12.0);
                 let labels = names.len() as f64 * label;
                 PANEL_WIDTH.max(slots * SLOT_WIDTH).max(labels)
@@ -449,6 +408,17 @@ impl Panel {
             Content::Categories { .. } => PANEL_WIDTH,
             Content::OverTime(..) => MAX_WIDTH.min(680.0),
         }
+    }
+}
+
+/// A category's name in one line, or in two where it is long: divided at the blank next to its middle.
+fn in_lines(name: &str) -> Vec<&str> {
+    const LONG: usize = 16;
+    let middle = name.len() / 2;
+    let blanks = name.match_indices(' ').map(|(at, _)| at);
+    match blanks.min_by_key(|at| at.abs_diff(middle)) {
+        Some(at) if name.len() > LONG => vec![&name[..at], &name[at + 1..]],
+        _ => vec![name],
     }
 }
 
@@ -462,7 +432,7 @@ fn union((low, high): (f64, f64), (least, most): (f64, f64)) -> (f64, f64) {
 }
 
 impl Content {
-    /// What must fit; none without a value.
+    /// Range that must fit; `None` without a value.
     fn range(&self) -> Option<(f64, f64)> {
         let join =
             |range: Option<(f64, f64)>, more| Some(range.map_or(more, |range| union(range, more)));
@@ -486,19 +456,21 @@ fn categories(
     svg: &mut String,
     names: &[String],
     marks: &[Vec<Option<Mark>>],
-    joined: bool,
+    (joined, first): (bool, usize),
     axis: &Axis,
     frame: &Frame,
 ) {
     let step = frame.width / names.len().max(1) as f64;
     for (index, name) in names.iter().enumerate() {
-        let _ = writeln!(
-            svg,
-            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
-            (index as f64 + 0.5).mul_add(step, frame.x),
-            frame.y + PANEL_HEIGHT + 16.0,
-            escape(name)
-        );
+        for (line, text) in in_lines(name).into_iter().enumerate() {
+            let _ = writeln!(
+                svg,
+                "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
+                (index as f64 + 0.5).mul_add(step, frame.x),
+                (line as f64).mul_add(12.0, frame.y + PANEL_HEIGHT + 16.0),
+                escape(text)
+            );
+        }
     }
     let slot = if joined {
         0.0
@@ -521,7 +493,14 @@ fn categories(
             if let Mark::Point(estimate) = mark {
                 line.push((x, y(estimate.value)));
             }
-            draw(svg, mark, x, slot.min(40.0) * 0.7, &y, colour(series));
+            draw(
+                svg,
+                mark,
+                x,
+                slot.min(40.0) * 0.7,
+                &y,
+                colour(first + series),
+            );
         }
         if joined && line.len() > 1 {
             let path: Vec<String> = line.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
@@ -529,7 +508,7 @@ fn categories(
                 svg,
                 "<polyline points=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"1.5\"/>",
                 path.join(" "),
-                colour(series)
+                colour(first + series)
             );
         }
     }
@@ -630,11 +609,11 @@ mod tests {
             value,
             low: Some(value - 1.0),
             high: Some(value + 1.0),
-            count: 9,
+            repetitions: 9,
         };
         Picture {
             title: "a < b".into(),
-            unit: "ms".into(),
+            y_title: "delay, ms".into(),
             x_title: "loss".into(),
             log: false,
             same_scale: false,
@@ -648,6 +627,7 @@ mod tests {
                         vec![Some(mark(estimate(10.0))), None],
                     ],
                     joined: true,
+                    first: 0,
                 },
             }],
         }
@@ -660,11 +640,24 @@ mod tests {
             assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"));
             assert!(svg.contains("a &lt; b"));
             assert!(!svg.contains("NaN") && !svg.contains("inf"));
-            for name in ["TCP", "QUIC", "wifi", "0%", "5%", "ms", "loss"] {
+            for name in [
+                "TCP",
+                "QUIC",
+                "wifi",
+                "0%",
+                "5%",
+                "delay, ms",
+                "loss",
+                "a &lt; b",
+            ] {
                 assert!(svg.contains(&format!(">{name}</text>")), "{name}");
             }
         }
-        assert_eq!(picture(Mark::Point).svg().matches("r=\"3\"").count(), 3);
+        let points = picture(Mark::Point).svg();
+        assert_eq!(points.matches("r=\"3\"").count(), 3);
+        // Points begin at 9, bars at zero.
+        assert!(points.contains("class=\"cut\""));
+        assert!(!picture(Mark::Bar).svg().contains("class=\"cut\""));
     }
 
     #[test]
@@ -688,29 +681,6 @@ mod tests {
     }
 
     #[test]
-    fn axes_have_round_ticks_around_all_values() {
-        let axis = Axis::new((0.0, 37.0), false);
-        assert_eq!(axis.ticks, [0.0, 10.0, 20.0, 30.0, 40.0]);
-        assert!((axis.place(40.0)).abs() < 1e-9);
-        assert!((axis.place(0.0) - 1.0).abs() < 1e-9);
-        let axis = Axis::new((25.1, 800.0), true);
-        assert_eq!(axis.ticks.first(), Some(&20.0));
-        assert_eq!(axis.ticks.last(), Some(&1000.0));
-        let middle = axis.place((20.0_f64 * 1000.0).sqrt());
-        assert!((middle - 0.5).abs() < 1e-9, "{middle}");
-        // One value only, and none below zero on a logarithmic axis.
-        for (range, log) in [((5.0, 5.0), false), ((0.0, 3.0), true), ((7.0, 7.0), true)] {
-            let axis = Axis::new(range, log);
-            assert!(axis.high > axis.low);
-            assert!(axis.ticks.len() >= 2);
-        }
-        assert_eq!(tick_label(0.25, &[0.0, 0.25]), "0.2");
-        assert_eq!(tick_label(10.0, &[10.0, 20.0]), "10");
-        assert_eq!(tick_label(150_000.0, &[100_000.0, 150_000.0]), "150k");
-        assert_eq!(tick_label(3.2e6, &[3.1e6, 3.2e6]), "3.2M");
-    }
-
-    #[test]
     fn a_box_has_quartiles_whiskers_and_few_outliers() {
         let values: Vec<f64> = (0..2001).map(f64::from).collect();
         let quantiles = Quantiles::of(&values).unwrap();
@@ -720,6 +690,45 @@ mod tests {
         assert!((quantiles.outliers[0]).abs() < 1e-9);
         assert_eq!(quantiles.outliers.last(), Some(&2000.0));
         assert!(Quantiles::of(&[]).is_none());
+    }
+
+    #[test]
+    fn panels_have_one_axis_of_time() {
+        let mut picture = picture(Mark::Point);
+        let panel = |last_s: f64| Panel {
+            title: String::new(),
+            content: Content::OverTime(vec![vec![(0.0, 1.0), (last_s, 2.0)]], Look::Stairs),
+        };
+        picture.panels = vec![panel(3.0), panel(8.0)];
+        assert_eq!(picture.svg().matches(">8</text>").count(), 2);
+    }
+
+    #[test]
+    fn long_names_of_categories_take_two_lines() {
+        assert_eq!(in_lines("5%"), ["5%"]);
+        assert_eq!(
+            in_lines("TLS 1.3 on TCP, resumed"),
+            ["TLS 1.3 on", "TCP, resumed"]
+        );
+        assert_eq!(
+            in_lines("averylongnamewithoutblanks"),
+            ["averylongnamewithoutblanks"]
+        );
+    }
+
+    #[test]
+    fn long_titles_take_several_lines() {
+        let mut picture = picture(Mark::Point);
+        picture.title = "word ".repeat(100);
+        let lines = picture.title_lines(MAX_WIDTH);
+        assert!(lines.len() > 1);
+        assert_eq!(
+            lines
+                .iter()
+                .map(|line| line.matches("word").count())
+                .sum::<usize>(),
+            100
+        );
     }
 
     #[test]

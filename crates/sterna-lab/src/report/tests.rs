@@ -4,7 +4,7 @@ use std::fs;
 use super::*;
 use crate::calibrate::Machine;
 use crate::campaign::Plan;
-use Agreement::{NotMeasured, Partly, Yes};
+use Agreement::{Agree, Disagree, NotTested, Undecided};
 
 const TEXT: &str = r#"
 name = "made-up"
@@ -29,11 +29,12 @@ links = ["wifi", "lte"]
 loss = ["0%", "5%"]
 transports = ["tls", "quic"]
 payload_bytes = [100]
-repetitions = 3
+repetitions = 6
 workload = { kind = "stop-and-wait", messages = 10 }
 
 [[figure]]
 id = "1"
+opening = true
 title = "ratio"
 grid = "g"
 form = "box"
@@ -52,6 +53,15 @@ metric = "round_trip_ms"
 unit = "ms"
 x = "loss"
 only = { link = "wifi", loss = "5%" }
+
+[[best]]
+title = "whole time"
+grid = "g"
+metric = "total_s"
+unit = "s"
+each = ["link", "loss"]
+tcp = ["tls"]
+quic = ["quic"]
 
 [[claim]]
 id = "1"
@@ -85,8 +95,9 @@ check = { kind = "trend", grid = "g", metric = "total_s", at = { transport = "qu
 id = "5"
 text = "pooled"
 where = "w"
-paper = "30 values"
-check = { kind = "value", grid = "g", metric = "round_trip_ms.count", at = { transport = "quic", link = "lte", loss = "0%" }, least = [30], most = [30] }
+paper = "60 values"
+check = { kind = "value", grid = "g", metric = "round_trip_ms.count", at = { transport = "quic", link = "lte", loss = "0%" }, least = [60], most = [60] }
+untested = "cannot fail"
 
 [[claim]]
 id = "8"
@@ -100,7 +111,22 @@ id = "6"
 text = "no such metric"
 where = "w"
 paper = "x"
-check = { kind = "value", grid = "g", metric = "warp_s" }
+check = { kind = "value", grid = "g", metric = "warp_s", least = [0.0] }
+
+[[claim]]
+id = "9"
+text = "near a bound"
+where = "w"
+paper = "x"
+check = { kind = "value", grid = "g", metric = "total_s", at = { transport = "tls", link = "wifi", loss = "0%" }, most = [5.025] }
+shown = [{ kind = "value", grid = "g", metric = "total_s.max", at = { transport = "tls", link = "wifi", loss = "0%" }, most = [5.0], unit = "s at most" }]
+
+[[claim]]
+id = "10"
+text = "trend of one value"
+where = "w"
+paper = "rises"
+check = { kind = "trend", grid = "g", metric = "total_s", at = { transport = "tls", link = "wifi" }, along = "loss", from = "5%", expect = "rises" }
 
 [[claim]]
 id = "7"
@@ -110,8 +136,8 @@ paper = "x"
 check = { kind = "stated", reason = "set so" }
 "#;
 
-/// Times of one run: with loss TCP takes 10 s and QUIC 6 on WiFi; on LTE nothing differs but noise,
-/// and QUIC is slower without loss.
+/// Times of one run: with loss TCP takes 10 s and QUIC 6 on WiFi; on LTE only noise differs, and
+/// QUIC is slower without loss.
 fn total_s(sample: &Sample) -> f64 {
     let noise = f64::from(sample.repetition) * 0.01;
     noise
@@ -131,7 +157,7 @@ fn total_s(sample: &Sample) -> f64 {
 
 fn report(with_unsound: bool) -> Report {
     let campaign = Campaign::parse(TEXT).unwrap();
-    let plan = Plan::new(&campaign, false, 1, None).unwrap();
+    let plan = Plan::new(&campaign, false, 1, &[]).unwrap();
     let mut samples: Vec<Sample> = plan
         .runs
         .iter()
@@ -156,6 +182,16 @@ fn report(with_unsound: bool) -> Report {
         reason: "no <broker>".into(),
     };
     samples.push(failed);
+    let mut incomplete = samples
+        .iter()
+        .find(|sample| (sample.transport.as_str(), sample.loss.as_str()) == ("tls", "0%"))
+        .unwrap()
+        .clone();
+    incomplete.repetition = 9;
+    incomplete.verdict = Verdict::Incomplete {
+        reason: "3 of 10 messages did not arrive".into(),
+    };
+    samples.push(incomplete);
     let manifest = Manifest {
         campaign: "made-up".into(),
         version: 1,
@@ -192,32 +228,55 @@ fn claims_are_answered_from_sound_samples() {
         .collect();
     assert_eq!(
         agreements,
-        [Partly, Partly, Yes, Yes, Yes, Yes, NotMeasured, NotMeasured]
+        [
+            Disagree, Disagree, Undecided, Undecided, NotTested, Agree, NotTested, Undecided,
+            NotTested, NotTested
+        ]
     );
     assert!(
-        answer("1").ours.starts_with("wifi: 39.96 ("),
+        answer("1").ours.starts_with("wifi: 39.9 (39.83 to"),
         "{}",
         answer("1").ours
     );
     assert!(answer("1").why.contains("lte: below the paper's range"));
     assert!(
-        answer("2").ours.starts_with("3 of 4 (4 beyond"),
+        answer("2")
+            .ours
+            .starts_with("of 4, 2 agree, 1 disagree, 1 undecided"),
         "{}",
         answer("2").ours
     );
     assert!(answer("2").why.contains("lte, loss 0%: the other way"));
     // On WiFi from 5 to 10 and from 4.5 to 6; on LTE QUIC rises by 4.4 and TCP by 5.
-    assert!(answer("3").ours.starts_with("2 of 2"));
+    assert!(answer("3").ours.starts_with("of 2, 1 agree"));
     assert!(
         answer("4").ours.contains("wifi: 0.9, 0.6"),
         "{}",
         answer("4").ours
     );
-    assert_eq!(answer("5").ours, "30");
+    assert_eq!(answer("5").ours, "60 (60 to 60)");
+    assert_eq!(answer("5").why, "not counted: cannot fail");
+    assert!(answer("10").why.contains("two values along loss"));
     assert!(answer("8").ours.starts_with("4 ("), "{}", answer("8").ours);
     assert!(answer("6").why.contains("warp_s"));
+    // A run of TLS on WiFi without loss has lost messages.
+    assert!(
+        answer("3").why.contains("wifi: 2 runs failed or lost"),
+        "{}",
+        answer("3").why
+    );
     assert_eq!(answer("7").why, "set so");
-    assert_eq!(report.counts(), [24, 1, 1]);
+    assert!(
+        answer("9").why.contains("on both sides"),
+        "{}",
+        answer("9").why
+    );
+    assert!(
+        answer("9").ours.ends_with("; [5.05 s at most]"),
+        "{}",
+        answer("9").ours
+    );
+    assert_eq!(report.counts(), [48, 1, 1, 1]);
 }
 
 #[test]
@@ -252,6 +311,16 @@ fn the_page_is_whole_and_escaped() {
     assert_eq!(page.matches("<svg ").count(), 2);
     assert!(!page.contains("NaN"));
     let text = fs::read_to_string(&files.markdown).unwrap();
+    // Of WiFi with loss: 10 s and 6 s.
+    let best = text.lines().find(|line| line.contains("wifi, 5%")).unwrap();
+    assert!(
+        best.starts_with("| whole time: wifi, 5% | TLS | 10.0"),
+        "{best}"
+    );
+    assert!(
+        best.contains("| QUIC | 6.0") && best.contains(" | 0.601 ("),
+        "{best}"
+    );
     assert!(text.contains("| 7 | input | w | x | – | – | set so |"));
     assert!(text.contains("![Figure 1](figures/made-up-1.svg)"));
     assert_eq!((files.figures.len(), files.csv.len()), (2, 1));
@@ -269,21 +338,24 @@ fn several_campaigns_are_chapters_of_one_page() {
         .write(folder.path())
         .unwrap();
     let text = fs::read_to_string(&files.markdown).unwrap();
-    // Eight claims of each: four agree, two partly, two are not measured.
+    // Ten claims of each: one agrees, two do not, three are undecided, four are no test.
     for name in ["made-up", "other"] {
         let line = text
             .lines()
             .find(|line| line.starts_with(&format!("| {name} |")));
         assert!(
-            line.unwrap().ends_with("| 24 | 2 | 4 | 2 | 0 | 2 |"),
+            line.unwrap().ends_with("| 48 | 3 | 1 | 2 | 3 | 4 |"),
             "{line:?}"
         );
     }
     assert_eq!(text.matches("\n## Made").count(), 2);
     assert!(text.contains("![Figure 1](figures/other-1.svg)"));
+    // Before the first chapter.
+    let opening = text.find("![other, figure 1: ratio](figures/other-1.svg)");
+    assert!(opening < text.find("\n## Made"), "{opening:?}");
     let page = fs::read_to_string(&files.html).unwrap();
     assert!(page.contains("<a href=\"#other\">other</a>"));
-    assert_eq!(page.matches("<svg ").count(), 4);
+    assert_eq!(page.matches("<svg ").count(), 6);
     assert_eq!((files.figures.len(), files.csv.len()), (4, 2));
 }
 

@@ -1,4 +1,4 @@
-//! What this process allocates, for those who want to know.
+//! Counts of this process's allocations, on request.
 #![allow(unsafe_code)] // an allocator cannot be written without it
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -51,7 +51,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// What was allocated, freed or not.
+/// Allocated bytes and calls, freed or not.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Allocated {
     /// Times.
@@ -67,7 +67,7 @@ pub(crate) fn start() {
     IS_COUNTING.store(true, Ordering::Relaxed);
 }
 
-/// What was allocated since the start.
+/// Allocations since the start.
 pub(crate) fn read() -> Allocated {
     Allocated {
         count: ALLOCATIONS.load(Ordering::Relaxed),

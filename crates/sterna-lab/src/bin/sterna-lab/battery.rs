@@ -1,4 +1,4 @@
-//! `sterna-lab battery`: how long a device lasts that sends now and then.
+//! `sterna-lab battery`: the life of a device that sends occasional messages.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -19,12 +19,13 @@ use crate::console;
 /// Longest message, in bytes: one packet.
 const MAX_MESSAGE_BYTES: u32 = 1_200;
 
-/// Estimate how long a battery lasts.
+/// Estimate a battery's life.
 ///
-/// A radio's states are applied to the packets of one exchange, which repeats: either one message on
-/// a QUIC connection that is kept, and its acknowledgement, or the packets of a capture by
-/// `sterna-lab link --capture`. Nothing is measured; the constants, with their sources, are in
-/// crates/sterna-lab/src/energy/constants.rs, and two sets of them show how much they matter.
+/// A radio's states are applied to the packets of one exchange, which repeats: one message and its
+/// acknowledgement on a QUIC connection that stays open, or the packets of a capture by
+/// `sterna-lab link --capture`. This is a model, not a measurement. The constants, with their
+/// sources, are in crates/sterna-lab/src/energy/constants.rs. Two sets of them show their
+/// influence.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -35,7 +36,7 @@ pub(super) struct Args {
     /// The radio and its rates: nb-iot, lte-m, wifi, wifi-up, wifi-a
     #[arg(long, value_name = "NAME")]
     profile: String,
-    /// How often a message is sent: 10min, 1h
+    /// Interval between messages: 10min, 1h
     #[arg(long, value_name = "TIME", value_parser = quantity::time_ns)]
     every: u64,
     /// Bytes that a message gives to the transport: its topic, payload and MQTT's own

@@ -1,4 +1,4 @@
-//! `sterna-lab calibrate`: how true the link is on this machine.
+//! `sterna-lab calibrate`: the accuracy of the link on this machine.
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;
@@ -12,7 +12,7 @@ use sterna_lab::session;
 use super::settings::LinkArgs;
 use crate::console;
 
-/// The exit status when the link was not what it was asked to be.
+/// The exit status for a link that differs from its settings.
 const UNTRUE: u8 = 2;
 /// Longest measurement of one row, in seconds.
 const MAX_SECONDS: f64 = 600.0;
@@ -20,7 +20,7 @@ const MAX_SECONDS: f64 = 600.0;
 /// Measure how true the emulated link is on this machine.
 ///
 /// Without options that describe a link, a table of delays, rates, jitter and losses; with them,
-/// that link in both directions. Needs what `sterna-lab link` needs.
+/// that link in both directions. It has the requirements of `sterna-lab link`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 A rate is true within 2 %, a delay when 95 % of the packets are late by no more than 1 ms, a loss
@@ -30,10 +30,10 @@ Exit status: 0 all is true, 1 it could not be measured, 2 something is not true"
 pub(super) struct Args {
     #[command(flatten)]
     link: LinkArgs,
-    /// How long each row is measured
+    /// Time to measure each row, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 2.0)]
     seconds: f64,
-    /// Measure so many links at once, one packet a second on each
+    /// Measure N links at once, one packet a second on each
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(2..=2000))]
     links: Option<u16>,
     /// Print one JSON object instead of a table

@@ -1,4 +1,4 @@
-//! `sterna-lab run`, `campaigns` and `report`: a paper's experiments, and what they come to.
+//! `sterna-lab run`, `campaigns` and `report`: a paper's experiments and their results.
 
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _, Write as _};
@@ -22,7 +22,7 @@ use crate::console;
 
 /// The exit status when a run failed, or was out of tolerance to the end.
 const NOT_SOUND: u8 = 2;
-/// The exit status after an interruption: what a shell returns for SIGINT.
+/// The exit status after an interruption: that of a shell for SIGINT.
 const INTERRUPTED: u8 = 130;
 /// Signals that end a campaign.
 const SIGNALS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
@@ -32,9 +32,9 @@ const BAR_WIDTH: usize = 20;
 /// Run a campaign: a paper's experiments, over emulated links, between devices of this program and the
 /// broker of the program `sterna`.
 ///
-/// What waits for the network runs side by side, what is bound by the CPU alone. Ctrl-C stops; --resume
-/// goes on. A run during which link or machine were out of tolerance is made again up to three times,
-/// then marked.
+/// Runs that wait for the network run side by side, CPU-bound runs alone. Ctrl-C stops; --resume
+/// continues. A run with link or machine out of tolerance is repeated up to three times, then
+/// marked.
 #[derive(clap::Args, Debug)]
 #[command(after_help = RUN_HELP)]
 pub(super) struct RunArgs {
@@ -47,11 +47,11 @@ pub(super) struct RunArgs {
     /// Where all decisions of the links come from [default: the campaign's]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// Only this grid of the campaign
+    /// Only this grid of the campaign; may be repeated
     #[arg(long, value_name = "NAME")]
-    grid: Option<String>,
-    /// A broker to measure besides Sterna, on the same links: `mosquitto` or `rmqttd`, which the lab
-    /// starts, or the URL of one that runs, with `?ca=FILE` for its authority; may be repeated
+    grid: Vec<String>,
+    /// A broker to measure besides Sterna, on the same links: `mosquitto` or `rmqttd`, which the
+    /// lab starts, or the URL of a running one, with `?ca=FILE` for its authority; may be repeated
     #[arg(long, value_name = "BROKER", value_parser = broker)]
     broker: Vec<String>,
     /// Most runs at once [default: as many as the cores can serve]
@@ -69,14 +69,14 @@ pub(super) struct RunArgs {
     /// Don't measure before how true the links are
     #[arg(long)]
     no_calibration: bool,
-    /// What emulates the links
+    /// The emulator of the links
     #[arg(long, value_name = "KIND", default_value = "tun")]
     emulator: Emulator,
     #[command(flatten)]
     sterna: BrokerProgram,
 }
 
-/// Checks what names a broker.
+/// Checks the name of a broker.
 fn broker(text: &str) -> Result<String, String> {
     Foreign::parse(text).map(|_| text.to_owned())
 }
@@ -99,12 +99,12 @@ enum Emulator {
     /// A relay on this host, in user space; needs no rights. TCP's packets are not seen, so it shows
     /// that a campaign works and compares no transports
     Relay,
-    /// ns-3 in real time (802.11a for the profile wifi-a, a point-to-point link for the others), as a
-    /// cross-check; needs the same rights, a C++ compiler and ns-3.37 (Debian: g++ libns3-dev)
+    /// ns-3 in real time (802.11a for the profile wifi-a, a point-to-point link for the others), as
+    /// a cross-check; needs the same rights, a C++ compiler and ns-3.37 (Debian: g++ libns3-dev)
     Ns3,
 }
 
-/// Names that `all` stands for: what repeats a paper.
+/// Names that `all` stands for: the campaigns that repeat a paper.
 const PAPERS: [&str; 4] = [
     "amqp-iqbal-2023",
     "mqtt-jeddou-2022",
@@ -122,7 +122,7 @@ pub(super) fn run(args: &RunArgs) -> ExitCode {
 
 fn run_campaigns(args: &RunArgs) -> Result<ExitCode, String> {
     let names: Vec<&str> = if args.name == "all" {
-        if args.grid.is_some() {
+        if !args.grid.is_empty() {
             return Err("--grid needs one campaign".into());
         }
         PAPERS.to_vec()
@@ -139,8 +139,8 @@ fn run_campaigns(args: &RunArgs) -> Result<ExitCode, String> {
     }
     let stop = Arc::new(AtomicBool::new(false));
     for signal in SIGNALS {
-        // Programs get a few seconds to end, so there is no need for a second signal, which some
-        // programs (timeout) send along with the first.
+        // Programs get a few seconds to end. So there is no need for a second signal, which some
+        // programs (timeout) send with the first.
         signal_hook::flag::register(signal, Arc::clone(&stop))
             .map_err(|error| format!("cannot catch signals: {error}"))?;
     }
@@ -155,6 +155,7 @@ fn run_campaigns(args: &RunArgs) -> Result<ExitCode, String> {
         let outcome = run_one(args, campaign, text, folder, &stop)?;
         total.sound += outcome.sound;
         total.unsound += outcome.unsound;
+        total.incomplete += outcome.incomplete;
         total.failed += outcome.failed;
         total.left += outcome.left;
         if outcome.left > 0 {
@@ -163,7 +164,7 @@ fn run_campaigns(args: &RunArgs) -> Result<ExitCode, String> {
     }
     Ok(if total.left > 0 {
         ExitCode::from(INTERRUPTED)
-    } else if total.unsound + total.failed > 0 {
+    } else if total.unsound + total.incomplete + total.failed > 0 {
         ExitCode::from(NOT_SOUND)
     } else {
         ExitCode::SUCCESS
@@ -185,7 +186,7 @@ pub(super) fn measure() -> ExitCode {
     }
 }
 
-/// What is possible without rights.
+/// Possible without rights.
 const OFFER: &str = "without that, `--emulator relay` shows that a campaign works, but compares no \
                      transports: of TCP it sees bytes, not packets";
 
@@ -199,7 +200,7 @@ fn run_one(
     let options = CampaignOptions {
         quick: args.quick,
         seed: args.seed,
-        grid: args.grid.clone(),
+        grids: args.grid.clone(),
         brokers: args.broker.clone(),
         jobs: args.jobs.map(usize::from),
         site: match args.emulator {
@@ -229,29 +230,29 @@ fn run_one(
     eprintln!("{}", summary(&outcome));
     let out = options.folder.display();
     if outcome.left > 0 {
-        eprintln!("sterna-lab run {} --out {out} --resume goes on", args.name);
+        eprintln!("{} continues", resume_command(args, campaign));
     } else {
-        eprintln!("sterna-lab report {out} shows what it comes to");
+        eprintln!("sterna-lab report {out} shows the results");
     }
     Ok(outcome)
 }
 
 /// The command that repeats a campaign.
 fn command(args: &RunArgs, campaign: &Campaign) -> String {
-    let mut text = format!("sterna-lab run {}", args.name);
+    let mut text = format!("sterna-lab run {}", shell_word(&args.name));
     if let Some(path) = args.sterna.given() {
         // Writing to a String does not fail, here and below.
-        let _ = write!(text, " --sterna '{}'", path.display());
+        let _ = write!(text, " --sterna {}", shell_word(&path.to_string_lossy()));
     }
     if args.quick {
         text.push_str(" --quick");
     }
     let _ = write!(text, " --seed {}", args.seed.unwrap_or(campaign.seed));
-    if let Some(grid) = &args.grid {
-        let _ = write!(text, " --grid {grid}");
+    for grid in &args.grid {
+        let _ = write!(text, " --grid {}", shell_word(grid));
     }
     for broker in &args.broker {
-        let _ = write!(text, " --broker '{broker}'");
+        let _ = write!(text, " --broker {}", shell_word(broker));
     }
     if let Some(jobs) = args.jobs {
         let _ = write!(text, " --jobs {jobs}");
@@ -264,10 +265,36 @@ fn command(args: &RunArgs, campaign: &Campaign) -> String {
     text
 }
 
+/// The command that goes on with an interrupted campaign; of several with all of them, of which those that
+/// are done have nothing left to do.
+fn resume_command(args: &RunArgs, campaign: &Campaign) -> String {
+    let mut text = command(args, campaign);
+    if args.no_calibration {
+        text.push_str(" --no-calibration");
+    }
+    if let Some(out) = &args.out {
+        // Writing to a String does not fail.
+        let _ = write!(text, " --out {}", shell_word(&out.to_string_lossy()));
+    }
+    text.push_str(" --resume");
+    text
+}
+
+/// A word as a shell reads it back: in quotes where it has to be.
+fn shell_word(text: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=@%+,".contains(c);
+    if !text.is_empty() && text.chars().all(is_plain) {
+        text.to_owned()
+    } else {
+        format!("'{}'", text.replace('\'', r"'\''"))
+    }
+}
+
 fn summary(outcome: &Outcome) -> String {
     let mut text = format!("{} samples are sound", outcome.sound);
     for (count, what) in [
         (outcome.unsound, "are marked as out of tolerance"),
+        (outcome.incomplete, "lost messages on a reliable transport"),
         (outcome.failed, "failed"),
         (outcome.left, "were not made"),
     ] {
@@ -305,6 +332,9 @@ impl Bar {
                 Verdict::Unsound { reasons } => {
                     self.tell(&format!("marked {}: {}", sample.key(), reasons.join("; ")));
                 }
+                Verdict::Incomplete { reason } => {
+                    self.tell(&format!("INCOMPLETE {}: {reason}", sample.key()));
+                }
                 Verdict::Failed { reason } => {
                     self.tell(&format!("FAILED {}: {reason}", sample.key()));
                 }
@@ -335,7 +365,7 @@ impl Bar {
     /// A line that stays.
     fn tell(&self, text: &str) {
         self.clear();
-        // Nobody is there to read it when standard error is closed.
+        // If standard error is closed, the text has no reader.
         let _ = writeln!(io::stderr(), "{text}");
         self.draw();
     }
@@ -373,7 +403,7 @@ pub(super) fn list() -> Result<String, String> {
     for (name, file) in CAMPAIGNS {
         let campaign = Campaign::parse(file)?;
         let runs = |quick| -> Result<usize, String> {
-            Ok(Plan::new(&campaign, quick, 1, None)?.runs.len())
+            Ok(Plan::new(&campaign, quick, 1, &[])?.runs.len())
         };
         let grids: Vec<&str> = campaign
             .grids
@@ -399,7 +429,8 @@ pub(super) fn list() -> Result<String, String> {
 
 /// Make a report of a campaign's results, or of several.
 ///
-/// Writes report.html (everything in one page), report.md with its figures beside it, and samples.csv.
+/// Writes report.html (everything in one page), report.md with its figures beside it, rows.json (each
+/// value of each claim, and how it is made of samples), and samples.csv.
 /// Of a folder with several campaigns' folders it makes one report with a chapter for each.
 #[derive(clap::Args, Debug)]
 pub(super) struct ReportArgs {
@@ -431,10 +462,10 @@ fn write_report(args: &ReportArgs) -> Result<String, String> {
         // Writing to a String does not fail, here and below.
         let _ = writeln!(text, "{}", report.name());
         for answer in report.answers() {
-            if answer.agreement != Agreement::NotMeasured {
+            if answer.agreement != Agreement::NotTested {
                 let _ = writeln!(
                     text,
-                    "{:5} {:6} {}: paper {}, ours {}",
+                    "{:5} {:9} {}: paper {}, ours {}",
                     answer.id,
                     answer.agreement.name(),
                     answer.text,
@@ -443,13 +474,14 @@ fn write_report(args: &ReportArgs) -> Result<String, String> {
                 );
             }
         }
-        let [sound, unsound, failed] = report.counts();
+        let [sound, unsound, incomplete, failed] = report.counts();
         let _ = writeln!(
             text,
-            "{sound} samples sound, {unsound} out of tolerance, {failed} failed\n"
+            "{sound} samples sound, {unsound} out of tolerance, {incomplete} incomplete, {failed} failed\n"
         );
     }
-    for path in [&files.html, &files.markdown].into_iter().chain(&files.csv) {
+    let pages = [&files.html, &files.markdown, &files.rows];
+    for path in pages.into_iter().chain(&files.csv) {
         let _ = writeln!(text, "{}", path.display());
     }
     Ok(text)
@@ -458,6 +490,27 @@ fn write_report(args: &ReportArgs) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_command_that_goes_on_keeps_what_was_asked_for() {
+        use clap::Parser as _;
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            args: RunArgs,
+        }
+        let words = "x mqtt-fernandez-2020 --quick --grid connect --grid stop-and-wait --seed 7 --jobs 3 \
+                     --emulator relay --no-calibration --out";
+        let mut words: Vec<&str> = words.split_ascii_whitespace().collect();
+        words.push("a folder's");
+        let args = Line::parse_from(words).args;
+        let (campaign, _) = Campaign::find(&args.name).unwrap();
+        assert_eq!(
+            resume_command(&args, &campaign),
+            "sterna-lab run mqtt-fernandez-2020 --quick --seed 7 --grid connect --grid stop-and-wait \
+             --jobs 3 --emulator relay --no-calibration --out 'a folder'\\''s' --resume"
+        );
+    }
 
     #[test]
     fn a_bar_fills() {

@@ -1,4 +1,4 @@
-//! What all commands of this program say in the same way: answers, and why there is none.
+//! Output that all commands of this program have in common: answers, and reasons for their absence.
 
 use std::fmt::Display;
 use std::io::{self, Write as _};

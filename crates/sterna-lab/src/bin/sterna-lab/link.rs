@@ -25,17 +25,17 @@ use sterna_lab::session::{self, Backend, LabSession, SessionOptions, SessionRepo
 use super::settings::{self, LinkArgs};
 use crate::console;
 
-/// How often it is looked whether the command has ended.
+/// Interval of checks whether the command has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
-/// How long the command has to end after Ctrl-C, which it gets as well.
+/// Time that the command has to end after Ctrl-C, which it gets as well.
 const GRACE: Duration = Duration::from_secs(2);
-/// How long a server may take until it listens.
+/// Longest time until a server listens.
 const SERVER_START: Duration = Duration::from_secs(10);
-/// How often a port is tried that both protocols must have.
+/// Attempts to find a port that is free in both protocols.
 const MAX_PORT_TRIES: usize = 16;
-/// What a shell returns for a command that a signal has ended, less the signal.
+/// A shell's exit status for a command that a signal has ended, less the signal.
 const SIGNAL_BASE: u8 = 128;
-/// What a shell returns when there is no such command, or it cannot be run.
+/// A shell's exit status if there is no such command, or it cannot be run.
 const NO_COMMAND: u8 = 127;
 const NOT_RUNNABLE: u8 = 126;
 
@@ -48,10 +48,10 @@ const NOT_RUNNABLE: u8 = 126;
 pub(super) struct Args {
     #[command(flatten)]
     link: LinkArgs,
-    /// What emulates the link
+    /// The emulator of the link
     #[arg(long, value_name = "KIND", default_value = "tun")]
     emulator: Emulator,
-    /// Congestion control of TCP on both sides, whatever the programs ask for: cubic, reno, bbr
+    /// Congestion control of TCP on both sides, overrides the programs' choice: cubic, reno, bbr
     /// [default: the system's]
     #[arg(long, value_name = "NAME")]
     congestion: Option<String>,
@@ -61,8 +61,8 @@ pub(super) struct Args {
     /// Start the command when the server listens on this TCP or UDP port [default: on any]
     #[arg(long, value_name = "PORT", requires = "server")]
     wait: Option<u16>,
-    /// Lead the link to this server outside of the lab, instead of running one: LAB_SERVER and
-    /// LAB_PORT are where the command reaches it
+    /// Lead the link to this server outside of the lab, instead of running one: the command reaches
+    /// it at LAB_SERVER and LAB_PORT
     #[arg(long, value_name = "HOST:PORT", conflicts_with = "server")]
     to: Option<String>,
     /// Give the command another address, as the server sees it, so long after the command started;
@@ -72,13 +72,13 @@ pub(super) struct Args {
     /// Record packets, with TLS secrets: FILE.client.pcapng and FILE.server.pcapng
     #[arg(long, value_name = "FILE")]
     capture: Option<PathBuf>,
-    /// Write what happened on the link to this file, as JSON
+    /// Write the link's counters to this file, as JSON
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
     /// Say nothing about the link at the end
     #[arg(short, long)]
     quiet: bool,
-    /// The command, and what it takes
+    /// The command and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     command: Vec<OsString>,
 }
@@ -179,13 +179,13 @@ fn run_link(args: &Args) -> Result<ExitCode, String> {
     }
     if !args.quiet {
         let text = statistics(args, &link, &report);
-        // Nobody is there to read it when standard error is closed.
+        // If standard error is closed, the text has no reader.
         let _ = io::stderr().write_all(text.as_bytes());
     }
     Ok(code)
 }
 
-/// What `--report` writes.
+/// Content of `--report`.
 #[derive(Serialize)]
 struct Report<'a> {
     profile: &'a str,
@@ -224,7 +224,7 @@ fn write_report(
     std::fs::write(path, text + "\n").map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// What is possible without rights.
+/// Possible without rights.
 const OFFER: &str = "without that, `--emulator proxy --to HOST:PORT` emulates delay, rate and the \
                      loss of datagrams in user space; --help names its limits";
 
@@ -295,7 +295,7 @@ fn run_behind_relay(
             report.failed_connections,
             table(&report.streams_up, &report.streams_down),
         );
-        // Nobody is there to read it when standard error is closed.
+        // If standard error is closed, the text has no reader.
         let _ = io::stderr().write_all(text.as_bytes());
     }
     Ok(code)
@@ -335,7 +335,7 @@ fn run_commands(
     let mut server = match &args.server {
         Some(line) => {
             let mut command = session.command(Side::Server, "sh");
-            // What the server prints must not mix with what the command prints.
+            // The server's output must not mix with that of the command.
             let stdout = io::stderr()
                 .as_fd()
                 .try_clone_to_owned()

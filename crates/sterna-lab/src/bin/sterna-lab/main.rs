@@ -1,5 +1,5 @@
-//! The program `sterna-lab`: links as they are in the field, on this machine, and what brokers and
-//! devices cost, on such links and without.
+//! The program `sterna-lab`: links as in the field, on this machine, and the cost of brokers and
+//! devices, on these links and without.
 
 #![allow(
     rustdoc::broken_intra_doc_links,
@@ -13,7 +13,9 @@ mod broker_program;
 mod calibrate;
 mod campaign;
 mod console;
+mod crash;
 mod device;
+mod gateway;
 mod link;
 mod process;
 mod settings;
@@ -41,10 +43,14 @@ enum Command {
     /// List the campaigns, and which papers they repeat
     Campaigns,
     Bench(Box<bench::Args>),
+    Crash(crash::Args),
     /// Be a device that a campaign measures; reads its task from standard input
     #[command(hide = true)]
     Device,
-    /// Make one run of a campaign; reads what to do from standard input
+    /// Serve TLS with early data in front of a plain listener, for a campaign
+    #[command(hide = true)]
+    Gateway(gateway::Args),
+    /// Make one run of a campaign; reads the run from standard input
     #[command(hide = true)]
     Measure,
     /// List the profiles, and where their numbers come from
@@ -72,7 +78,9 @@ fn main() -> ExitCode {
         Command::Report(args) => campaign::report(args),
         Command::Campaigns => console::answer(campaign::list()),
         Command::Bench(args) => bench::run(args),
+        Command::Crash(args) => crash::run(args),
         Command::Device => device::run(),
+        Command::Gateway(args) => gateway::run(args),
         Command::Measure => campaign::measure(),
         Command::Profiles => console::answer(Ok(settings::list_profiles())),
     }

@@ -1,4 +1,4 @@
-//! What a process has used, and where this one runs. Linux.
+//! A process's use of resources, and the processor of this one. Linux.
 #![allow(unsafe_code)] // CPU clocks of other processes, affinity and limits have no safe wrapper in std
 
 use std::time::Duration;
@@ -9,8 +9,8 @@ pub(crate) fn pin(cpu: usize) -> io::Result<()> {
     if cpu >= 8 * size_of::<libc::cpu_set_t>() {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    // SAFETY: a `cpu_set_t` is an array of integers, so all zeros is a value of it; CPU_SET writes
-    // within it because `cpu` was checked; the kernel only reads it.
+    // SAFETY: a `cpu_set_t` is an array of integers, so all zeros is a value of it. CPU_SET writes
+    // within it because `cpu` was checked. The kernel only reads it.
     let result = unsafe {
         let mut set: libc::cpu_set_t = mem::zeroed();
         libc::CPU_SET(cpu, &mut set);
@@ -23,7 +23,7 @@ pub(crate) fn pin(cpu: usize) -> io::Result<()> {
     }
 }
 
-/// Raises the limit of open files to what the system allows; returns it.
+/// Raises the limit of open files to the system's maximum; returns it.
 pub(crate) fn raise_open_files() -> u64 {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
@@ -71,24 +71,26 @@ pub(crate) struct Process {
     clock: libc::clockid_t,
 }
 
-/// What a process has used up to a moment.
+/// A process's use of resources up to a moment.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Usage {
     /// CPU time, user and system.
     pub(crate) cpu: Duration,
     /// Of that, time in the kernel, as far as the kernel's accounting tells (ticks of 10 ms).
     pub(crate) system: Duration,
-    /// How often a thread of it went to sleep.
+    /// Number of times that a thread of it went to sleep.
     pub(crate) sleeps: u64,
     /// Resident memory.
     pub(crate) resident_bytes: u64,
+    /// Bytes that it caused to be written to disks, in whole pages of the kernel's cache.
+    pub(crate) written_bytes: u64,
     /// CPU time of the load generator itself.
     pub(crate) own_cpu: Duration,
 }
 
 impl Process {
     pub(crate) fn find(pid: u32) -> Result<Self, String> {
-        let pid = libc::pid_t::try_from(pid).map_err(|_| format!("{pid} is no process"))?;
+        let pid = libc::pid_t::try_from(pid).map_err(|_| format!("{pid} is not a process"))?;
         let mut clock = 0;
         // SAFETY: the pointer is valid for the call.
         let error = unsafe { libc::clock_getcpuclockid(pid, &raw mut clock) };
@@ -101,7 +103,7 @@ impl Process {
         Ok(Self { pid, clock })
     }
 
-    /// Reads all the meters; what cannot be read is zero.
+    /// Reads all meters; unreadable ones are zero.
     pub(crate) fn usage(self) -> Usage {
         let read = |file: &str| {
             fs::read_to_string(format!("/proc/{}/{file}", self.pid)).unwrap_or_default()
@@ -131,6 +133,7 @@ impl Process {
             system: Duration::from_millis(system_ticks * 10),
             sleeps,
             resident_bytes: number_after(&read("status"), "VmRSS:") * 1024,
+            written_bytes: number_after(&read("io"), "write_bytes:"),
             own_cpu: own_cpu(),
         }
     }

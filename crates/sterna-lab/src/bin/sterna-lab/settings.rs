@@ -26,7 +26,7 @@ pub(super) struct LinkArgs {
     /// One-way delay
     #[arg(long, value_name = "TIME", value_parser = times, conflicts_with = "rtt", help_heading = "Link")]
     delay: Option<PerDirection<u64>>,
-    /// How the delay varies: 5ms (uniform, plus and minus), normal:5ms, pareto:5ms, none
+    /// Variation of the delay: 5ms (uniform, plus and minus), normal:5ms, pareto:5ms, none
     #[arg(long, value_name = "TIME", value_parser = jitters, help_heading = "Link")]
     jitter: Option<PerDirection<Jitter>>,
     /// Let jitter reorder packets, as netem does; otherwise it keeps their order
@@ -35,7 +35,8 @@ pub(super) struct LinkArgs {
     /// Bits per second: 159kbit, 20Mbit, unlimited
     #[arg(long, value_name = "RATE", value_parser = rates, help_heading = "Link")]
     rate: Option<PerDirection<Option<u64>>>,
-    /// What may wait for the transmitter: 100p (packets), 64kB, 1bdp (rate times round trip)
+    /// Room for packets that wait for the transmitter: 100p (packets), 64kB, 1bdp (rate times round
+    /// trip)
     #[arg(long, value_name = "SIZE", value_parser = queues, help_heading = "Link")]
     queue: Option<PerDirection<Queue>>,
     /// Losses: 2%, ge:1%,25% (Gilbert-Elliott: good to bad, bad to good[, loss in good, in bad]),
@@ -57,13 +58,13 @@ pub(super) struct LinkArgs {
     /// When the link is down, since its start: 10s-12s,30s-31s, or 10s-12s every 60s
     #[arg(long, value_name = "TIMES", value_parser = quantity::schedule, help_heading = "Link")]
     down: Option<Schedule>,
-    /// While the link is down, keep what comes in the queue instead of dropping it
+    /// While the link is down, keep packets in the queue instead of dropping them
     #[arg(long, requires = "down", help_heading = "Link")]
     hold: bool,
     /// Longest packet, in bytes
     #[arg(long, value_name = "BYTES", help_heading = "Link")]
     mtu: Option<u32>,
-    /// What each packet takes on the link beyond its own bytes
+    /// Bytes of each packet on the link beyond its own
     #[arg(long, value_name = "BYTES", help_heading = "Link")]
     overhead: Option<u32>,
     /// Where all decisions come from: the same seed, the same losses

@@ -1,12 +1,14 @@
 //! With namespaces and devices of the kernel. Left out, and said so, where they can't be made.
 
-use std::io::{Read as _, Write as _};
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsFd as _;
 use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
 use super::super::{Cell, Emulator, EmulatorOptions};
 use super::*;
+use crate::kernel;
 use crate::link::{Loss, PipeSettings, Queue};
 use crate::netns::{CLIENT_ADDRESS, NamespaceSettings, SERVER_ADDRESS};
 
@@ -28,6 +30,7 @@ fn cell(settings: LinkSettings) -> Option<(Cell, Attachment)> {
     let namespace = NamespaceSettings {
         mtu_bytes: Some(settings.up.mtu_bytes),
         congestion_control: Some("cubic".into()),
+        rto_min_ms: Some(25),
     };
     let devices = match cell.devices(&namespace) {
         Ok(devices) => devices,
@@ -60,7 +63,7 @@ fn delayed(delay_ns: u64) -> LinkSettings {
     })
 }
 
-/// What a connection uses.
+/// The algorithm of a connection.
 fn congestion_control(stream: &TcpStream) -> String {
     let name = socket2::SockRef::from(stream).tcp_congestion().unwrap();
     let end = name
@@ -68,6 +71,46 @@ fn congestion_control(stream: &TcpStream) -> String {
         .position(|byte| *byte == 0)
         .unwrap_or(name.len());
     String::from_utf8(name[..end].to_vec()).unwrap()
+}
+
+#[test]
+fn fast_open_saves_a_round_trip_once_there_is_a_cookie() {
+    let Some((cell, attachment)) = cell(delayed(20 * MS)) else {
+        return;
+    };
+    let emulator = start(attachment);
+    let listener = cell
+        .server
+        .run(|| TcpListener::bind((SERVER_ADDRESS, 7)))
+        .unwrap();
+    let echo = std::thread::spawn(move || {
+        for _ in 0..2 {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut bytes = [0; 4];
+            stream.read_exact(&mut bytes).unwrap();
+            stream.write_all(&bytes).unwrap();
+        }
+    });
+    let packets_up = || emulator.report(0).unwrap().up.offered_packets;
+    for known in [false, true] {
+        let before = packets_up();
+        let stream = cell.client.run(|| {
+            let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None)?;
+            kernel::connect_by_fast_open(socket.as_fd())?;
+            socket.connect(&std::net::SocketAddr::from((SERVER_ADDRESS, 7)).into())?;
+            Ok(TcpStream::from(socket))
+        });
+        let mut stream = stream.unwrap();
+        // With a cookie nothing has left yet: the SYN waits for the first bytes.
+        assert_eq!(packets_up() == before, known);
+        stream.write_all(b"ping").unwrap();
+        let mut bytes = [0; 4];
+        stream.read_exact(&mut bytes).unwrap();
+        let opened = cell.server.tcp_fast_opens().unwrap();
+        assert_eq!(opened, Some(u64::from(known)));
+    }
+    echo.join().unwrap();
+    emulator.stop().unwrap();
 }
 
 #[test]
@@ -88,7 +131,7 @@ fn tcp_echoes_through_the_link_and_every_packet_is_counted() {
         let mut bytes = [0; 4];
         stream.read_exact(&mut bytes).unwrap();
         stream.write_all(&bytes).unwrap();
-        (from, congestion_control(&stream))
+        (from, congestion_control(&stream), stream)
     });
     let began = Instant::now();
     let mut stream = cell
@@ -104,10 +147,20 @@ fn tcp_echoes_through_the_link_and_every_packet_is_counted() {
     // A handshake and an exchange: two round trips at the least.
     assert!(began.elapsed() >= Duration::from_millis(80));
     assert_eq!(&bytes, b"ping");
-    let (from, at_server) = echo.join().unwrap();
+    let (from, at_server, still_open) = echo.join().unwrap();
     assert_eq!(from.ip(), CLIENT_ADDRESS);
-    // What the route asks for is in force at both ends, whatever the system's default is.
+    // The route's algorithm is in force at both ends, with any default of the system.
     assert_eq!([at_server, congestion_control(&stream)], ["cubic", "cubic"]);
+    let refused = socket2::SockRef::from(&stream).set_tcp_congestion(b"reno");
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::PermissionDenied);
+    // The round trip of 40 ms and the least timeout of 25, where the kernel's own is 200.
+    let rto_us = kernel::own_tcp_connections()
+        .into_iter()
+        .filter(|state| (39_000..60_000).contains(&state.rtt_us))
+        .map(|state| state.rto_us)
+        .min();
+    assert!(rto_us.is_some_and(|rto_us| rto_us < 200_000), "{rto_us:?}");
+    drop(still_open);
     let report = emulator.report(0).unwrap();
     // SYN, ACK, data one way, SYN+ACK and data the other, 40 bytes of headers and 4 of data.
     assert!(report.up.delivered_packets >= 3, "{report:?}");
@@ -245,8 +298,8 @@ fn an_unknown_congestion_control_is_named() {
     let other = Cell::new().unwrap();
     drop(cell);
     let settings = NamespaceSettings {
-        mtu_bytes: None,
         congestion_control: Some("warp".into()),
+        ..NamespaceSettings::default()
     };
     let error = other.devices(&settings).unwrap_err();
     assert!(error.to_string().contains("warp"), "{error}");
@@ -286,7 +339,7 @@ fn the_server_sees_another_address_after_a_change() {
     assert_eq!(after.ip(), address);
     assert_eq!(after.port(), before.port());
     server.send_to(b"late", before).unwrap();
-    // What comes after it shows that it was seen.
+    // The following exchange shows that it was seen.
     exchange();
     let report = emulator.report(0).unwrap();
     assert_eq!((report.address_changes, report.to_old_addresses), (1, 1));

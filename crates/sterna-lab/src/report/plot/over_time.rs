@@ -2,9 +2,10 @@
 
 use std::fmt::Write as _;
 
-use super::{Axis, Frame, PANEL_HEIGHT, colour, tick_label};
+use super::axis::{Axis, tick_label};
+use super::{Frame, PANEL_HEIGHT, colour};
 
-/// How the values of a series stand in the picture.
+/// Form of the values of a series in the picture.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(in super::super) enum Look {
     /// Each for itself.
@@ -13,20 +14,15 @@ pub(in super::super) enum Look {
     Stairs,
 }
 
-/// Draws series of moments and values.
+/// Draws series of moments and values, on an axis that reaches to the longest time.
 pub(super) fn draw(
     svg: &mut String,
     series: &[Vec<(f64, f64)>],
     look: Look,
-    axis: &Axis,
+    (axis, longest_s): (&Axis, f64),
     frame: &Frame,
 ) {
-    let longest = series
-        .iter()
-        .flatten()
-        .map(|(x, _)| *x)
-        .fold(0.0_f64, f64::max);
-    let x_axis = Axis::new((0.0, longest.max(1e-9)), false);
+    let x_axis = Axis::new((0.0, longest_s.max(1e-9)), false);
     let place = |x: f64| (1.0 - x_axis.place(x)).mul_add(frame.width, frame.x);
     for tick in &x_axis.ticks {
         let _ = writeln!(

@@ -1,5 +1,5 @@
-//! `sterna-lab bench device`: what publishing a handful of messages costs a device, over MQTT and HTTP/3
-//! on QUIC.
+//! `sterna-lab bench device`: a device's cost of publishing some messages, over MQTT and HTTP/3 on
+//! QUIC.
 //!
 //! Each run is a process of its own, so that its memory is that of one device; so is the broker.
 
@@ -25,7 +25,7 @@ const LIMIT_MS: u64 = 30 * 60 * 1000;
 /// Most messages of a run.
 const MAX_MESSAGES: u32 = 100_000;
 
-/// Publish from devices of their own, and say what that cost each.
+/// Publish from devices of their own, and print the cost of each.
 #[derive(clap::Args, Debug)]
 #[command(after_help = HELP)]
 pub(crate) struct Args {
@@ -78,7 +78,7 @@ authentication = "connection"
 const MQTT: &str = "mqtt+quic";
 const HTTP: &str = "h3";
 
-/// How a device proves who it is.
+/// A device's authentication.
 #[derive(Clone, Copy)]
 enum Login {
     /// By user name and password: in HTTP with each request.
@@ -89,14 +89,14 @@ enum Login {
     Certificate,
 }
 
-/// What a device cost.
+/// A device's cost.
 #[derive(Clone, Debug, Default, Serialize, PartialEq, Eq)]
 struct Cost {
     /// CPU time of the process, user and system.
     cpu_us: u64,
-    /// How often something was allocated.
+    /// Number of allocations.
     allocations: u64,
-    /// And how much in sum.
+    /// Their sum.
     allocated_bytes: u64,
     /// Most memory that the process ever had.
     peak_rss_bytes: u64,
@@ -162,6 +162,7 @@ fn measure(args: &Args) -> Result<(), String> {
                 },
                 tls: None,
                 resumption: false,
+                fast_open: false,
                 early_data: false,
                 streams: None,
                 datagrams: false,

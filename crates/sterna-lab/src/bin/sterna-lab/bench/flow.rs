@@ -3,29 +3,29 @@
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
-use sterna_mqtt::{Framer, Packet, PacketType, QoS, ReasonCode};
+use sterna_mqtt::{Framer, Packet, PacketId, PacketType, QoS, ReasonCode};
 
 use super::links::{LinkEvent, LinkOptions, Links, Observer, Outbox};
 use super::packets::{self, Login, Stamp, Template};
-use super::{Credentials, new_latencies};
+use super::{Credentials, new_latencies, sessions};
 use crate::process::{self, Process, Usage};
 
 /// Bytes that a connection may have waiting before its publisher holds back.
 const MAX_PENDING_BYTES: usize = 1 << 20;
 /// Unacknowledged messages of one publisher in an open loop: well below the packet identifiers.
 const MAX_UNACKNOWLEDGED: u64 = 60_000;
-/// How long connecting everything may take.
+/// Longest time to connect all clients.
 const OPENING_LIMIT: Duration = Duration::from_secs(60);
 /// A closed loop that hears nothing for so long takes its QoS 0 messages for lost.
 const STALL: Duration = Duration::from_secs(2);
 /// The same at QoS 1 and 2, where it is a failure of the broker.
 const BROKEN: Duration = Duration::from_secs(15);
-/// How long to wait for what is still on its way when the measurement is over.
+/// Longest wait for messages on their way when the measurement is over.
 const DRAIN_LIMIT: Duration = Duration::from_secs(3);
 /// Closer than this to its due time a message is waited for without sleeping.
 const SPIN: Duration = Duration::from_micros(300);
 
-/// Who publishes to whom.
+/// Publishers and their subscribers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Shape {
     /// Publisher i to subscriber i.
@@ -34,12 +34,14 @@ pub(super) enum Shape {
     FanIn(usize),
     /// One publisher to N subscribers.
     FanOut(usize),
+    /// N publishers, and no subscriber that is connected.
+    Unheard(usize),
 }
 
 impl Shape {
     fn publishers(self) -> usize {
         match self {
-            Self::Pairs(n) | Self::FanIn(n) => n,
+            Self::Pairs(n) | Self::FanIn(n) | Self::Unheard(n) => n,
             Self::FanOut(_) => 1,
         }
     }
@@ -48,6 +50,7 @@ impl Shape {
         match self {
             Self::Pairs(n) | Self::FanOut(n) => n,
             Self::FanIn(_) => 1,
+            Self::Unheard(_) => 0,
         }
     }
 
@@ -55,16 +58,18 @@ impl Shape {
     fn fan(self) -> u64 {
         match self {
             Self::FanOut(n) => n as u64,
+            Self::Unheard(_) => 0,
             _ => 1,
         }
     }
 
-    /// 19 bytes, whatever the number.
+    /// 19 bytes, for any number.
     fn topic(self, publisher: usize) -> String {
         match self {
             Self::Pairs(_) => format!("bench/pair/{publisher:08}"),
             Self::FanIn(_) => format!("bench/join/{publisher:08}"),
             Self::FanOut(_) => format!("bench/news/{publisher:08}"),
+            Self::Unheard(_) => sessions::NEWS.to_owned(),
         }
     }
 
@@ -72,7 +77,7 @@ impl Shape {
         match self {
             Self::Pairs(_) => self.topic(subscriber),
             Self::FanIn(_) => "bench/join/+".to_owned(),
-            Self::FanOut(_) => self.topic(0),
+            Self::FanOut(_) | Self::Unheard(_) => self.topic(0),
         }
     }
 }
@@ -82,11 +87,11 @@ impl Shape {
 pub(super) enum Pace {
     /// As soon as fewer than this many of its messages are under way.
     Window(u32),
-    /// So many messages a second over all publishers, whatever arrives.
+    /// N messages a second over all publishers, independent of arrivals.
     Rate(u32),
 }
 
-/// What to run.
+/// A workload.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub(super) shape: Shape,
@@ -100,11 +105,40 @@ pub(super) struct Plan {
     pub(super) at_once: usize,
     /// Never sleep while measuring.
     pub(super) busy_poll: bool,
+    /// Sessions of subscribers outlive their connections.
+    pub(super) durable: bool,
+    /// Topics of messages that no connected subscriber gets.
+    pub(super) own_topics: OwnTopics,
 }
 
-/// What came of it.
+/// Messages for the filters that [`sessions`] gives to sessions of their own.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct OwnTopics {
+    /// Number of these topics; 0 for the one topic of all.
+    pub(super) count: u32,
+    /// Every N-th message goes to one of them, the others to the topic of all.
+    pub(super) every: u64,
+}
+
+impl OwnTopics {
+    /// Number of the topic of the N-th message; `None` for the topic of all.
+    fn of(self, message: u64) -> Option<u32> {
+        if self.count == 0 || !message.is_multiple_of(self.every.max(1)) {
+            return None;
+        }
+        // A prime, so that neighbours in time are not neighbours in number.
+        let scattered = (message / self.every.max(1)).wrapping_mul(7919) % u64::from(self.count);
+        u32::try_from(scattered).ok()
+    }
+}
+
+/// Result of a workload.
 pub(super) struct Outcome {
     pub(super) delivered: u64,
+    /// Messages that the broker acknowledged to their publishers.
+    pub(super) acknowledged: u64,
+    /// From the sending of a message until it was acknowledged.
+    pub(super) acknowledgements: Histogram<u64>,
     pub(super) lost: u64,
     pub(super) repeated: u64,
     pub(super) wall: Duration,
@@ -137,6 +171,8 @@ struct Publisher {
     forgiven: u64,
     receive_maximum: u64,
     identifier: u16,
+    /// When the message with an identifier was sent, nanoseconds since the run began.
+    sent_at_ns: Box<[u64]>,
     is_queued: bool,
 }
 
@@ -160,10 +196,14 @@ struct Flow<'a> {
     phase: Phase,
     base: Instant,
     delivered: u64,
+    acknowledged: u64,
     lost: u64,
     repeated: u64,
     latencies: Histogram<u64>,
+    acknowledgements: Histogram<u64>,
     last_delivery: Instant,
+    /// Messages of all publishers.
+    sent: u64,
     /// Messages that were due so far in an open loop, and since when.
     due: u64,
     due_since: Instant,
@@ -235,6 +275,7 @@ impl<'a> Flow<'a> {
             forgiven: 0,
             receive_maximum: MAX_UNACKNOWLEDGED,
             identifier: 0,
+            sent_at_ns: vec![0; usize::from(u16::MAX) + 1].into_boxed_slice(),
             is_queued: true,
         };
         let now = Instant::now();
@@ -250,10 +291,13 @@ impl<'a> Flow<'a> {
             phase: Phase::Opening,
             base: now,
             delivered: 0,
+            acknowledged: 0,
             lost: 0,
             repeated: 0,
             latencies: new_latencies(),
+            acknowledgements: new_latencies(),
             last_delivery: now,
+            sent: 0,
             due: 0,
             due_since: now,
             failure: None,
@@ -310,13 +354,17 @@ impl<'a> Flow<'a> {
         let before = usage(broker);
         let start = Instant::now();
         let (delivered, lost, repeated) = (self.delivered, self.lost, self.repeated);
+        let acknowledged = self.acknowledged;
         self.latencies.reset();
+        self.acknowledgements.reset();
         self.phase = Phase::Measuring;
-        let enough = delivered.saturating_add(self.plan.max_messages);
+        let enough = self.done().saturating_add(self.plan.max_messages);
         self.pump_until(links, out, start + self.plan.duration, enough)?;
         let wall = start.elapsed();
         let after = usage(broker);
         let delivered = self.delivered - delivered;
+        let acknowledged = self.acknowledged - acknowledged;
+        let acknowledgements = std::mem::replace(&mut self.acknowledgements, new_latencies());
 
         self.phase = Phase::Draining;
         let end = Instant::now() + DRAIN_LIMIT;
@@ -326,6 +374,8 @@ impl<'a> Flow<'a> {
         let lost = self.lost - lost + self.outstanding();
         Ok(Outcome {
             delivered,
+            acknowledged,
+            acknowledgements,
             lost,
             repeated: self.repeated - repeated,
             wall,
@@ -335,10 +385,21 @@ impl<'a> Flow<'a> {
         })
     }
 
-    /// Deliveries that are still to come.
+    /// What the run counts: deliveries, or acknowledgements where there are none.
+    const fn done(&self) -> u64 {
+        match self.plan.shape {
+            Shape::Unheard(_) => self.acknowledged,
+            _ => self.delivered,
+        }
+    }
+
+    /// Deliveries, or acknowledgements where there are none, that are still to come.
     fn outstanding(&self) -> u64 {
         let fan = self.plan.shape.fan();
-        let of = |p: &Publisher| (p.sent * fan).saturating_sub(p.delivered + p.forgiven);
+        let of = |p: &Publisher| match fan {
+            0 => p.sent - p.acknowledged,
+            fan => (p.sent * fan).saturating_sub(p.delivered + p.forgiven),
+        };
         self.publishers.iter().map(of).sum()
     }
 
@@ -351,7 +412,7 @@ impl<'a> Flow<'a> {
     ) -> Result<(), String> {
         loop {
             let now = Instant::now();
-            if now >= end || self.delivered >= enough {
+            if now >= end || self.done() >= enough {
                 return Ok(());
             }
             let mut timeout = end - now;
@@ -386,7 +447,7 @@ impl<'a> Flow<'a> {
                 let deliveries =
                     (publisher.sent * fan).saturating_sub(publisher.delivered + publisher.forgiven);
                 let unacknowledged = publisher.sent - publisher.acknowledged;
-                if deliveries > (window - 1) * fan
+                if fan > 0 && deliveries > (window - 1) * fan
                     || self.plan.qos.is_acknowledged()
                         && unacknowledged >= window.min(publisher.receive_maximum)
                 {
@@ -432,6 +493,15 @@ impl<'a> Flow<'a> {
     fn send(&mut self, index: usize, time_ns: u64, out: &mut Outbox) {
         let publisher = &mut self.publishers[index];
         publisher.identifier = publisher.identifier % u16::MAX + 1;
+        publisher.sent_at_ns[usize::from(publisher.identifier)] = time_ns;
+        if self.plan.own_topics.count > 0 {
+            let tail = match self.plan.own_topics.of(self.sent) {
+                Some(number) => sessions::own_topic(number),
+                None => sessions::NEWS.to_owned(),
+            };
+            publisher.template.end_topic_with(&tail);
+        }
+        self.sent += 1;
         let stamp = Stamp {
             publisher: index as u32,
             sequence: publisher.sent as u32,
@@ -492,10 +562,9 @@ impl<'a> Flow<'a> {
                 None
             }
             Packet::PubRec(ack) => Some((PacketType::PubRel, ack.packet_id)),
-            Packet::PubAck(_) | Packet::PubComp(_) => {
+            Packet::PubAck(ack) | Packet::PubComp(ack) => {
                 if let Some(index) = link.checked_sub(self.plan.shape.subscribers()) {
-                    self.publishers[index].acknowledged += 1;
-                    self.queue(index);
+                    self.acknowledged(index, ack.packet_id, now);
                 }
                 None
             }
@@ -537,6 +606,19 @@ impl<'a> Flow<'a> {
         }
     }
 
+    fn acknowledged(&mut self, index: usize, identifier: PacketId, now: Instant) {
+        let publisher = &mut self.publishers[index];
+        publisher.acknowledged += 1;
+        let sent_at_ns = publisher.sent_at_ns[usize::from(identifier.get())];
+        self.acknowledged += 1;
+        if matches!(self.plan.shape, Shape::Unheard(_)) {
+            self.last_delivery = now;
+        }
+        let latency = self.since_base_ns(now).saturating_sub(sent_at_ns);
+        self.acknowledgements.saturating_record(latency);
+        self.queue(index);
+    }
+
     fn refused(&mut self, what: &str, why: ReasonCode) {
         self.failure = Some(format!("the broker refused {what}: {why:?}"));
     }
@@ -576,6 +658,7 @@ impl Observer for Flow<'_> {
                 let client_id = self.credentials.client_id(link);
                 let login = Login {
                     client_id: &client_id,
+                    durable: self.plan.durable && link < self.plan.shape.subscribers(),
                     ..self.credentials.login()
                 };
                 out.packet(link, &packets::connect(login));

@@ -1,12 +1,12 @@
-//! `sterna-lab bench http`: what requests of HTTP/3 cost a broker, in memory and CPU.
+//! `sterna-lab bench http`: a broker's cost of HTTP/3 requests, in memory and CPU.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
+use sterna_client::arguments::{self, Place, Quic, Trust, from_environment};
 use sterna_client::http::{Client, Credentials, Error, Options, Subscribe, Subscription};
-use sterna_client::{Publish, QoS, Url};
+use sterna_client::{Publish, QoS};
 
 use super::own_broker::OwnBroker;
 use super::report::Report;
@@ -16,18 +16,17 @@ use crate::process::{self, Process, Usage};
 
 /// Most connections.
 const MAX_CONNECTIONS: u32 = 10_000;
-/// Time for a broker to finish what came last.
+/// Time for a broker to finish the last work.
 const SETTLE: Duration = Duration::from_millis(500);
 
-/// Open requests of HTTP/3 and publish by them, and say what that costs the broker.
+/// Open requests of HTTP/3, publish with them, and print the broker's cost.
 #[derive(clap::Args, Debug)]
-#[command(after_help = HELP)]
+#[command(disable_help_flag = true, after_help = HELP)]
 pub(crate) struct Args {
-    /// The broker, with --pid [default: Sterna's, started for this run]
-    #[arg(value_name = "URL", requires = "pid")]
-    url: Option<String>,
+    #[command(flatten)]
+    place: Place,
     /// Process of the broker on this machine
-    #[arg(long, requires = "url")]
+    #[arg(long)]
     pid: Option<u32>,
     /// Connections
     #[arg(long, short = 'n', default_value_t = 20,
@@ -43,21 +42,32 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 32, value_name = "BYTES",
           value_parser = clap::value_parser!(u32).range(0..=65_536))]
     payload: u32,
-    /// PEM file of authorities to trust, in place of the system's
-    #[arg(long, value_name = "FILE")]
-    ca: Option<PathBuf>,
-    /// A token to log in with
-    #[arg(long, value_name = "TOKEN")]
+    #[command(flatten)]
+    trust: Trust,
+    #[command(flatten)]
+    quic: Quic,
+    #[command(flatten)]
+    login: arguments::Credentials,
+    /// A token to log in with, in place of user name and password [env: STERNA_TOKEN]
+    #[arg(
+        long,
+        value_name = "TOKEN",
+        conflicts_with = "username",
+        help_heading = "Client"
+    )]
     token: Option<String>,
     /// Print one line of JSON
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     sterna: BrokerProgram,
+    /// Print this help
+    #[arg(long, action = clap::ArgAction::Help)]
+    help: Option<bool>,
 }
 
 const HELP: &str = "\
-Memory is what the broker's process has resident, of which each figure is the growth, divided. First
+Without URL and --pid, Sterna's own broker is started for this run. Memory is what the broker's process has resident, of which each figure is the growth, divided. First
 the connections are opened and used once; then each opens its subscriptions, which are requests whose
 responses do not end; then these are given up, and messages are published.";
 
@@ -70,7 +80,7 @@ maximum_requests = 10000
 maximum_subscriptions = 10000
 "#;
 
-/// Runs the workload and prints what came of it.
+/// Runs the workload and prints its result.
 pub(super) fn run(args: &Args) -> ExitCode {
     let measured = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -81,30 +91,44 @@ pub(super) fn run(args: &Args) -> ExitCode {
 }
 
 async fn measure(args: &Args) -> Result<Report, String> {
-    let own = match args.url {
-        Some(_) => None,
-        None => Some(OwnBroker::start(
+    let own = match (args.place.is_given(), args.pid) {
+        (true, Some(_)) => None,
+        (false, None) => Some(OwnBroker::start(
             &args.sterna.find()?,
             CONFIGURATION,
             |_| Ok(()),
         )?),
+        (true, None) => return Err("--pid: the broker's process is what is measured".to_owned()),
+        (false, Some(_)) => return Err("--pid: there is no URL of that broker".to_owned()),
     };
-    let url = match (&args.url, &own) {
-        (Some(url), _) => url,
-        (None, Some(own)) => own.urls.first().ok_or("the broker listens nowhere")?,
-        (None, None) => return Err("there is no broker".to_owned()),
+    let url = match &own {
+        None => args.place.url(&args.trust)?,
+        Some(own) => {
+            let url = own.urls.first().ok_or("the broker listens nowhere")?;
+            url.parse().map_err(|error| format!("{url}: {error}"))?
+        }
     };
-    let url: Url = url.parse().map_err(|error| format!("{url}: {error}"))?;
+    args.trust.refuse_idle(url.scheme())?;
     let mut options = Options::new(url);
-    options.tls.ca_file.clone_from(&args.ca);
+    options.tls = args.trust.tls();
+    options.quic = args.quic.overrides()?;
     // Each connection is a client of its own, as devices are.
     options.tls.resumption = false;
     options.tls.key_log = true;
     if let Some(own) = &own {
         options.tls.fingerprints = vec![own.fingerprint];
     }
-    if let Some(token) = &args.token {
-        options.credentials = Credentials::Bearer(token.clone());
+    if let Some(user) = &args.login.username {
+        options.credentials = Credentials::Basic {
+            user: user.clone(),
+            password: args.login.password().unwrap_or_default(),
+        };
+    } else if let Some(token) = args
+        .token
+        .clone()
+        .or_else(|| from_environment("STERNA_TOKEN"))
+    {
+        options.credentials = Credentials::Bearer(token);
     }
     let pid = args.pid.or_else(|| own.as_ref().map(OwnBroker::pid));
     let broker = Process::find(pid.ok_or("there is no process to measure")?)?;
@@ -131,7 +155,7 @@ impl Run<'_> {
 
     async fn measure(&self) -> Result<Report, Error> {
         let args = self.args;
-        // What a broker allocates once is no request's.
+        // Memory that a broker allocates once belongs to no request.
         let warm = self.connect(1).await?;
         self.publish(&warm, 100).await?;
         let idle = self.usage().await;
@@ -218,7 +242,7 @@ impl Run<'_> {
         Ok(subscriptions)
     }
 
-    /// Publishes so many messages over all clients, on each one after the other.
+    /// Publishes N messages over all clients, on each one after the other.
     async fn publish(&self, clients: &[Client], posts: u32) -> Result<(), Error> {
         let each = posts / clients.len() as u32;
         let mut tasks = tokio::task::JoinSet::new();

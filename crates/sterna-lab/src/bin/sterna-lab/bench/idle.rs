@@ -10,17 +10,17 @@ use super::packets::{self, Login};
 use super::{Credentials, new_latencies};
 use crate::process::{Process, Usage};
 
-/// Opened and held before the first reading, so that growth does not contain what a broker
-/// allocates once.
+/// Opened and held before the first reading, so that growth does not contain the broker's one-time
+/// allocations.
 const WARM_CONNECTIONS: usize = 10;
 /// Connections made before the first reading of the connect workload.
 const WARM_CONNECTS: u64 = 50;
-/// Time for a broker to finish what the last connection started.
+/// Time for a broker to finish the work of the last connection.
 const SETTLE: Duration = Duration::from_millis(300);
-/// How long the answers to the final PINGREQ are waited for.
+/// Longest wait for the answers to the final PINGREQ.
 const PING_LIMIT: Duration = Duration::from_secs(5);
 
-/// What came of holding connections.
+/// Result of holding connections.
 pub(super) struct Held {
     /// Connections between the first and the second reading.
     pub(super) connections: u64,
@@ -33,7 +33,7 @@ pub(super) struct Held {
     pub(super) after: Usage,
 }
 
-/// What came of connecting again and again.
+/// Result of repeated connecting.
 pub(super) struct Connected {
     pub(super) connects: u64,
     pub(super) failed: u64,

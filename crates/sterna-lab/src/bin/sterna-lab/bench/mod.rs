@@ -1,5 +1,5 @@
-//! `sterna-lab bench`: loads any MQTT broker and says what arrived, how fast, and at what cost; and what
-//! HTTP costs devices and this program's broker.
+//! `sterna-lab bench`: loads any MQTT broker, and prints arrivals, rate and cost. It also measures
+//! the cost of HTTP for devices and this program's broker.
 //!
 //! One thread and one readiness loop, so that the generator needs less CPU for a message than the
 //! broker under test. Every run is bounded in messages and in time.
@@ -12,24 +12,24 @@ mod links;
 mod own_broker;
 mod packets;
 mod report;
+mod sessions;
 mod silence;
 #[cfg(test)]
 mod tests;
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Subcommand, ValueEnum};
+use clap::Subcommand;
 use hdrhistogram::Histogram;
 use serde_json::json;
 
-use flow::{Pace, Plan, Shape};
+use flow::{OwnTopics, Pace, Plan, Shape};
 use links::LinkOptions;
 use links::target::Target;
-use links::tls::Trust;
 use packets::{Login, STAMP_BYTES};
 use report::{Report, float};
+use sterna_client::arguments::{self, Place, Quic, Trust, first_given, version};
 use sterna_mqtt::{QoS, Version};
 
 use crate::console;
@@ -67,6 +67,7 @@ enum Benchmark {
 #[derive(Subcommand, Debug)]
 enum Workload {
     /// N publishers to N subscribers, one to one, as fast as the window allows
+    #[command(disable_help_flag = true)]
     Pairs {
         /// Publishers, and as many subscribers
         #[arg(long, short = 'n', default_value_t = 10)]
@@ -74,11 +75,10 @@ enum Workload {
         #[command(flatten)]
         closed: Closed,
         #[command(flatten)]
-        traffic: Traffic,
-        #[command(flatten)]
         common: Common,
     },
     /// N publishers to N subscribers at a fixed rate; latency counts from when a message was due
+    #[command(disable_help_flag = true)]
     Rate {
         /// Publishers, and as many subscribers
         #[arg(long, short = 'n', default_value_t = 10)]
@@ -92,6 +92,7 @@ enum Workload {
         common: Common,
     },
     /// N publishers to one subscriber
+    #[command(disable_help_flag = true)]
     FanIn {
         /// Publishers
         #[arg(long, short = 'n', default_value_t = 50)]
@@ -99,11 +100,10 @@ enum Workload {
         #[command(flatten)]
         closed: Closed,
         #[command(flatten)]
-        traffic: Traffic,
-        #[command(flatten)]
         common: Common,
     },
     /// One publisher to N subscribers
+    #[command(disable_help_flag = true)]
     FanOut {
         /// Subscribers
         #[arg(long, short = 'n', default_value_t = 1000)]
@@ -111,22 +111,75 @@ enum Workload {
         #[command(flatten)]
         closed: Closed,
         #[command(flatten)]
-        traffic: Traffic,
+        common: Common,
+    },
+    /// N publishers, and no connected subscriber: for sessions that are away. Counts acknowledgements
+    #[command(disable_help_flag = true)]
+    Publish {
+        /// Publishers
+        #[arg(long, short = 'n', default_value_t = 10)]
+        publishers: usize,
+        /// Publish to the filters of N sessions of `sessions --own-filters`, not to the one of all
+        #[arg(long, default_value_t = 0, value_name = "N")]
+        own_topics: u32,
+        /// Only every N-th message goes there
+        #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+        every: u64,
+        #[command(flatten)]
+        closed: Closed,
+        #[command(flatten)]
+        common: Common,
+    },
+    /// Make N sessions that outlive their connections, with a filter each, and go away
+    #[command(disable_help_flag = true)]
+    Sessions {
+        /// Sessions
+        #[arg(long, short = 'n', default_value_t = 1000)]
+        sessions: u32,
+        /// Number of the first of them: a part of its client identifier, and of its own filter
+        #[arg(long, default_value_t = 0, value_name = "NUMBER")]
+        first: u32,
+        /// Each has a filter of its own, not the one of all
+        #[arg(long)]
+        own_filters: bool,
+        /// End after this time, with the sessions that there are
+        #[arg(long, default_value_t = 600.0)]
+        seconds: f64,
+        #[command(flatten)]
+        common: Common,
+    },
+    /// Return to sessions one after the other, and take what each has waiting
+    #[command(disable_help_flag = true)]
+    Wake {
+        /// Sessions
+        #[arg(long, short = 'n', default_value_t = 1)]
+        sessions: u32,
+        /// Number of the first of them
+        #[arg(long, default_value_t = 0, value_name = "NUMBER")]
+        first: u32,
+        /// Messages that each has waiting
+        #[arg(long, default_value_t = 1)]
+        messages: u64,
+        /// Longest wait for all messages of a session
+        #[arg(long, default_value_t = 60.0)]
+        seconds: f64,
         #[command(flatten)]
         common: Common,
     },
     /// Open N connections, hold them, and ask at the end whether they are alive
+    #[command(disable_help_flag = true)]
     Idle {
         /// Connections to hold (10 more are opened first, as a warm-up)
         #[arg(long, short = 'n', default_value_t = 1000)]
         connections: usize,
-        /// How long to hold them
+        /// Time to hold them, in seconds
         #[arg(long, default_value_t = 3.0, value_name = "SECONDS")]
         hold: f64,
         #[command(flatten)]
         common: Common,
     },
     /// Connect again and again, alone and then beside N handshakes that never end
+    #[command(disable_help_flag = true)]
     Silent {
         /// Silent clients: QUIC clients that stop after their first datagram, TLS clients in the middle
         /// of theirs, TCP clients that say nothing
@@ -135,7 +188,7 @@ enum Workload {
         /// Connects to measure each time (50 more are made first, as a warm-up)
         #[arg(long, default_value_t = 500)]
         connects: u64,
-        /// How often to measure both; the ratio is the median of as many
+        /// Number of measurements of both; the ratio is the median of as many
         #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
         rounds: u16,
         /// Wait between two rounds, for the broker to give up on handshakes over QUIC
@@ -145,6 +198,7 @@ enum Workload {
         common: Common,
     },
     /// Connect N times: transport, handshake, CONNECT, CONNACK, DISCONNECT
+    #[command(disable_help_flag = true)]
     Connect {
         /// Connects (50 more are made first, as a warm-up)
         #[arg(long, short = 'n', default_value_t = 2000)]
@@ -163,14 +217,16 @@ struct Closed {
     /// Messages of one publisher under way at most, counted until they arrive
     #[arg(long, short = 'w', default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     window: u32,
+    #[command(flatten)]
+    traffic: Traffic,
 }
 
 /// Messages.
 #[derive(clap::Args, Clone, Debug)]
 struct Traffic {
     /// Quality of service of publishers and subscribers
-    #[arg(long, short = 'q', default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=2))]
-    qos: u8,
+    #[arg(long, short = 'q', value_name = "QOS", default_value = "0", value_parser = arguments::qos)]
+    qos: QoS,
     /// Payload, 16 bytes at least
     #[arg(long, default_value_t = 64, value_name = "BYTES")]
     payload: usize,
@@ -180,42 +236,34 @@ struct Traffic {
     /// Load before the measurement begins
     #[arg(long, default_value_t = 1.0, value_name = "SECONDS")]
     warm_up: f64,
-    /// End the measurement after so many deliveries, if that is earlier
+    /// End the measurement after N deliveries, if that is earlier
     #[arg(long, default_value_t = 50_000_000)]
     messages: u64,
     /// Do not sleep between turns (takes one core whole)
     #[arg(long)]
     busy_poll: bool,
-}
-
-#[derive(Clone, Copy, ValueEnum, Debug)]
-enum Mqtt {
-    #[value(name = "3.1.1")]
-    V311,
-    #[value(name = "5")]
-    V5,
+    /// Sessions of subscribers outlive their connections (MQTT 3.1.1)
+    #[arg(long)]
+    durable: bool,
 }
 
 /// Where and how.
 #[derive(clap::Args, Clone, Debug)]
 struct Common {
-    /// mqtt://, mqtts://, ws://, wss:// or mqtt+quic://HOST[:PORT]
-    url: String,
-    /// Protocol version
-    #[arg(long, value_enum, default_value_t = Mqtt::V311)]
-    mqtt: Mqtt,
-    /// Trust the certificate authorities in this PEM file instead of the system's
-    #[arg(long, value_name = "FILE", conflicts_with = "insecure")]
-    ca: Option<PathBuf>,
-    /// Believe any certificate: for brokers of your own on your own machine
-    #[arg(long)]
-    insecure: bool,
-    /// User name
-    #[arg(long)]
-    username: Option<String>,
-    /// File with the password
-    #[arg(long, value_name = "FILE", requires = "username")]
-    password_file: Option<PathBuf>,
+    #[command(flatten)]
+    place: Place,
+    /// Version of MQTT: 5, 311 or 31
+    #[arg(short = 'V', long, value_name = "VERSION", default_value = "311", value_parser = version)]
+    protocol_version: Version,
+    #[command(flatten)]
+    login: arguments::Credentials,
+    #[command(flatten)]
+    trust: Trust,
+    #[command(flatten)]
+    quic: Quic,
+    /// Start of all client identifiers, for sessions that a later run returns to
+    #[arg(long, value_name = "TEXT")]
+    client_prefix: Option<String>,
     /// Connections that are opened at the same time
     #[arg(long, default_value_t = 16)]
     at_once: usize,
@@ -234,9 +282,12 @@ struct Common {
     /// Print one line of JSON
     #[arg(long)]
     json: bool,
+    /// Print this help
+    #[arg(long, action = clap::ArgAction::Help)]
+    help: Option<bool>,
 }
 
-/// What every CONNECT of the run carries.
+/// Fields of every CONNECT of the run.
 struct Credentials {
     version: Version,
     prefix: String,
@@ -246,25 +297,20 @@ struct Credentials {
 
 impl Credentials {
     fn new(common: &Common) -> Result<Self, String> {
-        let read = |path: &PathBuf| {
-            let mut bytes = std::fs::read(path)
-                .map_err(|e| format!("cannot read '{}': {e}", path.display()))?;
-            while bytes.last().is_some_and(|b| matches!(b, b'\n' | b'\r')) {
-                bytes.pop();
-            }
-            if bytes.len() > usize::from(u16::MAX) {
-                return Err("a password has at most 65,535 bytes".to_owned());
-            }
-            Ok(bytes)
-        };
+        let password = common.login.password();
+        if (password.as_ref()).is_some_and(|password| password.len() > usize::from(u16::MAX)) {
+            return Err("--pw: a password has at most 65,535 bytes".to_owned());
+        }
+        if !common.protocol_version.is_v5() && password.is_some() && common.login.username.is_none()
+        {
+            return Err("--pw: before MQTT 5 a password needs a user name".to_owned());
+        }
         Ok(Self {
-            version: match common.mqtt {
-                Mqtt::V311 => Version::V311,
-                Mqtt::V5 => Version::V5,
-            },
-            prefix: format!("bench-{}", std::process::id()),
-            username: common.username.clone(),
-            password: common.password_file.as_ref().map(read).transpose()?,
+            version: common.protocol_version,
+            prefix: (common.client_prefix.clone())
+                .unwrap_or_else(|| format!("bench-{}", std::process::id())),
+            username: common.login.username.clone(),
+            password: password.map(String::into_bytes),
         })
     }
 
@@ -279,11 +325,12 @@ impl Credentials {
             client_id: "",
             user_name: self.username.as_deref(),
             password: self.password.as_deref(),
+            durable: false,
         }
     }
 }
 
-/// Runs the workload and prints what came of it.
+/// Runs the workload and prints its result.
 pub(crate) fn run(args: &Args) -> ExitCode {
     let workload = match &args.benchmark {
         Benchmark::Load(workload) => workload,
@@ -300,6 +347,9 @@ fn workload_common(workload: &Workload) -> &Common {
         | Workload::Rate { common, .. }
         | Workload::FanIn { common, .. }
         | Workload::FanOut { common, .. }
+        | Workload::Publish { common, .. }
+        | Workload::Sessions { common, .. }
+        | Workload::Wake { common, .. }
         | Workload::Idle { common, .. }
         | Workload::Silent { common, .. }
         | Workload::Connect { common, .. } => common,
@@ -317,7 +367,19 @@ fn seconds(value: f64, name: &str) -> Result<Duration, String> {
 }
 
 fn measure(workload: &Workload, common: &Common) -> Result<Report, String> {
-    let target = Target::resolve(&common.url)?;
+    let url = common.place.url(&common.trust)?;
+    let target = Target::resolve(&url, &common.trust.tls())?;
+    common.trust.refuse_idle(url.scheme())?;
+    if let Some(flag) = first_given(&common.quic.given()).filter(|_| !url.scheme().is_quic()) {
+        let name = url.scheme().name();
+        return Err(format!("{flag}: {name}:// does not travel over QUIC"));
+    }
+    let quic = common.quic.overrides()?;
+    if quic.key_share.is_some() || quic.cipher.is_some() {
+        return Err(
+            "--quic-set: every broker is loaded with X25519 and AES-128-GCM first".to_owned(),
+        );
+    }
     let credentials = Credentials::new(common)?;
     let broker = common.pid.map(Process::find).transpose()?;
     if let Some(cpu) = common.cpu {
@@ -340,32 +402,29 @@ fn measure(workload: &Workload, common: &Common) -> Result<Report, String> {
     };
     let mut report = Report::default();
     report.fact("transport", json!(target.scheme.name()));
-    let options = |resume| LinkOptions {
-        target: target.clone(),
-        trust: match (&common.ca, common.insecure) {
-            (_, true) => Trust::Anybody,
-            (Some(path), false) => Trust::File(path.clone()),
-            (None, false) => Trust::System,
-        },
-        shared_udp_socket: common.shared_udp_socket,
-        packets_per_ack: common.packets_per_ack,
-        resume,
+    let options = |resume| {
+        let mut tls = common.trust.tls();
+        tls.resumption = resume;
+        // It does nothing where SSLKEYLOGFILE is not set.
+        tls.key_log = true;
+        LinkOptions {
+            target: target.clone(),
+            tls,
+            quic: quic.clone(),
+            shared_udp_socket: common.shared_udp_socket,
+            packets_per_ack: common.packets_per_ack,
+        }
     };
     let at_once = common.at_once.clamp(1, 10_000);
     let limit = Duration::from_secs_f64(MAX_SECONDS / 12.0);
 
+    let windowed = |name, shape, closed: &Closed| {
+        let pace = Pace::Window(closed.window);
+        (name, shape, pace, closed.traffic.clone())
+    };
+    let mut own_topics = OwnTopics::default();
     let (name, shape, pace, traffic) = match workload {
-        Workload::Pairs {
-            pairs,
-            closed,
-            traffic,
-            ..
-        } => (
-            "pairs",
-            Shape::Pairs(*pairs),
-            Pace::Window(closed.window),
-            traffic,
-        ),
+        Workload::Pairs { pairs, closed, .. } => windowed("pairs", Shape::Pairs(*pairs), closed),
         Workload::Rate {
             pairs,
             rate,
@@ -375,30 +434,71 @@ fn measure(workload: &Workload, common: &Common) -> Result<Report, String> {
             if *rate == 0 {
                 return Err("a rate of nothing".to_owned());
             }
-            ("rate", Shape::Pairs(*pairs), Pace::Rate(*rate), traffic)
+            (
+                "rate",
+                Shape::Pairs(*pairs),
+                Pace::Rate(*rate),
+                traffic.clone(),
+            )
         }
         Workload::FanIn {
-            publishers,
-            closed,
-            traffic,
-            ..
-        } => (
-            "fan-in",
-            Shape::FanIn(*publishers),
-            Pace::Window(closed.window),
-            traffic,
-        ),
+            publishers, closed, ..
+        } => windowed("fan-in", Shape::FanIn(*publishers), closed),
         Workload::FanOut {
             subscribers,
             closed,
-            traffic,
             ..
-        } => (
-            "fan-out",
-            Shape::FanOut(*subscribers),
-            Pace::Window(closed.window),
-            traffic,
-        ),
+        } => windowed("fan-out", Shape::FanOut(*subscribers), closed),
+        Workload::Publish {
+            publishers,
+            own_topics: count,
+            every,
+            closed,
+            ..
+        } => {
+            if closed.traffic.qos == QoS::AtMostOnce {
+                return Err("publish counts acknowledgements: --qos is 1 or 2".to_owned());
+            }
+            own_topics = OwnTopics {
+                count: *count,
+                every: *every,
+            };
+            windowed("publish", Shape::Unheard(*publishers), closed)
+        }
+        Workload::Sessions {
+            sessions,
+            first,
+            own_filters,
+            seconds: limit,
+            ..
+        } => {
+            check(at_once)?;
+            only_persistent_by_flag(common)?;
+            let plan = sessions::Making {
+                first: *first,
+                count: *sessions,
+                own_filters: *own_filters,
+                at_once,
+                limit: seconds(*limit, "--seconds")?,
+            };
+            let made = sessions::make(&plan, &options(false), &credentials, broker)?;
+            sessions::report_made(&mut report, &made);
+            return Ok(report);
+        }
+        Workload::Wake {
+            sessions,
+            first,
+            messages,
+            seconds: limit,
+            ..
+        } => {
+            only_persistent_by_flag(common)?;
+            let limit = seconds(*limit, "--seconds")?;
+            let numbers = *first..first.saturating_add(*sessions);
+            let woken = sessions::wake(numbers, *messages, limit, &options(false), &credentials)?;
+            sessions::report_woken(&mut report, &woken);
+            return Ok(report);
+        }
         Workload::Idle {
             connections, hold, ..
         } => {
@@ -426,7 +526,7 @@ fn measure(workload: &Workload, common: &Common) -> Result<Report, String> {
             check(*silent)?;
             let forget = seconds(*forget, "--forget")?;
             let options = options(false);
-            // One after the other: how long each takes is what is asked, not how many get through.
+            // One after the other: the question is the time of each, not their number.
             let measure = || idle::come_and_go(*connects, 1, limit, &options, &credentials, broker);
             let crowd = silence::compare(*silent, *rounds, forget, &options, measure)?;
             report.fact("workload", json!("silent"));
@@ -472,42 +572,68 @@ fn measure(workload: &Workload, common: &Common) -> Result<Report, String> {
             "--payload must be between {STAMP_BYTES} and {MAX_PAYLOAD_BYTES}"
         ));
     }
-    let (Shape::Pairs(count) | Shape::FanIn(count) | Shape::FanOut(count)) = shape;
+    if traffic.durable {
+        only_persistent_by_flag(common)?;
+    }
+    let (Shape::Pairs(count) | Shape::FanIn(count) | Shape::FanOut(count) | Shape::Unheard(count)) =
+        shape;
     check(count.saturating_mul(2))?;
     let plan = Plan {
         shape,
         pace,
-        qos: QoS::from_u8(traffic.qos).unwrap_or_default(),
+        qos: traffic.qos,
         payload_bytes: traffic.payload,
         warm_up: seconds(traffic.warm_up, "--warm-up")?,
         duration: seconds(traffic.seconds, "--seconds")?,
         max_messages: traffic.messages,
         at_once,
         busy_poll: traffic.busy_poll,
+        durable: traffic.durable,
+        own_topics,
     };
     let outcome = flow::run(&plan, &options(false), &credentials, broker)?;
     report.fact("workload", json!(name));
     report.fact("clients", json!(count));
-    report.fact("qos", json!(traffic.qos));
+    report.fact("qos", json!(traffic.qos as u8));
     report.fact("payload_bytes", json!(plan.payload_bytes));
     match pace {
         Pace::Window(window) => report.fact("window", json!(window)),
         Pace::Rate(rate) => report.fact("due_per_s", json!(rate)),
     }
     report.fact("delivered", json!(outcome.delivered));
+    if plan.qos.is_acknowledged() {
+        report.fact("acknowledged", json!(outcome.acknowledged));
+    }
     report.fact("lost", json!(outcome.lost));
     report.fact("repeated", json!(outcome.repeated));
     report.figure("wall_s", outcome.wall.as_secs_f64(), "time", "s");
     let rate = float(outcome.delivered) / outcome.wall.as_secs_f64();
     report.figure("rate_per_s", rate, "rate", "deliveries a second");
     report.latency("latency", &outcome.latencies);
-    report.usage(
-        &outcome.before,
-        &outcome.after,
-        outcome.delivered,
-        "delivery",
+    report.percentiles(
+        "acknowledgement_us",
+        "acknowledgement",
+        &outcome.acknowledgements,
     );
+    if matches!(shape, Shape::Unheard(_)) {
+        let count = outcome.acknowledged;
+        report.usage(&outcome.before, &outcome.after, count, "acknowledgement");
+    } else {
+        let count = outcome.delivered;
+        report.usage(&outcome.before, &outcome.after, count, "delivery");
+    }
+    report.written(&outcome.before, &outcome.after, outcome.acknowledged);
     Ok(report)
+}
+
+/// Refuses MQTT 5.0, where the end of a session is a property, and not the flag that this program sets.
+fn only_persistent_by_flag(common: &Common) -> Result<(), String> {
+    if common.protocol_version.is_v5() {
+        return Err(
+            "sessions that outlive their connection need --protocol-version 311".to_owned(),
+        );
+    }
+    Ok(())
 }
 
 fn report_held(report: &mut Report, held: &idle::Held) {

@@ -12,7 +12,7 @@ pub(super) const STAMP_BYTES: usize = 16;
 /// Larger packets from a broker end the connection.
 const MAX_INCOMING_BYTES: usize = 1 << 20;
 
-/// What every payload starts with.
+/// Start of every payload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Stamp {
     /// Number of the publisher.
@@ -42,6 +42,8 @@ pub(super) struct Template {
     /// Where the packet identifier is, above QoS 0.
     identifier_at: Option<usize>,
     stamp_at: usize,
+    /// Where the topic ends.
+    topic_end: usize,
 }
 
 impl Template {
@@ -73,7 +75,18 @@ impl Template {
             bytes,
             identifier_at: qos.is_acknowledged().then_some(identifier_at),
             stamp_at,
+            topic_end: if qos.is_acknowledged() {
+                identifier_at
+            } else {
+                stamp_at - usize::from(version.is_v5())
+            },
         }
+    }
+
+    /// Writes `tail` over the end of the topic, whose length stays.
+    pub(super) fn end_topic_with(&mut self, tail: &str) {
+        let start = self.topic_end - tail.len();
+        self.bytes[start..self.topic_end].copy_from_slice(tail.as_bytes());
     }
 
     /// The packet for one message.
@@ -89,20 +102,22 @@ impl Template {
     }
 }
 
-/// Who connects.
+/// Fields of a client's CONNECT.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Login<'a> {
     pub(super) version: Version,
     pub(super) client_id: &'a str,
     pub(super) user_name: Option<&'a str>,
     pub(super) password: Option<&'a [u8]>,
+    /// The session outlives the connection, and continues one of before.
+    pub(super) durable: bool,
 }
 
-/// CONNECT with a clean start, no will and no keep alive.
+/// CONNECT without a will and without keep alive.
 pub(super) fn connect(login: Login<'_>) -> Vec<u8> {
     let connect = Connect {
         version: login.version,
-        clean_start: true,
+        clean_start: !login.durable,
         keep_alive_s: 0,
         client_id: login.client_id,
         will: None,
@@ -136,8 +151,8 @@ pub(super) fn acknowledgement(packet_type: PacketType, id: PacketId) -> [u8; 4] 
 
 fn encoded(encode: impl FnOnce(&mut BytesMut) -> Result<(), EncodeError>) -> Vec<u8> {
     let mut out = BytesMut::new();
-    // Names and payloads are bounded by the command line's limits; should they not be, the broker
-    // gets nothing, and the run ends by its time limit.
+    // The command line's limits bound names and payloads. Above them the broker gets nothing, and
+    // the run ends by its time limit.
     let _ = encode(&mut out);
     out.to_vec()
 }
@@ -149,7 +164,7 @@ pub(super) fn read(
     mut bytes: &[u8],
     sink: &mut impl FnMut(&Packet<'_>),
 ) -> Result<(), String> {
-    let failed = |e| format!("the broker sent what is no MQTT: {e}");
+    let failed = |e| format!("the broker sent bytes that are not MQTT: {e}");
     while let Some(frame) = framer
         .next(&mut bytes, MAX_INCOMING_BYTES)
         .map_err(failed)?
@@ -162,6 +177,24 @@ pub(super) fn read(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_end_of_a_topic_is_replaced() {
+        for version in [Version::V311, Version::V5] {
+            for qos in [QoS::AtMostOnce, QoS::AtLeastOnce] {
+                let mut template = Template::new(version, "bench/news/00000000", qos, 64);
+                template.end_topic_with("away/00000042");
+                let (mut framer, mut topics) = (Framer::new(), Vec::new());
+                read(&mut framer, version, &template.bytes, &mut |packet| {
+                    if let Packet::Publish(publish) = packet {
+                        topics.push(publish.topic.to_owned());
+                    }
+                })
+                .unwrap();
+                assert_eq!(topics, ["bench/away/00000042"], "{version:?} {qos:?}");
+            }
+        }
+    }
 
     #[test]
     fn a_stamped_publish_is_read_back_at_any_split() {

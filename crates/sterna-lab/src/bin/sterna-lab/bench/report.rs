@@ -1,4 +1,4 @@
-//! What a run says: a table for people, one line of JSON for programs.
+//! Output of a run: a table for people, one line of JSON for programs.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -35,6 +35,11 @@ impl Report {
 
     /// Percentiles in microseconds.
     pub(super) fn latency(&mut self, label: &str, latencies: &Histogram<u64>) {
+        self.percentiles("latency_us", label, latencies);
+    }
+
+    /// Percentiles in microseconds, with the name of their field; nothing of an empty histogram.
+    pub(super) fn percentiles(&mut self, key: &str, label: &str, latencies: &Histogram<u64>) {
         if latencies.is_empty() {
             return;
         }
@@ -56,12 +61,26 @@ impl Report {
             ),
         ));
         self.fields.insert(
-            "latency_us".to_owned(),
+            key.to_owned(),
             json!({"p50": p50, "p99": p99, "p99_9": p999, "max": max}),
         );
     }
 
-    /// What broker and generator used between two readings, for each of `count` things.
+    /// Bytes that the broker wrote to disks between two readings, for each of `messages`.
+    pub(super) fn written(&mut self, before: &Usage, after: &Usage, messages: u64) {
+        if after.cpu > Duration::ZERO && messages > 0 {
+            let bytes = after.written_bytes.saturating_sub(before.written_bytes);
+            let each = float(bytes / 1024) * 1024.0 / float(messages);
+            self.figure("written_bytes", each, "written to disks", "bytes a message");
+            self.fields
+                .insert("broker_written_bytes".to_owned(), json!(bytes));
+            let busy = after.cpu.saturating_sub(before.cpu);
+            self.fields
+                .insert("broker_cpu_s".to_owned(), json!(busy.as_secs_f64()));
+        }
+    }
+
+    /// Use of broker and generator between two readings, for each of `count` things.
     pub(super) fn usage(&mut self, before: &Usage, after: &Usage, count: u64, thing: &str) {
         let per = |time: Duration| micros(time) / float(count.max(1));
         if after.cpu > Duration::ZERO {

@@ -1,4 +1,4 @@
-//! Handshakes that begin and never end: what a crowd of dead or hostile clients does to the others.
+//! Handshakes that begin and never end: the effect of many dead or hostile clients on the others.
 
 use std::io::{ErrorKind, Write as _};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
@@ -16,9 +16,9 @@ use super::links::tls::client_config;
 use super::new_latencies;
 use super::report::float;
 
-/// How long the answers to the silent clients' first packets are waited for.
+/// Longest wait for the answers to the silent clients' first packets.
 const ANSWER_LIMIT: Duration = Duration::from_secs(4);
-/// Time for a broker to read what was only half sent.
+/// Time for a broker to read incomplete input.
 const SETTLE: Duration = Duration::from_millis(500);
 /// QUIC clients that begin together.
 const TOGETHER: usize = 50;
@@ -31,14 +31,14 @@ const RETRY: u8 = 0xF0;
 struct Silence {
     _streams: Vec<TcpStream>,
     sockets: Vec<UdpSocket>,
-    /// Clients that got the broker's first flight and say nothing to it. Zero on byte streams, where
-    /// the broker waits for the rest of what it was sent.
+    /// Clients that got the broker's first flight and do not answer it. Zero on byte streams, where
+    /// the broker waits for the rest of the input.
     answered: usize,
     /// Clients that were asked to prove their address (Retry).
     retried: usize,
 }
 
-/// What a crowd does to honest clients, over all rounds.
+/// A crowd's effect on honest clients, over all rounds.
 pub(super) struct Crowd {
     /// See [`Silence::answered`]; of the last round.
     pub(super) answered: usize,
@@ -106,8 +106,8 @@ fn begin(count: usize, options: &LinkOptions) -> Result<Silence, String> {
 fn begin_streams(count: usize, options: &LinkOptions) -> Result<Silence, String> {
     let mut hello = Vec::new();
     if matches!(options.target.scheme, Scheme::Tls | Scheme::SecureWebSocket) {
-        let tls = client_config(&options.trust, None, false)?;
-        let name = options.target.host.clone();
+        let tls = client_config(options, &[])?;
+        let name = options.target.name.clone();
         let name = name
             .try_into()
             .map_err(|e| format!("no server name: {e}"))?;
@@ -136,15 +136,16 @@ fn begin_streams(count: usize, options: &LinkOptions) -> Result<Silence, String>
     })
 }
 
-/// Sends the first datagram of each client, and reads whether the broker answered it. A few at a time,
-/// as a broker may leave unanswered what it cannot begin at once: such clients would ask again.
+/// Sends the first datagram of each client, and reads whether the broker answered it. It sends a
+/// few at a time: a broker may leave handshakes unanswered that it cannot begin at once, and these
+/// clients would ask again.
 fn begin_quic(count: usize, options: &LinkOptions) -> Result<Silence, String> {
     let fail = |e: std::io::Error| format!("cannot use a UDP socket: {e}");
-    let tls = client_config(&options.trust, Some(b"mqtt"), false)?;
+    let tls = client_config(options, &[b"mqtt"])?;
     let crypto = QuicClientConfig::try_from(tls).map_err(|e| format!("cannot set up: {e}"))?;
     let config = ClientConfig::new(Arc::new(crypto));
     let mut endpoint = Endpoint::new(Arc::new(EndpointConfig::default()), None, true, None);
-    let (address, name) = (options.target.address, &options.target.host);
+    let (address, name) = (options.target.address, &options.target.name);
     let mut silence = Silence {
         _streams: Vec::new(),
         sockets: Vec::with_capacity(count),
@@ -175,8 +176,8 @@ fn begin_quic(count: usize, options: &LinkOptions) -> Result<Silence, String> {
 }
 
 impl Silence {
-    /// Reads what the broker says to the clients from `first` on, until each has an answer or the time
-    /// is up.
+    /// Reads the broker's answers to the clients from `first` on, until each has an answer or the
+    /// time is up.
     fn read_answers(&mut self, first: usize, end: Instant) {
         let mut datagram = [0; DATAGRAM_BYTES];
         let mut waiting: Vec<&UdpSocket> = self.sockets[first..].iter().collect();
@@ -197,8 +198,8 @@ impl Silence {
     }
 }
 
-/// Where a silent client sends from. A broker on loopback sees each at an address of its own, so that
-/// it is the crowd that is measured and not what the broker allows to one address.
+/// Source address of a silent client. A broker on loopback sees each at an address of its own. So
+/// the crowd is measured, and not the broker's limit for one address.
 fn source(target: SocketAddr, number: usize) -> SocketAddr {
     match target {
         SocketAddr::V4(target) if target.ip().is_loopback() => {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
-use clap::Parser;
+use clap::{CommandFactory as _, Parser};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
@@ -17,6 +17,8 @@ struct StandIn {
     tcp: SocketAddr,
     tls: SocketAddr,
     quic: SocketAddr,
+    /// Of the certificate of both.
+    fingerprint: sterna_client::Fingerprint,
 }
 
 /// Granted QoS and the way to the connection.
@@ -59,6 +61,13 @@ async fn serve(
     let send = |bytes: &[u8]| drop(sender.send(bytes.to_vec()));
     while let Some((first, body)) = packet(&mut from).await {
         match first >> 4 {
+            // A persistent session is always there, and two messages wait in it.
+            1 if body[7] & 2 == 0 => {
+                send(&[0x20, 2, 1, 0]);
+                for id in 1..=2 {
+                    send(&[0x32, 6, 0, 1, b't', 0, id, b'!']);
+                }
+            }
             1 => send(&[0x20, 2, 0, 0]),
             3 => {
                 let qos = first >> 1 & 3;
@@ -113,6 +122,7 @@ async fn serve(
 fn stand_in() -> StandIn {
     let key = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
     let chain: Vec<CertificateDer<'static>> = vec![key.cert.der().clone()];
+    let fingerprint = sterna_client::Fingerprint::of(&chain[0]);
     let private = PrivateKeyDer::try_from(key.signing_key.serialize_der()).unwrap();
     let mut tls = rustls::ServerConfig::builder_with_provider(Arc::new(
         rustls::crypto::ring::default_provider(),
@@ -142,6 +152,7 @@ fn stand_in() -> StandIn {
                 tcp: tcp.local_addr().unwrap(),
                 tls: secure.local_addr().unwrap(),
                 quic: quic.local_addr().unwrap(),
+                fingerprint,
             };
             sender.send(place).unwrap();
             loop {
@@ -180,14 +191,116 @@ struct Cli {
     args: Args,
 }
 
-fn bench(line: &str) -> Value {
+fn try_bench(line: &str) -> Result<Value, String> {
     let args = Cli::try_parse_from(std::iter::once("bench").chain(line.split(' ')));
-    let super::Benchmark::Load(workload) = args.unwrap().args.benchmark else {
+    let args = args.map_err(|error| error.to_string())?;
+    let super::Benchmark::Load(workload) = args.args.benchmark else {
         panic!("{line}: no load");
     };
-    let report = measure(&workload, workload_common(&workload));
-    let report = report.unwrap_or_else(|why| panic!("{line}: {why}"));
-    serde_json::from_str(&report.show(true)).unwrap()
+    let report = measure(&workload, workload_common(&workload))?;
+    Ok(serde_json::from_str(&report.show(true)).unwrap())
+}
+
+fn bench(line: &str) -> Value {
+    try_bench(line).unwrap_or_else(|why| panic!("{line}: {why}"))
+}
+
+/// The flags of `sterna pub` and `sterna sub` for where, who, trust and QUIC.
+const SHARED: [&str; 20] = [
+    "url",
+    "host",
+    "port",
+    "quic",
+    "username",
+    "pw",
+    "cafile",
+    "capath",
+    "fingerprint",
+    "server-key",
+    "cert",
+    "key",
+    "insecure",
+    "server-name",
+    "tls-alpn",
+    "tls-version",
+    "tls-use-os-certs",
+    "quic-profile",
+    "quic-set",
+    "protocol-version",
+];
+
+#[test]
+fn every_load_takes_the_flags_of_its_neighbours() {
+    let mut command = Cli::command();
+    command.build();
+    for load in [
+        "pairs", "rate", "fan-in", "fan-out", "idle", "silent", "connect", "http",
+    ] {
+        let command = command.find_subcommand(load).unwrap();
+        for flag in SHARED {
+            // HTTP has no version of MQTT.
+            let is_there = command
+                .get_arguments()
+                .any(|it| it.get_long() == Some(flag));
+            assert_eq!(
+                is_there,
+                load != "http" || flag != "protocol-version",
+                "{load} --{flag}"
+            );
+        }
+        let help = command.clone().render_long_help().to_string();
+        assert!(help.contains("-h, --host <HOST>"), "{load}: {help}");
+        let shorts = |flag: &str| {
+            let mut arguments = command.get_arguments();
+            arguments
+                .find(|it| it.get_long() == Some(flag))
+                .unwrap()
+                .get_short()
+        };
+        assert_eq!(
+            (shorts("username"), shorts("pw")),
+            (Some('u'), Some('P')),
+            "{load}"
+        );
+        assert_eq!(
+            (shorts("url"), shorts("port")),
+            (Some('L'), Some('p')),
+            "{load}"
+        );
+    }
+}
+
+#[test]
+fn flags_that_do_nothing_are_errors() {
+    for (line, why) in [
+        (
+            "idle mqtt://127.0.0.1 --cafile x",
+            "--cafile: mqtt:// is not encrypted",
+        ),
+        (
+            "idle mqtts://127.0.0.1 --quic-profile lan",
+            "--quic-profile: mqtts:// does not travel",
+        ),
+        (
+            "idle mqtt+quic://127.0.0.1 --tls-alpn x",
+            "--tls-alpn: QUIC has",
+        ),
+        (
+            "idle mqtt+quic://127.0.0.1 --quic-set cipher=chacha20",
+            "AES-128-GCM",
+        ),
+        ("idle amqp://127.0.0.1", "amqp:// is not loaded"),
+        ("idle mqtt://127.0.0.1 -P secret", "needs a user name"),
+        ("idle mqtt://127.0.0.1 -q 1", "unexpected argument '-q'"),
+        ("pairs mqtt://127.0.0.1 -q 3", "QoS is 0, 1 or 2"),
+        (
+            "idle mqtts://127.0.0.1 --cafile /nowhere/ca.pem",
+            "/nowhere/ca.pem",
+        ),
+    ] {
+        let error = try_bench(line).unwrap_err();
+        assert!(error.contains(why), "{line}: {error}");
+    }
 }
 
 #[test]
@@ -198,6 +311,11 @@ fn every_workload_runs_on_every_transport() {
         format!("mqtts://{} --insecure", place.tls),
         format!("mqtt+quic://{} --insecure", place.quic),
         format!("mqtt+quic://{} --insecure --shared-udp-socket", place.quic),
+        format!(
+            "--quic -h 127.0.0.1 -p {} --fingerprint {} --quic-profile lan",
+            place.quic.port(),
+            place.fingerprint
+        ),
     ];
     for url in &urls {
         for line in [
@@ -251,6 +369,44 @@ fn every_workload_runs_on_every_transport() {
         assert!(result["ratio"].as_f64().unwrap() > 0.0, "{result}");
         assert!(result["alone_us"].as_f64().unwrap() > 0.0, "{result}");
     }
+}
+
+#[test]
+fn sessions_are_made_and_returned_to_and_acknowledgements_counted() {
+    let place = stand_in();
+    let url = format!("mqtt://{}", place.tcp);
+    let result = bench(&format!(
+        "sessions -n 30 --at-once 4 --own-filters --client-prefix p {url}"
+    ));
+    assert_eq!(result["sessions"], 30, "{result}");
+    let result = bench(&format!(
+        "wake -n 3 --first 7 --messages 2 --client-prefix p {url}"
+    ));
+    assert_eq!(
+        (&result["sessions"], &result["delivered"]),
+        (&3.into(), &6.into()),
+        "{result}"
+    );
+    let first_us = result["first_us"]["p50"].as_f64().unwrap();
+    assert!(
+        (0.1..=result["last_us"]["p50"].as_f64().unwrap()).contains(&first_us),
+        "{result}"
+    );
+    let few = "--messages 100 --seconds 20 --warm-up 0";
+    let result = bench(&format!(
+        "publish -n 2 -q 1 --own-topics 5 --every 3 {few} {url}"
+    ));
+    assert!(result["acknowledged"].as_u64().unwrap() >= 100, "{result}");
+    assert_eq!(
+        (&result["lost"], &result["delivered"]),
+        (&0.into(), &0.into())
+    );
+    assert!(result["acknowledgement_us"]["p99"].as_f64().unwrap() > 1.0);
+    let result = bench(&format!("pairs -n 3 -q 1 --durable {few} {url}"));
+    assert!(result["delivered"].as_u64().unwrap() >= 100, "{result}");
+    assert_eq!(result["lost"], 0, "{result}");
+    let why = try_bench(&format!("sessions -n 1 -V 5 {url}")).unwrap_err();
+    assert!(why.contains("--protocol-version 311"), "{why}");
 }
 
 #[test]

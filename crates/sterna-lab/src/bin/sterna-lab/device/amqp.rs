@@ -12,7 +12,8 @@ use sterna_lab::measure::device::{Credentials, Task};
 
 use super::roles::{Arrival, Device};
 use super::{
-    CONNECT_TIMEOUT, Connections, FILTER, NO_STAMP, arrival, payload, qlog, text, tls, topic,
+    CONNECT_TIMEOUT, Connections, FILTER, NO_STAMP, arrival, payload, qlog, socket_setup, text,
+    tls, topic,
 };
 
 /// Messages of a sender that may be under way: as many as it has to send.
@@ -55,6 +56,7 @@ impl Device for Amqp {
             Credentials::Certificate { .. } => Sasl::External,
         };
         options.early_data = task.early_data;
+        options.socket_setup = socket_setup(task);
         options.qlog = qlog(task);
         options.pipelined = task.pipelined;
         options.connect_timeout = CONNECT_TIMEOUT;
@@ -109,7 +111,7 @@ impl Device for Amqp {
         Ok(())
     }
 
-    /// Settled, as QoS 0, nobody tells what becomes of it.
+    /// Settled, as QoS 0: no outcome is reported.
     async fn send(&mut self, task: &Task, number: u32) -> Result<(Sending, u64), String> {
         let sender = self.sender(task, number).await?;
         let (payload, at_ns) = payload(task, number);
@@ -184,7 +186,7 @@ impl Amqp {
         session.receiver(options).await.map_err(text)
     }
 
-    /// The link that a message leaves by, which is made where there is none yet.
+    /// The link for a message; it is made if there is none yet.
     async fn sender(&mut self, task: &Task, number: u32) -> Result<&Sender, String> {
         let address = address(task, number);
         let senders = self.senders.as_mut().ok_or("no session to send in")?;

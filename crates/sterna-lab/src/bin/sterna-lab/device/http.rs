@@ -8,7 +8,7 @@ use sterna_lab::measure::device::{Credentials, Task};
 use tokio::task::JoinHandle;
 
 use super::roles::{Arrival, Device};
-use super::{CONNECT_TIMEOUT, FILTER, arrival, publication, qlog, qos, text, tls};
+use super::{CONNECT_TIMEOUT, FILTER, arrival, publication, qlog, qos, socket_setup, text, tls};
 
 pub(super) struct Http {
     client: Client,
@@ -38,6 +38,7 @@ impl Device for Http {
             options.credentials_once = *once;
         }
         options.early_data = task.early_data;
+        options.socket_setup = socket_setup(task);
         options.qlog = qlog(task);
         options.connect_timeout = CONNECT_TIMEOUT;
         // A response may be lost and repeated; the task has its own limit.
@@ -60,7 +61,7 @@ impl Device for Http {
         async move { client.connected().await.map(drop).map_err(text) }
     }
 
-    /// Publishes beside whatever else is under way.
+    /// Publishes beside other work in progress.
     async fn send(&mut self, task: &Task, number: u32) -> Result<(Self::Sending, u64), String> {
         let (message, at_ns) = publication(task, number)?;
         let client = self.client.clone();

@@ -1,4 +1,4 @@
-//! `sterna-lab device`: what a campaign measures, as a process of its own.
+//! `sterna-lab device`: the measured part of a campaign, as a process of its own.
 //!
 //! [`sterna_lab::measure::device`] says how it is spoken to. The protocol is that of the task's URL.
 
@@ -8,13 +8,14 @@ mod mqtt;
 mod roles;
 
 use std::io::{self, BufRead as _, Write as _};
+use std::os::fd::AsFd as _;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use sterna_client::{
-    EarlyData, PathStatistics, Protocol, Publish, Qlog, QoS, Tls, TlsVersion, Url,
+    EarlyData, PathStatistics, Protocol, Publish, Qlog, QoS, SocketSetup, Tls, TlsVersion, Url,
 };
 use sterna_lab::kernel::{self, monotonic_ns};
 use sterna_lab::measure::device::{Credentials, Measured, Task, Wire, Word, read_stamp, stamp};
@@ -25,13 +26,13 @@ use crate::console;
 use crate::process::own_cpu;
 use roles::Arrival;
 
-/// What a subscriber subscribes to.
+/// A subscriber's filter.
 const FILTER: &str = "lab/#";
-/// What a message of the lab lacks if it is none.
+/// Error for a message that is not the lab's.
 const NO_STAMP: &str = "a message without a stamp";
 /// Longest wait for a connection: the links are slow and lose packets.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
-/// Bytes after the stamp. Their value is of no interest; they are not all the same.
+/// Bytes after the stamp. Their value does not matter; they are not all the same.
 const FILLER: u8 = 0x5a;
 /// When the time of the device's qlog begins, on both clocks.
 static QLOG_EPOCH: LazyLock<(Instant, u64)> = LazyLock::new(|| (Instant::now(), monotonic_ns()));
@@ -48,7 +49,7 @@ pub(super) fn run() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(reason) => {
-            // If nobody reads it, the exit status still says it.
+            // Without a reader, the exit status still says it.
             let _ = say(&Word::Failed { reason });
             ExitCode::from(console::NOT_RUN)
         }
@@ -72,7 +73,7 @@ fn say(word: &Word) -> Result<(), String> {
         .map_err(|error| format!("standard output: {error}"))
 }
 
-/// What comes on standard input after the task: `go`, and then its end.
+/// Orders on standard input after the task: `go`, and then its end.
 struct Orders(mpsc::UnboundedReceiver<()>);
 
 impl Orders {
@@ -118,11 +119,12 @@ async fn work(task: &Task) -> Result<(), String> {
     }
 }
 
-/// Whom to trust, what to show, and which version of TLS to speak.
+/// Trusted certificates, own certificate, and version of TLS.
 fn tls(task: &Task, tls: &mut Tls) {
     tls.ca_file.clone_from(&task.authority);
     tls.server_name = Some(task.server_name.clone());
     tls.resumption = task.resumption;
+    tls.early_data = task.early_data;
     if let Credentials::Certificate { certificate, key } = &task.credentials {
         tls.certificate = Some(certificate.clone());
         tls.key = Some(key.clone());
@@ -132,6 +134,12 @@ fn tls(task: &Task, tls: &mut Tls) {
         Some("1.3") => Some(TlsVersion::Tls13),
         _ => None,
     };
+}
+
+/// What is done to a TCP socket before it connects, if anything.
+fn socket_setup(task: &Task) -> Option<SocketSetup> {
+    let setup = || SocketSetup::new(|socket| kernel::connect_by_fast_open(socket.as_fd()));
+    task.fast_open.then(setup)
 }
 
 /// Where a qlog goes, if there is to be one.
@@ -171,8 +179,7 @@ fn text(error: impl std::error::Error) -> String {
     error.to_string()
 }
 
-/// How often a client has connected, counted beside what it does, so that nothing piles up in events
-/// that nobody needs.
+/// Number of a client's connections, counted beside its work, so that no unread events pile up.
 #[derive(Clone, Default)]
 struct Connections(Arc<AtomicU32>);
 
@@ -201,7 +208,7 @@ fn topic(task: &Task, number: u32) -> String {
     format!("lab/{}", number % task.topics)
 }
 
-/// What the process has used since `go`.
+/// The process's use since `go`.
 struct Meter {
     cpu: Duration,
     allocated: Allocated,
@@ -239,8 +246,8 @@ fn peak_rss_bytes(status: &str) -> Option<u64> {
     Some(kilobytes * 1024)
 }
 
-/// What QUIC knows of the path, where it is QUIC; what the kernel knows of TCP, where it is TCP.
-/// Both are to be asked while the connection stands.
+/// QUIC's or the kernel's TCP knowledge of the path. Both must be asked while the connection
+/// stands.
 fn look_at_path(path: Option<PathStatistics>, measured: &mut Measured) {
     if let Some(path) = path {
         measured.packets_lost = Some(measured.packets_lost.unwrap_or(0) + path.packets_lost);
@@ -259,6 +266,7 @@ fn look_at_path(path: Option<PathStatistics>, measured: &mut Measured) {
     }
     if let Some(state) = kernel::own_tcp_connections().pop() {
         measured.tcp_rtt_ns = Some(state.rtt_us * 1000);
+        measured.tcp_rto_ns = Some(state.rto_us * 1000);
         measured.congestion = Some(state.congestion);
     }
 }

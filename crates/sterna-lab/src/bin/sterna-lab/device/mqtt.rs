@@ -8,11 +8,13 @@ use sterna_client::{
 use sterna_lab::measure::device::{Credentials, Task};
 
 use super::roles::{Arrival, Device};
-use super::{CONNECT_TIMEOUT, Connections, FILTER, arrival, publication, qlog, qos, text, tls};
+use super::{
+    CONNECT_TIMEOUT, Connections, FILTER, arrival, publication, qlog, qos, socket_setup, text, tls,
+};
 
 pub(super) struct Mqtt {
     client: Client,
-    /// What arrives, until only connections are counted.
+    /// Received messages, until only connections are counted.
     events: Option<Events>,
     connections: Connections,
 }
@@ -31,6 +33,7 @@ impl Device for Mqtt {
             };
         }
         options.early_data = task.early_data;
+        options.socket_setup = socket_setup(task);
         options.qlog = qlog(task);
         options.connect_timeout = CONNECT_TIMEOUT;
         options.datagrams = task.datagrams;

@@ -1,4 +1,4 @@
-//! What devices do, whatever they speak: each role once, over what a protocol can do.
+//! Roles of devices in any protocol: each role once, over the operations of a protocol.
 
 use std::future::Future;
 use std::time::Duration;
@@ -34,14 +34,13 @@ pub(super) trait Device: Sized {
     /// Begins to connect.
     fn start(options: Self::Options) -> Result<Self, String>;
 
-    /// Waits until the connection stands, beside whatever else the device does.
+    /// Waits until the connection stands, beside other work of the device.
     fn connected(&self) -> impl Future<Output = Result<(), String>> + use<Self>;
 
-    /// From now on nothing is received: what comes in between is let go.
+    /// From now on the device receives nothing: input is dropped.
     fn only_send(&mut self) {}
 
-    /// Opens what messages leave by, and links for those to the first N topics, where the protocol
-    /// has links.
+    /// Prepares sending. In protocols with links, opens those of the first N topics.
     async fn prepare(&mut self, _task: &Task, _topics: u32) -> Result<(), String> {
         Ok(())
     }
@@ -61,7 +60,7 @@ pub(super) trait Device: Sized {
     /// Waits for the next message.
     async fn receive(&mut self) -> Result<Arrival, String>;
 
-    /// What QUIC knows of the path, where it is QUIC.
+    /// QUIC's knowledge of the path, on QUIC.
     async fn path(&mut self) -> Option<PathStatistics>;
 
     /// Connections beyond the first one.
@@ -71,7 +70,7 @@ pub(super) trait Device: Sized {
     async fn end(self) -> Result<(), String>;
 }
 
-/// Does what the task says.
+/// Executes the task.
 pub(super) async fn work<D: Device>(
     task: &Task,
     url: Url,
@@ -135,11 +134,20 @@ async fn publish<D: Device>(
     if task.interval_ns > 0 {
         note_lateness(late_ns, &mut measured);
     }
+    finish(device, orders, measured).await
+}
+
+/// Says that all is done, and ends when that was wanted.
+async fn finish<D: Device>(
+    mut device: D,
+    mut orders: Orders,
+    mut measured: Measured,
+) -> Result<Measured, String> {
     look_at_path(device.path().await, &mut measured);
     say(&Word::Finished)?;
     orders.end().await;
     measured.reconnections = device.reconnections();
-    // The broker is on its way out too; how this connection ends is not measured.
+    // The broker ends, too; the end of this connection is not measured.
     let _ = device.end().await;
     Ok(measured)
 }
@@ -203,11 +211,7 @@ async fn stop_and_wait<D: Device>(
     }
     measured.last_ns = monotonic_ns();
     meter.read(&mut measured);
-    look_at_path(device.path().await, &mut measured);
-    say(&Word::Finished)?;
-    orders.end().await;
-    let _ = device.end().await;
-    Ok(measured)
+    finish(device, orders, measured).await
 }
 
 /// Connects, sends or takes messages and ends the connection, again and again.

@@ -38,7 +38,7 @@ pub(super) struct ByteLink {
     socket: TcpStream,
     tls: Option<ClientConnection>,
     frames: Option<FrameReader>,
-    /// A pong or the upgrade request, which go out before what the outbox holds.
+    /// A pong or the upgrade request, which leave before the outbox.
     urgent: Vec<u8>,
     upgrade: Option<String>,
     state: State,

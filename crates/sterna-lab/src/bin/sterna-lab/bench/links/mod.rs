@@ -1,7 +1,7 @@
 //! Connections to the broker under load: one readiness loop, one thread, every transport.
 //!
-//! What is read together is handed up together, and what is written during a turn leaves at its
-//! end, so that the generator costs less than what it measures.
+//! Bytes that are read together are handed up together, and writes of a turn leave at its end. So
+//! the generator costs less than the measured broker.
 
 mod byte_link;
 mod quic;
@@ -15,8 +15,8 @@ use mio::{Events, Poll, Token};
 
 use byte_link::ByteLink;
 use quic::QuicLinks;
+use sterna_client::{QuicOverrides, Tls};
 use target::{Scheme, Target};
-use tls::Trust;
 
 /// Readiness events taken from the kernel at once.
 const EVENTS_PER_POLL: usize = 1024;
@@ -25,7 +25,7 @@ const READ_BYTES: usize = 128 * 1024;
 /// Tokens from here on are UDP sockets; below are connections.
 const UDP_TOKENS: usize = 1 << 32;
 
-/// What happened on a connection.
+/// An event of a connection.
 #[derive(Debug)]
 pub(super) enum LinkEvent<'a> {
     /// The transport is ready for MQTT bytes.
@@ -36,7 +36,7 @@ pub(super) enum LinkEvent<'a> {
     Closed(&'a str),
 }
 
-/// Who is told what happened on the connections.
+/// The receiver of the connections' events.
 pub(super) trait Observer {
     /// `now` was read after the event arrived.
     fn link_event(&mut self, link: usize, event: LinkEvent<'_>, out: &mut Outbox, now: Instant);
@@ -92,18 +92,18 @@ enum Slot {
     Quic,
 }
 
-/// How to reach the broker.
+/// The way to the broker.
 pub(super) struct LinkOptions {
     /// Where.
     pub(super) target: Target,
-    /// Whom to believe.
-    pub(super) trust: Trust,
+    /// Whom to trust, who the client is, and whether to resume instead of full handshakes.
+    pub(super) tls: Tls,
+    /// A profile of QUIC and changes to it.
+    pub(super) quic: QuicOverrides,
     /// All QUIC connections leave from one UDP socket instead of one each.
     pub(super) shared_udp_socket: bool,
-    /// Ask the broker to acknowledge no more often than every so many packets, where it can.
+    /// Ask the broker to acknowledge at most every N packets, if it can.
     pub(super) packets_per_ack: Option<u32>,
-    /// Resume TLS sessions instead of full handshakes.
-    pub(super) resume: bool,
 }
 
 /// All connections of a run.
@@ -133,11 +133,7 @@ impl Links {
                 quic = Some(QuicLinks::new(options, poll.registry())?);
             }
             Scheme::Tls | Scheme::SecureWebSocket => {
-                tls = Some(tls::ByteStreamTls::new(
-                    &target,
-                    &options.trust,
-                    options.resume,
-                )?);
+                tls = Some(tls::ByteStreamTls::new(options)?);
             }
             Scheme::Tcp | Scheme::WebSocket => {}
         }
@@ -170,7 +166,7 @@ impl Links {
         Ok(())
     }
 
-    /// Sends what is queued and ends the connection without waiting for the peer; no event follows.
+    /// Sends the queue and ends the connection without waiting for the peer; no event follows.
     pub(super) fn close(&mut self, link: usize, out: &mut Outbox, now: Instant) {
         match &mut self.slots[link] {
             Slot::Free => return,
@@ -186,7 +182,7 @@ impl Links {
         self.slots[link] = Slot::Free;
     }
 
-    /// Writes whatever the turn has queued.
+    /// Writes all queues of the turn.
     pub(super) fn flush(&mut self, observer: &mut impl Observer, out: &mut Outbox, now: Instant) {
         let mut dirty = std::mem::take(&mut out.dirty);
         for &link in &dirty {
@@ -215,7 +211,7 @@ impl Links {
         }
     }
 
-    /// Waits for at most `timeout` (forever without one) and hands over what arrived.
+    /// Waits for at most `timeout` (forever without one) and hands over the input.
     pub(super) fn turn(
         &mut self,
         observer: &mut impl Observer,

@@ -19,6 +19,8 @@ use quinn_proto::{
 };
 use quinn_udp::{BATCH_SIZE, RecvMeta, Transmit, UdpSocketState};
 
+use sterna_client::{QuicOverrides, QuicRole};
+
 use super::tls::client_config;
 use super::{LinkEvent, LinkOptions, UDP_TOKENS};
 
@@ -30,7 +32,7 @@ const MAX_SEGMENTS: usize = 32;
 const LINGER: Duration = Duration::from_millis(100);
 /// Keeps connections that are held for long from being taken for dead.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
-/// Asked of the kernel for every socket; it grants what it may.
+/// Requested of the kernel for every socket; it grants at most its limit.
 const SOCKET_BUFFER_BYTES: usize = 4 * 1024 * 1024;
 
 struct Socket {
@@ -42,12 +44,12 @@ struct Socket {
 struct QuicLink {
     connection: Connection,
     socket: usize,
-    /// Whom to tell; `None` once the load has closed the connection.
+    /// The link to report to; `None` once the load has closed the connection.
     link: Option<usize>,
     stream: Option<StreamId>,
     is_touched: bool,
     was_early: bool,
-    /// What the timer queue has for this connection.
+    /// The entry of this connection in the timer queue.
     timer: Option<Instant>,
     linger_until: Option<Instant>,
 }
@@ -79,13 +81,25 @@ type Sink<'a> = dyn FnMut(usize, LinkEvent<'_>, Instant) + 'a;
 impl QuicLinks {
     pub(super) fn new(options: &LinkOptions, registry: &Registry) -> Result<Self, String> {
         let (target, shares_socket) = (&options.target, options.shared_udp_socket);
-        let tls = client_config(&options.trust, Some(b"mqtt"), options.resume)?;
+        let tls = client_config(options, &[b"mqtt"])?;
         let crypto = QuicClientConfig::try_from(tls).map_err(|e| format!("cannot set up: {e}"))?;
         let mut config = ClientConfig::new(Arc::new(crypto));
-        let mut transport = TransportConfig::default();
-        transport
-            .max_idle_timeout(None)
-            .keep_alive_interval(Some(KEEP_ALIVE));
+        let mut endpoint = EndpointConfig::default();
+        let mut transport = if options.quic == QuicOverrides::default() {
+            let mut transport = TransportConfig::default();
+            transport
+                .max_idle_timeout(None)
+                .keep_alive_interval(Some(KEEP_ALIVE));
+            transport
+        } else {
+            let settings = options.quic.settings();
+            endpoint
+                .max_udp_payload_size(settings.max_received_payload_bytes)
+                .map_err(|error| format!("--quic-set: {error}"))?;
+            settings
+                .transport_config(QuicRole::Client)
+                .map_err(|problems| format!("--quic-set: {}", problems.join("; ")))?
+        };
         if let Some(packets) = options.packets_per_ack {
             let mut asked = AckFrequencyConfig::default();
             // The threshold counts those that stay unacknowledged.
@@ -94,10 +108,10 @@ impl QuicLinks {
         }
         config.transport_config(Arc::new(transport));
         let mut this = Self {
-            endpoint: Endpoint::new(Arc::new(EndpointConfig::default()), None, true, None),
+            endpoint: Endpoint::new(Arc::new(endpoint), None, true, None),
             config,
             address: target.address,
-            name: target.host.clone(),
+            name: target.name.clone(),
             sockets: Vec::new(),
             free_sockets: Vec::new(),
             shares_socket,
@@ -192,7 +206,7 @@ impl QuicLinks {
         }
     }
 
-    /// Notes what the readiness loop saw of a socket.
+    /// Notes the readiness of a socket.
     pub(super) fn socket_event(&mut self, index: usize, event: &Readiness) {
         if event.is_readable()
             && let Some(Some(socket)) = self.sockets.get_mut(index)
@@ -233,7 +247,7 @@ impl QuicLinks {
         quic.linger_until = Some(now + LINGER);
         self.lingering += 1;
         if let Some(stream) = quic.stream {
-            // Fails only when the stream is gone, which is what is wanted.
+            // Fails only if the stream is already closed, which is the aim.
             let _ = quic.connection.send_stream(stream).finish();
         }
         self.touch(handle);
@@ -351,7 +365,7 @@ impl QuicLinks {
         }
     }
 
-    /// Polls what a connection has to say.
+    /// Polls a connection's events.
     fn report(&mut self, handle: usize, registry: &Registry, now: Instant, sink: &mut Sink<'_>) {
         let Some(Some(quic)) = self.connections.get_mut(handle) else {
             return;
@@ -449,14 +463,14 @@ impl QuicLinks {
         }
     }
 
-    /// Ends whatever still waits.
+    /// Ends all waiting connections.
     pub(super) fn end_all(&mut self, registry: &Registry, now: Instant) {
         for handle in 0..self.connections.len() {
             self.end(handle, registry, now);
         }
     }
 
-    /// Sends what the touched connections have to send and sets their timers.
+    /// Sends the datagrams of the touched connections and sets their timers.
     pub(super) fn transmit(&mut self, now: Instant) {
         let mut touched = std::mem::take(&mut self.touched);
         for &handle in &touched {

@@ -1,0 +1,718 @@
+//! The ledger: what was sent, acknowledged, asked for and received, and which promises that breaks.
+//!
+//! It has no sockets and no clock. A *moment* is the number of notes before it, so that "the subscription was
+//! acknowledged before the message was sent" is a comparison of two numbers. Rules that would need to know what
+//! happened inside the broker are left out: a message that is acknowledged while a reader unsubscribes may
+//! come or not.
+
+mod reader;
+mod stamp;
+mod violation;
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+
+pub(super) use reader::Reading;
+use reader::{Copy, Reader};
+pub(super) use stamp::Stamp;
+pub(super) use violation::{Promise, Violation};
+
+/// How many notes were made before.
+pub(super) type Moment = u64;
+
+/// Most violations of a promise towards a client that are kept with their text; the others are counted.
+const MAX_TOLD: u64 = 2;
+
+/// By which protocol a client speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum Protocol {
+    Mqtt,
+    Amqp,
+    Http,
+}
+
+impl Protocol {
+    pub(super) const ALL: [Self; 3] = [Self::Mqtt, Self::Amqp, Self::Http];
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Mqtt => "MQTT",
+            Self::Amqp => "AMQP",
+            Self::Http => "HTTP",
+        })
+    }
+}
+
+/// A publisher in the ledger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct PublisherId(u32);
+
+/// A reader in the ledger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct ReaderId(usize);
+
+/// A transaction in the ledger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct TransactionId(usize);
+
+/// What a publisher promises and is promised.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sending {
+    /// By which it publishes.
+    pub(super) protocol: Protocol,
+    /// Whether its messages are sent exactly once: QoS 2, a settle mode of two steps, a key.
+    pub(super) is_exact: bool,
+}
+
+/// What has become of a message, as far as its publisher knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    /// Nothing was said yet.
+    Pending,
+    /// The broker has acknowledged it.
+    Kept(Moment),
+    /// The broker has said that it has not taken it, or its transaction was rolled back.
+    Void,
+    /// The publisher will never know.
+    Doubtful,
+}
+
+#[derive(Debug)]
+struct Publication {
+    topic: usize,
+    sent: Moment,
+    fate: Fate,
+    transaction: Option<TransactionId>,
+    /// A retained message that clears its topic.
+    clears: bool,
+}
+
+#[derive(Debug)]
+struct Topic {
+    name: String,
+    /// What was published there, in order.
+    publications: Vec<Stamp>,
+}
+
+#[derive(Debug)]
+struct Publisher {
+    name: String,
+    sending: Sending,
+    publications: Vec<Publication>,
+    /// Those before were compared with every reader.
+    compared: usize,
+}
+
+/// What was counted for one protocol.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counts {
+    pub(super) sent: u64,
+    pub(super) acknowledged: u64,
+    /// First copies that readers got.
+    pub(super) delivered: u64,
+    /// Further copies where at least once was promised.
+    pub(super) repeated: u64,
+}
+
+/// All that was noted.
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    now: Moment,
+    /// When each of the broker's lives began.
+    lives: Vec<Moment>,
+    topics: Vec<Topic>,
+    topic_numbers: HashMap<String, usize>,
+    publishers: Vec<Publisher>,
+    readers: Vec<Reader>,
+    transactions: Vec<Vec<Stamp>>,
+    pending: usize,
+    /// Copies that have come, repeated ones included.
+    copies: u64,
+    counts: BTreeMap<Protocol, Counts>,
+    breaches: BTreeMap<(Promise, Protocol), u64>,
+    /// Breaches by promise and client.
+    by_client: BTreeMap<(Promise, String), u64>,
+    told: Vec<Violation>,
+    alarm: Alarm,
+}
+
+/// What is to be done with an acknowledgement to come.
+#[derive(Default)]
+struct Alarm(Option<(u64, Box<dyn FnOnce() + Send>)>);
+
+impl fmt::Debug for Alarm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let count = self.0.as_ref().map(|(count, _)| count);
+        f.debug_tuple("Alarm").field(&count).finish()
+    }
+}
+
+/// What is due to a reader and has not come.
+type Missing = (usize, Stamp);
+
+impl Ledger {
+    fn tick(&mut self) -> Moment {
+        self.now += 1;
+        self.now
+    }
+
+    /// Another life of the broker begins.
+    pub(super) fn life_begins(&mut self) {
+        let now = self.tick();
+        self.lives.push(now);
+    }
+
+    /// The broker's life, from 1.
+    pub(super) fn life(&self) -> usize {
+        self.lives.len()
+    }
+
+    fn life_at(&self, moment: Moment) -> usize {
+        self.lives.partition_point(|began| *began <= moment)
+    }
+
+    /// Notes a breach of a promise.
+    pub(super) fn complain(
+        &mut self,
+        promise: Promise,
+        protocol: Protocol,
+        who: &str,
+        text: String,
+    ) {
+        *self.breaches.entry((promise, protocol)).or_default() += 1;
+        let count = self.by_client.entry((promise, who.to_owned()));
+        let count = count.or_default();
+        *count += 1;
+        if *count <= MAX_TOLD {
+            let life = self.life();
+            self.told.push(Violation {
+                promise,
+                life,
+                text,
+            });
+        }
+    }
+
+    /// The first breaches, in the order in which they were seen.
+    pub(super) fn violations(&self) -> &[Violation] {
+        &self.told
+    }
+
+    /// How often a promise was broken towards clients of a protocol.
+    pub(super) fn breaches(&self, promise: Promise, protocol: Protocol) -> u64 {
+        let count = self.breaches.get(&(promise, protocol));
+        count.copied().unwrap_or(0)
+    }
+
+    /// How often each promise was broken, by client.
+    pub(super) const fn breaches_by_client(&self) -> &BTreeMap<(Promise, String), u64> {
+        &self.by_client
+    }
+
+    /// How often any promise was broken.
+    pub(super) fn all_breaches(&self) -> u64 {
+        self.breaches.values().sum()
+    }
+
+    pub(super) fn counts(&self, protocol: Protocol) -> Counts {
+        self.counts.get(&protocol).copied().unwrap_or_default()
+    }
+
+    fn counts_mut(&mut self, protocol: Protocol) -> &mut Counts {
+        self.counts.entry(protocol).or_default()
+    }
+
+    fn topic(&mut self, name: &str) -> usize {
+        if let Some(number) = self.topic_numbers.get(name) {
+            return *number;
+        }
+        self.topics.push(Topic {
+            name: name.to_owned(),
+            publications: Vec::new(),
+        });
+        let number = self.topics.len() - 1;
+        self.topic_numbers.insert(name.to_owned(), number);
+        number
+    }
+
+    // --- Publishers ---
+
+    pub(super) fn publisher(&mut self, name: impl Into<String>, sending: Sending) -> PublisherId {
+        self.publishers.push(Publisher {
+            name: name.into(),
+            sending,
+            publications: Vec::new(),
+            compared: 0,
+        });
+        PublisherId(self.publishers.len() as u32 - 1)
+    }
+
+    fn publication(&self, stamp: Stamp) -> Option<(&Publisher, &Publication)> {
+        let publisher = self.publishers.get(stamp.publisher as usize)?;
+        let publication = publisher.publications.get(stamp.sequence as usize)?;
+        Some((publisher, publication))
+    }
+
+    /// A publisher is about to send a message.
+    pub(super) fn send(&mut self, publisher: PublisherId, topic: &str) -> Stamp {
+        self.note_sending(publisher, topic, None, false)
+    }
+
+    /// A publisher is about to clear a topic's retained message.
+    pub(super) fn clear(&mut self, publisher: PublisherId, topic: &str) -> Stamp {
+        self.note_sending(publisher, topic, None, true)
+    }
+
+    fn note_sending(
+        &mut self,
+        id: PublisherId,
+        topic: &str,
+        transaction: Option<TransactionId>,
+        clears: bool,
+    ) -> Stamp {
+        let sent = self.tick();
+        let topic = self.topic(topic);
+        let publisher = &mut self.publishers[id.0 as usize];
+        publisher.publications.push(Publication {
+            topic,
+            sent,
+            fate: Fate::Pending,
+            transaction,
+            clears,
+        });
+        let protocol = publisher.sending.protocol;
+        let stamp = Stamp {
+            publisher: id.0,
+            sequence: publisher.publications.len() as u32 - 1,
+        };
+        self.topics[topic].publications.push(stamp);
+        self.pending += 1;
+        self.counts_mut(protocol).sent += 1;
+        stamp
+    }
+
+    fn decide(&mut self, stamp: Stamp, fate: Fate) {
+        let publisher = &mut self.publishers[stamp.publisher as usize];
+        let publication = &mut publisher.publications[stamp.sequence as usize];
+        if publication.fate == Fate::Pending {
+            self.pending -= 1;
+        }
+        publication.fate = fate;
+        let protocol = publisher.sending.protocol;
+        if matches!(fate, Fate::Kept(_)) {
+            self.counts_mut(protocol).acknowledged += 1;
+            match self.alarm.0.take() {
+                Some((0, act)) => act(),
+                Some((count, act)) => self.alarm.0 = Some((count - 1, act)),
+                None => {}
+            }
+        }
+    }
+
+    /// Does something at once with an acknowledgement to come, after so many others; `None` forgets it.
+    pub(super) fn set_alarm(&mut self, alarm: Option<(u64, Box<dyn FnOnce() + Send>)>) {
+        self.alarm = Alarm(alarm);
+    }
+
+    /// The broker has acknowledged a message.
+    pub(super) fn acknowledged(&mut self, stamp: Stamp) {
+        let now = self.tick();
+        self.decide(stamp, Fate::Kept(now));
+    }
+
+    /// The broker has refused a message.
+    pub(super) fn refused(&mut self, stamp: Stamp) {
+        self.decide(stamp, Fate::Void);
+    }
+
+    /// The publisher will not learn what has become of a message.
+    pub(super) fn doubtful(&mut self, stamp: Stamp) {
+        self.decide(stamp, Fate::Doubtful);
+    }
+
+    /// Publishers of which a message was acknowledged.
+    pub(super) fn heard_publishers(&self) -> usize {
+        let is_heard = |publisher: &&Publisher| {
+            let mut publications = publisher.publications.iter();
+            publications.any(|publication| matches!(publication.fate, Fate::Kept(_)))
+        };
+        self.publishers.iter().filter(is_heard).count()
+    }
+
+    /// Messages whose publishers wait for an answer.
+    pub(super) const fn pending(&self) -> usize {
+        self.pending
+    }
+
+    /// Which publishers wait for an answer, and for how many.
+    pub(super) fn waiting(&self) -> Vec<(Protocol, String, String)> {
+        let mut found = Vec::new();
+        for publisher in &self.publishers {
+            let pending = (publisher.publications.iter().enumerate())
+                .filter(|(_, publication)| publication.fate == Fate::Pending);
+            let numbers: Vec<usize> = pending.map(|(sequence, _)| sequence).collect();
+            if let Some(first) = numbers.first() {
+                let text = format!(
+                    "{}: {} without an answer, the first is message {first}",
+                    publisher.name,
+                    numbers.len()
+                );
+                found.push((publisher.sending.protocol, publisher.name.clone(), text));
+            }
+        }
+        found
+    }
+
+    // --- Transactions ---
+
+    pub(super) fn transaction(&mut self) -> TransactionId {
+        self.transactions.push(Vec::new());
+        TransactionId(self.transactions.len() - 1)
+    }
+
+    /// A publisher is about to post a message in a transaction.
+    pub(super) fn post(
+        &mut self,
+        publisher: PublisherId,
+        topic: &str,
+        transaction: TransactionId,
+    ) -> Stamp {
+        let stamp = self.note_sending(publisher, topic, Some(transaction), false);
+        self.transactions[transaction.0].push(stamp);
+        stamp
+    }
+
+    fn decide_transaction(&mut self, transaction: TransactionId, fate: Fate) {
+        for stamp in self.transactions[transaction.0].clone() {
+            self.decide(stamp, fate);
+        }
+    }
+
+    pub(super) fn committed(&mut self, transaction: TransactionId) {
+        let now = self.tick();
+        self.decide_transaction(transaction, Fate::Kept(now));
+    }
+
+    pub(super) fn rolled_back(&mut self, transaction: TransactionId) {
+        self.decide_transaction(transaction, Fate::Void);
+    }
+
+    /// Whether it was committed was not answered.
+    pub(super) fn in_doubt(&mut self, transaction: TransactionId) {
+        self.decide_transaction(transaction, Fate::Doubtful);
+    }
+
+    /// Decides about transactions in doubt: one of which a reader has seen a part has taken effect.
+    fn look_at_doubtful(&mut self, is_end: bool) {
+        for number in 0..self.transactions.len() {
+            let first = self.transactions[number].first().copied();
+            let fate = first.and_then(|stamp| Some(self.publication(stamp)?.1.fate));
+            if fate != Some(Fate::Doubtful) {
+                continue;
+            }
+            let is_seen = (self.transactions[number].iter())
+                .any(|stamp| self.readers.iter().any(|reader| reader.has(*stamp)));
+            if is_seen {
+                let now = self.tick();
+                self.decide_transaction(TransactionId(number), Fate::Kept(now));
+            } else if is_end {
+                self.decide_transaction(TransactionId(number), Fate::Void);
+            }
+        }
+    }
+
+    // --- Readers ---
+
+    pub(super) fn reader(&mut self, name: impl Into<String>, reading: Reading) -> ReaderId {
+        self.readers.push(Reader::new(name.into(), reading));
+        ReaderId(self.readers.len() - 1)
+    }
+
+    /// A reader is about to ask for a filter.
+    pub(super) fn asks(&mut self, reader: ReaderId, filter: &str) {
+        let now = self.tick();
+        self.readers[reader.0].ask(filter, now);
+    }
+
+    /// The broker has acknowledged that.
+    pub(super) fn granted(&mut self, reader: ReaderId, filter: &str) {
+        let now = self.tick();
+        self.readers[reader.0].granted(filter, now);
+    }
+
+    /// Filters that were granted, of all readers.
+    pub(super) fn granted_interests(&self) -> usize {
+        let interests = self.readers.iter().map(Reader::granted_interests);
+        interests.sum()
+    }
+
+    /// Readers that have asked for a filter, and have no answer.
+    pub(super) fn unanswered_readers(&self) -> Vec<&str> {
+        let asking = self.readers.iter().filter(|reader| reader.is_asking());
+        asking.map(|reader| reader.name.as_str()).collect()
+    }
+
+    /// A reader is about to say that it does not want a filter any more.
+    pub(super) fn leaves(&mut self, reader: ReaderId, filter: &str) {
+        let now = self.tick();
+        self.readers[reader.0].leave(filter, now);
+    }
+
+    /// The broker has acknowledged that.
+    pub(super) fn left(&mut self, reader: ReaderId, filter: &str) {
+        let now = self.tick();
+        self.readers[reader.0].left(filter, now);
+    }
+
+    /// The reader ends on purpose.
+    pub(super) fn retires(&mut self, reader: ReaderId) {
+        self.readers[reader.0].is_retired = true;
+    }
+
+    /// Copies that have come to anybody.
+    pub(super) const fn copies(&self) -> u64 {
+        self.copies
+    }
+
+    /// A copy has come.
+    pub(super) fn received(&mut self, id: ReaderId, topic: Option<&str>, payload: &[u8]) {
+        self.tick();
+        self.copies += 1;
+        let protocol = self.readers[id.0].reading.protocol;
+        let name = self.readers[id.0].name.clone();
+        let stamp = Stamp::of(payload);
+        let Some((stamp, (_, publication))) =
+            stamp.and_then(|stamp| Some((stamp, self.publication(stamp)?)))
+        else {
+            let start = String::from_utf8_lossy(&payload[..payload.len().min(40)]);
+            let text = format!(
+                "{} got {} bytes that nobody sent: `{}`",
+                name,
+                payload.len(),
+                start.escape_debug()
+            );
+            self.complain(Promise::Intact, protocol, &name, text);
+            return;
+        };
+        let number = publication.topic;
+        if let Some(topic) = topic.filter(|topic| *topic != self.topics[number].name) {
+            let text = format!("{} under the topic {topic}", self.describe(stamp));
+            self.complain(Promise::Intact, protocol, &name, text);
+        }
+        self.judge_asked(id, stamp);
+        let life = self.life();
+        let copy = self.readers[id.0].take(stamp, number, life);
+        match copy {
+            Copy::First => self.counts_mut(protocol).delivered += 1,
+            Copy::Late { after } => {
+                self.counts_mut(protocol).delivered += 1;
+                if self.readers[id.0].reading.is_ordered {
+                    let text = format!(
+                        "{} came to {name} after message {after}",
+                        self.describe(stamp)
+                    );
+                    let who = self.pair(stamp, &name);
+                    self.complain(Promise::Order, protocol, &who, text);
+                }
+            }
+            Copy::Repeated => self.judge_once(id, stamp),
+        }
+    }
+
+    fn judge_asked(&mut self, id: ReaderId, stamp: Stamp) {
+        let reader = &self.readers[id.0];
+        let Some((_, publication)) = self.publication(stamp) else {
+            return;
+        };
+        let topic = &self.topics[publication.topic].name;
+        let why = match publication.fate {
+            Fate::Void if publication.transaction.is_some() => {
+                "though its transaction had no effect"
+            }
+            Fate::Void => "though it was refused",
+            Fate::Kept(taken) if !reader.may_have(topic, publication.sent, Some(taken)) => {
+                "which had not asked for it then"
+            }
+            Fate::Pending | Fate::Doubtful if !reader.may_have(topic, publication.sent, None) => {
+                "which had not asked for it then"
+            }
+            _ => return,
+        };
+        let protocol = reader.reading.protocol;
+        let name = reader.name.clone();
+        let text = format!("{} came to {name}, {why}", self.describe(stamp));
+        let who = self.pair(stamp, &name);
+        self.complain(Promise::Asked, protocol, &who, text);
+    }
+
+    fn judge_once(&mut self, id: ReaderId, stamp: Stamp) {
+        let reader = &self.readers[id.0];
+        let reading = reader.reading;
+        let is_exact = self.publishers[stamp.publisher as usize].sending.is_exact;
+        if reading.is_exact && is_exact {
+            let name = reader.name.clone();
+            let entry = reader.entry(stamp);
+            let text = format!(
+                "{} came {} times to {name}, the first in life {}",
+                self.describe(stamp),
+                entry.copies,
+                entry.first_life
+            );
+            let who = self.pair(stamp, &name);
+            self.complain(Promise::Once, reading.protocol, &who, text);
+        } else {
+            self.counts_mut(reading.protocol).repeated += 1;
+        }
+    }
+
+    /// A message's publisher, and a reader.
+    fn pair(&self, stamp: Stamp, reader: &str) -> String {
+        let publisher = self.publishers.get(stamp.publisher as usize);
+        let publisher = publisher.map_or("nobody", |publisher| publisher.name.as_str());
+        format!("{publisher} to {reader}")
+    }
+
+    /// A message in words: whose, which, where, and in which lives it was sent and acknowledged.
+    fn describe(&self, stamp: Stamp) -> String {
+        let Some((publisher, publication)) = self.publication(stamp) else {
+            return "an unknown message".to_owned();
+        };
+        let fate = match publication.fate {
+            Fate::Pending => "not answered yet".to_owned(),
+            Fate::Kept(at) => format!("acknowledged in life {}", self.life_at(at)),
+            Fate::Void => "not taken".to_owned(),
+            Fate::Doubtful => "in doubt".to_owned(),
+        };
+        let transaction = match publication.transaction {
+            Some(TransactionId(number)) => format!(", transaction {number}"),
+            None => String::new(),
+        };
+        format!(
+            "message {} of {} on {} (sent in life {}, {fate}{transaction})",
+            stamp.sequence,
+            publisher.name,
+            self.topics[publication.topic].name,
+            self.life_at(publication.sent)
+        )
+    }
+
+    // --- Comparison ---
+
+    /// What is due and has not come.
+    fn find_missing(&self) -> Vec<Missing> {
+        let mut missing = Vec::new();
+        for (number, publisher) in self.publishers.iter().enumerate() {
+            let new = publisher.publications.iter().enumerate();
+            for (sequence, publication) in new.skip(publisher.compared) {
+                if !matches!(publication.fate, Fate::Kept(_)) {
+                    continue;
+                }
+                let stamp = Stamp {
+                    publisher: number as u32,
+                    sequence: sequence as u32,
+                };
+                for (reader, page) in self.readers.iter().enumerate() {
+                    if !page.has(stamp)
+                        && page.is_due(&self.topics[publication.topic].name, publication.sent)
+                    {
+                        missing.push((reader, stamp));
+                    }
+                }
+            }
+        }
+        missing
+    }
+
+    /// How many copies are due and have not come.
+    pub(super) fn missing(&mut self) -> usize {
+        self.look_at_doubtful(false);
+        self.find_missing().len()
+    }
+
+    /// Ends a comparison: what has not come now is lost, and the next comparison begins after it.
+    pub(super) fn close(&mut self) {
+        self.look_at_doubtful(true);
+        for (reader, stamp) in self.find_missing() {
+            let Some((publisher, publication)) = self.publication(stamp) else {
+                continue;
+            };
+            let topic = &self.topics[publication.topic].name;
+            let (mut due, mut got) = (0, 0);
+            for other in &self.readers {
+                due += usize::from(other.is_due(topic, publication.sent));
+                got += usize::from(other.has(stamp));
+            }
+            let promise = match publication.transaction {
+                Some(TransactionId(number)) if self.is_seen(number) => Promise::Whole,
+                _ => Promise::Kept,
+            };
+            let protocol = publisher.sending.protocol;
+            let name = self.readers[reader].name.clone();
+            let text = format!(
+                "{} did not come to {name} ({got} of {due} readers have it)",
+                self.describe(stamp)
+            );
+            let who = self.pair(stamp, &name);
+            self.complain(promise, protocol, &who, text);
+        }
+        for publisher in &mut self.publishers {
+            let mut publications = publisher.publications.iter();
+            let first = publications.position(|publication| publication.fate == Fate::Pending);
+            publisher.compared = first.unwrap_or(publisher.publications.len());
+        }
+    }
+
+    fn is_seen(&self, transaction: usize) -> bool {
+        let stamps = &self.transactions[transaction];
+        let mut readers = self.readers.iter();
+        readers.any(|reader| stamps.iter().any(|stamp| reader.has(*stamp)))
+    }
+
+    /// Compares the retained message that was found with what its only publisher has published there.
+    pub(super) fn judge_retained(&mut self, asked: Protocol, topic: &str, found: Option<&[u8]>) {
+        self.tick();
+        let Some(number) = self.topic_numbers.get(topic).copied() else {
+            return;
+        };
+        let mut allowed: Vec<Option<Stamp>> = Vec::new();
+        let mut is_kept = false;
+        for stamp in self.topics[number].publications.iter().rev() {
+            let Some((_, publication)) = self.publication(*stamp) else {
+                continue;
+            };
+            if publication.fate == Fate::Void {
+                continue;
+            }
+            allowed.push((!publication.clears).then_some(*stamp));
+            is_kept = matches!(publication.fate, Fate::Kept(_));
+            if is_kept {
+                break;
+            }
+        }
+        if !is_kept {
+            // Nothing was acknowledged there yet.
+            allowed.push(None);
+        }
+        let stamp = found.map(Stamp::of);
+        let found = match stamp {
+            None => "nothing".to_owned(),
+            Some(Some(stamp)) => self.describe(stamp),
+            Some(None) => "bytes that nobody sent".to_owned(),
+        };
+        if stamp != Some(None) && allowed.contains(&stamp.flatten()) {
+            return;
+        }
+        let newest = allowed.last().copied().flatten();
+        let newest = newest.map_or_else(
+            || "that it was cleared".to_owned(),
+            |stamp| self.describe(stamp),
+        );
+        let text = format!("{topic} has {found}; the newest acknowledged is {newest}");
+        self.complain(Promise::Newest, asked, topic, text);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,79 @@
+//! What a payload says of itself: whose message it is, and that no byte of it has changed.
+
+use std::fmt::Write as _;
+
+use crate::link::Random;
+
+/// Most bytes of one payload in a hundred; so that records of the log span its blocks.
+const MAX_BYTES: u64 = 24_000;
+/// Most bytes of the others.
+const MAX_USUAL_BYTES: u64 = 400;
+
+/// Whose message a payload is. The payload follows from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(in crate::crash) struct Stamp {
+    /// Number of the publisher in the ledger.
+    pub(super) publisher: u32,
+    /// Number of the message among those of the publisher, from 0.
+    pub(super) sequence: u32,
+}
+
+impl Stamp {
+    /// The payload: the stamp in digits, and bytes that follow from it.
+    pub(in crate::crash) fn payload(self) -> Vec<u8> {
+        let mut random = Random::new(&[u64::from(self.publisher), u64::from(self.sequence)]);
+        let limit = if random.happens(0.01) {
+            MAX_BYTES
+        } else {
+            MAX_USUAL_BYTES
+        };
+        let filler_bytes = random.next_u64() % limit;
+        let mut text = String::new();
+        let _ = write!(text, "{} {} ", self.publisher, self.sequence);
+        let mut payload = text.into_bytes();
+        for _ in 0..filler_bytes {
+            payload.push(b'a' + (random.next_u64() % 26) as u8);
+        }
+        payload
+    }
+
+    /// Reads a payload; `None` where it is not exactly one that a stamp has.
+    pub(super) fn of(payload: &[u8]) -> Option<Self> {
+        let mut words = payload.splitn(3, |byte| *byte == b' ');
+        let mut number = || std::str::from_utf8(words.next()?).ok()?.parse().ok();
+        let stamp = Self {
+            publisher: number()?,
+            sequence: number()?,
+        };
+        (stamp.payload() == payload).then_some(stamp)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_payload_says_whose_it_is_unless_a_byte_changed() {
+        let mut largest = 0;
+        for sequence in 0..2_000 {
+            let stamp = Stamp {
+                publisher: 7,
+                sequence,
+            };
+            let mut payload = stamp.payload();
+            assert_eq!(Stamp::of(&payload), Some(stamp));
+            largest = largest.max(payload.len());
+            payload.push(b'x');
+            assert_eq!(Stamp::of(&payload), None, "too long");
+            payload.pop();
+            if let Some(last) = payload.last_mut() {
+                *last ^= 1;
+            }
+            assert_eq!(Stamp::of(&payload), None, "a bit flipped");
+        }
+        assert!(largest > 4_096, "{largest}");
+        assert_eq!(Stamp::of(b""), None);
+        assert_eq!(Stamp::of(b"7"), None);
+    }
+}

@@ -1,0 +1,78 @@
+//! What must not happen, and how it is told.
+
+use std::fmt;
+
+/// A promise that was broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(in crate::crash) enum Promise {
+    /// What was acknowledged is delivered to every durable reader that had asked for it.
+    Kept,
+    /// What is sent and read exactly once is not doubled.
+    Once,
+    /// A publisher's messages on a topic come in its order, repetitions aside.
+    Order,
+    /// Only what was published, and only to who asked for it.
+    Asked,
+    /// Bytes come as they were sent.
+    Intact,
+    /// A transaction is seen whole or not at all.
+    Whole,
+    /// A session, link or idempotency key that was acknowledged is there after a restart.
+    Remembered,
+    /// The retained message is the newest one that was acknowledged, or a later one.
+    Newest,
+    /// The broker starts again, lives until it is killed, and answers.
+    Serving,
+}
+
+impl Promise {
+    /// All of them, in the order of reports.
+    pub(in crate::crash) const ALL: [Self; 9] = [
+        Self::Kept,
+        Self::Once,
+        Self::Order,
+        Self::Asked,
+        Self::Intact,
+        Self::Whole,
+        Self::Remembered,
+        Self::Newest,
+        Self::Serving,
+    ];
+
+    /// One word for a breach of it.
+    pub(in crate::crash) const fn breach(self) -> &'static str {
+        match self {
+            Self::Kept => "lost",
+            Self::Once => "doubled",
+            Self::Order => "out of order",
+            Self::Asked => "unasked",
+            Self::Intact => "changed",
+            Self::Whole => "torn",
+            Self::Remembered => "forgotten",
+            Self::Newest => "not newest",
+            Self::Serving => "not served",
+        }
+    }
+}
+
+/// A breach that was seen.
+#[derive(Clone, Debug)]
+pub(in crate::crash) struct Violation {
+    /// Which promise.
+    pub(in crate::crash) promise: Promise,
+    /// The broker's life in which it was seen, from 1.
+    pub(in crate::crash) life: usize,
+    /// Which message, publisher and reader, and when.
+    pub(in crate::crash) text: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            promise,
+            life,
+            text,
+        } = self;
+        write!(f, "{} (seen in life {life}): {text}", promise.breach())
+    }
+}

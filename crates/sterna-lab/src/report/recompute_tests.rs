@@ -1,0 +1,191 @@
+//! Every row of every claim, made again by another program in another language.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::Collection;
+use crate::calibrate::Machine;
+use crate::campaign::{CAMPAIGNS, Campaign, Plan};
+use crate::link::Random;
+use crate::measure::store::{Manifest, Store};
+use crate::measure::{Sample, Verdict};
+
+const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/recompute.py");
+/// Repetitions that are made up: few, so that the other program has few different draws to make.
+const REPETITIONS: u32 = 6;
+/// Of so many samples one is missing, one unsound, and one incomplete.
+const GAP: u64 = 101;
+
+/// A Python with numpy: that of the path, or the system's. `None` where there is neither.
+///
+/// # Panics
+///
+/// In continuous integration, which installs both and may leave nothing out.
+fn python() -> Option<PathBuf> {
+    let found = ["python3", "/usr/bin/python3"]
+        .into_iter()
+        .map(PathBuf::from)
+        .find(|python| {
+            let tried = Command::new(python).args(["-c", "import numpy"]).output();
+            tried.is_ok_and(|output| output.status.success())
+        });
+    assert!(
+        found.is_some() || std::env::var_os("CI").is_none(),
+        "no python3 with numpy: apt-get install python3-numpy"
+    );
+    if found.is_none() {
+        eprintln!("SKIPPED: no python3 with numpy (apt-get install python3-numpy)");
+    }
+    found
+}
+
+/// Lets the other program make the rows of a report again.
+fn recompute(python: &Path, report: &Path, samples: &Path, campaign: &str) -> (bool, String) {
+    let output = Command::new(python)
+        .arg(PROGRAM)
+        .arg(report.join("rows.json"))
+        .arg(samples.join("samples.jsonl"))
+        .arg(campaign)
+        .output()
+        .unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    (
+        output.status.success(),
+        String::from_utf8_lossy(&said).into_owned(),
+    )
+}
+
+/// The metrics and series that a campaign's claims ask for.
+fn wanted(campaign: &Campaign) -> (BTreeSet<String>, BTreeSet<String>) {
+    let (mut metrics, mut series) = (BTreeSet::new(), BTreeSet::new());
+    let claims = campaign.claims.iter();
+    for check in claims.flat_map(|claim| claim.checks().chain(&claim.shown)) {
+        let Some(source) = check.source() else {
+            continue;
+        };
+        match source.metric.split_once('.') {
+            None => metrics.insert(source.metric.clone()),
+            Some((name, _)) => series.insert(name.to_owned()),
+        };
+    }
+    // What has one value a run is no series, though its largest be asked for.
+    series.retain(|name| !metrics.contains(name));
+    (metrics, series)
+}
+
+/// Results of runs that nobody made, in a folder: values with a level of their own for each repetition,
+/// transport and run.
+fn make_up(name: &str, text: &str, folder: &Path) {
+    let campaign = Campaign::parse(text).unwrap();
+    let (metrics, series) = wanted(&campaign);
+    let manifest = Manifest {
+        campaign: name.into(),
+        version: campaign.version,
+        text: text.into(),
+        brokers: Vec::new(),
+        seed: 1,
+        quick: false,
+        emulator: "none".into(),
+        command: "none".into(),
+        program: "0".into(),
+        optimised: true,
+        machine: Machine::look(),
+        warnings: Vec::new(),
+        calibration: Vec::new(),
+        in_force: BTreeMap::new(),
+    };
+    let (mut store, _) = Store::open(folder, &manifest, None).unwrap();
+    let plan = Plan::new(&campaign, false, 1, &[]).unwrap();
+    let mut random = Random::new(&[41]);
+    for run in plan.runs.iter().filter(|run| run.repetition < REPETITIONS) {
+        let mut sample = Sample::of(run, "none", 0, Verdict::Sound);
+        match random.next_u64() % GAP {
+            0 => continue,
+            1 => {
+                let reasons = vec!["made up".into()];
+                sample.verdict = Verdict::Unsound { reasons };
+            }
+            2 => {
+                let reason = "made up".into();
+                sample.verdict = Verdict::Incomplete { reason };
+            }
+            _ => {}
+        }
+        let of_repetition = Random::new(&[run.seed]).unit();
+        for name in &metrics {
+            let value = 100.0 * 0.3_f64.mul_add(random.unit(), 1.0 + of_repetition);
+            sample.metrics.insert(name.clone(), value);
+        }
+        for name in &series {
+            let level = 10.0 * 0.3_f64.mul_add(random.unit(), 1.0 + of_repetition);
+            let values = (0..7).map(|_| level + random.unit()).collect();
+            sample.series.insert(name.clone(), values);
+        }
+        store.add(&sample).unwrap();
+    }
+}
+
+#[test]
+fn another_program_makes_every_row_again() {
+    let Some(python) = python() else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    for (name, text) in CAMPAIGNS {
+        make_up(name, text, &folder.path().join(name));
+    }
+    let collection = Collection::read(folder.path(), false).unwrap();
+    collection.write(folder.path()).unwrap();
+    for report in collection.reports() {
+        let samples = folder.path().join(report.name());
+        let (is_right, said) = recompute(&python, folder.path(), &samples, report.name());
+        println!("{}: {said}", report.name());
+        assert!(is_right, "{}: {said}", report.name());
+        let rows: usize = report
+            .answers()
+            .iter()
+            .map(|answer| answer.rows.len())
+            .sum();
+        assert!(said.starts_with(&format!("{rows} rows, ")), "{said}");
+        assert!(!said.contains(" 0 with intervals"), "{said}");
+    }
+}
+
+#[test]
+fn another_program_sees_a_wrong_row() {
+    let Some(python) = python() else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let (name, text) = CAMPAIGNS[4];
+    make_up(name, text, folder.path());
+    let collection = Collection::read(folder.path(), false).unwrap();
+    let files = collection.write(folder.path()).unwrap();
+    let right = fs::read_to_string(&files.rows).unwrap();
+    let mut rows: serde_json::Value = serde_json::from_str(&right).unwrap();
+    let first = rows[name].as_array().unwrap();
+    let first = first.iter().position(|row| !row["low"].is_null()).unwrap();
+    for (field, factor) in [("value", 1.000_1), ("low", 0.5), ("high", 1.5)] {
+        let mut wrong = rows.clone();
+        let value = &mut wrong[name][first][field];
+        *value = (value.as_f64().unwrap() * factor).into();
+        fs::write(&files.rows, wrong.to_string()).unwrap();
+        let (is_right, said) = recompute(&python, folder.path(), folder.path(), name);
+        assert!(!is_right && said.contains(", 1 wrong"), "{field}: {said}");
+    }
+    let verdict = rows[name][first]["agreement"].as_str().unwrap();
+    let other = if verdict == "agree" {
+        "disagree"
+    } else {
+        "agree"
+    };
+    rows[name][first]["agreement"] = other.into();
+    fs::write(&files.rows, rows.to_string()).unwrap();
+    let (is_right, said) = recompute(&python, folder.path(), folder.path(), name);
+    assert!(
+        !is_right && said.contains(&format!("instead of {other}")),
+        "{said}"
+    );
+}
