@@ -9,6 +9,7 @@ pub mod mqtt;
 mod queue;
 pub mod routing;
 pub mod scram;
+pub mod store;
 pub mod topics;
 pub mod websocket;
 

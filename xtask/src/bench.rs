@@ -1,11 +1,12 @@
-//! What the broker costs: CPU for each message on each transport, memory for each connection.
+//! The broker's cost: CPU for each message on each transport, memory for each connection.
 //!
 //! The broker runs on one core and `sterna-lab bench` on another. A figure is the median of several
-//! runs; where a peer is measured too, each of its runs follows the broker's run of the same cell,
-//! so that both had the same machine.
+//! runs. If a peer is measured, too, each of its runs follows the broker's run of the same cell. So
+//! both had the same machine.
 
 mod broker;
 mod cells;
+mod durable;
 mod table;
 
 use std::fmt::Write as _;
@@ -28,9 +29,9 @@ use table::{Row, Run, render};
 
 /// The broker's program; a peer of this name is another build of it.
 const BROKER: &str = "sterna";
-/// What is measured: the build that packages have, not the quick one of `release`.
+/// The measured build: that of packages, not the quick one of `release`.
 const PROFILE: &str = "dist";
-/// How long that build may take.
+/// Longest time of that build.
 const BUILD_LIMIT: Duration = Duration::from_secs(30 * 60);
 
 const HELP: &str = "\
@@ -38,6 +39,7 @@ cargo xtask bench quick|full [OPTION]...
 
   quick                about three minutes: what the release is judged by
   full                 every workload on every transport, with longer runs
+  durable              cost of messages that are kept, beside peers: see cargo xtask bench durable --help
 
   --runs N             runs of each cell; the median counts (3)
   --seconds S          length of one run (0.7 quick, 3 full)
@@ -53,7 +55,7 @@ cargo xtask bench quick|full [OPTION]...
   --json FILE          append every run and every result as a line of JSON
 ";
 
-/// What to do.
+/// The requested work.
 #[derive(Debug)]
 struct Options {
     full: bool,
@@ -164,6 +166,11 @@ impl Options {
 
 /// Measures and prints the table; the verdict is whether all goals were met.
 pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Verdict {
+    if let Some((name, arguments)) = arguments.split_first()
+        && name == "durable"
+    {
+        return durable::run(workspace, arguments);
+    }
     let options = Options::parse(arguments)?;
     if !on_path("taskset") {
         return Err(Failure::new(
@@ -393,23 +400,26 @@ impl Bench<'_> {
     }
 
     fn save(&self) -> Result<(), Failure> {
-        let mut text = String::new();
-        for line in self
-            .lines
-            .iter()
-            .chain(&self.rows.iter().map(Row::json).collect::<Vec<_>>())
-        {
-            let _ = writeln!(text, "{line}");
-        }
-        let last = self.folder.join("last.jsonl");
-        write(&last, &text)?;
-        println!("Every run as JSON: {}", last.display());
-        if let Some(path) = &self.options.json {
-            let mut file = OpenOptions::new().create(true).append(true).open(path)?;
-            file.write_all(text.as_bytes())?;
-        }
-        Ok(())
+        let rows = self.rows.iter().map(Row::json);
+        let lines: Vec<Value> = self.lines.iter().cloned().chain(rows).collect();
+        save_lines(&lines, &self.folder, self.options.json.as_deref())
     }
+}
+
+/// Writes lines of JSON to a file in the folder, and appends them to another.
+fn save_lines(lines: &[Value], folder: &Path, appended: Option<&Path>) -> Result<(), Failure> {
+    let mut text = String::new();
+    for line in lines {
+        let _ = writeln!(text, "{line}");
+    }
+    let last = folder.join("last.jsonl");
+    write(&last, &text)?;
+    println!("Every run as JSON: {}", last.display());
+    if let Some(path) = appended {
+        let mut file = OpenOptions::new().create(true).append(true).open(path)?;
+        file.write_all(text.as_bytes())?;
+    }
+    Ok(())
 }
 
 /// The line of JSON that the generator prints; it bounds its own time.

@@ -1,4 +1,4 @@
-//! Runs a program, keeps what it prints, and shows that it is alive.
+//! Runs a program, keeps its output, and shows that it is alive.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crate::Failure;
 use crate::console::Progress;
 
-/// How often a running program is looked at while it prints nothing.
+/// Interval of checks of a running program while it prints nothing.
 const POLL: Duration = Duration::from_millis(100);
 
 /// The last lines of a log that are printed when a program failed.
@@ -20,7 +20,7 @@ const TAIL_LINES: usize = 60;
 /// The longest line that is kept of a program's output; the rest of the line is dropped.
 const MAX_LINE_BYTES: usize = 16 * 1024;
 
-/// What lines of cargo begin with that tell of progress.
+/// First words of cargo's lines about progress.
 const CARGO_VERBS: [&str; 8] = [
     "Checking",
     "Compiling",
@@ -37,7 +37,7 @@ const CARGO_VERBS: [&str; 8] = [
 pub(crate) struct Outcome {
     /// Whether it ended by itself with exit code 0.
     pub(crate) success: bool,
-    /// How it ended, in words.
+    /// Its end, in words.
     pub(crate) ending: String,
     /// Standard output and error, line by line, as they came.
     pub(crate) lines: Vec<String>,
@@ -157,9 +157,9 @@ pub(crate) fn output(command: &mut Command) -> Result<String, Failure> {
     }
 }
 
-/// Kills what a program has started, as far as it is still its child: cargo's compilers and tests, a
-/// suite's clients.
-fn kill_tree(parent: u32) {
+/// Kills a program's processes that are still its children: cargo's compilers and tests, a suite's
+/// clients.
+pub(crate) fn kill_tree(parent: u32) {
     for child in children(parent) {
         kill_tree(child);
         // It may have ended by itself in the meantime.

@@ -1,4 +1,4 @@
-//! What a chore prints: progress while it works, colour and a live line only on a terminal.
+//! Output of a chore: progress while it works, colour and a live line only on a terminal.
 
 use std::io::{IsTerminal, Write, stdout};
 use std::time::{Duration, Instant};
@@ -98,7 +98,7 @@ impl Progress {
         self.started.elapsed()
     }
 
-    /// Shows what the step is busy with; cheap enough to be called for every line of output.
+    /// Shows the step's present work; cheap enough to be called for every line of output.
     pub(crate) fn busy(&mut self, what: &str) {
         let due = if self.terminal { REDRAW } else { HEARTBEAT };
         if self.drawn.elapsed() < due {

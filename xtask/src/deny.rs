@@ -18,17 +18,17 @@ const CARGO_DENY: Tool = Tool {
 /// The longest time that a check may take.
 const CHECK_LIMIT: Duration = Duration::from_secs(5 * 60);
 
-/// What cargo-deny said.
+/// Result of cargo-deny.
 #[derive(Debug)]
 pub(crate) struct DenyOutcome {
     pub(crate) passed: bool,
-    /// What was looked at.
+    /// The checked subjects.
     pub(crate) detail: &'static str,
-    /// Everything it printed, and what was not looked at.
+    /// Its whole output, and the unchecked subjects.
     pub(crate) remarks: Vec<String>,
 }
 
-/// Prints what cargo-deny has to say.
+/// Prints the result of cargo-deny.
 pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Verdict {
     crate::no_arguments(arguments)?;
     let mut progress = Progress::start("cargo-deny");

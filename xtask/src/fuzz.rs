@@ -1,9 +1,9 @@
 //! Builds and runs the fuzz targets of `fuzz/` on the stable compiler.
 //!
 //! libFuzzer needs counters in the code under test. The compiler's own switch for them is unstable,
-//! but the LLVM pass behind it can be asked for by name, and that is all there is to it: no extra
-//! tool, no other toolchain. Address sanitising is not available this way; the targets are safe
-//! Rust with assertions and overflow checks on.
+//! but the LLVM pass behind it can be requested by name. No other tool or toolchain is needed.
+//! Address sanitising is not available this way; the targets are safe Rust with assertions and
+//! overflow checks on.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,13 +14,13 @@ use crate::console::{Colour, Progress, Tally};
 use crate::workspace::{Workspace, on_path, read};
 use crate::{Failure, Verdict};
 
-/// How long each target runs unless told otherwise.
+/// Default time of each target.
 const DEFAULT_SECONDS: u64 = 60;
 
 /// The longest time that building the targets may take.
 const BUILD_LIMIT: Duration = Duration::from_secs(30 * 60);
 
-/// What a target may take beyond its time, for loading its corpus and its last input.
+/// Time of a target beyond its own, for loading its corpus and its last input.
 const GRACE: Duration = Duration::from_secs(60);
 
 /// One input may take this many seconds.
@@ -32,7 +32,7 @@ const MEMORY_MB: u32 = 1024;
 /// Largest input in bytes that libFuzzer makes up.
 const INPUT_BYTES: u32 = 16 * 1024;
 
-/// What makes LLVM count edges and note what is compared.
+/// Flags that make LLVM count edges and note comparisons.
 const COVERAGE_FLAGS: [&str; 6] = [
     "--cfg=fuzzing",
     "-Cpasses=sancov-module",
@@ -42,7 +42,7 @@ const COVERAGE_FLAGS: [&str; 6] = [
     "-Cllvm-args=-sanitizer-coverage-trace-compares",
 ];
 
-/// What is asked for on the command line.
+/// The request on the command line.
 #[derive(Debug, PartialEq, Eq)]
 struct Request {
     target: Option<String>,
@@ -121,11 +121,11 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Verdict {
     Ok(all_passed)
 }
 
-/// What the smoke test of all targets found.
+/// Result of the smoke test of all targets.
 #[derive(Debug, Default)]
 pub(crate) struct Smoke {
     pub(crate) tally: Tally,
-    /// What failed or could not run.
+    /// Failed targets, and those that could not run.
     pub(crate) report: Vec<String>,
 }
 
@@ -221,7 +221,7 @@ fn host() -> Result<String, Failure> {
         .ok_or_else(|| Failure::new("rustc -vV names no host"))
 }
 
-/// What became of one target.
+/// Result of one target.
 #[derive(Debug)]
 struct Fuzzed {
     passed: bool,
@@ -264,7 +264,7 @@ fn fuzz(
     ))
 }
 
-/// Reads what libFuzzer printed.
+/// Reads libFuzzer's output.
 fn judge(target: &str, outcome: &Outcome) -> Fuzzed {
     let lines = || outcome.lines.iter().map(String::as_str);
     let counters = lines().any(|line| line.starts_with("INFO: Loaded 1 modules"));

@@ -12,16 +12,18 @@
 //! }
 //! ```
 //!
-//! A bare array of suites is the same without `serve`. `runtime` and `install` say what must be
-//! there (see [`runtime::Runtime`]); `run` is a command in the folder `interop`, with the runtime's
-//! programs first on the search path. A suite may have `serve` arguments of its own: suites that
-//! have the same share a broker. It may have `timeout_s`, and `python`, what pip installs for a
-//! program in Python that drives a client of another runtime.
+//! A bare array of suites is the same without `serve`. `runtime` and `install` name the
+//! requirements (see [`runtime::Runtime`]). `run` is a command in the folder `interop`, with the
+//! runtime's programs first on the search path. A suite may have `serve` arguments of its own;
+//! suites with the same ones share a broker. It may have `timeout_s`. `python` lists packages for
+//! pip, for a program in Python that drives a client of another runtime.
 //!
-//! The environment of a suite: `STERNA_READY_FILE` (what the broker wrote when it was ready: its
-//! listeners with their ports), `STERNA_CA` (the certificate to trust, PEM), `STERNA_BIN` (the
-//! command itself), `STERNA_BUILD` (a folder that the suite may write and find again); for Java
-//! `STERNA_JAVA` (what was built, see [`runtime::Runtime`]).
+//! The environment of a suite:
+//! - `STERNA_READY_FILE`: written by the ready broker, with its listeners and their ports
+//! - `STERNA_CA`: the certificate to trust, PEM
+//! - `STERNA_BIN`: the command itself
+//! - `STERNA_BUILD`: a folder that the suite may write and find again
+//! - for Java `STERNA_JAVA`: the built programs, see [`runtime::Runtime`]
 //!
 //! `@interop` in an argument of `serve`, and in a configuration named there, stands for the folder
 //! `interop`.
@@ -56,13 +58,13 @@ use broker::Broker;
 use results::Results;
 use runtime::Runtime;
 
-/// How long a suite may take unless it says otherwise.
+/// Default time limit of a suite.
 const SUITE_SECONDS: u64 = 300;
 
 /// The longest time that building the broker may take.
 const BUILD_LIMIT: Duration = Duration::from_secs(30 * 60);
 
-/// What is in `suites.json`.
+/// Content of `suites.json`.
 #[derive(Debug)]
 struct Suites {
     serve: Vec<String>,
@@ -74,7 +76,7 @@ struct Suites {
 struct Suite {
     name: String,
     runtime: Runtime,
-    /// What the runtime has to install or find.
+    /// Packages that the runtime has to install or find.
     install: Vec<String>,
     /// Packages for Python beside it: for a scenario in Python that drives a client in another
     /// language.
@@ -142,7 +144,7 @@ impl Suite {
         })
     }
 
-    /// Whether what is installed for a runtime is for this suite, too.
+    /// Whether this suite needs the installed packages of a runtime.
     fn needs(&self, runtime: Runtime) -> bool {
         self.runtime == runtime || (runtime == Runtime::Python && !self.python.is_empty())
     }
@@ -207,7 +209,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Verdict {
     Ok(report.tally.failed == 0)
 }
 
-/// What all suites found.
+/// Result of all suites.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     pub(crate) tally: Tally,
@@ -267,7 +269,7 @@ fn check_suites(
     Ok(report)
 }
 
-/// Installs what the suites need, and takes those out of the list that cannot have it.
+/// Installs the suites' requirements, and removes suites that cannot have theirs.
 fn install(
     workspace: &Workspace,
     ready: &mut Vec<&Suite>,
@@ -294,7 +296,7 @@ fn install(
             for suite in ready.iter().filter(|suite| suite.needs(runtime)) {
                 report.broken(
                     &suite.name,
-                    &format!("what it needs could not be installed\n{why}"),
+                    &format!("its requirements could not be installed\n{why}"),
                 );
             }
             ready.retain(|suite| !suite.needs(runtime));

@@ -1,10 +1,11 @@
-//! What the architecture promises of the source, held by looking at it.
+//! Promises of the architecture about the source, checked by reading it.
 
 mod arrows;
 mod blocking;
 mod layers;
 mod limits;
 mod packages;
+mod prose;
 mod text;
 
 use std::fmt::Write as _;
@@ -78,6 +79,10 @@ pub(crate) fn check(workspace: &Workspace) -> Result<Vec<Rule>, Failure> {
             arrows::transport_with_protocol(&graph),
         ),
         Rule::new(
+            "carriers of HTTP know no messages",
+            arrows::carriers_with_messages(&graph),
+        ),
+        Rule::new(
             "nothing in a shard waits",
             blocking::waits_in_shards(&files),
         ),
@@ -104,13 +109,14 @@ pub(crate) fn check(workspace: &Workspace) -> Result<Vec<Rule>, Failure> {
         ),
         text::long_files(&files),
         Rule::new(
-            "folders are named by what they hold",
+            "folders are named by their content",
             text::vague_names(&tracked),
         ),
         Rule::new(
             "no path of one machine in a tracked file",
             text::machine_paths(workspace, &tracked),
         ),
+        prose::long_sentences(workspace, &tracked)?,
     ])
 }
 

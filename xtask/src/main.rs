@@ -6,6 +6,7 @@
 mod bench;
 mod command;
 mod console;
+mod crash;
 mod deny;
 mod fuzz;
 mod interop;
@@ -22,7 +23,8 @@ use std::process::ExitCode;
 
 use workspace::Workspace;
 
-/// What a chore returns: whether everything it looked at was in order, or why it could not look.
+/// Result of a chore: whether all checked subjects were in order, or the reason why it could not
+/// check.
 type Verdict = Result<bool, Failure>;
 
 /// Why a chore could not do its work; the text is for the person who called it.
@@ -45,11 +47,16 @@ const HELP: &str = "\
 The project's own chores.
 
   cargo xtask test [--only STEP]... [--list]   every check; the last line counts them
-  cargo xtask invariants                       what the architecture promises of the source
+  cargo xtask invariants                       promises of the architecture about the source
   cargo xtask spec                             statements of the specifications against code and tests
   cargo xtask fuzz [TARGET] [--seconds N]      fuzz every target, or one; `--replay FILE` runs one input
   cargo xtask interop [SUITE]... [--list]      foreign clients against the broker; `--release` for speed
-  cargo xtask bench quick|full                 what the broker costs in CPU and memory
+<<<<<<< HEAD
+  cargo xtask crash [--kills N] [--seed S]     kill the broker under load, and compare; more with `--help`
+  cargo xtask bench quick|full                 cost of the broker in CPU and memory
+=======
+  cargo xtask bench quick|full|durable         cost of the broker in CPU and memory
+>>>>>>> 3599c11 (Measure what it costs to keep messages, beside peers that keep them, too)
   cargo xtask deny                             licences, sources and bans of the dependencies
 ";
 
@@ -77,6 +84,7 @@ fn dispatch(chore: &str, arguments: &[String]) -> Verdict {
         "spec" => spec::run(&workspace, arguments),
         "fuzz" => fuzz::run(&workspace, arguments),
         "interop" => interop::run(&workspace, arguments),
+        "crash" => crash::run(&workspace, arguments),
         "bench" => bench::run(&workspace, arguments),
         "deny" => deny::run(&workspace, arguments),
         "help" | "--help" | "-h" => {

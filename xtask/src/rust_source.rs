@@ -1,22 +1,21 @@
-//! Just enough of Rust's grammar to tell code from comments and text, and what ships from what only
-//! tests see.
+//! Enough of Rust's grammar to tell code from comments and text, and shipped code from tests.
 
 use std::ops::Range;
 
 /// A Rust source file, divided.
 #[derive(Debug)]
 pub(crate) struct RustSource {
-    /// The source with every byte of comments and of string and character literals replaced by a
-    /// space; offsets and lines are those of the source.
+    /// The source with spaces in place of the bytes of comments and of string and character
+    /// literals. Offsets and lines are those of the source.
     code: String,
-    /// What only tests see, in order of position.
+    /// Parts that only tests see, in order of position.
     tests: Vec<Range<usize>>,
     /// Names of modules that lie in files of their own and that only tests see.
     test_modules: Vec<String>,
 }
 
 impl RustSource {
-    /// Divides a source text. Never fails: what is not Rust is divided somehow.
+    /// Divides a source text. Never fails: text that is not Rust is divided somehow.
     pub(crate) fn parse(text: &str) -> Self {
         let code = mask(text);
         let mut source = Self {
@@ -38,13 +37,13 @@ impl RustSource {
         &self.test_modules
     }
 
-    /// The code without comments, literals and what only tests see; offsets are those of the source.
+    /// The code without comments, literals and tests; offsets are those of the source.
     pub(crate) fn shipped_code(&self) -> String {
         let mut bytes = self.code.clone().into_bytes();
         for range in &self.tests {
             blank(&mut bytes[range.clone()]);
         }
-        // Whole sequences are blanked, so what is left is as valid as it was.
+        // Whole sequences are blanked, so the rest is as valid as before.
         String::from_utf8_lossy(&bytes).into_owned()
     }
 

@@ -1,4 +1,4 @@
-//! The workspace's Rust sources, divided into what ships and what only tests see.
+//! The workspace's Rust sources, divided into shipped code and tests.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -26,7 +26,7 @@ impl SourceFile {
         self.only_tests || self.parsed.is_test(offset)
     }
 
-    /// What ships of the file; empty where only tests see it.
+    /// The shipped code of the file; empty if only tests see it.
     pub(crate) fn shipped_code(&self) -> String {
         if self.only_tests {
             String::new()

@@ -1,8 +1,9 @@
 //! Which normative statements of the specifications are kept by code and shown by tests.
 //!
-//! The statements lie in `spec/` as identifiers; their texts are their authors' and stay with them.
+//! The statements are in `spec/` as identifiers; their texts are their authors' and stay with them.
 //! Sources cite a statement of MQTT 5.0 as `[MQTT-x.y.z-n]` and one of MQTT 3.1.1 as
-//! `[MQTT311-x.y.z-n]`, in a comment next to the code that keeps it and in the test that shows it.
+//! `[MQTT311-x.y.z-n]`. The citation is in a comment next to the code that keeps it, and in the
+//! test that shows it.
 
 mod citations;
 mod report;
@@ -28,7 +29,7 @@ struct Statement {
     id: String,
     /// The verb it uses: Must, MustNot, May; empty where it is not known.
     level: String,
-    /// Whom it binds: Client, Server, Both; empty where it is not known.
+    /// The end that it binds: Client, Server, Both; empty if it is not known.
     binds: String,
 }
 
@@ -56,7 +57,8 @@ pub(crate) fn check(workspace: &Workspace) -> Result<Coverage, Failure> {
     Ok(coverage)
 }
 
-/// The rows of `mqtt-5.0.tsv`: identifier, level, whom it binds, under a line of headings.
+/// The rows of `mqtt-5.0.tsv`: identifier, level, and the end that it binds, under a line of
+/// headings.
 fn statements_with_columns(text: &str) -> Result<Vec<Statement>, Failure> {
     rows(text)
         .skip(1)

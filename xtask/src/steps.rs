@@ -9,13 +9,13 @@ use crate::test_report::TestReport;
 use crate::workspace::Workspace;
 use crate::{Failure, Verdict, deny, fuzz, interop, spec};
 
-/// How long each fuzz target runs here.
+/// Time of each fuzz target here.
 const FUZZ_SECONDS: u64 = 8;
 
 /// The longest time that one of cargo's own steps may take.
 const CARGO_LIMIT: Duration = Duration::from_secs(50 * 60);
 
-/// The workspaces of the repository: the code, and what is built in its own way.
+/// The workspaces of the repository: the code, and the parts with a build of their own.
 const MANIFESTS: [&str; 3] = ["Cargo.toml", "fuzz/Cargo.toml", "interop/rust/Cargo.toml"];
 
 /// One step.
@@ -25,7 +25,7 @@ struct Step {
     run: fn(&Workspace, &mut Progress) -> Result<StepReport, Failure>,
 }
 
-/// What is quick and often wrong comes first.
+/// Quick steps that often fail come first.
 const STEPS: [Step; 9] = [
     Step {
         name: "format",
@@ -34,7 +34,7 @@ const STEPS: [Step; 9] = [
     },
     Step {
         name: "invariants",
-        about: "what the architecture promises of the source",
+        about: "promises of the architecture about the source",
         run: rules,
     },
     Step {
@@ -74,17 +74,17 @@ const STEPS: [Step; 9] = [
     },
 ];
 
-/// What a step found.
+/// Result of a step.
 #[derive(Debug, Default)]
 struct StepReport {
     tally: Tally,
-    /// What a reader wants to know where all is well; empty for the counts.
+    /// Information for the reader if all is well; empty for the counts.
     detail: String,
-    /// What is wrong, was skipped or could not be looked at; printed below the step.
+    /// Faults, skipped and unchecked subjects; printed below the step.
     remarks: Vec<String>,
 }
 
-/// What is asked for on the command line.
+/// The request on the command line.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Request {
     only: Vec<String>,
@@ -154,7 +154,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Verdict {
     Ok(accepted(total, in_ci(std::env::var("CI").ok().as_deref())))
 }
 
-/// Whether the counts are a success. In continuous integration, what was skipped was not checked.
+/// Whether the counts are a success. In continuous integration, skipped steps are unchecked.
 const fn accepted(total: Tally, ci: bool) -> bool {
     total.failed == 0 && !(ci && total.skipped > 0)
 }

@@ -1,11 +1,11 @@
-//! Reads what `cargo test` prints.
+//! Reads the output of `cargo test`.
 
 use crate::console::Tally;
 
-/// Lines that are kept of what one failed test printed.
+/// Lines kept of one failed test's output.
 const FAILURE_LINES: usize = 12;
 
-/// What a run of `cargo test` said.
+/// Result of a run of `cargo test`.
 #[derive(Debug, Default)]
 pub(crate) struct TestReport {
     /// The sum of all summary lines.
@@ -14,9 +14,9 @@ pub(crate) struct TestReport {
     pub(crate) programs: u64,
     /// Names of tests that failed.
     pub(crate) failures: Vec<String>,
-    /// What the failed tests printed, each cut to its first lines.
+    /// The failed tests' output, each cut to its first lines.
     pub(crate) told_by_failures: Vec<String>,
-    /// Whether the lines are what failed tests printed.
+    /// Whether the lines are output of failed tests.
     is_told: bool,
     /// Lines of it that are still taken.
     lines_left: usize,

@@ -50,7 +50,7 @@ pub(crate) fn ensure(
         .arg(&tools)
         .arg("--target-dir")
         .arg(&build);
-    // A tool runs for seconds and is built for minutes: what optimising would cost is never earned.
+    // A tool runs for seconds and is built for minutes: the cost of optimising is never regained.
     for (setting, value) in [
         ("OPT_LEVEL", "0"),
         ("DEBUG", "false"),

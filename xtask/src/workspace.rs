@@ -37,7 +37,8 @@ impl Workspace {
         let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let mut command = Command::new(program);
         command.current_dir(&self.root);
-        // What `cargo run` told this process about the xtask package is not for its children.
+        // `cargo run` set variables about the xtask package for this process; its children must not
+        // get them.
         for (name, _) in std::env::vars_os() {
             if name
                 .to_str()

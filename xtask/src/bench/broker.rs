@@ -1,4 +1,4 @@
-//! Brokers under measurement: Sterna, Debian's mosquitto, or one that somebody else has started.
+//! Brokers under measurement: Sterna, Debian's mosquitto, or one that runs already.
 
 use std::fs::{self, File};
 use std::net::TcpListener;
@@ -14,7 +14,7 @@ use crate::workspace::write;
 
 use super::cells::Transport;
 
-/// How long a broker may take until it listens.
+/// Longest time until a broker listens.
 const PATIENCE: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(10);
 
@@ -25,13 +25,14 @@ pub(super) struct Broker {
     child: Option<Child>,
     pid: u32,
     urls: Vec<String>,
-    /// Trust anchor for TLS and QUIC; `None` believes anybody (a broker of one's own machine).
+    /// Trust anchor for TLS and QUIC; `None` accepts any certificate (a broker of one's own
+    /// machine).
     authority: Option<PathBuf>,
 }
 
 impl Broker {
-    /// Starts Sterna on one core with a listener for each transport. Its development certificate
-    /// is made in `folder` where there is none yet.
+    /// Starts Sterna on one core with a listener for each transport. Its development certificate is
+    /// made in `folder` if there is none yet.
     pub(super) fn sterna(
         program: &Path,
         folder: &Path,
@@ -51,7 +52,7 @@ impl Broker {
         command.arg("--ready-file").arg(&ready_file);
         let log = folder.join("sterna.log");
         let mut child = spawn(command, &log)?;
-        let ready = wait_for(&mut child, &log, || {
+        let ready = wait_for(&mut child, &log, PATIENCE, || {
             let text = fs::read_to_string(&ready_file).ok()?;
             serde_json::from_str::<Value>(&text).ok()
         })?;
@@ -88,7 +89,7 @@ impl Broker {
         command.arg("-c").arg(&file);
         let log = folder.join("mosquitto.log");
         let mut child = spawn(command, &log)?;
-        wait_for(&mut child, &log, || {
+        wait_for(&mut child, &log, PATIENCE, || {
             std::net::TcpStream::connect(("127.0.0.1", websocket)).ok()
         })?;
         Ok(Self {
@@ -125,11 +126,11 @@ impl Broker {
             .map(String::as_str)
     }
 
-    /// What `sterna-lab bench` has to be told about trust.
+    /// Arguments of `sterna-lab bench` for trust.
     pub(super) fn trust(&self, transport: Transport) -> Vec<String> {
         match (&self.authority, transport) {
             (_, Transport::Tcp | Transport::WebSocket) => Vec::new(),
-            (Some(path), _) => vec!["--ca".to_owned(), path.display().to_string()],
+            (Some(path), _) => vec!["--cafile".to_owned(), path.display().to_string()],
             (None, _) => vec!["--insecure".to_owned()],
         }
     }
@@ -167,7 +168,8 @@ impl Place {
     }
 }
 
-fn spawn(mut command: Command, log: &Path) -> Result<Child, Failure> {
+/// Starts a broker whose output goes to `log`.
+pub(super) fn spawn(mut command: Command, log: &Path) -> Result<Child, Failure> {
     let output = File::create(log)?;
     command
         .stdin(Stdio::null())
@@ -178,12 +180,15 @@ fn spawn(mut command: Command, log: &Path) -> Result<Child, Failure> {
         .map_err(|error| Failure(format!("{}: {error}", crate::command::in_words(&command))))
 }
 
-fn wait_for<T>(
+/// Looks again and again until there is something to find, the broker has ended, or `patience` is at
+/// its end.
+pub(super) fn wait_for<T>(
     child: &mut Child,
     log: &Path,
+    patience: Duration,
     mut look: impl FnMut() -> Option<T>,
 ) -> Result<T, Failure> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + patience;
     loop {
         if let Some(found) = look() {
             return Ok(found);
@@ -201,7 +206,7 @@ fn wait_for<T>(
 }
 
 /// Ports that were free a moment ago, for brokers that cannot choose one themselves.
-fn free_ports<const N: usize>() -> Result<[u16; N], Failure> {
+pub(super) fn free_ports<const N: usize>() -> Result<[u16; N], Failure> {
     let held: Vec<TcpListener> = (0..N)
         .map(|_| TcpListener::bind(("127.0.0.1", 0)))
         .collect::<Result<_, _>>()?;

@@ -1,6 +1,6 @@
-//! What is measured, and how good it has to be.
+//! The measurements and their goals.
 
-/// What carries the bytes.
+/// Transport of the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Transport {
     Tcp,
@@ -42,7 +42,7 @@ impl Transport {
     }
 }
 
-/// What is read from a run.
+/// A figure of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Figure {
     /// Broker CPU, microseconds for each delivery or connect.
@@ -81,7 +81,7 @@ pub(super) struct Cell {
     quick: [bool; 4],
     /// The release has to be this good (it fails otherwise): TCP, TLS, QUIC, WebSocket.
     goal: [Option<f64>; 4],
-    /// What the stack should allow; it is told, not asked for.
+    /// Goals of the stack; they are shown, not required.
     aim: [Option<f64>; 4],
 }
 
@@ -190,7 +190,7 @@ pub(super) const CELLS: [Cell; 18] = [
     },
     Cell {
         quick: NOWHERE,
-        ..flow("QoS 0, window 16, MQTT 5", &["pairs", "--mqtt", "5"])
+        ..flow("QoS 0, window 16, MQTT 5", &["pairs", "-V", "5"])
     },
     Cell {
         aim: three(1.0, 1.8, 6.0),

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::cells::{Cell, Figure, Transport};
 
-/// What one run of one cell said of one broker.
+/// Result of one run of one cell for one broker.
 #[derive(Clone, Debug)]
 pub(super) struct Run {
     pub(super) figure: f64,
@@ -119,7 +119,8 @@ impl Row {
     }
 }
 
-fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
+/// The middle one; between the middle two where their number is even.
+pub(super) fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
     let mut values: Vec<f64> = values.filter(|value| value.is_finite()).collect();
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
@@ -179,7 +180,7 @@ pub(super) fn render(rows: &[Row], peer: Option<&str>) -> String {
         }
         lines.push(line);
     }
-    aligned(&lines)
+    aligned(&lines, &[0, 1, 7])
 }
 
 fn shown(value: f64, unit: Figure) -> String {
@@ -191,7 +192,9 @@ fn shown(value: f64, unit: Figure) -> String {
     }
 }
 
-fn aligned(lines: &[Vec<String>]) -> String {
+/// A table in Markdown whose first line is the head. These columns hold words, and are aligned to the
+/// left; numbers are aligned to the right.
+pub(super) fn aligned(lines: &[Vec<String>], words: &[usize]) -> String {
     let columns = lines.first().map_or(0, Vec::len);
     let width = |column: usize| {
         lines
@@ -205,19 +208,20 @@ fn aligned(lines: &[Vec<String>]) -> String {
     let mut text = String::new();
     for (index, line) in lines.iter().enumerate() {
         for (column, (cell, &width)) in line.iter().zip(&widths).enumerate() {
-            // Words to the left, numbers to the right.
-            let _ = match column {
-                0 | 1 | 7 => write!(text, "| {cell:<width$} "),
-                _ => write!(text, "| {cell:>width$} "),
+            let _ = if words.contains(&column) {
+                write!(text, "| {cell:<width$} ")
+            } else {
+                write!(text, "| {cell:>width$} ")
             };
         }
         text.push_str("|\n");
         if index == 0 {
             for (column, &width) in widths.iter().enumerate() {
                 let rule = "-".repeat(width);
-                let _ = match column {
-                    0 | 1 | 7 => write!(text, "| {rule} "),
-                    _ => write!(text, "| {}: ", &rule[1..]),
+                let _ = if words.contains(&column) {
+                    write!(text, "| {rule} ")
+                } else {
+                    write!(text, "| {}: ", &rule[1..])
                 };
             }
             text.push_str("|\n");

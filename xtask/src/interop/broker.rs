@@ -10,10 +10,10 @@ use serde_json::Value;
 
 use crate::Failure;
 
-/// How long a broker may take until it is ready, and until it has ended.
+/// Longest time until a broker is ready, and until it has ended.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// How often is looked whether it is.
+/// Interval of these checks.
 const POLL: Duration = Duration::from_millis(20);
 
 /// The last lines of a broker's log that are printed when it failed.
@@ -94,7 +94,7 @@ impl Broker {
         &self.certificate
     }
 
-    /// How the broker ended, if it has.
+    /// The broker's end, if it has ended.
     pub(super) fn ended(&mut self) -> Result<Option<String>, Failure> {
         Ok(self
             .child
@@ -102,13 +102,13 @@ impl Broker {
             .map(|status| self.with_log(&status.to_string())))
     }
 
-    /// Asks the broker to end; returns what was wrong with the way it did.
+    /// Asks the broker to end; returns the fault of its end, if there is one.
     pub(super) fn stop(mut self) -> Result<Option<String>, Failure> {
         let asked = Command::new("kill")
             .arg(self.child.id().to_string())
             .status()?;
         if !asked.success() {
-            return Ok(Some("it was gone already".to_owned()));
+            return Ok(Some("it had ended already".to_owned()));
         }
         let deadline = Instant::now() + PATIENCE;
         while Instant::now() < deadline {
@@ -161,7 +161,7 @@ impl Drop for Broker {
     }
 }
 
-/// The path behind the first `certificate` in what the broker wrote.
+/// The path behind the first `certificate` in the broker's file.
 fn certificate(ready: &Value) -> PathBuf {
     fn search(value: &Value) -> Option<&str> {
         match value {

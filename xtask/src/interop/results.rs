@@ -2,7 +2,7 @@
 
 use crate::console::Tally;
 
-/// What a suite said.
+/// Result of a suite.
 #[derive(Debug, Default)]
 pub(super) struct Results {
     pub(super) tally: Tally,

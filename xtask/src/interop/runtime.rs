@@ -1,4 +1,4 @@
-//! The languages that suites are written in, and how what they need gets into the build folder.
+//! The languages of suites, and the installation of their requirements in the build folder.
 
 use std::ffi::OsString;
 use std::fs;
@@ -15,18 +15,18 @@ use crate::workspace::{Workspace, on_path, write};
 /// The longest time that installing packages may take.
 const INSTALL_LIMIT: Duration = Duration::from_secs(15 * 60);
 
-/// What a suite runs on.
+/// Runtime of a suite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Runtime {
-    /// `install` lists what pip installs.
+    /// `install` lists packages for pip.
     Python,
-    /// `install` lists what npm installs; modules are found by `require`.
+    /// `install` lists packages for npm; `require` finds modules.
     Node,
-    /// `install` lists folders of `interop` with a `go.mod`, which says what is needed; each becomes
-    /// a program that is called as the last part of its module's name.
+    /// `install` lists folders of `interop` with a `go.mod`, which names the requirements. Each
+    /// becomes a program with the last part of its module's name.
     Go,
-    /// `install` lists folders of `interop` with a `pom.xml`, which says what is needed; each becomes
-    /// `FOLDER/` in the folder `STERNA_JAVA`: `classes`, and what they need in `lib`.
+    /// `install` lists folders of `interop` with a `pom.xml`, which names the requirements. Each
+    /// becomes `FOLDER/` in the folder `STERNA_JAVA`: `classes`, and their requirements in `lib`.
     Java,
     /// `install` lists programs of crates.io as `package@version`.
     Rust,
@@ -186,7 +186,7 @@ impl Runtime {
         self.once(workspace, packages, commands, progress)
     }
 
-    /// Builds each time: Go knows what has changed, and what it fetched once it doesn't fetch again.
+    /// Builds each time: Go knows the changes, and does not fetch again.
     fn install_go(
         self,
         workspace: &Workspace,
@@ -216,7 +216,7 @@ impl Runtime {
         Ok(None)
     }
 
-    /// Maven fetches what the pom names once; the suite itself is built each time, in seconds.
+    /// Maven fetches the pom's requirements once. The suite itself is built each time, in seconds.
     fn install_java(
         self,
         workspace: &Workspace,

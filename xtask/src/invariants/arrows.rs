@@ -8,7 +8,7 @@ use crate::Failure;
 
 /// Each crate of the workspace and those it may depend on, from top to bottom. Development
 /// dependencies are free: a test may stand anywhere.
-const ARROWS: [(&str, &[&str]); 15] = [
+const ARROWS: [(&str, &[&str]); 16] = [
     (
         "sterna",
         &[
@@ -32,6 +32,7 @@ const ARROWS: [(&str, &[&str]); 15] = [
         "sterna-server",
         &[
             "sterna-store",
+            "sterna-http",
             "sterna-net",
             "sterna-quic",
             "sterna-broker",
@@ -54,10 +55,11 @@ const ARROWS: [(&str, &[&str]); 15] = [
             "sterna-auth",
         ],
     ),
-    ("sterna-store", &["sterna-broker"]),
+    ("sterna-store", &["sterna-broker", "sterna-topic"]),
+    ("sterna-http", &["sterna-net", "sterna-h3"]),
     ("sterna-net", &["sterna-quic"]),
     ("sterna-quic", &[]),
-    ("sterna-broker", &[]),
+    ("sterna-broker", &["sterna-topic"]),
     ("sterna-mapping", &["sterna-mqtt", "sterna-amqp"]),
     ("sterna-mqtt", &["sterna-topic"]),
     ("sterna-amqp", &[]),
@@ -102,7 +104,17 @@ const PROTOCOLS: [&str; 6] = [
     "sterna-auth",
 ];
 
-/// Who depends on whom, without development dependencies.
+/// Crates that know messages, topics or users.
+const MESSAGES: [&str; 6] = [
+    "sterna-mapping",
+    "sterna-mqtt",
+    "sterna-amqp",
+    "sterna-topic",
+    "sterna-broker",
+    "sterna-auth",
+];
+
+/// Dependencies of the crates, without development dependencies.
 #[derive(Debug, Default)]
 pub(super) struct Graph {
     /// Names of the workspace's own crates.
@@ -112,7 +124,7 @@ pub(super) struct Graph {
 }
 
 impl Graph {
-    /// Reads what `cargo metadata` prints.
+    /// Reads the output of `cargo metadata`.
     pub(super) fn read(metadata: &Value) -> Result<Self, Failure> {
         let shape = || Failure::new("cargo metadata: unexpected shape");
         let mut names: BTreeMap<&str, &str> = BTreeMap::new();
@@ -210,6 +222,11 @@ pub(super) fn transport_with_protocol(graph: &Graph) -> Vec<String> {
     graph.ways(&["sterna-net"], &PROTOCOLS)
 }
 
+/// Ways from the carriers of HTTP to the subjects of its requests.
+pub(super) fn carriers_with_messages(graph: &Graph) -> Vec<String> {
+    graph.ways(&["sterna-http"], &MESSAGES)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -301,6 +318,23 @@ mod tests {
         assert_eq!(
             transport_with_protocol(&graph),
             ["sterna-net -> glue -> sterna-h3"]
+        );
+    }
+
+    #[test]
+    fn carriers_of_http_may_not_reach_a_message() {
+        let graph = graph(
+            &[
+                ("sterna-http", "sterna-h3", "normal"),
+                ("sterna-http", "glue", "normal"),
+                ("glue", "sterna-topic", "normal"),
+                ("sterna-http", "sterna-broker", "dev"),
+            ],
+            &["sterna-http", "sterna-topic"],
+        );
+        assert_eq!(
+            carriers_with_messages(&graph),
+            ["sterna-http -> glue -> sterna-topic"]
         );
     }
 

@@ -1,4 +1,4 @@
-//! What a shard's thread must not do: wait.
+//! Waiting, which a shard's thread must not do.
 
 use std::collections::BTreeSet;
 
@@ -7,9 +7,14 @@ use crate::rust_source::{imports, line_of};
 use crate::sources::SourceFile;
 
 /// Crates whose code runs in shards. The engines among them may not even name the system.
-const SHARD_CRATES: [&str; 3] = ["sterna-broker", "sterna-net", "sterna-server"];
+const SHARD_CRATES: [&str; 4] = [
+    "sterna-broker",
+    "sterna-http",
+    "sterna-net",
+    "sterna-server",
+];
 
-/// What waits for a disk, another thread or time. Short locks are not among it.
+/// Calls that wait for a disk, another thread or time. Short locks are not among them.
 const WAITS: [&str; 9] = [
     "std::fs",
     "std::sync::mpsc",

@@ -9,7 +9,7 @@ use crate::sources::SourceFile;
 const FOLDER: &str = "crates/sterna-server/src/";
 
 /// The modules of the server from bottom to top: each may use those that stand before it.
-const LAYERS: [&str; 22] = [
+const LAYERS: [&str; 26] = [
     "config",
     "authorization",
     "identity",
@@ -20,15 +20,19 @@ const LAYERS: [&str; 22] = [
     "mapping",
     "session",
     "rights",
-    "mail",
     "sys",
+    "metrics",
+    "mail",
+    "store",
     "context",
     "judge",
     "inspect",
+    "audit",
     "door",
     "mqtt",
     "amqp",
     "http",
+    "admin",
     "shard",
     "server",
     "lib",

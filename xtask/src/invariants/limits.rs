@@ -1,17 +1,21 @@
-//! Every limit of an engine or of the broker is a setting.
+//! Every limit of an engine, of the carriers of HTTP or of the broker is a setting.
 
 use super::text::words;
 use crate::sources::SourceFile;
 
 /// Where structures named `Limits` are, by crate.
-const STRUCTURES: [&str; 4] = [
+const STRUCTURES: [&str; 5] = [
     "crates/sterna-amqp/src/limits.rs",
     "crates/sterna-broker/src/limits.rs",
     "crates/sterna-h3/src/limits.rs",
+    "crates/sterna-http/src/limits.rs",
     "crates/sterna-mqtt/src/server/mod.rs",
 ];
 
-/// Limits that are fixed, and why nobody needs to set them.
+/// Crates that fill them. The carriers of HTTP pass settings of the server on to the engine of HTTP/3.
+const SETTERS: [&str; 2] = ["sterna-http", "sterna-server"];
+
+/// Limits that are fixed, and the reasons why they need no setting.
 const FIXED: [(&str, &str); 24] = [
     (
         "sterna-amqp.max_sasl_frame_bytes",
@@ -87,12 +91,13 @@ const FIXED: [(&str, &str); 24] = [
     ("sterna-mqtt.isolate_lanes", "a choice, not a limit"),
 ];
 
-/// Fields of `Limits` that the server fills from no setting and that are not among the fixed ones, and
-/// fixed ones that are gone.
+/// Fields of `Limits` that the server fills from no setting and that are not among the fixed ones,
+/// and fixed ones that no longer exist.
 pub(super) fn unset_limits(files: &[SourceFile]) -> Vec<String> {
     let server: String = files
         .iter()
-        .filter(|file| file.crate_name() == "sterna-server")
+        .filter(|file| SETTERS.contains(&file.crate_name()))
+        .filter(|file| !STRUCTURES.contains(&file.name.as_str()))
         .map(SourceFile::shipped_code)
         .collect();
     let is_set = |field: &str| {
@@ -163,6 +168,9 @@ mod tests {
                 own = own.replace("    pub max_sasl_rounds: u32,\n", "");
                 own.push_str("    /// Set: here.\n    pub known: u32,\n    pub forgotten: u32,\n");
             }
+            if prefix == "sterna-http." {
+                own.push_str("    pub known: u32,\n    pub overlooked: u32,\n");
+            }
             files.push((name.to_owned(), format!("pub struct Limits {{\n{own}}}\n")));
         }
         let server = "fn f() { Limits { known: 1, ..x } } // forgotten: 1\n";
@@ -174,6 +182,7 @@ mod tests {
             unset_limits(&divide(files)),
             [
                 "sterna-amqp.forgotten: neither a setting nor among the fixed limits",
+                "sterna-http.overlooked: neither a setting nor among the fixed limits",
                 "sterna-amqp.max_sasl_rounds: there is no such limit",
             ]
         );

@@ -1,4 +1,4 @@
-//! What a registry and its users want of the crates that are published, read from `cargo metadata`.
+//! Requirements of a registry and its users for published crates, read from `cargo metadata`.
 
 use serde_json::Value;
 
@@ -48,7 +48,7 @@ pub(super) fn newer_rust(metadata: &Value) -> Vec<String> {
         .collect()
 }
 
-/// What published crates lack.
+/// Missing metadata of published crates.
 pub(super) fn unpublishable(metadata: &Value) -> Vec<String> {
     let mut violations = Vec::new();
     // A list of registries, which is empty where there is `publish = false`.

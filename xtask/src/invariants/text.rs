@@ -33,11 +33,11 @@ const UNSAFE_MODULES: [&str; 7] = [
     "crates/sterna/src/commands/clock.rs",
 ];
 
-/// Rust that ships, in lines of one file: beyond the first number it is time to divide the file,
-/// beyond the second it is late.
+/// Lines of shipped Rust in one file: above the first number it is time to divide the file, above
+/// the second it is late.
 const LONG_FILE_LINES: (usize, usize) = (800, 1000);
 
-/// Names that say nothing about what lies in a folder or file.
+/// Names that do not describe the content of a folder or file.
 const VAGUE_NAMES: [&str; 4] = ["common", "helpers", "misc", "utils"];
 
 /// Folders that exist on one machine only. In pieces, so that this file keeps its own rule.
@@ -155,7 +155,7 @@ pub(super) fn vague_names(tracked: &[String]) -> Vec<String> {
 pub(super) fn machine_paths(workspace: &Workspace, tracked: &[String]) -> Vec<String> {
     let mut violations = Vec::new();
     for name in tracked {
-        // What is not text names no path.
+        // A file that is not text names no path.
         let Ok(text) = std::fs::read_to_string(workspace.root.join(name)) else {
             continue;
         };

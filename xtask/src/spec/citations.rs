@@ -2,7 +2,7 @@
 
 use crate::rust_source::line_of;
 
-/// What introduces a citation; the closing bracket ends it.
+/// Start of a citation; the closing bracket ends it.
 const OPENINGS: [&str; 2] = ["[MQTT-", "[MQTT311-"];
 
 /// Where a citation stands.
@@ -59,7 +59,7 @@ pub(super) fn is_id(text: &str) -> bool {
     sort_key(text).is_some()
 }
 
-/// What identifiers are sorted by: specification, section, number.
+/// Sort key of identifiers: specification, section, number.
 pub(super) fn sort_key(id: &str) -> Option<(u8, Vec<u32>, u32)> {
     let (specification, rest) = match (id.strip_prefix("MQTT-"), id.strip_prefix("MQTT311-")) {
         (Some(rest), _) => (0, rest),

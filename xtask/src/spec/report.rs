@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use super::Statement;
 use super::citations::{Citation, Place, sort_key};
 
-/// What is known of one statement.
+/// Knowledge of one statement.
 #[derive(Debug)]
 struct Row {
     statement: Statement,
@@ -106,7 +106,7 @@ impl Coverage {
         rows.sort_by_cached_key(|row| sort_key(&row.statement.id));
         for (id, locations) in code.iter().chain(&tests) {
             let what = if sort_key(id).is_some() {
-                "no such statement"
+                "not a statement"
             } else {
                 "not an identifier"
             };
@@ -117,9 +117,7 @@ impl Coverage {
             );
         }
         for id in not_applicable.keys() {
-            mistakes.push(format!(
-                "spec/not-applicable.tsv: {id} is no such statement"
-            ));
+            mistakes.push(format!("spec/not-applicable.tsv: {id} is not a statement"));
         }
         mistakes.sort();
         Self { rows, mistakes }
@@ -166,7 +164,7 @@ impl Coverage {
         text
     }
 
-    /// The same for what is missing or wrong only.
+    /// The same for missing or wrong statements only.
     pub(crate) fn problems(&self) -> String {
         let mut text = String::new();
         for row in self.rows.iter().filter(|row| row.verdict.is_missing()) {
@@ -313,7 +311,7 @@ mod tests {
             coverage.mistakes,
             [
                 "a.rs:1: cites MQTT-3.1.0-4, which spec/not-applicable.tsv rules out",
-                "a.rs:2: [MQTT-9.9.9-9] is no such statement",
+                "a.rs:2: [MQTT-9.9.9-9] is not a statement",
                 "a.rs:3: [MQTT-4.7] is not an identifier",
             ]
         );

@@ -1,0 +1,166 @@
+//! The length of sentences in the pages of `docs/`.
+
+use std::path::Path;
+
+use super::Rule;
+use crate::Failure;
+use crate::workspace::{Workspace, read};
+
+/// Most words of a sentence in a page. A page aims at 20; enumerations may need more.
+const LONG_SENTENCE_WORDS: usize = 25;
+
+/// Words that a warning quotes from the start of a sentence.
+const QUOTED_WORDS: usize = 6;
+
+/// Warns of long sentences in the pages of `docs/`. Results of campaigns, in folders below, are left
+/// out.
+pub(super) fn long_sentences(workspace: &Workspace, tracked: &[String]) -> Result<Rule, Failure> {
+    let mut rule = Rule::new("pages have short sentences", Vec::new());
+    for name in tracked {
+        if is_page(name) {
+            let text = read(&workspace.root.join(name))?;
+            rule.warnings.extend(long_sentences_of(name, &text));
+        }
+    }
+    Ok(rule)
+}
+
+/// Whether a file is a page: `docs/NAME.md`.
+fn is_page(name: &str) -> bool {
+    let page = name.strip_prefix("docs/").map(Path::new);
+    page.is_some_and(|page| {
+        page.extension().is_some_and(|extension| extension == "md")
+            && page.components().count() == 1
+    })
+}
+
+/// The long sentences of one page, each with its paragraph's first line.
+fn long_sentences_of(name: &str, text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for (line, paragraph) in paragraphs(text) {
+        for sentence in sentences(&paragraph) {
+            let count = sentence.len();
+            if count > LONG_SENTENCE_WORDS {
+                let start = sentence[..QUOTED_WORDS].join(" ");
+                found.push(format!("{name}:{line}: {count} words: {start} …"));
+            }
+        }
+    }
+    found
+}
+
+/// The paragraphs and list items of a page with their first lines, without headings, tables and code.
+fn paragraphs(text: &str) -> Vec<(usize, String)> {
+    let mut found: Vec<(usize, String)> = Vec::new();
+    let (mut is_code, mut is_open) = (false, false);
+    for (index, line) in text.lines().enumerate() {
+        let line = line.trim();
+        let is_fence = line.starts_with("```");
+        is_code ^= is_fence;
+        if is_fence || is_code || line.is_empty() || line.starts_with(['#', '|']) {
+            is_open = false;
+            continue;
+        }
+        let item = list_item(line);
+        match found.last_mut().filter(|_| is_open && item.is_none()) {
+            Some((_, paragraph)) => {
+                paragraph.push(' ');
+                paragraph.push_str(line);
+            }
+            None => found.push((index + 1, item.unwrap_or(line).to_owned())),
+        }
+        is_open = true;
+    }
+    found
+}
+
+/// The text of a line that begins a list item.
+fn list_item(line: &str) -> Option<&str> {
+    let numbered = || {
+        let text = line.trim_start_matches(|c: char| c.is_ascii_digit());
+        (text.len() < line.len()).then(|| text.strip_prefix(". "))?
+    };
+    line.strip_prefix("- ").or_else(numbered)
+}
+
+/// The words of each sentence. Code in backticks is one word; targets of links are none.
+fn sentences(paragraph: &str) -> Vec<Vec<String>> {
+    let mut sentences = vec![Vec::new()];
+    for word in without_code(paragraph).split_whitespace() {
+        // `](target)` of a link ends at the bracket.
+        let word = match word.split_once("](") {
+            Some((text, target)) => {
+                let (_, rest) = target.split_once(')').unwrap_or(("", ""));
+                format!("{text}]{rest}")
+            }
+            None => word.to_owned(),
+        };
+        let ends = word
+            .trim_end_matches([')', '*', '"', ']'])
+            .ends_with(['.', '!', '?']);
+        if let Some(sentence) = sentences.last_mut() {
+            if word.contains(char::is_alphanumeric) {
+                sentence.push(word);
+            }
+            if ends {
+                sentences.push(Vec::new());
+            }
+        }
+    }
+    sentences
+}
+
+/// The text with `code` in place of the parts in backticks.
+fn without_code(paragraph: &str) -> String {
+    let parts = paragraph.split('`').enumerate();
+    parts
+        .map(|(index, part)| if index % 2 == 0 { part } else { "code" })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(count: usize) -> String {
+        vec!["word"; count].join(" ")
+    }
+
+    #[test]
+    fn only_long_sentences_are_found() {
+        let long = words(LONG_SENTENCE_WORDS + 1);
+        let short = words(LONG_SENTENCE_WORDS);
+        let text =
+            format!("# Title\n\n{short}. {short}!\n{short}\n\n- {short}\n- {short}\n1. {long}\n");
+        assert_eq!(
+            long_sentences_of("docs/a.md", &text),
+            [format!(
+                "docs/a.md:8: {} words: word word word word word word …",
+                LONG_SENTENCE_WORDS + 1
+            )]
+        );
+    }
+
+    #[test]
+    fn lines_of_a_paragraph_are_one_text() {
+        let text = format!("{}\n{}\n", words(LONG_SENTENCE_WORDS), words(1));
+        assert_eq!(long_sentences_of("docs/a.md", &text).len(), 1);
+    }
+
+    #[test]
+    fn tables_code_and_targets_of_links_do_not_count() {
+        let long = words(LONG_SENTENCE_WORDS + 1);
+        let text = format!(
+            "| {long} |\n\n```\n{long}\n```\n\n`{long}` [a](b.md#c) – {}.\n",
+            words(LONG_SENTENCE_WORDS - 2)
+        );
+        assert_eq!(long_sentences_of("docs/a.md", &text), Vec::<String>::new());
+    }
+
+    #[test]
+    fn pages_are_the_files_of_docs() {
+        assert!(is_page("docs/http.md"));
+        assert!(!is_page("docs/results/report.md"));
+        assert!(!is_page("README.md") && !is_page("docs/a.svg"));
+    }
+}
