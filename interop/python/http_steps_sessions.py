@@ -110,7 +110,9 @@ async def durable(t: Step) -> None:
     await disconnected(publisher, name)
     await publisher.publish(t.topic("d"), "4")
     said = await description(publisher, name)
-    expect(said["pending"] >= 1 and said["pending_bytes"] >= 1, f"what waits: {said}")
+    # A broker that keeps messages in a log counts them when they are read: null, and never a wrong 0.
+    for member in ("pending", "pending_bytes"):
+        expect(said[member] is None or said[member] >= 1, f"what waits: {said}")
     again = await one.subscribe(t.topic("d"), f"session={name}")
     got = await again.messages(3)
     equal([(each.payload, each.redelivered) for each in got], [(b"2", True), (b"3", True), (b"4", False)],

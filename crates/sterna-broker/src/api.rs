@@ -410,10 +410,12 @@ pub enum EvictReason {
 /// The content of a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct QueueState {
-    /// Messages waiting.
+    /// Messages that wait in memory.
     pub pending: usize,
     /// Bytes of their bodies.
     pub pending_bytes: u64,
+    /// Whether there may be more in the log: the session has not read to its end.
+    pub has_more_in_log: bool,
     /// Messages sent and not settled.
     pub unacknowledged: usize,
 }

@@ -162,11 +162,8 @@ impl<P: Default + Send> Broker<P> {
     /// What a session's queue holds.
     #[must_use]
     pub fn queue(&self, session: SessionKey) -> Option<QueueState> {
-        self.queues.attended(session).map(|session| QueueState {
-            pending: session.pending.len(),
-            pending_bytes: session.account.pending_bytes,
-            unacknowledged: session.ledger.len(),
-        })
+        let session = self.queues.attended(session)?;
+        Some(self.queue_state(session))
     }
 
     // Mail.

@@ -78,11 +78,19 @@ impl<P: Default + Send> Broker<P> {
             consumer: session.consumer(),
             expiry_s: session.expiry_s,
             subscriptions: session.subscriptions.len(),
-            queue: QueueState {
-                pending: session.pending.len(),
-                pending_bytes: session.account.pending_bytes,
-                unacknowledged: session.ledger.len(),
-            },
+            queue: self.queue_state(session),
+        }
+    }
+
+    pub(super) fn queue_state(&self, session: &BrokerSession<P>) -> QueueState {
+        let reader = session.reader.as_ref();
+        let end = self.queues.store.next_position();
+        QueueState {
+            pending: session.pending.len(),
+            pending_bytes: session.account.pending_bytes,
+            has_more_in_log: reader
+                .is_some_and(|reader| reader.awake_from.is_none() && reader.reached() < end),
+            unacknowledged: session.ledger.len(),
         }
     }
 }

@@ -11,10 +11,10 @@ pub struct Session {
     pub session: String,
     /// Whether a client listens.
     pub connected: bool,
-    /// Messages that wait to be sent.
-    pub pending: u64,
-    /// Their bytes.
-    pub pending_bytes: u64,
+    /// Messages that wait to be sent; `None` while the broker has yet to read its log for the session.
+    pub pending: Option<u64>,
+    /// Their bytes; `None` as above.
+    pub pending_bytes: Option<u64>,
     /// Messages that were sent and are not acknowledged.
     pub unacknowledged: u64,
     /// Its topic filters.
@@ -43,8 +43,10 @@ mod tests {
             "unacknowledged":2,"filters":["x/#"],"later":{}}"#;
         let session = Session::parse(text).unwrap();
         assert!(session.connected);
-        assert_eq!((session.pending, session.unacknowledged), (3, 2));
+        assert_eq!((session.pending, session.unacknowledged), (Some(3), 2));
         assert_eq!(session.filters, ["x/#"]);
+        let unread = Session::parse(br#"{"session":"a","pending":null,"pending_bytes":null}"#);
+        assert_eq!(unread.unwrap().pending, None);
         assert!(Session::parse(b"[").is_err());
         assert!(Session::parse(br#"{"pending":-1}"#).is_err());
     }

@@ -147,6 +147,25 @@ fn sessions_and_topics_are_kept_before_they_are_answered() {
 }
 
 #[test]
+fn a_session_that_is_away_never_says_that_nothing_waits_while_the_log_has_messages() {
+    let store = Held::new();
+    let mut broker = store.broker(&with_http(), 1);
+    let publisher = broker.client(V5, "p");
+    let keeper = keeper(&mut broker);
+    broker.cut(keeper.peer);
+    let mut client = Client::connect(&mut broker);
+    let mut pending = |broker: &mut Broker| {
+        let number = client.request(broker, "GET", "/v1/sessions/keeper", &[], b"");
+        let told = client.response(number);
+        let told: serde_json::Value = serde_json::from_slice(&told.content).expect("JSON");
+        (told["pending"].clone(), told["pending_bytes"].clone())
+    };
+    assert_eq!(pending(&mut broker), (0.into(), 0.into()), "nothing came");
+    broker.publish(publisher, V5, "kept/a", "m", QoS::AtLeastOnce);
+    assert_eq!(pending(&mut broker), (().into(), ().into()));
+}
+
+#[test]
 fn a_response_begins_when_its_session_is_kept_and_not_if_it_is_gone() {
     let store = Held::new();
     let mut broker = store.broker(&with_http(), 1);

@@ -58,7 +58,7 @@ fn pubcomp(broker: &mut Broker, peer: Peer, id: u16) {
     broker.send(peer, &[0x70, 2, high, low]);
 }
 
-/// [MQTT-4.1.0-1] [MQTT-4.3.3-10] [MQTT311-4.1.0-1]
+/// [MQTT-4.1.0-1] [MQTT-4.3.3-10]
 #[test]
 fn a_publisher_of_exactly_once_goes_on_where_it_was() {
     for shards in [1, 3] {

@@ -208,11 +208,13 @@ pub(super) fn do_work(
             let mut filters: Vec<&str> = filters.iter().map(|filter| &**filter).collect();
             filters.sort_unstable();
             let name = client_id.rsplit('/').next();
+            // What the log has for it is not counted before it is read.
+            let queue = Some(info.queue).filter(|queue| !queue.has_more_in_log);
             Ok(Done::Described(serde_json::json!({
                 "session": name,
                 "connected": info.consumer.is_some(),
-                "pending": info.queue.pending,
-                "pending_bytes": info.queue.pending_bytes,
+                "pending": queue.map(|queue| queue.pending),
+                "pending_bytes": queue.map(|queue| queue.pending_bytes),
                 "unacknowledged": info.queue.unacknowledged,
                 "filters": filters,
             })))
