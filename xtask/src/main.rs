@@ -51,12 +51,8 @@ The project's own chores.
   cargo xtask spec                             statements of the specifications against code and tests
   cargo xtask fuzz [TARGET] [--seconds N]      fuzz every target, or one; `--replay FILE` runs one input
   cargo xtask interop [SUITE]... [--list]      foreign clients against the broker; `--release` for speed
-<<<<<<< HEAD
   cargo xtask crash [--kills N] [--seed S]     kill the broker under load, and compare; more with `--help`
-  cargo xtask bench quick|full                 cost of the broker in CPU and memory
-=======
   cargo xtask bench quick|full|durable         cost of the broker in CPU and memory
->>>>>>> 3599c11 (Measure what it costs to keep messages, beside peers that keep them, too)
   cargo xtask deny                             licences, sources and bans of the dependencies
 ";
 
