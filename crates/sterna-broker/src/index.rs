@@ -364,7 +364,9 @@ impl Index {
                     .map(|(_, targets)| targets.len())
                     .sum::<usize>()
                     + self.fresh.local.len();
-                if enter && targets <= self.cache_targets {
+                // A topic that nobody wants is found quickly. Its entry would lie between what publishers make
+                // the shard hold for a while, and keep that memory from the system.
+                if enter && (1..=self.cache_targets).contains(&targets) {
                     let mut matches = std::mem::take(&mut self.fresh);
                     matches.local.shrink_to_fit();
                     matches.remote.shrink_to_fit();

@@ -15,6 +15,11 @@ const NONE: u32 = u32::MAX;
 const PLUS: u32 = 0;
 const HASH: u32 = 1;
 
+/// A tree of fewer nodes keeps its memory.
+const LEAST_NODES: usize = 1024;
+/// A tree gives memory back where less than one in this many of its places is used.
+const SPARSE: usize = 8;
+
 #[derive(Debug)]
 struct Node<T> {
     value: Option<T>,
@@ -84,7 +89,6 @@ impl<T> LevelTree<T> {
         self.values
     }
 
-    #[cfg(test)]
     fn node_count(&self) -> usize {
         self.nodes.len() - self.free_nodes.len()
     }
@@ -212,12 +216,62 @@ impl<T> LevelTree<T> {
             }
             node = parent;
         }
-        if self.nodes.len() > 1024 && self.free_nodes.len() == self.nodes.len() - 1 {
-            // All branches are gone: give the memory of a former crowd back.
-            let hashing = *self.children.hasher();
-            *self = Self::new(hashing);
+        let is_sparse = self.nodes.len() / SPARSE > self.node_count();
+        if is_sparse && (self.nodes.len() > LEAST_NODES || self.values == 0) {
+            self.compact();
         }
         Some(value)
+    }
+
+    /// Gives the memory of a former crowd back: moves the nodes and names that are left into tables of
+    /// their own size. Called when most have gone, so each removal has paid for its part.
+    fn compact(&mut self) {
+        let mut moved = vec![0; self.nodes.len()];
+        for free in self.free_nodes.drain(..) {
+            moved[free as usize] = NONE;
+        }
+        let mut left = 0;
+        for place in moved.iter_mut().filter(|place| **place != NONE) {
+            *place = left;
+            left += 1;
+        }
+        let to = |moved: &[u32], at: u32| moved.get(at as usize).copied().unwrap_or(NONE);
+        let hashing = *self.children.hasher();
+        let mut names = HashMap::with_capacity_and_hasher(self.names.len(), hashing);
+        let mut renamed = vec![NONE; self.name_uses.len()];
+        (renamed[PLUS as usize], renamed[HASH as usize]) = (PLUS, HASH);
+        let mut name_uses = self.name_uses[..=HASH as usize].to_vec();
+        for (level, name) in self.names.drain() {
+            renamed[name as usize] = name_uses.len() as u32;
+            names.insert(level, name_uses.len() as u32);
+            name_uses.push(self.name_uses[name as usize]);
+        }
+        let mut nodes = Vec::with_capacity(left as usize);
+        let mut children = HashMap::with_capacity_and_hasher(left as usize, hashing);
+        for (at, mut node) in std::mem::take(&mut self.nodes).into_iter().enumerate() {
+            if moved[at] == NONE {
+                continue;
+            }
+            for link in [
+                &mut node.parent,
+                &mut node.first_child,
+                &mut node.next,
+                &mut node.previous,
+            ] {
+                *link = to(&moved, *link);
+            }
+            node.name = to(&renamed, node.name);
+            if node.parent != NONE {
+                children.insert((node.parent, node.name), moved[at]);
+            }
+            nodes.push(node);
+        }
+        self.nodes = nodes;
+        self.free_nodes = Vec::new();
+        self.children = children;
+        self.names = names;
+        self.name_uses = name_uses;
+        self.free_names = Vec::new();
     }
 
     /// Calls `found` with the value of every filter in the tree that matches a topic.
@@ -368,6 +422,36 @@ mod tests {
             tree.get_or_insert_with(path, || path.to_owned());
         }
         tree
+    }
+
+    /// Without the compaction the places of the crowd stay: 20,000 nodes for one value.
+    #[test]
+    fn a_tree_that_a_crowd_has_left_gives_its_places_back_and_keeps_the_rest() {
+        let crowd: Vec<String> = (0..20_000).map(|n| format!("crowd/{n}")).collect();
+        let few = ["a/b/c", "a/b/d", "a/+/c", "$SYS/x", "#", "crowd/+"];
+        let mut tree = tree(crowd.iter().map(String::as_str).chain(few));
+        for path in &crowd {
+            assert_eq!(tree.remove(path).as_ref(), Some(path));
+        }
+        assert_eq!(tree.len(), few.len());
+        assert!(tree.nodes.len() <= LEAST_NODES, "{}", tree.nodes.len());
+        assert!(tree.nodes.capacity() <= LEAST_NODES * SPARSE);
+        assert!(tree.children.capacity() <= LEAST_NODES * SPARSE * 2);
+        assert!(tree.name_uses.capacity() <= LEAST_NODES * SPARSE);
+        for path in few {
+            assert_eq!(tree.get(path).map(String::as_str), Some(path));
+        }
+        let found = |topic| filters_of(&tree, topic).into_iter().collect::<Vec<_>>();
+        assert_eq!(found("a/b/c"), ["#", "a/+/c", "a/b/c"]);
+        assert_eq!(found("crowd/7"), ["#", "crowd/+"]);
+        assert_eq!(found("$SYS/x"), ["$SYS/x"]);
+        tree.get_or_insert_with("crowd/new", || "crowd/new".to_owned());
+        assert_eq!(filters_of(&tree, "crowd/new").len(), 3);
+        for path in few {
+            assert!(tree.remove(path).is_some());
+        }
+        assert!(tree.remove("crowd/new").is_some());
+        assert_eq!((tree.len(), tree.node_count()), (0, 1));
     }
 
     fn filters_of(tree: &LevelTree<String>, topic: &str) -> BTreeSet<String> {

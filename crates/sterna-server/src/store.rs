@@ -97,6 +97,7 @@ impl OpenStore {
 
 impl From<&config::Store> for Settings {
     fn from(store: &config::Store) -> Self {
+        let bytes = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
         Self {
             durability: match store.durability {
                 Durability::Memory => sterna_store::Durability::Memory,
@@ -107,10 +108,11 @@ impl From<&config::Store> for Settings {
             segment_bytes: store.segment_bytes,
             maximum_bytes: store.maximum_bytes,
             minimum_free_bytes: store.minimum_free_bytes,
-            maximum_unwritten_bytes: usize::try_from(store.maximum_unwritten_bytes)
-                .unwrap_or(usize::MAX),
+            maximum_unwritten_bytes: bytes(store.maximum_unwritten_bytes),
             checkpoint_interval_ms: store.checkpoint_interval_ms,
-            ..Self::default()
+            maximum_pending_bytes: bytes(store.maximum_pending_bytes),
+            records_cache_bytes: bytes(store.records_cache_bytes),
+            index_cache_bytes: bytes(store.index_cache_bytes),
         }
     }
 }

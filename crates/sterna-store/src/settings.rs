@@ -31,6 +31,10 @@ pub struct Settings {
     pub checkpoint_interval_ms: u64,
     /// Bytes of memory for indexes of segments that readers have used.
     pub index_cache_bytes: usize,
+    /// Bytes of memory for pages of the records' file.
+    pub records_cache_bytes: usize,
+    /// Bytes of changes of records that wait in memory for a checkpoint; with more, one is made at once.
+    pub maximum_pending_bytes: usize,
 }
 
 /// The smallest segment, in bytes.
@@ -49,6 +53,8 @@ impl Default for Settings {
             maximum_unwritten_bytes: 64 << 20,
             checkpoint_interval_ms: 5_000,
             index_cache_bytes: 64 << 20,
+            records_cache_bytes: 16 << 20,
+            maximum_pending_bytes: 64 << 20,
         }
     }
 }
@@ -72,6 +78,7 @@ impl Settings {
                 "maximum_unwritten_bytes",
                 self.maximum_unwritten_bytes as u64,
             ),
+            ("maximum_pending_bytes", self.maximum_pending_bytes as u64),
         ] {
             if value == 0 {
                 return Err(format!("store.{name}: 0 is too small"));

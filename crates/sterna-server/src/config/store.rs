@@ -45,6 +45,13 @@ pub struct Store {
     pub read_ahead_bytes: u64,
     /// Time between two checkpoints of the small records, in milliseconds.
     pub checkpoint_interval_ms: u64,
+    /// Bytes of changes of small records that wait in memory for a checkpoint; with more, one is made at
+    /// once.
+    pub maximum_pending_bytes: u64,
+    /// Memory for pages of the small records' file, in bytes.
+    pub records_cache_bytes: u64,
+    /// Memory for indexes of the log's files that readers use, in bytes.
+    pub index_cache_bytes: u64,
     /// Acknowledgements of one connection that wait for the store; above it the connection is not read.
     pub maximum_waiting_acknowledgements: u32,
 }
@@ -63,6 +70,9 @@ impl Default for Store {
             read_ahead_messages: 256,
             read_ahead_bytes: 1 << 20,
             checkpoint_interval_ms: 5_000,
+            maximum_pending_bytes: 64 << 20,
+            records_cache_bytes: 16 << 20,
+            index_cache_bytes: 64 << 20,
             maximum_waiting_acknowledgements: 4_096,
         }
     }
@@ -83,6 +93,7 @@ impl Store {
             ("read_ahead_messages", self.read_ahead_messages),
             ("read_ahead_bytes", self.read_ahead_bytes),
             ("checkpoint_interval_ms", self.checkpoint_interval_ms),
+            ("maximum_pending_bytes", self.maximum_pending_bytes),
             (
                 "maximum_waiting_acknowledgements",
                 u64::from(self.maximum_waiting_acknowledgements),

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::read::build_index;
 use super::records::{Applied, Records};
@@ -12,9 +13,6 @@ use super::writer::Step;
 use crate::disk::replace;
 use crate::log::index::IndexBuilder;
 use crate::log::segment::{FOLDER, Segment, index_name, segment_name};
-
-/// Bytes of changes that are held in memory until the next checkpoint at most.
-const MOST_PENDING_BYTES: usize = 64 << 20;
 
 /// Bytes of the log that a start has to read again at most.
 const MOST_REPLAYED_BYTES: u64 = 512 << 20;
@@ -155,7 +153,7 @@ impl Maintenance {
         let shared = &*self.shared;
         let log_bytes = shared.written_bytes() - self.log_bytes;
         now_ms >= self.last_checkpoint_ms + MOST_INTERVALS * shared.settings.checkpoint_interval_ms
-            || pending.bytes >= MOST_PENDING_BYTES
+            || pending.bytes >= shared.settings.maximum_pending_bytes
             || log_bytes >= MOST_REPLAYED_BYTES
             // Segments may go after it.
             || shared.is_full()
@@ -178,7 +176,8 @@ impl Maintenance {
         }
         let is_due = match checkpoint {
             Checkpoint::WhenDue => {
-                pending.bytes >= MOST_PENDING_BYTES || now_ms >= self.next_checkpoint_ms
+                pending.bytes >= self.shared.settings.maximum_pending_bytes
+                    || now_ms >= self.next_checkpoint_ms
             }
             Checkpoint::IfCheap => self.cost_of(&pending) <= CLOSING_BYTES,
             Checkpoint::Now => true,
@@ -194,7 +193,7 @@ impl Maintenance {
         self.last_checkpoint_ms = now_ms;
         self.log_bytes = self.shared.written_bytes();
         pending.applying = Arc::new(std::mem::take(&mut pending.changes));
-        pending.bytes = 0;
+        pending.applying_bytes = std::mem::take(&mut pending.bytes);
         let applied = Applied {
             sequence: pending.through,
             next_position: pending.next_position,
@@ -216,8 +215,13 @@ impl Maintenance {
             .apply(&changes, applied, &is_stopped)
             .map_err(|reason| format!("records cannot be written: {reason}"))?;
         self.waiting = None;
+        let cached_bytes = self.records.cached_bytes();
+        self.shared
+            .cached_bytes
+            .store(cached_bytes, Ordering::Relaxed);
         let mut pending = self.shared.pending();
         pending.applying = Arc::new(Changes::new());
+        pending.applying_bytes = 0;
         if is_done {
             self.applied_before = self.applied.sequence;
             self.applied = applied;

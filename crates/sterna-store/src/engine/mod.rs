@@ -113,15 +113,16 @@ impl Engine {
         }
         let files = open_segments(&*disk)?;
         let mut report = OpenReport::default();
-        let found = if let Some(found) = records::open(&disk)? {
+        let found = if let Some(found) = records::open(&disk, settings.records_cache_bytes)? {
             found
         } else {
             report.is_new = files.is_empty();
             records::create(
                 &*disk,
                 identity_without_records(&*disk, &files, new_identity)?,
+                settings.records_cache_bytes,
             )?;
-            records::open(&disk)?.ok_or(OpenError::Missing)?
+            records::open(&disk, settings.records_cache_bytes)?.ok_or(OpenError::Missing)?
         };
         report.records = found.count;
         report.damage = found.damage;

@@ -31,9 +31,6 @@ const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("meta");
 
 const CHECKSUM_BYTES: usize = 4;
 
-/// The most memory for pages of the file.
-const CACHE_BYTES: usize = 64 << 20;
-
 /// How far the file is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Applied {
@@ -47,6 +44,7 @@ pub(crate) struct Applied {
 #[derive(Debug)]
 pub(crate) struct Records {
     disk: Arc<dyn Disk>,
+    cache_bytes: usize,
     seal: Seal,
     /// `None` after it has failed, until it is opened again.
     database: Mutex<Option<Arc<Database>>>,
@@ -82,9 +80,10 @@ impl StorageBackend for Backend {
     }
 }
 
-fn open_database(file: Arc<dyn DiskFile>) -> Result<Database, redb::Error> {
+/// Opens the file with this much memory for its pages at most.
+fn open_database(file: Arc<dyn DiskFile>, cache_bytes: usize) -> Result<Database, redb::Error> {
     let mut builder = Builder::new();
-    builder.set_cache_size(CACHE_BYTES);
+    builder.set_cache_size(cache_bytes);
     Ok(builder.create_with_backend(Backend(file))?)
 }
 
@@ -97,7 +96,11 @@ fn guarded<T>(work: impl FnOnce() -> Result<T, redb::Error>) -> Result<T, String
 }
 
 /// Makes the file of a new store.
-pub(crate) fn create(disk: &dyn Disk, identity: [u8; 16]) -> Result<(), OpenError> {
+pub(crate) fn create(
+    disk: &dyn Disk,
+    identity: [u8; 16],
+    cache_bytes: usize,
+) -> Result<(), OpenError> {
     let failed = |error: io::Error| OpenError::Disk {
         file: disk.display_name(FILE),
         error,
@@ -108,7 +111,7 @@ pub(crate) fn create(disk: &dyn Disk, identity: [u8; 16]) -> Result<(), OpenErro
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
             _ => {}
         }
-        let database = open_database(disk.create(&draft)?)?;
+        let database = open_database(disk.create(&draft)?, cache_bytes)?;
         let transaction = database.begin_write()?;
         transaction.open_table(RECORDS)?;
         {
@@ -146,7 +149,7 @@ pub(crate) struct Found {
 ///
 /// # Errors
 /// When it is of a newer version, or so damaged that the library cannot read it.
-pub(crate) fn open(disk: &Arc<dyn Disk>) -> Result<Option<Found>, OpenError> {
+pub(crate) fn open(disk: &Arc<dyn Disk>, cache_bytes: usize) -> Result<Option<Found>, OpenError> {
     let file = match disk.open(FILE) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => {
@@ -155,17 +158,21 @@ pub(crate) fn open(disk: &Arc<dyn Disk>) -> Result<Option<Found>, OpenError> {
         }
         Ok(file) => file,
     };
-    open_file(disk, file).map(Some)
+    open_file(disk, file, cache_bytes).map(Some)
 }
 
 /// As [`open`], from a file that may stand for that of the disk.
-pub(crate) fn open_file(disk: &Arc<dyn Disk>, file: Arc<dyn DiskFile>) -> Result<Found, OpenError> {
+pub(crate) fn open_file(
+    disk: &Arc<dyn Disk>,
+    file: Arc<dyn DiskFile>,
+    cache_bytes: usize,
+) -> Result<Found, OpenError> {
     let name = || disk.display_name(FILE);
     let damaged = |reason: String| OpenError::Damaged {
         file: name(),
         reason: format!("the records cannot be read: {reason}"),
     };
-    let database = guarded(|| open_database(file)).map_err(damaged)?;
+    let database = guarded(|| open_database(file, cache_bytes)).map_err(damaged)?;
     let meta = guarded(|| read_meta(&database)).map_err(damaged)?;
     let meta = meta.ok_or_else(|| damaged("it does not say of which store it is".to_owned()))?;
     if meta.version > u64::from(VERSION) {
@@ -196,6 +203,7 @@ pub(crate) fn open_file(disk: &Arc<dyn Disk>, file: Arc<dyn DiskFile>) -> Result
     Ok(Found {
         records: Records {
             disk: Arc::clone(disk),
+            cache_bytes,
             seal,
             database: Mutex::new(Some(Arc::new(database))),
         },
@@ -296,7 +304,7 @@ impl Records {
             return Ok(Arc::clone(open));
         }
         let file = self.disk.open(FILE).map_err(|error| error.to_string())?;
-        let opened = Arc::new(guarded(|| open_database(file))?);
+        let opened = Arc::new(guarded(|| open_database(file, self.cache_bytes))?);
         *database = Some(Arc::clone(&opened));
         Ok(opened)
     }
@@ -348,6 +356,12 @@ impl Records {
             transaction,
             _database: database,
         })
+    }
+
+    /// About the memory that pages of the file take, in bytes: the library does not tell, but it caches
+    /// neither more than it may nor more than there is.
+    pub(crate) fn cached_bytes(&self) -> u64 {
+        self.file_bytes().unwrap_or(0).min(self.cache_bytes as u64)
     }
 
     /// Length of the file in bytes; `None` where the disk does not tell.

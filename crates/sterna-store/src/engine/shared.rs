@@ -145,6 +145,8 @@ pub(crate) struct Pending {
     pub(crate) next_position: u64,
     /// The changes that a checkpoint is about to apply. Older than those above.
     pub(crate) applying: Arc<Changes>,
+    /// About how many bytes these have.
+    pub(crate) applying_bytes: usize,
 }
 
 impl Pending {
@@ -203,6 +205,8 @@ pub(crate) struct Shared {
     pub(crate) maintenance: Mutex<MaintenanceFlags>,
     pub(crate) maintenance_wake: Condvar,
     damage: Mutex<Vec<Damage>>,
+    /// Memory that pages of the records' file took after the last checkpoint, in bytes.
+    pub(crate) cached_bytes: AtomicU64,
     pub(crate) writer_counts: WriterCounts,
 }
 
@@ -270,6 +274,7 @@ impl Shared {
             maintenance: Mutex::default(),
             maintenance_wake: Condvar::new(),
             damage: Mutex::new(start.damage),
+            cached_bytes: AtomicU64::new(0),
             writer_counts: WriterCounts::default(),
         }
     }

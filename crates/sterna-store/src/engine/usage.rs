@@ -32,6 +32,9 @@ pub struct Usage {
     pub written_bytes: u64,
     /// Bytes of appends that wait for the writer.
     pub unwritten_bytes: u64,
+    /// About the memory that appends, changes of records before their checkpoint, and pages of the records'
+    /// file take, in bytes.
+    pub memory_bytes: u64,
     /// Appends that are written and not synced.
     pub unsynced_appends: u64,
     /// Steps of the writer that a write or a sync ended with an error.
@@ -81,6 +84,13 @@ impl UsageReader {
         Self(shared)
     }
 
+    /// About the memory that changes of records take until their checkpoint, and pages of their file.
+    fn records_bytes(&self) -> u64 {
+        let pending = self.0.pending();
+        let changes_bytes = pending.bytes + pending.applying_bytes;
+        changes_bytes as u64 + self.0.cached_bytes.load(Ordering::Relaxed)
+    }
+
     /// The figures now; those of different kinds may be of different moments.
     #[must_use]
     pub fn usage(&self) -> Usage {
@@ -89,11 +99,13 @@ impl UsageReader {
         let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let progress = shared.progress();
         let waiting_bytes = shared.inbox().frames.len() as u64;
+        let unwritten_bytes = waiting_bytes + count(&shared.in_hand);
         Usage {
+            memory_bytes: unwritten_bytes + self.records_bytes(),
             segments: shared.segments().len() as u64,
             log_bytes: shared.log_bytes(),
             written_bytes: shared.written_bytes(),
-            unwritten_bytes: waiting_bytes + count(&shared.in_hand),
+            unwritten_bytes,
             unsynced_appends: progress.written.saturating_sub(progress.synced),
             failures: count(&counts.failures),
             is_full: shared.is_full(),

@@ -50,7 +50,7 @@ pub fn compact(
     engine
         .finish()
         .map_err(|error| failed(io::Error::other(error)))?;
-    let found = records::open(disk)?.ok_or(OpenError::Missing)?;
+    let found = records::open(disk, settings.records_cache_bytes)?.ok_or(OpenError::Missing)?;
     let seal = Seal::of(found.identity);
     let applied = found.applied.sequence;
     let files = open_segments(&**disk)?;

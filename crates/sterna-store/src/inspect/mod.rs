@@ -21,6 +21,7 @@ use crate::log::frame::{Seal, messages};
 use crate::log::index::IndexFile;
 use crate::log::recovery::{SegmentFile, Visit, Walk, Walked, open_segments, walk};
 use crate::log::segment::index_name;
+use crate::settings::Settings;
 use overlay::Overlay;
 
 /// One segment of the log.
@@ -137,7 +138,11 @@ impl ClosedStore {
             Ok(file) => file,
         };
         // The library may repair the file when it opens it: not in the file itself.
-        let records = records::open_file(disk, Arc::new(Overlay::new(file)))?;
+        let records = records::open_file(
+            disk,
+            Arc::new(Overlay::new(file)),
+            Settings::default().records_cache_bytes,
+        )?;
         Ok(Self {
             disk: Arc::clone(disk),
             files,
