@@ -9,6 +9,7 @@ use crate::limits::QueueFull;
 use crate::losses::LossReason;
 use crate::message::Message;
 use crate::nodes::{Entry, List, NIL, Nodes};
+use crate::pressure::Pressure;
 use crate::queues::Queues;
 
 /// What the queue and the ledger of a session hold.
@@ -97,7 +98,8 @@ impl<P> Queues<P> {
             !has_place || (held_bytes > 0 && held_bytes + body_bytes > most_bytes)
         };
         let session = &self.sessions[slot as usize];
-        if session.is_connected() && session.pending.is_empty() {
+        let is_pressed = self.pressure >= Pressure::Drop && !self.is_light(slot, message);
+        if session.is_connected() && session.pending.is_empty() && !is_pressed {
             return true; // it keeps up; the next one waits where the ledger has no room
         }
         let was_full = is_full(self);
@@ -136,6 +138,9 @@ impl<P> Queues<P> {
     /// Whether the queue of a session that reads the log has room for a message.
     fn has_room(&self, slot: u32, message: &Message) -> bool {
         let session = &self.sessions[slot as usize];
+        if self.pressure >= Pressure::MoveToLog {
+            return self.is_light(slot, message);
+        }
         session.pending.is_empty() || {
             let Account {
                 qos0_messages,

@@ -52,6 +52,7 @@ mod losses;
 mod mail;
 mod message;
 mod nodes;
+mod pressure;
 mod queue_rules;
 mod queues;
 mod records;
@@ -73,6 +74,7 @@ pub use limits::{Limits, QueueFull};
 pub use losses::{Loss, LossReason, LossWatcher};
 pub use mail::Mail;
 pub use message::{InvalidMessage, Message, MessageHeader, NativeFormat, Origin, Qos};
+pub use pressure::Pressure;
 pub use queue_rules::{DEFAULT_PRIORITY, DeadLetter, DeathCause, MessageReader, QueueRules};
 pub use rights::{Holder, Permit, Right, Rights};
 pub use store::{

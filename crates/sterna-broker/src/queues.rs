@@ -14,6 +14,7 @@ use crate::limits::Limits;
 use crate::losses::{LossReason, LossWatcher};
 use crate::message::{Message, Origin, Qos};
 use crate::nodes::{Entry, List, NIL, Nodes, Phase};
+use crate::pressure::Pressure;
 use crate::queue_rules::DeathCause;
 use crate::records::{self, Kind, OwnedRecord};
 use crate::route::{Context, Target};
@@ -126,6 +127,8 @@ pub(crate) struct Queues<P> {
     pub(crate) is_durable: bool,
     /// Whether all shards' messages together are above their limit.
     pub(crate) is_over_memory: bool,
+    /// How short the process is of memory.
+    pub(crate) pressure: Pressure,
     ready: VecDeque<u32>,
     /// The session that `next_ready` gave last.
     current: Option<u32>,
@@ -178,6 +181,7 @@ impl<P> Queues<P> {
             is_durable: store.is_durable(),
             store,
             is_over_memory: false,
+            pressure: Pressure::None,
             ready: VecDeque::new(),
             current: None,
         }

@@ -170,13 +170,18 @@ impl Carrier {
 
     /// Hands over to the transport what the step has written; returns its size in bytes.
     ///
-    /// A client of HTTP/3 that `is_paced` is not read. On TCP each answer belongs to a request, and the number
-    /// of those has a limit.
+    /// A client that `is_paced` is not read.
     pub fn flush(&mut self, net: &mut dyn Network, is_paced: bool) -> u64 {
         match &mut self.version {
             Version::Http3(carrier) => carrier.flush(net, is_paced),
-            Version::Tcp(carrier) => carrier.flush(net),
+            Version::Tcp(carrier) => carrier.flush(net, is_paced),
         }
+    }
+
+    /// Bytes of contents of requests of which parts have arrived.
+    #[must_use]
+    pub fn partial_bytes(&self) -> usize {
+        of_version!(&self.version, carrier => carrier.partial_bytes())
     }
 
     /// The application error code to close the connection with, once it is over.

@@ -70,17 +70,20 @@ pub enum RefusedConnection {
     Tls,
     /// The system did not let the shard register it.
     System,
+    /// The handler refuses newcomers, see [`crate::Network::refuse_newcomers`].
+    Refused,
 }
 
 impl RefusedConnection {
     /// All reasons.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Connections,
         Self::ConnectionsPerAddress,
         Self::HalfOpen,
         Self::HalfOpenPerAddress,
         Self::Tls,
         Self::System,
+        Self::Refused,
     ];
 
     /// The reason as metrics and the log name it.
@@ -93,6 +96,7 @@ impl RefusedConnection {
             Self::HalfOpenPerAddress => "half_open_per_address",
             Self::Tls => "tls",
             Self::System => "system",
+            Self::Refused => "refused",
         }
     }
 }
@@ -177,6 +181,7 @@ impl ListenerCounters {
 pub struct ShardCounters {
     pub(crate) half_open: Count,
     pub(crate) turns: Count,
+    pub(crate) unsent_bytes: Count,
     listeners: Box<[ListenerCounters]>,
 }
 
@@ -218,6 +223,27 @@ impl ShardCounters {
             }
         }
         sum
+    }
+
+    /// Bytes that wait to be sent on byte streams and are copies, those encrypted included.
+    #[must_use]
+    pub fn unsent_bytes(&self) -> u64 {
+        self.unsent_bytes.get()
+    }
+
+    /// Connections of byte streams and of QUIC now.
+    #[must_use]
+    pub fn open_connections(&self) -> (u64, u64) {
+        let (mut streams, mut quic) = (0, 0);
+        for listener in self.listeners.iter().map(ListenerCounters::figures) {
+            let sum = if listener.quic.is_some() {
+                &mut quic
+            } else {
+                &mut streams
+            };
+            *sum += listener.connections;
+        }
+        (streams, quic)
     }
 
     /// The figures of each listener now, in the order of the configuration.

@@ -7,6 +7,7 @@ use sterna_net::Network;
 
 use crate::identity::Checker;
 use crate::mail::Outbox;
+use crate::memory::Memory;
 use crate::metrics::Meters;
 use crate::policy::Policy;
 use crate::session::SessionState;
@@ -26,6 +27,8 @@ pub(crate) struct Context<'a> {
     pub(crate) tracer: Option<&'a Tracer>,
     /// The way to this and other shards.
     pub(crate) outbox: &'a mut dyn Outbox,
+    /// How short memory is.
+    pub(crate) memory: &'a Arc<Memory>,
     /// The meters of this shard.
     pub(crate) meters: &'a Meters,
     /// Number of this shard.

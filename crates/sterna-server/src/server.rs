@@ -22,6 +22,7 @@ use crate::data_directory::DataDirectory;
 use crate::http::Registry as HttpRegistry;
 use crate::identity::{Checker, Tokens, Users};
 use crate::mail::{Letters, Mail};
+use crate::memory::{Memory, Watch};
 use crate::metrics::Sources;
 use crate::mqtt::Repetitions;
 use crate::policy::{self, Policy};
@@ -51,6 +52,8 @@ pub struct Server {
     threads: Vec<JoinHandle<()>>,
     /// Open as long as a shard runs.
     store: Arc<OpenStore>,
+    /// Runs as long as this broker.
+    _watch: Watch,
     failures: Mutex<Option<Receiver<String>>>,
 }
 
@@ -268,7 +271,7 @@ impl Server {
             directory,
         }));
         let (report, failures) = channel();
-        let of_shards = parts(
+        let (of_shards, memory) = parts(
             &bound,
             config,
             &policy,
@@ -276,6 +279,7 @@ impl Server {
             &tracer,
             (&store, &sources),
         )?;
+        let watch = watch(&memory, bound[0].courier())?;
         let shared = Shared {
             in_force: Arc::clone(&in_force),
             report,
@@ -295,6 +299,7 @@ impl Server {
             gate,
             threads,
             store,
+            _watch: watch,
             failures: Mutex::new(Some(failures)),
         })
     }
@@ -450,7 +455,7 @@ fn parts(
     checker: &Checker,
     tracer: &Tracer,
     (store, sources): (&OpenStore, &Arc<Sources>),
-) -> Result<Vec<Parts>, String> {
+) -> Result<(Vec<Parts>, Arc<Memory>), String> {
     let mut seed = [0; 8];
     getrandom::fill(&mut seed).map_err(|e| format!("no randomness: {e}"))?;
     let directory = Directory::new(
@@ -458,6 +463,10 @@ fn parts(
         broker_limits(config),
         u64::from_ne_bytes(seed),
     );
+    let counters = bound.iter().map(BoundShard::counters).collect();
+    let usage = store.usage_reader();
+    let memory = Memory::of_process(config, Arc::clone(&directory), counters, usage);
+    let memory = Arc::new(memory);
     let board = Arc::new(Board::new(bound.len()));
     let amqp = Arc::new(Registry::new(&config.amqp));
     let http = Arc::new(HttpRegistry::default());
@@ -475,10 +484,23 @@ fn parts(
         outbox: Box::new(Letters::new(shard.courier())),
         board: Arc::clone(&board),
         sources: Arc::clone(sources),
+        memory: Some(Arc::clone(&memory)),
         sys_interval_ms: u64::from(config.sys.interval_s) * 1000,
         high_watermark_bytes: config.network.high_watermark_bytes as usize,
     };
-    Ok(bound.iter().map(of_shard).collect())
+    let parts = bound.iter().map(of_shard).collect();
+    Ok((parts, memory))
+}
+
+/// Starts the watch over the memory, which tells all shards of another stage.
+fn watch(memory: &Arc<Memory>, mut courier: Courier<Mail>) -> Result<Watch, String> {
+    let tell = move || {
+        for shard in 0..courier.shards() {
+            courier.post(shard, Mail::Memory);
+        }
+        courier.flush();
+    };
+    Watch::start(memory, tell).map_err(|e| format!("cannot start a thread: {e}"))
 }
 
 /// Starts a thread for each shard. They restore what the store has, all at once, and serve when all of them

@@ -14,6 +14,7 @@ use crate::identity::Checker;
 use crate::inspect::Paths;
 use crate::mail::admin::{Answer, Ask, Body};
 use crate::mail::{AdminLetter, Mail, Outbox};
+use crate::memory::{Memory, Stage};
 use crate::metrics::{Figures, Meters, Sources, Survey, Watcher};
 use crate::mqtt;
 use crate::policy::Policy;
@@ -40,7 +41,23 @@ pub struct Shard {
     sys: Sys,
     stopping: Stopping,
     found: Found,
+    memory: Arc<Memory>,
+    shortage: Shortage,
 }
+
+/// What the shard does while memory is short.
+#[derive(Debug, Default)]
+struct Shortage {
+    /// The stage that the shard has last seen.
+    stage: Stage,
+    /// When clients that are not read may be for a moment, and too much is looked for.
+    next_ms: Option<u64>,
+    /// There is more room to be made in queues.
+    is_relieving: bool,
+}
+
+/// Time between two such moments, in milliseconds.
+const SIP_INTERVAL_MS: u64 = 1_000;
 
 /// How far the end is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -127,6 +144,8 @@ pub struct Parts {
     pub board: Arc<Board>,
     /// Sources of metrics.
     pub sources: Arc<Sources>,
+    /// The account of the process's memory, one for all shards; without it there is no ceiling.
+    pub memory: Option<Arc<Memory>>,
     /// Milliseconds between two updates of `$SYS`; 0 turns it off.
     pub sys_interval_ms: u64,
     /// Bytes queued towards a client above which its queue is no longer drained.
@@ -166,6 +185,10 @@ impl Shard {
         }
         let amqp = amqp::Door::new(parts.amqp, parts.high_watermark_bytes);
         amqp.restore_queues(&mut broker, &parts.policy.amqp, now_ms);
+        let memory = parts.memory.unwrap_or_else(|| {
+            let shards = usize::from(parts.directory.shards());
+            Arc::new(Memory::unlimited(shards, Arc::clone(&parts.directory)))
+        });
         let found = Found {
             sessions: restored.sessions,
             unsound_records: restored.unsound_records,
@@ -195,6 +218,8 @@ impl Shard {
             },
             stopping: Stopping::No,
             found,
+            memory,
+            shortage: Shortage::default(),
         }
     }
 
@@ -225,6 +250,7 @@ impl Shard {
                 checker: self.checker.as_ref(),
                 tracer: self.tracer.as_ref(),
                 outbox: &mut *self.outbox,
+                memory: &self.memory,
                 meters: &self.meters,
                 shard: self.number,
             },
@@ -324,6 +350,96 @@ impl Shard {
                         message,
                     },
                 );
+            }
+        }
+    }
+}
+
+impl Shard {
+    /// Brings this shard's share of the account of memory up to date.
+    fn account(&mut self) {
+        let partial_bytes =
+            self.mqtt.partial_bytes() + self.amqp.partial_bytes() + self.http.partial_bytes();
+        let counters = self.broker.counters();
+        if self.memory.note(self.number, partial_bytes, &counters) && self.memory.look() {
+            for shard in 0..usize::from(self.sys.retained.shards()) {
+                self.outbox.post(shard, Mail::Memory);
+            }
+        }
+    }
+
+    /// Another stage of short memory is in force.
+    fn memory_changed(&mut self, net: &mut dyn Network) {
+        let stage = self.memory.stage();
+        let before = std::mem::replace(&mut self.shortage.stage, stage);
+        if stage == before {
+            return;
+        }
+        self.broker.feel_pressure();
+        self.shortage.is_relieving = stage >= Stage::MoveToLog;
+        self.shortage.next_ms = (stage > Stage::Normal).then(|| net.now_ms() + SIP_INTERVAL_MS);
+        let is_refusing = stage >= Stage::RefuseNewcomers;
+        if is_refusing != (before >= Stage::RefuseNewcomers) {
+            let listeners = self.policy.listeners.iter().enumerate();
+            // Operators are let in: they are those who can help.
+            let refusing: Vec<u16> = listeners
+                .filter(|(_, listener)| is_refusing && listener.protocol != Protocol::Admin)
+                .map(|(index, _)| index as u16)
+                .collect();
+            net.refuse_newcomers(&refusing);
+        }
+        if (stage > Stage::Normal) != (before > Stage::Normal) && self.stopping == Stopping::No {
+            let mut doors = self.doors(net);
+            doors.mqtt.memory_changed(&mut doors.cx);
+            doors.amqp.memory_changed(&mut doors.cx);
+            doors.http.memory_changed(&mut doors.cx);
+        }
+    }
+
+    /// Makes room while memory is short, a little in each turn, and reads for a moment who is not read.
+    fn relieve(&mut self, net: &mut dyn Network) {
+        let now_ms = net.now_ms();
+        if self.shortage.is_relieving {
+            self.shortage.is_relieving = self.broker.relieve(now_ms);
+        }
+        if self.shortage.next_ms.is_none_or(|next_ms| next_ms > now_ms)
+            || self.stopping != Stopping::No
+        {
+            return;
+        }
+        self.shortage.next_ms = Some(now_ms + SIP_INTERVAL_MS);
+        if self.shortage.stage >= Stage::MoveToLog {
+            self.broker.relieve_again();
+            self.shortage.is_relieving = true;
+        }
+        if self.shortage.stage >= Stage::RefuseNewcomers {
+            self.shed(net);
+        }
+        let mut doors = self.doors(net);
+        doors.mqtt.sip(&mut doors.cx);
+        doors.amqp.sip(&mut doors.cx);
+        doors.http.sip(&mut doors.cx);
+    }
+
+    /// Ends the clients that hold most themselves, until this shard's part of what is too much is gone.
+    fn shed(&mut self, net: &mut dyn Network) {
+        let shards = u64::from(self.sys.retained.shards());
+        let mut excess_bytes = self.memory.excess_bytes() / shards;
+        let mut doors = self.doors(net);
+        let mqtt = doors.mqtt.heavy(&doors.cx).into_iter();
+        let amqp = doors.amqp.heavy(&doors.cx).into_iter();
+        let http = doors.http.heavy(&doors.cx).into_iter();
+        let mut heavy: Vec<(usize, ConnectionId)> = mqtt.chain(amqp).chain(http).collect();
+        heavy.sort_unstable();
+        while excess_bytes > 0
+            && let Some((bytes, connection)) = heavy.pop()
+        {
+            excess_bytes = excess_bytes.saturating_sub(bytes as u64);
+            match doors.of_connection(connection) {
+                Protocol::Mqtt => doors.mqtt.shed(&mut doors.cx, connection),
+                Protocol::Amqp => doors.amqp.shed(&mut doors.cx, connection),
+                Protocol::Http => doors.http.shed(&mut doors.cx, connection),
+                Protocol::Admin => {}
             }
         }
     }
@@ -500,6 +616,7 @@ impl Handler for Shard {
                         doors.admin.mail(&mut doors.cx, AdminLetter(answer));
                     }
                 },
+                Mail::Memory => self.memory_changed(net),
                 Mail::Policy(policy) => {
                     let grants_like = policy.grants_like(&self.policy);
                     self.policy = policy;
@@ -540,6 +657,7 @@ impl Handler for Shard {
         doors.http.timeout(&mut doors.cx);
         doors.admin.timeout(&mut doors.cx);
         self.stop_if_drained(net);
+        self.relieve(net);
         if self.sys.next_ms.is_some_and(|next_ms| next_ms <= now_ms) {
             self.report_sys(now_ms);
             self.sys.next_ms = Some(now_ms + self.sys.interval_ms);
@@ -588,6 +706,7 @@ impl Handler for Shard {
                     .post(usize::from(shard.0), Mail::Broker(Box::new(letter)));
             }
         }
+        self.account();
         self.outbox.flush();
     }
 
@@ -605,6 +724,9 @@ impl Handler for Shard {
             self.survey.deadline_ms(),
             self.paths.deadline_ms(),
             self.sys.next_ms,
+            self.shortage.next_ms,
+            // More in the next turn.
+            self.shortage.is_relieving.then_some(0),
             drained_ms,
         ]
         .into_iter()

@@ -163,6 +163,7 @@ impl Fixture {
             outbox: Box::new(Nowhere),
             board: Arc::new(sys::Board::new(1)),
             sources: Arc::new(metrics::Sources::new(1, 0)),
+            memory: None,
             sys_interval_ms: 0,
             high_watermark_bytes: 256 << 10,
         };

@@ -137,6 +137,7 @@ fn shard(early_data: EarlyData) -> Shard {
             outbox: Box::new(Alone),
             board: Arc::new(sys::Board::new(1)),
             sources: Arc::new(metrics::Sources::new(1, 0)),
+            memory: None,
             sys_interval_ms: 0,
             high_watermark_bytes: 1 << 18,
         },

@@ -38,6 +38,7 @@ fn simulation(limits: Limits) -> Simulation<Shard> {
             outbox: Box::new(Letters::new(courier)),
             board: Arc::new(sys::Board::new(1)),
             sources: Arc::new(metrics::Sources::new(1, 0)),
+            memory: None,
             sys_interval_ms: 0,
             high_watermark_bytes: config.network.high_watermark_bytes as usize,
         };

@@ -105,6 +105,7 @@ impl World {
                 outbox: Box::new(Letters::new(courier)),
                 board: Arc::clone(&board),
                 sources: Arc::clone(&sources),
+                memory: None,
                 sys_interval_ms: 0,
                 high_watermark_bytes: 16 << 10,
             };

@@ -225,15 +225,16 @@ impl Connection {
         event
     }
 
+    /// Bytes of all messages of which only parts have arrived.
+    #[must_use]
+    pub fn assembling_bytes(&self) -> usize {
+        let sessions = self.sessions.iter().flatten();
+        sessions.map(|session| session.assembling_bytes).sum()
+    }
+
     /// All messages together of which parts have arrived have a limit.
     fn check_assembling(&self) -> Result<(), Fault> {
-        let assembling_bytes: usize = self
-            .sessions
-            .iter()
-            .flatten()
-            .map(|session| session.assembling_bytes)
-            .sum();
-        if assembling_bytes as u64 > self.limits.max_assembling_bytes {
+        if self.assembling_bytes() as u64 > self.limits.max_assembling_bytes {
             return Err(Fault::Session(DecodeError::new(
                 Condition::RESOURCE_LIMIT_EXCEEDED,
                 "too much of messages that are incomplete",

@@ -10,6 +10,7 @@ mod members;
 mod named;
 mod open;
 mod publish;
+mod relief;
 mod restore;
 mod rights;
 mod sleep;
@@ -90,6 +91,10 @@ pub struct Broker<P> {
     rights: Option<Arc<dyn Rights>>,
     /// Counts the rules that were in force.
     rights_version: u32,
+    /// The last session at which room was made.
+    relief_at: usize,
+    /// Sessions at which room is to be made.
+    relief_left: usize,
 }
 
 impl<P: Default + Send> Broker<P> {
@@ -125,6 +130,8 @@ impl<P: Default + Send> Broker<P> {
             surveys: Surveys::default(),
             rights: None,
             rights_version: 0,
+            relief_at: 0,
+            relief_left: 0,
             directory,
         }
     }

@@ -172,8 +172,7 @@ impl<P: Default + Send> Broker<P> {
         if self.unsummed >= SUM_EVERY || message.body_bytes() >= LARGE_BYTES {
             self.unsummed = 0;
             self.report();
-            self.queues.is_over_memory =
-                self.directory.message_bytes() > self.queues.limits.message_bytes;
+            self.weigh();
         }
         message
     }

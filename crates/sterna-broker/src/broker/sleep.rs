@@ -43,7 +43,7 @@ impl<P> Queues<P> {
             return;
         }
         // Not for each message, but before it has none.
-        if session.pending.len() <= self.limits.read_ahead_messages / 4
+        if session.pending.len() <= self.read_ahead().0 / 4
             && let Some(reader) = &session.reader
             && reader.awake_from.is_none()
             && !reader.is_asked
@@ -214,6 +214,7 @@ impl<P: Default + Send> Broker<P> {
         }
         let to = appends.first(end);
         drop(appends);
+        let (most_messages, most_bytes) = self.queues.read_ahead();
         let session = &mut self.queues.sessions[slot as usize];
         let own = session
             .subscriptions
@@ -242,8 +243,8 @@ impl<P: Default + Send> Broker<P> {
             from: next,
             to,
             filters,
-            most_messages: self.queues.limits.read_ahead_messages,
-            most_bytes: self.queues.limits.read_ahead_bytes,
+            most_messages,
+            most_bytes,
         };
         self.queues.store.read(request);
         self.reads += 1;
@@ -384,12 +385,11 @@ impl<P: Default + Send> Broker<P> {
             return true;
         }
         let body_bytes = message.body_bytes();
+        let (most_messages, most_bytes) = self.queues.read_ahead();
         let session = &mut self.queues.sessions[slot as usize];
         let waiting_bytes = session.account.pending_bytes as usize;
-        let limits = &self.queues.limits;
         let is_full = !session.pending.is_empty()
-            && (session.pending.len() >= limits.read_ahead_messages
-                || waiting_bytes + body_bytes > limits.read_ahead_bytes);
+            && (session.pending.len() >= most_messages || waiting_bytes + body_bytes > most_bytes);
         if is_full {
             return false;
         }

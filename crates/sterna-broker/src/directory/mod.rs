@@ -8,7 +8,7 @@ mod log;
 mod registry;
 mod retained;
 
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 pub(crate) use appends::Appends;
@@ -21,6 +21,7 @@ use crate::api::{Retention, ShardId};
 use crate::hash::KeyedState;
 use crate::limits::Limits;
 use crate::message::{Gauge, Message};
+use crate::pressure::Pressure;
 use crate::route::RouteUpdate;
 
 /// Shared by all shards: the route log, retained messages, the registry of sessions.
@@ -43,6 +44,7 @@ pub struct Directory {
     sessions: AtomicUsize,
     subscriptions: AtomicUsize,
     will_bytes: AtomicUsize,
+    pressure: AtomicU8,
     openings: AtomicU32,
     gauges: Box<[Arc<Gauge>]>,
 }
@@ -82,6 +84,7 @@ impl Directory {
             sessions: AtomicUsize::new(0),
             subscriptions: AtomicUsize::new(0),
             will_bytes: AtomicUsize::new(0),
+            pressure: AtomicU8::new(0),
             openings: AtomicU32::new(0),
             gauges: (0..shards).map(|_| Arc::default()).collect(),
         })
@@ -122,6 +125,18 @@ impl Directory {
     #[must_use]
     pub fn message_bytes(&self) -> u64 {
         self.gauges.iter().map(|gauge| gauge.bytes()).sum()
+    }
+
+    /// Says how short the process is of memory. Each shard's broker takes note in
+    /// [`Broker::feel_pressure`](crate::Broker::feel_pressure).
+    pub fn set_pressure(&self, pressure: Pressure) {
+        self.pressure.store(pressure as u8, Ordering::Relaxed);
+    }
+
+    /// How short the process is of memory.
+    #[must_use]
+    pub fn pressure(&self) -> Pressure {
+        Pressure::of_number(self.pressure.load(Ordering::Relaxed))
     }
 
     /// Bytes of the wills of all clients.
@@ -205,7 +220,7 @@ impl Directory {
             .write()
             .unwrap_or_else(PoisonError::into_inner);
         let head = self.head();
-        let retention = retained.set(message, head, &self.limits);
+        let retention = retained.set(message, head, &self.limits, self.pressure());
         self.retained_deadline_ms
             .store(retained.deadline_ms(), Ordering::Relaxed);
         (retention, head)
@@ -266,7 +281,8 @@ impl Directory {
         make: impl FnOnce() -> Owner,
     ) -> Claimed {
         self.registry.claim(client_id, user, shard, make, || {
-            add_within(&self.sessions, 1, self.limits.sessions)
+            self.pressure() < Pressure::Refuse
+                && add_within(&self.sessions, 1, self.limits.sessions)
         })
     }
 
@@ -284,7 +300,8 @@ impl Directory {
     }
 
     pub(crate) fn add_subscription(&self) -> bool {
-        add_within(&self.subscriptions, 1, self.limits.subscriptions)
+        self.pressure() < Pressure::Refuse
+            && add_within(&self.subscriptions, 1, self.limits.subscriptions)
     }
 
     pub(crate) fn remove_subscriptions(&self, count: usize) {
@@ -292,7 +309,8 @@ impl Directory {
     }
 
     pub(crate) fn add_will(&self, bytes: usize) -> bool {
-        add_within(&self.will_bytes, bytes, self.limits.will_bytes)
+        (bytes == 0 || self.pressure() < Pressure::Refuse)
+            && add_within(&self.will_bytes, bytes, self.limits.will_bytes)
     }
 
     pub(crate) fn remove_will(&self, bytes: usize) {

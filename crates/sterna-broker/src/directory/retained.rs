@@ -9,6 +9,7 @@ use crate::hash::KeyedState;
 use crate::levels::LevelTree;
 use crate::limits::Limits;
 use crate::message::Message;
+use crate::pressure::Pressure;
 
 #[derive(Debug)]
 struct Kept {
@@ -51,6 +52,7 @@ impl Retained {
         message: &Arc<Message>,
         length: u64,
         limits: &Limits,
+        pressure: Pressure,
     ) -> Retention {
         let topic = message.topic();
         // [MQTT-3.3.1-6] [MQTT-3.3.1-7] [MQTT311-3.3.1-10] [MQTT311-3.3.1-11]
@@ -64,7 +66,9 @@ impl Retained {
         let old_bytes = self.topics.get(topic).map(|kept| kept.message.body_bytes());
         let count = self.topics.len() + usize::from(old_bytes.is_none());
         let bytes = self.bytes - old_bytes.unwrap_or(0) + message.body_bytes();
-        if count > limits.retained_messages || bytes > limits.retained_bytes {
+        let grows = bytes > self.bytes || count > self.topics.len();
+        let is_short = pressure >= Pressure::Drop && grows;
+        if is_short || count > limits.retained_messages || bytes > limits.retained_bytes {
             return Retention::Refused;
         }
         // [MQTT-3.3.1-5] [MQTT311-3.3.1-5] [MQTT311-3.3.1-7]

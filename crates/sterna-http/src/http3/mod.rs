@@ -214,6 +214,11 @@ impl Carrier {
         self.follow_up(app);
     }
 
+    /// Bytes of contents of which parts have arrived.
+    pub(crate) const fn partial_bytes(&self) -> usize {
+        self.assembling_bytes
+    }
+
     /// Hands over what the step has written; returns how many bytes it were. A client that `is_paced` is not
     /// read.
     pub(crate) fn flush(&mut self, net: &mut dyn Network, is_paced: bool) -> u64 {

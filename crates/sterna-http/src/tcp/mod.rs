@@ -472,8 +472,13 @@ impl Carrier {
     }
 
     /// Hands over what the step has written; returns how many bytes it were.
-    pub(crate) fn flush(&self, net: &mut dyn Network) -> u64 {
-        self.pipe.borrow_mut().flush(net, self.id)
+    pub(crate) fn flush(&self, net: &mut dyn Network, is_paced: bool) -> u64 {
+        self.pipe.borrow_mut().flush(net, self.id, is_paced)
+    }
+
+    /// Bytes of contents of which parts have arrived, and of what the library has not taken yet.
+    pub(crate) fn partial_bytes(&self) -> usize {
+        self.hall.borrow().assembling_bytes + self.pipe.borrow().held_bytes()
     }
 
     /// The code to close the connection with, once it is over.

@@ -89,10 +89,19 @@ impl Pipe {
         self.outgoing.extend_from_slice(bytes);
     }
 
-    /// Hands over what was written; returns how many bytes it were.
-    pub(super) fn flush(&mut self, net: &mut dyn Network, connection: ConnectionId) -> u64 {
-        let held = self.incoming.len() - self.taken;
-        if (held > HELD_BYTES) != self.is_paused {
+    /// Bytes that came and were not taken yet.
+    pub(super) const fn held_bytes(&self) -> usize {
+        self.incoming.len() - self.taken
+    }
+
+    /// Hands over what was written; returns how many bytes it were. A client that `is_paced` is not read.
+    pub(super) fn flush(
+        &mut self,
+        net: &mut dyn Network,
+        connection: ConnectionId,
+        is_paced: bool,
+    ) -> u64 {
+        if (is_paced || self.held_bytes() > HELD_BYTES) != self.is_paused {
             self.is_paused = !self.is_paused;
             net.pause(connection, self.is_paused);
         }

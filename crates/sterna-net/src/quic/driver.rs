@@ -72,6 +72,8 @@ pub struct Driver {
     /// The part that the socket did not take.
     rest: Option<Parcel>,
     scratch: Vec<u8>,
+    /// New connections are refused.
+    is_refusing: bool,
 }
 
 /// A first packet.
@@ -187,6 +189,7 @@ impl Driver {
             handshakes_left,
             rest: None,
             scratch: Vec::new(),
+            is_refusing: false,
         })
     }
 
@@ -297,6 +300,11 @@ impl Driver {
 
     /// Decides on a first packet, which may have `waited` for its turn.
     fn incoming(&mut self, now: Instant, newcomer: Newcomer, waited: bool) {
+        if self.is_refusing {
+            self.shared.counters.ignored += 1;
+            let transmit = self.endpoint.refuse(newcomer.incoming, &mut self.scratch);
+            return self.respond(transmit, newcomer.bytes);
+        }
         let (incoming, newcomer_bytes) = (&newcomer.incoming, newcomer.bytes);
         let peer = incoming.remote_address();
         let validated = incoming.remote_address_validated();
@@ -802,7 +810,12 @@ impl Driver {
         }
     }
 
-    /// Refuses new connections; those that exist go on.
+    /// Refuses new connections for now, or takes them again; those that exist go on.
+    pub fn set_refusing(&mut self, is_refusing: bool) {
+        self.is_refusing = is_refusing;
+    }
+
+    /// Refuses new connections for good; those that exist go on.
     pub fn refuse_newcomers(&mut self) {
         self.endpoint.set_server_config(None);
         while let Some(newcomer) = self.waiting.pop() {

@@ -206,6 +206,9 @@ fn admit(
         (Some(_), Some(_)) => TransportKind::SecureWebSocket,
     };
     let plain = transport == TransportKind::Tcp;
+    if core.refusing.contains(&kind.index) {
+        return Err(NotAdmitted::Limit(RefusedConnection::Refused));
+    }
     let place = core.peers.enter(peer.ip());
     let place = place.ok_or(NotAdmitted::Limit(RefusedConnection::ConnectionsPerAddress))?;
     let count = core.connections.len();

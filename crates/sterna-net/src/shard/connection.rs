@@ -101,6 +101,8 @@ pub(super) struct Connection {
     pub(super) closing: Option<Box<Closing>>,
     pub(super) received_bytes: u64,
     pub(super) sent_bytes: u64,
+    /// Its part of the shard's sum of bytes that wait to be sent and are copies.
+    weighed_bytes: usize,
 }
 
 /// Progress of a closing connection.
@@ -137,7 +139,16 @@ impl Connection {
             closing: None,
             received_bytes: 0,
             sent_bytes: 0,
+            weighed_bytes: 0,
         }
+    }
+
+    /// Brings the shard's sum of bytes that wait to be sent and are copies up to date.
+    pub(super) fn weigh(&mut self, sum_bytes: &mut usize) {
+        let copied = self.outbox.as_ref().map_or(0, |outbox| outbox.copied());
+        let encrypted = self.tls.as_ref().map_or(0, |tls| tls.pending().len());
+        *sum_bytes = (*sum_bytes + copied + encrypted).saturating_sub(self.weighed_bytes);
+        self.weighed_bytes = copied + encrypted;
     }
 
     /// Whether the handler may queue bytes.

@@ -52,6 +52,10 @@ pub(super) struct Core {
     pub(super) udp: Vec<UdpListener>,
     /// Where the survey of paths goes on: a number of all slots, byte streams first.
     survey_at: usize,
+    /// Listeners whose new connections are refused.
+    pub(super) refusing: Vec<u16>,
+    /// Bytes of all connections that wait to be sent and are copies.
+    pub(super) unsent_bytes: usize,
 }
 
 impl Core {
@@ -80,6 +84,8 @@ impl Core {
             counters,
             udp,
             survey_at: 0,
+            refusing: Vec::new(),
+            unsent_bytes: 0,
         }
     }
 
@@ -148,6 +154,7 @@ impl Core {
         // A reason that was given earlier, with an orderly close, says more.
         connection.reason.get_or_insert_with(|| Box::new(reason));
         connection.dissolve(&mut self.pool);
+        connection.weigh(&mut self.unsent_bytes);
         self.ended.push(id);
     }
 
@@ -222,6 +229,7 @@ impl Core {
         let (share, sent_before) = (self.config.write_bytes_per_turn, connection.sent_bytes);
         let pool = &mut self.pool;
         let pushed = contain(|| connection.push(share, scratch, pool));
+        connection.weigh(&mut self.unsent_bytes);
         let counters = self.counters.listener(connection.info.listener);
         counters.sent_bytes.add(connection.sent_bytes - sent_before);
         let pushed = match pushed {
@@ -265,6 +273,7 @@ impl Core {
             return;
         };
         connection.dissolve(&mut self.pool);
+        connection.weigh(&mut self.unsent_bytes);
         let gone = connection.ended || connection.socket_shutdown().is_err();
         self.ended.push(id);
         if gone {
@@ -302,6 +311,7 @@ impl Core {
         let outbox = connection.outbox.get_or_insert_with(|| pool.outbox());
         add(outbox, pool);
         let copied = outbox.copied();
+        connection.weigh(&mut self.unsent_bytes);
         // Encrypted unsent bytes count, too, as they do for the handler.
         if connection.unsent_bytes() >= self.config.high_watermark_bytes {
             connection.above_high = true;
@@ -498,6 +508,14 @@ impl Network for Core {
             if entry.wants_input() {
                 self.enqueue(connection);
             }
+        }
+    }
+
+    fn refuse_newcomers(&mut self, listeners: &[u16]) {
+        self.refusing = listeners.to_vec();
+        for udp in &mut self.udp {
+            let is_refusing = listeners.contains(&udp.driver.listener());
+            udp.driver.set_refusing(is_refusing);
         }
     }
 

@@ -187,6 +187,7 @@ impl<H: Handler> Shard<H> {
         }
         counters.half_open.set(half_open as u64);
         counters.turns.add(1);
+        counters.unsent_bytes.set(self.core.unsent_bytes as u64);
     }
 
     /// Takes a list of the core and goes through it. Entries added meanwhile stay for the next

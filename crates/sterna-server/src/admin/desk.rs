@@ -14,6 +14,7 @@ use crate::http::{Credentials, ProblemKind as Kind, Trouble, Verdict, fail, resp
 use crate::identity::{Identity, Outcome};
 use crate::mail::admin::{Ask, Body};
 use crate::mail::{AdminLetter, Mail};
+use crate::memory::Stage;
 use crate::metrics::{LoginFailure, Scrape};
 
 /// The methods of every resource.
@@ -95,6 +96,10 @@ impl Desk<'_, '_> {
             }
             Resource::Readiness if self.is_stopping => {
                 say(out, request.id, 503, "stopping\n");
+                return Ok(true);
+            }
+            Resource::Readiness if self.cx.memory.stage() >= Stage::RefuseNewcomers => {
+                say(out, request.id, 503, "memory is short: refuse-newcomers\n");
                 return Ok(true);
             }
             Resource::Readiness => Ask::Presence,
@@ -192,12 +197,23 @@ impl Desk<'_, '_> {
     pub(super) fn gathered(&self, out: &mut dyn Responses, gathered: Gathered) {
         let id = gathered.exchange;
         if gathered.ask == Ask::Presence {
-            return say(out, id, 200, "ready\n");
+            let stage = self.cx.memory.stage();
+            return if stage == Stage::Normal {
+                say(out, id, 200, "ready\n");
+            } else {
+                say(
+                    out,
+                    id,
+                    200,
+                    &format!("ready, but memory is short: {stage}\n"),
+                );
+            };
         }
         let checks = (self.cx.checker).map_or(0, |checker| checker.open_checks() as u64);
         let directory = Arc::clone(self.cx.broker.directory());
+        let shared = (directory, Arc::clone(self.cx.memory));
         let sources = Arc::clone(&self.admin.sources);
-        match Scrape::new(sources, gathered.figures, directory, checks).page() {
+        match Scrape::new(sources, gathered.figures, shared, checks).page() {
             Ok(page) => {
                 let fields = [("content-type", Scrape::MEDIA_TYPE.as_bytes()), NOT_STORED];
                 respond(out, id, &None, 200, &fields, Content::Shared(page.into()));

@@ -15,7 +15,7 @@ use sterna_http::{Carrier, Date, INTERNAL_ERROR, Limits, NO_ERROR, Request, Sett
 use sterna_net::{Chunk, ConnectionId, StreamId};
 
 use crate::context::Context;
-use crate::door::{self, Promises, Service};
+use crate::door::{self, Promises, Service, Sips};
 use crate::http::{Credentials, limits};
 use crate::identity::Outcome;
 use crate::mail::AdminLetter;
@@ -55,6 +55,8 @@ pub(crate) struct Connection {
     promises: Promises<Infallible>,
     /// Deadline of this connection's entry among the timers; older entries are void.
     timer_ms: u64,
+    /// Never used: operators are always read.
+    sips: Sips,
 }
 
 impl Service for Admin {
@@ -77,6 +79,7 @@ impl Service for Admin {
             held: Vec::new(),
             promises: Promises::default(),
             timer_ms: u64::MAX,
+            sips: Sips::default(),
         })
     }
 
@@ -147,6 +150,18 @@ impl Service for Admin {
 
     fn timer(client: &mut Connection) -> (ConnectionId, &mut u64) {
         (client.id, &mut client.timer_ms)
+    }
+
+    fn partial_bytes(client: &Connection) -> usize {
+        client.carrier.partial_bytes()
+    }
+
+    fn sips(client: &mut Connection) -> &mut Sips {
+        &mut client.sips
+    }
+
+    fn shed(_: &mut Door, _: &mut Context<'_>, _: &mut Connection) {
+        // Operators stay: they are those who can help.
     }
 }
 

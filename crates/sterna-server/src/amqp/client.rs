@@ -17,7 +17,7 @@ use super::registry::LinkKey;
 use super::transactions::Transactions;
 use crate::authorization::Subject;
 use crate::context::Context;
-use crate::door::{Early, Framers, Held, Promise, Promises};
+use crate::door::{Early, Framers, Held, Promise, Promises, Sips, held_bytes};
 use crate::identity::{Exchange, Identity, Pending};
 use crate::inspect;
 
@@ -62,8 +62,9 @@ pub(crate) struct Client {
     pub(super) accepted: Option<Accepted>,
     /// What it is told once it is kept.
     pub(super) promises: Promises<Acknowledgement>,
-    /// Whether it is not read because too much of that waits.
+    /// Whether it is not read because too much of that waits, or memory is short.
     pub(super) is_paced: bool,
+    pub(super) sips: Sips,
     /// Whether a link has less credit than it could have, because deliveries are not settled.
     pub(super) is_starved: bool,
 }
@@ -213,9 +214,16 @@ impl Client {
         inspect::trace(cx, self.id, name, &mut self.traced);
     }
 
-    /// Stops reading while too much waits for the store, and goes on when it does no more.
+    /// Bytes that are kept of frames and messages that are not complete, or cannot be looked at yet.
+    pub(super) fn partial_bytes(&self) -> usize {
+        let framers = self.framers.iter().map(Framer::buffered_bytes);
+        framers.sum::<usize>() + held_bytes(&self.held) + self.engine.assembling_bytes()
+    }
+
+    /// Stops reading while too much waits for the store or memory is short, and goes on after that.
     pub(super) fn pace(&mut self, cx: &mut Context<'_>) {
-        let is_full = self.promises.is_full(cx);
+        let is_held_back = self.sips.holds_back(cx, self.partial_bytes());
+        let is_full = is_held_back || self.promises.is_full(cx);
         if is_full {
             cx.net.pause(self.id, true);
         } else if self.is_paced {

@@ -221,6 +221,17 @@ impl Door {
         self.lost(cx, client);
     }
 
+    /// Ends a connection because memory is short and its client holds more than others.
+    pub(super) fn shed_client(&mut self, cx: &mut Context<'_>, client: &mut Client) {
+        let detail = "memory is short, and this client holds most of it";
+        let condition = Condition::RESOURCE_LIMIT_EXCEEDED;
+        log_end(cx.net, client, condition.as_str(), detail);
+        let error = Error::new(condition, detail);
+        // Before its open a client is told nothing.
+        let _ = client.engine.close(Some(error), &mut self.out);
+        self.lost(cx, client);
+    }
+
     /// A peer ended its side of a stream.
     pub(crate) fn stream_finished(
         &mut self,

@@ -31,6 +31,7 @@ impl Door {
         if target.node == Target::Coordinator {
             return self.transaction_request(cx, client, delivery);
         }
+        client.sips.published();
         self.counts.publish_received += 1;
         let node = target.node.clone();
         let message = self.message(cx, client, &node, delivery);

@@ -35,7 +35,7 @@ use sterna_net::{Chunk, ConnectionId, Network, StreamId, TransportKind};
 use crate::config::Protocol;
 use crate::context::Context;
 use crate::door::{
-    self, Early, Framers, Held, Promises, Service, held_bytes, hold_early, note_early,
+    self, Early, Framers, Held, Promises, Service, Sips, held_bytes, hold_early, note_early,
 };
 use crate::policy::Policy;
 use acknowledge::Acknowledgement;
@@ -101,6 +101,7 @@ impl Service for Amqp {
             accepted: None,
             promises: Promises::default(),
             is_paced: false,
+            sips: Sips::default(),
             is_starved: false,
         })
     }
@@ -203,6 +204,18 @@ impl Service for Amqp {
 
     fn timer(client: &mut Client) -> (ConnectionId, &mut u64) {
         (client.id, &mut client.timer_ms)
+    }
+
+    fn partial_bytes(client: &Client) -> usize {
+        client.partial_bytes()
+    }
+
+    fn sips(client: &mut Client) -> &mut Sips {
+        &mut client.sips
+    }
+
+    fn shed(door: &mut Door, cx: &mut Context<'_>, client: &mut Client) {
+        door.shed_client(cx, client);
     }
 }
 

@@ -17,6 +17,7 @@ use crate::config::{EarlyData, Protocol};
 use crate::context::Context;
 use crate::identity::{Identity, Outcome, Refusal, is_client_id};
 use crate::judge::{Claim, Verdict, admits_quiet, finish, judge};
+use crate::memory::Stage;
 use crate::metrics::LoginFailure;
 use crate::session::AMQP_PREFIX;
 
@@ -198,6 +199,10 @@ impl Door {
         if !is_client_id(open.container_id) {
             let detail = "the container-id has control characters";
             return self.close(cx, client, Condition::INVALID_FIELD, detail);
+        }
+        if cx.memory.stage() >= Stage::RefuseNewcomers {
+            let detail = "memory is short";
+            return self.close(cx, client, Condition::RESOURCE_LIMIT_EXCEEDED, detail);
         }
         client.container = open.container_id.into();
         // Where there was no SASL layer, the client shows nothing.

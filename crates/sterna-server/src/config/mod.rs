@@ -12,6 +12,7 @@ mod http;
 mod identity;
 mod listener;
 mod load;
+mod memory;
 mod quic;
 mod store;
 
@@ -30,6 +31,7 @@ pub use http::{Http, HttpAuthentication, HttpEarlyDataRefusal};
 pub use identity::{ClientIds, Guessing, Passwords};
 pub use listener::{ListenerUrl, ListenerUrlError, Protocol, Scheme};
 pub use load::{ConfigError, ENVIRONMENT_PREFIX, load, parse};
+pub use memory::MemoryCeiling;
 pub use quic::Quic;
 pub use store::{Durability, Store};
 
@@ -224,6 +226,7 @@ impl Config {
         problems.extend(self.quic_problems());
         problems.extend(self.amqp.problems());
         problems.extend(self.http.problems());
+        problems.extend(self.broker.memory_problems());
         problems.extend(self.store.problems());
         problems.extend(self.admin.problems());
         problems.extend(identity::problems(
@@ -515,6 +518,18 @@ pub struct Broker {
     pub maximum_retained_deliveries: u32,
     /// Levels of a topic or filter.
     pub maximum_topic_levels: u16,
+    /// Memory that the process may take. Near it the broker does more and more to stay below, in stages.
+    pub memory_ceiling: MemoryCeiling,
+    /// From here on clients that publish are not read, in percent of the ceiling.
+    pub memory_pause_percent: u8,
+    /// From here on messages that wait and are in the log leave memory, in percent of the ceiling.
+    pub memory_move_percent: u8,
+    /// From here on messages that wait are dropped, and new ones refused, in percent of the ceiling.
+    pub memory_drop_percent: u8,
+    /// From here on new clients are refused, and those that hold most are ended, in percent of the ceiling.
+    pub memory_refuse_percent: u8,
+    /// How far below its beginning each of these ends, in percent of the ceiling.
+    pub memory_hysteresis_percent: u8,
 }
 
 impl Default for Broker {
@@ -537,6 +552,12 @@ impl Default for Broker {
             maximum_retained_bytes: 1 << 30,
             maximum_retained_deliveries: 100_000,
             maximum_topic_levels: 128,
+            memory_ceiling: MemoryCeiling::Percent(80),
+            memory_pause_percent: 70,
+            memory_move_percent: 80,
+            memory_drop_percent: 90,
+            memory_refuse_percent: 95,
+            memory_hysteresis_percent: 5,
         }
     }
 }

@@ -10,6 +10,7 @@ mod clients;
 mod framers;
 mod held;
 mod outgoing;
+mod overload;
 mod promises;
 mod timers;
 
@@ -26,6 +27,7 @@ pub(crate) use clients::Clients;
 pub(crate) use framers::Framers;
 pub(crate) use held::{Early, Held, held_bytes, hold_early, note_early};
 pub(crate) use outgoing::StepOutput;
+pub(crate) use overload::Sips;
 use promises::Awaited;
 pub(crate) use promises::{Promise, Promises};
 pub(crate) use timers::Timers;
@@ -43,6 +45,8 @@ pub(crate) struct Door<S: Service> {
     pub(crate) counts: Counts,
     pub(crate) high_watermark_bytes: usize,
     pub(crate) stopping: bool,
+    /// Bytes of what has partly arrived, of all clients.
+    partial_bytes: u64,
 }
 
 /// What a protocol adds to a door. A client is at the other end of a connection, or of nothing that the
@@ -106,6 +110,15 @@ pub(crate) trait Service: Sized {
     /// Who a client is, and the deadline of its entry among the timers; older entries are void.
     fn timer(client: &mut Self::Client) -> (Self::Id, &mut u64);
 
+    /// Bytes that are kept of what has partly arrived: packets, messages and requests.
+    fn partial_bytes(client: &Self::Client) -> usize;
+
+    /// Whether a client is not read because memory is short, and may be for a moment.
+    fn sips(client: &mut Self::Client) -> &mut Sips;
+
+    /// Ends a client because memory is short and it holds more than others.
+    fn shed(door: &mut Door<Self>, cx: &mut Context<'_>, client: &mut Self::Client);
+
     /// What was counted elsewhere than in the door.
     fn counts(&self) -> Counts {
         Counts::default()
@@ -124,7 +137,13 @@ impl<S: Service> Door<S> {
             counts: Counts::default(),
             high_watermark_bytes,
             stopping: false,
+            partial_bytes: 0,
         }
+    }
+
+    /// Bytes of what has partly arrived, of all clients.
+    pub(crate) const fn partial_bytes(&self) -> u64 {
+        self.partial_bytes
     }
 
     /// What was counted so far.
@@ -168,14 +187,21 @@ impl<S: Service> Door<S> {
         let Some(mut client) = self.clients.take(id) else {
             return;
         };
+        let before_bytes = S::partial_bytes(&client) as u64;
         let done = contain(|| {
             S::begin(self, cx, &mut client);
             step(self, cx, &mut client);
             S::settle(self, cx, &mut client);
             self.awaited.note(cx, id, S::promises(&mut client));
         });
+        self.partial_bytes = self.partial_bytes.saturating_sub(before_bytes);
         match done {
-            Ok(()) => self.clients.put_back(id, client),
+            Ok(()) => {
+                if self.clients.has(id) {
+                    self.partial_bytes += S::partial_bytes(&client) as u64;
+                }
+                self.clients.put_back(id, client);
+            }
             Err(panic) => self.fail(cx, id, Some(client), &panic),
         }
     }
@@ -286,6 +312,8 @@ impl<S: Service> Door<S> {
         let Some(mut client) = self.clients.remove(id) else {
             return;
         };
+        let partial_bytes = S::partial_bytes(&client) as u64;
+        self.partial_bytes = self.partial_bytes.saturating_sub(partial_bytes);
         if let Some(name) = S::name(&client) {
             tracing::debug!(client = name, ?reason, "connection lost");
         }

@@ -19,7 +19,7 @@ use sterna_http::{Carrier, Date, INTERNAL_ERROR, Limits, NO_ERROR, Responses, Se
 use sterna_net::{Chunk, ConnectionId, StreamId};
 
 use crate::context::Context;
-use crate::door::{self, Promises, Service};
+use crate::door::{self, Promises, Service, Sips};
 use crate::identity::Outcome;
 use crate::inspect;
 use crate::mail::HttpLetter;
@@ -31,6 +31,9 @@ use desk::Desk;
 pub(crate) use api::{Credentials, Trouble, Verdict, fail, is_consumer, respond};
 pub(crate) use problem::ProblemKind;
 pub use registry::Registry;
+
+/// The code with which HTTP/3 ends a connection that costs too much (RFC 9114, section 8.1).
+const EXCESSIVE_LOAD: u64 = 0x107;
 
 /// The front door of one shard.
 pub(crate) type Door = door::Door<Http>;
@@ -91,7 +94,9 @@ impl Service for Http {
 
     fn settle(door: &mut Door, cx: &mut Context<'_>, client: &mut Connection) {
         client.work(door, cx, |carrier, desk| carrier.settle(desk));
-        let is_paced = client.peer.promises.is_full(cx);
+        let partial_bytes = client.carrier.partial_bytes();
+        let is_held_back = client.peer.sips.holds_back(cx, partial_bytes);
+        let is_paced = is_held_back || client.peer.promises.is_full(cx);
         door.out.sent_bytes += client.carrier.flush(cx.net, is_paced);
         if let Some(code) = client.carrier.close_code() {
             cx.net.close(client.id, code);
@@ -178,6 +183,24 @@ impl Service for Http {
 
     fn counts(&self) -> Counts {
         self.api.counts()
+    }
+
+    fn partial_bytes(client: &Connection) -> usize {
+        client.carrier.partial_bytes()
+    }
+
+    fn sips(client: &mut Connection) -> &mut Sips {
+        &mut client.peer.sips
+    }
+
+    fn shed(_: &mut Door, cx: &mut Context<'_>, client: &mut Connection) {
+        let peer = cx.net.info(client.id).map(|info| info.peer);
+        tracing::warn!(
+            peer = peer.map(tracing::field::display),
+            user = client.peer.name(),
+            "client turned away: memory is short, and this client holds most of it"
+        );
+        cx.net.close(client.id, EXCESSIVE_LOAD);
     }
 }
 

@@ -88,6 +88,7 @@ problem_kinds! {
     /// A kept queue that the message is for.
     QueueFull = 503, "queue-full", "Queue full";
     Busy = 503, "busy", "Busy";
+    MemoryShort = 503, "memory-short", "Memory is short";
     Stopping = 503, "stopping", "Shutting down";
     TooManyTopics = 507, "too-many-topics", "Too many topics";
     TooManySessions = 507, "too-many-sessions", "Too many sessions";

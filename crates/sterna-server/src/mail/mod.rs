@@ -34,6 +34,8 @@ pub enum Mail {
     Store,
     /// A question to all shards, or the answer of one.
     Admin(Box<AdminLetter>),
+    /// Memory is as short as the account says, and was not before.
+    Memory,
     /// A new policy is in force.
     Policy(Arc<Policy>),
     /// Tell clients goodbye and end.

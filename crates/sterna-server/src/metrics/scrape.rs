@@ -18,6 +18,7 @@ use super::meters::{Distribution, MeterSums};
 use super::page::Page;
 use super::{Sources, page};
 use crate::config::Protocol;
+use crate::memory::{Kind, Memory, Stage};
 use crate::sys::{Counts, Process};
 
 /// The numbers of one scrape.
@@ -27,6 +28,7 @@ pub(crate) struct Scrape {
     /// By shard.
     figures: Vec<Figures>,
     directory: Arc<Directory>,
+    memory: Arc<Memory>,
     /// Passwords that are being checked, or wait for that.
     open_checks: u64,
 }
@@ -194,16 +196,17 @@ const GAUGES_BY_SHARD: [(&str, &str, OfShard); 4] = [
 
 impl Scrape {
     /// Puts the answers of the shards, in their order, together with the other sources.
-    pub(crate) const fn new(
+    pub(crate) fn new(
         sources: Arc<Sources>,
         figures: Vec<Figures>,
-        directory: Arc<Directory>,
+        (directory, memory): (Arc<Directory>, Arc<Memory>),
         open_checks: u64,
     ) -> Self {
         Self {
             sources,
             figures,
             directory,
+            memory,
             open_checks,
         }
     }
@@ -259,22 +262,45 @@ impl Scrape {
     fn write_memory(&self, page: &mut Page<'_>, process: &Process) {
         let tickets = self.sources.tickets.as_ref();
         let ticket_bytes = tickets.map_or(0, |tickets| tickets.usage().bytes as u64);
-        let messages = self.directory.message_bytes();
-        let wills = self.directory.will_bytes() as u64;
-        let known = [
+        let own = [
             ("program", process.program_bytes),
-            ("messages", messages),
-            ("wills", wills),
             ("tickets", ticket_bytes),
         ];
+        let account = Kind::ALL.iter().zip(self.memory.account());
+        let account = account.map(|(kind, bytes)| (kind.name(), bytes));
+        let known: Vec<(&str, u64)> = own.into_iter().chain(account).collect();
         let sum: u64 = known.iter().map(|(_, bytes)| bytes).sum();
         let rest = ("unaccounted", process.resident_bytes.saturating_sub(sum));
         let kinds = known.into_iter().chain([rest]);
         page.gauges(
             "sterna_memory_bytes",
-            "Resident memory by kind; connections, sessions and subscriptions are unaccounted",
+            "Memory by kind, as the broker's account has it; what else is resident is unaccounted",
             ["kind"],
             kinds.map(|(kind, bytes)| ([kind], bytes)),
+        );
+        page.gauge(
+            "sterna_memory_ceiling_bytes",
+            "The ceiling of memory; 0 where there is none",
+            self.memory.ceiling_bytes().unwrap_or(0),
+        );
+        page.gauge(
+            "sterna_memory_used_bytes",
+            "What is compared with the ceiling: the account or the resident memory, whichever is more",
+            self.memory.used_bytes(),
+        );
+        let stage = self.memory.stage();
+        page.gauges(
+            "sterna_memory_stage",
+            "Stages of short memory: 1 for those in force",
+            ["stage"],
+            Stage::SHORT.map(|short| ([short.name()], u64::from(short <= stage))),
+        );
+        let entered = Stage::SHORT.iter().zip(self.memory.entered());
+        page.counters(
+            "sterna_memory_stages_entered",
+            "How often a stage of short memory was entered",
+            ["stage"],
+            entered.map(|(stage, times)| ([stage.name()], times)),
         );
     }
 

@@ -18,6 +18,7 @@ use crate::config::Protocol;
 use crate::context::Context;
 use crate::identity::{Identity, Outcome, Refusal};
 use crate::judge::{Claim, Verdict, finish, judge};
+use crate::memory::Stage;
 use crate::metrics::LoginFailure;
 use crate::session;
 
@@ -222,6 +223,10 @@ impl Door {
         {
             let detail = "the client identifier is not one of the user's";
             return self.refuse(cx, client, ReasonCode::NotAuthorized, detail);
+        }
+        if cx.memory.stage() >= Stage::RefuseNewcomers {
+            let detail = "memory is short";
+            return self.refuse(cx, client, ReasonCode::QuotaExceeded, detail);
         }
         client.identity = identity;
         if let Some(will) = &admission.will {

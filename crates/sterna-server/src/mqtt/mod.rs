@@ -26,7 +26,7 @@ use sterna_net::{Chunk, ConnectionId, Network, StreamId};
 use crate::config::{EarlyData, Protocol};
 use crate::context::Context;
 use crate::door::{
-    self, Early, Framers, Held, Promises, Service, held_bytes, hold_early, note_early,
+    self, Early, Framers, Held, Promises, Service, Sips, held_bytes, hold_early, note_early,
 };
 use crate::identity::Identity;
 use crate::policy::Policy;
@@ -80,6 +80,7 @@ impl Service for Mqtt {
             parked: false,
             promises: Promises::default(),
             is_paced: false,
+            sips: Sips::default(),
             beginning_bytes: cx.policy.early_bytes,
         };
         door.set_timer(&mut client, now_ms + cx.policy.connect_timeout_ms);
@@ -170,6 +171,19 @@ impl Service for Mqtt {
 
     fn timer(client: &mut Client) -> (ConnectionId, &mut u64) {
         (client.id, &mut client.timer_ms)
+    }
+
+    fn partial_bytes(client: &Client) -> usize {
+        client.partial_bytes()
+    }
+
+    fn sips(client: &mut Client) -> &mut Sips {
+        &mut client.sips
+    }
+
+    fn shed(door: &mut Door, cx: &mut Context<'_>, client: &mut Client) {
+        let detail = "memory is short, and this client holds most of it";
+        door.turn_away(cx, client, ReasonCode::QuotaExceeded, detail);
     }
 }
 

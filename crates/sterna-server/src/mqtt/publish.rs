@@ -25,6 +25,7 @@ impl Door {
         let Some(session) = client.session() else {
             return;
         };
+        client.sips.published();
         self.counts.publish_received += 1;
         self.counts.publish_bytes_received += publish.payload.len() as u64;
         let topic = &*publish.topic;

@@ -17,6 +17,7 @@ use crate::context::Context;
 use crate::http::problem::ProblemKind as Kind;
 use crate::http::{openapi, page};
 use crate::identity::{Identity, Outcome};
+use crate::memory::Stage;
 use crate::metrics::LoginFailure;
 
 /// What becomes of a request now.
@@ -118,7 +119,13 @@ impl Api {
     ) {
         let id = request.id;
         let mut reader = None;
-        let answered = match self.admit(cx, peer, &request, &mut reader, out) {
+        peer.is_newcomer &= cx.memory.stage() >= Stage::RefuseNewcomers;
+        let admitted = if peer.is_newcomer {
+            Err(Trouble::new(Kind::MemoryShort, "memory is short"))
+        } else {
+            self.admit(cx, peer, &request, &mut reader, out)
+        };
+        let answered = match admitted {
             Ok(None) => return,
             Ok(Some((_, Admitted::Later(until)))) => {
                 if until == Until::Confirmed {

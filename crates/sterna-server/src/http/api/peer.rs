@@ -9,7 +9,8 @@ use super::origin::Reader;
 use super::subscription::Subscription;
 use super::webtransport::Transport;
 use crate::context::Context;
-use crate::door::Promises;
+use crate::door::{Promises, Sips};
+use crate::memory::Stage;
 
 /// What is kept of one connection.
 #[derive(Debug)]
@@ -24,6 +25,9 @@ pub(crate) struct Peer {
     pub(super) asked: Vec<(ExchangeId, Reader)>,
     /// What the client is told once it is kept.
     pub(crate) promises: Promises<Acknowledgement>,
+    pub(crate) sips: Sips,
+    /// It came when newcomers were refused for want of memory.
+    pub(super) is_newcomer: bool,
 }
 
 /// A request that waits.
@@ -44,7 +48,7 @@ pub(super) enum Until {
 
 impl Peer {
     /// A connection without any request.
-    pub(crate) fn new(_: &Context<'_>, connection: ConnectionId) -> Self {
+    pub(crate) fn new(cx: &Context<'_>, connection: ConnectionId) -> Self {
         Self {
             connection,
             credentials: Credentials::default(),
@@ -53,6 +57,8 @@ impl Peer {
             transports: Vec::new(),
             asked: Vec::new(),
             promises: Promises::default(),
+            sips: Sips::default(),
+            is_newcomer: cx.memory.stage() >= Stage::RefuseNewcomers,
         }
     }
 

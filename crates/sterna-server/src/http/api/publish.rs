@@ -67,6 +67,7 @@ impl Api {
         asker: &Asker,
         request: &Request,
     ) -> Result<(), Trouble> {
+        peer.sips.published();
         target.without_parameters()?;
         check_name(topic)?;
         let now_ms = cx.net.now_ms();

@@ -1,0 +1,122 @@
+//! Makes room when the process is short of memory: see [`Pressure`].
+
+use super::Broker;
+use crate::limits::QueueFull;
+use crate::losses::LossReason;
+use crate::nodes::NIL;
+use crate::pressure::{PRESSED_MESSAGES, Pressure};
+
+/// Sessions that are looked at in one call.
+const SESSIONS_PER_CALL: usize = 256;
+/// Entries that are dropped or moved in one call, about.
+const ENTRIES_PER_CALL: usize = 20_000;
+
+impl<P: Default + Send> Broker<P> {
+    /// Takes note of the directory's pressure, see
+    /// [`Directory::set_pressure`](crate::Directory::set_pressure). Where it asks for room,
+    /// [`relieve`](Self::relieve) is to be called until it has been at all sessions.
+    pub fn feel_pressure(&mut self) {
+        let pressure = self.directory.pressure();
+        if pressure > self.queues.pressure && pressure >= Pressure::MoveToLog {
+            self.relief_left = self.queues.sessions.capacity();
+        }
+        self.queues.pressure = pressure;
+        self.weigh();
+    }
+
+    /// Finds out whether only consumers that keep up get messages.
+    pub(super) fn weigh(&mut self) {
+        self.queues.is_over_memory = self.queues.pressure >= Pressure::Drop
+            || self.directory.message_bytes() > self.queues.limits.message_bytes;
+    }
+
+    /// Makes room at some sessions, as the pressure asks. False where there is nothing more to do.
+    pub fn relieve(&mut self, now_ms: u64) -> bool {
+        if self.queues.pressure < Pressure::MoveToLog {
+            self.relief_left = 0;
+        }
+        let slots = self.queues.sessions.capacity();
+        let mut entries = 0;
+        for _ in 0..SESSIONS_PER_CALL {
+            if self.relief_left == 0 || slots == 0 || entries >= ENTRIES_PER_CALL {
+                break;
+            }
+            self.relief_left -= 1;
+            self.relief_at = (self.relief_at + 1) % slots;
+            let slot = self.relief_at as u32;
+            let Some(session) = self.queues.sessions.get(self.relief_at) else {
+                continue;
+            };
+            if !session.is_active() || session.pending.is_empty() {
+                continue;
+            }
+            entries += session.pending.len();
+            if self.queues.pressure >= Pressure::Drop {
+                self.drop_qos0(slot);
+            }
+            self.move_to_log(slot);
+            if self.queues.pressure >= Pressure::Drop
+                && self.queues.limits.queue_full == QueueFull::DropOldest
+            {
+                self.drop_oldest(slot);
+            }
+        }
+        self.finish(now_ms);
+        self.report();
+        self.relief_left > 0
+    }
+
+    /// Begins another round over all sessions: there is still too little room.
+    pub fn relieve_again(&mut self) {
+        if self.relief_left == 0 && self.queues.pressure >= Pressure::MoveToLog {
+            self.relief_left = self.queues.sessions.capacity();
+        }
+    }
+
+    /// Lets a session read in the log what waits for it in memory and is there.
+    fn move_to_log(&mut self, slot: u32) {
+        let watermark = self.queues.watermark();
+        let session = &mut self.queues.sessions[slot as usize];
+        let Some(reader) = &mut session.reader else {
+            return;
+        };
+        // An answer that is under way fits what the session has now.
+        if session.pending.len() <= PRESSED_MESSAGES || reader.is_asked {
+            return;
+        }
+        if reader.awake_from.is_some() {
+            reader.next = reader.bound(watermark);
+            reader.awake_from = None;
+            self.queues.counters.fallen_behind += 1;
+            self.remove_routes(slot);
+        }
+        self.drop_logged(slot);
+        self.queues.list_if_hungry(slot);
+    }
+
+    /// Drops what waits for a session at QoS 0.
+    fn drop_qos0(&mut self, slot: u32) {
+        let mut node = self.queues.sessions[slot as usize].pending.first();
+        while node != NIL {
+            let next = self.queues.nodes.next(node);
+            let is_qos0 = (self.queues.nodes.entry(node)).is_some_and(|entry| {
+                !entry.qos.is_acknowledged() && !entry.retained_copy && entry.group == NIL
+            });
+            if is_qos0 && let Some(entry) = self.queues.remove_pending(slot, node) {
+                let message = entry.message.as_deref();
+                self.queues.lose(slot, message, LossReason::Full);
+            }
+            node = next;
+        }
+    }
+
+    /// Drops the oldest that waits for a session which keeps nothing in the log.
+    fn drop_oldest(&mut self, slot: u32) {
+        while let Some(session) = self.queues.sessions.get(slot as usize)
+            && session.reader.is_none()
+            && session.pending.len() > PRESSED_MESSAGES
+        {
+            self.queues.drop_first(slot, LossReason::Full);
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! What the queues do when the process is short of memory.
+
+use crate::account::Account;
+use crate::message::Message;
+use crate::queues::Queues;
+
+/// How short memory is. Each does what those before it do, too.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+#[repr(u8)]
+pub enum Pressure {
+    /// There is enough.
+    #[default]
+    None,
+    /// What waits for a session and is in the log leaves memory: it is read again when it is due.
+    MoveToLog,
+    /// Messages of QoS 0 that wait are dropped, then older ones where that is the queues' policy. Only
+    /// consumers that keep up get new ones. No topic gets its first retained message.
+    Drop,
+    /// There are no new sessions, subscriptions and wills.
+    Refuse,
+}
+
+impl Pressure {
+    /// The pressure of a number, which may come from another version of this type.
+    pub(crate) const fn of_number(number: u8) -> Self {
+        match number {
+            0 => Self::None,
+            1 => Self::MoveToLog,
+            2 => Self::Drop,
+            _ => Self::Refuse,
+        }
+    }
+}
+
+/// Messages that a session may have, waiting or sent, and still keep up under pressure.
+pub(crate) const PRESSED_MESSAGES: usize = 16;
+/// The same in bytes of their bodies.
+pub(crate) const PRESSED_BYTES: u64 = 64 << 10;
+
+impl Account {
+    /// Whether a session has little enough to keep up under pressure, with another body.
+    const fn is_light(&self, body_bytes: u64) -> bool {
+        let held_bytes = self.pending_bytes + self.sent_bytes;
+        held_bytes == 0 || held_bytes + body_bytes <= PRESSED_BYTES
+    }
+}
+
+impl<P> Queues<P> {
+    /// Whether a session that is to acknowledge a message still keeps up.
+    pub(crate) fn is_light(&self, slot: u32, message: &Message) -> bool {
+        let session = &self.sessions[slot as usize];
+        session.account.is_light(message.body_bytes() as u64)
+            && session.pending.len() + session.ledger.len() < PRESSED_MESSAGES
+    }
+
+    /// Messages that a session reads ahead in the log, in number and bytes.
+    pub(crate) fn read_ahead(&self) -> (usize, usize) {
+        let limits = &self.limits;
+        if self.pressure >= Pressure::MoveToLog {
+            let messages = limits.read_ahead_messages.min(PRESSED_MESSAGES);
+            (
+                messages,
+                limits.read_ahead_bytes.min(PRESSED_BYTES as usize),
+            )
+        } else {
+            (limits.read_ahead_messages, limits.read_ahead_bytes)
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! What a door does when memory is short: it does not read clients that publish, and in the last stage ends
+//! those that hold most.
+//!
+//! A client that is not read is read for a moment every second: its PINGREQ is answered, and what it
+//! acknowledges makes room. Its keep-alive stands still otherwise.
+
+use sterna_net::ConnectionId;
+
+use super::{Door, Service};
+use crate::context::Context;
+use crate::memory::Stage;
+
+/// Bytes that a client may have of what has partly arrived and still be read.
+const LIGHT_BYTES: usize = 16 << 10;
+
+/// Whether a client is read while memory is short.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sips {
+    /// It has published since it was read for a moment.
+    publishes: bool,
+    /// It is read until something has come.
+    is_open: bool,
+    /// It is not read because memory is short.
+    is_held_back: bool,
+}
+
+impl Sips {
+    /// The client publishes.
+    pub(crate) const fn published(&mut self) {
+        self.publishes = true;
+    }
+
+    /// Whether the client is not to be read; it keeps `partial_bytes` of what has partly arrived. Ends the
+    /// moment in which it was.
+    pub(crate) fn holds_back(&mut self, cx: &Context<'_>, partial_bytes: usize) -> bool {
+        let is_short = cx.memory.stage() >= Stage::PausePublishers;
+        self.is_held_back = is_short
+            && !std::mem::take(&mut self.is_open)
+            && (self.publishes || partial_bytes > LIGHT_BYTES);
+        if !is_short {
+            *self = Self::default();
+        }
+        self.is_held_back
+    }
+
+    /// Begins a moment in which the client is read, if it is not read now.
+    const fn open(&mut self) -> bool {
+        if self.is_held_back {
+            self.is_open = true;
+            self.publishes = false;
+        }
+        self.is_held_back
+    }
+}
+
+impl<S: Service<Id = ConnectionId>> Door<S> {
+    /// Memory is as short as the account says, and was not before.
+    pub(crate) fn memory_changed(&mut self, cx: &mut Context<'_>) {
+        self.with_all(cx, |_, _, _| {});
+    }
+
+    /// Reads for a moment who is not read because memory is short. Those that have more than a little of what
+    /// has partly arrived stay unread where messages are dropped already: more of it helps nobody.
+    pub(crate) fn sip(&mut self, cx: &mut Context<'_>) {
+        let is_hard = cx.memory.stage() >= Stage::Drop;
+        let ids: Vec<ConnectionId> = self.clients.ids().collect();
+        for id in ids {
+            let opens = self.clients.get_mut(id).is_some_and(|client| {
+                (!is_hard || S::partial_bytes(client) <= LIGHT_BYTES) && S::sips(client).open()
+            });
+            if opens {
+                // The step's end lets the transport read.
+                self.with_client(cx, id, |_, _, _| {});
+            }
+        }
+    }
+
+    /// The clients that hold more than a little themselves, with what they hold in bytes: of what has partly
+    /// arrived, and what they do not read.
+    pub(crate) fn heavy(&self, cx: &Context<'_>) -> Vec<(usize, ConnectionId)> {
+        let ids = self.clients.ids();
+        let weighed = ids.filter_map(|id| {
+            let partial_bytes = S::partial_bytes(self.clients.get(id)?);
+            Some((partial_bytes + cx.net.unsent_bytes(id), id))
+        });
+        weighed.filter(|(bytes, _)| *bytes > LIGHT_BYTES).collect()
+    }
+
+    /// Ends a client because memory is short and it holds more than others.
+    pub(crate) fn shed(&mut self, cx: &mut Context<'_>, id: ConnectionId) {
+        self.with_client(cx, id, S::shed);
+    }
+}

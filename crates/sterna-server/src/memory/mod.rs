@@ -1,0 +1,379 @@
+//! The memory of the process: an account of what peers make it hold, a ceiling, and the stages of what is
+//! done when they come near it.
+//!
+//! Each shard writes its share of the account at the end of a turn, in its own numbers. A [`look`] adds up all
+//! shares and what all shards have together, and finds the [`Stage`]. A shard looks when it holds noticeably
+//! more than at its last look; so does a thread of its own ([`Watch`]), four times a second. That thread
+//! also asks the system how much of the process is resident: the stage follows from the larger of the two, so
+//! that memory in no account counts, too.
+//!
+//! [`look`]: Memory::look
+
+mod allocator;
+mod machine;
+mod stages;
+mod trim;
+mod watch;
+
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use sterna_broker::{Counters, Directory};
+use sterna_net::ShardCounters;
+use sterna_store::UsageReader;
+
+use crate::config::{Broker, Config};
+pub use stages::Stage;
+use stages::Thresholds;
+pub(crate) use watch::Watch;
+
+/// What the memory in the account is used for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    /// Bodies of messages, those of retained ones included.
+    Bodies,
+    /// Places in queues and ledgers of unacknowledged messages.
+    Queues,
+    /// Topics of retained messages.
+    Retained,
+    /// Sessions, subscriptions and wills.
+    Sessions,
+    /// What connections need while nothing happens.
+    Connections,
+    /// Packets, messages and requests of which parts have arrived.
+    Partial,
+    /// Bytes that wait to be sent and are copies.
+    Send,
+    /// What the store holds on its way to the disk, and in its caches.
+    Store,
+}
+
+impl Kind {
+    /// All kinds.
+    pub(crate) const ALL: [Self; 8] = [
+        Self::Bodies,
+        Self::Queues,
+        Self::Retained,
+        Self::Sessions,
+        Self::Connections,
+        Self::Partial,
+        Self::Send,
+        Self::Store,
+    ];
+
+    /// Its name in metrics.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Bodies => "bodies",
+            Self::Queues => "queues",
+            Self::Retained => "retained",
+            Self::Sessions => "sessions",
+            Self::Connections => "connections",
+            Self::Partial => "partial",
+            Self::Send => "send",
+            Self::Store => "store",
+        }
+    }
+}
+
+// What things take beside their bytes, as measured in a release build under the GNU C library;
+// `tests/memory_account.rs` compares the sum with the system's.
+/// A message beside its body.
+const MESSAGE_BYTES: u64 = 160;
+/// A place in a queue or a ledger.
+const ENTRY_BYTES: u64 = 112;
+/// What the broker's own count has for such a place.
+const COUNTED_ENTRY_BYTES: u64 = 64;
+/// A retained message beside its body, with the nodes and names of its topic.
+const RETAINED_BYTES: u64 = 420;
+/// A session with its place in the registry.
+const SESSION_BYTES: u64 = 900;
+/// A subscription with its place in the index of each shard.
+const SUBSCRIPTION_BYTES: u64 = 420;
+/// A byte-stream connection with its engine; a layer of TLS adds to it.
+const CONNECTION_BYTES: u64 = 2_600;
+/// A QUIC connection with its engine.
+const QUIC_CONNECTION_BYTES: u64 = 17_000;
+
+/// A shard's share of the account.
+#[derive(Debug, Default)]
+#[repr(align(128))] // the cache line stays with its core
+struct Share {
+    partial_bytes: AtomicU64,
+    entries: AtomicU64,
+    /// What it held at its last look, in bytes.
+    looked_bytes: AtomicU64,
+    turns: AtomicU64,
+}
+
+/// Turns of a shard after which it looks, however little it holds.
+const LOOK_TURNS: u64 = 64;
+/// Bytes more or less than at its last look after which a shard looks.
+const LOOK_BYTES: u64 = 256 << 10;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Memory {
+    ceiling_bytes: Option<u64>,
+    thresholds: Option<Thresholds>,
+    stage: AtomicU8,
+    shares: Box<[Share]>,
+    directory: Arc<Directory>,
+    /// By shard; empty in a simulation.
+    transports: Vec<Arc<ShardCounters>>,
+    store: Option<UsageReader>,
+    /// What changes slowly or takes a lock to ask for, at the last refresh.
+    retained_bytes: AtomicU64,
+    connections_bytes: AtomicU64,
+    store_bytes: AtomicU64,
+    resident_bytes: AtomicU64,
+    /// How often each stage was entered.
+    entered: [AtomicU64; Stage::SHORT.len()],
+    /// Held while the stage changes.
+    changing: Mutex<()>,
+}
+
+impl Memory {
+    /// An account without a ceiling, for a simulation.
+    #[must_use]
+    pub fn unlimited(shards: usize, directory: Arc<Directory>) -> Self {
+        Self::with(shards, directory, None, &Broker::default())
+    }
+
+    /// An account with a ceiling in bytes, and the stages of a configuration.
+    #[must_use]
+    pub fn with_ceiling(
+        shards: usize,
+        directory: Arc<Directory>,
+        ceiling_bytes: u64,
+        settings: &Broker,
+    ) -> Self {
+        Self::with(shards, directory, Some(ceiling_bytes), settings)
+    }
+
+    /// The account of a process with the ceiling of its configuration.
+    pub(crate) fn of_process(
+        config: &Config,
+        directory: Arc<Directory>,
+        transports: Vec<Arc<ShardCounters>>,
+        store: Option<UsageReader>,
+    ) -> Self {
+        let ceiling_bytes = machine::ceiling_bytes(config.broker.memory_ceiling);
+        if let Some(ceiling_bytes) = ceiling_bytes {
+            tracing::info!(ceiling_bytes, "memory has a ceiling");
+        } else {
+            tracing::warn!(
+                "memory has no ceiling: the system does not say how much there is; set broker.memory_ceiling"
+            );
+        }
+        Self {
+            transports,
+            store,
+            ..Self::with(
+                usize::from(config.shard_count()),
+                directory,
+                ceiling_bytes,
+                &config.broker,
+            )
+        }
+    }
+
+    fn with(
+        shards: usize,
+        directory: Arc<Directory>,
+        ceiling_bytes: Option<u64>,
+        settings: &Broker,
+    ) -> Self {
+        let thresholds = ceiling_bytes.map(|bytes| {
+            Thresholds::of(
+                bytes,
+                settings.memory_stages_percent(),
+                settings.memory_hysteresis_percent,
+            )
+        });
+        Self {
+            ceiling_bytes,
+            thresholds,
+            stage: AtomicU8::new(0),
+            shares: (0..shards).map(|_| Share::default()).collect(),
+            directory,
+            transports: Vec::new(),
+            store: None,
+            retained_bytes: AtomicU64::new(0),
+            connections_bytes: AtomicU64::new(0),
+            store_bytes: AtomicU64::new(0),
+            resident_bytes: AtomicU64::new(0),
+            entered: Default::default(),
+            changing: Mutex::new(()),
+        }
+    }
+
+    /// The ceiling in bytes; `None` where there is none.
+    #[must_use]
+    pub const fn ceiling_bytes(&self) -> Option<u64> {
+        self.ceiling_bytes
+    }
+
+    /// How short memory is.
+    #[must_use]
+    pub fn stage(&self) -> Stage {
+        Stage::of_number(self.stage.load(Ordering::Relaxed))
+    }
+
+    /// What was resident when the system was asked last, in bytes; 0 before.
+    pub(crate) fn resident_bytes(&self) -> u64 {
+        self.resident_bytes.load(Ordering::Relaxed)
+    }
+
+    /// How often each of [`Stage::SHORT`] was entered.
+    pub(crate) fn entered(&self) -> [u64; Stage::SHORT.len()] {
+        std::array::from_fn(|stage| self.entered[stage].load(Ordering::Relaxed))
+    }
+
+    /// Bytes by kind, in the order of [`Kind::ALL`].
+    pub(crate) fn account(&self) -> [u64; Kind::ALL.len()] {
+        Kind::ALL.map(|kind| self.bytes(kind))
+    }
+
+    fn bytes(&self, kind: Kind) -> u64 {
+        let sum = |of: fn(&Share) -> &AtomicU64| -> u64 {
+            let shares = self.shares.iter();
+            shares.map(|share| of(share).load(Ordering::Relaxed)).sum()
+        };
+        let entries = || sum(|share| &share.entries);
+        match kind {
+            // The broker's count has the bodies, and something for each place in a queue.
+            Kind::Bodies => {
+                let counted = self.directory.message_bytes();
+                counted.saturating_sub(entries() * COUNTED_ENTRY_BYTES) + entries() * MESSAGE_BYTES
+            }
+            Kind::Queues => entries() * ENTRY_BYTES,
+            Kind::Retained => self.retained_bytes.load(Ordering::Relaxed),
+            Kind::Sessions => {
+                self.directory.sessions() as u64 * SESSION_BYTES
+                    + self.directory.subscriptions() as u64 * SUBSCRIPTION_BYTES
+                    + self.directory.will_bytes() as u64
+            }
+            Kind::Connections => self.connections_bytes.load(Ordering::Relaxed),
+            Kind::Partial => sum(|share| &share.partial_bytes),
+            Kind::Send => {
+                let transports = self.transports.iter();
+                transports.map(|counters| counters.unsent_bytes()).sum()
+            }
+            Kind::Store => self.store_bytes.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Notes what a shard holds: bytes of what has partly arrived, and its broker's counts. Returns whether
+    /// it is time for a [`look`](Self::look).
+    pub(crate) fn note(&self, shard: usize, partial_bytes: u64, counters: &Counters) -> bool {
+        let own = &self.shares[shard];
+        own.partial_bytes.store(partial_bytes, Ordering::Relaxed);
+        own.entries
+            .store(counters.stored_messages, Ordering::Relaxed);
+        if self.thresholds.is_none() {
+            return false;
+        }
+        let held_bytes = partial_bytes
+            + counters.stored_bytes
+            + counters.stored_messages * (MESSAGE_BYTES + ENTRY_BYTES);
+        let turns = own.turns.load(Ordering::Relaxed) + 1;
+        let looked_bytes = own.looked_bytes.load(Ordering::Relaxed);
+        let is_due = turns >= LOOK_TURNS || held_bytes.abs_diff(looked_bytes) >= LOOK_BYTES;
+        if is_due {
+            own.looked_bytes.store(held_bytes, Ordering::Relaxed);
+        }
+        own.turns
+            .store(if is_due { 0 } else { turns }, Ordering::Relaxed);
+        is_due
+    }
+
+    /// Asks for what changes slowly. `resident_bytes` is what the system says of the process.
+    pub fn refresh(&self, resident_bytes: Option<u64>) {
+        let (retained, retained_body_bytes) = self.directory.retained();
+        // The bodies of small ones are in no other count.
+        let mean_bytes = retained_body_bytes as u64 / (retained as u64).max(1);
+        let bodies_bytes = if mean_bytes < 1024 {
+            retained_body_bytes as u64
+        } else {
+            0
+        };
+        let retained_bytes = retained as u64 * RETAINED_BYTES + bodies_bytes;
+        self.retained_bytes.store(retained_bytes, Ordering::Relaxed);
+        let mut connections_bytes = 0;
+        for counters in &self.transports {
+            let (streams, quic) = counters.open_connections();
+            connections_bytes += streams * CONNECTION_BYTES + quic * QUIC_CONNECTION_BYTES;
+        }
+        self.connections_bytes
+            .store(connections_bytes, Ordering::Relaxed);
+        if let Some(store) = &self.store {
+            let bytes = store.usage().memory_bytes;
+            self.store_bytes.store(bytes, Ordering::Relaxed);
+        }
+        if let Some(resident_bytes) = resident_bytes {
+            self.resident_bytes.store(resident_bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// Bytes in use: what the account has, or what is resident, whichever is more.
+    pub(crate) fn used_bytes(&self) -> u64 {
+        let accounted_bytes = self.account().iter().sum();
+        self.resident_bytes().max(accounted_bytes)
+    }
+
+    /// Bytes above which clients are ended in the last stage.
+    pub(crate) fn excess_bytes(&self) -> u64 {
+        let relief_bytes = self
+            .thresholds
+            .map_or(u64::MAX, |thresholds| thresholds.relief_bytes());
+        self.used_bytes().saturating_sub(relief_bytes)
+    }
+
+    /// Finds the stage. Returns whether it is another than before: then all shards are to be told.
+    pub fn look(&self) -> bool {
+        let Some(thresholds) = &self.thresholds else {
+            return false;
+        };
+        let used_bytes = self.used_bytes();
+        let before = self.stage();
+        if thresholds.next(before, used_bytes) == before {
+            return false;
+        }
+        let _changing: MutexGuard<'_, ()> =
+            self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = self.stage();
+        let stage = thresholds.next(before, used_bytes);
+        if stage == before {
+            return false;
+        }
+        self.enter(before, stage, used_bytes);
+        true
+    }
+
+    fn enter(&self, before: Stage, stage: Stage, used_bytes: u64) {
+        self.stage.store(stage.number(), Ordering::Relaxed);
+        self.directory.set_pressure(stage.pressure());
+        let ceiling_bytes = self.ceiling_bytes.unwrap_or_default();
+        for short in Stage::SHORT {
+            let is_new = before < short && short <= stage;
+            if is_new {
+                let entered = &self.entered[usize::from(short.number()) - 1];
+                entered.fetch_add(1, Ordering::Relaxed);
+                tracing::warn!(
+                    stage = short.name(),
+                    used_bytes,
+                    ceiling_bytes,
+                    "memory is short"
+                );
+            } else if stage < short && short <= before {
+                tracing::info!(
+                    stage = short.name(),
+                    used_bytes,
+                    ceiling_bytes,
+                    "a stage of short memory is over"
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! The thread that asks the system how much of the process is resident, and gives back what nobody uses.
+
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::trim::Trim;
+use super::{Memory, Stage, allocator, machine};
+
+/// Time between two looks.
+const INTERVAL: Duration = Duration::from_millis(250);
+
+/// The thread; it ends when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watch {
+    /// Starts the thread. `tell` is called when the stage has changed.
+    ///
+    /// # Errors
+    /// When the system gives no thread.
+    pub(crate) fn start(
+        memory: &Arc<Memory>,
+        mut tell: impl FnMut() + Send + 'static,
+    ) -> std::io::Result<Self> {
+        let (stop, stopped) = channel::<()>();
+        let memory: Weak<Memory> = Arc::downgrade(memory);
+        let thread = std::thread::Builder::new()
+            .name("memory".to_owned())
+            .spawn(move || {
+                let begin = Instant::now();
+                let mut trim = Trim::default();
+                while stopped.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
+                    let Some(memory) = memory.upgrade() else {
+                        return;
+                    };
+                    let now_ms = u64::try_from(begin.elapsed().as_millis()).unwrap_or(u64::MAX);
+                    memory.watch(&mut trim, now_ms);
+                    if memory.look() {
+                        tell();
+                    }
+                }
+            })?;
+        Ok(Self {
+            stop: Some(stop),
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.stop = None;
+        if let Some(thread) = self.thread.take() {
+            // A panic in it has been told of.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Memory {
+    /// Asks the system, and gives back what nobody uses where that is worth it.
+    fn watch(&self, trim: &mut Trim, now_ms: u64) {
+        let resident_bytes = machine::resident_bytes();
+        self.refresh(None);
+        let Some(mut resident_bytes) = resident_bytes else {
+            return;
+        };
+        let accounted_bytes = self.account().iter().sum();
+        let first_bytes = self
+            .thresholds
+            .map_or(u64::MAX, |thresholds| thresholds.first_bytes());
+        let is_short = resident_bytes >= first_bytes || self.stage() > Stage::Normal;
+        if trim.is_due(now_ms, resident_bytes, accounted_bytes, is_short) {
+            let before_bytes = resident_bytes;
+            allocator::give_back();
+            resident_bytes = machine::resident_bytes().unwrap_or(resident_bytes);
+            trim.done(now_ms, before_bytes, resident_bytes, accounted_bytes);
+            tracing::debug!(
+                before_bytes,
+                resident_bytes,
+                "gave memory back to the system"
+            );
+        }
+        self.refresh(Some(resident_bytes));
+    }
+}
