@@ -167,6 +167,8 @@ pub(crate) struct Reader {
     pub(crate) recent: Vec<(Arc<str>, u64)>,
     /// Subscriptions that have ended, or had other options, behind the place where it reads.
     pub(crate) past: Vec<Past>,
+    /// What it is to be sent next waits until appends have come to this token; 0 for none.
+    pub(crate) held_until: u64,
     /// Whether it waits for an answer of the store.
     pub(crate) is_asked: bool,
     /// Whether its cursor is to be written.
@@ -262,6 +264,7 @@ impl Reader {
             dropped: (0, 0),
             recent: Vec::new(),
             past: Vec::new(),
+            held_until: 0,
             is_asked: false,
             is_changed: false,
         }
@@ -280,6 +283,7 @@ impl Reader {
             dropped: (0, 0),
             recent: Vec::new(),
             past: Vec::new(),
+            held_until: 0,
             is_asked: false,
             is_changed: false,
         }

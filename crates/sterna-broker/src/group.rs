@@ -446,6 +446,7 @@ impl<P> Queues<P> {
             is_kept: false,
             position: if group.log.is_some() { position } else { 0 },
             is_owned: false,
+            is_claimed: false,
         };
         let reader = group.rules.as_ref().map(|rules| &rules.reader);
         let due_ms = reader.and_then(|reader| reader.due_ms(message));
@@ -616,6 +617,7 @@ impl<P> Queues<P> {
             is_kept: false,
             position,
             is_owned: false,
+            is_claimed: false,
         };
         let node = self.place(id, entry);
         let Some(group) = self.groups.get_mut(&id) else {

@@ -78,6 +78,6 @@ pub use pressure::Pressure;
 pub use queue_rules::{DEFAULT_PRIORITY, DeadLetter, DeathCause, MessageReader, QueueRules};
 pub use rights::{Holder, Permit, Right, Rights};
 pub use store::{
-    Appended, Change, Committed, Frame, Full, NoStore, ReadAnswer, ReadRequest, Record, Share,
-    Store,
+    Appended, Change, Committed, Frame, Full, Keeping, NoStore, ReadAnswer, ReadRequest, Record,
+    Share, Store,
 };

@@ -59,6 +59,8 @@ pub(crate) struct Entry {
     pub(crate) position: u64,
     /// Whether it is from a group and its session's alone from now on. [MQTT-4.8.2-5]
     pub(crate) is_owned: bool,
+    /// While it waits: whether the store has a record that it is its session's alone.
+    pub(crate) is_claimed: bool,
 }
 
 impl Entry {
@@ -494,6 +496,7 @@ mod tests {
             is_kept: false,
             position: 0,
             is_owned: false,
+            is_claimed: false,
         }
     }
 

@@ -289,6 +289,7 @@ impl<P> Queues<P> {
             is_kept: false,
             position,
             is_owned: false,
+            is_claimed: false,
         };
         self.append(now_ms, target.slot, entry);
     }
@@ -316,6 +317,7 @@ impl<P> Queues<P> {
             is_kept: item.is_kept,
             position: item.position,
             is_owned: false,
+            is_claimed: false,
         };
         self.append(now_ms, slot, entry);
     }
@@ -528,6 +530,13 @@ impl<P> Queues<P> {
         let entry = self.nodes.remove(&mut session.pending, node)?;
         session.account.left(&entry);
         self.counters.unstored(entry.body_bytes());
+        if entry.is_claimed {
+            // Somebody else may get it.
+            let session = &self.sessions[slot as usize];
+            let key = owned_key(&entry);
+            let change = records::remove(Kind::Owned, &session.client_id, &key);
+            self.changes.push(change);
+        }
         self.list_if_hungry(slot);
         Some(entry)
     }
@@ -632,7 +641,9 @@ impl<P> Queues<P> {
             return;
         }
         let (group, position) = (entry.group, entry.position);
-        self.keep_owned(slot, node);
+        if !std::mem::take(&mut entry.is_claimed) {
+            self.keep_owned(slot, node);
+        }
         let session = &self.sessions[slot as usize];
         self.owed.push(Owed {
             group,

@@ -215,6 +215,8 @@ pub(crate) struct BrokerSession<P> {
     pub(crate) is_parked: bool,
     /// Whether its ledger has no room for what is to be sent next.
     pub(crate) is_blocked: bool,
+    /// Whether what is to be sent next waits until the store has it.
+    pub(crate) is_held: bool,
     /// Whether it is in the list of ready sessions.
     pub(crate) is_listed: bool,
     /// Whether the store knows it.
@@ -251,6 +253,7 @@ impl<P: Default> BrokerSession<P> {
             state,
             is_parked: false,
             is_blocked: false,
+            is_held: false,
             is_listed: false,
             is_stored: false,
             is_on_demand: false,
@@ -297,6 +300,7 @@ impl<P> BrokerSession<P> {
         self.is_connected()
             && !self.is_parked
             && !self.is_blocked
+            && !self.is_held
             && !self.pending.is_empty()
             && matches!(self.state, State::Active)
     }

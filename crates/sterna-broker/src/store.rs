@@ -78,6 +78,49 @@ pub struct Committed {
     pub synced: u64,
 }
 
+/// How far an append has to have come before something is told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Keeping {
+    /// No matter how far.
+    #[default]
+    Nothing,
+    /// It survives the process.
+    Written,
+    /// It survives a power cut.
+    Synced,
+}
+
+impl Keeping {
+    /// The wish to be woken when an append has come so far.
+    #[must_use]
+    pub const fn wish(self, token: u64) -> Committed {
+        match self {
+            Self::Nothing => Committed {
+                written: 0,
+                synced: 0,
+            },
+            Self::Written => Committed {
+                written: token,
+                synced: 0,
+            },
+            Self::Synced => Committed {
+                written: 0,
+                synced: token,
+            },
+        }
+    }
+
+    /// The last append that has come so far.
+    #[must_use]
+    pub const fn reached(self, committed: Committed) -> u64 {
+        match self {
+            Self::Nothing => u64::MAX,
+            Self::Written => committed.written,
+            Self::Synced => committed.synced,
+        }
+    }
+}
+
 /// A store takes no messages: the disk or a limit of the store is full.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Full;

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use sterna_broker::Keeping;
 use sterna_net::Pages;
 
 use crate::authorization::Rules;
@@ -59,6 +60,8 @@ pub struct Policy {
     pub wills_at_shutdown: bool,
     /// Acknowledgements of one connection that may wait for the store.
     pub waiting_acknowledgements: usize,
+    /// What deliveries at QoS 2 wait for.
+    pub exactly_once: Keeping,
     /// What queues that say so wait for at least, by name.
     pub queue_durability: HashMap<Box<str>, Durability>,
 }
@@ -198,6 +201,7 @@ impl Policy {
             // Without a store there is no next start that could find them.
             wills_at_shutdown: config.mqtt.wills_at_shutdown || !config.store.enabled,
             waiting_acknowledgements: config.store.maximum_waiting_acknowledgements as usize,
+            exactly_once: exactly_once(config),
             queue_durability: (config.amqp.queues.iter())
                 .filter_map(|queue| Some((queue.name.as_str().into(), queue.durability?)))
                 .collect(),
@@ -219,6 +223,25 @@ impl Policy {
             return Err("authentication.token_file has no token any more: that needs a restart if it is meant".to_owned());
         }
         Ok(())
+    }
+}
+
+/// What deliveries at QoS 2 wait for: the strictest of what acknowledgements wait for anywhere, since a
+/// publisher that was not acknowledged sends again.
+fn exactly_once(config: &Config) -> Keeping {
+    let listeners = config.listeners_in_force();
+    let of_listeners = listeners.iter().filter_map(|listener| listener.durability);
+    let of_queues = config
+        .amqp
+        .queues
+        .iter()
+        .filter_map(|queue| queue.durability);
+    let strictest = of_listeners.chain(of_queues).max();
+    let of_store = config.store.durability;
+    match strictest.map_or(of_store, |strictest| strictest.max(of_store)) {
+        Durability::Memory => Keeping::Nothing,
+        Durability::Interval => Keeping::Written,
+        Durability::Commit => Keeping::Synced,
     }
 }
 

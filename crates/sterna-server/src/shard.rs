@@ -176,6 +176,7 @@ impl Shard {
             parts.store,
         );
         broker.set_rights(Arc::clone(&parts.policy) as _);
+        broker.set_keeping(parts.policy.exactly_once);
         let meters = parts.sources.meters(number);
         broker.set_loss_watcher(Box::new(Watcher(Arc::clone(&meters))));
         let restored = broker.restore(now_ms);
@@ -620,6 +621,7 @@ impl Handler for Shard {
                 Mail::Policy(policy) => {
                     let grants_like = policy.grants_like(&self.policy);
                     self.policy = policy;
+                    self.broker.set_keeping(self.policy.exactly_once);
                     if !grants_like {
                         self.broker.set_rights(Arc::clone(&self.policy) as _);
                     }

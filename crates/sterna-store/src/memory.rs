@@ -16,7 +16,7 @@ pub struct MemoryStore {
     answers: VecDeque<ReadAnswer>,
 }
 
-#[derive(Default, Debug)]
+#[derive(Clone, Default, Debug)]
 struct State {
     log: BTreeMap<u64, Arc<Message>>,
     last: u64,
@@ -36,6 +36,16 @@ impl MemoryStore {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Another store with the same content, which later appends to this one do not change.
+    #[must_use]
+    pub fn snapshot(&self) -> Self {
+        let state = locked(&self.state).clone();
+        Self {
+            state: Arc::new(Mutex::new(state)),
+            answers: VecDeque::new(),
+        }
     }
 
     /// Number of messages in the log, and number of records.

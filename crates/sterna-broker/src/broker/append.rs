@@ -52,7 +52,7 @@ impl<P: Default + Send> Broker<P> {
             messages,
             changes: &queues.changes,
         };
-        match appends.append(&mut *queues.store, frame) {
+        match appends.append(&mut *queues.store, self.held.keeping(), frame) {
             Ok(appended) => {
                 queues.changes.clear();
                 self.token = appended.token;

@@ -28,7 +28,7 @@ impl<P: Default + Send> Broker<P> {
     pub fn next_qos(&mut self, now_ms: u64, session: SessionKey) -> Option<Qos> {
         let slot = session.slot;
         self.queues.active_mut(session)?;
-        let node = self.queues.first_pending(now_ms, slot);
+        let node = self.first_to_leave(now_ms, slot);
         self.finish(now_ms);
         Some(self.queues.nodes.entry(node?)?.qos)
     }
@@ -38,7 +38,8 @@ impl<P: Default + Send> Broker<P> {
     pub fn next_delivery(&mut self, now_ms: u64, session: SessionKey) -> Option<Delivery> {
         let slot = session.slot;
         self.queues.active_mut(session)?;
-        let delivery = self.queues.take_next(now_ms, slot);
+        let node = self.first_to_leave(now_ms, slot);
+        let delivery = node.and_then(|_| self.queues.take_next(now_ms, slot));
         self.finish(now_ms);
         delivery
     }

@@ -6,6 +6,7 @@ mod cursors;
 mod dead_letter;
 mod delivery;
 mod demand;
+mod held;
 mod members;
 mod named;
 mod open;
@@ -40,6 +41,7 @@ use crate::rights::Rights;
 use crate::route::{Parcel, RouteUpdate};
 use crate::store::{Change, Store};
 use cursors::Surveys;
+use held::Held;
 use takeover::Fence;
 
 /// One shard's broker. `P` is the front door's state per session, opaque here.
@@ -73,6 +75,7 @@ pub struct Broker<P> {
     restored_to: u64,
     /// See [`token`](Self::token).
     token: u64,
+    held: Held,
     /// Changes of records that are appended with the next message, or not at all.
     companions: Vec<Change>,
     /// Answers of the store that are yet to come.
@@ -120,6 +123,7 @@ impl<P: Default + Send> Broker<P> {
             orphans: FxHashMap::default(),
             restored_to: 0,
             token: 0,
+            held: Held::default(),
             companions: Vec::new(),
             reads: 0,
             stalled: Vec::new(),
@@ -408,6 +412,7 @@ impl<P: Default + Send> Broker<P> {
     /// Takes what the store has for this shard: answers to its reading. To be called when the store has
     /// woken the shard.
     pub fn poll_store(&mut self, now_ms: u64) {
+        self.let_go();
         self.take_answers(now_ms);
         let stalled = std::mem::take(&mut self.stalled);
         for slot in stalled {

@@ -331,6 +331,11 @@ impl<P: Default + Send> Broker<P> {
                 removed(Kind::Owned, &owned_key(entry));
             }
         });
+        queues.nodes.each(session.pending, |entry| {
+            if entry.is_claimed {
+                removed(Kind::Owned, &owned_key(entry));
+            }
+        });
         queues.sessions[slot as usize].reader = None;
     }
 

@@ -343,6 +343,7 @@ impl<P: Default + Send> Broker<P> {
                 is_kept: false,
                 position,
                 is_owned: true,
+                is_claimed: false,
             };
             rehomed.push((tag, self.queues.restore(&mut ledger, slot, entry)));
         }

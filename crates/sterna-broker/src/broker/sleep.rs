@@ -532,6 +532,7 @@ impl<P> Queues<P> {
             is_kept: false,
             position,
             is_owned: false,
+            is_claimed: false,
         };
         self.append(now_ms, slot, entry);
     }

@@ -8,12 +8,15 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::message::Message;
-use crate::store::{Appended, Frame, Full, Store};
+use crate::store::{Appended, Frame, Full, Keeping, Store};
 
 /// Number of messages that are here beside the store.
 const MOST_MESSAGES: usize = 1_024;
 /// Bytes of their bodies.
 const MOST_BYTES: usize = 4 << 20;
+
+/// Appends of messages are looked through for those that are kept at least every so many.
+const LOOK_EVERY: usize = 256;
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -22,6 +25,10 @@ pub(crate) struct Appends {
     bytes: usize,
     /// Position of the first of them.
     first: u64,
+    /// Appends of messages that may not be kept yet: the token, and the position of the first message.
+    unkept: VecDeque<(u64, u64)>,
+    /// The number of them at which is looked which are kept by now.
+    look_again: usize,
 }
 
 impl Appends {
@@ -29,12 +36,14 @@ impl Appends {
     pub(crate) fn append(
         &mut self,
         store: &mut dyn Store,
+        keeping: Keeping,
         frame: Frame<'_>,
     ) -> Result<Appended, Full> {
         let appended = store.append(frame)?;
         if frame.messages.is_empty() {
             return Ok(appended);
         }
+        self.note_unkept(store, keeping, appended);
         if self.first + self.latest.len() as u64 != appended.first {
             // The log of before this process is the store's.
             debug_assert!(self.latest.is_empty(), "positions follow each other");
@@ -54,6 +63,41 @@ impl Appends {
             self.first += 1;
         }
         Ok(appended)
+    }
+
+    /// Notes an append that may not be kept yet.
+    fn note_unkept(&mut self, store: &dyn Store, keeping: Keeping, appended: Appended) {
+        if keeping == Keeping::Nothing {
+            self.unkept.clear();
+            return;
+        }
+        if self.unkept.len() >= self.look_again {
+            self.forget_kept(keeping.reached(store.committed()));
+            self.look_again = LOOK_EVERY.max(2 * self.unkept.len());
+        }
+        self.unkept.push_back((appended.token, appended.first));
+    }
+
+    /// Forgets the appends that are kept, where all up to this token are.
+    fn forget_kept(&mut self, reached: u64) {
+        while self
+            .unkept
+            .front()
+            .is_some_and(|(token, _)| *token <= reached)
+        {
+            self.unkept.pop_front();
+        }
+        if self.unkept.is_empty() && self.unkept.capacity() > 4 * LOOK_EVERY {
+            self.unkept = VecDeque::new();
+        }
+    }
+
+    /// The append that is to be kept before the message of a position is, where all up to the token `reached`
+    /// are; `None` where the message is kept.
+    pub(crate) fn keeps(&mut self, position: u64, reached: u64) -> Option<u64> {
+        self.forget_kept(reached);
+        let behind = self.unkept.partition_point(|&(_, first)| first <= position);
+        Some(self.unkept.get(behind.checked_sub(1)?)?.0)
     }
 
     /// The messages from a position to the end of the log, with their positions; `None` where not all of

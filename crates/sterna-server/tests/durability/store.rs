@@ -22,9 +22,14 @@ pub struct Held {
 impl Held {
     /// An empty store that keeps everything at once.
     pub fn new() -> Self {
+        Self::on(MemoryStore::new())
+    }
+
+    /// As [`new`](Self::new), with what is in the memory.
+    pub fn on(memory: MemoryStore) -> Self {
         let all = || Arc::new(AtomicU64::new(u64::MAX));
         Self {
-            memory: MemoryStore::new(),
+            memory,
             written: all(),
             synced: all(),
             wish: Arc::new([u64::MAX; 2].map(AtomicU64::new)),

@@ -1,0 +1,232 @@
+//! Exactly once: a message that is to come once, over a restart too, leaves when the store has it.
+
+use sterna_mqtt::packet::{Connect, Publish, SubscribeOptions};
+use sterna_mqtt::{Packet, PacketId, Property, QoS, Version};
+use sterna_net::TransportKind;
+use sterna_server::config::{Config, Durability};
+
+use crate::fixture::{Broker, Peer, block, everybodys, plain, publish};
+use crate::store::{Held, config};
+
+const V5: Version = Version::V5;
+
+/// A broker whose listener and store wait for this.
+fn waiting_for(durability: Durability) -> Config {
+    let mut config = everybodys();
+    config.store.durability = durability;
+    config
+}
+
+/// Connects on a shard, with a session that is kept; the payloads that come with the welcome.
+fn enter(broker: &mut Broker, shard: usize, client_id: &str) -> (Peer, Vec<String>) {
+    let peer = broker.open_on(shard, TransportKind::Tcp, Vec::new());
+    let properties = block(&[Property::SessionExpiryInterval(1_000)]);
+    let connect = Packet::Connect(Connect {
+        clean_start: false,
+        properties: properties.properties(),
+        ..plain(V5, client_id)
+    });
+    broker.packet(peer, V5, &connect);
+    let payloads = payloads(broker, peer);
+    (peer, payloads)
+}
+
+/// As [`enter`], where nothing comes.
+fn connect(broker: &mut Broker, shard: usize, client_id: &str) -> Peer {
+    let (peer, payloads) = enter(broker, shard, client_id);
+    assert_eq!(payloads, [""; 0], "{client_id}");
+    peer
+}
+
+/// Publishes with a packet identifier.
+fn send(broker: &mut Broker, peer: Peer, topic: &str, payload: &str, qos: QoS, packet_id: u16) {
+    let packet = Packet::Publish(Publish {
+        packet_id: PacketId::new(packet_id),
+        ..publish(topic, payload, qos)
+    });
+    broker.packet(peer, V5, &packet);
+}
+
+/// The payloads of the messages that have come.
+fn payloads(broker: &mut Broker, peer: Peer) -> Vec<String> {
+    let payloads = broker.packets(peer, V5, |packet| match packet {
+        Packet::Publish(publish) => Some(String::from_utf8_lossy(publish.payload).into_owned()),
+        _ => None,
+    });
+    payloads.into_iter().flatten().collect()
+}
+
+#[test]
+fn a_delivery_at_qos_2_leaves_when_its_message_is_kept() {
+    for (durability, shards) in [
+        (Durability::Interval, 1),
+        (Durability::Interval, 2),
+        (Durability::Commit, 2),
+    ] {
+        let store = Held::new();
+        let mut broker = store.broker(&waiting_for(durability), shards);
+        let exact = connect(&mut broker, 0, "exact");
+        broker.subscribe(exact, V5, "t/#", QoS::ExactlyOnce);
+        let other = connect(&mut broker, 0, "other");
+        broker.subscribe(other, V5, "t/#", QoS::AtLeastOnce);
+        let peer = connect(&mut broker, shards - 1, "p");
+        store.hold();
+        send(&mut broker, peer, "t/a", "1", QoS::ExactlyOnce, 1);
+        send(&mut broker, peer, "t/a", "2", QoS::AtLeastOnce, 2);
+        assert_eq!(payloads(&mut broker, exact), [""; 0], "{durability:?}");
+        assert_eq!(payloads(&mut broker, other), ["1", "2"], "{durability:?}");
+        store.write(&mut broker);
+        if durability == Durability::Commit {
+            assert_eq!(payloads(&mut broker, exact), [""; 0]);
+            store.sync(&mut broker);
+        }
+        assert_eq!(payloads(&mut broker, exact), ["1", "2"], "{durability:?}");
+        // Each waits for its own append.
+        store.hold();
+        send(&mut broker, peer, "t/a", "3", QoS::ExactlyOnce, 3);
+        let third = store.memory.appends();
+        send(&mut broker, peer, "t/a", "4", QoS::ExactlyOnce, 4);
+        store.sync_up_to(&mut broker, third);
+        assert_eq!(payloads(&mut broker, exact), ["3"], "{durability:?}");
+        store.sync(&mut broker);
+        assert_eq!(payloads(&mut broker, exact), ["4"], "{durability:?}");
+    }
+}
+
+#[test]
+fn deliveries_wait_for_the_strictest_listener_and_not_where_nothing_waits() {
+    let delivered = |config: &Config| {
+        let store = Held::new();
+        let mut broker = store.broker(config, 1);
+        let exact = connect(&mut broker, 0, "exact");
+        broker.subscribe(exact, V5, "t/#", QoS::ExactlyOnce);
+        let peer = connect(&mut broker, 0, "p");
+        store.hold();
+        send(&mut broker, peer, "t/a", "1", QoS::ExactlyOnce, 1);
+        let at_once = payloads(&mut broker, exact).len();
+        store.write(&mut broker);
+        let when_written = payloads(&mut broker, exact).len();
+        store.sync(&mut broker);
+        [at_once, when_written, payloads(&mut broker, exact).len()]
+    };
+    assert_eq!(delivered(&config()), [0, 0, 1]);
+    assert_eq!(delivered(&waiting_for(Durability::Interval)), [0, 1, 0]);
+    assert_eq!(delivered(&waiting_for(Durability::Memory)), [1, 0, 0]);
+}
+
+/// Its receiver would get it twice, since its publisher sends it again.
+#[test]
+fn what_a_crash_has_lost_was_never_delivered() {
+    let store = Held::new();
+    let config = waiting_for(Durability::Interval);
+    let mut broker = store.broker(&config, 1);
+    let exact = connect(&mut broker, 0, "exact");
+    broker.subscribe(exact, V5, "t/#", QoS::ExactlyOnce);
+    let peer = connect(&mut broker, 0, "p");
+    let before = store.memory.snapshot();
+    store.hold();
+    send(&mut broker, peer, "t/a", "1", QoS::ExactlyOnce, 1);
+    assert_eq!(payloads(&mut broker, exact), [""; 0]);
+    drop(broker);
+
+    // Another message gets its place in the log.
+    let store = Held::on(before);
+    let mut broker = store.broker(&config, 1);
+    let exact = connect(&mut broker, 0, "exact");
+    let peer = connect(&mut broker, 0, "p");
+    send(&mut broker, peer, "t/a", "2", QoS::ExactlyOnce, 2);
+    send(&mut broker, peer, "t/a", "1", QoS::ExactlyOnce, 1);
+    assert_eq!(payloads(&mut broker, exact), ["2", "1"]);
+}
+
+/// [MQTT-4.8.2-5]
+#[test]
+fn what_a_group_assigns_is_claimed_before_it_leaves() {
+    for shards in [1, 2] {
+        let store = Held::new();
+        let config = waiting_for(Durability::Interval);
+        let mut broker = store.broker(&config, shards);
+        let first = connect(&mut broker, 0, "first");
+        broker.subscribe(first, V5, "$share/g/t/#", QoS::ExactlyOnce);
+        let second = connect(&mut broker, shards - 1, "second");
+        broker.subscribe(second, V5, "$share/g/t/#", QoS::ExactlyOnce);
+        let peer = connect(&mut broker, 0, "p");
+        store.hold();
+        for packet_id in 1..=4 {
+            let payload = packet_id.to_string();
+            send(
+                &mut broker,
+                peer,
+                "t/a",
+                &payload,
+                QoS::ExactlyOnce,
+                packet_id,
+            );
+        }
+        for member in [first, second] {
+            assert_eq!(payloads(&mut broker, member), [""; 0]);
+        }
+        let mut got = [Vec::new(), Vec::new()];
+        // What came while a claim waited is claimed behind it.
+        for _ in 0..2 {
+            store.write(&mut broker);
+            for (got, member) in got.iter_mut().zip([first, second]) {
+                got.extend(payloads(&mut broker, member));
+            }
+        }
+        let mut all = got.concat();
+        all.sort();
+        assert_eq!(all, ["1", "2", "3", "4"]);
+        assert!(got.iter().all(|got| !got.is_empty()), "both have some");
+        drop(broker);
+
+        // After a restart each goes to who had it, whoever comes first.
+        let store = Held::on(store.memory.snapshot());
+        let mut broker = store.broker(&config, shards);
+        let (_, of_second) = enter(&mut broker, 0, "second");
+        assert_eq!(of_second, got[1]);
+        assert_eq!(enter(&mut broker, shards - 1, "first").1, got[0]);
+    }
+}
+
+#[test]
+fn a_claim_that_was_not_sent_ends_with_its_connection() {
+    let store = Held::new();
+    let config = waiting_for(Durability::Interval);
+    let mut broker = store.broker(&config, 1);
+    let first = connect(&mut broker, 0, "first");
+    broker.subscribe(first, V5, "$share/g/t/#", QoS::ExactlyOnce);
+    let peer = connect(&mut broker, 0, "p");
+    store.hold();
+    send(&mut broker, peer, "t/a", "1", QoS::ExactlyOnce, 1);
+    assert_eq!(payloads(&mut broker, first), [""; 0]);
+    broker.cut(first);
+    let second = broker.open_on(0, TransportKind::Tcp, Vec::new());
+    broker.packet(second, V5, &Packet::Connect(plain(V5, "second")));
+    store.sync(&mut broker);
+    let options = SubscribeOptions::new(QoS::ExactlyOnce);
+    broker.subscribe_with(second, V5, "$share/g/t/#", options, &[]);
+    assert_eq!(payloads(&mut broker, second), ["1"]);
+    drop(broker);
+    // After a restart it is in the group, where the attempt of the second is unsettled.
+    let store = Held::on(store.memory.snapshot());
+    let mut broker = store.broker(&config, 1);
+    assert_eq!(enter(&mut broker, 0, "first").1, ["1"]);
+}
+
+#[test]
+fn a_session_that_moves_while_it_waits_gets_each_message_once() {
+    let store = Held::new();
+    let mut broker = store.broker(&waiting_for(Durability::Interval), 2);
+    let exact = connect(&mut broker, 0, "exact");
+    broker.subscribe(exact, V5, "t/#", QoS::ExactlyOnce);
+    let peer = connect(&mut broker, 0, "p");
+    store.hold();
+    send(&mut broker, peer, "t/a", "1", QoS::ExactlyOnce, 1);
+    let moved = connect(&mut broker, 1, "exact");
+    assert_eq!(payloads(&mut broker, exact), [""; 0]);
+    send(&mut broker, peer, "t/a", "2", QoS::ExactlyOnce, 2);
+    assert_eq!(payloads(&mut broker, moved), [""; 0]);
+    store.sync(&mut broker);
+    assert_eq!(payloads(&mut broker, moved), ["1", "2"]);
+}
