@@ -565,7 +565,8 @@ impl<P> Queues<P> {
         let Some(entry) = self.nodes.entry(node) else {
             return;
         };
-        if !session.is_stored || entry.position == 0 {
+        // A kept queue outlives the session: a record tells that it is done with the message.
+        if !(session.is_stored || entry.is_kept) || entry.position == 0 {
             return;
         }
         let context = entry.context.as_ref();
@@ -597,7 +598,7 @@ impl<P> Queues<P> {
     /// Forgets an entry that was its session's alone, when the cursors that have passed it are written.
     fn forget_owned(&mut self, slot: u32, entry: &Entry) {
         let session = &self.sessions[slot as usize];
-        if session.is_stored && entry.position != 0 {
+        if (session.is_stored || entry.is_kept) && entry.position != 0 {
             let change = records::remove(Kind::Owned, &session.client_id, &owned_key(entry));
             self.disowned.push(change);
         }

@@ -183,6 +183,8 @@ impl Shard {
         if number == 0 {
             let records = restored.node_records.iter();
             (parts.http).restore(records.map(|(key, value)| (&**key, &**value)));
+            let keys = restored.node_records.iter().map(|(key, _)| &**key);
+            parts.amqp.restore(keys, now_ms);
         }
         let amqp = amqp::Door::new(parts.amqp, parts.high_watermark_bytes);
         amqp.restore_queues(&mut broker, &parts.policy.amqp, now_ms);

@@ -134,6 +134,16 @@ impl DeliveryState<'_> {
     }
 }
 
+impl<'a> DeliveryState<'a> {
+    /// Reads the state of a delivery in an unsettled map.
+    ///
+    /// # Errors
+    /// It is not a delivery state, or not a known one; null is none.
+    pub fn read(value: Value<'a>) -> Result<Self, DecodeError> {
+        Self::from_value(value)
+    }
+}
+
 impl<'a> Field<'a> for DeliveryState<'a> {
     fn from_value(value: Value<'a>) -> Result<Self, DecodeError> {
         let Value::Described(described) = value else {

@@ -81,6 +81,71 @@ impl<P: Default + Send> Broker<P> {
         is_known
     }
 
+    /// As [`settle`](Self::settle); and a message of the log that is not given back is never delivered again,
+    /// whatever the process dies of, once the append is kept that this makes. What a receiver settles
+    /// second may be told then.
+    pub fn settle_for_good(
+        &mut self,
+        now_ms: u64,
+        session: SessionKey,
+        tag: u64,
+        outcome: Outcome,
+    ) -> bool {
+        let stays = match outcome {
+            Outcome::Accepted => false,
+            // A dead letter is kept in one frame with its queue's cursor.
+            Outcome::Rejected(_) => {
+                let node = self.find_sent(session, tag);
+                let entry = node.and_then(|node| self.queues.nodes.entry(node));
+                entry.is_some_and(|entry| entry.is_kept)
+            }
+            Outcome::Released | Outcome::Failed | Outcome::Undeliverable => true,
+        };
+        if !stays {
+            self.handed_over(session, tag);
+        }
+        self.settle(now_ms, session, tag, outcome)
+    }
+
+    /// Ends deliveries that an earlier process has sent, by their places in the log: as
+    /// [`settle_for_good`](Self::settle_for_good) with [`Outcome::Accepted`]. Places that the session is done
+    /// with, or that are not there yet, are passed over.
+    pub fn settle_places(&mut self, session: SessionKey, places: &[u64]) {
+        let slot = session.slot;
+        let wanted: Vec<u64> = (places.iter().copied())
+            .filter(|&place| self.wants_place(session, place))
+            .collect();
+        if wanted.is_empty() {
+            return;
+        }
+        let mut node = self.queues.sessions[slot as usize].pending.first();
+        while node != NIL {
+            let next = self.queues.nodes.next(node);
+            let entry = self.queues.nodes.entry(node);
+            if entry.is_some_and(|entry| wanted.contains(&entry.own_position())) {
+                self.queues.remove_pending(slot, node);
+            }
+            node = next;
+        }
+        if let Some(reader) = &mut self.queues.sessions[slot as usize].reader {
+            for &place in &wanted {
+                reader.settle(place);
+            }
+        }
+        self.queues.write_cursor(slot);
+        self.append_changes();
+    }
+
+    /// Whether a session that reads the log is not done with the message of a place.
+    #[must_use]
+    pub fn wants_place(&self, session: SessionKey, place: u64) -> bool {
+        let attended = self.queues.attended(session);
+        let reader = attended.and_then(|session| session.reader.as_ref());
+        place != 0
+            && place < self.queues.store.next_position()
+            && reader.is_some_and(|reader| reader.cursor.wants(place).is_some())
+    }
+
     /// Ends the delivery of a node of a session's ledger.
     pub(super) fn settle_node(&mut self, slot: u32, node: u32, outcome: Outcome) -> bool {
         let Some(entry) = self.queues.nodes.entry_mut(node) else {

@@ -609,6 +609,11 @@ impl<P: Default + Send> Broker<P> {
         // member; QoS 2 ones must not. [MQTT-4.8.2-5]
         let mut given_back = Vec::new();
         for entry in self.queues.drain(ledger) {
+            if entry.is_kept && entry.is_owned && entry.position != 0 {
+                let client_id = &self.queues.sessions[slot as usize].client_id;
+                let change = records::remove(Kind::Owned, client_id, &owned_key(&entry));
+                self.queues.disowned.push(change);
+            }
             if entry.qos != Qos::ExactlyOnce || entry.is_kept {
                 given_back.extend(Returned::of(entry));
             }

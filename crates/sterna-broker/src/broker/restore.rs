@@ -236,8 +236,17 @@ impl<P: Default + Send> Broker<P> {
     fn restore_session(&mut self, now_ms: u64, client_id: &str, stored: StoredSession) -> bool {
         let record = stored.session.as_ref();
         let Some(record) = record.filter(|record| record.expiry_s > 0).cloned() else {
-            // It ended with the broker.
-            self.queues.changes.extend(stored.removal(client_id));
+            // It ended with the broker. What it took from groups they are yet to know.
+            let is_owned = |change: &Change| {
+                split_key(&change.key).is_some_and(|(kind, ..)| kind == Kind::Owned)
+            };
+            for change in stored.removal(client_id) {
+                if is_owned(&change) {
+                    self.queues.disowned.push(change);
+                } else {
+                    self.queues.changes.push(change);
+                }
+            }
             return false;
         };
         let slot = self.queues.sessions.vacant_key() as u32;

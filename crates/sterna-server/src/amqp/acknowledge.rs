@@ -30,6 +30,12 @@ pub(crate) enum Acknowledgement {
         delivery_id: u32,
         state: DeliveryStateBuf,
     },
+    /// A delivery to a client that settles second is settled for good.
+    SettledForGood {
+        link: LinkId,
+        delivery_id: u32,
+        state: DeliveryStateBuf,
+    },
     /// A sender's link is attached.
     AttachedTarget(LinkId, Box<AttachingTarget>),
     /// A receiver's link is attached.
@@ -89,6 +95,15 @@ impl Door {
             } => {
                 let range = (delivery_id, delivery_id);
                 let _ = engine.settle(session, range, Some(&state.view()), out);
+            }
+            Acknowledgement::SettledForGood {
+                link,
+                delivery_id,
+                state,
+            } => {
+                let range = (delivery_id, delivery_id);
+                let _ = engine.settle(link.session, range, Some(&state.view()), out);
+                self.resume(cx, client, link);
             }
             Acknowledgement::AttachedTarget(link, attaching) => {
                 return self.answer_target(cx, client, link, &attaching);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::BytesMut;
 use sterna_amqp::connection::LinkId;
-use sterna_amqp::link::{AttachOptions, DeliveryTag, Unsettled};
+use sterna_amqp::link::AttachOptions;
 use sterna_amqp::messaging::{
     DistributionMode, Source, Target as TargetTerminus, TargetArchetype, TerminusDurability,
     TerminusExpiryPolicy,
@@ -14,13 +14,14 @@ use sterna_amqp::performatives::{Attach, Error, ReceiverSettleMode, Role, Sender
 use sterna_amqp::types::{Composite, Encoded, Multiple, Value};
 use sterna_amqp::{Condition, DecodeError};
 use sterna_broker::{
-    Close, OpenError, OpenSession, Opened, Outcome, Qos, RetainHandling, SessionKey,
-    SubscribeError, SubscribeOptions, WillFate,
+    Close, OpenError, OpenSession, Opened, Qos, RetainHandling, SessionKey, SubscribeError,
+    SubscribeOptions, WillFate,
 };
 
 use super::acknowledge::Acknowledgement;
 use super::address::{AddressError, End, Kind, Node, share_name};
 use super::client::{Client, Drain, Expiry, SourceLink, SourceState};
+use super::recovery::{Told, settle_told, take_up};
 use super::selection::Selection;
 use super::{Door, consumer_id, outgoing};
 use crate::config::Amqp;
@@ -52,8 +53,8 @@ pub(crate) struct Wanted {
     /// The user that the source belongs to.
     user: Option<Box<str>>,
     expiry: Expiry,
-    /// Whether the client has told what it has not settled.
-    has_unsettled: bool,
+    /// What the client has not settled; `None` where it tells nothing of that.
+    told: Option<Vec<Told>>,
     /// The append by which its session was opened; 0 for none.
     token: u64,
 }
@@ -235,7 +236,8 @@ impl Door {
                 policy: TerminusExpiryPolicy::Never,
                 timeout_s: 0,
             },
-            has_unsettled: attach.unsettled.is_some(),
+            told: (attach.unsettled.clone())
+                .map(|unsettled| unsettled.iter().filter_map(Told::read).collect()),
             token: 0,
         };
         let Some(source) = &attach.source else {
@@ -421,7 +423,9 @@ impl Door {
             return;
         };
         source.state = SourceState::Attached;
-        let unsettled = take_up(cx, &attaching);
+        let session = attaching.session;
+        let told = attaching.wanted.told.as_deref();
+        let unsettled = take_up(cx, session, attaching.present, told);
         let (wanted, terminus) = (attaching.wanted, attaching.terminus);
         let target = wanted.target.as_ref().map(Encoded::value);
         let options = AttachOptions {
@@ -434,7 +438,7 @@ impl Door {
                     .map(TargetArchetype::Target)
             }),
             unsettled: &unsettled,
-            recover: wanted.has_unsettled,
+            recover: wanted.told.is_some(),
             ..AttachOptions::default()
         };
         let answered = client
@@ -520,6 +524,9 @@ fn prepare(
         // Its topic was deleted while nobody was attached; here is who wants it again.
         subscribe(cx, session, &terminus.filter)?;
     }
+    if let Some(told) = wanted.told.as_ref().filter(|_| present) {
+        settle_told(cx, session, told);
+    }
     if wanted.expiry.outlives_connection() && !(present && is_known) {
         cx.broker.keep(session, TERMINUS_KEY, &terminus.to_bytes());
     }
@@ -542,34 +549,6 @@ fn known_terminus(cx: &mut Context<'_>, session: SessionKey) -> Option<Terminus>
     let records = cx.broker.take_records(session);
     let kept = records.iter().find(|(key, _)| **key == *TERMINUS_KEY);
     Terminus::from_bytes(&kept?.1)
-}
-
-/// What is unsettled of a session whose link is attached again, if the client has told what it has of it.
-fn take_up(cx: &mut Context<'_>, attaching: &Attaching) -> Vec<Unsettled> {
-    let session = attaching.session;
-    let ledger = if attaching.present {
-        cx.broker.unacknowledged(session)
-    } else {
-        Vec::new()
-    };
-    let tags = ledger.iter().map(sterna_broker::Unacknowledged::tag);
-    if attaching.wanted.has_unsettled {
-        let unsettled = tags.filter_map(|tag| {
-            Some(Unsettled {
-                tag: DeliveryTag::new(&tag.to_be_bytes())?,
-                token: tag,
-                state: None,
-            })
-        });
-        return unsettled.collect();
-    }
-    // The client has nothing left of them: they go back to the queue, the latest first. That they failed
-    // was counted when the connection ended.
-    let now_ms = cx.net.now_ms();
-    for tag in tags.rev() {
-        cx.broker.settle(now_ms, session, tag, Outcome::Released);
-    }
-    Vec::new()
 }
 
 /// The subscription behind a source that is no queue.

@@ -13,6 +13,7 @@ use sterna_broker::{Delivery, Origin, SessionKey};
 use sterna_net::{ConnectionId, StreamId};
 
 use super::acknowledge::Acknowledgement;
+use super::exact::ExactLink;
 use super::registry::LinkKey;
 use super::transactions::Transactions;
 use crate::authorization::Subject;
@@ -182,6 +183,8 @@ pub(super) struct Sending {
 pub(super) struct TargetLink {
     pub(super) name: Box<str>,
     pub(super) node: Target,
+    /// Where its receiver settles second: what was taken.
+    pub(super) exact: Option<ExactLink>,
 }
 
 /// Where a link's messages go.

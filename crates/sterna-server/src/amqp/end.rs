@@ -10,6 +10,7 @@ use sterna_net::{ConnectionId, StreamId};
 
 use super::attach::ended_after;
 use super::client::{Client, SourceLink, State, Target};
+use super::target::forget;
 use super::{Door, code, log_end};
 use crate::context::Context;
 use crate::door::Held;
@@ -32,13 +33,22 @@ impl Door {
         client: &mut Client,
         link: LinkId,
         closed: bool,
-        unsettled: Vec<Unsettled>,
+        mut unsettled: Vec<Unsettled>,
     ) {
         if let Some(target) = client.targets.remove(&link) {
             if target.node == Target::Coordinator {
                 Self::roll_back_all(cx, client, Some(link));
             }
             let timeout_s = cx.policy.amqp.suspended_link_timeout_s;
+            if let Some(exact) = &target.exact {
+                unsettled.retain(|delivery| !exact.knows(&delivery.tag));
+                let now_ms = cx.net.now_ms();
+                let remembered_ms =
+                    (!closed && timeout_s > 0).then(|| now_ms + u64::from(timeout_s) * 1000);
+                let most = cx.policy.amqp.maximum_suspended_links as usize;
+                let links = &self.service.registry.exact;
+                forget(cx, links.detach(exact, remembered_ms, now_ms, most));
+            }
             if !closed && !unsettled.is_empty() && timeout_s > 0 {
                 let deadline_ms = cx.net.now_ms() + u64::from(timeout_s) * 1000;
                 let most = cx.policy.amqp.maximum_suspended_links as usize;

@@ -12,6 +12,7 @@ use super::acknowledge::Acknowledgement;
 use super::address::{End, Kind, Node, topic_of_key};
 use super::attach::{Refusal, may_publish, refusal};
 use super::client::{Accepted, Client, Target};
+use super::exact::{Decided, Stolen};
 use crate::config::Protocol;
 use crate::context::Context;
 use crate::door::Promise;
@@ -47,12 +48,53 @@ impl Door {
             delivery.state.as_ref().map(|state| state.view())
         {
             self.post(cx, client, delivery, state.txn_id, message);
-        } else {
-            let listener = client.listener;
-            let published = message.and_then(|message| publish(cx, listener, message));
+        } else if let Some(published) = self.take(cx, client, delivery, message) {
             self.conclude(cx, client, delivery, published);
         }
         self.renew_credit(cx, client, delivery.link);
+    }
+
+    /// Publishes a message; `None` where its link was attached anew elsewhere, and takes nothing any more.
+    fn take(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: &mut Client,
+        delivery: &Delivery<'_>,
+        message: Result<Message, Refusal>,
+    ) -> Option<Result<Promise, Refusal>> {
+        let listener = client.listener;
+        let target = client.targets.get(&delivery.link)?;
+        let Some(exact) = target.exact.as_ref().filter(|_| !delivery.settled) else {
+            return Some(message.and_then(|message| publish(cx, listener, message)));
+        };
+        let taken = exact.take(delivery.tag, delivery.delivery_id, |record| {
+            let result = message.and_then(|message| {
+                if let Some(key) = record {
+                    cx.broker.keep_node_with_next(&key, &[]);
+                }
+                publish(cx, listener, message)
+            });
+            match &result {
+                Ok(promise) => Decided {
+                    state: DeliveryStateBuf::Accepted,
+                    token: promise.token(),
+                    result,
+                },
+                Err((condition, detail)) => Decided {
+                    state: DeliveryStateBuf::new(&rejected(*condition, detail)),
+                    token: 0,
+                    result,
+                },
+            }
+        });
+        if let Err(Stolen) = &taken {
+            let error = Error::new(Condition::STOLEN, "the link was attached elsewhere");
+            // A link that is gone needs no error.
+            let _ = client
+                .engine
+                .detach(delivery.link, true, Some(error), &mut self.out);
+        }
+        taken.ok()
     }
 
     /// Tells the client what became of its delivery, once that is kept.

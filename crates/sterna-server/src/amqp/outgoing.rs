@@ -10,10 +10,13 @@ use sterna_broker::{self as broker, ConsumerId, Delivery, SessionKey, Unacknowle
 use sterna_net::ConnectionId;
 
 use super::Door;
+use super::acknowledge::Acknowledgement;
 use super::client::{Client, Drain, Sending, SourceLink, SourceState};
+use super::recovery::DeliveryName;
+use super::target::forget;
 use crate::config::Protocol;
 use crate::context::Context;
-use crate::door::StepOutput;
+use crate::door::{Promise, StepOutput};
 use crate::mapping::{AmqpForm, amqp_form, tail as tail_of};
 use crate::metrics::DropReason;
 
@@ -293,8 +296,16 @@ impl Door {
         delivery: Unsettled,
         recovery: Recovery,
     ) {
-        // A target's deliveries were published before: what is left is for the engines.
         let Some(source) = client.sources.get_mut(&link) else {
+            // A target's deliveries were published before: what is left is for the engines.
+            let target = client.targets.get(&link);
+            if let Some(exact) = target.and_then(|target| target.exact.as_ref()) {
+                match recovery {
+                    Recovery::Resumed { delivery_id } => exact.resumed(&delivery.tag, delivery_id),
+                    Recovery::Settled(_) => forget(cx, exact.settled_before(&delivery.tag)),
+                    _ => {}
+                }
+            }
             return;
         };
         let known = match &recovery {
@@ -330,6 +341,12 @@ impl Door {
         let link = disposed.link;
         let Some(source) = client.sources.get(&link) else {
             // A sender has settled what its receiver settles second: there is room for another.
+            let target = client.targets.get(&link);
+            if let Some(exact) = target.and_then(|target| target.exact.as_ref())
+                && disposed.settled
+            {
+                forget(cx, exact.settled(disposed.delivery_id));
+            }
             return self.renew_credit(cx, client, link);
         };
         let session = source.session;
@@ -344,8 +361,25 @@ impl Door {
             _ if disposed.settled => broker::Outcome::Accepted,
             _ => return,
         };
+        let id = disposed.delivery_id;
+        if let Some(state) = &state
+            && !disposed.settled
+            && !is_returning(outcome)
+        {
+            let now_ms = cx.net.now_ms();
+            let (_, token) = cx.appended(|cx| {
+                (cx.broker).settle_for_good(now_ms, session, disposed.token, outcome)
+            });
+            let settled = Acknowledgement::SettledForGood {
+                link,
+                delivery_id: id,
+                state: DeliveryStateBuf::new(state),
+            };
+            let promise = Promise::on(cx, client.listener, None).at(token);
+            self.acknowledge(cx, client, promise, settled);
+            return self.resume(cx, client, link);
+        }
         if !disposed.settled {
-            let id = disposed.delivery_id;
             // A session that has ended needs no answer.
             let _ = client
                 .engine
@@ -460,6 +494,9 @@ impl Pump {
                     .broker
                     .unacknowledged_by_tag(source.session, delivery.token);
                 let Some(Unacknowledged::Sent(again)) = entry else {
+                    // It waits in the queue again, since a restart.
+                    // It may be sent: that was asked before.
+                    let _ = engine.abort_resumed(self.link, tag, out);
                     return Step::Skipped;
                 };
                 let resume = matches!(recovery, Recovery::Resume(_));
@@ -493,12 +530,14 @@ impl Pump {
         };
         let mut head = BytesMut::new();
         let tail = amqp_form(&form, &mut head);
-        let (broker_tag, own_tag) = (delivery.tag.to_be_bytes(), source.next_number.to_be_bytes());
-        let tag: &[u8] = if delivery.tag != 0 {
-            &broker_tag
+        let (broker_tag, own_tag);
+        let tag = if delivery.tag != 0 {
+            broker_tag = DeliveryName::of(delivery.tag, delivery.position);
+            broker_tag.as_bytes()
         } else {
+            own_tag = source.next_number.to_be_bytes();
             source.next_number = source.next_number.wrapping_add(1);
-            &own_tag
+            &own_tag[..]
         };
         let settled = match source.snd_settle_mode {
             SenderSettleMode::Settled => true,

@@ -7,6 +7,7 @@ use rustc_hash::FxHashMap;
 use sterna_amqp::link::Unsettled;
 
 use super::address::share_name;
+use super::exact::ExactLinks;
 use crate::config::{self, Amqp};
 use crate::session::amqp::topic_of_queue;
 
@@ -51,6 +52,7 @@ pub struct Registry {
     defaults: Amqp,
     queues: Mutex<FxHashMap<Box<str>, Queue>>,
     suspended: Mutex<Suspended>,
+    pub(super) exact: ExactLinks,
 }
 
 #[derive(Debug, Default)]
@@ -98,7 +100,7 @@ struct Queue {
     is_made: bool,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -128,6 +130,12 @@ impl Registry {
             rules: DeliveryRules::of(&self.defaults, name, declared),
             is_made: false,
         }
+    }
+
+    /// Takes up what a store has kept of clients' links; other records are passed over.
+    pub(crate) fn restore<'a>(&self, keys: impl Iterator<Item = &'a [u8]>, now_ms: u64) {
+        let remembered_ms = u64::from(self.defaults.suspended_link_timeout_s) * 1000;
+        self.exact.restore(keys, now_ms + remembered_ms);
     }
 
     /// The names of all queues.

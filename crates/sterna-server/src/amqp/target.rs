@@ -17,6 +17,7 @@ use super::attach::{
     Refusal, dynamic_topic, encoded, kind_of, may_publish, refusal, refused_address,
 };
 use super::client::{Client, Target, TargetLink};
+use super::exact::Forgotten;
 use crate::context::Context;
 use crate::door::Promise;
 
@@ -42,6 +43,19 @@ pub(crate) struct AttachingTarget {
     recover: bool,
 }
 
+/// Whether a sender keeps what it has not settled, so that the broker is to do the same.
+fn keeps_unsettled(attach: &Attach<'_>) -> bool {
+    let source = attach.source.as_ref();
+    source.is_some_and(|source| source.durable == TerminusDurability::UnsettledState)
+}
+
+/// Removes the records of deliveries.
+pub(super) fn forget(cx: &mut Context<'_>, forgotten: Forgotten) {
+    for key in forgotten {
+        cx.broker.forget_node(&key);
+    }
+}
+
 impl Door {
     pub(super) fn attach_target(
         &mut self,
@@ -64,7 +78,14 @@ impl Door {
                     } else {
                         target.address
                     },
-                    durable: TerminusDurability::None,
+                    durable: if attach.rcv_settle_mode == ReceiverSettleMode::Second
+                        && keeps_unsettled(attach)
+                        && cx.broker.is_durable()
+                    {
+                        TerminusDurability::UnsettledState
+                    } else {
+                        TerminusDurability::None
+                    },
                     ..target.clone()
                 };
                 (node, TargetArchetype::Target(answer))
@@ -72,7 +93,20 @@ impl Door {
         };
         let now_ms = cx.net.now_ms();
         let key = client.link_key(attach.name);
-        let (mut unsettled, token) = self.service.registry.resume(&key, now_ms);
+        let (mut unsettled, mut token) = self.service.registry.resume(&key, now_ms);
+        let mut exact = None;
+        if attach.rcv_settle_mode == ReceiverSettleMode::Second && node != Target::Coordinator {
+            let is_recorded = keeps_unsettled(attach) && cx.broker.is_durable();
+            let links = &self.service.registry.exact;
+            let (link, taken, taken_token, forgotten) = links.attach(key, is_recorded, now_ms);
+            forget(cx, forgotten);
+            if attach.unsettled.is_none() {
+                forget(cx, link.settled_all());
+            }
+            token = token.max(taken_token);
+            unsettled.extend(taken);
+            exact = Some(link);
+        }
         if attach.unsettled.is_none() {
             // The client has nothing left of it.
             unsettled.clear();
@@ -86,7 +120,9 @@ impl Door {
             recover: attach.unsettled.is_some(),
         });
         let name = attach.name.into();
-        client.targets.insert(link, TargetLink { name, node });
+        client
+            .targets
+            .insert(link, TargetLink { name, node, exact });
         // The answer tells what became of earlier deliveries.
         let promise = Promise::on(cx, client.listener, None).at(token);
         let attached = Acknowledgement::AttachedTarget(link, attaching);

@@ -6,6 +6,7 @@
 mod amqp;
 #[path = "../amqp/client.rs"]
 mod amqp_client;
+mod amqp_exact;
 mod exactly_once;
 #[path = "../fixture/mod.rs"]
 mod fixture;

@@ -1,0 +1,397 @@
+//! Clients' sending links on which deliveries come exactly once (receiver settle mode second).
+//!
+//! What is taken on such a link is remembered until the sender has settled it, by the link's name and not by
+//! its connection: so the link that comes next, on any shard, tells the sender what was taken. A link has one
+//! owner at a time. When it is attached anew, the one before takes nothing any more, although its connection
+//! may live on, with deliveries that are read later.
+//!
+//! For a sender that keeps its unsettled state, the store has a record of each delivery, in one frame with the
+//! message. Then the same holds over a restart.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use rustc_hash::FxHashMap;
+use sterna_amqp::link::{DeliveryTag, Unsettled};
+use sterna_amqp::messaging::DeliveryStateBuf;
+
+use super::registry::{LinkKey, lock};
+
+/// The first byte of the key of a record: a delivery was taken and is not settled.
+const RECORD: u8 = b'u';
+
+/// The keys of records that a store is to forget.
+pub(super) type Forgotten = Vec<Vec<u8>>;
+
+/// The links of all clients, wherever they are attached.
+#[derive(Debug, Default)]
+pub(super) struct ExactLinks(Mutex<Links>);
+
+#[derive(Debug, Default)]
+struct Links {
+    known: FxHashMap<LinkKey, Arc<Mutex<Taken>>>,
+    /// Of those that are attached nowhere, by the time at which they are forgotten.
+    deadlines: BTreeMap<(u64, u64), LinkKey>,
+    next: u64,
+}
+
+/// What was taken on a link.
+#[derive(Debug, Default)]
+struct Taken {
+    /// The number of the attachment that may take more; 0 for none.
+    owner: u64,
+    deadline: Option<(u64, u64)>,
+    deliveries: Vec<Delivery>,
+    /// The last append of one of them.
+    token: u64,
+}
+
+#[derive(Debug)]
+struct Delivery {
+    tag: DeliveryTag,
+    /// Its number in the session of the owner; `None` until that has taken it up again.
+    id: Option<u32>,
+    state: DeliveryStateBuf,
+    is_recorded: bool,
+}
+
+/// A link that is attached.
+#[derive(Clone, Debug)]
+pub(super) struct ExactLink {
+    key: LinkKey,
+    taken: Arc<Mutex<Taken>>,
+    number: u64,
+    /// Whether the sender keeps its unsettled state.
+    is_recorded: bool,
+}
+
+/// A link was attached anew elsewhere.
+#[derive(Debug)]
+pub(super) struct Stolen;
+
+/// What became of a delivery: its state, the append that it waits for, and whatever the caller goes on with.
+pub(super) struct Decided<R> {
+    pub(super) state: DeliveryStateBuf,
+    pub(super) token: u64,
+    pub(super) result: R,
+}
+
+impl Taken {
+    /// Forgets all deliveries; the keys of their records.
+    fn clear(&mut self, key: &LinkKey) -> Forgotten {
+        let deliveries = std::mem::take(&mut self.deliveries);
+        let recorded = deliveries.iter().filter(|delivery| delivery.is_recorded);
+        recorded
+            .map(|delivery| record_key(key, &delivery.tag))
+            .collect()
+    }
+}
+
+impl Links {
+    fn forget(&mut self, key: &LinkKey) -> Forgotten {
+        let Some(taken) = self.known.remove(key) else {
+            return Forgotten::new();
+        };
+        let mut taken = lock(&taken);
+        if let Some(deadline) = taken.deadline.take() {
+            self.deadlines.remove(&deadline);
+        }
+        taken.clear(key)
+    }
+
+    /// Forgets links whose time is up, and those beyond `most` that would be forgotten first.
+    fn forget_late(&mut self, now_ms: u64, most: usize) -> Forgotten {
+        let mut forgotten = Forgotten::new();
+        while let Some(((deadline_ms, _), key)) = self.deadlines.first_key_value() {
+            if *deadline_ms > now_ms && self.deadlines.len() <= most {
+                break;
+            }
+            let key = key.clone();
+            forgotten.extend(self.forget(&key));
+        }
+        forgotten
+    }
+
+    fn set_deadline(&mut self, key: LinkKey, taken: &mut Taken, deadline_ms: u64) {
+        self.next += 1;
+        let deadline = (deadline_ms, self.next);
+        taken.deadline = Some(deadline);
+        self.deadlines.insert(deadline, key);
+    }
+}
+
+impl ExactLinks {
+    /// Attaches a link, taking it from where it was attached before: the link, what is unsettled of it, and the
+    /// append that keeps that.
+    pub(super) fn attach(
+        &self,
+        key: LinkKey,
+        is_recorded: bool,
+        now_ms: u64,
+    ) -> (ExactLink, Vec<Unsettled>, u64, Forgotten) {
+        let mut links = lock(&self.0);
+        let forgotten = links.forget_late(now_ms, usize::MAX);
+        links.next += 1;
+        let number = links.next;
+        let taken = Arc::clone(links.known.entry(key.clone()).or_default());
+        let mut of_link = lock(&taken);
+        if let Some(deadline) = of_link.deadline.take() {
+            links.deadlines.remove(&deadline);
+        }
+        of_link.owner = number;
+        for delivery in &mut of_link.deliveries {
+            delivery.id = None;
+        }
+        let deliveries = of_link.deliveries.iter();
+        let unsettled = deliveries
+            .map(|delivery| Unsettled {
+                tag: delivery.tag,
+                token: 0,
+                state: Some(delivery.state.clone()),
+            })
+            .collect();
+        let token = of_link.token;
+        drop(of_link);
+        let link = ExactLink {
+            key,
+            taken,
+            number,
+            is_recorded,
+        };
+        (link, unsettled, token, forgotten)
+    }
+
+    /// A link is attached no longer. What is unsettled of it is remembered until `deadline_ms`; `None` forgets
+    /// it at once. Beyond `most` links the ones that would be forgotten first are forgotten now.
+    pub(super) fn detach(
+        &self,
+        link: &ExactLink,
+        deadline_ms: Option<u64>,
+        now_ms: u64,
+        most: usize,
+    ) -> Forgotten {
+        let mut links = lock(&self.0);
+        let mut taken = lock(&link.taken);
+        if taken.owner != link.number {
+            return Forgotten::new(); // it is attached elsewhere
+        }
+        taken.owner = 0;
+        match deadline_ms {
+            Some(deadline_ms) if !taken.deliveries.is_empty() => {
+                links.set_deadline(link.key.clone(), &mut taken, deadline_ms);
+                drop(taken);
+                links.forget_late(now_ms, most.max(1))
+            }
+            _ => {
+                drop(taken);
+                links.forget(&link.key)
+            }
+        }
+    }
+
+    /// Takes up the deliveries that a store has records of, which are remembered until `deadline_ms`; other
+    /// records are passed over.
+    pub(super) fn restore<'a>(&self, keys: impl Iterator<Item = &'a [u8]>, deadline_ms: u64) {
+        let mut links = lock(&self.0);
+        for (key, tag) in keys.filter_map(read_key) {
+            let taken = Arc::clone(links.known.entry(key.clone()).or_default());
+            let mut taken = lock(&taken);
+            taken.deliveries.push(Delivery {
+                tag,
+                id: None,
+                state: DeliveryStateBuf::Accepted,
+                is_recorded: true,
+            });
+            if taken.deadline.is_none() {
+                links.set_deadline(key, &mut taken, deadline_ms);
+            }
+        }
+    }
+}
+
+impl ExactLink {
+    /// Takes a delivery, and remembers what becomes of it. Nobody else attaches the link meanwhile.
+    ///
+    /// # Errors
+    /// [`Stolen`]: then it must not be taken.
+    pub(super) fn take<R>(
+        &self,
+        tag: DeliveryTag,
+        id: u32,
+        decide: impl FnOnce(Option<Vec<u8>>) -> Decided<R>,
+    ) -> Result<R, Stolen> {
+        let mut taken = lock(&self.taken);
+        if taken.owner != self.number {
+            return Err(Stolen);
+        }
+        let record = self.is_recorded.then(|| record_key(&self.key, &tag));
+        let decided = decide(record);
+        taken.token = taken.token.max(decided.token);
+        taken.deliveries.push(Delivery {
+            tag,
+            id: Some(id),
+            state: decided.state,
+            is_recorded: self.is_recorded,
+        });
+        Ok(decided.result)
+    }
+
+    /// Whether it remembers a delivery.
+    pub(super) fn knows(&self, tag: &DeliveryTag) -> bool {
+        let taken = lock(&self.taken);
+        taken.deliveries.iter().any(|known| known.tag == *tag)
+    }
+
+    /// The sender has taken a delivery up again, by another number.
+    pub(super) fn resumed(&self, tag: &DeliveryTag, id: u32) {
+        let mut taken = lock(&self.taken);
+        let owns = taken.owner == self.number;
+        let known = taken.deliveries.iter_mut().find(|known| known.tag == *tag);
+        if let Some(known) = known.filter(|_| owns) {
+            known.id = Some(id);
+        }
+    }
+
+    /// The sender has settled the deliveries that are meant; the keys of their records.
+    fn settle(&self, is_meant: impl Fn(&Delivery) -> bool) -> Forgotten {
+        let mut taken = lock(&self.taken);
+        if taken.owner != self.number {
+            return Forgotten::new();
+        }
+        let settled = taken.deliveries.extract_if(.., |known| is_meant(known));
+        let recorded = settled.filter(|delivery| delivery.is_recorded);
+        recorded
+            .map(|delivery| record_key(&self.key, &delivery.tag))
+            .collect()
+    }
+
+    /// The sender has settled a delivery, by its number.
+    pub(super) fn settled(&self, id: u32) -> Forgotten {
+        self.settle(|known| known.id == Some(id))
+    }
+
+    /// The sender has settled a delivery of before.
+    pub(super) fn settled_before(&self, tag: &DeliveryTag) -> Forgotten {
+        self.settle(|known| known.tag == *tag)
+    }
+
+    /// The sender has nothing left of what was taken before.
+    pub(super) fn settled_all(&self) -> Forgotten {
+        self.settle(|_| true)
+    }
+}
+
+/// The key of the record of a delivery: user, container and name of its link, and its tag.
+fn record_key(link: &LinkKey, tag: &DeliveryTag) -> Vec<u8> {
+    let mut key = vec![RECORD, u8::from(link.user.is_some())];
+    for part in [
+        link.user.as_deref().unwrap_or_default(),
+        &link.container,
+        &link.name,
+    ] {
+        key.extend((part.len() as u32).to_be_bytes());
+        key.extend(part.as_bytes());
+    }
+    key.extend(tag.as_bytes());
+    key
+}
+
+/// The link and the delivery of a record; `None` for other records.
+fn read_key(key: &[u8]) -> Option<(LinkKey, DeliveryTag)> {
+    let (&[RECORD, has_user], mut rest) = key.split_first_chunk()? else {
+        return None;
+    };
+    let mut part = || {
+        let (bytes, after) = rest.split_first_chunk()?;
+        let (part, after) = after.split_at_checked(u32::from_be_bytes(*bytes) as usize)?;
+        rest = after;
+        std::str::from_utf8(part).ok().map(Box::from)
+    };
+    let (user, container, name) = (part()?, part()?, part()?);
+    let key = LinkKey {
+        user: (has_user > 0).then_some(user),
+        container,
+        name,
+    };
+    Some((key, DeliveryTag::new(rest)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(name: &str) -> LinkKey {
+        LinkKey {
+            user: Some("u".into()),
+            container: "c".into(),
+            name: name.into(),
+        }
+    }
+
+    fn tag(bytes: &[u8]) -> DeliveryTag {
+        DeliveryTag::new(bytes).unwrap()
+    }
+
+    fn accepted(token: u64) -> impl FnOnce(Option<Vec<u8>>) -> Decided<()> {
+        move |_| Decided {
+            state: DeliveryStateBuf::Accepted,
+            token,
+            result: (),
+        }
+    }
+
+    #[test]
+    fn a_link_has_one_owner_who_knows_what_the_one_before_took() {
+        let links = ExactLinks::default();
+        let (old, unsettled, ..) = links.attach(key("a"), true, 0);
+        assert_eq!(unsettled, []);
+        old.take(tag(b"1"), 0, accepted(7)).unwrap();
+        old.take(tag(b"2"), 1, accepted(9)).unwrap();
+        assert_eq!(old.settled(0).len(), 1, "its record is forgotten");
+        let (new, unsettled, token, _) = links.attach(key("a"), true, 0);
+        let tags: Vec<_> = unsettled.iter().map(|one| one.tag.as_bytes()).collect();
+        assert_eq!((tags, token), (vec![&b"2"[..]], 9));
+        assert!(
+            old.take(tag(b"3"), 2, accepted(0)).is_err(),
+            "it was stolen"
+        );
+        assert!(old.settled(1).is_empty(), "it is not its any more");
+        assert!(links.detach(&old, None, 0, 10).is_empty());
+        assert!(new.knows(&tag(b"2")));
+        new.resumed(&tag(b"2"), 5);
+        assert_eq!(new.settled(5).len(), 1);
+    }
+
+    #[test]
+    fn links_are_forgotten_in_time_and_in_number_with_their_records() {
+        let links = ExactLinks::default();
+        for (name, deadline_ms) in [("a", 100), ("b", 200), ("c", 300)] {
+            let (link, ..) = links.attach(key(name), true, 0);
+            link.take(tag(b"1"), 0, accepted(1)).unwrap();
+            let forgotten = links.detach(&link, Some(deadline_ms), 0, 2);
+            assert_eq!(forgotten.len(), usize::from(name == "c"), "a makes room");
+        }
+        let (_, unsettled, _, forgotten) = links.attach(key("c"), true, 250);
+        assert_eq!(unsettled.len(), 1);
+        let expected = record_key(&key("b"), &tag(b"1"));
+        assert_eq!(forgotten, [expected]);
+    }
+
+    #[test]
+    fn records_are_read_as_they_were_written() {
+        let links = ExactLinks::default();
+        let tag = tag(b"\x00tag");
+        let mut nobody = key("b");
+        nobody.user = None;
+        let records = [record_key(&key("a"), &tag), record_key(&nobody, &tag)];
+        let others = [b"k0123456789abcdef".to_vec(), vec![RECORD], Vec::new()];
+        let all = records.iter().chain(&others).map(Vec::as_slice);
+        links.restore(all, 100);
+        for key in [key("a"), nobody] {
+            let (link, unsettled, ..) = links.attach(key, true, 0);
+            assert_eq!(unsettled[0].tag, tag);
+            assert_eq!(unsettled[0].state, Some(DeliveryStateBuf::Accepted));
+            assert_eq!(link.settled_before(&tag).len(), 1);
+        }
+    }
+}

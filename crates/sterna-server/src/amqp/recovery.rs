@@ -1,0 +1,162 @@
+//! Receivers' links that are attached again: which deliveries of before are settled, and which go on.
+//!
+//! The delivery-tag of a message of the log is its place there, the same after a restart. So a client that tells
+//! which deliveries it has taken is understood by a broker that has sent none of them.
+
+use std::collections::{HashMap, HashSet};
+
+use sterna_amqp::link::{DeliveryTag, Unsettled};
+use sterna_amqp::messaging::DeliveryState;
+use sterna_amqp::types::Value;
+use sterna_broker::{Outcome, SessionKey, Unacknowledged};
+
+use super::outgoing::{broker_outcome, is_returning};
+use crate::context::Context;
+
+/// The delivery-tag of a delivery to a client.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DeliveryName {
+    bytes: [u8; 1 + size_of::<u64>()],
+    len: usize,
+}
+
+/// What the tag of a message of the log begins with. Others have the broker's number, without it.
+const PLACE: u8 = b'p';
+
+impl DeliveryName {
+    /// Of a message of the log its place, which is the same after a restart; of others the broker's number.
+    pub(super) fn of(broker_tag: u64, place: u64) -> Self {
+        let mut bytes = [PLACE; 1 + size_of::<u64>()];
+        if place == 0 {
+            bytes[..size_of::<u64>()].copy_from_slice(&broker_tag.to_be_bytes());
+            let len = size_of::<u64>();
+            Self { bytes, len }
+        } else {
+            bytes[1..].copy_from_slice(&place.to_be_bytes());
+            let len = bytes.len();
+            Self { bytes, len }
+        }
+    }
+
+    /// The place in the log that a tag names; `None` for other tags.
+    pub(super) fn place(tag: &DeliveryTag) -> Option<u64> {
+        let (&PLACE, place) = tag.as_bytes().split_first()? else {
+            return None;
+        };
+        Some(u64::from_be_bytes(place.try_into().ok()?))
+    }
+
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+/// What a client tells of a delivery that it has not settled.
+#[derive(Debug)]
+pub(super) struct Told {
+    tag: DeliveryTag,
+    /// Whether it has taken the message, or nobody is to have it.
+    is_done: bool,
+    is_accepted: bool,
+    /// Whether it gives the message back.
+    is_returned: bool,
+}
+
+impl Told {
+    pub(super) fn read((tag, state): (Value<'_>, Value<'_>)) -> Option<Self> {
+        let Value::Binary(tag) = tag else {
+            return None;
+        };
+        let outcome = match DeliveryState::read(state) {
+            Ok(DeliveryState::Outcome(outcome)) => Some(broker_outcome(&outcome)),
+            _ => None,
+        };
+        Some(Self {
+            tag: DeliveryTag::new(tag)?,
+            is_done: outcome.is_some_and(|outcome| !is_returning(outcome)),
+            is_accepted: outcome == Some(Outcome::Accepted),
+            is_returned: outcome.is_some_and(is_returning),
+        })
+    }
+}
+
+/// Settles what a client has taken of what was sent before, also by an earlier process: it is told so by the
+/// answer, in which that is not unsettled.
+pub(super) fn settle_told(cx: &mut Context<'_>, session: SessionKey, told: &[Told]) {
+    let now_ms = cx.net.now_ms();
+    let sent: HashMap<DeliveryTag, u64> = (cx.broker.unacknowledged(session).iter())
+        .filter_map(|entry| Some((name_of(entry)?, entry.tag())))
+        .collect();
+    let mut places = Vec::new();
+    for told in told.iter().filter(|told| told.is_done) {
+        match sent.get(&told.tag) {
+            Some(&tag) if told.is_accepted => {
+                cx.broker
+                    .settle_for_good(now_ms, session, tag, Outcome::Accepted);
+            }
+            // The engines find out.
+            Some(_) => {}
+            None => places.extend(DeliveryName::place(&told.tag)),
+        }
+    }
+    cx.broker.settle_places(session, &places);
+}
+
+/// The delivery-tag of what was sent.
+fn name_of(entry: &Unacknowledged) -> Option<DeliveryTag> {
+    DeliveryTag::new(DeliveryName::of(entry.tag(), entry.position()).as_bytes())
+}
+
+/// What is unsettled of a session whose link is attached again, if the client has told what it has of it.
+pub(super) fn take_up(
+    cx: &mut Context<'_>,
+    session: SessionKey,
+    present: bool,
+    told: Option<&[Told]>,
+) -> Vec<Unsettled> {
+    let mut ledger = if present {
+        cx.broker.unacknowledged(session)
+    } else {
+        Vec::new()
+    };
+    let now_ms = cx.net.now_ms();
+    ledger.retain(|entry| {
+        if entry.is_handed_over() {
+            // It was settled before a restart.
+            cx.broker
+                .settle(now_ms, session, entry.tag(), Outcome::Accepted);
+        }
+        !entry.is_handed_over()
+    });
+    let Some(told) = told else {
+        // The client has nothing left of them: they go back to the queue, the latest first. That they failed
+        // was counted when the connection ended.
+        for entry in ledger.iter().rev() {
+            cx.broker
+                .settle(now_ms, session, entry.tag(), Outcome::Released);
+        }
+        return Vec::new();
+    };
+    let mut unsettled: Vec<Unsettled> = (ledger.iter())
+        .filter_map(|entry| {
+            Some(Unsettled {
+                tag: name_of(entry)?,
+                token: entry.tag(),
+                state: None,
+            })
+        })
+        .collect();
+    // What waits in the queue again since a restart, the client is to forget.
+    let sent: HashSet<DeliveryTag> = unsettled.iter().map(|one| one.tag).collect();
+    let undecided = told.iter().filter(|told| {
+        let place = DeliveryName::place(&told.tag);
+        !(told.is_done || told.is_returned || sent.contains(&told.tag))
+            && place.is_some_and(|place| cx.broker.wants_place(session, place))
+    });
+    unsettled.extend(undecided.map(|told| Unsettled {
+        tag: told.tag,
+        token: 0,
+        state: None,
+    }));
+    unsettled
+}
