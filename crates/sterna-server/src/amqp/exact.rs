@@ -5,7 +5,7 @@
 //! owner at a time. When it is attached anew, the one before takes nothing any more, although its connection
 //! may live on, with deliveries that are read later.
 //!
-//! For a sender that keeps its unsettled state, the store has a record of each delivery, in one frame with the
+//! For a sender that wants its target to keep the unsettled state, the store has a record of each delivery, in one frame with the
 //! message. Then the same holds over a restart.
 
 use std::collections::BTreeMap;

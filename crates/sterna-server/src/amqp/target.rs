@@ -43,10 +43,10 @@ pub(crate) struct AttachingTarget {
     recover: bool,
 }
 
-/// Whether a sender keeps what it has not settled, so that the broker is to do the same.
+/// Whether a sender wants its target to keep what is not settled.
 fn keeps_unsettled(attach: &Attach<'_>) -> bool {
-    let source = attach.source.as_ref();
-    source.is_some_and(|source| source.durable == TerminusDurability::UnsettledState)
+    let target = attach.target.as_ref().and_then(TargetArchetype::node);
+    target.is_some_and(|target| target.durable == TerminusDurability::UnsettledState)
 }
 
 /// Removes the records of deliveries.

@@ -38,11 +38,11 @@ fn once(
 ) -> LinkId {
     let options = AttachOptions {
         rcv_settle_mode: ReceiverSettleMode::Second,
-        source: Some(Source {
+        source: Some(Source::default()),
+        target: Some(TargetArchetype::Target(Target {
             durable: TerminusDurability::UnsettledState,
-            ..Source::default()
-        }),
-        target: Some(TargetArchetype::Target(Target::new("kept/a"))),
+            ..Target::new("kept/a")
+        })),
         recover: true,
         unsettled,
         ..AttachOptions::default()
