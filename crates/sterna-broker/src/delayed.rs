@@ -75,8 +75,10 @@ impl<P> Queues<P> {
         self.mark_dirty(id);
     }
 
-    /// Takes messages out of a group's queue that a store had in it and that are not due yet.
-    pub(crate) fn hold_back_restored(&mut self, now_ms: u64, id: u32) {
+    /// Applies the rules of a group to what a store had in its queue: the store has no rules, so these
+    /// messages entered the queue before them. Each gets the place of its priority, or is held until it
+    /// is due.
+    pub(crate) fn apply_rules_to_restored(&mut self, now_ms: u64, id: u32) {
         let Some(group) = self.groups.get_mut(&id) else {
             return;
         };
@@ -84,26 +86,36 @@ impl<P> Queues<P> {
             return;
         };
         group.is_restored = false;
+        // In the order of their publication, which tags keep among equal priorities.
+        let mut restored = Vec::with_capacity(group.queue.len());
         let mut node = group.queue.first();
         while node != NIL {
             let next = self.nodes.next(node);
-            let message = self
-                .nodes
-                .entry(node)
-                .and_then(|entry| entry.message.as_ref());
-            let due_ms = message.and_then(|message| rules.reader.due_ms(message));
-            if let Some(due_ms) = due_ms.filter(|&due_ms| due_ms > now_ms) {
-                self.withdraw(id, node);
-                let Some(group) = self.groups.get_mut(&id) else {
-                    return;
-                };
-                group.leaves(&self.nodes, node);
-                if let Some(entry) = self.nodes.remove(&mut group.queue, node) {
+            self.withdraw(id, node);
+            let Some(group) = self.groups.get_mut(&id) else {
+                return;
+            };
+            group.leaves(&self.nodes, node);
+            restored.extend(self.nodes.remove(&mut group.queue, node));
+            node = next;
+        }
+        for mut entry in restored {
+            let Some(group) = self.groups.get_mut(&id) else {
+                return;
+            };
+            let Some(message) = entry.message.clone() else {
+                continue;
+            };
+            entry.tag = group.next_tag(&message);
+            match rules.reader.due_ms(&message) {
+                Some(due_ms) if due_ms > now_ms => {
                     let delayed = group.delayed.get_or_insert_default();
                     delayed.hold(&mut self.nodes, due_ms, entry);
                 }
+                _ => {
+                    self.place(id, entry);
+                }
             }
-            node = next;
         }
         self.set_group_timer(id);
     }

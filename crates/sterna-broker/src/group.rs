@@ -111,7 +111,7 @@ pub(crate) struct Group {
     pub(crate) log: Option<Box<GroupReader>>,
     /// Messages that are not due yet.
     pub(crate) delayed: Option<Box<Delayed>>,
-    /// Whether messages of before a restart may not be due yet.
+    /// Whether its rules are still to be applied to messages of before a restart.
     pub(crate) is_restored: bool,
     /// The entry in the queue that came back last, or [`NIL`].
     returned_last: u32,
@@ -149,7 +149,7 @@ impl Group {
     }
 
     /// The tag of a message that is new in the queue; its lower half is set with its place.
-    fn next_tag(&mut self, message: &Message) -> u64 {
+    pub(crate) fn next_tag(&mut self, message: &Message) -> u64 {
         self.next_count = (self.next_count.wrapping_add(1) & COUNT_MASK).max(1);
         let rules = self.rules.as_ref().filter(|rules| rules.has_priorities);
         let class = rules.map_or(0, |rules| {

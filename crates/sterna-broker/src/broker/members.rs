@@ -332,7 +332,7 @@ impl<P: Default + Send> Broker<P> {
         if let Some(group) = self.queues.groups.get_mut(&id) {
             group.is_dirty = false;
         }
-        self.queues.hold_back_restored(now_ms, id);
+        self.queues.apply_rules_to_restored(now_ms, id);
         loop {
             let Some(group) = self.queues.groups.get_mut(&id) else {
                 return;

@@ -7,6 +7,7 @@ use sterna_broker::{
     DEFAULT_PRIORITY, DeadLetter, Limits, Message, MessageHeader, MessageReader, NoStore, Outcome,
     Qos, QueueRules, Selector,
 };
+use sterna_store::MemoryStore;
 
 use crate::cluster::{Client, Cluster, expiring, qos, text};
 
@@ -226,6 +227,40 @@ fn higher_priorities_go_first_and_equal_ones_in_order() {
         assert_eq!(cluster.drain(client), rest);
         cluster.settle(client, first[0].tag, Outcome::Accepted);
         cluster.assert_empty();
+    }
+}
+
+/// The rules come after the messages then: the store has no rules.
+#[test]
+fn priorities_and_delays_hold_for_what_waited_over_a_restart() {
+    for shards in 1..=3 {
+        let store = MemoryStore::new();
+        let start = || Cluster::with(shards, Limits::default(), |_| Box::new(store.clone()));
+        let mut cluster = start();
+        cluster.keep_with(0, QUEUE, with_priorities());
+        for payload in ["p0 a", "d500 b", "p9 c", "e", "p9 f", "p0 g"] {
+            put(&mut cluster, 0, payload);
+        }
+        let now_ms = cluster.now_ms;
+        drop(cluster);
+        let mut cluster = start();
+        cluster.now_ms = now_ms;
+        for shard in 0..shards {
+            cluster.broker(shard).restore(now_ms);
+            cluster.collect(shard);
+        }
+        cluster.run();
+        cluster.keep_with(0, QUEUE, with_priorities());
+        put(&mut cluster, 0, "p5 h");
+        let client = consumer(&mut cluster, shards - 1, QUEUE, 20);
+        let rest = ["p9 c", "p9 f", "p5 h", "e", "p0 a", "p0 g"];
+        assert_eq!(cluster.drain(client), rest);
+        put(&mut cluster, 0, "p4 later");
+        cluster.pass(500);
+        check(&mut cluster);
+        cluster.demand(client, 20);
+        cluster.run();
+        assert_eq!(cluster.drain(client), ["p4 later", "d500 b"]);
     }
 }
 
