@@ -8,7 +8,7 @@ use crate::api::{
     Close, ConsumerId, Event, EvictReason, NEVER_EXPIRES_S, OpenError, OpenSession, Opened,
     SessionKey, WillFate,
 };
-use crate::directory::{Claimed, Owner};
+use crate::directory::{Admission, Claimed, Owner};
 use crate::filter::is_topic;
 use crate::losses::LossReason;
 use crate::mail::{Address, Claim, Letter, Returned};
@@ -44,20 +44,24 @@ impl<P: Default + Send> Broker<P> {
                 return Err(OpenError::InvalidWillTopic);
             }
             will_bytes = will.message.body_bytes();
-            if !self.directory.add_will(will_bytes) {
+            if !self.directory.add_will(will_bytes, Admission::Limited) {
                 return Err(OpenError::TooManyWills);
             }
         }
         let slot = self.queues.sessions.vacant_key() as u32;
         let generation = self.directory.next_opening();
         let shard = self.shard;
-        let claimed = self
-            .directory
-            .claim(request.client_id, request.user, shard, || Owner {
+        let claimed = self.directory.claim(
+            request.client_id,
+            request.user,
+            shard,
+            Admission::Limited,
+            || Owner {
                 shard,
                 slot,
                 generation,
-            });
+            },
+        );
         let opened = match claimed {
             Claimed::Here(owner) => match self.open_here(now_ms, owner, request) {
                 Ok(opened) => opened,

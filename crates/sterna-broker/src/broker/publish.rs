@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::Broker;
 use crate::api::{Publication, Retention, Routed, ShardId};
+use crate::directory::{Admission, Appends};
 use crate::fill::Fill;
 use crate::mail::{Letter, Mail};
 use crate::message::Message;
@@ -100,12 +101,38 @@ impl<P: Default + Send> Broker<P> {
 
     /// Removes a topic's retained message without publishing anything; false where there was none.
     pub fn clear_retained(&mut self, topic: &str) -> bool {
-        let is_cleared = self.directory.clear_retained(topic);
+        let directory = Arc::clone(&self.directory);
+        let mut appends = directory.appends();
+        let is_cleared = directory.clear_retained(topic);
         if is_cleared {
             self.forget_retained(topic);
-            self.append_changes();
+            self.append_retained_records(&mut appends);
         }
         is_cleared
+    }
+
+    /// Drops retained messages whose time is over.
+    pub(super) fn expire_retained(&mut self, now_ms: u64) {
+        if self.directory.retained_deadline_ms() > now_ms {
+            return;
+        }
+        let directory = Arc::clone(&self.directory);
+        let mut appends = directory.appends();
+        for message in directory.expire_retained(now_ms) {
+            self.forget_retained(message.topic());
+        }
+        self.append_retained_records(&mut appends);
+    }
+
+    /// Appends the records of retained messages under the lock under which these changed. So the records of
+    /// one topic come in the order of its messages, also if several shards publish to it.
+    fn append_retained_records(&mut self, appends: &mut Appends) {
+        // These belong to a message that was not appended, or are appended already.
+        self.companions.clear();
+        if !self.queues.changes.is_empty() {
+            let appended = self.append(appends, &[]);
+            debug_assert!(appended.is_ok(), "a store takes records");
+        }
     }
 
     /// Whether a topic's retained message outlives the process. What the broker says of itself does not: it
@@ -115,7 +142,7 @@ impl<P: Default + Send> Broker<P> {
     }
 
     /// Notes that a topic has no retained message any more.
-    pub(super) fn forget_retained(&mut self, topic: &str) {
+    fn forget_retained(&mut self, topic: &str) {
         if self.keeps_retained(topic) {
             let change = records::remove(Kind::Retained, topic, &[]);
             self.queues.changes.push(change);
@@ -222,7 +249,10 @@ impl<P: Default + Send> Broker<P> {
             .filter(|&(_, &is_wanted)| is_wanted)
             .map(|(part, _)| Arc::clone(&part.message))
             .collect();
-        let keeps_retained = parts.iter().any(|part| part.message.retain());
+        let keeps_retained = parts.iter().any(|part| {
+            let message = &part.message;
+            message.retain() && self.keeps_retained(message.topic())
+        });
         let directory = Arc::clone(&self.directory);
         // Which routes a message goes by, and whether a subscriber finds it retained, is decided at one moment.
         let mut appends = self.queues.is_durable.then(|| directory.appends());
@@ -249,16 +279,21 @@ impl<P: Default + Send> Broker<P> {
         for part in &parts {
             let mut retention = Retention::NotAsked;
             if part.message.retain() {
-                (retention, length) = directory.retain(&part.message);
+                (retention, length) = directory.retain(&part.message, Admission::Limited);
+                self.note_retained(retention, &part.message);
             }
             retentions.push(retention);
+        }
+        if let Some(appends) = &mut appends
+            && keeps_retained
+        {
+            self.append_retained_records(appends);
         }
         drop(appends);
         self.catch_up_to(length);
         let mut sum = Routed::default();
         for ((part, is_wanted), retention) in parts.into_iter().zip(wanted).zip(retentions) {
             let Part { message, reserved } = part;
-            self.note_retained(retention, &message);
             let position = if is_wanted { next } else { 0 };
             next += u64::from(is_wanted);
             if retention == Retention::InvalidTopic {

@@ -9,9 +9,10 @@ use super::Broker;
 use crate::account::Account;
 use crate::api::NEVER_EXPIRES_S;
 use crate::cursor::{Cursor, Past, Reader};
-use crate::directory::{Claimed, Owner};
+use crate::directory::{Admission, Claimed, Owner};
 use crate::filter::Filter;
 use crate::group_reader::{GroupReader, GroupRecord};
+use crate::limits::Limits;
 use crate::message::Message;
 use crate::nodes::{Entry, List, NIL, Phase};
 use crate::records::{
@@ -214,7 +215,7 @@ impl<P: Default + Send> Broker<P> {
         self.surveys.begin_after(now_ms);
         for mut message in loaded.retained {
             message.charge(&self.gauge);
-            self.directory.retain(&Arc::new(message));
+            (self.directory).retain(&Arc::new(message), Admission::Restored);
         }
         for (group, position) in loaded.owned {
             // A session has taken it over; the group may not have known that yet.
@@ -224,16 +225,28 @@ impl<P: Default + Send> Broker<P> {
         }
         self.orphans.extend(loaded.groups);
         let mut restored = loaded.restored;
+        // What was admitted before stays, also if a limit was lowered since.
+        let limits = Limits {
+            topic_levels: usize::MAX,
+            ..self.queues.limits.clone()
+        };
         for (client_id, session) in loaded.sessions {
-            restored.sessions += usize::from(self.restore_session(now_ms, &client_id, session));
+            let is_restored = self.restore_session(now_ms, &client_id, session, &limits);
+            restored.sessions += usize::from(is_restored);
         }
         // Nothing of this is new to the store, but for what has come to its end.
         self.finish(now_ms);
         restored
     }
 
-    /// Restores a session; false where it is not to be, because of a limit or its end.
-    fn restore_session(&mut self, now_ms: u64, client_id: &str, stored: StoredSession) -> bool {
+    /// Restores a session; false where it has ended. Filters are parsed within `limits`.
+    fn restore_session(
+        &mut self,
+        now_ms: u64,
+        client_id: &str,
+        stored: StoredSession,
+        limits: &Limits,
+    ) -> bool {
         let record = stored.session.as_ref();
         let Some(record) = record.filter(|record| record.expiry_s > 0).cloned() else {
             // It ended with the broker. What it took from groups they are yet to know.
@@ -253,12 +266,14 @@ impl<P: Default + Send> Broker<P> {
         let generation = self.directory.next_opening();
         let shard = self.shard;
         let user = record.user.as_deref();
-        let claimed = self.directory.claim(client_id, user, shard, || Owner {
-            shard,
-            slot,
-            generation,
-        });
-        // Beyond the limit, or there twice: it stays in the store.
+        let claimed = self
+            .directory
+            .claim(client_id, user, shard, Admission::Restored, || Owner {
+                shard,
+                slot,
+                generation,
+            });
+        // There twice, which no store has.
         let Claimed::New { client_id, .. } = claimed else {
             return false;
         };
@@ -280,11 +295,11 @@ impl<P: Default + Send> Broker<P> {
         };
         self.queues.sessions.insert(Box::new(session));
         for (filter, subscription) in stored.subscriptions {
-            let Some(parsed) = Filter::parse(&filter, &self.queues.limits) else {
+            let Some(parsed) = Filter::parse(&filter, limits) else {
                 continue;
             };
             let is_shared = parsed.shared;
-            if !self.directory.add_subscription() {
+            if !self.directory.add_subscription(Admission::Restored) {
                 continue;
             }
             let since = Some(subscription.since);
@@ -306,7 +321,7 @@ impl<P: Default + Send> Broker<P> {
             rare.restored = stored.records;
         }
         if let Some(will) = stored.will
-            && self.directory.add_will(will.message.body_bytes())
+            && (self.directory).add_will(will.message.body_bytes(), Admission::Restored)
         {
             self.queues.sessions[slot as usize].will = Some(will);
         }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::Broker;
 use crate::api::{RetainHandling, SessionKey, SubscribeError, SubscribeOptions, Subscribed};
+use crate::directory::Admission;
 use crate::filter::Filter;
 use crate::message::Origin;
 use crate::nodes::NIL;
@@ -42,7 +43,7 @@ impl<P: Default + Send> Broker<P> {
         let existed = known.is_some();
         let (is_full, attendance) = (session.subscriptions.len() >= limit, session.attendance);
         let permit = (self.permit(slot, filter)).ok_or(SubscribeError::NotAllowed)?;
-        if !existed && (is_full || !self.directory.add_subscription()) {
+        if !existed && (is_full || !self.directory.add_subscription(Admission::Limited)) {
             return Err(SubscribeError::TooMany);
         }
         let (text, group) = known.unwrap_or_else(|| (Arc::from(filter), NIL));
@@ -118,7 +119,11 @@ impl<P: Default + Send> Broker<P> {
         let old = session.subscriptions.get(&**filter).cloned();
         let old_flags = old.as_ref().map(|known| known.flags);
         let sleeps = self.is_asleep(slot);
-        let member_limit = self.queues.limits.group_members;
+        // What a store has was admitted before, whatever the limit was then.
+        let member_limit = match since {
+            Some(_) => usize::MAX,
+            None => self.queues.limits.group_members,
+        };
         let Subscription { flags, context, .. } = subscription.clone();
         let ((subscriber, group, position), length) = self.edit_log(|log| {
             let position = log.position;

@@ -44,9 +44,7 @@ impl<P: Default + Send> Broker<P> {
             }
         }
         if self.shard == 0 {
-            for message in self.directory.expire_retained(now_ms) {
-                self.forget_retained(message.topic());
-            }
+            self.expire_retained(now_ms);
         }
         if !self.stalled.is_empty() && self.stalled_until_ms <= now_ms {
             self.poll_store(now_ms);

@@ -55,6 +55,24 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Whether a limit holds for what is to be counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Admission {
+    /// It is new: it is refused beyond the limit.
+    Limited,
+    /// A store has it. It was admitted before a restart, and a limit that was lowered since does not end it.
+    Restored,
+}
+
+impl Admission {
+    const fn limit(self, limit: usize) -> usize {
+        match self {
+            Self::Limited => limit,
+            Self::Restored => usize::MAX,
+        }
+    }
+}
+
 /// Adds to a counter unless the sum would exceed the limit.
 fn add_within(counter: &AtomicUsize, amount: usize, limit: usize) -> bool {
     counter
@@ -214,13 +232,14 @@ impl Directory {
     /// that moment: the publisher matches subscriptions up to there, and a subscriber whose
     /// subscription is later finds the message among the retained ones. So each subscriber gets it
     /// one way, and none gets it both ways.
-    pub(crate) fn retain(&self, message: &Arc<Message>) -> (Retention, u64) {
+    pub(crate) fn retain(&self, message: &Arc<Message>, admission: Admission) -> (Retention, u64) {
         let mut retained = self
             .retained
             .write()
             .unwrap_or_else(PoisonError::into_inner);
         let head = self.head();
-        let retention = retained.set(message, head, &self.limits, self.pressure());
+        let limits = (admission == Admission::Limited).then_some((&self.limits, self.pressure()));
+        let retention = retained.set(message, head, limits);
         self.retained_deadline_ms
             .store(retained.deadline_ms(), Ordering::Relaxed);
         (retention, head)
@@ -278,11 +297,12 @@ impl Directory {
         client_id: &str,
         user: Option<&str>,
         shard: u16,
+        admission: Admission,
         make: impl FnOnce() -> Owner,
     ) -> Claimed {
         self.registry.claim(client_id, user, shard, make, || {
-            self.pressure() < Pressure::Refuse
-                && add_within(&self.sessions, 1, self.limits.sessions)
+            self.admits(admission)
+                && add_within(&self.sessions, 1, admission.limit(self.limits.sessions))
         })
     }
 
@@ -299,18 +319,23 @@ impl Directory {
         }
     }
 
-    pub(crate) fn add_subscription(&self) -> bool {
-        self.pressure() < Pressure::Refuse
-            && add_within(&self.subscriptions, 1, self.limits.subscriptions)
+    /// Whether there is memory for a newcomer. What a store has is admitted always.
+    fn admits(&self, admission: Admission) -> bool {
+        admission != Admission::Limited || self.pressure() < Pressure::Refuse
+    }
+
+    pub(crate) fn add_subscription(&self, admission: Admission) -> bool {
+        let limit = admission.limit(self.limits.subscriptions);
+        self.admits(admission) && add_within(&self.subscriptions, 1, limit)
     }
 
     pub(crate) fn remove_subscriptions(&self, count: usize) {
         self.subscriptions.fetch_sub(count, Ordering::Relaxed);
     }
 
-    pub(crate) fn add_will(&self, bytes: usize) -> bool {
-        (bytes == 0 || self.pressure() < Pressure::Refuse)
-            && add_within(&self.will_bytes, bytes, self.limits.will_bytes)
+    pub(crate) fn add_will(&self, bytes: usize, admission: Admission) -> bool {
+        let limit = admission.limit(self.limits.will_bytes);
+        (bytes == 0 || self.admits(admission)) && add_within(&self.will_bytes, bytes, limit)
     }
 
     pub(crate) fn remove_will(&self, bytes: usize) {

@@ -47,12 +47,12 @@ impl Retained {
         self.bytes
     }
 
+    /// Sets, replaces or clears a topic's retained message, within `limits` if they hold for it.
     pub(crate) fn set(
         &mut self,
         message: &Arc<Message>,
         length: u64,
-        limits: &Limits,
-        pressure: Pressure,
+        limits: Option<(&Limits, Pressure)>,
     ) -> Retention {
         let topic = message.topic();
         // [MQTT-3.3.1-6] [MQTT-3.3.1-7] [MQTT311-3.3.1-10] [MQTT311-3.3.1-11]
@@ -60,15 +60,19 @@ impl Retained {
             self.remove(topic);
             return Retention::Cleared;
         }
-        if !is_topic(topic, limits) {
+        if limits.is_some_and(|(limits, _)| !is_topic(topic, limits)) {
             return Retention::InvalidTopic;
         }
         let old_bytes = self.topics.get(topic).map(|kept| kept.message.body_bytes());
         let count = self.topics.len() + usize::from(old_bytes.is_none());
         let bytes = self.bytes - old_bytes.unwrap_or(0) + message.body_bytes();
         let grows = bytes > self.bytes || count > self.topics.len();
-        let is_short = pressure >= Pressure::Drop && grows;
-        if is_short || count > limits.retained_messages || bytes > limits.retained_bytes {
+        let is_full = limits.is_some_and(|(limits, pressure)| {
+            (pressure >= Pressure::Drop && grows)
+                || count > limits.retained_messages
+                || bytes > limits.retained_bytes
+        });
+        if is_full {
             return Retention::Refused;
         }
         // [MQTT-3.3.1-5] [MQTT311-3.3.1-5] [MQTT311-3.3.1-7]

@@ -10,6 +10,8 @@ mod limits;
 mod losses;
 mod model;
 mod queue_rules;
+
+mod restored;
 mod retained;
 mod rights;
 mod sessions;

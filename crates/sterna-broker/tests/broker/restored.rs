@@ -1,0 +1,188 @@
+//! What a store had is there again, whatever has changed meanwhile.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use sterna_broker::{
+    Broker, Close, ConsumerId, DeadLetter, Directory, Limits, Message, MessageReader,
+    NEVER_EXPIRES_S, OpenError, OpenSession, Opened, Publication, Qos, QueueRules, ShardId,
+    SubscribeError, Will,
+};
+use sterna_store::MemoryStore;
+
+use crate::cluster::{Cluster, Protocol, message, qos};
+
+const NOW_MS: u64 = 1_000_000;
+
+/// Brokers on a store, with what it has.
+fn restarted(shards: u16, limits: Limits, store: &MemoryStore) -> Cluster {
+    let mut cluster = Cluster::with(shards, limits, |_| Box::new(store.clone()));
+    for shard in 0..shards {
+        cluster.broker(shard).restore(NOW_MS);
+        cluster.collect(shard);
+    }
+    cluster.run();
+    cluster
+}
+
+/// Limits refuse newcomers. What was acknowledged is kept.
+#[test]
+fn limits_that_were_lowered_end_nothing() {
+    let store = MemoryStore::new();
+    let mut cluster = restarted(1, Limits::default(), &store);
+    for name in ["a", "b", "c"] {
+        let will = Will {
+            message: message(&format!("will/{name}"), "gone", Qos::AtLeastOnce, false),
+            delay_s: 60,
+            expiry_s: None,
+        };
+        let client = cluster.open_with(0, name, false, NEVER_EXPIRES_S, Some(will));
+        cluster.subscribe(client, "deep/in/the/tree", qos(Qos::AtLeastOnce));
+        cluster.subscribe(client, "$share/g/deep/too", qos(Qos::AtLeastOnce));
+        cluster.retain(0, &format!("retained/{name}"), "kept");
+        cluster.close(client, Close::LOST);
+    }
+    cluster.publish(0, "deep/in/the/tree", "kept", Qos::AtLeastOnce);
+    drop(cluster);
+
+    let lowered = Limits {
+        sessions: 1,
+        subscriptions: 1,
+        subscriptions_per_session: 1,
+        topic_levels: 1,
+        group_members: 1,
+        retained_messages: 1,
+        retained_bytes: 1,
+        will_bytes: 1,
+        ..Limits::default()
+    };
+    let mut cluster = restarted(1, lowered, &store);
+    let directory = Arc::clone(&cluster.directory);
+    assert_eq!(
+        (directory.sessions(), directory.subscriptions()),
+        (3, 6),
+        "the limits refuse new ones only"
+    );
+    assert_eq!(directory.retained().0, 3);
+    let wills = directory.will_bytes();
+    assert!(wills > 3, "three wills: {wills} bytes");
+    for name in ["a", "b", "c"] {
+        let client = cluster.open(0, name);
+        assert!(client.present, "{name}");
+        assert_eq!(cluster.drain(client), ["kept"], "{name}");
+        let now_ms = cluster.now_ms;
+        let refused = cluster
+            .broker(0)
+            .subscribe(now_ms, client.key, "x", qos(Qos::AtMostOnce));
+        assert_eq!(refused.unwrap_err(), SubscribeError::TooMany);
+    }
+    let request = OpenSession {
+        client_id: "new",
+        user: None,
+        clean_start: false,
+        expiry_s: NEVER_EXPIRES_S,
+        consumer: ConsumerId::default(),
+        will: None,
+        on_demand: false,
+        selector: None,
+    };
+    let refused = cluster.broker(0).open(NOW_MS, request);
+    assert_eq!(refused.unwrap_err(), OpenError::TooManySessions);
+    drop(cluster);
+    let cluster = restarted(1, Limits::default(), &store);
+    assert_eq!(
+        cluster.directory.subscriptions(),
+        6,
+        "nothing was forgotten"
+    );
+}
+
+/// Publishes by another shard's broker, once, while the first still has its message in hand.
+struct Interfering {
+    other: Mutex<Broker<Protocol>>,
+    is_done: AtomicBool,
+}
+
+impl fmt::Debug for Interfering {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Interfering")
+    }
+}
+
+fn retained(payload: &str) -> Publication {
+    Publication {
+        origin: None,
+        message: message("topic", payload, Qos::AtLeastOnce, true),
+    }
+}
+
+impl MessageReader for Interfering {
+    fn priority(&self, _: &Message) -> u8 {
+        0
+    }
+
+    fn due_ms(&self, _: &Message) -> Option<u64> {
+        if !self.is_done.swap(true, Ordering::Relaxed) {
+            let mut other = self.other.lock().expect("nobody else has it");
+            other.publish(NOW_MS, retained("second"));
+        }
+        None
+    }
+
+    fn dead_letter(&self, _: &Message, _: &DeadLetter<'_>) -> Option<Message> {
+        None
+    }
+}
+
+/// Two shards retain messages of one topic. The record is that of the later message, as in memory.
+#[test]
+fn the_retained_message_is_the_same_after_a_restart() {
+    let store = MemoryStore::new();
+    let directory = Directory::new(2, Limits::default(), 42);
+    let broker = |shard| {
+        let store = Box::new(store.clone());
+        Broker::<Protocol>::new(ShardId(shard), Arc::clone(&directory), store)
+    };
+    // The queue's home is the shard of its first member.
+    let mut first = broker(0);
+    let reader = Arc::new(Interfering {
+        other: Mutex::new(broker(1)),
+        is_done: AtomicBool::new(false),
+    });
+    let request = OpenSession {
+        client_id: "anchor",
+        user: None,
+        clean_start: false,
+        expiry_s: NEVER_EXPIRES_S,
+        consumer: ConsumerId::default(),
+        will: None,
+        on_demand: true,
+        selector: None,
+    };
+    let Ok(Opened::Ready { session, .. }) = first.open(NOW_MS, request) else {
+        panic!("there is no other session");
+    };
+    for name in ["q", "r", "s", "t"] {
+        let rules = QueueRules {
+            name: name.into(),
+            maximum_deliveries: None,
+            dead_letter: None,
+            has_priorities: false,
+            reader: Arc::clone(&reader) as Arc<dyn MessageReader>,
+        };
+        let filter = format!("$share/{name}/topic");
+        let kept = first.keep_queue(NOW_MS, session, &filter, qos(Qos::ExactlyOnce), rules);
+        kept.expect("a valid filter");
+    }
+    first.publish(NOW_MS, retained("first"));
+    assert!(
+        reader.is_done.load(Ordering::Relaxed),
+        "a queue is at home here"
+    );
+    let before = first.retained(NOW_MS, "topic").expect("it is retained");
+    assert_eq!(before.payload(), b"second");
+    let mut cluster = restarted(1, Limits::default(), &store);
+    let after = cluster.broker(0).retained(NOW_MS, "topic");
+    assert_eq!(after.expect("it is retained").payload(), b"second");
+}
