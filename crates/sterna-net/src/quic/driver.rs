@@ -1,15 +1,17 @@
 //! The driver of one QUIC listener on one shard.
 
+mod commands;
+
 use std::collections::VecDeque;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use quinn_proto::{
     ConnectionEvent, ConnectionHandle, DatagramEvent, EcnCodepoint, Endpoint, EndpointEvent,
-    Incoming, Transmit, VarInt,
+    Incoming, Transmit,
 };
 
 use super::connection::{Connected, Shared};
@@ -24,8 +26,8 @@ use super::unproved::{AMPLIFICATION, Unproved};
 use super::{
     Counters, DatagramBatch, DriverEvent, EventKind, Flush, Key, QuicConfig, Sent, SetupError,
 };
+use crate::Clock;
 use crate::peers::Peers;
-use crate::{Clock, PathStatistics, StreamId, Trace};
 
 /// Answers outside of connections (Retry, version negotiation, resets) that may wait for the socket.
 const MAX_RESPONSES: usize = 256;
@@ -657,146 +659,6 @@ impl Driver {
         Flush::Complete
     }
 
-    // --- Commands of the handler ---------------------------------------------------------------------
-
-    fn get(&self, key: Key) -> Option<&Connected> {
-        let slot = self.slots.get(key.slot as usize)?;
-        slot.connection
-            .as_deref()
-            .filter(|_| slot.generation == key.generation)
-    }
-
-    fn get_mut(&mut self, key: Key) -> Option<(&mut Connected, &mut Shared)> {
-        let slot = self.slots.get_mut(key.slot as usize)?;
-        let connection = slot.connection.as_deref_mut()?;
-        (slot.generation == key.generation).then_some((connection, &mut self.shared))
-    }
-
-    /// Lets `act` work on a connection that the handler may use, and has the outcome sent.
-    fn with<R>(
-        &mut self,
-        key: Key,
-        act: impl FnOnce(&mut Connected, &mut Shared) -> R,
-    ) -> Option<R> {
-        let (connection, shared) = self.get_mut(key)?;
-        let result = act(connection, shared);
-        self.mark_dirty(key.slot);
-        Some(result)
-    }
-
-    /// [`crate::Network::send`]. On the server's own streams (RFC 9000, section 2.1) the first
-    /// bytes open them. They wait if the peer permits no more streams yet.
-    pub fn send(&mut self, key: Key, stream: StreamId, bytes: &[u8]) {
-        if let Some(stream) = library_id(stream) {
-            self.with(key, |connection, shared| {
-                connection.send(shared, stream, bytes);
-            });
-        }
-    }
-
-    /// [`crate::Network::send_shared`].
-    pub fn send_shared(&mut self, key: Key, stream: StreamId, bytes: Bytes) {
-        if let Some(stream) = library_id(stream) {
-            self.with(key, |connection, shared| {
-                connection.send_shared(shared, stream, bytes);
-            });
-        }
-    }
-
-    /// [`crate::Network::send_datagram`].
-    pub fn send_datagram(&mut self, key: Key, bytes: Bytes) -> bool {
-        self.with(key, |connection, _| connection.send_datagram(bytes))
-            .unwrap_or(false)
-    }
-
-    /// [`crate::Network::datagram_bytes`].
-    pub fn datagram_bytes(&mut self, key: Key) -> usize {
-        self.with(key, |connection, _| connection.datagram_bytes())
-            .unwrap_or(0)
-    }
-
-    /// [`crate::Network::unsent_bytes`].
-    #[must_use]
-    pub fn unsent_bytes(&self, key: Key) -> usize {
-        self.get(key).map_or(0, Connected::unsent_bytes)
-    }
-
-    /// [`crate::Network::unsent_on`].
-    #[must_use]
-    pub fn unsent_on(&self, key: Key, stream: StreamId) -> usize {
-        let connection = self.get(key).zip(library_id(stream));
-        connection.map_or(0, |(connection, stream)| connection.unsent_on(stream))
-    }
-
-    /// [`crate::Network::watch`].
-    pub fn watch(&mut self, key: Key, stream: StreamId) {
-        if let Some(stream) = library_id(stream) {
-            self.with(key, |connection, shared| connection.watch(shared, stream));
-        }
-    }
-
-    /// [`crate::Network::finish`].
-    pub fn finish(&mut self, key: Key, stream: StreamId) {
-        if let Some(stream) = library_id(stream) {
-            self.with(key, |connection, shared| connection.finish(shared, stream));
-        }
-    }
-
-    /// [`crate::Network::abort`].
-    pub fn abort(&mut self, key: Key, stream: StreamId, code: u64) {
-        if let Some(stream) = library_id(stream) {
-            self.with(key, |connection, shared| {
-                connection.abort(shared, stream, code);
-            });
-        }
-    }
-
-    /// [`crate::Network::reset`].
-    pub fn reset(&mut self, key: Key, stream: StreamId, code: u64) {
-        if let Some(stream) = library_id(stream) {
-            self.with(key, |connection, shared| {
-                connection.reset(shared, stream, code);
-            });
-        }
-    }
-
-    /// [`crate::Network::stop`].
-    pub fn stop(&mut self, key: Key, stream: StreamId, code: u64) {
-        if let Some(stream) = library_id(stream) {
-            self.with(key, |connection, shared| {
-                connection.stop(shared, stream, code);
-            });
-        }
-    }
-
-    /// [`crate::Network::close`]: finishes the client's streams. The connection closes when the peer has
-    /// acknowledged that, and the bytes on other streams. It also closes if the peer has acknowledged
-    /// nothing for [`QuicConfig::linger`]. A connection without unacknowledged bytes closes at once.
-    pub fn close(&mut self, key: Key, code: u64) {
-        self.with(key, |connection, shared| connection.close(shared, code));
-    }
-
-    /// [`crate::Network::pause`].
-    pub fn pause(&mut self, key: Key, paused: bool) {
-        if self.with(key, |connection, _| connection.pause(paused)) == Some(true) {
-            self.mark_ready(key.slot);
-        }
-    }
-
-    /// [`crate::Network::path`].
-    #[must_use]
-    pub fn path(&self, key: Key) -> PathStatistics {
-        self.get(key)
-            .map_or_else(PathStatistics::default, Connected::path)
-    }
-
-    /// [`crate::Network::trace`].
-    pub fn trace(&mut self, key: Key, trace: Option<Trace>) {
-        if let Some((connection, shared)) = self.get_mut(key) {
-            connection.trace(shared, trace);
-        }
-    }
-
     /// Refuses new connections and closes those that exist, with an application error code; their
     /// `Closed` events say [`crate::CloseReason::Shutdown`].
     pub fn shutdown(&mut self, now: Instant, code: u64) {
@@ -878,11 +740,4 @@ impl fmt::Debug for Driver {
             .field("counters", &self.shared.counters)
             .finish_non_exhaustive()
     }
-}
-
-/// The library's identifier of a stream; numbers beyond 62 bits name none.
-fn library_id(stream: StreamId) -> Option<quinn_proto::StreamId> {
-    VarInt::from_u64(stream.0)
-        .ok()
-        .map(quinn_proto::StreamId::from)
 }
