@@ -1,0 +1,418 @@
+//! What the broker does when memory is short, stage by stage, in virtual time.
+
+#![allow(unreachable_pub, reason = "the modules of one test binary")]
+
+#[path = "../amqp/client.rs"]
+mod amqp_client;
+#[path = "../fixture/mod.rs"]
+mod fixture;
+#[path = "../durability/store.rs"]
+#[allow(dead_code, reason = "another test binary uses the rest")]
+mod store;
+
+use sterna_mqtt::packet::Connect;
+use sterna_mqtt::{Packet, PacketId, Property, QoS, Version};
+use sterna_net::TransportKind;
+use sterna_server::Stage;
+use sterna_server::config::{Config, Listener, MemoryCeiling};
+
+use crate::amqp_client::Client as AmqpClient;
+use crate::fixture::{Broker, Peer, block, everybodys, plain, publish};
+use crate::store::Held;
+
+const V5: Version = Version::V5;
+const V311: Version = Version::V311;
+const CEILING_BYTES: u64 = 100 << 20;
+
+const MQTT: u16 = 0;
+const AMQP: u16 = 1;
+const HTTP: u16 = 2;
+const ADMIN: u16 = 3;
+
+fn config() -> Config {
+    let listeners = [
+        "mqtt://127.0.0.1:0",
+        "amqp://127.0.0.1:0",
+        "http://127.0.0.1:0",
+        "admin://127.0.0.1:0",
+    ];
+    let mut config = Config {
+        listeners: listeners.into_iter().map(Listener::at).collect(),
+        ..everybodys()
+    };
+    config.broker.memory_ceiling = MemoryCeiling::Bytes(CEILING_BYTES);
+    config
+}
+
+/// So much of the ceiling is resident.
+fn resident(broker: &mut Broker, percent: u64, expected: Stage) {
+    broker.resident(CEILING_BYTES / 100 * percent);
+    assert_eq!(broker.memory.stage(), expected);
+}
+
+fn is_paused(broker: &Broker, peer: Peer) -> bool {
+    broker.wires[peer.shard].paused.contains(&peer.id)
+}
+
+/// Connects to a session that is kept, and takes four messages at once.
+fn kept(broker: &mut Broker, client_id: &str) -> Peer {
+    let properties = block(&[
+        Property::SessionExpiryInterval(1_000),
+        Property::ReceiveMaximum(4),
+    ]);
+    let connect = Connect {
+        clean_start: false,
+        properties: properties.properties(),
+        ..plain(V5, client_id)
+    };
+    broker.client_with(V5, &connect)
+}
+
+/// The payloads and identifiers of messages that have come.
+fn came(broker: &mut Broker, peer: Peer) -> Vec<(String, Option<PacketId>)> {
+    let messages = broker.packets(peer, V5, |packet| match packet {
+        Packet::Publish(publish) => {
+            let text = String::from_utf8_lossy(publish.payload).into_owned();
+            Some((text, publish.packet_id))
+        }
+        _ => None,
+    });
+    messages.into_iter().flatten().collect()
+}
+
+fn puback(broker: &mut Broker, peer: Peer, id: PacketId) {
+    let [high, low] = id.get().to_be_bytes();
+    broker.send(peer, &[0x40, 2, high, low]);
+}
+
+fn waiting(broker: &Broker) -> usize {
+    let (sessions, _) = broker.sessions(0);
+    sessions.iter().map(|session| session.queue.pending).sum()
+}
+
+#[test]
+fn clients_that_publish_are_not_read_while_memory_is_short_but_for_moments() {
+    let mut broker = Broker::with(&config(), 2);
+    let connect = |broker: &mut Broker, id: &str, shard: usize| {
+        let peer = broker.open_on(shard, TransportKind::Tcp, Vec::new());
+        let connect = Connect {
+            keep_alive_s: 5,
+            ..plain(V5, id)
+        };
+        broker.packet(peer, V5, &Packet::Connect(connect));
+        broker.take(peer);
+        peer
+    };
+    let quiet = connect(&mut broker, "quiet", 0);
+    let publishers = [connect(&mut broker, "a", 0), connect(&mut broker, "b", 1)];
+    for peer in publishers {
+        broker.publish(peer, V5, "t", "1", QoS::AtLeastOnce);
+    }
+    resident(&mut broker, 71, Stage::PausePublishers);
+    for peer in publishers {
+        assert!(!is_paused(&broker, peer) || peer.shard < 2);
+        broker.publish(peer, V5, "t", "2", QoS::AtLeastOnce);
+        assert!(is_paused(&broker, peer), "it publishes");
+        // What is read is acknowledged.
+        let told = broker.told(peer, V5);
+        assert_eq!(told.len(), 2, "{told:?}");
+    }
+    assert!(!is_paused(&broker, quiet), "it does not publish");
+    // Keep-alive stands still, and once a second there is a moment for a PINGREQ.
+    for _ in 0..60 {
+        broker.advance(1_000);
+        broker.send(quiet, &[0xc0, 0]);
+        for peer in publishers {
+            assert!(!is_paused(&broker, peer), "there is a moment");
+            broker.send(peer, &[0xc0, 0]);
+            assert_eq!(broker.take(peer), [0xd0, 0]);
+            assert!(!is_paused(&broker, peer), "it has not published");
+            broker.publish(peer, V5, "t", "3", QoS::AtMostOnce);
+            assert!(is_paused(&broker, peer), "it has");
+        }
+    }
+    // Also without a word from it.
+    for _ in 0..3 {
+        broker.advance(900);
+    }
+    for peer in publishers {
+        assert!(!broker.is_closed(peer));
+    }
+    resident(&mut broker, 66, Stage::PausePublishers);
+    resident(&mut broker, 64, Stage::Normal);
+    for peer in publishers {
+        assert!(!is_paused(&broker, peer));
+        broker.publish(peer, V5, "t", "4", QoS::AtMostOnce);
+        assert!(!is_paused(&broker, peer));
+    }
+}
+
+#[test]
+fn publishers_of_amqp_and_http_are_not_read_either() {
+    let mut broker = Broker::with(&config(), 1);
+    broker.listener = AMQP;
+    let mut amqp = AmqpClient::connect(&mut broker, "sender");
+    let session = amqp.begin(&mut broker);
+    let link = amqp.sender(&mut broker, session, "t");
+    broker.listener = HTTP;
+    let http = broker.open();
+    resident(&mut broker, 75, Stage::PausePublishers);
+    assert!(!is_paused(&broker, amqp.peer) && !is_paused(&broker, http));
+    amqp.send(&mut broker, link, 1, "text");
+    assert!(is_paused(&broker, amqp.peer));
+    let post = "POST /v1/topics/t HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\nx";
+    broker.send(http, post.as_bytes());
+    assert!(is_paused(&broker, http));
+    broker.advance(1_000);
+    assert!(!is_paused(&broker, amqp.peer) && !is_paused(&broker, http));
+    resident(&mut broker, 10, Stage::Normal);
+    assert!(!is_paused(&broker, amqp.peer) && !is_paused(&broker, http));
+}
+
+#[test]
+fn what_waits_and_is_in_the_log_leaves_memory_and_comes_in_order() {
+    const MESSAGES: usize = 600;
+    let store = Held::new();
+    let mut broker = store.broker(&config(), 1);
+    let reader = kept(&mut broker, "reader");
+    broker.subscribe(reader, V5, "t", QoS::AtLeastOnce);
+    let publisher = broker.client(V5, "publisher");
+    let text = |n: usize| format!("{n}-{}", "x".repeat(100));
+    for n in 0..MESSAGES {
+        broker.publish(publisher, V5, "t", &text(n), QoS::AtLeastOnce);
+    }
+    // It acknowledges nothing, and has what its window allows.
+    let mut inbox = came(&mut broker, reader);
+    let waited = waiting(&broker);
+    assert!(
+        inbox.len() < MESSAGES && waited > 100,
+        "{} came",
+        inbox.len()
+    );
+    resident(&mut broker, 85, Stage::MoveToLog);
+    broker.advance(5_000);
+    assert!(
+        waiting(&broker) <= 32,
+        "{} wait in memory",
+        waiting(&broker)
+    );
+    // Later ones are behind those in the log.
+    for n in MESSAGES..MESSAGES + 50 {
+        broker.publish(publisher, V5, "t", &text(n), QoS::AtLeastOnce);
+    }
+    assert!(
+        waiting(&broker) <= 32,
+        "{} wait in memory",
+        waiting(&broker)
+    );
+    let mut all = Vec::new();
+    for round in 0.. {
+        assert!(round < 1_000, "{} of them came", all.len());
+        if round == 5 {
+            resident(&mut broker, 10, Stage::Normal);
+        }
+        for (text, id) in std::mem::take(&mut inbox) {
+            all.push(text);
+            puback(&mut broker, reader, id.expect("an identifier"));
+        }
+        broker.advance(10);
+        inbox.extend(came(&mut broker, reader));
+        if inbox.is_empty() && all.len() >= MESSAGES + 50 {
+            break;
+        }
+    }
+    assert_eq!(all.len(), MESSAGES + 50);
+    assert!(
+        all.iter().enumerate().all(|(n, came)| *came == text(n)),
+        "in order"
+    );
+}
+
+#[test]
+fn messages_of_qos_0_are_dropped_first_and_new_ones_reach_who_keeps_up() {
+    let mut broker = Broker::with(&config(), 1);
+    let slow = broker.client_with(
+        V5,
+        &Connect {
+            properties: block(&[Property::ReceiveMaximum(2)]).properties(),
+            ..plain(V5, "slow")
+        },
+    );
+    broker.subscribe(slow, V5, "t", QoS::AtLeastOnce);
+    let fast = broker.client(V5, "fast");
+    broker.subscribe(fast, V5, "t", QoS::AtLeastOnce);
+    let publisher = broker.client(V5, "publisher");
+    for n in 0..20 {
+        let qos = [QoS::AtMostOnce, QoS::AtLeastOnce][n % 2];
+        broker.publish(publisher, V5, "t", &n.to_string(), qos);
+    }
+    for (_, id) in came(&mut broker, fast) {
+        id.into_iter().for_each(|id| puback(&mut broker, fast, id));
+    }
+    let before = waiting(&broker);
+    assert!(before > 10, "{before} wait for the slow one");
+    resident(&mut broker, 92, Stage::Drop);
+    broker.advance(1);
+    let after = waiting(&broker);
+    assert!(after < before, "those of QoS 0 are gone: {before}, {after}");
+    // What was acknowledged at QoS 1 comes all the same, and nothing new for who is slow.
+    broker.publish(publisher, V5, "t", "new", QoS::AtLeastOnce);
+    assert_eq!(waiting(&broker), after);
+    assert_eq!(came(&mut broker, fast).len(), 1, "it keeps up");
+    let mut of_slow = Vec::new();
+    loop {
+        let inbox = came(&mut broker, slow);
+        if inbox.is_empty() {
+            break;
+        }
+        for (text, id) in inbox {
+            of_slow.push(text);
+            id.into_iter().for_each(|id| puback(&mut broker, slow, id));
+        }
+    }
+    let odd = (0..20).filter(|n| n % 2 == 1).map(|n: u32| n.to_string());
+    for text in odd {
+        assert!(
+            of_slow.contains(&text),
+            "{text} was acknowledged: {of_slow:?}"
+        );
+    }
+    assert!(!of_slow.contains(&"new".to_owned()));
+    // No topic gets its first retained message; one that has one may get another.
+    let retained = |broker: &mut Broker, topic: &str, text: &str| {
+        let mut packet = publish(topic, text, QoS::AtLeastOnce);
+        packet.retain = true;
+        broker.packet(publisher, V5, &Packet::Publish(packet));
+        broker.told(publisher, V5).pop().expect("an answer")
+    };
+    broker.take(publisher);
+    let told = retained(&mut broker, "new/topic", "x");
+    assert!(told.contains("Quota exceeded"), "{told}");
+    resident(&mut broker, 10, Stage::Normal);
+    let told = retained(&mut broker, "new/topic", "x");
+    assert!(!told.contains("Quota exceeded"), "{told}");
+    resident(&mut broker, 92, Stage::Drop);
+    let told = retained(&mut broker, "new/topic", "y");
+    assert!(!told.contains("Quota exceeded"), "{told}");
+}
+
+#[test]
+fn newcomers_are_refused_in_the_last_stage_and_operators_are_not() {
+    let mut broker = Broker::with(&config(), 2);
+    let known = broker.client(V5, "known");
+    resident(&mut broker, 96, Stage::RefuseNewcomers);
+    for wire in &broker.wires {
+        assert_eq!(
+            wire.refusing,
+            [MQTT, AMQP, HTTP],
+            "not the operators' listener"
+        );
+    }
+    // Those whose transport was there before.
+    let (mqtt5, mqtt311) = (broker.open(), broker.open());
+    broker.packet(mqtt5, V5, &Packet::Connect(plain(V5, "new")));
+    let told = broker.told(mqtt5, V5);
+    assert!(told[0].starts_with("CONNACK Quota exceeded"), "{told:?}");
+    broker.packet(mqtt311, V311, &Packet::Connect(plain(V311, "new")));
+    assert_eq!(broker.take(mqtt311), [0x20, 2, 0, 3]);
+    assert!(broker.is_closed(mqtt5) && broker.is_closed(mqtt311));
+    broker.listener = AMQP;
+    let mut amqp = AmqpClient::connect(&mut broker, "new");
+    assert_eq!(
+        amqp.condition().as_deref(),
+        Some("amqp:resource-limit-exceeded")
+    );
+    broker.listener = HTTP;
+    let http = broker.open();
+    let request = b"GET /v1/topics/t HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    broker.send(http, request);
+    let answer = String::from_utf8(broker.take(http)).expect("text");
+    assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
+    assert!(
+        answer.contains("memory-short") && answer.contains("etry-"),
+        "{answer}"
+    );
+    // Subscriptions of known clients as well.
+    broker.subscribe_with(
+        known,
+        V5,
+        "t",
+        sterna_mqtt::packet::SubscribeOptions::new(QoS::AtMostOnce),
+        &[],
+    );
+    let told = broker.told(known, V5);
+    assert_eq!(told, ["SUBACK 1 0x97"]);
+    let ready = |broker: &mut Broker| {
+        broker.listener = ADMIN;
+        let peer = broker.open();
+        broker.send(peer, b"GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        let answer = String::from_utf8(broker.take(peer)).expect("text");
+        broker.listener = MQTT;
+        answer
+    };
+    let answer = ready(&mut broker);
+    assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
+    assert!(answer.contains("refuse-newcomers"), "{answer}");
+    resident(&mut broker, 91, Stage::RefuseNewcomers);
+    resident(&mut broker, 86, Stage::Drop);
+    let answer = ready(&mut broker);
+    assert!(
+        answer.starts_with("HTTP/1.1 200") && answer.contains("drop"),
+        "{answer}"
+    );
+    resident(&mut broker, 10, Stage::Normal);
+    assert!(broker.wires.iter().all(|wire| wire.refusing.is_empty()));
+    assert!(!broker.is_closed(known));
+    broker.client(V5, "new");
+}
+
+#[test]
+fn the_client_that_holds_most_of_what_has_partly_arrived_is_ended_in_the_last_stage() {
+    let mut broker = Broker::with(&config(), 1);
+    let (heavy, light) = (broker.client(V5, "heavy"), broker.client(V5, "light"));
+    // The beginning of a PUBLISH of 2,000,000 bytes.
+    let mut partial = vec![0x30, 0x80, 0x89, 0x7a, 0, 1, b't', 0];
+    partial.resize(1_500_000, b'x');
+    broker.send(heavy, &partial);
+    broker.send(light, &partial[..1_000]);
+    resident(&mut broker, 72, Stage::PausePublishers);
+    assert!(is_paused(&broker, heavy) && !is_paused(&broker, light));
+    resident(&mut broker, 93, Stage::Drop);
+    broker.advance(1_000);
+    assert!(is_paused(&broker, heavy), "there is no moment for it");
+    assert!(!broker.is_closed(heavy));
+    resident(&mut broker, 96, Stage::RefuseNewcomers);
+    broker.advance(1_000);
+    assert!(broker.is_closed(heavy) && !broker.is_closed(light));
+    let told = broker.told(heavy, V5);
+    assert!(told[0].contains("Quota exceeded"), "{told:?}");
+    resident(&mut broker, 10, Stage::Normal);
+}
+
+/// Without anybody who asks the system: what shards note is enough.
+#[test]
+fn the_account_alone_begins_the_stages_and_ends_them() {
+    let mut broker = Broker::with(&config(), 2);
+    let mut partial = vec![0x30, 0x80, 0x89, 0x7a, 0, 1, b't', 0];
+    partial.resize(1_900_000, b'x');
+    let mut peers = Vec::new();
+    for n in 0..42 {
+        let peer = broker.open_on(n % 2, TransportKind::Tcp, Vec::new());
+        let name = format!("c{n}");
+        broker.packet(peer, V5, &Packet::Connect(plain(V5, &name)));
+        broker.send(peer, &partial);
+        peers.push(peer);
+    }
+    assert!(
+        broker.memory.stage() >= Stage::PausePublishers,
+        "{}",
+        broker.memory.stage()
+    );
+    for peer in peers {
+        broker.cut(peer);
+    }
+    for _ in 0..200 {
+        broker.advance(1_000);
+    }
+    assert_eq!(broker.memory.stage(), Stage::Normal);
+}
