@@ -28,7 +28,7 @@ const WAITS: [&str; 9] = [
 ];
 
 /// Modules that may wait, and why.
-const MAY_WAIT: [(&str, &str); 9] = [
+const MAY_WAIT: [(&str, &str); 11] = [
     (
         "crates/sterna-server/src/certificate.rs",
         "reads and makes keys when the process starts or reloads",
@@ -56,6 +56,14 @@ const MAY_WAIT: [(&str, &str); 9] = [
     (
         "crates/sterna-server/src/server.rs",
         "starts and joins the shards' threads",
+    ),
+    (
+        "crates/sterna-server/src/memory/machine.rs",
+        "reads /proc/self and the control groups on the thread of memory/watch.rs, and at the start",
+    ),
+    (
+        "crates/sterna-server/src/memory/watch.rs",
+        "is a thread of its own",
     ),
     (
         "crates/sterna-server/src/sys.rs",
