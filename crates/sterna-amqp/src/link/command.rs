@@ -31,7 +31,7 @@ impl AmqpSession {
         let (map, incomplete) = if options.recover || !options.unsettled.is_empty() {
             let room = context.peer_frame_bytes / MAP_PARTS.1 * MAP_PARTS.0;
             let (map, incomplete) = encode_map(options.unsettled, room);
-            (Some(map), incomplete)
+            (Some(map), incomplete || options.is_incomplete)
         } else {
             (None, false)
         };

@@ -169,6 +169,8 @@ pub struct AttachOptions<'a> {
     /// Unsettled deliveries of the link that was suspended
     /// ([`Event::Detached`](crate::Event::Detached)).
     pub unsettled: &'a [Unsettled],
+    /// Whether there are more, so that the absence of a delivery says nothing.
+    pub is_incomplete: bool,
     /// Whether the link was attached before, so that `unsettled` means something even when empty.
     pub recover: bool,
     /// Extensions that this end has.
@@ -189,6 +191,7 @@ impl Default for AttachOptions<'_> {
             initial_delivery_count: 0,
             max_message_size: None,
             unsettled: &[],
+            is_incomplete: false,
             recover: false,
             offered_capabilities: Multiple::None,
             desired_capabilities: Multiple::None,

@@ -55,6 +55,8 @@ pub(crate) struct Wanted {
     expiry: Expiry,
     /// What the client has not settled; `None` where it tells nothing of that.
     told: Option<Vec<Told>>,
+    /// Whether there is more than it tells.
+    is_incomplete: bool,
     /// The append by which its session was opened; 0 for none.
     token: u64,
 }
@@ -236,6 +238,7 @@ impl Door {
                 policy: TerminusExpiryPolicy::Never,
                 timeout_s: 0,
             },
+            is_incomplete: attach.incomplete_unsettled,
             told: (attach.unsettled.clone())
                 .map(|unsettled| unsettled.iter().filter_map(Told::read).collect()),
             token: 0,
@@ -425,7 +428,8 @@ impl Door {
         source.state = SourceState::Attached;
         let session = attaching.session;
         let told = attaching.wanted.told.as_deref();
-        let unsettled = take_up(cx, session, attaching.present, told);
+        let is_incomplete = attaching.wanted.is_incomplete;
+        let unsettled = take_up(cx, session, attaching.present, (told, is_incomplete));
         let (wanted, terminus) = (attaching.wanted, attaching.terminus);
         let target = wanted.target.as_ref().map(Encoded::value);
         let options = AttachOptions {
@@ -438,6 +442,7 @@ impl Door {
                     .map(TargetArchetype::Target)
             }),
             unsettled: &unsettled,
+            is_incomplete,
             recover: wanted.told.is_some(),
             ..AttachOptions::default()
         };

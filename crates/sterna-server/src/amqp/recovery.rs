@@ -6,7 +6,7 @@
 use std::collections::{HashMap, HashSet};
 
 use sterna_amqp::link::{DeliveryTag, Unsettled};
-use sterna_amqp::messaging::DeliveryState;
+use sterna_amqp::messaging::{DeliveryState, DeliveryStateBuf};
 use sterna_amqp::types::Value;
 use sterna_broker::{Outcome, SessionKey, Unacknowledged};
 
@@ -55,11 +55,8 @@ impl DeliveryName {
 #[derive(Debug)]
 pub(super) struct Told {
     tag: DeliveryTag,
-    /// Whether it has taken the message, or nobody is to have it.
-    is_done: bool,
-    is_accepted: bool,
-    /// Whether it gives the message back.
-    is_returned: bool,
+    /// What it has decided; `None` for nothing yet.
+    decided: Option<(DeliveryStateBuf, Outcome)>,
 }
 
 impl Told {
@@ -67,16 +64,23 @@ impl Told {
         let Value::Binary(tag) = tag else {
             return None;
         };
-        let outcome = match DeliveryState::read(state) {
-            Ok(DeliveryState::Outcome(outcome)) => Some(broker_outcome(&outcome)),
+        let decided = match DeliveryState::read(state) {
+            Ok(DeliveryState::Outcome(outcome)) => {
+                let for_broker = broker_outcome(&outcome);
+                let state = DeliveryStateBuf::new(&DeliveryState::Outcome(outcome));
+                Some((state, for_broker))
+            }
             _ => None,
         };
         Some(Self {
             tag: DeliveryTag::new(tag)?,
-            is_done: outcome.is_some_and(|outcome| !is_returning(outcome)),
-            is_accepted: outcome == Some(Outcome::Accepted),
-            is_returned: outcome.is_some_and(is_returning),
+            decided,
         })
+    }
+
+    /// Whether nobody is to have the message any more.
+    fn is_done(&self) -> bool {
+        (self.decided.as_ref()).is_some_and(|(_, outcome)| !is_returning(*outcome))
     }
 }
 
@@ -88,9 +92,9 @@ pub(super) fn settle_told(cx: &mut Context<'_>, session: SessionKey, told: &[Tol
         .filter_map(|entry| Some((name_of(entry)?, entry.tag())))
         .collect();
     let mut places = Vec::new();
-    for told in told.iter().filter(|told| told.is_done) {
+    for told in told.iter().filter(|told| told.is_done()) {
         match sent.get(&told.tag) {
-            Some(&tag) if told.is_accepted => {
+            Some(&tag) if matches!(told.decided, Some((_, Outcome::Accepted))) => {
                 cx.broker
                     .settle_for_good(now_ms, session, tag, Outcome::Accepted);
             }
@@ -107,12 +111,13 @@ fn name_of(entry: &Unacknowledged) -> Option<DeliveryTag> {
     DeliveryTag::new(DeliveryName::of(entry.tag(), entry.position()).as_bytes())
 }
 
-/// What is unsettled of a session whose link is attached again, if the client has told what it has of it.
+/// What is unsettled of a session whose link is attached again, if the client has told what it has of it. Where
+/// that is incomplete, so is this: the client must not take for settled what it has not told.
 pub(super) fn take_up(
     cx: &mut Context<'_>,
     session: SessionKey,
     present: bool,
-    told: Option<&[Told]>,
+    (told, is_incomplete): (Option<&[Told]>, bool),
 ) -> Vec<Unsettled> {
     let mut ledger = if present {
         cx.broker.unacknowledged(session)
@@ -146,17 +151,25 @@ pub(super) fn take_up(
             })
         })
         .collect();
-    // What waits in the queue again since a restart, the client is to forget.
     let sent: HashSet<DeliveryTag> = unsettled.iter().map(|one| one.tag).collect();
-    let undecided = told.iter().filter(|told| {
+    let others = told.iter().filter(|told| !sent.contains(&told.tag));
+    unsettled.extend(others.filter_map(|told| {
         let place = DeliveryName::place(&told.tag);
-        !(told.is_done || told.is_returned || sent.contains(&told.tag))
-            && place.is_some_and(|place| cx.broker.wants_place(session, place))
-    });
-    unsettled.extend(undecided.map(|told| Unsettled {
-        tag: told.tag,
-        token: 0,
-        state: None,
+        let waits = told.decided.is_none()
+            && place.is_some_and(|place| cx.broker.wants_place(session, place));
+        let state = told.decided.as_ref().map(|(state, _)| state.clone());
+        let state = match state {
+            // It waits in the queue again, since a restart: the client is to forget it.
+            _ if waits => None,
+            // A client that tells all takes what is absent for settled.
+            _ if !is_incomplete => return None,
+            state => Some(state.unwrap_or(DeliveryStateBuf::Accepted)),
+        };
+        Some(Unsettled {
+            tag: told.tag,
+            token: 0,
+            state,
+        })
     }));
     unsettled
 }

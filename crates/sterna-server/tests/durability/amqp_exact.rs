@@ -331,3 +331,54 @@ fn what_a_receiver_of_a_queue_settles_second_does_not_come_again() {
         assert_eq!(receiver.texts(), ["two"]);
     }
 }
+
+/// A client whose frames are small tells what it has taken in several attaches.
+#[test]
+fn what_a_receiver_has_yet_to_tell_does_not_come_again() {
+    let store = Held::new();
+    let mut broker = store.broker(&config(), 1);
+    let (mut receiver, session) = enter(&mut broker, "r", 0);
+    let link = second(&mut receiver, &mut broker, session, &[]);
+    let (mut sender, session) = enter(&mut broker, "s", 0);
+    let to = sender.sender(&mut broker, session, "kept/a");
+    for (token, text) in [(1, "one"), (2, "two"), (3, "three")] {
+        sender.send(&mut broker, to, token, text);
+    }
+    receiver.turn(&mut broker);
+    assert_eq!(receiver.texts(), ["one", "two", "three"]);
+    let unkept = store.memory.snapshot();
+    store.hold();
+    let accepted = DeliveryState::ACCEPTED;
+    receiver.dispose(&mut broker, link.session, (0, 2), &accepted, false);
+    let left = lose(&mut receiver);
+    assert_eq!(left.len(), 3);
+    drop(broker);
+
+    let store = Held::on(unkept);
+    let mut broker = store.broker(&config(), 1);
+    let (mut receiver, session) = enter(&mut broker, "r", 0);
+    let options = AttachOptions {
+        rcv_settle_mode: ReceiverSettleMode::Second,
+        source: Some(durable("kept/#")),
+        target: Some(TargetArchetype::Target(Target::default())),
+        recover: true,
+        unsettled: &left[..1],
+        is_incomplete: true,
+        ..AttachOptions::default()
+    };
+    let link = receiver.attach(&mut broker, session, "sub", Role::Receiver, &options);
+    receiver.credit(&mut broker, link, 10);
+    receiver.turn(&mut broker);
+    let texts: Vec<_> = std::mem::take(&mut receiver.received);
+    assert!(texts.iter().all(|one| one.settled), "{texts:?}");
+    let detached = (receiver.happened.iter())
+        .any(|one| matches!(one, Happened::Detached { closed: false, .. }));
+    assert!(detached, "to tell the rest");
+    second(&mut receiver, &mut broker, session, &left[1..]);
+    let fates = recovered(&receiver);
+    assert_eq!(
+        fates.iter().filter(|(_, fate)| fate == "Settled").count(),
+        3
+    );
+    assert_eq!(receiver.texts(), [""; 0]);
+}
