@@ -217,6 +217,8 @@ pub(crate) struct BrokerSession<P> {
     pub(crate) is_blocked: bool,
     /// Whether what is to be sent next waits until the store has it.
     pub(crate) is_held: bool,
+    /// Whether its consumer knows messages of the log by their places.
+    pub(crate) names_places: bool,
     /// Whether it is in the list of ready sessions.
     pub(crate) is_listed: bool,
     /// Whether the store knows it.
@@ -254,6 +256,7 @@ impl<P: Default> BrokerSession<P> {
             is_parked: false,
             is_blocked: false,
             is_held: false,
+            names_places: false,
             is_listed: false,
             is_stored: false,
             is_on_demand: false,

@@ -11,6 +11,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::Broker;
+use crate::api::SessionKey;
 use crate::message::Qos;
 use crate::nodes::{Entry, NIL};
 use crate::store::Keeping;
@@ -51,6 +52,14 @@ impl<P: Default + Send> Broker<P> {
         self.let_go();
     }
 
+    /// Tells, until the session's next opening, whether its consumer knows messages of the log by their places. Then
+    /// those of QoS 1 leave when they are kept, too: a place must not be another message's after a crash.
+    pub fn set_names_places(&mut self, session: SessionKey, names_places: bool) {
+        if let Some(session) = self.queues.attended_mut(session) {
+            session.names_places = names_places;
+        }
+    }
+
     /// The first message of a queue that can be sent now. Where it waits for the store, the session is listed as
     /// ready again when the store has it.
     pub(super) fn first_to_leave(&mut self, now_ms: u64, slot: u32) -> Option<u32> {
@@ -75,7 +84,9 @@ impl<P: Default + Send> Broker<P> {
     /// The append that has to be kept before an entry of a session's queue may leave; `None` where it may.
     fn awaited(&mut self, slot: u32, node: u32) -> Option<u64> {
         let entry = self.queues.nodes.entry(node)?;
-        if entry.qos != Qos::ExactlyOnce || entry.position == 0 {
+        let waits = entry.qos == Qos::ExactlyOnce
+            || (entry.qos.is_acknowledged() && self.queues.sessions[slot as usize].names_places);
+        if !waits || entry.position == 0 {
             return None;
         }
         let (position, is_unclaimed) = (entry.position, is_unclaimed(entry));

@@ -233,6 +233,7 @@ impl<P: Default + Send> Broker<P> {
         session.set_consumer(Some(request.consumer));
         session.is_parked = false;
         session.is_blocked = false;
+        session.names_places = false;
         session.set_taste(request.on_demand, request.selector);
         session.expiry_s = request.expiry_s;
         session.will = request.will.map(|will| {

@@ -194,6 +194,7 @@ impl Door {
             state: SourceState::Attached,
             expiry: wanted.expiry,
             snd_settle_mode: wanted.snd_settle_mode,
+            names_places: names_places(&wanted),
             next_number: 0,
             sending: None,
             resuming: std::collections::VecDeque::new(),
@@ -429,7 +430,9 @@ impl Door {
         let session = attaching.session;
         let told = attaching.wanted.told.as_deref();
         let is_incomplete = attaching.wanted.is_incomplete;
-        let unsettled = take_up(cx, session, attaching.present, (told, is_incomplete));
+        let present = attaching.present;
+        let names_places = source.names_places;
+        let unsettled = take_up(cx, session, (present, names_places), (told, is_incomplete));
         let (wanted, terminus) = (attaching.wanted, attaching.terminus);
         let target = wanted.target.as_ref().map(Encoded::value);
         let options = AttachOptions {
@@ -529,8 +532,10 @@ fn prepare(
         // Its topic was deleted while nobody was attached; here is who wants it again.
         subscribe(cx, session, &terminus.filter)?;
     }
+    source.names_places = names_places(&wanted);
+    cx.broker.set_names_places(session, source.names_places);
     if let Some(told) = wanted.told.as_ref().filter(|_| present) {
-        settle_told(cx, session, told);
+        settle_told(cx, session, told, source.names_places);
     }
     if wanted.expiry.outlives_connection() && !(present && is_known) {
         cx.broker.keep(session, TERMINUS_KEY, &terminus.to_bytes());
@@ -544,6 +549,12 @@ fn prepare(
         terminus,
         wanted,
     })
+}
+
+/// Whether deliveries are named by their places in the log: those of a receiver that settles second, and whose
+/// source outlives its connection.
+fn names_places(wanted: &Wanted) -> bool {
+    wanted.rcv_settle_mode == ReceiverSettleMode::Second && wanted.expiry.outlives_connection()
 }
 
 /// What a session's link was attached with before; also over a restart.

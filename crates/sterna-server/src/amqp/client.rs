@@ -108,6 +108,8 @@ pub(super) struct SourceLink {
     /// When the terminus begins to expire, and how long that takes.
     pub(super) expiry: Expiry,
     pub(super) snd_settle_mode: SenderSettleMode,
+    /// Whether deliveries are named by their places in the log.
+    pub(super) names_places: bool,
     /// Number of the next delivery that has no tag of the broker's.
     pub(super) next_number: u32,
     /// A message of which parts have been sent.

@@ -532,7 +532,12 @@ impl Pump {
         let tail = amqp_form(&form, &mut head);
         let (broker_tag, own_tag);
         let tag = if delivery.tag != 0 {
-            broker_tag = DeliveryName::of(delivery.tag, delivery.position);
+            let place = if source.names_places {
+                delivery.position
+            } else {
+                0
+            };
+            broker_tag = DeliveryName::of(delivery.tag, place);
             broker_tag.as_bytes()
         } else {
             own_tag = source.next_number.to_be_bytes();

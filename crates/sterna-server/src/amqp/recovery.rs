@@ -1,6 +1,7 @@
 //! Receivers' links that are attached again: which deliveries of before are settled, and which go on.
 //!
-//! The delivery-tag of a message of the log is its place there, the same after a restart. So a client that tells
+//! Where a receiver settles second, the delivery-tag of a message of the log is its place there, the same after a
+//! restart. So a client that tells
 //! which deliveries it has taken is understood by a broker that has sent none of them.
 
 use std::collections::{HashMap, HashSet};
@@ -86,10 +87,15 @@ impl Told {
 
 /// Settles what a client has taken of what was sent before, also by an earlier process: it is told so by the
 /// answer, in which that is not unsettled.
-pub(super) fn settle_told(cx: &mut Context<'_>, session: SessionKey, told: &[Told]) {
+pub(super) fn settle_told(
+    cx: &mut Context<'_>,
+    session: SessionKey,
+    told: &[Told],
+    names_places: bool,
+) {
     let now_ms = cx.net.now_ms();
     let sent: HashMap<DeliveryTag, u64> = (cx.broker.unacknowledged(session).iter())
-        .filter_map(|entry| Some((name_of(entry)?, entry.tag())))
+        .filter_map(|entry| Some((name_of(entry, names_places)?, entry.tag())))
         .collect();
     let mut places = Vec::new();
     for told in told.iter().filter(|told| told.is_done()) {
@@ -100,15 +106,17 @@ pub(super) fn settle_told(cx: &mut Context<'_>, session: SessionKey, told: &[Tol
             }
             // The engines find out.
             Some(_) => {}
-            None => places.extend(DeliveryName::place(&told.tag)),
+            None if names_places => places.extend(DeliveryName::place(&told.tag)),
+            None => {}
         }
     }
     cx.broker.settle_places(session, &places);
 }
 
 /// The delivery-tag of what was sent.
-fn name_of(entry: &Unacknowledged) -> Option<DeliveryTag> {
-    DeliveryTag::new(DeliveryName::of(entry.tag(), entry.position()).as_bytes())
+fn name_of(entry: &Unacknowledged, names_places: bool) -> Option<DeliveryTag> {
+    let place = if names_places { entry.position() } else { 0 };
+    DeliveryTag::new(DeliveryName::of(entry.tag(), place).as_bytes())
 }
 
 /// What is unsettled of a session whose link is attached again, if the client has told what it has of it. Where
@@ -116,7 +124,7 @@ fn name_of(entry: &Unacknowledged) -> Option<DeliveryTag> {
 pub(super) fn take_up(
     cx: &mut Context<'_>,
     session: SessionKey,
-    present: bool,
+    (present, names_places): (bool, bool),
     (told, is_incomplete): (Option<&[Told]>, bool),
 ) -> Vec<Unsettled> {
     let mut ledger = if present {
@@ -145,7 +153,7 @@ pub(super) fn take_up(
     let mut unsettled: Vec<Unsettled> = (ledger.iter())
         .filter_map(|entry| {
             Some(Unsettled {
-                tag: name_of(entry)?,
+                tag: name_of(entry, names_places)?,
                 token: entry.tag(),
                 state: None,
             })
@@ -155,7 +163,8 @@ pub(super) fn take_up(
     let others = told.iter().filter(|told| !sent.contains(&told.tag));
     unsettled.extend(others.filter_map(|told| {
         let place = DeliveryName::place(&told.tag);
-        let waits = told.decided.is_none()
+        let waits = names_places
+            && told.decided.is_none()
             && place.is_some_and(|place| cx.broker.wants_place(session, place));
         let state = told.decided.as_ref().map(|(state, _)| state.clone());
         let state = match state {

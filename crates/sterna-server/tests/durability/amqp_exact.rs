@@ -382,3 +382,25 @@ fn what_a_receiver_has_yet_to_tell_does_not_come_again() {
     );
     assert_eq!(receiver.texts(), [""; 0]);
 }
+
+/// Its place in the log is another message's after a crash, and the client would tell that it has that one.
+#[test]
+fn what_a_receiver_knows_by_its_place_leaves_when_it_is_kept() {
+    let store = Held::new();
+    let mut broker = store.broker(&config(), 1);
+    let (mut receiver, session) = enter(&mut broker, "r", 0);
+    second(&mut receiver, &mut broker, session, &[]);
+    let (mut other, session) = enter(&mut broker, "other", 0);
+    other.receiver(&mut broker, session, "sub", durable("kept/#"), 10);
+    let (mut sender, session) = enter(&mut broker, "s", 0);
+    let to = sender.sender(&mut broker, session, "kept/a");
+    store.hold();
+    sender.send(&mut broker, to, 1, "one");
+    receiver.turn(&mut broker);
+    other.turn(&mut broker);
+    assert_eq!(receiver.texts(), [""; 0]);
+    assert_eq!(other.texts(), ["one"], "others do not wait");
+    store.sync(&mut broker);
+    receiver.turn(&mut broker);
+    assert_eq!(receiver.texts(), ["one"]);
+}
