@@ -102,7 +102,7 @@ impl<M> Mailbox<M> {
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner);
             add(&mut letters);
-            self.0.waiting.store(letters.len(), Ordering::Relaxed);
+            self.0.waiting.store(letters.len(), Ordering::Release);
         }
         // The shard announces its sleep before it looks into the inbox for the last time. If it
         // looked after the letters above, it will not sleep. If it looked before, the lock makes
@@ -131,7 +131,8 @@ impl<M> Mailbox<M> {
     /// Takes all letters; `into` must be empty and gives its memory to the inbox.
     pub(crate) fn collect(&self, into: &mut Vec<M>) {
         debug_assert!(into.is_empty(), "letters of the last turn were not handled");
-        if self.backlog() == 0 {
+        // What a letter's sender did before is done: the bytes that were read show that.
+        if self.0.waiting.load(Ordering::Acquire) == 0 {
             // A letter that is missed here was posted after the wake-up: the look before the
             // next sleep finds it.
             return;

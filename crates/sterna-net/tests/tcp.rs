@@ -365,6 +365,40 @@ fn letters_come_in_batches_and_across_shards() {
     server.stop();
 }
 
+/// Whoever was told something by another shard, and then speaks here, finds what that shard has posted before.
+#[test]
+fn letters_go_before_bytes_that_were_sent_after_them() {
+    let server = server(Manner::Drop);
+    let mut client = connect(server.address());
+    server.log.wait_opened();
+    server.log.forget();
+    let (is_busy, busy) = std::sync::mpsc::channel();
+    let (go_on, goes_on) = std::sync::mpsc::channel::<()>();
+    server.mailboxes[0].post(Letter::Run(Box::new(move |_, _| {
+        is_busy.send(()).unwrap();
+        goes_on.recv().unwrap();
+    })));
+    busy.recv_timeout(PATIENCE).unwrap();
+    // Both are there when the shard looks again.
+    server.mailboxes[0].post(Letter::Count(1));
+    client.write_all(b"x").unwrap();
+    go_on.send(()).unwrap();
+    (server.log).wait("bytes", |seen| {
+        matches!(seen, Seen::Received(..)).then_some(())
+    });
+    let mut order = Vec::new();
+    server.log.count(|_, seen| {
+        match seen {
+            Seen::Mail(_) => order.push("mail"),
+            Seen::Received(..) => order.push("bytes"),
+            _ => {}
+        }
+        false
+    });
+    assert_eq!(order, ["mail", "mail", "bytes"]);
+    server.stop();
+}
+
 #[test]
 fn an_idle_shard_sleeps_and_deadlines_are_kept() {
     let server = setup().start();

@@ -181,6 +181,7 @@ impl Link {
                 && sent.lane == lane
             {
                 sent.lane = Lane::CONTROL;
+                self.has_resent = true;
                 self.lane(Lane::CONTROL).state.unanswered += 1;
                 self.orphans.push(outgoing);
             }
@@ -256,6 +257,9 @@ impl Link {
         }
         let most = usize::from(driver.options.max_streams);
         let now_ms = driver.clock.now_ms();
+        if driver.options.streams == Streams::PerTopic && self.is_behind(driver, message.topic()) {
+            return Some(Lane::CONTROL);
+        }
         match driver.options.streams {
             Streams::PerTopic => self.lane_of_topic(message, most, now_ms, cx),
             Streams::PerPublish => {
@@ -285,6 +289,19 @@ impl Link {
             }
             Streams::Single | Streams::Priority => Some(Lane::CONTROL),
         }
+    }
+
+    /// Whether messages of a topic that were sent again, on control, are not acknowledged yet. Another stream would
+    /// overtake them.
+    fn is_behind(&mut self, driver: &Driver, topic: &str) -> bool {
+        if !self.has_resent {
+            return false;
+        }
+        let mut on_control = (driver.sent.values())
+            .filter(|sent| sent.lane == Lane::CONTROL)
+            .peekable();
+        self.has_resent = on_control.peek().is_some();
+        on_control.any(|sent| sent.publication.message.topic() == topic)
     }
 
     /// The topic's own stream. At the limit of streams, the one that was used least recently ends,

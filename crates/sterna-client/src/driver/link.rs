@@ -41,6 +41,8 @@ pub(super) struct Link {
     pub(super) sharing: Sharing,
     /// Messages of streams that are gone.
     pub(super) orphans: Vec<sterna_mqtt::session::AwaitedAck>,
+    /// Whether control may carry messages that were sent again and are not acknowledged.
+    pub(super) has_resent: bool,
     /// Messages that came and went as datagrams.
     pub(super) datagram_messages: u64,
     /// Both sides want messages as datagrams.
@@ -77,6 +79,7 @@ impl Link {
             carrier,
             sharing: Sharing::default(),
             orphans: Vec::new(),
+            has_resent: true,
             datagram_messages: 0,
             datagrams: false,
             exchange,

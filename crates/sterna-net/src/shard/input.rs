@@ -29,7 +29,15 @@ impl<H: Handler> Shard<H> {
             self.handshakes_left -= 1;
         }
         let room = &mut self.scratch.read[PARTIAL_ROOM..];
-        match connection.socket.read(room) {
+        let read = connection.socket.read(room);
+        // What was posted before the peer sent this goes first: an answer of another shard may have told the
+        // peer of it.
+        self.mail();
+        let Some(connection) = self.core.connections.get_mut(id) else {
+            return;
+        };
+        let room_bytes = self.scratch.read.len() - PARTIAL_ROOM;
+        match read {
             Ok(0) => {
                 connection.ended = true;
                 connection.readable = false;
@@ -41,7 +49,7 @@ impl<H: Handler> Shard<H> {
                 counters.received_bytes.add(count as u64);
                 // A short read has emptied the queue: further bytes raise another event. Only an
                 // end of the stream that was announced already does not.
-                let more = count == room.len() || connection.hangup;
+                let more = count == room_bytes || connection.hangup;
                 connection.readable = more;
                 self.digest(id, count);
                 if more

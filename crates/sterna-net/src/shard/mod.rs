@@ -246,7 +246,8 @@ impl<H: Handler> Shard<H> {
         }
     }
 
-    fn mail(&mut self) {
+    /// Hands over the letters that have come.
+    pub(in crate::shard) fn mail(&mut self) {
         self.mailbox.collect(&mut self.letters);
         if !self.letters.is_empty() {
             self.handler.mail(&mut self.core, &mut self.letters);

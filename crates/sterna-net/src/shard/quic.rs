@@ -28,6 +28,8 @@ impl<H: Handler> Shard<H> {
                 udp.driver.timeout(now);
             }
         }
+        // What was posted before the peers sent this goes first.
+        self.mail();
         self.drain_quic();
     }
 
