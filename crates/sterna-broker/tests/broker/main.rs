@@ -10,7 +10,6 @@ mod limits;
 mod losses;
 mod model;
 mod queue_rules;
-
 mod restored;
 mod retained;
 mod rights;

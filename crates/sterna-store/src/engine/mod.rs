@@ -300,7 +300,7 @@ fn remove_unfinished(disk: &dyn Disk, folder: &str) -> io::Result<()> {
 }
 
 /// The identity of a store whose records' file is missing: that is as it should be where the log begins
-/// with the first frame, since all changes are in the log.
+/// with the first frame and nothing was taken out of it, since all changes are in the log.
 fn identity_without_records(
     disk: &dyn Disk,
     files: &[SegmentFile],
@@ -316,17 +316,25 @@ fn identity_without_records(
             })
         };
     };
-    if first.first_sequence == 1 {
-        Ok(first.identity)
-    } else {
+    let lost = |reason: String| {
         Err(OpenError::Damaged {
             file: disk.display_name(records::FILE),
-            reason: format!(
-                "it is missing, and the log begins with frame {}: the records before it are lost",
-                first.first_sequence
-            ),
+            reason,
         })
+    };
+    if first.first_sequence != 1 {
+        return lost(format!(
+            "it is missing, and the log begins with frame {}: the records before it are lost",
+            first.first_sequence
+        ));
     }
+    if let Some(file) = files.iter().find(|file| file.has_gaps()) {
+        return lost(format!(
+            "it is missing, and the log was compacted: the records that were taken out of {} are lost",
+            disk.display_name(&file.name)
+        ));
+    }
+    Ok(first.identity)
 }
 
 pub(crate) fn take_changes(body: &[u8], pending: &mut Pending) {

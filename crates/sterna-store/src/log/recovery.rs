@@ -36,6 +36,13 @@ pub(crate) struct SegmentFile {
     pub(crate) header: Option<SegmentHeader>,
 }
 
+impl SegmentFile {
+    /// Whether frames were taken out of it.
+    pub(crate) fn has_gaps(&self) -> bool {
+        self.header.is_some_and(|header| header.has_gaps)
+    }
+}
+
 /// Opens all segments, in order.
 ///
 /// # Errors
@@ -361,7 +368,7 @@ impl Survey {
             last_offset: start.offset,
         };
         let mut frames = Frames::new(file, seal, start, next_sequence);
-        let may_have_gaps = file.header.is_some_and(|header| header.has_gaps);
+        let may_have_gaps = file.has_gaps();
         // Damaged stretches since the last frame.
         let mut open = Vec::new();
         let mut before = start.sequence;

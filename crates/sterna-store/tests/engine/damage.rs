@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use sterna_store::disk::{Disk, SimulatedDisk};
-use sterna_store::inspect::inspect;
+use sterna_store::inspect::{compact, inspect};
 use sterna_store::{Engine, OpenError};
 
 use super::{Store, draft, log_files, settings};
@@ -241,6 +241,22 @@ fn without_the_records_file_a_whole_log_makes_them_again() {
         error.to_string().contains("records before it are lost"),
         "{error}"
     );
+}
+
+/// The changes of records that compacting takes out are in the records' file only.
+#[test]
+fn without_the_records_file_a_compacted_log_is_refused() {
+    let mut store = Store::open(&store(true), &settings());
+    store.append(&[("a", b"more")]).unwrap();
+    store.pass(2_000);
+    store.disk.kill_process();
+    let disk = store.disk;
+    let compacted = compact(&as_disk(&disk), &settings(), &mut |_, _| true).unwrap();
+    assert!(compacted.rewritten > 0, "{compacted:?}");
+    assert_eq!(inspect(&as_disk(&disk)).unwrap().records, FRAMES);
+    disk.remove("records.redb").unwrap();
+    let error = Engine::open_with_identity(as_disk(&disk), settings(), [9; 16]).unwrap_err();
+    assert!(error.to_string().contains("was compacted"), "{error}");
 }
 
 fn store_without_beginning() -> SimulatedDisk {
