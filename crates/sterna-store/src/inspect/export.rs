@@ -3,7 +3,7 @@
 //! The first line is `{"store":1,"next_position":N}`, with the version of this form. Then come the records
 //! as `{"key":"…","value":"…"}`, in the order of keys, and the messages as
 //! `{"position":N,"topic":"…","content":"…"}`, in the order of positions. Keys, values and contents are
-//! in base64.
+//! in base64. The last line is `{"records":N,"messages":N}`, so that an export that was cut off is noticed.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -38,6 +38,10 @@ pub(super) enum Line<'a> {
         position: u64,
         topic: std::borrow::Cow<'a, str>,
         content: std::borrow::Cow<'a, str>,
+    },
+    End {
+        records: u64,
+        messages: u64,
     },
 }
 
@@ -109,6 +113,11 @@ pub fn export(disk: &Arc<dyn Disk>, out: &mut dyn Write) -> Result<Exported, Ope
         }
         Ok(())
     })?;
+    let last = Line::End {
+        records: exported.records,
+        messages: exported.messages,
+    };
+    put(out, &last).map_err(failed)?;
     out.flush().map_err(failed)?;
     Ok(exported)
 }

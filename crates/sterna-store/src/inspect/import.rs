@@ -57,7 +57,7 @@ impl fmt::Display for ImportError {
 
 impl std::error::Error for ImportError {}
 
-/// Makes a store from an export, with the same positions. Lines before an error stay imported.
+/// Makes a store from an export, with the same positions. After an error the files of the disk are of no use.
 ///
 /// # Errors
 /// See [`ImportError`].
@@ -79,6 +79,7 @@ pub fn import(
     let mut handle = engine.handle(Box::new(|| {}));
     let mut imported = Imported::default();
     let mut next_position = None;
+    let mut has_ended = false;
     let mut draft = Draft::default();
     let mut line = String::new();
     let mut number = 0_u64;
@@ -99,6 +100,9 @@ pub fn import(
             wrong("neither the first line of an export, nor a record, nor a message")
         })?;
         draft.clear();
+        if has_ended {
+            return Err(wrong("the export ends before"));
+        }
         let position = match (read, next_position) {
             (
                 Line::Store {
@@ -115,6 +119,16 @@ pub fn import(
             }
             (Line::Store { .. }, Some(_)) => return Err(wrong("a second first line")),
             (_, None) => return Err(wrong("an export begins with {\"store\":1,…}")),
+            (Line::End { records, messages }, Some(_)) => {
+                if (records, messages) != (imported.records, imported.messages) {
+                    return Err(wrong(&format!(
+                        "the export had {records} records and {messages} messages, and there are {} and {}",
+                        imported.records, imported.messages
+                    )));
+                }
+                has_ended = true;
+                continue;
+            }
             (Line::Record { key, value }, Some(_)) => {
                 imported.records += 1;
                 let (key, value) = (decode(&key)?, decode(&value)?);
@@ -148,6 +162,10 @@ pub fn import(
             write(&mut engine)?;
             unwritten_bytes = 0;
         }
+    }
+    if !has_ended {
+        let reason = "the export is cut off: its last line is missing".to_owned();
+        return Err(ImportError::Line(number, reason));
     }
     // A frame without anything says where positions go on.
     draft.clear();

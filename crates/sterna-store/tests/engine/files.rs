@@ -144,6 +144,19 @@ fn wrong_lines_are_named() {
             3,
             "positions rise",
         ),
+        ("", 1, "cut off"),
+        ("{\"store\":1,\"next_position\":9}\n", 2, "cut off"),
+        (
+            "{\"store\":1,\"next_position\":9}\n{\"records\":0,\"messages\":1}\n",
+            2,
+            "0 records and 1 messages, and there are 0 and 0",
+        ),
+        (
+            "{\"store\":1,\"next_position\":9}\n{\"records\":0,\"messages\":0}\n\
+             {\"position\":3,\"topic\":\"a\",\"content\":\"\"}\n",
+            3,
+            "ends before",
+        ),
     ] {
         let disk = SimulatedDisk::new(1);
         match import(&as_disk(&disk), &settings(), &mut lines.as_bytes()) {

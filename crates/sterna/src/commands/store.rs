@@ -1,7 +1,8 @@
 //! `sterna store`: looks into the store of a broker that does not run, and takes it elsewhere.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use clap::{Args as ClapArgs, Subcommand};
 use sterna_server::config;
 use sterna_server::data_directory::DataDirectory;
 use sterna_store::disk::{Disk, RealDisk};
-use sterna_store::inspect::{self, Inspection};
+use sterna_store::inspect::{self, ImportError, Imported, Inspection};
 use sterna_store::{Damage, Settings};
 
 use super::serve::Source;
@@ -113,6 +114,8 @@ impl Place {
 
 /// The store's folder in the data directory.
 const STORE: &str = "store";
+/// The ending of its name while it is imported.
+const DRAFT: &str = "importing";
 
 /// Runs it, and returns the exit status.
 fn act(action: &Action, out: &mut dyn Write) -> Result<u8, String> {
@@ -139,8 +142,13 @@ fn act(action: &Action, out: &mut dyn Write) -> Result<u8, String> {
             let exported = match output {
                 None => inspect::export(&store.disk, &mut BufWriter::new(out)),
                 Some(path) => {
-                    let file = File::create_new(path).map_err(|error| named(path, &error))?;
-                    inspect::export(&store.disk, &mut BufWriter::new(file))
+                    // It has what nobody else may read in the data directory.
+                    let mut options = File::options();
+                    let options = options.write(true).create_new(true).mode(0o600);
+                    let file = options.open(path).map_err(|error| named(path, &error))?;
+                    let exported = inspect::export(&store.disk, &mut BufWriter::new(&file));
+                    file.sync_all().map_err(|error| named(path, &error))?;
+                    exported
                 }
             };
             let exported = exported.map_err(|error| error.to_string())?;
@@ -159,9 +167,7 @@ fn act(action: &Action, out: &mut dyn Write) -> Result<u8, String> {
                     Box::new(BufReader::new(file))
                 }
             };
-            let store = place.lock(true)?;
-            let imported = inspect::import(&store.disk, &store.settings, &mut reader)
-                .map_err(|error| named(&store.path, &error))?;
+            let imported = import(place, &mut reader)?;
             writeln!(
                 out,
                 "imported {} and {}",
@@ -187,6 +193,35 @@ fn act(action: &Action, out: &mut dyn Write) -> Result<u8, String> {
             Ok(0)
         }
     }
+}
+
+/// Makes a store from an export, as a whole: a broker must not start with half of it.
+fn import(place: &Place, reader: &mut dyn BufRead) -> Result<Imported, String> {
+    let store = place.lock(true)?;
+    if store.path.exists() {
+        return Err(named(&store.path, &ImportError::Exists));
+    }
+    let draft = store.path.with_extension(DRAFT);
+    let failed = |error: io::Error| named(&draft, &error);
+    let remove = || match fs::remove_dir_all(&draft) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(error)),
+        _ => Ok(()),
+    };
+    // The rest of an import that was killed.
+    remove()?;
+    let disk: Arc<dyn Disk> = Arc::new(RealDisk::new(&draft));
+    let imported = match inspect::import(&disk, &store.settings, reader) {
+        Ok(imported) => imported,
+        Err(error) => {
+            remove()?;
+            return Err(named(&store.path, &error));
+        }
+    };
+    fs::rename(&draft, &store.path).map_err(failed)?;
+    let folder = draft.parent().unwrap_or(&draft);
+    let folder = File::open(folder).map_err(failed)?;
+    folder.sync_all().map_err(failed)?;
+    Ok(imported)
 }
 
 fn named(path: &Path, error: &dyn std::fmt::Display) -> String {
@@ -265,6 +300,8 @@ fn stats_lines(inspection: &Inspection, out: &mut dyn Write) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::MetadataExt as _;
+
     use sterna_store::{Draft, Engine};
 
     use super::*;
@@ -351,8 +388,43 @@ mod tests {
             output: None,
         })
         .unwrap();
-        assert_eq!(again, std::fs::read_to_string(&lines).unwrap());
+        assert_eq!(again, fs::read_to_string(&lines).unwrap());
         assert_eq!(output(&Action::Compact(place(&there))).unwrap().0, 0);
+    }
+
+    #[test]
+    fn an_import_that_fails_leaves_nothing_and_an_export_is_the_users_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let (here, there) = (folder.path().join("here"), folder.path().join("there"));
+        drop(DataDirectory::claim(&here).unwrap());
+        fill(&here);
+        let lines = folder.path().join("lines");
+        let export = Action::Export {
+            place: place(&here),
+            output: Some(lines.clone()),
+        };
+        assert_eq!(output(&export).unwrap().0, 0);
+        assert_eq!(fs::metadata(&lines).unwrap().mode() & 0o777, 0o600);
+        let whole = fs::read_to_string(&lines).unwrap();
+        let import = Action::Import {
+            place: place(&there),
+            input: Some(lines.clone()),
+        };
+        let end = whole.trim_end().rfind('\n').unwrap();
+        for cut in [0, 40, end, end + 1] {
+            fs::write(&lines, &whole[..cut]).unwrap();
+            let why = output(&import).unwrap_err();
+            assert!(why.contains("line "), "{cut}: {why}");
+            let left = fs::read_dir(&there).unwrap();
+            let left: Vec<_> = left.map(|entry| entry.unwrap().file_name()).collect();
+            assert_eq!(left, ["lock"], "{cut}: a broker would start with it");
+        }
+        // The rest of one that was killed is in nobody's way.
+        fs::create_dir_all(there.join("store.importing/log")).unwrap();
+        fs::write(&lines, &whole).unwrap();
+        assert_eq!(output(&import).unwrap().0, 0);
+        assert_eq!(output(&Action::Check(place(&there))).unwrap().0, 0);
+        assert!(!there.join("store.importing").exists());
     }
 
     #[test]
@@ -361,9 +433,9 @@ mod tests {
         drop(DataDirectory::claim(folder.path()).unwrap());
         fill(folder.path());
         let file = folder.path().join("store/log/0000000001.log");
-        let mut bytes = std::fs::read(&file).unwrap();
+        let mut bytes = fs::read(&file).unwrap();
         bytes[300] ^= 1;
-        std::fs::write(&file, bytes).unwrap();
+        fs::write(&file, bytes).unwrap();
         let (code, text) = output(&Action::Check(place(folder.path()))).unwrap();
         assert_eq!(code, DAMAGED);
         assert_eq!(
