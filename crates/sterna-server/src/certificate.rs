@@ -151,8 +151,8 @@ impl Files {
         let age_days = fs::metadata(&self.certificate)
             .and_then(|meta| meta.modified())
             .ok()
-            .and_then(|made| made.elapsed().ok())
-            .map(|age| age.as_secs() / 86_400);
+            // Hosts without a clock of their own start in the past: it was made later then.
+            .map(|made| made.elapsed().unwrap_or_default().as_secs() / 86_400);
         // All are looked at also where new ones are made: those of somebody else are not written over.
         let authority = directory.read(AUTHORITY)?;
         let (chain, key) = (directory.read(CERTIFICATE)?, directory.read(KEY)?);
@@ -277,5 +277,11 @@ mod tests {
                 .permissions(),
         );
         assert_eq!(mode & 0o777, 0o600);
+        // The clock went back: clients that know the fingerprint still do.
+        let file = fs::File::open(directory.path().join(CERTIFICATE)).unwrap();
+        let later = SystemTime::now() + std::time::Duration::from_secs(86_400);
+        file.set_modified(later).unwrap();
+        let (third, _) = development(&directory).unwrap();
+        assert_eq!(first.fingerprint, third.fingerprint);
     }
 }
