@@ -16,7 +16,8 @@ use sterna_net::{ConnectionId, ConnectionInfo};
 
 use crate::context::Context;
 use crate::identity::{
-    Exchange, Holder, Identity, Pending, Proof, Refusal, Request, Standing, Subject,
+    Exchange, Holder, Identity, OAUTHBEARER, Pending, Proof, Refusal, Request, Standing, Subject,
+    is_token, token_of_message,
 };
 use crate::mail::Mail;
 
@@ -28,7 +29,7 @@ pub(crate) enum Claim<'a> {
     /// That it has the certificate of its connection, and is its holder (SASL EXTERNAL); the name may
     /// be empty.
     Holder(&'a str),
-    /// A user name, and a password in plain text; either may be empty.
+    /// A user name, and a password in plain text or a signed token in its place; each may be empty.
     Password(&'a str, &'a [u8]),
     /// A bearer token.
     Token(&'a [u8]),
@@ -160,6 +161,9 @@ impl<'a, 'c> Case<'a, 'c> {
         if !user.is_empty() {
             self.agree(user)?;
         }
+        if self.cx.policy.issuer.is_configured() && is_token(password) {
+            return self.signed(password, user);
+        }
         let users = &self.cx.policy.users;
         // A name alone proves nothing, and denies nothing where the certificate proves the same one.
         // Where there are no users, a password proves nothing either: clients that were told one give
@@ -203,7 +207,38 @@ impl<'a, 'c> Case<'a, 'c> {
         Ok(Verdict::Pending(pending))
     }
 
+    /// A token that its issuer has signed; the client says that it is `user`, if that is not empty.
+    fn signed(&self, token: &[u8], user: &str) -> Result<Verdict, Refusal> {
+        let issuer = &self.cx.policy.issuer;
+        let claimed = issuer.claimed_user(token);
+        let subject = claimed.as_deref().map_or(Subject::Token(token), Subject::User);
+        self.may_guess(subject)?;
+        let identity = issuer.identify(token, self.now_ms).map_err(|fault| {
+            // The client is not told why: the issuer's own would know.
+            tracing::info!(
+                peer = %self.info.peer,
+                user = claimed.as_deref(),
+                fault = fault.detail(),
+                "a signed token is refused"
+            );
+            if fault.is_guess() {
+                self.note(subject, false);
+            }
+            Refusal::Token
+        })?;
+        self.note(subject, true);
+        let named = identity.user().unwrap_or_default();
+        if !user.is_empty() && user != named {
+            return Err(Refusal::Disagreement);
+        }
+        self.agree(named)?;
+        Ok(Verdict::Known(identity))
+    }
+
     fn token(&self, token: &[u8]) -> Result<Verdict, Refusal> {
+        if self.cx.policy.issuer.is_configured() && is_token(token) {
+            return self.signed(token, "");
+        }
         let subject = Subject::Token(token);
         self.may_guess(subject)?;
         let user = self.cx.policy.tokens.user_of(token, self.now_ms);
@@ -214,6 +249,10 @@ impl<'a, 'c> Case<'a, 'c> {
     }
 
     fn exchange(&self, method: &str, first: &[u8]) -> Result<Verdict, Refusal> {
+        if method == OAUTHBEARER && self.cx.policy.issuer.is_configured() {
+            let (token, acts_as) = token_of_message(first).ok_or(Refusal::Exchange)?;
+            return self.signed(token.as_bytes(), acts_as);
+        }
         let (exchange, challenge) = Exchange::start(&self.cx.policy.users, method, first)?;
         self.agree(exchange.user())?;
         self.may_guess(Subject::User(exchange.user()))?;

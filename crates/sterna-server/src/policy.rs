@@ -12,7 +12,7 @@ use crate::config::{
     Admin, Amqp, ClientIds, Config, Durability, EarlyData, Guessing, Http, Listener, ListenerUrl,
     Mqtt, Passwords, Protocol, QUEUE_LEVEL, Scheme,
 };
-use crate::identity::{Tokens, Users};
+use crate::identity::{Issuer, Tokens, Users};
 
 /// The part of the configuration that can change while connections live.
 #[derive(Clone, Debug)]
@@ -29,6 +29,8 @@ pub struct Policy {
     pub users: Arc<Users>,
     /// Bearer tokens of HTTP.
     pub tokens: Arc<Tokens>,
+    /// The issuer of JSON web tokens.
+    pub issuer: Arc<Issuer>,
     /// Whether a file says which tokens there are.
     pub has_token_file: bool,
     /// Whether clients may show certificates.
@@ -160,6 +162,7 @@ impl Policy {
             admin: config.admin.clone(),
             users: Arc::new(users),
             tokens: Arc::new(Tokens::load(config.authentication.token_file.as_deref())?),
+            issuer: Arc::new(Issuer::load(&config.authentication.jwt)?),
             has_token_file: config.authentication.token_file.is_some(),
             takes_certificates: config.tls.client_ca.is_some() || config.tls.client_keys.is_some(),
             passwords: config.passwords.clone(),

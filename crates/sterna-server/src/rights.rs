@@ -6,7 +6,7 @@ use sterna_broker::{Holder, Permit, Right, Rights};
 use sterna_net::ConnectionInfo;
 
 use crate::authorization::{Reading, Rules, Subject};
-use crate::identity::{common_name, may_have_client_id};
+use crate::identity::{Grant, Identity, common_name, may_have_client_id};
 use crate::policy::Policy;
 use crate::session::{AMQP_PREFIX, HTTP_PREFIX, QUEUE_PREFIX, amqp};
 use sterna_mapping::percent;
@@ -56,15 +56,20 @@ fn is_own(holder: Holder<'_>) -> bool {
 }
 
 impl Policy {
-    /// Whether a user may be one that is admitted: by a password, a token, or a certificate, which
-    /// only the connection shows.
+    /// Whether a user may be one that is admitted: by a password, a token, or a certificate or signed
+    /// token, which only the connection shows.
     pub(crate) fn knows(&self, user: &str) -> bool {
-        self.certificate_as_username || self.has_credentials(user)
+        self.certificate_as_username || self.issuer.is_configured() || self.has_credentials(user)
     }
 
     /// Whether a client may have an identifier. Where identifiers are bound to users, a user's name is
     /// that user's, whatever fits the patterns of others.
-    pub(crate) fn may_have_client_id(&self, user: Option<&str>, client_id: &str) -> bool {
+    pub(crate) fn may_have_client_id(&self, identity: &Identity, client_id: &str) -> bool {
+        let user = identity.user();
+        let is_given = |grant: &Grant| grant.gives_client_id(user, client_id);
+        if !identity.grant().is_none_or(is_given) {
+            return false;
+        }
         let is_free = self.client_ids.is_empty()
             || user == Some(client_id)
             || !self.has_credentials(client_id);
@@ -80,10 +85,13 @@ impl Policy {
         self.users.has(user) || self.tokens.has_user(user)
     }
 
-    /// Whether a connection would still be admitted, by the user that it has shown.
-    pub(crate) fn still_admits(&self, info: Option<&ConnectionInfo>, user: Option<&str>) -> bool {
+    /// Whether a connection would still be admitted, by who it has shown to be.
+    pub(crate) fn still_admits(&self, info: Option<&ConnectionInfo>, identity: &Identity) -> bool {
+        if let Some(grant) = identity.grant() {
+            return self.issuer.stands_by(grant);
+        }
         let certificate = info.and_then(|info| info.peer_certificates.first());
-        let Some(user) = user else {
+        let Some(user) = identity.user() else {
             let listener = self.listener(info.map_or(0, |info| info.listener));
             return listener.anonymous || certificate.is_some();
         };
@@ -100,6 +108,7 @@ impl Policy {
             && self.certificate_as_username == other.certificate_as_username
             && self.users.have_same_names(&other.users)
             && self.tokens.have_same_names(&other.tokens)
+            && self.issuer.is_same(&other.issuer)
             && self.admits_nobody() == other.admits_nobody()
     }
 }

@@ -203,6 +203,18 @@ pub(super) enum Target {
 }
 
 impl Client {
+    /// When the engine is due, or the client's right to be here ends.
+    pub(super) fn next_ms(&self) -> Option<u64> {
+        let until_ms = (self.identity.as_ref()).and_then(Identity::until_ms);
+        self.engine.deadline_ms().into_iter().chain(until_ms).min()
+    }
+
+    /// Whether the client's right to be here has ended.
+    pub(super) fn has_expired(&self, now_ms: u64) -> bool {
+        let is_here = !matches!(self.state, State::Ended);
+        is_here && (self.identity.as_ref()).is_some_and(|identity| identity.has_ended(now_ms))
+    }
+
     /// Whether bytes of a stream can be looked at now.
     pub(super) fn accepts(&self, stream: StreamId) -> bool {
         !matches!(self.early, Early::Waiting) && self.engine.accepts_input(Lane(stream.0))

@@ -122,7 +122,7 @@ impl Service for Amqp {
         }
         if matches!(client.state, State::Ended) {
             cx.net.close(id, client.close_code);
-        } else if let Some(deadline_ms) = client.engine.deadline_ms()
+        } else if let Some(deadline_ms) = client.next_ms()
             && deadline_ms < client.timer_ms
         {
             door.set_timer(client, deadline_ms);
@@ -137,6 +137,9 @@ impl Service for Amqp {
         let due = client.engine.on_timeout(now_ms, &mut door.out);
         if let Err(violation) = due {
             door.violated(cx, client, &violation);
+        } else if client.has_expired(now_ms) {
+            let detail = "the token has expired";
+            door.close(cx, client, Condition::UNAUTHORIZED_ACCESS, detail);
         }
     }
 
@@ -147,7 +150,10 @@ impl Service for Amqp {
             State::New | State::Ended => true,
             // By users who may not be there any more.
             State::Password(_) | State::Exchange(_) => false,
-            State::Open => cx.policy.still_admits(info, client.user()),
+            State::Open => {
+                let identity = client.identity.as_ref();
+                identity.is_some_and(|identity| cx.policy.still_admits(info, identity))
+            }
         };
         if !stays {
             door.unwanted(cx, client);

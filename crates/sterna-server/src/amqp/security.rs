@@ -15,7 +15,7 @@ use super::{Door, code, log_end};
 use crate::audit::Login;
 use crate::config::{EarlyData, Protocol};
 use crate::context::Context;
-use crate::identity::{Identity, Outcome, Refusal, is_client_id};
+use crate::identity::{Identity, OAUTHBEARER, Outcome, Refusal, is_client_id};
 use crate::judge::{Claim, Verdict, admits_quiet, finish, judge};
 use crate::memory::Stage;
 use crate::metrics::LoginFailure;
@@ -30,6 +30,7 @@ const CAPABILITIES: [&str; 2] = ["ANONYMOUS-RELAY", "SHARED-SUBS"];
 pub(super) fn server_options(cx: &Context<'_>, connection: ConnectionId) -> ServerOptions {
     let info = cx.net.info(connection);
     let has_users = cx.policy.users.are_configured();
+    let takes_tokens = cx.policy.issuer.is_configured();
     let is_quiet_enough = admits_quiet(cx, connection);
     let mut mechanisms = Vec::new();
     if info.is_some_and(|info| !info.peer_certificates.is_empty()) {
@@ -38,8 +39,11 @@ pub(super) fn server_options(cx: &Context<'_>, connection: ConnectionId) -> Serv
     if has_users {
         mechanisms.push(mechanism::SCRAM_SHA_256);
     }
+    if takes_tokens {
+        mechanisms.push(OAUTHBEARER);
+    }
     // Clients that were told a name give it even where nobody asks: it is taken and ignored.
-    if has_users || is_quiet_enough {
+    if has_users || takes_tokens || is_quiet_enough {
         mechanisms.push(mechanism::PLAIN);
     }
     if is_quiet_enough {
@@ -216,7 +220,7 @@ impl Door {
         };
         if !cx
             .policy
-            .may_have_client_id(identity.user(), open.container_id)
+            .may_have_client_id(&identity, open.container_id)
         {
             let detail = "the container-id is not one of the user's client identifiers";
             let login = Login::of(cx, client.id, Protocol::Amqp).named(&client.container);

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 
-use super::{ActionName, Authorization, Config, Effect, Listener, ListenerUrl, Protocol, Rule};
+use super::{ActionName, Authorization, Config, Effect, JwtAlgorithm, Listener, ListenerUrl, Protocol, Rule};
 
 impl Config {
     /// What is wrong with the listeners: their URLs, and what they would open to other hosts without
@@ -20,8 +20,7 @@ impl Config {
             }
         }
         let authentication = &self.authentication;
-        let has_secrets =
-            authentication.password_file.is_some() || authentication.token_file.is_some();
+        let has_secrets = authentication.has_secrets();
         for (listener, url) in &reachable {
             let is_admin = url.scheme.protocol() == Protocol::Admin;
             if is_admin {
@@ -75,8 +74,7 @@ impl Config {
     fn admin_problems(&self, listener: &Listener) -> Vec<String> {
         let authentication = &self.authentication;
         let tls = &self.tls;
-        let has_proofs = authentication.password_file.is_some()
-            || authentication.token_file.is_some()
+        let has_proofs = authentication.has_secrets()
             || (tls.certificate_as_username
                 && (tls.client_ca.is_some() || tls.client_keys.is_some()));
         let faults = [
@@ -87,8 +85,8 @@ impl Config {
             ),
             (
                 !has_proofs,
-                "nobody can show who they are: set authentication.password_file or \
-                 authentication.token_file",
+                "nobody can show who they are: set authentication.password_file, \
+                 authentication.token_file or authentication.jwt",
             ),
             (
                 self.authorization.admins.is_empty(),
@@ -116,12 +114,19 @@ impl Config {
             ),
             ("authentication.token_file", &self.authentication.token_file),
         ];
-        let of_file = |(setting, path): (&str, &Option<PathBuf>)| -> Option<String> {
-            let path = path.as_ref()?;
+        let jwt = &self.authentication.jwt;
+        let has_shared_secrets = jwt.algorithms.contains(&JwtAlgorithm::Hs256);
+        let files = (files.into_iter())
+            .filter_map(|(setting, path)| Some((setting, path.as_ref()?, true)))
+            .chain(
+                (jwt.key_files.iter())
+                    .map(|path| ("authentication.jwt.key_files", path, has_shared_secrets)),
+            );
+        let of_file = |(setting, path, is_secret): (&str, &PathBuf, bool)| -> Option<String> {
             let mode = fs::metadata(path).ok()?.permissions().mode();
             let what = match mode {
                 _ if mode & 0o022 != 0 => "can be changed by other users",
-                _ if mode & 0o004 != 0 => "can be read by every user",
+                _ if is_secret && mode & 0o004 != 0 => "can be read by every user",
                 _ => return None,
             };
             Some(format!(
@@ -129,7 +134,7 @@ impl Config {
                 path.display()
             ))
         };
-        files.into_iter().filter_map(of_file).collect()
+        files.filter_map(of_file).collect()
     }
 
     /// Whether a listener admits clients without credentials.

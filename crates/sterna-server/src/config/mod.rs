@@ -10,6 +10,7 @@ mod change;
 mod exposure;
 mod http;
 mod identity;
+mod jwt;
 mod listener;
 mod load;
 mod memory;
@@ -29,6 +30,7 @@ pub(crate) use authorization::ANONYMOUS;
 pub use authorization::{ActionName, Authorization, Effect, Rule};
 pub use http::{Http, HttpAuthentication, HttpEarlyDataRefusal};
 pub use identity::{ClientIds, Guessing, Passwords};
+pub use jwt::{Jwt, JwtAlgorithm};
 pub use listener::{ListenerUrl, ListenerUrlError, Protocol, Scheme};
 pub use load::{ConfigError, ENVIRONMENT_PREFIX, load, parse};
 pub use memory::MemoryCeiling;
@@ -194,6 +196,12 @@ impl Config {
                 problems.push(format!("{name}: there is no file {}", path.display()));
             }
         }
+        for path in &self.authentication.jwt.key_files {
+            if !path.is_file() {
+                let path = path.display();
+                problems.push(format!("authentication.jwt.key_files: there is no file {path}"));
+            }
+        }
         if self.mqtt.maximum_qos > 2 {
             problems.push("mqtt.maximum_qos is 0, 1 or 2".to_owned());
         }
@@ -234,6 +242,7 @@ impl Config {
             &self.guessing,
             &self.authentication.client_ids,
         ));
+        problems.extend(self.authentication.jwt.problems());
         problems.extend(self.authorization.problems());
         if problems.is_empty() {
             Ok(())
@@ -371,12 +380,14 @@ pub struct Tls {
 #[serde(default, deny_unknown_fields)]
 pub struct Authentication {
     /// Whether clients without credentials are admitted. Default: only without a password file and a
-    /// token file.
+    /// token file, and without keys of JSON web tokens.
     pub anonymous: Option<bool>,
     /// Users, one `name:record` a line, made by `sterna passwd`.
     pub password_file: Option<PathBuf>,
     /// Bearer tokens of HTTP, one `name:digest` or `name:digest:expiry` a line, made by `sterna token`.
     pub token_file: Option<PathBuf>,
+    /// JSON web tokens of an issuer.
+    pub jwt: Jwt,
     /// Serve clients without credentials on addresses that other hosts reach.
     pub allow_anonymous_beyond_loopback: bool,
     /// Take passwords and tokens in the clear on addresses that other hosts reach.
@@ -389,8 +400,12 @@ impl Authentication {
     /// Whether clients without credentials are admitted where the listener does not say.
     #[must_use]
     pub fn admits_anonymous(&self) -> bool {
-        self.anonymous
-            .unwrap_or_else(|| self.password_file.is_none() && self.token_file.is_none())
+        self.anonymous.unwrap_or_else(|| !self.has_secrets())
+    }
+
+    /// Whether clients show what nobody else may see: passwords or tokens.
+    pub(crate) const fn has_secrets(&self) -> bool {
+        self.password_file.is_some() || self.token_file.is_some() || self.jwt.is_configured()
     }
 }
 

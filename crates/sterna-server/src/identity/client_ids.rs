@@ -30,7 +30,7 @@ fn names(list: &ClientIds, user: Option<&str>) -> bool {
 
 /// Whether an identifier fits a pattern. Names are compared piece by piece and never become part of a
 /// pattern: marks in a user's name mean themselves.
-fn fits(pattern: &str, user: Option<&str>, client_id: &str) -> bool {
+pub(super) fn fits(pattern: &str, user: Option<&str>, client_id: &str) -> bool {
     let (pattern, is_open) = match pattern.strip_suffix(REST) {
         Some(beginning) => (beginning, true),
         None => (pattern, false),

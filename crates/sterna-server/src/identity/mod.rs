@@ -5,6 +5,7 @@ mod certificate;
 mod checker;
 mod client_ids;
 mod guesses;
+mod jwt;
 mod scram;
 mod users;
 
@@ -15,6 +16,8 @@ pub use checker::Checker;
 pub(crate) use checker::{Outcome, Request, Ticket};
 pub(crate) use client_ids::{is_client_id, may_have_client_id};
 pub(crate) use guesses::{Standing, Subject};
+pub use jwt::Issuer;
+pub(crate) use jwt::{Grant, OAUTHBEARER, is_token, token_of_message};
 pub(crate) use scram::Exchange;
 pub use users::{Tokens, Users};
 
@@ -23,6 +26,8 @@ pub use users::{Tokens, Users};
 pub(crate) struct Identity {
     user: Option<Arc<str>>,
     proof: Proof,
+    /// What a signed token gives beside the name.
+    grant: Option<Arc<Grant>>,
 }
 
 /// How a client has shown who it is.
@@ -39,6 +44,8 @@ pub(crate) enum Proof {
     Scram,
     /// By a bearer token.
     Token,
+    /// By a token that its issuer has signed.
+    Jwt,
 }
 
 impl Identity {
@@ -50,12 +57,25 @@ impl Identity {
         Self {
             user: Some(user.into()),
             proof,
+            grant: None,
+        }
+    }
+
+    /// The user of this name, as far as a token gives.
+    pub(crate) fn granted(user: &str, proof: Proof, grant: Arc<Grant>) -> Self {
+        Self {
+            grant: Some(grant),
+            ..Self::of(user, proof)
         }
     }
 
     /// A client without a name, by this proof.
     pub(crate) const fn nameless(proof: Proof) -> Self {
-        Self { user: None, proof }
+        Self {
+            user: None,
+            proof,
+            grant: None,
+        }
     }
 
     /// The user's name; `None` for clients without a name, who are one user among themselves.
@@ -66,6 +86,21 @@ impl Identity {
     /// How it was shown.
     pub(crate) const fn proof(&self) -> Proof {
         self.proof
+    }
+
+    /// What a signed token gives beside the name.
+    pub(crate) fn grant(&self) -> Option<&Grant> {
+        self.grant.as_deref()
+    }
+
+    /// When it ends, in milliseconds since the Unix epoch; `None` for never.
+    pub(crate) fn until_ms(&self) -> Option<u64> {
+        self.grant().map(Grant::until_ms)
+    }
+
+    /// Whether it has ended.
+    pub(crate) fn has_ended(&self, now_ms: u64) -> bool {
+        self.until_ms().is_some_and(|until_ms| until_ms <= now_ms)
     }
 }
 
@@ -82,7 +117,7 @@ pub enum Refusal {
     Disagreement,
     /// The user name or the password is wrong.
     Password,
-    /// The token is not known, or has expired.
+    /// The token is not known, is not accepted, or has expired.
     Token,
     /// The exchange failed, a wrong password included.
     Exchange,
@@ -137,7 +172,7 @@ impl Refusal {
             Self::Nameless => "the client certificate has no common name that is a user name",
             Self::Disagreement => "the certificate and the credentials name different users",
             Self::Password => "wrong user name or password",
-            Self::Token => "the token is not known, or has expired",
+            Self::Token => "the token is not accepted, or has expired",
             Self::Exchange => "authentication failed",
             Self::Method => "the authentication method is not served",
             Self::Slowed => "too many wrong credentials; try again later",

@@ -86,6 +86,15 @@ impl Client {
         }
     }
 
+    /// When the engine is due, or the client's right to be here ends.
+    pub(super) fn next_ms(&self) -> Option<u64> {
+        let until_ms = match self.state {
+            State::Live(_) => self.identity.until_ms(),
+            _ => None,
+        };
+        self.engine.deadline_ms().into_iter().chain(until_ms).min()
+    }
+
     /// Whether bytes of a lane can be looked at now.
     pub(super) const fn accepts(&self, lane: Lane) -> bool {
         !matches!(self.early, Early::Waiting) && self.engine.accepts_input(lane)

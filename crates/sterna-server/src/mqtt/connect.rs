@@ -57,6 +57,13 @@ impl Door {
             }
         };
         match judge(cx, client.id, 0, claim) {
+            Verdict::Known(identity)
+                if matches!(claim, Claim::Exchange(..))
+                    && connect.user_name.is_some()
+                    && connect.user_name != identity.user() =>
+            {
+                self.refuse_claim(cx, client, connect.user_name, Refusal::Disagreement);
+            }
             Verdict::Known(identity) => self.admit(cx, client, admission, identity),
             Verdict::Pending(pending) => {
                 client.state = State::Password(admission, Box::new(pending));
@@ -135,13 +142,24 @@ impl Door {
         if reason == ReasonCode::ReAuthenticate {
             let method = client.engine.authentication_method().unwrap_or_default();
             let claim = Claim::Exchange(method, data);
-            if let Verdict::Challenge(exchange, challenge) = judge(cx, client.id, 0, claim) {
-                client.reauthentication = Some(exchange);
-                let challenge = Some(challenge.as_bytes());
-                client
-                    .engine
-                    .auth(ReasonCode::ContinueAuthentication, challenge, &mut self.out);
-                return;
+            match judge(cx, client.id, 0, claim) {
+                Verdict::Challenge(exchange, challenge) => {
+                    client.reauthentication = Some(exchange);
+                    let challenge = Some(challenge.as_bytes());
+                    client
+                        .engine
+                        .auth(ReasonCode::ContinueAuthentication, challenge, &mut self.out);
+                    return;
+                }
+                Verdict::Known(identity) if Self::is_still(cx, client, &identity) => {
+                    client.identity = identity;
+                    self.set_next_timer(client);
+                    client
+                        .engine
+                        .auth(ReasonCode::Success, None, &mut self.out);
+                    return;
+                }
+                _ => {}
             }
         } else if let Some(exchange) = client.reauthentication.take()
             && let Ok((identity, last)) = finish(cx, client.id, *exchange, data)
@@ -159,6 +177,21 @@ impl Door {
             ReasonCode::NotAuthorized,
             "re-authentication failed",
         );
+    }
+
+    /// Whether a client that proves itself again is the same user, and may still have its identifier.
+    fn is_still(cx: &Context<'_>, client: &Client, identity: &Identity) -> bool {
+        client.identity.user() == identity.user()
+            && (!client.is_named || cx.policy.may_have_client_id(identity, &client.name))
+    }
+
+    /// Looks at a client when it is due next, if that is earlier than it was to be looked at.
+    fn set_next_timer(&mut self, client: &mut Client) {
+        if let Some(next_ms) = client.next_ms()
+            && next_ms < client.timer_ms
+        {
+            self.set_timer(client, next_ms);
+        }
     }
 
     fn refuse_claim(
@@ -219,7 +252,7 @@ impl Door {
         if !admission.assigned
             && !cx
                 .policy
-                .may_have_client_id(identity.user(), &admission.client_id)
+                .may_have_client_id(&identity, &admission.client_id)
         {
             let detail = "the client identifier is not one of the user's";
             return self.refuse(cx, client, ReasonCode::NotAuthorized, detail);
@@ -369,11 +402,7 @@ impl Door {
         self.counts.messages_sent += 1;
         let login = Login::of(cx, client.id, Protocol::Mqtt).named(&client.name);
         login.accepted(&client.identity);
-        if let Some(deadline_ms) = client.engine.deadline_ms()
-            && deadline_ms < client.timer_ms
-        {
-            self.set_timer(client, deadline_ms);
-        }
+        self.set_next_timer(client);
         client.trace(cx);
         self.resend(cx, client);
         // What was waiting had nobody to go to.

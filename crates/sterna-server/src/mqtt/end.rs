@@ -85,6 +85,12 @@ impl Door {
         Self::lost(cx, client);
     }
 
+    /// Ends a connection whose token has expired.
+    pub(super) fn expired(&mut self, cx: &mut Context<'_>, client: &mut Client) {
+        let detail = "the token has expired";
+        self.turn_away(cx, client, ReasonCode::MaximumConnectTime, detail);
+    }
+
     /// Ends a connection whose client would not get in any more.
     pub(super) fn unwanted(&mut self, cx: &mut Context<'_>, client: &mut Client) {
         let detail = "the users have changed";

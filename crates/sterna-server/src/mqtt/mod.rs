@@ -105,7 +105,11 @@ impl Service for Mqtt {
             door.violated(cx, client, &violation);
             return;
         }
-        match (client.engine.deadline_ms(), &client.state) {
+        if matches!(client.state, State::Live(_)) && client.identity.has_ended(now_ms) {
+            door.expired(cx, client);
+            return;
+        }
+        match (client.next_ms(), &client.state) {
             (Some(next_ms), _) => door.set_timer(client, next_ms),
             (None, State::Password(..) | State::Opening(..) | State::Opened(_)) => {
                 door.set_timer(client, now_ms + DECISION_CHECK_MS);
@@ -123,7 +127,7 @@ impl Service for Mqtt {
             // By users who may not be there any more.
             State::Password(..) | State::Exchange(..) => false,
             State::Opening(..) | State::Opened(_) | State::Live(_) => {
-                cx.policy.still_admits(info, client.identity.user())
+                cx.policy.still_admits(info, &client.identity)
             }
         };
         if !stays {

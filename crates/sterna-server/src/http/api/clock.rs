@@ -10,6 +10,7 @@ use super::end::NO_ERROR;
 use super::peer::Peer;
 use super::subscription::{Outlet, State, Subscription};
 use crate::context::Context;
+use crate::identity::Identity;
 
 /// When something of a subscription is due.
 fn deadline_ms(subscription: &Subscription) -> Option<u64> {
@@ -33,7 +34,11 @@ fn heartbeat_ms(subscription: &Subscription) -> Option<u64> {
 impl Peer {
     /// When [`Api::timeout`] wants to be called.
     pub(crate) fn deadline_ms(&self) -> Option<u64> {
-        self.subscriptions.iter().filter_map(deadline_ms).min()
+        let until_ms = (self.transports.iter().map(|transport| &transport.identity))
+            .chain(self.subscriptions.iter().map(|one| &one.identity))
+            .filter_map(Identity::until_ms);
+        let subscriptions = self.subscriptions.iter().filter_map(deadline_ms);
+        subscriptions.chain(until_ms).min()
     }
 }
 
@@ -46,6 +51,7 @@ impl Api {
         out: &mut dyn Responses,
     ) {
         let now_ms = cx.net.now_ms();
+        self.end_expired(cx, peer, out);
         // One may end; then another takes its place.
         let mut at = peer.subscriptions.len();
         while at > 0 {

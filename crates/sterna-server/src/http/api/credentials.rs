@@ -72,7 +72,7 @@ pub(crate) enum Verdict {
 /// The challenges of a 401 (RFC 9110, section 11.6.1).
 fn challenge(policy: &Policy) -> String {
     let mut challenges = Vec::new();
-    if !policy.tokens.is_empty() {
+    if !policy.tokens.is_empty() || policy.issuer.is_configured() {
         challenges.push(r#"Bearer realm="sterna""#);
     }
     if policy.users.are_configured() || challenges.is_empty() {
@@ -85,6 +85,11 @@ fn challenge(policy: &Policy) -> String {
 fn refused(policy: &Policy, detail: &'static str) -> Verdict {
     let trouble = Trouble::unauthenticated(detail, challenge(policy));
     Verdict::Refused(Refusal::Method, trouble)
+}
+
+/// What a client is told whose credentials are good no more.
+pub(super) fn unwanted(policy: &Policy, detail: &'static str) -> Trouble {
+    Trouble::unauthenticated(detail, challenge(policy))
 }
 
 fn refused_claim(policy: &Policy, refusal: Refusal) -> Verdict {
@@ -128,7 +133,8 @@ impl Credentials {
                 return Verdict::Wait;
             }
             let known = (self.of_connection.as_ref())
-                .filter(|identity| cx.policy.still_admits(info, identity.user()));
+                .filter(|identity| cx.policy.still_admits(info, identity))
+                .filter(|identity| !identity.has_ended(cx.net.now_ms()));
             if let Some(identity) = known {
                 return Verdict::Known(identity.clone());
             }

@@ -1,14 +1,18 @@
 //! The ends of requests, subscriptions and connections.
 
+use std::sync::Arc;
+
 use sterna_broker::{Close, ConsumerId, EvictReason, SessionKey};
 use sterna_http::{ExchangeId, Responses};
 
 use super::Api;
 use super::answer::{Trouble, fail};
+use super::credentials;
 use super::peer::Peer;
 use super::subscription::{Outlet, State, Subscription, is_durable};
 use crate::context::Context;
 use crate::http::problem::ProblemKind as Kind;
+use crate::identity::Identity;
 
 /// The end of a session that nobody comes back to.
 pub(super) const ENDED: Close = Close {
@@ -76,28 +80,54 @@ impl Api {
         peer: &mut Peer,
         out: &mut dyn Responses,
     ) {
-        let info = cx.net.info(peer.connection);
+        let info = cx.net.info(peer.connection).cloned();
+        let policy = Arc::clone(cx.policy);
+        let trouble = credentials::unwanted(&policy, "the users have changed");
+        self.end_those(cx, peer, out, &trouble, |identity| {
+            !policy.still_admits(info.as_ref(), identity)
+        });
+    }
+
+    /// Ends the sessions and responses of users whose token has expired.
+    pub(crate) fn end_expired(
+        &mut self,
+        cx: &mut Context<'_>,
+        peer: &mut Peer,
+        out: &mut dyn Responses,
+    ) {
+        let now_ms = cx.net.now_ms();
+        let trouble = credentials::unwanted(cx.policy, "the token has expired");
+        self.end_those(cx, peer, out, &trouble, |identity| {
+            identity.has_ended(now_ms)
+        });
+    }
+
+    fn end_those(
+        &mut self,
+        cx: &mut Context<'_>,
+        peer: &mut Peer,
+        out: &mut dyn Responses,
+        trouble: &Trouble,
+        is_over: impl Fn(&Identity) -> bool,
+    ) {
         let unwanted: Vec<ExchangeId> = (peer.transports.iter())
-            .filter(|transport| !cx.policy.still_admits(info, transport.identity.user()))
+            .filter(|transport| is_over(&transport.identity))
             .map(|transport| transport.session)
             .collect();
         let ended: Vec<_> = (peer.subscriptions.iter())
-            .filter(|one| {
-                !cx.policy
-                    .still_admits(info, cx.broker.owner(one.session).as_deref())
-            })
+            .filter(|one| is_over(&one.identity))
             .map(|one| (one.consumer, one.session))
             .collect();
         for id in unwanted {
             peer.transports.retain(|transport| transport.session != id);
-            out.close_session(id, FORBIDDEN, "the users have changed");
+            out.close_session(id, FORBIDDEN, trouble.detail());
             if let Some(at) = peer.subscription_of(id) {
                 self.drop_subscription(cx, peer, at, Some(Close::LOST));
             }
         }
         for (consumer, session) in ended {
             cx.broker.close(cx.net.now_ms(), session, Close::LOST);
-            self.evicted(cx, peer, out, consumer, EvictReason::Administrative);
+            self.end_subscription(cx, peer, out, consumer, trouble);
         }
     }
 
@@ -163,25 +193,37 @@ impl Api {
         consumer: ConsumerId,
         reason: EvictReason,
     ) {
+        let (kind, detail) = match reason {
+            EvictReason::TakenOver => (
+                Kind::SessionBusy,
+                "another request has taken the session over",
+            ),
+            EvictReason::Administrative => (Kind::NoSession, "the session was ended"),
+        };
+        self.end_subscription(cx, peer, out, consumer, &Trouble::new(kind, detail));
+    }
+
+    /// Ends the response of a subscription whose session is closed; with an error, if it has not begun.
+    fn end_subscription(
+        &mut self,
+        cx: &mut Context<'_>,
+        peer: &mut Peer,
+        out: &mut dyn Responses,
+        consumer: ConsumerId,
+        trouble: &Trouble,
+    ) {
         let is_it = |subscription: &Subscription| subscription.consumer == consumer;
         let Some(at) = peer.subscriptions.iter().position(is_it) else {
             return;
         };
         let subscription = &peer.subscriptions[at];
-        tracing::debug!(session = &*subscription.name, ?reason, "subscription ended");
+        let (session, detail) = (&*subscription.name, trouble.detail());
+        tracing::debug!(session, detail, "subscription ended");
         let waits = matches!(subscription.state, State::Opening(_))
             || matches!(subscription.outlet, Outlet::Poll(_));
         if waits {
-            let (kind, detail) = match reason {
-                EvictReason::TakenOver => (
-                    Kind::SessionBusy,
-                    "another request has taken the session over",
-                ),
-                EvictReason::Administrative => (Kind::NoSession, "the session was ended"),
-            };
-            let trouble = Trouble::new(kind, detail);
             self.counts.messages_sent += 1;
-            fail(out, subscription.exchange, &subscription.reader, &trouble);
+            fail(out, subscription.exchange, &subscription.reader, trouble);
         } else {
             finish(out, subscription);
         }

@@ -148,6 +148,7 @@ impl Api {
             exchange: asker.id,
             consumer,
             session,
+            identity: opening.identity.clone(),
             name: name.into(),
             reader: asker.reader,
             format,

@@ -17,6 +17,8 @@ pub(super) struct Subscription {
     pub(super) exchange: ExchangeId,
     pub(super) consumer: ConsumerId,
     pub(super) session: SessionKey,
+    /// Whose it is.
+    pub(super) identity: Identity,
     /// The session's name, as the client knows it.
     pub(super) name: Box<str>,
     pub(super) reader: Reader,

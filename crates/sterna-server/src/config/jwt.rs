@@ -1,0 +1,173 @@
+//! The section `authentication.jwt`: JSON web tokens of an issuer.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// Longest clock skew, in seconds: beyond it an expiry means little.
+const MAXIMUM_CLOCK_SKEW_S: u32 = 600;
+
+/// JSON web tokens (RFC 7519) of one issuer, as proof of who a client is.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Jwt {
+    /// The issuer's keys: JWK sets (RFC 7517), single JWKs, or public keys in PEM. Without any, no token is
+    /// accepted.
+    pub key_files: Vec<PathBuf>,
+    /// Accepted algorithms. A key serves the one algorithm of its type, whatever a token says.
+    pub algorithms: Vec<JwtAlgorithm>,
+    /// The claim `iss` of each token.
+    pub issuer: Option<String>,
+    /// Each token names one of these in its claim `aud`.
+    pub audiences: Vec<String>,
+    /// Largest difference between the issuer's clock and this one, in seconds.
+    pub clock_skew_s: u32,
+    /// The claim with the user name. A name that starts with `/` is a JSON pointer into the claims.
+    pub user_claim: String,
+    /// The claim with the client identifiers that the client may have: a pattern or a list of patterns.
+    /// Without this setting, tokens do not limit them.
+    pub client_ids_claim: Option<String>,
+    /// Longest token, in bytes.
+    pub maximum_token_bytes: u32,
+    /// Keys in all files.
+    pub maximum_keys: u32,
+}
+
+impl Default for Jwt {
+    fn default() -> Self {
+        Self {
+            key_files: Vec::new(),
+            algorithms: vec![
+                JwtAlgorithm::Es256,
+                JwtAlgorithm::EdDsa,
+                JwtAlgorithm::Rs256,
+            ],
+            issuer: None,
+            audiences: Vec::new(),
+            clock_skew_s: 30,
+            user_claim: "sub".to_owned(),
+            client_ids_claim: None,
+            maximum_token_bytes: 8192,
+            maximum_keys: 64,
+        }
+    }
+}
+
+/// An algorithm of signatures (RFC 7518, RFC 8037).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub enum JwtAlgorithm {
+    /// ECDSA with P-256 and SHA-256.
+    #[serde(rename = "ES256")]
+    Es256,
+    /// Ed25519.
+    #[serde(rename = "EdDSA")]
+    EdDsa,
+    /// HMAC with SHA-256: issuer and broker share the secret.
+    #[serde(rename = "HS256")]
+    Hs256,
+    /// RSASSA-PKCS1-v1_5 with SHA-256.
+    #[serde(rename = "RS256")]
+    Rs256,
+}
+
+impl JwtAlgorithm {
+    /// The name in the header of tokens.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Es256 => "ES256",
+            Self::EdDsa => "EdDSA",
+            Self::Hs256 => "HS256",
+            Self::Rs256 => "RS256",
+        }
+    }
+}
+
+impl Jwt {
+    /// Whether tokens are accepted at all.
+    #[must_use]
+    pub const fn is_configured(&self) -> bool {
+        !self.key_files.is_empty()
+    }
+
+    /// A sentence for each fault.
+    pub(super) fn problems(&self) -> Vec<String> {
+        let is_empty = |claim: &str| claim.is_empty() || claim == "/";
+        let faults = [
+            (
+                !self.is_configured() && *self != Self::default(),
+                "authentication.jwt accepts no token without authentication.jwt.key_files",
+            ),
+            (
+                self.is_configured() && self.issuer.is_none(),
+                "authentication.jwt.issuer is needed: the claim `iss` of each token",
+            ),
+            (
+                self.is_configured() && self.audiences.is_empty(),
+                "authentication.jwt.audiences is needed: else tokens for other services work here",
+            ),
+            (
+                self.algorithms.is_empty(),
+                "authentication.jwt.algorithms names at least one of ES256, EdDSA, RS256 and HS256",
+            ),
+            (
+                self.clock_skew_s > MAXIMUM_CLOCK_SKEW_S,
+                "authentication.jwt.clock_skew_s is at most 600",
+            ),
+            (
+                is_empty(&self.user_claim) || self.client_ids_claim.as_deref().is_some_and(is_empty),
+                "authentication.jwt.user_claim and client_ids_claim are names of claims",
+            ),
+            (
+                self.maximum_token_bytes == 0 || self.maximum_keys == 0,
+                "authentication.jwt.maximum_token_bytes and maximum_keys are at least 1",
+            ),
+        ];
+        let faults = faults.into_iter().filter(|(is_fault, _)| *is_fault);
+        faults.map(|(_, what)| what.to_owned()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_need_an_issuer_and_an_audience() {
+        let complete = Jwt {
+            key_files: vec!["keys.json".into()],
+            issuer: Some("https://issuer.example".to_owned()),
+            audiences: vec!["sterna".to_owned()],
+            ..Jwt::default()
+        };
+        assert_eq!(complete.problems(), [""; 0]);
+        assert_eq!(Jwt::default().problems(), [""; 0]);
+        type Change = fn(&mut Jwt);
+        let changes: [(Change, &str); 7] = [
+            (|jwt| jwt.key_files.clear(), "key_files"),
+            (|jwt| jwt.issuer = None, "issuer"),
+            (|jwt| jwt.audiences.clear(), "audiences"),
+            (|jwt| jwt.algorithms.clear(), "algorithms"),
+            (|jwt| jwt.clock_skew_s = 601, "clock_skew_s"),
+            (|jwt| jwt.user_claim.clear(), "user_claim"),
+            (|jwt| jwt.maximum_keys = 0, "maximum_keys"),
+        ];
+        for (change, named) in changes {
+            let mut jwt = complete.clone();
+            change(&mut jwt);
+            let problems = jwt.problems();
+            assert!(problems.len() == 1 && problems[0].contains(named), "{problems:?}");
+        }
+    }
+
+    #[test]
+    fn there_is_no_algorithm_none() {
+        let parse = |name: &str| serde_json::from_value::<JwtAlgorithm>(name.into());
+        for algorithm in Jwt::default().algorithms {
+            assert_eq!(parse(algorithm.name()).unwrap(), algorithm);
+        }
+        for name in ["none", "None", "HS512", ""] {
+            assert!(parse(name).is_err(), "{name}");
+        }
+    }
+}

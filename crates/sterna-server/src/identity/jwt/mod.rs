@@ -1,0 +1,312 @@
+//! JSON web tokens (RFC 7519), signed (RFC 7515), of one issuer.
+//!
+//! What decides about a token is the configuration: algorithms, keys, issuer and audiences. Of the
+//! token's header only two members count, and only to choose among the keys that are trusted
+//! anyway (RFC 8725). A token says when it ends, and with it ends what its client does.
+
+mod keys;
+
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde_json::{Map, Value};
+
+use self::keys::{KeyId, Keys};
+use super::client_ids::fits;
+use super::{Identity, Proof};
+use crate::config::{self, JwtAlgorithm};
+
+/// The method of SASL, and of MQTT's authentication, that carries a token (RFC 7628).
+pub(crate) const OAUTHBEARER: &str = "OAUTHBEARER";
+/// Client identifiers that a token may give.
+const MAXIMUM_CLIENT_IDS: usize = 64;
+
+/// The issuer whose tokens are accepted: its keys, and what its tokens have to say.
+#[derive(Debug, Default)]
+pub struct Issuer {
+    config: Arc<config::Jwt>,
+    keys: Keys,
+}
+
+/// What a token gives beside the user's name.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Grant {
+    /// Until when, in milliseconds since the Unix epoch.
+    until_ms: u64,
+    /// The key that has signed the token.
+    key: KeyId,
+    /// Patterns of client identifiers; `None` for all.
+    client_ids: Option<Box<[String]>>,
+    /// The settings by which the token was accepted.
+    terms: Arc<config::Jwt>,
+}
+
+/// Why a token is refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Fault {
+    /// It is too long, or not of the form of a token.
+    Form,
+    /// Its algorithm is not accepted.
+    Algorithm,
+    /// No key has the name that it gives.
+    Key,
+    /// The signature is wrong.
+    Signature,
+    /// A claim is missing, or not of its type.
+    Claims,
+    /// It is of another issuer.
+    Issuer,
+    /// It is for others.
+    Audience,
+    /// It has expired.
+    Expired,
+    /// It is not valid yet.
+    Early,
+    /// It names no user.
+    User,
+}
+
+impl Fault {
+    /// Whether whoever shows the token may be guessing: its issuer has not signed it.
+    pub(crate) const fn is_guess(self) -> bool {
+        matches!(
+            self,
+            Self::Form | Self::Algorithm | Self::Key | Self::Signature
+        )
+    }
+
+    /// Says so in words, for the log.
+    pub(crate) const fn detail(self) -> &'static str {
+        match self {
+            Self::Form => "the token is malformed or too long",
+            Self::Algorithm => "the token's algorithm is not one of authentication.jwt.algorithms",
+            Self::Key => "no key has the token's `kid`",
+            Self::Signature => "the token's signature is wrong",
+            Self::Claims => "a claim of the token is missing or not of its type",
+            Self::Issuer => "the token is not of authentication.jwt.issuer",
+            Self::Audience => "the token is for none of authentication.jwt.audiences",
+            Self::Expired => "the token has expired",
+            Self::Early => "the token is not valid yet",
+            Self::User => "the token names no user",
+        }
+    }
+}
+
+/// Whether credentials have the form of a signed token: three parts in base64url, of which the first
+/// begins like an object.
+pub(crate) fn is_token(credentials: &[u8]) -> bool {
+    let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    credentials.first() == Some(&b'e')
+        && credentials.iter().filter(|byte| **byte == b'.').count() == 2
+        && credentials.iter().all(is_part)
+}
+
+/// The token in the first message of [`OAUTHBEARER`]; the second value is the user that the client
+/// wants to act as, empty for the token's.
+pub(crate) fn token_of_message(message: &[u8]) -> Option<(&str, &str)> {
+    let message = std::str::from_utf8(message).ok()?;
+    let (header, fields) = message.split_once('\u{1}')?;
+    let acts_as = match header.strip_prefix("n,")?.strip_suffix(',')? {
+        "" => "",
+        name => name.strip_prefix("a=")?,
+    };
+    // Names with marks in them would be written as `=2C` and `=3D`.
+    if acts_as.contains(['=', ',']) {
+        return None;
+    }
+    let fields = fields.strip_suffix("\u{1}\u{1}")?;
+    let mut values = (fields.split('\u{1}')).filter_map(|field| field.strip_prefix("auth="));
+    let value = values.next()?;
+    let (scheme, token) = value.split_once(' ')?;
+    let is_single = values.next().is_none() && scheme.eq_ignore_ascii_case("bearer");
+    is_single.then_some((token.trim_start(), acts_as))
+}
+
+impl Issuer {
+    /// Reads the keys.
+    ///
+    /// # Errors
+    /// A sentence that names the file and its fault.
+    pub fn load(config: &config::Jwt) -> Result<Self, String> {
+        let keys = Keys::load(&config.key_files, &config.algorithms, config.maximum_keys)?;
+        Ok(Self {
+            config: Arc::new(config.clone()),
+            keys,
+        })
+    }
+
+    /// Whether tokens are accepted at all.
+    #[must_use]
+    pub fn is_configured(&self) -> bool {
+        self.config.is_configured()
+    }
+
+    /// Whether the same tokens are accepted.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        self.config == other.config && self.keys.are_same(&other.keys)
+    }
+
+    /// Whether a client that came in by a token would still: its key is trusted, and the token has to say
+    /// the same as before.
+    pub(crate) fn stands_by(&self, grant: &Grant) -> bool {
+        let terms = config::Jwt {
+            key_files: self.config.key_files.clone(),
+            clock_skew_s: self.config.clock_skew_s,
+            maximum_keys: self.config.maximum_keys,
+            ..(*grant.terms).clone()
+        };
+        self.keys.have(&grant.key) && terms == *self.config
+    }
+
+    /// The user whom a token names, before anything of it is verified.
+    pub(crate) fn claimed_user(&self, token: &[u8]) -> Option<String> {
+        let claims = token.split(|byte| *byte == b'.').nth(1)?;
+        let is_short = token.len() <= self.config.maximum_token_bytes as usize;
+        let claims = object(claims).filter(|_| is_short)?;
+        Some(self.user_of(&Value::Object(claims))?.to_owned())
+    }
+
+    /// Who shows a token; `now_ms` counts from the Unix epoch. It costs one signature check, or
+    /// up to four where keys have no name: as much as a TLS handshake, so a shard does it.
+    ///
+    /// # Errors
+    /// Why it may not come in.
+    pub(crate) fn identify(&self, token: &[u8], now_ms: u64) -> Result<Identity, Fault> {
+        if token.len() > self.config.maximum_token_bytes as usize {
+            return Err(Fault::Form);
+        }
+        let mut parts = token.split(|byte| *byte == b'.');
+        let (Some(header), Some(claims), Some(signature), None) =
+            (parts.next(), parts.next(), parts.next(), parts.next())
+        else {
+            return Err(Fault::Form);
+        };
+        let signed = &token[..header.len() + 1 + claims.len()];
+        let signature = URL_SAFE_NO_PAD.decode(signature);
+        let signature = signature.map_err(|_| Fault::Form)?;
+        let key = self.signer(&object(header).ok_or(Fault::Form)?, signed, &signature)?;
+        let claims = Value::Object(object(claims).ok_or(Fault::Form)?);
+        let until_ms = self.check_claims(&claims, now_ms)?;
+        let user = self.user_of(&claims).ok_or(Fault::User)?;
+        let client_ids = match &self.config.client_ids_claim {
+            Some(name) => Some(texts(claim(&claims, name)).ok_or(Fault::Claims)?),
+            None => None,
+        };
+        if client_ids.as_ref().is_some_and(|list| list.len() > MAXIMUM_CLIENT_IDS) {
+            return Err(Fault::Claims);
+        }
+        let grant = Grant {
+            until_ms,
+            key,
+            client_ids: client_ids.map(|list| list.into_iter().map(str::to_owned).collect()),
+            terms: Arc::clone(&self.config),
+        };
+        Ok(Identity::granted(user, Proof::Jwt, Arc::new(grant)))
+    }
+
+    /// The key that has signed.
+    fn signer(
+        &self,
+        header: &Map<String, Value>,
+        signed: &[u8],
+        signature: &[u8],
+    ) -> Result<KeyId, Fault> {
+        // Extensions that have to be understood, and none is (RFC 7515, section 4.1.11).
+        if header.contains_key("crit") {
+            return Err(Fault::Form);
+        }
+        let named = header.get("alg").and_then(Value::as_str).ok_or(Fault::Form)?;
+        let algorithm = (self.config.algorithms.iter()).find(|one| one.name() == named);
+        let algorithm: JwtAlgorithm = *algorithm.ok_or(Fault::Algorithm)?;
+        let name = match header.get("kid") {
+            None => None,
+            Some(name) => Some(name.as_str().ok_or(Fault::Form)?),
+        };
+        let mut keys = self.keys.of(algorithm, name).peekable();
+        if keys.peek().is_none() {
+            return Err(Fault::Key);
+        }
+        let key = keys.find(|key| key.verifies(signed, signature));
+        key.map(|key| key.id).ok_or(Fault::Signature)
+    }
+
+    /// Checks what a token says of itself; the value is its end, the clocks' difference included.
+    fn check_claims(&self, claims: &Value, now_ms: u64) -> Result<u64, Fault> {
+        let skew_ms = u64::from(self.config.clock_skew_s) * 1000;
+        let time_ms = |name: &str| match claims.get(name) {
+            None => Ok(None),
+            Some(value) => {
+                let seconds = value.as_f64().filter(|seconds| *seconds >= 0.0);
+                let seconds = seconds.ok_or(Fault::Claims)?;
+                #[expect(clippy::cast_sign_loss, reason = "it is not negative")]
+                let time_ms = (seconds * 1000.0) as u64;
+                Ok(Some(time_ms))
+            }
+        };
+        if claims.get("iss").and_then(Value::as_str) != self.config.issuer.as_deref() {
+            return Err(Fault::Issuer);
+        }
+        let audiences = texts(claims.get("aud")).ok_or(Fault::Audience)?;
+        let is_for_us = |name: &&str| self.config.audiences.iter().any(|own| own == name);
+        if !audiences.iter().any(is_for_us) {
+            return Err(Fault::Audience);
+        }
+        let until_ms = time_ms("exp")?.ok_or(Fault::Claims)?.saturating_add(skew_ms);
+        if until_ms <= now_ms {
+            return Err(Fault::Expired);
+        }
+        if time_ms("nbf")?.is_some_and(|from_ms| from_ms > now_ms.saturating_add(skew_ms)) {
+            return Err(Fault::Early);
+        }
+        Ok(until_ms)
+    }
+
+    fn user_of<'a>(&self, claims: &'a Value) -> Option<&'a str> {
+        let user = claim(claims, &self.config.user_claim)?.as_str()?;
+        sterna_auth::is_user_name(user).then_some(user)
+    }
+}
+
+impl Grant {
+    /// When it ends, in milliseconds since the Unix epoch.
+    pub(crate) const fn until_ms(&self) -> u64 {
+        self.until_ms
+    }
+
+    /// Whether the token's user may have a client identifier.
+    pub(crate) fn gives_client_id(&self, user: Option<&str>, client_id: &str) -> bool {
+        let fit = |pattern: &String| fits(pattern, user, client_id);
+        (self.client_ids.as_ref()).is_none_or(|patterns| patterns.iter().any(fit))
+    }
+}
+
+/// An object in base64url.
+fn object(part: &[u8]) -> Option<Map<String, Value>> {
+    let text = URL_SAFE_NO_PAD.decode(part).ok()?;
+    match serde_json::from_slice(&text).ok()? {
+        Value::Object(object) => Some(object),
+        _ => None,
+    }
+}
+
+/// A claim by its name, or by a JSON pointer (RFC 6901).
+fn claim<'a>(claims: &'a Value, name: &str) -> Option<&'a Value> {
+    if name.starts_with('/') {
+        claims.pointer(name)
+    } else {
+        claims.get(name)
+    }
+}
+
+/// A text, or a list of nothing but texts.
+fn texts(value: Option<&Value>) -> Option<Vec<&str>> {
+    match value? {
+        Value::String(text) => Some(vec![text]),
+        Value::Array(list) => list.iter().map(Value::as_str).collect(),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;
