@@ -50,6 +50,8 @@ pub struct Shard {
 struct Shortage {
     /// The stage that the shard has last seen.
     stage: Stage,
+    /// Since when memory is short, in milliseconds.
+    since_ms: u64,
     /// When clients that are not read may be for a moment, and too much is looked for.
     next_ms: Option<u64>,
     /// There is more room to be made in queues.
@@ -378,6 +380,9 @@ impl Shard {
         if stage == before {
             return;
         }
+        if before == Stage::Normal {
+            self.shortage.since_ms = net.now_ms();
+        }
         self.broker.feel_pressure();
         self.shortage.is_relieving = stage >= Stage::MoveToLog;
         self.shortage.next_ms = (stage > Stage::Normal).then(|| net.now_ms() + SIP_INTERVAL_MS);
@@ -415,9 +420,7 @@ impl Shard {
             self.broker.relieve_again();
             self.shortage.is_relieving = true;
         }
-        if self.shortage.stage >= Stage::RefuseNewcomers {
-            self.shed(net);
-        }
+        self.shed(net);
         let mut doors = self.doors(net);
         doors.mqtt.sip(&mut doors.cx);
         doors.amqp.sip(&mut doors.cx);
@@ -427,17 +430,21 @@ impl Shard {
     /// Ends the clients that hold most themselves, until this shard's part of what is too much is gone.
     fn shed(&mut self, net: &mut dyn Network) {
         let shards = u64::from(self.sys.retained.shards());
-        let mut excess_bytes = self.memory.excess_bytes() / shards;
+        let short_ms = net.now_ms().saturating_sub(self.shortage.since_ms);
+        let mut excess_bytes = self.memory.excess_bytes(short_ms) / shards;
+        if excess_bytes == 0 {
+            return;
+        }
         let mut doors = self.doors(net);
         let mqtt = doors.mqtt.heavy(&doors.cx).into_iter();
         let amqp = doors.amqp.heavy(&doors.cx).into_iter();
         let http = doors.http.heavy(&doors.cx).into_iter();
-        let mut heavy: Vec<(usize, ConnectionId)> = mqtt.chain(amqp).chain(http).collect();
+        let mut heavy: Vec<(u64, ConnectionId)> = mqtt.chain(amqp).chain(http).collect();
         heavy.sort_unstable();
         while excess_bytes > 0
             && let Some((bytes, connection)) = heavy.pop()
         {
-            excess_bytes = excess_bytes.saturating_sub(bytes as u64);
+            excess_bytes = excess_bytes.saturating_sub(bytes);
             match doors.of_connection(connection) {
                 Protocol::Mqtt => doors.mqtt.shed(&mut doors.cx, connection),
                 Protocol::Amqp => doors.amqp.shed(&mut doors.cx, connection),

@@ -28,7 +28,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use crate::api::{Event, QueueState, SessionInfo, SessionKey, ShardId};
-use crate::counters::Counters;
+use crate::counters::{Counters, ENTRY_BYTES};
 use crate::directory::{Directory, Log};
 use crate::group_reader::GroupRecord;
 use crate::index::Index;
@@ -175,6 +175,16 @@ impl<P: Default + Send> Broker<P> {
     pub fn queue(&self, session: SessionKey) -> Option<QueueState> {
         let session = self.queues.attended(session)?;
         Some(self.queue_state(session))
+    }
+
+    /// About the memory that a session's queue and ledger take, in bytes: bodies that it shares with others
+    /// included. 0 for an outdated key.
+    #[must_use]
+    pub fn held_bytes(&self, session: SessionKey) -> u64 {
+        self.queues.attended(session).map_or(0, |session| {
+            let entries = (session.pending.len() + session.ledger.len()) as u64;
+            session.account.pending_bytes + session.account.sent_bytes + entries * ENTRY_BYTES
+        })
     }
 
     // Mail.

@@ -218,6 +218,11 @@ impl Service for Amqp {
         client.partial_bytes()
     }
 
+    fn broker_bytes(cx: &Context<'_>, client: &Client) -> u64 {
+        let sources = client.sources.values();
+        sources.map(|link| cx.broker.held_bytes(link.session)).sum()
+    }
+
     fn sips(client: &mut Client) -> &mut Sips {
         &mut client.sips
     }

@@ -545,6 +545,9 @@ pub struct Broker {
     pub memory_refuse_percent: u8,
     /// How far below its beginning each of these ends, in percent of the ceiling.
     pub memory_hysteresis_percent: u8,
+    /// Time that memory may be short before the clients that hold most are ended in any stage, in
+    /// milliseconds.
+    pub memory_patience_ms: u64,
 }
 
 impl Default for Broker {
@@ -573,6 +576,7 @@ impl Default for Broker {
             memory_drop_percent: 90,
             memory_refuse_percent: 95,
             memory_hysteresis_percent: 5,
+            memory_patience_ms: 30_000,
         }
     }
 }

@@ -113,6 +113,12 @@ pub(crate) trait Service: Sized {
     /// Bytes that are kept of what has partly arrived: packets, messages and requests.
     fn partial_bytes(client: &Self::Client) -> usize;
 
+    /// About the memory that the broker holds for a client, in bytes.
+    fn broker_bytes(cx: &Context<'_>, client: &Self::Client) -> u64 {
+        let _ = (cx, client);
+        0
+    }
+
     /// Whether a client is not read because memory is short, and may be for a moment.
     fn sips(client: &mut Self::Client) -> &mut Sips;
 

@@ -1,5 +1,5 @@
 //! What a door does when memory is short: it does not read clients that publish, and in the last stage ends
-//! those that hold most.
+//! those that hold most. It ends them in any stage where memory has been short for long.
 //!
 //! A client that is not read is read for a moment every second: its PINGREQ is answered, and what it
 //! acknowledges makes room. Its keep-alive stands still otherwise.
@@ -75,15 +75,18 @@ impl<S: Service<Id = ConnectionId>> Door<S> {
         }
     }
 
-    /// The clients that hold more than a little themselves, with what they hold in bytes: of what has partly
-    /// arrived, and what they do not read.
-    pub(crate) fn heavy(&self, cx: &Context<'_>) -> Vec<(usize, ConnectionId)> {
+    /// The clients that hold more than a little, with what they hold in bytes: what has partly arrived, what
+    /// they do not acknowledge, and what they do not read.
+    pub(crate) fn heavy(&self, cx: &Context<'_>) -> Vec<(u64, ConnectionId)> {
         let ids = self.clients.ids();
         let weighed = ids.filter_map(|id| {
-            let partial_bytes = S::partial_bytes(self.clients.get(id)?);
-            Some((partial_bytes + cx.net.unsent_bytes(id), id))
+            let client = self.clients.get(id)?;
+            let own_bytes = S::partial_bytes(client) + cx.net.unsent_bytes(id);
+            Some((own_bytes as u64 + S::broker_bytes(cx, client), id))
         });
-        weighed.filter(|(bytes, _)| *bytes > LIGHT_BYTES).collect()
+        weighed
+            .filter(|(bytes, _)| *bytes > LIGHT_BYTES as u64)
+            .collect()
     }
 
     /// Ends a client because memory is short and it holds more than others.

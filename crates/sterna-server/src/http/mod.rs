@@ -189,6 +189,10 @@ impl Service for Http {
         client.carrier.partial_bytes()
     }
 
+    fn broker_bytes(cx: &Context<'_>, client: &Connection) -> u64 {
+        client.peer.broker_bytes(cx)
+    }
+
     fn sips(client: &mut Connection) -> &mut Sips {
         &mut client.peer.sips
     }

@@ -116,6 +116,7 @@ const LOOK_BYTES: u64 = 256 << 10;
 pub struct Memory {
     ceiling_bytes: Option<u64>,
     thresholds: Option<Thresholds>,
+    patience_ms: u64,
     stage: AtomicU8,
     shares: Box<[Share]>,
     directory: Arc<Directory>,
@@ -194,6 +195,7 @@ impl Memory {
         Self {
             ceiling_bytes,
             thresholds,
+            patience_ms: settings.memory_patience_ms,
             stage: AtomicU8::new(0),
             shares: (0..shards).map(|_| Share::default()).collect(),
             directory,
@@ -322,12 +324,20 @@ impl Memory {
         self.resident_bytes().max(accounted_bytes)
     }
 
-    /// Bytes above which clients are ended in the last stage.
-    pub(crate) fn excess_bytes(&self) -> u64 {
-        let relief_bytes = self
-            .thresholds
-            .map_or(u64::MAX, |thresholds| thresholds.relief_bytes());
-        self.used_bytes().saturating_sub(relief_bytes)
+    /// Bytes that clients have to give back by their end: in the last stage until that is over, and where
+    /// memory has been short for so long, until no stage is left. 0 where none has to end.
+    pub(crate) fn excess_bytes(&self, short_ms: u64) -> u64 {
+        let Some(thresholds) = &self.thresholds else {
+            return 0;
+        };
+        let end_bytes = if short_ms >= self.patience_ms {
+            thresholds.first_end_bytes()
+        } else if self.stage() >= Stage::RefuseNewcomers {
+            thresholds.last_end_bytes()
+        } else {
+            return 0;
+        };
+        self.used_bytes().saturating_sub(end_bytes)
     }
 
     /// Finds the stage. Returns whether it is another than before: then all shards are to be told.

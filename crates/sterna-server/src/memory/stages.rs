@@ -117,9 +117,14 @@ impl Thresholds {
         reached.map(|(of, _)| *of).next_back().unwrap_or_default()
     }
 
-    /// Where the last stage ends, in bytes: what is above it is too much.
-    pub(crate) const fn relief_bytes(&self) -> u64 {
+    /// Where the last stage ends, in bytes.
+    pub(crate) const fn last_end_bytes(&self) -> u64 {
         self.begin_bytes[Stage::SHORT.len() - 1].saturating_sub(self.hysteresis_bytes)
+    }
+
+    /// Where the first stage ends, in bytes.
+    pub(crate) const fn first_end_bytes(&self) -> u64 {
+        self.begin_bytes[0].saturating_sub(self.hysteresis_bytes)
     }
 
     /// Where the first stage begins, in bytes.

@@ -181,6 +181,10 @@ impl Service for Mqtt {
         client.partial_bytes()
     }
 
+    fn broker_bytes(cx: &Context<'_>, client: &Client) -> u64 {
+        (client.session()).map_or(0, |session| cx.broker.held_bytes(session))
+    }
+
     fn sips(client: &mut Client) -> &mut Sips {
         &mut client.sips
     }

@@ -389,6 +389,29 @@ fn the_client_that_holds_most_of_what_has_partly_arrived_is_ended_in_the_last_st
     resident(&mut broker, 10, Stage::Normal);
 }
 
+/// Else who acknowledges nothing could keep all others from publishing for as long as it pleases.
+#[test]
+fn whoever_holds_most_is_ended_where_memory_stays_short() {
+    let mut broker = Broker::with(&config(), 1);
+    let (never, honest) = (broker.client(V5, "never"), broker.client(V5, "honest"));
+    broker.subscribe(never, V5, "t", QoS::AtLeastOnce);
+    broker.subscribe(honest, V5, "t", QoS::AtLeastOnce);
+    let text = "x".repeat(10_000);
+    for _ in 0..50 {
+        broker.publish(honest, V5, "t", &text, QoS::AtLeastOnce);
+    }
+    for (_, id) in came(&mut broker, honest) {
+        puback(&mut broker, honest, id.expect("an identifier"));
+    }
+    resident(&mut broker, 71, Stage::PausePublishers);
+    broker.advance(29_000);
+    assert!(!broker.is_closed(never), "it may still acknowledge");
+    broker.advance(3_000);
+    assert!(broker.is_closed(never) && !broker.is_closed(honest));
+    let told = broker.told(never, V5);
+    assert!(told.iter().any(|packet| packet.contains("Quota exceeded")));
+}
+
 /// Without anybody who asks the system: what shards note is enough.
 #[test]
 fn the_account_alone_begins_the_stages_and_ends_them() {
