@@ -105,6 +105,7 @@ impl From<&config::Store> for Settings {
                 Durability::Commit => sterna_store::Durability::Commit,
             },
             sync_interval_ms: store.sync_interval_ms,
+            write_delay_ms: store.write_delay_ms,
             segment_bytes: store.segment_bytes,
             maximum_bytes: store.maximum_bytes,
             minimum_free_bytes: store.minimum_free_bytes,

@@ -19,6 +19,8 @@ pub struct Settings {
     pub durability: Durability,
     /// How long an append of [`Durability::Interval`] is not on the disk at most, in milliseconds.
     pub sync_interval_ms: u64,
+    /// How long a batch waits before it is written, in milliseconds: a slow disk, for tests of crashes.
+    pub write_delay_ms: u64,
     /// Size of a segment of the log in bytes. A frame that is larger has a segment of its own.
     pub segment_bytes: u64,
     /// Bytes of the log above which messages are refused; 0 for no limit.
@@ -47,6 +49,7 @@ impl Default for Settings {
         Self {
             durability: Durability::default(),
             sync_interval_ms: 10,
+            write_delay_ms: 0,
             segment_bytes: 64 << 20,
             maximum_bytes: 0,
             minimum_free_bytes: 256 << 20,

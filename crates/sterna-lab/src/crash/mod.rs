@@ -43,8 +43,9 @@ impl Durability {
     /// The line below `[store]` in the configuration.
     const fn store(self) -> &'static str {
         match self {
-            // With memory, the writer is as slow as it can be, and nobody waits for it.
-            Self::Commit | Self::Memory => "durability = \"commit\"",
+            Self::Commit => "durability = \"commit\"",
+            // The disk is slow, and nobody waits for it: every kill under load finds something.
+            Self::Memory => "durability = \"commit\"\nwrite_delay_ms = 200",
             Self::Interval => "durability = \"interval\"",
             Self::None => "enabled = false",
         }

@@ -29,6 +29,8 @@ pub struct Store {
     pub durability: Durability,
     /// Time between two syncs under `interval`, in milliseconds.
     pub sync_interval_ms: u64,
+    /// Time that appends wait before they are written, in milliseconds: a slow disk, for tests of crashes.
+    pub write_delay_ms: u64,
     /// Size of one file of the log, in bytes.
     pub segment_bytes: u64,
     /// Size of the log, in bytes, above which messages are refused. 0: what the disk has.
@@ -62,6 +64,7 @@ impl Default for Store {
             enabled: true,
             durability: Durability::Interval,
             sync_interval_ms: 10,
+            write_delay_ms: 0,
             segment_bytes: 64 << 20,
             maximum_bytes: 0,
             minimum_free_bytes: 256 << 20,

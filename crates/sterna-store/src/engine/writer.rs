@@ -58,6 +58,8 @@ pub(crate) struct Writer {
     published: Progress,
     /// The active segment failed: its unsynced frames belong into another.
     must_move: bool,
+    /// When what is in hand is written, where that is put off.
+    write_at_ms: Option<u64>,
     /// Time of the next attempt after a failure.
     retry_at_ms: Option<u64>,
     unchecked_bytes: u64,
@@ -92,6 +94,7 @@ impl Writer {
             published: progress,
             must_move: false,
             retry_at_ms: None,
+            write_at_ms: None,
             // So that the first step looks.
             unchecked_bytes: ROOM_CHECK_BYTES,
             lacks_room: false,
@@ -118,10 +121,16 @@ impl Writer {
         } else {
             if self.batch.is_empty() {
                 self.take_batch();
+                if self.batch.is_empty() {
+                    return self.rest(now_ms);
+                }
+                let delay_ms = self.shared.settings.write_delay_ms;
+                self.write_at_ms = (delay_ms > 0).then_some(now_ms + delay_ms);
             }
-            if self.batch.is_empty() {
-                return self.rest(now_ms);
+            if let Some(at_ms) = self.write_at_ms.filter(|at_ms| now_ms < *at_ms) {
+                return Step::At(at_ms);
             }
+            self.write_at_ms = None;
             if self.retained.is_empty() {
                 self.unsynced_since_ms = now_ms;
             }
@@ -163,7 +172,8 @@ impl Writer {
     pub(crate) fn has_work(&self, inbox: &Inbox) -> bool {
         let wants_sync = self.shared.sync_wanted() > self.progress.synced
             && self.progress.synced < self.progress.written;
-        self.retry_at_ms.is_none() && (!inbox.frames.is_empty() || wants_sync)
+        let waits = self.retry_at_ms.is_some() || self.write_at_ms.is_some();
+        !waits && (!inbox.frames.is_empty() || wants_sync)
     }
 
     /// There is nothing to write: until when.

@@ -404,7 +404,9 @@ impl Ledger {
         self.decide_transaction(transaction, Fate::Doubtful);
     }
 
-    /// Decides about transactions in doubt: one of which a reader has seen a part has taken effect.
+    /// Decides about transactions in doubt. One of which a reader has seen a part in a later life was kept, and so as
+    /// a whole. What a reader has seen in the life of the transaction proves nothing: messages of QoS 1 leave
+    /// before they are kept.
     fn look_at_doubtful(&mut self, is_end: bool) {
         for number in 0..self.transactions.len() {
             let first = self.transactions[number].first().copied();
@@ -412,12 +414,19 @@ impl Ledger {
             if fate != Some(Fate::Doubtful) {
                 continue;
             }
-            let is_seen = (self.transactions[number].iter())
-                .any(|stamp| self.readers.iter().any(|reader| reader.has(*stamp)));
-            if is_seen {
+            let mut stamps = self.transactions[number].iter();
+            let was_kept = stamps.any(|stamp| {
+                let sent = self
+                    .publication(*stamp)
+                    .map(|(_, publication)| publication.sent);
+                let life = sent.map_or(0, |sent| self.life_at(sent));
+                let mut readers = self.readers.iter();
+                readers.any(|reader| usize::from(reader.entry(*stamp).last_life) > life)
+            });
+            if was_kept {
                 let now = self.tick();
                 self.decide_transaction(TransactionId(number), Fate::Kept(now));
-            } else if is_end {
+            } else if is_end && !self.is_seen(number) {
                 self.decide_transaction(TransactionId(number), Fate::Void);
             }
         }

@@ -45,6 +45,8 @@ pub(super) struct Entry {
     pub(super) copies: u16,
     /// The broker's life in which the first came, from 1.
     pub(super) first_life: u16,
+    /// The life in which the last came.
+    pub(super) last_life: u16,
 }
 
 /// What a copy is to its reader.
@@ -94,6 +96,7 @@ impl Reader {
         }
         let entry = &mut page[sequence];
         entry.copies = entry.copies.saturating_add(1);
+        entry.last_life = life as u16;
         if entry.copies > 1 {
             return Copy::Repeated;
         }
