@@ -1,6 +1,7 @@
 //! Retained messages.
 
 use sterna_broker::{Limits, Publication, Qos, RetainHandling, Retention, SubscribeOptions};
+use sterna_store::MemoryStore;
 
 use crate::cluster::{Cluster, expiring, message, qos, text};
 
@@ -188,4 +189,19 @@ fn many_retained_messages_leave_room_for_live_ones() {
     }
     assert_eq!(cluster.drain(client).len(), 105);
     assert_eq!(cluster.broker(0).counters().dropped_full, 2);
+}
+
+/// `$SYS` does not outlive the process, so it needs no room, and operators need it then.
+#[test]
+fn what_the_broker_says_of_itself_is_retained_while_the_store_is_full() {
+    let store = MemoryStore::new();
+    let limits = Limits::default();
+    let mut cluster = Cluster::with(1, limits, |_| Box::new(store.clone()));
+    store.set_full(true);
+    let routed = cluster.retain(0, "$SYS/broker/uptime", "1 seconds");
+    assert_eq!(
+        (routed.retention, routed.is_store_full),
+        (Retention::Stored, false)
+    );
+    assert!(cluster.retain(0, "a", "of a client").is_store_full);
 }
