@@ -211,7 +211,9 @@ impl<'a, 'c> Case<'a, 'c> {
     fn signed(&self, token: &[u8], user: &str) -> Result<Verdict, Refusal> {
         let issuer = &self.cx.policy.issuer;
         let claimed = issuer.claimed_user(token);
-        let subject = claimed.as_deref().map_or(Subject::Token(token), Subject::User);
+        let subject = claimed
+            .as_deref()
+            .map_or(Subject::Token(token), Subject::User);
         self.may_guess(subject)?;
         let identity = issuer.identify(token, self.now_ms).map_err(|fault| {
             // The client is not told why: the issuer's own would know.

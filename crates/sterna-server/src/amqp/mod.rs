@@ -533,7 +533,10 @@ pub(crate) const fn is_consumer(consumer: ConsumerId) -> bool {
 /// The engine's limits for a new connection.
 fn engine_limits(policy: &Policy, is_quic: bool) -> Limits {
     let amqp = &policy.amqp;
+    let usual = Limits::default();
     Limits {
+        // Part 5, section 5.3.1, allows 512 bytes, and few signed tokens are as short as that.
+        max_sasl_frame_bytes: usual.max_sasl_frame_bytes + policy.issuer.max_token_bytes(),
         max_frame_bytes: amqp.maximum_frame_bytes,
         channel_max: amqp.maximum_sessions_per_connection.saturating_sub(1),
         links_per_session: amqp.maximum_links_per_session,
@@ -544,7 +547,7 @@ fn engine_limits(policy: &Policy, is_quic: bool) -> Limits {
         incoming_window: amqp.incoming_window,
         idle_timeout_ms: if is_quic { 0 } else { amqp.idle_timeout_ms },
         open_timeout_ms: policy.connect_timeout_ms.try_into().unwrap_or(u32::MAX),
-        ..Limits::default()
+        ..usual
     }
 }
 

@@ -218,10 +218,7 @@ impl Door {
             login.refused(LoginFailure::Claim(refusal), refusal.detail());
             return self.close(cx, client, Condition::UNAUTHORIZED_ACCESS, refusal.detail());
         };
-        if !cx
-            .policy
-            .may_have_client_id(&identity, open.container_id)
-        {
+        if !cx.policy.may_have_client_id(&identity, open.container_id) {
             let detail = "the container-id is not one of the user's client identifiers";
             let login = Login::of(cx, client.id, Protocol::Amqp).named(&client.container);
             let login = login.by(identity.user());

@@ -4,7 +4,9 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 
-use super::{ActionName, Authorization, Config, Effect, JwtAlgorithm, Listener, ListenerUrl, Protocol, Rule};
+use super::{
+    ActionName, Authorization, Config, Effect, JwtAlgorithm, Listener, ListenerUrl, Protocol, Rule,
+};
 
 impl Config {
     /// What is wrong with the listeners: their URLs, and what they would open to other hosts without

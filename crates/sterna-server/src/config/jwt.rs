@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 /// Longest clock skew, in seconds: beyond it an expiry means little.
 const MAXIMUM_CLOCK_SKEW_S: u32 = 600;
 
+/// Longest token that MQTT can carry, in bytes.
+const MAXIMUM_TOKEN_BYTES: u32 = 65_535;
+
 /// JSON web tokens (RFC 7519) of one issuer, as proof of who a client is.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
@@ -115,12 +118,17 @@ impl Jwt {
                 "authentication.jwt.clock_skew_s is at most 600",
             ),
             (
-                is_empty(&self.user_claim) || self.client_ids_claim.as_deref().is_some_and(is_empty),
+                is_empty(&self.user_claim)
+                    || self.client_ids_claim.as_deref().is_some_and(is_empty),
                 "authentication.jwt.user_claim and client_ids_claim are names of claims",
             ),
             (
-                self.maximum_token_bytes == 0 || self.maximum_keys == 0,
-                "authentication.jwt.maximum_token_bytes and maximum_keys are at least 1",
+                self.maximum_keys == 0,
+                "authentication.jwt.maximum_keys is at least 1",
+            ),
+            (
+                !(1..=MAXIMUM_TOKEN_BYTES).contains(&self.maximum_token_bytes),
+                "authentication.jwt.maximum_token_bytes is 1 to 65535",
             ),
         ];
         let faults = faults.into_iter().filter(|(is_fault, _)| *is_fault);
@@ -132,6 +140,8 @@ impl Jwt {
 mod tests {
     use super::*;
 
+    type Change = fn(&mut Jwt);
+
     #[test]
     fn tokens_need_an_issuer_and_an_audience() {
         let complete = Jwt {
@@ -142,8 +152,7 @@ mod tests {
         };
         assert_eq!(complete.problems(), [""; 0]);
         assert_eq!(Jwt::default().problems(), [""; 0]);
-        type Change = fn(&mut Jwt);
-        let changes: [(Change, &str); 7] = [
+        let changes: [(Change, &str); 8] = [
             (|jwt| jwt.key_files.clear(), "key_files"),
             (|jwt| jwt.issuer = None, "issuer"),
             (|jwt| jwt.audiences.clear(), "audiences"),
@@ -151,12 +160,19 @@ mod tests {
             (|jwt| jwt.clock_skew_s = 601, "clock_skew_s"),
             (|jwt| jwt.user_claim.clear(), "user_claim"),
             (|jwt| jwt.maximum_keys = 0, "maximum_keys"),
+            (
+                |jwt| jwt.maximum_token_bytes = 65_536,
+                "maximum_token_bytes",
+            ),
         ];
         for (change, named) in changes {
             let mut jwt = complete.clone();
             change(&mut jwt);
             let problems = jwt.problems();
-            assert!(problems.len() == 1 && problems[0].contains(named), "{problems:?}");
+            assert!(
+                problems.len() == 1 && problems[0].contains(named),
+                "{problems:?}"
+            );
         }
     }
 

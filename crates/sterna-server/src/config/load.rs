@@ -227,11 +227,22 @@ mod tests {
             .unwrap()
             .parse()
             .unwrap();
-        for (section, value) in &table {
+        let mut sections: Vec<(String, toml::Value)> = table.into_iter().collect();
+        let mut at = 0;
+        while at < sections.len() {
+            let (section, value) = sections[at].clone();
+            at += 1;
+            // Sections of a section are sections of the page.
+            sections.extend(
+                (value.as_table().into_iter().flatten()).filter_map(|(key, value)| {
+                    let is_section = value.is_table();
+                    is_section.then(|| (format!("{section}.{key}"), value.clone()))
+                }),
+            );
             let heading = format!("`[{section}]`");
             let is_about = |part: &&str| part.lines().next().unwrap_or_default().contains(&heading);
             let page = page.split("\n## ").find(is_about).unwrap_or(page);
-            let keys: Vec<String> = match value {
+            let keys: Vec<String> = match &value {
                 toml::Value::Table(keys) => keys.keys().cloned().collect(),
                 toml::Value::Array(_) => continue,
                 _ => vec![section.clone()],

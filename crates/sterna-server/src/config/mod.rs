@@ -199,7 +199,9 @@ impl Config {
         for path in &self.authentication.jwt.key_files {
             if !path.is_file() {
                 let path = path.display();
-                problems.push(format!("authentication.jwt.key_files: there is no file {path}"));
+                problems.push(format!(
+                    "authentication.jwt.key_files: there is no file {path}"
+                ));
             }
         }
         if self.mqtt.maximum_qos > 2 {

@@ -146,17 +146,17 @@ impl Door {
                 Verdict::Challenge(exchange, challenge) => {
                     client.reauthentication = Some(exchange);
                     let challenge = Some(challenge.as_bytes());
-                    client
-                        .engine
-                        .auth(ReasonCode::ContinueAuthentication, challenge, &mut self.out);
+                    client.engine.auth(
+                        ReasonCode::ContinueAuthentication,
+                        challenge,
+                        &mut self.out,
+                    );
                     return;
                 }
                 Verdict::Known(identity) if Self::is_still(cx, client, &identity) => {
                     client.identity = identity;
                     self.set_next_timer(client);
-                    client
-                        .engine
-                        .auth(ReasonCode::Success, None, &mut self.out);
+                    client.engine.auth(ReasonCode::Success, None, &mut self.out);
                     return;
                 }
                 _ => {}

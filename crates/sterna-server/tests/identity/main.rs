@@ -12,4 +12,5 @@ mod h3_client;
 mod names;
 mod ownership;
 mod table;
+mod tokens;
 mod world;

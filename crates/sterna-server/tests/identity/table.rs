@@ -6,7 +6,7 @@ use sterna_server::Policy;
 use crate::fixture::Broker;
 use crate::world::{DOORS, Door, Shown, bare_key, certificate, enter, guarded, takes};
 
-const TRANSPORTS: [TransportKind; 5] = [
+pub const TRANSPORTS: [TransportKind; 5] = [
     TransportKind::Tcp,
     TransportKind::Tls,
     TransportKind::WebSocket,
@@ -89,7 +89,7 @@ fn expected(badge: Badge, shown: Shown, names: bool, anonymous: bool) -> Option<
         Shown::Password("bob", "bob-pass")
         | Shown::Scram("bob", "bob-pass")
         | Shown::Token("bob-token") => "bob",
-        _ => return None,
+        _ => return None, // wrong ones; signed tokens have a table of their own
     };
     (holder.is_none() || holder == Some(claimed)).then_some(claimed)
 }

@@ -28,6 +28,10 @@ pub enum Shown {
     Password(&'static str, &'static str),
     Scram(&'static str, &'static str),
     Token(&'static str),
+    /// A signed token in the place of a password, with a user name that may be empty.
+    Signed(&'static str, &'static str),
+    /// A signed token by `OAUTHBEARER`, or in HTTP as `Bearer`.
+    Bearer(&'static str),
 }
 
 /// A way to come in.
@@ -168,6 +172,32 @@ impl Mechanism for Scram {
     }
 }
 
+/// The first message of `OAUTHBEARER` (RFC 7628).
+pub fn oauth(token: &str) -> String {
+    format!("n,,\u{1}auth=Bearer {token}\u{1}\u{1}")
+}
+
+/// `OAUTHBEARER` as an AMQP client does it.
+struct Bearer(&'static str);
+
+impl Mechanism for Bearer {
+    fn name(&self) -> &'static str {
+        "OAUTHBEARER"
+    }
+    fn may_be_challenged(&self) -> bool {
+        false
+    }
+    fn initial_response(&mut self) -> Option<Vec<u8>> {
+        Some(oauth(self.0).into_bytes())
+    }
+    fn challenge(&mut self, _: &[u8]) -> Result<Vec<u8>, SaslError> {
+        Err(SaslError)
+    }
+    fn success(&mut self, _: Option<&[u8]>) -> Result<(), SaslError> {
+        Ok(())
+    }
+}
+
 fn scram(user: &str, password: &str) -> (ScramClient, String) {
     let nonce = Nonce::from_random([3; 18]);
     ScramClient::start(user, password, &nonce).expect("starts")
@@ -185,9 +215,14 @@ pub fn takes(door: Door, shown: Shown) -> bool {
     match (door, shown) {
         (Door::Amqp(quiet), Shown::Nothing) => quiet != Quiet::External,
         // One of the three ways of AMQP stands for all where something is shown.
-        (Door::Amqp(quiet), Shown::Password(..) | Shown::Scram(..)) => quiet == Quiet::NoLayer,
+        (
+            Door::Amqp(quiet),
+            Shown::Password(..) | Shown::Scram(..) | Shown::Signed(..) | Shown::Bearer(_),
+        ) => quiet == Quiet::NoLayer,
         (Door::Amqp(_), Shown::Name(_) | Shown::Token(_)) => false,
-        (Door::Mqtt311, shown) => !matches!(shown, Shown::Scram(..) | Shown::Token(_)),
+        (Door::Mqtt311, shown) => {
+            !matches!(shown, Shown::Scram(..) | Shown::Token(_) | Shown::Bearer(_))
+        }
         (Door::Mqtt5, shown) => !matches!(shown, Shown::Token(_)),
         (Door::Http, shown) => !matches!(shown, Shown::Scram(..) | Shown::Name(_)),
     }
@@ -229,7 +264,7 @@ fn mqtt(
     match shown {
         Shown::Nothing => {}
         Shown::Name(user) => connect.user_name = Some(user),
-        Shown::Password(user, password) => {
+        Shown::Password(user, password) | Shown::Signed(user, password) => {
             connect.user_name = Some(user);
             connect.password = Some(password.as_bytes());
         }
@@ -239,6 +274,12 @@ fn mqtt(
             properties = block(&[
                 Property::AuthenticationMethod("SCRAM-SHA-256"),
                 Property::AuthenticationData(first.as_bytes()),
+            ]);
+        }
+        Shown::Bearer(token) => {
+            properties = block(&[
+                Property::AuthenticationMethod("OAUTHBEARER"),
+                Property::AuthenticationData(oauth(token).as_bytes()),
             ]);
         }
         Shown::Token(_) => return None,
@@ -283,10 +324,13 @@ fn amqp(
     container: &str,
 ) -> Option<Entered> {
     let mechanism: Option<Box<dyn Mechanism>> = match (shown, quiet) {
-        (Shown::Password(user, password), _) => Some(Box::new(Plain {
-            user: user.to_owned(),
-            password: password.to_owned(),
-        })),
+        (Shown::Bearer(token), _) => Some(Box::new(Bearer(token))),
+        (Shown::Password(user, password) | Shown::Signed(user, password), _) => {
+            Some(Box::new(Plain {
+                user: user.to_owned(),
+                password: password.to_owned(),
+            }))
+        }
         (Shown::Scram(user, password), _) => {
             let (step, first) = scram(user, password);
             Some(Box::new(Scram {
@@ -315,11 +359,11 @@ fn amqp(
 /// The field of a request.
 pub fn authorization(shown: Shown) -> Option<String> {
     match shown {
-        Shown::Password(user, password) => Some(format!(
+        Shown::Password(user, password) | Shown::Signed(user, password) => Some(format!(
             "Basic {}",
             STANDARD.encode(format!("{user}:{password}"))
         )),
-        Shown::Token(token) => Some(format!("Bearer {token}")),
+        Shown::Token(token) | Shown::Bearer(token) => Some(format!("Bearer {token}")),
         _ => None,
     }
 }
@@ -334,7 +378,7 @@ fn http(broker: &mut Broker, certificates: Vec<Box<[u8]>>, shown: Shown) -> Opti
 
 impl Entered {
     /// The status, or a like number, with which reading a topic is answered.
-    fn reads(&mut self, broker: &mut Broker, topic: &str) -> u16 {
+    pub fn reads(&mut self, broker: &mut Broker, topic: &str) -> u16 {
         match self {
             Self::Mqtt(peer, version) => {
                 let options = SubscribeOptions::new(QoS::AtMostOnce);

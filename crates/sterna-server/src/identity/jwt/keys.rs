@@ -117,7 +117,8 @@ impl Key {
         };
         let is_for_others = text("use").is_some_and(|value| value != "sig");
         let operations = jwk.get("key_ops").and_then(Value::as_array);
-        let verifies = operations.is_none_or(|operations| operations.iter().any(|one| one == "verify"));
+        let verifies =
+            operations.is_none_or(|operations| operations.iter().any(|one| one == "verify"));
         let (algorithm, members): (_, &[&str]) = match (text("kty"), text("crv")) {
             _ if is_for_others || !verifies => return Ok(None),
             (Some("oct"), None) => (JwtAlgorithm::Hs256, &["k"]),
@@ -197,14 +198,19 @@ impl Keys {
             all.append(&mut keys);
         }
         if all.len() > most as usize {
-            return Err(format!("more keys than authentication.jwt.maximum_keys ({most})"));
+            return Err(format!(
+                "more keys than authentication.jwt.maximum_keys ({most})"
+            ));
         }
         for &algorithm in algorithms {
             let alike = |name: Option<&String>| {
                 let like = |key: &&Key| key.algorithm == algorithm && key.name.as_ref() == name;
                 all.iter().filter(like).count()
             };
-            if all.iter().any(|key| alike(key.name.as_ref()) > MAXIMUM_NAMELESS) {
+            if all
+                .iter()
+                .any(|key| alike(key.name.as_ref()) > MAXIMUM_NAMELESS)
+            {
                 return Err(format!(
                     "more than {MAXIMUM_NAMELESS} keys of {} without a `kid` of their own",
                     algorithm.name()

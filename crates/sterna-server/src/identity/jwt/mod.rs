@@ -68,12 +68,10 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    /// Whether whoever shows the token may be guessing: its issuer has not signed it.
+    /// Whether whoever shows the token may be guessing: its issuer has not signed it. Whose key is
+    /// unknown learns nothing, and may be ahead of a change of keys.
     pub(crate) const fn is_guess(self) -> bool {
-        matches!(
-            self,
-            Self::Form | Self::Algorithm | Self::Key | Self::Signature
-        )
+        matches!(self, Self::Form | Self::Algorithm | Self::Signature)
     }
 
     /// Says so in words, for the log.
@@ -97,9 +95,8 @@ impl Fault {
 /// begins like an object.
 pub(crate) fn is_token(credentials: &[u8]) -> bool {
     let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
-    credentials.first() == Some(&b'e')
-        && credentials.iter().filter(|byte| **byte == b'.').count() == 2
-        && credentials.iter().all(is_part)
+    let parts = credentials.split(|byte| *byte == b'.');
+    credentials.first() == Some(&b'e') && parts.count() == 3 && credentials.iter().all(is_part)
 }
 
 /// The token in the first message of [`OAUTHBEARER`]; the second value is the user that the client
@@ -140,6 +137,15 @@ impl Issuer {
     #[must_use]
     pub fn is_configured(&self) -> bool {
         self.config.is_configured()
+    }
+
+    /// Longest token that is looked at, in bytes; 0 where none is.
+    pub(crate) fn max_token_bytes(&self) -> u32 {
+        if self.is_configured() {
+            self.config.maximum_token_bytes
+        } else {
+            0
+        }
     }
 
     /// Whether the same tokens are accepted.
@@ -193,7 +199,10 @@ impl Issuer {
             Some(name) => Some(texts(claim(&claims, name)).ok_or(Fault::Claims)?),
             None => None,
         };
-        if client_ids.as_ref().is_some_and(|list| list.len() > MAXIMUM_CLIENT_IDS) {
+        if client_ids
+            .as_ref()
+            .is_some_and(|list| list.len() > MAXIMUM_CLIENT_IDS)
+        {
             return Err(Fault::Claims);
         }
         let grant = Grant {
@@ -216,7 +225,10 @@ impl Issuer {
         if header.contains_key("crit") {
             return Err(Fault::Form);
         }
-        let named = header.get("alg").and_then(Value::as_str).ok_or(Fault::Form)?;
+        let named = header
+            .get("alg")
+            .and_then(Value::as_str)
+            .ok_or(Fault::Form)?;
         let algorithm = (self.config.algorithms.iter()).find(|one| one.name() == named);
         let algorithm: JwtAlgorithm = *algorithm.ok_or(Fault::Algorithm)?;
         let name = match header.get("kid") {
@@ -252,7 +264,9 @@ impl Issuer {
         if !audiences.iter().any(is_for_us) {
             return Err(Fault::Audience);
         }
-        let until_ms = time_ms("exp")?.ok_or(Fault::Claims)?.saturating_add(skew_ms);
+        let until_ms = time_ms("exp")?
+            .ok_or(Fault::Claims)?
+            .saturating_add(skew_ms);
         if until_ms <= now_ms {
             return Err(Fault::Expired);
         }

@@ -1,0 +1,610 @@
+//! Signed tokens: right and wrong ones at every door, their end, their renewal, and attacks on them.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use ring::hmac;
+use ring::rand::SystemRandom;
+use ring::signature::{
+    ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, Ed25519KeyPair, KeyPair as _,
+};
+use serde_json::{Value, json};
+use sterna_mqtt::packet::{Auth, Connect};
+use sterna_mqtt::{Packet, Property, ReasonCode, Version};
+use sterna_net::TransportKind;
+use sterna_server::Policy;
+use sterna_server::config::{Config, Jwt, JwtAlgorithm};
+
+use crate::fixture::{Broker, Peer, block, plain};
+use crate::h3_client::Client as H3Client;
+use crate::table::TRANSPORTS;
+use crate::world::{
+    DOORS, Door, Entered, Quiet, Shown, authorization, certificate, enter, guarded, oauth, takes,
+};
+
+/// The time at which every broker of these tests begins, in seconds.
+const NOW_S: u64 = 1_700_000_000;
+const SKEW_S: u64 = 30;
+const SECRET: &[u8] = b"0123456789abcdef0123456789abcdef";
+/// Keys and tokens that another program has made.
+const VECTORS: &str = include_str!("../../src/identity/jwt/vectors.json");
+
+/// An issuer, and a folder with its keys.
+struct Issuer {
+    directory: tempfile::TempDir,
+    curve: EcdsaKeyPair,
+    edwards: Ed25519KeyPair,
+    vectors: Value,
+}
+
+impl Issuer {
+    fn new() -> Self {
+        let random = SystemRandom::new();
+        let algorithm = &ECDSA_P256_SHA256_FIXED_SIGNING;
+        let curve = EcdsaKeyPair::generate_pkcs8(algorithm, &random).expect("a key");
+        let edwards = Ed25519KeyPair::generate_pkcs8(&random).expect("a key");
+        let this = Self {
+            directory: tempfile::tempdir().expect("a folder"),
+            curve: EcdsaKeyPair::from_pkcs8(algorithm, curve.as_ref(), &random).expect("a key"),
+            edwards: Ed25519KeyPair::from_pkcs8(edwards.as_ref()).expect("a key"),
+            vectors: serde_json::from_str(VECTORS).expect("JSON"),
+        };
+        this.publish(&["own-ec", "own-ed", "own-secret", "r"]);
+        this
+    }
+
+    /// Writes the keys of these names.
+    fn publish(&self, names: &[&str]) {
+        let point = self.curve.public_key().as_ref();
+        let encode = |bytes: &[u8]| URL_SAFE_NO_PAD.encode(bytes);
+        let mut keys = vec![
+            json!({"kty": "EC", "crv": "P-256", "kid": "own-ec",
+                   "x": encode(&point[1..33]), "y": encode(&point[33..])}),
+            json!({"kty": "OKP", "crv": "Ed25519", "kid": "own-ed",
+                   "x": encode(self.edwards.public_key().as_ref())}),
+            json!({"kty": "oct", "kid": "own-secret", "k": encode(SECRET)}),
+        ];
+        let foreign = self.vectors["jwks"]["keys"].as_array().expect("keys");
+        keys.extend(foreign.iter().cloned());
+        keys.retain(|key| names.iter().any(|name| key["kid"] == *name));
+        assert_eq!(keys.len(), names.len());
+        let path = self.directory.path().join("keys.json");
+        std::fs::write(path, json!({ "keys": keys }).to_string()).expect("written");
+    }
+
+    fn config(&self) -> Jwt {
+        Jwt {
+            key_files: vec![self.directory.path().join("keys.json")],
+            algorithms: vec![
+                JwtAlgorithm::Es256,
+                JwtAlgorithm::EdDsa,
+                JwtAlgorithm::Rs256,
+                JwtAlgorithm::Hs256,
+            ],
+            issuer: Some("https://issuer.example".to_owned()),
+            audiences: vec!["sterna".to_owned()],
+            clock_skew_s: SKEW_S as u32,
+            maximum_token_bytes: 4096,
+            ..Jwt::default()
+        }
+    }
+
+    /// A token by a header's algorithm and key, signed as `sign` says.
+    fn signed(header: &Value, claims: &Value, sign: impl FnOnce(&[u8]) -> Vec<u8>) -> &'static str {
+        let part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
+        let message = format!("{}.{}", part(header), part(claims));
+        let signature = URL_SAFE_NO_PAD.encode(sign(message.as_bytes()));
+        format!("{message}.{signature}").leak()
+    }
+
+    fn by_curve(&self, message: &[u8]) -> Vec<u8> {
+        let signature = self.curve.sign(&SystemRandom::new(), message);
+        signature.expect("signs").as_ref().to_vec()
+    }
+
+    /// A token by ES256 with these claims.
+    fn token(&self, claims: &Value) -> &'static str {
+        let header = json!({"alg": "ES256", "kid": "own-ec"});
+        Self::signed(&header, claims, |message| self.by_curve(message))
+    }
+}
+
+fn by_secret(secret: &[u8], message: &[u8]) -> Vec<u8> {
+    let key = hmac::Key::new(hmac::HMAC_SHA256, secret);
+    hmac::sign(&key, message).as_ref().to_vec()
+}
+
+/// Claims of a user that are good for an hour, with changes; `null` takes one away.
+fn claims(user: &str, changes: &Value) -> Value {
+    let mut claims = json!({
+        "iss": "https://issuer.example",
+        "aud": "sterna",
+        "sub": user,
+        "exp": NOW_S + 3600,
+    });
+    for (name, value) in changes.as_object().expect("an object") {
+        claims[name] = value.clone();
+    }
+    let object = claims.as_object_mut().expect("an object");
+    object.retain(|_, value| !value.is_null());
+    claims
+}
+
+/// Users, tokens and an issuer.
+fn issued(change: impl FnOnce(&mut Config)) -> (tempfile::TempDir, Issuer, Config) {
+    let issuer = Issuer::new();
+    let (directory, config) = guarded(|config| {
+        config.authentication.jwt = issuer.config();
+        change(config);
+    });
+    assert_eq!(config.check(), Ok(()));
+    (directory, issuer, config)
+}
+
+/// What may be wrong with a token, each with the user whom it names, if it is good.
+fn tokens(issuer: &Issuer) -> Vec<(&'static str, &'static str, Option<&'static str>)> {
+    let good = claims("ann", &json!({}));
+    let header = |algorithm: &str, key: &str| json!({"alg": algorithm, "kid": key});
+    let by_curve = |message: &[u8]| issuer.by_curve(message);
+    let by_edwards = |message: &[u8]| issuer.edwards.sign(message).as_ref().to_vec();
+    let by_shared = |message: &[u8]| by_secret(SECRET, message);
+    let nothing = |_: &[u8]| Vec::new();
+    let changed = |changes: Value| issuer.token(&claims("ann", &changes));
+    let rsa: &'static str = {
+        let token = issuer.vectors["tokens"]["RS256"].as_str();
+        token.expect("a token").to_owned().leak()
+    };
+    let of_stranger = Issuer::new();
+    let modulus = issuer.vectors["jwks"]["keys"][0]["n"].as_str().expect("n");
+    let modulus = URL_SAFE_NO_PAD.decode(modulus).expect("base64url");
+    let pem = issuer.vectors["pem"].as_str().expect("PEM").to_owned();
+    let pem_of_rsa = pem.split_inclusive("-----END PUBLIC KEY-----\n").next();
+    let pem_of_rsa = pem_of_rsa.expect("a key").to_owned();
+    let confused = |secret: Vec<u8>| move |message: &[u8]| by_secret(&secret, message);
+    vec![
+        ("ES256", issuer.token(&good), Some("ann")),
+        (
+            "EdDSA",
+            Issuer::signed(&header("EdDSA", "own-ed"), &good, by_edwards),
+            Some("ann"),
+        ),
+        (
+            "HS256",
+            Issuer::signed(&header("HS256", "own-secret"), &good, by_shared),
+            Some("ann"),
+        ),
+        ("RS256", rsa, Some("ann")),
+        (
+            "another user",
+            issuer.token(&claims("bob", &json!({}))),
+            Some("bob"),
+        ),
+        (
+            "no kid, one key",
+            Issuer::signed(&json!({"alg": "ES256"}), &good, by_curve),
+            Some("ann"),
+        ),
+        (
+            "several audiences",
+            changed(json!({"aud": ["x", "sterna"]})),
+            Some("ann"),
+        ),
+        (
+            "expired within the skew",
+            changed(json!({"exp": NOW_S - SKEW_S + 5})),
+            Some("ann"),
+        ),
+        (
+            "valid within the skew",
+            changed(json!({"nbf": NOW_S + SKEW_S})),
+            Some("ann"),
+        ),
+        (
+            "wrong signature",
+            Issuer::signed(&header("ES256", "own-ec"), &good, by_edwards),
+            None,
+        ),
+        ("signed by a stranger", of_stranger.token(&good), None),
+        (
+            "no signature",
+            Issuer::signed(&header("ES256", "own-ec"), &good, nothing),
+            None,
+        ),
+        (
+            "a changed RSA token",
+            format!("{}AAAA", &rsa[..rsa.len() - 4]).leak(),
+            None,
+        ),
+        ("expired", changed(json!({"exp": NOW_S - SKEW_S})), None),
+        ("without an end", changed(json!({"exp": null})), None),
+        (
+            "an end that is a text",
+            changed(json!({"exp": "2100-01-01"})),
+            None,
+        ),
+        (
+            "not yet valid",
+            changed(json!({"nbf": NOW_S + SKEW_S + 1})),
+            None,
+        ),
+        ("wrong audience", changed(json!({"aud": "another"})), None),
+        ("no audience", changed(json!({"aud": null})), None),
+        (
+            "wrong issuer",
+            changed(json!({"iss": "https://evil.example"})),
+            None,
+        ),
+        ("no issuer", changed(json!({"iss": null})), None),
+        ("no user", changed(json!({"sub": null})), None),
+        (
+            "a user with a line break",
+            changed(json!({"sub": "ann\n"})),
+            None,
+        ),
+        (
+            "alg none",
+            Issuer::signed(&header("none", "own-ec"), &good, nothing),
+            None,
+        ),
+        (
+            "alg None, signed",
+            Issuer::signed(&header("None", "own-ec"), &good, by_curve),
+            None,
+        ),
+        (
+            "no alg",
+            Issuer::signed(&json!({"kid": "own-ec"}), &good, by_curve),
+            None,
+        ),
+        (
+            "RSA modulus as secret",
+            Issuer::signed(&header("HS256", "r"), &good, confused(modulus)),
+            None,
+        ),
+        (
+            "RSA key in PEM as secret",
+            Issuer::signed(
+                &header("HS256", "r"),
+                &good,
+                confused(pem_of_rsa.into_bytes()),
+            ),
+            None,
+        ),
+        (
+            "the algorithm of another key",
+            Issuer::signed(&header("EdDSA", "own-ec"), &good, by_curve),
+            None,
+        ),
+        (
+            "unknown kid",
+            Issuer::signed(&header("ES256", "x"), &good, by_curve),
+            None,
+        ),
+        (
+            "a key of its own",
+            Issuer::signed(
+                &json!({"alg": "ES256", "jwk": {"kty": "oct"}, "jku": "http://127.0.0.1/"}),
+                &good,
+                |message| of_stranger.by_curve(message),
+            ),
+            None,
+        ),
+        (
+            "an extension",
+            Issuer::signed(
+                &json!({"alg": "ES256", "kid": "own-ec", "crit": ["b64"]}),
+                &good,
+                by_curve,
+            ),
+            None,
+        ),
+        ("no object", "eyJ9.eyJ9.AAAA", None),
+        ("too long", changed(json!({"x": "x".repeat(4000)})), None),
+    ]
+}
+
+#[test]
+fn every_door_gives_the_same_verdict_on_tokens() {
+    let (_directory, issuer, config) = issued(|config| {
+        config.tls.certificate_as_username = true;
+        // Each wrong attempt of the table is to be looked at.
+        config.guessing.free_failures = 0;
+        config.guessing.free_failures_per_address = 0;
+    });
+    let mut broker = Broker::with(&config, 1);
+    let mut verdicts = 0;
+    for (what, token, user) in tokens(&issuer) {
+        for badge in [None, Some("ann"), Some("bob")] {
+            let der = badge.map(|name| certificate(Some(name), 2020..2030));
+            for (shown, named) in [
+                (Shown::Signed("", token), None),
+                (Shown::Signed("ann", token), Some("ann")),
+                (Shown::Bearer(token), None),
+            ] {
+                let agrees = |name: Option<&str>| name.is_none() || name == user;
+                let expected = user.filter(|_| agrees(named) && agrees(badge));
+                for door in DOORS {
+                    for transport in TRANSPORTS {
+                        let is_plain =
+                            matches!(transport, TransportKind::Tcp | TransportKind::WebSocket);
+                        let is_carried = door != Door::Http || transport == TransportKind::Quic;
+                        if !takes(door, shown) || !is_carried || (der.is_some() && is_plain) {
+                            continue;
+                        }
+                        // A user name of SASL PLAIN is one.
+                        if matches!((door, shown), (Door::Amqp(_), Shown::Signed("", _))) {
+                            continue;
+                        }
+                        let name = format!("c{verdicts}");
+                        let der = der.as_deref();
+                        let entered = enter(&mut broker, door, transport, der, shown, &name);
+                        let who = entered.map(|mut entered| entered.name(&mut broker));
+                        assert_eq!(
+                            who, expected,
+                            "{what} {door:?} {transport:?} {badge:?} {named:?}"
+                        );
+                        verdicts += 1;
+                    }
+                }
+            }
+        }
+    }
+    assert!(verdicts > 1000, "{verdicts}");
+}
+
+/// What a client is told, and how many connections are left.
+fn heard(broker: &mut Broker, peer: Peer) -> Vec<String> {
+    broker.told(peer, Version::V5)
+}
+
+fn enter_by(broker: &mut Broker, door: Door, token: &'static str, name: &str) -> Option<Entered> {
+    let shown = Shown::Signed("ann", token);
+    enter(broker, door, TransportKind::Quic, None, shown, name)
+}
+
+/// The end of a token is the end of what its client does, and each protocol says so.
+#[test]
+fn the_end_of_a_token_ends_the_connection() {
+    let (_directory, issuer, config) = issued(|_| {});
+    let mut broker = Broker::with(&config, 1);
+    let token = issuer.token(&claims("ann", &json!({"exp": NOW_S + 20})));
+    let Some(Entered::Mqtt(mqtt5, _)) = enter_by(&mut broker, Door::Mqtt5, token, "a") else {
+        panic!("enters")
+    };
+    let Some(Entered::Mqtt(mqtt3, _)) = enter_by(&mut broker, Door::Mqtt311, token, "b") else {
+        panic!("enters")
+    };
+    let amqp = enter_by(&mut broker, Door::Amqp(Quiet::NoLayer), token, "c");
+    let Some(Entered::Amqp(mut amqp)) = amqp else {
+        panic!("enters")
+    };
+    let mut http = H3Client::connect(&mut broker);
+    let value = authorization(Shown::Bearer(token)).expect("a field");
+    let fields = [("authorization", value.as_str())];
+    let poll = http.request(
+        &mut broker,
+        "GET",
+        "/v1/topics/free/x?wait=300s",
+        &fields,
+        b"",
+    );
+    let fields = [
+        ("authorization", value.as_str()),
+        ("accept", "text/event-stream"),
+    ];
+    let stream = http.request(&mut broker, "GET", "/v1/topics/free/x", &fields, b"");
+    assert_eq!(http.response(stream).status, 200);
+
+    broker.advance((20 + SKEW_S) * 1000 - 1);
+    amqp.turn(&mut broker);
+    http.turn(&mut broker);
+    assert!(!broker.is_closed(mqtt5) && !broker.is_closed(mqtt3));
+    assert!(!broker.is_closed(amqp.peer));
+    assert!(!http.response(stream).is_complete);
+    heard(&mut broker, mqtt5);
+
+    broker.advance(1);
+    amqp.turn(&mut broker);
+    http.turn(&mut broker);
+    assert_eq!(
+        heard(&mut broker, mqtt5),
+        ["DISCONNECT Maximum connect time"]
+    );
+    assert!(broker.is_closed(mqtt5) && broker.is_closed(mqtt3));
+    assert_eq!(
+        amqp.condition().as_deref(),
+        Some("amqp:unauthorized-access")
+    );
+    assert_eq!(http.response(poll).status, 401);
+    let challenge = http.response(poll).field("www-authenticate");
+    assert!(challenge.is_some_and(|challenge| challenge.starts_with("Bearer")));
+    assert!(http.response(stream).is_complete);
+    let fields = [("authorization", value.as_str())];
+    let again = http.request(
+        &mut broker,
+        "GET",
+        "/v1/topics/free/x?wait=0s",
+        &fields,
+        b"",
+    );
+    assert_eq!(http.response(again).status, 401);
+    for door in DOORS {
+        if takes(door, Shown::Signed("ann", token)) {
+            assert!(
+                enter_by(&mut broker, door, token, "again").is_none(),
+                "{door:?}"
+            );
+        }
+    }
+}
+
+fn properties_of(token: &str) -> sterna_mqtt::PropertyBuf {
+    block(&[
+        Property::AuthenticationMethod("OAUTHBEARER"),
+        Property::AuthenticationData(oauth(token).as_bytes()),
+    ])
+}
+
+fn renew(broker: &mut Broker, peer: Peer, token: &str) -> Vec<String> {
+    let properties = properties_of(token);
+    let auth = Auth {
+        reason: ReasonCode::ReAuthenticate,
+        properties: properties.properties(),
+    };
+    broker.packet(peer, Version::V5, &Packet::Auth(auth));
+    heard(broker, peer)
+}
+
+/// Re-authentication renews a connection, and a bad one ends it.
+#[test]
+fn a_new_token_renews_the_connection() {
+    let (_directory, issuer, config) = issued(|_| {});
+    let until = |user: &str, exp_s: u64| issuer.token(&claims(user, &json!({"exp": exp_s})));
+    let first = until("ann", NOW_S + 60);
+    for (token, reply, lasts) in [
+        (until("ann", NOW_S + 600), "AUTH Success", true),
+        (
+            until("bob", NOW_S + 600),
+            "DISCONNECT Not authorized",
+            false,
+        ),
+        (
+            until("ann", NOW_S - 600),
+            "DISCONNECT Not authorized",
+            false,
+        ),
+        ("garbage", "DISCONNECT Not authorized", false),
+    ] {
+        let mut broker = Broker::with(&config, 1);
+        let peer = broker.open_speaking(b"mqtt", 0, TransportKind::Quic, Vec::new());
+        let properties = properties_of(first);
+        let connect = Connect {
+            properties: properties.properties(),
+            keep_alive_s: 0,
+            ..plain(Version::V5, "c")
+        };
+        broker.packet(peer, Version::V5, &Packet::Connect(connect));
+        assert_eq!(heard(&mut broker, peer), ["CONNACK Success"]);
+        assert_eq!(renew(&mut broker, peer, token), [reply]);
+        broker.advance((60 + SKEW_S) * 1000);
+        assert_eq!(!broker.is_closed(peer), lasts, "{reply}");
+        if lasts {
+            broker.advance(540 * 1000 - 1);
+            assert!(!broker.is_closed(peer));
+            broker.advance(1);
+            assert_eq!(
+                heard(&mut broker, peer),
+                ["DISCONNECT Maximum connect time"]
+            );
+        }
+    }
+}
+
+/// A key that is taken away takes its clients with it, and no others.
+#[test]
+fn a_key_that_is_revoked_ends_what_it_has_signed() {
+    let (_directory, issuer, config) = issued(|_| {});
+    let by_curve = issuer.token(&claims("ann", &json!({})));
+    let header = json!({"alg": "HS256", "kid": "own-secret"});
+    let sign = |message: &[u8]| by_secret(SECRET, message);
+    let by_shared = Issuer::signed(&header, &claims("ann", &json!({})), sign);
+    for door in DOORS {
+        if !takes(door, Shown::Signed("ann", by_curve)) {
+            continue;
+        }
+        let mut broker = Broker::with(&config, 1);
+        issuer.publish(&["own-ec", "own-secret"]);
+        broker.apply(Policy::load(&config).expect("a policy"));
+        let mut ends = enter_by(&mut broker, door, by_curve, "ends").expect("enters");
+        let mut stays = enter_by(&mut broker, door, by_shared, "stays").expect("enters");
+        issuer.publish(&["own-secret"]);
+        broker.apply(Policy::load(&config).expect("a policy"));
+        for (entered, is_in) in [(&mut ends, false), (&mut stays, true)] {
+            match entered {
+                Entered::Mqtt(peer, _) => assert_eq!(!broker.is_closed(*peer), is_in),
+                Entered::Amqp(client) => assert_eq!(!broker.is_closed(client.peer), is_in),
+                Entered::Http(..) => {
+                    let status = entered.reads(&mut broker, "who/ann");
+                    assert_eq!(status / 100 == 2, is_in, "{status}");
+                }
+            }
+        }
+        assert!(enter_by(&mut broker, door, by_curve, "again").is_none());
+        assert!(enter_by(&mut broker, door, by_shared, "other").is_some());
+    }
+    issuer.publish(&["own-secret"]);
+    let path = issuer.directory.path().join("keys.json");
+    std::fs::write(path, "{").expect("written");
+    assert!(Policy::load(&config).is_err(), "the last good keys stay");
+}
+
+/// Guesses with tokens count as those with passwords do, and an expired token is none.
+#[test]
+fn wrong_tokens_are_guesses() {
+    let (_directory, issuer, config) = issued(|_| {});
+    let stranger = Issuer::new();
+    let wrong = stranger.token(&claims("ann", &json!({})));
+    let expired = issuer.token(&claims("ann", &json!({"exp": NOW_S - 600})));
+    let right = issuer.token(&claims("ann", &json!({})));
+    let of_bob = Shown::Bearer(issuer.token(&claims("bob", &json!({}))));
+    let free = config.guessing.free_failures;
+    for door in DOORS {
+        if !takes(door, Shown::Signed("ann", wrong)) {
+            continue;
+        }
+        let mut broker = Broker::with(&config, 1);
+        broker.come_from([192, 0, 2, 1]);
+        for _ in 0..3 * free {
+            assert!(enter_by(&mut broker, door, expired, "x").is_none());
+        }
+        for _ in 0..=free {
+            assert!(enter_by(&mut broker, door, wrong, "x").is_none());
+        }
+        let password = Shown::Password("ann", "ann-pass");
+        let try_it = |broker: &mut Broker, shown: Shown| {
+            enter(broker, Door::Http, TransportKind::Quic, None, shown, "x").is_some()
+        };
+        for shown in [Shown::Bearer(right), password] {
+            assert!(
+                !try_it(&mut broker, shown),
+                "{door:?} {shown:?} has to wait"
+            );
+        }
+        assert!(try_it(&mut broker, of_bob), "other users do not");
+        broker.come_from([192, 0, 2, 2]);
+        assert!(
+            try_it(&mut broker, Shown::Bearer(right)),
+            "nor other addresses"
+        );
+        broker.come_from([192, 0, 2, 1]);
+        broker.advance(config.guessing.first_delay_ms);
+        assert!(try_it(&mut broker, Shown::Bearer(right)));
+    }
+}
+
+/// A token says which client identifiers its user may have.
+#[test]
+fn a_token_binds_client_identifiers() {
+    let (_directory, issuer, config) = issued(|config| {
+        config.authentication.jwt.client_ids_claim = Some("devices".to_owned());
+    });
+    let mut broker = Broker::with(&config, 1);
+    let bound = |devices: Value| issuer.token(&claims("ann", &json!({ "devices": devices })));
+    let token = bound(json!(["%u-1", "pump-*"]));
+    let unbound = issuer.token(&claims("ann", &json!({})));
+    for door in [Door::Mqtt311, Door::Mqtt5, Door::Amqp(Quiet::NoLayer)] {
+        for (name, may) in [
+            ("ann-1", true),
+            ("pump-7", true),
+            ("ann-2", false),
+            ("%u-1", false),
+        ] {
+            let entered = enter_by(&mut broker, door, token, name);
+            assert_eq!(entered.is_some(), may, "{door:?} {name}");
+            if let Some(Entered::Mqtt(peer, _)) = entered {
+                broker.cut(peer);
+            }
+        }
+        assert!(enter_by(&mut broker, door, unbound, "ann-1").is_none());
+        assert!(enter_by(&mut broker, door, bound(json!([])), "ann-1").is_none());
+    }
+}
