@@ -14,6 +14,7 @@ mod http;
 pub mod identity;
 mod inspect;
 mod judge;
+mod key_refresh;
 mod mail;
 mod mapping;
 mod memory;

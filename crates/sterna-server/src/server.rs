@@ -20,7 +20,8 @@ use crate::certificate::{self, Certificate};
 use crate::config::{Config, EarlyData, Listener, ListenerUrl, Scheme, Tls};
 use crate::data_directory::DataDirectory;
 use crate::http::Registry as HttpRegistry;
-use crate::identity::{Checker, Tokens, Users};
+use crate::identity::{Checker, Issuer, Tokens, Users};
+use crate::key_refresh::{self, refreshed};
 use crate::mail::{Letters, Mail};
 use crate::memory::{Memory, Watch};
 use crate::metrics::Sources;
@@ -47,14 +48,56 @@ pub struct Server {
     pages: SharedPages,
     in_force: Arc<Mutex<InForce>>,
     sources: Arc<Sources>,
-    courier: Mutex<Courier<Mail>>,
+    courier: Arc<Mutex<Courier<Mail>>>,
     gate: Gate,
+    /// Held by the server alone: the thread that refreshes keys ends with it.
+    _keys: Arc<KeysInForce>,
     threads: Vec<JoinHandle<()>>,
     /// Open as long as a shard runs.
     store: Arc<OpenStore>,
     /// Runs as long as this broker.
     _watch: Watch,
     failures: Mutex<Option<Receiver<String>>>,
+}
+
+/// Where the thread that refreshes keys puts them.
+#[derive(Debug)]
+struct KeysInForce {
+    in_force: Arc<Mutex<InForce>>,
+    courier: Arc<Mutex<Courier<Mail>>>,
+}
+
+impl key_refresh::Place for KeysInForce {
+    fn issuer(&self) -> Arc<Issuer> {
+        Arc::clone(&locked(&self.in_force).policy.issuer)
+    }
+
+    fn replace(&self, old: &Arc<Issuer>, new: Issuer) {
+        // No reload meanwhile.
+        let mut in_force = locked(&self.in_force);
+        if Arc::ptr_eq(&in_force.policy.issuer, old) {
+            let policy = Arc::new(Policy {
+                issuer: Arc::new(new),
+                ..(*in_force.policy).clone()
+            });
+            in_force.policy = Arc::clone(&policy);
+            tell_all(&self.courier, || Mail::Policy(Arc::clone(&policy)));
+        }
+    }
+}
+
+/// Takes a lock, whoever has panicked with it.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Posts a letter to every shard.
+fn tell_all(courier: &Mutex<Courier<Mail>>, letter: impl Fn() -> Mail) {
+    let mut courier = locked(courier);
+    for shard in 0..courier.shards() {
+        courier.post(shard, letter());
+    }
+    courier.flush();
 }
 
 /// What a reload replaces as a whole.
@@ -258,8 +301,14 @@ impl Server {
         let sources = sources.with_store(store.usage_reader());
         sources.set_certificate_expiry(certificate.expires_s);
         let sources = Arc::new(sources);
-        let policy = Arc::new(policy.announcing(config, &ports));
-        let courier = Mutex::new(bound[0].courier());
+        let mut policy = policy.announcing(config, &ports);
+        match Issuer::load(&config.authentication.jwt).and_then(refreshed) {
+            Ok(issuer) => policy.issuer = Arc::new(issuer),
+            // The thread tries again. Until then the keys of files are all there are.
+            Err(why) => tracing::warn!(why, "the keys of tokens cannot be read from their URL"),
+        }
+        let policy = Arc::new(policy);
+        let courier = Arc::new(Mutex::new(bound[0].courier()));
         let gate = bound[0].gate();
         let checker = Checker::start(config.passwords.threads)
             .map_err(|e| format!("cannot start a thread: {e}"))?;
@@ -270,6 +319,11 @@ impl Server {
             certificate,
             directory,
         }));
+        let keys = Arc::new(KeysInForce {
+            in_force: Arc::clone(&in_force),
+            courier: Arc::clone(&courier),
+        });
+        key_refresh::start(&keys).map_err(|e| format!("cannot start a thread: {e}"))?;
         let (report, failures) = channel();
         let (of_shards, memory) = parts(
             &bound,
@@ -297,6 +351,7 @@ impl Server {
             sources,
             courier,
             gate,
+            _keys: keys,
             threads,
             store,
             _watch: watch,
@@ -334,7 +389,7 @@ impl Server {
     }
 
     fn in_force(&self) -> MutexGuard<'_, InForce> {
-        self.in_force.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.in_force)
     }
 
     /// Puts a new configuration in force as far as that goes without a restart: certificates, client
@@ -361,7 +416,11 @@ impl Server {
             return Err(said(weaker));
         }
         let prepared = Prepared::read(&next, in_force.directory.as_ref())?;
-        let policy = Arc::new(prepared.policy.announcing(&next, &self.ports));
+        let mut policy = prepared.policy.announcing(&next, &self.ports);
+        if let Some(issuer) = issuer_after(&policy.issuer, &in_force.policy.issuer)? {
+            policy.issuer = Arc::new(issuer);
+        }
+        let policy = Arc::new(policy);
         policy.keeps_users_of(&in_force.policy)?;
         warn_of(&next);
         // From here on nothing can fail.
@@ -385,11 +444,7 @@ impl Server {
     }
 
     fn tell_all(&self, letter: impl Fn() -> Mail) {
-        let mut courier = self.courier.lock().unwrap_or_else(PoisonError::into_inner);
-        for shard in 0..courier.shards() {
-            courier.post(shard, letter());
-        }
-        courier.flush();
+        tell_all(&self.courier, letter);
     }
 
     /// Where shards that have failed are told of, each in one line; `None` from the second call on. A
@@ -425,6 +480,25 @@ impl Server {
         }
         // Nobody else has it any more. The data directory is still locked.
         Arc::into_inner(self.store).is_none_or(OpenStore::close)
+    }
+}
+
+/// The issuer after a reload, with the keys that its URL has published: what it has said last, if the URL
+/// stays, else what it says now.
+fn issuer_after(new: &Issuer, old: &Issuer) -> Result<Option<Issuer>, String> {
+    let Some(url) = new.keys_url() else {
+        return Ok(None);
+    };
+    let fault = |why: String| format!("authentication.jwt.keys_url: {url}: {why}");
+    if let Some(text) = new.published_by(old) {
+        return new.with_published(&text).map(Some).map_err(fault);
+    }
+    match new.fetch() {
+        Ok(Some(text)) => new.with_published(&text).map(Some).map_err(fault),
+        Ok(None) => Ok(None),
+        // It was not there before, and the thread goes on asking.
+        Err(_) if old.keys_url() == Some(url) => Ok(None),
+        Err(why) => Err(fault(why)),
     }
 }
 

@@ -28,7 +28,7 @@ const WAITS: [&str; 9] = [
 ];
 
 /// Modules that may wait, and why.
-const MAY_WAIT: [(&str, &str); 11] = [
+const MAY_WAIT: [(&str, &str); 14] = [
     (
         "crates/sterna-server/src/certificate.rs",
         "reads and makes keys when the process starts or reloads",
@@ -50,8 +50,20 @@ const MAY_WAIT: [(&str, &str); 11] = [
         "checks passwords on threads of its own",
     ),
     (
+        "crates/sterna-server/src/identity/jwt/keys.rs",
+        "reads files when a policy is loaded",
+    ),
+    (
+        "crates/sterna-server/src/identity/jwt/source.rs",
+        "asks a URL when the process starts or reloads, and on a thread of its own",
+    ),
+    (
         "crates/sterna-server/src/identity/users.rs",
         "reads files when a policy is loaded, and replaces records on the checker's threads",
+    ),
+    (
+        "crates/sterna-server/src/key_refresh.rs",
+        "refreshes keys on a thread of its own",
     ),
     (
         "crates/sterna-server/src/server.rs",

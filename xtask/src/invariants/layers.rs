@@ -35,6 +35,7 @@ const LAYERS: [&str; 27] = [
     "http",
     "admin",
     "shard",
+    "key_refresh",
     "server",
     "lib",
 ];

@@ -17,6 +17,19 @@ pub struct Jwt {
     /// The issuer's keys: JWK sets (RFC 7517), single JWKs, or public keys in PEM. Without any, no token is
     /// accepted.
     pub key_files: Vec<PathBuf>,
+    /// Where the issuer publishes its keys, as a JWK set: an `https://` URL. Secrets from there are not taken.
+    pub keys_url: Option<String>,
+    /// Certificates in PEM that sign the certificate of `keys_url`; by default, those that the system trusts.
+    pub keys_ca: Option<PathBuf>,
+    /// Time between two requests to `keys_url`, in seconds.
+    pub keys_refresh_s: u32,
+    /// Shortest time between two requests to `keys_url`, in seconds: after a failure, or when a token names
+    /// an unknown key.
+    pub keys_retry_s: u32,
+    /// Time that a request to `keys_url` may take, in milliseconds.
+    pub keys_timeout_ms: u64,
+    /// Longest answer of `keys_url`, in bytes.
+    pub maximum_keys_bytes: u32,
     /// Accepted algorithms. A key serves the one algorithm of its type, whatever a token says.
     pub algorithms: Vec<JwtAlgorithm>,
     /// The claim `iss` of each token.
@@ -32,7 +45,7 @@ pub struct Jwt {
     pub client_ids_claim: Option<String>,
     /// Longest token, in bytes.
     pub maximum_token_bytes: u32,
-    /// Keys in all files.
+    /// Keys in all files and from `keys_url`.
     pub maximum_keys: u32,
 }
 
@@ -40,6 +53,12 @@ impl Default for Jwt {
     fn default() -> Self {
         Self {
             key_files: Vec::new(),
+            keys_url: None,
+            keys_ca: None,
+            keys_refresh_s: 300,
+            keys_retry_s: 10,
+            keys_timeout_ms: 5000,
+            maximum_keys_bytes: 256 << 10,
             algorithms: vec![
                 JwtAlgorithm::Es256,
                 JwtAlgorithm::EdDsa,
@@ -90,7 +109,7 @@ impl Jwt {
     /// Whether tokens are accepted at all.
     #[must_use]
     pub const fn is_configured(&self) -> bool {
-        !self.key_files.is_empty()
+        !self.key_files.is_empty() || self.keys_url.is_some()
     }
 
     /// A sentence for each fault.
@@ -99,7 +118,7 @@ impl Jwt {
         let faults = [
             (
                 !self.is_configured() && *self != Self::default(),
-                "authentication.jwt accepts no token without authentication.jwt.key_files",
+                "authentication.jwt accepts no token without authentication.jwt.key_files or keys_url",
             ),
             (
                 self.is_configured() && self.issuer.is_none(),
@@ -121,6 +140,21 @@ impl Jwt {
                 is_empty(&self.user_claim)
                     || self.client_ids_claim.as_deref().is_some_and(is_empty),
                 "authentication.jwt.user_claim and client_ids_claim are names of claims",
+            ),
+            (
+                self.keys_ca.is_some() && self.keys_url.is_none(),
+                "authentication.jwt.keys_ca needs authentication.jwt.keys_url",
+            ),
+            (
+                [
+                    self.keys_refresh_s,
+                    self.keys_retry_s,
+                    self.maximum_keys_bytes,
+                ]
+                .contains(&0)
+                    || self.keys_timeout_ms == 0,
+                "authentication.jwt.keys_refresh_s, keys_retry_s, keys_timeout_ms and \
+                 maximum_keys_bytes are at least 1",
             ),
             (
                 self.maximum_keys == 0,

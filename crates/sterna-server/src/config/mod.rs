@@ -189,6 +189,10 @@ impl Config {
                 &self.authentication.password_file,
             ),
             ("authentication.token_file", &self.authentication.token_file),
+            (
+                "authentication.jwt.keys_ca",
+                &self.authentication.jwt.keys_ca,
+            ),
         ] {
             if let Some(path) = path
                 && !path.is_file()

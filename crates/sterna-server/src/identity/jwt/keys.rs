@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -51,8 +52,8 @@ enum Material {
 }
 
 /// The keys in force, in the order of their files.
-#[derive(Debug, Default)]
-pub(super) struct Keys(Vec<Key>);
+#[derive(Clone, Debug, Default)]
+pub(super) struct Keys(Vec<Arc<Key>>);
 
 impl Key {
     fn new(name: Option<String>, algorithm: JwtAlgorithm, parts: &[&[u8]]) -> Result<Self, String> {
@@ -195,8 +196,37 @@ impl Keys {
                 let why = "no key for any of authentication.jwt.algorithms";
                 return Err(fault(why.to_owned()));
             }
-            all.append(&mut keys);
+            all.extend(keys.into_iter().map(Arc::new));
         }
+        Self::checked(all, algorithms, most)
+    }
+
+    /// These keys, and those of a JWK set that was published. Secrets are not published, so none is taken.
+    ///
+    /// # Errors
+    /// A sentence that names the fault.
+    pub(super) fn with_published(
+        &self,
+        text: &str,
+        algorithms: &[JwtAlgorithm],
+        most: u32,
+    ) -> Result<Self, String> {
+        let mut keys = parse(text)?;
+        keys.retain(|key| {
+            key.algorithm != JwtAlgorithm::Hs256 && algorithms.contains(&key.algorithm)
+        });
+        if keys.is_empty() {
+            return Err("no key for any of authentication.jwt.algorithms".to_owned());
+        }
+        let own = self.0.iter().cloned();
+        Self::checked(
+            own.chain(keys.into_iter().map(Arc::new)).collect(),
+            algorithms,
+            most,
+        )
+    }
+
+    fn checked(all: Vec<Arc<Key>>, algorithms: &[JwtAlgorithm], most: u32) -> Result<Self, String> {
         if all.len() > most as usize {
             return Err(format!(
                 "more keys than authentication.jwt.maximum_keys ({most})"
@@ -204,7 +234,8 @@ impl Keys {
         }
         for &algorithm in algorithms {
             let alike = |name: Option<&String>| {
-                let like = |key: &&Key| key.algorithm == algorithm && key.name.as_ref() == name;
+                let like =
+                    |key: &&Arc<Key>| key.algorithm == algorithm && key.name.as_ref() == name;
                 all.iter().filter(like).count()
             };
             if all
@@ -226,8 +257,8 @@ impl Keys {
         &'a self,
         algorithm: JwtAlgorithm,
         name: Option<&'a str>,
-    ) -> impl Iterator<Item = &'a Key> {
-        let of_algorithm = move |key: &&Key| key.algorithm == algorithm;
+    ) -> impl Iterator<Item = &'a Arc<Key>> {
+        let of_algorithm = move |key: &&Arc<Key>| key.algorithm == algorithm;
         let is_only = self.0.iter().filter(of_algorithm).count() == 1;
         (self.0.iter().filter(of_algorithm)).filter(move |key| match (&key.name, name) {
             (None, _) => true,

@@ -5,14 +5,17 @@
 //! anyway (RFC 8725). A token says when it ends, and with it ends what its client does.
 
 mod keys;
+mod source;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Map, Value};
 
 use self::keys::{KeyId, Keys};
+use self::source::Source;
 use super::client_ids::fits;
 use super::{Identity, Proof};
 use crate::config::{self, JwtAlgorithm};
@@ -26,7 +29,15 @@ const MAXIMUM_CLIENT_IDS: usize = 64;
 #[derive(Debug, Default)]
 pub struct Issuer {
     config: Arc<config::Jwt>,
+    /// Those of the files.
+    own: Keys,
+    /// All of them.
     keys: Keys,
+    source: Option<Arc<Source>>,
+    /// What the source has said last, and was good.
+    published: Option<Arc<str>>,
+    /// Whether a token has named a key that is not known.
+    misses_key: Arc<AtomicBool>,
 }
 
 /// What a token gives beside the user's name.
@@ -128,9 +139,65 @@ impl Issuer {
     pub fn load(config: &config::Jwt) -> Result<Self, String> {
         let keys = Keys::load(&config.key_files, &config.algorithms, config.maximum_keys)?;
         Ok(Self {
-            config: Arc::new(config.clone()),
+            own: keys.clone(),
             keys,
+            source: Source::new(config)?.map(Arc::new),
+            config: Arc::new(config.clone()),
+            published: None,
+            misses_key: Arc::default(),
         })
+    }
+
+    /// Asks the URL of the keys, if there is one, and waits for the answer.
+    ///
+    /// # Errors
+    /// What went wrong, in words.
+    pub(crate) fn fetch(&self) -> Result<Option<String>, String> {
+        (self.source.as_ref())
+            .map(|source| source.fetch())
+            .transpose()
+    }
+
+    /// The same issuer with the keys that its URL has published now.
+    ///
+    /// # Errors
+    /// A sentence that names the fault.
+    pub(crate) fn with_published(&self, text: &str) -> Result<Self, String> {
+        let (algorithms, most) = (&self.config.algorithms, self.config.maximum_keys);
+        Ok(Self {
+            config: Arc::clone(&self.config),
+            own: self.own.clone(),
+            keys: self.own.with_published(text, algorithms, most)?,
+            source: self.source.clone(),
+            published: Some(text.into()),
+            misses_key: Arc::clone(&self.misses_key),
+        })
+    }
+
+    /// What the URL has said last, where this issuer has the same URL as `old`.
+    pub(crate) fn published_by(&self, old: &Self) -> Option<Arc<str>> {
+        let is_same = self.config.keys_url == old.config.keys_url;
+        old.published.clone().filter(|_| is_same)
+    }
+
+    /// Whether the URL has published good keys so far.
+    pub(crate) const fn has_published(&self) -> bool {
+        self.published.is_some()
+    }
+
+    /// The URL of the keys.
+    pub(crate) fn keys_url(&self) -> Option<&str> {
+        self.config.keys_url.as_deref()
+    }
+
+    /// The settings.
+    pub(crate) fn config(&self) -> &config::Jwt {
+        &self.config
+    }
+
+    /// Whether a token has named an unknown key since this was asked last.
+    pub(crate) fn take_missed(&self) -> bool {
+        self.misses_key.swap(false, Ordering::Relaxed)
     }
 
     /// Whether tokens are accepted at all.
@@ -158,6 +225,12 @@ impl Issuer {
     pub(crate) fn stands_by(&self, grant: &Grant) -> bool {
         let terms = config::Jwt {
             key_files: self.config.key_files.clone(),
+            keys_url: self.config.keys_url.clone(),
+            keys_ca: self.config.keys_ca.clone(),
+            keys_refresh_s: self.config.keys_refresh_s,
+            keys_retry_s: self.config.keys_retry_s,
+            keys_timeout_ms: self.config.keys_timeout_ms,
+            maximum_keys_bytes: self.config.maximum_keys_bytes,
             clock_skew_s: self.config.clock_skew_s,
             maximum_keys: self.config.maximum_keys,
             ..(*grant.terms).clone()
@@ -237,6 +310,7 @@ impl Issuer {
         };
         let mut keys = self.keys.of(algorithm, name).peekable();
         if keys.peek().is_none() {
+            self.misses_key.store(true, Ordering::Relaxed);
             return Err(Fault::Key);
         }
         let key = keys.find(|key| key.verifies(signed, signature));

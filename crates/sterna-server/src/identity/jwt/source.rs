@@ -1,0 +1,388 @@
+//! The issuer's keys from a URL: one request over HTTPS, by a thread that may wait.
+//!
+//! The client is small on purpose: GET, no redirects, no cookies, no compression. A limit bounds the time of
+//! the whole request and the bytes of its answer.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs as _};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use rustls_pki_types::pem::PemObject as _;
+use rustls_pki_types::{CertificateDer, ServerName};
+
+use crate::config::Jwt;
+
+/// Largest head of an answer, in bytes.
+const MAXIMUM_HEAD_BYTES: usize = 16 << 10;
+/// Fields of an answer.
+const MAXIMUM_FIELDS: usize = 64;
+/// Bytes read at once.
+const READ_BYTES: usize = 16 << 10;
+
+/// Where the keys are, and who may say so.
+#[derive(Debug)]
+pub(super) struct Source {
+    url: Url,
+    tls: Arc<ClientConfig>,
+    timeout: Duration,
+    maximum_bytes: usize,
+}
+
+/// The parts of a URL with the scheme `https`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Url {
+    host: String,
+    port: u16,
+    /// Host and port as the URL has them.
+    authority: String,
+    target: String,
+}
+
+impl Url {
+    fn parse(text: &str) -> Result<Self, String> {
+        let fault = |why: &str| format!("authentication.jwt.keys_url: `{text}` {why}");
+        let rest =
+            (text.strip_prefix("https://")).ok_or_else(|| fault("is not an https:// URL"))?;
+        if text.chars().any(|one| !one.is_ascii_graphic()) || text.contains(['#', '@', '\\']) {
+            return Err(fault(
+                "has a user, a fragment, or a character that is not allowed",
+            ));
+        }
+        let end = rest.find(['/', '?']).unwrap_or(rest.len());
+        let (authority, target) = rest.split_at(end);
+        let (host, port) = match authority.rsplit_once(':') {
+            Some((host, port)) if !port.ends_with(']') => {
+                let port = port.parse().map_err(|_| fault("has a port that is none"))?;
+                (host, port)
+            }
+            _ => (authority, 443),
+        };
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        if host.is_empty() || port == 0 {
+            return Err(fault("names no host or port"));
+        }
+        let slash = if target.starts_with('/') { "" } else { "/" };
+        Ok(Self {
+            host: host.to_owned(),
+            port,
+            authority: authority.to_owned(),
+            target: format!("{slash}{target}"),
+        })
+    }
+}
+
+/// A TCP connection that fails when a time is over, however often a few bytes come.
+struct Timed {
+    stream: TcpStream,
+    deadline: Instant,
+}
+
+impl Timed {
+    fn left(&self) -> io::Result<Option<Duration>> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        Ok(Some(left))
+    }
+}
+
+impl Read for Timed {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.stream.set_read_timeout(self.left()?)?;
+        self.stream.read(bytes)
+    }
+}
+
+impl Write for Timed {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.set_write_timeout(self.left()?)?;
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
+    }
+}
+
+impl Source {
+    /// The source that the settings name, if they do.
+    ///
+    /// # Errors
+    /// A sentence that names the setting, or the file, and its fault.
+    pub(super) fn new(config: &Jwt) -> Result<Option<Self>, String> {
+        let Some(url) = &config.keys_url else {
+            return Ok(None);
+        };
+        let url = Url::parse(url)?;
+        let mut roots = RootCertStore::empty();
+        if let Some(path) = &config.keys_ca {
+            let fault = |why: String| format!("{}: {why}", path.display());
+            let pem = std::fs::read(path).map_err(|error| fault(error.to_string()))?;
+            for certificate in CertificateDer::pem_slice_iter(&pem) {
+                let certificate = certificate.map_err(|error| fault(error.to_string()))?;
+                roots
+                    .add(certificate)
+                    .map_err(|error| fault(error.to_string()))?;
+            }
+        } else {
+            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        }
+        if roots.is_empty() {
+            let why = "authentication.jwt.keys_ca: there is no certificate to trust";
+            return Err(why.to_owned());
+        }
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let tls = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| error.to_string())?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        Ok(Some(Self {
+            url,
+            tls: Arc::new(tls),
+            timeout: Duration::from_millis(config.keys_timeout_ms),
+            maximum_bytes: config.maximum_keys_bytes as usize,
+        }))
+    }
+
+    /// Asks for the keys, and waits for the answer.
+    ///
+    /// # Errors
+    /// What went wrong, in words.
+    pub(super) fn fetch(&self) -> Result<String, String> {
+        let deadline = Instant::now() + self.timeout;
+        let said = |error: io::Error| match error.kind() {
+            // The system's word for a read that took too long.
+            ErrorKind::TimedOut | ErrorKind::WouldBlock => "it takes too long".to_owned(),
+            _ => error.to_string(),
+        };
+        let mut stream = self.connect(deadline).map_err(said)?;
+        let Url {
+            authority, target, ..
+        } = &self.url;
+        write!(
+            stream,
+            "GET {target} HTTP/1.1\r\nHost: {authority}\r\nAccept: application/json\r\n\
+             User-Agent: sterna\r\nConnection: close\r\n\r\n"
+        )
+        .map_err(said)?;
+        let mut answer = Vec::new();
+        let mut bytes = vec![0; READ_BYTES];
+        loop {
+            // What is complete needs no end of the connection.
+            if let Some(content) = content_of(&answer, false, self.maximum_bytes)? {
+                return Ok(content);
+            }
+            match stream.read(&mut bytes).map_err(said)? {
+                0 => break,
+                read => answer.extend_from_slice(&bytes[..read]),
+            }
+        }
+        let content = content_of(&answer, true, self.maximum_bytes)?;
+        content.ok_or_else(|| "the answer is cut off".to_owned())
+    }
+
+    fn connect(&self, deadline: Instant) -> io::Result<StreamOwned<ClientConnection, Timed>> {
+        let mut last = io::Error::other("the host has no address");
+        for address in (self.url.host.as_str(), self.url.port).to_socket_addrs()? {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(ErrorKind::TimedOut.into());
+            }
+            match TcpStream::connect_timeout(&address, left) {
+                Ok(stream) => {
+                    let name = ServerName::try_from(self.url.host.clone());
+                    let name = name.map_err(io::Error::other)?;
+                    let client = ClientConnection::new(Arc::clone(&self.tls), name);
+                    let client = client.map_err(io::Error::other)?;
+                    return Ok(StreamOwned::new(client, Timed { stream, deadline }));
+                }
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+}
+
+/// The content of an answer of HTTP/1.1, if that is complete; `is_over` says that no more comes.
+fn content_of(answer: &[u8], is_over: bool, most: usize) -> Result<Option<String>, String> {
+    let too_long =
+        || format!("the answer is longer than authentication.jwt.maximum_keys_bytes ({most})");
+    let mut fields = [httparse::EMPTY_HEADER; MAXIMUM_FIELDS];
+    let mut head = httparse::Response::new(&mut fields);
+    let parsed = head.parse(answer).map_err(|error| error.to_string())?;
+    let httparse::Status::Complete(head_bytes) = parsed else {
+        if answer.len() > MAXIMUM_HEAD_BYTES {
+            return Err("the answer's head is too long".to_owned());
+        }
+        return Ok(None);
+    };
+    if head.code != Some(200) {
+        return Err(format!("the answer has status {}", head.code.unwrap_or(0)));
+    }
+    let field = |name: &str| {
+        let mut found = (head.headers.iter()).filter(|field| field.name.eq_ignore_ascii_case(name));
+        found.next().map(|field| field.value)
+    };
+    let rest = &answer[head_bytes..];
+    let content = if let Some(coding) = field("transfer-encoding") {
+        if !coding.eq_ignore_ascii_case(b"chunked") {
+            return Err("the answer has a transfer coding that was not asked for".to_owned());
+        }
+        unchunked(rest, most).map_err(|why| why.unwrap_or_else(too_long))?
+    } else if let Some(length) = field("content-length") {
+        let length = std::str::from_utf8(length)
+            .ok()
+            .and_then(|text| text.trim().parse().ok());
+        let length: usize = length.ok_or("the answer's length is not a number")?;
+        if length > most {
+            return Err(too_long());
+        }
+        rest.get(..length).map(<[u8]>::to_vec)
+    } else {
+        if rest.len() > most {
+            return Err(too_long());
+        }
+        is_over.then(|| rest.to_vec())
+    };
+    let text = content.map(String::from_utf8).transpose();
+    text.map_err(|_| "the answer is not UTF-8".to_owned())
+}
+
+/// Content in chunks, put together; `None` if more is to come. The error is `None` for too much.
+fn unchunked(mut rest: &[u8], most: usize) -> Result<Option<Vec<u8>>, Option<String>> {
+    let mut content = Vec::new();
+    loop {
+        let size = httparse::parse_chunk_size(rest);
+        let size = size.map_err(|_| Some("a chunk of the answer has no size".to_owned()))?;
+        let httparse::Status::Complete((head, size)) = size else {
+            return Ok(None);
+        };
+        if size == 0 {
+            return Ok(Some(content));
+        }
+        let size = usize::try_from(size).map_err(|_| None)?;
+        if size > most.saturating_sub(content.len()) {
+            return Err(None);
+        }
+        let Some(chunk) = rest.get(head..head + size) else {
+            return Ok(None);
+        };
+        content.extend_from_slice(chunk);
+        match rest.get(head + size..head + size + 2) {
+            None => return Ok(None),
+            Some(b"\r\n") => rest = &rest[head + size + 2..],
+            Some(_) => return Err(Some("a chunk of the answer has no end".to_owned())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_have_their_parts() {
+        let parts = |text: &str| {
+            let url = Url::parse(text).ok()?;
+            Some(format!(
+                "{}|{}|{}|{}",
+                url.host, url.port, url.authority, url.target
+            ))
+        };
+        for (text, expected) in [
+            (
+                "https://a.example/keys",
+                Some("a.example|443|a.example|/keys"),
+            ),
+            ("https://a.example", Some("a.example|443|a.example|/")),
+            (
+                "https://a.example?x=1",
+                Some("a.example|443|a.example|/?x=1"),
+            ),
+            (
+                "https://a.example:8443/k?x",
+                Some("a.example|8443|a.example:8443|/k?x"),
+            ),
+            ("https://[::1]:9/k", Some("::1|9|[::1]:9|/k")),
+            ("https://[::1]/k", Some("::1|443|[::1]|/k")),
+            ("http://a.example/", None),
+            ("https://", None),
+            ("https:///x", None),
+            ("https://a:b/x", None),
+            ("https://user@a/x", None),
+            ("https://a/x#y", None),
+            ("https://a/x y", None),
+            ("https://a/\r\nHost: b", None),
+        ] {
+            assert_eq!(parts(text).as_deref(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn answers_are_read_in_each_form_and_bounded() {
+        let whole = |text: &str| content_of(text.as_bytes(), true, 10);
+        let ok = "HTTP/1.1 200 OK\r\n";
+        for (text, expected) in [
+            (format!("{ok}Content-Length: 2\r\n\r\n{{}}"), Ok(Some("{}"))),
+            (format!("{ok}Content-Length: 3\r\n\r\n{{}}"), Ok(None)),
+            (format!("{ok}\r\n{{}}"), Ok(Some("{}"))),
+            (
+                format!("{ok}Transfer-Encoding: chunked\r\n\r\n1\r\n{{\r\n1\r\n}}\r\n0\r\n\r\n"),
+                Ok(Some("{}")),
+            ),
+            (
+                format!("{ok}Transfer-Encoding: chunked\r\n\r\n1\r\n{{\r\n1\r\n"),
+                Ok(None),
+            ),
+            (
+                format!("{ok}Transfer-Encoding: chunked\r\n\r\n1\r\n{{xx"),
+                Err("no end"),
+            ),
+            (
+                format!("{ok}Transfer-Encoding: chunked\r\n\r\nzz\r\n"),
+                Err("no size"),
+            ),
+            (
+                format!("{ok}Transfer-Encoding: chunked\r\n\r\nb\r\n"),
+                Err("maximum_keys_bytes"),
+            ),
+            (
+                format!("{ok}Transfer-Encoding: gzip\r\n\r\n"),
+                Err("transfer coding"),
+            ),
+            (
+                format!("{ok}Content-Length: 11\r\n\r\n"),
+                Err("maximum_keys_bytes"),
+            ),
+            (
+                format!("{ok}Content-Length: x\r\n\r\n"),
+                Err("not a number"),
+            ),
+            (format!("{ok}\r\n12345678901"), Err("maximum_keys_bytes")),
+            (
+                "HTTP/1.1 302 Found\r\nLocation: /x\r\n\r\n".to_owned(),
+                Err("status 302"),
+            ),
+            ("HTTP/1.1 500 No\r\n\r\n".to_owned(), Err("status 500")),
+            ("garbage".to_owned(), Err("invalid")),
+            (
+                format!("{ok}X: {}", "x".repeat(MAXIMUM_HEAD_BYTES)),
+                Err("too long"),
+            ),
+        ] {
+            match (whole(&text), expected) {
+                (Ok(found), Ok(expected)) => assert_eq!(found.as_deref(), expected, "{text}"),
+                (Err(why), Err(named)) => assert!(why.contains(named), "{text}: {why}"),
+                (found, _) => panic!("{text}: {found:?}"),
+            }
+        }
+        assert_eq!(
+            content_of(format!("{ok}\r\n{{}}").as_bytes(), false, 10),
+            Ok(None)
+        );
+    }
+}

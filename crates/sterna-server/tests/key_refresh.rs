@@ -1,0 +1,269 @@
+//! The issuer's keys from a URL: they are read, followed, and kept when the URL is down, slow or lying.
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use ring::rand::SystemRandom;
+use ring::signature::{Ed25519KeyPair, KeyPair as _};
+use serde_json::json;
+use sterna_server::Server;
+use sterna_server::config::{Config, Listener};
+
+/// How long anything may take before it counts as failed.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A key of the issuer.
+struct Key {
+    name: &'static str,
+    pair: Ed25519KeyPair,
+}
+
+impl Key {
+    fn new(name: &'static str) -> Self {
+        let document = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).expect("a key");
+        let pair = Ed25519KeyPair::from_pkcs8(document.as_ref()).expect("a key");
+        Self { name, pair }
+    }
+
+    fn jwk(&self) -> serde_json::Value {
+        let x = URL_SAFE_NO_PAD.encode(self.pair.public_key().as_ref());
+        json!({"kty": "OKP", "crv": "Ed25519", "kid": self.name, "x": x})
+    }
+
+    fn token(&self) -> String {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let end_s = now.expect("a time").as_secs() + 3600;
+        let header = json!({"alg": "EdDSA", "kid": self.name});
+        let claims = json!({"iss": "i", "aud": "sterna", "sub": "ann", "exp": end_s});
+        let part = |value: serde_json::Value| URL_SAFE_NO_PAD.encode(value.to_string());
+        let message = format!("{}.{}", part(header), part(claims));
+        let signature = URL_SAFE_NO_PAD.encode(self.pair.sign(message.as_bytes()));
+        format!("{message}.{signature}")
+    }
+}
+
+fn set(keys: &[&Key]) -> Answer {
+    let keys: Vec<_> = keys.iter().map(|key| key.jwk()).collect();
+    let text = json!({ "keys": keys }).to_string();
+    let length = text.len();
+    Answer::Text(format!(
+        "HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n{text}"
+    ))
+}
+
+/// What the URL answers.
+#[derive(Clone)]
+enum Answer {
+    Text(String),
+    /// Nothing, and the connection stays open.
+    Silence,
+    /// The connection is closed before TLS.
+    Down,
+}
+
+/// A server of HTTPS, which counts the requests that it has answered.
+struct Url {
+    address: SocketAddr,
+    state: Arc<Mutex<(Answer, u32)>>,
+    directory: tempfile::TempDir,
+}
+
+impl Url {
+    fn start(answer: Answer) -> Self {
+        let directory = tempfile::tempdir().expect("a folder");
+        let own = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]);
+        let own = own.expect("a certificate");
+        std::fs::write(directory.path().join("ca"), own.cert.pem()).expect("written");
+        let key = rustls_pki_types::PrivatePkcs8KeyDer::from(own.signing_key.serialize_der());
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let tls = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("versions")
+            .with_no_client_auth()
+            .with_single_cert(vec![own.cert.der().clone()], key.into())
+            .expect("a certificate");
+        let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
+        let address = listener.local_addr().expect("an address");
+        let state = Arc::new(Mutex::new((answer, 0)));
+        let (shared, tls) = (Arc::clone(&state), Arc::new(tls));
+        // Ends with the process of the test.
+        std::thread::spawn(move || {
+            let mut kept = Vec::new();
+            for stream in listener.incoming() {
+                let stream = stream.expect("a connection");
+                let answer = shared.lock().expect("a lock").0.clone();
+                match answer {
+                    Answer::Down => {}
+                    Answer::Silence => kept.push(stream),
+                    Answer::Text(text) => serve(stream, &tls, &text),
+                }
+                shared.lock().expect("a lock").1 += 1;
+            }
+        });
+        Self {
+            address,
+            state,
+            directory,
+        }
+    }
+
+    fn answers(&self, answer: Answer) {
+        self.state.lock().expect("a lock").0 = answer;
+    }
+
+    fn asked(&self) -> u32 {
+        self.state.lock().expect("a lock").1
+    }
+
+    /// Waits until some requests more have been answered.
+    fn await_requests(&self, more: u32) {
+        let until = self.asked() + more;
+        await_that("requests", || self.asked() >= until);
+    }
+
+    fn ca(&self) -> PathBuf {
+        self.directory.path().join("ca")
+    }
+
+    fn config(&self) -> Config {
+        let mut config = Config {
+            listeners: vec![Listener::at("mqtt://127.0.0.1:0")],
+            ..Config::default()
+        };
+        config.store.enabled = false;
+        config.data_directory = Some(self.directory.path().join("data"));
+        let jwt = &mut config.authentication.jwt;
+        jwt.keys_url = Some(format!("https://localhost:{}/keys", self.address.port()));
+        jwt.keys_ca = Some(self.ca());
+        jwt.issuer = Some("i".to_owned());
+        jwt.audiences = vec!["sterna".to_owned()];
+        jwt.keys_refresh_s = 1;
+        jwt.keys_retry_s = 1;
+        jwt.keys_timeout_ms = 2000;
+        jwt.maximum_keys_bytes = 4096;
+        config
+    }
+}
+
+/// The client may find the answer bad and leave.
+fn serve(mut stream: TcpStream, tls: &Arc<rustls::ServerConfig>, text: &str) {
+    let mut server = rustls::ServerConnection::new(Arc::clone(tls)).expect("a server");
+    let mut stream = rustls::Stream::new(&mut server, &mut stream);
+    let mut request = [0; 4096];
+    let Ok(read) = stream.read(&mut request) else {
+        return;
+    };
+    let request = std::str::from_utf8(&request[..read]).expect("text");
+    assert!(request.starts_with("GET /keys HTTP/1.1\r\nHost: localhost:"));
+    let _ = stream.write_all(text.as_bytes());
+    stream.conn.send_close_notify();
+    let _ = stream.flush();
+}
+
+fn await_that(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begin = std::time::Instant::now();
+    while !is_so() {
+        assert!(begin.elapsed() < PATIENCE, "{what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Connects with MQTT 5 and a token; the connection, if it is admitted.
+fn enter(server: &Server, token: &str) -> Option<TcpStream> {
+    let url = &server.listeners()[0];
+    let address = url.trim_start_matches("mqtt://");
+    let mut stream = TcpStream::connect(address).expect("connects");
+    let mut body = b"\x00\x04MQTT\x05\xc2\x00\x00\x00\x00\x00\x00\x03ann".to_vec();
+    body.extend((token.len() as u16).to_be_bytes());
+    body.extend(token.as_bytes());
+    let mut packet = vec![0x10, body.len() as u8 | 0x80, (body.len() >> 7) as u8];
+    packet.extend(body);
+    stream.write_all(&packet).expect("writes");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    let mut head = [0; 4];
+    stream.read_exact(&mut head).expect("CONNACK");
+    assert_eq!(head[0], 0x20);
+    (head[3] == 0).then_some(stream)
+}
+
+#[test]
+fn keys_are_followed_and_the_last_good_ones_stay() {
+    let (first, second) = (Key::new("first"), Key::new("second"));
+    let url = Url::start(set(&[&first]));
+    let server = Server::start(&url.config()).expect("starts");
+    let mut early = enter(&server, &first.token()).expect("known at once");
+    assert!(enter(&server, &second.token()).is_none());
+    // The issuer goes over to another key.
+    url.answers(set(&[&first, &second]));
+    await_that("the new key", || enter(&server, &second.token()).is_some());
+    assert!(enter(&server, &first.token()).is_some());
+
+    let shared =
+        json!({"keys": [{"kty": "oct", "kid": "second", "k": "A".repeat(64)}]}).to_string();
+    let ok = "HTTP/1.1 200 OK\r\n\r\n";
+    for bad in [
+        Answer::Down,
+        Answer::Silence,
+        Answer::Text("HTTP/1.1 500 No\r\n\r\n".to_owned()),
+        Answer::Text("HTTP/1.1 302 Found\r\nLocation: https://evil.example/\r\n\r\n".to_owned()),
+        Answer::Text("garbage".to_owned()),
+        Answer::Text(format!("{ok}{{}}")),
+        Answer::Text(format!("{ok}{{\"keys\":[]}}")),
+        Answer::Text(format!("{ok}{shared}")),
+        Answer::Text(format!("{ok}{}", "x".repeat(5000))),
+        Answer::Text("HTTP/1.1 200 OK\r\nContent-Length: 4000\r\n\r\n{".to_owned()),
+    ] {
+        url.answers(bad);
+        // The second one was asked when the answer to the first was done with.
+        url.await_requests(2);
+        for key in [&first, &second] {
+            assert!(enter(&server, &key.token()).is_some(), "{}", key.name);
+        }
+    }
+    // The old key is withdrawn, and its client goes with it.
+    url.answers(set(&[&second]));
+    await_that("the withdrawal", || {
+        enter(&server, &first.token()).is_none()
+    });
+    assert!(enter(&server, &second.token()).is_some());
+    let mut rest = Vec::new();
+    early.read_to_end(&mut rest).expect("the end");
+    let disconnect = rest
+        .windows(3)
+        .any(|part| part[0] == 0xe0 && part[2] == 0x87);
+    assert!(disconnect, "{rest:?}");
+
+    // A reload keeps what was published, also while the URL is down; another URL has to answer.
+    url.answers(Answer::Down);
+    server.reload(&url.config()).expect("reloads");
+    assert!(enter(&server, &second.token()).is_some());
+    let mut other = url.config();
+    other.authentication.jwt.keys_url = Some("https://localhost:1/keys".to_owned());
+    let why = server.reload(&other).expect_err("is refused");
+    assert!(why.contains("authentication.jwt.keys_url"), "{why}");
+    assert!(enter(&server, &second.token()).is_some());
+}
+
+#[test]
+fn a_url_that_nobody_vouches_for_gives_no_keys() {
+    let key = Key::new("own");
+    let (url, other) = (Url::start(set(&[&key])), Url::start(Answer::Down));
+    let mut config = url.config();
+    config.authentication.jwt.keys_ca = Some(other.ca());
+    let server = Server::start(&config).expect("starts");
+    url.await_requests(1);
+    assert!(enter(&server, &key.token()).is_none());
+    config.authentication.jwt.keys_ca = Some(url.ca());
+    server.reload(&config).expect("reloads");
+    await_that("the key", || enter(&server, &key.token()).is_some());
+    for bad in ["http://localhost/keys", "https://", "https://a@localhost/"] {
+        config.authentication.jwt.keys_url = Some(bad.to_owned());
+        let why = server.reload(&config).expect_err(bad);
+        assert!(why.contains("keys_url"), "{why}");
+    }
+}
