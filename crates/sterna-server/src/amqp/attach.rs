@@ -240,7 +240,7 @@ impl Door {
                 timeout_s: 0,
             },
             is_incomplete: attach.incomplete_unsettled,
-            told: (attach.unsettled.clone())
+            told: (attach.unsettled)
                 .map(|unsettled| unsettled.iter().filter_map(Told::read).collect()),
             token: 0,
         };

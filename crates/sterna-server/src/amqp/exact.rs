@@ -133,8 +133,8 @@ impl ExactLinks {
         let forgotten = links.forget_late(now_ms, usize::MAX);
         links.next += 1;
         let number = links.next;
-        let taken = Arc::clone(links.known.entry(key.clone()).or_default());
-        let mut of_link = lock(&taken);
+        let shared = Arc::clone(links.known.entry(key.clone()).or_default());
+        let mut of_link = lock(&shared);
         if let Some(deadline) = of_link.deadline.take() {
             links.deadlines.remove(&deadline);
         }
@@ -154,7 +154,7 @@ impl ExactLinks {
         drop(of_link);
         let link = ExactLink {
             key,
-            taken,
+            taken: shared,
             number,
             is_recorded,
         };

@@ -87,7 +87,7 @@ impl Door {
                 },
             }
         });
-        if let Err(Stolen) = &taken {
+        if matches!(taken, Err(Stolen)) {
             let error = Error::new(Condition::STOLEN, "the link was attached elsewhere");
             // A link that is gone needs no error.
             let _ = client

@@ -104,10 +104,9 @@ pub(super) fn settle_told(
                 cx.broker
                     .settle_for_good(now_ms, session, tag, Outcome::Accepted);
             }
-            // The engines find out.
-            Some(_) => {}
             None if names_places => places.extend(DeliveryName::place(&told.tag)),
-            None => {}
+            // The engines find out; or it is unknown.
+            Some(_) | None => {}
         }
     }
     cx.broker.settle_places(session, &places);

@@ -94,19 +94,19 @@ impl Door {
         let now_ms = cx.net.now_ms();
         let key = client.link_key(attach.name);
         let (mut unsettled, mut token) = self.service.registry.resume(&key, now_ms);
-        let mut exact = None;
-        if attach.rcv_settle_mode == ReceiverSettleMode::Second && node != Target::Coordinator {
+        let is_exact = attach.rcv_settle_mode == ReceiverSettleMode::Second;
+        let exact = (is_exact && node != Target::Coordinator).then(|| {
             let is_recorded = keeps_unsettled(attach) && cx.broker.is_durable();
             let links = &self.service.registry.exact;
-            let (link, taken, taken_token, forgotten) = links.attach(key, is_recorded, now_ms);
+            let (link, deliveries, kept_by, forgotten) = links.attach(key, is_recorded, now_ms);
             forget(cx, forgotten);
             if attach.unsettled.is_none() {
                 forget(cx, link.settled_all());
             }
-            token = token.max(taken_token);
-            unsettled.extend(taken);
-            exact = Some(link);
-        }
+            token = token.max(kept_by);
+            unsettled.extend(deliveries);
+            link
+        });
         if attach.unsettled.is_none() {
             // The client has nothing left of it.
             unsettled.clear();
