@@ -3,8 +3,10 @@
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::error::Error;
@@ -28,8 +30,25 @@ pub struct Received {
     pub message: Message,
 }
 
-/// An acknowledgement on its way.
-type Acknowledging = Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>;
+/// An acknowledgement on its way: a task, which is given up when this is dropped. It goes on by itself, since others
+/// may wait for the connection that it makes.
+struct Acknowledging(JoinHandle<Result<(), Error>>);
+
+impl Drop for Acknowledging {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Future for Acknowledging {
+    type Output = Result<(), Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        // It ends early with the runtime alone.
+        let ended = std::task::ready!(Pin::new(&mut self.0).poll(cx));
+        Poll::Ready(ended.unwrap_or(Err(Error::Ended)))
+    }
+}
 
 /// A subscription. It hands out messages one by one. Without a call, the broker keeps them up to
 /// its limits. It ends when it goes away; a durable one can then be resumed by its name.
@@ -216,9 +235,8 @@ impl Subscription {
         if let (Some(id), Some(session)) = (self.done, self.session.clone()) {
             self.acknowledged = Some(id);
             let inner = Arc::clone(&self.inner);
-            self.acknowledging = Some(Box::pin(
-                async move { inner.acknowledge(&session, id).await },
-            ));
+            let acknowledge = async move { inner.acknowledge(&session, id).await };
+            self.acknowledging = Some(Acknowledging(tokio::spawn(acknowledge)));
         }
     }
 
