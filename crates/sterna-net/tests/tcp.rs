@@ -499,6 +499,48 @@ fn limits_and_the_gate_turn_newcomers_away() {
 }
 
 #[test]
+fn newcomers_are_refused_for_as_long_as_the_handler_says() {
+    let server = setup().start();
+    let mut first = connect(server.address());
+    exchange(&mut first, b"one");
+    server.run(0, |_, net| net.refuse_newcomers(&[0]));
+    let mut second = connect(server.address());
+    let refused = second.read(&mut [0; 1]);
+    assert!(matches!(refused, Ok(0) | Err(_)), "{refused:?}");
+    server.wait_figures(|figures| figures.refused == 1);
+    let listener = server.counters[0].listeners()[0];
+    assert_eq!(listener.refused[RefusedConnection::Refused as usize], 1);
+    exchange(&mut first, b"goes on");
+    // Another listener's number concerns nobody here.
+    server.run(0, |_, net| net.refuse_newcomers(&[1]));
+    exchange(&mut connect(server.address()), b"two");
+    server.stop();
+}
+
+#[test]
+fn copies_that_wait_to_be_sent_are_counted_until_they_are_gone() {
+    let mut setup = setup();
+    setup.manner = Manner::Flood(64 * 1024);
+    let server = setup.start();
+    let mut client = connect(server.address());
+    let started = Instant::now();
+    // Every chunk asks for 64 KiB that are not read.
+    while server.counters[0].unsent_bytes() <= 1 << 20 {
+        assert!(started.elapsed() < PATIENCE, "{:?}", server.counters[0]);
+        client.write_all(b"x").unwrap();
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    drop(client);
+    while server.counters[0].unsent_bytes() > 0 {
+        assert!(started.elapsed() < PATIENCE, "{:?}", server.counters[0]);
+        std::thread::sleep(Duration::from_millis(5));
+        // Counts are of the end of a turn.
+        server.run(0, |_, _| ());
+    }
+    server.stop();
+}
+
+#[test]
 fn a_stop_closes_what_is_open() {
     let server = setup().start();
     let mut client = connect(server.address());

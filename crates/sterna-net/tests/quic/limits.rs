@@ -285,6 +285,24 @@ fn one_address_cannot_take_all_half_open_connections() {
 }
 
 #[test]
+fn newcomers_are_refused_for_as_long_as_it_is_said() {
+    let mut world = World::new(QuicConfig::default(), RTT / 2);
+    world.connect();
+    world.run_for(RTT * 3);
+    world.server.set_refusing(true);
+    let refused = world.connect();
+    world.run_until(RTT * 3, |world| world.clients[refused].lost.is_some());
+    let lost = world.clients[refused].lost.clone().expect("refused");
+    assert!(lost.to_string().contains("refused"), "{lost}");
+    assert_eq!((world.server.len(), world.server.half_open()), (1, 0));
+    assert!(world.clients[0].lost.is_none(), "who is in stays");
+    world.server.set_refusing(false);
+    let client = world.connect();
+    world.run_for(RTT * 3);
+    assert!(world.clients[client].connected.is_some());
+}
+
+#[test]
 fn above_the_limit_of_connections_first_packets_stay_unanswered() {
     let config = QuicConfig {
         max_connections: 2,
