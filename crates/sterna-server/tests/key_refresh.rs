@@ -93,13 +93,13 @@ impl Url {
         let (shared, tls) = (Arc::clone(&state), Arc::new(tls));
         // Ends with the process of the test.
         std::thread::spawn(move || {
-            let mut kept = Vec::new();
             for stream in listener.incoming() {
                 let stream = stream.expect("a connection");
                 let answer = shared.lock().expect("a lock").0.clone();
                 match answer {
                     Answer::Down => {}
-                    Answer::Silence => kept.push(stream),
+                    // It stays open as long as the process.
+                    Answer::Silence => std::mem::forget(stream),
                     Answer::Text(text) => serve(stream, &tls, &text),
                 }
                 shared.lock().expect("a lock").1 += 1;

@@ -12,8 +12,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use commands::{
-    check_config, demo, exit, handshake, moved, passwd, property, publish, request, serve, store,
-    subscribe, token, tune,
+    acl, check_config, demo, exit, handshake, moved, passwd, property, publish, request, serve,
+    store, subscribe, token, tune,
 };
 
 /// An IoT message broker and its clients, over QUIC, TLS, TCP and WebSocket.
@@ -29,6 +29,7 @@ struct Cli {
 enum Command {
     Serve(serve::Args),
     CheckConfig(check_config::Args),
+    Acl(acl::Args),
     #[command(name = "pub")]
     Publish(Box<publish::Args>),
     #[command(name = "sub")]
@@ -62,6 +63,7 @@ fn main() -> ExitCode {
     match cli.command {
         Command::Serve(args) => serve::run(&args),
         Command::CheckConfig(args) => check_config::run(&args),
+        Command::Acl(args) => acl::run(&args),
         Command::Publish(args) => publish::run(&args),
         Command::Subscribe(args) => subscribe::run(&args),
         Command::Request(args) => request::run(&args),

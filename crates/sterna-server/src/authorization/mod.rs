@@ -8,10 +8,12 @@
 //! - a rule that denies only some of its topics leaves it standing. Each topic is then decided by its
 //!   name when it is delivered, so the subscriber gets what it could subscribe to by name.
 
+mod explain;
 mod pattern;
 
 use std::sync::Arc;
 
+pub use explain::{Decision, Reason, check_topic};
 use pattern::Pattern;
 use rustc_hash::FxHashSet;
 
@@ -63,6 +65,8 @@ struct Lists {
 /// A rule, taken apart.
 #[derive(Clone, Debug)]
 struct Compiled {
+    /// Its place in the configuration; `None` for one of the broker's own.
+    place: Option<usize>,
     users: Users,
     /// Empty for every client.
     clients: FxHashSet<Box<str>>,
@@ -84,20 +88,22 @@ impl Rules {
     /// Rules from the configuration.
     #[must_use]
     pub fn new(config: &Authorization) -> Self {
-        let of = |action| (config.rules.iter()).filter(move |rule| is_about(rule, action));
+        let compiled = |action| {
+            let rules = config.rules.iter().enumerate();
+            let about = rules.filter(move |(_, rule)| is_about(rule, action));
+            about.map(|(place, rule)| Compiled::new(place, rule, config))
+        };
         let admins = Users::admins(&config.admins);
         let reads_server = Compiled::own(&admins, true, &format!("{SERVER_TOPICS}#"));
         let hides_clients = Compiled::own(&Users::EVERYBODY, false, CLIENT_TOPICS);
         let deletes = Compiled::own(&admins, true, "#");
         Self(Arc::new(Lists {
             default_allow: config.default_allow,
-            publish: of(ActionName::Publish).map(Compiled::new).collect(),
+            publish: compiled(ActionName::Publish).collect(),
             subscribe: ([reads_server, hides_clients].into_iter())
-                .chain(of(ActionName::Subscribe).map(Compiled::new))
+                .chain(compiled(ActionName::Subscribe))
                 .collect(),
-            delete: (of(ActionName::Delete).map(Compiled::new))
-                .chain([deletes])
-                .collect(),
+            delete: compiled(ActionName::Delete).chain([deletes]).collect(),
             admins,
             source: config.clone(),
         }))
@@ -119,11 +125,17 @@ impl Rules {
     /// but the state of a bridge.
     #[must_use]
     pub fn may_publish(&self, subject: Subject<'_>, topic: &str) -> bool {
+        self.decide_publish(subject, topic).0
+    }
+
+    fn decide_publish(&self, subject: Subject<'_>, topic: &str) -> (bool, By<'_>) {
         if topic.starts_with(SERVER_TOPICS) && !sterna_topic::matches(BRIDGE_STATES, topic) {
-            return false;
+            return (false, By::Server);
         }
-        deciding(&self.0.publish, subject, topic)
-            .map_or(self.0.default_allow, |rule| rule.is_allowed)
+        match deciding(&self.0.publish, subject, topic) {
+            Some(rule) => (rule.is_allowed, By::Rule(rule)),
+            None => (self.0.default_allow, By::Default),
+        }
     }
 
     /// Whether a PUBLISH of QoS 0 to a topic name may be done twice without harm: the rule that
@@ -138,28 +150,39 @@ impl Rules {
     /// the share name).
     #[must_use]
     pub fn reading(&self, subject: Subject<'_>, filter: &str) -> Reading {
+        self.decide_subscribe(subject, filter, |_| ()).0
+    }
+
+    /// The same, with what decides. `denied_in_part` gets each rule that denies some topics.
+    fn decide_subscribe<'a>(
+        &'a self,
+        subject: Subject<'_>,
+        filter: &str,
+        mut denied_in_part: impl FnMut(&'a Compiled),
+    ) -> (Reading, By<'a>) {
         let mut all = Reading::Whole;
         for rule in self.0.subscribe.iter().filter(|rule| rule.is_for(subject)) {
             let mut patterns = rule.patterns.iter();
             if rule.is_allowed {
                 if patterns.any(|pattern| pattern.allows(subject, filter)) {
-                    return all;
+                    return (all, By::Rule(rule));
                 }
                 continue;
             }
             for pattern in patterns {
                 if pattern.denies(subject, filter) {
-                    return Reading::Refused;
+                    return (Reading::Refused, By::Rule(rule));
                 }
                 if pattern.touches(subject, filter) {
                     all = Reading::Part;
+                    denied_in_part(rule);
                 }
             }
         }
         if self.0.default_allow {
-            all
+            (all, By::Default)
         } else {
-            Reading::Refused
+            (Reading::Refused, By::Default)
         }
     }
 
@@ -181,9 +204,30 @@ impl Rules {
     /// exactly this topic. Only a rule or being an administrator gives this right.
     #[must_use]
     pub fn may_delete(&self, subject: Subject<'_>, topic: &str) -> bool {
-        !topic.starts_with(SERVER_TOPICS)
-            && deciding(&self.0.delete, subject, topic).is_some_and(|rule| rule.is_allowed)
+        self.decide_delete(subject, topic).0
     }
+
+    fn decide_delete(&self, subject: Subject<'_>, topic: &str) -> (bool, By<'_>) {
+        if topic.starts_with(SERVER_TOPICS) {
+            return (false, By::Server);
+        }
+        match deciding(&self.0.delete, subject, topic) {
+            Some(rule) => (rule.is_allowed, By::Rule(rule)),
+            None => (false, By::Nothing),
+        }
+    }
+}
+
+/// What decides.
+#[derive(Clone, Copy, Debug)]
+enum By<'a> {
+    Rule(&'a Compiled),
+    /// `authorization.default_allow`.
+    Default,
+    /// The topic is the server's.
+    Server,
+    /// No rule gives the right, and the default does not.
+    Nothing,
 }
 
 /// The first rule that fits a topic name.
@@ -209,9 +253,10 @@ fn is_about(rule: &Rule, action: ActionName) -> bool {
 }
 
 impl Compiled {
-    fn new(rule: &Rule) -> Self {
+    fn new(place: usize, rule: &Rule, config: &Authorization) -> Self {
         Self {
-            users: Users::of_rule(&rule.users),
+            place: Some(place),
+            users: Users::of_rule(rule, config),
             clients: (rule.clients.iter())
                 .map(|name| name.as_str().into())
                 .collect(),
@@ -228,6 +273,7 @@ impl Compiled {
     /// A rule of the broker's own.
     fn own(users: &Users, is_allowed: bool, topics: &str) -> Self {
         Self {
+            place: None,
             users: users.clone(),
             clients: FxHashSet::default(),
             is_allowed,
@@ -249,14 +295,18 @@ impl Users {
         names: FxHashSet::with_hasher(rustc_hash::FxBuildHasher),
     };
 
-    fn of_rule(names: &[String]) -> Self {
-        if names.is_empty() {
+    fn of_rule(rule: &Rule, config: &Authorization) -> Self {
+        if rule.users.is_empty() && rule.groups.is_empty() {
             return Self::EVERYBODY;
         }
+        let groups = (config.groups.iter()).filter(|group| rule.groups.contains(&group.name));
+        let of_groups = groups.flat_map(|group| &group.users);
         Self {
             anonymous: false,
-            named: names.iter().any(|name| name == "*"),
-            names: names.iter().map(|name| name.as_str().into()).collect(),
+            named: rule.users.iter().any(|name| name == "*"),
+            names: (rule.users.iter().chain(of_groups))
+                .map(|name| name.as_str().into())
+                .collect(),
         }
     }
 

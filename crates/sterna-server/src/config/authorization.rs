@@ -16,6 +16,9 @@ pub struct Authorization {
     /// Users who may read what is told of single clients (`$SYS/sterna/`), and delete topics in HTTP.
     /// `anonymous` stands for clients without a user name.
     pub admins: Vec<String>,
+    /// Groups of users, by which rules name them.
+    #[serde(rename = "group")]
+    pub groups: Vec<Group>,
     /// The rules, in order.
     #[serde(rename = "rule")]
     pub rules: Vec<Rule>,
@@ -27,9 +30,20 @@ impl Default for Authorization {
             default_allow: true,
             allow_default_beyond_loopback: false,
             admins: Vec::new(),
+            groups: Vec::new(),
             rules: Vec::new(),
         }
     }
+}
+
+/// A group of users.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Group {
+    /// Its name in rules.
+    pub name: String,
+    /// User names.
+    pub users: Vec<String>,
 }
 
 /// One rule.
@@ -38,6 +52,8 @@ impl Default for Authorization {
 pub struct Rule {
     /// User names; `*` is every client that named itself, empty is every client.
     pub users: Vec<String>,
+    /// Groups, whose users the rule names, too. Empty beside empty `users` is every client.
+    pub groups: Vec<String>,
     /// Client identifiers; empty is every client.
     pub clients: Vec<String>,
     /// `allow` or `deny`.
@@ -84,6 +100,27 @@ impl Authorization {
                 "authorization.admins names users; `{ANONYMOUS}` are clients without a user name"
             ));
         }
+        for (at, group) in self.groups.iter().enumerate() {
+            let name = &group.name;
+            if name.is_empty() {
+                problems.push("an authorization.group has no name".to_owned());
+            }
+            if self.groups[..at].iter().any(|other| other.name == *name) {
+                problems.push(format!("authorization.group: there are two of `{name}`"));
+            }
+            if (group.users.iter()).any(|user| user == "*" || user.is_empty()) {
+                problems.push(format!("authorization.group: `{name}` names single users"));
+            }
+        }
+        for (at, rule) in self.rules.iter().enumerate() {
+            let is_known = |name: &&String| self.groups.iter().any(|group| group.name == **name);
+            if let Some(name) = rule.groups.iter().find(|name| !is_known(name)) {
+                let number = at + 1;
+                problems.push(format!(
+                    "authorization.rule {number}: there is no authorization.group `{name}`"
+                ));
+            }
+        }
         problems.extend(self.rules.iter().filter_map(|rule| rule.check().err()));
         problems
     }
@@ -123,6 +160,37 @@ mod tests {
         assert_eq!(problems(&["a+"]), 1);
         assert_eq!(problems(&[]), 1);
         assert_eq!(problems(&["$SYS/#"]), 0);
+    }
+
+    #[test]
+    fn groups_are_known_and_of_single_users() {
+        let problems = |groups: &[(&str, &str)], named: &str| {
+            let groups = groups.iter().map(|(name, user)| Group {
+                name: (*name).to_owned(),
+                users: vec![(*user).to_owned()],
+            });
+            let rule = Rule {
+                groups: vec![named.to_owned()],
+                topics: vec!["#".to_owned()],
+                ..Rule::default()
+            };
+            let config = Authorization {
+                groups: groups.collect(),
+                rules: vec![rule],
+                ..Authorization::default()
+            };
+            config.problems()
+        };
+        assert_eq!(problems(&[("a", "ann")], "a"), [""; 0]);
+        for (groups, named) in [
+            (&[("a", "ann")][..], "b"),
+            (&[("a", "*")], "a"),
+            (&[("a", "")], "a"),
+            (&[("a", "ann"), ("a", "bob")], "a"),
+            (&[("", "ann")], ""),
+        ] {
+            assert_eq!(problems(groups, named).len(), 1, "{groups:?} {named}");
+        }
     }
 
     #[test]

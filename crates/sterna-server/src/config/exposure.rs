@@ -166,6 +166,7 @@ impl Rule {
     fn is_about_everything(&self) -> bool {
         let is_about = |action| self.actions.is_empty() || self.actions.contains(&action);
         self.users.is_empty()
+            && self.groups.is_empty()
             && self.clients.is_empty()
             && is_about(ActionName::Publish)
             && is_about(ActionName::Subscribe)

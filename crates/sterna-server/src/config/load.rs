@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use serde::Deserialize;
 use sterna_quic::Settings;
 
 use super::Config;
@@ -83,6 +84,27 @@ pub fn load(
 pub fn parse(source: &str, text: &str) -> Result<Config, ConfigError> {
     toml::from_str(text)
         .map_err(|e| ConfigError::Invalid(source.to_owned(), with_nearest(&e.to_string())))
+}
+
+/// The lines at which the rules of a configuration file begin, counted from 1; none where the text is not a
+/// configuration.
+#[must_use]
+pub fn rule_lines(text: &str) -> Vec<usize> {
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Rules {
+        rule: Vec<toml::Spanned<toml::Value>>,
+    }
+    #[derive(Deserialize)]
+    struct File {
+        authorization: Rules,
+    }
+    let Ok(file) = toml::from_str::<File>(text) else {
+        return Vec::new();
+    };
+    let rules = file.authorization.rule.iter();
+    let line_of = |start: usize| 1 + text[..start].matches('\n').count();
+    rules.map(|rule| line_of(rule.span().start)).collect()
 }
 
 fn set(table: &mut toml::Table, path: &str, value: &str) -> Result<(), String> {
@@ -202,6 +224,18 @@ mod tests {
         config.check().unwrap();
         let text = toml::to_string(&config).unwrap();
         assert_eq!(parse("x", &text).unwrap(), config);
+    }
+
+    #[test]
+    fn rules_are_found_at_their_lines() {
+        let text = "# a\n[authorization]\ndefault_allow = false\n\n[[authorization.rule]]\n\
+                    topics = [\"a\"]\n# b\n[[authorization.rule]]\ntopics = [\"b\"]\n";
+        assert_eq!(rule_lines(text), [5, 8]);
+        let inline =
+            "[authorization]\nrule = [\n  { topics = [\"a\"] },\n  { topics = [\"b\"] },\n]\n";
+        assert_eq!(rule_lines(inline), [3, 4]);
+        assert_eq!(rule_lines("shards = 1\n"), [0; 0]);
+        assert_eq!(rule_lines("["), [0; 0]);
     }
 
     #[test]

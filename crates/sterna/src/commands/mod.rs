@@ -1,5 +1,6 @@
 //! The subcommands, one file each: an `Args` structure for clap and `run(Args) -> ExitCode`.
 
+pub(crate) mod acl;
 pub(crate) mod check_config;
 mod clock;
 mod connection;

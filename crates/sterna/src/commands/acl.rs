@@ -1,0 +1,194 @@
+//! `sterna acl`: what the rules of a configuration decide, and by which rule.
+
+use std::io::{self, Write as _};
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::{Args as ClapArgs, Subcommand, ValueEnum};
+use sterna_server::authorization::{Decision, Reading, Reason, Rules, Subject, check_topic};
+use sterna_server::config::{self, ActionName, Authorization, Config};
+
+use super::exit;
+use super::serve::Source;
+
+/// Explain the rules of a configuration.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    Explain(Explain),
+}
+
+/// Say whether a client may do something, and name the rule that decides.
+///
+/// The configuration is judged as a broker would judge it. Exit code 0 if the action is allowed, also if a
+/// subscription is allowed in part; 2 if it is refused; 1 if the command line or the configuration is wrong.
+#[derive(Debug, ClapArgs)]
+struct Explain {
+    #[command(flatten)]
+    source: Source,
+
+    /// User name; without it, a client without a name
+    #[arg(short, long, value_name = "NAME")]
+    user: Option<String>,
+
+    /// Client identifier; HTTP has none
+    #[arg(long, value_name = "ID", default_value = "")]
+    client: String,
+
+    /// Decide as if the user were in this group too (repeatable)
+    #[arg(short, long = "group", value_name = "NAME", requires = "user")]
+    groups: Vec<String>,
+
+    /// What the client does
+    action: Action,
+
+    /// Topic name, or the filter of a subscription (of a shared one: what follows the share name)
+    topic: String,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Action {
+    Publish,
+    Subscribe,
+    Delete,
+}
+
+impl From<Action> for ActionName {
+    fn from(action: Action) -> Self {
+        match action {
+            Action::Publish => Self::Publish,
+            Action::Subscribe => Self::Subscribe,
+            Action::Delete => Self::Delete,
+        }
+    }
+}
+
+/// Says what is decided.
+pub(crate) fn run(args: &Args) -> ExitCode {
+    let Task::Explain(args) = &args.task;
+    match explain(args) {
+        Ok((text, is_allowed)) => {
+            // Whoever reads no more has read enough.
+            let _ = io::stdout().write_all(text.as_bytes());
+            if is_allowed {
+                ExitCode::SUCCESS
+            } else {
+                ExitCode::from(2)
+            }
+        }
+        Err(problem) => {
+            eprintln!("{problem}");
+            ExitCode::from(exit::USAGE)
+        }
+    }
+}
+
+fn explain(args: &Explain) -> Result<(String, bool), String> {
+    let path = args.source.config.as_deref();
+    let said = |error: config::ConfigError| error.to_string();
+    let config = config::load(path, std::env::vars()).map_err(said)?;
+    let mut authorization = config.authorization.clone();
+    for name in &args.groups {
+        let mut groups = authorization.groups.iter_mut();
+        let group = groups.find(|group| group.name == *name);
+        let group = group.ok_or_else(|| format!("there is no authorization.group `{name}`"))?;
+        group.users.extend(args.user.clone());
+    }
+    check_topic(args.action.into(), &args.topic)?;
+    let subject = Subject {
+        user: args.user.as_deref(),
+        client: &args.client,
+    };
+    let rules = Rules::new(&authorization);
+    let decision = rules.explain(subject, args.action.into(), &args.topic);
+    let places = Places::of(path, &config);
+    let text = places.text(args, &decision, &authorization);
+    Ok((text, decision.reading != Reading::Refused))
+}
+
+/// Where the rules are.
+struct Places {
+    file: String,
+    lines: Vec<usize>,
+}
+
+impl Places {
+    fn of(path: Option<&Path>, config: &Config) -> Self {
+        let text = path.and_then(|path| std::fs::read_to_string(path).ok());
+        let text = text.unwrap_or_default();
+        let file = path.map(|path| path.display().to_string());
+        let of_file = config::parse("", &text).ok();
+        // Where a variable has replaced them, the rules are not those of the file.
+        let is_same = of_file
+            .is_some_and(|of_file| of_file.authorization.rules == config.authorization.rules);
+        Self {
+            file: file.unwrap_or_default(),
+            lines: if is_same {
+                config::rule_lines(&text)
+            } else {
+                Vec::new()
+            },
+        }
+    }
+
+    fn text(&self, args: &Explain, decision: &Decision, authorization: &Authorization) -> String {
+        let verdict = match decision.reading {
+            Reading::Whole => "allowed",
+            Reading::Part => "allowed in part",
+            Reading::Refused => "refused",
+        };
+        let mut text = format!(
+            "{verdict}: {}\n",
+            self.reason(decision.reason, authorization)
+        );
+        if decision.reading == Reading::Part {
+            for reason in &decision.denied_in_part {
+                let reason = self.reason(*reason, authorization);
+                text += &format!("some of its topics are refused: {reason}\n");
+            }
+            text += "each message is decided by its topic\n";
+        }
+        if let Some(user) = &args.user {
+            let groups: Vec<&str> = (authorization.groups.iter())
+                .filter(|group| group.users.contains(user))
+                .map(|group| group.name.as_str())
+                .collect();
+            if !groups.is_empty() {
+                text += &format!("groups of {user}: {}\n", groups.join(", "));
+            }
+        }
+        text
+    }
+
+    fn reason(&self, reason: Reason, authorization: &Authorization) -> String {
+        match reason {
+            Reason::Rule(at) => {
+                let place = match self.lines.get(at) {
+                    Some(line) => format!("{}:{line}, rule {}", self.file, at + 1),
+                    None => format!("authorization.rule {}", at + 1),
+                };
+                let rule = authorization.rules.get(at).map(|rule| {
+                    let rule = toml::to_string(rule).unwrap_or_default();
+                    // What the rule does not say is left out.
+                    let says = |line: &&str| !line.ends_with("= []") && !line.ends_with("= false");
+                    rule.lines().filter(says).collect::<Vec<_>>().join(", ")
+                });
+                format!("{place} ({})", rule.unwrap_or_default())
+            }
+            Reason::Administrators => "the broker's own rule about authorization.admins".to_owned(),
+            Reason::Default => format!(
+                "no rule matches, and authorization.default_allow = {}",
+                authorization.default_allow
+            ),
+            Reason::Server => "topics below $SYS/ are the broker's".to_owned(),
+            Reason::Nothing => {
+                "no rule gives this right, and authorization.default_allow does not".to_owned()
+            }
+        }
+    }
+}
