@@ -67,9 +67,6 @@ pub(super) enum Reauthentication {
     Awaiting,
 }
 
-const NO_SESSION: DecodeError =
-    DecodeError::new(ReasonCode::ImplementationSpecificError, "no session");
-
 impl Connection {
     /// A connection that begins now and whose CONNECT is awaited on [`Lane::CONTROL`].
     #[must_use]
@@ -195,8 +192,8 @@ impl Connection {
     /// Handles one packet: checks that it may come now and keeps the protocol's state. It answers
     /// packets that need no decision, and returns an event for the others.
     ///
-    /// `session` is the client's session from [`Connection::accept`] on. After the end of the
-    /// connection nothing is processed and `None` returned.
+    /// `session` is the client's session from [`Connection::accept`] on; `None` if another connection has
+    /// taken it over. Then, and after the end of the connection, nothing is processed and `None` returned.
     ///
     /// # Errors
     ///
@@ -216,7 +213,8 @@ impl Connection {
         let handled = match self.phase {
             Phase::Connected(state) => match session {
                 Some(session) => self.handle_connected(session, state, lane, packet, out),
-                None => Err(NO_SESSION),
+                // Another connection has it. The caller is about to end this one, and says why.
+                None => return Ok(None),
             },
             // [MQTT-3.14.4-1] [MQTT-4.13.1-1] [MQTT-3.1.4-6] [MQTT311-3.1.4-5] [MQTT311-3.14.4-1]
             // [MQTT311-3.14.4-2] [MQTT311-4.8.0-1] nothing is processed after the end

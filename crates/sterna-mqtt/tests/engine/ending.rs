@@ -1,7 +1,7 @@
 //! The end of a connection, and authentication that goes on.
 
 use sterna_mqtt::server::{Accept, Limits, Refuse};
-use sterna_mqtt::{Answer, Lane, LaneWriter, QoS, ReasonCode, Scope, Version};
+use sterna_mqtt::{Answer, Lane, LaneWriter, Packet, QoS, ReasonCode, Scope, Version};
 
 use super::harness::{ALL, BOTH, Seen, Server, delivery};
 use super::malformed::replay;
@@ -22,6 +22,19 @@ fn nothing_is_processed_after_disconnect() {
         assert_eq!(server.send_on(4, "30 { s\"t\" P }"), [], "on no lane");
         assert!(server.connection.is_closed());
         server.expect("");
+    }
+}
+
+/// [MQTT-3.1.4-3]: packets may be read in the turn in which another connection takes the session over. They must
+/// not end this connection before the caller does, with its own reason.
+#[test]
+fn nothing_is_processed_without_the_session() {
+    for version in ALL {
+        let mut server = Server::connected(version);
+        let out = &mut server.out;
+        let ping = (server.connection).handle(None, Lane::CONTROL, Packet::PingReq, 0, out);
+        assert!(matches!(ping, Ok(None)), "{ping:?}");
+        assert!(!server.connection.is_closed());
     }
 }
 
