@@ -10,9 +10,11 @@ use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose,
 };
-use sterna_net::Identity;
+use rustls_pki_types::CertificateRevocationListDer;
+use rustls_pki_types::pem::PemObject as _;
+use sterna_net::{Certificates, Identity};
 
-use crate::config::Tls;
+use crate::config::{AdditionalCertificate, Tls};
 use crate::data_directory::DataDirectory;
 
 /// Days a development certificate is valid.
@@ -100,6 +102,44 @@ pub fn existing(directory: &DataDirectory) -> Result<Option<(Certificate, Identi
 /// A sentence that names the file.
 pub fn read(path: &Path) -> Result<Vec<u8>, String> {
     fs::read(path).map_err(|e| format!("{}: {e}", path.display()))
+}
+
+/// Reads a certificate and its key.
+///
+/// # Errors
+/// A sentence that names the file and what is wrong with it.
+pub(crate) fn read_pair(pair: &AdditionalCertificate) -> Result<Identity, String> {
+    let (chain, key) = (&pair.certificate, &pair.key);
+    Identity::from_pem(&read(chain)?, &read(key)?)
+        .map_err(|e| format!("{} and {}: {e}", chain.display(), key.display()))
+}
+
+/// Reads revocation lists in PEM.
+///
+/// # Errors
+/// A sentence that names the file and what is wrong with it. A file without a list is an error: one that
+/// is being written looks like that, and would admit everybody who is revoked.
+pub(crate) fn read_revocation_list(path: &Path) -> Result<Vec<u8>, String> {
+    let mut pem = read(path)?;
+    let fault = |why: &str| format!("{}: {why}", path.display());
+    let mut lists = CertificateRevocationListDer::pem_slice_iter(&pem).peekable();
+    if lists.peek().is_none() {
+        return Err(fault("there is no revocation list in PEM"));
+    }
+    for list in lists {
+        let list = list.map_err(|error| fault(&error.to_string()))?;
+        if x509_parser::parse_x509_crl(&list).is_err() {
+            return Err(fault("a revocation list is malformed"));
+        }
+    }
+    pem.push(b'\n');
+    Ok(pem)
+}
+
+/// When the first of the certificates expires, in seconds since the Unix epoch; 0 if one cannot be read.
+pub(crate) fn earliest_expiry_s(certificates: &Certificates) -> i64 {
+    let all = certificates.end_entities();
+    all.iter().map(|one| expiry_s(one)).min().unwrap_or(0)
 }
 
 /// When a certificate in DER expires, in seconds since the Unix epoch; 0 where it cannot be read.

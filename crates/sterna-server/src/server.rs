@@ -187,7 +187,17 @@ impl Prepared {
 
 /// The certificate as listeners present it.
 fn presented(tls: &Tls, identity: Identity) -> Result<Arc<Certificates>, String> {
-    Certificates::new(vec![identity]).map_err(|error| match (&tls.certificate, &tls.key) {
+    let mut identities = vec![identity];
+    for pair in &tls.additional {
+        let found = certificate::read_pair(pair)?;
+        // Whether they go together is said of each, with its files.
+        Certificates::new(vec![found]).map_err(|error| {
+            let (chain, key) = (pair.certificate.display(), pair.key.display());
+            format!("{chain} and {key}: {error}")
+        })?;
+        identities.push(certificate::read_pair(pair)?);
+    }
+    Certificates::new(identities).map_err(|error| match (&tls.certificate, &tls.key) {
         (Some(chain), Some(key)) => format!("{} and {}: {error}", chain.display(), key.display()),
         _ => error.to_string(),
     })
@@ -195,8 +205,12 @@ fn presented(tls: &Tls, identity: Identity) -> Result<Arc<Certificates>, String>
 
 /// The authority of clients' certificates, where one is configured.
 fn authority(tls: &Tls) -> Result<Option<Arc<ClientAuthority>>, String> {
+    let mut lists = Vec::new();
+    for path in &tls.client_revocation_lists {
+        lists.extend(certificate::read_revocation_list(path)?);
+    }
     let read = |path: &Path| {
-        ClientAuthority::from_pem(&certificate::read(path)?, &[])
+        ClientAuthority::from_pem(&certificate::read(path)?, &lists)
             .map_err(|error| format!("{}: {error}", path.display()))
     };
     tls.client_ca.as_deref().map(read).transpose()
@@ -299,7 +313,7 @@ impl Server {
             u64::from(config.network.maximum_connections) * count as u64,
         );
         let sources = sources.with_store(store.usage_reader());
-        sources.set_certificate_expiry(certificate.expires_s);
+        sources.set_certificate_expiry(certificate::earliest_expiry_s(&certificates));
         let sources = Arc::new(sources);
         let mut policy = policy.announcing(config, &ports);
         match Issuer::load(&config.authentication.jwt).and_then(refreshed) {
@@ -433,7 +447,8 @@ impl Server {
             keys.take_over(new);
         }
         self.certificates.take_over(&prepared.certificates);
-        (self.sources).set_certificate_expiry(prepared.certificate.expires_s);
+        (self.sources)
+            .set_certificate_expiry(certificate::earliest_expiry_s(&prepared.certificates));
         *in_force = InForce {
             config: next,
             policy,

@@ -120,6 +120,7 @@ impl Config {
         let has_shared_secrets = jwt.algorithms.contains(&JwtAlgorithm::Hs256);
         let files = (files.into_iter())
             .filter_map(|(setting, path)| Some((setting, path.as_ref()?, true)))
+            .chain((self.tls.additional.iter()).map(|pair| ("tls.additional.key", &pair.key, true)))
             .chain(
                 (jwt.key_files.iter())
                     .map(|path| ("authentication.jwt.key_files", path, has_shared_secrets)),

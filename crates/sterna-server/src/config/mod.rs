@@ -200,12 +200,27 @@ impl Config {
                 problems.push(format!("{name}: there is no file {}", path.display()));
             }
         }
-        for path in &self.authentication.jwt.key_files {
+        if !self.tls.client_revocation_lists.is_empty() && self.tls.client_ca.is_none() {
+            problems.push("tls.client_revocation_lists needs tls.client_ca".to_owned());
+        }
+        if !self.tls.additional.is_empty() && self.tls.certificate.is_none() {
+            problems.push("tls.additional needs tls.certificate".to_owned());
+        }
+        let keys = self.authentication.jwt.key_files.iter();
+        let revoked = self.tls.client_revocation_lists.iter();
+        let pairs = self.tls.additional.iter();
+        let lists = keys
+            .map(|path| ("authentication.jwt.key_files", path))
+            .chain(revoked.map(|path| ("tls.client_revocation_lists", path)))
+            .chain(
+                pairs.flat_map(|AdditionalCertificate { certificate, key }| {
+                    let key = ("tls.additional.key", key);
+                    [("tls.additional.certificate", certificate), key]
+                }),
+            );
+        for (name, path) in lists {
             if !path.is_file() {
-                let path = path.display();
-                problems.push(format!(
-                    "authentication.jwt.key_files: there is no file {path}"
-                ));
+                problems.push(format!("{name}: there is no file {}", path.display()));
             }
         }
         if self.mqtt.maximum_qos > 2 {
@@ -365,6 +380,8 @@ pub struct Tls {
     pub key: Option<PathBuf>,
     /// Certificates in PEM that sign client certificates.
     pub client_ca: Option<PathBuf>,
+    /// Certificates of clients that are revoked: revocation lists of `client_ca` in PEM.
+    pub client_revocation_lists: Vec<PathBuf>,
     /// Whether a client must present a certificate.
     pub require_client_certificate: bool,
     /// Whether the subject's common name of a client certificate is taken as user name.
@@ -379,6 +396,18 @@ pub struct Tls {
     pub client_keys: Option<PathBuf>,
     /// Show the development certificate on addresses that other hosts reach.
     pub allow_development_certificate_beyond_loopback: bool,
+    /// Certificates beside `certificate`, for clients that ask for one of their names.
+    pub additional: Vec<AdditionalCertificate>,
+}
+
+/// A certificate and its key.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AdditionalCertificate {
+    /// Certificate chain in PEM.
+    pub certificate: PathBuf,
+    /// Private key in PEM.
+    pub key: PathBuf,
 }
 
 /// Who may connect.

@@ -1,5 +1,6 @@
 //! `sterna acl`: what the rules of a configuration decide, and by which rule.
 
+use std::fmt::Write as _;
 use std::io::{self, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
@@ -149,7 +150,7 @@ impl Places {
         if decision.reading == Reading::Part {
             for reason in &decision.denied_in_part {
                 let reason = self.reason(*reason, authorization);
-                text += &format!("some of its topics are refused: {reason}\n");
+                let _ = writeln!(text, "some of its topics are refused: {reason}");
             }
             text += "each message is decided by its topic\n";
         }
@@ -159,7 +160,7 @@ impl Places {
                 .map(|group| group.name.as_str())
                 .collect();
             if !groups.is_empty() {
-                text += &format!("groups of {user}: {}\n", groups.join(", "));
+                let _ = writeln!(text, "groups of {user}: {}", groups.join(", "));
             }
         }
         text

@@ -1,0 +1,246 @@
+//! Certificates under live connections: chosen by name, exchanged, and revoked.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rcgen::{
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, CertifiedIssuer, DnType,
+    IsCa, KeyIdMethod, KeyPair, KeyUsagePurpose, RevokedCertParams, SerialNumber, date_time_ymd,
+};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
+use sterna_server::Server;
+use sterna_server::config::{AdditionalCertificate, Config, Listener};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+type Authority = CertifiedIssuer<'static, KeyPair>;
+
+fn authority() -> Authority {
+    let mut params = CertificateParams::new(Vec::new()).expect("parameters");
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    params
+        .distinguished_name
+        .push(DnType::CommonName, "an authority");
+    CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key")).expect("signs")
+}
+
+/// A certificate of a name, and its key.
+struct Leaf {
+    certificate: rcgen::Certificate,
+    key: KeyPair,
+}
+
+impl Leaf {
+    fn new(authority: &Authority, name: &str, serial: u64) -> Self {
+        let mut params = CertificateParams::new(vec![name.to_owned()]).expect("parameters");
+        params.serial_number = Some(SerialNumber::from(serial));
+        params.use_authority_key_identifier_extension = true;
+        let key = KeyPair::generate().expect("a key");
+        let certificate = params.signed_by(&key, authority).expect("signs");
+        Self { certificate, key }
+    }
+
+    fn write(&self, folder: &Path, name: &str) -> AdditionalCertificate {
+        let files = AdditionalCertificate {
+            certificate: folder.join(format!("{name}.pem")),
+            key: folder.join(format!("{name}.key")),
+        };
+        std::fs::write(&files.certificate, self.certificate.pem()).expect("written");
+        std::fs::write(&files.key, self.key.serialize_pem()).expect("written");
+        files
+    }
+
+    fn der(&self) -> CertificateDer<'static> {
+        self.certificate.der().clone()
+    }
+}
+
+fn revoke(authority: &Authority, serials: &[u64]) -> String {
+    let revoked = serials.iter().map(|&serial| RevokedCertParams {
+        serial_number: SerialNumber::from(serial),
+        revocation_time: date_time_ymd(2024, 1, 1),
+        reason_code: None,
+        invalidity_date: None,
+    });
+    let list = CertificateRevocationListParams {
+        this_update: date_time_ymd(2024, 1, 1),
+        next_update: date_time_ymd(2090, 1, 1),
+        crl_number: SerialNumber::from(1_u64),
+        issuing_distribution_point: None,
+        revoked_certs: revoked.collect(),
+        key_identifier_method: KeyIdMethod::Sha256,
+    };
+    let list = list.signed_by(authority).expect("signs");
+    list.pem().expect("PEM")
+}
+
+type Stream = StreamOwned<ClientConnection, TcpStream>;
+
+/// How a device connects; its sessions are resumed where the server lets them.
+fn device(authority: &Authority, own: Option<&Leaf>) -> Arc<ClientConfig> {
+    let mut roots = RootCertStore::empty();
+    roots.add(authority.der().clone()).expect("an authority");
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_root_certificates(roots);
+    let config = match own {
+        None => builder.with_no_client_auth(),
+        Some(own) => {
+            let key = PrivatePkcs8KeyDer::from(own.key.serialize_der());
+            let key = PrivateKeyDer::from(key);
+            builder
+                .with_client_auth_cert(vec![own.der()], key)
+                .expect("a key")
+        }
+    };
+    Arc::new(config)
+}
+
+/// Connects and gets CONNACK.
+fn enter(server: &Server, device: &Arc<ClientConfig>, name: &str) -> std::io::Result<Stream> {
+    let address = server.listeners()[0]
+        .trim_start_matches("mqtts://")
+        .to_owned();
+    let stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let name = ServerName::try_from(name.to_owned()).expect("a name");
+    let client = ClientConnection::new(Arc::clone(device), name).expect("a client");
+    let mut stream = StreamOwned::new(client, stream);
+    stream.write_all(b"\x10\x0d\x00\x04MQTT\x05\x02\x00\x00\x00\x00\x00")?;
+    let mut head = [0; 2];
+    stream.read_exact(&mut head)?;
+    let mut rest = vec![0; usize::from(head[1])];
+    stream.read_exact(&mut rest)?;
+    assert_eq!((head[0], rest[1]), (0x20, 0));
+    Ok(stream)
+}
+
+fn is_alive(stream: &mut Stream) -> bool {
+    let mut answer = [0; 2];
+    stream.write_all(&[0xc0, 0]).is_ok()
+        && stream.read_exact(&mut answer).is_ok()
+        && answer == [0xd0, 0]
+}
+
+fn presented(stream: &Stream) -> CertificateDer<'static> {
+    let chain = stream.conn.peer_certificates().expect("a chain");
+    chain[0].clone().into_owned()
+}
+
+#[test]
+fn certificates_are_chosen_by_name_and_exchanged_under_live_connections() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let authority = authority();
+    let leaf = |name: &str, serial: u64| Leaf::new(&authority, name, serial);
+    let (first, second) = (leaf("a.example", 1), leaf("b.example", 2));
+    let main = first.write(folder.path(), "first");
+    let mut config = Config {
+        listeners: vec![Listener::at("mqtts://127.0.0.1:0")],
+        data_directory: Some(folder.path().join("state")),
+        ..Config::default()
+    };
+    config.tls.certificate = Some(main.certificate);
+    config.tls.key = Some(main.key);
+    config.tls.additional = vec![second.write(folder.path(), "second")];
+    let server = Server::start(&config).expect("starts");
+    let device = device(&authority, None);
+    let mut a = enter(&server, &device, "a.example").expect("enters");
+    let mut b = enter(&server, &device, "b.example").expect("enters");
+    assert_eq!((presented(&a), presented(&b)), (first.der(), second.der()));
+    assert!(
+        enter(&server, &device, "c.example").is_err(),
+        "nobody vouches for it"
+    );
+
+    // The second one is renewed; connections stay.
+    let renewed = leaf("b.example", 3);
+    renewed.write(folder.path(), "second");
+    server.reload(&config).expect("reloads");
+    assert!(is_alive(&mut a) && is_alive(&mut b));
+    let fresh = self::device(&authority, None);
+    let b = enter(&server, &fresh, "b.example").expect("enters");
+    assert_eq!(presented(&b), renewed.der());
+
+    // A key of another certificate changes nothing, and is named.
+    let other = leaf("b.example", 4).write(folder.path(), "other");
+    config.tls.additional[0].key = other.key;
+    let why = server.reload(&config).expect_err("they do not go together");
+    assert!(why.contains("other.key"), "{why}");
+    let fresh = self::device(&authority, None);
+    let b = enter(&server, &fresh, "b.example").expect("enters");
+    assert_eq!(presented(&b), renewed.der());
+    server.shutdown();
+}
+
+#[test]
+fn a_revoked_client_is_refused_from_the_reload_on() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let authority = authority();
+    let own = Leaf::new(&authority, "a.example", 1).write(folder.path(), "own");
+    let (ca, list) = (
+        folder.path().join("ca.pem"),
+        folder.path().join("revoked.pem"),
+    );
+    std::fs::write(&ca, authority.pem()).expect("written");
+    std::fs::write(&list, revoke(&authority, &[77])).expect("written");
+    let mut config = Config {
+        listeners: vec![Listener::at("mqtts://127.0.0.1:0")],
+        data_directory: Some(folder.path().join("state")),
+        ..Config::default()
+    };
+    config.tls.certificate = Some(own.certificate);
+    config.tls.key = Some(own.key);
+    config.tls.client_ca = Some(ca);
+    config.tls.client_revocation_lists = vec![list.clone()];
+    config.tls.require_client_certificate = true;
+    let server = Server::start(&config).expect("starts");
+    let leaves: Vec<Leaf> = [7, 8, 77]
+        .map(|serial| Leaf::new(&authority, "device", serial))
+        .into();
+    let devices: Vec<_> = leaves
+        .iter()
+        .map(|leaf| device(&authority, Some(leaf)))
+        .collect();
+    let enters = |device: &Arc<ClientConfig>| enter(&server, device, "a.example").is_ok();
+    assert!(enters(&devices[0]) && enters(&devices[1]));
+    assert!(!enters(&devices[2]), "it is revoked from the start");
+
+    std::fs::write(&list, revoke(&authority, &[7])).expect("written");
+    server.reload(&config).expect("reloads");
+    // It has a ticket, which is void.
+    assert!(!enters(&devices[0]));
+    assert!(enters(&devices[1]) && enters(&devices[2]));
+
+    // A list that is being written revokes nobody; the old one stays.
+    let whole = revoke(&authority, &[7]);
+    for bad in ["", "garbage", &whole[..whole.len() / 2]] {
+        std::fs::write(&list, bad).expect("written");
+        let why = server.reload(&config).expect_err("no list");
+        assert!(why.contains("revoked.pem"), "{why}");
+        assert!(!enters(&devices[0]) && enters(&devices[1]));
+    }
+    server.shutdown();
+}
+
+#[test]
+fn lists_need_an_authority_and_files() {
+    let mut config = Config::default();
+    config.tls.client_revocation_lists = vec!["/nowhere".into()];
+    config.tls.additional = vec![AdditionalCertificate::default()];
+    let problems = config.check().expect_err("problems").join("\n");
+    for named in [
+        "tls.client_revocation_lists needs tls.client_ca",
+        "tls.client_revocation_lists: there is no file /nowhere",
+        "tls.additional needs tls.certificate",
+        "tls.additional.key: there is no file",
+    ] {
+        assert!(problems.contains(named), "{named}: {problems}");
+    }
+}
