@@ -84,3 +84,41 @@ fn is_match_from(filter: &[&str], name: &[&str]) -> bool {
         _ => false,
     }
 }
+
+/// Characters that mean something in a subject of NATS, beside those of topics.
+const SUBJECT_ALPHABET: [char; 13] = [
+    'a', '/', '+', '#', '$', '.', '*', '>', '%', ' ', '2', 'E', '\u{e9}',
+];
+
+/// Checks that the subject of a name stands for it alone, that no subject stands for what has another,
+/// and that subjects match as names do.
+///
+/// # Panics
+///
+/// Where one of this is not so.
+pub fn filter_and_subject(bytes: &[u8]) {
+    use sterna_cluster::subject;
+
+    let raw = String::from_utf8_lossy(bytes);
+    assert_eq!(
+        subject::to_topic(&subject::of_topic(&raw)).as_deref(),
+        Some(&*raw)
+    );
+    if let Some(topic) = subject::to_topic(&raw) {
+        assert_eq!(subject::of_topic(&topic), raw);
+    }
+    let divider = bytes.iter().position(|byte| *byte == DIVIDER);
+    let (filter, name) = bytes.split_at(divider.unwrap_or(bytes.len()));
+    let text = |bytes: &[u8]| -> String {
+        let character = |byte: &u8| SUBJECT_ALPHABET[usize::from(*byte) % SUBJECT_ALPHABET.len()];
+        bytes.iter().map(character).collect()
+    };
+    let (filter, name) = (text(filter), text(name.get(1..).unwrap_or_default()));
+    if is_name(&name) && is_filter(&filter) {
+        let of_name = subject::of_topic(&name);
+        let by_subject = subject::of_filter(&filter)
+            .iter()
+            .any(|pattern| subject::matches(pattern, &of_name));
+        assert_eq!(by_subject, is_match(&filter, &name), "{filter:?} {name:?}");
+    }
+}

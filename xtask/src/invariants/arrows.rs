@@ -8,7 +8,7 @@ use crate::Failure;
 
 /// Each crate of the workspace and those it may depend on, from top to bottom. Development
 /// dependencies are free: a test may stand anywhere.
-const ARROWS: [(&str, &[&str]); 16] = [
+const ARROWS: [(&str, &[&str]); 17] = [
     (
         "sterna",
         &[
@@ -32,6 +32,7 @@ const ARROWS: [(&str, &[&str]); 16] = [
         "sterna-server",
         &[
             "sterna-store",
+            "sterna-cluster",
             "sterna-http",
             "sterna-net",
             "sterna-quic",
@@ -56,6 +57,7 @@ const ARROWS: [(&str, &[&str]); 16] = [
         ],
     ),
     ("sterna-store", &["sterna-broker", "sterna-topic"]),
+    ("sterna-cluster", &["sterna-broker"]),
     ("sterna-http", &["sterna-net", "sterna-h3"]),
     ("sterna-net", &["sterna-quic"]),
     ("sterna-quic", &[]),

@@ -1,0 +1,3 @@
+//! Many nodes of Sterna on NATS JetStream. So far: topics as subjects.
+
+pub mod subject;
