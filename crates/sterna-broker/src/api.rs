@@ -210,6 +210,8 @@ pub enum SubscribeError {
     NoSession,
     /// The authorization rules deny it (MQTT: Not authorized).
     NotAllowed,
+    /// A shared subscription on a node of a cluster (MQTT: Shared Subscriptions not supported).
+    NoSharedInCluster,
 }
 
 /// A message to route.
@@ -225,7 +227,8 @@ pub struct Publication {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Routed {
     /// Number of matching sessions and shared subscriptions, on all shards. 0 is "No matching
-    /// subscribers" in MQTT. A session that reads the log counts once for each matching filter.
+    /// subscribers" in MQTT. A session that reads the log counts once for each matching filter. Other
+    /// nodes count once each.
     pub matched: usize,
     /// Its effect on the topic's retained message.
     pub retention: Retention,
@@ -234,6 +237,9 @@ pub struct Routed {
     pub token: u64,
     /// Whether the store has no room; then `refused` is set too.
     pub is_store_full: bool,
+    /// Whether other nodes want the message for sure, and it cannot be brought to them now; then `refused`
+    /// is set too.
+    pub is_cluster_away: bool,
     /// A matching kept queue is full ([`SubscribeOptions::keep`]), or the store is (MQTT: Quota exceeded).
     ///
     /// The message was neither delivered nor retained: the publisher can retry without duplicates.

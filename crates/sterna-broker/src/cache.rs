@@ -10,6 +10,7 @@ use crate::fill::Fill;
 use crate::filter::first_level;
 use crate::hash::KeyedState;
 use crate::message::Message;
+use crate::peers::Wanted;
 use crate::route::Target;
 
 /// The queues that a topic's messages go to.
@@ -21,6 +22,8 @@ pub(crate) struct Matches {
     pub(crate) remote: Vec<(u16, Arc<[Target]>)>,
     /// Sessions and groups on all shards.
     pub(crate) total: usize,
+    /// Other nodes.
+    pub(crate) peers: Wanted,
     /// Of the kept queues among them, how full they are.
     pub(crate) kept: Vec<Arc<Fill>>,
     /// Whether some reader wants messages of QoS 1 and 2 in the log.
@@ -37,6 +40,7 @@ impl Matches {
         self.local.clear();
         self.remote.clear();
         self.total = 0;
+        self.peers = Wanted::NOBODY;
         self.kept.clear();
         self.is_durable = false;
     }

@@ -16,6 +16,7 @@ use crate::levels::{LevelTree, Scratch};
 use crate::limits::Limits;
 use crate::list::KeyedList;
 use crate::message::Message;
+use crate::peers::{Interest, OwnInterest, WantedIndex};
 use crate::queue_rules::QueueRules;
 use crate::route::{Context, Place, RouteFlags, RouteUpdate, Target, topics_of_shared};
 use crate::store::Share;
@@ -59,6 +60,18 @@ impl Routes {
         asleep.kept += usize::from(is_kept);
         asleep.kept -= usize::from(was_kept.unwrap_or(false));
         had_kept != (asleep.kept > 0)
+    }
+
+    /// Whether a session subscribes here; shared subscriptions are left out.
+    fn has_session(&self) -> bool {
+        self.asleep.is_some() || (self.awake.iter()).any(|((_, is_group), _)| !is_group)
+    }
+
+    /// Whether a session takes QoS 1 or 2 here.
+    fn has_acknowledged(&self) -> bool {
+        let takes = |route: &Route| route.flags.qos().is_acknowledged();
+        (self.asleep.as_ref()).is_some_and(|asleep| asleep.kept > 0)
+            || (self.awake.iter()).any(|((_, is_group), route)| !is_group && takes(route))
     }
 
     /// Takes out a session that sleeps.
@@ -124,6 +137,10 @@ pub(crate) struct Index {
     wild: LevelTree<Routes>,
     /// Routes below [`INSPECTION`].
     inspecting: usize,
+    /// What other nodes want.
+    wanted: WantedIndex,
+    /// What they are told of this one; `None` where nobody asks this shard.
+    own_interest: Option<Box<OwnInterest>>,
     cache: MatchCache,
     cache_targets: usize,
     scratch: Scratch,
@@ -144,6 +161,8 @@ impl Index {
             exact: HashMap::with_hasher(hashing),
             wild: LevelTree::new(hashing),
             inspecting: 0,
+            wanted: WantedIndex::new(hashing),
+            own_interest: None,
             cache: MatchCache::new(limits.match_cache_topics, hashing),
             cache_targets: limits.match_cache_targets,
             scratch: Scratch::default(),
@@ -191,14 +210,32 @@ impl Index {
                 flags,
                 context,
             } => {
+                if let Some(own) = &mut self.own_interest {
+                    own.note(filter, flags.qos().is_acknowledged());
+                }
                 self.add(filter, Some(filter), *id, *flags, context.clone());
             }
             RouteUpdate::Slept {
                 id,
                 filter,
                 is_kept,
-            } => self.put_to_sleep(filter, *id, *is_kept),
-            RouteUpdate::Unsubscribed { id, filter } => self.remove_route(filter, *id, false),
+            } => {
+                if let Some(own) = &mut self.own_interest {
+                    own.note(filter, *is_kept);
+                }
+                self.put_to_sleep(filter, *id, *is_kept);
+            }
+            RouteUpdate::Unsubscribed { id, filter } => {
+                if let Some(own) = &mut self.own_interest {
+                    own.note(filter, false);
+                }
+                self.remove_route(filter, *id, false);
+            }
+            RouteUpdate::Peers { filter, wanted } => {
+                let wild = is_wild(filter);
+                self.wanted.set(filter, wild, *wanted);
+                self.cache.outdate(filter, wild);
+            }
             RouteUpdate::Joined { group, filter, .. } => {
                 // Only the first member makes a route. Its options are the members' business.
                 if !self.homes.contains_key(group) {
@@ -342,6 +379,30 @@ impl Index {
         subscribers
     }
 
+    /// Begins to note which filters have readers. To be called while there are none.
+    pub(crate) fn note_interest(&mut self) {
+        self.own_interest = Some(Box::default());
+    }
+
+    /// The filters whose readers have changed for other nodes since the last time.
+    pub(crate) fn take_interest(&mut self) -> Vec<(Arc<str>, Interest)> {
+        let Some(own) = &mut self.own_interest else {
+            return Vec::new();
+        };
+        let (exact, wild) = (&self.exact, &self.wild);
+        let routes = |filter: &str| {
+            if is_wild(filter) {
+                wild.get(filter)
+            } else {
+                exact.get(filter)
+            }
+        };
+        own.take(
+            |filter| routes(filter).is_some_and(Routes::has_session),
+            |filter| routes(filter).is_some_and(Routes::has_acknowledged),
+        )
+    }
+
     /// Whether somebody wants to know of single clients.
     pub(crate) const fn is_inspected(&self) -> bool {
         self.inspecting > 0
@@ -390,9 +451,11 @@ impl Index {
             scratch,
             found,
             fresh,
+            wanted,
             ..
         } = self;
         fresh.clear();
+        fresh.peers = wanted.find(topic, scratch);
         found.clear();
         let mut filters = 0;
         let Matches {

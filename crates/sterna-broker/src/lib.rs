@@ -21,6 +21,7 @@
 //! - `queue_rules.rs`: what a kept queue does beside keeping; `delayed.rs`: messages that are not due yet;
 //!   `broker/dead_letter.rs`: messages that nobody could take; `broker/browse.rs`: a look at what waits.
 //! - `losses.rs`: messages that a queue drops, and why.
+//! - `peers.rs`: what other nodes of a cluster want, and what goes to them.
 //! - `store.rs`: what survives a restart; `broker/restore.rs` takes it up again.
 //!
 //! Invariants: no input or output, no clock, no thread, no task. Nothing a client sends is walked
@@ -52,6 +53,7 @@ mod losses;
 mod mail;
 mod message;
 mod nodes;
+mod peers;
 mod pressure;
 mod queue_rules;
 mod queues;
@@ -74,6 +76,7 @@ pub use limits::{Limits, QueueFull};
 pub use losses::{Loss, LossReason, LossWatcher};
 pub use mail::Mail;
 pub use message::{InvalidMessage, Message, MessageHeader, NativeFormat, Origin, Qos};
+pub use peers::{Destination, FromPeer, Interest, NodeSet, Outgoing, PeerGate, Wanted};
 pub use pressure::Pressure;
 pub use queue_rules::{DEFAULT_PRIORITY, DeadLetter, DeathCause, MessageReader, QueueRules};
 pub use rights::{Holder, Permit, Right, Rights};

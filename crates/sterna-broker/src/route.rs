@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::api::SubscribeOptions;
 use crate::fill::Fill;
 use crate::message::{Message, Qos};
+use crate::peers::Wanted;
 use crate::queue_rules::QueueRules;
 use crate::rights::Permit;
 
@@ -214,6 +215,8 @@ pub(crate) enum RouteUpdate {
         /// Where the log ended when that began.
         since: u64,
     },
+    /// Other nodes want, or want no more, what a filter matches.
+    Peers { filter: Arc<str>, wanted: Wanted },
     /// A session leaves a group.
     Left { group: u32, member: u32 },
     /// A group's last member has left.

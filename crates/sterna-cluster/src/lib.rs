@@ -1,3 +1,2 @@
-//! Many nodes of Sterna on NATS JetStream. So far: topics as subjects.
-
 pub mod subject;
+pub mod wire;

@@ -268,7 +268,8 @@ impl<P: Default + Send> Broker<P> {
             RouteUpdate::Placed { .. }
             | RouteUpdate::Subscribed { .. }
             | RouteUpdate::Slept { .. }
-            | RouteUpdate::Unsubscribed { .. } => {}
+            | RouteUpdate::Unsubscribed { .. }
+            | RouteUpdate::Peers { .. } => {}
         }
     }
 

@@ -10,6 +10,7 @@ mod held;
 mod members;
 mod named;
 mod open;
+mod peers;
 mod publish;
 mod relief;
 mod restore;
@@ -36,6 +37,7 @@ use crate::limits::Limits;
 use crate::losses::LossWatcher;
 use crate::mail::{Letter, Mail};
 use crate::message::Gauge;
+use crate::peers::Peers;
 use crate::queues::Queues;
 use crate::rights::Rights;
 use crate::route::{Parcel, RouteUpdate};
@@ -98,6 +100,8 @@ pub struct Broker<P> {
     relief_at: usize,
     /// Sessions at which room is to be made.
     relief_left: usize,
+    /// Other nodes; `None` where there is no cluster.
+    peers: Option<Box<Peers>>,
 }
 
 impl<P: Default + Send> Broker<P> {
@@ -136,6 +140,7 @@ impl<P: Default + Send> Broker<P> {
             rights_version: 0,
             relief_at: 0,
             relief_left: 0,
+            peers: None,
             directory,
         }
     }
@@ -415,6 +420,10 @@ impl<P: Default + Send> Broker<P> {
             if shard != self.shard {
                 self.send(shard, Letter::CatchUp);
             }
+        }
+        // It tells other nodes what this one's readers want.
+        if self.shard != 0 && self.directory.is_clustered() {
+            self.send(0, Letter::CatchUp);
         }
         (result, length)
     }

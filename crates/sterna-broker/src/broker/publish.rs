@@ -9,6 +9,7 @@ use crate::directory::{Admission, Appends};
 use crate::fill::Fill;
 use crate::mail::{Letter, Mail};
 use crate::message::Message;
+use crate::peers::Destination;
 use crate::queues::Queues;
 use crate::records::{self, Kind};
 use crate::route::Parcel;
@@ -44,7 +45,11 @@ impl<P: Default + Send> Broker<P> {
         self.queues.counters.received_messages += 1;
         self.queues.counters.received_bytes += message.payload().len() as u64;
         let before = self.token;
-        let mut routed = self.route(now_ms, message);
+        let mut routed = if self.peers_refuse(&message) {
+            self.refuse_for_peers()
+        } else {
+            self.route(now_ms, message)
+        };
         self.companions.clear();
         self.finish(now_ms);
         if self.token != before {
@@ -58,7 +63,11 @@ impl<P: Default + Send> Broker<P> {
     /// or cannot be retained, counts as routed. [`Routed::matched`] is the sum.
     pub fn publish_together(&mut self, now_ms: u64, messages: Vec<Message>) -> Routed {
         let before = self.token;
-        let mut routed = self.route_together(now_ms, messages);
+        let mut routed = if messages.iter().any(|message| self.peers_refuse(message)) {
+            self.refuse_for_peers()
+        } else {
+            self.route_together(now_ms, messages)
+        };
         self.companions.clear();
         self.finish(now_ms);
         if self.token != before {
@@ -105,6 +114,7 @@ impl<P: Default + Send> Broker<P> {
         let mut appends = directory.appends();
         let is_cleared = directory.clear_retained(topic);
         if is_cleared {
+            self.clear_on_peers(topic);
             self.forget_retained(topic);
             self.append_retained_records(&mut appends);
         }
@@ -204,7 +214,7 @@ impl<P: Default + Send> Broker<P> {
         message
     }
 
-    fn prepared(&mut self, now_ms: u64, message: Message) -> Arc<Message> {
+    pub(super) fn prepared(&mut self, now_ms: u64, message: Message) -> Arc<Message> {
         Arc::new(self.prepared_plain(now_ms, message))
     }
 
@@ -315,7 +325,7 @@ impl<P: Default + Send> Broker<P> {
         }
     }
 
-    fn refuse(&mut self) -> Routed {
+    pub(super) fn refuse(&mut self) -> Routed {
         self.queues.counters.refused_messages += 1;
         Routed {
             refused: true,
@@ -338,9 +348,9 @@ impl<P: Default + Send> Broker<P> {
         reserve(&matches.kept, body_bytes, queues).then(|| matches.kept.clone())
     }
 
-    /// Delivers a message by the index as it is, if the kept queues among those it is for have room;
+    /// Delivers a message by the index as it is, and puts it aside for other nodes, if the kept queues among those it is for have room;
     /// in some it may be `reserved` already.
-    fn spread(
+    pub(super) fn spread(
         &mut self,
         now_ms: u64,
         message: impl Into<Arc<Message>> + AsRef<Message>,
@@ -369,16 +379,32 @@ impl<P: Default + Send> Broker<P> {
                 }
             }
         }
-        let routed = Routed {
+        let mut routed = Routed {
             matched: matches.total,
             retention,
             ..Routed::default()
         };
-        if matches.total == 0 {
+        let peers = (self.peers.as_deref_mut()).filter(|peers| !peers.is_from_peer);
+        let is_for_peers = peers.is_some()
+            && (!matches.peers.any.is_empty()
+                || retention == Retention::Stored
+                || retention == Retention::Cleared);
+        if matches.total == 0 && !is_for_peers {
             queues.counters.unmatched_messages += 1;
             return routed;
         }
         let message = message.into();
+        if let Some(peers) = peers.filter(|_| is_for_peers) {
+            // The acknowledgement waits for the last of a publication's tokens.
+            let token = match retention {
+                Retention::Stored | Retention::Cleared => {
+                    peers.retain(&message, Destination::Retained)
+                }
+                _ => peers.send(&message, matches.peers),
+            };
+            self.token = self.token.max(token);
+            routed.matched += matches.peers.any.len();
+        }
         for (shard, targets) in &matches.remote {
             let parcel = Parcel {
                 message: Arc::clone(&message),

@@ -30,6 +30,9 @@ impl<P: Default + Send> Broker<P> {
         if parsed.shared && options.no_local {
             return Err(SubscribeError::NoLocalOnShared); // [MQTT-3.8.3-4]
         }
+        if parsed.shared && self.peers.is_some() {
+            return Err(SubscribeError::NoSharedInCluster);
+        }
         let slot = session.slot;
         let limit = self.queues.limits.subscriptions_per_session;
         let session = self

@@ -8,7 +8,7 @@ mod log;
 mod registry;
 mod retained;
 
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 pub(crate) use appends::Appends;
@@ -47,6 +47,8 @@ pub struct Directory {
     pressure: AtomicU8,
     openings: AtomicU32,
     gauges: Box<[Arc<Gauge>]>,
+    /// Whether the first shard is to learn of every change of routes, for other nodes.
+    is_clustered: AtomicBool,
 }
 
 /// A thread that panicked under a lock has left data that is still consistent enough to go on
@@ -105,6 +107,7 @@ impl Directory {
             pressure: AtomicU8::new(0),
             openings: AtomicU32::new(0),
             gauges: (0..shards).map(|_| Arc::default()).collect(),
+            is_clustered: AtomicBool::new(false),
         })
     }
 
@@ -176,6 +179,15 @@ impl Directory {
     /// The user that a client's session belongs to; `None` also where there is no session.
     pub(crate) fn user_of(&self, client_id: &str) -> Option<Arc<str>> {
         self.registry.user(client_id)
+    }
+
+    /// Whether there are other nodes.
+    pub(crate) fn is_clustered(&self) -> bool {
+        self.is_clustered.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_clustered(&self) {
+        self.is_clustered.store(true, Ordering::Relaxed);
     }
 
     pub(crate) const fn hashing(&self) -> KeyedState {

@@ -9,6 +9,7 @@ mod kept;
 mod limits;
 mod losses;
 mod model;
+mod peers;
 mod queue_rules;
 mod restored;
 mod retained;

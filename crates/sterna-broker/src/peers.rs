@@ -1,0 +1,433 @@
+//! Other nodes of a cluster: what they want, and what this node has for them.
+//!
+//! A node is to the broker a shard far away. The caller tells which filters other nodes have readers for
+//! ([`Broker::set_wanted`](crate::Broker::set_wanted)), takes the messages for them once a turn
+//! ([`Broker::take_outgoing`](crate::Broker::take_outgoing)), and brings theirs
+//! ([`Broker::publish_from_peer`](crate::Broker::publish_from_peer)). What a node gets from another goes to
+//! its own readers only, so that nothing goes in circles.
+//!
+//! Topics that begin with `$` stay on their node.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use rustc_hash::FxHashMap;
+
+use crate::hash::KeyedState;
+use crate::levels::{LevelTree, Scratch};
+use crate::message::Message;
+
+/// Bytes that a message for other nodes is charged beside its body.
+const OVERHEAD_BYTES: u64 = 64;
+
+/// A set of other nodes. Their numbers, 0 to 63, are given by who brings the messages to them, and mean
+/// nothing elsewhere.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct NodeSet(u64);
+
+impl NodeSet {
+    /// The most nodes that there can be beside this one.
+    pub const MAXIMUM: usize = 64;
+
+    /// No node.
+    pub const EMPTY: Self = Self(0);
+
+    /// Whether there is no node in it.
+    #[must_use]
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Number of its nodes.
+    #[must_use]
+    pub const fn len(self) -> usize {
+        self.0.count_ones() as usize
+    }
+
+    /// Whether a node is in it; false for a number that no node has.
+    #[must_use]
+    pub const fn contains(self, node: usize) -> bool {
+        node < Self::MAXIMUM && self.0 & (1 << node) != 0
+    }
+
+    /// Puts a node in. Numbers that no node has are left out.
+    pub const fn insert(&mut self, node: usize) {
+        if node < Self::MAXIMUM {
+            self.0 |= 1 << node;
+        }
+    }
+
+    /// The nodes of either set.
+    #[must_use]
+    pub const fn union(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Its nodes that are not in another set.
+    #[must_use]
+    pub const fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
+    /// Its nodes, the lowest number first.
+    pub fn iter(self) -> impl Iterator<Item = usize> {
+        (0..Self::MAXIMUM).filter(move |&node| self.contains(node))
+    }
+}
+
+/// How much a node wants what a filter matches.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub enum Interest {
+    /// It has no reader.
+    #[default]
+    None,
+    /// All its readers take QoS 0.
+    AtMostOnce,
+    /// A reader takes QoS 1 or 2.
+    Acknowledged,
+}
+
+/// The other nodes that want what a filter matches.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Wanted {
+    /// All of them.
+    pub any: NodeSet,
+    /// Those with a reader of QoS 1 or 2.
+    pub acknowledged: NodeSet,
+}
+
+impl Wanted {
+    /// No node.
+    pub const NOBODY: Self = Self {
+        any: NodeSet::EMPTY,
+        acknowledged: NodeSet::EMPTY,
+    };
+
+    const fn and(self, other: Self) -> Self {
+        Self {
+            any: self.any.union(other.any),
+            acknowledged: self.acknowledged.union(other.acknowledged),
+        }
+    }
+}
+
+/// A message for other nodes.
+#[derive(Clone, Debug)]
+pub struct Outgoing {
+    /// The message.
+    pub message: Arc<Message>,
+    /// Who is to have it.
+    pub destination: Destination,
+}
+
+impl Outgoing {
+    /// Bytes that it is charged with in a [`PeerGate`].
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        charge(&self.message)
+    }
+}
+
+/// Who is to have a message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Destination {
+    /// These nodes.
+    Nodes {
+        /// They are to have it for sure: its acknowledgement waits for that.
+        acknowledged: NodeSet,
+        /// They may miss it.
+        at_most_once: NodeSet,
+    },
+    /// All nodes: it is its topic's retained message, or its payload is empty and there is none any more.
+    Retained,
+    /// All nodes: as [`Retained`](Self::Retained) with an empty payload, and it is delivered to nobody.
+    Cleared,
+}
+
+/// What a node does with a message from another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FromPeer {
+    /// Delivers it, and retains it if it is to be retained.
+    Publish,
+    /// Delivers it.
+    Deliver,
+    /// Retains it, or clears its topic's retained message if the payload is empty.
+    Retain,
+}
+
+/// Whether messages for other nodes are taken: one for all shards of a process and for who brings them there.
+#[derive(Debug)]
+pub struct PeerGate {
+    is_open: AtomicBool,
+    waiting_bytes: AtomicU64,
+    maximum_bytes: u64,
+    largest_body_bytes: AtomicU64,
+    dropped: AtomicU64,
+    refused: AtomicU64,
+}
+
+impl PeerGate {
+    /// A gate that is shut. `maximum_bytes` is how many bytes of messages may wait behind it; one message
+    /// of each shard may go above.
+    #[must_use]
+    pub const fn new(maximum_bytes: u64) -> Self {
+        Self {
+            is_open: AtomicBool::new(false),
+            waiting_bytes: AtomicU64::new(0),
+            maximum_bytes,
+            largest_body_bytes: AtomicU64::new(u64::MAX),
+            dropped: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+        }
+    }
+
+    /// Opens or shuts it. While it is shut, other nodes miss messages of QoS 0, and messages of QoS 1 and 2
+    /// that they want are refused.
+    pub fn set_open(&self, is_open: bool) {
+        self.is_open.store(is_open, Ordering::Release);
+    }
+
+    /// Whether it is open.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.is_open.load(Ordering::Acquire)
+    }
+
+    /// Bytes of messages that wait.
+    #[must_use]
+    pub fn waiting_bytes(&self) -> u64 {
+        self.waiting_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Messages that other nodes wanted and have missed. One for several nodes counts once.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+
+    /// Publications that were refused.
+    #[must_use]
+    pub fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
+    }
+
+    /// Notes that so many bytes wait no longer.
+    pub fn release(&self, bytes: u64) {
+        self.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Counts messages that did not get to a node that wanted them.
+    pub fn count_dropped(&self, messages: u64) {
+        self.dropped.fetch_add(messages, Ordering::Relaxed);
+    }
+
+    /// Sets how many bytes of a body can be brought to other nodes as one message.
+    pub fn set_largest_body_bytes(&self, bytes: u64) {
+        self.largest_body_bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    fn has_room(&self) -> bool {
+        self.waiting_bytes() < self.maximum_bytes
+    }
+
+    fn is_small(&self, message: &Message) -> bool {
+        message.body_bytes() as u64 <= self.largest_body_bytes.load(Ordering::Relaxed)
+    }
+
+    fn takes(&self, message: &Message) -> bool {
+        self.is_open() && self.has_room() && self.is_small(message)
+    }
+}
+
+fn charge(message: &Message) -> u64 {
+    message.body_bytes() as u64 + OVERHEAD_BYTES
+}
+
+/// Whether messages of a topic, or of what a filter matches, stay on their node.
+pub(crate) fn stays(topic: &str) -> bool {
+    topic.starts_with('$')
+}
+
+/// What a shard has for other nodes.
+#[derive(Debug)]
+pub(crate) struct Peers {
+    pub(crate) gate: Arc<PeerGate>,
+    outgoing: Vec<Outgoing>,
+    /// The last token that was given out.
+    token: u64,
+    /// Whether what is routed came from another node.
+    pub(crate) is_from_peer: bool,
+}
+
+impl Peers {
+    pub(crate) const fn new(gate: Arc<PeerGate>) -> Self {
+        Self {
+            gate,
+            outgoing: Vec::new(),
+            token: 0,
+            is_from_peer: false,
+        }
+    }
+
+    /// Whether a message that other nodes may have to have for sure cannot be taken.
+    pub(crate) fn is_shut_for(&self, message: &Message) -> bool {
+        !self.is_from_peer && !self.gate.takes(message)
+    }
+
+    pub(crate) fn count_refused(&self) {
+        self.gate.refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Puts a message aside for the nodes that want it. Returns the token by which its acknowledgement
+    /// waits; 0 where that need not wait.
+    pub(crate) fn send(&mut self, message: &Arc<Message>, wanted: Wanted) -> u64 {
+        if self.is_from_peer {
+            return 0;
+        }
+        let acknowledged = if message.qos().is_acknowledged() {
+            wanted.acknowledged
+        } else {
+            NodeSet::EMPTY
+        };
+        let destination = Destination::Nodes {
+            acknowledged,
+            at_most_once: wanted.any.without(acknowledged),
+        };
+        // What must arrive was let in before anything was done with it.
+        if acknowledged.is_empty() && !self.gate.takes(message) {
+            self.gate.count_dropped(1);
+            return 0;
+        }
+        self.push(message, destination, !acknowledged.is_empty())
+    }
+
+    /// Puts a retained message, or its end, aside for all nodes; as [`send`](Self::send).
+    pub(crate) fn retain(&mut self, message: &Arc<Message>, destination: Destination) -> u64 {
+        if self.is_from_peer || stays(message.topic()) {
+            return 0;
+        }
+        // Retained messages of QoS 0 wait for the engine, too, as long as there is room: nodes would not
+        // agree otherwise.
+        let has_room = self.gate.has_room() && self.gate.is_small(message);
+        if !message.qos().is_acknowledged() && !has_room {
+            self.gate.count_dropped(1);
+            return 0;
+        }
+        self.push(message, destination, message.qos().is_acknowledged())
+    }
+
+    fn push(&mut self, message: &Arc<Message>, destination: Destination, waits: bool) -> u64 {
+        (self.gate.waiting_bytes).fetch_add(charge(message), Ordering::Relaxed);
+        self.outgoing.push(Outgoing {
+            message: Arc::clone(message),
+            destination,
+        });
+        if !waits {
+            return 0;
+        }
+        self.token += 1;
+        self.token
+    }
+
+    /// What was put aside, and the last token that was given out for it or before.
+    pub(crate) fn take(&mut self) -> Option<(u64, Vec<Outgoing>)> {
+        (!self.outgoing.is_empty()).then(|| (self.token, std::mem::take(&mut self.outgoing)))
+    }
+}
+
+/// Which other nodes want what, for matching.
+#[derive(Debug)]
+pub(crate) struct WantedIndex {
+    exact: HashMap<Arc<str>, Wanted, KeyedState>,
+    wild: LevelTree<Wanted>,
+}
+
+impl WantedIndex {
+    pub(crate) fn new(hashing: KeyedState) -> Self {
+        Self {
+            exact: HashMap::with_hasher(hashing),
+            wild: LevelTree::new(hashing),
+        }
+    }
+
+    pub(crate) fn set(&mut self, filter: &Arc<str>, is_wild: bool, wanted: Wanted) {
+        match (is_wild, wanted == Wanted::NOBODY) {
+            (false, false) => {
+                self.exact.insert(Arc::clone(filter), wanted);
+            }
+            (false, true) => {
+                self.exact.remove(filter);
+            }
+            (true, false) => *self.wild.get_or_insert_with(filter, Wanted::default) = wanted,
+            (true, true) => {
+                self.wild.remove(filter);
+            }
+        }
+    }
+
+    pub(crate) fn find(&self, topic: &str, scratch: &mut Scratch) -> Wanted {
+        if stays(topic) {
+            return Wanted::NOBODY;
+        }
+        let mut wanted = self.exact.get(topic).copied().unwrap_or_default();
+        (self.wild).matching_topic(topic, scratch, |more| wanted = wanted.and(*more));
+        wanted
+    }
+}
+
+/// Which filters of this node's readers have changed, for other nodes.
+#[derive(Debug, Default)]
+pub(crate) struct OwnInterest {
+    /// What was told of each filter.
+    told: FxHashMap<Arc<str>, Interest>,
+    /// Filters that have changed, and whether a reader of QoS 1 or 2 has come.
+    changed: FxHashMap<Arc<str>, bool>,
+}
+
+impl OwnInterest {
+    /// Notes that a reader of a filter has come or gone.
+    pub(crate) fn note(&mut self, filter: &Arc<str>, acknowledged_has_come: bool) {
+        if stays(filter) {
+            return;
+        }
+        match self.changed.get_mut(filter) {
+            Some(has_come) => *has_come |= acknowledged_has_come,
+            None => {
+                (self.changed).insert(Arc::clone(filter), acknowledged_has_come);
+            }
+        }
+    }
+
+    /// What has changed since the last time. The arguments tell whether a filter has a reader, and whether
+    /// one of them takes QoS 1 or 2.
+    pub(crate) fn take(
+        &mut self,
+        mut has_reader: impl FnMut(&str) -> bool,
+        mut has_acknowledged: impl FnMut(&str) -> bool,
+    ) -> Vec<(Arc<str>, Interest)> {
+        let mut changes = Vec::new();
+        for (filter, has_come) in self.changed.drain() {
+            let told = self.told.get(&filter).copied().unwrap_or_default();
+            // A crowd of readers is only walked where one of them may take QoS 1.
+            let may_be_acknowledged = has_come || told == Interest::Acknowledged;
+            let interest = if !has_reader(&filter) {
+                Interest::None
+            } else if may_be_acknowledged && has_acknowledged(&filter) {
+                Interest::Acknowledged
+            } else {
+                Interest::AtMostOnce
+            };
+            if interest == told {
+                continue;
+            }
+            if interest == Interest::None {
+                self.told.remove(&filter);
+            } else {
+                self.told.insert(Arc::clone(&filter), interest);
+            }
+            changes.push((filter, interest));
+        }
+        changes
+    }
+}

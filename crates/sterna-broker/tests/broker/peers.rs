@@ -1,0 +1,250 @@
+//! Other nodes of a cluster: what they are told, what goes to them, and what comes from them.
+
+use std::sync::Arc;
+
+use sterna_broker::{
+    Destination, FromPeer, Interest, NodeSet, Outgoing, PeerGate, Publication, Qos, Retention,
+    Routed, SubscribeError, Wanted,
+};
+
+use crate::cluster::{Cluster, message, qos};
+
+/// Two shards of a node, whose gate is open.
+fn node() -> (Cluster, Arc<PeerGate>) {
+    let gate = Arc::new(PeerGate::new(10_000));
+    gate.set_open(true);
+    let mut node = Cluster::new(2);
+    for shard in [0, 1] {
+        node.broker(shard).join_cluster(Arc::clone(&gate));
+    }
+    (node, gate)
+}
+
+fn set(numbers: &[usize]) -> NodeSet {
+    let mut set = NodeSet::EMPTY;
+    for &number in numbers {
+        set.insert(number);
+    }
+    set
+}
+
+fn wanted(any: &[usize], acknowledged: &[usize]) -> Wanted {
+    Wanted {
+        any: set(any),
+        acknowledged: set(acknowledged),
+    }
+}
+
+fn want(node: &mut Cluster, filter: &str, wanted: Wanted) {
+    (node.broker(0)).set_wanted(vec![(Arc::from(filter), wanted)]);
+    node.collect(0);
+    node.run();
+}
+
+fn publish(node: &mut Cluster, shard: u16, topic: &str, level: Qos, retain: bool) -> Routed {
+    let now_ms = node.now_ms;
+    let message = message(topic, "x", level, retain);
+    let routed = node.broker(shard).publish(
+        now_ms,
+        Publication {
+            origin: None,
+            message,
+        },
+    );
+    node.collect(shard);
+    node.run();
+    routed
+}
+
+fn interest(node: &mut Cluster) -> Vec<(String, Interest)> {
+    node.run();
+    let mut changes: Vec<_> = (node.broker(0).take_interest().into_iter())
+        .map(|(filter, interest)| (filter.to_string(), interest))
+        .collect();
+    changes.sort();
+    changes
+}
+
+#[test]
+fn other_nodes_are_told_of_filters_and_not_of_clients() {
+    let (mut node, _) = node();
+    let (a, b) = (node.open(0, "a"), node.open(1, "b"));
+    node.subscribe(b, "x/+", qos(Qos::AtMostOnce));
+    node.subscribe(a, "x/+", qos(Qos::AtMostOnce));
+    node.subscribe(a, "$SYS/#", qos(Qos::AtMostOnce));
+    assert_eq!(
+        interest(&mut node),
+        [("x/+".to_owned(), Interest::AtMostOnce)]
+    );
+    node.subscribe(b, "x/+", qos(Qos::AtLeastOnce));
+    assert_eq!(
+        interest(&mut node),
+        [("x/+".to_owned(), Interest::Acknowledged)]
+    );
+    let now_ms = node.now_ms;
+    node.broker(1).unsubscribe(now_ms, b.key, "x/+");
+    node.collect(1);
+    assert_eq!(
+        interest(&mut node),
+        [("x/+".to_owned(), Interest::AtMostOnce)]
+    );
+    node.broker(0).unsubscribe(now_ms, a.key, "x/+");
+    node.collect(0);
+    assert_eq!(interest(&mut node), [("x/+".to_owned(), Interest::None)]);
+    // Comes and goes within one turn: nothing to tell.
+    node.subscribe(b, "y", qos(Qos::AtMostOnce));
+    node.broker(1).unsubscribe(now_ms, b.key, "y");
+    node.collect(1);
+    assert_eq!(interest(&mut node), []);
+}
+
+#[test]
+fn a_message_goes_once_to_each_node_that_wants_it() {
+    let (mut node, gate) = node();
+    want(&mut node, "t/#", wanted(&[1, 2], &[2]));
+    want(&mut node, "t/1", wanted(&[2, 5], &[]));
+    let routed = publish(&mut node, 1, "t/1", Qos::AtMostOnce, false);
+    assert_eq!((routed.matched, routed.token), (3, 0));
+    let routed = publish(&mut node, 1, "t/1", Qos::ExactlyOnce, false);
+    assert_eq!((routed.matched, routed.token), (3, 1), "it waits");
+    let routed = publish(&mut node, 1, "other", Qos::ExactlyOnce, false);
+    assert_eq!((routed.matched, routed.token), (0, 0));
+    let (token, outgoing) = node.broker(1).take_outgoing().expect("two messages");
+    assert_eq!(token, 1);
+    let destinations: Vec<_> = outgoing.iter().map(|one| one.destination).collect();
+    assert_eq!(
+        destinations,
+        [
+            Destination::Nodes {
+                acknowledged: set(&[]),
+                at_most_once: set(&[1, 2, 5])
+            },
+            Destination::Nodes {
+                acknowledged: set(&[2]),
+                at_most_once: set(&[1, 5])
+            },
+        ]
+    );
+    assert_eq!(
+        gate.waiting_bytes(),
+        outgoing.iter().map(Outgoing::bytes).sum::<u64>()
+    );
+    want(&mut node, "t/#", Wanted::NOBODY);
+    want(&mut node, "t/1", Wanted::NOBODY);
+    assert_eq!(
+        publish(&mut node, 1, "t/1", Qos::AtMostOnce, false).matched,
+        0
+    );
+    assert!(node.broker(1).take_outgoing().is_none());
+}
+
+#[test]
+fn what_comes_from_a_node_goes_to_no_other() {
+    let (mut node, _) = node();
+    let reader = node.open(1, "reader");
+    node.subscribe(reader, "t", qos(Qos::AtLeastOnce));
+    want(&mut node, "#", wanted(&[1], &[1]));
+    let now_ms = node.now_ms;
+    for (what, retain) in [
+        (FromPeer::Publish, false),
+        (FromPeer::Publish, true),
+        (FromPeer::Deliver, true),
+        (FromPeer::Retain, true),
+    ] {
+        let message = message("t", "from afar", Qos::AtLeastOnce, retain);
+        node.broker(0).publish_from_peer(now_ms, message, what);
+        node.collect(0);
+    }
+    node.run();
+    assert_eq!(node.drain(reader).len(), 3, "all but the last");
+    assert!(node.broker(0).take_outgoing().is_none());
+    assert_eq!(node.directory.retained().0, 1);
+    let clearing = message("t", "", Qos::AtMostOnce, true);
+    (node.broker(0)).publish_from_peer(now_ms, clearing, FromPeer::Retain);
+    assert_eq!(node.directory.retained().0, 0);
+    assert!(node.drain(reader).is_empty());
+}
+
+#[test]
+fn behind_a_shut_gate_only_what_must_arrive_elsewhere_is_refused() {
+    let (mut node, gate) = node();
+    let reader = node.open(0, "reader");
+    node.subscribe(reader, "#", qos(Qos::AtLeastOnce));
+    want(&mut node, "far", wanted(&[1], &[1]));
+    want(&mut node, "far/qos0", wanted(&[1], &[]));
+    gate.set_open(false);
+    let routed = publish(&mut node, 0, "far", Qos::AtLeastOnce, false);
+    assert!(routed.refused && routed.is_cluster_away);
+    let routed = publish(&mut node, 0, "near", Qos::AtLeastOnce, true);
+    assert!(routed.refused, "all nodes are to retain it");
+    assert_eq!(node.drain(reader), [""; 0], "refused is not delivered");
+    for (topic, level) in [
+        ("far", Qos::AtMostOnce),
+        ("far/qos0", Qos::AtLeastOnce),
+        ("near", Qos::ExactlyOnce),
+    ] {
+        assert!(
+            !publish(&mut node, 0, topic, level, false).refused,
+            "{topic}"
+        );
+    }
+    assert_eq!(node.drain(reader).len(), 3, "local traffic goes on");
+    assert_eq!((gate.refused(), gate.dropped()), (2, 2));
+    assert!(node.broker(0).take_outgoing().is_none());
+    gate.set_open(true);
+    assert_eq!(
+        publish(&mut node, 0, "far", Qos::AtLeastOnce, false).token,
+        1
+    );
+}
+
+#[test]
+fn what_waits_is_bounded_and_so_is_one_message() {
+    let (mut node, gate) = node();
+    want(&mut node, "t", wanted(&[1], &[1]));
+    while !publish(&mut node, 0, "t", Qos::AtLeastOnce, false).refused {
+        assert!(gate.waiting_bytes() < 20_000, "it has a limit");
+    }
+    let (_, outgoing) = node.broker(0).take_outgoing().expect("many");
+    gate.release(outgoing.iter().map(Outgoing::bytes).sum());
+    assert_eq!(gate.waiting_bytes(), 0);
+    assert!(!publish(&mut node, 0, "t", Qos::AtLeastOnce, false).refused);
+    gate.set_largest_body_bytes(1);
+    assert!(publish(&mut node, 0, "t", Qos::AtLeastOnce, false).refused);
+}
+
+#[test]
+fn retained_messages_go_to_all_nodes() {
+    let (mut node, _) = node();
+    let routed = publish(&mut node, 0, "t", Qos::AtLeastOnce, true);
+    assert_eq!((routed.retention, routed.token), (Retention::Stored, 1));
+    assert_eq!(
+        publish(&mut node, 0, "t", Qos::AtMostOnce, true).retention,
+        Retention::Stored
+    );
+    assert!(node.broker(0).clear_retained("t"));
+    publish(&mut node, 0, "$own", Qos::AtMostOnce, true);
+    let (token, outgoing) = node.broker(0).take_outgoing().expect("three");
+    assert_eq!(token, 1);
+    let destinations: Vec<_> = outgoing.iter().map(|one| one.destination).collect();
+    assert_eq!(
+        destinations,
+        [
+            Destination::Retained,
+            Destination::Retained,
+            Destination::Cleared
+        ],
+        "topics with $ stay"
+    );
+}
+
+#[test]
+fn shared_subscriptions_are_refused() {
+    let (mut node, _) = node();
+    let client = node.open(0, "a");
+    let now_ms = node.now_ms;
+    let subscribed =
+        node.broker(0)
+            .subscribe(now_ms, client.key, "$share/g/t", qos(Qos::AtMostOnce));
+    assert_eq!(subscribed, Err(SubscribeError::NoSharedInCluster));
+}

@@ -1,0 +1,430 @@
+//! Who else is in the cluster, and which filters each node has readers for.
+//!
+//! A node says again and again that it is there. Whoever is not heard of for the *lease* is *away*: it gets
+//! no messages of QoS 0, and those of QoS 1 and 2 still wait for it in its inbox. Whoever is away for the
+//! *absence* is gone, and nothing waits for it. Who comes back within it goes on as if it had not been away.
+//!
+//! The *incarnation* of a node is a number that is higher after each of its starts. What a node said in an
+//! earlier incarnation holds no more. No input or output here, and time is an argument.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use sterna_broker::{Interest, NodeSet, Wanted};
+
+/// How a node is seen from here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Presence {
+    /// It was heard of within the lease.
+    Here,
+    /// It was not; what must arrive waits for it.
+    Away,
+    /// It left, or was away for too long.
+    Gone,
+}
+
+/// Something that happened to another node.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// It is here: for the first time, again, or started anew.
+    Came {
+        /// Its name.
+        node: Arc<str>,
+        /// Its number in sets of nodes.
+        number: usize,
+    },
+    /// It was not heard of for the lease.
+    Missed {
+        /// Its name.
+        node: Arc<str>,
+    },
+    /// Nothing waits for it any more.
+    Went {
+        /// Its name.
+        node: Arc<str>,
+        /// Its number in sets of nodes.
+        number: usize,
+    },
+    /// There are more nodes than can be; this one is left out.
+    TooMany {
+        /// Its name.
+        node: Arc<str>,
+    },
+    /// Another process has this node's name and started later: this one is to stop.
+    Superseded,
+}
+
+#[derive(Debug)]
+struct Peer {
+    number: usize,
+    incarnation: u64,
+    presence: Presence,
+    heard_ms: u64,
+    filters: HashMap<Arc<str>, Interest>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Table {
+    own_name: Arc<str>,
+    own_incarnation: u64,
+    lease_ms: u64,
+    absence_ms: u64,
+    peers: HashMap<Arc<str>, Peer>,
+    left_out: HashSet<Arc<str>>,
+    /// Filters for which the nodes that want them may have changed.
+    changed: HashSet<Arc<str>>,
+    events: Vec<Event>,
+}
+
+impl Table {
+    /// A table without other nodes. A node that is not heard of is away after `lease_ms`, and gone after
+    /// `absence_ms`, both in milliseconds since it was last heard of.
+    #[must_use]
+    pub fn new(own_name: &str, lease_ms: u64, absence_ms: u64) -> Self {
+        Self {
+            own_name: Arc::from(own_name),
+            own_incarnation: 0,
+            lease_ms,
+            absence_ms: absence_ms.max(lease_ms),
+            peers: HashMap::new(),
+            left_out: HashSet::new(),
+            changed: HashSet::new(),
+            events: Vec::new(),
+        }
+    }
+
+    /// Sets this node's own incarnation.
+    pub const fn set_own_incarnation(&mut self, incarnation: u64) {
+        self.own_incarnation = incarnation;
+    }
+
+    /// A node says that it is there, or that it leaves.
+    pub fn heard(&mut self, now_ms: u64, node: &str, incarnation: u64, is_leaving: bool) {
+        if *node == *self.own_name {
+            if self.own_incarnation != 0 && incarnation > self.own_incarnation {
+                self.events.push(Event::Superseded);
+            }
+            return;
+        }
+        let Some((name, peer)) = self.peer(now_ms, node, incarnation) else {
+            return;
+        };
+        peer.heard_ms = now_ms;
+        let presence = if is_leaving {
+            Presence::Gone
+        } else {
+            Presence::Here
+        };
+        self.turn(&name, presence);
+    }
+
+    /// A node says whether it has readers for a filter.
+    pub fn wants(
+        &mut self,
+        now_ms: u64,
+        node: &str,
+        incarnation: u64,
+        filter: &str,
+        interest: Interest,
+    ) {
+        if *node == *self.own_name {
+            return;
+        }
+        let Some((_, peer)) = self.peer(now_ms, node, incarnation) else {
+            return;
+        };
+        let filter: Arc<str> = Arc::from(filter);
+        if interest == Interest::None {
+            peer.filters.remove(&filter);
+        } else {
+            peer.filters.insert(Arc::clone(&filter), interest);
+        }
+        self.changed.insert(filter);
+    }
+
+    /// Looks at the time. Not to be called while this node is itself cut off: it would take all others for
+    /// gone.
+    pub fn look(&mut self, now_ms: u64) {
+        let overdue: Vec<(Arc<str>, Presence)> = self
+            .peers
+            .iter()
+            .filter_map(|(name, peer)| {
+                let silent_ms = now_ms.saturating_sub(peer.heard_ms);
+                let presence = match peer.presence {
+                    Presence::Here | Presence::Away if silent_ms >= self.absence_ms => {
+                        Presence::Gone
+                    }
+                    Presence::Here if silent_ms >= self.lease_ms => Presence::Away,
+                    _ => return None,
+                };
+                Some((Arc::clone(name), presence))
+            })
+            .collect();
+        for (name, presence) in overdue {
+            self.turn(&name, presence);
+        }
+    }
+
+    /// This node was cut off and is not any more: silence counts from now on.
+    pub fn reconnected(&mut self, now_ms: u64) {
+        for peer in self.peers.values_mut() {
+            peer.heard_ms = now_ms;
+        }
+    }
+
+    /// What has happened since the last call.
+    pub fn take_events(&mut self) -> Vec<Event> {
+        std::mem::take(&mut self.events)
+    }
+
+    /// Up to so many filters for which the nodes that want them may have changed since they were last
+    /// taken, with those nodes.
+    pub fn take_changes(&mut self, most: usize) -> Vec<(Arc<str>, Wanted)> {
+        let filters: Vec<Arc<str>> = self.changed.iter().take(most).cloned().collect();
+        (filters.into_iter())
+            .map(|filter| {
+                self.changed.remove(&filter);
+                let wanted = self.wanted(&filter);
+                (filter, wanted)
+            })
+            .collect()
+    }
+
+    /// How many other nodes are seen so.
+    #[must_use]
+    pub fn count(&self, presence: Presence) -> usize {
+        let all = self.peers.values();
+        all.filter(|peer| peer.presence == presence).count()
+    }
+
+    /// The filters that other nodes have readers for: of each node those that it told.
+    #[must_use]
+    pub fn filters(&self) -> usize {
+        self.peers.values().map(|peer| peer.filters.len()).sum()
+    }
+
+    fn wanted(&self, filter: &str) -> Wanted {
+        let mut wanted = Wanted::NOBODY;
+        for peer in self.peers.values() {
+            let interest = peer.filters.get(filter).copied().unwrap_or_default();
+            if interest != Interest::None && peer.presence == Presence::Here {
+                wanted.any.insert(peer.number);
+            }
+            if interest == Interest::Acknowledged && peer.presence != Presence::Gone {
+                wanted.acknowledged.insert(peer.number);
+            }
+        }
+        wanted
+    }
+
+    /// The node of that name, in that incarnation; `None` for an earlier one, or where there is no room.
+    fn peer(
+        &mut self,
+        now_ms: u64,
+        node: &str,
+        incarnation: u64,
+    ) -> Option<(Arc<str>, &mut Peer)> {
+        let name: Arc<str> = Arc::from(node);
+        if !self.peers.contains_key(node) {
+            let is_taken = |number: &usize| self.peers.values().any(|peer| peer.number == *number);
+            let Some(number) = (0..NodeSet::MAXIMUM).find(|number| !is_taken(number)) else {
+                if self.left_out.insert(Arc::clone(&name)) {
+                    self.events.push(Event::TooMany { node: name });
+                }
+                return None;
+            };
+            // Nobody knows yet whether it lives: what must arrive waits for it.
+            let peer = Peer {
+                number,
+                incarnation,
+                presence: Presence::Away,
+                heard_ms: now_ms,
+                filters: HashMap::new(),
+            };
+            self.peers.insert(Arc::clone(&name), peer);
+        }
+        let peer = self.peers.get_mut(node)?;
+        if incarnation < peer.incarnation {
+            return None;
+        }
+        if incarnation > peer.incarnation {
+            peer.incarnation = incarnation;
+            let filters = std::mem::take(&mut peer.filters);
+            self.changed.extend(filters.into_keys());
+        }
+        Some((name, peer))
+    }
+
+    fn turn(&mut self, name: &Arc<str>, presence: Presence) {
+        let Some(peer) = self.peers.get_mut(name) else {
+            return;
+        };
+        let before = std::mem::replace(&mut peer.presence, presence);
+        if before == presence {
+            return;
+        }
+        self.changed.extend(peer.filters.keys().cloned());
+        let (node, number) = (Arc::clone(name), peer.number);
+        self.events.push(match presence {
+            Presence::Here => Event::Came { node, number },
+            Presence::Away => Event::Missed { node },
+            Presence::Gone => Event::Went { node, number },
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table() -> Table {
+        Table::new("a", 4_000, 60_000)
+    }
+
+    fn nodes(numbers: &[usize]) -> NodeSet {
+        let mut set = NodeSet::EMPTY;
+        for &number in numbers {
+            set.insert(number);
+        }
+        set
+    }
+
+    fn changes(table: &mut Table) -> Vec<(String, Wanted)> {
+        let mut changes: Vec<_> = (table.take_changes(usize::MAX).into_iter())
+            .map(|(filter, wanted)| (filter.to_string(), wanted))
+            .collect();
+        changes.sort_by(|one, other| one.0.cmp(&other.0));
+        changes
+    }
+
+    fn wanted(any: &[usize], acknowledged: &[usize]) -> Wanted {
+        Wanted {
+            any: nodes(any),
+            acknowledged: nodes(acknowledged),
+        }
+    }
+
+    #[test]
+    fn silence_takes_a_node_away_in_two_steps_and_its_word_brings_it_back() {
+        let mut table = table();
+        table.heard(0, "b", 5, false);
+        table.wants(0, "b", 5, "x", Interest::AtMostOnce);
+        table.wants(0, "b", 5, "y/#", Interest::Acknowledged);
+        assert_eq!(
+            changes(&mut table),
+            [
+                ("x".to_owned(), wanted(&[0], &[])),
+                ("y/#".to_owned(), wanted(&[0], &[0]))
+            ]
+        );
+        table.look(3_999);
+        assert!(changes(&mut table).is_empty());
+        table.look(4_000);
+        let away = [
+            ("x".to_owned(), Wanted::NOBODY),
+            ("y/#".to_owned(), wanted(&[], &[0])),
+        ];
+        assert_eq!(changes(&mut table), away, "what must arrive waits");
+        table.look(60_000);
+        let gone = [
+            ("x".to_owned(), Wanted::NOBODY),
+            ("y/#".to_owned(), Wanted::NOBODY),
+        ];
+        assert_eq!(changes(&mut table), gone);
+        table.heard(70_000, "b", 5, false);
+        let back = [
+            ("x".to_owned(), wanted(&[0], &[])),
+            ("y/#".to_owned(), wanted(&[0], &[0])),
+        ];
+        assert_eq!(changes(&mut table), back);
+        let node: Arc<str> = Arc::from("b");
+        let came = Event::Came {
+            node: Arc::clone(&node),
+            number: 0,
+        };
+        let went = Event::Went {
+            node: Arc::clone(&node),
+            number: 0,
+        };
+        assert_eq!(
+            table.take_events(),
+            [came.clone(), Event::Missed { node }, went, came]
+        );
+    }
+
+    #[test]
+    fn a_new_start_ends_what_the_node_said_before() {
+        let mut table = table();
+        table.heard(0, "b", 5, false);
+        table.wants(0, "b", 5, "x", Interest::Acknowledged);
+        changes(&mut table);
+        table.heard(1, "b", 9, false);
+        assert_eq!(changes(&mut table), [("x".to_owned(), Wanted::NOBODY)]);
+        // What is left of the earlier start comes late.
+        table.wants(2, "b", 5, "x", Interest::Acknowledged);
+        table.heard(2, "b", 5, true);
+        assert!(changes(&mut table).is_empty());
+        assert_eq!(table.count(Presence::Here), 1);
+    }
+
+    #[test]
+    fn who_leaves_is_gone_at_once() {
+        let mut table = table();
+        table.heard(0, "b", 5, false);
+        table.wants(0, "b", 5, "x", Interest::Acknowledged);
+        changes(&mut table);
+        table.heard(1, "b", 5, true);
+        assert_eq!(changes(&mut table), [("x".to_owned(), Wanted::NOBODY)]);
+        assert_eq!(table.count(Presence::Gone), 1);
+    }
+
+    #[test]
+    fn a_node_that_was_cut_off_takes_nobody_for_gone() {
+        let mut table = table();
+        table.heard(0, "b", 5, false);
+        table.reconnected(100_000);
+        table.look(100_000);
+        assert_eq!(table.count(Presence::Here), 1);
+        table.look(104_000);
+        assert_eq!(table.count(Presence::Away), 1);
+    }
+
+    #[test]
+    fn the_later_of_two_with_one_name_stays() {
+        let mut table = table();
+        table.set_own_incarnation(7);
+        table.heard(0, "a", 6, false);
+        table.heard(0, "a", 7, false);
+        assert!(table.take_events().is_empty());
+        table.heard(0, "a", 8, false);
+        assert_eq!(table.take_events(), [Event::Superseded]);
+    }
+
+    #[test]
+    fn a_node_too_many_is_left_out_and_told_once() {
+        let mut table = table();
+        for node in 0..NodeSet::MAXIMUM {
+            table.heard(0, &format!("n{node}"), 1, false);
+        }
+        table.take_events();
+        table.heard(0, "late", 1, false);
+        table.wants(0, "late", 1, "x", Interest::Acknowledged);
+        let node = Arc::from("late");
+        assert_eq!(table.take_events(), [Event::TooMany { node }]);
+        assert!(changes(&mut table).is_empty());
+    }
+
+    #[test]
+    fn changes_are_taken_in_portions() {
+        let mut table = table();
+        table.heard(0, "b", 5, false);
+        for number in 0..10 {
+            table.wants(0, "b", 5, &number.to_string(), Interest::AtMostOnce);
+        }
+        assert_eq!(table.filters(), 10);
+        assert_eq!(table.take_changes(7).len(), 7);
+        assert_eq!(table.take_changes(7).len(), 3);
+        assert!(table.take_changes(7).is_empty());
+    }
+}

@@ -1,0 +1,307 @@
+//! The wire form of messages between nodes: batches of the records that a store keeps of messages.
+//!
+//! A batch is one byte of version, then *runs*: the number of the shard that published them, the number of
+//! bytes that follow, and the records, each with its length in front. Numbers have seven bits a byte, the
+//! lowest first. A record is [`Message::encode`]'s form, the same that a store keeps. `docs/cluster.md` has
+//! it as a table.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use sterna_broker::Message;
+
+/// The version that this node writes, and the only one that it reads.
+pub const VERSION: u8 = 1;
+
+/// Bytes that a record may take beside the body of its message.
+pub const RECORD_OVERHEAD_BYTES: usize = 96;
+
+/// Bytes that a batch of one run may take beside its records.
+pub const BATCH_OVERHEAD_BYTES: usize = 16;
+
+/// The most bytes of a number.
+const NUMBER_BYTES: usize = 10;
+
+/// Why a batch cannot be read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WireError {
+    /// It has another version, which is told.
+    Version(u8),
+    /// It is no batch: at this byte it is not what it must be.
+    Malformed(usize),
+}
+
+impl std::fmt::Display for WireError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Version(version) => {
+                write!(
+                    f,
+                    "it has version {version} of the wire form, and this node reads {VERSION}"
+                )
+            }
+            Self::Malformed(at) => write!(f, "byte {at} is not what it must be"),
+        }
+    }
+}
+
+impl std::error::Error for WireError {}
+
+/// Messages that one shard published, in their order.
+#[derive(Debug)]
+pub struct Run {
+    /// The shard, as its node numbers it.
+    pub shard: u16,
+    /// The messages.
+    pub messages: Vec<Message>,
+}
+
+/// Encoded messages of one shard, in their order, on their way into a batch.
+#[derive(Clone, Debug, Default)]
+pub struct EncodedRun {
+    shard: u16,
+    records: Vec<u8>,
+    messages: usize,
+}
+
+impl EncodedRun {
+    /// A run of a shard without messages.
+    #[must_use]
+    pub const fn new(shard: u16) -> Self {
+        Self {
+            shard,
+            records: Vec::new(),
+            messages: 0,
+        }
+    }
+
+    /// Appends a message.
+    pub fn push(&mut self, message: &Arc<Message>, scratch: &mut Vec<u8>) {
+        scratch.clear();
+        message.encode(scratch);
+        put_number(&mut self.records, scratch.len() as u64);
+        self.records.extend_from_slice(scratch);
+        self.messages += 1;
+    }
+
+    /// Number of its messages.
+    #[must_use]
+    pub const fn messages(&self) -> usize {
+        self.messages
+    }
+
+    /// Bytes that it takes in a batch, at most.
+    #[must_use]
+    pub const fn bytes(&self) -> usize {
+        self.records.len() + 3 + NUMBER_BYTES
+    }
+}
+
+/// The batch of some runs.
+#[must_use]
+pub fn batch<'a>(runs: impl IntoIterator<Item = &'a EncodedRun> + Clone) -> Bytes {
+    let bytes: usize = runs.clone().into_iter().map(EncodedRun::bytes).sum();
+    let mut out = Vec::with_capacity(1 + bytes);
+    out.push(VERSION);
+    for run in runs {
+        put_number(&mut out, u64::from(run.shard));
+        put_number(&mut out, run.records.len() as u64);
+        out.extend_from_slice(&run.records);
+    }
+    Bytes::from(out)
+}
+
+/// Reads a batch, whole or not at all. Bodies of messages share no memory with it, so that one message that
+/// waits does not hold all others.
+///
+/// # Errors
+/// [`WireError`] where the bytes are not a batch of this version.
+pub fn read(batch: &[u8]) -> Result<Vec<Run>, WireError> {
+    let mut reader = Reader { batch, at: 0 };
+    let version = reader.slice(1)?[0];
+    if version != VERSION {
+        return Err(WireError::Version(version));
+    }
+    let mut runs = Vec::new();
+    while reader.at < batch.len() {
+        let start = reader.at;
+        let shard = u16::try_from(reader.number()?).map_err(|_| WireError::Malformed(start))?;
+        let bytes = reader.len()?;
+        let end = reader
+            .at
+            .checked_add(bytes)
+            .filter(|end| *end <= batch.len());
+        let end = end.ok_or(WireError::Malformed(start))?;
+        let mut messages = Vec::new();
+        while reader.at < end {
+            let start = reader.at;
+            let bytes = reader.len()?;
+            let record = reader.slice(bytes)?;
+            if reader.at > end {
+                return Err(WireError::Malformed(start));
+            }
+            let message = Message::decode(Bytes::copy_from_slice(record))
+                .map_err(|_| WireError::Malformed(start))?;
+            messages.push(message);
+        }
+        runs.push(Run { shard, messages });
+    }
+    Ok(runs)
+}
+
+struct Reader<'a> {
+    batch: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Reader<'a> {
+    fn slice(&mut self, bytes: usize) -> Result<&'a [u8], WireError> {
+        let malformed = WireError::Malformed(self.at);
+        let end = self.at.checked_add(bytes).ok_or(malformed)?;
+        let slice = self.batch.get(self.at..end).ok_or(malformed)?;
+        self.at = end;
+        Ok(slice)
+    }
+
+    fn number(&mut self) -> Result<u64, WireError> {
+        let malformed = WireError::Malformed(self.at);
+        let mut number = 0_u64;
+        for shift in (0..).step_by(7) {
+            let byte = self.slice(1)?[0];
+            let bits = u64::from(byte & 0x7f);
+            if shift > 63 || bits << shift >> shift != bits {
+                return Err(malformed);
+            }
+            number |= bits << shift;
+            if byte < 0x80 {
+                return Ok(number);
+            }
+        }
+        Err(malformed)
+    }
+
+    fn len(&mut self) -> Result<usize, WireError> {
+        let at = self.at;
+        usize::try_from(self.number()?).map_err(|_| WireError::Malformed(at))
+    }
+}
+
+/// Appends a number of seven bits a byte, the lowest first.
+fn put_number(out: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        out.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    out.push(number as u8);
+}
+
+#[cfg(test)]
+mod tests {
+    use sterna_broker::{MessageHeader, Origin, Qos};
+
+    use super::*;
+
+    fn message(number: usize) -> Arc<Message> {
+        let header = MessageHeader {
+            qos: Qos::from_u8((number % 3) as u8).expect("a level"),
+            retain: number.is_multiple_of(2),
+            published_ms: 1_790_000_000_000,
+            expires_at_ms: Some(1_790_000_060_000),
+        };
+        let payload = vec![number as u8; number * 97];
+        let message = Message::copy(&format!("a/{number}"), &[1, 1], &payload, header);
+        Arc::new(message.expect("it fits").with_origin(Origin(7)))
+    }
+
+    fn sample() -> (Vec<(u16, Vec<Arc<Message>>)>, Bytes) {
+        let runs: Vec<(u16, Vec<Arc<Message>>)> = vec![
+            (0, (0..5).map(message).collect()),
+            (300, vec![]),
+            (7, vec![message(40)]),
+        ];
+        let mut scratch = Vec::new();
+        let encoded: Vec<EncodedRun> = (runs.iter())
+            .map(|(shard, messages)| {
+                let mut run = EncodedRun::new(*shard);
+                for message in messages {
+                    run.push(message, &mut scratch);
+                }
+                run
+            })
+            .collect();
+        let batch = batch(&encoded);
+        assert!(
+            batch.len() <= encoded.iter().map(EncodedRun::bytes).sum::<usize>() + 1,
+            "bytes are foreseen"
+        );
+        (runs, batch)
+    }
+
+    #[test]
+    fn a_batch_comes_back_whole() {
+        let (runs, batch) = sample();
+        let read = read(&batch).expect("it is one");
+        assert_eq!(read.len(), runs.len());
+        for (run, (shard, messages)) in read.iter().zip(&runs) {
+            assert_eq!(run.shard, *shard);
+            assert_eq!(run.messages.len(), messages.len());
+            for (one, other) in run.messages.iter().zip(messages) {
+                assert_eq!(one.topic(), other.topic());
+                assert_eq!(one.payload(), other.payload());
+                assert_eq!(one.properties(), other.properties());
+                assert_eq!(one.origin(), other.origin());
+                assert_eq!((one.qos(), one.retain()), (other.qos(), other.retain()));
+                assert_eq!(one.expires_at_ms(), other.expires_at_ms());
+            }
+        }
+    }
+
+    #[test]
+    fn a_message_costs_what_is_foreseen() {
+        let mut scratch = Vec::new();
+        for number in [0, 1, 40, 5_000] {
+            let message = message(number);
+            let mut run = EncodedRun::new(u16::MAX);
+            run.push(&message, &mut scratch);
+            let foreseen = message.body_bytes() + RECORD_OVERHEAD_BYTES + BATCH_OVERHEAD_BYTES;
+            assert!(batch([&run]).len() <= foreseen);
+        }
+    }
+
+    #[test]
+    fn what_is_cut_off_or_of_another_version_is_refused() {
+        let (_, batch) = sample();
+        // Where a run ends a batch may end.
+        let mut ends = 0;
+        for end in 1..batch.len() {
+            match read(&batch[..end]) {
+                Ok(runs) => {
+                    assert!(runs.len() < 3);
+                    ends += 1;
+                }
+                Err(WireError::Malformed(at)) => assert!(at <= end),
+                Err(version) => panic!("{version}"),
+            }
+        }
+        assert_eq!(ends, 3, "before and between the runs");
+        assert_eq!(read(&[]).unwrap_err(), WireError::Malformed(0));
+        let mut newer = batch.to_vec();
+        newer[0] = 9;
+        assert_eq!(read(&newer).unwrap_err(), WireError::Version(9));
+    }
+
+    #[test]
+    fn no_bytes_make_it_panic_or_take_much_memory() {
+        let (_, batch) = sample();
+        for at in 1..batch.len() {
+            for value in [0, 1, 0x7f, 0x80, 0xff] {
+                let mut bytes = batch.to_vec();
+                bytes[at] = value;
+                let _ = read(&bytes);
+            }
+        }
+        let mut endless = vec![VERSION];
+        endless.extend([0xff; 30]);
+        assert!(read(&endless).is_err());
+    }
+}
