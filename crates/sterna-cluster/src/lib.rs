@@ -1,2 +1,25 @@
+//! Many nodes of Sterna on NATS JetStream.
+//!
+//! A node is one process. Its shards serve local clients, and hand what other nodes want to an [`Engine`],
+//! whose thread is the client of NATS. `docs/cluster.md` says what a cluster keeps and what not.
+//!
+//! - [`subject`]: topics as subjects.
+//! - [`wire`]: messages between nodes.
+//! - [`Table`](table::Table): who else is there, and wants what; without input or output.
+//! - [`Commits`](commits::Commits): which acknowledgements may leave; the same.
+//! - [`Port`], [`Shards`]: between shards and the thread.
+//! - `engine/`: the thread.
+
+pub mod commits;
+mod engine;
+mod port;
+mod settings;
+mod status;
 pub mod subject;
+pub mod table;
 pub mod wire;
+
+pub use engine::{Engine, Running};
+pub use port::{Port, Shards, ToShard};
+pub use settings::{Settings, is_name};
+pub use status::{Figure, Status};

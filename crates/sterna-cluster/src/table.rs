@@ -30,8 +30,6 @@ pub enum Event {
     Came {
         /// Its name.
         node: Arc<str>,
-        /// Its number in sets of nodes.
-        number: usize,
     },
     /// It was not heard of for the lease.
     Missed {
@@ -181,14 +179,22 @@ impl Table {
     /// Up to so many filters for which the nodes that want them may have changed since they were last
     /// taken, with those nodes.
     pub fn take_changes(&mut self, most: usize) -> Vec<(Arc<str>, Wanted)> {
-        let filters: Vec<Arc<str>> = self.changed.iter().take(most).cloned().collect();
-        (filters.into_iter())
-            .map(|filter| {
-                self.changed.remove(&filter);
-                let wanted = self.wanted(&filter);
-                (filter, wanted)
-            })
-            .collect()
+        let all = self.changed.iter().take(most);
+        let changes: Vec<_> = all
+            .map(|filter| (Arc::clone(filter), self.wanted(filter)))
+            .collect();
+        for (filter, _) in &changes {
+            self.changed.remove(filter);
+        }
+        changes
+    }
+
+    /// The node with a number in sets of nodes, and how it is seen; `None` where there is none.
+    #[must_use]
+    pub fn node(&self, number: usize) -> Option<(Arc<str>, Presence)> {
+        let mut peers = self.peers.iter();
+        let (name, peer) = peers.find(|(_, peer)| peer.number == number)?;
+        Some((Arc::clone(name), peer.presence))
     }
 
     /// How many other nodes are seen so.
@@ -219,12 +225,7 @@ impl Table {
     }
 
     /// The node of that name, in that incarnation; `None` for an earlier one, or where there is no room.
-    fn peer(
-        &mut self,
-        now_ms: u64,
-        node: &str,
-        incarnation: u64,
-    ) -> Option<(Arc<str>, &mut Peer)> {
+    fn peer(&mut self, now_ms: u64, node: &str, incarnation: u64) -> Option<(Arc<str>, &mut Peer)> {
         let name: Arc<str> = Arc::from(node);
         if !self.peers.contains_key(node) {
             let is_taken = |number: &usize| self.peers.values().any(|peer| peer.number == *number);
@@ -267,7 +268,7 @@ impl Table {
         self.changed.extend(peer.filters.keys().cloned());
         let (node, number) = (Arc::clone(name), peer.number);
         self.events.push(match presence {
-            Presence::Here => Event::Came { node, number },
+            Presence::Here => Event::Came { node },
             Presence::Away => Event::Missed { node },
             Presence::Gone => Event::Went { node, number },
         });
@@ -341,7 +342,6 @@ mod tests {
         let node: Arc<str> = Arc::from("b");
         let came = Event::Came {
             node: Arc::clone(&node),
-            number: 0,
         };
         let went = Event::Went {
             node: Arc::clone(&node),

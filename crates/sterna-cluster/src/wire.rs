@@ -79,8 +79,13 @@ impl EncodedRun {
     pub fn push(&mut self, message: &Arc<Message>, scratch: &mut Vec<u8>) {
         scratch.clear();
         message.encode(scratch);
-        put_number(&mut self.records, scratch.len() as u64);
-        self.records.extend_from_slice(scratch);
+        self.push_record(scratch);
+    }
+
+    /// Appends a message that is encoded already.
+    pub fn push_record(&mut self, record: &[u8]) {
+        put_number(&mut self.records, record.len() as u64);
+        self.records.extend_from_slice(record);
         self.messages += 1;
     }
 
@@ -213,8 +218,10 @@ mod tests {
         Arc::new(message.expect("it fits").with_origin(Origin(7)))
     }
 
-    fn sample() -> (Vec<(u16, Vec<Arc<Message>>)>, Bytes) {
-        let runs: Vec<(u16, Vec<Arc<Message>>)> = vec![
+    type Runs = Vec<(u16, Vec<Arc<Message>>)>;
+
+    fn sample() -> (Runs, Bytes) {
+        let runs: Runs = vec![
             (0, (0..5).map(message).collect()),
             (300, vec![]),
             (7, vec![message(40)]),

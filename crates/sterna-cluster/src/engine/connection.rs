@@ -1,0 +1,229 @@
+//! The connection to NATS, and what this cluster has there.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use async_nats::jetstream::stream::{self, DiscardPolicy, RetentionPolicy, StorageType};
+use async_nats::{Client, ConnectOptions, Event, ServerAddr};
+use tokio::sync::Notify;
+
+use super::{Core, Retry};
+use crate::settings::Settings;
+use crate::status::Status;
+use crate::wire;
+
+/// Streams of a cluster: what nodes want, their inboxes, and retained messages.
+pub(super) const NODES: &str = "NODES";
+pub(super) const INBOX: &str = "INBOX";
+pub(super) const RETAINED: &str = "RETAINED";
+
+/// Time for which NATS knows a batch again that it has. Nodes know them longer.
+const DUPLICATE_WINDOW: Duration = Duration::from_secs(120);
+
+/// Room for the headers of a message to NATS.
+const HEADER_BYTES: usize = 512;
+
+/// A client that connects in the background.
+pub(super) async fn connect(
+    settings: &Settings,
+    status: &Arc<Status>,
+    connected: &Arc<Notify>,
+) -> Result<Client, String> {
+    let mut addresses = Vec::with_capacity(settings.servers.len());
+    for url in &settings.servers {
+        let address: ServerAddr = url
+            .parse()
+            .map_err(|error| format!("cluster.nats: `{url}`: {error}"))?;
+        addresses.push(address);
+    }
+    let (status, connected) = (Arc::clone(status), Arc::clone(connected));
+    let most_ms = settings.maximum_backoff_ms;
+    let mut options = ConnectOptions::new()
+        .name(format!("sterna {} {}", settings.name, settings.node))
+        .no_echo()
+        .retry_on_initial_connect()
+        .max_reconnects(None)
+        .ping_interval(Duration::from_millis((settings.lease_ms / 2).max(500)))
+        .connection_timeout(Duration::from_millis(settings.answer_timeout_ms))
+        .request_timeout(Some(Duration::from_millis(settings.answer_timeout_ms)))
+        .require_tls(settings.requires_tls)
+        .reconnect_delay_callback(move |attempts| backoff(attempts, most_ms))
+        .event_callback(move |event| {
+            // In order: the callback does its work before it returns a future.
+            noted(&status, &connected, &event);
+            std::future::ready(())
+        });
+    if let Some((user, password)) = &settings.user {
+        options = options.user_and_password(user.clone(), password.clone());
+    }
+    if let Some(file) = &settings.credentials_file {
+        options = options
+            .credentials_file(file)
+            .await
+            .map_err(|error| format!("cluster.credentials_file: {}: {error}", file.display()))?;
+    }
+    if let Some(file) = &settings.ca {
+        options = options.add_root_certificates(file.clone());
+    }
+    if let Some((chain, key)) = &settings.certificate {
+        options = options.add_client_certificate(chain.clone(), key.clone());
+    }
+    options
+        .connect(addresses)
+        .await
+        .map_err(|error| format!("cluster: {error}"))
+}
+
+/// The time before another attempt to connect: it doubles, and servers that ended together are not asked
+/// together, because nodes begin at different times.
+fn backoff(attempts: usize, most_ms: u64) -> Duration {
+    let doublings = attempts.saturating_sub(1).min(16) as u32;
+    Duration::from_millis((50_u64 << doublings).min(most_ms))
+}
+
+fn noted(status: &Status, connected: &Notify, event: &Event) {
+    match event {
+        Event::Connected => {
+            status.connects.add(1);
+            status.is_connected.store(true, Ordering::Release);
+            tracing::info!("connected to NATS");
+            connected.notify_one();
+        }
+        Event::Disconnected => {
+            if status.is_connected.swap(false, Ordering::AcqRel) {
+                tracing::warn!("the connection to NATS is lost");
+            }
+            connected.notify_one();
+        }
+        Event::SlowConsumer(_) => {
+            tracing::warn!("messages of QoS 0 from other nodes were dropped: they come too fast");
+        }
+        other => tracing::debug!(event = %other, "NATS"),
+    }
+}
+
+impl Core {
+    /// Makes what the cluster needs in NATS, and enters it. Tries until that is done.
+    pub(super) async fn join(self: &Rc<Self>) {
+        let mut retry = Retry::new();
+        let mut last = String::new();
+        loop {
+            match self.try_join().await {
+                Ok(()) => break,
+                Err(why) => {
+                    if why != last && self.status.is_connected() {
+                        tracing::warn!(why, "the node cannot join the cluster yet");
+                        last = why;
+                    }
+                }
+            }
+            retry.wait().await;
+        }
+        self.status.has_joined.store(true, Ordering::Release);
+        tracing::info!(
+            cluster = self.settings.name,
+            node = self.settings.node,
+            incarnation = self.incarnation.get(),
+            "joined the cluster"
+        );
+    }
+
+    async fn try_join(&self) -> Result<(), String> {
+        if !self.status.is_connected() {
+            return Err("no server of NATS is connected".to_owned());
+        }
+        let settings = &self.settings;
+        let base = stream::Config {
+            storage: StorageType::File,
+            num_replicas: settings.replicas,
+            duplicate_window: DUPLICATE_WINDOW,
+            allow_direct: true,
+            ..stream::Config::default()
+        };
+        let last_of_subject = |name, subject: &str| stream::Config {
+            name: settings.stream(name),
+            subjects: vec![settings.subject(subject)],
+            max_messages_per_subject: 1,
+            allow_message_ttl: true,
+            ..base.clone()
+        };
+        let inbox = stream::Config {
+            name: settings.stream(INBOX),
+            subjects: vec![settings.subject("inbox.>")],
+            retention: RetentionPolicy::WorkQueue,
+            discard: DiscardPolicy::New,
+            max_bytes: i64::try_from(settings.inbox_bytes).unwrap_or(i64::MAX),
+            // Nobody is waited for that long.
+            max_age: Duration::from_millis(settings.absence_ms.saturating_mul(2) + 60_000),
+            ..base.clone()
+        };
+        let wanted = [
+            last_of_subject(NODES, "node.>"),
+            inbox,
+            last_of_subject(RETAINED, "retained.>"),
+        ];
+        for config in wanted {
+            let name = config.name.clone();
+            let found = (self.jetstream.get_or_create_stream(config).await)
+                .map_err(|error| format!("stream {name}: {error}"))?;
+            let replicas = found.cached_info().config.num_replicas;
+            if replicas != settings.replicas {
+                tracing::warn!(
+                    stream = name,
+                    replicas,
+                    wanted = settings.replicas,
+                    "the stream was made with another cluster.replicas"
+                );
+            }
+        }
+        self.enter().await?;
+        let payload = self.client.max_payload();
+        let overhead = HEADER_BYTES + wire::RECORD_OVERHEAD_BYTES + wire::BATCH_OVERHEAD_BYTES;
+        (self.gate).set_largest_body_bytes(payload.saturating_sub(overhead) as u64);
+        Ok(())
+    }
+
+    /// Ends what an earlier start of this node left, and gets a number for this one.
+    async fn enter(&self) -> Result<(), String> {
+        let settings = &self.settings;
+        let node = &settings.node;
+        let nodes = (self.jetstream.get_stream(settings.stream(NODES)).await)
+            .map_err(|error| error.to_string())?;
+        let left = settings.subject(&format!("node.{node}.want.>"));
+        nodes
+            .purge()
+            .filter(left)
+            .await
+            .map_err(|error| format!("what an earlier start wanted: {error}"))?;
+        let inbox = (self.jetstream.get_stream(settings.stream(INBOX)).await)
+            .map_err(|error| error.to_string())?;
+        let left = settings.subject(&format!("inbox.{node}.>"));
+        inbox
+            .purge()
+            .filter(left)
+            .await
+            .map_err(|error| format!("the inbox of an earlier start: {error}"))?;
+        let subject = settings.subject(&format!("node.{node}.join"));
+        let joined = self.jetstream.publish(subject, "1".into()).await;
+        let joined = joined.map_err(|error| format!("entering: {error}"))?;
+        let joined = joined.await.map_err(|error| format!("entering: {error}"))?;
+        self.incarnation.set(joined.sequence);
+        (self.table.borrow_mut()).set_own_incarnation(joined.sequence);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_back_off_grows_to_its_limit() {
+        let waits: Vec<u128> = [0, 1, 2, 3, 10, 1_000]
+            .map(|attempts| backoff(attempts, 2_000).as_millis())
+            .to_vec();
+        assert_eq!(waits, [50, 50, 100, 200, 2_000, 2_000]);
+    }
+}

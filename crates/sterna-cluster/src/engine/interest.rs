@@ -1,0 +1,100 @@
+//! Telling other nodes what this node's readers want.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_nats::jetstream::message::PublishMessage;
+use ring::digest;
+use sterna_broker::Interest;
+
+use super::{Core, Retry};
+
+/// Filters that are told at once.
+const WINDOW: usize = 256;
+
+/// Time for which NATS keeps that a filter is no longer wanted. Who was cut off for longer sends for nothing.
+const ENDED: Duration = Duration::from_secs(3_600);
+
+impl Core {
+    /// Notes what readers want from now on.
+    pub(super) fn note_interest(&self, changes: Vec<(Arc<str>, Interest)>) {
+        let (mut own, mut untold) = (self.own.borrow_mut(), self.untold.borrow_mut());
+        for (filter, interest) in changes {
+            own.insert(Arc::clone(&filter), interest);
+            untold.push(filter);
+        }
+        self.untold_arrived.notify_one();
+    }
+
+    /// Tells it, again and again until NATS has it.
+    pub(super) async fn tell_interest(self: Rc<Self>) {
+        let mut retry = Retry::new();
+        loop {
+            let filters: Vec<Arc<str>> = {
+                let mut untold = self.untold.borrow_mut();
+                let count = untold.len().min(WINDOW);
+                let mut filters: Vec<_> = untold.drain(..count).collect();
+                // Each is told as it is now.
+                filters.sort_unstable();
+                filters.dedup();
+                filters
+            };
+            if filters.is_empty() {
+                self.untold_arrived.notified().await;
+                continue;
+            }
+            let failed = self.tell(filters).await;
+            if failed.is_empty() {
+                retry = Retry::new();
+                continue;
+            }
+            self.status.failed_attempts.add(1);
+            self.untold.borrow_mut().extend(failed);
+            retry.wait().await;
+        }
+    }
+
+    /// Tells some filters, and returns those that NATS does not have.
+    async fn tell(&self, filters: Vec<Arc<str>>) -> Vec<Arc<str>> {
+        let mut failed = Vec::new();
+        let mut told = Vec::with_capacity(filters.len());
+        for filter in filters {
+            let interest = (self.own.borrow().get(&filter).copied()).unwrap_or_default();
+            let line = self.entry(interest, &filter);
+            let subject = format!("node.{}.want.{}", self.settings.node, digest_of(&filter));
+            let mut entry = PublishMessage::build().payload(line.into());
+            if interest == Interest::None {
+                entry = entry.ttl(ENDED);
+            }
+            let subject = self.settings.subject(&subject);
+            match self.jetstream.send_publish(subject, entry).await {
+                Ok(answer) => told.push((filter, interest, answer)),
+                Err(_) => failed.push(filter),
+            }
+        }
+        for (filter, interest, answer) in told {
+            if answer.await.is_err() {
+                failed.push(filter);
+            } else if interest == Interest::None {
+                let mut own = self.own.borrow_mut();
+                if own.get(&filter) == Some(&Interest::None) {
+                    own.remove(&filter);
+                }
+            }
+        }
+        failed
+    }
+}
+
+/// A token for a filter of any length: the first half of its SHA-256, in hexadecimal digits.
+pub(super) fn digest_of(text: &str) -> String {
+    use std::fmt::Write as _;
+
+    let digest = digest::digest(&digest::SHA256, text.as_bytes());
+    let mut token = String::with_capacity(32);
+    for byte in &digest.as_ref()[..16] {
+        let _ = write!(token, "{byte:02x}");
+    }
+    token
+}

@@ -1,0 +1,152 @@
+//! What must arrive at a node: it is appended to the node's inbox, one batch after the other.
+//!
+//! A batch is tried until NATS has it, and the next one is not begun before: so the inbox has all of them in
+//! their order. NATS leaves out a batch that it has already, and the node at the other end does, too.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use async_nats::jetstream::message::PublishMessage;
+use bytes::Bytes;
+use tokio::sync::Notify;
+use tokio::task::spawn_local;
+
+use super::outgoing::{Charge, in_one_batch};
+use super::{Core, Retry};
+use crate::commits::Part;
+use crate::table::Presence;
+use crate::wire::{self, EncodedRun};
+
+/// Messages of one turn for one node.
+#[derive(Debug)]
+pub(super) struct Parcel {
+    pub(super) run: EncodedRun,
+    /// Is closed when NATS has it.
+    pub(super) part: Part,
+    pub(super) _charge: Rc<Charge>,
+}
+
+/// What waits for one node's inbox.
+#[derive(Debug, Default)]
+pub(super) struct Lane {
+    waiting: RefCell<VecDeque<Parcel>>,
+    arrived: Notify,
+}
+
+impl Lane {
+    pub(super) fn push(&self, parcel: Parcel) {
+        self.waiting.borrow_mut().push_back(parcel);
+        self.arrived.notify_one();
+    }
+
+    /// Has it look at its node again.
+    pub(super) fn wake(&self) {
+        self.arrived.notify_one();
+    }
+
+    /// Takes what fits a batch.
+    fn take(&self, most_bytes: usize) -> Vec<Parcel> {
+        let mut waiting = self.waiting.borrow_mut();
+        if waiting.is_empty() {
+            return Vec::new();
+        }
+        let count = in_one_batch(waiting.iter().map(|parcel| &parcel.run), most_bytes);
+        waiting.drain(..count).collect()
+    }
+}
+
+impl Core {
+    /// The lane to a node, which is made where there is none.
+    pub(super) fn lane(&self, number: usize) -> Rc<Lane> {
+        if let Some(lane) = self.lanes.borrow().get(&number) {
+            return Rc::clone(lane);
+        }
+        let lane = Rc::new(Lane::default());
+        self.lanes.borrow_mut().insert(number, Rc::clone(&lane));
+        self.new_lanes.borrow_mut().push(number);
+        self.lane_arrived.notify_one();
+        lane
+    }
+
+    /// Runs a task for each lane that is made.
+    pub(super) async fn run_lanes(self: Rc<Self>) {
+        loop {
+            let new = std::mem::take(&mut *self.new_lanes.borrow_mut());
+            for number in new {
+                let lane = self.lanes.borrow().get(&number).map(Rc::clone);
+                if let Some(lane) = lane {
+                    spawn_local(Rc::clone(&self).run_lane(number, lane));
+                }
+            }
+            self.lane_arrived.notified().await;
+        }
+    }
+
+    async fn run_lane(self: Rc<Self>, number: usize, lane: Rc<Lane>) {
+        let mut serial = 0_u64;
+        loop {
+            let parcels = lane.take(self.settings.batch_bytes);
+            if parcels.is_empty() {
+                lane.arrived.notified().await;
+                continue;
+            }
+            serial += 1;
+            let payload = wire::batch(parcels.iter().map(|parcel| &parcel.run));
+            let messages = parcels.iter().map(|parcel| parcel.run.messages()).sum();
+            let bytes = payload.len();
+            if self.append(number, serial, payload).await {
+                self.count_sent(messages, bytes);
+            } else {
+                self.gate.count_dropped(messages as u64);
+            }
+            for parcel in parcels {
+                self.close(parcel.part);
+            }
+        }
+    }
+
+    /// Appends a batch to a node's inbox, and tries until it is there. False where the node is gone: nobody
+    /// is left there whom it is for.
+    async fn append(&self, number: usize, serial: u64, payload: Bytes) -> bool {
+        let mut retry = Retry::new();
+        let mut has_failed = false;
+        loop {
+            let node = self.table.borrow().node(number);
+            let Some((name, Presence::Here | Presence::Away)) = node else {
+                if has_failed {
+                    self.set_stalled(false);
+                }
+                return false;
+            };
+            let own = &self.settings.node;
+            let subject = self.settings.subject(&format!("inbox.{name}.{own}"));
+            let id = format!("{own}.{}.{name}.{serial}", self.incarnation.get());
+            let message = PublishMessage::build()
+                .payload(payload.clone())
+                .message_id(&id);
+            let why = match self.jetstream.send_publish(subject, message).await {
+                Ok(answer) => match answer.await {
+                    Ok(_) => break,
+                    Err(error) => error.to_string(),
+                },
+                Err(error) => error.to_string(),
+            };
+            self.status.failed_attempts.add(1);
+            if !has_failed {
+                tracing::warn!(
+                    node = &*name,
+                    why,
+                    "NATS does not take messages for a node: they are tried again"
+                );
+            }
+            has_failed = true;
+            self.set_stalled(true);
+            retry.wait().await;
+        }
+        if has_failed {
+            self.set_stalled(false);
+        }
+        true
+    }
+}

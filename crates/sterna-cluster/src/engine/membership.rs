@@ -1,0 +1,228 @@
+//! Saying that this node is there, hearing who else is, and following what they want.
+
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use async_nats::jetstream::consumer::DeliverPolicy;
+use async_nats::jetstream::consumer::pull::OrderedConfig;
+use futures_util::StreamExt;
+use sterna_broker::Interest;
+
+use super::connection::NODES;
+use super::{Core, Retry};
+use crate::port::ToShard;
+use crate::table::{Event, Presence};
+
+/// Filters that one letter to the first shard has at most.
+const CHANGES: usize = 1_000;
+
+/// A node's word, as a line of text.
+const FORM: &str = "1";
+
+impl Core {
+    /// Says again and again that this node is there, and looks who was not heard of.
+    pub(super) async fn beat(self: Rc<Self>) {
+        let beat = Duration::from_millis((self.settings.lease_ms / 4).max(50));
+        let mut was_connected = true;
+        loop {
+            let is_connected = self.status.is_connected();
+            if is_connected && !was_connected {
+                self.table.borrow_mut().reconnected(self.now_ms());
+            }
+            was_connected = is_connected;
+            if is_connected && !self.status.is_superseded.load(Ordering::Acquire) {
+                self.say("here").await;
+                self.table.borrow_mut().look(self.now_ms());
+            }
+            self.tell_changes();
+            self.look_at_gate();
+            tokio::select! {
+                () = tokio::time::sleep(beat) => {}
+                () = self.connected.notified() => {}
+            }
+        }
+    }
+
+    async fn say(&self, word: &str) {
+        let subject = (self.settings).subject(&format!("alive.{}", self.settings.node));
+        let line = format!("{FORM} {} {word}", self.incarnation.get());
+        // The next word follows soon.
+        let said = self.client.publish(subject, line.into());
+        if tokio::time::timeout(Duration::from_millis(self.settings.answer_timeout_ms), said)
+            .await
+            .is_err()
+        {
+            tracing::debug!("NATS takes no word of this node");
+        }
+    }
+
+    /// Tells other nodes that this one leaves.
+    pub(super) async fn say_goodbye(&self) {
+        if self.status.is_connected() && self.incarnation.get() != 0 {
+            self.say("leaving").await;
+            let flushed = self.client.flush();
+            let _ = tokio::time::timeout(Duration::from_millis(500), flushed).await;
+        }
+    }
+
+    /// Hears what other nodes say of themselves.
+    pub(super) async fn hear(self: Rc<Self>) {
+        let mut retry = Retry::new();
+        loop {
+            let subject = self.settings.subject("alive.*");
+            if let Ok(mut words) = self.client.subscribe(subject).await {
+                retry = Retry::new();
+                while let Some(word) = words.next().await {
+                    self.heard(word.subject.as_str(), &word.payload);
+                }
+            }
+            retry.wait().await;
+        }
+    }
+
+    fn heard(&self, subject: &str, payload: &[u8]) {
+        let node = subject.rsplit('.').next().unwrap_or_default();
+        let line = std::str::from_utf8(payload).unwrap_or_default();
+        let mut words = line.split(' ');
+        let (form, incarnation, word) = (words.next(), words.next(), words.next());
+        let incarnation = incarnation.and_then(|number| number.parse().ok());
+        let (Some(FORM), Some(incarnation), Some(word)) = (form, incarnation, word) else {
+            tracing::debug!(node, line, "a node says what this one does not understand");
+            return;
+        };
+        let is_leaving = word == "leaving";
+        (self.table.borrow_mut()).heard(self.now_ms(), node, incarnation, is_leaving);
+        self.tell_changes();
+    }
+
+    /// Follows what all nodes want.
+    pub(super) async fn follow_nodes(self: Rc<Self>) {
+        let mut retry = Retry::new();
+        loop {
+            if let Err(why) = self.follow_nodes_once().await {
+                tracing::debug!(why, "what other nodes want is read anew");
+                self.status.failed_attempts.add(1);
+            }
+            retry.wait().await;
+        }
+    }
+
+    async fn follow_nodes_once(&self) -> Result<(), String> {
+        let said = |error: &dyn std::fmt::Display| error.to_string();
+        let stream = (self.jetstream)
+            .get_stream(self.settings.stream(NODES))
+            .await
+            .map_err(|error| said(&error))?;
+        let consumer = stream
+            .create_consumer(OrderedConfig {
+                filter_subject: self.settings.subject("node.*.want.*"),
+                deliver_policy: DeliverPolicy::LastPerSubject,
+                ..OrderedConfig::default()
+            })
+            .await
+            .map_err(|error| said(&error))?;
+        if consumer.cached_info().num_pending == 0 {
+            self.knows_nodes();
+        }
+        let mut entries = consumer.messages().await.map_err(|error| said(&error))?;
+        while let Some(entry) = entries.next().await {
+            let entry = entry.map_err(|error| said(&error))?;
+            self.read_entry(entry.subject.as_str(), &entry.payload);
+            let pending = entry.info().map_or(0, |info| info.pending);
+            if pending == 0 {
+                self.tell_changes();
+                self.knows_nodes();
+            }
+        }
+        Ok(())
+    }
+
+    fn knows_nodes(&self) {
+        if !self.status.knows_nodes.swap(true, Ordering::AcqRel) {
+            self.look_at_gate();
+        }
+    }
+
+    /// An entry is one line: the form, the incarnation, how much is wanted, and the filter.
+    fn read_entry(&self, subject: &str, payload: &[u8]) {
+        let node = subject.split('.').nth(3).unwrap_or_default();
+        let line = std::str::from_utf8(payload).unwrap_or_default();
+        let mut words = line.splitn(4, ' ');
+        let (form, incarnation) = (words.next(), words.next());
+        let incarnation = incarnation.and_then(|number| number.parse().ok());
+        let interest = match words.next() {
+            Some("0") => Some(Interest::None),
+            Some("1") => Some(Interest::AtMostOnce),
+            Some("2") => Some(Interest::Acknowledged),
+            _ => None,
+        };
+        let (Some(FORM), Some(incarnation), Some(interest), Some(filter)) =
+            (form, incarnation, interest, words.next())
+        else {
+            tracing::warn!(node, subject, "an entry is not understood");
+            return;
+        };
+        (self.table.borrow_mut()).wants(self.now_ms(), node, incarnation, filter, interest);
+    }
+
+    /// The line of an entry of this node.
+    pub(super) fn entry(&self, interest: Interest, filter: &str) -> String {
+        let level = match interest {
+            Interest::None => 0,
+            Interest::AtMostOnce => 1,
+            Interest::Acknowledged => 2,
+        };
+        format!("{FORM} {} {level} {filter}", self.incarnation.get())
+    }
+
+    /// Tells the shards what has changed, and the log who came and went.
+    fn tell_changes(&self) {
+        let mut table = self.table.borrow_mut();
+        let events = table.take_events();
+        for event in &events {
+            match event {
+                Event::Came { node } => tracing::info!(node = &**node, "a node is here"),
+                Event::Missed { node } => {
+                    tracing::warn!(node = &**node, "a node is not heard of");
+                }
+                Event::Went { node, number } => {
+                    tracing::warn!(node = &**node, "a node is gone; nothing waits for it");
+                    if let Some(lane) = self.lanes.borrow().get(number) {
+                        lane.wake();
+                    }
+                }
+                Event::TooMany { node } => {
+                    tracing::error!(
+                        node = &**node,
+                        "the cluster has too many nodes for this one"
+                    );
+                }
+                Event::Superseded => {
+                    if !self.status.is_superseded.swap(true, Ordering::AcqRel) {
+                        tracing::error!(
+                            node = self.settings.node,
+                            "another process joined the cluster with this node's name: this one takes no \
+                             part any more"
+                        );
+                    }
+                }
+            }
+        }
+        loop {
+            let changes = table.take_changes(CHANGES);
+            if changes.is_empty() {
+                break;
+            }
+            self.post(0, ToShard::Wanted(changes));
+        }
+        let status = &self.status;
+        status.nodes_here.set(table.count(Presence::Here) as u64);
+        status.nodes_away.set(table.count(Presence::Away) as u64);
+        status.filters.set(table.filters() as u64);
+        drop(table);
+        if !events.is_empty() {
+            self.look_at_gate();
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! The engine's thread: the client of NATS, on a runtime of its own.
+//!
+//! Tasks of one thread share a [`Core`]. Each goes on by itself after a fault: what it could not do, it does
+//! again. Nothing here waits for a shard, and no shard waits for anything here.
+
+#![allow(clippy::future_not_send)] // one thread runs all of them
+
+mod connection;
+mod incoming;
+mod interest;
+mod lanes;
+mod membership;
+mod outgoing;
+mod retained;
+
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use async_nats::{Client, jetstream};
+use sterna_broker::{Interest, PeerGate, Store};
+use tokio::sync::Notify;
+use tokio::task::{LocalSet, spawn_local};
+
+use crate::commits::{Commits, Part};
+use crate::port::{Commitments, FromShard, Inbound, Port, Progress, Shards, ToShard};
+use crate::settings::Settings;
+use crate::status::Status;
+use crate::table::Table;
+use lanes::Lane;
+
+/// Time after which something that failed is tried again, at first.
+const RETRY: Duration = Duration::from_millis(100);
+/// The longest time between two tries.
+const LONGEST_RETRY: Duration = Duration::from_secs(2);
+
+/// A cluster's engine before its thread runs: what shards are made with.
+#[derive(Debug)]
+pub struct Engine {
+    settings: Settings,
+    inbound: Arc<Inbound>,
+    progress: Vec<Arc<Progress>>,
+    status: Arc<Status>,
+    gate: Arc<PeerGate>,
+}
+
+/// A running engine.
+#[derive(Debug)]
+pub struct Running {
+    inbound: Arc<Inbound>,
+    thread: JoinHandle<()>,
+}
+
+/// What all tasks share.
+struct Core {
+    settings: Settings,
+    client: Client,
+    jetstream: jetstream::Context,
+    inbound: Arc<Inbound>,
+    progress: Vec<Arc<Progress>>,
+    status: Arc<Status>,
+    gate: Arc<PeerGate>,
+    shards: RefCell<Box<dyn Shards>>,
+    table: RefCell<Table>,
+    commits: RefCell<Vec<Commits>>,
+    /// By the numbers of nodes.
+    lanes: RefCell<HashMap<usize, Rc<Lane>>>,
+    new_lanes: RefCell<Vec<usize>>,
+    lane_arrived: Notify,
+    /// Retained messages that wait for the engine.
+    retained: RefCell<VecDeque<retained::Waiting>>,
+    retained_arrived: Notify,
+    /// Retained messages of this node that have not come back, by topic.
+    unechoed: RefCell<HashMap<Box<str>, u32>>,
+    /// What this node's readers want, and what of it is not told yet.
+    own: RefCell<HashMap<Arc<str>, Interest>>,
+    untold: RefCell<Vec<Arc<str>>>,
+    untold_arrived: Notify,
+    incarnation: Cell<u64>,
+    started: Instant,
+    /// Wakes who waits for an open connection.
+    connected: Arc<Notify>,
+    stopping: Notify,
+}
+
+impl Engine {
+    /// An engine that has not started. `maximum_waiting_bytes` is how many bytes of messages may wait for it.
+    #[must_use]
+    pub fn new(settings: Settings, maximum_waiting_bytes: u64) -> Self {
+        Self {
+            inbound: Arc::default(),
+            progress: (0..settings.shards).map(|_| Arc::default()).collect(),
+            status: Arc::default(),
+            gate: Arc::new(PeerGate::new(maximum_waiting_bytes)),
+            settings,
+        }
+    }
+
+    /// How the engine and the other nodes are.
+    #[must_use]
+    pub fn status(&self) -> Arc<Status> {
+        Arc::clone(&self.status)
+    }
+
+    /// The gate that brokers look at: [`Broker::join_cluster`](sterna_broker::Broker::join_cluster).
+    #[must_use]
+    pub fn gate(&self) -> Arc<PeerGate> {
+        Arc::clone(&self.gate)
+    }
+
+    /// A shard's way to the engine.
+    #[must_use]
+    pub fn port(&self, shard: usize) -> Port {
+        Port::new(shard, Arc::clone(&self.inbound))
+    }
+
+    /// What a shard's broker has as its store. `wake` has the shard look at its acknowledgements in its
+    /// next turn.
+    ///
+    /// # Panics
+    /// Where there is no such shard.
+    #[must_use]
+    pub fn store(&self, shard: usize, wake: Box<dyn Fn() + Send>) -> Box<dyn Store> {
+        Box::new(Commitments::new(Arc::clone(&self.progress[shard]), wake))
+    }
+
+    /// Starts the thread, which connects to NATS by itself, and again after each loss.
+    ///
+    /// # Errors
+    /// A sentence for the operator: what is wrong with the settings or their files.
+    pub fn start(self, shards: Box<dyn Shards>) -> Result<Running, String> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_io()
+            .enable_time()
+            .build()
+            .map_err(|error| format!("cluster: no runtime: {error}"))?;
+        let connected = Arc::new(Notify::new());
+        let client = {
+            // Tasks of the client begin here and go on when the thread runs.
+            let connecting = connection::connect(&self.settings, &self.status, &connected);
+            runtime.block_on(connecting)?
+        };
+        let inbound = Arc::clone(&self.inbound);
+        let thread = std::thread::Builder::new()
+            .name("cluster".to_owned())
+            .spawn(move || {
+                let core = Rc::new(self.core(client, shards, connected));
+                LocalSet::new().block_on(&runtime, core.run());
+            })
+            .map_err(|error| format!("cluster: cannot start a thread: {error}"))?;
+        Ok(Running { inbound, thread })
+    }
+
+    fn core(self, client: Client, shards: Box<dyn Shards>, connected: Arc<Notify>) -> Core {
+        let Self {
+            settings,
+            inbound,
+            progress,
+            status,
+            gate,
+        } = self;
+        let timeout = Duration::from_millis(settings.answer_timeout_ms);
+        let jetstream = jetstream::context::ContextBuilder::new()
+            .timeout(timeout)
+            .ack_timeout(timeout)
+            .backpressure_on_inflight(true)
+            .build(client.clone());
+        Core {
+            table: RefCell::new(Table::new(
+                &settings.node,
+                settings.lease_ms,
+                settings.absence_ms,
+            )),
+            commits: RefCell::new((0..settings.shards).map(|_| Commits::default()).collect()),
+            settings,
+            client,
+            jetstream,
+            inbound,
+            progress,
+            status,
+            gate,
+            shards: RefCell::new(shards),
+            lanes: RefCell::default(),
+            new_lanes: RefCell::default(),
+            lane_arrived: Notify::new(),
+            retained: RefCell::default(),
+            retained_arrived: Notify::new(),
+            unechoed: RefCell::default(),
+            own: RefCell::default(),
+            untold: RefCell::default(),
+            untold_arrived: Notify::new(),
+            incarnation: Cell::new(0),
+            started: Instant::now(),
+            connected,
+            stopping: Notify::new(),
+        }
+    }
+}
+
+impl Running {
+    /// Tells other nodes that this one leaves, and ends the thread. What still waits for NATS is lost; who
+    /// published it has no acknowledgement. Waits up to `within`.
+    pub fn stop(self, within: Duration) {
+        self.inbound.post(FromShard::Stop);
+        let until = Instant::now() + within;
+        while !self.thread.is_finished() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        if self.thread.is_finished() && self.thread.join().is_err() {
+            tracing::error!("the cluster's thread has panicked, which is a bug");
+        }
+    }
+}
+
+impl Core {
+    async fn run(self: Rc<Self>) {
+        // Shards are heard from the start: nothing may pile up unseen.
+        spawn_local(Rc::clone(&self).take_from_shards());
+        let joined = Rc::clone(&self);
+        spawn_local(async move {
+            joined.join().await;
+            spawn_local(Rc::clone(&joined).run_lanes());
+            spawn_local(Rc::clone(&joined).beat());
+            spawn_local(Rc::clone(&joined).hear());
+            spawn_local(Rc::clone(&joined).follow_nodes());
+            spawn_local(Rc::clone(&joined).receive_live());
+            spawn_local(Rc::clone(&joined).receive_inbox());
+            spawn_local(Rc::clone(&joined).follow_retained());
+            spawn_local(Rc::clone(&joined).send_retained());
+            spawn_local(Rc::clone(&joined).tell_interest());
+        });
+        self.stopping.notified().await;
+        self.gate.set_open(false);
+        self.say_goodbye().await;
+    }
+
+    /// Milliseconds since the engine's start.
+    fn now_ms(&self) -> u64 {
+        self.started.elapsed().as_millis() as u64
+    }
+
+    fn post(&self, shard: usize, letter: ToShard) {
+        let shards = self.settings.shards.max(1);
+        self.shards.borrow_mut().post(shard % shards, letter);
+    }
+
+    /// Opens or shuts the gate as things are.
+    fn look_at_gate(&self) {
+        let may_send = self.status.may_send();
+        if may_send != self.gate.is_open() {
+            self.gate.set_open(may_send);
+            if may_send {
+                tracing::info!("messages of QoS 1 and 2 go to other nodes");
+            } else {
+                let why = self.status.trouble().unwrap_or("not known");
+                tracing::warn!(
+                    why,
+                    "messages of QoS 1 and 2 that other nodes want are refused, and those of QoS 0 dropped"
+                );
+            }
+        }
+    }
+
+    fn set_stalled(&self, is_stalled: bool) {
+        (self.status.is_stalled).store(is_stalled, Ordering::Release);
+        self.look_at_gate();
+    }
+
+    /// NATS has a part of a shard's turn, or nobody needs it any more.
+    fn close(&self, part: Part) {
+        let token = self.commits.borrow_mut()[part.shard].close(part);
+        if let Some(token) = token
+            && self.progress[part.shard].commit(token)
+        {
+            self.post(part.shard, ToShard::Committed);
+        }
+    }
+}
+
+/// The time to wait before the next try, which grows.
+#[derive(Debug)]
+struct Retry(Duration);
+
+impl Retry {
+    const fn new() -> Self {
+        Self(RETRY)
+    }
+
+    async fn wait(&mut self) {
+        tokio::time::sleep(self.0).await;
+        self.0 = (self.0 * 2).min(LONGEST_RETRY);
+    }
+}

@@ -1,0 +1,216 @@
+//! From shards to NATS: messages of a turn are sorted by node, and go there in batches.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sterna_broker::{Destination, Outgoing, PeerGate};
+
+use super::{Core, lanes, retained};
+use crate::commits::Part;
+use crate::port::FromShard;
+use crate::wire::{self, EncodedRun};
+
+/// Gives the room of a turn back when nothing of it waits any more.
+#[derive(Debug)]
+pub(super) struct Charge {
+    gate: Arc<PeerGate>,
+    bytes: u64,
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.gate.release(self.bytes);
+    }
+}
+
+/// Runs for a node, as many as it takes: none is larger than a batch unless one message is.
+#[derive(Debug, Default)]
+struct Runs(Vec<EncodedRun>);
+
+impl Runs {
+    fn push(&mut self, shard: u16, record: &[u8], most_bytes: usize) {
+        let is_full = |run: &EncodedRun| run.bytes() + record.len() > most_bytes;
+        if self.0.last().is_none_or(is_full) {
+            self.0.push(EncodedRun::new(shard));
+        }
+        if let Some(run) = self.0.last_mut() {
+            run.push_record(record);
+        }
+    }
+}
+
+/// Runs of several turns for all nodes, to be sent without an answer.
+type Live = BTreeMap<usize, Vec<EncodedRun>>;
+
+impl Core {
+    /// Takes what shards hand over, in its order.
+    pub(super) async fn take_from_shards(self: Rc<Self>) {
+        loop {
+            let letters = self.inbound.take();
+            if letters.is_empty() {
+                self.inbound.arrived.notified().await;
+                continue;
+            }
+            let mut live = Live::new();
+            // Room is given back when what is sent without an answer is sent.
+            let mut charges = Vec::new();
+            for letter in letters {
+                match letter {
+                    FromShard::Messages {
+                        shard,
+                        token,
+                        outgoing,
+                    } => charges.push(self.sort(shard, token, outgoing, &mut live)),
+                    FromShard::Interest(interest) => self.note_interest(interest),
+                    FromShard::Stop => self.stopping.notify_one(),
+                }
+            }
+            self.send_live(live).await;
+            drop(charges);
+        }
+    }
+
+    /// Sorts what a shard had for other nodes in one turn.
+    fn sort(
+        &self,
+        shard: usize,
+        token: u64,
+        outgoing: Vec<Outgoing>,
+        live: &mut Live,
+    ) -> Rc<Charge> {
+        let charge = Rc::new(Charge {
+            gate: Arc::clone(&self.gate),
+            bytes: outgoing.iter().map(Outgoing::bytes).sum(),
+        });
+        let part = self.commits.borrow_mut()[shard].open(shard, token);
+        let most_bytes = self.settings.batch_bytes;
+        let (mut record, number) = (Vec::new(), shard as u16);
+        let (mut live_runs, mut sure_runs) = (
+            BTreeMap::<usize, Runs>::new(),
+            BTreeMap::<usize, Runs>::new(),
+        );
+        for Outgoing {
+            message,
+            destination,
+        } in outgoing
+        {
+            match destination {
+                Destination::Nodes {
+                    acknowledged,
+                    at_most_once,
+                } => {
+                    record.clear();
+                    message.encode(&mut record);
+                    for node in at_most_once.iter() {
+                        (live_runs.entry(node).or_default()).push(number, &record, most_bytes);
+                    }
+                    for node in acknowledged.iter() {
+                        (sure_runs.entry(node).or_default()).push(number, &record, most_bytes);
+                    }
+                }
+                Destination::Retained | Destination::Cleared => {
+                    let waits = message.qos().is_acknowledged();
+                    self.retain(retained::Waiting {
+                        message,
+                        shard: number,
+                        is_quiet: destination == Destination::Cleared,
+                        part: waits.then(|| self.another(part)),
+                        _charge: Rc::clone(&charge),
+                    });
+                }
+            }
+        }
+        for (node, Runs(runs)) in live_runs {
+            live.entry(node).or_default().extend(runs);
+        }
+        for (node, Runs(runs)) in sure_runs {
+            for run in runs {
+                let parcel = lanes::Parcel {
+                    run,
+                    part: self.another(part),
+                    _charge: Rc::clone(&charge),
+                };
+                self.lane(node).push(parcel);
+            }
+        }
+        self.close(part);
+        charge
+    }
+
+    fn another(&self, part: Part) -> Part {
+        self.commits.borrow_mut()[part.shard].add(part);
+        part
+    }
+
+    /// Sends what may be missed: it is dropped while there is no connection.
+    async fn send_live(&self, live: Live) {
+        let limit = Duration::from_millis(self.settings.answer_timeout_ms);
+        for (number, runs) in live {
+            let name = self.table.borrow().node(number).map(|(name, _)| name);
+            let mut runs = runs.as_slice();
+            while !runs.is_empty() {
+                let (batch, rest) = runs.split_at(in_one_batch(runs, self.settings.batch_bytes));
+                runs = rest;
+                let messages: usize = batch.iter().map(EncodedRun::messages).sum();
+                let is_sent = match &name {
+                    Some(name) if self.status.is_connected() => {
+                        let payload = wire::batch(batch);
+                        let bytes = payload.len();
+                        let subject = format!("to.{name}.{}", self.settings.node);
+                        let subject = self.settings.subject(&subject);
+                        let sent = self.client.publish(subject, payload);
+                        let is_sent = matches!(tokio::time::timeout(limit, sent).await, Ok(Ok(())));
+                        if is_sent {
+                            self.count_sent(messages, bytes);
+                        }
+                        is_sent
+                    }
+                    _ => false,
+                };
+                if !is_sent {
+                    self.gate.count_dropped(messages as u64);
+                }
+            }
+        }
+    }
+
+    pub(super) fn count_sent(&self, messages: usize, bytes: usize) {
+        self.status.sent_messages.add(messages as u64);
+        self.status.sent_batches.add(1);
+        self.status.sent_bytes.add(bytes as u64);
+    }
+}
+
+/// How many of some runs fit a batch; at least one.
+pub(super) fn in_one_batch<'a>(
+    runs: impl IntoIterator<Item = &'a EncodedRun>,
+    most_bytes: usize,
+) -> usize {
+    let mut bytes = 1;
+    let fitting = runs.into_iter().take_while(|run| {
+        bytes += run.bytes();
+        bytes <= most_bytes
+    });
+    fitting.count().max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_and_batches_keep_their_limit_unless_a_message_is_larger() {
+        let mut runs = Runs::default();
+        for bytes in [400, 400, 400, 5_000, 10] {
+            runs.push(3, &vec![0; bytes], 1_000);
+        }
+        let messages: Vec<usize> = runs.0.iter().map(EncodedRun::messages).collect();
+        assert_eq!(messages, [2, 1, 1, 1]);
+        assert_eq!(in_one_batch(&runs.0, 1_000), 1);
+        assert_eq!(in_one_batch(&runs.0, 1_300), 2);
+        assert_eq!(in_one_batch(&runs.0[2..], 1_000), 1);
+        assert_eq!(in_one_batch(&runs.0, 1_000_000), 4);
+    }
+}

@@ -1,0 +1,301 @@
+//! Retained messages: all nodes agree on them by the order in which NATS has them.
+//!
+//! A node retains its own at once, and hands it to NATS. It retains another node's when that comes by, unless
+//! one of its own for that topic is still on its way: that will come later in NATS' order, and stays.
+
+use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_nats::HeaderMap;
+use async_nats::jetstream::consumer::DeliverPolicy;
+use async_nats::jetstream::consumer::pull::OrderedConfig;
+use async_nats::jetstream::message::PublishMessage;
+use futures_util::StreamExt;
+use sterna_broker::{FromPeer, Message};
+
+use super::connection::RETAINED;
+use super::interest::digest_of;
+use super::outgoing::Charge;
+use super::{Core, Retry};
+use crate::commits::Part;
+use crate::port::ToShard;
+use crate::subject;
+use crate::wire::{self, EncodedRun};
+
+/// Retained messages that are handed over at once, each of another topic.
+const WINDOW: usize = 256;
+
+/// Time for which NATS keeps that a topic has no retained message. Who was cut off for longer still has it.
+const CLEARED: Duration = Duration::from_secs(7 * 24 * 3_600);
+
+/// The longest subject; a server takes lines of 4,096 bytes by default.
+const LONGEST_SUBJECT: usize = 2_048;
+
+/// Who set it: node and incarnation.
+const SOURCE: &str = "Sterna-Source";
+/// It is delivered to nobody.
+const QUIET: &str = "Sterna-Quiet";
+
+/// A retained message that waits for NATS.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub(super) message: Arc<Message>,
+    pub(super) shard: u16,
+    pub(super) is_quiet: bool,
+    /// Is closed when NATS has it; `None` where nobody waits.
+    pub(super) part: Option<Part>,
+    pub(super) _charge: Rc<Charge>,
+}
+
+impl Core {
+    pub(super) fn retain(&self, waiting: Waiting) {
+        let topic = Box::from(waiting.message.topic());
+        *self.unechoed.borrow_mut().entry(topic).or_default() += 1;
+        self.retained.borrow_mut().push_back(waiting);
+        self.retained_arrived.notify_one();
+    }
+
+    /// Hands this node's retained messages to NATS, those of one topic one after the other.
+    pub(super) async fn send_retained(self: Rc<Self>) {
+        loop {
+            let mut batch = self.next_of_each_topic();
+            if batch.is_empty() {
+                self.retained_arrived.notified().await;
+                continue;
+            }
+            let mut retry = Retry::new();
+            let mut has_failed = false;
+            loop {
+                batch = self.hand_over(batch).await;
+                if batch.is_empty() {
+                    break;
+                }
+                if !has_failed {
+                    tracing::warn!(
+                        messages = batch.len(),
+                        "NATS does not take retained messages: they are tried again"
+                    );
+                }
+                has_failed = true;
+                self.status.failed_attempts.add(1);
+                self.set_stalled(true);
+                retry.wait().await;
+            }
+            if has_failed {
+                self.set_stalled(false);
+            }
+        }
+    }
+
+    /// The first that wait, up to the second of one topic.
+    fn next_of_each_topic(&self) -> Vec<Waiting> {
+        let mut waiting = self.retained.borrow_mut();
+        let count = {
+            let mut topics = HashSet::new();
+            let mut all = waiting.iter().take(WINDOW);
+            let second = all.position(|one| !topics.insert(one.message.topic()));
+            second.unwrap_or_else(|| waiting.len().min(WINDOW))
+        };
+        waiting.drain(..count).collect()
+    }
+
+    /// Hands messages over and returns those that NATS does not have.
+    async fn hand_over(&self, batch: Vec<Waiting>) -> Vec<Waiting> {
+        let mut failed = Vec::new();
+        let mut sent = Vec::with_capacity(batch.len());
+        for waiting in batch {
+            let message = &waiting.message;
+            let mut run = EncodedRun::new(waiting.shard);
+            run.push(message, &mut Vec::new());
+            let own = format!("{}.{}", self.settings.node, self.incarnation.get());
+            let mut publish = PublishMessage::build()
+                .payload(wire::batch([&run]))
+                .header(SOURCE, own);
+            if waiting.is_quiet {
+                publish = publish.header(QUIET, "1");
+            }
+            if message.payload().is_empty() {
+                publish = publish.ttl(CLEARED);
+            } else if let Some(left_s) = message.expiry_left_s(message.published_ms()) {
+                publish = publish.ttl(Duration::from_secs(u64::from(left_s.max(1))));
+            }
+            let subject = self
+                .settings
+                .subject(&format!("retained.{}", place(message.topic())));
+            match self.jetstream.send_publish(subject, publish).await {
+                Ok(answer) => sent.push((waiting, answer)),
+                Err(_) => failed.push(waiting),
+            }
+        }
+        for (waiting, answer) in sent {
+            if answer.await.is_err() {
+                failed.push(waiting);
+            } else if let Some(part) = waiting.part {
+                self.close(part);
+            }
+        }
+        failed
+    }
+
+    /// Follows the retained messages of all nodes.
+    pub(super) async fn follow_retained(self: Rc<Self>) {
+        let mut retry = Retry::new();
+        let mut next = None;
+        loop {
+            if let Err(why) = self.follow_retained_once(&mut next).await {
+                tracing::debug!(why, "retained messages are read on");
+                self.status.failed_attempts.add(1);
+            }
+            retry.wait().await;
+        }
+    }
+
+    /// `next` is where to read on; `None` before the first message.
+    async fn follow_retained_once(&self, next: &mut Option<u64>) -> Result<(), String> {
+        let said = |error: &dyn std::fmt::Display| error.to_string();
+        let stream = (self.jetstream)
+            .get_stream(self.settings.stream(RETAINED))
+            .await
+            .map_err(|error| said(&error))?;
+        let deliver_policy = match *next {
+            Some(start_sequence) => DeliverPolicy::ByStartSequence { start_sequence },
+            None => DeliverPolicy::LastPerSubject,
+        };
+        let consumer = stream
+            .create_consumer(OrderedConfig {
+                deliver_policy,
+                ..OrderedConfig::default()
+            })
+            .await
+            .map_err(|error| said(&error))?;
+        // What is there already is news to nobody but this node.
+        let mut old = if next.is_none() {
+            consumer.cached_info().num_pending
+        } else {
+            0
+        };
+        if old == 0 {
+            self.knows_retained();
+        }
+        let mut messages = consumer.messages().await.map_err(|error| said(&error))?;
+        while let Some(message) = messages.next().await {
+            let message = message.map_err(|error| said(&error))?;
+            let sequence = message.info().map_or(0, |info| info.stream_sequence);
+            let is_old = old > 0;
+            self.retained_by(message.headers.as_ref(), &message.payload, is_old);
+            *next = Some(sequence + 1);
+            if is_old {
+                old -= 1;
+                if old == 0 {
+                    self.knows_retained();
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn knows_retained(&self) {
+        use std::sync::atomic::Ordering;
+
+        if !self.status.knows_retained.swap(true, Ordering::AcqRel) {
+            self.look_at_gate();
+        }
+    }
+
+    fn retained_by(&self, headers: Option<&HeaderMap>, payload: &[u8], is_old: bool) {
+        let header = |name: &str| headers.and_then(|headers| headers.get(name));
+        let runs = match wire::read(payload) {
+            Ok(runs) => runs,
+            // What a server says of a subject whose time is over has no payload.
+            Err(_) if payload.is_empty() => return,
+            Err(error) => {
+                self.status.unreadable_batches.add(1);
+                tracing::warn!(%error, "a retained message of another node cannot be read");
+                return;
+            }
+        };
+        let source = header(SOURCE).map(async_nats::HeaderValue::as_str);
+        let own = format!("{}.{}", self.settings.node, self.incarnation.get());
+        let is_quiet = header(QUIET).is_some();
+        for run in runs {
+            for message in run.messages {
+                let what = what_to_do(
+                    &mut self.unechoed.borrow_mut(),
+                    message.topic(),
+                    source == Some(&*own),
+                    is_old || is_quiet,
+                );
+                if let Some(what) = what {
+                    let letter = ToShard::Messages(vec![(message, what)]);
+                    self.post(usize::from(run.shard), letter);
+                }
+            }
+        }
+    }
+}
+
+/// What to do with a retained message that comes by; `None` for nothing.
+fn what_to_do(
+    unechoed: &mut HashMap<Box<str>, u32>,
+    topic: &str,
+    is_own: bool,
+    is_quiet: bool,
+) -> Option<FromPeer> {
+    let under_way = unechoed.get(topic).copied().unwrap_or(0);
+    if is_own {
+        // Another node's may have come between its publication and now.
+        if under_way > 1 {
+            unechoed.insert(topic.into(), under_way - 1);
+            return None;
+        }
+        unechoed.remove(topic);
+        return Some(FromPeer::Retain);
+    }
+    match (under_way > 0, is_quiet) {
+        (true, true) => None,
+        (true, false) => Some(FromPeer::Deliver),
+        (false, true) => Some(FromPeer::Retain),
+        (false, false) => Some(FromPeer::Publish),
+    }
+}
+
+/// The part of a subject that stands for a topic. One that is too long for a subject has its digest.
+fn place(topic: &str) -> String {
+    let place = subject::of_topic(topic);
+    if place.len() <= LONGEST_SUBJECT {
+        place
+    } else {
+        format!("long.{}", digest_of(topic))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_in_nats_order_stays_on_every_node() {
+        let mut unechoed = HashMap::from([(Box::from("t"), 2)]);
+        let mut comes = |is_own, is_quiet| what_to_do(&mut unechoed, "t", is_own, is_quiet);
+        assert_eq!(
+            comes(false, false),
+            Some(FromPeer::Deliver),
+            "it is before our own"
+        );
+        assert_eq!(comes(false, true), None);
+        assert_eq!(comes(true, false), None, "one of our own is still to come");
+        assert_eq!(comes(true, false), Some(FromPeer::Retain));
+        assert_eq!(comes(false, false), Some(FromPeer::Publish), "it is after");
+        assert_eq!(comes(false, true), Some(FromPeer::Retain));
+    }
+
+    #[test]
+    fn every_topic_has_a_place_of_its_own() {
+        assert_eq!(place("a/b"), "t.a.b");
+        let long = "x/".repeat(2_000);
+        assert!(place(&long).starts_with("long.") && place(&long).len() < 50);
+        assert_ne!(place(&long), place(&long[1..]));
+    }
+}

@@ -1,0 +1,230 @@
+//! Between shards and the engine: what goes to the engine once a turn, and what comes back.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use sterna_broker::{
+    Appended, Committed, Frame, FromPeer, Full, Interest, Message, Outgoing, ReadAnswer,
+    ReadRequest, Store, Wanted,
+};
+use tokio::sync::Notify;
+
+/// What the engine tells a shard.
+#[derive(Debug)]
+pub enum ToShard {
+    /// Messages of another node, in their order.
+    Messages(Vec<(Message, FromPeer)>),
+    /// What other nodes want; for the first shard.
+    Wanted(Vec<(Arc<str>, Wanted)>),
+    /// Acknowledgements may leave: the shard's [`Commitments`] have come further.
+    Committed,
+}
+
+/// The way from the engine to all shards.
+pub trait Shards: Send + fmt::Debug {
+    /// Delivers a letter to a shard. Letters arrive in order and are never dropped.
+    fn post(&mut self, shard: usize, letter: ToShard);
+
+    /// Letters that the shard has not taken yet.
+    fn backlog(&self, shard: usize) -> usize;
+}
+
+/// What shards tell the engine.
+#[derive(Debug)]
+pub(crate) enum FromShard {
+    /// Messages for other nodes, and the last token given out for them or before.
+    Messages {
+        shard: usize,
+        token: u64,
+        outgoing: Vec<Outgoing>,
+    },
+    /// What this node's readers want.
+    Interest(Vec<(Arc<str>, Interest)>),
+    /// The node leaves.
+    Stop,
+}
+
+/// The engine's letters. Their bytes are bounded by the gate that all shards look at.
+#[derive(Debug, Default)]
+pub(crate) struct Inbound {
+    letters: Mutex<Vec<FromShard>>,
+    pub(crate) arrived: Notify,
+}
+
+impl Inbound {
+    pub(crate) fn post(&self, letter: FromShard) {
+        (self.letters.lock())
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(letter);
+        self.arrived.notify_one();
+    }
+
+    pub(crate) fn take(&self) -> Vec<FromShard> {
+        std::mem::take(&mut *self.letters.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// A shard's way to the engine.
+#[derive(Debug)]
+pub struct Port {
+    shard: usize,
+    inbound: Arc<Inbound>,
+}
+
+impl Port {
+    pub(crate) const fn new(shard: usize, inbound: Arc<Inbound>) -> Self {
+        Self { shard, inbound }
+    }
+
+    /// Hands over what a turn had for other nodes: [`Broker::take_outgoing`](sterna_broker::Broker::take_outgoing).
+    pub fn send(&self, token: u64, outgoing: Vec<Outgoing>) {
+        self.inbound.post(FromShard::Messages {
+            shard: self.shard,
+            token,
+            outgoing,
+        });
+    }
+
+    /// Tells what readers want: [`Broker::take_interest`](sterna_broker::Broker::take_interest).
+    pub fn tell(&self, interest: Vec<(Arc<str>, Interest)>) {
+        self.inbound.post(FromShard::Interest(interest));
+    }
+}
+
+/// How far a shard's messages have come, and how far they are waited for.
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    committed: AtomicU64,
+    wish: AtomicU64,
+}
+
+impl Progress {
+    /// Everything up to a token is with the engine. True where somebody waits for that.
+    pub(crate) fn commit(&self, token: u64) -> bool {
+        self.committed.store(token, Ordering::SeqCst);
+        let wish = self.wish.load(Ordering::SeqCst);
+        let has_come_true = wish != 0 && wish <= token;
+        if has_come_true {
+            self.wish.store(0, Ordering::SeqCst);
+        }
+        has_come_true
+    }
+
+    fn committed(&self) -> u64 {
+        self.committed.load(Ordering::SeqCst)
+    }
+
+    /// Wishes to be told of a token. True where it has come so far already.
+    fn wish(&self, token: u64) -> bool {
+        let wish = self.wish.load(Ordering::SeqCst);
+        if wish == 0 || token < wish {
+            self.wish.store(token, Ordering::SeqCst);
+        }
+        token <= self.committed()
+    }
+}
+
+/// The store of a node in a cluster: it keeps nothing itself, and tells when other nodes' messages are with
+/// the engine. Its tokens are those of [`Broker::take_outgoing`](sterna_broker::Broker::take_outgoing).
+pub(crate) struct Commitments {
+    progress: Arc<Progress>,
+    wake: Box<dyn Fn() + Send>,
+}
+
+impl fmt::Debug for Commitments {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Commitments")
+            .field("progress", &self.progress)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Commitments {
+    /// `wake` has the shard look at its acknowledgements in its next turn.
+    pub(crate) fn new(progress: Arc<Progress>, wake: Box<dyn Fn() + Send>) -> Self {
+        Self { progress, wake }
+    }
+}
+
+impl Store for Commitments {
+    fn is_durable(&self) -> bool {
+        false
+    }
+
+    fn next_position(&self) -> u64 {
+        1
+    }
+
+    fn append(&mut self, _: Frame<'_>) -> Result<Appended, Full> {
+        Ok(Appended::default())
+    }
+
+    fn committed(&self) -> Committed {
+        let token = self.progress.committed();
+        Committed {
+            written: token,
+            synced: token,
+        }
+    }
+
+    fn wake_at(&mut self, wanted: Committed) {
+        let lowest = [wanted.written, wanted.synced]
+            .into_iter()
+            .filter(|token| *token > 0);
+        if let Some(token) = lowest.min()
+            && self.progress.wish(token)
+        {
+            (self.wake)();
+        }
+    }
+
+    fn read(&mut self, _: ReadRequest) {}
+
+    fn next_answer(&mut self) -> Option<ReadAnswer> {
+        None
+    }
+
+    fn read_now(&mut self, request: ReadRequest) -> ReadAnswer {
+        ReadAnswer {
+            reader: request.reader,
+            messages: Vec::new(),
+            next: request.to,
+        }
+    }
+
+    fn load(&mut self, _: &mut dyn FnMut(&[u8], &[u8])) {}
+
+    fn needed_from(&mut self, _: u64) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wanted(written: u64, synced: u64) -> Committed {
+        Committed { written, synced }
+    }
+
+    #[test]
+    fn a_wish_is_told_once_whichever_comes_first() {
+        let progress = Arc::new(Progress::default());
+        let woken = Arc::new(AtomicU64::new(0));
+        let count = Arc::clone(&woken);
+        let wake = move || {
+            count.fetch_add(1, Ordering::SeqCst);
+        };
+        let mut store = Commitments::new(Arc::clone(&progress), Box::new(wake));
+        assert!(!progress.commit(3), "nobody waits");
+        store.wake_at(wanted(2, 0));
+        assert_eq!(woken.load(Ordering::SeqCst), 1, "it has come so far");
+        assert!(progress.commit(3), "the wish was still noted");
+        store.wake_at(wanted(0, 9));
+        store.wake_at(wanted(5, 9));
+        assert_eq!(woken.load(Ordering::SeqCst), 1);
+        assert!(!progress.commit(4));
+        assert!(progress.commit(6), "the lower of two wishes");
+        assert!(!progress.commit(7), "once");
+        assert_eq!(store.committed(), wanted(7, 7));
+    }
+}

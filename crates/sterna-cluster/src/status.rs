@@ -1,0 +1,97 @@
+//! How the engine and the other nodes are, as any thread may read it.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// A number that one thread changes and any thread reads.
+#[derive(Debug, Default)]
+pub struct Figure(AtomicU64);
+
+impl Figure {
+    /// The number.
+    #[must_use]
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn add(&self, more: u64) {
+        self.0.fetch_add(more, Ordering::Relaxed);
+    }
+
+    pub(crate) fn set(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+}
+
+/// Figures of a node in a cluster. Counts are those since the start of the process.
+#[derive(Debug, Default)]
+pub struct Status {
+    pub(crate) is_connected: AtomicBool,
+    pub(crate) has_joined: AtomicBool,
+    pub(crate) knows_nodes: AtomicBool,
+    pub(crate) knows_retained: AtomicBool,
+    pub(crate) is_superseded: AtomicBool,
+    pub(crate) is_stalled: AtomicBool,
+    /// Connections to a server of NATS.
+    pub connects: Figure,
+    /// Other nodes that are here.
+    pub nodes_here: Figure,
+    /// Other nodes that are away.
+    pub nodes_away: Figure,
+    /// Filters that other nodes have readers for, of each node those that it told.
+    pub filters: Figure,
+    /// Messages sent to other nodes; one for several nodes counts once for each.
+    pub sent_messages: Figure,
+    /// Batches that they were sent in.
+    pub sent_batches: Figure,
+    /// Bytes of these batches.
+    pub sent_bytes: Figure,
+    /// Messages received from other nodes.
+    pub received_messages: Figure,
+    /// Batches that they came in.
+    pub received_batches: Figure,
+    /// Batches that came again and were left out.
+    pub repeated_batches: Figure,
+    /// Batches that could not be read.
+    pub unreadable_batches: Figure,
+    /// Attempts to hand something to NATS that failed, and were made again.
+    pub failed_attempts: Figure,
+}
+
+impl Status {
+    /// Whether a server of NATS is connected.
+    #[must_use]
+    pub fn is_connected(&self) -> bool {
+        self.is_connected.load(Ordering::Acquire)
+    }
+
+    /// Why the node does not take part in the cluster as it should; `None` where it does.
+    #[must_use]
+    pub fn trouble(&self) -> Option<&'static str> {
+        let is = |flag: &AtomicBool| flag.load(Ordering::Acquire);
+        if is(&self.is_superseded) {
+            Some("another process has this node's name")
+        } else if !is(&self.is_connected) {
+            Some("no server of NATS is connected")
+        } else if !is(&self.has_joined) {
+            Some("the node has not joined")
+        } else if !is(&self.knows_nodes) {
+            Some("what other nodes want is not known yet")
+        } else if !is(&self.knows_retained) {
+            Some("retained messages are not complete yet")
+        } else if is(&self.is_stalled) {
+            Some("NATS takes no messages")
+        } else {
+            None
+        }
+    }
+
+    /// Whether messages may go to other nodes.
+    pub(crate) fn may_send(&self) -> bool {
+        let is = |flag: &AtomicBool| flag.load(Ordering::Acquire);
+        is(&self.is_connected)
+            && is(&self.has_joined)
+            && is(&self.knows_nodes)
+            && !is(&self.is_stalled)
+            && !is(&self.is_superseded)
+    }
+}
