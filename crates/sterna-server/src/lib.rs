@@ -6,6 +6,7 @@ mod amqp;
 pub mod audit;
 pub mod authorization;
 pub mod certificate;
+mod cluster;
 pub mod config;
 mod context;
 pub mod data_directory;
@@ -30,6 +31,7 @@ pub mod sys;
 mod tracer;
 
 pub use amqp::Registry;
+pub use cluster::Member;
 pub use http::Registry as HttpRegistry;
 pub use mail::{AdminLetter, HttpLetter, Letters, Mail, Outbox};
 pub use memory::{Memory, Stage};

@@ -156,7 +156,12 @@ impl Policy {
         let users = Users::load(config.authentication.password_file.as_deref())?;
         users.warn_of_weak(config.passwords.iterations);
         Ok(Self {
-            mqtt: config.mqtt.clone(),
+            mqtt: Mqtt {
+                // A node has only a part of the members.
+                shared_subscription_available: config.mqtt.shared_subscription_available
+                    && !config.cluster.is_on(),
+                ..config.mqtt.clone()
+            },
             amqp: config.amqp.clone(),
             http: config.http.clone(),
             admin: config.admin.clone(),

@@ -17,6 +17,7 @@ use sterna_net::{
 
 use crate::amqp::Registry;
 use crate::certificate::{self, Certificate};
+use crate::cluster::Cluster;
 use crate::config::{Config, EarlyData, Listener, ListenerUrl, Scheme, Tls};
 use crate::data_directory::DataDirectory;
 use crate::http::Registry as HttpRegistry;
@@ -24,7 +25,7 @@ use crate::identity::{Checker, Issuer, Tokens, Users};
 use crate::key_refresh::{self, refreshed};
 use crate::mail::{Letters, Mail};
 use crate::memory::{Memory, Watch};
-use crate::metrics::Sources;
+use crate::metrics::{ClusterSource, Sources};
 use crate::mqtt::Repetitions;
 use crate::policy::{self, Policy};
 use crate::shard::{Found, Parts, Shard};
@@ -57,6 +58,7 @@ pub struct Server {
     store: Arc<OpenStore>,
     /// Runs as long as this broker.
     _watch: Watch,
+    cluster: Cluster,
     failures: Mutex<Option<Receiver<String>>>,
 }
 
@@ -243,6 +245,7 @@ impl Server {
         } = Prepared::read(config, None)?;
         // Before it listens: a store that cannot be opened is no reason to let clients wait.
         let store = Arc::new(OpenStore::open(config, directory.as_deref())?);
+        let mut cluster = Cluster::prepare(config)?;
         let pages = SharedPages::new(policy::pages(&config.http));
         let urls = config
             .listeners_in_force()
@@ -312,7 +315,8 @@ impl Server {
             tickets,
             u64::from(config.network.maximum_connections) * count as u64,
         );
-        let sources = sources.with_store(store.usage_reader());
+        let of_cluster = (cluster.status()).map(|(status, gate)| ClusterSource { status, gate });
+        let sources = (sources.with_store(store.usage_reader())).with_cluster(of_cluster);
         sources.set_certificate_expiry(certificate::earliest_expiry_s(&certificates));
         let sources = Arc::new(sources);
         let mut policy = policy.announcing(config, &ports);
@@ -345,9 +349,10 @@ impl Server {
             &policy,
             &checker,
             &tracer,
-            (&store, &sources),
+            (&store, &cluster, &sources),
         )?;
         let watch = watch(&memory, bound[0].courier())?;
+        cluster.start(bound[0].courier(), report.clone())?;
         let shared = Shared {
             in_force: Arc::clone(&in_force),
             report,
@@ -369,6 +374,7 @@ impl Server {
             threads,
             store,
             _watch: watch,
+            cluster,
             failures: Mutex::new(Some(failures)),
         })
     }
@@ -493,6 +499,7 @@ impl Server {
             // Failures have been told of.
             let _ = thread.join();
         }
+        self.cluster.stop();
         // Nobody else has it any more. The data directory is still locked.
         Arc::into_inner(self.store).is_none_or(OpenStore::close)
     }
@@ -543,7 +550,7 @@ fn parts(
     policy: &Arc<Policy>,
     checker: &Checker,
     tracer: &Tracer,
-    (store, sources): (&OpenStore, &Arc<Sources>),
+    (store, cluster, sources): (&OpenStore, &Cluster, &Arc<Sources>),
 ) -> Result<(Vec<Parts>, Arc<Memory>), String> {
     let mut seed = [0; 8];
     getrandom::fill(&mut seed).map_err(|e| format!("no randomness: {e}"))?;
@@ -563,7 +570,9 @@ fn parts(
     let of_shard = |shard: &BoundShard<Mail>| Parts {
         number: shard.index(),
         directory: Arc::clone(&directory),
-        store: store.handle(shard.mailbox()),
+        store: (cluster.store(shard.index(), shard.mailbox()))
+            .unwrap_or_else(|| store.handle(shard.mailbox())),
+        cluster: cluster.member(shard.index()),
         amqp: Arc::clone(&amqp),
         http: Arc::clone(&http),
         repetitions: Arc::clone(&repetitions),

@@ -7,6 +7,7 @@ use sterna_net::{Chunk, CloseReason, ConnectionId, Handler, Network, StreamId};
 
 use crate::admin;
 use crate::amqp;
+use crate::cluster::Member;
 use crate::config::Protocol;
 use crate::context::Context;
 use crate::http;
@@ -38,6 +39,7 @@ pub struct Shard {
     checker: Option<Checker>,
     tracer: Option<Tracer>,
     outbox: Box<dyn Outbox>,
+    cluster: Option<Member>,
     sys: Sys,
     stopping: Stopping,
     found: Found,
@@ -142,6 +144,8 @@ pub struct Parts {
     pub tracer: Option<Tracer>,
     /// The way to all shards.
     pub outbox: Box<dyn Outbox>,
+    /// The shard's part in a cluster; `None` where there are no other nodes.
+    pub cluster: Option<Member>,
     /// Where counts are gathered.
     pub board: Arc<Board>,
     /// Sources of metrics.
@@ -177,6 +181,9 @@ impl Shard {
             Arc::clone(&parts.directory),
             parts.store,
         );
+        if let Some(member) = &parts.cluster {
+            member.join(&mut broker);
+        }
         broker.set_rights(Arc::clone(&parts.policy) as _);
         broker.set_keeping(parts.policy.exactly_once);
         let meters = parts.sources.meters(number);
@@ -213,6 +220,7 @@ impl Shard {
             checker: parts.checker,
             tracer: parts.tracer,
             outbox: parts.outbox,
+            cluster: parts.cluster,
             sys: Sys {
                 board: parts.board,
                 interval_ms: parts.sys_interval_ms,
@@ -617,6 +625,7 @@ impl Handler for Shard {
                     doors.http.committed(&mut doors.cx);
                     self.stop_if_drained(net);
                 }
+                Mail::Cluster(letter) => Member::mail(&mut self.broker, now_ms, *letter),
                 Mail::Admin(letter) => match letter.0 {
                     Body::Question { from, number, ask } => {
                         self.answer(from, number, ask, now_ms);
@@ -709,6 +718,9 @@ impl Handler for Shard {
         while let Some((consumer, session)) = self.broker.next_ready() {
             let mut doors = self.doors(net);
             of_consumer!(doors, consumer, deliver(session));
+        }
+        if let Some(member) = &self.cluster {
+            member.end_of_turn(&mut self.broker);
         }
         self.broker.flush_store();
         if self.broker.has_mail() {

@@ -161,6 +161,7 @@ impl Fixture {
             checker: None,
             tracer: None,
             outbox: Box::new(Nowhere),
+            cluster: None,
             board: Arc::new(sys::Board::new(1)),
             sources: Arc::new(metrics::Sources::new(1, 0)),
             memory: None,

@@ -135,6 +135,7 @@ fn shard(early_data: EarlyData) -> Shard {
             checker: None,
             tracer: None,
             outbox: Box::new(Alone),
+            cluster: None,
             board: Arc::new(sys::Board::new(1)),
             sources: Arc::new(metrics::Sources::new(1, 0)),
             memory: None,

@@ -36,6 +36,7 @@ fn simulation(limits: Limits) -> Simulation<Shard> {
             checker: None,
             tracer: None,
             outbox: Box::new(Letters::new(courier)),
+            cluster: None,
             board: Arc::new(sys::Board::new(1)),
             sources: Arc::new(metrics::Sources::new(1, 0)),
             memory: None,

@@ -103,6 +103,7 @@ impl World {
                 checker: None,
                 tracer: None,
                 outbox: Box::new(Letters::new(courier)),
+                cluster: None,
                 board: Arc::clone(&board),
                 sources: Arc::clone(&sources),
                 memory: None,

@@ -25,6 +25,7 @@ const LAYERS: [&str; 28] = [
     "metrics",
     "mail",
     "store",
+    "cluster",
     "context",
     "judge",
     "inspect",

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use async_nats::jetstream::stream::{self, DiscardPolicy, RetentionPolicy, StorageType};
+use async_nats::jetstream::stream::{self, DiscardPolicy, StorageType};
 use async_nats::{Client, ConnectOptions, Event, ServerAddr};
 use tokio::sync::Notify;
 
@@ -152,7 +152,6 @@ impl Core {
         let inbox = stream::Config {
             name: settings.stream(INBOX),
             subjects: vec![settings.subject("inbox.>")],
-            retention: RetentionPolicy::WorkQueue,
             discard: DiscardPolicy::New,
             max_bytes: i64::try_from(settings.inbox_bytes).unwrap_or(i64::MAX),
             // Nobody is waited for that long.

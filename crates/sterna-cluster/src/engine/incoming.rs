@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use async_nats::HeaderMap;
 use async_nats::header::NATS_MESSAGE_ID;
-use async_nats::jetstream::AckKind;
-use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
+use async_nats::jetstream::consumer::DeliverPolicy;
+use async_nats::jetstream::consumer::pull::OrderedConfig;
 use futures_util::StreamExt;
 use sterna_broker::FromPeer;
 
@@ -19,11 +19,8 @@ use crate::wire;
 /// Letters that a shard may have before its node's inbox is read on.
 const BACKLOG: usize = 1_024;
 
-/// Batches of an inbox that are acknowledged together.
-const TOGETHER: usize = 64;
-
-/// Batches that are read ahead of their acknowledgements.
-const READ_AHEAD: i64 = 2_048;
+/// How often what was taken is removed from the inbox.
+const CLEAR_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The last batch of each node that was taken: its incarnation and its number.
 type Last = HashMap<String, (u64, u64)>;
@@ -49,67 +46,88 @@ impl Core {
     pub(super) async fn receive_inbox(self: Rc<Self>) {
         let mut retry = Retry::new();
         let mut last = Last::new();
-        let mut is_first = true;
+        let mut next = None;
         loop {
-            if let Err(why) = self.receive_inbox_once(&mut last, &mut is_first).await {
-                tracing::debug!(why, "the inbox is opened anew");
+            if let Err(why) = self.receive_inbox_once(&mut last, &mut next).await {
+                tracing::debug!(why, "the inbox is read on");
                 self.status.failed_attempts.add(1);
             }
             retry.wait().await;
         }
     }
 
-    async fn receive_inbox_once(&self, last: &mut Last, is_first: &mut bool) -> Result<(), String> {
+    /// `next` is where to read on; `None` before the first batch. The inbox is read by position, so that
+    /// nothing is missed and nothing overtakes, whichever server is asked.
+    async fn receive_inbox_once(
+        &self,
+        last: &mut Last,
+        next: &mut Option<u64>,
+    ) -> Result<(), String> {
         let said = |error: &dyn std::fmt::Display| error.to_string();
-        let node = &self.settings.node;
         let stream = (self.jetstream)
             .get_stream(self.settings.stream(INBOX))
             .await
             .map_err(|error| said(&error))?;
-        if *is_first {
-            // An earlier start of this node has left it, or there is none.
-            let _ = stream.delete_consumer(node).await;
-        }
-        let config = pull::Config {
-            durable_name: Some(node.clone()),
-            filter_subject: self.settings.subject(&format!("inbox.{node}.>")),
-            deliver_policy: DeliverPolicy::All,
-            ack_policy: AckPolicy::All,
-            ack_wait: Duration::from_secs(30),
-            max_ack_pending: READ_AHEAD,
-            ..pull::Config::default()
+        let filter = format!("inbox.{}.*", self.settings.node);
+        let deliver_policy = match *next {
+            Some(start_sequence) => DeliverPolicy::ByStartSequence { start_sequence },
+            None => DeliverPolicy::All,
         };
         let consumer = stream
-            .get_or_create_consumer(node, config)
+            .create_consumer(OrderedConfig {
+                filter_subject: self.settings.subject(&filter),
+                deliver_policy,
+                ..OrderedConfig::default()
+            })
             .await
             .map_err(|error| said(&error))?;
-        *is_first = false;
-        let batches = consumer.messages().await.map_err(|error| said(&error))?;
-        let mut batches = batches.ready_chunks(TOGETHER);
-        while let Some(chunk) = batches.next().await {
-            let mut taken = None;
-            for batch in chunk {
-                let batch = batch.map_err(|error| said(&error))?;
-                let source = source_of(batch.subject.as_str());
-                if is_new(last, source, batch.headers.as_ref()) {
+        let mut batches = consumer.messages().await.map_err(|error| said(&error))?;
+        while let Some(batch) = batches.next().await {
+            let batch = batch.map_err(|error| said(&error))?;
+            let sequence = batch.info().map_or(0, |info| info.stream_sequence);
+            let source = source_of(batch.subject.as_str());
+            match place(last, source, batch.headers.as_ref()) {
+                Place::Next => self.received(batch.subject.as_str(), &batch.payload),
+                Place::Repeated => self.status.repeated_batches.add(1),
+                Place::AfterMissing(batches) => {
+                    tracing::error!(
+                        node = source,
+                        batches,
+                        "batches of another node are missing: they were older than NATS keeps them"
+                    );
                     self.received(batch.subject.as_str(), &batch.payload);
-                } else {
-                    self.status.repeated_batches.add(1);
                 }
-                taken = Some(batch);
             }
+            *next = Some(sequence + 1);
             // Each shard has its letters: they are lost only with the process, and its sessions with it.
-            if let Some(batch) = taken {
-                batch
-                    .ack_with(AckKind::Ack)
-                    .await
-                    .map_err(|error| said(&error))?;
-            }
+            self.taken.set(sequence);
             while self.is_behind() {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         }
         Ok(())
+    }
+
+    /// Removes what was taken out of the inbox, so that there is room for more.
+    pub(super) async fn clear_inbox(self: Rc<Self>) {
+        let mut cleared = 0;
+        loop {
+            tokio::time::sleep(CLEAR_INTERVAL).await;
+            let taken = self.taken.get();
+            if taken == cleared || !self.status.is_connected() {
+                continue;
+            }
+            let stream = self.settings.stream(INBOX);
+            let filter = format!("inbox.{}.>", self.settings.node);
+            let Ok(stream) = self.jetstream.get_stream_no_info(stream).await else {
+                continue;
+            };
+            let purge = stream.purge().filter(self.settings.subject(&filter));
+            // `sequence` is the first that stays.
+            if purge.sequence(taken + 1).await.is_ok() {
+                cleared = taken;
+            }
+        }
     }
 
     fn is_behind(&self) -> bool {
@@ -145,18 +163,34 @@ pub(super) fn source_of(subject: &str) -> &str {
     subject.rsplit('.').next().unwrap_or_default()
 }
 
-/// Whether a batch is not one that came before. Its number is in the id by which NATS knows it, too.
-fn is_new(last: &mut Last, source: &str, headers: Option<&HeaderMap>) -> bool {
+/// Where a batch of a node stands among those that came.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Place {
+    /// It is the next.
+    Next,
+    /// It came before.
+    Repeated,
+    /// So many are missing before it.
+    AfterMissing(u64),
+}
+
+/// Finds a batch's place by its number, which is in the id by which NATS knows it.
+fn place(last: &mut Last, source: &str, headers: Option<&HeaderMap>) -> Place {
     let id = headers.and_then(|headers| headers.get(NATS_MESSAGE_ID));
     let Some((incarnation, serial)) = id.and_then(|id| numbers(id.as_str())) else {
-        return true; // nothing tells
+        return Place::Next; // nothing tells
     };
-    let known = last.get(source).copied().unwrap_or_default();
-    if (incarnation, serial) <= known {
-        return false;
+    let known = last.get(source).copied();
+    if known.is_some_and(|known| (incarnation, serial) <= known) {
+        return Place::Repeated;
     }
     last.insert(source.to_owned(), (incarnation, serial));
-    true
+    match known {
+        Some((same, number)) if same == incarnation && serial > number + 1 => {
+            Place::AfterMissing(serial - number - 1)
+        }
+        _ => Place::Next,
+    }
 }
 
 /// Incarnation and number of `node.incarnation.node.number`.
@@ -172,20 +206,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_batch_that_came_before_is_known_again() {
+    fn a_batch_that_came_before_is_known_again_and_so_is_a_gap() {
         let mut last = Last::new();
         let mut take = |source: &str, id: &str| {
             let mut headers = HeaderMap::new();
             headers.insert(NATS_MESSAGE_ID, id);
-            is_new(&mut last, source, Some(&headers))
+            place(&mut last, source, Some(&headers))
         };
-        assert!(take("b", "b.7.a.1"));
-        assert!(take("b", "b.7.a.2"));
-        assert!(!take("b", "b.7.a.2"), "the same again");
-        assert!(!take("b", "b.7.a.1"), "one from before");
-        assert!(take("c", "c.3.a.1"), "another node counts for itself");
-        assert!(take("b", "b.9.a.1"), "a new start counts anew");
-        assert!(!take("b", "b.7.a.3"), "what the earlier start has left");
-        assert!(is_new(&mut Last::new(), "b", None));
+        assert_eq!(
+            take("b", "b.7.a.4"),
+            Place::Next,
+            "the first that this start sees"
+        );
+        assert_eq!(take("b", "b.7.a.5"), Place::Next);
+        assert_eq!(take("b", "b.7.a.5"), Place::Repeated, "the same again");
+        assert_eq!(take("b", "b.7.a.4"), Place::Repeated, "one from before");
+        assert_eq!(take("b", "b.7.a.9"), Place::AfterMissing(3));
+        assert_eq!(
+            take("c", "c.3.a.1"),
+            Place::Next,
+            "another node counts for itself"
+        );
+        assert_eq!(take("b", "b.9.a.1"), Place::Next, "a new start counts anew");
+        assert_eq!(
+            take("b", "b.7.a.10"),
+            Place::Repeated,
+            "what the earlier start has left"
+        );
+        assert_eq!(place(&mut Last::new(), "b", None), Place::Next);
     }
 }

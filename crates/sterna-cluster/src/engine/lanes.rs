@@ -10,7 +10,6 @@ use std::rc::Rc;
 use async_nats::jetstream::message::PublishMessage;
 use bytes::Bytes;
 use tokio::sync::Notify;
-use tokio::task::spawn_local;
 
 use super::outgoing::{Charge, in_one_batch};
 use super::{Core, Retry};
@@ -76,7 +75,7 @@ impl Core {
             for number in new {
                 let lane = self.lanes.borrow().get(&number).map(Rc::clone);
                 if let Some(lane) = lane {
-                    spawn_local(Rc::clone(&self).run_lane(number, lane));
+                    self.spawn(Rc::clone(&self).run_lane(number, lane));
                 }
             }
             self.lane_arrived.notified().await;

@@ -81,10 +81,14 @@ struct Core {
     untold: RefCell<Vec<Arc<str>>>,
     untold_arrived: Notify,
     incarnation: Cell<u64>,
+    /// Position of the last batch of the inbox that shards have.
+    taken: Cell<u64>,
     started: Instant,
     /// Wakes who waits for an open connection.
     connected: Arc<Notify>,
     stopping: Notify,
+    /// Why it is stopping, where nobody has asked for it.
+    failure: Cell<Option<String>>,
 }
 
 impl Engine {
@@ -128,11 +132,16 @@ impl Engine {
         Box::new(Commitments::new(Arc::clone(&self.progress[shard]), wake))
     }
 
-    /// Starts the thread, which connects to NATS by itself, and again after each loss.
+    /// Starts the thread, which connects to NATS by itself, and again after each loss. `failed` is called
+    /// with a sentence where a bug ends it: the process should end, too.
     ///
     /// # Errors
     /// A sentence for the operator: what is wrong with the settings or their files.
-    pub fn start(self, shards: Box<dyn Shards>) -> Result<Running, String> {
+    pub fn start(
+        self,
+        shards: Box<dyn Shards>,
+        failed: Box<dyn FnOnce(String) + Send>,
+    ) -> Result<Running, String> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_io()
             .enable_time()
@@ -148,8 +157,13 @@ impl Engine {
         let thread = std::thread::Builder::new()
             .name("cluster".to_owned())
             .spawn(move || {
-                let core = Rc::new(self.core(client, shards, connected));
-                LocalSet::new().block_on(&runtime, core.run());
+                let run = async move {
+                    let core = Rc::new(self.core(client, shards, connected));
+                    core.run().await
+                };
+                if let Err(failure) = LocalSet::new().block_on(&runtime, run) {
+                    failed(failure);
+                }
             })
             .map_err(|error| format!("cluster: cannot start a thread: {error}"))?;
         Ok(Running { inbound, thread })
@@ -194,9 +208,11 @@ impl Engine {
             untold: RefCell::default(),
             untold_arrived: Notify::new(),
             incarnation: Cell::new(0),
+            taken: Cell::new(0),
             started: Instant::now(),
             connected,
             stopping: Notify::new(),
+            failure: Cell::new(None),
         }
     }
 }
@@ -217,25 +233,43 @@ impl Running {
 }
 
 impl Core {
-    async fn run(self: Rc<Self>) {
+    /// Ends when it is asked to, or with a sentence about a bug.
+    async fn run(self: Rc<Self>) -> Result<(), String> {
         // Shards are heard from the start: nothing may pile up unseen.
-        spawn_local(Rc::clone(&self).take_from_shards());
-        let joined = Rc::clone(&self);
-        spawn_local(async move {
-            joined.join().await;
-            spawn_local(Rc::clone(&joined).run_lanes());
-            spawn_local(Rc::clone(&joined).beat());
-            spawn_local(Rc::clone(&joined).hear());
-            spawn_local(Rc::clone(&joined).follow_nodes());
-            spawn_local(Rc::clone(&joined).receive_live());
-            spawn_local(Rc::clone(&joined).receive_inbox());
-            spawn_local(Rc::clone(&joined).follow_retained());
-            spawn_local(Rc::clone(&joined).send_retained());
-            spawn_local(Rc::clone(&joined).tell_interest());
+        self.spawn(Rc::clone(&self).take_from_shards());
+        let core = Rc::clone(&self);
+        self.spawn(async move {
+            core.join().await;
+            core.spawn(Rc::clone(&core).run_lanes());
+            core.spawn(Rc::clone(&core).beat());
+            core.spawn(Rc::clone(&core).hear());
+            core.spawn(Rc::clone(&core).follow_nodes());
+            core.spawn(Rc::clone(&core).receive_live());
+            core.spawn(Rc::clone(&core).receive_inbox());
+            core.spawn(Rc::clone(&core).clear_inbox());
+            core.spawn(Rc::clone(&core).follow_retained());
+            core.spawn(Rc::clone(&core).send_retained());
+            core.spawn(Rc::clone(&core).tell_interest());
         });
         self.stopping.notified().await;
         self.gate.set_open(false);
+        if let Some(failure) = self.failure.take() {
+            return Err(failure);
+        }
         self.say_goodbye().await;
+        Ok(())
+    }
+
+    /// Runs a task. Where it panics, the engine ends.
+    fn spawn(self: &Rc<Self>, task: impl Future<Output = ()> + 'static) {
+        let (core, task) = (Rc::clone(self), spawn_local(task));
+        spawn_local(async move {
+            if let Err(error) = task.await {
+                let failure = format!("the cluster's thread has failed, which is a bug: {error}");
+                core.failure.set(Some(failure));
+                core.stopping.notify_one();
+            }
+        });
     }
 
     /// Milliseconds since the engine's start.

@@ -165,6 +165,7 @@ impl Core {
         };
         let consumer = stream
             .create_consumer(OrderedConfig {
+                filter_subject: self.settings.subject("retained.>"),
                 deliver_policy,
                 ..OrderedConfig::default()
             })

@@ -197,6 +197,9 @@ impl Desk<'_, '_> {
     pub(super) fn gathered(&self, out: &mut dyn Responses, gathered: Gathered) {
         let id = gathered.exchange;
         if gathered.ask == Ask::Presence {
+            if let Some(trouble) = self.admin.sources.cluster_trouble() {
+                return say(out, id, 503, &format!("cluster: {trouble}\n"));
+            }
             let stage = self.cx.memory.stage();
             return if stage == Stage::Normal {
                 say(out, id, 200, "ready\n");

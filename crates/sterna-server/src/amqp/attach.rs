@@ -680,6 +680,10 @@ fn subscribe(cx: &mut Context<'_>, session: SessionKey, filter: &str) -> Result<
         SubscribeError::TooMany => {
             refusal(Condition::RESOURCE_LIMIT_EXCEEDED, "too many subscriptions")
         }
+        SubscribeError::NoSharedInCluster => refusal(
+            Condition::NOT_IMPLEMENTED,
+            "a node of a cluster has no queues and no shared subscriptions",
+        ),
         SubscribeError::NotAllowed => refusal(
             Condition::UNAUTHORIZED_ACCESS,
             "the rules do not allow to subscribe there",

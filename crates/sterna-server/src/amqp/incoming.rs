@@ -370,6 +370,8 @@ fn publish(cx: &mut Context<'_>, listener: u16, message: Message) -> Result<Prom
 pub(super) const fn full(routed: &Routed, otherwise: &'static str) -> &'static str {
     if routed.is_store_full {
         "the store has no room"
+    } else if routed.is_cluster_away {
+        "other nodes want it, and it cannot be brought to them"
     } else {
         otherwise
     }

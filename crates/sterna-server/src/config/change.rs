@@ -28,6 +28,8 @@ impl Config {
         keep("store", !self.store.is_opened_like(&old.store));
         next.store.clone_from(&old.store);
         next.store.take_reloaded(&self.store);
+        keep("cluster", self.cluster != old.cluster);
+        next.cluster.clone_from(&old.cluster);
         keep("amqp.queue", !self.amqp.has_queues_of(&old.amqp));
         next.amqp.take_queues_of(&old.amqp);
         keep("network", self.network != old.network);

@@ -137,6 +137,12 @@ impl Config {
                 path.display()
             ))
         };
+        let of_cluster = [
+            ("cluster.credentials_file", &self.cluster.credentials_file),
+            ("cluster.password_file", &self.cluster.password_file),
+            ("cluster.key", &self.cluster.key),
+        ];
+        let files = files.into_iter().chain(of_cluster);
         files.filter_map(of_file).collect()
     }
 

@@ -7,6 +7,7 @@ mod admin;
 mod amqp;
 mod authorization;
 mod change;
+mod cluster;
 mod exposure;
 mod http;
 mod identity;
@@ -28,6 +29,7 @@ pub use amqp::{Amqp, Queue};
 pub(crate) use amqp::{QUEUE_LEVEL, is_queue_name, is_topic_name};
 pub(crate) use authorization::ANONYMOUS;
 pub use authorization::{ActionName, Authorization, Effect, Group, Rule};
+pub use cluster::Cluster;
 pub use http::{Http, HttpAuthentication, HttpEarlyDataRefusal};
 pub use identity::{ClientIds, Guessing, Passwords};
 pub use jwt::{Jwt, JwtAlgorithm};
@@ -71,6 +73,8 @@ pub struct Config {
     pub broker: Broker,
     /// What survives a restart, and when an acknowledgement may leave.
     pub store: Store,
+    /// Other nodes.
+    pub cluster: Cluster,
     /// Sockets and handshakes.
     pub network: Network,
     /// QUIC's own settings.
@@ -100,6 +104,7 @@ impl Default for Config {
             admin: Admin::default(),
             broker: Broker::default(),
             store: Store::default(),
+            cluster: Cluster::default(),
             network: Network::default(),
             quic: Quic::default(),
             sys: Sys::default(),
@@ -257,6 +262,7 @@ impl Config {
         problems.extend(self.http.problems());
         problems.extend(self.broker.memory_problems());
         problems.extend(self.store.problems());
+        problems.extend(self.cluster.problems(self));
         problems.extend(self.admin.problems());
         problems.extend(identity::problems(
             &self.passwords,

@@ -87,6 +87,8 @@ problem_kinds! {
     FieldsTooLarge = 431, "fields-too-large", "Fields too large";
     /// A kept queue that the message is for.
     QueueFull = 503, "queue-full", "Queue full";
+    /// Other nodes want the message, and the engine between nodes does not take it.
+    ClusterAway = 503, "cluster-away", "Other nodes out of reach";
     Busy = 503, "busy", "Busy";
     MemoryShort = 503, "memory-short", "Memory is short";
     Stopping = 503, "stopping", "Shutting down";

@@ -6,6 +6,7 @@ pub(crate) mod http;
 use std::fmt;
 use std::sync::Arc;
 
+use sterna_cluster::ToShard;
 use sterna_net::{ConnectionId, Courier};
 
 use crate::identity::Refusal;
@@ -32,6 +33,8 @@ pub enum Mail {
     Http(Box<HttpLetter>),
     /// The store has come further: with appends, or with messages that were asked for.
     Store,
+    /// From the engine of the cluster: messages of other nodes, or what they want.
+    Cluster(Box<ToShard>),
     /// A question to all shards, or the answer of one.
     Admin(Box<AdminLetter>),
     /// Memory is as short as the account says, and was not before.

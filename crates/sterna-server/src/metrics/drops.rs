@@ -19,6 +19,8 @@ pub(crate) enum DropReason {
     QueueRefused,
     /// It was refused because the store was full.
     StoreFull,
+    /// It was refused because other nodes want it, and NATS could not take it.
+    ClusterAway,
     /// It was of QoS 0 and had waited for too long.
     TooLate,
     /// It was of QoS 0, and its reader was not there.
@@ -37,10 +39,11 @@ pub(crate) enum DropReason {
 
 impl DropReason {
     /// All reasons.
-    pub(crate) const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::QueueFull,
         Self::QueueRefused,
         Self::StoreFull,
+        Self::ClusterAway,
         Self::TooLate,
         Self::Away,
         Self::Expired,
@@ -56,6 +59,7 @@ impl DropReason {
             Self::QueueFull => "queue_full",
             Self::QueueRefused => "queue_refused",
             Self::StoreFull => "store_full",
+            Self::ClusterAway => "cluster_away",
             Self::TooLate => "too_late",
             Self::Away => "away",
             Self::Expired => "expired",
@@ -70,6 +74,8 @@ impl DropReason {
     pub(crate) const fn of_refusal(routed: &Routed) -> Self {
         if routed.is_store_full {
             Self::StoreFull
+        } else if routed.is_cluster_away {
+            Self::ClusterAway
         } else {
             Self::QueueRefused
         }
@@ -142,8 +148,14 @@ impl Drops {
             }
         }
         let at = DropReason::QueueRefused as usize;
-        let store = DropReason::StoreFull as usize;
-        let of_clients: u64 = table.0.iter().map(|row| row[at] + row[store]).sum();
+        let told = [
+            at,
+            DropReason::StoreFull as usize,
+            DropReason::ClusterAway as usize,
+        ];
+        let of_row =
+            |row: &[u64; DropReason::ALL.len()]| told.iter().map(|at| row[*at]).sum::<u64>();
+        let of_clients: u64 = table.0.iter().map(of_row).sum();
         table.0[INTERNAL][at] = refused.saturating_sub(of_clients);
         table
     }

@@ -4,6 +4,7 @@
 //! Shards share no counter. At a scrape every shard is asked for its `Figures` by letter. `scrape.rs` puts
 //! them together with the [`Sources`], which any thread may read, and `page.rs` writes them.
 
+mod cluster;
 mod drops;
 mod figures;
 mod histogram;
@@ -19,6 +20,7 @@ use sterna_net::ShardCounters;
 use sterna_net::quic::TicketStore;
 use sterna_store::UsageReader;
 
+pub use cluster::ClusterSource;
 pub(crate) use drops::{DropReason, Watcher, log_drop};
 pub(crate) use figures::Figures;
 pub(crate) use meters::{LoginFailure, Meters};
@@ -37,6 +39,8 @@ pub struct Sources {
     tickets: Option<Arc<TicketStore>>,
     /// `None` without a store.
     store: Option<UsageReader>,
+    /// `None` where there are no other nodes.
+    cluster: Option<ClusterSource>,
     /// Connections that all shards together may have; 0 where that is not known.
     maximum_connections: u64,
     started_ms: u64,
@@ -56,6 +60,7 @@ impl Sources {
             meters: (0..shards).map(|_| Arc::default()).collect(),
             tickets: None,
             store: None,
+            cluster: None,
             maximum_connections: 0,
             started_ms,
             certificate_expires_s: AtomicI64::new(0),
@@ -85,6 +90,17 @@ impl Sources {
     #[must_use]
     pub fn with_store(self, store: Option<UsageReader>) -> Self {
         Self { store, ..self }
+    }
+
+    /// The same with other nodes.
+    #[must_use]
+    pub fn with_cluster(self, cluster: Option<ClusterSource>) -> Self {
+        Self { cluster, ..self }
+    }
+
+    /// Why the node does not take part in its cluster as it should; `None` where it does, or there is none.
+    pub(crate) fn cluster_trouble(&self) -> Option<&'static str> {
+        self.cluster.as_ref()?.status.trouble()
     }
 
     /// Notes when the certificate in force expires, in seconds since the Unix epoch.

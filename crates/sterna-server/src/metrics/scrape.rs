@@ -713,6 +713,7 @@ impl Collector for Scrape {
         self.write_listeners(&mut page);
         self.write_tickets(&mut page);
         self.write_store(&mut page);
+        super::cluster::write(self.sources.cluster.as_ref(), &mut page);
         page.histograms(
             "sterna_client_round_trip_seconds",
             "Round trips of clients, in a sample of all",

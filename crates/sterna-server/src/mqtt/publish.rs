@@ -52,16 +52,22 @@ impl Door {
                     );
                     token = routed.token;
                     refused = routed.refused.then(|| DropReason::of_refusal(&routed));
-                    if routed.is_store_full
+                    if (routed.is_store_full || routed.is_cluster_away)
                         && publish.qos.is_acknowledged()
                         && !client.engine.version().is_v5()
                     {
                         // [MQTT311-3.3.5-2] an acknowledgement would say that it is kept
-                        let detail = "the store has no room";
-                        cx.meters.drops.count(Protocol::Mqtt, DropReason::StoreFull);
+                        let detail = if routed.is_store_full {
+                            "the store has no room"
+                        } else {
+                            "other nodes want it, and it cannot be brought to them"
+                        };
+                        let dropped = DropReason::of_refusal(&routed);
+                        cx.meters.drops.count(Protocol::Mqtt, dropped);
                         return self.turn_away(cx, client, ReasonCode::QuotaExceeded, detail);
                     }
                     match routed.retention {
+                        _ if routed.is_cluster_away => ReasonCode::ImplementationSpecificError,
                         _ if routed.refused => ReasonCode::QuotaExceeded,
                         Retention::InvalidTopic => ReasonCode::TopicNameInvalid,
                         Retention::Refused => ReasonCode::QuotaExceeded,
@@ -77,7 +83,7 @@ impl Door {
             let dropped = match reason {
                 ReasonCode::NotAuthorized => Some(DropReason::NotAuthorized),
                 // It was delivered, and not retained; or a queue was full.
-                ReasonCode::QuotaExceeded => refused,
+                ReasonCode::QuotaExceeded | ReasonCode::ImplementationSpecificError => refused,
                 _ => Some(DropReason::Invalid),
             };
             match dropped {

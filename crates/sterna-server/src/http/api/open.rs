@@ -413,6 +413,10 @@ fn add_filters(cx: &mut Context<'_>, session: SessionKey, plan: &Subscribe) -> R
             SubscribeError::TooMany => {
                 Trouble::new(Kind::TooManySubscriptions, "too many subscriptions")
             }
+            SubscribeError::NoSharedInCluster => Trouble::new(
+                Kind::InvalidFilter,
+                "a node of a cluster has no shared subscriptions",
+            ),
             SubscribeError::NotAllowed => Trouble::new(
                 Kind::Forbidden,
                 "the rules forbid to subscribe to this filter",

@@ -164,6 +164,7 @@ impl Api {
                 Kind::RetainedFull => None,
                 Kind::QueueFull => Some(DropReason::QueueRefused),
                 Kind::StoreFull => Some(DropReason::StoreFull),
+                Kind::ClusterAway => Some(DropReason::ClusterAway),
                 Kind::Forbidden => Some(DropReason::NotAuthorized),
                 _ => Some(DropReason::Invalid),
             };
@@ -198,6 +199,11 @@ impl Api {
         if routed.is_store_full {
             let detail = "the store has no room; the message went nowhere";
             return Err(Trouble::new(Kind::StoreFull, detail));
+        }
+        if routed.is_cluster_away {
+            let detail =
+                "other nodes want the message, and it cannot be brought to them; it went nowhere";
+            return Err(Trouble::new(Kind::ClusterAway, detail));
         }
         if routed.refused {
             let detail = "a queue that the message belongs to is full; it went nowhere";

@@ -1,0 +1,193 @@
+//! Other nodes: the engine of the cluster, started and ended with the shards, and a shard's part in it.
+
+use std::fs;
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use sterna_broker::{Broker, PeerGate, Store};
+use sterna_cluster::{Engine, Port, Running, Settings, Shards, Status, ToShard};
+use sterna_net::{Courier, Mailbox};
+
+use crate::config::{self, Config};
+use crate::mail::Mail;
+use crate::session::SessionState;
+
+/// Time that other nodes are given to hear that this one leaves.
+const GOODBYE: Duration = Duration::from_secs(1);
+
+/// The engine, or none where there are no other nodes.
+#[derive(Debug, Default)]
+pub(crate) struct Cluster {
+    engine: Option<Engine>,
+    running: Mutex<Option<Running>>,
+}
+
+impl Cluster {
+    /// An engine that is still to be started; none where the configuration has no cluster.
+    ///
+    /// # Errors
+    /// A sentence for the operator.
+    pub(crate) fn prepare(config: &Config) -> Result<Self, String> {
+        let cluster = &config.cluster;
+        if !cluster.is_on() {
+            return Ok(Self::default());
+        }
+        let settings = settings(cluster, usize::from(config.shard_count()))?;
+        tracing::info!(
+            cluster = settings.name,
+            node = settings.node,
+            "this is a node of a cluster: messages and retained messages are shared with other nodes; \
+             sessions, shared subscriptions and AMQP queues are not (docs/cluster.md)"
+        );
+        Ok(Self {
+            engine: Some(Engine::new(settings, cluster.maximum_waiting_bytes)),
+            running: Mutex::default(),
+        })
+    }
+
+    /// What a shard has as its store; `None` where there is no cluster.
+    pub(crate) fn store(&self, shard: usize, mailbox: Mailbox<Mail>) -> Option<Box<dyn Store>> {
+        let wake = move || mailbox.post(Mail::Store);
+        Some(self.engine.as_ref()?.store(shard, Box::new(wake)))
+    }
+
+    /// A shard's part.
+    pub(crate) fn member(&self, shard: usize) -> Option<Member> {
+        let engine = self.engine.as_ref()?;
+        Some(Member {
+            port: engine.port(shard),
+            gate: engine.gate(),
+        })
+    }
+
+    /// How the engine is, and what waits for it.
+    pub(crate) fn status(&self) -> Option<(Arc<Status>, Arc<PeerGate>)> {
+        let engine = self.engine.as_ref()?;
+        Some((engine.status(), engine.gate()))
+    }
+
+    /// Starts the engine, which writes to shards by the courier, and tells of a failure as they do.
+    ///
+    /// # Errors
+    /// A sentence for the operator.
+    pub(crate) fn start(
+        &mut self,
+        courier: Courier<Mail>,
+        report: Sender<String>,
+    ) -> Result<(), String> {
+        if let Some(engine) = self.engine.take() {
+            let failed = move |failure| {
+                // Nobody may be listening.
+                let _ = report.send(failure);
+            };
+            let running = engine.start(Box::new(Letters(courier)), Box::new(failed))?;
+            *self
+                .running
+                .get_mut()
+                .unwrap_or_else(PoisonError::into_inner) = Some(running);
+        }
+        Ok(())
+    }
+
+    /// Tells other nodes that this one leaves, and ends the engine.
+    pub(crate) fn stop(&self) {
+        let running = (self.running.lock())
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        if let Some(running) = running {
+            running.stop(GOODBYE);
+        }
+    }
+}
+
+fn settings(cluster: &config::Cluster, shards: usize) -> Result<Settings, String> {
+    let user = match (&cluster.user, &cluster.password_file) {
+        (Some(user), Some(file)) => {
+            let text = fs::read_to_string(file)
+                .map_err(|error| format!("cluster.password_file: {}: {error}", file.display()))?;
+            let password = text.lines().next().unwrap_or_default();
+            Some((user.clone(), password.to_owned()))
+        }
+        _ => None,
+    };
+    let certificate = cluster.certificate.clone().zip(cluster.key.clone());
+    let is_encrypted = |url: &String| url.starts_with("tls://");
+    Ok(Settings {
+        servers: cluster.nats.clone(),
+        name: cluster.name.clone(),
+        node: cluster.node_name()?,
+        credentials_file: cluster.credentials_file.clone(),
+        user,
+        ca: cluster.ca.clone(),
+        certificate,
+        // One server that asks for none must not get what the others encrypt.
+        requires_tls: cluster.nats.iter().any(is_encrypted),
+        replicas: usize::from(cluster.replicas),
+        lease_ms: cluster.lease_ms,
+        absence_ms: cluster.absence_ms,
+        answer_timeout_ms: cluster.answer_timeout_ms,
+        batch_bytes: cluster.batch_bytes as usize,
+        inbox_bytes: cluster.maximum_inbox_bytes,
+        maximum_backoff_ms: cluster.maximum_backoff_ms,
+        shards,
+    })
+}
+
+/// The engine's way to the shards.
+#[derive(Debug)]
+struct Letters(Courier<Mail>);
+
+impl Shards for Letters {
+    fn post(&mut self, shard: usize, letter: ToShard) {
+        let letter = match letter {
+            // The same as with a store: acknowledgements may leave.
+            ToShard::Committed => Mail::Store,
+            letter => Mail::Cluster(Box::new(letter)),
+        };
+        self.0.post(shard, letter);
+        self.0.flush();
+    }
+
+    fn backlog(&self, shard: usize) -> usize {
+        self.0.backlog(shard)
+    }
+}
+
+/// A shard's part in a cluster.
+#[derive(Debug)]
+pub struct Member {
+    port: Port,
+    gate: Arc<PeerGate>,
+}
+
+impl Member {
+    /// Makes a shard's broker one of a node. To be called before there is a session.
+    pub(crate) fn join(&self, broker: &mut Broker<SessionState>) {
+        broker.join_cluster(Arc::clone(&self.gate));
+    }
+
+    /// Hands over what a turn had for other nodes.
+    pub(crate) fn end_of_turn(&self, broker: &mut Broker<SessionState>) {
+        let interest = broker.take_interest();
+        if !interest.is_empty() {
+            self.port.tell(interest);
+        }
+        if let Some((token, outgoing)) = broker.take_outgoing() {
+            self.port.send(token, outgoing);
+        }
+    }
+
+    /// Takes a letter of the engine.
+    pub(crate) fn mail(broker: &mut Broker<SessionState>, now_ms: u64, letter: ToShard) {
+        match letter {
+            ToShard::Messages(messages) => {
+                for (message, what) in messages {
+                    broker.publish_from_peer(now_ms, message, what);
+                }
+            }
+            ToShard::Wanted(changes) => broker.set_wanted(changes),
+            ToShard::Committed => {}
+        }
+    }
+}

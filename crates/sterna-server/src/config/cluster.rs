@@ -1,0 +1,365 @@
+//! The section `cluster`: other nodes, by way of NATS JetStream.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use sterna_cluster::is_name;
+
+use super::Config;
+
+/// Other nodes. Without `nats` there are none, and nothing of this runs.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Cluster {
+    /// Servers of NATS with JetStream, such as `tls://nats-1.example:4222`; `nats://` for those without
+    /// TLS. One of them is connected, and another when it fails.
+    pub nats: Vec<String>,
+    /// Name of the cluster: 1 to 32 letters, digits, `-` and `_`. Clusters of different names may share
+    /// servers of NATS.
+    pub name: String,
+    /// Name of this node, which no other node of the cluster has: 1 to 32 letters, digits, `-` and `_`.
+    /// Default: the host's name up to its first dot.
+    pub node: Option<String>,
+    /// A credentials file of NATS: a JWT and its key.
+    pub credentials_file: Option<PathBuf>,
+    /// User of NATS; goes with `password_file`.
+    pub user: Option<String>,
+    /// The user's password, in the first line of a file.
+    pub password_file: Option<PathBuf>,
+    /// Certificates in PEM that sign those of the servers. Default: those that the system trusts.
+    pub ca: Option<PathBuf>,
+    /// Certificate chain in PEM that this node shows to the servers; goes with `key`.
+    pub certificate: Option<PathBuf>,
+    /// Its key in PEM.
+    pub key: Option<PathBuf>,
+    /// Speak to servers beyond loopback without TLS.
+    pub allow_plaintext_beyond_loopback: bool,
+    /// Copies that NATS keeps of each message that waits for a node, and of retained messages: 1 to 5, and
+    /// at most the number of servers.
+    pub replicas: u8,
+    /// Time without a word of a node after which it gets no messages of QoS 0, in milliseconds.
+    pub lease_ms: u64,
+    /// Time without a word of a node after which its readers are given up, in milliseconds. Until then
+    /// messages of QoS 1 and 2 wait for them.
+    pub absence_ms: u64,
+    /// Time in which NATS has to answer, in milliseconds. After it messages of QoS 1 and 2 for other nodes
+    /// are refused until NATS answers again.
+    pub answer_timeout_ms: u64,
+    /// The longest time between two attempts to connect, in milliseconds.
+    pub maximum_backoff_ms: u64,
+    /// Bytes of messages that may wait in this process for NATS. Above it those of QoS 1 and 2 that other
+    /// nodes want are refused, and those of QoS 0 dropped.
+    pub maximum_waiting_bytes: u64,
+    /// Bytes of messages that may wait in NATS for all nodes together.
+    pub maximum_inbox_bytes: u64,
+    /// Bytes of one batch of messages to a node. One larger message is a batch of its own.
+    pub batch_bytes: u32,
+}
+
+impl Default for Cluster {
+    fn default() -> Self {
+        Self {
+            nats: Vec::new(),
+            name: "sterna".to_owned(),
+            node: None,
+            credentials_file: None,
+            user: None,
+            password_file: None,
+            ca: None,
+            certificate: None,
+            key: None,
+            allow_plaintext_beyond_loopback: false,
+            replicas: 3,
+            lease_ms: 4_000,
+            absence_ms: 60_000,
+            answer_timeout_ms: 2_000,
+            maximum_backoff_ms: 2_000,
+            maximum_waiting_bytes: 64 << 20,
+            maximum_inbox_bytes: 1 << 30,
+            batch_bytes: 256 << 10,
+        }
+    }
+}
+
+/// Where Linux has the host's name.
+const HOST_NAME: &str = "/proc/sys/kernel/hostname";
+
+/// Least lease, in milliseconds: a node says four times in it that it is there.
+const MIN_LEASE_MS: u64 = 400;
+
+impl Cluster {
+    /// Whether there are other nodes.
+    #[must_use]
+    pub fn is_on(&self) -> bool {
+        !self.nats.is_empty()
+    }
+
+    /// The name of this node.
+    ///
+    /// # Errors
+    /// A sentence, where none is set and the host's name cannot be one.
+    pub(crate) fn node_name(&self) -> Result<String, String> {
+        if let Some(node) = &self.node {
+            return Ok(node.clone());
+        }
+        let host = fs::read_to_string(HOST_NAME).unwrap_or_default();
+        let name = host.trim().split('.').next().unwrap_or_default();
+        if is_name(name) {
+            Ok(name.to_owned())
+        } else {
+            Err(format!(
+                "cluster.node is not set, and the host's name `{name}` cannot be a node's"
+            ))
+        }
+    }
+
+    /// What is wrong with the settings, each a sentence that names one.
+    pub(super) fn problems(&self, config: &Config) -> Vec<String> {
+        let mut problems = Vec::new();
+        if !self.is_on() {
+            return problems;
+        }
+        for url in &self.nats {
+            match Server::parse(url) {
+                Err(why) => problems.push(format!("cluster.nats: `{url}` {why}")),
+                Ok(server) if server.is_encrypted || server.is_loopback => {}
+                Ok(_) if self.allow_plaintext_beyond_loopback => {}
+                Ok(_) => problems.push(format!(
+                    "cluster.nats: `{url}` would carry all messages in the clear: use `tls://`, or set \
+                     cluster.allow_plaintext_beyond_loopback = true if that is meant"
+                )),
+            }
+        }
+        let names = "1 to 32 letters, digits, `-` and `_`";
+        if !is_name(&self.name) {
+            problems.push(format!("cluster.name is {names}"));
+        }
+        match self.node_name() {
+            Ok(node) if is_name(&node) => {}
+            Ok(_) => problems.push(format!("cluster.node is {names}")),
+            Err(why) => problems.push(why),
+        }
+        for (one, name, other, other_name) in [
+            (
+                self.user.is_some(),
+                "user",
+                self.password_file.is_some(),
+                "password_file",
+            ),
+            (
+                self.certificate.is_some(),
+                "certificate",
+                self.key.is_some(),
+                "key",
+            ),
+        ] {
+            if one != other {
+                problems.push(format!(
+                    "cluster.{name} and cluster.{other_name} go together"
+                ));
+            }
+        }
+        for (name, path) in self.files() {
+            if !path.is_file() {
+                problems.push(format!("{name}: there is no file {}", path.display()));
+            }
+        }
+        if !(1..=5).contains(&self.replicas) {
+            problems.push("cluster.replicas is 1 to 5".to_owned());
+        }
+        if self.lease_ms < MIN_LEASE_MS {
+            problems.push(format!("cluster.lease_ms is at least {MIN_LEASE_MS}"));
+        }
+        if self.absence_ms < self.lease_ms {
+            problems.push("cluster.absence_ms is at least cluster.lease_ms".to_owned());
+        }
+        for (name, value) in [
+            ("answer_timeout_ms", self.answer_timeout_ms),
+            ("maximum_backoff_ms", self.maximum_backoff_ms),
+            ("maximum_waiting_bytes", self.maximum_waiting_bytes),
+            ("maximum_inbox_bytes", self.maximum_inbox_bytes),
+            ("batch_bytes", u64::from(self.batch_bytes)),
+        ] {
+            if value == 0 {
+                problems.push(format!("cluster.{name} is at least 1"));
+            }
+        }
+        problems.extend(Self::promises(config));
+        problems
+    }
+
+    /// What a cluster does not keep yet, and a configuration would promise.
+    fn promises(config: &Config) -> Vec<String> {
+        let mut problems = Vec::new();
+        if config.store.enabled {
+            problems.push(
+                "cluster: the sessions of a cluster's node end with its process, and other nodes do not take \
+                 them over: set store.enabled = false"
+                    .to_owned(),
+            );
+        }
+        if !config.amqp.queues.is_empty() {
+            problems.push(
+                "cluster: AMQP queues and shared subscriptions are not shared between nodes yet: leave out \
+                 amqp.queue"
+                    .to_owned(),
+            );
+        }
+        problems
+    }
+
+    /// The files that it names, with the settings' names.
+    pub(super) fn files(&self) -> impl Iterator<Item = (&'static str, &Path)> {
+        [
+            ("cluster.credentials_file", &self.credentials_file),
+            ("cluster.password_file", &self.password_file),
+            ("cluster.ca", &self.ca),
+            ("cluster.certificate", &self.certificate),
+            ("cluster.key", &self.key),
+        ]
+        .into_iter()
+        .filter_map(|(name, path)| Some((name, path.as_deref()?)))
+    }
+}
+
+/// A server of NATS, as its URL has it.
+#[derive(PartialEq, Eq, Debug)]
+struct Server {
+    is_encrypted: bool,
+    is_loopback: bool,
+}
+
+impl Server {
+    fn parse(url: &str) -> Result<Self, &'static str> {
+        let (scheme, rest) = url
+            .split_once("://")
+            .ok_or("has no scheme: nats:// or tls://")?;
+        let is_encrypted = match scheme {
+            "nats" => false,
+            "tls" => true,
+            _ => return Err("has a scheme that is neither nats:// nor tls://"),
+        };
+        if rest.contains('@') {
+            return Err(
+                "has credentials in it: they belong into cluster.credentials_file or \
+                 cluster.password_file",
+            );
+        }
+        let (host, port) = rest.rsplit_once(':').ok_or("has no port")?;
+        if port.parse::<u16>().is_err() || host.is_empty() {
+            return Err("has no host and port");
+        }
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let is_loopback = host == "localhost"
+            || (host.parse::<std::net::IpAddr>()).is_ok_and(|address| address.is_loopback());
+        Ok(Self {
+            is_encrypted,
+            is_loopback,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(cluster: Cluster) -> Config {
+        let mut config = Config {
+            cluster: Cluster {
+                node: Some("a".to_owned()),
+                ..cluster
+            },
+            ..Config::default()
+        };
+        config.store.enabled = false;
+        config
+    }
+
+    fn problems(config: &Config) -> Vec<String> {
+        config.cluster.problems(config)
+    }
+
+    fn at(url: &str) -> Cluster {
+        Cluster {
+            nats: vec![url.to_owned()],
+            ..Cluster::default()
+        }
+    }
+
+    #[test]
+    fn without_servers_nothing_is_asked_of_it() {
+        let cluster = Cluster {
+            name: "not a name".to_owned(),
+            ..Cluster::default()
+        };
+        assert!(problems(&config(cluster)).is_empty());
+    }
+
+    #[test]
+    fn what_crosses_a_network_is_encrypted_or_said_to_be_not() {
+        for url in [
+            "nats://127.0.0.1:4222",
+            "nats://[::1]:4222",
+            "nats://localhost:4222",
+            "tls://nats.example:4222",
+        ] {
+            assert_eq!(problems(&config(at(url))), [""; 0], "{url}");
+        }
+        let open = at("nats://nats.example:4222");
+        assert_eq!(problems(&config(open.clone())).len(), 1);
+        let said = Cluster {
+            allow_plaintext_beyond_loopback: true,
+            ..open
+        };
+        assert!(problems(&config(said)).is_empty());
+        for url in [
+            "nats.example:4222",
+            "http://localhost:4222",
+            "nats://localhost",
+            "nats://:4222",
+            "nats://user:secret@localhost:4222",
+        ] {
+            assert_eq!(problems(&config(at(url))).len(), 1, "{url}");
+        }
+    }
+
+    #[test]
+    fn what_a_cluster_does_not_keep_is_refused_at_the_start() {
+        let mut promising = config(at("nats://localhost:4222"));
+        promising.store.enabled = true;
+        promising.amqp.queues.push(super::super::Queue::default());
+        let problems = problems(&promising);
+        assert_eq!(problems.len(), 2, "{problems:?}");
+        assert!(problems[0].contains("store.enabled"));
+        assert!(problems[1].contains("amqp.queue"));
+    }
+
+    #[test]
+    fn what_cannot_be_is_named() {
+        let cluster = Cluster {
+            name: "a.b".to_owned(),
+            user: Some("u".to_owned()),
+            key: Some("/nowhere".into()),
+            replicas: 6,
+            lease_ms: 10,
+            absence_ms: 5,
+            batch_bytes: 0,
+            ..at("nats://localhost:4222")
+        };
+        let problems = problems(&config(cluster));
+        for name in [
+            "cluster.name",
+            "cluster.user",
+            "cluster.certificate",
+            "cluster.key",
+            "cluster.replicas",
+            "cluster.lease_ms",
+            "cluster.absence_ms",
+            "cluster.batch_bytes",
+        ] {
+            let named = problems.iter().any(|problem| problem.starts_with(name));
+            assert!(named, "{name}: {problems:?}");
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Figures of a cluster's node: other nodes, and what goes to and comes from them.
+
+use std::sync::Arc;
+
+use sterna_broker::PeerGate;
+use sterna_cluster::Status;
+
+use super::page::Page;
+
+/// How the engine of a cluster is, and what waits for it.
+#[derive(Clone, Debug)]
+pub struct ClusterSource {
+    /// How the engine is.
+    pub status: Arc<Status>,
+    /// What waits for it.
+    pub gate: Arc<PeerGate>,
+}
+
+/// Writes the figures; all are 0 where there is no cluster.
+pub(super) fn write(source: Option<&ClusterSource>, page: &mut Page<'_>) {
+    let none = Status::default();
+    let status = source.map_or(&none, |source| &*source.status);
+    let gate = |number: fn(&PeerGate) -> u64| source.map_or(0, |source| number(&source.gate));
+    let is_ready = source.is_some() && status.trouble().is_none();
+    for (name, help, number) in [
+        (
+            "sterna_cluster_ready",
+            "1 while the node takes part in its cluster as it should",
+            u64::from(is_ready),
+        ),
+        (
+            "sterna_cluster_connected",
+            "1 while a server of NATS is connected",
+            u64::from(status.is_connected()),
+        ),
+        (
+            "sterna_cluster_nodes_here",
+            "Other nodes that were heard of within the lease",
+            status.nodes_here.get(),
+        ),
+        (
+            "sterna_cluster_nodes_away",
+            "Other nodes that were not, and for which messages wait",
+            status.nodes_away.get(),
+        ),
+        (
+            "sterna_cluster_filters",
+            "Filters that other nodes have readers for",
+            status.filters.get(),
+        ),
+        (
+            "sterna_cluster_waiting_bytes",
+            "Bytes of messages that wait in this process for NATS",
+            gate(PeerGate::waiting_bytes),
+        ),
+    ] {
+        page.gauge(name, help, number);
+    }
+    for (name, help, number) in [
+        (
+            "sterna_cluster_connects",
+            "Connections to a server of NATS",
+            status.connects.get(),
+        ),
+        (
+            "sterna_cluster_sent_messages",
+            "Messages sent to other nodes; one for several nodes counts once for each",
+            status.sent_messages.get(),
+        ),
+        (
+            "sterna_cluster_sent_batches",
+            "Batches of messages sent to other nodes",
+            status.sent_batches.get(),
+        ),
+        (
+            "sterna_cluster_sent_bytes",
+            "Bytes of these batches",
+            status.sent_bytes.get(),
+        ),
+        (
+            "sterna_cluster_received_messages",
+            "Messages received from other nodes",
+            status.received_messages.get(),
+        ),
+        (
+            "sterna_cluster_received_batches",
+            "Batches of messages received from other nodes",
+            status.received_batches.get(),
+        ),
+        (
+            "sterna_cluster_repeated_batches",
+            "Batches that came again and were left out",
+            status.repeated_batches.get(),
+        ),
+        (
+            "sterna_cluster_unreadable_batches",
+            "Batches of other nodes that could not be read",
+            status.unreadable_batches.get(),
+        ),
+        (
+            "sterna_cluster_failed_attempts",
+            "Attempts to hand something to NATS that failed, and were made again",
+            status.failed_attempts.get(),
+        ),
+        (
+            "sterna_cluster_dropped_messages",
+            "Messages that a node wanted and has missed",
+            gate(PeerGate::dropped),
+        ),
+        (
+            "sterna_cluster_refused_messages",
+            "Publications refused because NATS could not take them",
+            gate(PeerGate::refused),
+        ),
+    ] {
+        page.counter(name, help, number);
+    }
+}
