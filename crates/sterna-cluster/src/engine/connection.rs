@@ -149,13 +149,15 @@ impl Core {
             allow_message_ttl: true,
             ..base.clone()
         };
+        // Nobody is waited for that long.
+        let kept = Duration::from_millis(settings.absence_ms.saturating_mul(2) + 60_000);
         let inbox = stream::Config {
             name: settings.stream(INBOX),
             subjects: vec![settings.subject("inbox.>")],
             discard: DiscardPolicy::New,
             max_bytes: i64::try_from(settings.inbox_bytes).unwrap_or(i64::MAX),
-            // Nobody is waited for that long.
-            max_age: Duration::from_millis(settings.absence_ms.saturating_mul(2) + 60_000),
+            max_age: kept,
+            duplicate_window: DUPLICATE_WINDOW.min(kept),
             ..base.clone()
         };
         let wanted = [

@@ -1,0 +1,324 @@
+"""Three nodes on three servers of NATS: what crosses between them, and what happens when one of them goes.
+
+  cluster.py [WORD]...   all rows, or those with one of the words in their name
+
+Standard library; the clients are the broker's own command.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from cluster_nodes import ABSENCE_MS, LEASE_MS, PATIENCE_S, Cluster, Node, wait_until
+from harness import Failure, Report
+
+STERNA = os.environ["STERNA_BIN"]
+PROTOCOLS = ("mqtt", "amqp", "http")
+# Messages of a ledger, and the time between two of them in seconds.
+LEDGER, PACE_S = 2_000, 0.002
+# How long nothing must come.
+SILENCE_S = 1.0
+
+
+class Reader:
+    """A client that gathers what it receives."""
+
+    def __init__(self, node: Node, protocol: str, topic: str, *options: str):
+        before = node.figure("sterna_subscriptions")
+        self.process = subprocess.Popen(
+            [STERNA, "sub", node.url(protocol), "-t", topic, *options],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.lines: list[str] = []
+        threading.Thread(target=self.gather, daemon=True).start()
+        wait_until("the subscription is made", lambda: node.figure("sterna_subscriptions") > before)
+
+    def gather(self) -> None:
+        assert self.process.stdout
+        for line in self.process.stdout:
+            self.lines.append(line.rstrip("\n"))
+
+    def wait(self, count: int, patience_s: float = PATIENCE_S) -> list[str]:
+        try:
+            wait_until(f"{count} messages", lambda: len(self.lines) >= count, patience_s)
+        except TimeoutError as error:
+            raise Failure(f"{error}, but {len(self.lines)}") from error
+        return self.lines
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+def publish(node: Node, protocol: str, topic: str, payload: str, *options: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [STERNA, "pub", node.url(protocol), "-t", topic, "-m", payload, *options],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+
+
+def publish_well(node: Node, protocol: str, topic: str, payload: str, *options: str) -> None:
+    done = publish(node, protocol, topic, payload, *options)
+    if done.returncode != 0:
+        raise Failure(f"pub ended with {done.returncode}: {done.stderr}")
+
+
+def wait_for_filters(node: Node, count: int) -> None:
+    """Waits until the node knows of so many filters of others."""
+    wait_until(f"{node.name} knows {count} filters", lambda: node.figure("sterna_cluster_filters") == count)
+
+
+def none_left(cluster: Cluster) -> None:
+    for node in cluster.nodes:
+        wait_for_filters(node, 0)
+
+
+def protocols(cluster: Cluster) -> None:
+    """Published on one node by each protocol, read on the others by each, once."""
+    first, second, third = cluster.nodes
+    readers = [Reader(node, protocol, "cross/#") for node in (second, third) for protocol in PROTOCOLS]
+    local = Reader(first, "mqtt", "cross/#")
+    wait_for_filters(first, 2)
+    for protocol in PROTOCOLS:
+        publish_well(first, protocol, f"cross/{protocol}", f"by {protocol}", "-q", "1")
+    expected = [f"by {protocol}" for protocol in PROTOCOLS]
+    for reader in [*readers, local]:
+        reader.wait(len(expected))
+    time.sleep(SILENCE_S)
+    for reader in [*readers, local]:
+        if sorted(reader.lines) != sorted(expected):
+            raise Failure(f"got {reader.lines}")
+        reader.__exit__()
+    none_left(cluster)
+
+
+def levels(cluster: Cluster) -> None:
+    """Each quality of service, on topics that NATS could not have as subjects."""
+    first, second, _ = cluster.nodes
+    topic = "levels/a b//*.>%/é"
+    with Reader(second, "mqtt", "levels/+/+/#", "-q", "2") as reader:
+        wait_for_filters(first, 1)
+        for level in ("0", "1", "2"):
+            publish_well(first, "mqtt", topic, level, "-q", level)
+        if sorted(reader.wait(3)) != ["0", "1", "2"]:
+            raise Failure(f"got {reader.lines}")
+    none_left(cluster)
+
+
+def retained(cluster: Cluster) -> None:
+    """A retained message is on every node, also on one that starts later, and goes everywhere."""
+    first, second, third = cluster.nodes
+    publish_well(first, "mqtt", "kept/a.b *", "kept", "-q", "1", "-r")
+    for node, protocol in ((second, "mqtt"), (third, "http"), (first, "mqtt")):
+        with Reader(node, protocol, "kept/#") as reader:
+            reader.wait(1)
+    second.kill()
+    second.start()
+    cluster.settle()
+    with Reader(second, "mqtt", "kept/#") as reader:
+        reader.wait(1)
+    publish_well(third, "mqtt", "kept/a.b *", "", "-q", "1", "-r")
+    wait_until(
+        "the first node has none",
+        lambda: first.figure("sterna_retained_messages") == third.figure("sterna_retained_messages"),
+    )
+    for node in cluster.nodes:
+        with Reader(node, "mqtt", "kept/#") as reader:
+            time.sleep(SILENCE_S)
+            if reader.lines:
+                raise Failure(f"{node.name} still has {reader.lines}")
+    none_left(cluster)
+
+
+def shared(cluster: Cluster) -> None:
+    """Shared subscriptions, which would get each message once on each node, are refused."""
+    done = subprocess.run(
+        [STERNA, "sub", cluster.nodes[0].url("mqtt"), "-t", "$share/group/t"],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    if done.returncode == 0:
+        raise Failure("the subscription was made")
+
+
+class Ledger:
+    """A publisher of numbers on one node, and a reader on another."""
+
+    def __init__(self, source: Node, sink: Node, topic: str, level: str):
+        self.reader = Reader(sink, "mqtt", topic, "-q", level)
+        wait_for_filters(source, 1)
+        self.process = subprocess.Popen(
+            [STERNA, "pub", source.url("mqtt"), "-t", topic, "-q", level, "-l"],
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.thread = threading.Thread(target=self.write, daemon=True)
+        self.thread.start()
+
+    def write(self) -> None:
+        assert self.process.stdin
+        for number in range(LEDGER):
+            self.process.stdin.write(f"{number}\n")
+            self.process.stdin.flush()
+            time.sleep(PACE_S)
+        self.process.stdin.close()
+
+    def check(self) -> None:
+        """Every number arrives once, in order."""
+        self.thread.join()
+        # Its standard input is closed.
+        self.process.stdin = None
+        self.process.communicate(timeout=PATIENCE_S)
+        if self.process.returncode != 0:
+            raise Failure(f"the publisher ended with {self.process.returncode}")
+        found = [int(line) for line in self.reader.wait(LEDGER)]
+        time.sleep(SILENCE_S)
+        if found != list(range(LEDGER)):
+            raise Failure(f"{len(found)} messages, {len(set(found))} different, in order {found == sorted(found)}")
+        self.reader.__exit__()
+
+
+def one_server(cluster: Cluster, level: str) -> None:
+    """A server of NATS is killed, and comes back: nothing is lost, doubled or out of order."""
+    first, _, third = cluster.nodes
+    for victim in (1, 2):
+        ledger = Ledger(first, third, f"ledger/{level}/{victim}", level)
+        ledger.reader.wait(LEDGER // 10)
+        cluster.nats[victim].kill()
+        ledger.reader.wait(LEDGER // 2)
+        cluster.nats[victim].start()
+        ledger.check()
+        none_left(cluster)
+    cluster.settle()
+
+
+def all_servers(cluster: Cluster) -> None:
+    """Without NATS, clients of one node go on, and what another wants for sure is refused."""
+    first, second, _ = cluster.nodes
+    with Reader(second, "mqtt", "far/#", "-q", "1") as far, Reader(first, "mqtt", "near/#", "-q", "1") as near:
+        wait_for_filters(first, 1)
+        wait_for_filters(second, 1)
+        publish_well(first, "mqtt", "far/before", "before", "-q", "1")
+        far.wait(1)
+        for server in cluster.nats:
+            server.kill()
+        wait_until("the node says so", lambda: "no server of NATS" in first.page("/readyz"))
+        publish_well(first, "mqtt", "near/0", "0", "-q", "0")
+        publish_well(first, "mqtt", "near/1", "1", "-q", "1")
+        near.wait(2)
+        refused = publish(first, "mqtt", "far/refused", "refused", "-q", "1")
+        if refused.returncode == 0:
+            raise Failure("a message was acknowledged that nobody will bring to its reader")
+        for server in cluster.nats:
+            server.start()
+        cluster.settle()
+        publish_well(first, "mqtt", "far/after", "after", "-q", "1")
+        far.wait(2)
+        time.sleep(SILENCE_S)
+        if far.lines != ["before", "after"]:
+            raise Failure(f"got {far.lines}")
+    none_left(cluster)
+
+
+def a_node(cluster: Cluster) -> None:
+    """A node is killed: the others see it go, and hear of it when it is back."""
+    first, second, third = cluster.nodes
+    with Reader(third, "mqtt", "node/#", "-q", "1") as other:
+        reader = Reader(second, "mqtt", "node/#", "-q", "1")
+        wait_for_filters(first, 2)
+        second.kill()
+        reader.__exit__()
+        wait_until("the others miss it", lambda: first.figure("sterna_cluster_nodes_away") == 1)
+        publish_well(first, "mqtt", "node/1", "while it is away", "-q", "1")
+        other.wait(1)
+        second.start()
+        cluster.settle()
+        with Reader(second, "mqtt", "node/#", "-q", "1") as reader:
+            wait_for_filters(first, 2)
+            publish_well(first, "mqtt", "node/2", "when it is back", "-q", "1")
+            if reader.wait(1) != ["when it is back"]:
+                raise Failure(f"got {reader.lines}")
+            other.wait(2)
+    none_left(cluster)
+
+
+def a_pause(cluster: Cluster) -> None:
+    """A node stands still for longer than the lease: what was acknowledged meanwhile arrives after it."""
+    first, second, _ = cluster.nodes
+    with Reader(second, "mqtt", "pause/#", "-q", "1") as reader:
+        wait_for_filters(first, 1)
+        second.send(signal.SIGSTOP)
+        try:
+            wait_until("it is missed", lambda: first.figure("sterna_cluster_nodes_away") == 1)
+            for number in range(10):
+                publish_well(first, "mqtt", "pause/x", str(number), "-q", "1")
+        finally:
+            second.send(signal.SIGCONT)
+        if reader.wait(10) != [str(number) for number in range(10)]:
+            raise Failure(f"got {reader.lines}")
+    cluster.settle()
+    none_left(cluster)
+
+
+def leaving(cluster: Cluster) -> None:
+    """A node that stops in order says so: nobody waits for its lease."""
+    first, second, _ = cluster.nodes
+    begun = time.monotonic()
+    code = second.stop()
+    wait_until("it is gone", lambda: first.figure("sterna_cluster_nodes_here") == 1)
+    if first.figure("sterna_cluster_nodes_away") != 0:
+        raise Failure(f"it is away instead of gone, {time.monotonic() - begun:.1f} s later")
+    if code != 0:
+        raise Failure(f"it ended with {code}")
+    second.start()
+    cluster.settle()
+
+
+def main() -> None:
+    assert LEASE_MS < ABSENCE_MS
+    report = Report()
+    wanted = sys.argv[1:]
+    rows = [
+        ("every protocol to every protocol", protocols),
+        ("every level, and topics with what subjects cannot have", levels),
+        ("retained messages", retained),
+        ("shared subscriptions are refused", shared),
+        ("a server of NATS is killed under QoS 1", lambda cluster: one_server(cluster, "1")),
+        ("a server of NATS is killed under QoS 2", lambda cluster: one_server(cluster, "2")),
+        ("all servers of NATS are killed", all_servers),
+        ("a node is killed", a_node),
+        ("a node stands still", a_pause),
+        ("a node leaves", leaving),
+    ]
+    with Cluster(Path(os.environ["STERNA_BUILD"]) / "cluster") as cluster:
+        for name, row in rows:
+            if wanted and not any(word in name for word in wanted):
+                continue
+            try:
+                row(cluster)
+            except (Failure, TimeoutError, AssertionError, subprocess.TimeoutExpired) as error:
+                report.not_ok(name, str(error) or type(error).__name__)
+            else:
+                report.ok(name)
+    report.exit()
+
+
+if __name__ == "__main__":
+    main()

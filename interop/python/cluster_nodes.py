@@ -1,0 +1,200 @@
+"""Three servers of NATS and three nodes of Sterna on loopback.
+
+  cluster_nodes.py FOLDER   starts them, prints how to use them, and ends them on Ctrl-C
+
+The environment: STERNA_BIN is the broker's program; `nats-server` is on the search path. Standard library only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+COUNT = 3
+# How long something may take that is expected.
+PATIENCE_S = 30
+# Short, so that a suite sees a node go: a node is away after the first, and given up after the second.
+LEASE_MS, ABSENCE_MS = 1_000, 20_000
+SCHEMES = ("mqtt", "amqp", "http", "admin")
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that were free a moment ago."""
+    sockets = [socket.socket() for _ in range(count)]
+    for one in sockets:
+        one.bind(("127.0.0.1", 0))
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+def wait_until(what: str, condition, patience_s: float = PATIENCE_S):
+    """The first result of `condition` that is true; a TimeoutError that says what did not come true."""
+    end = time.monotonic() + patience_s
+    while time.monotonic() < end:
+        found = condition()
+        if found:
+            return found
+        time.sleep(0.05)
+    raise TimeoutError(f"{what}: not within {patience_s} s")
+
+
+class Program:
+    """A process that can be killed and started again."""
+
+    def __init__(self, arguments: list[str], log: Path):
+        self.arguments, self.log = arguments, log
+        self.process: subprocess.Popen | None = None
+
+    def start(self) -> None:
+        with self.log.open("ab") as log:
+            # Nothing of the caller's own broker.
+            environment = {name: value for name, value in os.environ.items() if not name.startswith("STERNA_")}
+            self.process = subprocess.Popen(
+                self.arguments, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
+            )
+
+    def send(self, number: signal.Signals) -> None:
+        assert self.process
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        """As a power cut does: nothing is said to anybody."""
+        if self.process:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    def stop(self) -> int:
+        """As it is asked to; the exit code."""
+        assert self.process
+        self.process.terminate()
+        code = self.process.wait(PATIENCE_S)
+        self.process = None
+        return code
+
+
+class Nats(Program):
+    def __init__(self, folder: Path, number: int, ports: list[int], routes: list[int]):
+        self.port = ports[number]
+        folder = folder / f"nats-{number + 1}"
+        folder.mkdir(parents=True)
+        others = ", ".join(f"nats://127.0.0.1:{port}" for port in routes)
+        config = folder / "nats.conf"
+        config.write_text(
+            f"server_name: nats-{number + 1}\n"
+            f"listen: 127.0.0.1:{self.port}\n"
+            f'jetstream {{ store_dir: "{folder / "data"}", max_file_store: 4GB }}\n'
+            f"cluster {{ name: nats, listen: 127.0.0.1:{routes[number]}, routes: [{others}] }}\n"
+        )
+        super().__init__(["nats-server", "-c", str(config)], folder / "log")
+
+
+class Node(Program):
+    def __init__(self, folder: Path, number: int, servers: list[int]):
+        self.name = f"node-{number + 1}"
+        folder = folder / self.name
+        folder.mkdir(parents=True)
+        self.ports = dict(zip(SCHEMES, free_ports(len(SCHEMES)), strict=True))
+        urls = ", ".join(f'"nats://127.0.0.1:{port}"' for port in servers)
+        listeners = "".join(
+            f'[[listener]]\nurl = "{scheme}://127.0.0.1:{port}"\n\n' for scheme, port in self.ports.items()
+        )
+        self.config = folder / "sterna.toml"
+        self.config.write_text(
+            f'data_directory = "{folder / "data"}"\nshards = 2\n\n{listeners}'
+            f"[store]\nenabled = false\n\n"
+            f'[cluster]\nnats = [{urls}]\nnode = "{self.name}"\n'
+            f"lease_ms = {LEASE_MS}\nabsence_ms = {ABSENCE_MS}\n"
+        )
+        arguments = [os.environ["STERNA_BIN"], "serve", "--config", str(self.config)]
+        super().__init__(arguments, folder / "log")
+
+    def url(self, scheme: str) -> str:
+        return f"{scheme}://127.0.0.1:{self.ports[scheme]}"
+
+    def page(self, path: str) -> str:
+        url = f"http://127.0.0.1:{self.ports['admin']}{path}"
+        try:
+            with urllib.request.urlopen(url, timeout=10) as answer:
+                return answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.read().decode()
+        except OSError:
+            return ""
+
+    def is_ready(self) -> bool:
+        return self.page("/readyz") == "ready\n"
+
+    def figure(self, name: str) -> float:
+        for line in self.page("/metrics").splitlines():
+            if line.startswith(f"{name} "):
+                return float(line.split()[1])
+        return -1
+
+
+class Cluster:
+    """All of them, which end with it."""
+
+    def __init__(self, folder: Path):
+        shutil.rmtree(folder, ignore_errors=True)
+        ports, routes = free_ports(COUNT), free_ports(COUNT)
+        self.nats = [Nats(folder, number, ports, routes) for number in range(COUNT)]
+        self.nodes = [Node(folder, number, ports) for number in range(COUNT)]
+
+    def __enter__(self) -> Cluster:
+        try:
+            for program in [*self.nats, *self.nodes]:
+                program.start()
+            self.settle()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for program in [*self.nodes, *self.nats]:
+            program.kill()
+
+    def settle(self) -> None:
+        """Waits until every node is ready and sees all others."""
+        for node in self.nodes:
+            wait_until(f"{node.name} is ready", node.is_ready)
+        for node in self.nodes:
+            wait_until(
+                f"{node.name} sees the others", lambda node=node: node.figure("sterna_cluster_nodes_here") == COUNT - 1
+            )
+
+
+def main() -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    sterna = os.environ["STERNA_BIN"]
+    folder = Path(sys.argv[1])
+    with Cluster(folder) as cluster:
+        print(f"Three servers of NATS and three nodes run in {folder}.\n")
+        for node in cluster.nodes:
+            print(f"{node.name}: {json.dumps({scheme: node.url(scheme) for scheme in SCHEMES})}")
+        first, last = cluster.nodes[0], cluster.nodes[-1]
+        print(f"\nsubscribe on one node:\n  {sterna} sub {last.url('amqp')} -t 'hello/#' -v")
+        print(f"publish on another:\n  {sterna} pub {first.url('mqtt')} -q 1 -t hello/world -m 'Hello from afar'")
+        print(f"see the cluster:\n  curl -s http://127.0.0.1:{first.ports['admin']}/metrics | grep sterna_cluster")
+        pids = {program.log.parent.name: program.process.pid for program in [*cluster.nats, *cluster.nodes]}
+        print(f"take one away:\n  kill -9 PID, of {json.dumps(pids)}\n\nCtrl-C ends all of them.", flush=True)
+        try:
+            signal.pause()
+        except KeyboardInterrupt:
+            print()
+
+
+if __name__ == "__main__":
+    main()
