@@ -87,6 +87,23 @@ struct Suite {
     timeout: Duration,
 }
 
+/// Builds the server of NATS and returns a search path that begins with its folder.
+pub(crate) fn nats_search_path(
+    workspace: &Workspace,
+    progress: &mut Progress,
+) -> Result<std::ffi::OsString, Failure> {
+    let missing = Runtime::Go
+        .missing(&[])
+        .or_else(|| Runtime::Python.missing(&[]));
+    if let Some(program) = missing {
+        return Err(Failure(format!("`{program}` is not on this machine")));
+    }
+    if let Some(why) = Runtime::Go.install(workspace, &["gonats".to_owned()], progress)? {
+        return Err(Failure(format!("NATS could not be built\n{why}")));
+    }
+    Ok(Runtime::Go.search_path(workspace, false))
+}
+
 impl Suites {
     fn load(workspace: &Workspace) -> Result<Self, Failure> {
         let path = workspace.root.join("interop").join("suites.json");

@@ -4,6 +4,7 @@
 //! JSON parser.
 
 mod bench;
+mod cluster;
 mod command;
 mod console;
 mod crash;
@@ -51,6 +52,7 @@ The project's own chores.
   cargo xtask spec                             statements of the specifications against code and tests
   cargo xtask fuzz [TARGET] [--seconds N]      fuzz every target, or one; `--replay FILE` runs one input
   cargo xtask interop [SUITE]... [--list]      foreign clients against the broker; `--release` for speed
+  cargo xtask cluster                          three nodes on three servers of NATS, to try
   cargo xtask crash [--kills N] [--seed S]     kill the broker under load, and compare; more with `--help`
   cargo xtask bench quick|full|durable         cost of the broker in CPU and memory
   cargo xtask deny                             licences, sources and bans of the dependencies
@@ -80,6 +82,7 @@ fn dispatch(chore: &str, arguments: &[String]) -> Verdict {
         "spec" => spec::run(&workspace, arguments),
         "fuzz" => fuzz::run(&workspace, arguments),
         "interop" => interop::run(&workspace, arguments),
+        "cluster" => cluster::run(&workspace, arguments),
         "crash" => crash::run(&workspace, arguments),
         "bench" => bench::run(&workspace, arguments),
         "deny" => deny::run(&workspace, arguments),

@@ -99,9 +99,9 @@ impl Runtime {
         }
     }
 
-    /// Puts the runtime's programs first on a command's search path, and before them Python's own
-    /// where packages were installed for it.
-    pub(super) fn prepare(self, workspace: &Workspace, command: &mut Command, with_python: bool) {
+    /// The search path with the runtime's programs first, and before them Python's own where packages
+    /// were installed for it.
+    pub(super) fn search_path(self, workspace: &Workspace, with_python: bool) -> OsString {
         let folder = self.folder(workspace);
         let mut path: Vec<PathBuf> = match self {
             Self::Python | Self::Go => vec![folder.join("bin")],
@@ -115,8 +115,13 @@ impl Runtime {
         let inherited = std::env::var_os("PATH").unwrap_or_default();
         path.extend(std::env::split_paths(&inherited));
         // Only a folder with a colon in its name cannot be joined; the inherited path has none.
-        let path: OsString = std::env::join_paths(path).unwrap_or(inherited);
-        command.env("PATH", path);
+        std::env::join_paths(path).unwrap_or(inherited)
+    }
+
+    /// Gives a command the runtime's search path and environment.
+    pub(super) fn prepare(self, workspace: &Workspace, command: &mut Command, with_python: bool) {
+        let folder = self.folder(workspace);
+        command.env("PATH", self.search_path(workspace, with_python));
         match self {
             Self::Python => command
                 .env("PYTHONUNBUFFERED", "1")

@@ -34,6 +34,14 @@ const MAY_WAIT: [(&str, &str); 14] = [
         "reads and makes keys when the process starts or reloads",
     ),
     (
+        "crates/sterna-server/src/cluster.rs",
+        "reads a password when the process starts; the engine has a thread of its own",
+    ),
+    (
+        "crates/sterna-server/src/config/cluster.rs",
+        "looks at files when the process starts or reloads",
+    ),
+    (
         "crates/sterna-server/src/config/exposure.rs",
         "looks at files when the process starts or reloads",
     ),

@@ -115,6 +115,9 @@ impl Config {
                 &self.authentication.password_file,
             ),
             ("authentication.token_file", &self.authentication.token_file),
+            ("cluster.credentials_file", &self.cluster.credentials_file),
+            ("cluster.password_file", &self.cluster.password_file),
+            ("cluster.key", &self.cluster.key),
         ];
         let jwt = &self.authentication.jwt;
         let has_shared_secrets = jwt.algorithms.contains(&JwtAlgorithm::Hs256);
@@ -137,12 +140,6 @@ impl Config {
                 path.display()
             ))
         };
-        let of_cluster = [
-            ("cluster.credentials_file", &self.cluster.credentials_file),
-            ("cluster.password_file", &self.cluster.password_file),
-            ("cluster.key", &self.cluster.key),
-        ];
-        let files = files.into_iter().chain(of_cluster);
         files.filter_map(of_file).collect()
     }
 
