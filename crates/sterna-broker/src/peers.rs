@@ -91,9 +91,9 @@ pub enum Interest {
 /// The other nodes that want what a filter matches.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Wanted {
-    /// All of them.
+    /// Those that can be reached, whatever their readers take.
     pub any: NodeSet,
-    /// Those with a reader of QoS 1 or 2.
+    /// Those with a reader of QoS 1 or 2, also where they cannot be reached now.
     pub acknowledged: NodeSet,
 }
 
@@ -103,6 +103,11 @@ impl Wanted {
         any: NodeSet::EMPTY,
         acknowledged: NodeSet::EMPTY,
     };
+
+    /// All of them.
+    pub(crate) const fn nodes(self) -> NodeSet {
+        self.any.union(self.acknowledged)
+    }
 
     const fn and(self, other: Self) -> Self {
         Self {
@@ -294,6 +299,10 @@ impl Peers {
             acknowledged,
             at_most_once: wanted.any.without(acknowledged),
         };
+        if acknowledged.is_empty() && wanted.any.is_empty() {
+            self.gate.count_dropped(1);
+            return 0;
+        }
         // What must arrive was let in before anything was done with it.
         if acknowledged.is_empty() && !self.gate.takes(message) {
             self.gate.count_dropped(1);

@@ -385,10 +385,9 @@ impl<P: Default + Send> Broker<P> {
             ..Routed::default()
         };
         let peers = (self.peers.as_deref_mut()).filter(|peers| !peers.is_from_peer);
-        let is_for_peers = peers.is_some()
-            && (!matches.peers.any.is_empty()
-                || retention == Retention::Stored
-                || retention == Retention::Cleared);
+        let wanting = matches.peers.nodes();
+        let is_retained = matches!(retention, Retention::Stored | Retention::Cleared);
+        let is_for_peers = peers.is_some() && (is_retained || !wanting.is_empty());
         if matches.total == 0 && !is_for_peers {
             queues.counters.unmatched_messages += 1;
             return routed;
@@ -403,7 +402,7 @@ impl<P: Default + Send> Broker<P> {
                 _ => peers.send(&message, matches.peers),
             };
             self.token = self.token.max(token);
-            routed.matched += matches.peers.any.len();
+            routed.matched += wanting.len();
         }
         for (shard, targets) in &matches.remote {
             let parcel = Parcel {

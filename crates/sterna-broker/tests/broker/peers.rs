@@ -139,6 +139,25 @@ fn a_message_goes_once_to_each_node_that_wants_it() {
 }
 
 #[test]
+fn what_must_arrive_waits_for_a_node_that_is_away() {
+    let (mut node, _) = node();
+    want(&mut node, "t", wanted(&[], &[4]));
+    let routed = publish(&mut node, 0, "t", Qos::AtLeastOnce, false);
+    assert_eq!((routed.matched, routed.token), (1, 1));
+    publish(&mut node, 0, "t", Qos::AtMostOnce, false);
+    let (_, outgoing) = node.broker(0).take_outgoing().expect("both");
+    let waiting = |one: &&Outgoing| {
+        one.destination
+            == Destination::Nodes {
+                acknowledged: set(&[4]),
+                at_most_once: set(&[]),
+            }
+    };
+    assert_eq!(outgoing.iter().filter(waiting).count(), 1);
+    assert_eq!(outgoing.len(), 1, "QoS 0 does not wait");
+}
+
+#[test]
 fn what_comes_from_a_node_goes_to_no_other() {
     let (mut node, _) = node();
     let reader = node.open(1, "reader");
