@@ -292,6 +292,26 @@ def leaving(cluster: Cluster) -> None:
     cluster.settle()
 
 
+def one_name(cluster: Cluster) -> None:
+    """A second process with a node's name takes its place, and the first says that it takes no part."""
+    first, second, _ = cluster.nodes
+    double = Node(cluster.folder / "double", second.name, cluster.servers)
+    double.start()
+    try:
+        wait_until("the later one is ready", double.is_ready)
+        wait_until("the earlier one says so", lambda: "another process" in second.page("/readyz"))
+        with Reader(double, "mqtt", "double", "-q", "1") as reader:
+            wait_for_filters(first, 1)
+            publish_well(first, "mqtt", "double", "to the later one", "-q", "1")
+            reader.wait(1)
+    finally:
+        double.stop()
+    second.stop()
+    second.start()
+    cluster.settle()
+    none_left(cluster)
+
+
 def main() -> None:
     assert LEASE_MS < ABSENCE_MS
     report = Report()
@@ -307,6 +327,7 @@ def main() -> None:
         ("a node is killed", a_node),
         ("a node stands still", a_pause),
         ("a node leaves", leaving),
+        ("two processes have one name", one_name),
     ]
     with Cluster(Path(os.environ["STERNA_BUILD"]) / "cluster") as cluster:
         for name, row in rows:

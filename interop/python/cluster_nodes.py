@@ -101,9 +101,8 @@ class Nats(Program):
 
 
 class Node(Program):
-    def __init__(self, folder: Path, number: int, servers: list[int]):
-        self.name = f"node-{number + 1}"
-        folder = folder / self.name
+    def __init__(self, folder: Path, name: str, servers: list[int]):
+        self.name = name
         folder.mkdir(parents=True)
         self.ports = dict(zip(SCHEMES, free_ports(len(SCHEMES)), strict=True))
         urls = ", ".join(f'"nats://127.0.0.1:{port}"' for port in servers)
@@ -150,7 +149,10 @@ class Cluster:
         shutil.rmtree(folder, ignore_errors=True)
         ports, routes = free_ports(COUNT), free_ports(COUNT)
         self.nats = [Nats(folder, number, ports, routes) for number in range(COUNT)]
-        self.nodes = [Node(folder, number, ports) for number in range(COUNT)]
+        self.servers = ports
+        names = [f"node-{number + 1}" for number in range(COUNT)]
+        self.nodes = [Node(folder / name, name, ports) for name in names]
+        self.folder = folder
 
     def __enter__(self) -> Cluster:
         try:

@@ -46,22 +46,40 @@ pub(crate) enum FromShard {
 }
 
 /// The engine's letters. Their bytes are bounded by the gate that all shards look at.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Inbound {
-    letters: Mutex<Vec<FromShard>>,
+    /// `None` when the engine has ended.
+    letters: Mutex<Option<Vec<FromShard>>>,
     pub(crate) arrived: Notify,
+}
+
+impl Default for Inbound {
+    fn default() -> Self {
+        Self {
+            letters: Mutex::new(Some(Vec::new())),
+            arrived: Notify::new(),
+        }
+    }
 }
 
 impl Inbound {
     pub(crate) fn post(&self, letter: FromShard) {
-        (self.letters.lock())
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(letter);
+        let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(letters) = &mut *letters {
+            letters.push(letter);
+        }
+        drop(letters);
         self.arrived.notify_one();
     }
 
     pub(crate) fn take(&self) -> Vec<FromShard> {
-        std::mem::take(&mut *self.letters.lock().unwrap_or_else(PoisonError::into_inner))
+        let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
+        letters.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Nobody will take letters any more: they are dropped.
+    pub(crate) fn close(&self) {
+        *self.letters.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 }
 

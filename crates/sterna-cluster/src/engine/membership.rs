@@ -25,13 +25,17 @@ impl Core {
     pub(super) async fn beat(self: Rc<Self>) {
         let beat = Duration::from_millis((self.settings.lease_ms / 4).max(50));
         let mut was_connected = true;
+        let mut last_ms = self.now_ms();
         loop {
             let is_connected = self.status.is_connected();
-            if is_connected && !was_connected {
+            // Who was cut off, or stood still, has heard nobody meanwhile.
+            let stood_still = self.now_ms() - last_ms > self.settings.lease_ms / 2;
+            if (is_connected && !was_connected) || stood_still {
                 self.table.borrow_mut().reconnected(self.now_ms());
             }
             was_connected = is_connected;
-            if is_connected && !self.status.is_superseded.load(Ordering::Acquire) {
+            last_ms = self.now_ms();
+            if is_connected {
                 self.say("here").await;
                 self.table.borrow_mut().look(self.now_ms());
             }
@@ -205,6 +209,8 @@ impl Core {
                             "another process joined the cluster with this node's name: this one takes no \
                              part any more"
                         );
+                        // What it would say, read or remove now belongs to the other.
+                        self.stopping.notify_one();
                     }
                 }
             }

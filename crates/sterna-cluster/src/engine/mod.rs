@@ -253,6 +253,10 @@ impl Core {
         });
         self.stopping.notified().await;
         self.gate.set_open(false);
+        self.inbound.close();
+        if self.status.is_superseded.load(Ordering::Acquire) {
+            return Ok(());
+        }
         if let Some(failure) = self.failure.take() {
             return Err(failure);
         }
