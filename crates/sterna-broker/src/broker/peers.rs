@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::Broker;
 use crate::api::{Retention, Routed};
+use crate::directory::Admission;
 use crate::message::{Message, MessageHeader, Qos};
 use crate::peers::{Destination, FromPeer, Interest, Outgoing, PeerGate, Peers, Wanted, stays};
 use crate::route::RouteUpdate;
@@ -65,7 +66,7 @@ impl<P: Default + Send> Broker<P> {
                 self.spread(now_ms, message, 0, Retention::NotAsked, None);
             }
             FromPeer::Retain => {
-                self.directory.retain(&Arc::new(message));
+                (self.directory).retain(&Arc::new(message), Admission::Limited);
             }
         }
         if let Some(peers) = &mut self.peers {
