@@ -223,6 +223,7 @@ def all_servers(cluster: Cluster) -> None:
         publish_well(first, "mqtt", "near/0", "0", "-q", "0")
         publish_well(first, "mqtt", "near/1", "1", "-q", "1")
         near.wait(2)
+        wait_until("what must arrive is refused", lambda: first.figure("sterna_cluster_open") == 0)
         refused = publish(first, "mqtt", "far/refused", "refused", "-q", "1")
         if refused.returncode == 0:
             raise Failure("a message was acknowledged that nobody will bring to its reader")

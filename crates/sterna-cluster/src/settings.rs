@@ -29,6 +29,9 @@ pub struct Settings {
     pub absence_ms: u64,
     /// Time in which NATS has to answer, in milliseconds.
     pub answer_timeout_ms: u64,
+    /// Time for which messages of QoS 1 and 2 for other nodes are taken while NATS does not take them, in
+    /// milliseconds: their acknowledgements wait.
+    pub patience_ms: u64,
     /// Bytes of one batch of messages to a node; one larger message is a batch of its own.
     pub batch_bytes: usize,
     /// Bytes that may wait in all nodes' inboxes together.

@@ -127,6 +127,7 @@ fn settings(cluster: &config::Cluster, shards: usize) -> Result<Settings, String
         lease_ms: cluster.lease_ms,
         absence_ms: cluster.absence_ms,
         answer_timeout_ms: cluster.answer_timeout_ms,
+        patience_ms: cluster.patience_ms,
         batch_bytes: cluster.batch_bytes as usize,
         inbox_bytes: cluster.maximum_inbox_bytes,
         maximum_backoff_ms: cluster.maximum_backoff_ms,

@@ -84,6 +84,8 @@ struct Core {
     /// Position of the last batch of the inbox that shards have.
     taken: Cell<u64>,
     started: Instant,
+    /// When NATS last ceased to take messages; `None` where it takes them.
+    troubled_since_ms: Cell<Option<u64>>,
     /// Wakes who waits for an open connection.
     connected: Arc<Notify>,
     stopping: Notify,
@@ -210,6 +212,7 @@ impl Engine {
             incarnation: Cell::new(0),
             taken: Cell::new(0),
             started: Instant::now(),
+            troubled_since_ms: Cell::new(None),
             connected,
             stopping: Notify::new(),
             failure: Cell::new(None),
@@ -286,20 +289,27 @@ impl Core {
         self.shards.borrow_mut().post(shard % shards, letter);
     }
 
-    /// Opens or shuts the gate as things are.
+    /// Opens or shuts the gate as things are. A short trouble does not shut it: NATS elects another leader, or
+    /// another server is connected, and publishers wait for their acknowledgements meanwhile.
     fn look_at_gate(&self) {
-        let may_send = self.status.may_send();
-        if may_send != self.gate.is_open() {
-            self.gate.set_open(may_send);
-            if may_send {
+        let (is_open, now_ms) = (self.gate.is_open(), self.now_ms());
+        if self.status.may_send() {
+            self.troubled_since_ms.set(None);
+            if !is_open {
+                self.gate.set_open(true);
                 tracing::info!("messages of QoS 1 and 2 go to other nodes");
-            } else {
-                let why = self.status.trouble().unwrap_or("not known");
-                tracing::warn!(
-                    why,
-                    "messages of QoS 1 and 2 that other nodes want are refused, and those of QoS 0 dropped"
-                );
             }
+            return;
+        }
+        let since_ms = self.troubled_since_ms.get().unwrap_or(now_ms);
+        self.troubled_since_ms.set(Some(since_ms));
+        if is_open && now_ms - since_ms >= self.settings.patience_ms {
+            self.gate.set_open(false);
+            let why = self.status.trouble().unwrap_or("not known");
+            tracing::warn!(
+                why,
+                "messages of QoS 1 and 2 that other nodes want are refused"
+            );
         }
     }
 

@@ -43,9 +43,11 @@ pub struct Cluster {
     /// Time without a word of a node after which its readers are given up, in milliseconds. Until then
     /// messages of QoS 1 and 2 wait for them.
     pub absence_ms: u64,
-    /// Time in which NATS has to answer, in milliseconds. After it messages of QoS 1 and 2 for other nodes
-    /// are refused until NATS answers again.
+    /// Time in which NATS has to answer, in milliseconds. After it the same is asked again.
     pub answer_timeout_ms: u64,
+    /// Time for which messages of QoS 1 and 2 for other nodes wait for NATS, in milliseconds. After it they
+    /// are refused until NATS is back.
+    pub patience_ms: u64,
     /// The longest time between two attempts to connect, in milliseconds.
     pub maximum_backoff_ms: u64,
     /// Bytes of messages that may wait in this process for NATS. Above it those of QoS 1 and 2 that other
@@ -74,6 +76,7 @@ impl Default for Cluster {
             lease_ms: 4_000,
             absence_ms: 60_000,
             answer_timeout_ms: 2_000,
+            patience_ms: 15_000,
             maximum_backoff_ms: 2_000,
             maximum_waiting_bytes: 64 << 20,
             maximum_inbox_bytes: 1 << 30,

@@ -34,6 +34,11 @@ pub(super) fn write(source: Option<&ClusterSource>, page: &mut Page<'_>) {
             u64::from(status.is_connected()),
         ),
         (
+            "sterna_cluster_open",
+            "1 while messages of QoS 1 and 2 are taken for other nodes",
+            gate(|gate| u64::from(gate.is_open())),
+        ),
+        (
             "sterna_cluster_nodes_here",
             "Other nodes that were heard of within the lease",
             status.nodes_here.get(),
