@@ -247,7 +247,9 @@ fn messages_of_qos_0_are_dropped_first_and_new_ones_reach_who_keeps_up() {
         broker.publish(publisher, V5, "t", &n.to_string(), qos);
     }
     for (_, id) in came(&mut broker, fast) {
-        id.into_iter().for_each(|id| puback(&mut broker, fast, id));
+        if let Some(id) = id {
+            puback(&mut broker, fast, id);
+        }
     }
     let before = waiting(&broker);
     assert!(before > 10, "{before} wait for the slow one");
@@ -267,7 +269,9 @@ fn messages_of_qos_0_are_dropped_first_and_new_ones_reach_who_keeps_up() {
         }
         for (text, id) in inbox {
             of_slow.push(text);
-            id.into_iter().for_each(|id| puback(&mut broker, slow, id));
+            if let Some(id) = id {
+                puback(&mut broker, slow, id);
+            }
         }
     }
     let odd = (0..20).filter(|n| n % 2 == 1).map(|n: u32| n.to_string());
