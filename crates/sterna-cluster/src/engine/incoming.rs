@@ -12,7 +12,7 @@ use futures_util::StreamExt;
 use sterna_broker::FromPeer;
 
 use super::connection::INBOX;
-use super::{Core, Retry};
+use super::{Core, Retry, followed};
 use crate::port::ToShard;
 use crate::wire;
 
@@ -77,7 +77,7 @@ impl Core {
             .create_consumer(OrderedConfig {
                 filter_subject: self.settings.subject(&filter),
                 deliver_policy,
-                ..OrderedConfig::default()
+                ..followed()
             })
             .await
             .map_err(|error| said(&error))?;

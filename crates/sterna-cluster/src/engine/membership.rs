@@ -10,7 +10,7 @@ use futures_util::StreamExt;
 use sterna_broker::Interest;
 
 use super::connection::NODES;
-use super::{Core, Retry};
+use super::{Core, Retry, followed};
 use crate::port::ToShard;
 use crate::table::{Event, Presence};
 
@@ -122,7 +122,7 @@ impl Core {
             .create_consumer(OrderedConfig {
                 filter_subject: self.settings.subject("node.*.want.*"),
                 deliver_policy: DeliverPolicy::LastPerSubject,
-                ..OrderedConfig::default()
+                ..followed()
             })
             .await
             .map_err(|error| said(&error))?;

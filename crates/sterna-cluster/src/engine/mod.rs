@@ -21,6 +21,7 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use async_nats::jetstream::consumer::pull::OrderedConfig;
 use async_nats::{Client, jetstream};
 use sterna_broker::{Interest, PeerGate, Store};
 use tokio::sync::Notify;
@@ -33,6 +34,9 @@ use crate::status::Status;
 use crate::table::Table;
 use lanes::Lane;
 
+/// Time after which NATS is asked anew for what follows in a stream. It says twice in it that it is there: so it
+/// is found out within that time that the server with a reader's position is gone.
+const FOLLOW: Duration = Duration::from_secs(2);
 /// Time after which something that failed is tried again, at first.
 const RETRY: Duration = Duration::from_millis(100);
 /// The longest time between two tries.
@@ -326,6 +330,14 @@ impl Core {
         {
             self.post(part.shard, ToShard::Committed);
         }
+    }
+}
+
+/// How a stream is followed.
+fn followed() -> OrderedConfig {
+    OrderedConfig {
+        max_expires: FOLLOW,
+        ..OrderedConfig::default()
     }
 }
 

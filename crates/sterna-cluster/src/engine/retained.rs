@@ -18,7 +18,7 @@ use sterna_broker::{FromPeer, Message};
 use super::connection::RETAINED;
 use super::interest::digest_of;
 use super::outgoing::Charge;
-use super::{Core, Retry};
+use super::{Core, Retry, followed};
 use crate::commits::Part;
 use crate::port::ToShard;
 use crate::subject;
@@ -167,7 +167,7 @@ impl Core {
             .create_consumer(OrderedConfig {
                 filter_subject: self.settings.subject("retained.>"),
                 deliver_policy,
-                ..OrderedConfig::default()
+                ..followed()
             })
             .await
             .map_err(|error| said(&error))?;
