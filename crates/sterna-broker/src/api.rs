@@ -437,6 +437,9 @@ pub struct SessionInfo {
     pub consumer: Option<ConsumerId>,
     /// Session Expiry Interval in seconds.
     pub expiry_s: u32,
+    /// When it ends, in milliseconds since the Unix epoch; `None` while it is connected, or if it never
+    /// does.
+    pub expires_at_ms: Option<u64>,
     /// Its subscriptions.
     pub subscriptions: usize,
     /// Its queue.

@@ -19,7 +19,8 @@
 //!   their filter picks; `choice.rs`: members that don't take every message; `broker/demand.rs`:
 //!   those that say how many; `fill.rs`: how publishers of all shards know that a kept one is full.
 //! - `queue_rules.rs`: what a kept queue does beside keeping; `delayed.rs`: messages that are not due yet;
-//!   `broker/dead_letter.rs`: messages that nobody could take; `broker/browse.rs`: a look at what waits.
+//!   `broker/dead_letter.rs`: messages that nobody could take; `broker/browse.rs`: a look at what waits;
+//!   `broker/manage.rs`: what administrators see and change.
 //! - `losses.rs`: messages that a queue drops, and why.
 //! - `peers.rs`: what other nodes of a cluster want, and what goes to them.
 //! - `store.rs`: what survives a restart; `broker/restore.rs` takes it up again.
@@ -69,7 +70,7 @@ pub use api::{
     SessionInfo, SessionKey, ShardId, SubscribeError, SubscribeOptions, Subscribed, Unacknowledged,
     Will, WillFate,
 };
-pub use broker::{Broker, Restored};
+pub use broker::{Broker, Peeked, QueueChange, QueueInfo, Restored, SubscriptionInfo};
 pub use counters::Counters;
 pub use directory::Directory;
 pub use limits::{Limits, QueueFull};

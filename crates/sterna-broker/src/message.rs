@@ -306,6 +306,35 @@ impl Message {
         Ok(self)
     }
 
+    /// The same message under another topic, without the retain flag. The body is copied.
+    ///
+    /// # Errors
+    /// [`InvalidMessage`] when the topic has more than 65,535 bytes or the whole more than 4 GiB.
+    pub fn under_topic(&self, topic: &str) -> Result<Self, InvalidMessage> {
+        let mut body = Vec::with_capacity(topic.len() + self.body.len());
+        body.extend_from_slice(topic.as_bytes());
+        body.extend_from_slice(&self.body);
+        let moved = |start: u32, len: u32| {
+            let start = topic.len() + start as usize;
+            start..start + len as usize
+        };
+        let message = Self::assemble(
+            Bytes::from(body),
+            0..topic.len(),
+            moved(self.properties_start, self.properties_len),
+            moved(self.payload_start, self.payload_len),
+            MessageHeader {
+                retain: false,
+                ..self.header()
+            },
+        )?
+        .with_origin(self.origin);
+        match self.native_format {
+            Some(format) => message.with_native(format, moved(self.native_start, self.native_len)),
+            None => Ok(message),
+        }
+    }
+
     /// Starts counting the body in a gauge, until the message is dropped; small ones are not.
     pub(crate) fn charge(&mut self, gauge: &Arc<Gauge>) {
         if self.body.len() < CHARGED_BYTES || self.gauge.is_some() {

@@ -299,6 +299,20 @@ pub trait Network {
         let _ = (most, each);
     }
 
+    /// Shows the open connections in the order of their places, from the place `from` on, until `each`
+    /// returns false or `most` places were looked at. Returns the place to go on with; `None` at the end.
+    ///
+    /// A connection keeps its place, so that calls with the returned places show each one once.
+    fn connections(
+        &self,
+        from: usize,
+        most: usize,
+        each: &mut dyn FnMut(ConnectionId) -> bool,
+    ) -> Option<usize> {
+        let _ = (from, most, each);
+        None
+    }
+
     /// Starts a trace of the connection as qlog (version 0.4, JSON text sequence); `None` ends it.
     ///
     /// The end of the connection drops the sink. Byte-stream transports and the simulation have no

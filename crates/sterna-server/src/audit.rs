@@ -1,7 +1,8 @@
 //! The audit log: logins, and refused ones with their reasons.
 //!
 //! Its target is a name of its own, and its level is the setting `log.audit`. Refusals have the level
-//! `warn`, logins `debug`. Actions of administrators have `info`; the command `serve` writes them.
+//! `warn`, logins `debug`. Actions of operators have `info`, refused ones `warn`; signals
+//! are logged by the command `serve`.
 
 use sterna_net::{ConnectionId, ConnectionInfo};
 
@@ -18,6 +19,45 @@ macro_rules! line {
     ($level:ident, $($rest:tt)*) => {
         tracing::event!(target: TARGET, tracing::Level::$level, $($rest)*)
     };
+}
+
+/// A change that an operator makes, or wants to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Action<'a> {
+    pub(crate) action: &'a str,
+    /// What is changed.
+    pub(crate) target: &'a str,
+    pub(crate) user: Option<&'a str>,
+    pub(crate) role: &'a str,
+}
+
+impl Action<'_> {
+    /// A line about it; `refusal` says why it was not done, if it was not.
+    pub(crate) fn log(self, cx: &Context<'_>, connection: ConnectionId, refusal: Option<&str>) {
+        let peer = cx.net.info(connection);
+        let peer = peer.map(|info| tracing::field::display(info.peer));
+        let Self {
+            action,
+            target: on,
+            user,
+            role,
+        } = self;
+        match refusal {
+            None => line!(INFO, peer, user, role, action, on, "admin action"),
+            Some(reason) => {
+                line!(
+                    WARN,
+                    peer,
+                    user,
+                    role,
+                    action,
+                    on,
+                    reason,
+                    "admin action refused"
+                );
+            }
+        }
+    }
 }
 
 /// A client that wants to come in.

@@ -30,10 +30,13 @@ const KEY: &str = "development-key.pem";
 pub struct Certificate {
     /// SHA-256 of the end-entity certificate in hexadecimal, bytes joined by colons.
     pub fingerprint: String,
+    /// The subject of the end-entity certificate; empty where it cannot be read.
+    pub subject: String,
     /// When the end-entity certificate expires, in seconds since the Unix epoch; 0 where it does not
     /// say so in a form that is known.
     pub expires_s: i64,
     /// What a client takes as trust anchor: the development authority, or the operator's chain.
+    /// Empty for certificates that are chosen by name.
     pub trust_anchor: PathBuf,
     /// Whether it was made by the broker itself.
     pub development: bool,
@@ -51,6 +54,7 @@ pub fn load(tls: &Tls) -> Result<Option<(Certificate, Identity)>, String> {
         .map_err(|e| format!("{} and {}: {e}", chain.display(), key.display()))?;
     let certificate = Certificate {
         fingerprint: fingerprint(&identity.chain[0]),
+        subject: subject(&identity.chain[0]),
         expires_s: expiry_s(&identity.chain[0]),
         trust_anchor: chain.clone(),
         development: false,
@@ -89,6 +93,7 @@ pub fn existing(directory: &DataDirectory) -> Result<Option<(Certificate, Identi
     })?;
     let certificate = Certificate {
         fingerprint: fingerprint(&identity.chain[0]),
+        subject: subject(&identity.chain[0]),
         expires_s: expiry_s(&identity.chain[0]),
         trust_anchor: files.authority,
         development: true,
@@ -136,10 +141,31 @@ pub(crate) fn read_revocation_list(path: &Path) -> Result<Vec<u8>, String> {
     Ok(pem)
 }
 
+/// The certificates in force: the first, and those that are chosen by name.
+pub(crate) fn all(first: &Certificate, certificates: &Certificates) -> Vec<Certificate> {
+    let by_name = certificates.end_entities().into_iter().skip(1);
+    let by_name = by_name.map(|one| Certificate {
+        fingerprint: fingerprint(&one),
+        subject: subject(&one),
+        expires_s: expiry_s(&one),
+        trust_anchor: PathBuf::new(),
+        development: false,
+    });
+    std::iter::once(first.clone()).chain(by_name).collect()
+}
+
 /// When the first of the certificates expires, in seconds since the Unix epoch; 0 if one cannot be read.
 pub(crate) fn earliest_expiry_s(certificates: &Certificates) -> i64 {
     let all = certificates.end_entities();
     all.iter().map(|one| expiry_s(one)).min().unwrap_or(0)
+}
+
+/// The subject of a certificate in DER; empty where it cannot be read.
+fn subject(certificate: &[u8]) -> String {
+    x509_parser::parse_x509_certificate(certificate).map_or_else(
+        |_| String::new(),
+        |(_, certificate)| certificate.subject().to_string(),
+    )
 }
 
 /// When a certificate in DER expires, in seconds since the Unix epoch; 0 where it cannot be read.

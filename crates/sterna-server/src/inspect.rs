@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
-use sterna_broker::{Message, MessageHeader, Publication};
-use sterna_net::{ConnectionId, ConnectionInfo, EarlyData, PathStatistics};
+use serde_json::{Value, json};
+use sterna_broker::{Message, MessageHeader, Publication, QueueState};
+use sterna_net::{ConnectionId, ConnectionInfo, EarlyData, PathStatistics, TransportKind};
 
 use crate::context::Context;
+use crate::identity::Proof;
 use crate::tracer::escape;
 
 /// Clients whose paths are told in one turn; messages pass between two turns.
@@ -128,11 +130,17 @@ const fn early_data(verdict: EarlyData) -> &'static str {
     }
 }
 
-/// A path as a JSON object. Names are those of [`PathStatistics`]; none needs escaping.
+/// A path as a JSON object, with its transport.
 fn json(info: &ConnectionInfo, path: &PathStatistics) -> String {
-    serde_json::json!({
-        "peer": info.peer.to_string(),
-        "transport": format!("{:?}", info.transport).to_lowercase(),
+    let mut json = path_value(path);
+    json["peer"] = info.peer.to_string().into();
+    json["transport"] = transport_name(info.transport).into();
+    json.to_string()
+}
+
+/// A path as a JSON object. Names are those of [`PathStatistics`].
+pub(crate) fn path_value(path: &PathStatistics) -> Value {
+    json!({
         "rtt_us": path.rtt_us,
         "min_rtt_us": path.min_rtt_us,
         "rtt_variance_us": path.rtt_variance_us,
@@ -152,5 +160,45 @@ fn json(info: &ConnectionInfo, path: &PathStatistics) -> String {
         "migrations": path.migrations,
         "open_streams": path.open_streams,
     })
-    .to_string()
+}
+
+/// The name of a transport.
+pub(crate) fn transport_name(transport: TransportKind) -> String {
+    format!("{transport:?}").to_lowercase()
+}
+
+/// What a door tells of one of its clients.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ClientView<'a> {
+    pub(crate) protocol: &'static str,
+    /// Version of the protocol, where a connection has one.
+    pub(crate) version: Option<&'static str>,
+    /// Client identifier of MQTT, container-id of AMQP, user of HTTP; `None` until it is connected.
+    pub(crate) name: Option<&'a str>,
+    pub(crate) user: Option<&'a str>,
+    /// How that was shown; `None` where it is not yet, or differs between requests.
+    pub(crate) proof: Option<Proof>,
+    /// Filters of MQTT and HTTP, receiving links of AMQP.
+    pub(crate) subscriptions: usize,
+    /// Of its sessions together.
+    pub(crate) queue: QueueState,
+}
+
+impl ClientView<'_> {
+    /// Adds what one of its sessions holds.
+    pub(crate) fn add_queue(&mut self, queue: Option<QueueState>) {
+        let queue = queue.unwrap_or_default();
+        self.queue.pending += queue.pending;
+        self.queue.pending_bytes += queue.pending_bytes;
+        self.queue.has_more_in_log |= queue.has_more_in_log;
+        self.queue.unacknowledged += queue.unacknowledged;
+    }
+}
+
+/// What a queue holds, as members of a JSON object. What the log has is not counted before it is read.
+pub(crate) fn add_queue_members(json: &mut Value, queue: QueueState) {
+    let known = Some(queue).filter(|queue| !queue.has_more_in_log);
+    json["pending"] = known.map(|queue| queue.pending).into();
+    json["pending_bytes"] = known.map(|queue| queue.pending_bytes).into();
+    json["unacknowledged"] = queue.unacknowledged.into();
 }

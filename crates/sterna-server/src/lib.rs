@@ -9,6 +9,7 @@ pub mod certificate;
 mod cluster;
 pub mod config;
 mod context;
+pub mod control;
 pub mod data_directory;
 mod door;
 mod http;

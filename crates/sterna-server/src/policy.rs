@@ -147,6 +147,15 @@ impl Policy {
         self
     }
 
+    /// Whether clients can show who they are at all.
+    #[must_use]
+    pub fn has_users(&self) -> bool {
+        self.users.are_configured()
+            || self.has_token_file
+            || self.issuer.is_configured()
+            || (self.certificate_as_username && self.takes_certificates)
+    }
+
     /// Reads what a configuration asks for, the password file and the token file included.
     ///
     /// # Errors

@@ -19,6 +19,7 @@ use crate::amqp::Registry;
 use crate::certificate::{self, Certificate};
 use crate::cluster::Cluster;
 use crate::config::{Config, EarlyData, Listener, ListenerUrl, Scheme, Tls};
+use crate::control::OrderLetter;
 use crate::data_directory::DataDirectory;
 use crate::http::Registry as HttpRegistry;
 use crate::identity::{Checker, Issuer, Tokens, Users};
@@ -60,6 +61,7 @@ pub struct Server {
     _watch: Watch,
     cluster: Cluster,
     failures: Mutex<Option<Receiver<String>>>,
+    orders: Mutex<Option<Receiver<OrderLetter>>>,
 }
 
 /// Where the thread that refreshes keys puts them.
@@ -318,6 +320,8 @@ impl Server {
         let of_cluster = (cluster.status()).map(|(status, gate)| ClusterSource { status, gate });
         let sources = (sources.with_store(store.usage_reader())).with_cluster(of_cluster);
         sources.set_certificate_expiry(certificate::earliest_expiry_s(&certificates));
+        sources.set_certificates(certificate::all(&certificate, &certificates));
+        let (sources, orders) = sources.with_orders();
         let sources = Arc::new(sources);
         let mut policy = policy.announcing(config, &ports);
         match Issuer::load(&config.authentication.jwt).and_then(refreshed) {
@@ -376,6 +380,7 @@ impl Server {
             _watch: watch,
             cluster,
             failures: Mutex::new(Some(failures)),
+            orders: Mutex::new(Some(orders)),
         })
     }
 
@@ -455,6 +460,8 @@ impl Server {
         self.certificates.take_over(&prepared.certificates);
         (self.sources)
             .set_certificate_expiry(certificate::earliest_expiry_s(&prepared.certificates));
+        let all = certificate::all(&prepared.certificate, &prepared.certificates);
+        self.sources.set_certificates(all);
         *in_force = InForce {
             config: next,
             policy,
@@ -473,6 +480,15 @@ impl Server {
     /// process should end. When all shards have ended as asked the other end hangs up.
     pub fn take_failures(&mut self) -> Option<Receiver<String>> {
         self.failures
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+    }
+
+    /// Where orders of operators arrive (`docs/admin.md`); `None` from the second call on. Without anybody
+    /// who takes them they are not obeyed, and whoever gave them is told so.
+    pub fn take_orders(&mut self) -> Option<Receiver<OrderLetter>> {
+        self.orders
             .get_mut()
             .unwrap_or_else(PoisonError::into_inner)
             .take()

@@ -195,6 +195,7 @@ impl Shard {
             let keys = restored.node_records.iter().map(|(key, _)| &**key);
             parts.amqp.restore(keys, now_ms);
         }
+        let queues = Arc::clone(&parts.amqp);
         let amqp = amqp::Door::new(parts.amqp, parts.high_watermark_bytes);
         amqp.restore_queues(&mut broker, &parts.policy.amqp, now_ms);
         let memory = parts.memory.unwrap_or_else(|| {
@@ -212,7 +213,7 @@ impl Shard {
             mqtt: mqtt::Door::new(parts.repetitions, parts.high_watermark_bytes),
             amqp,
             http: http::Door::new(parts.http, parts.high_watermark_bytes),
-            admin: admin::Door::new(parts.sources, parts.high_watermark_bytes),
+            admin: admin::Door::new(parts.sources, queues, parts.high_watermark_bytes),
             paths: Paths::default(),
             meters,
             survey: Survey::default(),
@@ -276,7 +277,10 @@ impl Shard {
         let Stopping::Draining(until_ms) = self.stopping else {
             return;
         };
-        let is_drained = self.mqtt.is_drained() && self.amqp.is_drained() && self.http.is_drained();
+        let is_drained = self.mqtt.is_drained()
+            && self.amqp.is_drained()
+            && self.http.is_drained()
+            && self.admin.is_drained();
         if !is_drained && net.now_ms() < until_ms {
             return;
         }
@@ -317,20 +321,26 @@ impl Shard {
         }
     }
 
-    /// The answer to a question of the shard `from`.
-    fn answer(&mut self, from: usize, number: u64, ask: Ask, now_ms: u64) {
-        let answer = if ask == Ask::Figures {
-            self.survey.wanted(now_ms);
-            let broker = self.broker.counters();
-            Answer::Figures(Box::new(Figures {
-                doors: [self.mqtt.counts(), self.amqp.counts(), self.http.counts()],
-                sys: self.counts(),
-                broker,
-                drops: self.meters.drops.table(broker.refused_messages),
-                letters: self.outbox.backlog(self.number) as u64,
-            }))
-        } else {
-            Answer::Present
+    /// Answers a question of the shard `from`.
+    fn answer(&mut self, net: &mut dyn Network, from: usize, number: u64, ask: Ask) {
+        let answer = match ask {
+            Ask::Presence => Answer::Present,
+            Ask::Scrape => {
+                self.survey.wanted(net.now_ms());
+                Answer::Figures(Box::new(self.figures()))
+            }
+            Ask::Figures => Answer::Figures(Box::new(self.figures())),
+            Ask::Query(query) => {
+                let doors = &mut self.doors(net);
+                let mut floor = admin::Floor {
+                    mqtt: doors.mqtt,
+                    amqp: doors.amqp,
+                    http: doors.http,
+                    cx: &mut doors.cx,
+                    listeners: doors.admin.service.sources.listeners(),
+                };
+                Answer::Found(floor.answer(query))
+            }
         };
         let letter = AdminLetter(Body::Answer {
             number,
@@ -338,6 +348,17 @@ impl Shard {
             answer,
         });
         self.outbox.post(from, Mail::Admin(Box::new(letter)));
+    }
+
+    fn figures(&self) -> Figures {
+        let broker = self.broker.counters();
+        Figures {
+            doors: [self.mqtt.counts(), self.amqp.counts(), self.http.counts()],
+            sys: self.counts(),
+            broker,
+            drops: self.meters.drops.table(broker.refused_messages),
+            letters: self.outbox.backlog(self.number) as u64,
+        }
     }
 
     fn report_sys(&mut self, now_ms: u64) {
@@ -623,12 +644,13 @@ impl Handler for Shard {
                     doors.mqtt.committed(&mut doors.cx);
                     doors.amqp.committed(&mut doors.cx);
                     doors.http.committed(&mut doors.cx);
+                    doors.admin.committed(&mut doors.cx);
                     self.stop_if_drained(net);
                 }
                 Mail::Cluster(letter) => Member::mail(&mut self.broker, now_ms, *letter),
                 Mail::Admin(letter) => match letter.0 {
                     Body::Question { from, number, ask } => {
-                        self.answer(from, number, ask, now_ms);
+                        self.answer(net, from, number, ask);
                     }
                     answer @ Body::Answer { .. } => {
                         let mut doors = self.doors(net);

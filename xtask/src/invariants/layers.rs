@@ -9,7 +9,7 @@ use crate::sources::SourceFile;
 const FOLDER: &str = "crates/sterna-server/src/";
 
 /// The modules of the server from bottom to top: each may use those that stand before it.
-const LAYERS: [&str; 28] = [
+const LAYERS: [&str; 29] = [
     "config",
     "authorization",
     "identity",
@@ -22,6 +22,7 @@ const LAYERS: [&str; 28] = [
     "rights",
     "sys",
     "memory",
+    "control",
     "metrics",
     "mail",
     "store",

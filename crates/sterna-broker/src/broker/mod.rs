@@ -7,6 +7,7 @@ mod dead_letter;
 mod delivery;
 mod demand;
 mod held;
+mod manage;
 mod members;
 mod named;
 mod open;
@@ -21,6 +22,7 @@ mod takeover;
 mod timers;
 mod unsubscribe;
 
+pub use manage::{Peeked, QueueChange, QueueInfo, SubscriptionInfo};
 pub use restore::Restored;
 
 use std::collections::VecDeque;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::Broker;
 use crate::api::{Outcome, QueueState, SessionInfo, SessionKey};
-use crate::session::BrokerSession;
+use crate::session::{BrokerSession, NEVER_MS};
 
 impl<P: Default + Send> Broker<P> {
     /// The filters that a session subscribes to, in no particular order; none for an outdated key.
@@ -61,7 +61,7 @@ impl<P: Default + Send> Broker<P> {
     }
 
     /// The slot of a session that is here.
-    fn active_slot(&self, client_id: &str) -> Option<u32> {
+    pub(super) fn active_slot(&self, client_id: &str) -> Option<u32> {
         let owner = self.directory.owner(client_id)?;
         if owner.shard != self.shard {
             return None;
@@ -77,6 +77,8 @@ impl<P: Default + Send> Broker<P> {
             shard: self.shard(),
             consumer: session.consumer(),
             expiry_s: session.expiry_s,
+            expires_at_ms: Some(session.expires_at_ms)
+                .filter(|&at_ms| !session.is_connected() && at_ms != NEVER_MS),
             subscriptions: session.subscriptions.len(),
             queue: self.queue_state(session),
         }

@@ -233,6 +233,11 @@ impl Directory {
         locked(&self.log).keeps_queue(filter)
     }
 
+    /// The number of a shared subscription, by its whole filter; `None` where there is none.
+    pub(crate) fn group(&self, filter: &str) -> Option<u32> {
+        locked(&self.log).group(filter)
+    }
+
     /// Copies to `updates` what a shard hasn't seen up to a position, and notes that it has.
     pub(crate) fn read_log(&self, shard: u16, up_to: u64, updates: &mut Vec<RouteUpdate>) {
         locked(&self.log).read(shard, up_to, updates);
@@ -280,6 +285,19 @@ impl Directory {
     ) -> Vec<Arc<Message>> {
         let retained = self.retained.read().unwrap_or_else(PoisonError::into_inner);
         retained.find(filter, wild, length, now_ms, limit)
+    }
+
+    /// Retained messages of a filter: up to `limit` after the first `skip`, and whether there are more.
+    pub(crate) fn retained_page(
+        &self,
+        filter: &str,
+        wild: bool,
+        now_ms: u64,
+        skip: usize,
+        limit: usize,
+    ) -> (Vec<Arc<Message>>, bool) {
+        let retained = self.retained.read().unwrap_or_else(PoisonError::into_inner);
+        retained.page(filter, wild, now_ms, skip, limit)
     }
 
     /// Drops retained messages whose time is over, and returns them.

@@ -138,6 +138,38 @@ impl Retained {
         messages
     }
 
+    /// Up to `limit` messages of a filter after the first `skip`, and whether there are more.
+    pub(crate) fn page(
+        &self,
+        filter: &str,
+        wild: bool,
+        now_ms: u64,
+        skip: usize,
+        limit: usize,
+    ) -> (Vec<Arc<Message>>, bool) {
+        let mut messages = Vec::new();
+        let (mut seen, mut has_more) = (0, false);
+        let mut take = |kept: &Kept| {
+            if kept.message.is_expired(now_ms) {
+                return true;
+            }
+            seen += 1;
+            if seen > skip {
+                has_more = messages.len() == limit;
+                if !has_more {
+                    messages.push(Arc::clone(&kept.message));
+                }
+            }
+            !has_more
+        };
+        if wild {
+            self.topics.matching_filter(filter, take);
+        } else if let Some(kept) = self.topics.get(filter) {
+            take(kept);
+        }
+        (messages, has_more)
+    }
+
     pub(crate) fn expire(&mut self, now_ms: u64) -> Vec<Arc<Message>> {
         let mut expired = Vec::new();
         while let Some((&(expires_at_ms, _), message)) = self.expiries.first_key_value() {

@@ -540,9 +540,26 @@ impl Network for Core {
         }
     }
 
+    fn connections(
+        &self,
+        from: usize,
+        most: usize,
+        each: &mut dyn FnMut(ConnectionId) -> bool,
+    ) -> Option<usize> {
+        let slots = self.slots();
+        let until = slots.min(from.saturating_add(most));
+        for at in from..until {
+            if let Some(id) = self.open_in(at)
+                && !each(id)
+            {
+                return (at + 1 < slots).then_some(at + 1);
+            }
+        }
+        (until < slots).then_some(until)
+    }
+
     fn survey(&mut self, most: usize, each: &mut dyn FnMut(&ConnectionInfo, &PathStatistics)) {
-        let of_quic = self.udp.iter().map(|udp| udp.driver.slots());
-        let slots = self.connections.slots() + of_quic.sum::<usize>();
+        let slots = self.slots();
         let mut shown = 0;
         for _ in 0..slots.min(most.saturating_mul(SLOTS_PER_SHOWN)) {
             if shown == most {
@@ -568,6 +585,12 @@ impl Network for Core {
 }
 
 impl Core {
+    /// Number of all slots, byte streams first.
+    fn slots(&self) -> usize {
+        let of_quic = self.udp.iter().map(|udp| udp.driver.slots());
+        self.connections.slots() + of_quic.sum::<usize>()
+    }
+
     /// Ends a WebSocket connection after a violation of its peer, with a Close frame.
     pub(super) fn violate(&mut self, id: ConnectionId, violation: websocket::Violation) {
         let reason = format!("WebSocket: {}", violation.what);

@@ -1,21 +1,28 @@
-//! The resources `/metrics`, `/healthz` and `/readyz`.
+//! One connection's requests: `/metrics`, `/healthz`, `/readyz`, and who may send those of the API.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use sterna_http::{Application, Content, ExchangeId, Head, Refusal, Request, Responses};
 use sterna_net::{ConnectionId, Pages};
 
 use super::Admin;
+use super::api::{Change, Condition, Done, Paging, Whole};
 use super::gather::Gathered;
+use super::role::Role;
+use super::routes;
 use crate::audit;
 use crate::config::Protocol;
 use crate::context::Context;
+use crate::control::Order;
+use crate::door::Promises;
 use crate::http::{Credentials, ProblemKind as Kind, Trouble, Verdict, fail, respond};
 use crate::identity::{Identity, Outcome};
-use crate::mail::admin::{Ask, Body};
+use crate::mail::admin::{Answer, Ask, Body};
 use crate::mail::{AdminLetter, Mail};
 use crate::memory::Stage;
-use crate::metrics::{LoginFailure, Scrape};
+use crate::metrics::{Figures, LoginFailure, Scrape};
+use crate::policy::ListenerPolicy;
 
 /// The methods of every resource.
 const METHODS: &str = "GET, HEAD";
@@ -30,6 +37,26 @@ enum Resource {
     /// Readiness of all shards for clients.
     Readiness,
     Metrics,
+    /// The admin API.
+    Api,
+}
+
+/// What becomes of the answers of shards.
+#[derive(Debug)]
+pub(super) enum Purpose {
+    Ready,
+    Scrape,
+    Node,
+    /// The next part of a page.
+    Page(Box<Paging>),
+    /// A page as it is.
+    Whole(Whole, Condition),
+    /// One thing; the problem where there is none.
+    One(Condition, Kind),
+    /// A change; the problem where there is nothing to change.
+    Change(Change, Kind),
+    /// An order to the process.
+    Order(Order, Change),
 }
 
 impl Resource {
@@ -39,6 +66,7 @@ impl Resource {
             "/healthz" => Some(Self::Health),
             "/readyz" => Some(Self::Readiness),
             "/metrics" => Some(Self::Metrics),
+            path if path.starts_with(routes::PREFIX) => Some(Self::Api),
             _ => None,
         }
     }
@@ -52,6 +80,7 @@ pub(super) struct Desk<'a, 'b> {
     pub(super) cx: &'a mut Context<'b>,
     pub(super) credentials: &'a mut Credentials,
     pub(super) held: &'a mut Vec<Request>,
+    pub(super) promises: &'a mut Promises<Done>,
 }
 
 impl Desk<'_, '_> {
@@ -65,7 +94,7 @@ impl Desk<'_, '_> {
         }
     }
 
-    fn refused(&self, out: &mut dyn Responses, id: ExchangeId, trouble: &Trouble) {
+    pub(super) fn refused(&self, out: &mut dyn Responses, id: ExchangeId, trouble: &Trouble) {
         let info = self.cx.net.info(self.connection);
         tracing::info!(
             peer = info.map(|info| tracing::field::display(info.peer)),
@@ -83,42 +112,56 @@ impl Desk<'_, '_> {
         self.admit_page(head)?;
         let resource = Resource::of(head.target());
         let resource = resource.ok_or_else(|| {
-            let detail = "there are /metrics, /healthz and /readyz";
+            let detail = "there are /metrics, /healthz, /readyz and /admin/v1";
             Trouble::new(Kind::NoResource, detail)
         })?;
+        if resource == Resource::Api {
+            return self.api(out, request);
+        }
         if !METHODS.split(", ").any(|method| method == head.method()) {
             return Err(Trouble::method(METHODS));
         }
-        let ask = match resource {
+        match resource {
             Resource::Health => {
                 say(out, request.id, 200, "ok\n");
-                return Ok(true);
+                Ok(true)
             }
             Resource::Readiness if self.is_stopping => {
                 say(out, request.id, 503, "stopping\n");
-                return Ok(true);
+                Ok(true)
             }
             Resource::Readiness if self.cx.memory.stage() >= Stage::RefuseNewcomers => {
                 say(out, request.id, 503, "memory is short: refuse-newcomers\n");
-                return Ok(true);
+                Ok(true)
             }
-            Resource::Readiness => Ask::Presence,
-            Resource::Metrics => {
-                if !self.may_read(head)? {
+            Resource::Readiness => self
+                .ask_all(request.id, Purpose::Ready, Ask::Presence)
+                .map(|()| true),
+            Resource::Metrics | Resource::Api => {
+                let Some(identity) = self.sender(head)? else {
                     return Ok(false);
+                };
+                if !self.listener().anonymous && self.role(&identity).is_none() {
+                    let detail = "the user has no role: see admin.viewers, admin.operators and authorization.admins";
+                    let trouble = Trouble::new(Kind::Forbidden, detail);
+                    return Err(self.refuse_login(identity.user(), trouble));
                 }
-                Ask::Figures
+                self.came_in(&identity);
+                self.ask_all(request.id, Purpose::Scrape, Ask::Scrape)
+                    .map(|()| true)
             }
-        };
-        self.ask(request.id, ask)?;
-        Ok(true)
+        }
+    }
+
+    /// What holds for the listener of the connection.
+    fn listener(&self) -> ListenerPolicy {
+        let info = self.cx.net.info(self.connection);
+        (self.cx.policy).listener(info.map_or(0, |info| info.listener))
     }
 
     /// Checks the page of a browser that sent a request: only pages of the server's own origin may.
     fn admit_page(&self, head: &Head) -> Result<(), Trouble> {
-        let info = self.cx.net.info(self.connection);
-        let listener = info.map_or(0, |info| info.listener);
-        let is_on_loopback = self.cx.policy.listener(listener).loopback;
+        let is_on_loopback = self.listener().loopback;
         let authority = head.authority().unwrap_or_default();
         let pages = Pages::default();
         if !pages.is_host(is_on_loopback, authority) {
@@ -133,15 +176,15 @@ impl Desk<'_, '_> {
         })
     }
 
-    /// Whether the sender of a request may read metrics; false where it is not known yet.
-    fn may_read(&mut self, head: &Head) -> Result<bool, Trouble> {
+    /// Who sends a request; `None` where that is not known yet.
+    pub(super) fn sender(&mut self, head: &Head) -> Result<Option<Identity>, Trouble> {
         self.admin.claims += 1;
         let claim = self.admin.claims;
         let verdict =
             (self.credentials).judge(self.cx, &self.admin.key, self.connection, claim, head);
         match verdict {
-            Verdict::Known(identity) => self.admit(&identity).map(|()| true),
-            Verdict::Wait => Ok(false),
+            Verdict::Known(identity) => Ok(Some(identity)),
+            Verdict::Wait => Ok(None),
             Verdict::Refused(refusal, trouble) => {
                 let failure = LoginFailure::Claim(refusal);
                 let login = audit::Login::of(self.cx, self.connection, Protocol::Admin);
@@ -151,72 +194,129 @@ impl Desk<'_, '_> {
         }
     }
 
-    fn admit(&mut self, identity: &Identity) -> Result<(), Trouble> {
-        let info = self.cx.net.info(self.connection);
-        let listener = self
-            .cx
-            .policy
-            .listener(info.map_or(0, |info| info.listener));
-        let user = identity.user();
-        if !listener.anonymous && !self.cx.policy.rules.is_admin(user) {
-            let login = audit::Login::of(self.cx, self.connection, Protocol::Admin);
-            let detail = "the user is not among authorization.admins";
-            login.by(user).refused(LoginFailure::NotAuthorized, detail);
-            return Err(Trouble::new(Kind::Forbidden, detail));
-        }
+    /// The role of a sender; `None` for none.
+    pub(super) fn role(&self, identity: &Identity) -> Option<Role> {
+        Role::of(self.cx.policy, identity.user(), self.listener().anonymous)
+    }
+
+    /// Notes a sender that may not come in.
+    pub(super) fn refuse_login(&self, user: Option<&str>, trouble: Trouble) -> Trouble {
+        let login = audit::Login::of(self.cx, self.connection, Protocol::Admin);
+        let login = login.by(user);
+        login.refused(LoginFailure::NotAuthorized, trouble.detail());
+        trouble
+    }
+
+    /// Notes a sender that may come in.
+    pub(super) fn came_in(&mut self, identity: &Identity) {
         if self.credentials.admitted(identity) {
             let login = audit::Login::of(self.cx, self.connection, Protocol::Admin);
             login.accepted(identity);
         }
-        Ok(())
     }
 
     /// Asks all shards.
-    fn ask(&mut self, exchange: ExchangeId, ask: Ask) -> Result<(), Trouble> {
+    pub(super) fn ask_all(
+        &mut self,
+        exchange: ExchangeId,
+        purpose: Purpose,
+        ask: Ask,
+    ) -> Result<(), Trouble> {
+        let shards = usize::from(self.cx.broker.directory().shards());
+        self.ask(exchange, purpose, 0..shards, &ask)
+    }
+
+    /// Asks some shards.
+    pub(super) fn ask(
+        &mut self,
+        exchange: ExchangeId,
+        purpose: Purpose,
+        shards: Range<usize>,
+        ask: &Ask,
+    ) -> Result<(), Trouble> {
+        let number = self.open(exchange, purpose, shards.clone())?;
+        for shard in shards {
+            self.post(number, shard, ask.clone());
+        }
+        Ok(())
+    }
+
+    /// Opens a question to some shards; returns its number.
+    pub(super) fn open(
+        &mut self,
+        exchange: ExchangeId,
+        purpose: Purpose,
+        shards: Range<usize>,
+    ) -> Result<u64, Trouble> {
+        let timeout_ms = self.cx.policy.admin.gather_timeout_ms;
+        let deadline_ms = self.cx.net.now_ms() + u64::from(timeout_ms);
+        self.open_until(exchange, purpose, shards, deadline_ms)
+    }
+
+    /// The same with another deadline, in milliseconds since the Unix epoch.
+    pub(super) fn open_until(
+        &mut self,
+        exchange: ExchangeId,
+        purpose: Purpose,
+        shards: Range<usize>,
+        deadline_ms: u64,
+    ) -> Result<u64, Trouble> {
         let limits = &self.cx.policy.admin;
         if self.admin.gathers.len() >= limits.maximum_gathers as usize {
             let detail = "as many requests are open as admin.maximum_gathers";
             return Err(Trouble::new(Kind::Busy, detail));
         }
-        let deadline_ms = self.cx.net.now_ms() + u64::from(limits.gather_timeout_ms);
-        let shards = usize::from(self.cx.broker.directory().shards());
         let asker = (self.connection, exchange);
-        let number = self.admin.gathers.open(asker, ask, shards, deadline_ms);
-        for shard in 0..shards {
-            let letter = AdminLetter(Body::Question {
-                from: self.cx.shard,
-                number,
-                ask,
-            });
-            self.cx.outbox.post(shard, Mail::Admin(Box::new(letter)));
-        }
-        Ok(())
+        Ok((self.admin.gathers).open(asker, purpose, shards, deadline_ms))
     }
 
-    /// All shards have answered.
-    pub(super) fn gathered(&self, out: &mut dyn Responses, gathered: Gathered) {
-        let id = gathered.exchange;
-        if gathered.ask == Ask::Presence {
-            if let Some(trouble) = self.admin.sources.cluster_trouble() {
-                return say(out, id, 503, &format!("cluster: {trouble}\n"));
+    /// Sends a question to a shard.
+    pub(super) fn post(&mut self, number: u64, shard: usize, ask: Ask) {
+        let letter = AdminLetter(Body::Question {
+            from: self.cx.shard,
+            number,
+            ask,
+        });
+        self.cx.outbox.post(shard, Mail::Admin(Box::new(letter)));
+    }
+
+    /// All shards that were asked have answered.
+    pub(super) fn gathered(&mut self, out: &mut dyn Responses, gathered: Gathered<Purpose>) {
+        let (id, answers) = (gathered.exchange, gathered.answers);
+        match gathered.purpose {
+            Purpose::Ready => {
+                if let Some(trouble) = self.admin.sources.cluster_trouble() {
+                    return say(out, id, 503, &format!("cluster: {trouble}\n"));
+                }
+                let stage = self.cx.memory.stage();
+                if stage == Stage::Normal {
+                    say(out, id, 200, "ready\n");
+                } else {
+                    let text = format!("ready, but memory is short: {stage}\n");
+                    say(out, id, 200, &text);
+                }
             }
-            let stage = self.cx.memory.stage();
-            return if stage == Stage::Normal {
-                say(out, id, 200, "ready\n");
-            } else {
-                say(
-                    out,
-                    id,
-                    200,
-                    &format!("ready, but memory is short: {stage}\n"),
-                );
-            };
+            Purpose::Scrape => self.scraped(out, id, figures(answers)),
+            Purpose::Node => self.describe_node(out, id, &figures(answers)),
+            Purpose::Page(paging) => {
+                self.found_page(out, id, paging, answers, gathered.deadline_ms);
+            }
+            Purpose::Whole(whole, condition) => {
+                self.found_whole(out, id, whole, &condition, answers);
+            }
+            Purpose::One(condition, kind) => self.found_one(out, id, (&condition, kind), answers),
+            Purpose::Change(change, kind) => self.found_change(out, id, (&change, kind), answers),
+            Purpose::Order(order, change) => self.obeyed(out, id, (order, &change), answers),
         }
+    }
+
+    /// Writes the page of metrics.
+    fn scraped(&self, out: &mut dyn Responses, id: ExchangeId, figures: Vec<Figures>) {
         let checks = (self.cx.checker).map_or(0, |checker| checker.open_checks() as u64);
         let directory = Arc::clone(self.cx.broker.directory());
         let shared = (directory, Arc::clone(self.cx.memory));
         let sources = Arc::clone(&self.admin.sources);
-        match Scrape::new(sources, gathered.figures, shared, checks).page() {
+        match Scrape::new(sources, figures, shared, checks).page() {
             Ok(page) => {
                 let fields = [("content-type", Scrape::MEDIA_TYPE.as_bytes()), NOT_STORED];
                 respond(out, id, &None, 200, &fields, Content::Shared(page.into()));
@@ -251,6 +351,15 @@ impl Desk<'_, '_> {
         }
         self.credentials.answered();
     }
+}
+
+/// The counts that shards have answered with.
+fn figures(answers: Vec<Answer>) -> Vec<Figures> {
+    let figures = answers.into_iter().filter_map(|answer| match answer {
+        Answer::Figures(figures) => Some(*figures),
+        _ => None,
+    });
+    figures.collect()
 }
 
 /// A short answer in words.

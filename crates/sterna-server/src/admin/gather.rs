@@ -1,32 +1,34 @@
-//! Questions to all shards, and their answers so far.
+//! Questions to shards, and their answers so far.
+
+use std::ops::Range;
 
 use sterna_http::ExchangeId;
 use sterna_net::ConnectionId;
 
-use crate::mail::admin::{Answer, Ask};
-use crate::metrics::Figures;
+use crate::mail::admin::Answer;
 
-/// A request that waits for all shards.
+/// A request that waits for shards. `P` is what it is to become.
 #[derive(Debug)]
-struct Gather {
+struct Gather<P> {
     number: u64,
     connection: ConnectionId,
     exchange: ExchangeId,
-    ask: Ask,
+    purpose: P,
     deadline_ms: u64,
-    /// By shard.
-    answers: Vec<Option<Answer>>,
+    /// The shards that are asked, in ascending order.
+    answers: Vec<(usize, Option<Answer>)>,
     missing: usize,
 }
 
-/// A request for which all shards have answered.
+/// A request for which all shards that were asked have answered.
 #[derive(Debug)]
-pub(super) struct Gathered {
+pub(super) struct Gathered<P> {
     pub(super) connection: ConnectionId,
     pub(super) exchange: ExchangeId,
-    pub(super) ask: Ask,
-    /// By shard; empty for [`Ask::Presence`].
-    pub(super) figures: Vec<Figures>,
+    pub(super) purpose: P,
+    /// In the order of the shards.
+    pub(super) answers: Vec<Answer>,
+    pub(super) deadline_ms: u64,
 }
 
 /// A request that shards have left without an answer.
@@ -38,24 +40,33 @@ pub(super) struct Unanswered {
 }
 
 /// The questions of one shard that are open.
-#[derive(Debug, Default)]
-pub(super) struct Gathers {
-    open: Vec<Gather>,
+#[derive(Debug)]
+pub(super) struct Gathers<P> {
+    open: Vec<Gather<P>>,
     asked: u64,
 }
 
-impl Gathers {
+impl<P> Default for Gathers<P> {
+    fn default() -> Self {
+        Self {
+            open: Vec::new(),
+            asked: 0,
+        }
+    }
+}
+
+impl<P> Gathers<P> {
     /// How many are open.
     pub(super) fn len(&self) -> usize {
         self.open.len()
     }
 
-    /// Opens a question to all shards; returns its number.
+    /// Opens a question to some shards; returns its number.
     pub(super) fn open(
         &mut self,
         (connection, exchange): (ConnectionId, ExchangeId),
-        ask: Ask,
-        shards: usize,
+        purpose: P,
+        shards: Range<usize>,
         deadline_ms: u64,
     ) -> u64 {
         self.asked += 1;
@@ -63,10 +74,10 @@ impl Gathers {
             number: self.asked,
             connection,
             exchange,
-            ask,
+            purpose,
             deadline_ms,
-            answers: (0..shards).map(|_| None).collect(),
-            missing: shards,
+            missing: shards.len(),
+            answers: shards.map(|shard| (shard, None)).collect(),
         });
         self.asked
     }
@@ -77,10 +88,10 @@ impl Gathers {
         number: u64,
         shard: usize,
         answer: Answer,
-    ) -> Option<Gathered> {
+    ) -> Option<Gathered<P>> {
         let at = (self.open.iter()).position(|gather| gather.number == number)?;
         let gather = &mut self.open[at];
-        let place = gather.answers.get_mut(shard)?;
+        let (_, place) = (gather.answers.iter_mut()).find(|(asked, _)| *asked == shard)?;
         if place.replace(answer).is_none() {
             gather.missing -= 1;
         }
@@ -88,16 +99,14 @@ impl Gathers {
             return None;
         }
         let gather = self.open.swap_remove(at);
-        let figures = gather.answers.into_iter().flatten();
-        let figures = figures.filter_map(|answer| match answer {
-            Answer::Figures(figures) => Some(*figures),
-            Answer::Present => None,
-        });
         Some(Gathered {
             connection: gather.connection,
             exchange: gather.exchange,
-            ask: gather.ask,
-            figures: figures.collect(),
+            purpose: gather.purpose,
+            answers: (gather.answers.into_iter())
+                .filter_map(|(_, answer)| answer)
+                .collect(),
+            deadline_ms: gather.deadline_ms,
         })
     }
 
@@ -110,16 +119,16 @@ impl Gathers {
 
     /// Removes and returns the overdue requests of a connection.
     pub(super) fn overdue(&mut self, connection: ConnectionId, now_ms: u64) -> Vec<Unanswered> {
-        let is_overdue =
-            |gather: &mut Gather| gather.connection == connection && gather.deadline_ms <= now_ms;
+        let is_overdue = |gather: &mut Gather<P>| {
+            gather.connection == connection && gather.deadline_ms <= now_ms
+        };
         let overdue = self.open.extract_if(.., is_overdue);
         overdue
             .map(|gather| {
-                let answers = gather.answers.iter().enumerate();
-                let missing = answers.filter(|(_, answer)| answer.is_none());
+                let missing = (gather.answers.iter()).filter(|(_, answer)| answer.is_none());
                 Unanswered {
                     exchange: gather.exchange,
-                    shards: missing.map(|(shard, _)| shard).collect(),
+                    shards: missing.map(|(shard, _)| *shard).collect(),
                 }
             })
             .collect()
@@ -147,7 +156,7 @@ mod tests {
     #[test]
     fn the_last_answer_completes_a_question_and_a_second_of_the_same_shard_does_not() {
         let mut gathers = Gathers::default();
-        let number = gathers.open((HERE, FIRST), Ask::Presence, 2, 100);
+        let number = gathers.open((HERE, FIRST), (), 0..2, 100);
         assert!(gathers.answered(number, 1, Answer::Present).is_none());
         assert!(gathers.answered(number, 1, Answer::Present).is_none());
         assert!(
@@ -158,7 +167,7 @@ mod tests {
         let gathered = gathers
             .answered(number, 0, Answer::Present)
             .expect("complete");
-        assert_eq!((gathered.exchange, gathered.figures.len()), (FIRST, 0));
+        assert_eq!((gathered.exchange, gathered.answers.len()), (FIRST, 2));
         assert!(gathers.answered(number, 0, Answer::Present).is_none());
         assert_eq!(gathers.len(), 0);
     }
@@ -166,8 +175,8 @@ mod tests {
     #[test]
     fn what_waits_too_long_names_the_shards_that_are_missing() {
         let mut gathers = Gathers::default();
-        let number = gathers.open((HERE, FIRST), Ask::Presence, 3, 100);
-        gathers.open((HERE, ExchangeId(2)), Ask::Presence, 3, 200);
+        let number = gathers.open((HERE, FIRST), (), 0..3, 100);
+        gathers.open((HERE, ExchangeId(2)), (), 0..3, 200);
         gathers.answered(number, 1, Answer::Present);
         assert_eq!(gathers.deadline_ms(HERE), Some(100));
         assert!(gathers.overdue(HERE, 99).is_empty());

@@ -1,12 +1,18 @@
-//! The front door of operators: metrics and health, by HTTP, on listeners of their own.
+//! The front door of operators: metrics, health and the admin API, by HTTP, on listeners of their own.
 //!
-//! `desk.rs` answers requests. Some need all shards: the shard of the connection asks them by letter, and
-//! gathers the answers (`gather.rs`).
+//! `desk.rs` takes requests, and says who may send them. `routes.rs` is the table of the API, `api.rs` does
+//! what a route is for, and `openapi.rs` describes the table. What is known to other shards only, the shard
+//! of the connection asks by letter (`gather.rs`); `floor.rs` answers there.
 
+mod api;
 mod desk;
+mod floor;
 mod gather;
+mod message;
+mod openapi;
+mod role;
+mod routes;
 
-use std::convert::Infallible;
 use std::sync::Arc;
 
 use ring::hmac;
@@ -14,6 +20,7 @@ use sterna_broker::ConsumerId;
 use sterna_http::{Carrier, Date, INTERNAL_ERROR, Limits, NO_ERROR, Request, Settings};
 use sterna_net::{Chunk, ConnectionId, StreamId};
 
+use crate::amqp;
 use crate::context::Context;
 use crate::door::{self, Promises, Service, Sips};
 use crate::http::{Credentials, limits};
@@ -21,8 +28,11 @@ use crate::identity::Outcome;
 use crate::mail::AdminLetter;
 use crate::mail::admin::Body;
 use crate::metrics::Sources;
-use desk::Desk;
+use api::Done;
+use desk::{Desk, Purpose};
 use gather::Gathers;
+
+pub(crate) use floor::Floor;
 
 /// The front door of one shard.
 pub(crate) type Door = door::Door<Admin>;
@@ -33,10 +43,12 @@ pub(crate) struct Admin {
     date: Date,
     /// Of the connections since the last reload that changed them.
     limits: Option<Arc<Limits>>,
-    gathers: Gathers,
+    gathers: Gathers<Purpose>,
     /// The shard sends its last acknowledgements, and then stops.
     pub(crate) is_draining: bool,
-    sources: Arc<Sources>,
+    pub(crate) sources: Arc<Sources>,
+    /// The queues of AMQP.
+    queues: Arc<amqp::Registry>,
     /// Claims that were judged.
     claims: u64,
     /// For digests of credentials; it lives and dies with the shard.
@@ -51,8 +63,8 @@ pub(crate) struct Connection {
     credentials: Credentials,
     /// Requests that wait for the verdict on a password.
     held: Vec<Request>,
-    /// Always empty.
-    promises: Promises<Infallible>,
+    /// What the client is told once it is kept.
+    promises: Promises<Done>,
     /// Deadline of this connection's entry among the timers; older entries are void.
     timer_ms: u64,
     /// Never used: operators are always read.
@@ -62,8 +74,7 @@ pub(crate) struct Connection {
 impl Service for Admin {
     type Id = ConnectionId;
     type Client = Connection;
-    /// No request here changes what is kept.
-    type Acknowledgement = Infallible;
+    type Acknowledgement = Done;
 
     fn greet(door: &mut Door, cx: &mut Context<'_>, id: ConnectionId) -> Option<Connection> {
         let high_watermark_bytes = door.high_watermark_bytes;
@@ -110,17 +121,12 @@ impl Service for Admin {
         });
     }
 
-    fn promises(client: &mut Connection) -> &mut Promises<Infallible> {
+    fn promises(client: &mut Connection) -> &mut Promises<Done> {
         &mut client.promises
     }
 
-    fn acknowledge(
-        _: &mut Door,
-        _: &mut Context<'_>,
-        _: &mut Connection,
-        acknowledgement: Infallible,
-    ) {
-        match acknowledgement {}
+    fn acknowledge(door: &mut Door, cx: &mut Context<'_>, client: &mut Connection, done: Done) {
+        client.work(door, cx, |carrier, _| done.tell(carrier.responses()));
     }
 
     fn policy_changed(_: &mut Door, _: &mut Context<'_>, _: &mut Connection) {
@@ -181,6 +187,7 @@ impl Connection {
             cx,
             credentials: &mut self.credentials,
             held: &mut self.held,
+            promises: &mut self.promises,
         };
         work(&mut self.carrier, &mut desk);
     }
@@ -188,7 +195,11 @@ impl Connection {
 
 impl Door {
     /// A door without connections.
-    pub(crate) fn new(sources: Arc<Sources>, high_watermark_bytes: usize) -> Self {
+    pub(crate) fn new(
+        sources: Arc<Sources>,
+        queues: Arc<amqp::Registry>,
+        high_watermark_bytes: usize,
+    ) -> Self {
         let mut secret = [0; 32];
         // Without randomness the digests are merely not secret; nobody sees them.
         let _ = getrandom::fill(&mut secret);
@@ -198,6 +209,7 @@ impl Door {
             gathers: Gathers::default(),
             is_draining: false,
             sources,
+            queues,
             claims: 0,
             key: hmac::Key::new(hmac::HMAC_SHA256, &secret),
         };

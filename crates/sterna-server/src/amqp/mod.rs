@@ -22,6 +22,7 @@ mod security;
 mod selection;
 mod target;
 mod transactions;
+mod view;
 
 use std::sync::Arc;
 
@@ -169,6 +170,10 @@ impl Service for Amqp {
 
     fn lost(door: &mut Door, cx: &mut Context<'_>, client: &mut Client) {
         door.lost(cx, client);
+    }
+
+    fn dismiss(door: &mut Door, cx: &mut Context<'_>, client: &mut Client) {
+        door.dismissed(cx, client);
     }
 
     fn hang_up(cx: &mut Context<'_>, id: ConnectionId, failed: bool) {

@@ -143,6 +143,24 @@ impl Registry {
         lock(&self.queues).keys().cloned().collect()
     }
 
+    /// Queues and their shared subscriptions, by name: up to `limit` behind `after`, and whether there are
+    /// more.
+    pub(crate) fn page(
+        &self,
+        after: Option<&str>,
+        limit: usize,
+    ) -> (Vec<(Box<str>, String)>, bool) {
+        let queues = lock(&self.queues);
+        let mut found: Vec<_> = (queues.iter())
+            .filter(|(name, queue)| queue.is_made && after.is_none_or(|after| &***name > after))
+            .collect();
+        found.sort_unstable_by_key(|(name, _)| *name);
+        let has_more = found.len() > limit;
+        let page = found.into_iter().take(limit);
+        let page = page.map(|(name, queue)| (name.clone(), shared_subscription(name, queue)));
+        (page.collect(), has_more)
+    }
+
     /// Notes a queue that was there before a restart, with the shared subscriptions of its anchor, whatever
     /// the settings allow now. One that is declared is as it is declared.
     pub(super) fn know<'a>(&self, name: &str, mut subscriptions: impl Iterator<Item = &'a str>) {
@@ -195,13 +213,13 @@ impl Registry {
     }
 
     /// The shared subscription that a queue is.
-    pub(super) fn shared_subscription(&self, name: &str) -> Option<String> {
+    pub(crate) fn shared_subscription(&self, name: &str) -> Option<String> {
         let queues = lock(&self.queues);
         Some(shared_subscription(name, queues.get(name)?))
     }
 
     /// Whether messages reach a queue by its own topic.
-    pub(super) fn takes_its_topic(&self, name: &str) -> bool {
+    pub(crate) fn takes_its_topic(&self, name: &str) -> bool {
         lock(&self.queues)
             .get(name)
             .is_some_and(|queue| queue.filter.is_none())

@@ -91,8 +91,11 @@ impl Config {
                  authentication.token_file or authentication.jwt",
             ),
             (
-                self.authorization.admins.is_empty(),
-                "nobody may read what it serves: name users in authorization.admins",
+                self.authorization.admins.is_empty()
+                    && self.admin.operators.is_empty()
+                    && self.admin.viewers.is_empty(),
+                "nobody may read what it serves: name users in authorization.admins, admin.operators \
+                 or admin.viewers",
             ),
         ];
         let faults = faults.into_iter().filter(|(is_fault, _)| *is_fault);

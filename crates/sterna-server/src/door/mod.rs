@@ -96,6 +96,13 @@ pub(crate) trait Service: Sized {
     /// Ends what carries a client; because of a fault of the broker's own if `failed`.
     fn hang_up(cx: &mut Context<'_>, id: Self::Id, failed: bool);
 
+    /// An administrator ends a client's connection.
+    fn dismiss(door: &mut Door<Self>, cx: &mut Context<'_>, client: &mut Self::Client) {
+        let _ = door;
+        let (id, _) = Self::timer(client);
+        Self::hang_up(cx, id, false);
+    }
+
     /// Whether the broker knows a client as this consumer.
     fn is_consumer_of(&self, consumer: ConsumerId, id: Self::Id) -> bool;
 
@@ -283,6 +290,13 @@ impl<S: Service> Door<S> {
                 inspect::log_move(cx, id, name);
             }
         });
+    }
+
+    /// An administrator ends a client's connection; false where it is not here.
+    pub(crate) fn dismiss(&mut self, cx: &mut Context<'_>, id: S::Id) -> bool {
+        let is_here = self.clients.has(id);
+        self.with_client(cx, id, S::dismiss);
+        is_here
     }
 
     /// Another policy is in force.

@@ -11,6 +11,7 @@ mod openapi;
 mod page;
 mod problem;
 mod registry;
+mod view;
 
 use std::sync::Arc;
 
@@ -28,8 +29,11 @@ use crate::sys::Counts;
 use api::{Acknowledgement, Api, Peer};
 use desk::Desk;
 
-pub(crate) use api::{Credentials, Trouble, Verdict, fail, is_consumer, respond};
-pub(crate) use problem::ProblemKind;
+pub(crate) use api::{
+    Credentials, Trouble, Verdict, challenge, fail, is_consumer, names_etag, respond,
+};
+pub(crate) use page::etag_of;
+pub(crate) use problem::{Problem, ProblemKind};
 pub use registry::Registry;
 
 /// The code with which HTTP/3 ends a connection that costs too much (RFC 9114, section 8.1).

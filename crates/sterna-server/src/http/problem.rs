@@ -64,6 +64,10 @@ problem_kinds! {
     Origin = 403, "origin", "Not allowed to this origin";
     NoTopic = 404, "no-topic", "No such topic";
     NoSession = 404, "no-session", "No such session";
+    /// Of the admin API.
+    NoClient = 404, "no-client", "No such client";
+    /// Of the admin API.
+    NoQueue = 404, "no-queue", "No such queue";
     NoResource = 404, "no-resource", "No such resource";
     NoRetainedMessage = 404, "no-retained-message", "No retained message";
     /// With `Allow`.
@@ -73,6 +77,8 @@ problem_kinds! {
     Timeout = 408, "timeout", "Too slow";
     /// It is on its way between shards, or being opened.
     SessionBusy = 409, "session-busy", "Session busy";
+    /// Of the admin API: the change does not go with what is there.
+    Conflict = 409, "conflict", "Conflict";
     /// A request with the same key is not answered yet.
     KeyInUse = 409, "key-in-use", "Key in use";
     ContentTooLarge = 413, "content-too-large", "Content too large";
@@ -81,6 +87,8 @@ problem_kinds! {
     Host = 421, "host", "Misdirected request";
     /// The key was used for something else.
     KeyReused = 422, "key-reused", "Key used for something else";
+    /// Of the admin API.
+    ReloadRefused = 422, "reload-refused", "Reload refused";
     TooEarly = 425, "too-early", "Too early";
     TooManyRequests = 429, "too-many-requests", "Too many requests";
     TooManySubscriptions = 429, "too-many-subscriptions", "Too many subscriptions";
@@ -184,10 +192,13 @@ mod tests {
         }
     }
 
-    /// The table of `docs/http.md` has every problem with its status, and no other.
+    /// The tables of `docs/http.md` and `docs/admin.md` have every problem with its status, and no other.
     #[test]
     fn the_documentation_has_them_all() {
-        let page = include_str!("../../../../docs/http.md");
+        let page = concat!(
+            include_str!("../../../../docs/http.md"),
+            include_str!("../../../../docs/admin.md")
+        );
         let mut documented = HashSet::new();
         let rows = page.lines().filter_map(|line| {
             let mut cells = line.strip_prefix("| ")?.split(" | ");

@@ -48,6 +48,20 @@ pub(crate) enum Proof {
     Jwt,
 }
 
+impl Proof {
+    /// Its name for operators.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Nothing => "nothing",
+            Self::Certificate => "certificate",
+            Self::Password => "password",
+            Self::Scram => "scram",
+            Self::Token => "token",
+            Self::Jwt => "jwt",
+        }
+    }
+}
+
 impl Identity {
     /// A client without a name.
     pub(crate) const NOBODY: Self = Self::nameless(Proof::Nothing);

@@ -1,8 +1,11 @@
-//! Questions of one shard to all shards, and the answers.
+//! Questions of one shard to others, and the answers.
+
+use serde_json::Value;
+use sterna_net::ConnectionId;
 
 use crate::metrics::Figures;
 
-/// A question to all shards, or one shard's answer.
+/// A question to a shard, or its answer.
 #[derive(Debug)]
 pub struct AdminLetter(pub(crate) Body);
 
@@ -30,13 +33,86 @@ pub(crate) enum Answer {
     Present,
     /// Its counts.
     Figures(Box<Figures>),
+    /// To a query of the admin API.
+    Found(Found),
+    /// What came of an order to the process: sections of the configuration that stay unchanged, or why
+    /// the order was refused.
+    Obeyed(Result<Vec<&'static str>, String>),
+}
+
+/// What a shard has found, as the API writes it.
+#[derive(Debug)]
+pub(crate) enum Found {
+    /// It has nothing by that name.
+    Nothing,
+    /// The one thing.
+    One(Value),
+    /// Some of many, and where to go on.
+    Page(Vec<Value>, Option<u64>),
+    /// Of the things that were asked for by number: those that the shard has.
+    Some(Vec<(usize, Value)>),
 }
 
 /// The subject of a question.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Ask {
     /// Proof that the shard goes on.
     Presence,
+    /// The counts of the shard, for a scrape: paths of clients are surveyed from then on.
+    Scrape,
     /// The counts of the shard.
     Figures,
+    /// A query of the admin API.
+    Query(Query),
+}
+
+/// What the admin API asks of a shard.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Query {
+    /// Connections, from a place on; those of one client if it is named.
+    Clients {
+        window: Window,
+        name: Option<Box<str>>,
+    },
+    /// One connection.
+    Client(ConnectionId),
+    /// To end a connection.
+    Disconnect(ConnectionId),
+    /// Sessions, from a place on.
+    Sessions { window: Window },
+    /// A session.
+    Session(Box<str>),
+    /// Subscriptions of a session, behind a filter.
+    Subscriptions {
+        client_id: Box<str>,
+        after: Option<Box<str>>,
+        limit: usize,
+    },
+    /// Queues by their shared subscriptions, those of them that the shard has.
+    Queues(Vec<Box<str>>),
+    /// Messages that wait in a queue, behind a place.
+    Messages {
+        queue: Box<str>,
+        after: Option<u32>,
+        limit: usize,
+    },
+    /// To remove messages that wait in a queue.
+    Purge { queue: Box<str>, limit: usize },
+    /// To move them to the topic of another queue.
+    Move {
+        queue: Box<str>,
+        topic: Box<str>,
+        limit: usize,
+    },
+}
+
+/// A part of many things that a shard has in places.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Window {
+    /// The first place.
+    pub(crate) from: usize,
+    /// Most things.
+    pub(crate) limit: usize,
+    /// Most places.
+    pub(crate) scan: usize,
 }

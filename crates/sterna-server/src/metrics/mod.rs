@@ -13,12 +13,18 @@ mod page;
 mod scrape;
 mod survey;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::mpsc::Receiver;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use sterna_net::ShardCounters;
 use sterna_net::quic::TicketStore;
-use sterna_store::UsageReader;
+use sterna_store::{Usage, UsageReader};
+
+use crate::certificate::Certificate;
+use crate::control::{OrderLetter, Orders};
+use crate::memory::{Kind, Memory};
+use crate::sys::Process;
 
 pub use cluster::ClusterSource;
 pub(crate) use drops::{DropReason, Watcher, log_drop};
@@ -47,6 +53,10 @@ pub struct Sources {
     /// When the certificate in force expires, in seconds since the Unix epoch; 0 where that is not
     /// known.
     certificate_expires_s: AtomicI64,
+    /// The certificates in force.
+    certificates: Mutex<Vec<Certificate>>,
+    /// `None` where there is no process that takes orders.
+    orders: Option<Orders>,
 }
 
 impl Sources {
@@ -64,6 +74,8 @@ impl Sources {
             maximum_connections: 0,
             started_ms,
             certificate_expires_s: AtomicI64::new(0),
+            certificates: Mutex::default(),
+            orders: None,
         }
     }
 
@@ -107,6 +119,69 @@ impl Sources {
     pub fn set_certificate_expiry(&self, expires_s: i64) {
         self.certificate_expires_s
             .store(expires_s, Ordering::Relaxed);
+    }
+
+    /// Notes the certificates in force.
+    pub fn set_certificates(&self, certificates: Vec<Certificate>) {
+        *self
+            .certificates
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = certificates;
+    }
+
+    /// The same with a process that takes orders, and where it gets them.
+    #[must_use]
+    pub fn with_orders(self) -> (Self, Receiver<OrderLetter>) {
+        let (orders, receiver) = Orders::new();
+        let this = Self {
+            orders: Some(orders),
+            ..self
+        };
+        (this, receiver)
+    }
+
+    /// The way for orders to the process.
+    pub(crate) const fn orders(&self) -> Option<&Orders> {
+        self.orders.as_ref()
+    }
+
+    /// The certificates in force.
+    pub(crate) fn certificates(&self) -> Vec<Certificate> {
+        let certificates = self.certificates.lock();
+        certificates.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// URLs of the listeners, in the order of the configuration.
+    pub(crate) fn listeners(&self) -> &[String] {
+        &self.listeners
+    }
+
+    /// When the broker started, in milliseconds since the Unix epoch.
+    pub(crate) const fn started_ms(&self) -> u64 {
+        self.started_ms
+    }
+
+    /// The figures of the store; `None` without one.
+    pub(crate) fn store(&self) -> Option<Usage> {
+        self.store.as_ref().map(UsageReader::usage)
+    }
+
+    /// The resident memory by kind, as far as it is accounted for; the last is the rest.
+    pub(crate) fn memory(&self, memory: &Memory, process: &Process) -> Vec<(&'static str, u64)> {
+        let tickets = self.tickets.as_ref();
+        let own = [
+            ("program", process.program_bytes),
+            (
+                "tickets",
+                tickets.map_or(0, |tickets| tickets.usage().bytes as u64),
+            ),
+        ];
+        let account = Kind::ALL.iter().zip(memory.account());
+        let account = account.map(|(kind, bytes)| (kind.name(), bytes));
+        let mut kinds: Vec<(&'static str, u64)> = own.into_iter().chain(account).collect();
+        let sum: u64 = kinds.iter().map(|(_, bytes)| bytes).sum();
+        kinds.push(("unaccounted", process.resident_bytes.saturating_sub(sum)));
+        kinds
     }
 
     /// The meters of a shard.

@@ -18,7 +18,7 @@ use super::meters::{Distribution, MeterSums};
 use super::page::Page;
 use super::{Sources, page};
 use crate::config::Protocol;
-use crate::memory::{Kind, Memory, Stage};
+use crate::memory::{Memory, Stage};
 use crate::sys::{Counts, Process};
 
 /// The numbers of one scrape.
@@ -260,18 +260,7 @@ impl Scrape {
 
     /// The resident memory by kind, as far as it is accounted for.
     fn write_memory(&self, page: &mut Page<'_>, process: &Process) {
-        let tickets = self.sources.tickets.as_ref();
-        let ticket_bytes = tickets.map_or(0, |tickets| tickets.usage().bytes as u64);
-        let own = [
-            ("program", process.program_bytes),
-            ("tickets", ticket_bytes),
-        ];
-        let account = Kind::ALL.iter().zip(self.memory.account());
-        let account = account.map(|(kind, bytes)| (kind.name(), bytes));
-        let known: Vec<(&str, u64)> = own.into_iter().chain(account).collect();
-        let sum: u64 = known.iter().map(|(_, bytes)| bytes).sum();
-        let rest = ("unaccounted", process.resident_bytes.saturating_sub(sum));
-        let kinds = known.into_iter().chain([rest]);
+        let kinds = self.sources.memory(&self.memory, process).into_iter();
         page.gauges(
             "sterna_memory_bytes",
             "Memory by kind, as the broker's account has it; what else is resident is unaccounted",

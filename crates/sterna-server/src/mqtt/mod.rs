@@ -13,6 +13,7 @@ mod end;
 mod publish;
 mod repetitions;
 mod subscribe;
+mod view;
 
 use std::sync::Arc;
 
@@ -141,6 +142,10 @@ impl Service for Mqtt {
 
     fn lost(_: &mut Door, cx: &mut Context<'_>, client: &mut Client) {
         Door::lost(cx, client);
+    }
+
+    fn dismiss(_: &mut Door, cx: &mut Context<'_>, client: &mut Client) {
+        Door::dismissed(cx, client);
     }
 
     fn hang_up(cx: &mut Context<'_>, id: ConnectionId, failed: bool) {

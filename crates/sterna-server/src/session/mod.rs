@@ -34,6 +34,19 @@ pub(crate) const QUEUE_PREFIX: &str = "$queue/";
 /// See [`AMQP_PREFIX`].
 pub(crate) const HTTP_PREFIX: &str = "$http/";
 
+/// The protocol of a session, by its name; `queue` for the anchor of an AMQP queue.
+pub(crate) fn protocol_of(client_id: &str) -> &'static str {
+    let names = [
+        (AMQP_PREFIX, "amqp"),
+        (QUEUE_PREFIX, "queue"),
+        (HTTP_PREFIX, "http"),
+    ];
+    let known = names
+        .iter()
+        .find(|(prefix, _)| client_id.starts_with(prefix));
+    known.map_or("mqtt", |(_, name)| name)
+}
+
 /// Whether a client identifier belongs to the broker, so that no MQTT client may have it.
 pub(crate) fn is_reserved(client_id: &str) -> bool {
     [AMQP_PREFIX, QUEUE_PREFIX, HTTP_PREFIX]

@@ -43,16 +43,23 @@ pub(crate) struct Answer {
     pub(crate) content: String,
 }
 
+impl Answer {
+    /// Takes an answer apart.
+    pub(crate) fn of(text: &str) -> Option<Self> {
+        let (head, content) = text.split_once("\r\n\r\n")?;
+        let status = head.split(' ').nth(1)?.parse().ok()?;
+        Some(Self {
+            status,
+            head: head.to_ascii_lowercase(),
+            content: content.to_owned(),
+        })
+    }
+}
+
 /// Takes the answer.
 pub(crate) fn answer(broker: &mut Broker, peer: Peer) -> Option<Answer> {
     let text = String::from_utf8(broker.take_on(peer, StreamId::FIRST)).expect("text");
-    let (head, content) = text.split_once("\r\n\r\n")?;
-    let status = head.split(' ').nth(1)?.parse().ok()?;
-    Some(Answer {
-        status,
-        head: head.to_ascii_lowercase(),
-        content: content.to_owned(),
-    })
+    Answer::of(&text)
 }
 
 /// Asks for a path, with more fields.

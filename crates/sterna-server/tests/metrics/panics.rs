@@ -12,6 +12,7 @@ use crate::page::{ADMIN, config, connect, scrape};
 const V5: Version = Version::V5;
 const REQUESTS: &[u8] = b"GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n\
     GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n\
+    GET /admin/v1/clients HTTP/1.1\r\nHost: localhost\r\n\r\n\
     GET /nothing HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
 fn ask(broker: &mut Broker) {

@@ -70,7 +70,7 @@ pub(crate) enum Verdict {
 }
 
 /// The challenges of a 401 (RFC 9110, section 11.6.1).
-fn challenge(policy: &Policy) -> String {
+pub(crate) fn challenge(policy: &Policy) -> String {
     let mut challenges = Vec::new();
     if !policy.tokens.is_empty() || policy.issuer.is_configured() {
         challenges.push(r#"Bearer realm="sterna""#);

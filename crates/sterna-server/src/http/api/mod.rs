@@ -40,10 +40,11 @@ use crate::context::Context;
 use crate::sys::Counts;
 pub(crate) use acknowledge::Acknowledgement;
 pub(crate) use answer::{Trouble, fail, respond};
-pub(crate) use credentials::{Credentials, Verdict};
+pub(crate) use credentials::{Credentials, Verdict, challenge};
 pub(crate) use peer::Peer;
 
 pub(crate) use subscription::is_consumer;
+pub(crate) use topics::names_etag;
 
 /// What a shard keeps of all its HTTP clients.
 #[derive(Debug)]

@@ -1,5 +1,6 @@
 //! What is kept of one connection.
 
+use sterna_broker::SessionKey;
 use sterna_http::{ExchangeId, Request};
 use sterna_net::ConnectionId;
 
@@ -65,6 +66,11 @@ impl Peer {
     /// The user whom a request of the connection has shown.
     pub(crate) fn name(&self) -> Option<&str> {
         self.credentials.name()
+    }
+
+    /// The sessions of its subscriptions.
+    pub(crate) fn sessions(&self) -> impl Iterator<Item = SessionKey> {
+        (self.subscriptions.iter()).map(|subscription| subscription.session)
     }
 
     /// Whether subscriptions or WebTransport sessions are open.

@@ -23,12 +23,18 @@ const SANDBOX: &[u8] = b"default-src 'none'; sandbox";
 pub(super) fn has_etag(head: &Head, etag: &str) -> bool {
     let mut has = false;
     head.each_field("if-none-match", |value| {
-        let tags = std::str::from_utf8(value).unwrap_or_default().split(',');
-        has |= tags
-            .map(str::trim)
-            .any(|tag| tag == "*" || tag.strip_prefix("W/").unwrap_or(tag) == etag);
+        has |= names_etag(value, etag);
     });
     has
+}
+
+/// Whether a value of `If-None-Match` names an entity tag.
+pub(crate) fn names_etag(value: &[u8], etag: &str) -> bool {
+    let mut tags = std::str::from_utf8(value).unwrap_or_default().split(',');
+    tags.any(|tag| {
+        let tag = tag.trim();
+        tag == "*" || tag.strip_prefix("W/").unwrap_or(tag) == etag
+    })
 }
 
 /// Whether the rules let a client know of a topic.

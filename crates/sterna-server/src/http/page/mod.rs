@@ -54,10 +54,15 @@ impl Resource {
         Self {
             content_type,
             content: content.as_bytes(),
-            etag: format!("\"{:016x}\"", fnv1a(content.as_bytes())),
+            etag: etag_of(content.as_bytes()),
             content_security_policy: None,
         }
     }
+}
+
+/// The entity tag of a content.
+pub(crate) fn etag_of(content: &[u8]) -> String {
+    format!("\"{:016x}\"", fnv1a(content))
 }
 
 /// The file at a path (without query), if it is one of the page's.

@@ -1,0 +1,277 @@
+//! For administrators: sessions, retained messages and kept queues, a page at a time, and changes of kept
+//! queues.
+//!
+//! Each call looks at a number of things that the caller bounds, since it runs within a shard's turn.
+
+use std::sync::Arc;
+
+use super::Broker;
+use crate::api::SessionInfo;
+use crate::filter::Filter;
+use crate::group::is_before;
+use crate::message::{Message, Qos};
+use crate::nodes::NIL;
+
+/// A subscription of a session, as an administrator sees it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SubscriptionInfo {
+    /// The whole filter, of a shared subscription with `$share/NAME/`.
+    pub filter: Arc<str>,
+    /// Maximum QoS of deliveries.
+    pub qos: Qos,
+    /// Whether messages of the same client are left out.
+    pub no_local: bool,
+    /// Whether the retain flag stays as it was published.
+    pub retain_as_published: bool,
+    /// Its Subscription Identifier.
+    pub identifier: Option<u32>,
+}
+
+/// A kept queue, as an administrator sees it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct QueueInfo {
+    /// Messages that wait to be given to a consumer.
+    pub messages: usize,
+    /// Messages that are not due yet.
+    pub delayed: usize,
+    /// Bytes of the bodies of both.
+    pub bytes: u64,
+    /// Connected consumers.
+    pub consumers: usize,
+    /// Deliveries after which a message is a dead letter; `None` for any number.
+    pub maximum_deliveries: Option<u16>,
+    /// The topic of its dead letters; `None` where they are dropped.
+    pub dead_letter: Option<Box<str>>,
+    /// Whether messages of higher priority are delivered first.
+    pub has_priorities: bool,
+}
+
+/// A message that waits in a kept queue.
+#[derive(Clone, Debug)]
+pub struct Peeked {
+    /// The message.
+    pub message: Arc<Message>,
+    /// Its place, to go on behind it.
+    pub place: u32,
+    /// Failed deliveries so far.
+    pub failures: u16,
+}
+
+/// The result of a change of a kept queue.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct QueueChange {
+    /// Messages that were removed from the queue.
+    pub messages: usize,
+    /// Messages that still wait in it.
+    pub left: usize,
+    /// Whether a message could not go where it was to go: it stays, and those behind it.
+    pub is_refused: bool,
+}
+
+impl<P: Default + Send> Broker<P> {
+    /// As [`sessions`](Self::sessions), but looks at no more than `slots` places of sessions, so that the
+    /// page may be shorter than `limit`.
+    #[must_use]
+    pub fn sessions_within(
+        &self,
+        cursor: usize,
+        limit: usize,
+        slots: usize,
+    ) -> (Vec<SessionInfo>, Option<usize>) {
+        let all = &self.queues.sessions;
+        let until = all.capacity().min(cursor.saturating_add(slots));
+        let mut infos = Vec::new();
+        for at in cursor..until {
+            if infos.len() >= limit {
+                return (infos, Some(at));
+            }
+            infos.extend(all.get(at).map(|session| self.info(session)));
+        }
+        (infos, (until < all.capacity()).then_some(until))
+    }
+
+    /// The user that a session of any shard belongs to; `None` also where there is no session.
+    #[must_use]
+    pub fn user_of(&self, client_id: &str) -> Option<Arc<str>> {
+        self.directory.user_of(client_id)
+    }
+
+    /// Subscriptions of a session of this shard, by filter: up to `limit` behind `after`, and whether there
+    /// are more. `None` where the session is not here.
+    #[must_use]
+    pub fn subscriptions_named(
+        &self,
+        client_id: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Option<(Vec<SubscriptionInfo>, bool)> {
+        let slot = self.active_slot(client_id)?;
+        let session = &self.queues.sessions[slot as usize];
+        let behind = |filter: &str| after.is_none_or(|after| filter > after);
+        let mut found: Vec<_> = (session.subscriptions.iter())
+            .filter(|(filter, _)| behind(filter))
+            .collect();
+        found.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
+        let has_more = found.len() > limit;
+        let page = found.into_iter().take(limit).map(|(filter, subscription)| {
+            let flags = subscription.flags;
+            let context = subscription.context.as_ref();
+            SubscriptionInfo {
+                filter: Arc::clone(filter),
+                qos: flags.qos(),
+                no_local: flags.no_local(),
+                retain_as_published: flags.retain_as_published(),
+                identifier: context.and_then(|context| context.identifiers.first().copied()),
+            }
+        });
+        Some((page.collect(), has_more))
+    }
+
+    /// Retained messages whose topics match a filter, in an order of the broker's: up to `limit` after the
+    /// first `skip`, and whether there are more. `None` for an invalid filter.
+    #[must_use]
+    pub fn retained_page(
+        &self,
+        now_ms: u64,
+        filter: &str,
+        skip: usize,
+        limit: usize,
+    ) -> Option<(Vec<Arc<Message>>, bool)> {
+        let filter = Filter::parse(filter, self.limits()).filter(|filter| !filter.shared)?;
+        Some((self.directory).retained_page(filter.topics, filter.wild, now_ms, skip, limit))
+    }
+
+    /// The group of a shared subscription whose queue is on this shard.
+    fn group_here(&mut self, filter: &str) -> Option<u32> {
+        self.catch_up();
+        let group = self.directory.group(filter)?;
+        self.queues.groups.contains_key(&group).then_some(group)
+    }
+
+    /// What the queue of a shared subscription holds, by its whole filter; `None` where it is not on this
+    /// shard.
+    #[must_use]
+    pub fn queue_info(&mut self, filter: &str) -> Option<QueueInfo> {
+        let id = self.group_here(filter)?;
+        let group = self.queues.groups.get(&id)?;
+        let rules = group.rules.as_deref();
+        Some(QueueInfo {
+            messages: group.queue.len(),
+            delayed: group.delayed_list().len(),
+            bytes: group.queued_bytes,
+            consumers: group.attending,
+            maximum_deliveries: rules.and_then(|rules| rules.maximum_deliveries),
+            dead_letter: rules.and_then(|rules| rules.dead_letter.clone()),
+            has_priorities: rules.is_some_and(|rules| rules.has_priorities),
+        })
+    }
+
+    /// Messages that wait in the queue of a shared subscription, first the one that is delivered next: up
+    /// to `limit` behind the place `after`, and whether there are more. Nothing is taken. `None` where the
+    /// queue is not on this shard.
+    #[must_use]
+    pub fn peek_queue(
+        &mut self,
+        now_ms: u64,
+        filter: &str,
+        after: Option<u32>,
+        limit: usize,
+    ) -> Option<(Vec<Peeked>, bool)> {
+        let id = self.group_here(filter)?;
+        let after = after.map(|place| u64::from(place) << 32);
+        let mut node = self.queues.groups.get(&id)?.queue.first();
+        let mut page = Vec::new();
+        while node != NIL {
+            if let Some(entry) = self.queues.nodes.entry(node)
+                && after.is_none_or(|after| is_before(after, entry.tag))
+                && let Some(message) = &entry.message
+                && !message.is_expired(now_ms)
+            {
+                if page.len() == limit {
+                    return Some((page, true));
+                }
+                page.push(Peeked {
+                    message: Arc::clone(message),
+                    place: crate::group::sequence(entry.tag),
+                    failures: entry.failures,
+                });
+            }
+            node = self.queues.nodes.next(node);
+        }
+        Some((page, false))
+    }
+
+    /// Removes up to `limit` messages that wait in the queue of a shared subscription, first the one that
+    /// is delivered next. Messages that consumers have, and those that are not due yet, stay. `None` where
+    /// the queue is not on this shard.
+    pub fn purge_queue(&mut self, now_ms: u64, filter: &str, limit: usize) -> Option<QueueChange> {
+        let id = self.group_here(filter)?;
+        let mut messages = 0;
+        while messages < limit && self.drop_first_of_group(id) {
+            messages += 1;
+        }
+        Some(self.changed_queue(now_ms, id, messages, false))
+    }
+
+    /// Routes up to `limit` messages that wait in the queue of a shared subscription as `make` makes them
+    /// anew, and removes each that was taken. It ends at the first that `make` refuses, or that no queue or
+    /// not every kept one takes. `None` where the queue is not on this shard.
+    ///
+    /// After a crash in between a message may be in both queues.
+    pub fn move_queue(
+        &mut self,
+        now_ms: u64,
+        filter: &str,
+        limit: usize,
+        mut make: impl FnMut(&Message) -> Option<Message>,
+    ) -> Option<QueueChange> {
+        let id = self.group_here(filter)?;
+        let mut messages = 0;
+        let mut is_refused = false;
+        // What comes back to this queue by its filter is not moved again.
+        let most = limit.min(self.queues.groups.get(&id)?.queue.len());
+        while messages < most {
+            let first = (self.queues.groups.get(&id)).map_or(NIL, |group| group.queue.first());
+            let entry = self.queues.nodes.entry(first);
+            let Some(message) = entry.and_then(|entry| entry.message.clone()) else {
+                break;
+            };
+            let routed = make(&message).map(|message| self.route(now_ms, message));
+            is_refused = !routed.is_some_and(|routed| !routed.refused && routed.matched > 0);
+            if is_refused || !self.drop_first_of_group(id) {
+                break;
+            }
+            messages += 1;
+        }
+        Some(self.changed_queue(now_ms, id, messages, is_refused))
+    }
+
+    /// Takes the first message out of a group's queue for good; false where there is none.
+    fn drop_first_of_group(&mut self, id: u32) -> bool {
+        let first = (self.queues.groups.get(&id)).map_or(NIL, |group| group.queue.first());
+        let Some(entry) = self.queues.remove_from_group(id, first) else {
+            return false;
+        };
+        self.queues.settle_in_group(id, entry.position);
+        true
+    }
+
+    fn changed_queue(
+        &mut self,
+        now_ms: u64,
+        id: u32,
+        messages: usize,
+        is_refused: bool,
+    ) -> QueueChange {
+        if messages > 0 {
+            self.queues.write_group_cursor(id);
+        }
+        self.finish(now_ms);
+        self.report();
+        QueueChange {
+            messages,
+            left: (self.queues.groups.get(&id)).map_or(0, |group| group.queue.len()),
+            is_refused,
+        }
+    }
+}

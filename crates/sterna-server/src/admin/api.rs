@@ -1,0 +1,1024 @@
+//! Requests of the admin API: what is asked of which shard, and what becomes of the answers.
+
+use std::fmt::Write as _;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use sterna_broker::{Message, MessageHeader, Publication, Qos, Retention};
+use sterna_http::{Content, ExchangeId, Head, Request, Responses};
+use sterna_mqtt::{Property, PropertyBuf, topic};
+
+use super::desk::{Desk, Purpose};
+use super::floor::client_of;
+use super::message::message_value;
+use super::openapi;
+use super::role::Role;
+use super::routes::{Call, Operation};
+use crate::audit;
+use crate::authorization::Subject;
+use crate::control::{Order, OrderLetter};
+use crate::door::Promise;
+use crate::http::{ProblemKind as Kind, Trouble, names_etag, respond};
+use crate::identity::Identity;
+use crate::mail::admin::{Answer, Ask, Body, Found, Query, Window};
+use crate::mail::{AdminLetter, Mail};
+use crate::metrics::Figures;
+use crate::session::QUEUE_PREFIX;
+use crate::session::amqp::topic_of_queue;
+use crate::sys::{Counts, Process};
+
+/// Entries of a page where nothing else is asked for.
+const DEFAULT_PAGE: u32 = 100;
+
+/// A page of what several shards have in places: where it is so far.
+#[derive(Debug)]
+pub(super) struct Paging {
+    items: Vec<Value>,
+    shard: usize,
+    limit: usize,
+    scan: usize,
+    list: List,
+}
+
+/// What is listed by places.
+#[derive(Debug)]
+enum List {
+    Clients(Option<Box<str>>),
+    Sessions,
+}
+
+/// A page that one shard, or a part of each, gives as a whole.
+#[derive(Debug)]
+pub(super) enum Whole {
+    /// `next` is the last filter.
+    Subscriptions,
+    /// `next` is the place of the last message.
+    Messages,
+    /// Queues by name and filter, in order, and whether there are more.
+    Queues(Vec<(Box<str>, String)>, bool),
+    /// The first of these queues alone.
+    Queue(Vec<(Box<str>, String)>),
+}
+
+/// A change that an operator makes, for the audit log.
+#[derive(Clone, Debug)]
+pub(super) struct Change {
+    action: &'static str,
+    target: String,
+    user: Option<String>,
+    role: Role,
+}
+
+/// What a client is told once it is kept.
+#[derive(Debug)]
+pub(crate) struct Done {
+    pub(super) id: ExchangeId,
+    status: u16,
+    content: Option<Value>,
+}
+
+/// The conditions of a request that only reads.
+#[derive(Debug, Default)]
+pub(super) struct Condition {
+    /// Values of `If-None-Match`.
+    tags: Vec<Box<[u8]>>,
+}
+
+impl Condition {
+    fn of(head: &Head) -> Self {
+        let mut tags = Vec::new();
+        head.each_field("if-none-match", |value| tags.push(value.into()));
+        Self { tags }
+    }
+
+    fn has(&self, etag: &str) -> bool {
+        self.tags.iter().any(|tag| names_etag(tag, etag))
+    }
+}
+
+/// The content of `POST /queues/{queue}/move`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Move {
+    to: String,
+    limit: Option<u32>,
+}
+
+/// The content of `POST /publish`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Publish {
+    topic: String,
+    payload: Option<String>,
+    payload_base64: Option<String>,
+    #[serde(default)]
+    qos: u8,
+    #[serde(default)]
+    retain: bool,
+    content_type: Option<String>,
+    expiry_s: Option<u32>,
+}
+
+/// Reads the content of a request.
+fn content<'c, T: Deserialize<'c>>(request: &'c Request) -> Result<T, Trouble> {
+    serde_json::from_slice(&request.content)
+        .map_err(|error| Trouble::new(Kind::InvalidContent, error.to_string()))
+}
+
+/// A change has to show that no page of a browser made it by a form or a link: those cannot set the type
+/// JSON, or any other field, without asking before.
+fn check_intent(head: &Head) -> Result<(), Trouble> {
+    let is_json = head.field("content-type").is_some_and(|value| {
+        let essence = value.split(|byte| *byte == b';').next().unwrap_or_default();
+        essence
+            .trim_ascii()
+            .eq_ignore_ascii_case(b"application/json")
+    });
+    if is_json || head.field("sterna-request").is_some() {
+        return Ok(());
+    }
+    let detail = "a change has the field `content-type: application/json` or `sterna-request`";
+    Err(Trouble::new(Kind::InvalidField, detail))
+}
+
+impl Desk<'_, '_> {
+    /// Answers a request for the API, now or later; false where it waits for a verdict.
+    pub(super) fn api(
+        &mut self,
+        out: &mut dyn Responses,
+        request: &Request,
+    ) -> Result<bool, Trouble> {
+        let head = &request.head;
+        let call = Call::read(head.method(), head.target())?;
+        if call.route.method != "GET" {
+            check_intent(head)?;
+        }
+        let Some(wanted) = call.route.role else {
+            let document = Content::Shared(openapi::document());
+            give(
+                out,
+                request.id,
+                &Condition::of(head),
+                document,
+                openapi::etag(),
+            );
+            return Ok(true);
+        };
+        let Some(identity) = self.sender(head)? else {
+            return Ok(false);
+        };
+        let role = self.role(&identity);
+        if role.is_none_or(|role| role < wanted) {
+            return Err(self.not_allowed(&identity, role, wanted));
+        }
+        self.came_in(&identity);
+        let change = Change {
+            action: call.route.id,
+            target: call.argument.clone(),
+            user: identity.user().map(str::to_owned),
+            role: role.unwrap_or(wanted),
+        };
+        let done = self.operate(out, request, &call, &identity, change.clone());
+        if let Err(trouble) = &done
+            && call.route.method != "GET"
+        {
+            self.log_change(&change, Some(trouble.detail()));
+        }
+        done.map(|()| true)
+    }
+
+    /// A sender whose role does not reach.
+    fn not_allowed(&mut self, identity: &Identity, role: Option<Role>, wanted: Role) -> Trouble {
+        let user = identity.user();
+        let detail = match role {
+            _ if user.is_none() && self.cx.policy.has_users() => {
+                let detail = "the API asks for credentials";
+                return self.refuse_login(
+                    user,
+                    Trouble::unauthenticated(detail, crate::http::challenge(self.cx.policy)),
+                );
+            }
+            Some(role) => format!(
+                "this needs the role {}, and the sender has the role {}",
+                wanted.name(),
+                role.name()
+            ),
+            None => format!(
+                "this needs the role {}, and the sender has none",
+                wanted.name()
+            ),
+        };
+        let hint = ": see admin.viewers, admin.operators and authorization.admins";
+        self.refuse_login(user, Trouble::new(Kind::Forbidden, detail + hint))
+    }
+
+    /// Does what is asked for.
+    fn operate(
+        &mut self,
+        out: &mut dyn Responses,
+        request: &Request,
+        call: &Call,
+        identity: &Identity,
+        change: Change,
+    ) -> Result<(), Trouble> {
+        let id = request.id;
+        let limits = &self.cx.policy.admin;
+        let (most, changes) = (limits.maximum_page, limits.maximum_changes);
+        let limit = || call.limit(DEFAULT_PAGE, most);
+        let condition = Condition::of(&request.head);
+        match call.route.operation {
+            Operation::OpenApi => Ok(()),
+            Operation::Node => self.ask_all(id, Purpose::Node, Ask::Figures),
+            Operation::Clients => {
+                let name = call.parameter("name").map(Into::into);
+                self.list(id, call, limit()?, List::Clients(name))
+            }
+            Operation::Sessions => self.list(id, call, limit()?, List::Sessions),
+            Operation::Client => {
+                let (shard, client) = self.client(&call.argument)?;
+                let purpose = Purpose::One(condition, Kind::NoClient);
+                self.ask_one(id, purpose, shard, Query::Client(client))
+            }
+            Operation::Disconnect => {
+                let (shard, client) = self.client(&call.argument)?;
+                let purpose = Purpose::Change(change, Kind::NoClient);
+                self.ask_one(id, purpose, shard, Query::Disconnect(client))
+            }
+            Operation::Session => {
+                let shard = self.shard_of_session(&call.argument)?;
+                let purpose = Purpose::One(condition, Kind::SessionBusy);
+                let query = Query::Session(call.argument.as_str().into());
+                self.ask_one(id, purpose, shard, query)
+            }
+            Operation::EndSession => self.end_session(out, id, &call.argument, change),
+            Operation::Subscriptions => {
+                let shard = self.shard_of_session(&call.argument)?;
+                let query = Query::Subscriptions {
+                    client_id: call.argument.as_str().into(),
+                    after: call.parameter("after").map(Into::into),
+                    limit: limit()?,
+                };
+                let purpose = Purpose::Whole(Whole::Subscriptions, condition);
+                self.ask_one(id, purpose, shard, query)
+            }
+            Operation::Queues => {
+                let registry = &self.admin.queues;
+                let (queues, has_more) = registry.page(call.parameter("after"), limit()?);
+                self.ask_queues(id, Whole::Queues(queues, has_more), condition)
+            }
+            Operation::Queue => {
+                let queue = self.queue(&call.argument)?;
+                let queues = vec![(call.argument.as_str().into(), queue)];
+                self.ask_queues(id, Whole::Queue(queues), condition)
+            }
+            Operation::Messages => {
+                let query = Query::Messages {
+                    queue: self.queue(&call.argument)?.into(),
+                    after: call.after(|text| text.parse().ok())?,
+                    limit: limit()?,
+                };
+                self.ask_home(id, Purpose::Whole(Whole::Messages, condition), query)
+            }
+            Operation::Purge => {
+                let query = Query::Purge {
+                    queue: self.queue(&call.argument)?.into(),
+                    limit: call.limit(changes, changes)?,
+                };
+                self.ask_home(id, Purpose::Change(change, Kind::NoQueue), query)
+            }
+            Operation::Move => self.move_messages(request, call, change),
+            Operation::Retained => self.retained(out, id, call, limit()?),
+            Operation::RetainedMessage => {
+                let now_ms = self.cx.net.now_ms();
+                let message = self.cx.broker.retained(now_ms, &call.argument);
+                let message = message.ok_or_else(no_retained)?;
+                let most = limits.maximum_payload_bytes;
+                give_value(out, id, &condition, &message_value(&message, most));
+                Ok(())
+            }
+            Operation::DeleteRetained => {
+                let topic = call.argument.as_str();
+                let (is_there, token) = self.cx.appended(|cx| cx.broker.clear_retained(topic));
+                if !is_there {
+                    return Err(no_retained());
+                }
+                self.log_change(&change, None);
+                self.promise(out, token, None, Done::new(id, 204, None));
+                Ok(())
+            }
+            Operation::Publish => self.publish(out, request, identity, change),
+            Operation::Store => {
+                let store = self.admin.sources.store();
+                let value = json!({ "is_enabled": store.is_some() });
+                let value = store.map_or(value, |usage| {
+                    json!({
+                        "is_enabled": true,
+                        "segments": usage.segments,
+                        "log_bytes": usage.log_bytes,
+                        "written_bytes": usage.written_bytes,
+                        "unwritten_bytes": usage.unwritten_bytes,
+                        "unsynced_appends": usage.unsynced_appends,
+                        "failures": usage.failures,
+                        "is_full": usage.is_full,
+                        "damaged_places": usage.damaged_places,
+                        "syncs": usage.syncs.buckets.iter().sum::<u64>(),
+                        "sync_us": usage.syncs.sum_us,
+                    })
+                });
+                give_value(out, id, &condition, &value);
+                Ok(())
+            }
+            Operation::Memory => {
+                let process = Process::read();
+                let kinds = self.admin.sources.memory(self.cx.memory, &process);
+                let kinds: serde_json::Map<String, Value> = (kinds.into_iter())
+                    .map(|(kind, bytes)| (format!("{kind}_bytes"), bytes.into()))
+                    .collect();
+                let value = json!({ "resident_bytes": process.resident_bytes, "kinds": kinds });
+                give_value(out, id, &condition, &value);
+                Ok(())
+            }
+            Operation::Certificates => {
+                let certificates = self.admin.sources.certificates();
+                let items = certificates.iter().map(|certificate| {
+                    json!({
+                        "subject": certificate.subject,
+                        "fingerprint": certificate.fingerprint,
+                        "expires_s": Some(certificate.expires_s).filter(|at| *at != 0),
+                        "is_for_development": certificate.development,
+                    })
+                });
+                let value = json!({ "items": items.collect::<Vec<_>>() });
+                give_value(out, id, &condition, &value);
+                Ok(())
+            }
+            Operation::Reload => self.order(id, Order::Reload, change),
+            Operation::Drain => self.order(id, Order::Drain, change),
+        }
+    }
+
+    /// The shard and the connection that a name stands for.
+    fn client(&self, name: &str) -> Result<(usize, sterna_net::ConnectionId), Trouble> {
+        let shards = usize::from(self.cx.broker.directory().shards());
+        client_of(name)
+            .filter(|(shard, _)| *shard < shards)
+            .ok_or_else(|| missing(Kind::NoClient))
+    }
+
+    fn shard_of_session(&self, name: &str) -> Result<usize, Trouble> {
+        let shard = self.cx.broker.directory().shard_of(name);
+        shard
+            .map(|shard| usize::from(shard.0))
+            .ok_or_else(|| missing(Kind::NoSession))
+    }
+
+    /// The shared subscription that a queue is.
+    fn queue(&self, name: &str) -> Result<String, Trouble> {
+        let queue = self.admin.queues.shared_subscription(name);
+        queue.ok_or_else(|| missing(Kind::NoQueue))
+    }
+
+    /// Asks shards for a page of what they have in places, one after the other.
+    fn list(
+        &mut self,
+        id: ExchangeId,
+        call: &Call,
+        limit: usize,
+        list: List,
+    ) -> Result<(), Trouble> {
+        let shards = usize::from(self.cx.broker.directory().shards());
+        let after = call.after(|text| {
+            let (shard, place) = text.split_once('.')?;
+            let shard: usize = shard.parse().ok()?;
+            Some((shard, place.parse::<usize>().ok()?)).filter(|_| shard < shards)
+        })?;
+        let (shard, from) = after.unwrap_or_default();
+        let paging = Paging {
+            items: Vec::new(),
+            shard,
+            limit,
+            scan: self.cx.policy.admin.maximum_scan as usize,
+            list,
+        };
+        let query = paging.query(from);
+        self.ask_one(id, Purpose::Page(Box::new(paging)), shard, query)
+    }
+
+    fn ask_one(
+        &mut self,
+        id: ExchangeId,
+        purpose: Purpose,
+        shard: usize,
+        query: Query,
+    ) -> Result<(), Trouble> {
+        self.ask(id, purpose, shard..shard + 1, &Ask::Query(query))
+    }
+
+    /// Asks the shard that a queue is on, which only that knows.
+    fn ask_home(&mut self, id: ExchangeId, purpose: Purpose, query: Query) -> Result<(), Trouble> {
+        self.ask_all(id, purpose, Ask::Query(query))
+    }
+
+    fn ask_queues(
+        &mut self,
+        id: ExchangeId,
+        whole: Whole,
+        condition: Condition,
+    ) -> Result<(), Trouble> {
+        let (Whole::Queues(queues, _) | Whole::Queue(queues)) = &whole else {
+            return Ok(());
+        };
+        let filters = queues.iter().map(|(_, filter)| filter.as_str().into());
+        let query = Query::Queues(filters.collect());
+        self.ask_all(id, Purpose::Whole(whole, condition), Ask::Query(query))
+    }
+
+    fn end_session(
+        &mut self,
+        out: &mut dyn Responses,
+        id: ExchangeId,
+        name: &str,
+        change: Change,
+    ) -> Result<(), Trouble> {
+        if name.starts_with(QUEUE_PREFIX) {
+            let detail = "this session keeps a queue, which it would take with it";
+            return Err(Trouble::new(Kind::Conflict, detail));
+        }
+        let now_ms = self.cx.net.now_ms();
+        let (is_there, token) = self
+            .cx
+            .appended(|cx| cx.broker.end_session_of(now_ms, name));
+        if !is_there {
+            return Err(missing(Kind::NoSession));
+        }
+        self.log_change(&change, None);
+        self.promise(out, token, None, Done::new(id, 204, None));
+        Ok(())
+    }
+
+    fn move_messages(
+        &mut self,
+        request: &Request,
+        call: &Call,
+        change: Change,
+    ) -> Result<(), Trouble> {
+        let wanted: Move = content(request)?;
+        let most = self.cx.policy.admin.maximum_changes;
+        let limit = wanted.limit.unwrap_or(most);
+        if !(1..=most).contains(&limit) {
+            let detail = format!("limit is a number from 1 to {most}");
+            return Err(Trouble::new(Kind::InvalidContent, detail));
+        }
+        let queue = self.queue(&call.argument)?;
+        self.queue(&wanted.to)?;
+        if wanted.to == call.argument || !self.admin.queues.takes_its_topic(&wanted.to) {
+            let detail = "the other queue is the same, or takes messages by a filter of its own";
+            return Err(Trouble::new(Kind::Conflict, detail));
+        }
+        let query = Query::Move {
+            queue: queue.into(),
+            topic: topic_of_queue(&wanted.to).into(),
+            limit: limit as usize,
+        };
+        let change = Change {
+            target: format!("{} to {}", change.target, wanted.to),
+            ..change
+        };
+        self.ask_home(request.id, Purpose::Change(change, Kind::NoQueue), query)
+    }
+
+    fn retained(
+        &mut self,
+        out: &mut dyn Responses,
+        id: ExchangeId,
+        call: &Call,
+        limit: usize,
+    ) -> Result<(), Trouble> {
+        let limits = &self.cx.policy.admin;
+        let skip = call.after(|text| text.parse::<usize>().ok())?.unwrap_or(0);
+        if skip > limits.maximum_scan as usize {
+            let detail = "that many messages are not passed over (admin.maximum_scan): give a narrower filter";
+            return Err(Trouble::new(Kind::InvalidParameter, detail));
+        }
+        let filter = call.parameter("filter").unwrap_or("#");
+        let now_ms = self.cx.net.now_ms();
+        let page = self.cx.broker.retained_page(now_ms, filter, skip, limit);
+        let (messages, has_more) =
+            page.ok_or_else(|| Trouble::new(Kind::InvalidFilter, "filter is not a topic filter"))?;
+        let most = limits.maximum_payload_bytes;
+        let items = messages.iter().map(|message| message_value(message, most));
+        let next = has_more.then(|| (skip + messages.len()).to_string());
+        give_page(out, id, items.collect(), next);
+        Ok(())
+    }
+
+    fn publish(
+        &mut self,
+        out: &mut dyn Responses,
+        request: &Request,
+        identity: &Identity,
+        change: Change,
+    ) -> Result<(), Trouble> {
+        let wanted: Publish = content(request)?;
+        let change = Change {
+            target: wanted.topic.clone(),
+            ..change
+        };
+        let done = self.publish_message(out, request.id, identity, &wanted);
+        let refusal = done
+            .as_ref()
+            .err()
+            .map(|trouble| trouble.detail().to_owned());
+        self.log_change(&change, refusal.as_deref());
+        // The refusal is logged, with the topic.
+        done
+    }
+
+    fn publish_message(
+        &mut self,
+        out: &mut dyn Responses,
+        id: ExchangeId,
+        identity: &Identity,
+        wanted: &Publish,
+    ) -> Result<(), Trouble> {
+        let now_ms = self.cx.net.now_ms();
+        let invalid = |detail: &'static str| Trouble::new(Kind::InvalidContent, detail);
+        topic::check_name(&wanted.topic)
+            .map_err(|error| Trouble::new(Kind::InvalidTopic, error.detail()))?;
+        let subject = Subject {
+            user: identity.user(),
+            client: "",
+        };
+        if !self.cx.policy.rules.may_publish(subject, &wanted.topic) {
+            let detail = "the rules forbid to publish to this topic";
+            return Err(Trouble::new(Kind::Forbidden, detail));
+        }
+        let qos = Qos::from_u8(wanted.qos).ok_or_else(|| invalid("qos is 0, 1 or 2"))?;
+        let payload = match (&wanted.payload, &wanted.payload_base64) {
+            (Some(_), Some(_)) => return Err(invalid("either payload or payload_base64")),
+            (Some(text), None) => text.clone().into_bytes(),
+            (None, Some(text)) => {
+                let payload = STANDARD.decode(text);
+                payload.map_err(|_| invalid("payload_base64 is not base64"))?
+            }
+            (None, None) => Vec::new(),
+        };
+        let mut properties = PropertyBuf::new();
+        if let Some(content_type) = &wanted.content_type {
+            let pushed = properties.push(Property::ContentType(content_type));
+            pushed.map_err(|_| invalid("content_type is too long"))?;
+        }
+        let header = MessageHeader {
+            qos,
+            retain: wanted.retain,
+            published_ms: now_ms,
+            expires_at_ms: wanted.expiry_s.map(|s| now_ms + u64::from(s) * 1000),
+        };
+        let properties = properties.properties().raw();
+        let message = Message::copy(&wanted.topic, properties, &payload, header)
+            .map_err(|_| invalid("the message is too large"))?;
+        let origin = None;
+        let routed = self
+            .cx
+            .broker
+            .publish(now_ms, Publication { origin, message });
+        let (kind, detail) = if routed.is_store_full {
+            (
+                Kind::StoreFull,
+                "the store has no room; the message went nowhere",
+            )
+        } else if routed.refused {
+            (
+                Kind::QueueFull,
+                "a queue that the message belongs to is full; it went nowhere",
+            )
+        } else {
+            match routed.retention {
+                Retention::InvalidTopic => (
+                    Kind::InvalidTopic,
+                    "the topic is longer or deeper than the broker allows",
+                ),
+                Retention::Refused => (
+                    Kind::RetainedFull,
+                    "the message was delivered, but there is no room to retain it",
+                ),
+                Retention::NotAsked | Retention::Stored | Retention::Cleared => {
+                    let done = Done::new(id, 200, Some(json!({ "matched": routed.matched })));
+                    self.promise(out, routed.token, Some(&wanted.topic), done);
+                    return Ok(());
+                }
+            }
+        };
+        Err(Trouble::new(kind, detail))
+    }
+
+    /// Gives the process an order.
+    fn order(&mut self, id: ExchangeId, order: Order, change: Change) -> Result<(), Trouble> {
+        let (Some(orders), Some(reply)) = (
+            self.admin.sources.orders(),
+            self.cx.outbox.postbox(self.cx.shard),
+        ) else {
+            return Err(Trouble::new(Kind::Busy, "the process takes no orders"));
+        };
+        let orders = orders.clone();
+        let shard = self.cx.shard;
+        let number = self.open(id, Purpose::Order(order, change), shard..shard + 1)?;
+        let letter = OrderLetter::new(order, move |obeyed| {
+            let answer = Answer::Obeyed(obeyed);
+            let body = Body::Answer {
+                number,
+                shard,
+                answer,
+            };
+            reply(Mail::Admin(Box::new(AdminLetter(body))));
+        });
+        if orders.give(letter) {
+            return Ok(());
+        }
+        self.admin.gathers.forget(self.connection, Some(id));
+        Err(Trouble::new(
+            Kind::Busy,
+            "the process has other orders to obey",
+        ))
+    }
+
+    /// Tells a client of a change once it is kept.
+    fn promise(&mut self, out: &mut dyn Responses, token: u64, topic: Option<&str>, done: Done) {
+        let info = self.cx.net.info(self.connection);
+        let listener = info.map_or(0, |info| info.listener);
+        let promise = Promise::on(self.cx, listener, topic).at(token);
+        if let Some(done) = self.promises.make(self.cx, promise, done) {
+            done.tell(out);
+        }
+    }
+
+    /// A line of the audit log about a change, and why it was refused, if it was.
+    fn log_change(&self, change: &Change, refusal: Option<&str>) {
+        let action = audit::Action {
+            action: change.action,
+            target: &change.target,
+            user: change.user.as_deref(),
+            role: change.role.name(),
+        };
+        action.log(self.cx, self.connection, refusal);
+    }
+
+    /// Shards have answered a query.
+    pub(super) fn found_page(
+        &mut self,
+        out: &mut dyn Responses,
+        id: ExchangeId,
+        mut paging: Box<Paging>,
+        answers: Vec<Answer>,
+        deadline_ms: u64,
+    ) {
+        let mut next = None;
+        for found in answers.into_iter().filter_map(found) {
+            if let Found::Page(items, place) = found {
+                paging.items.extend(items);
+                next = place;
+            }
+        }
+        let shards = usize::from(self.cx.broker.directory().shards());
+        let next = match next {
+            Some(place) => Some(format!("{}.{place}", paging.shard)),
+            None if paging.shard + 1 == shards => None,
+            None if paging.items.len() < paging.limit => {
+                paging.shard += 1;
+                let (shard, query) = (paging.shard, paging.query(0));
+                let asked =
+                    self.open_until(id, Purpose::Page(paging), shard..shard + 1, deadline_ms);
+                match asked {
+                    Ok(number) => self.post(number, shard, Ask::Query(query)),
+                    Err(trouble) => self.refused(out, id, &trouble),
+                }
+                return;
+            }
+            None => Some(format!("{}.0", paging.shard + 1)),
+        };
+        give_page(out, id, paging.items, next);
+    }
+
+    /// Shards have answered a query for one thing.
+    pub(super) fn found_one(
+        &self,
+        out: &mut dyn Responses,
+        id: ExchangeId,
+        (condition, kind): (&Condition, Kind),
+        answers: Vec<Answer>,
+    ) {
+        match one(answers) {
+            Some(value) => give_value(out, id, condition, &value),
+            None => self.refused(out, id, &missing(kind)),
+        }
+    }
+
+    /// Shards have answered a query for a whole page.
+    pub(super) fn found_whole(
+        &self,
+        out: &mut dyn Responses,
+        id: ExchangeId,
+        whole: Whole,
+        condition: &Condition,
+        answers: Vec<Answer>,
+    ) {
+        let mut page = None;
+        let mut parts = Vec::new();
+        for found in answers.into_iter().filter_map(found) {
+            match found {
+                Found::Page(items, next) => page = Some((items, next)),
+                Found::Some(some) => parts.extend(some),
+                Found::Nothing | Found::One(_) => {}
+            }
+        }
+        match whole {
+            Whole::Queues(queues, has_more) => {
+                let next = queues.last().filter(|_| has_more);
+                let next = next.map(|(name, _)| name.to_string());
+                give_page(out, id, described(queues, parts), next);
+            }
+            Whole::Queue(queues) => match described(queues, parts).pop() {
+                Some(queue) => give_value(out, id, condition, &queue),
+                None => self.refused(out, id, &missing(Kind::NoQueue)),
+            },
+            Whole::Subscriptions => match page {
+                Some((items, next)) => {
+                    let last = items.last().and_then(|last| last["filter"].as_str());
+                    let next = next.and(last).map(str::to_owned);
+                    give_page(out, id, items, next);
+                }
+                None => self.refused(out, id, &missing(Kind::SessionBusy)),
+            },
+            Whole::Messages => match page {
+                Some((items, next)) => {
+                    give_page(out, id, items, next.map(|place| place.to_string()));
+                }
+                None => self.refused(out, id, &missing(Kind::NoQueue)),
+            },
+        }
+    }
+
+    /// Shards have done what was asked for, or have not found it.
+    pub(super) fn found_change(
+        &self,
+        out: &mut dyn Responses,
+        id: ExchangeId,
+        (change, kind): (&Change, Kind),
+        answers: Vec<Answer>,
+    ) {
+        let Some(value) = one(answers) else {
+            let trouble = missing(kind);
+            self.log_change(change, Some(trouble.detail()));
+            return self.refused(out, id, &trouble);
+        };
+        let mut change = change.clone();
+        if let Some(name) = value["name"].as_str() {
+            let _ = write!(change.target, " {name}");
+        }
+        if let Some(messages) = value["messages"].as_u64() {
+            let _ = write!(change.target, ", {messages} messages");
+        }
+        self.log_change(&change, None);
+        let done = if kind == Kind::NoClient {
+            Done::new(id, 204, None)
+        } else {
+            Done::new(id, 200, Some(value))
+        };
+        done.tell(out);
+    }
+
+    /// The process has obeyed an order, or not.
+    pub(super) fn obeyed(
+        &self,
+        out: &mut dyn Responses,
+        id: ExchangeId,
+        (order, change): (Order, &Change),
+        answers: Vec<Answer>,
+    ) {
+        let obeyed = answers.into_iter().find_map(|answer| match answer {
+            Answer::Obeyed(obeyed) => Some(obeyed),
+            _ => None,
+        });
+        match obeyed.unwrap_or_else(|| Err("the process has not answered".to_owned())) {
+            Ok(unchanged) => {
+                self.log_change(change, None);
+                let done = match order {
+                    Order::Reload => Done::new(id, 200, Some(json!({ "unchanged": unchanged }))),
+                    Order::Drain => Done::new(id, 202, None),
+                };
+                done.tell(out);
+            }
+            Err(problem) => {
+                self.log_change(change, Some(&problem));
+                self.refused(out, id, &Trouble::new(Kind::ReloadRefused, problem));
+            }
+        }
+    }
+
+    /// All shards have told their counts.
+    pub(super) fn describe_node(
+        &self,
+        out: &mut dyn Responses,
+        id: ExchangeId,
+        figures: &[Figures],
+    ) {
+        let directory = self.cx.broker.directory();
+        let sources = &self.admin.sources;
+        let mut counts = Counts::default();
+        let mut drops = serde_json::Map::new();
+        for figures in figures {
+            counts.add(&figures.sys);
+            for (reason, _, messages) in figures.drops.numbers().filter(|(.., n)| *n > 0) {
+                let sum = drops.entry(reason).or_insert_with(|| 0.into());
+                *sum = (sum.as_u64().unwrap_or(0) + messages).into();
+            }
+        }
+        let shards = figures.iter().enumerate().map(|(number, figures)| {
+            json!({
+                "number": number,
+                "sessions": figures.broker.sessions,
+                "queued_messages": figures.broker.stored_messages,
+                "messages_received": figures.broker.received_messages,
+                "messages_sent": figures.broker.sent_messages,
+                "letters": figures.letters,
+            })
+        });
+        let now_ms = self.cx.net.now_ms();
+        let (retained_messages, retained_bytes) = directory.retained();
+        let process = Process::read();
+        let value = json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "started_ms": sources.started_ms(),
+            "uptime_s": now_ms.saturating_sub(sources.started_ms()) / 1000,
+            "now_ms": now_ms,
+            "cpu_s": process.cpu_s,
+            "resident_bytes": process.resident_bytes,
+            "is_stopping": self.is_stopping,
+            "listeners": sources.listeners(),
+            "shards": shards.collect::<Vec<_>>(),
+            "clients_connected": counts.clients_connected,
+            "clients_disconnected": counts.clients_disconnected,
+            "sessions": directory.sessions(),
+            "subscriptions": counts.subscriptions,
+            "queued_messages": counts.queued_messages,
+            "queued_bytes": counts.queued_bytes,
+            "retained_messages": retained_messages,
+            "retained_bytes": retained_bytes,
+            "connects": counts.connections,
+            "messages_received": counts.publish_received,
+            "messages_sent": counts.publish_sent,
+            "messages_dropped": counts.publish_dropped,
+            "bytes_received": counts.bytes_received,
+            "bytes_sent": counts.bytes_sent,
+            "dropped": drops,
+        });
+        give_value(out, id, &Condition::default(), &value);
+    }
+}
+
+impl Paging {
+    /// What the shard is asked for, from a place on.
+    fn query(&self, from: usize) -> Query {
+        let window = Window {
+            from,
+            limit: self.limit - self.items.len(),
+            scan: self.scan,
+        };
+        match &self.list {
+            List::Clients(name) => Query::Clients {
+                window,
+                name: name.clone(),
+            },
+            List::Sessions => Query::Sessions { window },
+        }
+    }
+}
+
+impl Done {
+    const fn new(id: ExchangeId, status: u16, content: Option<Value>) -> Self {
+        Self {
+            id,
+            status,
+            content,
+        }
+    }
+
+    /// Tells the client.
+    pub(super) fn tell(self, out: &mut dyn Responses) {
+        let Some(value) = self.content else {
+            return respond(
+                out,
+                self.id,
+                &None,
+                self.status,
+                &[NOT_STORED],
+                Content::Empty,
+            );
+        };
+        let content = value.to_string();
+        let fields = [JSON, NOT_STORED, NO_SNIFFING];
+        let content = Content::Whole(content.as_bytes());
+        respond(out, self.id, &None, self.status, &fields, content);
+    }
+}
+
+const JSON: (&str, &[u8]) = ("content-type", b"application/json");
+/// No cache may keep an answer.
+const NOT_STORED: (&str, &[u8]) = ("cache-control", b"no-store");
+/// A browser takes it for what it says that it is.
+const NO_SNIFFING: (&str, &[u8]) = ("x-content-type-options", b"nosniff");
+
+/// The value of a single thing, with its entity tag.
+fn give_value(out: &mut dyn Responses, id: ExchangeId, condition: &Condition, value: &Value) {
+    let content = value.to_string();
+    let etag = crate::http::etag_of(content.as_bytes());
+    give(
+        out,
+        id,
+        condition,
+        Content::Whole(content.as_bytes()),
+        &etag,
+    );
+}
+
+/// Content that has an entity tag.
+fn give(
+    out: &mut dyn Responses,
+    id: ExchangeId,
+    condition: &Condition,
+    content: Content<'_>,
+    etag: &str,
+) {
+    let tag = ("etag", etag.as_bytes());
+    // Whoever keeps it has to ask whether it is still so.
+    let fresh: (&str, &[u8]) = ("cache-control", b"private, no-cache");
+    if condition.has(etag) {
+        return respond(out, id, &None, 304, &[tag, fresh], Content::Empty);
+    }
+    respond(
+        out,
+        id,
+        &None,
+        200,
+        &[JSON, tag, fresh, NO_SNIFFING],
+        content,
+    );
+}
+
+/// A page.
+fn give_page(out: &mut dyn Responses, id: ExchangeId, items: Vec<Value>, next: Option<String>) {
+    let value = json!({ "items": items, "next": next });
+    Done::new(id, 200, Some(value)).tell(out);
+}
+
+fn found(answer: Answer) -> Option<Found> {
+    match answer {
+        Answer::Found(found) => Some(found),
+        _ => None,
+    }
+}
+
+/// The one thing that one of the shards has.
+fn one(answers: Vec<Answer>) -> Option<Value> {
+    answers.into_iter().find_map(|answer| match answer {
+        Answer::Found(Found::One(value)) => Some(value),
+        _ => None,
+    })
+}
+
+/// Queues with what the shards that have them say.
+fn described(queues: Vec<(Box<str>, String)>, parts: Vec<(usize, Value)>) -> Vec<Value> {
+    let mut known: Vec<Option<Value>> = queues.iter().map(|_| None).collect();
+    for (at, value) in parts {
+        if let Some(place) = known.get_mut(at) {
+            *place = Some(value);
+        }
+    }
+    let both = queues.into_iter().zip(known);
+    // One without an answer has just ended.
+    let both = both.filter_map(|(queue, value)| Some((queue, value?)));
+    both.map(|((name, filter), mut value)| {
+        value["name"] = (*name).into();
+        value["filter"] = filter.splitn(3, '/').nth(2).into();
+        value
+    })
+    .collect()
+}
+
+fn no_retained() -> Trouble {
+    let detail = "the topic has no retained message";
+    Trouble::new(Kind::NoRetainedMessage, detail)
+}
+
+/// The problem of a thing that is not there.
+fn missing(kind: Kind) -> Trouble {
+    let detail = match kind {
+        Kind::NoClient => "there is no such connection",
+        Kind::NoQueue => "there is no such queue",
+        Kind::SessionBusy => "the session is moving between shards; try again",
+        _ => "there is no such session",
+    };
+    Trouble::new(kind, detail)
+}

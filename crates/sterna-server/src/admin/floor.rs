@@ -1,0 +1,253 @@
+//! What a shard answers to a query of the admin API.
+
+use serde_json::{Value, json};
+use sterna_broker::{ConsumerId, Message, QueueChange, SessionInfo};
+use sterna_net::{ConnectionId, Network};
+
+use super::message::message_value;
+use crate::amqp;
+use crate::context::Context;
+use crate::http;
+use crate::inspect::{ClientView, add_queue_members, path_value, transport_name};
+use crate::mail::admin::{Found, Query};
+use crate::mqtt;
+use crate::session::protocol_of;
+
+/// A shard, for one query. Each query is bounded by what it asks for.
+pub(crate) struct Floor<'a, 'b> {
+    pub(crate) mqtt: &'a mut mqtt::Door,
+    pub(crate) amqp: &'a mut amqp::Door,
+    pub(crate) http: &'a mut http::Door,
+    pub(crate) cx: &'a mut Context<'b>,
+    /// URLs of the listeners.
+    pub(crate) listeners: &'a [String],
+}
+
+/// The name of a connection in the API: shard, place, and use of the place.
+pub(super) fn client_name(shard: usize, id: ConnectionId) -> String {
+    format!("{shard}.{}.{}", id.slot, id.generation)
+}
+
+/// The shard and the connection of a name; `None` where it is none.
+pub(super) fn client_of(name: &str) -> Option<(usize, ConnectionId)> {
+    let mut parts = name.split('.');
+    let shard = parts.next()?.parse().ok()?;
+    let slot = parts.next()?.parse().ok()?;
+    let generation = parts.next()?.parse().ok()?;
+    let is_whole = parts.next().is_none();
+    is_whole.then_some((shard, ConnectionId { slot, generation }))
+}
+
+impl Floor<'_, '_> {
+    /// Answers a query.
+    pub(crate) fn answer(&mut self, query: Query) -> Found {
+        let now_ms = self.cx.net.now_ms();
+        match query {
+            Query::Clients { window, name } => {
+                let mut found = Vec::new();
+                let net = &*self.cx.net;
+                let next = net.connections(window.from, window.scan, &mut |id| {
+                    let view = self.view(id);
+                    let is_wanted =
+                        |view: &ClientView<'_>| name.is_none() || view.name == name.as_deref();
+                    if let Some(view) = view.filter(is_wanted) {
+                        found.extend(self.client(net, id, &view));
+                    }
+                    found.len() < window.limit
+                });
+                Found::Page(found, next.map(|next| next as u64))
+            }
+            Query::Client(id) => {
+                let view = self.view(id);
+                let client = view.and_then(|view| self.client(&*self.cx.net, id, &view));
+                client.map_or(Found::Nothing, Found::One)
+            }
+            Query::Disconnect(id) => {
+                let name = self.view(id).and_then(|view| view.name.map(str::to_owned));
+                let is_here = self.mqtt.dismiss(self.cx, id)
+                    || self.amqp.dismiss(self.cx, id)
+                    || self.http.dismiss(self.cx, id);
+                if is_here {
+                    Found::One(json!({ "name": name }))
+                } else {
+                    Found::Nothing
+                }
+            }
+            Query::Sessions { window } => {
+                let broker = &*self.cx.broker;
+                let (sessions, next) =
+                    broker.sessions_within(window.from, window.limit, window.scan);
+                let sessions = sessions.iter().map(|session| self.session(session));
+                Found::Page(sessions.collect(), next.map(|next| next as u64))
+            }
+            Query::Session(client_id) => match self.cx.broker.session_named(&client_id) {
+                Some((session, _)) => Found::One(self.session(&session)),
+                None => Found::Nothing,
+            },
+            Query::Subscriptions {
+                client_id,
+                after,
+                limit,
+            } => {
+                let broker = &*self.cx.broker;
+                let page = broker.subscriptions_named(&client_id, after.as_deref(), limit);
+                let Some((page, has_more)) = page else {
+                    return Found::Nothing;
+                };
+                let page = page.iter().map(|subscription| {
+                    json!({
+                        "filter": &*subscription.filter,
+                        "qos": subscription.qos as u8,
+                        "no_local": subscription.no_local,
+                        "retain_as_published": subscription.retain_as_published,
+                        "identifier": subscription.identifier,
+                    })
+                });
+                Found::Page(page.collect(), has_more.then_some(0))
+            }
+            Query::Queues(queues) => {
+                let found = queues.iter().enumerate();
+                let found = found.filter_map(|(at, queue)| Some((at, self.queue(queue)?)));
+                Found::Some(found.collect())
+            }
+            Query::Messages {
+                queue,
+                after,
+                limit,
+            } => {
+                let page = self.cx.broker.peek_queue(now_ms, &queue, after, limit);
+                let Some((page, has_more)) = page else {
+                    return Found::Nothing;
+                };
+                let next = page.last().filter(|_| has_more);
+                let next = next.map(|last| u64::from(last.place));
+                let most = self.cx.policy.admin.maximum_payload_bytes;
+                let page = page.iter().map(|peeked| {
+                    let mut value = message_value(&peeked.message, most);
+                    value["failures"] = peeked.failures.into();
+                    value
+                });
+                Found::Page(page.collect(), next)
+            }
+            Query::Purge { queue, limit } => {
+                changed(self.cx.broker.purge_queue(now_ms, &queue, limit))
+            }
+            Query::Move {
+                queue,
+                topic,
+                limit,
+            } => {
+                let make = |message: &Message| message.under_topic(&topic).ok();
+                changed(self.cx.broker.move_queue(now_ms, &queue, limit, make))
+            }
+        }
+    }
+
+    /// What the door of a connection shows of it.
+    fn view(&self, id: ConnectionId) -> Option<ClientView<'_>> {
+        let broker = &*self.cx.broker;
+        (self.mqtt.view(broker, id))
+            .or_else(|| self.amqp.view(broker, id))
+            .or_else(|| self.http.view(broker, id))
+    }
+
+    fn client(&self, net: &dyn Network, id: ConnectionId, view: &ClientView<'_>) -> Option<Value> {
+        let info = net.info(id)?;
+        let mut client = json!({
+            "id": client_name(self.cx.shard, id),
+            "name": view.name,
+            "user": view.user,
+            "proof": view.proof.map(crate::identity::Proof::name),
+            "protocol": view.protocol,
+            "version": view.version,
+            "transport": transport_name(info.transport),
+            "peer": info.peer.to_string(),
+            "listener": self.listeners.get(usize::from(info.listener)),
+            "subscriptions": view.subscriptions,
+            "path": path_value(&net.path(id)),
+        });
+        add_queue_members(&mut client, view.queue);
+        Some(client)
+    }
+
+    fn session(&self, session: &SessionInfo) -> Value {
+        let connection = session
+            .consumer
+            .and_then(|consumer| self.connection_of(consumer));
+        let mut value = json!({
+            "name": &*session.client_id,
+            "user": self.cx.broker.user_of(&session.client_id).as_deref(),
+            "protocol": protocol_of(&session.client_id),
+            "connected": session.consumer.is_some(),
+            "client": connection.map(|id| client_name(self.cx.shard, id)),
+            "shard": session.shard.0,
+            "expiry_s": Some(session.expiry_s)
+                .filter(|expiry_s| *expiry_s != sterna_broker::NEVER_EXPIRES_S),
+            "expires_at_ms": session.expires_at_ms,
+            "subscriptions": session.subscriptions,
+        });
+        add_queue_members(&mut value, session.queue);
+        value
+    }
+
+    fn connection_of(&self, consumer: ConsumerId) -> Option<ConnectionId> {
+        if http::is_consumer(consumer) {
+            self.http.connection_of(consumer)
+        } else if amqp::is_consumer(consumer) {
+            self.amqp.connection_of(consumer)
+        } else {
+            self.mqtt.connection_of(consumer)
+        }
+    }
+
+    fn queue(&mut self, filter: &str) -> Option<Value> {
+        let info = self.cx.broker.queue_info(filter)?;
+        let dead_letter = info.dead_letter.as_deref();
+        Some(json!({
+            "messages": info.messages,
+            "delayed": info.delayed,
+            "bytes": info.bytes,
+            "consumers": info.consumers,
+            "maximum_deliveries": info.maximum_deliveries,
+            "dead_letter": dead_letter
+                .map(|topic| topic.strip_prefix(crate::config::QUEUE_LEVEL).unwrap_or(topic)),
+            "has_priorities": info.has_priorities,
+            "shard": self.cx.shard,
+        }))
+    }
+}
+
+fn changed(change: Option<QueueChange>) -> Found {
+    change.map_or(Found::Nothing, |change| {
+        Found::One(json!({
+            "messages": change.messages,
+            "left": change.left,
+            "is_refused": change.is_refused,
+        }))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_connections_are_read_as_they_are_written() {
+        let id = ConnectionId {
+            slot: 7,
+            generation: 9,
+        };
+        assert_eq!(client_of(&client_name(3, id)), Some((3, id)));
+        for wrong in [
+            "",
+            "1",
+            "1.2",
+            "1.2.3.4",
+            "a.b.c",
+            "-1.2.3",
+            "1.2.99999999999",
+        ] {
+            assert_eq!(client_of(wrong), None, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,582 @@
+//! Every resource of the admin API, in one table: requests are routed by it, and it is described to
+//! machines by it.
+
+use std::borrow::Cow;
+
+use sterna_mapping::percent;
+
+use super::role::Role;
+use crate::http::{ProblemKind as Kind, Trouble};
+
+/// What every path begins with.
+pub(super) const PREFIX: &str = "/admin/v1";
+
+/// What a route does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Operation {
+    OpenApi,
+    Node,
+    Clients,
+    Client,
+    Disconnect,
+    Sessions,
+    Session,
+    EndSession,
+    Subscriptions,
+    Queues,
+    Queue,
+    Messages,
+    Purge,
+    Move,
+    Retained,
+    RetainedMessage,
+    DeleteRetained,
+    Publish,
+    Store,
+    Memory,
+    Certificates,
+    Reload,
+    Drain,
+}
+
+/// A parameter of the query.
+#[derive(Debug)]
+pub(super) struct Parameter {
+    pub(super) name: &'static str,
+    pub(super) about: &'static str,
+    pub(super) is_number: bool,
+}
+
+/// A method of a resource.
+#[derive(Debug)]
+pub(super) struct Route {
+    /// GET serves HEAD, too.
+    pub(super) method: &'static str,
+    /// Behind [`PREFIX`]. `{topic}` is all that follows, with its slashes.
+    pub(super) template: &'static str,
+    pub(super) operation: Operation,
+    /// Its name for machines.
+    pub(super) id: &'static str,
+    /// The least role; `None` where nobody needs one.
+    pub(super) role: Option<Role>,
+    pub(super) about: &'static str,
+    pub(super) parameters: &'static [Parameter],
+    /// The schema of the request's content.
+    pub(super) content: Option<&'static str>,
+    /// The status of success, and the schema of its content.
+    pub(super) success: (u16, Option<&'static str>),
+    /// Problems beside those that every route has.
+    pub(super) problems: &'static [Kind],
+}
+
+const LIMIT: Parameter = Parameter {
+    name: "limit",
+    about: "Most entries, from 1 to `admin.maximum_page`; 100 without it",
+    is_number: true,
+};
+const AFTER: Parameter = Parameter {
+    name: "after",
+    about: "Where to go on: `next` of the page before",
+    is_number: false,
+};
+const NAME: Parameter = Parameter {
+    name: "name",
+    about: "Only clients of this name",
+    is_number: false,
+};
+const FILTER: Parameter = Parameter {
+    name: "filter",
+    about: "Only topics that match this filter; `#` without it",
+    is_number: false,
+};
+const CHANGES: Parameter = Parameter {
+    name: "limit",
+    about: "Most messages, from 1 to `admin.maximum_changes`, which it is without it",
+    is_number: true,
+};
+
+const fn read(
+    template: &'static str,
+    operation: Operation,
+    id: &'static str,
+    schema: &'static str,
+    about: &'static str,
+) -> Route {
+    Route {
+        method: "GET",
+        template,
+        operation,
+        id,
+        role: Some(Role::Viewer),
+        about,
+        parameters: &[],
+        content: None,
+        success: (200, Some(schema)),
+        problems: &[],
+    }
+}
+
+/// All routes.
+pub(super) const ROUTES: &[Route] = &[
+    Route {
+        role: None,
+        ..read(
+            "/openapi.json",
+            Operation::OpenApi,
+            "openapi",
+            "OpenApi",
+            "This description",
+        )
+    },
+    read(
+        "/node",
+        Operation::Node,
+        "node",
+        "Node",
+        "The process: version, listeners, shards, and what was counted",
+    ),
+    Route {
+        parameters: &[LIMIT, AFTER, NAME],
+        ..read(
+            "/clients",
+            Operation::Clients,
+            "clients",
+            "ClientPage",
+            "Connections of clients, with identity, path and queue. A page may be short, or empty, before the last",
+        )
+    },
+    Route {
+        problems: &[Kind::NoClient],
+        ..read(
+            "/clients/{client}",
+            Operation::Client,
+            "client",
+            "Client",
+            "One connection, by its id",
+        )
+    },
+    Route {
+        method: "DELETE",
+        role: Some(Role::Operator),
+        success: (204, None),
+        problems: &[Kind::NoClient],
+        ..read(
+            "/clients/{client}",
+            Operation::Disconnect,
+            "disconnect",
+            "",
+            "Ends a connection. The client's will is published, its session stays as it is to, and the client may come back",
+        )
+    },
+    Route {
+        parameters: &[LIMIT, AFTER],
+        ..read(
+            "/sessions",
+            Operation::Sessions,
+            "sessions",
+            "SessionPage",
+            "Sessions, also of clients that are away. A page may be short, or empty, before the last",
+        )
+    },
+    Route {
+        problems: &[Kind::NoSession, Kind::SessionBusy],
+        ..read(
+            "/sessions/{session}",
+            Operation::Session,
+            "session",
+            "Session",
+            "One session, by its name",
+        )
+    },
+    Route {
+        method: "DELETE",
+        role: Some(Role::Operator),
+        success: (204, None),
+        problems: &[Kind::NoSession, Kind::Conflict],
+        ..read(
+            "/sessions/{session}",
+            Operation::EndSession,
+            "endSession",
+            "",
+            "Ends a session with its subscriptions and queue, and disconnects its client",
+        )
+    },
+    Route {
+        parameters: &[LIMIT, AFTER],
+        problems: &[Kind::NoSession, Kind::SessionBusy],
+        ..read(
+            "/sessions/{session}/subscriptions",
+            Operation::Subscriptions,
+            "subscriptions",
+            "SubscriptionPage",
+            "Subscriptions of a session, by filter",
+        )
+    },
+    Route {
+        parameters: &[LIMIT, AFTER],
+        ..read(
+            "/queues",
+            Operation::Queues,
+            "queues",
+            "QueuePage",
+            "AMQP queues, by name",
+        )
+    },
+    Route {
+        problems: &[Kind::NoQueue],
+        ..read(
+            "/queues/{queue}",
+            Operation::Queue,
+            "queue",
+            "Queue",
+            "One queue: what waits, its consumers and its rules",
+        )
+    },
+    Route {
+        role: Some(Role::Operator),
+        parameters: &[LIMIT, AFTER],
+        problems: &[Kind::NoQueue],
+        ..read(
+            "/queues/{queue}/messages",
+            Operation::Messages,
+            "messages",
+            "MessagePage",
+            "Messages that wait in a queue, first the one that is delivered next. Nothing is taken",
+        )
+    },
+    Route {
+        method: "DELETE",
+        role: Some(Role::Operator),
+        parameters: &[CHANGES],
+        problems: &[Kind::NoQueue],
+        ..read(
+            "/queues/{queue}/messages",
+            Operation::Purge,
+            "purge",
+            "QueueChange",
+            "Removes messages that wait in a queue, from its front",
+        )
+    },
+    Route {
+        method: "POST",
+        role: Some(Role::Operator),
+        content: Some("Move"),
+        problems: &[Kind::NoQueue, Kind::Conflict, Kind::InvalidContent],
+        ..read(
+            "/queues/{queue}/move",
+            Operation::Move,
+            "move",
+            "QueueChange",
+            "Moves messages that wait in a queue to another, from its front",
+        )
+    },
+    Route {
+        role: Some(Role::Operator),
+        parameters: &[FILTER, LIMIT, AFTER],
+        problems: &[Kind::InvalidFilter],
+        ..read(
+            "/retained",
+            Operation::Retained,
+            "retained",
+            "MessagePage",
+            "Retained messages. Those that change while pages are read may be missed or come twice",
+        )
+    },
+    Route {
+        role: Some(Role::Operator),
+        problems: &[Kind::NoRetainedMessage],
+        ..read(
+            "/retained/{topic}",
+            Operation::RetainedMessage,
+            "retainedMessage",
+            "Message",
+            "The retained message of a topic",
+        )
+    },
+    Route {
+        method: "DELETE",
+        role: Some(Role::Operator),
+        success: (204, None),
+        problems: &[Kind::NoRetainedMessage],
+        ..read(
+            "/retained/{topic}",
+            Operation::DeleteRetained,
+            "deleteRetained",
+            "",
+            "Removes the retained message of a topic. Subscribers are not told",
+        )
+    },
+    Route {
+        method: "POST",
+        role: Some(Role::Operator),
+        content: Some("Publication"),
+        problems: &[
+            Kind::InvalidContent,
+            Kind::InvalidTopic,
+            Kind::QueueFull,
+            Kind::StoreFull,
+            Kind::RetainedFull,
+        ],
+        ..read(
+            "/publish",
+            Operation::Publish,
+            "publish",
+            "Published",
+            "Publishes a message, if the rules let the user publish there",
+        )
+    },
+    read(
+        "/store",
+        Operation::Store,
+        "store",
+        "Store",
+        "The store on disk",
+    ),
+    read(
+        "/memory",
+        Operation::Memory,
+        "memory",
+        "Memory",
+        "Resident memory by kind",
+    ),
+    read(
+        "/certificates",
+        Operation::Certificates,
+        "certificates",
+        "Certificates",
+        "The certificates that listeners present",
+    ),
+    Route {
+        method: "POST",
+        role: Some(Role::Admin),
+        problems: &[Kind::ReloadRefused],
+        ..read(
+            "/reload",
+            Operation::Reload,
+            "reload",
+            "Reloaded",
+            "Reads the configuration and the files that it names again, as SIGHUP does",
+        )
+    },
+    Route {
+        method: "POST",
+        role: Some(Role::Admin),
+        success: (202, None),
+        ..read(
+            "/drain",
+            Operation::Drain,
+            "drain",
+            "",
+            "Ends the process in order, as SIGTERM does: no new clients, acknowledgements that wait leave, clients are told goodbye",
+        )
+    },
+];
+
+/// Undoes percent-encoding; `None` where that is broken, or not UTF-8.
+fn decode(text: &str) -> Option<Cow<'_, str>> {
+    percent::decode_text(text.as_bytes())
+}
+
+/// The part of a path that varies; `None` where a template is another's, and an empty text where it has no
+/// such part.
+fn argument<'p>(template: &str, path: &'p str) -> Option<&'p str> {
+    let Some((before, rest)) = template.split_once('{') else {
+        return (template == path).then_some("");
+    };
+    let (name, after) = rest.split_once('}')?;
+    let part = path.strip_prefix(before)?.strip_suffix(after)?;
+    let is_level = name != "topic";
+    (!part.is_empty() && !(is_level && part.contains('/'))).then_some(part)
+}
+
+/// The methods of a resource, as `Allow` names them.
+fn allowed(template: &str) -> &'static str {
+    let has = |method| {
+        let mut routes = ROUTES.iter();
+        routes.any(|route| route.template == template && route.method == method)
+    };
+    match (has("GET"), has("DELETE")) {
+        (true, true) => "GET, HEAD, DELETE",
+        (true, false) => "GET, HEAD",
+        (false, true) => "DELETE",
+        (false, false) => "POST",
+    }
+}
+
+/// A request that has its route.
+#[derive(Debug)]
+pub(super) struct Call {
+    pub(super) route: &'static Route,
+    /// The part of the path that varies.
+    pub(super) argument: String,
+    parameters: Vec<(&'static str, String)>,
+}
+
+impl Call {
+    /// Finds the route of a request.
+    ///
+    /// # Errors
+    /// There is no such resource, method or parameter.
+    pub(super) fn read(method: &str, target: &str) -> Result<Self, Trouble> {
+        let (path, query) = target.split_once('?').unwrap_or((target, ""));
+        let nothing = || Trouble::new(Kind::NoResource, "there is nothing by this name");
+        let path = path.strip_prefix(PREFIX).ok_or_else(nothing)?;
+        let mut found = ROUTES
+            .iter()
+            .filter_map(|route| Some((route, argument(route.template, path)?)))
+            .peekable();
+        let (first, _) = *found.peek().ok_or_else(nothing)?;
+        let wanted = if method == "HEAD" { "GET" } else { method };
+        let (route, argument) = found
+            .find(|(route, _)| route.method == wanted && route.template == first.template)
+            .ok_or_else(|| Trouble::method(allowed(first.template)))?;
+        let argument = decode(argument).ok_or_else(|| {
+            let detail = "the path is not percent-encoded UTF-8";
+            Trouble::new(Kind::InvalidParameter, detail)
+        })?;
+        let mut parameters = Vec::new();
+        for part in query.split('&').filter(|part| !part.is_empty()) {
+            let (name, value) = part.split_once('=').unwrap_or((part, ""));
+            let known = route.parameters.iter().find(|known| known.name == name);
+            let value = decode(value);
+            let is_new = parameters.iter().all(|(other, _)| *other != name);
+            match (known, value) {
+                (Some(known), Some(value)) if is_new => {
+                    parameters.push((known.name, value.into_owned()));
+                }
+                _ => {
+                    let names: Vec<&str> = route.parameters.iter().map(|one| one.name).collect();
+                    let detail = match names.as_slice() {
+                        [] => "there are no parameters here".to_owned(),
+                        names => format!("the parameters here are {}, each once", names.join(", ")),
+                    };
+                    return Err(Trouble::new(Kind::InvalidParameter, detail));
+                }
+            }
+        }
+        Ok(Self {
+            route,
+            argument: argument.into_owned(),
+            parameters,
+        })
+    }
+
+    /// A parameter's value.
+    pub(super) fn parameter(&self, name: &str) -> Option<&str> {
+        let mut parameters = self.parameters.iter();
+        parameters.find_map(|(known, value)| (*known == name).then_some(&**value))
+    }
+
+    /// The parameter `limit`.
+    ///
+    /// # Errors
+    /// It is no number, or beyond the bounds.
+    pub(super) fn limit(&self, default: u32, most: u32) -> Result<usize, Trouble> {
+        let Some(text) = self.parameter("limit") else {
+            return Ok(default.min(most) as usize);
+        };
+        let limit = text.parse::<u32>().ok();
+        let limit = limit.filter(|limit| (1..=most).contains(limit));
+        limit.map(|limit| limit as usize).ok_or_else(|| {
+            let detail = format!("limit is a number from 1 to {most}");
+            Trouble::new(Kind::InvalidParameter, detail)
+        })
+    }
+
+    /// The parameter `after`, read by `read`.
+    ///
+    /// # Errors
+    /// It is not one that a page has named.
+    pub(super) fn after<T>(
+        &self,
+        read: impl FnOnce(&str) -> Option<T>,
+    ) -> Result<Option<T>, Trouble> {
+        let Some(text) = self.parameter("after") else {
+            return Ok(None);
+        };
+        read(text).map(Some).ok_or_else(|| {
+            let detail = "after is not what a page before has said";
+            Trouble::new(Kind::InvalidParameter, detail)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(method: &str, target: &str) -> Result<(Operation, String), u16> {
+        Call::read(method, target)
+            .map(|call| (call.route.operation, call.argument))
+            .map_err(|trouble| trouble.status())
+    }
+
+    #[test]
+    fn paths_lead_to_their_operations() {
+        let found = |operation, argument: &str| Ok((operation, argument.to_owned()));
+        for (method, target, expected) in [
+            ("GET", "/admin/v1/node", found(Operation::Node, "")),
+            ("HEAD", "/admin/v1/node", found(Operation::Node, "")),
+            (
+                "GET",
+                "/admin/v1/clients/0.1.2",
+                found(Operation::Client, "0.1.2"),
+            ),
+            (
+                "DELETE",
+                "/admin/v1/clients/x",
+                found(Operation::Disconnect, "x"),
+            ),
+            (
+                "GET",
+                "/admin/v1/sessions/a%2Fb",
+                found(Operation::Session, "a/b"),
+            ),
+            (
+                "GET",
+                "/admin/v1/sessions/a/subscriptions?limit=3",
+                found(Operation::Subscriptions, "a"),
+            ),
+            (
+                "GET",
+                "/admin/v1/retained/a/b",
+                found(Operation::RetainedMessage, "a/b"),
+            ),
+            (
+                "GET",
+                "/admin/v1/retained/a%2Fb",
+                found(Operation::RetainedMessage, "a/b"),
+            ),
+            (
+                "POST",
+                "/admin/v1/queues/q/move",
+                found(Operation::Move, "q"),
+            ),
+            ("POST", "/admin/v1/node", Err(405)),
+            ("PATCH", "/admin/v1/reload", Err(405)),
+            ("GET", "/admin/v1", Err(404)),
+            ("GET", "/admin/v1/", Err(404)),
+            ("GET", "/admin/v2/node", Err(404)),
+            ("GET", "/admin/v1/sessions/", Err(404)),
+            ("GET", "/admin/v1/sessions/a/b", Err(404)),
+            ("GET", "/admin/v1/sessions/%ff", Err(400)),
+            ("GET", "/admin/v1/node?x=1", Err(400)),
+            ("GET", "/admin/v1/clients?limit=1&limit=2", Err(400)),
+        ] {
+            assert_eq!(call(method, target), expected, "{method} {target}");
+        }
+    }
+
+    #[test]
+    fn limits_are_numbers_within_bounds() {
+        let limit = |text: &str| {
+            let call = Call::read("GET", &format!("/admin/v1/clients{text}")).expect("a route");
+            call.limit(100, 50).map_err(|trouble| trouble.status())
+        };
+        assert_eq!(limit(""), Ok(50));
+        assert_eq!(limit("?limit=7"), Ok(7));
+        for wrong in ["?limit=0", "?limit=51", "?limit=x", "?limit=-1", "?limit="] {
+            assert_eq!(limit(wrong), Err(400), "{wrong}");
+        }
+    }
+}

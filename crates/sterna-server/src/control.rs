@@ -1,0 +1,66 @@
+//! Orders to the process that a front door passes on: a shard can neither reload the configuration nor end
+//! the process.
+
+use std::fmt;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+/// Orders that may wait for the process; more are refused.
+const MAXIMUM_WAITING: usize = 16;
+
+/// What the process is to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Order {
+    /// Read the configuration and the files that it names again, and put them in force.
+    Reload,
+    /// Take no new clients, tell those that are there goodbye, and end, as after SIGTERM.
+    Drain,
+}
+
+/// The result of an order: names of sections of the configuration that stay unchanged until a restart, or
+/// why it was refused.
+pub type Obeyed = Result<Vec<&'static str>, String>;
+
+/// An order, and the way to answer it.
+pub struct OrderLetter {
+    /// What to do.
+    pub order: Order,
+    reply: Box<dyn FnOnce(Obeyed) + Send>,
+}
+
+impl fmt::Debug for OrderLetter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OrderLetter")
+            .field("order", &self.order)
+            .finish_non_exhaustive()
+    }
+}
+
+impl OrderLetter {
+    /// An order whose result goes to `reply`.
+    pub(crate) fn new(order: Order, reply: impl FnOnce(Obeyed) + Send + 'static) -> Self {
+        let reply = Box::new(reply);
+        Self { order, reply }
+    }
+
+    /// Tells who has given the order what came of it.
+    pub fn answer(self, obeyed: Obeyed) {
+        (self.reply)(obeyed);
+    }
+}
+
+/// The way for orders to the process.
+#[derive(Clone, Debug)]
+pub(crate) struct Orders(SyncSender<OrderLetter>);
+
+impl Orders {
+    /// The way, and its end at the process.
+    pub(crate) fn new() -> (Self, Receiver<OrderLetter>) {
+        let (sender, receiver) = sync_channel(MAXIMUM_WAITING);
+        (Self(sender), receiver)
+    }
+
+    /// Gives an order; false where as many wait as may, or nobody takes them.
+    pub(crate) fn give(&self, letter: OrderLetter) -> bool {
+        self.0.try_send(letter).is_ok()
+    }
+}

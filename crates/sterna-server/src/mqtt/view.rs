@@ -1,0 +1,54 @@
+//! What operators see of MQTT clients, and the end of one by their hand.
+
+use sterna_broker::{Broker, ConsumerId};
+use sterna_net::ConnectionId;
+
+use super::Door;
+use super::client::{Client, connection};
+use crate::context::Context;
+use crate::inspect::ClientView;
+use crate::session::SessionState;
+
+impl Door {
+    /// What there is to see of a client.
+    pub(crate) fn view(
+        &self,
+        broker: &Broker<SessionState>,
+        id: ConnectionId,
+    ) -> Option<ClientView<'_>> {
+        let client = self.clients.get(id)?;
+        let mut view = ClientView {
+            protocol: "mqtt",
+            version: Some(match client.engine.version() {
+                sterna_mqtt::Version::V31 => "3.1",
+                sterna_mqtt::Version::V311 => "3.1.1",
+                sterna_mqtt::Version::V5 => "5.0",
+            }),
+            name: client.live_name(),
+            user: client.identity.user(),
+            proof: client.live_name().map(|_| client.identity.proof()),
+            ..ClientView::default()
+        };
+        if let Some(session) = client.session() {
+            view.subscriptions = broker.filters(session).count();
+            view.add_queue(broker.queue(session));
+        }
+        Some(view)
+    }
+
+    /// The connection of a consumer.
+    pub(crate) fn connection_of(&self, consumer: ConsumerId) -> Option<ConnectionId> {
+        Some(connection(consumer)).filter(|id| self.clients.has(*id))
+    }
+
+    /// An administrator ends a client's connection: its will is published.
+    pub(super) fn dismissed(cx: &mut Context<'_>, client: &mut Client) {
+        if let Some(name) = client.live_name() {
+            let now_ms = cx.net.now_ms();
+            // What the client is told follows with the broker's event.
+            cx.broker.evict(now_ms, name, false);
+        } else {
+            Self::lost(cx, client);
+        }
+    }
+}

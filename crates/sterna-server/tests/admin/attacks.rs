@@ -1,0 +1,114 @@
+//! Requests that must change nothing.
+
+use crate::page::answer;
+use crate::world::World;
+
+const DELETE: &str = "/admin/v1/sessions/victim";
+
+fn is_there(world: &mut World) -> bool {
+    world.get("/admin/v1/sessions/victim").status == 200
+}
+
+/// A page of another origin in the operator's browser: by script, form, or as a rebound name.
+#[test]
+fn pages_of_other_origins_read_and_change_nothing() {
+    let mut world = World::new(1);
+    world.client(0, "victim", 100);
+    let json = "Content-Type: application/json\r\n";
+    for fields in [
+        "Origin: https://evil.example\r\n",
+        "Origin: null\r\n",
+        "Sec-Fetch-Site: cross-site\r\n",
+        "Origin: http://localhost:8080\r\n",
+    ] {
+        let read = world.send("GET", "/admin/v1/node", fields, "");
+        assert_eq!(read.status, 403, "{fields}");
+        assert!(!read.head.contains("access-control-allow"), "{}", read.head);
+        let change = world.send("DELETE", DELETE, &format!("{fields}{json}"), "");
+        assert_eq!(change.status, 403, "{fields}");
+        let asked = world.send("OPTIONS", DELETE, fields, "");
+        assert!(
+            asked.status >= 400,
+            "a preflight is not granted: {}",
+            asked.head
+        );
+    }
+    for host in [
+        "evil.example",
+        "evil.example:9464",
+        "localhost.evil.example",
+    ] {
+        let request = format!("DELETE {DELETE} HTTP/1.1\r\nHost: {host}\r\n{json}\r\n");
+        world.broker.send(world.peer, request.as_bytes());
+        let answer = answer(&mut world.broker, world.peer).expect("an answer");
+        assert_eq!(answer.status, 421, "{host}");
+    }
+    // What a form can send, from wherever it is.
+    for fields in [
+        "",
+        "Content-Type: text/plain\r\n",
+        "Content-Type: application/x-www-form-urlencoded\r\n",
+        "Content-Type: multipart/form-data; boundary=x\r\n",
+    ] {
+        let told = world.send("POST", "/admin/v1/publish", fields, r#"{"topic":"t"}"#);
+        assert_eq!(told.status, 400, "{fields}");
+        assert_eq!(
+            world.send("DELETE", DELETE, fields, "").status,
+            400,
+            "{fields}"
+        );
+    }
+    assert!(is_there(&mut world));
+    let own =
+        "Origin: http://localhost:9464\r\nSec-Fetch-Site: same-origin\r\nSterna-Request: 1\r\n";
+    assert_eq!(world.send("DELETE", DELETE, own, "").status, 204);
+    assert!(!is_there(&mut world));
+}
+
+#[test]
+fn large_requests_are_refused_and_slow_ones_end() {
+    let mut world = World::new(1);
+    let large = "x".repeat(17 << 20);
+    let request = format!(
+        "POST /admin/v1/publish HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+        large.len()
+    );
+    world.broker.send(world.peer, request.as_bytes());
+    let refused = answer(&mut world.broker, world.peer).expect("an answer");
+    assert_eq!(refused.status, 413);
+    let mut world = World::new(1);
+    let long = format!(
+        "GET /admin/v1/clients?name={} HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        "x".repeat(100_000)
+    );
+    world.broker.send(world.peer, long.as_bytes());
+    let refused = answer(&mut world.broker, world.peer).expect("an answer");
+    assert!([414, 431].contains(&refused.status), "{refused:?}");
+    let mut world = World::new(1);
+    world.broker.send(world.peer, b"POST /admin/v1/reload HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n");
+    world.broker.advance(3_600_000);
+    assert!(
+        world.broker.is_closed(world.peer),
+        "it sent nothing for an hour"
+    );
+}
+
+/// Each change and each refused one is in the audit log, with who it was.
+#[test]
+fn names_that_are_not_there_end_nothing_else() {
+    let mut world = World::new(2);
+    world.client(1, "victim", 100);
+    for path in [
+        "/admin/v1/sessions/victi",
+        "/admin/v1/sessions/victim%2F",
+        "/admin/v1/sessions/VICTIM",
+        "/admin/v1/sessions/%24queue%2Fq",
+        "/admin/v1/clients/0.0.0",
+        "/admin/v1/clients/0.0.1/",
+        "/admin/v1/queues/q/messages",
+    ] {
+        let told = world.call("DELETE", path, "");
+        assert!([404, 409].contains(&told.status), "{path}: {told:?}");
+    }
+    assert!(is_there(&mut world));
+}

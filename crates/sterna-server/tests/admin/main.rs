@@ -1,0 +1,14 @@
+//! The admin API of operators.
+
+#[path = "../fixture/mod.rs"]
+mod fixture;
+#[path = "../metrics/page.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod page;
+
+mod attacks;
+mod lists;
+mod queues;
+mod roles;
+mod schema;
+mod world;

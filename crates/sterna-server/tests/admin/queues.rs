@@ -1,0 +1,180 @@
+//! Queues: what waits, and what operators do with it.
+
+use serde_json::{Value, json};
+use sterna_mqtt::QoS;
+use sterna_server::config::{Config, Queue};
+
+use crate::page;
+use crate::world::{V5, World, names};
+
+/// The configuration with some queues.
+pub(crate) fn config() -> Config {
+    let queue = |name: &str| Queue {
+        name: name.to_owned(),
+        ..Queue::default()
+    };
+    let mut config = page::config();
+    config.amqp.queues = vec![
+        Queue {
+            dead_letter: Some("dead".to_owned()),
+            maximum_deliveries: Some(3),
+            ..queue("orders")
+        },
+        queue("dead"),
+        queue("q"),
+        Queue {
+            filter: Some("alarms/#".to_owned()),
+            ..queue("alarms")
+        },
+    ];
+    config
+}
+
+fn publish(world: &mut World, topic: &str, payload: &str) -> u16 {
+    let content = json!({"topic": topic, "payload": payload, "qos": 1}).to_string();
+    world.call("POST", "/admin/v1/publish", &content).status
+}
+
+fn payloads(items: &[Value]) -> Vec<&str> {
+    let payloads = items
+        .iter()
+        .map(|item| item["payload"].as_str().expect("text"));
+    payloads.collect()
+}
+
+fn depth(world: &mut World, queue: &str) -> u64 {
+    let queue = world.read(&format!("/admin/v1/queues/{queue}"));
+    queue["messages"].as_u64().expect("a number")
+}
+
+#[test]
+fn queues_are_listed_with_depth_consumers_and_rules() {
+    let mut world = World::with(&config(), 3);
+    for limit in [1, 2, 100] {
+        let queues = world.all("/admin/v1/queues", limit);
+        assert_eq!(names(&queues), ["alarms", "dead", "orders", "q"], "{limit}");
+    }
+    for number in 0..5 {
+        assert_eq!(
+            publish(&mut world, "queue/orders", &format!("m{number}")),
+            200
+        );
+    }
+    let orders = world.read("/admin/v1/queues/orders");
+    let expected = json!({
+        "name": "orders", "filter": "queue/orders", "messages": 5, "delayed": 0, "bytes": 5 * 14,
+        "consumers": 0, "maximum_deliveries": 3, "dead_letter": "dead", "has_priorities": false,
+        "shard": orders["shard"],
+    });
+    assert_eq!(orders, expected);
+    assert_eq!(world.read("/admin/v1/queues/alarms")["filter"], "alarms/#");
+    let all = world.all("/admin/v1/queues/orders/messages", 2);
+    assert_eq!(payloads(&all), ["m0", "m1", "m2", "m3", "m4"]);
+    assert_eq!(depth(&mut world, "orders"), 5, "a look takes nothing");
+    let consumer = world.client(0, "consumer", 0);
+    world
+        .broker
+        .subscribe(consumer, V5, "$share/orders/queue/orders", QoS::AtLeastOnce);
+    let orders = world.read("/admin/v1/queues/orders");
+    assert_eq!(
+        (&orders["consumers"], &orders["messages"]),
+        (&json!(1), &json!(0))
+    );
+    for path in ["nothing", "nothing/messages"] {
+        let told = world.get(&format!("/admin/v1/queues/{path}"));
+        assert_eq!(told.status, 404, "{path}");
+        assert_eq!(told.json["type"], "urn:sterna:problem:no-queue");
+    }
+}
+
+#[test]
+fn a_queue_is_purged_from_its_front() {
+    let mut world = World::with(&config(), 2);
+    for number in 0..10 {
+        publish(&mut world, "queue/orders", &number.to_string());
+    }
+    let told = world.call("DELETE", "/admin/v1/queues/orders/messages?limit=4", "");
+    assert_eq!(told.status, 200);
+    assert_eq!(
+        told.json,
+        json!({"messages": 4, "left": 6, "is_refused": false})
+    );
+    let left = world.all("/admin/v1/queues/orders/messages", 100);
+    assert_eq!(payloads(&left), ["4", "5", "6", "7", "8", "9"]);
+    let told = world.call("DELETE", "/admin/v1/queues/orders/messages", "");
+    assert_eq!(told.json["left"], 0);
+    assert_eq!(
+        world.read("/admin/v1/node")["queued_messages"],
+        0,
+        "nothing is left behind"
+    );
+    let told = world.call("DELETE", "/admin/v1/queues/orders/messages", "");
+    assert_eq!(told.json["messages"], 0);
+}
+
+/// Dead letters go back to where they came from, in their order, and nothing is lost or doubled.
+#[test]
+fn messages_are_moved_to_another_queue() {
+    let mut world = World::with(&config(), 3);
+    for number in 0..5 {
+        publish(&mut world, "queue/dead", &number.to_string());
+    }
+    let told = world.call(
+        "POST",
+        "/admin/v1/queues/dead/move",
+        r#"{"to":"orders","limit":3}"#,
+    );
+    assert_eq!(
+        told.json,
+        json!({"messages": 3, "left": 2, "is_refused": false})
+    );
+    let moved = world.all("/admin/v1/queues/orders/messages", 100);
+    assert_eq!(payloads(&moved), ["0", "1", "2"]);
+    assert_eq!(moved[0]["topic"], "queue/orders");
+    let told = world.call("POST", "/admin/v1/queues/dead/move", r#"{"to":"orders"}"#);
+    assert_eq!(told.json["left"], 0);
+    assert_eq!(depth(&mut world, "orders"), 5);
+    for (content, status) in [
+        (r#"{"to":"nothing"}"#, 404),
+        (r#"{"to":"orders"}"#, 200),
+        (r#"{"to":"dead"}"#, 409),
+        (r#"{"to":"alarms"}"#, 409),
+        (r#"{"to":"orders","limit":0}"#, 400),
+        (r#"{"to":"orders","limit":10001}"#, 400),
+        ("{}", 400),
+    ] {
+        let told = world.call("POST", "/admin/v1/queues/dead/move", content);
+        assert_eq!(told.status, status, "{content}");
+    }
+}
+
+/// What the other queue has no room for stays where it is.
+#[test]
+fn a_move_into_a_full_queue_ends_there() {
+    let limits = sterna_broker::Limits {
+        group_queued_messages: 4,
+        ..sterna_broker::Limits::default()
+    };
+    let broker =
+        crate::fixture::Broker::restored(&config(), 1, limits, || Box::new(sterna_broker::NoStore));
+    let mut world = World::of(broker);
+    for number in 0..2 {
+        assert_eq!(
+            publish(&mut world, "queue/orders", &number.to_string()),
+            200
+        );
+    }
+    for number in 2..6 {
+        assert_eq!(publish(&mut world, "queue/dead", &number.to_string()), 200);
+    }
+    assert_eq!(publish(&mut world, "queue/dead", "one more"), 503);
+    let told = world.call("POST", "/admin/v1/queues/dead/move", r#"{"to":"orders"}"#);
+    assert_eq!(
+        told.json,
+        json!({"messages": 2, "left": 2, "is_refused": true})
+    );
+    let orders = world.all("/admin/v1/queues/orders/messages", 9);
+    assert_eq!(payloads(&orders), ["0", "1", "2", "3"]);
+    let dead = world.all("/admin/v1/queues/dead/messages", 9);
+    assert_eq!(payloads(&dead), ["4", "5"]);
+}
