@@ -12,8 +12,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use commands::{
-    acl, check_config, demo, exit, handshake, moved, passwd, property, publish, request, serve,
-    store, subscribe, token, tune,
+    acl, admin, check_config, demo, exit, handshake, moved, passwd, property, publish, request,
+    serve, store, subscribe, token, tune,
 };
 
 /// An IoT message broker and its clients, over QUIC, TLS, TCP and WebSocket.
@@ -39,6 +39,7 @@ enum Command {
     Passwd(passwd::Args),
     Token(token::Args),
     Store(store::Args),
+    Admin(Box<admin::Args>),
     Demo(demo::Args),
     Tune(tune::Args),
     #[command(hide = true, disable_help_flag = true)]
@@ -71,6 +72,7 @@ fn main() -> ExitCode {
         Command::Passwd(args) => passwd::run(&args),
         Command::Token(args) => token::run(&args),
         Command::Store(args) => store::run(&args),
+        Command::Admin(args) => admin::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Tune(args) => tune::run(&args),
         Command::Bench(args) => moved::run("bench", &args),

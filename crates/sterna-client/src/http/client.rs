@@ -124,6 +124,10 @@ impl Client {
         })
     }
 
+    pub(super) const fn inner(&self) -> &Arc<Inner> {
+        &self.inner
+    }
+
     /// Connects where there is no connection, and waits until the handshake is complete.
     ///
     /// # Errors

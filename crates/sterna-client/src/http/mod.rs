@@ -25,6 +25,7 @@
 //! # }
 //! ```
 
+mod call;
 mod client;
 mod error;
 mod exchange;
@@ -39,6 +40,7 @@ mod text;
 
 use std::fmt;
 
+pub use call::{Answer, Lines, Method};
 pub use client::{Client, Connected, Event, Events, Retained};
 pub use error::Error;
 pub use frames::{Frame, FrameError, Frames};

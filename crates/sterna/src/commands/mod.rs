@@ -1,6 +1,7 @@
 //! The subcommands, one file each: an `Args` structure for clap and `run(Args) -> ExitCode`.
 
 pub(crate) mod acl;
+pub(crate) mod admin;
 pub(crate) mod check_config;
 mod clock;
 mod connection;

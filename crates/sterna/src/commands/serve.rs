@@ -3,13 +3,15 @@
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, channel};
 
 use clap::Args as ClapArgs;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 use sterna_server::Server;
 use sterna_server::audit::TARGET as AUDIT;
 use sterna_server::config::{self, Config, Listener, LogFormat};
+use sterna_server::control::{Order, OrderLetter};
 use tracing::{error, info};
 
 use super::service_manager::{self, State};
@@ -109,7 +111,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         std::thread::spawn(move || watch(&failures, |code| std::process::exit(code)));
     }
     // Before the ready file, so that a process that waits for it may send a signal at once.
-    let mut signals = match signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP]) {
+    let signals = match Signals::new([SIGINT, SIGTERM, SIGHUP]) {
         Ok(signals) => signals,
         Err(problem) => {
             eprintln!("sterna serve: cannot handle signals: {problem}");
@@ -126,35 +128,24 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     service_manager::tell(&State::Ready {
         listeners: server.listeners().len(),
     });
-    for signal in signals.forever() {
-        if signal != SIGHUP {
-            break;
-        }
-        service_manager::tell(&State::Reloading);
-        let read = match &args.source.config {
-            // An editor or a full disk leaves it behind, without intent.
-            Some(path) if !was_empty && is_empty(path) => Err(format!(
-                "{}: it was not empty when the broker started, and now it is",
-                path.display()
-            )),
-            _ => args.configuration().map_err(|e| e.to_string()),
+    for wake in wakes(signals, server.take_orders()) {
+        let letter = match wake {
+            Wake::Signal(SIGHUP) => None,
+            Wake::Signal(_) => break,
+            Wake::Order(letter) if letter.order == Order::Drain => {
+                letter.answer(Ok(Vec::new()));
+                break;
+            }
+            Wake::Order(letter) => Some(letter),
         };
-        match read.and_then(|configuration| server.reload(&configuration)) {
-            Ok(kept) if kept.is_empty() => {
-                info!(target: AUDIT, "configuration and certificates reloaded");
-            }
-            Ok(kept) => info!(
-                target: AUDIT,
-                unchanged = kept.join(", "),
-                "configuration and certificates reloaded; a restart is needed for what is unchanged"
-            ),
-            Err(problem) => {
-                error!(target: AUDIT, %problem, "reload refused; the old configuration stays in force");
-            }
-        }
+        service_manager::tell(&State::Reloading);
+        let reloaded = reload(args, &server, was_empty);
         service_manager::tell(&State::Ready {
             listeners: server.listeners().len(),
         });
+        if let Some(letter) = letter {
+            letter.answer(reloaded);
+        }
     }
     service_manager::tell(&State::Stopping);
     info!(target: AUDIT, "shutting down");
@@ -164,6 +155,63 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         eprintln!("sterna serve: not everything could be kept in time; the log says more");
         ExitCode::FAILURE
     }
+}
+
+/// What the process waits for.
+enum Wake {
+    Signal(i32),
+    /// From the admin API.
+    Order(OrderLetter),
+}
+
+/// Signals and orders, as they come.
+fn wakes(mut signals: Signals, orders: Option<Receiver<OrderLetter>>) -> Receiver<Wake> {
+    let (tell, wakes) = channel();
+    let tell_order = tell.clone();
+    std::thread::spawn(move || {
+        for signal in signals.forever() {
+            if tell.send(Wake::Signal(signal)).is_err() {
+                return;
+            }
+        }
+    });
+    if let Some(orders) = orders {
+        std::thread::spawn(move || {
+            for letter in orders {
+                if tell_order.send(Wake::Order(letter)).is_err() {
+                    return;
+                }
+            }
+        });
+    }
+    wakes
+}
+
+/// Reads configuration and certificates again. Returns the sections that changed and need a restart.
+fn reload(args: &Args, server: &Server, was_empty: bool) -> Result<Vec<&'static str>, String> {
+    let read = match &args.source.config {
+        // An editor or a full disk leaves it behind, without intent.
+        Some(path) if !was_empty && is_empty(path) => Err(format!(
+            "{}: it was not empty when the broker started, and now it is",
+            path.display()
+        )),
+        _ => args.configuration().map_err(|error| error.to_string()),
+    };
+    let reloaded = read.and_then(|configuration| server.reload(&configuration));
+    match &reloaded {
+        Ok(kept) if kept.is_empty() => {
+            info!(target: AUDIT, "configuration and certificates reloaded");
+        }
+        Ok(kept) => info!(
+            target: AUDIT,
+            unchanged = kept.join(", "),
+            "configuration and certificates reloaded; a restart is needed for what is unchanged"
+        ),
+        Err(problem) => {
+            error!(target: AUDIT, %problem, "reload refused; the old configuration stays in force");
+        }
+    }
+    reloaded
 }
 
 /// Whether a configuration file can be read and sets nothing.
@@ -253,8 +301,8 @@ fn write_greeting(out: &mut impl std::io::Write, server: &Server) -> std::io::Re
             "amqps" => "AMQP on TLS",
             "http" => "HTTP on TCP",
             "https" => "HTTP on TLS",
-            "admin" => "metrics and health on TCP",
-            "admins" => "metrics and health on TLS",
+            "admin" => "metrics, health and admin API on TCP",
+            "admins" => "metrics, health and admin API on TLS",
             _ => "MQTT, AMQP and HTTP on QUIC",
         };
         writeln!(out, "  {url:<34} {what}")?;
@@ -315,7 +363,7 @@ mod tests {
 
     #[test]
     fn a_shard_that_fails_ends_the_process_and_one_that_stops_does_not() {
-        let (report, failures) = std::sync::mpsc::channel();
+        let (report, failures) = channel();
         report.send("shard 1 has failed: x".to_owned()).unwrap();
         let mut code = None;
         watch(&failures, |with| code = Some(with));

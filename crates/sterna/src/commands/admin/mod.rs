@@ -1,0 +1,493 @@
+//! `sterna admin`: what operators see of a running broker, and change in it.
+
+pub(super) mod connection;
+pub(super) mod table;
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use clap::{Args as ClapArgs, Subcommand};
+use serde_json::{Value, json};
+use sterna_client::QoS;
+use sterna_client::arguments::qos;
+use sterna_client::http::Method;
+
+use super::exit::{self, Failure};
+use connection::{Admin, Connection, segment};
+use table::Column;
+
+/// See and change what is in a running broker, by its admin listener.
+///
+/// The broker's operators need a role: `viewer`, `operator` or `admin` (docs/admin.md).
+#[derive(ClapArgs, Debug)]
+#[command(after_help = help(), mut_args(|argument| argument.global(true)))]
+pub(crate) struct Args {
+    #[command(flatten)]
+    connection: Connection,
+    /// Print JSON: a line for each entry of a list
+    #[arg(long, help_heading = "Output")]
+    json: bool,
+    /// Most entries of a list
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1_000,
+        help_heading = "Output"
+    )]
+    limit: usize,
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// The process: version, listeners, shards, counts
+    Node,
+    /// Connections of clients
+    #[command(subcommand)]
+    Clients(Clients),
+    /// Sessions, also of clients that are away
+    #[command(subcommand)]
+    Sessions(Sessions),
+    /// AMQP queues
+    #[command(subcommand)]
+    Queues(Queues),
+    /// Retained messages
+    #[command(subcommand)]
+    Retained(Retained),
+    /// Publish a message
+    Publish(Publish),
+    /// Read the configuration and the files that it names again
+    Reload,
+    /// End the broker in order, as SIGTERM does
+    Drain,
+    /// The store on disk
+    Store,
+    /// Resident memory by kind
+    Memory,
+    /// The certificates that listeners present
+    Certificates,
+    /// The description of the API for machines (OpenAPI 3.1)
+    Openapi,
+}
+
+#[derive(Debug, Subcommand)]
+enum Clients {
+    /// List them
+    List {
+        /// Only those of this name
+        #[arg(value_name = "NAME")]
+        name: Option<String>,
+    },
+    /// Show one, with its path
+    Show(Client),
+    /// End its connection; it may come back
+    Disconnect(Client),
+}
+
+#[derive(ClapArgs, Debug)]
+struct Client {
+    /// Its name, or the id of its connection
+    #[arg(value_name = "CLIENT")]
+    client: String,
+}
+
+#[derive(Debug, Subcommand)]
+enum Sessions {
+    /// List them
+    List,
+    /// Show one
+    Show(Session),
+    /// List its subscriptions
+    Subscriptions(Session),
+    /// End it with its subscriptions and queue, and disconnect its client
+    End(Session),
+}
+
+#[derive(ClapArgs, Debug)]
+struct Session {
+    /// Its name: of MQTT the client identifier
+    #[arg(value_name = "SESSION")]
+    session: String,
+}
+
+#[derive(Debug, Subcommand)]
+enum Queues {
+    /// List them
+    List,
+    /// Show one
+    Show(Queue),
+    /// List messages that wait, first the one that is delivered next; nothing is taken
+    Peek(Queue),
+    /// Remove messages that wait, from the front
+    Purge {
+        #[command(flatten)]
+        queue: Queue,
+        /// Only so many [default: all that wait now]
+        #[arg(long, value_name = "N")]
+        messages: Option<u64>,
+    },
+    /// Move messages that wait to another queue, from the front
+    Move {
+        #[command(flatten)]
+        queue: Queue,
+        /// The other queue
+        #[arg(long, value_name = "QUEUE")]
+        to: String,
+        /// Only so many [default: all that wait now]
+        #[arg(long, value_name = "N")]
+        messages: Option<u64>,
+    },
+}
+
+#[derive(ClapArgs, Debug)]
+struct Queue {
+    /// Its name
+    #[arg(value_name = "QUEUE")]
+    queue: String,
+}
+
+#[derive(Debug, Subcommand)]
+enum Retained {
+    /// List those whose topics match a filter
+    List {
+        #[arg(value_name = "FILTER", default_value = "#")]
+        filter: String,
+    },
+    /// Show that of a topic
+    Show {
+        #[arg(value_name = "TOPIC")]
+        topic: String,
+    },
+    /// Delete that of a topic; subscribers are not told
+    Delete {
+        #[arg(value_name = "TOPIC")]
+        topic: String,
+    },
+}
+
+#[derive(ClapArgs, Debug)]
+struct Publish {
+    /// Its topic
+    #[arg(short = 't', long, value_name = "TOPIC")]
+    topic: String,
+    /// Its payload
+    #[arg(
+        short = 'm',
+        long,
+        value_name = "TEXT",
+        default_value = "",
+        allow_hyphen_values = true
+    )]
+    message: String,
+    /// Quality of service: 0, 1 or 2
+    #[arg(short = 'q', long, value_name = "QOS", default_value = "0", value_parser = qos)]
+    qos: QoS,
+    /// Keep it as the topic's retained message
+    #[arg(short = 'r', long)]
+    retain: bool,
+}
+
+fn help() -> String {
+    format!(
+        "\
+Examples:
+  sterna admin clients list
+  sterna admin clients show sensor-7
+  sterna admin sessions end sensor-7 -L admins://broker.example -u ann --cafile ca.pem
+  sterna admin queues move dead-letters --to orders
+  sterna admin retained list 'house/#' --json
+
+{}",
+        exit::HELP
+    )
+}
+
+const CLIENTS: [Column; 10] = [
+    ("ID", "/id"),
+    ("NAME", "/name"),
+    ("USER", "/user"),
+    ("PROTOCOL", "/protocol"),
+    ("TRANSPORT", "/transport"),
+    ("PEER", "/peer"),
+    ("RTT us", "/path/rtt_us"),
+    ("LOST", "/path/lost_packets"),
+    ("PENDING", "/pending"),
+    ("IN FLIGHT", "/unacknowledged"),
+];
+const SESSIONS: [Column; 8] = [
+    ("NAME", "/name"),
+    ("USER", "/user"),
+    ("PROTOCOL", "/protocol"),
+    ("CONNECTED", "/connected"),
+    ("EXPIRY s", "/expiry_s"),
+    ("SUBSCRIPTIONS", "/subscriptions"),
+    ("PENDING", "/pending"),
+    ("IN FLIGHT", "/unacknowledged"),
+];
+const SUBSCRIPTIONS: [Column; 5] = [
+    ("FILTER", "/filter"),
+    ("QOS", "/qos"),
+    ("NO LOCAL", "/no_local"),
+    ("AS PUBLISHED", "/retain_as_published"),
+    ("IDENTIFIER", "/identifier"),
+];
+const QUEUES: [Column; 8] = [
+    ("NAME", "/name"),
+    ("FILTER", "/filter"),
+    ("MESSAGES", "/messages"),
+    ("DELAYED", "/delayed"),
+    ("BYTES", "/bytes"),
+    ("CONSUMERS", "/consumers"),
+    ("DELIVERIES", "/maximum_deliveries"),
+    ("DEAD LETTERS", "/dead_letter"),
+];
+const MESSAGES: [Column; 5] = [
+    ("TOPIC", "/topic"),
+    ("QOS", "/qos"),
+    ("BYTES", "/payload_bytes"),
+    ("FAILURES", "/failures"),
+    ("PAYLOAD", "/payload"),
+];
+const CERTIFICATES: [Column; 4] = [
+    ("SUBJECT", "/subject"),
+    ("EXPIRES s", "/expires_s"),
+    ("DEVELOPMENT", "/is_for_development"),
+    ("FINGERPRINT", "/fingerprint"),
+];
+
+/// Runs the command.
+pub(crate) fn run(args: &Args) -> ExitCode {
+    exit::code(super::block_on(act(args)), false)
+}
+
+async fn act(args: &Args) -> Result<(), Failure> {
+    let admin = args.connection.client()?;
+    let shown = match &args.action {
+        Action::Node => one(&admin, "/node").await?,
+        Action::Store => one(&admin, "/store").await?,
+        Action::Memory => one(&admin, "/memory").await?,
+        Action::Openapi => {
+            // It is for machines in any case.
+            let document = admin.get("/openapi.json").await?;
+            return write(&format!("{document:#}\n"));
+        }
+        Action::Certificates => {
+            let mut certificates = admin.get("/certificates").await?;
+            match certificates["items"].take() {
+                Value::Array(items) => Shown::List(&CERTIFICATES, items, false),
+                other => Shown::One(other),
+            }
+        }
+        Action::Clients(action) => clients(&admin, action, args.limit).await?,
+        Action::Sessions(action) => sessions(&admin, action, args.limit).await?,
+        Action::Queues(action) => queues(&admin, action, args.limit).await?,
+        Action::Retained(action) => retained(&admin, action, args.limit).await?,
+        Action::Publish(publish) => {
+            let content = json!({
+                "topic": publish.topic,
+                "payload": publish.message,
+                "qos": publish.qos as u8,
+                "retain": publish.retain,
+            });
+            Shown::One(admin.call(Method::Post, "/publish", Some(&content)).await?)
+        }
+        Action::Reload => Shown::One(admin.call(Method::Post, "/reload", None).await?),
+        Action::Drain => Shown::One(admin.call(Method::Post, "/drain", None).await?),
+    };
+    shown.print(args.json)
+}
+
+/// What is printed.
+enum Shown {
+    One(Value),
+    /// Entries, and whether there are more.
+    List(&'static [Column], Vec<Value>, bool),
+}
+
+impl Shown {
+    fn print(self, as_json: bool) -> Result<(), Failure> {
+        match self {
+            Self::One(Value::Null) => Ok(()),
+            Self::One(value) if as_json => write(&format!("{value}\n")),
+            Self::One(value) => write(&table::members(&value)),
+            Self::List(columns, items, has_more) => {
+                if as_json {
+                    let lines: Vec<String> = items.iter().map(|item| format!("{item}\n")).collect();
+                    write(&lines.concat())?;
+                } else {
+                    write(&table::table(columns, &items))?;
+                }
+                if has_more {
+                    eprintln!("sterna: there are more: --limit");
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Writes to standard output, whose reader may have gone.
+fn write(text: &str) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    written.map_err(|_| Failure::quiet())
+}
+
+async fn one(admin: &Admin, path: &str) -> Result<Shown, Failure> {
+    admin.get(path).await.map(Shown::One)
+}
+
+async fn list(
+    admin: &Admin,
+    columns: &'static [Column],
+    path: &str,
+    most: usize,
+) -> Result<Shown, Failure> {
+    let (items, has_more) = admin.list(path, most).await?;
+    Ok(Shown::List(columns, items, has_more))
+}
+
+/// The connection that a name or an id stands for.
+async fn find(admin: &Admin, wanted: &str) -> Result<Value, Failure> {
+    let is_id = wanted.split('.').count() == 3
+        && wanted
+            .bytes()
+            .all(|byte| byte == b'.' || byte.is_ascii_digit());
+    if is_id && let Ok(client) = admin.get(&format!("/clients/{}", segment(wanted))).await {
+        return Ok(client);
+    }
+    let path = format!("/clients?name={}", segment(wanted));
+    let (mut found, _) = admin.list(&path, 10).await?;
+    match found.len() {
+        0 => Err(Failure::new(
+            exit::NOBODY,
+            format_args!("no client is connected as {wanted}"),
+        )),
+        1 => Ok(found.remove(0)),
+        _ => {
+            let ids: Vec<String> = found
+                .iter()
+                .map(|client| table::cell(client.get("id")))
+                .collect();
+            let ids = ids.join(", ");
+            let text =
+                format!("several connections have the name {wanted}: name one by its id: {ids}");
+            Err(Failure::local(text))
+        }
+    }
+}
+
+async fn clients(admin: &Admin, action: &Clients, most: usize) -> Result<Shown, Failure> {
+    match action {
+        Clients::List { name } => {
+            let path = match name {
+                Some(name) => format!("/clients?name={}", segment(name)),
+                None => "/clients".to_owned(),
+            };
+            list(admin, &CLIENTS, &path, most).await
+        }
+        Clients::Show(Client { client }) => find(admin, client).await.map(Shown::One),
+        Clients::Disconnect(Client { client }) => {
+            let found = find(admin, client).await?;
+            let id = found["id"].as_str().unwrap_or_default();
+            let path = format!("/clients/{}", segment(id));
+            admin
+                .call(Method::Delete, &path, None)
+                .await
+                .map(Shown::One)
+        }
+    }
+}
+
+async fn sessions(admin: &Admin, action: &Sessions, most: usize) -> Result<Shown, Failure> {
+    let of = |session: &Session| format!("/sessions/{}", segment(&session.session));
+    match action {
+        Sessions::List => list(admin, &SESSIONS, "/sessions", most).await,
+        Sessions::Show(session) => one(admin, &of(session)).await,
+        Sessions::Subscriptions(session) => {
+            let path = format!("{}/subscriptions", of(session));
+            list(admin, &SUBSCRIPTIONS, &path, most).await
+        }
+        Sessions::End(session) => {
+            let ended = admin.call(Method::Delete, &of(session), None).await;
+            ended.map(Shown::One)
+        }
+    }
+}
+
+async fn queues(admin: &Admin, action: &Queues, most: usize) -> Result<Shown, Failure> {
+    let of = |queue: &Queue| format!("/queues/{}", segment(&queue.queue));
+    match action {
+        Queues::List => list(admin, &QUEUES, "/queues", most).await,
+        Queues::Show(queue) => one(admin, &of(queue)).await,
+        Queues::Peek(queue) => {
+            list(admin, &MESSAGES, &format!("{}/messages", of(queue)), most).await
+        }
+        Queues::Purge { queue, messages } => {
+            let path = format!("{}/messages", of(queue));
+            change_queue(admin, &of(queue), *messages, Method::Delete, &path, None).await
+        }
+        Queues::Move {
+            queue,
+            to,
+            messages,
+        } => {
+            let path = format!("{}/move", of(queue));
+            change_queue(admin, &of(queue), *messages, Method::Post, &path, Some(to)).await
+        }
+    }
+}
+
+/// Messages of one request; the broker takes no more by default.
+const CHANGES: u64 = 1_000;
+
+/// Purges or moves messages: those that wait now, or fewer, some at a time.
+async fn change_queue(
+    admin: &Admin,
+    queue: &str,
+    messages: Option<u64>,
+    method: Method,
+    path: &str,
+    to: Option<&String>,
+) -> Result<Shown, Failure> {
+    let waiting = admin.get(queue).await?["messages"].as_u64().unwrap_or(0);
+    let wanted = messages.unwrap_or(waiting).min(waiting);
+    let mut done = 0;
+    let mut last = json!({ "messages": 0, "left": waiting, "is_refused": false });
+    while done < wanted {
+        let limit = CHANGES.min(wanted - done);
+        last = if let Some(to) = to {
+            let content = json!({ "to": to, "limit": limit });
+            admin.call(method, path, Some(&content)).await?
+        } else {
+            admin
+                .call(method, &format!("{path}?limit={limit}"), None)
+                .await?
+        };
+        let changed = last["messages"].as_u64().unwrap_or(0);
+        done += changed;
+        if changed < limit {
+            break;
+        }
+    }
+    last["messages"] = done.into();
+    Ok(Shown::One(last))
+}
+
+async fn retained(admin: &Admin, action: &Retained, most: usize) -> Result<Shown, Failure> {
+    match action {
+        Retained::List { filter } => {
+            let path = format!("/retained?filter={}", segment(filter));
+            list(admin, &MESSAGES, &path, most).await
+        }
+        Retained::Show { topic } => one(admin, &format!("/retained/{}", segment(topic))).await,
+        Retained::Delete { topic } => {
+            let path = format!("/retained/{}", segment(topic));
+            admin
+                .call(Method::Delete, &path, None)
+                .await
+                .map(Shown::One)
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Values of the API as text for people.
+
+use std::fmt::Write as _;
+
+use serde_json::Value;
+
+/// A column: its heading, and the place of its value in an entry.
+pub(super) type Column = (&'static str, &'static str);
+
+/// A text without what a terminal would obey.
+pub(in super::super) fn harmless(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for character in text.chars() {
+        if character.is_control() {
+            let _ = write!(out, "{}", character.escape_debug());
+        } else {
+            out.push(character);
+        }
+    }
+    out
+}
+
+/// A value in one cell; `-` for none.
+pub(super) fn cell(value: Option<&Value>) -> String {
+    match value {
+        None | Some(Value::Null) => "-".to_owned(),
+        Some(Value::String(text)) if text.is_empty() => "-".to_owned(),
+        Some(Value::String(text)) => harmless(text),
+        Some(other) => other.to_string(),
+    }
+}
+
+/// A table with a heading.
+pub(super) fn table(columns: &[Column], items: &[Value]) -> String {
+    let mut rows: Vec<Vec<String>> =
+        vec![columns.iter().map(|(name, _)| (*name).to_owned()).collect()];
+    rows.extend(items.iter().map(|item| {
+        let cells = columns.iter().map(|(_, at)| cell(item.pointer(at)));
+        cells.collect()
+    }));
+    let widths: Vec<usize> = (0..columns.len())
+        .map(|at| {
+            rows.iter()
+                .map(|row| row[at].chars().count())
+                .max()
+                .unwrap_or(0)
+        })
+        .collect();
+    let mut out = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for (cell, width) in row.iter().zip(&widths) {
+            let _ = write!(line, "{cell:width$}  ");
+        }
+        out.push_str(line.trim_end());
+        out.push('\n');
+    }
+    out
+}
+
+/// Names and values of one thing, a line for each; what is nested is indented.
+pub(super) fn members(value: &Value) -> String {
+    let mut out = String::new();
+    write_members(value, 0, &mut out);
+    out
+}
+
+fn write_members(value: &Value, depth: usize, out: &mut String) {
+    let Some(members) = value.as_object() else {
+        let _ = writeln!(out, "{}", cell(Some(value)));
+        return;
+    };
+    let width = members.keys().map(String::len).max().unwrap_or(0);
+    for (name, value) in members {
+        let indent = depth * 2;
+        match value {
+            Value::Object(inner) if !inner.is_empty() => {
+                let _ = writeln!(out, "{:indent$}{name}", "");
+                write_members(value, depth + 1, out);
+            }
+            Value::Array(items) if items.iter().any(Value::is_object) => {
+                for item in items {
+                    let _ = writeln!(out, "{:indent$}{name}", "");
+                    write_members(item, depth + 1, out);
+                }
+            }
+            Value::Array(items) => {
+                let items: Vec<String> = items.iter().map(|item| cell(Some(item))).collect();
+                let _ = writeln!(out, "{:indent$}{name:width$}  {}", "", items.join(" "));
+            }
+            other => {
+                let _ = writeln!(out, "{:indent$}{name:width$}  {}", "", cell(Some(other)));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn columns_line_up_and_terminals_obey_nothing() {
+        let items = [
+            json!({"name": "a", "path": {"rtt_us": 7}}),
+            json!({"name": "\u{1b}[2Jlong", "path": {}}),
+        ];
+        let text = table(&[("NAME", "/name"), ("RTT", "/path/rtt_us")], &items);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[0], "NAME            RTT");
+        assert_eq!(lines[1], "a               7");
+        assert_eq!(lines[2], "\\u{1b}[2Jlong  -");
+    }
+
+    #[test]
+    fn members_are_indented() {
+        let value = json!({"a": 1, "long": null, "inner": {"b": "x"}, "list": ["y", "z"], "things": [{"n": 1}]});
+        let text = members(&value);
+        assert_eq!(
+            text,
+            "a       1\ninner\n  b  x\nlist    y z\nlong    -\nthings\n  n  1\n"
+        );
+    }
+}

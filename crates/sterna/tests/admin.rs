@@ -1,0 +1,300 @@
+//! `sterna admin` against a broker that runs as a process of its own.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod process;
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Output, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use process::{code, stderr, stdout, sterna};
+use serde_json::Value;
+
+/// A broker with an MQTT and an admin listener.
+struct Served {
+    child: Child,
+    log: Receiver<String>,
+    mqtt: String,
+    admin: String,
+    _folder: tempfile::TempDir,
+}
+
+impl Served {
+    /// `configuration` goes behind the listeners.
+    fn start(configuration: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("sterna.toml");
+        let listeners =
+            "[[listener]]\nurl = 'mqtt://127.0.0.1:0'\n[[listener]]\nurl = 'admin://127.0.0.1:0'\n";
+        let state = folder.path().join("state");
+        let head = format!("shards = 2\ndata_directory = '{}'\n", state.display());
+        fs::write(&file, format!("{head}{listeners}{configuration}")).unwrap();
+        let ready = folder.path().join("ready.json");
+        let mut child = sterna()
+            .args(["serve", "--config"])
+            .arg(&file)
+            .arg("--ready-file")
+            .arg(&ready)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (tell, log) = channel();
+        let errors = BufReader::new(child.stderr.take().unwrap());
+        std::thread::spawn(move || {
+            for line in errors.lines().map_while(Result::ok) {
+                if tell.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        while !ready.exists() {
+            let ended = child.try_wait().unwrap();
+            assert!(
+                ended.is_none(),
+                "it ended: {:?}",
+                log.try_iter().collect::<Vec<_>>()
+            );
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let ready: Value = serde_json::from_str(&fs::read_to_string(&ready).unwrap()).unwrap();
+        let url = |at: usize| ready["listeners"][at]["url"].as_str().unwrap().to_owned();
+        Self {
+            child,
+            log,
+            mqtt: url(0),
+            admin: url(1),
+            _folder: folder,
+        }
+    }
+
+    fn file(&self) -> std::path::PathBuf {
+        self._folder.path().join("sterna.toml")
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        let mut command = sterna();
+        command
+            .arg("admin")
+            .args(arguments)
+            .args(["-L", &self.admin]);
+        command.output().unwrap()
+    }
+
+    /// Runs a command that succeeds, and returns what it prints.
+    fn done(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        assert_eq!(code(&output), 0, "{arguments:?}: {}", stderr(&output));
+        stdout(&output).to_owned()
+    }
+
+    /// The same with one line of JSON for each entry.
+    fn json(&self, arguments: &[&str]) -> Vec<Value> {
+        let arguments: Vec<&str> = arguments.iter().copied().chain(["--json"]).collect();
+        let text = self.done(&arguments);
+        text.lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
+    }
+
+    /// Waits for a line of the log.
+    fn logged(&self, words: &[&str]) -> String {
+        loop {
+            let line = self.log.recv_timeout(Duration::from_secs(30)).unwrap();
+            if words.iter().all(|word| line.contains(word)) {
+                return line;
+            }
+        }
+    }
+
+    /// A client that stays connected.
+    fn subscriber(&self, name: &str) -> Child {
+        let mut child = sterna()
+            .args([
+                "sub", "--url", &self.mqtt, "-t", "t/#", "-i", name, "-d", "-c",
+            ])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut log = BufReader::new(child.stderr.take().unwrap());
+        let mut line = String::new();
+        while !line.contains("subscribed") {
+            line.clear();
+            assert!(log.read_line(&mut line).unwrap() > 0, "it ended early");
+        }
+        std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
+        child
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+const OPEN: &str = "[authorization]\nadmins = ['anonymous']\n[[amqp.queue]]\nname = 'dead'\n[[amqp.queue]]\nname = 'orders'\n";
+
+#[test]
+fn an_operator_sees_and_changes_what_is_in_a_broker() {
+    let broker = Served::start(OPEN);
+    let mut client = broker.subscriber("device-1");
+    let text = broker.done(&["clients", "list"]);
+    assert!(
+        text.starts_with("ID ") && text.contains("device-1"),
+        "{text}"
+    );
+    let clients = broker.json(&["clients", "list", "device-1"]);
+    assert_eq!(clients.len(), 1);
+    assert_eq!(clients[0]["subscriptions"], 1);
+    assert!(
+        broker
+            .done(&["clients", "show", "device-1"])
+            .contains("rtt_us")
+    );
+    let id = clients[0]["id"].as_str().unwrap();
+    assert!(broker.done(&["clients", "show", id]).contains("device-1"));
+    assert_eq!(code(&broker.run(&["clients", "show", "nobody"])), 16);
+    assert!(
+        broker
+            .done(&["sessions", "subscriptions", "device-1"])
+            .contains("t/#")
+    );
+    broker.done(&["clients", "disconnect", "device-1"]);
+    let line = broker.logged(&["admin action", "disconnect"]);
+    assert!(
+        line.contains("device-1") && line.contains("role=\"admin\""),
+        "{line}"
+    );
+    client.kill().unwrap();
+    client.wait().unwrap();
+    broker.done(&["sessions", "end", "device-1"]);
+    assert!(
+        broker
+            .json(&["sessions", "list"])
+            .iter()
+            .all(|session| session["name"] != "device-1")
+    );
+
+    for number in 0..3 {
+        let text = format!("letter {number}");
+        broker.done(&["publish", "-t", "queue/dead", "-m", &text, "-q", "1"]);
+    }
+    assert_eq!(broker.json(&["queues", "peek", "dead"]).len(), 3);
+    broker.done(&[
+        "queues",
+        "move",
+        "dead",
+        "--to",
+        "orders",
+        "--messages",
+        "2",
+    ]);
+    assert!(
+        broker
+            .done(&["queues", "peek", "orders"])
+            .contains("letter 1")
+    );
+    let purged = broker.json(&["queues", "purge", "dead"]);
+    assert_eq!(
+        (&purged[0]["messages"], &purged[0]["left"]),
+        (&1.into(), &0.into())
+    );
+    let queues = broker.json(&["queues", "list"]);
+    assert_eq!(queues.len(), 2, "{queues:?}");
+
+    broker.done(&["publish", "-t", "house/door", "-m", "open", "-r"]);
+    assert!(
+        broker
+            .done(&["retained", "list", "house/#"])
+            .contains("open")
+    );
+    assert!(
+        broker
+            .done(&["retained", "show", "house/door"])
+            .contains("open")
+    );
+    broker.done(&["retained", "delete", "house/door"]);
+    assert_eq!(code(&broker.run(&["retained", "show", "house/door"])), 0x90);
+    for (arguments, word) in [
+        (&["node"][..], "uptime_s"),
+        (&["store"], "segments"),
+        (&["memory"], "resident_bytes"),
+        (&["certificates"], "CN="),
+        (&["openapi"], "\"openapi\": \"3.1.0\""),
+    ] {
+        let text = broker.done(arguments);
+        assert!(text.contains(word), "{arguments:?}: {text}");
+    }
+}
+
+#[test]
+fn orders_reach_the_process() {
+    let mut broker = Served::start(OPEN);
+    assert_eq!(
+        broker.json(&["reload"])[0]["unchanged"],
+        serde_json::json!([])
+    );
+    broker.logged(&["reloaded"]);
+    broker.logged(&["admin action", "reload"]);
+    let file = broker.file();
+    let good = fs::read_to_string(&file).unwrap();
+    fs::write(&file, format!("{good}[unknown]\n")).unwrap();
+    let refused = broker.run(&["reload"]);
+    assert_eq!(code(&refused), 0x80);
+    let error = stderr(&refused);
+    assert!(
+        error.contains("unknown") && error.contains("127.0.0.1:"),
+        "{error}"
+    );
+    broker.logged(&["admin action refused", "reload"]);
+    broker.done(&["drain"]);
+    let ended = broker.child.wait().unwrap();
+    assert_eq!(ended.code(), Some(0));
+    let gone = broker.run(&["node"]);
+    assert_eq!(code(&gone), 14, "{}", stderr(&gone));
+}
+
+#[test]
+fn roles_and_credentials_are_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let users = folder.path().join("users");
+    let made = sterna()
+        .args(["passwd", "-c", "-b", "--iterations", "4096"])
+        .arg(&users)
+        .args(["ann", "secret"])
+        .output()
+        .unwrap();
+    if !made.status.success() {
+        panic!("{}", stderr(&made));
+    }
+    let configuration = format!(
+        "[authentication]\npassword_file = '{}'\n[admin]\noperators = ['ann']\n",
+        users.display()
+    );
+    let broker = Served::start(&configuration);
+    assert_eq!(code(&broker.run(&["node"])), 0x86, "without credentials");
+    assert_eq!(
+        code(&broker.run(&["node", "-u", "ann", "-P", "wrong"])),
+        0x86
+    );
+    assert_eq!(code(&broker.run(&["node", "-u", "ann", "-P", "secret"])), 0);
+    let refused = broker.run(&["reload", "-u", "ann", "-P", "secret"]);
+    assert_eq!(code(&refused), 0x87);
+    assert!(
+        stderr(&refused).contains("role admin"),
+        "{}",
+        stderr(&refused)
+    );
+    let wrong = sterna()
+        .args(["admin", "node", "-L", "mqtt://localhost"])
+        .output()
+        .unwrap();
+    assert_eq!(code(&wrong), 1);
+}
