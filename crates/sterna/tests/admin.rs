@@ -123,7 +123,7 @@ impl Served {
             .unwrap();
         let mut log = BufReader::new(child.stderr.take().unwrap());
         let mut line = String::new();
-        while !line.contains("subscribed") {
+        while !line.contains("request answered") {
             line.clear();
             assert!(log.read_line(&mut line).unwrap() > 0, "it ended early");
         }
