@@ -93,7 +93,6 @@ fn large_requests_are_refused_and_slow_ones_end() {
     );
 }
 
-/// Each change and each refused one is in the audit log, with who it was.
 #[test]
 fn names_that_are_not_there_end_nothing_else() {
     let mut world = World::new(2);
