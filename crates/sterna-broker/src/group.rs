@@ -25,6 +25,7 @@ use crate::records::{self, Kind};
 use crate::rights::Permit;
 use crate::route::{Context, RouteFlags};
 use crate::session::NEVER_MS;
+use crate::watch::Step;
 
 /// The owner of the nodes in groups' queues: no session's slot, so no session's tag finds them.
 pub(crate) const GROUP_OWNER: u32 = NIL - 1;
@@ -457,6 +458,12 @@ impl<P> Queues<P> {
             }
             None => self.place(id, entry),
         };
+        if self.road.is_some()
+            && let Some(group) = self.groups.get(&id)
+        {
+            let (reader, waiting) = (&*group.filter, group.queue.len());
+            self.saw(message, Step::Queued { reader, waiting });
+        }
         let position = self.nodes.entry(node).map_or(0, |entry| entry.position);
         self.note_in_group(id, position, |log| log.enter(position, failures));
         self.entered_group(now_ms, id, node);

@@ -21,7 +21,7 @@
 //! - `queue_rules.rs`: what a kept queue does beside keeping; `delayed.rs`: messages that are not due yet;
 //!   `broker/dead_letter.rs`: messages that nobody could take; `broker/browse.rs`: a look at what waits;
 //!   `broker/manage.rs`: what administrators see and change.
-//! - `losses.rs`: messages that a queue drops, and why.
+//! - `losses.rs`: messages that a queue drops, and why; `watch.rs`: the way of single messages.
 //! - `peers.rs`: what other nodes of a cluster want, and what goes to them.
 //! - `store.rs`: what survives a restart; `broker/restore.rs` takes it up again.
 //!
@@ -63,6 +63,7 @@ mod rights;
 mod route;
 mod session;
 mod store;
+mod watch;
 
 pub use api::{
     Close, ConsumerId, Delivery, Event, EvictReason, NEVER_EXPIRES_S, OpenError, OpenSession,
@@ -85,3 +86,4 @@ pub use store::{
     Appended, Change, Committed, Frame, Full, Keeping, NoStore, ReadAnswer, ReadRequest, Record,
     Share, Store,
 };
+pub use watch::{RoadWatcher, Step};

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::counters::Counters;
-use crate::message::Message;
+use crate::message::{Message, Origin};
 use crate::queues::Queues;
 
 /// The reason of a loss.
@@ -30,6 +30,8 @@ pub struct Loss<'a> {
     pub reason: LossReason,
     /// Owner of the queue: a client identifier, or the whole filter of a shared subscription.
     pub reader: &'a str,
+    /// Its publisher; none if it is unknown, or for several messages.
+    pub origin: Origin,
     /// The message's topic; empty if it is unknown, or for several messages.
     pub topic: &'a str,
     /// Number of messages.
@@ -58,23 +60,30 @@ impl Counters {
 impl<P> Queues<P> {
     /// A session's queue has lost a message; `None` for one that is not in memory.
     pub(crate) fn lose(&mut self, slot: u32, message: Option<&Message>, reason: LossReason) {
-        self.lose_several(slot, 1, message.map_or("", Message::topic), reason);
+        self.lose_several(slot, 1, message, reason);
     }
 
     /// A session's queue has lost several messages.
     pub(crate) fn lose_many(&mut self, slot: u32, messages: u64, reason: LossReason) {
         if messages > 0 {
-            self.lose_several(slot, messages, "", reason);
+            self.lose_several(slot, messages, None, reason);
         }
     }
 
-    fn lose_several(&mut self, slot: u32, messages: u64, topic: &str, reason: LossReason) {
+    fn lose_several(
+        &mut self,
+        slot: u32,
+        messages: u64,
+        message: Option<&Message>,
+        reason: LossReason,
+    ) {
         self.counters.count_losses(messages, reason);
         if let Some(watcher) = &self.loss_watcher {
             watcher.lost(Loss {
                 reason,
                 reader: &self.sessions[slot as usize].client_id,
-                topic,
+                origin: message.map_or(Origin::NONE, Message::origin),
+                topic: message.map_or("", Message::topic),
                 messages,
             });
         }
@@ -87,6 +96,7 @@ impl<P> Queues<P> {
             watcher.lost(Loss {
                 reason,
                 reader: self.groups.get(&id).map_or("", |group| &group.filter),
+                origin: message.map_or(Origin::NONE, Message::origin),
                 topic: message.map_or("", Message::topic),
                 messages: 1,
             });

@@ -20,6 +20,7 @@ use crate::records::{self, Kind, OwnedRecord};
 use crate::route::{Context, Target};
 use crate::session::{BrokerSession, NEVER_MS, State};
 use crate::store::{Change, Store};
+use crate::watch::{RoadWatcher, Step};
 
 /// What a timer is for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -109,6 +110,8 @@ pub(crate) struct Queues<P> {
     pub(crate) limits: Limits,
     pub(crate) counters: Counters,
     pub(crate) loss_watcher: Option<Box<dyn LossWatcher>>,
+    /// Is told of each message's way; `None` while nobody looks.
+    pub(crate) road: Option<Box<dyn RoadWatcher>>,
     pub(crate) store: Box<dyn Store>,
     /// Changes of records that are to be appended at the end of the call, or with a message before.
     pub(crate) changes: Vec<Change>,
@@ -178,6 +181,7 @@ impl<P> Queues<P> {
             limits,
             counters: Counters::default(),
             loss_watcher: None,
+            road: None,
             is_durable: store.is_durable(),
             store,
             is_over_memory: false,
@@ -270,6 +274,10 @@ impl<P> Queues<P> {
             self.admits_qos0(now_ms, target.slot, &message)
         };
         if !is_admitted {
+            if position != 0 {
+                let reader = &*self.sessions[target.slot as usize].client_id;
+                self.saw(&message, Step::Logged { reader });
+            }
             return;
         }
         // [MQTT-3.3.1-12] [MQTT-3.3.1-13] [MQTT311-3.3.1-8] [MQTT311-3.3.1-9]
@@ -324,6 +332,13 @@ impl<P> Queues<P> {
 
     /// Appends an entry to a session's queue. [MQTT-4.5.0-1]
     pub(crate) fn append(&mut self, now_ms: u64, slot: u32, entry: Entry) {
+        if self.road.is_some()
+            && let Some(message) = &entry.message
+        {
+            let session = &self.sessions[slot as usize];
+            let (reader, waiting) = (&*session.client_id, session.pending.len() + 1);
+            self.saw(message, Step::Queued { reader, waiting });
+        }
         let session = &mut *self.sessions[slot as usize];
         session.account.waits(&entry);
         self.counters.stored(entry.body_bytes());
@@ -410,6 +425,16 @@ impl<P> Queues<P> {
     /// Takes the next message from a queue.
     pub(crate) fn take_next(&mut self, now_ms: u64, slot: u32) -> Option<Delivery> {
         let delivery = self.take_first(now_ms, slot);
+        if self.road.is_some()
+            && let Some(delivery) = &delivery
+        {
+            let step = Step::Sent {
+                reader: &self.sessions[slot as usize].client_id,
+                qos: delivery.qos,
+                redelivered: delivery.redelivered,
+            };
+            self.saw(&delivery.message, step);
+        }
         self.list_if_hungry(slot);
         delivery
     }

@@ -30,6 +30,7 @@ mod shard;
 mod store;
 pub mod sys;
 mod tracer;
+mod watch;
 
 pub use amqp::Registry;
 pub use cluster::Member;

@@ -22,6 +22,7 @@ use crate::policy::Policy;
 use crate::session::SessionState;
 use crate::sys::{Board, Counts, Reporter};
 use crate::tracer::Tracer;
+use crate::watch::Eye;
 
 /// The handler of one shard.
 #[derive(Debug)]
@@ -251,6 +252,9 @@ impl Shard {
 
     /// The doors, and what they need for one step.
     fn doors<'a>(&'a mut self, net: &'a mut dyn Network) -> Doors<'a> {
+        if self.meters.watch.is_on() {
+            self.meters.watch.turn(net.now_ms());
+        }
         Doors {
             mqtt: &mut self.mqtt,
             amqp: &mut self.amqp,
@@ -611,7 +615,12 @@ impl Handler for Shard {
         let now_ms = net.now_ms();
         for letter in mail.drain(..) {
             match letter {
-                Mail::Broker(letter) => self.broker.mail(now_ms, *letter),
+                Mail::Broker(letter) => {
+                    if self.meters.watch.is_on() {
+                        self.meters.watch.turn(now_ms);
+                    }
+                    self.broker.mail(now_ms, *letter);
+                }
                 Mail::Judged {
                     connection,
                     number,
@@ -652,9 +661,25 @@ impl Handler for Shard {
                     Body::Question { from, number, ask } => {
                         self.answer(net, from, number, ask);
                     }
-                    answer @ Body::Answer { .. } => {
+                    Body::Watch {
+                        from,
+                        number,
+                        subject,
+                    } => {
+                        let most_per_s = self.policy.admin.maximum_trace_events_per_s;
+                        self.meters.watch.turn(now_ms);
+                        (self.meters.watch).begin(from, number, subject, most_per_s);
+                        let eye = Eye(Arc::clone(&self.meters.watch));
+                        self.broker.watch_road(Some(Box::new(eye)));
+                    }
+                    Body::Unwatch { from, number } => {
+                        if !self.meters.watch.end(from, number) {
+                            self.broker.watch_road(None);
+                        }
+                    }
+                    body @ (Body::Answer { .. } | Body::Seen(_)) => {
                         let mut doors = self.doors(net);
-                        doors.admin.mail(&mut doors.cx, AdminLetter(answer));
+                        doors.admin.mail(&mut doors.cx, AdminLetter(body));
                     }
                 },
                 Mail::Memory => self.memory_changed(net),
@@ -691,6 +716,9 @@ impl Handler for Shard {
 
     fn timeout(&mut self, net: &mut dyn Network) {
         let now_ms = net.now_ms();
+        if self.meters.watch.is_on() {
+            self.meters.watch.turn(now_ms);
+        }
         self.broker.timeout(now_ms);
         self.survey.look(net, &self.meters);
         let mut doors = self.doors(net);
@@ -749,6 +777,12 @@ impl Handler for Shard {
             for (shard, letter) in self.broker.take_mail() {
                 self.outbox
                     .post(usize::from(shard.0), Mail::Broker(Box::new(letter)));
+            }
+        }
+        if self.meters.watch.is_on() {
+            for events in self.meters.watch.take() {
+                let (from, letter) = (events.from, AdminLetter(Body::Seen(events)));
+                self.outbox.post(from, Mail::Admin(Box::new(letter)));
             }
         }
         self.account();

@@ -3,14 +3,15 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
 
 use bytes::Bytes;
 use sterna_broker::{Directory, Limits, NoStore};
 use sterna_net::{
-    Chunk, ConnectionId, ConnectionInfo, Handler as _, Network, PathStatistics, StreamId,
-    TransportKind,
+    Chunk, CloseReason, ConnectionId, ConnectionInfo, Handler as _, Network, PathStatistics,
+    StreamId, TransportKind,
 };
-use sterna_server::config::{Config, Effect, Rule};
+use sterna_server::config::{Config, Effect, Listener, Rule};
 use sterna_server::{Mail, Outbox, Parts, Policy, Shard, metrics, sys};
 
 /// Counts what this thread allocates. Every call goes to the system's allocator unchanged, so its
@@ -138,6 +139,20 @@ impl Outbox for Nowhere {
     }
 }
 
+/// Letters of a shard to itself.
+#[derive(Debug)]
+struct Loop(Sender<Mail>);
+
+impl Outbox for Loop {
+    fn post(&mut self, _: usize, letter: Mail) {
+        let _ = self.0.send(letter);
+    }
+    fn flush(&mut self) {}
+    fn postbox(&self, _: usize) -> Option<Box<dyn FnOnce(Mail) + Send>> {
+        None
+    }
+}
+
 struct Fixture {
     shard: Shard,
     wire: Wire,
@@ -149,6 +164,10 @@ impl Fixture {
     }
 
     fn with(config: &Config, limits: Limits) -> Self {
+        Self::over(config, limits, Box::new(Nowhere))
+    }
+
+    fn over(config: &Config, limits: Limits, outbox: Box<dyn Outbox>) -> Self {
         let wire = Wire::default();
         let parts = Parts {
             number: 0,
@@ -160,7 +179,7 @@ impl Fixture {
             policy: Arc::new(Policy::load(config).expect("a policy")),
             checker: None,
             tracer: None,
-            outbox: Box::new(Nowhere),
+            outbox,
             cluster: None,
             board: Arc::new(sys::Board::new(1)),
             sources: Arc::new(metrics::Sources::new(1, 0)),
@@ -275,6 +294,61 @@ fn a_qos_0_publish_to_one_subscriber_makes_at_most_two_allocations() {
 
 /// Attacks 17 and 38: subscribers that read and never acknowledge, or never read, cost what the limits
 /// say, and publishers are served all the while.
+/// While nobody looks at a trace, a message costs what it costs without traces: also after one has ended.
+#[test]
+fn a_trace_costs_nothing_before_and_after_it() {
+    let mut config = Config::default();
+    config.authorization.admins = vec!["anonymous".to_owned()];
+    config.listeners = ["mqtt://127.0.0.1:0", "admin://127.0.0.1:0"]
+        .into_iter()
+        .map(Listener::at)
+        .collect();
+    let (sender, letters) = channel();
+    let mut fixture = Fixture::over(&config, Limits::default(), Box::new(Loop(sender)));
+    let (subscriber, publisher) = fixture.pair(&[0x82, 9, 0, 1, 0, 4, b'a', b'/', b'b', b'c', 0]);
+    let message = publish("a/bc", &[b'x'; 64]);
+    let cost = |fixture: &mut Fixture| {
+        for _ in 0..1000 {
+            fixture.turn(publisher, &message);
+        }
+        fixture.take(subscriber);
+        fixture.reserve(subscriber);
+        let before = counting::allocations();
+        for _ in 0..1000 {
+            fixture.turn(publisher, &message);
+        }
+        counting::allocations() - before
+    };
+    let without = cost(&mut fixture);
+    let operator = ConnectionId {
+        slot: 3,
+        generation: 0,
+    };
+    let info = ConnectionInfo {
+        listener: 1,
+        ..fixture.wire.infos[&publisher].clone()
+    };
+    fixture.wire.infos.insert(operator, info);
+    fixture.shard.opened(&mut fixture.wire, operator);
+    let request = b"GET /admin/v1/trace?topic=a/%23 HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    fixture.turn(operator, request);
+    let deliver = |fixture: &mut Fixture| {
+        let mut mail: Vec<Mail> = letters.try_iter().collect();
+        fixture.shard.mail(&mut fixture.wire, &mut mail);
+        fixture.shard.end_of_turn(&mut fixture.wire);
+    };
+    deliver(&mut fixture);
+    assert!(cost(&mut fixture) > without + 1000, "somebody looks");
+    deliver(&mut fixture);
+    let seen = String::from_utf8_lossy(&fixture.take(operator)).into_owned();
+    assert!(seen.contains("\"event\":\"sent\""), "{seen}");
+    let reason = CloseReason::Failed("gone".to_owned());
+    fixture.shard.closed(&mut fixture.wire, operator, &reason);
+    fixture.shard.end_of_turn(&mut fixture.wire);
+    deliver(&mut fixture);
+    assert_eq!(cost(&mut fixture), without);
+}
+
 #[test]
 fn what_is_not_acknowledged_or_not_read_is_bounded_on_the_heap() {
     const MOST_BYTES: usize = 1 << 20;

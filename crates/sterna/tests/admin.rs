@@ -298,3 +298,41 @@ fn roles_and_credentials_are_asked_for() {
         .unwrap();
     assert_eq!(code(&wrong), 1);
 }
+
+#[test]
+fn a_trace_shows_the_way_of_messages() {
+    let broker = Served::start(OPEN);
+    let mut client = broker.subscriber("device-1");
+    let mut command = sterna();
+    command.args([
+        "trace",
+        "--client",
+        "device-1",
+        "-L",
+        &broker.admin,
+        "-C",
+        "3",
+    ]);
+    let mut trace = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut told = BufReader::new(trace.stdout.take().unwrap()).lines();
+    let first = told.next().unwrap().unwrap();
+    assert!(first.contains("watching"), "{first}");
+    broker.done(&["publish", "-t", "t/1", "-m", "x", "-q", "1"]);
+    let lines: Vec<String> = told.map_while(Result::ok).collect();
+    assert!(trace.wait().unwrap().success());
+    let line = |at: usize, word: &str| {
+        let line = &lines[at];
+        assert!(line.contains(word) && line.contains("t/1"), "{lines:?}");
+    };
+    line(0, "queued");
+    line(1, "sent");
+    line(2, "acknowledged");
+    let over = sterna()
+        .args(["trace", "-t", "#", "-L", &broker.admin, "-W", "0.1"])
+        .output()
+        .unwrap();
+    assert_eq!(code(&over), 27);
+    assert_eq!(code(&sterna().arg("trace").output().unwrap()), 1);
+    client.kill().unwrap();
+    client.wait().unwrap();
+}

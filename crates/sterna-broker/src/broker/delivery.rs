@@ -10,6 +10,7 @@ use crate::message::{Message, Qos};
 use crate::nodes::{NIL, Phase};
 use crate::queues::Dead;
 use crate::session::State;
+use crate::watch::Step;
 
 impl<P: Default + Send> Broker<P> {
     /// The next session with something to send and a consumer that isn't parked. A session comes
@@ -102,7 +103,7 @@ impl<P: Default + Send> Broker<P> {
             Outcome::Released | Outcome::Failed | Outcome::Undeliverable => true,
         };
         if !stays {
-            self.handed_over(session, tag);
+            self.hand_over(session, tag, outcome);
         }
         self.settle(now_ms, session, tag, outcome)
     }
@@ -146,12 +147,27 @@ impl<P: Default + Send> Broker<P> {
             && reader.is_some_and(|reader| reader.cursor.wants(place).is_some())
     }
 
+    /// Tells the watcher how a delivery ended.
+    fn saw_settled(&self, slot: u32, node: u32, outcome: Outcome) {
+        let entry = self.queues.nodes.entry(node);
+        if let Some(message) = entry.and_then(|entry| entry.message.as_deref()) {
+            let reader = &*self.queues.sessions[slot as usize].client_id;
+            self.queues.saw(message, Step::Settled { reader, outcome });
+        }
+    }
+
     /// Ends the delivery of a node of a session's ledger.
     pub(super) fn settle_node(&mut self, slot: u32, node: u32, outcome: Outcome) -> bool {
         let Some(entry) = self.queues.nodes.entry_mut(node) else {
             return false;
         };
         let is_own = entry.group == NIL;
+        if self.queues.road.is_some() {
+            self.saw_settled(slot, node, outcome);
+        }
+        let Some(entry) = self.queues.nodes.entry_mut(node) else {
+            return false;
+        };
         let (released, failed) = match outcome {
             Outcome::Accepted | Outcome::Rejected(_) => (false, false),
             Outcome::Released => (true, false),
@@ -213,10 +229,18 @@ impl<P: Default + Send> Broker<P> {
     /// The receiver has taken a QoS 2 delivery over (PUBREC): the message is dropped, the tag kept
     /// until it is settled. False for an unknown tag. [MQTT-4.3.3-6]
     pub fn handed_over(&mut self, session: SessionKey, tag: u64) -> bool {
+        self.hand_over(session, tag, Outcome::Accepted)
+    }
+
+    /// The same; the watcher is told this outcome.
+    fn hand_over(&mut self, session: SessionKey, tag: u64, outcome: Outcome) -> bool {
         let slot = session.slot;
         let Some(node) = self.find_sent(session, tag) else {
             return false;
         };
+        if self.queues.road.is_some() {
+            self.saw_settled(slot, node, outcome);
+        }
         let Some(entry) = self.queues.nodes.entry_mut(node) else {
             return false;
         };

@@ -44,6 +44,7 @@ use crate::queues::Queues;
 use crate::rights::Rights;
 use crate::route::{Parcel, RouteUpdate};
 use crate::store::{Change, Store};
+use crate::watch::RoadWatcher;
 use cursors::Surveys;
 use held::Held;
 use takeover::Fence;
@@ -457,6 +458,11 @@ impl<P: Default + Send> Broker<P> {
     /// Sets the watcher of messages that a queue of this shard loses.
     pub fn set_loss_watcher(&mut self, watcher: Box<dyn LossWatcher>) {
         self.queues.loss_watcher = Some(watcher);
+    }
+
+    /// Sets the watcher of each message's way, or ends the watch.
+    pub fn watch_road(&mut self, watcher: Option<Box<dyn RoadWatcher>>) {
+        self.queues.road = watcher;
     }
 
     /// What was counted.

@@ -95,7 +95,7 @@ impl<P: Default + Send> Broker<P> {
         }
         Routed {
             is_cluster_away: true,
-            ..self.refuse()
+            ..self.refused()
         }
     }
 

@@ -14,6 +14,7 @@ use crate::queues::Queues;
 use crate::records::{self, Kind};
 use crate::route::Parcel;
 use crate::store::Full;
+use crate::watch::Step;
 
 /// All shards' messages are summed up every so many publications, and at every large one.
 const SUM_EVERY: u32 = 64;
@@ -183,7 +184,7 @@ impl<P: Default + Send> Broker<P> {
             }
         }
         let Some(reserved) = self.reserve_ahead(&message) else {
-            return self.refuse();
+            return self.refuse(&message);
         };
         let message = self.prepared(now_ms, message);
         if is_plain {
@@ -232,7 +233,7 @@ impl<P: Default + Send> Broker<P> {
         drop(appends);
         let Ok(appended) = appended else {
             release(reserved, message.body_bytes() as u64);
-            return self.refuse_for_store();
+            return self.refuse_for_store(&message);
         };
         self.catch_up_to(length);
         let position = appended.first;
@@ -279,10 +280,12 @@ impl<P: Default + Send> Broker<P> {
         }
         if is_full {
             drop(appends);
+            let mut refused = Routed::default();
             for part in &parts {
                 release(&part.reserved, part.message.body_bytes() as u64);
+                refused = self.refuse_for_store(&part.message);
             }
-            return self.refuse_for_store();
+            return refused;
         }
         let mut length = directory.head();
         let mut retentions = Vec::with_capacity(parts.len());
@@ -318,14 +321,22 @@ impl<P: Default + Send> Broker<P> {
         sum
     }
 
-    fn refuse_for_store(&mut self) -> Routed {
+    fn refuse_for_store(&mut self, message: &Message) -> Routed {
+        let is_store_full = true;
+        self.queues.saw(message, Step::Refused { is_store_full });
         Routed {
-            is_store_full: true,
-            ..self.refuse()
+            is_store_full,
+            ..self.refused()
         }
     }
 
-    pub(super) fn refuse(&mut self) -> Routed {
+    fn refuse(&mut self, message: &Message) -> Routed {
+        let is_store_full = false;
+        self.queues.saw(message, Step::Refused { is_store_full });
+        self.refused()
+    }
+
+    pub(super) fn refused(&mut self) -> Routed {
         self.queues.counters.refused_messages += 1;
         Routed {
             refused: true,
@@ -368,7 +379,9 @@ impl<P: Default + Send> Broker<P> {
         if !matches.kept.is_empty() || reserved.is_some_and(|reserved| !reserved.is_empty()) {
             let body_bytes = message.as_ref().body_bytes() as u64;
             match reserved {
-                None if !reserve(&matches.kept, body_bytes, queues) => return self.refuse(),
+                None if !reserve(&matches.kept, body_bytes, queues) => {
+                    return self.refuse(message.as_ref());
+                }
                 None => {}
                 Some(reserved) => {
                     // Routes may have changed since; then there is no way back.
@@ -388,6 +401,8 @@ impl<P: Default + Send> Broker<P> {
         let wanting = matches.peers.nodes();
         let is_retained = matches!(retention, Retention::Stored | Retention::Cleared);
         let is_for_peers = peers.is_some() && (is_retained || !wanting.is_empty());
+        let matched = matches.total;
+        queues.saw(message.as_ref(), Step::Received { matched });
         if matches.total == 0 && !is_for_peers {
             queues.counters.unmatched_messages += 1;
             return routed;

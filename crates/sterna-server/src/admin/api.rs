@@ -174,9 +174,10 @@ impl Desk<'_, '_> {
             return Err(self.not_allowed(&identity, role, wanted));
         }
         self.came_in(&identity);
+        let parameter = call.parameter("client").or_else(|| call.parameter("topic"));
         let change = Change {
             action: call.route.id,
-            target: call.argument.clone(),
+            target: parameter.unwrap_or(&call.argument).to_owned(),
             user: identity.user().map(str::to_owned),
             role: role.unwrap_or(wanted),
         };
@@ -353,6 +354,10 @@ impl Desk<'_, '_> {
                 let value = json!({ "items": items.collect::<Vec<_>>() });
                 give_value(out, id, &condition, &value);
                 Ok(())
+            }
+            Operation::Trace => {
+                self.log_change(&change, None);
+                self.trace(out, id, call)
             }
             Operation::Reload => self.order(id, Order::Reload, change),
             Operation::Drain => self.order(id, Order::Drain, change),

@@ -390,14 +390,16 @@ impl Application for Desk<'_, '_> {
     fn gone(&mut self, _: &mut dyn Responses, id: ExchangeId) {
         self.held.retain(|request| request.id != id);
         self.admin.gathers.forget(self.connection, Some(id));
+        self.end_traces(Some(id));
     }
 
     fn writable(&mut self, _: &mut dyn Responses) {
-        // Every response is given as a whole.
+        // Every response but a trace is given as a whole, and a trace waits for nobody.
     }
 
-    fn stop(&mut self, _: &mut dyn Responses) {
+    fn stop(&mut self, out: &mut dyn Responses) {
         self.held.clear();
+        self.finish_traces(out);
     }
 
     fn turned_away(&mut self, code: &str, detail: &str) {

@@ -2,7 +2,8 @@
 //!
 //! `desk.rs` takes requests, and says who may send them. `routes.rs` is the table of the API, `api.rs` does
 //! what a route is for, and `openapi.rs` describes the table. What is known to other shards only, the shard
-//! of the connection asks by letter (`gather.rs`); `floor.rs` answers there.
+//! of the connection asks by letter (`gather.rs`); `floor.rs` answers there. `trace.rs`
+//! passes on what shards see of messages (`watch.rs` of the crate).
 
 mod api;
 mod desk;
@@ -12,6 +13,7 @@ mod message;
 mod openapi;
 mod role;
 mod routes;
+mod trace;
 
 use std::sync::Arc;
 
@@ -31,6 +33,7 @@ use crate::metrics::Sources;
 use api::Done;
 use desk::{Desk, Purpose};
 use gather::Gathers;
+use trace::Traces;
 
 pub(crate) use floor::Floor;
 
@@ -44,6 +47,7 @@ pub(crate) struct Admin {
     /// Of the connections since the last reload that changed them.
     limits: Option<Arc<Limits>>,
     gathers: Gathers<Purpose>,
+    traces: Traces,
     /// The shard sends its last acknowledgements, and then stops.
     pub(crate) is_draining: bool,
     pub(crate) sources: Arc<Sources>,
@@ -107,7 +111,9 @@ impl Service for Admin {
         }
         let own_ms = client.carrier.deadline_ms();
         let gathered_ms = door.service.gathers.deadline_ms(client.id);
-        if let Some(next_ms) = own_ms.into_iter().chain(gathered_ms).min()
+        let traced_ms = door.service.traces.deadline_ms(client.id);
+        let all_ms = own_ms.into_iter().chain(gathered_ms).chain(traced_ms);
+        if let Some(next_ms) = all_ms.min()
             && next_ms < client.timer_ms
         {
             door.set_timer(client, next_ms);
@@ -118,6 +124,7 @@ impl Service for Admin {
         client.work(door, cx, |carrier, desk| {
             carrier.timeout(desk);
             desk.give_up(carrier.responses());
+            desk.look_after_traces(carrier.responses());
         });
     }
 
@@ -137,8 +144,9 @@ impl Service for Admin {
         client.work(door, cx, |carrier, desk| carrier.stop(desk));
     }
 
-    fn lost(door: &mut Door, _: &mut Context<'_>, client: &mut Connection) {
+    fn lost(door: &mut Door, cx: &mut Context<'_>, client: &mut Connection) {
         door.service.gathers.forget(client.id, None);
+        client.work(door, cx, |_, desk| desk.end_traces(None));
     }
 
     fn hang_up(cx: &mut Context<'_>, id: ConnectionId, failed: bool) {
@@ -207,6 +215,7 @@ impl Door {
             date: Date::default(),
             limits: None,
             gathers: Gathers::default(),
+            traces: Traces::default(),
             is_draining: false,
             sources,
             queues,
@@ -291,18 +300,28 @@ impl Door {
 
     /// A shard has answered.
     pub(crate) fn mail(&mut self, cx: &mut Context<'_>, letter: AdminLetter) {
-        let Body::Answer {
-            number,
-            shard,
-            answer,
-        } = letter.0
-        else {
-            return; // a question is the shard's to answer
-        };
-        if let Some(gathered) = self.service.gathers.answered(number, shard, answer) {
-            self.with_connection(cx, gathered.connection, |carrier, desk| {
-                desk.gathered(carrier.responses(), gathered);
-            });
+        match letter.0 {
+            Body::Answer {
+                number,
+                shard,
+                answer,
+            } => {
+                let gathered = self.service.gathers.answered(number, shard, answer);
+                if let Some(gathered) = gathered {
+                    self.with_connection(cx, gathered.connection, |carrier, desk| {
+                        desk.gathered(carrier.responses(), gathered);
+                    });
+                }
+            }
+            Body::Seen(events) => {
+                if let Some(connection) = self.service.traces.connection_of(events.number) {
+                    self.with_connection(cx, connection, |carrier, desk| {
+                        desk.seen(carrier.responses(), &events);
+                    });
+                }
+            }
+            // These are for the shard.
+            Body::Question { .. } | Body::Watch { .. } | Body::Unwatch { .. } => {}
         }
     }
 

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use super::routes::{PREFIX, Parameter, ROUTES, Route};
+use super::routes::{Operation, PREFIX, Parameter, ROUTES, Route};
 use crate::http::{Problem, ProblemKind as Kind};
 
 /// The schemas of contents, by name.
@@ -94,12 +94,13 @@ fn operation(route: &Route) -> Value {
     let (status, schema) = route.success;
     let mut success = json!({ "description": "Success" });
     if let Some(schema) = schema {
-        success["content"] = of_schema("application/json", schema);
+        success["content"] = of_schema(route.media_type, schema);
     }
     let mut responses = serde_json::Map::new();
     responses.insert(status.to_string(), success);
     let is_read = route.method == "GET";
-    if is_read && schema.is_some_and(|schema| !schema.ends_with("Page")) {
+    let is_one = schema.is_some_and(|schema| !schema.ends_with("Page"));
+    if is_read && is_one && route.operation != Operation::Trace {
         let unchanged = json!({ "description": "It is as `If-None-Match` says" });
         responses.insert("304".to_owned(), unchanged);
     }

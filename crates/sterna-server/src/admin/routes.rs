@@ -35,6 +35,7 @@ pub(super) enum Operation {
     Store,
     Memory,
     Certificates,
+    Trace,
     Reload,
     Drain,
 }
@@ -65,6 +66,8 @@ pub(super) struct Route {
     pub(super) content: Option<&'static str>,
     /// The status of success, and the schema of its content.
     pub(super) success: (u16, Option<&'static str>),
+    /// The media type of that content.
+    pub(super) media_type: &'static str,
     /// Problems beside those that every route has.
     pub(super) problems: &'static [Kind],
 }
@@ -82,6 +85,16 @@ const AFTER: Parameter = Parameter {
 const NAME: Parameter = Parameter {
     name: "name",
     about: "Only clients of this name",
+    is_number: false,
+};
+const CLIENT: Parameter = Parameter {
+    name: "client",
+    about: "Messages that this client publishes or gets: the client identifier of MQTT, or a session's name",
+    is_number: false,
+};
+const TOPIC: Parameter = Parameter {
+    name: "topic",
+    about: "Messages whose topics match this filter",
     is_number: false,
 };
 const FILTER: Parameter = Parameter {
@@ -112,6 +125,7 @@ const fn read(
         parameters: &[],
         content: None,
         success: (200, Some(schema)),
+        media_type: "application/json",
         problems: &[],
     }
 }
@@ -346,6 +360,19 @@ pub(super) const ROUTES: &[Route] = &[
         "Certificates",
         "The certificates that listeners present",
     ),
+    Route {
+        role: Some(Role::Operator),
+        parameters: &[CLIENT, TOPIC],
+        media_type: super::trace::MEDIA_TYPE,
+        problems: &[Kind::InvalidFilter],
+        ..read(
+            "/trace",
+            Operation::Trace,
+            "trace",
+            "TraceEvent",
+            "The ways of messages as they happen, a line for each event, until the client ends it",
+        )
+    },
     Route {
         method: "POST",
         role: Some(Role::Admin),

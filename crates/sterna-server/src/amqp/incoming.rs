@@ -43,6 +43,8 @@ impl Door {
                 DropReason::Invalid
             };
             cx.meters.drops.count(Protocol::Amqp, reason);
+            // The topic may be in the message alone, which could not be read.
+            (cx.meters.watch).refused(&client.container, "", reason.name());
         }
         if let Some(DeliveryState::Transactional(state)) =
             delivery.state.as_ref().map(|state| state.view())

@@ -4,6 +4,7 @@ use serde_json::Value;
 use sterna_net::ConnectionId;
 
 use crate::metrics::Figures;
+use crate::watch::{Events, Subject};
 
 /// A question to a shard, or its answer.
 #[derive(Debug)]
@@ -24,6 +25,18 @@ pub(crate) enum Body {
         shard: usize,
         answer: Answer,
     },
+    /// To begin a trace.
+    Watch {
+        /// The shard that asks.
+        from: usize,
+        /// The number of the trace there.
+        number: u64,
+        subject: Subject,
+    },
+    /// To end a trace.
+    Unwatch { from: usize, number: u64 },
+    /// What a shard has seen.
+    Seen(Events),
 }
 
 /// The answer of one shard.

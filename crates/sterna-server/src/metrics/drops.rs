@@ -199,6 +199,9 @@ impl LossWatcher for Watcher {
         let reason = DropReason::of_loss(loss.reason);
         self.0.drops.0[party_of(loss.reader)][reason as usize].add(loss.messages);
         log_drops(loss.reader, loss.topic, reason, loss.messages);
+        let reader = (loss.reader, loss.origin);
+        let watch = &self.0.watch;
+        watch.dropped(reader, loss.topic, reason.name(), loss.messages);
     }
 }
 

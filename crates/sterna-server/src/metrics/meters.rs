@@ -1,5 +1,7 @@
 //! Measurements of one shard beside the counters of its parts.
 
+use std::sync::Arc;
+
 use sterna_broker::Delivery;
 use sterna_net::{Count, PathStatistics, TransportKind};
 
@@ -7,6 +9,7 @@ use super::drops::Drops;
 use super::histogram::{Histogram, Observed};
 use crate::config::Protocol;
 use crate::identity::Refusal;
+use crate::watch::Watch;
 
 /// The reason of a refused login.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -73,6 +76,8 @@ const LOSS_UNIT_PPM: u64 = 100;
 #[derive(Debug, Default)]
 pub(crate) struct Meters {
     pub(crate) drops: Drops,
+    /// Traces of messages.
+    pub(crate) watch: Arc<Watch>,
     /// By protocol, as all that follows.
     delays: [Histogram; Protocol::OF_MESSAGES.len()],
     login_failures: [[Count; LoginFailure::ALL.len()]; Protocol::ALL.len()],

@@ -13,7 +13,7 @@ mod page;
 mod scrape;
 mod survey;
 
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -55,6 +55,8 @@ pub struct Sources {
     certificate_expires_s: AtomicI64,
     /// The certificates in force.
     certificates: Mutex<Vec<Certificate>>,
+    /// Traces under way.
+    traces: AtomicU32,
     /// `None` where there is no process that takes orders.
     orders: Option<Orders>,
 }
@@ -75,6 +77,7 @@ impl Sources {
             started_ms,
             certificate_expires_s: AtomicI64::new(0),
             certificates: Mutex::default(),
+            traces: AtomicU32::new(0),
             orders: None,
         }
     }
@@ -138,6 +141,18 @@ impl Sources {
             ..self
         };
         (this, receiver)
+    }
+
+    /// Counts a trace that begins; false where there are as many as may be.
+    pub(crate) fn begin_trace(&self, most: u32) -> bool {
+        let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
+        let next = |count: u32| count.checked_add(1).filter(|count| *count <= most);
+        self.traces.fetch_update(set, fetch, next).is_ok()
+    }
+
+    /// Counts a trace that has ended.
+    pub(crate) fn end_trace(&self) {
+        self.traces.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// The way for orders to the process.

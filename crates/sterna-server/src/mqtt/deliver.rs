@@ -209,7 +209,10 @@ impl Door {
 /// Counts a message that is larger than the client takes. [MQTT-3.1.2-25]
 fn too_large(cx: &Context<'_>, client: &Client, delivery: &Delivery) {
     cx.meters.drops.count(Protocol::Mqtt, DropReason::TooLarge);
-    log_drop(&client.name, delivery.message.topic(), DropReason::TooLarge);
+    let (topic, reason) = (delivery.message.topic(), DropReason::TooLarge);
+    log_drop(&client.name, topic, reason);
+    let reader = (&*client.name, delivery.message.origin());
+    cx.meters.watch.dropped(reader, topic, reason.name(), 1);
 }
 
 fn outgoing(delivery: &Delivery, lane: Lane) -> OutgoingPublish<'_> {

@@ -90,6 +90,12 @@ impl Door {
                 Some(dropped) => cx.meters.drops.count(Protocol::Mqtt, dropped),
                 None => cx.meters.not_retained(Protocol::Mqtt),
             }
+            if matches!(
+                dropped,
+                Some(DropReason::NotAuthorized | DropReason::Invalid)
+            ) {
+                (cx.meters.watch).refused(&client.name, topic, reason.name());
+            }
             let peer = cx.net.info(client.id).map(|info| info.peer);
             tracing::info!(
                 peer = peer.map(tracing::field::display),

@@ -11,4 +11,5 @@ mod lists;
 mod queues;
 mod roles;
 mod schema;
+mod trace;
 mod world;

@@ -82,6 +82,10 @@ fn every_read_is_as_described() {
         let Some(operation) = methods.get("get") else {
             continue;
         };
+        let content = &operation["responses"]["200"]["content"];
+        if content.get("application/json").is_none() {
+            continue; // it does not end
+        }
         let path = template
             .replace("{client}", &id)
             .replace("{session}", "a")

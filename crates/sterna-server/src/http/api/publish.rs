@@ -158,6 +158,7 @@ impl Api {
     ) -> Result<Promise, Trouble> {
         self.counts.publish_received += 1;
         self.counts.publish_bytes_received += message.payload().len() as u64;
+        let watched = cx.meters.watch.is_on().then(|| message.topic().to_owned());
         let published = Self::route(cx, peer, identity, message, record);
         if let Err(trouble) = &published {
             let reason = match trouble.kind() {
@@ -169,7 +170,15 @@ impl Api {
                 _ => Some(DropReason::Invalid),
             };
             match reason {
-                Some(reason) => cx.meters.drops.count(Protocol::Http, reason),
+                Some(reason) => {
+                    cx.meters.drops.count(Protocol::Http, reason);
+                    if let Some(topic) = &watched
+                        && matches!(reason, DropReason::NotAuthorized | DropReason::Invalid)
+                    {
+                        let user = identity.user().unwrap_or_default();
+                        cx.meters.watch.refused(user, topic, reason.name());
+                    }
+                }
                 None => cx.meters.not_retained(Protocol::Http),
             }
         }

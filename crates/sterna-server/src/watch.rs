@@ -1,0 +1,266 @@
+//! Traces: the ways of messages of one client, or of some topics, told to operators while they look.
+//!
+//! Each shard has a [`Watch`]. While nobody looks, a step of a message costs a branch on its flag. While
+//! somebody does, events are gathered here, and leave at the end of the turn.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde_json::{Value, json};
+use sterna_broker::{Message, Origin, Outcome, RoadWatcher, Step};
+
+/// Whose messages are traced: those that a client publishes or gets, those of topics, or both in one.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Subject {
+    /// A client identifier of MQTT, or another reader's name.
+    pub(crate) client: Option<Box<str>>,
+    /// A topic filter.
+    pub(crate) topic: Option<Box<str>>,
+}
+
+/// Events of one trace.
+#[derive(Debug)]
+pub(crate) struct Events {
+    /// The shard that has asked.
+    pub(crate) from: usize,
+    /// The number of the trace there.
+    pub(crate) number: u64,
+    /// A line of JSON for each.
+    pub(crate) lines: String,
+    /// Events that were left out.
+    pub(crate) lost: u64,
+}
+
+/// A trace under way.
+#[derive(Debug)]
+struct Trace {
+    events: Events,
+    subject: Subject,
+    /// What the client's messages are known by.
+    origin: Origin,
+    most_per_s: u32,
+    /// The second that is counted, and its events.
+    second: u64,
+    written: u32,
+}
+
+/// The traces of one shard.
+#[derive(Debug, Default)]
+pub(crate) struct Watch {
+    is_on: AtomicBool,
+    now_ms: AtomicU64,
+    traces: Mutex<Vec<Trace>>,
+}
+
+/// What is known of a message at one of its steps.
+#[derive(Clone, Copy, Debug)]
+struct Known<'a> {
+    origin: Origin,
+    topic: &'a str,
+    /// Who publishes or gets it.
+    client: Option<&'a str>,
+}
+
+impl Trace {
+    fn concerns(&self, known: Known<'_>) -> bool {
+        let of_client = self.subject.client.as_deref().is_none_or(|client| {
+            known.client == Some(client)
+                || (known.origin != Origin::NONE && known.origin == self.origin)
+        });
+        let of_topic = (self.subject.topic.as_deref())
+            .is_none_or(|filter| sterna_topic::matches(filter, known.topic));
+        of_client && of_topic
+    }
+}
+
+impl Watch {
+    fn traces(&self) -> MutexGuard<'_, Vec<Trace>> {
+        self.traces.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether there is a trace.
+    pub(crate) fn is_on(&self) -> bool {
+        self.is_on.load(Ordering::Relaxed)
+    }
+
+    /// Notes the time of this turn, in milliseconds since the Unix epoch.
+    pub(crate) fn turn(&self, now_ms: u64) {
+        self.now_ms.store(now_ms, Ordering::Relaxed);
+    }
+
+    /// Begins a trace of the shard `from`, with so many events in a second.
+    pub(crate) fn begin(&self, from: usize, number: u64, subject: Subject, most_per_s: u32) {
+        let origin = subject.client.as_deref();
+        self.traces().push(Trace {
+            events: Events {
+                from,
+                number,
+                lines: String::new(),
+                lost: 0,
+            },
+            origin: origin.map_or(Origin::NONE, Origin::of_client),
+            subject,
+            most_per_s,
+            second: 0,
+            written: 0,
+        });
+        self.is_on.store(true, Ordering::Relaxed);
+    }
+
+    /// Ends a trace; whether there are others.
+    pub(crate) fn end(&self, from: usize, number: u64) -> bool {
+        let mut traces = self.traces();
+        traces.retain(|trace| (trace.events.from, trace.events.number) != (from, number));
+        let is_on = !traces.is_empty();
+        self.is_on.store(is_on, Ordering::Relaxed);
+        is_on
+    }
+
+    /// Takes what was gathered.
+    pub(crate) fn take(&self) -> Vec<Events> {
+        let mut traces = self.traces();
+        let full = traces.iter_mut();
+        let full = full.filter(|trace| !trace.events.lines.is_empty() || trace.events.lost > 0);
+        full.map(|trace| {
+            let events = &mut trace.events;
+            Events {
+                from: events.from,
+                number: events.number,
+                lines: std::mem::take(&mut events.lines),
+                lost: std::mem::take(&mut events.lost),
+            }
+        })
+        .collect()
+    }
+
+    /// A publication was refused before it was routed.
+    pub(crate) fn refused(&self, client: &str, topic: &str, reason: &str) {
+        if self.is_on() {
+            let known = Known {
+                origin: Origin::NONE,
+                topic,
+                client: Some(client),
+            };
+            self.note(
+                known,
+                || json!({ "event": "refused", "reason": reason, "publisher": client }),
+            );
+        }
+    }
+
+    /// A reader does not get messages, for this reason.
+    pub(crate) fn dropped(
+        &self,
+        (reader, origin): (&str, Origin),
+        topic: &str,
+        reason: &str,
+        messages: u64,
+    ) {
+        if self.is_on() {
+            let known = Known {
+                origin,
+                topic,
+                client: Some(reader),
+            };
+            self.note(known, || {
+                json!({ "event": "dropped", "reader": reader, "reason": reason, "messages": messages })
+            });
+        }
+    }
+
+    #[cold]
+    fn note(&self, known: Known<'_>, make: impl Fn() -> Value) {
+        let now_ms = self.now_ms.load(Ordering::Relaxed);
+        for trace in self
+            .traces()
+            .iter_mut()
+            .filter(|trace| trace.concerns(known))
+        {
+            let second = now_ms / 1000;
+            if trace.second != second {
+                (trace.second, trace.written) = (second, 0);
+            }
+            if trace.written == trace.most_per_s {
+                trace.events.lost += 1;
+                continue;
+            }
+            trace.written += 1;
+            let mut event = make();
+            event["at_ms"] = now_ms.into();
+            event["topic"] = known.topic.into();
+            let is_of_client = known.origin != Origin::NONE && known.origin == trace.origin;
+            if is_of_client && let Some(client) = &trace.subject.client {
+                event["publisher"] = (**client).into();
+            }
+            trace.events.lines.push_str(&event.to_string());
+            trace.events.lines.push('\n');
+        }
+    }
+}
+
+/// The watch, as the broker knows it.
+#[derive(Debug)]
+pub(crate) struct Eye(pub(crate) Arc<Watch>);
+
+impl RoadWatcher for Eye {
+    fn saw(&self, message: &Message, step: Step<'_>) {
+        let client = match step {
+            Step::Received { .. } | Step::Refused { .. } => None,
+            Step::Queued { reader, .. }
+            | Step::Logged { reader }
+            | Step::Sent { reader, .. }
+            | Step::Settled { reader, .. } => Some(reader),
+        };
+        let known = Known {
+            origin: message.origin(),
+            topic: message.topic(),
+            client,
+        };
+        self.0.note(known, || event(message, step));
+    }
+}
+
+fn event(message: &Message, step: Step<'_>) -> Value {
+    match step {
+        Step::Received { matched } => json!({
+            "event": "received",
+            "matched": matched,
+            "qos": message.qos() as u8,
+            "retain": message.retain(),
+            "payload_bytes": message.payload().len(),
+        }),
+        Step::Refused { is_store_full } => json!({
+            "event": "refused",
+            "reason": if is_store_full { "store_full" } else { "queue_refused" },
+        }),
+        Step::Queued { reader, waiting } => {
+            json!({ "event": "queued", "reader": reader, "waiting": waiting })
+        }
+        Step::Logged { reader } => json!({ "event": "logged", "reader": reader }),
+        Step::Sent {
+            reader,
+            qos,
+            redelivered,
+        } => json!({
+            "event": "sent",
+            "reader": reader,
+            "qos": qos as u8,
+            "redelivered": redelivered,
+        }),
+        Step::Settled { reader, outcome } => {
+            let (outcome, reason_code) = match outcome {
+                Outcome::Accepted => ("accepted", None),
+                Outcome::Rejected(code) => ("rejected", Some(code)),
+                Outcome::Released => ("released", None),
+                Outcome::Failed => ("failed", None),
+                Outcome::Undeliverable => ("undeliverable", None),
+            };
+            json!({
+                "event": "acknowledged",
+                "reader": reader,
+                "outcome": outcome,
+                "reason_code": reason_code,
+            })
+        }
+    }
+}
