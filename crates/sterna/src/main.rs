@@ -13,7 +13,7 @@ use clap::{Parser, Subcommand};
 
 use commands::{
     acl, admin, check_config, demo, exit, handshake, moved, passwd, property, publish, request,
-    serve, store, subscribe, token, trace, tune,
+    serve, store, subscribe, token, top, trace, tune,
 };
 
 /// An IoT message broker and its clients, over QUIC, TLS, TCP and WebSocket.
@@ -40,6 +40,7 @@ enum Command {
     Token(token::Args),
     Store(store::Args),
     Admin(Box<admin::Args>),
+    Top(Box<top::Args>),
     Trace(Box<trace::Args>),
     Demo(demo::Args),
     Tune(tune::Args),
@@ -74,6 +75,7 @@ fn main() -> ExitCode {
         Command::Token(args) => token::run(&args),
         Command::Store(args) => store::run(&args),
         Command::Admin(args) => admin::run(&args),
+        Command::Top(args) => top::run(&args),
         Command::Trace(args) => trace::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Tune(args) => tune::run(&args),

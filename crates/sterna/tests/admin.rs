@@ -114,7 +114,7 @@ impl Served {
     fn subscriber(&self, name: &str) -> Child {
         let mut child = sterna()
             .args([
-                "sub", "--url", &self.mqtt, "-t", "t/#", "-i", name, "-d", "-c",
+                "sub", "--url", &self.mqtt, "-t", "t/#", "-q", "1", "-i", name, "-d", "-c",
             ])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -335,4 +335,30 @@ fn a_trace_shows_the_way_of_messages() {
     assert_eq!(code(&sterna().arg("trace").output().unwrap()), 1);
     client.kill().unwrap();
     client.wait().unwrap();
+}
+
+/// Without a terminal there is one picture, of a broker that runs.
+#[test]
+fn top_shows_clients_and_rates_of_a_running_broker() {
+    let broker = Served::start(OPEN);
+    let mut client = broker.subscriber("device-1");
+    let output = sterna()
+        .args(["top", "-L", &broker.admin, "-n", "0.1", "--sort", "bytes"])
+        .output()
+        .unwrap();
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let text = stdout(&output);
+    assert!(text.contains("Clients (1) by bytes"), "{text}");
+    assert!(
+        text.contains("device-1") && text.contains("clients 1 connected"),
+        "{text}"
+    );
+    client.kill().unwrap();
+    client.wait().unwrap();
+    let gone = sterna()
+        .args(["top", "-L", "admin://127.0.0.1:1"])
+        .output()
+        .unwrap();
+    assert_eq!(code(&gone), 14);
+    assert!(stderr(&gone).contains("127.0.0.1:1"), "{}", stderr(&gone));
 }

@@ -24,6 +24,7 @@ mod signals;
 pub(crate) mod store;
 pub(crate) mod subscribe;
 pub(crate) mod token;
+pub(crate) mod top;
 pub(crate) mod trace;
 pub(crate) mod tune;
 

@@ -187,6 +187,11 @@ impl Admin {
         Ok((items, true))
     }
 
+    /// The listener.
+    pub(in super::super) fn place(&self) -> &str {
+        &self.place
+    }
+
     /// The lines of an answer that does not end.
     pub(in super::super) async fn lines(&self, path: &str) -> Result<Lines, Failure> {
         let lines = self.client.lines(&format!("/admin/v1{path}")).await;
