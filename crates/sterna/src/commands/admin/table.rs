@@ -109,14 +109,17 @@ mod tests {
         ];
         let text = table(&[("NAME", "/name"), ("RTT", "/path/rtt_us")], &items);
         let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines[0], "NAME            RTT");
-        assert_eq!(lines[1], "a               7");
+        assert_eq!(lines[0], "NAME           RTT");
+        assert_eq!(lines[1], "a              7");
         assert_eq!(lines[2], "\\u{1b}[2Jlong  -");
     }
 
     #[test]
     fn members_are_indented() {
-        let value = json!({"a": 1, "long": null, "inner": {"b": "x"}, "list": ["y", "z"], "things": [{"n": 1}]});
+        // In alphabetical order, which is kept whether maps keep theirs or not.
+        let value = json!({
+            "a": 1, "inner": {"b": "x"}, "list": ["y", "z"], "long": null, "things": [{"n": 1}],
+        });
         let text = members(&value);
         assert_eq!(
             text,
