@@ -24,7 +24,7 @@ macro_rules! line {
 /// A change that an operator makes, or wants to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Action<'a> {
-    pub(crate) action: &'a str,
+    pub(crate) name: &'a str,
     /// What is changed.
     pub(crate) target: &'a str,
     pub(crate) user: Option<&'a str>,
@@ -37,7 +37,7 @@ impl Action<'_> {
         let peer = cx.net.info(connection);
         let peer = peer.map(|info| tracing::field::display(info.peer));
         let Self {
-            action,
+            name: action,
             target: on,
             user,
             role,

@@ -18,7 +18,7 @@ struct Served {
     log: Receiver<String>,
     mqtt: String,
     admin: String,
-    _folder: tempfile::TempDir,
+    folder: tempfile::TempDir,
 }
 
 impl Served {
@@ -67,12 +67,12 @@ impl Served {
             log,
             mqtt: url(0),
             admin: url(1),
-            _folder: folder,
+            folder,
         }
     }
 
     fn file(&self) -> std::path::PathBuf {
-        self._folder.path().join("sterna.toml")
+        self.folder.path().join("sterna.toml")
     }
 
     fn run(&self, arguments: &[&str]) -> Output {
@@ -271,9 +271,7 @@ fn roles_and_credentials_are_asked_for() {
         .args(["ann", "secret"])
         .output()
         .unwrap();
-    if !made.status.success() {
-        panic!("{}", stderr(&made));
-    }
+    assert!(made.status.success(), "{}", stderr(&made));
     let configuration = format!(
         "[authentication]\npassword_file = '{}'\n[admin]\noperators = ['ann']\n",
         users.display()

@@ -1,7 +1,5 @@
 //! Requests of the admin API: what is asked of which shard, and what becomes of the answers.
 
-use std::fmt::Write as _;
-
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
@@ -10,6 +8,7 @@ use sterna_broker::{Message, MessageHeader, Publication, Qos, Retention};
 use sterna_http::{Content, ExchangeId, Head, Request, Responses};
 use sterna_mqtt::{Property, PropertyBuf, topic};
 
+use super::answers::{give, give_page, give_value, missing, no_retained};
 use super::desk::{Desk, Purpose};
 use super::floor::client_of;
 use super::message::message_value;
@@ -20,14 +19,13 @@ use crate::audit;
 use crate::authorization::Subject;
 use crate::control::{Order, OrderLetter};
 use crate::door::Promise;
-use crate::http::{ProblemKind as Kind, Trouble, names_etag, respond};
+use crate::http::{ProblemKind as Kind, Trouble, names_etag};
 use crate::identity::Identity;
-use crate::mail::admin::{Answer, Ask, Body, Found, Query, Window};
+use crate::mail::admin::{Answer, Ask, Body, Query, Window};
 use crate::mail::{AdminLetter, Mail};
-use crate::metrics::Figures;
 use crate::session::QUEUE_PREFIX;
 use crate::session::amqp::topic_of_queue;
-use crate::sys::{Counts, Process};
+use crate::sys::Process;
 
 /// Entries of a page where nothing else is asked for.
 const DEFAULT_PAGE: u32 = 100;
@@ -35,9 +33,9 @@ const DEFAULT_PAGE: u32 = 100;
 /// A page of what several shards have in places: where it is so far.
 #[derive(Debug)]
 pub(super) struct Paging {
-    items: Vec<Value>,
-    shard: usize,
-    limit: usize,
+    pub(super) items: Vec<Value>,
+    pub(super) shard: usize,
+    pub(super) limit: usize,
     scan: usize,
     list: List,
 }
@@ -66,7 +64,7 @@ pub(super) enum Whole {
 #[derive(Clone, Debug)]
 pub(super) struct Change {
     action: &'static str,
-    target: String,
+    pub(super) target: String,
     user: Option<String>,
     role: Role,
 }
@@ -75,8 +73,8 @@ pub(super) struct Change {
 #[derive(Debug)]
 pub(crate) struct Done {
     pub(super) id: ExchangeId,
-    status: u16,
-    content: Option<Value>,
+    pub(super) status: u16,
+    pub(super) content: Option<Value>,
 }
 
 /// The conditions of a request that only reads.
@@ -93,7 +91,7 @@ impl Condition {
         Self { tags }
     }
 
-    fn has(&self, etag: &str) -> bool {
+    pub(super) fn has(&self, etag: &str) -> bool {
         self.tags.iter().any(|tag| names_etag(tag, etag))
     }
 }
@@ -191,7 +189,7 @@ impl Desk<'_, '_> {
     }
 
     /// A sender whose role does not reach.
-    fn not_allowed(&mut self, identity: &Identity, role: Option<Role>, wanted: Role) -> Trouble {
+    fn not_allowed(&self, identity: &Identity, role: Option<Role>, wanted: Role) -> Trouble {
         let user = identity.user();
         let detail = match role {
             _ if user.is_none() && self.cx.policy.has_users() => {
@@ -231,7 +229,7 @@ impl Desk<'_, '_> {
         let condition = Condition::of(&request.head);
         match call.route.operation {
             Operation::OpenApi => Ok(()),
-            Operation::Node => self.ask_all(id, Purpose::Node, Ask::Figures),
+            Operation::Node => self.ask_all(id, Purpose::Node, &Ask::Figures),
             Operation::Clients => {
                 let name = call.parameter("name").map(Into::into);
                 self.list(id, call, limit()?, List::Clients(name))
@@ -253,7 +251,7 @@ impl Desk<'_, '_> {
                 let query = Query::Session(call.argument.as_str().into());
                 self.ask_one(id, purpose, shard, query)
             }
-            Operation::EndSession => self.end_session(out, id, &call.argument, change),
+            Operation::EndSession => self.end_session(out, id, &call.argument, &change),
             Operation::Subscriptions => {
                 let shard = self.shard_of_session(&call.argument)?;
                 let query = Query::Subscriptions {
@@ -423,7 +421,7 @@ impl Desk<'_, '_> {
 
     /// Asks the shard that a queue is on, which only that knows.
     fn ask_home(&mut self, id: ExchangeId, purpose: Purpose, query: Query) -> Result<(), Trouble> {
-        self.ask_all(id, purpose, Ask::Query(query))
+        self.ask_all(id, purpose, &Ask::Query(query))
     }
 
     fn ask_queues(
@@ -437,7 +435,7 @@ impl Desk<'_, '_> {
         };
         let filters = queues.iter().map(|(_, filter)| filter.as_str().into());
         let query = Query::Queues(filters.collect());
-        self.ask_all(id, Purpose::Whole(whole, condition), Ask::Query(query))
+        self.ask_all(id, Purpose::Whole(whole, condition), &Ask::Query(query))
     }
 
     fn end_session(
@@ -445,7 +443,7 @@ impl Desk<'_, '_> {
         out: &mut dyn Responses,
         id: ExchangeId,
         name: &str,
-        change: Change,
+        change: &Change,
     ) -> Result<(), Trouble> {
         if name.starts_with(QUEUE_PREFIX) {
             let detail = "this session keeps a queue, which it would take with it";
@@ -458,7 +456,7 @@ impl Desk<'_, '_> {
         if !is_there {
             return Err(missing(Kind::NoSession));
         }
-        self.log_change(&change, None);
+        self.log_change(change, None);
         self.promise(out, token, None, Done::new(id, 204, None));
         Ok(())
     }
@@ -495,7 +493,7 @@ impl Desk<'_, '_> {
     }
 
     fn retained(
-        &mut self,
+        &self,
         out: &mut dyn Responses,
         id: ExchangeId,
         call: &Call,
@@ -660,232 +658,20 @@ impl Desk<'_, '_> {
     }
 
     /// A line of the audit log about a change, and why it was refused, if it was.
-    fn log_change(&self, change: &Change, refusal: Option<&str>) {
+    pub(super) fn log_change(&self, change: &Change, refusal: Option<&str>) {
         let action = audit::Action {
-            action: change.action,
+            name: change.action,
             target: &change.target,
             user: change.user.as_deref(),
             role: change.role.name(),
         };
         action.log(self.cx, self.connection, refusal);
     }
-
-    /// Shards have answered a query.
-    pub(super) fn found_page(
-        &mut self,
-        out: &mut dyn Responses,
-        id: ExchangeId,
-        mut paging: Box<Paging>,
-        answers: Vec<Answer>,
-        deadline_ms: u64,
-    ) {
-        let mut next = None;
-        for found in answers.into_iter().filter_map(found) {
-            if let Found::Page(items, place) = found {
-                paging.items.extend(items);
-                next = place;
-            }
-        }
-        let shards = usize::from(self.cx.broker.directory().shards());
-        let next = match next {
-            Some(place) => Some(format!("{}.{place}", paging.shard)),
-            None if paging.shard + 1 == shards => None,
-            None if paging.items.len() < paging.limit => {
-                paging.shard += 1;
-                let (shard, query) = (paging.shard, paging.query(0));
-                let asked =
-                    self.open_until(id, Purpose::Page(paging), shard..shard + 1, deadline_ms);
-                match asked {
-                    Ok(number) => self.post(number, shard, Ask::Query(query)),
-                    Err(trouble) => self.refused(out, id, &trouble),
-                }
-                return;
-            }
-            None => Some(format!("{}.0", paging.shard + 1)),
-        };
-        give_page(out, id, paging.items, next);
-    }
-
-    /// Shards have answered a query for one thing.
-    pub(super) fn found_one(
-        &self,
-        out: &mut dyn Responses,
-        id: ExchangeId,
-        (condition, kind): (&Condition, Kind),
-        answers: Vec<Answer>,
-    ) {
-        match one(answers) {
-            Some(value) => give_value(out, id, condition, &value),
-            None => self.refused(out, id, &missing(kind)),
-        }
-    }
-
-    /// Shards have answered a query for a whole page.
-    pub(super) fn found_whole(
-        &self,
-        out: &mut dyn Responses,
-        id: ExchangeId,
-        whole: Whole,
-        condition: &Condition,
-        answers: Vec<Answer>,
-    ) {
-        let mut page = None;
-        let mut parts = Vec::new();
-        for found in answers.into_iter().filter_map(found) {
-            match found {
-                Found::Page(items, next) => page = Some((items, next)),
-                Found::Some(some) => parts.extend(some),
-                Found::Nothing | Found::One(_) => {}
-            }
-        }
-        match whole {
-            Whole::Queues(queues, has_more) => {
-                let next = queues.last().filter(|_| has_more);
-                let next = next.map(|(name, _)| name.to_string());
-                give_page(out, id, described(queues, parts), next);
-            }
-            Whole::Queue(queues) => match described(queues, parts).pop() {
-                Some(queue) => give_value(out, id, condition, &queue),
-                None => self.refused(out, id, &missing(Kind::NoQueue)),
-            },
-            Whole::Subscriptions => match page {
-                Some((items, next)) => {
-                    let last = items.last().and_then(|last| last["filter"].as_str());
-                    let next = next.and(last).map(str::to_owned);
-                    give_page(out, id, items, next);
-                }
-                None => self.refused(out, id, &missing(Kind::SessionBusy)),
-            },
-            Whole::Messages => match page {
-                Some((items, next)) => {
-                    give_page(out, id, items, next.map(|place| place.to_string()));
-                }
-                None => self.refused(out, id, &missing(Kind::NoQueue)),
-            },
-        }
-    }
-
-    /// Shards have done what was asked for, or have not found it.
-    pub(super) fn found_change(
-        &self,
-        out: &mut dyn Responses,
-        id: ExchangeId,
-        (change, kind): (&Change, Kind),
-        answers: Vec<Answer>,
-    ) {
-        let Some(value) = one(answers) else {
-            let trouble = missing(kind);
-            self.log_change(change, Some(trouble.detail()));
-            return self.refused(out, id, &trouble);
-        };
-        let mut change = change.clone();
-        if let Some(name) = value["name"].as_str() {
-            let _ = write!(change.target, " {name}");
-        }
-        if let Some(messages) = value["messages"].as_u64() {
-            let _ = write!(change.target, ", {messages} messages");
-        }
-        self.log_change(&change, None);
-        let done = if kind == Kind::NoClient {
-            Done::new(id, 204, None)
-        } else {
-            Done::new(id, 200, Some(value))
-        };
-        done.tell(out);
-    }
-
-    /// The process has obeyed an order, or not.
-    pub(super) fn obeyed(
-        &self,
-        out: &mut dyn Responses,
-        id: ExchangeId,
-        (order, change): (Order, &Change),
-        answers: Vec<Answer>,
-    ) {
-        let obeyed = answers.into_iter().find_map(|answer| match answer {
-            Answer::Obeyed(obeyed) => Some(obeyed),
-            _ => None,
-        });
-        match obeyed.unwrap_or_else(|| Err("the process has not answered".to_owned())) {
-            Ok(unchanged) => {
-                self.log_change(change, None);
-                let done = match order {
-                    Order::Reload => Done::new(id, 200, Some(json!({ "unchanged": unchanged }))),
-                    Order::Drain => Done::new(id, 202, None),
-                };
-                done.tell(out);
-            }
-            Err(problem) => {
-                self.log_change(change, Some(&problem));
-                self.refused(out, id, &Trouble::new(Kind::ReloadRefused, problem));
-            }
-        }
-    }
-
-    /// All shards have told their counts.
-    pub(super) fn describe_node(
-        &self,
-        out: &mut dyn Responses,
-        id: ExchangeId,
-        figures: &[Figures],
-    ) {
-        let directory = self.cx.broker.directory();
-        let sources = &self.admin.sources;
-        let mut counts = Counts::default();
-        let mut drops = serde_json::Map::new();
-        for figures in figures {
-            counts.add(&figures.sys);
-            for (reason, _, messages) in figures.drops.numbers().filter(|(.., n)| *n > 0) {
-                let sum = drops.entry(reason).or_insert_with(|| 0.into());
-                *sum = (sum.as_u64().unwrap_or(0) + messages).into();
-            }
-        }
-        let shards = figures.iter().enumerate().map(|(number, figures)| {
-            json!({
-                "number": number,
-                "sessions": figures.broker.sessions,
-                "queued_messages": figures.broker.stored_messages,
-                "messages_received": figures.broker.received_messages,
-                "messages_sent": figures.broker.sent_messages,
-                "letters": figures.letters,
-            })
-        });
-        let now_ms = self.cx.net.now_ms();
-        let (retained_messages, retained_bytes) = directory.retained();
-        let process = Process::read();
-        let value = json!({
-            "version": env!("CARGO_PKG_VERSION"),
-            "started_ms": sources.started_ms(),
-            "uptime_s": now_ms.saturating_sub(sources.started_ms()) / 1000,
-            "now_ms": now_ms,
-            "cpu_s": process.cpu_s,
-            "resident_bytes": process.resident_bytes,
-            "is_stopping": self.is_stopping,
-            "listeners": sources.listeners(),
-            "shards": shards.collect::<Vec<_>>(),
-            "clients_connected": counts.clients_connected,
-            "clients_disconnected": counts.clients_disconnected,
-            "sessions": directory.sessions(),
-            "subscriptions": counts.subscriptions,
-            "queued_messages": counts.queued_messages,
-            "queued_bytes": counts.queued_bytes,
-            "retained_messages": retained_messages,
-            "retained_bytes": retained_bytes,
-            "connects": counts.connections,
-            "messages_received": counts.publish_received,
-            "messages_sent": counts.publish_sent,
-            "messages_dropped": counts.publish_dropped,
-            "bytes_received": counts.bytes_received,
-            "bytes_sent": counts.bytes_sent,
-            "dropped": drops,
-        });
-        give_value(out, id, &Condition::default(), &value);
-    }
 }
 
 impl Paging {
     /// What the shard is asked for, from a place on.
-    fn query(&self, from: usize) -> Query {
+    pub(super) fn query(&self, from: usize) -> Query {
         let window = Window {
             from,
             limit: self.limit - self.items.len(),
@@ -899,131 +685,4 @@ impl Paging {
             List::Sessions => Query::Sessions { window },
         }
     }
-}
-
-impl Done {
-    const fn new(id: ExchangeId, status: u16, content: Option<Value>) -> Self {
-        Self {
-            id,
-            status,
-            content,
-        }
-    }
-
-    /// Tells the client.
-    pub(super) fn tell(self, out: &mut dyn Responses) {
-        let Some(value) = self.content else {
-            return respond(
-                out,
-                self.id,
-                &None,
-                self.status,
-                &[NOT_STORED],
-                Content::Empty,
-            );
-        };
-        let content = value.to_string();
-        let fields = [JSON, NOT_STORED, NO_SNIFFING];
-        let content = Content::Whole(content.as_bytes());
-        respond(out, self.id, &None, self.status, &fields, content);
-    }
-}
-
-const JSON: (&str, &[u8]) = ("content-type", b"application/json");
-/// No cache may keep an answer.
-const NOT_STORED: (&str, &[u8]) = ("cache-control", b"no-store");
-/// A browser takes it for what it says that it is.
-const NO_SNIFFING: (&str, &[u8]) = ("x-content-type-options", b"nosniff");
-
-/// The value of a single thing, with its entity tag.
-fn give_value(out: &mut dyn Responses, id: ExchangeId, condition: &Condition, value: &Value) {
-    let content = value.to_string();
-    let etag = crate::http::etag_of(content.as_bytes());
-    give(
-        out,
-        id,
-        condition,
-        Content::Whole(content.as_bytes()),
-        &etag,
-    );
-}
-
-/// Content that has an entity tag.
-fn give(
-    out: &mut dyn Responses,
-    id: ExchangeId,
-    condition: &Condition,
-    content: Content<'_>,
-    etag: &str,
-) {
-    let tag = ("etag", etag.as_bytes());
-    // Whoever keeps it has to ask whether it is still so.
-    let fresh: (&str, &[u8]) = ("cache-control", b"private, no-cache");
-    if condition.has(etag) {
-        return respond(out, id, &None, 304, &[tag, fresh], Content::Empty);
-    }
-    respond(
-        out,
-        id,
-        &None,
-        200,
-        &[JSON, tag, fresh, NO_SNIFFING],
-        content,
-    );
-}
-
-/// A page.
-fn give_page(out: &mut dyn Responses, id: ExchangeId, items: Vec<Value>, next: Option<String>) {
-    let value = json!({ "items": items, "next": next });
-    Done::new(id, 200, Some(value)).tell(out);
-}
-
-fn found(answer: Answer) -> Option<Found> {
-    match answer {
-        Answer::Found(found) => Some(found),
-        _ => None,
-    }
-}
-
-/// The one thing that one of the shards has.
-fn one(answers: Vec<Answer>) -> Option<Value> {
-    answers.into_iter().find_map(|answer| match answer {
-        Answer::Found(Found::One(value)) => Some(value),
-        _ => None,
-    })
-}
-
-/// Queues with what the shards that have them say.
-fn described(queues: Vec<(Box<str>, String)>, parts: Vec<(usize, Value)>) -> Vec<Value> {
-    let mut known: Vec<Option<Value>> = queues.iter().map(|_| None).collect();
-    for (at, value) in parts {
-        if let Some(place) = known.get_mut(at) {
-            *place = Some(value);
-        }
-    }
-    let both = queues.into_iter().zip(known);
-    // One without an answer has just ended.
-    let both = both.filter_map(|(queue, value)| Some((queue, value?)));
-    both.map(|((name, filter), mut value)| {
-        value["name"] = (*name).into();
-        value["filter"] = filter.splitn(3, '/').nth(2).into();
-        value
-    })
-    .collect()
-}
-
-fn no_retained() -> Trouble {
-    let detail = "the topic has no retained message";
-    Trouble::new(Kind::NoRetainedMessage, detail)
-}
-
-/// The problem of a thing that is not there.
-fn missing(kind: Kind) -> Trouble {
-    let detail = match kind {
-        Kind::NoClient => "there is no such connection",
-        Kind::NoQueue => "there is no such queue",
-        Kind::SessionBusy => "the session is moving between shards; try again",
-        _ => "there is no such session",
-    };
-    Trouble::new(kind, detail)
 }

@@ -135,7 +135,7 @@ impl Desk<'_, '_> {
                 Ok(true)
             }
             Resource::Readiness => self
-                .ask_all(request.id, Purpose::Ready, Ask::Presence)
+                .ask_all(request.id, Purpose::Ready, &Ask::Presence)
                 .map(|()| true),
             Resource::Metrics | Resource::Api => {
                 let Some(identity) = self.sender(head)? else {
@@ -147,7 +147,7 @@ impl Desk<'_, '_> {
                     return Err(self.refuse_login(identity.user(), trouble));
                 }
                 self.came_in(&identity);
-                self.ask_all(request.id, Purpose::Scrape, Ask::Scrape)
+                self.ask_all(request.id, Purpose::Scrape, &Ask::Scrape)
                     .map(|()| true)
             }
         }
@@ -220,10 +220,10 @@ impl Desk<'_, '_> {
         &mut self,
         exchange: ExchangeId,
         purpose: Purpose,
-        ask: Ask,
+        ask: &Ask,
     ) -> Result<(), Trouble> {
         let shards = usize::from(self.cx.broker.directory().shards());
-        self.ask(exchange, purpose, 0..shards, &ask)
+        self.ask(exchange, purpose, 0..shards, ask)
     }
 
     /// Asks some shards.

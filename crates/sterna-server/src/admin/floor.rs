@@ -46,7 +46,7 @@ impl Floor<'_, '_> {
             Query::Clients { window, name } => {
                 let mut found = Vec::new();
                 let net = &*self.cx.net;
-                let next = net.connections(window.from, window.scan, &mut |id| {
+                let go_on = net.connections(window.from, window.scan, &mut |id| {
                     let view = self.view(id);
                     let is_wanted =
                         |view: &ClientView<'_>| name.is_none() || view.name == name.as_deref();
@@ -55,7 +55,7 @@ impl Floor<'_, '_> {
                     }
                     found.len() < window.limit
                 });
-                Found::Page(found, next.map(|next| next as u64))
+                Found::Page(found, go_on.map(|place| place as u64))
             }
             Query::Client(id) => {
                 let view = self.view(id);

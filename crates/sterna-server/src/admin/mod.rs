@@ -5,6 +5,7 @@
 //! of the connection asks by letter (`gather.rs`); `floor.rs` answers there. `trace.rs`
 //! passes on what shards see of messages (`watch.rs` of the crate).
 
+mod answers;
 mod api;
 mod desk;
 mod floor;

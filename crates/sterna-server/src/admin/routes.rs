@@ -413,7 +413,8 @@ fn argument<'p>(template: &str, path: &'p str) -> Option<&'p str> {
     let (name, after) = rest.split_once('}')?;
     let part = path.strip_prefix(before)?.strip_suffix(after)?;
     let is_level = name != "topic";
-    (!part.is_empty() && !(is_level && part.contains('/'))).then_some(part)
+    let is_one = !is_level || !part.contains('/');
+    (is_one && !part.is_empty()).then_some(part)
 }
 
 /// The methods of a resource, as `Allow` names them.

@@ -1,4 +1,8 @@
 //! Who may do what: every route, every role, with right, wrong and no credentials.
+#![allow(
+    clippy::literal_string_with_formatting_args,
+    reason = "parts of paths are written like that"
+)]
 
 use std::fs;
 

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use sterna_mqtt::packet::{Ack, Packet};
 use sterna_mqtt::{PacketId, Properties, QoS, ReasonCode};
-use sterna_server::config::{Authorization, Config, Effect, Rule};
+use sterna_server::config::{Authorization, Effect, Rule};
 
 use crate::fixture::Peer;
 use crate::page::{ADMIN, config, connect};
@@ -132,7 +132,7 @@ fn what_is_not_delivered_has_its_reason() {
 
 #[test]
 fn traces_are_bounded_in_number_and_rate() {
-    let mut config = Config { ..config() };
+    let mut config = config();
     config.admin.maximum_traces = 1;
     config.admin.maximum_trace_events_per_s = 3;
     let mut world = World::with(&config, 2);

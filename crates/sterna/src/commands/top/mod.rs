@@ -240,7 +240,7 @@ mod tests {
 
     use super::*;
 
-    fn client(name: &str, path: Value, pending: Value) -> Value {
+    fn client(name: &str, path: &Value, pending: &Value) -> Value {
         json!({
             "id": format!("0.{name}.1"), "name": name, "protocol": "mqtt", "peer": "127.0.0.1:1",
             "path": path, "pending": pending, "unacknowledged": 1,
@@ -265,18 +265,18 @@ mod tests {
         let before = Look {
             node: node(1_000, 100),
             clients: vec![
-                client("slow", path(900_000, 0, 0), json!(0)),
-                client("busy", path(1_000, 0, 0), json!(0)),
+                client("slow", &path(900_000, 0, 0), &json!(0)),
+                client("busy", &path(1_000, 0, 0), &json!(0)),
             ],
             ..Look::default()
         };
         let now = Look {
             node: node(3_000, 5_100),
             clients: vec![
-                client("slow", path(900_000, 10, 0), json!(0)),
-                client("busy", path(1_000, 4_000_000, 0), json!(1)),
-                client("lossy", path(2_000, 0, 25), json!(null)),
-                client("full", path(3_000, 0, 0), json!(700)),
+                client("slow", &path(900_000, 10, 0), &json!(0)),
+                client("busy", &path(1_000, 4_000_000, 0), &json!(1)),
+                client("lossy", &path(2_000, 0, 25), &json!(null)),
+                client("full", &path(3_000, 0, 0), &json!(700)),
             ],
             has_more: true,
             queues: vec![

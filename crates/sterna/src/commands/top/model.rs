@@ -43,8 +43,8 @@ pub(super) struct Client {
     pub(super) pending: Option<u64>,
     pub(super) in_flight: u64,
     /// In a second.
-    pub(super) received_bytes: u64,
-    pub(super) sent_bytes: u64,
+    pub(super) received_bytes: f64,
+    pub(super) sent_bytes: f64,
 }
 
 /// A queue in the list.
@@ -93,8 +93,8 @@ impl Picture {
     /// What is to be seen at `now`, and has changed since `before`.
     pub(super) fn new(before: &Look, now: &Look, sort: Sort) -> Self {
         let node = &now.node;
-        let elapsed_ms = number(node, "/now_ms").saturating_sub(number(&before.node, "/now_ms"));
-        let elapsed_s = (elapsed_ms as f64 / 1000.0).max(0.001);
+        let passed_ms = number(node, "/now_ms").saturating_sub(number(&before.node, "/now_ms"));
+        let elapsed_s = (passed_ms as f64 / 1000.0).max(0.001);
         // A broker that was started anew counts from zero.
         let rate =
             |at: &str| number(node, at).saturating_sub(number(&before.node, at)) as f64 / elapsed_s;
@@ -151,7 +151,7 @@ impl Client {
             let since = before.map_or(0, |before| {
                 number(client, at).saturating_sub(number(before, at))
             });
-            (since as f64 / elapsed_s) as u64
+            since as f64 / elapsed_s
         };
         let sent = number(client, "/path/sent_datagrams");
         let lost = number(client, "/path/lost_packets");
@@ -176,12 +176,12 @@ impl Client {
 impl Sort {
     fn compare(self, one: &Client, other: &Client) -> Ordering {
         let key = |client: &Client| match self {
-            Self::Rtt => client.rtt_us,
-            Self::Loss => client.loss_ppm,
-            Self::Queue => client.pending.unwrap_or(0) + client.in_flight,
+            Self::Rtt => client.rtt_us as f64,
+            Self::Loss => client.loss_ppm as f64,
+            Self::Queue => (client.pending.unwrap_or(0) + client.in_flight) as f64,
             Self::Bytes => client.received_bytes + client.sent_bytes,
         };
-        key(other).cmp(&key(one))
+        key(other).total_cmp(&key(one))
     }
 
     /// Its name in the heading.

@@ -87,13 +87,13 @@ pub(super) fn draw(frame: &mut Frame<'_>, picture: &Picture, choice: &Choice) {
 
 fn draw_head(frame: &mut Frame<'_>, area: Rect, picture: &Picture, choice: &Choice) {
     let (place, version) = (&choice.place, &picture.version);
-    let mut first = format!(
-        "{place}  Sterna {version}  up {}",
-        duration(picture.uptime_s)
-    );
-    if let Some(failure) = &choice.failure {
-        first = format!("{place}  {failure}");
-    }
+    let first = match &choice.failure {
+        Some(failure) => format!("{place}  {failure}"),
+        None => {
+            let up = duration(picture.uptime_s);
+            format!("{place}  Sterna {version}  up {up}")
+        }
+    };
     let lines = vec![
         Line::from(first),
         Line::from(format!(
@@ -139,8 +139,8 @@ fn draw_clients(frame: &mut Frame<'_>, area: Rect, picture: &Picture, scroll: us
                 .pending
                 .map_or_else(|| "?".to_owned(), |pending| short(pending as f64)),
             short(client.in_flight as f64),
-            short(client.received_bytes as f64),
-            short(client.sent_bytes as f64),
+            short(client.received_bytes),
+            short(client.sent_bytes),
         ]
     });
     let heads = [

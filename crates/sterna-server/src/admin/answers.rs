@@ -1,0 +1,367 @@
+//! What becomes of the answers of shards, and how the API writes it.
+
+use std::fmt::Write as _;
+
+use serde_json::{Value, json};
+use sterna_http::{Content, ExchangeId, Responses};
+
+use super::api::{Change, Condition, Done, Paging, Whole};
+use super::desk::{Desk, Purpose};
+use crate::control::Order;
+use crate::http::{ProblemKind as Kind, Trouble, etag_of, respond};
+use crate::mail::admin::{Answer, Ask, Found};
+use crate::metrics::Figures;
+use crate::sys::{Counts, Process};
+
+impl Desk<'_, '_> {
+    /// Shards have answered a query.
+    pub(super) fn found_page(
+        &mut self,
+        out: &mut dyn Responses,
+        id: ExchangeId,
+        mut paging: Box<Paging>,
+        answers: Vec<Answer>,
+        deadline_ms: u64,
+    ) {
+        let mut next = None;
+        for found in answers.into_iter().filter_map(found) {
+            if let Found::Page(items, place) = found {
+                paging.items.extend(items);
+                next = place;
+            }
+        }
+        let shards = usize::from(self.cx.broker.directory().shards());
+        let next = match next {
+            Some(place) => Some(format!("{}.{place}", paging.shard)),
+            None if paging.shard + 1 == shards => None,
+            None if paging.items.len() < paging.limit => {
+                paging.shard += 1;
+                let (shard, query) = (paging.shard, paging.query(0));
+                let asked =
+                    self.open_until(id, Purpose::Page(paging), shard..shard + 1, deadline_ms);
+                match asked {
+                    Ok(number) => self.post(number, shard, Ask::Query(query)),
+                    Err(trouble) => self.refused(out, id, &trouble),
+                }
+                return;
+            }
+            None => Some(format!("{}.0", paging.shard + 1)),
+        };
+        give_page(out, id, paging.items, next);
+    }
+
+    /// Shards have answered a query for one thing.
+    pub(super) fn found_one(
+        &self,
+        out: &mut dyn Responses,
+        id: ExchangeId,
+        (condition, kind): (&Condition, Kind),
+        answers: Vec<Answer>,
+    ) {
+        match one(answers) {
+            Some(value) => give_value(out, id, condition, &value),
+            None => self.refused(out, id, &missing(kind)),
+        }
+    }
+
+    /// Shards have answered a query for a whole page.
+    pub(super) fn found_whole(
+        &self,
+        out: &mut dyn Responses,
+        id: ExchangeId,
+        whole: Whole,
+        condition: &Condition,
+        answers: Vec<Answer>,
+    ) {
+        let mut page = None;
+        let mut parts = Vec::new();
+        for found in answers.into_iter().filter_map(found) {
+            match found {
+                Found::Page(items, next) => page = Some((items, next)),
+                Found::Some(some) => parts.extend(some),
+                Found::Nothing | Found::One(_) => {}
+            }
+        }
+        match whole {
+            Whole::Queues(queues, has_more) => {
+                let next = queues.last().filter(|_| has_more);
+                let next = next.map(|(name, _)| name.to_string());
+                give_page(out, id, described(queues, parts), next);
+            }
+            Whole::Queue(queues) => match described(queues, parts).pop() {
+                Some(queue) => give_value(out, id, condition, &queue),
+                None => self.refused(out, id, &missing(Kind::NoQueue)),
+            },
+            Whole::Subscriptions => match page {
+                Some((items, next)) => {
+                    let last = items.last().and_then(|last| last["filter"].as_str());
+                    let next = next.and(last).map(str::to_owned);
+                    give_page(out, id, items, next);
+                }
+                None => self.refused(out, id, &missing(Kind::SessionBusy)),
+            },
+            Whole::Messages => match page {
+                Some((items, next)) => {
+                    give_page(out, id, items, next.map(|place| place.to_string()));
+                }
+                None => self.refused(out, id, &missing(Kind::NoQueue)),
+            },
+        }
+    }
+
+    /// Shards have done what was asked for, or have not found it.
+    pub(super) fn found_change(
+        &self,
+        out: &mut dyn Responses,
+        id: ExchangeId,
+        (change, kind): (&Change, Kind),
+        answers: Vec<Answer>,
+    ) {
+        let Some(value) = one(answers) else {
+            let trouble = missing(kind);
+            self.log_change(change, Some(trouble.detail()));
+            return self.refused(out, id, &trouble);
+        };
+        let mut change = change.clone();
+        if let Some(name) = value["name"].as_str() {
+            let _ = write!(change.target, " {name}");
+        }
+        if let Some(messages) = value["messages"].as_u64() {
+            let _ = write!(change.target, ", {messages} messages");
+        }
+        self.log_change(&change, None);
+        let done = if kind == Kind::NoClient {
+            Done::new(id, 204, None)
+        } else {
+            Done::new(id, 200, Some(value))
+        };
+        done.tell(out);
+    }
+
+    /// The process has obeyed an order, or not.
+    pub(super) fn obeyed(
+        &self,
+        out: &mut dyn Responses,
+        id: ExchangeId,
+        (order, change): (Order, &Change),
+        answers: Vec<Answer>,
+    ) {
+        let obeyed = answers.into_iter().find_map(|answer| match answer {
+            Answer::Obeyed(obeyed) => Some(obeyed),
+            _ => None,
+        });
+        match obeyed.unwrap_or_else(|| Err("the process has not answered".to_owned())) {
+            Ok(unchanged) => {
+                self.log_change(change, None);
+                let done = match order {
+                    Order::Reload => Done::new(id, 200, Some(json!({ "unchanged": unchanged }))),
+                    Order::Drain => Done::new(id, 202, None),
+                };
+                done.tell(out);
+            }
+            Err(problem) => {
+                self.log_change(change, Some(&problem));
+                self.refused(out, id, &Trouble::new(Kind::ReloadRefused, problem));
+            }
+        }
+    }
+
+    /// All shards have told their counts.
+    pub(super) fn describe_node(
+        &self,
+        out: &mut dyn Responses,
+        id: ExchangeId,
+        figures: &[Figures],
+    ) {
+        let directory = self.cx.broker.directory();
+        let sources = &self.admin.sources;
+        let mut counts = Counts::default();
+        let mut drops = serde_json::Map::new();
+        for figures in figures {
+            counts.add(&figures.sys);
+            for (reason, _, messages) in figures.drops.numbers().filter(|(.., n)| *n > 0) {
+                let sum = drops.entry(reason).or_insert_with(|| 0.into());
+                *sum = (sum.as_u64().unwrap_or(0) + messages).into();
+            }
+        }
+        let shards = figures.iter().enumerate().map(|(number, figures)| {
+            json!({
+                "number": number,
+                "sessions": figures.broker.sessions,
+                "queued_messages": figures.broker.stored_messages,
+                "messages_received": figures.broker.received_messages,
+                "messages_sent": figures.broker.sent_messages,
+                "letters": figures.letters,
+            })
+        });
+        let now_ms = self.cx.net.now_ms();
+        let (retained_messages, retained_bytes) = directory.retained();
+        let process = Process::read();
+        let value = json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "started_ms": sources.started_ms(),
+            "uptime_s": now_ms.saturating_sub(sources.started_ms()) / 1000,
+            "now_ms": now_ms,
+            "cpu_s": process.cpu_s,
+            "resident_bytes": process.resident_bytes,
+            "is_stopping": self.is_stopping,
+            "listeners": sources.listeners(),
+            "shards": shards.collect::<Vec<_>>(),
+            "clients_connected": counts.clients_connected,
+            "clients_disconnected": counts.clients_disconnected,
+            "sessions": directory.sessions(),
+            "subscriptions": counts.subscriptions,
+            "queued_messages": counts.queued_messages,
+            "queued_bytes": counts.queued_bytes,
+            "retained_messages": retained_messages,
+            "retained_bytes": retained_bytes,
+            "connects": counts.connections,
+            "messages_received": counts.publish_received,
+            "messages_sent": counts.publish_sent,
+            "messages_dropped": counts.publish_dropped,
+            "bytes_received": counts.bytes_received,
+            "bytes_sent": counts.bytes_sent,
+            "dropped": drops,
+        });
+        give_value(out, id, &Condition::default(), &value);
+    }
+}
+
+impl Done {
+    pub(super) const fn new(id: ExchangeId, status: u16, content: Option<Value>) -> Self {
+        Self {
+            id,
+            status,
+            content,
+        }
+    }
+
+    /// Tells the client.
+    pub(super) fn tell(self, out: &mut dyn Responses) {
+        let Some(value) = self.content else {
+            return respond(
+                out,
+                self.id,
+                &None,
+                self.status,
+                &[NOT_STORED],
+                Content::Empty,
+            );
+        };
+        let content = value.to_string();
+        let fields = [JSON, NOT_STORED, NO_SNIFFING];
+        let content = Content::Whole(content.as_bytes());
+        respond(out, self.id, &None, self.status, &fields, content);
+    }
+}
+
+const JSON: (&str, &[u8]) = ("content-type", b"application/json");
+/// No cache may keep an answer.
+const NOT_STORED: (&str, &[u8]) = ("cache-control", b"no-store");
+/// A browser takes it for what it says that it is.
+const NO_SNIFFING: (&str, &[u8]) = ("x-content-type-options", b"nosniff");
+
+/// The value of a single thing, with its entity tag.
+pub(super) fn give_value(
+    out: &mut dyn Responses,
+    id: ExchangeId,
+    condition: &Condition,
+    value: &Value,
+) {
+    let content = value.to_string();
+    let etag = etag_of(content.as_bytes());
+    give(
+        out,
+        id,
+        condition,
+        Content::Whole(content.as_bytes()),
+        &etag,
+    );
+}
+
+/// Content that has an entity tag.
+pub(super) fn give(
+    out: &mut dyn Responses,
+    id: ExchangeId,
+    condition: &Condition,
+    content: Content<'_>,
+    etag: &str,
+) {
+    let tag = ("etag", etag.as_bytes());
+    // Whoever keeps it has to ask whether it is still so.
+    let fresh: (&str, &[u8]) = ("cache-control", b"private, no-cache");
+    if condition.has(etag) {
+        return respond(out, id, &None, 304, &[tag, fresh], Content::Empty);
+    }
+    respond(
+        out,
+        id,
+        &None,
+        200,
+        &[JSON, tag, fresh, NO_SNIFFING],
+        content,
+    );
+}
+
+/// A page.
+pub(super) fn give_page(
+    out: &mut dyn Responses,
+    id: ExchangeId,
+    items: Vec<Value>,
+    next: Option<String>,
+) {
+    let mut value = json!({});
+    value["items"] = items.into();
+    value["next"] = next.into();
+    Done::new(id, 200, Some(value)).tell(out);
+}
+
+fn found(answer: Answer) -> Option<Found> {
+    match answer {
+        Answer::Found(found) => Some(found),
+        _ => None,
+    }
+}
+
+/// The one thing that one of the shards has.
+fn one(answers: Vec<Answer>) -> Option<Value> {
+    answers.into_iter().find_map(|answer| match answer {
+        Answer::Found(Found::One(value)) => Some(value),
+        _ => None,
+    })
+}
+
+/// Queues with what the shards that have them say.
+fn described(queues: Vec<(Box<str>, String)>, parts: Vec<(usize, Value)>) -> Vec<Value> {
+    let mut known: Vec<Option<Value>> = queues.iter().map(|_| None).collect();
+    for (at, value) in parts {
+        if let Some(place) = known.get_mut(at) {
+            *place = Some(value);
+        }
+    }
+    let both = queues.into_iter().zip(known);
+    // One without an answer has just ended.
+    let both = both.filter_map(|(queue, value)| Some((queue, value?)));
+    both.map(|((name, filter), mut value)| {
+        value["name"] = (*name).into();
+        value["filter"] = filter.splitn(3, '/').nth(2).into();
+        value
+    })
+    .collect()
+}
+
+pub(super) fn no_retained() -> Trouble {
+    let detail = "the topic has no retained message";
+    Trouble::new(Kind::NoRetainedMessage, detail)
+}
+
+/// The problem of a thing that is not there.
+pub(super) fn missing(kind: Kind) -> Trouble {
+    let detail = match kind {
+        Kind::NoClient => "there is no such connection",
+        Kind::NoQueue => "there is no such queue",
+        Kind::SessionBusy => "the session is moving between shards; try again",
+        _ => "there is no such session",
+    };
+    Trouble::new(kind, detail)
+}
