@@ -48,13 +48,16 @@ impl OrderLetter {
     }
 }
 
+/// The end at the process, which takes orders as they come.
+pub type Waiting = Receiver<OrderLetter>;
+
 /// The way for orders to the process.
 #[derive(Clone, Debug)]
 pub(crate) struct Orders(SyncSender<OrderLetter>);
 
 impl Orders {
     /// The way, and its end at the process.
-    pub(crate) fn new() -> (Self, Receiver<OrderLetter>) {
+    pub(crate) fn new() -> (Self, Waiting) {
         let (sender, receiver) = sync_channel(MAXIMUM_WAITING);
         (Self(sender), receiver)
     }

@@ -28,7 +28,7 @@ const WAITS: [&str; 9] = [
 ];
 
 /// Modules that may wait, and why.
-const MAY_WAIT: [(&str, &str); 14] = [
+const MAY_WAIT: [(&str, &str); 15] = [
     (
         "crates/sterna-server/src/certificate.rs",
         "reads and makes keys when the process starts or reloads",
@@ -48,6 +48,10 @@ const MAY_WAIT: [(&str, &str); 14] = [
     (
         "crates/sterna-server/src/config/load.rs",
         "reads the configuration when the process starts or reloads",
+    ),
+    (
+        "crates/sterna-server/src/control.rs",
+        "a shard gives orders without waiting; the process waits for them",
     ),
     (
         "crates/sterna-server/src/data_directory.rs",

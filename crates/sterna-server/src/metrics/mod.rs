@@ -14,7 +14,6 @@ mod scrape;
 mod survey;
 
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
-use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use sterna_net::ShardCounters;
@@ -22,7 +21,7 @@ use sterna_net::quic::TicketStore;
 use sterna_store::{Usage, UsageReader};
 
 use crate::certificate::Certificate;
-use crate::control::{OrderLetter, Orders};
+use crate::control::{Orders, Waiting};
 use crate::memory::{Kind, Memory};
 use crate::sys::Process;
 
@@ -134,7 +133,7 @@ impl Sources {
 
     /// The same with a process that takes orders, and where it gets them.
     #[must_use]
-    pub fn with_orders(self) -> (Self, Receiver<OrderLetter>) {
+    pub fn with_orders(self) -> (Self, Waiting) {
         let (orders, receiver) = Orders::new();
         let this = Self {
             orders: Some(orders),
