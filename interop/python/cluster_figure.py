@@ -63,6 +63,7 @@ class Counter:
     def run(self) -> None:
         while data := self.link.recv(1 << 20):
             self.bytes += len(data)
+        self.link.close()
 
     def messages(self) -> int:
         return self.bytes // len(PUBLISH)
@@ -85,8 +86,9 @@ def measure(cluster: Cluster, reader_node: Node) -> tuple[float, float]:
             time.sleep(0.0002)
     wait_until("all have arrived", lambda: counter.messages() == MESSAGES)
     after = [sum(cpu_s(program) for program in group) for group in programs]
-    publisher.close()
-    reader.close()
+    for link in (publisher, reader):
+        # A close alone would wait for the thread that reads.
+        link.shutdown(socket.SHUT_RDWR)
     wait_until("the filter is gone", lambda: cluster.nodes[0].figure("sterna_cluster_filters") == 0)
     return tuple((end - begin) * 1e6 / MESSAGES for begin, end in zip(before, after, strict=True))
 
