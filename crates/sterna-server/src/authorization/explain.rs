@@ -112,6 +112,7 @@ mod tests {
         let rules = rules(
             "[authorization]\ndefault_allow = false\nadmins = ['root']\n\
              [[authorization.group]]\nname = 'plant'\nusers = ['ann', 'bob']\n\
+             [[authorization.group]]\nname = 'office'\nusers = ['eve']\n\
              [[authorization.rule]]\ngroups = ['plant']\neffect = 'deny'\ntopics = ['a/secret']\n\
              [[authorization.rule]]\ngroups = ['plant']\nusers = ['eve']\ntopics = ['a/#']\n\
              [[authorization.rule]]\nactions = ['publish']\ntopics = ['free/%c']\n",
