@@ -401,8 +401,10 @@ impl<P: Default + Send> Broker<P> {
         let wanting = matches.peers.nodes();
         let is_retained = matches!(retention, Retention::Stored | Retention::Cleared);
         let is_for_peers = peers.is_some() && (is_retained || !wanting.is_empty());
-        let matched = matches.total;
-        queues.saw(message.as_ref(), Step::Received { matched });
+        let step = Step::Received {
+            matched: matches.total,
+        };
+        queues.saw(message.as_ref(), step);
         if matches.total == 0 && !is_for_peers {
             queues.counters.unmatched_messages += 1;
             return routed;

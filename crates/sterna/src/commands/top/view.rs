@@ -87,13 +87,10 @@ pub(super) fn draw(frame: &mut Frame<'_>, picture: &Picture, choice: &Choice) {
 
 fn draw_head(frame: &mut Frame<'_>, area: Rect, picture: &Picture, choice: &Choice) {
     let (place, version) = (&choice.place, &picture.version);
-    let first = match &choice.failure {
-        Some(failure) => format!("{place}  {failure}"),
-        None => {
-            let up = duration(picture.uptime_s);
-            format!("{place}  Sterna {version}  up {up}")
-        }
-    };
+    let up = duration(picture.uptime_s);
+    let healthy = || format!("{place}  Sterna {version}  up {up}");
+    let failed = |failure: &String| format!("{place}  {failure}");
+    let first = (choice.failure.as_ref()).map_or_else(healthy, failed);
     let lines = vec![
         Line::from(first),
         Line::from(format!(
