@@ -17,7 +17,7 @@ pub enum ToShard {
     Messages(Vec<(Message, FromPeer)>),
     /// What other nodes want; for the first shard.
     Wanted(Vec<(Arc<str>, Wanted)>),
-    /// Acknowledgements may leave: the shard's [`Commitments`] have come further.
+    /// Acknowledgements may leave: the shard's commitments have come further.
     Committed,
 }
 
