@@ -501,8 +501,14 @@ impl<P: Default + Send> Broker<P> {
         let position = self.queues.store.next_position();
         let session = &mut self.queues.sessions[slot as usize];
         if session.reader.is_none() {
-            session.reader = Some(Box::new(Reader::awake(position)));
-            self.queues.mark_changed(slot);
+            let reader = Reader::awake(position);
+            if session.is_stored {
+                // In one frame with the session: a restart without it would begin at the start of the log.
+                let cursor = reader.cursor.encode();
+                let record = records::put(Kind::Cursor, &session.client_id, &[], cursor);
+                self.queues.changes.push(record);
+            }
+            session.reader = Some(Box::new(reader));
         }
     }
 }

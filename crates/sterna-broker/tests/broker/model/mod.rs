@@ -17,7 +17,7 @@ mod state;
 use std::collections::{BTreeMap, HashMap};
 
 use sterna_broker::{
-    Broker, Close, ConsumerId, Event, Limits, NoStore, Outcome, QueueFull, SessionKey,
+    Broker, Close, ConsumerId, Event, Limits, NoStore, Outcome, Pressure, QueueFull, SessionKey,
 };
 use sterna_store::MemoryStore;
 
@@ -327,11 +327,31 @@ impl Model {
                 }
             }
             88 if self.random.chance(3) => self.restart(),
+            89 => self.press(),
             _ => {
                 let letters = self.random.below(12);
                 self.deliver_mail(letters);
             }
         }
+    }
+
+    /// Memory becomes short, or is not any more: what waits moves to the log, and nobody sees that.
+    fn press(&mut self) {
+        let pressure = if self.random.chance(60) {
+            Pressure::MoveToLog
+        } else {
+            Pressure::None
+        };
+        self.cluster.directory.set_pressure(pressure);
+        let now_ms = self.cluster.now_ms;
+        for shard in 0..self.shards() as u16 {
+            let broker = self.cluster.broker(shard);
+            broker.feel_pressure();
+            broker.relieve_again();
+            while broker.relieve(now_ms) {}
+            self.cluster.collect(shard);
+        }
+        self.take_events();
     }
 
     /// The brokers go down with all connections, and come back from their store, maybe on another
