@@ -18,6 +18,7 @@ pub mod websocket;
 #[allow(
     dead_code,
     unreachable_pub,
+    unused_imports,
     reason = "its own crate uses and shows more of it"
 )]
 #[path = "../../crates/sterna-server/src/authorization/mod.rs"]

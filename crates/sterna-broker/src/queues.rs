@@ -249,7 +249,7 @@ impl<P> Queues<P> {
                 return;
             }
         }
-        if session.is_selective && !session.selects(&message) {
+        if !session.selects(&message) {
             return;
         }
         // [MQTT-3.8.4-8]

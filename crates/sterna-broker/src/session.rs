@@ -225,8 +225,6 @@ pub(crate) struct BrokerSession<P> {
     pub(crate) is_stored: bool,
     /// Whether its consumer says how many messages it takes.
     pub(crate) is_on_demand: bool,
-    /// Whether it has a selector.
-    pub(crate) is_selective: bool,
 }
 
 impl<P: Default> BrokerSession<P> {
@@ -260,7 +258,6 @@ impl<P: Default> BrokerSession<P> {
             is_listed: false,
             is_stored: false,
             is_on_demand: false,
-            is_selective: false,
         }
     }
 }
@@ -392,7 +389,6 @@ impl<P> BrokerSession<P> {
     /// Sets how a new consumer takes messages, and which.
     pub(crate) fn set_taste(&mut self, on_demand: bool, selector: Option<Arc<dyn Selector>>) {
         self.is_on_demand = on_demand;
-        self.is_selective = selector.is_some();
         if on_demand || selector.is_some() {
             let rare = self.rare_mut();
             rare.demand = on_demand.then(Demand::default);

@@ -254,7 +254,7 @@ impl<P: Default + Send> Broker<P> {
         let session = &mut self.queues.sessions[slot as usize];
         session.expires_at_ms = NEVER_MS;
         session.sweep_at_ms = NEVER_MS;
-        let session_is_selective = session.is_selective;
+        let session_is_selective = session.selector().is_some();
         self.queues.set_session_timer(slot);
         self.store_presence(slot);
         if session_is_selective {
