@@ -495,6 +495,10 @@ fn prepare(
     mut wanted: Wanted,
 ) -> Result<Attaching, Refusal> {
     let now_ms = cx.net.now_ms();
+    if cx.broker.protocol(session).is_none() {
+        // Between its opening and this turn another connection has taken the session.
+        return Err(stolen());
+    }
     let known = if present {
         known_terminus(cx, session)
     } else {
@@ -625,6 +629,10 @@ pub(super) fn encoded<'a>(terminus: &impl Composite<'a>) -> Option<Encoded> {
     Encoded::from_bytes(out.freeze()).ok()
 }
 
+fn stolen() -> Refusal {
+    refusal(Condition::STOLEN, "the link was attached elsewhere")
+}
+
 fn open_session(
     cx: &mut Context<'_>,
     wanted: &Wanted,
@@ -648,7 +656,7 @@ fn open_session(
         },
     );
     opened.map_err(|error| match error {
-        OpenError::TakenOver => refusal(Condition::STOLEN, "the link was attached elsewhere"),
+        OpenError::TakenOver => stolen(),
         OpenError::OtherUser => refusal(
             Condition::UNAUTHORIZED_ACCESS,
             "the source belongs to another user",
