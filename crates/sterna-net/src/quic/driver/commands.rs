@@ -121,7 +121,8 @@ impl Driver {
 
     /// [`crate::Network::close`]: finishes the client's streams. The connection closes when the peer has
     /// acknowledged that, and the bytes on other streams. It also closes if the peer has acknowledged
-    /// nothing for [`QuicConfig::linger`]. A connection without unacknowledged bytes closes at once.
+    /// nothing for [`linger`](crate::quic::QuicConfig::linger). A connection without unacknowledged bytes
+    /// closes at once.
     pub fn close(&mut self, key: Key, code: u64) {
         self.with(key, |connection, shared| connection.close(shared, code));
     }
