@@ -254,19 +254,8 @@ impl Reader {
     /// A reader that is awake from the start.
     pub(crate) fn awake(position: u64) -> Self {
         Self {
-            cursor: Cursor::at(position),
             awake_from: Some(position),
-            next: position,
-            leaves_at: u64::MAX,
-            needed: position,
-            allowance: None,
-            count: None,
-            dropped: (0, 0),
-            recent: Vec::new(),
-            past: Vec::new(),
-            held_until: 0,
-            is_asked: false,
-            is_changed: false,
+            ..Self::restored(Cursor::at(position))
         }
     }
 

@@ -280,18 +280,31 @@ impl<P> Queues<P> {
             }
             return;
         }
-        // [MQTT-3.3.1-12] [MQTT-3.3.1-13] [MQTT311-3.3.1-8] [MQTT311-3.3.1-9]
-        let retain = message.retain() && target.flags.retain_as_published();
+        self.append_own(now_ms, target.slot, position, message, target);
+    }
+
+    /// Appends a message to a session's queue as its own subscriptions want it, from its publisher's hand or
+    /// from the log.
+    pub(crate) fn append_own(
+        &mut self,
+        now_ms: u64,
+        slot: u32,
+        position: u64,
+        message: Arc<Message>,
+        target: &Target,
+    ) {
         let entry = Entry {
+            // [MQTT-3.8.4-8]
+            qos: message.qos().min(target.flags.qos()),
+            // [MQTT-3.3.1-12] [MQTT-3.3.1-13] [MQTT311-3.3.1-8] [MQTT311-3.3.1-9]
+            retain: message.retain() && target.flags.retain_as_published(),
             message: Some(message),
             context: target.context.clone(),
-            tag: self.sessions[target.slot as usize].next_tag(),
+            tag: self.sessions[slot as usize].next_tag(),
             group_tag: 0,
             group: NIL,
             failures: 0,
-            qos,
             phase: Phase::Pending,
-            retain,
             redelivered: false,
             retained_copy: false,
             is_kept: false,
@@ -299,7 +312,7 @@ impl<P> Queues<P> {
             is_owned: false,
             is_claimed: false,
         };
-        self.append(now_ms, target.slot, entry);
+        self.append(now_ms, slot, entry);
     }
 
     /// Appends a message to a session's queue for another reason than that it was just published:

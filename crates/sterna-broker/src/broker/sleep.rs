@@ -11,7 +11,7 @@ use crate::index::{Found, merge};
 use crate::limits::QueueFull;
 use crate::losses::LossReason;
 use crate::message::{Message, Origin};
-use crate::nodes::{Entry, NIL, Phase};
+use crate::nodes::{Entry, NIL};
 use crate::queues::Queues;
 use crate::records::{self, Kind};
 use crate::rights::Holder;
@@ -408,8 +408,9 @@ impl<P: Default + Send> Broker<P> {
             allowance.bytes -= body_bytes;
         }
         for target in targets {
+            let message = Arc::clone(message);
             self.queues
-                .append_from_log(now_ms, slot, position, Arc::clone(message), &target);
+                .append_own(now_ms, slot, position, message, &target);
         }
         true
     }
@@ -501,45 +502,9 @@ impl<P: Default + Send> Broker<P> {
         let position = self.queues.store.next_position();
         let session = &mut self.queues.sessions[slot as usize];
         if session.reader.is_none() {
-            let reader = Reader::awake(position);
-            if session.is_stored {
-                // In one frame with the session: a restart without it would begin at the start of the log.
-                let cursor = reader.cursor.encode();
-                let record = records::put(Kind::Cursor, &session.client_id, &[], cursor);
-                self.queues.changes.push(record);
-            }
-            session.reader = Some(Box::new(reader));
+            session.reader = Some(Box::new(Reader::awake(position)));
+            // In one frame with the session: a restart without it would begin at the start of the log.
+            self.queues.write_cursor(slot);
         }
-    }
-}
-
-impl<P> Queues<P> {
-    /// Queues a message of the log for a session.
-    fn append_from_log(
-        &mut self,
-        now_ms: u64,
-        slot: u32,
-        position: u64,
-        message: Arc<Message>,
-        target: &Target,
-    ) {
-        let entry = Entry {
-            qos: message.qos().min(target.flags.qos()),
-            retain: message.retain() && target.flags.retain_as_published(),
-            message: Some(message),
-            context: target.context.clone(),
-            tag: self.sessions[slot as usize].next_tag(),
-            group_tag: 0,
-            group: NIL,
-            failures: 0,
-            phase: Phase::Pending,
-            redelivered: false,
-            retained_copy: false,
-            is_kept: false,
-            position,
-            is_owned: false,
-            is_claimed: false,
-        };
-        self.append(now_ms, slot, entry);
     }
 }
