@@ -28,7 +28,7 @@ const WAITS: [&str; 9] = [
 ];
 
 /// Modules that may wait, and why.
-const MAY_WAIT: [(&str, &str); 17] = [
+const MAY_WAIT: &[(&str, &str)] = &[
     (
         "crates/sterna-server/src/certificate.rs",
         "reads and makes keys when the process starts or reloads",

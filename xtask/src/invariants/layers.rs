@@ -9,7 +9,7 @@ use crate::sources::SourceFile;
 const FOLDER: &str = "crates/sterna-server/src/";
 
 /// The modules of the server from bottom to top: each may use those that stand before it.
-const LAYERS: [&str; 31] = [
+const LAYERS: &[&str] = &[
     "config",
     "authorization",
     "identity",
