@@ -25,6 +25,7 @@ struct State {
     /// Tokens up to which appends count as committed; `None` for all.
     committed: Option<u64>,
     is_full: bool,
+    holds_answers: bool,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -70,6 +71,11 @@ impl MemoryStore {
     /// Lets appends count as committed only up to a token from now on; `None` for all.
     pub fn hold_commits(&self, up_to: Option<u64>) {
         locked(&self.state).committed = up_to;
+    }
+
+    /// Keeps answers to reading back from now on, or no longer: a disk takes its time.
+    pub fn hold_answers(&self, holds: bool) {
+        locked(&self.state).holds_answers = holds;
     }
 
     /// Refuses messages from now on, or no longer.
@@ -136,6 +142,9 @@ impl Store for MemoryStore {
     }
 
     fn next_answer(&mut self) -> Option<ReadAnswer> {
+        if locked(&self.state).holds_answers {
+            return None;
+        }
         self.answers.pop_front()
     }
 

@@ -481,6 +481,10 @@ impl<P: Default + Send> Broker<P> {
         debug_assert!(session.is_connected() && session.state == State::Active);
         session.set_consumer(None);
         session.end_demand();
+        if let Some(reader) = &mut session.reader {
+            // What the store answers comes to nobody; the next consumer asks again.
+            reader.interrupt();
+        }
         queues.counters.sessions_connected -= 1;
         let mut earliest_ms = NEVER_MS;
         let mut given_back: Vec<(u32, Returned)> = Vec::new();

@@ -133,7 +133,6 @@ impl<P: Default + Send> Broker<P> {
         let Some(reader) = &mut self.queues.sessions[slot as usize].reader else {
             return;
         };
-        reader.interrupt();
         let was_awake = reader.awake_from.is_some();
         if was_awake {
             reader.next = reader.bound(watermark);

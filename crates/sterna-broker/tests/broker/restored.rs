@@ -26,6 +26,32 @@ fn restarted(shards: u16, limits: Limits, store: &MemoryStore) -> Cluster {
     cluster
 }
 
+/// The answer to what the connection before has asked of the store comes to nobody.
+#[test]
+fn a_session_that_is_taken_over_while_it_reads_the_log_reads_on() {
+    for shards in 1..=2 {
+        let store = MemoryStore::new();
+        let mut cluster = restarted(shards, Limits::default(), &store);
+        let client = cluster.open(0, "a");
+        cluster.subscribe(client, "t", qos(Qos::AtLeastOnce));
+        cluster.close(client, Close::LOST);
+        for i in 0..3 {
+            cluster.publish(0, "t", &i.to_string(), Qos::AtLeastOnce);
+        }
+        drop(cluster);
+
+        let mut cluster = restarted(shards, Limits::default(), &store);
+        let shard = cluster.directory.shard_of("a").unwrap().0;
+        store.hold_answers(true);
+        cluster.open(shard, "a");
+        let second = cluster.open(shard, "a");
+        assert_eq!(cluster.drain(second), [""; 0]);
+        store.hold_answers(false);
+        cluster.broker(shard).poll_store(NOW_MS);
+        assert_eq!(cluster.drain(second), ["0", "1", "2"], "{shards} shards");
+    }
+}
+
 /// Limits refuse newcomers. What was acknowledged is kept.
 #[test]
 fn limits_that_were_lowered_end_nothing() {

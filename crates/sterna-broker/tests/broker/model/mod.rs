@@ -328,11 +328,29 @@ impl Model {
             }
             88 if self.random.chance(3) => self.restart(),
             89 => self.press(),
+            90 => {
+                let holds = self.random.chance(70);
+                self.hold_answers(holds);
+            }
             _ => {
                 let letters = self.random.below(12);
                 self.deliver_mail(letters);
             }
         }
+    }
+
+    /// The store answers late, or has done so.
+    fn hold_answers(&mut self, holds: bool) {
+        let Some(store) = &self.store else {
+            return;
+        };
+        store.hold_answers(holds);
+        let now_ms = self.cluster.now_ms;
+        for shard in 0..self.shards() as u16 {
+            self.cluster.broker(shard).poll_store(now_ms);
+            self.cluster.collect(shard);
+        }
+        self.take_events();
     }
 
     /// Memory becomes short, or is not any more: what waits moves to the log, and nobody sees that.
@@ -360,6 +378,8 @@ impl Model {
         let Some(store) = self.store.clone() else {
             return;
         };
+        // The last answers come, or go down with the brokers.
+        store.hold_answers(false);
         self.deliver_mail(usize::MAX);
         let is_killed = self.random.chance(50);
         if !is_killed {
@@ -408,6 +428,7 @@ impl Model {
 
     /// All mail arrives; every anchor, and whoever has a session, takes and acknowledges everything.
     fn settle_down(&mut self) {
+        self.hold_answers(false);
         self.deliver_mail(usize::MAX);
         for index in 0..self.sessions.len() {
             let session = &self.sessions[index];
