@@ -1,8 +1,11 @@
 //! What one shard runs: the front doors over one broker.
 
+mod report;
+mod shortage;
+
 use std::sync::Arc;
 
-use sterna_broker::{Broker, ConsumerId, Event, Message, MessageHeader, Publication, ShardId};
+use sterna_broker::{Broker, ConsumerId, Event, ShardId};
 use sterna_net::{Chunk, CloseReason, ConnectionId, Handler, Network, StreamId};
 
 use crate::admin;
@@ -13,16 +16,17 @@ use crate::context::Context;
 use crate::http;
 use crate::identity::Checker;
 use crate::inspect::Paths;
-use crate::mail::admin::{Answer, Ask, Body};
+use crate::mail::admin::Body;
 use crate::mail::{AdminLetter, Mail, Outbox};
-use crate::memory::{Memory, Stage};
-use crate::metrics::{Figures, Meters, Sources, Survey, Watcher};
+use crate::memory::Memory;
+use crate::metrics::{Meters, Sources, Survey, Watcher};
 use crate::mqtt;
 use crate::policy::Policy;
 use crate::session::SessionState;
-use crate::sys::{Board, Counts, Reporter};
+use crate::sys::{Board, Reporter};
 use crate::tracer::Tracer;
 use crate::watch::Eye;
+use shortage::Shortage;
 
 /// The handler of one shard.
 #[derive(Debug)]
@@ -47,22 +51,6 @@ pub struct Shard {
     memory: Arc<Memory>,
     shortage: Shortage,
 }
-
-/// What the shard does while memory is short.
-#[derive(Debug, Default)]
-struct Shortage {
-    /// The stage that the shard has last seen.
-    stage: Stage,
-    /// Since when memory is short, in milliseconds.
-    since_ms: u64,
-    /// When clients that are not read may be for a moment, and too much is looked for.
-    next_ms: Option<u64>,
-    /// There is more room to be made in queues.
-    is_relieving: bool,
-}
-
-/// Time between two such moments, in milliseconds.
-const SIP_INTERVAL_MS: u64 = 1_000;
 
 /// How far the end is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -296,195 +284,6 @@ impl Shard {
         doors.admin.stop(&mut doors.cx);
         // What was settled need not come again.
         self.broker.write_cursors();
-    }
-
-    /// The shard's counts, for `$SYS`.
-    fn counts(&self) -> Counts {
-        let counters = self.broker.counters();
-        let mut door = self.mqtt.counts();
-        door.add(&self.amqp.counts());
-        door.add(&self.http.counts());
-        let (links, amqp_clients) = self.amqp.links_and_clients();
-        let (subscriptions, http_clients) = self.http.subscriptions_and_clients();
-        Counts {
-            // Each link on which an AMQP client receives, and each subscription of HTTP, is a session
-            // of its own.
-            clients_connected: (counters.sessions_connected + (amqp_clients + http_clients) as u64)
-                .saturating_sub((links + subscriptions) as u64),
-            clients_disconnected: counters
-                .sessions
-                .saturating_sub(counters.sessions_connected),
-            clients_expired: counters.sessions_expired,
-            sockets: self.sys.sockets,
-            publish_dropped: self.meters.drops.table(counters.refused_messages).total(),
-            queued_messages: counters.stored_messages,
-            queued_bytes: counters.stored_bytes,
-            subscriptions: counters.subscriptions,
-            shared_subscriptions: counters.shared_subscriptions,
-            ..door
-        }
-    }
-
-    /// Answers a question of the shard `from`.
-    fn answer(&mut self, net: &mut dyn Network, from: usize, number: u64, ask: Ask) {
-        let answer = match ask {
-            Ask::Presence => Answer::Present,
-            Ask::Scrape => {
-                self.survey.wanted(net.now_ms());
-                Answer::Figures(Box::new(self.figures()))
-            }
-            Ask::Figures => Answer::Figures(Box::new(self.figures())),
-            Ask::Query(query) => {
-                let doors = &mut self.doors(net);
-                let mut floor = admin::Floor {
-                    mqtt: doors.mqtt,
-                    amqp: doors.amqp,
-                    http: doors.http,
-                    cx: &mut doors.cx,
-                    listeners: doors.admin.service.sources.listeners(),
-                };
-                Answer::Found(floor.answer(query))
-            }
-        };
-        let letter = AdminLetter(Body::Answer {
-            number,
-            shard: self.number,
-            answer,
-        });
-        self.outbox.post(from, Mail::Admin(Box::new(letter)));
-    }
-
-    fn figures(&self) -> Figures {
-        let broker = self.broker.counters();
-        Figures {
-            doors: [self.mqtt.counts(), self.amqp.counts(), self.http.counts()],
-            sys: self.counts(),
-            broker,
-            drops: self.meters.drops.table(broker.refused_messages),
-            letters: self.outbox.backlog(self.number) as u64,
-        }
-    }
-
-    fn report_sys(&mut self, now_ms: u64) {
-        let counts = self.counts();
-        self.sys.board.post(self.number, counts);
-        let Some(reporter) = &mut self.sys.reporter else {
-            return;
-        };
-        let (messages, bytes) = self.sys.retained.retained();
-        let total = self.sys.board.total();
-        for (topic, value) in reporter.report(now_ms, &total, (messages as u64, bytes as u64)) {
-            let header = MessageHeader {
-                retain: true,
-                published_ms: now_ms,
-                ..MessageHeader::default()
-            };
-            let topic = format!("$SYS/broker/{topic}");
-            if let Ok(message) = Message::copy(&topic, &[], value.as_bytes(), header) {
-                self.broker.publish(
-                    now_ms,
-                    Publication {
-                        origin: None,
-                        message,
-                    },
-                );
-            }
-        }
-    }
-}
-
-impl Shard {
-    /// Brings this shard's share of the account of memory up to date.
-    fn account(&mut self) {
-        let partial_bytes =
-            self.mqtt.partial_bytes() + self.amqp.partial_bytes() + self.http.partial_bytes();
-        let counters = self.broker.counters();
-        if self.memory.note(self.number, partial_bytes, &counters) && self.memory.look() {
-            for shard in 0..usize::from(self.sys.retained.shards()) {
-                self.outbox.post(shard, Mail::Memory);
-            }
-        }
-    }
-
-    /// Another stage of short memory is in force.
-    fn memory_changed(&mut self, net: &mut dyn Network) {
-        let stage = self.memory.stage();
-        let before = std::mem::replace(&mut self.shortage.stage, stage);
-        if stage == before {
-            return;
-        }
-        if before == Stage::Normal {
-            self.shortage.since_ms = net.now_ms();
-        }
-        self.broker.feel_pressure();
-        self.shortage.is_relieving = stage >= Stage::MoveToLog;
-        self.shortage.next_ms = (stage > Stage::Normal).then(|| net.now_ms() + SIP_INTERVAL_MS);
-        let is_refusing = stage >= Stage::RefuseNewcomers;
-        if is_refusing != (before >= Stage::RefuseNewcomers) {
-            let listeners = self.policy.listeners.iter().enumerate();
-            // Operators are let in: they are those who can help.
-            let refusing: Vec<u16> = listeners
-                .filter(|(_, listener)| is_refusing && listener.protocol != Protocol::Admin)
-                .map(|(index, _)| index as u16)
-                .collect();
-            net.refuse_newcomers(&refusing);
-        }
-        if (stage > Stage::Normal) != (before > Stage::Normal) && self.stopping == Stopping::No {
-            let mut doors = self.doors(net);
-            doors.mqtt.memory_changed(&mut doors.cx);
-            doors.amqp.memory_changed(&mut doors.cx);
-            doors.http.memory_changed(&mut doors.cx);
-        }
-    }
-
-    /// Makes room while memory is short, a little in each turn, and reads for a moment who is not read.
-    fn relieve(&mut self, net: &mut dyn Network) {
-        let now_ms = net.now_ms();
-        if self.shortage.is_relieving {
-            self.shortage.is_relieving = self.broker.relieve(now_ms);
-        }
-        if self.shortage.next_ms.is_none_or(|next_ms| next_ms > now_ms)
-            || self.stopping != Stopping::No
-        {
-            return;
-        }
-        self.shortage.next_ms = Some(now_ms + SIP_INTERVAL_MS);
-        if self.shortage.stage >= Stage::MoveToLog {
-            self.broker.relieve_again();
-            self.shortage.is_relieving = true;
-        }
-        self.shed(net);
-        let mut doors = self.doors(net);
-        doors.mqtt.sip(&mut doors.cx);
-        doors.amqp.sip(&mut doors.cx);
-        doors.http.sip(&mut doors.cx);
-    }
-
-    /// Ends the clients that hold most themselves, until this shard's part of what is too much is gone.
-    fn shed(&mut self, net: &mut dyn Network) {
-        let shards = u64::from(self.sys.retained.shards());
-        let short_ms = net.now_ms().saturating_sub(self.shortage.since_ms);
-        let mut excess_bytes = self.memory.excess_bytes(short_ms) / shards;
-        if excess_bytes == 0 {
-            return;
-        }
-        let mut doors = self.doors(net);
-        let mqtt = doors.mqtt.heavy(&doors.cx).into_iter();
-        let amqp = doors.amqp.heavy(&doors.cx).into_iter();
-        let http = doors.http.heavy(&doors.cx).into_iter();
-        let mut heavy: Vec<(u64, ConnectionId)> = mqtt.chain(amqp).chain(http).collect();
-        heavy.sort_unstable();
-        while excess_bytes > 0
-            && let Some((bytes, connection)) = heavy.pop()
-        {
-            excess_bytes = excess_bytes.saturating_sub(bytes);
-            match doors.of_connection(connection) {
-                Protocol::Mqtt => doors.mqtt.shed(&mut doors.cx, connection),
-                Protocol::Amqp => doors.amqp.shed(&mut doors.cx, connection),
-                Protocol::Http => doors.http.shed(&mut doors.cx, connection),
-                Protocol::Admin => {}
-            }
-        }
     }
 }
 

@@ -1,0 +1,119 @@
+//! What a shard does while memory is short.
+
+use sterna_net::{ConnectionId, Network};
+
+use super::{Shard, Stopping};
+use crate::config::Protocol;
+use crate::mail::Mail;
+use crate::memory::Stage;
+
+/// How short memory is, and what is due.
+#[derive(Debug, Default)]
+pub(super) struct Shortage {
+    /// The stage that the shard has last seen.
+    stage: Stage,
+    /// Since when memory is short, in milliseconds.
+    since_ms: u64,
+    /// When clients that are not read may be for a moment, and too much is looked for.
+    pub(super) next_ms: Option<u64>,
+    /// There is more room to be made in queues.
+    pub(super) is_relieving: bool,
+}
+
+/// Time between two such moments, in milliseconds.
+const SIP_INTERVAL_MS: u64 = 1_000;
+
+impl Shard {
+    /// Brings this shard's share of the account of memory up to date.
+    pub(super) fn account(&mut self) {
+        let partial_bytes =
+            self.mqtt.partial_bytes() + self.amqp.partial_bytes() + self.http.partial_bytes();
+        let counters = self.broker.counters();
+        if self.memory.note(self.number, partial_bytes, &counters) && self.memory.look() {
+            for shard in 0..usize::from(self.sys.retained.shards()) {
+                self.outbox.post(shard, Mail::Memory);
+            }
+        }
+    }
+
+    /// Another stage of short memory is in force.
+    pub(super) fn memory_changed(&mut self, net: &mut dyn Network) {
+        let stage = self.memory.stage();
+        let before = std::mem::replace(&mut self.shortage.stage, stage);
+        if stage == before {
+            return;
+        }
+        if before == Stage::Normal {
+            self.shortage.since_ms = net.now_ms();
+        }
+        self.broker.feel_pressure();
+        self.shortage.is_relieving = stage >= Stage::MoveToLog;
+        self.shortage.next_ms = (stage > Stage::Normal).then(|| net.now_ms() + SIP_INTERVAL_MS);
+        let is_refusing = stage >= Stage::RefuseNewcomers;
+        if is_refusing != (before >= Stage::RefuseNewcomers) {
+            let listeners = self.policy.listeners.iter().enumerate();
+            // Operators are let in: they are those who can help.
+            let refusing: Vec<u16> = listeners
+                .filter(|(_, listener)| is_refusing && listener.protocol != Protocol::Admin)
+                .map(|(index, _)| index as u16)
+                .collect();
+            net.refuse_newcomers(&refusing);
+        }
+        if (stage > Stage::Normal) != (before > Stage::Normal) && self.stopping == Stopping::No {
+            let mut doors = self.doors(net);
+            doors.mqtt.memory_changed(&mut doors.cx);
+            doors.amqp.memory_changed(&mut doors.cx);
+            doors.http.memory_changed(&mut doors.cx);
+        }
+    }
+
+    /// Makes room while memory is short, a little in each turn, and reads for a moment who is not read.
+    pub(super) fn relieve(&mut self, net: &mut dyn Network) {
+        let now_ms = net.now_ms();
+        if self.shortage.is_relieving {
+            self.shortage.is_relieving = self.broker.relieve(now_ms);
+        }
+        if self.shortage.next_ms.is_none_or(|next_ms| next_ms > now_ms)
+            || self.stopping != Stopping::No
+        {
+            return;
+        }
+        self.shortage.next_ms = Some(now_ms + SIP_INTERVAL_MS);
+        if self.shortage.stage >= Stage::MoveToLog {
+            self.broker.relieve_again();
+            self.shortage.is_relieving = true;
+        }
+        self.shed(net);
+        let mut doors = self.doors(net);
+        doors.mqtt.sip(&mut doors.cx);
+        doors.amqp.sip(&mut doors.cx);
+        doors.http.sip(&mut doors.cx);
+    }
+
+    /// Ends the clients that hold most themselves, until this shard's part of what is too much is gone.
+    fn shed(&mut self, net: &mut dyn Network) {
+        let shards = u64::from(self.sys.retained.shards());
+        let short_ms = net.now_ms().saturating_sub(self.shortage.since_ms);
+        let mut excess_bytes = self.memory.excess_bytes(short_ms) / shards;
+        if excess_bytes == 0 {
+            return;
+        }
+        let mut doors = self.doors(net);
+        let mqtt = doors.mqtt.heavy(&doors.cx).into_iter();
+        let amqp = doors.amqp.heavy(&doors.cx).into_iter();
+        let http = doors.http.heavy(&doors.cx).into_iter();
+        let mut heavy: Vec<(u64, ConnectionId)> = mqtt.chain(amqp).chain(http).collect();
+        heavy.sort_unstable();
+        while excess_bytes > 0
+            && let Some((bytes, connection)) = heavy.pop()
+        {
+            excess_bytes = excess_bytes.saturating_sub(bytes);
+            match doors.of_connection(connection) {
+                Protocol::Mqtt => doors.mqtt.shed(&mut doors.cx, connection),
+                Protocol::Amqp => doors.amqp.shed(&mut doors.cx, connection),
+                Protocol::Http => doors.http.shed(&mut doors.cx, connection),
+                Protocol::Admin => {}
+            }
+        }
+    }
+}
