@@ -244,7 +244,8 @@ impl Policy {
 }
 
 /// What deliveries at QoS 2 wait for: the strictest of what acknowledgements wait for anywhere, since a
-/// publisher that was not acknowledged sends again.
+/// publisher that was not acknowledged sends again. After a power cut, another message would get the place of one
+/// that was delivered, and its packet identifier with it; so a delivery never waits for less than the disk.
 fn exactly_once(config: &Config) -> Keeping {
     let listeners = config.listeners_in_force();
     let of_listeners = listeners.iter().filter_map(|listener| listener.durability);
@@ -255,7 +256,8 @@ fn exactly_once(config: &Config) -> Keeping {
         .filter_map(|queue| queue.durability);
     let strictest = of_listeners.chain(of_queues).max();
     let of_store = config.store.durability;
-    match strictest.map_or(of_store, |strictest| strictest.max(of_store)) {
+    let strictest = strictest.map_or(of_store, |strictest| strictest.max(of_store));
+    match strictest.for_once() {
         Durability::Memory => Keeping::Nothing,
         Durability::Interval => Keeping::Written,
         Durability::Commit => Keeping::Synced,

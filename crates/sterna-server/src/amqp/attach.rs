@@ -380,6 +380,7 @@ impl Door {
             return;
         };
         source.state = SourceState::Answering;
+        let names_places = source.names_places;
         let before = wanted.token;
         let (prepared, token) = cx.appended(|cx| prepare(cx, source, session, present, wanted));
         match prepared {
@@ -390,7 +391,13 @@ impl Door {
                 } else {
                     token.max(before)
                 };
-                let promise = Promise::on(cx, client.listener, None).at(token);
+                // The answer may settle deliveries for good.
+                let promise = if names_places {
+                    Promise::once(cx, client.listener)
+                } else {
+                    Promise::on(cx, client.listener, None)
+                };
+                let promise = promise.at(token);
                 let attached = Acknowledgement::Attached(link, Box::new(attaching));
                 self.acknowledge(cx, client, promise, attached);
             }

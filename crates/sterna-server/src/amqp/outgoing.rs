@@ -375,7 +375,7 @@ impl Door {
                 delivery_id: id,
                 state: DeliveryStateBuf::new(state),
             };
-            let promise = Promise::on(cx, client.listener, None).at(token);
+            let promise = Promise::once(cx, client.listener).at(token);
             self.acknowledge(cx, client, promise, settled);
             return self.resume(cx, client, link);
         }

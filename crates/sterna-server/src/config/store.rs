@@ -18,6 +18,17 @@ pub enum Durability {
     Commit,
 }
 
+impl Durability {
+    /// What is to come once waits for: the disk, also where other acknowledgements wait for the kernel only.
+    #[must_use]
+    pub(crate) const fn for_once(self) -> Self {
+        match self {
+            Self::Memory => Self::Memory,
+            Self::Interval | Self::Commit => Self::Commit,
+        }
+    }
+}
+
 /// The embedded store.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]

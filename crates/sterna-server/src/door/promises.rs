@@ -29,6 +29,16 @@ impl Promise {
         }
     }
 
+    /// Waits so that nothing comes twice, also after a power cut: for the disk, unless the listener waits for
+    /// nothing. Otherwise a peer forgets what it did, and a number that it uses again means something old here.
+    pub(crate) fn once(cx: &Context<'_>, listener: u16) -> Self {
+        let own = Self::on(cx, listener, None);
+        Self {
+            durability: own.durability.for_once(),
+            ..own
+        }
+    }
+
     /// Waits for this append; 0 for none.
     pub(crate) const fn at(self, token: u64) -> Self {
         Self { token, ..self }

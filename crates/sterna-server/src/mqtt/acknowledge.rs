@@ -37,7 +37,13 @@ impl Door {
         token: u64,
         acknowledgement: Acknowledgement,
     ) {
-        let promise = Promise::on(cx, client.listener, None).at(token);
+        let promise = match acknowledgement {
+            Acknowledgement::PubRel(..) | Acknowledgement::PubComp(..) => {
+                Promise::once(cx, client.listener)
+            }
+            _ => Promise::on(cx, client.listener, None),
+        };
+        let promise = promise.at(token);
         self.acknowledge(cx, client, promise, acknowledgement);
     }
 

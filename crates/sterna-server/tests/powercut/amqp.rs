@@ -1,0 +1,484 @@
+//! Clients of AMQP.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::BytesMut;
+use sterna_amqp::Event;
+use sterna_amqp::connection::{LinkId, SessionId};
+use sterna_amqp::link::{AttachOptions, OutgoingTransfer, Recovery, Unsettled};
+use sterna_amqp::messaging::{
+    DeliveryState, MessageWriter, Source, Target, TargetArchetype, TerminusDurability,
+    TerminusExpiryPolicy,
+};
+use sterna_amqp::performatives::{ReceiverSettleMode, Role};
+use sterna_net::TransportKind;
+
+use crate::amqp_client::{Client, Happened, Start};
+use crate::fixture::Broker;
+use crate::ledger::{Ledger, ReaderId};
+use crate::world::{Actor, Phase, Stage};
+
+const WINDOW: usize = 4;
+const CREDIT: u32 = 1_000;
+
+/// A connection with its one link.
+struct Line {
+    client: Client,
+    session: SessionId,
+    link: LinkId,
+}
+
+fn connect(stage: &mut Stage<'_>, container: &str) -> (Client, SessionId) {
+    let quic = stage.below(3) == 0;
+    let transport = if quic {
+        TransportKind::Quic
+    } else {
+        TransportKind::Tcp
+    };
+    let start = Start::new(container).on(stage.shard()).over(transport);
+    let mut client = Client::start(stage.broker, start);
+    let session = client.begin(stage.broker);
+    (client, session)
+}
+
+/// Ends the transport at the client alone; what was unsettled of its links.
+fn lose(client: &mut Client) -> Vec<Unsettled> {
+    client.engine.transport_closed();
+    let mut left = Vec::new();
+    while let Some(event) = client.engine.next_event() {
+        if let Event::Detached { unsettled, .. } = event {
+            left.extend(unsettled);
+        }
+    }
+    left
+}
+
+/// Whether the broker has ended the link or what is below it.
+fn has_ended(line: &Line, broker: &Broker) -> bool {
+    let ends = |one: &Happened| {
+        matches!(
+            one,
+            Happened::Detached { .. } | Happened::Ended(_) | Happened::Closed(_)
+        )
+    };
+    broker.is_closed(line.client.peer) || line.client.happened.iter().any(ends)
+}
+
+/// Publishes, with or without a memory of what it sent.
+struct Sends {
+    name: &'static str,
+    is_exact: bool,
+    publisher: usize,
+    line: Option<Line>,
+    /// Texts of what is not settled, by number.
+    open: BTreeMap<usize, String>,
+    left: Vec<Unsettled>,
+    /// Numbers that are to be sent (again), in order.
+    again: BTreeSet<usize>,
+    /// A link was attached and its answer is here.
+    is_attached: bool,
+}
+
+impl Sends {
+    fn attach(&mut self, stage: &mut Stage<'_>) {
+        let (mut client, session) = connect(stage, self.name);
+        let topic = format!("t/{}", self.name);
+        let target = Target::new(&topic);
+        let options = if self.is_exact {
+            AttachOptions {
+                rcv_settle_mode: ReceiverSettleMode::Second,
+                source: Some(Source::default()),
+                target: Some(TargetArchetype::Target(Target {
+                    durable: TerminusDurability::UnsettledState,
+                    ..target
+                })),
+                recover: true,
+                unsettled: &self.left,
+                ..AttachOptions::default()
+            }
+        } else {
+            AttachOptions {
+                source: Some(Source::default()),
+                target: Some(TargetArchetype::Target(target)),
+                ..AttachOptions::default()
+            }
+        };
+        let link = client.attach(stage.broker, session, "out", Role::Sender, &options);
+        self.line = Some(Line {
+            client,
+            session,
+            link,
+        });
+        self.is_attached = false;
+    }
+
+    fn transfer(&mut self, broker: &mut Broker, number: usize, resume: bool) -> bool {
+        let Some(line) = &mut self.line else {
+            return false;
+        };
+        let text = &self.open[&number];
+        let mut message = BytesMut::new();
+        MessageWriter::new(&mut message).data(text.as_bytes());
+        let token = number as u64;
+        let tag = token.to_be_bytes();
+        let transfer = OutgoingTransfer {
+            resume,
+            ..OutgoingTransfer::new(&tag, token)
+        };
+        let client = &mut line.client;
+        let sent =
+            (client.engine).transfer(line.link, &transfer, &[&message], false, &mut client.out);
+        let is_sent = sent.is_ok_and(|sent| sent.complete);
+        client.turn(broker);
+        is_sent
+    }
+
+    fn read(&mut self, stage: &mut Stage<'_>) {
+        let Some(line) = &mut self.line else { return };
+        line.client.turn(stage.broker);
+        self.is_attached |= line.client.answers.contains_key(&line.link);
+        let recovered = std::mem::take(&mut line.client.recovered);
+        let mut resumes = Vec::new();
+        for (_, delivery, recovery) in recovered {
+            let number = delivery.token as usize;
+            match recovery {
+                Recovery::Resend => drop(self.again.insert(number)),
+                Recovery::Resume(_) => resumes.push(number),
+                Recovery::Settle(state) => {
+                    let token = delivery.token;
+                    let tag = token.to_be_bytes();
+                    let transfer = OutgoingTransfer {
+                        resume: true,
+                        settled: true,
+                        state: Some(state.view()),
+                        ..OutgoingTransfer::new(&tag, token)
+                    };
+                    let client = &mut line.client;
+                    let _ =
+                        client
+                            .engine
+                            .transfer(line.link, &transfer, &[], false, &mut client.out);
+                    client.turn(stage.broker);
+                    stage.ledger.acknowledged(self.publisher, number);
+                    self.open.remove(&number);
+                }
+                Recovery::Settled(_) => {
+                    stage.ledger.acknowledged(self.publisher, number);
+                    self.open.remove(&number);
+                }
+                Recovery::Abort | Recovery::Resumed { .. } | Recovery::Wait => {}
+            }
+        }
+        let mut settles = Vec::new();
+        line.client.happened.retain(|one| match one {
+            Happened::Disposed {
+                id,
+                token,
+                state,
+                settled,
+                ..
+            } => {
+                let number = *token as usize;
+                match state.as_deref() {
+                    Some("accepted") => stage.ledger.acknowledged(self.publisher, number),
+                    _ => stage.ledger.doubtful(self.publisher, number),
+                }
+                self.open.remove(&number);
+                if !settled {
+                    settles.push(*id);
+                }
+                false
+            }
+            _ => true,
+        });
+        for id in settles {
+            let client = &mut line.client;
+            let _ = client
+                .engine
+                .settle(line.session, (id, id), None, &mut client.out);
+        }
+        line.client.turn(stage.broker);
+        for number in resumes {
+            if !self.transfer(stage.broker, number, true) {
+                self.again.insert(number);
+            }
+        }
+    }
+}
+
+impl Actor for Sends {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn act(&mut self, stage: &mut Stage<'_>) {
+        if let Some(line) = &self.line
+            && has_ended(line, stage.broker)
+        {
+            self.cut(stage.broker);
+            self.lost(stage.ledger);
+        }
+        if self.line.is_none() {
+            return self.attach(stage);
+        }
+        self.read(stage);
+        if !self.is_attached {
+            return;
+        }
+        while let Some(number) = self.again.first().copied() {
+            if !self.open.contains_key(&number) {
+                self.again.remove(&number);
+            } else if self.transfer(stage.broker, number, false) {
+                self.again.remove(&number);
+            } else {
+                return;
+            }
+        }
+        if stage.phase == Phase::Load && self.open.len() < WINDOW {
+            let (number, text) = stage.ledger.send(self.publisher);
+            self.open.insert(number, text);
+            if !self.transfer(stage.broker, number, false) {
+                self.again.insert(number);
+            }
+        }
+    }
+
+    fn lost(&mut self, ledger: &mut Ledger) {
+        let Some(mut line) = self.line.take() else {
+            return;
+        };
+        let left = lose(&mut line.client);
+        if !self.is_exact {
+            for number in std::mem::take(&mut self.open).into_keys() {
+                ledger.doubtful(self.publisher, number);
+            }
+            self.again.clear();
+        } else if self.is_attached {
+            // What waits to be sent again is unsettled no more for the engine.
+            self.left = left;
+        } else {
+            let known: BTreeSet<u64> = left.iter().map(|one| one.token).collect();
+            self.left.retain(|one| !known.contains(&one.token));
+            self.left.extend(left);
+        }
+    }
+
+    fn cut(&mut self, broker: &mut Broker) -> bool {
+        let Some(line) = self
+            .line
+            .as_ref()
+            .filter(|line| !broker.is_closed(line.client.peer))
+        else {
+            return false;
+        };
+        broker.cut(line.client.peer);
+        true
+    }
+
+    fn is_idle(&self) -> bool {
+        self.line.is_some() && self.open.is_empty()
+    }
+}
+
+/// What a receiver reads.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum From {
+    Topic,
+    TopicExactly,
+    Queue,
+}
+
+struct Receives {
+    name: &'static str,
+    from: From,
+    reader: ReaderId,
+    line: Option<Line>,
+    left: Vec<Unsettled>,
+    /// Tags that were accepted and are not settled, with their texts.
+    taken: BTreeMap<Vec<u8>, String>,
+}
+
+impl Receives {
+    fn attach(&mut self, stage: &mut Stage<'_>) {
+        let (mut client, session) = connect(stage, self.name);
+        let durable = Source {
+            durable: TerminusDurability::UnsettledState,
+            expiry_policy: TerminusExpiryPolicy::Never,
+            ..Source::new("t/#")
+        };
+        let target = Some(TargetArchetype::Target(Target::default()));
+        let options = match self.from {
+            From::Topic => AttachOptions {
+                source: Some(durable),
+                target,
+                ..AttachOptions::default()
+            },
+            From::TopicExactly => AttachOptions {
+                rcv_settle_mode: ReceiverSettleMode::Second,
+                source: Some(durable),
+                target,
+                recover: true,
+                unsettled: &self.left,
+                ..AttachOptions::default()
+            },
+            From::Queue => AttachOptions {
+                source: Some(Source::new("queue/q")),
+                target,
+                ..AttachOptions::default()
+            },
+        };
+        let link = client.attach(stage.broker, session, "in", Role::Receiver, &options);
+        client.credit(stage.broker, link, CREDIT);
+        self.line = Some(Line {
+            client,
+            session,
+            link,
+        });
+    }
+}
+
+impl Actor for Receives {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn act(&mut self, stage: &mut Stage<'_>) {
+        if let Some(line) = &self.line
+            && has_ended(line, stage.broker)
+        {
+            self.cut(stage.broker);
+            self.lost(stage.ledger);
+        }
+        if self.line.is_none() {
+            return self.attach(stage);
+        }
+        let Some(line) = &mut self.line else { return };
+        let client = &mut line.client;
+        client.turn(stage.broker);
+        let is_exact = self.from == From::TopicExactly;
+        let answer = client.answers.get(&line.link);
+        if answer.is_some_and(|answer| !answer.refused) && !stage.ledger.is_granted(self.reader) {
+            stage.ledger.granted(self.reader);
+        }
+        // What the broker has settled will not be told again.
+        let settled = |one: &Happened| matches!(one, Happened::Disposed { settled: true, .. });
+        let received = std::mem::take(&mut client.received);
+        if is_exact {
+            for one in &client.happened {
+                if let Happened::Recovered(tag, recovery) = one
+                    && recovery.starts_with("Settled")
+                    && let Some(text) = self.taken.remove(tag)
+                {
+                    stage.ledger.touched(self.reader, &text);
+                }
+            }
+        }
+        client.happened.retain(|one| !settled(one));
+        client.recovered.clear();
+        for one in &received {
+            if one.payload.is_empty() {
+                continue;
+            }
+            let text = one.text();
+            if self.taken.contains_key(&one.tag) {
+                stage.ledger.touched(self.reader, &text);
+            } else {
+                stage.ledger.received(self.reader, &text);
+                if is_exact {
+                    self.taken.insert(one.tag.clone(), text);
+                }
+            }
+        }
+        let dies = stage.phase == Phase::Load && stage.below(60) == 0;
+        if dies && !is_exact {
+            self.cut(stage.broker);
+            return self.lost(stage.ledger);
+        }
+        for one in received.iter().filter(|one| !one.settled) {
+            let accepted = DeliveryState::ACCEPTED;
+            let range = (one.id, one.id);
+            let _ = client.engine.dispose(
+                line.session,
+                range,
+                Some(&accepted),
+                !is_exact,
+                &mut client.out,
+            );
+        }
+        client.turn(stage.broker);
+        let _ = client
+            .engine
+            .set_credit(line.link, CREDIT, false, false, &mut client.out);
+        client.turn(stage.broker);
+        if self.taken.len() > 2_000 {
+            // Long settled: only the newest can come again.
+            self.taken.pop_first();
+        }
+    }
+
+    fn lost(&mut self, _: &mut Ledger) {
+        if let Some(mut line) = self.line.take() {
+            let has_answer = line.client.answers.contains_key(&line.link);
+            let left = lose(&mut line.client);
+            if self.from == From::TopicExactly && has_answer {
+                self.left = left;
+                // A client forgets a tag when both ends have settled it.
+                let open: BTreeSet<&[u8]> =
+                    self.left.iter().map(|one| one.tag.as_bytes()).collect();
+                self.taken.retain(|tag, _| open.contains(tag.as_slice()));
+            }
+        }
+    }
+
+    fn cut(&mut self, broker: &mut Broker) -> bool {
+        let Some(line) = self
+            .line
+            .as_ref()
+            .filter(|line| !broker.is_closed(line.client.peer))
+        else {
+            return false;
+        };
+        broker.cut(line.client.peer);
+        true
+    }
+
+    fn is_idle(&self) -> bool {
+        self.line.is_some()
+    }
+}
+
+/// Senders and receivers.
+pub fn enter(ledger: &mut Ledger, actors: &mut Vec<Box<dyn Actor>>) {
+    for (name, is_exact) in [("amqp", false), ("amqp-exact", true)] {
+        actors.push(Box::new(Sends {
+            name,
+            is_exact,
+            publisher: ledger.publisher(name, is_exact, false),
+            line: None,
+            open: BTreeMap::new(),
+            left: Vec::new(),
+            again: BTreeSet::new(),
+            is_attached: false,
+        }));
+    }
+    let queue = ledger.reader("queue", false, false, None);
+    for (name, from) in [
+        ("amqp-reads", From::Topic),
+        ("amqp-reads-exact", From::TopicExactly),
+        ("queue-1", From::Queue),
+        ("queue-2", From::Queue),
+    ] {
+        let reader = match from {
+            From::Queue => queue,
+            _ => ledger.reader(name, from == From::TopicExactly, true, None),
+        };
+        actors.push(Box::new(Receives {
+            name,
+            from,
+            reader,
+            line: None,
+            left: Vec::new(),
+            taken: BTreeMap::new(),
+        }));
+    }
+}

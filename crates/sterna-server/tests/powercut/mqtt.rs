@@ -1,0 +1,473 @@
+//! Clients of MQTT: they keep what a client has to keep, and nothing more.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use sterna_mqtt::packet::{Connect, Publish, SubscribeOptions};
+use sterna_mqtt::{Packet, PacketId, Property, QoS, Version};
+use sterna_net::TransportKind;
+
+use crate::fixture::{Broker, Peer, block, plain, publish};
+use crate::ledger::{Ledger, Promise, ReaderId};
+use crate::world::{Actor, Phase, Stage};
+
+/// Publications under way at once.
+const WINDOW: usize = 5;
+const RETAINED: &str = "r/kept";
+
+/// What a client is for.
+enum Part {
+    Publishes {
+        publisher: usize,
+        topic: String,
+        qos: QoS,
+        retain: bool,
+    },
+    Reads {
+        reader: ReaderId,
+        filter: String,
+        qos: QoS,
+        /// It unsubscribes now and then.
+        is_fickle: bool,
+    },
+}
+
+/// One that is sent and not done.
+struct Sent {
+    id: u16,
+    number: usize,
+    text: String,
+    is_released: bool,
+}
+
+/// A change of its subscription that waits for an answer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Asked {
+    Nothing,
+    Subscribe,
+    Unsubscribe,
+}
+
+struct Client {
+    name: &'static str,
+    version: Version,
+    part: Part,
+    peer: Option<Peer>,
+    is_connected: bool,
+    /// Since when the broker has a session of it.
+    session_ms: Option<u64>,
+    /// Identifiers of QoS 2 that came and were not released, with their texts.
+    taken: Vec<(u16, String)>,
+    sent: VecDeque<Sent>,
+    next_id: u16,
+    asked: Asked,
+    /// It wants to be subscribed.
+    wants: bool,
+}
+
+fn client(name: &'static str, version: Version, part: Part) -> Box<dyn Actor> {
+    Box::new(Client {
+        name,
+        version,
+        part,
+        peer: None,
+        is_connected: false,
+        session_ms: None,
+        taken: Vec::new(),
+        sent: VecDeque::new(),
+        next_id: 0,
+        asked: Asked::Nothing,
+        wants: true,
+    })
+}
+
+/// Publishers and readers.
+pub fn enter(ledger: &mut Ledger, actors: &mut Vec<Box<dyn Actor>>) {
+    let mut first = None;
+    for (name, version, qos) in [
+        ("mqtt-1", Version::V5, QoS::AtLeastOnce),
+        ("mqtt-2", Version::V5, QoS::ExactlyOnce),
+        ("mqtt311-1", Version::V311, QoS::AtLeastOnce),
+        ("mqtt311-2", Version::V311, QoS::ExactlyOnce),
+    ] {
+        let publisher = ledger.publisher(name, qos == QoS::ExactlyOnce, false);
+        first.get_or_insert(publisher);
+        let part = Part::Publishes {
+            publisher,
+            topic: format!("t/{name}"),
+            qos,
+            retain: false,
+        };
+        actors.push(client(name, version, part));
+    }
+    for (name, version, qos, wants) in [
+        ("reads-1", Version::V5, QoS::AtLeastOnce, None),
+        ("reads-2", Version::V5, QoS::ExactlyOnce, None),
+        ("reads311-2", Version::V311, QoS::ExactlyOnce, None),
+        ("fickle", Version::V5, QoS::ExactlyOnce, first),
+    ] {
+        let reader = ledger.reader(name, qos == QoS::ExactlyOnce, true, wants);
+        let part = Part::Reads {
+            reader,
+            filter: if wants.is_some() { "t/mqtt-1" } else { "t/#" }.to_owned(),
+            qos,
+            is_fickle: wants.is_some(),
+        };
+        actors.push(client(name, version, part));
+    }
+}
+
+/// The publisher of a retained message.
+pub fn retainer(ledger: &mut Ledger, actors: &mut Vec<Box<dyn Actor>>) -> usize {
+    let publisher = ledger.publisher("retains", true, true);
+    let part = Part::Publishes {
+        publisher,
+        topic: RETAINED.to_owned(),
+        qos: QoS::ExactlyOnce,
+        retain: true,
+    };
+    actors.push(client("retains", Version::V5, part));
+    publisher
+}
+
+/// What is retained.
+pub fn retained(broker: &mut Broker) -> Option<String> {
+    let peer = broker.client(Version::V5, "looks");
+    let options = SubscribeOptions::new(QoS::AtMostOnce);
+    broker.subscribe_with(peer, Version::V5, RETAINED, options, &[]);
+    let texts = broker.packets(peer, Version::V5, |packet| match packet {
+        Packet::Publish(publish) => Some(String::from_utf8_lossy(publish.payload).into_owned()),
+        _ => None,
+    });
+    broker.cut(peer);
+    texts.into_iter().flatten().next()
+}
+
+/// What came, in a form of its own.
+enum Came {
+    Connected(bool),
+    Message(QoS, u16, String),
+    Acked(u16, bool),
+    Received(u16, bool),
+    Release(u16),
+    Completed(u16),
+    Subscribed(bool),
+    Unsubscribed,
+    Ended,
+}
+
+fn came(packet: &Packet<'_>) -> Option<Came> {
+    Some(match packet {
+        Packet::ConnAck(ack) if ack.reason.is_error() => Came::Ended,
+        Packet::ConnAck(ack) => Came::Connected(ack.session_present),
+        Packet::Publish(publish) => Came::Message(
+            publish.qos,
+            publish.packet_id.map_or(0, PacketId::get),
+            String::from_utf8_lossy(publish.payload).into_owned(),
+        ),
+        Packet::PubAck(ack) => Came::Acked(ack.packet_id.get(), !ack.reason.is_error()),
+        Packet::PubRec(ack) => Came::Received(ack.packet_id.get(), !ack.reason.is_error()),
+        Packet::PubRel(ack) => Came::Release(ack.packet_id.get()),
+        Packet::PubComp(ack) => Came::Completed(ack.packet_id.get()),
+        Packet::SubAck(ack) => Came::Subscribed(ack.codes().all(|code| (code as u8) < 0x80)),
+        Packet::UnsubAck(_) => Came::Unsubscribed,
+        Packet::Disconnect(_) => Came::Ended,
+        _ => return None,
+    })
+}
+
+fn two(first: u8, id: u16) -> [u8; 4] {
+    let [high, low] = id.to_be_bytes();
+    [first, 2, high, low]
+}
+
+impl Client {
+    fn connect(&mut self, stage: &mut Stage<'_>) {
+        let shard = stage.shard();
+        let quic = stage.below(3) == 0;
+        let transport = if quic {
+            TransportKind::Quic
+        } else {
+            TransportKind::Tcp
+        };
+        let peer = stage.broker.open_on(shard, transport, Vec::new());
+        let properties = block(&[Property::SessionExpiryInterval(1_000_000)]);
+        let mut connect = Connect {
+            clean_start: false,
+            keep_alive_s: 0,
+            ..plain(self.version, self.name)
+        };
+        if self.version == Version::V5 {
+            connect.properties = properties.properties();
+        }
+        self.peer = Some(peer);
+        stage
+            .broker
+            .packet(peer, self.version, &Packet::Connect(connect));
+    }
+
+    fn send(&self, broker: &mut Broker, bytes: &[u8]) {
+        if let Some(peer) = self.peer {
+            broker.send(peer, bytes);
+        }
+    }
+
+    fn send_publish(&self, broker: &mut Broker, sent: &Sent, dup: bool) {
+        let Part::Publishes {
+            topic, qos, retain, ..
+        } = &self.part
+        else {
+            return;
+        };
+        let packet = Packet::Publish(Publish {
+            packet_id: PacketId::new(sent.id),
+            retain: *retain,
+            dup,
+            ..publish(topic, &sent.text, *qos)
+        });
+        if let Some(peer) = self.peer {
+            broker.packet(peer, self.version, &packet);
+        }
+    }
+
+    fn connected(&mut self, is_present: bool, stage: &mut Stage<'_>) {
+        self.is_connected = true;
+        if !is_present {
+            if self.session_ms.is_some() {
+                stage
+                    .ledger
+                    .complain(Promise::Remembered, self.name.to_owned());
+            }
+            self.taken.clear();
+            if let Part::Reads { reader, .. } = self.part {
+                stage.ledger.ends(reader);
+            }
+        }
+        self.session_ms.get_or_insert(stage.ledger.now_ms);
+        for sent in &self.sent {
+            if sent.is_released {
+                self.send(stage.broker, &two(0x62, sent.id));
+            } else {
+                self.send_publish(stage.broker, sent, is_present);
+            }
+        }
+    }
+
+    /// Reads what has come. With `answers` false it dies before it answers.
+    fn read(&mut self, stage: &mut Stage<'_>, answers: bool) {
+        let Some(peer) = self.peer else { return };
+        let come = stage.broker.packets(peer, self.version, came);
+        for one in come.into_iter().flatten() {
+            match one {
+                Came::Connected(is_present) => self.connected(is_present, stage),
+                Came::Ended => {
+                    stage.broker.cut(peer);
+                    return self.lost(stage.ledger);
+                }
+                Came::Message(qos, id, text) => {
+                    let Part::Reads { reader, .. } = self.part else {
+                        continue;
+                    };
+                    let known = self.taken.iter().any(|(taken, _)| *taken == id);
+                    if qos == QoS::ExactlyOnce && known {
+                        stage.ledger.touched(reader, &text);
+                    } else {
+                        stage.ledger.received(reader, &text);
+                    }
+                    if qos == QoS::ExactlyOnce && !known {
+                        self.taken.push((id, text));
+                    }
+                    if answers {
+                        let first = if qos == QoS::ExactlyOnce { 0x50 } else { 0x40 };
+                        self.send(stage.broker, &two(first, id));
+                    }
+                }
+                Came::Release(id) => {
+                    if let Part::Reads { reader, .. } = self.part
+                        && let Some(at) = self.taken.iter().position(|(taken, _)| *taken == id)
+                    {
+                        // If the broker forgets this, it delivers again.
+                        let (_, text) = self.taken.remove(at);
+                        stage.ledger.touched(reader, &text);
+                    }
+                    if answers {
+                        self.send(stage.broker, &two(0x70, id));
+                    }
+                }
+                Came::Acked(id, is_taken) => {
+                    self.acknowledged(stage.ledger, id, is_taken);
+                    self.sent.retain(|sent| sent.id != id);
+                }
+                Came::Received(id, is_taken) => {
+                    self.acknowledged(stage.ledger, id, is_taken);
+                    if is_taken {
+                        let sent = self.sent.iter_mut().find(|sent| sent.id == id);
+                        sent.into_iter().for_each(|sent| sent.is_released = true);
+                        if answers {
+                            self.send(stage.broker, &two(0x62, id));
+                        }
+                    } else {
+                        self.sent.retain(|sent| sent.id != id);
+                    }
+                }
+                Came::Completed(id) => self.sent.retain(|sent| sent.id != id),
+                Came::Subscribed(is_granted) => {
+                    let Part::Reads { reader, .. } = self.part else {
+                        continue;
+                    };
+                    if self.asked == Asked::Subscribe && is_granted {
+                        stage.ledger.granted(reader);
+                    }
+                    self.asked = Asked::Nothing;
+                }
+                Came::Unsubscribed => {
+                    let Part::Reads { reader, .. } = self.part else {
+                        continue;
+                    };
+                    if self.asked == Asked::Unsubscribe {
+                        stage.ledger.ended(reader);
+                    }
+                    self.asked = Asked::Nothing;
+                }
+            }
+        }
+    }
+
+    fn acknowledged(&self, ledger: &mut Ledger, id: u16, is_taken: bool) {
+        let Part::Publishes { publisher, .. } = self.part else {
+            return;
+        };
+        if let Some(sent) = self.sent.iter().find(|sent| sent.id == id) {
+            if is_taken {
+                ledger.acknowledged(publisher, sent.number);
+            } else {
+                ledger.doubtful(publisher, sent.number);
+            }
+        }
+    }
+
+    fn publish(&mut self, stage: &mut Stage<'_>) {
+        let Part::Publishes { publisher, .. } = self.part else {
+            return;
+        };
+        let used: BTreeSet<u16> = self.sent.iter().map(|sent| sent.id).collect();
+        // Few identifiers, which are used again soon.
+        let mut id = self.next_id;
+        loop {
+            id = id % 7 + 1;
+            if !used.contains(&id) {
+                break;
+            }
+        }
+        self.next_id = id;
+        let (number, text) = stage.ledger.send(publisher);
+        let sent = Sent {
+            id,
+            number,
+            text,
+            is_released: false,
+        };
+        self.send_publish(stage.broker, &sent, false);
+        self.sent.push_back(sent);
+    }
+
+    /// Asks for what it wants and has not.
+    fn ask(&mut self, stage: &mut Stage<'_>) {
+        let Part::Reads {
+            reader,
+            filter,
+            qos,
+            ..
+        } = &self.part
+        else {
+            return;
+        };
+        let (Some(peer), Asked::Nothing) = (self.peer, self.asked) else {
+            return;
+        };
+        let is_granted = stage.ledger.is_granted(*reader);
+        if self.wants && !is_granted {
+            stage.ledger.asks(*reader);
+            self.asked = Asked::Subscribe;
+            let options = SubscribeOptions::new(*qos);
+            stage
+                .broker
+                .subscribe_with(peer, self.version, filter, options, &[]);
+        } else if !self.wants && is_granted {
+            stage.ledger.ends(*reader);
+            self.asked = Asked::Unsubscribe;
+            let mut bytes = vec![0xa2, 0, 0, 9];
+            if self.version == Version::V5 {
+                bytes.push(0);
+            }
+            bytes.extend_from_slice(&(filter.len() as u16).to_be_bytes());
+            bytes.extend_from_slice(filter.as_bytes());
+            bytes[1] = (bytes.len() - 2) as u8;
+            self.send(stage.broker, &bytes);
+        }
+    }
+}
+
+impl Actor for Client {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn act(&mut self, stage: &mut Stage<'_>) {
+        if self.peer.is_some_and(|peer| stage.broker.is_closed(peer)) {
+            self.lost(stage.ledger);
+        }
+        if self.peer.is_none() {
+            return self.connect(stage);
+        }
+        let dies = stage.phase == Phase::Load && stage.below(60) == 0;
+        self.read(stage, !dies);
+        if dies {
+            self.cut(stage.broker);
+            return self.lost(stage.ledger);
+        }
+        if !self.is_connected {
+            return;
+        }
+        match self.part {
+            Part::Publishes { .. } => {
+                let count = stage.below(3) as usize;
+                let free = WINDOW.saturating_sub(self.sent.len());
+                for _ in 0..count.min(free) {
+                    if stage.phase == Phase::Load {
+                        self.publish(stage);
+                    }
+                }
+            }
+            Part::Reads { is_fickle, .. } => {
+                if is_fickle && stage.below(20) == 0 && stage.phase == Phase::Load {
+                    self.wants = !self.wants;
+                }
+                self.ask(stage);
+            }
+        }
+    }
+
+    fn lost(&mut self, _: &mut Ledger) {
+        self.peer = None;
+        self.is_connected = false;
+        self.asked = Asked::Nothing;
+    }
+
+    fn cut(&mut self, broker: &mut Broker) -> bool {
+        let Some(peer) = self.peer.filter(|peer| !broker.is_closed(*peer)) else {
+            return false;
+        };
+        broker.cut(peer);
+        true
+    }
+
+    fn excuse(&mut self, from_ms: u64) {
+        if self.session_ms.is_some_and(|at_ms| at_ms >= from_ms) {
+            self.session_ms = None;
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.is_connected && self.sent.is_empty() && self.asked == Asked::Nothing
+    }
+}
