@@ -81,7 +81,7 @@ pub use message::{InvalidMessage, Message, MessageHeader, NativeFormat, Origin, 
 pub use peers::{Destination, FromPeer, Interest, NodeSet, Outgoing, PeerGate, Wanted};
 pub use pressure::Pressure;
 pub use queue_rules::{DEFAULT_PRIORITY, DeadLetter, DeathCause, MessageReader, QueueRules};
-pub use rights::{Holder, Permit, Right, Rights};
+pub use rights::{Endpoint, Holder, Permit, Right, Rights};
 pub use store::{
     Appended, Change, Committed, Frame, Full, Keeping, NoStore, ReadAnswer, ReadRequest, Record,
     Share, Store,

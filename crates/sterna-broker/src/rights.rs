@@ -5,6 +5,17 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::message::Message;
+
+/// From where a session's client speaks, in the front door's words: the broker keeps and compares it.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Endpoint {
+    /// The client's address (of IPv4, the mapped one); `None` where it is not known.
+    pub address: Option<[u8; 16]>,
+    /// A number for the transport.
+    pub transport: u8,
+}
+
 /// Whose rights are asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Holder<'a> {
@@ -12,6 +23,9 @@ pub struct Holder<'a> {
     pub client_id: &'a str,
     /// The user whose session it is; `None` for nobody in particular.
     pub owner: Option<&'a str>,
+    /// From where its client speaks, or has spoken last; `None` if the front door has not said so
+    /// ([`Broker::set_endpoint`](crate::Broker::set_endpoint)) since the start.
+    pub endpoint: Option<Endpoint>,
 }
 
 /// What a session may get of a subscription.
@@ -46,5 +60,5 @@ pub trait Rights: fmt::Debug + Send + Sync {
     fn receives(&self, holder: Holder<'_>, topic: &str) -> bool;
 
     /// Whether the session's will may be published.
-    fn publishes(&self, holder: Holder<'_>, topic: &str) -> bool;
+    fn publishes(&self, holder: Holder<'_>, will: &Message) -> bool;
 }

@@ -12,6 +12,7 @@ use crate::mail::Claim;
 use crate::message::{Message, Origin};
 use crate::nodes::{List, NIL};
 use crate::records::SubscriptionRecord;
+use crate::rights::Endpoint;
 use crate::route::{Context, RouteFlags};
 use crate::store::Record;
 
@@ -151,6 +152,8 @@ pub(crate) struct Rare {
     pub(crate) demand: Option<Demand>,
     /// Which messages its consumer wants, if not all.
     pub(crate) selector: Option<Arc<dyn Selector>>,
+    /// From where its client speaks, or has spoken last, if rules look at that.
+    pub(crate) endpoint: Option<Endpoint>,
     /// The queue that its consumer browses.
     pub(crate) browsing: Option<Browsing>,
     /// While claiming: filters whose subscriptions have ended for everybody.
@@ -170,6 +173,7 @@ impl Rare {
             && self.restored.is_empty()
             && self.demand.is_none()
             && self.selector.is_none()
+            && self.endpoint.is_none()
             && self.browsing.is_none()
             && self.ended_filters.is_empty()
             && self.missed_from.is_none()
@@ -325,6 +329,11 @@ impl<P> BrokerSession<P> {
         }
         let will_ms = self.will.as_ref().map_or(NEVER_MS, |will| will.due_ms);
         self.expires_at_ms.min(self.sweep_at_ms).min(will_ms)
+    }
+
+    /// From where its client speaks, or has spoken last, if rules look at that.
+    pub(crate) fn endpoint(&self) -> Option<Endpoint> {
+        self.rare.as_ref()?.endpoint
     }
 
     pub(crate) fn rare_mut(&mut self) -> &mut Rare {

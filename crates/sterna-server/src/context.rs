@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use sterna_broker::Broker;
-use sterna_net::Network;
+use sterna_broker::{Broker, SessionKey};
+use sterna_net::{ConnectionId, Network};
 
+use crate::authorization::Origin;
 use crate::identity::Checker;
 use crate::mail::Outbox;
 use crate::memory::Memory;
@@ -36,6 +37,23 @@ pub(crate) struct Context<'a> {
 }
 
 impl Context<'_> {
+    /// From where a client speaks, as far as the rules ask for that.
+    pub(crate) fn origin(&self, connection: ConnectionId) -> Origin {
+        if !self.policy.rules.look_at_origins() {
+            return Origin::UNKNOWN;
+        }
+        (self.net.info(connection)).map_or(Origin::UNKNOWN, Origin::of)
+    }
+
+    /// Tells the broker from where the client of a session speaks, as far as the rules ask for that.
+    pub(crate) fn note_origin(&mut self, connection: ConnectionId, session: SessionKey) {
+        let origin = self.origin(connection);
+        if origin != Origin::UNKNOWN {
+            let now_ms = self.net.now_ms();
+            self.broker.set_endpoint(now_ms, session, origin.endpoint());
+        }
+    }
+
     /// Does something, and tells the append that it has made, beside its result; 0 for none.
     pub(crate) fn appended<R>(&mut self, work: impl FnOnce(&mut Self) -> R) -> (R, u64) {
         let before = self.broker.token();

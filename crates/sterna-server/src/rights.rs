@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use sterna_broker::{Holder, Permit, Right, Rights};
+use sterna_broker::{Holder, Message, Permit, Right, Rights};
 use sterna_net::ConnectionInfo;
 
-use crate::authorization::{Reading, Rules, Subject};
+use crate::authorization::{MessageKind, Origin, Reading, Rules, Subject};
 use crate::identity::{Grant, Identity, common_name, may_have_client_id};
 use crate::policy::Policy;
 use crate::session::{AMQP_PREFIX, HTTP_PREFIX, QUEUE_PREFIX, amqp};
@@ -17,6 +17,7 @@ struct Reader {
     rules: Rules,
     user: Option<Arc<str>>,
     client: Box<str>,
+    origin: Origin,
 }
 
 impl Permit for Reader {
@@ -24,6 +25,7 @@ impl Permit for Reader {
         let subject = Subject {
             user: self.user.as_deref(),
             client: &self.client,
+            origin: self.origin,
         };
         self.rules.may_receive(subject, topic)
     }
@@ -134,6 +136,7 @@ impl Rights for Policy {
         let subject = Subject {
             user: holder.owner,
             client: &client,
+            origin: Origin::of_endpoint(holder.endpoint),
         };
         if let Some(queue) = queue {
             // A queue is a node of its own, wherever its messages come from.
@@ -152,6 +155,7 @@ impl Rights for Policy {
                 rules: self.rules.clone(),
                 user: holder.owner.map(Arc::from),
                 client,
+                origin: Origin::of_endpoint(holder.endpoint),
             })),
         }
     }
@@ -165,16 +169,18 @@ impl Rights for Policy {
         let subject = Subject {
             user: holder.owner,
             client: &client,
+            origin: Origin::of_endpoint(holder.endpoint),
         };
         self.rules.may_receive(subject, topic)
     }
 
-    fn publishes(&self, holder: Holder<'_>, topic: &str) -> bool {
+    fn publishes(&self, holder: Holder<'_>, will: &Message) -> bool {
         let client = client_of(holder.client_id);
         let subject = Subject {
             user: holder.owner,
             client: &client,
+            origin: Origin::of_endpoint(holder.endpoint),
         };
-        self.rules.may_publish(subject, topic)
+        (self.rules).may_publish(subject, will.topic(), MessageKind::of(will))
     }
 }

@@ -15,7 +15,7 @@ use crate::api::{EvictReason, Outcome, SessionKey};
 use crate::mail::Returned;
 use crate::message::Qos;
 use crate::nodes::{NIL, Phase};
-use crate::rights::{Holder, Permit, Right, Rights};
+use crate::rights::{Endpoint, Holder, Permit, Right, Rights};
 use crate::route::{Context, topics_of_shared};
 use crate::session::{BrokerSession, State, Subscription};
 
@@ -63,6 +63,22 @@ impl<P: Default + Send> Broker<P> {
             }
             self.finish(now_ms);
         }
+    }
+
+    /// Notes from where the client of a session speaks, for rules that look at it. A session that is here and
+    /// whose client has come from elsewhere is judged again ([`judge`](Self::judge)).
+    pub fn set_endpoint(&mut self, now_ms: u64, session: SessionKey, endpoint: Endpoint) {
+        let Some(known) = self.queues.attended_mut(session) else {
+            return;
+        };
+        if known.state != State::Active || known.endpoint() == Some(endpoint) {
+            return;
+        }
+        known.rare_mut().endpoint = Some(endpoint);
+        if self.judge_session(session.slot) {
+            self.tell_unsubscribed(session.slot);
+        }
+        self.finish(now_ms);
     }
 
     /// The user whose session it is; `None` for nobody in particular.
@@ -206,6 +222,7 @@ impl<P: Default + Send> Broker<P> {
         ask(Holder {
             client_id: &session.client_id,
             owner: user.as_deref(),
+            endpoint: session.endpoint(),
         })
     }
 
@@ -214,7 +231,7 @@ impl<P: Default + Send> Broker<P> {
         let session = &self.queues.sessions[slot as usize];
         match (&self.rights, &session.will) {
             (Some(rights), Some(will)) => self.of_holder(session, |holder| {
-                rights.admits(holder) && rights.publishes(holder, will.message.topic())
+                rights.admits(holder) && rights.publishes(holder, &will.message)
             }),
             _ => true,
         }

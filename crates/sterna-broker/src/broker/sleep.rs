@@ -451,6 +451,7 @@ impl<P: Default + Send> Broker<P> {
             let holder = Holder {
                 client_id: &session.client_id,
                 owner: user.as_deref(),
+                endpoint: session.endpoint(),
             };
             rights.receives(holder, topic)
         });

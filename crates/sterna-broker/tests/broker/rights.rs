@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use sterna_broker::{
-    Close, ConsumerId, Holder, OpenSession, Permit, Qos, Right, Rights, SubscribeError,
+    Close, ConsumerId, Endpoint, Holder, Message, OpenSession, Permit, Qos, Right, Rights,
+    SubscribeError,
 };
 
 use crate::cluster::{Cluster, qos};
@@ -36,8 +37,8 @@ impl Rights for Secretive {
         self.permits(topic)
     }
 
-    fn publishes(&self, _: Holder<'_>, topic: &str) -> bool {
-        self.permits(topic)
+    fn publishes(&self, _: Holder<'_>, will: &Message) -> bool {
+        self.permits(will.topic())
     }
 }
 

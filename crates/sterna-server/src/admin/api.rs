@@ -16,7 +16,7 @@ use super::openapi;
 use super::role::Role;
 use super::routes::{Call, Operation};
 use crate::audit;
-use crate::authorization::Subject;
+use crate::authorization::{MessageKind, Subject};
 use crate::control::{Order, OrderLetter};
 use crate::door::Promise;
 use crate::http::{ProblemKind as Kind, Trouble, names_etag};
@@ -553,8 +553,10 @@ impl Desk<'_, '_> {
         let subject = Subject {
             user: identity.user(),
             client: "",
+            origin: self.cx.origin(self.connection),
         };
-        if !self.cx.policy.rules.may_publish(subject, &wanted.topic) {
+        let kind = MessageKind::new(wanted.qos, wanted.retain, false);
+        if !(self.cx.policy.rules).may_publish(subject, &wanted.topic, kind) {
             let detail = "the rules forbid to publish to this topic";
             return Err(Trouble::new(Kind::Forbidden, detail));
         }

@@ -18,12 +18,15 @@ use sterna_broker::{
     SubscribeOptions, WillFate,
 };
 
+use sterna_net::ConnectionId;
+
 use super::acknowledge::Acknowledgement;
 use super::address::{AddressError, End, Kind, Node, share_name};
 use super::client::{Client, Drain, Expiry, SourceLink, SourceState};
 use super::recovery::{Told, settle_told, take_up};
 use super::selection::Selection;
 use super::{Door, consumer_id, outgoing};
+use crate::authorization::MessageKind;
 use crate::config::Amqp;
 use crate::context::Context;
 use crate::door::Promise;
@@ -294,7 +297,7 @@ impl Door {
             Err(error) => return Err(refusal(Condition::INVALID_FIELD, error.detail())),
         };
         // Nobody else knows the topic of a dynamic node.
-        if address.is_none() && !cx.policy.rules.may_subscribe(client.subject(), topics) {
+        if address.is_none() && !cx.policy.rules.may_subscribe(client.subject(cx), topics) {
             let detail = "the rules do not allow to subscribe there";
             return Err(refusal(Condition::UNAUTHORIZED_ACCESS, detail));
         }
@@ -382,7 +385,8 @@ impl Door {
         source.state = SourceState::Answering;
         let names_places = source.names_places;
         let before = wanted.token;
-        let (prepared, token) = cx.appended(|cx| prepare(cx, source, session, present, wanted));
+        let id = client.id;
+        let (prepared, token) = cx.appended(|cx| prepare(cx, id, source, session, present, wanted));
         match prepared {
             Ok(attaching) => {
                 // What earlier connections have settled is kept first: what comes now builds on it.
@@ -475,7 +479,7 @@ impl Door {
     pub(super) fn place_of(
         &self,
         consumer: sterna_broker::ConsumerId,
-    ) -> Option<(sterna_net::ConnectionId, LinkId)> {
+    ) -> Option<(ConnectionId, LinkId)> {
         self.service
             .consumers
             .get(&super::consumer_number(consumer)?)
@@ -496,6 +500,7 @@ pub(crate) struct Attaching {
 /// Finds out what a source is attached to, and subscribes.
 fn prepare(
     cx: &mut Context<'_>,
+    connection: ConnectionId,
     source: &mut SourceLink,
     mut session: SessionKey,
     mut present: bool,
@@ -506,6 +511,7 @@ fn prepare(
         // Between its opening and this turn another connection has taken the session.
         return Err(stolen());
     }
+    cx.note_origin(connection, session);
     let known = if present {
         known_terminus(cx, session)
     } else {
@@ -529,6 +535,7 @@ fn prepare(
                 session = new;
                 source.session = new;
                 cx.broker.park(new);
+                cx.note_origin(connection, new);
                 present = false;
             }
             if wanted.browses {
@@ -604,9 +611,14 @@ fn subscription(
     Some(format!("$share/{name}/{topics}"))
 }
 
-/// Whether a client may publish to a topic.
-pub(super) fn may_publish(cx: &Context<'_>, client: &Client, topic: &str) -> bool {
-    cx.policy.rules.may_publish(client.subject(), topic)
+/// Whether a client may publish such a message to a topic.
+pub(super) fn may_publish(
+    cx: &Context<'_>,
+    client: &Client,
+    topic: &str,
+    kind: MessageKind,
+) -> bool {
+    (cx.policy.rules).may_publish(client.subject(cx), topic, kind)
 }
 
 /// The end of a session's connection after which it lives for so long.

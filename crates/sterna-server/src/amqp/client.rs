@@ -255,10 +255,12 @@ impl Client {
         self.identity.as_ref()?.user()
     }
 
-    pub(super) fn subject(&self) -> Subject<'_> {
+    /// The client as the rules see it now.
+    pub(super) fn subject(&self, cx: &Context<'_>) -> Subject<'_> {
         Subject {
             user: self.user(),
             client: &self.container,
+            origin: cx.origin(self.id),
         }
     }
 

@@ -1,5 +1,7 @@
 //! Messages from clients.
 
+use crate::authorization::MessageKind;
+use crate::door::Early;
 use sterna_amqp::connection::{Delivery, LinkId};
 use sterna_amqp::messaging::{DeliveryState, DeliveryStateBuf, MessageView, Outcome, Rejected};
 use sterna_amqp::performatives::{Error, ReceiverSettleMode};
@@ -152,18 +154,37 @@ impl Door {
             own = self.own_topic(cx, node, payload)?;
             &own
         };
-        if !may_publish(cx, client, topic) {
+        let forbidden = || {
             let detail = "the rules do not allow to publish there";
-            return Err(refusal(Condition::UNAUTHORIZED_ACCESS, detail));
+            refusal(Condition::UNAUTHORIZED_ACCESS, detail)
+        };
+        let early_data = Some(client.early == Early::Allowed);
+        let kind = MessageKind {
+            qos: Some(qos as u8),
+            retain: None,
+            early_data,
+        };
+        if !may_publish(cx, client, topic, kind) {
+            return Err(forbidden());
         }
         let config = &cx.policy.amqp;
         let reply_topic = |address: &str, annotations: Option<Map<'_>>| {
             let kind = jms_kind(annotations, JMS_REPLY_TO);
             super::attach::topic_of_address(config, address, kind)
         };
-        message_from_amqp(payload, topic, qos, cx.net.now_ms(), reply_topic)
+        let message = message_from_amqp(payload, topic, qos, cx.net.now_ms(), reply_topic)
             .map(|message| message.with_origin(client.origin))
-            .map_err(refused)
+            .map_err(refused)?;
+        if cx.policy.rules.look_at_messages() {
+            let kind = MessageKind {
+                early_data,
+                ..MessageKind::of(&message)
+            };
+            if !may_publish(cx, client, topic, kind) {
+                return Err(forbidden());
+            }
+        }
+        Ok(message)
     }
 
     /// The topic that a message names itself.

@@ -32,7 +32,7 @@ use sterna_amqp::connection::{Connection, LinkId};
 use sterna_amqp::frame::Unit;
 use sterna_amqp::performatives::Error;
 use sterna_amqp::{Condition, Event, Lane, Limits, Scope, Violation};
-use sterna_broker::{ConsumerId, Origin};
+use sterna_broker::{ConsumerId, Origin, SessionKey};
 use sterna_net::{Chunk, ConnectionId, Network, StreamId, TransportKind};
 
 use crate::config::Protocol;
@@ -223,9 +223,9 @@ impl Service for Amqp {
         client.partial_bytes()
     }
 
-    fn broker_bytes(cx: &Context<'_>, client: &Client) -> u64 {
+    fn each_session(client: &Client, visit: &mut dyn FnMut(SessionKey)) {
         let sources = client.sources.values();
-        sources.map(|link| cx.broker.held_bytes(link.session)).sum()
+        sources.for_each(|link| visit(link.session));
     }
 
     fn sips(client: &mut Client) -> &mut Sips {

@@ -1,5 +1,7 @@
 //! Who gets in: the SASL layer, the open, and what may be done early.
 
+use std::borrow::Cow;
+
 use sterna_amqp::Condition;
 use sterna_amqp::connection::ServerOptions;
 use sterna_amqp::frame::{TYPE_AMQP, Unit};
@@ -13,6 +15,7 @@ use sterna_net::ConnectionId;
 use super::client::{Client, State, Target};
 use super::{Door, code, log_end};
 use crate::audit::Login;
+use crate::authorization::MessageKind;
 use crate::config::{EarlyData, Protocol};
 use crate::context::Context;
 use crate::identity::{Identity, OAUTHBEARER, Outcome, Refusal, is_client_id};
@@ -293,7 +296,9 @@ impl Door {
 /// Whether a frame may be handled although it can be a replay: a second connection, session or link
 /// harms nobody, a second message does unless the rules say otherwise.
 pub(super) fn may_be_early(cx: &Context<'_>, client: &Client, unit: &Unit<'_>) -> bool {
-    if cx.policy.listener(client.listener).early_data == EarlyData::All {
+    let rules = &cx.policy.rules;
+    let is_all = cx.policy.listener(client.listener).early_data == EarlyData::All;
+    if is_all && !rules.look_at_early_data() {
         return true;
     }
     let Unit::Frame(frame) = unit else {
@@ -306,7 +311,6 @@ pub(super) fn may_be_early(cx: &Context<'_>, client: &Client, unit: &Unit<'_>) -
         Ok((Performative::Transfer(transfer), payload)) => {
             let link = client.engine.link_of(frame.channel(), transfer.handle);
             let target = link.and_then(|link| client.targets.get(&link));
-            let rules = &cx.policy.rules;
             let is_whole = transfer.settled == Some(true)
                 && transfer.state.is_none()
                 && !transfer.more
@@ -316,16 +320,25 @@ pub(super) fn may_be_early(cx: &Context<'_>, client: &Client, unit: &Unit<'_>) -
                 let to = view.properties().ok()??.to?;
                 super::attach::topic_of_address(&cx.policy.amqp, to.as_text()?, None)
             };
-            is_whole
-                && match target.map(|target| &target.node) {
-                    Some(Target::Topic(topic)) => rules.is_idempotent(client.subject(), topic),
-                    Some(Target::Anonymous) => {
-                        to().is_some_and(|topic| rules.is_idempotent(client.subject(), &topic))
-                    }
-                    _ => false,
+            let topic = match target.map(|target| &target.node) {
+                Some(Target::Topic(topic)) => Some(Cow::Borrowed(&**topic)),
+                Some(Target::Anonymous) => to().map(Cow::Owned),
+                _ => None,
+            };
+            topic.is_some_and(|topic| {
+                let subject = client.subject(cx);
+                let kind = MessageKind {
+                    early_data: Some(true),
+                    ..MessageKind::UNKNOWN
+                };
+                if is_all {
+                    rules.may_publish(subject, &topic, kind)
+                } else {
+                    is_whole && rules.is_idempotent(subject, &topic, kind)
                 }
+            })
         }
-        Ok((Performative::Disposition(_), _)) => false,
+        Ok((Performative::Disposition(_), _)) => is_all,
         _ => true,
     }
 }

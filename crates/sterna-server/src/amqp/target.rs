@@ -18,6 +18,7 @@ use super::attach::{
 };
 use super::client::{Client, Target, TargetLink};
 use super::exact::Forgotten;
+use crate::authorization::MessageKind;
 use crate::context::Context;
 use crate::door::Promise;
 
@@ -190,7 +191,7 @@ impl Door {
         let node =
             Node::parse(text, kind, End::Target, &cx.policy.amqp).map_err(refused_address)?;
         if let Some(topic) = node.topic()
-            && !may_publish(cx, client, &topic)
+            && !may_publish(cx, client, &topic, MessageKind::UNKNOWN)
         {
             let detail = "the rules do not allow to publish there";
             return Err(refusal(Condition::UNAUTHORIZED_ACCESS, detail));

@@ -15,6 +15,7 @@ use super::attach::{Refusal, may_publish, refusal};
 use super::client::{Client, Target};
 use super::incoming::{full, rejected};
 use super::outgoing::{Disposed, Returned, broker_outcome, give_back, is_returning, modify};
+use crate::authorization::MessageKind;
 use crate::config::{Amqp, Protocol};
 use crate::context::Context;
 use crate::door::Promise;
@@ -142,8 +143,9 @@ impl Door {
             return Err(refusal(Condition::TRANSACTION_ROLLBACK, detail));
         }
         // The rules may have changed since it was posted.
-        let mut topics = transaction.posted.iter().map(Message::topic);
-        if !topics.all(|topic| may_publish(cx, client, topic)) {
+        let mut posted = transaction.posted.iter();
+        if !posted.all(|message| may_publish(cx, client, message.topic(), MessageKind::of(message)))
+        {
             Self::roll_back(cx, client, transaction);
             let detail = "the rules do not allow any more to publish what the transaction posts";
             return Err(refusal(Condition::TRANSACTION_ROLLBACK, detail));

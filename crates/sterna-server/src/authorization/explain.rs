@@ -1,6 +1,6 @@
 //! What decides about a client's action, told by the code that decides.
 
-use super::{By, Compiled, Reading, Rules, Subject};
+use super::{By, Compiled, MessageKind, Reading, Rules, Subject};
 use crate::config::ActionName;
 
 /// What the rules say to an action, and why.
@@ -59,9 +59,16 @@ pub fn check_topic(action: ActionName, topic: &str) -> Result<(), String> {
 }
 
 impl Rules {
-    /// What becomes of an action on a topic name, or of a subscription to a filter, and why.
+    /// What becomes of an action on a topic name, or of a subscription to a filter, and why. `kind` is that of
+    /// a message that is published.
     #[must_use]
-    pub fn explain(&self, subject: Subject<'_>, action: ActionName, topic: &str) -> Decision {
+    pub fn explain(
+        &self,
+        subject: Subject<'_>,
+        action: ActionName,
+        topic: &str,
+        kind: MessageKind,
+    ) -> Decision {
         let mut denied_in_part = Vec::new();
         let whole = |is_allowed: bool| {
             if is_allowed {
@@ -72,7 +79,7 @@ impl Rules {
         };
         let (reading, by) = match action {
             ActionName::Publish => {
-                let (is_allowed, by) = self.decide_publish(subject, topic);
+                let (is_allowed, by) = self.decide_publish(subject, topic, kind);
                 (whole(is_allowed), by)
             }
             ActionName::Delete => {
@@ -99,6 +106,7 @@ impl Rules {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::authorization::Origin;
     use crate::config;
 
     fn rules(text: &str) -> Rules {
@@ -181,8 +189,13 @@ mod tests {
                 &[],
             ),
         ] {
-            let subject = Subject { user, client: "c1" };
-            let found = rules.explain(subject, action, topic);
+            let subject = Subject {
+                user,
+                client: "c1",
+                origin: Origin::UNKNOWN,
+            };
+            let kind = MessageKind::UNKNOWN;
+            let found = rules.explain(subject, action, topic, kind);
             let expected = Decision {
                 reading,
                 reason,
@@ -190,7 +203,7 @@ mod tests {
             };
             assert_eq!(found, expected, "{user:?} {action:?} {topic}");
             let decided = match action {
-                ActionName::Publish => rules.may_publish(subject, topic),
+                ActionName::Publish => rules.may_publish(subject, topic, kind),
                 ActionName::Delete => rules.may_delete(subject, topic),
                 ActionName::Subscribe => rules.may_subscribe(subject, topic),
             };

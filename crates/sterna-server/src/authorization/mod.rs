@@ -8,11 +8,14 @@
 //! - a rule that denies only some of its topics leaves it standing. Each topic is then decided by its
 //!   name when it is delivered, so the subscriber gets what it could subscribe to by name.
 
+mod conditions;
 mod explain;
 mod pattern;
 
 use std::sync::Arc;
 
+use conditions::Conditions;
+pub use conditions::{MessageKind, Origin};
 pub use explain::{Decision, Reason, check_topic};
 use pattern::Pattern;
 use rustc_hash::FxHashSet;
@@ -33,6 +36,8 @@ pub struct Subject<'a> {
     pub user: Option<&'a str>,
     /// Client identifier.
     pub client: &'a str,
+    /// From where it speaks.
+    pub origin: Origin,
 }
 
 /// What becomes of a subscription.
@@ -58,6 +63,12 @@ struct Lists {
     subscribe: Box<[Compiled]>,
     delete: Box<[Compiled]>,
     admins: Users,
+    /// Whether a rule asks from where clients speak.
+    look_at_origins: bool,
+    /// Whether a rule asks for more of a message than its topic.
+    look_at_messages: bool,
+    /// Whether a rule asks for early data.
+    look_at_early_data: bool,
     /// What they were made from.
     source: Authorization,
 }
@@ -72,6 +83,8 @@ struct Compiled {
     clients: FxHashSet<Box<str>>,
     is_allowed: bool,
     is_idempotent: bool,
+    /// What few rules ask beside.
+    conditions: Option<Box<Conditions>>,
     patterns: Box<[Pattern]>,
 }
 
@@ -105,6 +118,9 @@ impl Rules {
                 .collect(),
             delete: compiled(ActionName::Delete).chain([deletes]).collect(),
             admins,
+            look_at_origins: config.rules.iter().any(Rule::looks_at_origins),
+            look_at_messages: config.rules.iter().any(Rule::looks_at_messages),
+            look_at_early_data: config.rules.iter().any(|rule| rule.early_data.is_some()),
             source: config.clone(),
         }))
     }
@@ -121,18 +137,41 @@ impl Rules {
         self.0.source == other.0.source
     }
 
-    /// Whether the subject may publish to a topic name. What the server tells of itself nobody may,
-    /// but the state of a bridge.
+    /// Whether a rule asks from where clients speak.
     #[must_use]
-    pub fn may_publish(&self, subject: Subject<'_>, topic: &str) -> bool {
-        self.decide_publish(subject, topic).0
+    pub fn look_at_origins(&self) -> bool {
+        self.0.look_at_origins
     }
 
-    fn decide_publish(&self, subject: Subject<'_>, topic: &str) -> (bool, By<'_>) {
+    /// Whether a rule asks for more of a message than its topic.
+    #[must_use]
+    pub fn look_at_messages(&self) -> bool {
+        self.0.look_at_messages
+    }
+
+    /// Whether a rule asks for early data: then what is refused there waits for the handshake.
+    #[must_use]
+    pub fn look_at_early_data(&self) -> bool {
+        self.0.look_at_early_data
+    }
+
+    /// Whether the subject may publish such a message to a topic name. What the server tells of itself
+    /// nobody may, but the state of a bridge.
+    #[must_use]
+    pub fn may_publish(&self, subject: Subject<'_>, topic: &str, kind: MessageKind) -> bool {
+        self.decide_publish(subject, topic, kind).0
+    }
+
+    fn decide_publish(
+        &self,
+        subject: Subject<'_>,
+        topic: &str,
+        kind: MessageKind,
+    ) -> (bool, By<'_>) {
         if topic.starts_with(SERVER_TOPICS) && !sterna_topic::matches(BRIDGE_STATES, topic) {
             return (false, By::Server);
         }
-        match deciding(&self.0.publish, subject, topic) {
+        match deciding(&self.0.publish, subject, topic, kind) {
             Some(rule) => (rule.is_allowed, By::Rule(rule)),
             None => (self.0.default_allow, By::Default),
         }
@@ -141,8 +180,8 @@ impl Rules {
     /// Whether a PUBLISH of QoS 0 to a topic name may be done twice without harm: the rule that
     /// allows it says so.
     #[must_use]
-    pub fn is_idempotent(&self, subject: Subject<'_>, topic: &str) -> bool {
-        deciding(&self.0.publish, subject, topic)
+    pub fn is_idempotent(&self, subject: Subject<'_>, topic: &str, kind: MessageKind) -> bool {
+        deciding(&self.0.publish, subject, topic, kind)
             .is_some_and(|rule| rule.is_allowed && rule.is_idempotent)
     }
 
@@ -161,7 +200,10 @@ impl Rules {
         mut denied_in_part: impl FnMut(&'a Compiled),
     ) -> (Reading, By<'a>) {
         let mut all = Reading::Whole;
-        for rule in self.0.subscribe.iter().filter(|rule| rule.is_for(subject)) {
+        for rule in self.0.subscribe.iter() {
+            if !rule.is_for(subject, MessageKind::UNKNOWN) {
+                continue;
+            }
             let mut patterns = rule.patterns.iter();
             if rule.is_allowed {
                 if patterns.any(|pattern| pattern.allows(subject, filter)) {
@@ -196,7 +238,7 @@ impl Rules {
     /// Whether a message of a topic name may be delivered to the subject.
     #[must_use]
     pub fn may_receive(&self, subject: Subject<'_>, topic: &str) -> bool {
-        deciding(&self.0.subscribe, subject, topic)
+        deciding(&self.0.subscribe, subject, topic, MessageKind::UNKNOWN)
             .map_or(self.0.default_allow, |rule| rule.is_allowed)
     }
 
@@ -211,7 +253,7 @@ impl Rules {
         if topic.starts_with(SERVER_TOPICS) {
             return (false, By::Server);
         }
-        match deciding(&self.0.delete, subject, topic) {
+        match deciding(&self.0.delete, subject, topic, MessageKind::UNKNOWN) {
             Some(rule) => (rule.is_allowed, By::Rule(rule)),
             None => (false, By::Nothing),
         }
@@ -231,9 +273,14 @@ enum By<'a> {
 }
 
 /// The first rule that fits a topic name.
-fn deciding<'a>(rules: &'a [Compiled], subject: Subject<'_>, topic: &str) -> Option<&'a Compiled> {
+fn deciding<'a>(
+    rules: &'a [Compiled],
+    subject: Subject<'_>,
+    topic: &str,
+    kind: MessageKind,
+) -> Option<&'a Compiled> {
     rules.iter().find(|rule| {
-        rule.is_for(subject)
+        rule.is_for(subject, kind)
             && rule.patterns.iter().any(|pattern| {
                 if rule.is_allowed {
                     pattern.allows(subject, topic)
@@ -262,6 +309,7 @@ impl Compiled {
                 .collect(),
             is_allowed: rule.effect == Effect::Allow,
             is_idempotent: rule.idempotent,
+            conditions: Conditions::of(rule, config).map(Box::new),
             patterns: rule
                 .topics
                 .iter()
@@ -278,13 +326,16 @@ impl Compiled {
             clients: FxHashSet::default(),
             is_allowed,
             is_idempotent: false,
+            conditions: None,
             patterns: Box::new([Pattern::new(topics)]),
         }
     }
 
-    fn is_for(&self, subject: Subject<'_>) -> bool {
+    fn is_for(&self, subject: Subject<'_>, kind: MessageKind) -> bool {
         self.users.has(subject.user)
             && (self.clients.is_empty() || self.clients.contains(subject.client))
+            && (self.conditions.as_ref())
+                .is_none_or(|conditions| conditions.hold(subject, kind, self.is_allowed))
     }
 }
 
@@ -336,10 +387,12 @@ mod tests {
     const ANN: Subject<'static> = Subject {
         user: Some("ann"),
         client: "c1",
+        origin: Origin::UNKNOWN,
     };
     const NOBODY: Subject<'static> = Subject {
         user: None,
         client: "c2",
+        origin: Origin::UNKNOWN,
     };
 
     fn rule(effect: Effect, users: &[&str], topics: &[&str]) -> Rule {
@@ -362,10 +415,10 @@ mod tests {
             ],
             ..Authorization::default()
         });
-        assert!(rules.may_publish(ANN, "home/ann/door"));
-        assert!(!rules.may_publish(ANN, "home/bob/door"));
-        assert!(!rules.may_publish(ANN, "secret/ann"));
-        assert!(!rules.may_publish(NOBODY, "home/ann/door"));
+        assert!(rules.may_publish(ANN, "home/ann/door", MessageKind::UNKNOWN));
+        assert!(!rules.may_publish(ANN, "home/bob/door", MessageKind::UNKNOWN));
+        assert!(!rules.may_publish(ANN, "secret/ann", MessageKind::UNKNOWN));
+        assert!(!rules.may_publish(NOBODY, "home/ann/door", MessageKind::UNKNOWN));
     }
 
     #[test]
@@ -472,14 +525,15 @@ mod tests {
             rules: vec![rule(Effect::Deny, &[], &["private/%u/#"])],
             ..Authorization::default()
         });
-        assert!(!rules.may_publish(NOBODY, "private/ann/x"));
+        assert!(!rules.may_publish(NOBODY, "private/ann/x", MessageKind::UNKNOWN));
         assert!(!rules.may_subscribe(NOBODY, "private/ann/x"));
-        assert!(rules.may_publish(ANN, "private/bob/x"));
+        assert!(rules.may_publish(ANN, "private/bob/x", MessageKind::UNKNOWN));
         let strange = Subject {
             user: Some("a/b"),
             client: "c",
+            origin: Origin::UNKNOWN,
         };
-        assert!(!rules.may_publish(strange, "private/a/b"));
+        assert!(!rules.may_publish(strange, "private/a/b", MessageKind::UNKNOWN));
     }
 
     #[test]
@@ -492,6 +546,7 @@ mod tests {
         let bob = Subject {
             user: Some("bob"),
             client: "c",
+            origin: Origin::UNKNOWN,
         };
         for rules in [Vec::new(), vec![rule(Effect::Allow, &[], &["$SYS/#"])]] {
             config.rules = rules;
@@ -514,7 +569,7 @@ mod tests {
     fn of_the_servers_topics_only_a_bridges_state_is_published_by_clients() {
         let state = "$SYS/broker/connection/edge/state";
         let open = Rules::new(&Authorization::default());
-        assert!(open.may_publish(NOBODY, state));
+        assert!(open.may_publish(NOBODY, state, MessageKind::UNKNOWN));
         for topic in [
             "$SYS/broker/uptime",
             "$SYS/broker/connection/state",
@@ -522,7 +577,10 @@ mod tests {
             "$SYS/broker/connection/a/state/b",
             "$SYS/",
         ] {
-            assert!(!open.may_publish(NOBODY, topic), "{topic}");
+            assert!(
+                !open.may_publish(NOBODY, topic, MessageKind::UNKNOWN),
+                "{topic}"
+            );
         }
         let mut config = Authorization {
             default_allow: false,
@@ -530,7 +588,7 @@ mod tests {
             rules: vec![rule(Effect::Allow, &[], &["#"])],
             ..Authorization::default()
         };
-        assert!(!Rules::new(&config).may_publish(NOBODY, state));
+        assert!(!Rules::new(&config).may_publish(NOBODY, state, MessageKind::UNKNOWN));
         config.rules = vec![rule(
             Effect::Allow,
             &["ann"],
@@ -542,9 +600,10 @@ mod tests {
                 user: Some("ann"),
                 client: "edge"
             },
-            state
+            state,
+            MessageKind::UNKNOWN
         ));
-        assert!(!rules.may_publish(ANN, state));
+        assert!(!rules.may_publish(ANN, state, MessageKind::UNKNOWN));
     }
 
     #[test]
@@ -559,9 +618,12 @@ mod tests {
             rules: vec![rule(Effect::Allow, &[], &["sensors/count"]), harmless],
             ..Authorization::default()
         });
-        assert!(rules.is_idempotent(NOBODY, "sensors/temperature"));
-        assert!(!rules.is_idempotent(NOBODY, "sensors/count"));
-        assert!(rules.may_publish(NOBODY, "other") && !rules.is_idempotent(NOBODY, "other"));
+        assert!(rules.is_idempotent(NOBODY, "sensors/temperature", MessageKind::UNKNOWN));
+        assert!(!rules.is_idempotent(NOBODY, "sensors/count", MessageKind::UNKNOWN));
+        assert!(
+            rules.may_publish(NOBODY, "other", MessageKind::UNKNOWN)
+                && !rules.is_idempotent(NOBODY, "other", MessageKind::UNKNOWN)
+        );
     }
 
     #[test]
@@ -581,7 +643,10 @@ mod tests {
             ..Authorization::default()
         });
         assert!(rules.may_delete(ANN, "a/b") && !rules.may_delete(NOBODY, "a/b"));
-        assert!(rules.may_publish(NOBODY, "a/b") && rules.may_subscribe(NOBODY, "a/b"));
+        assert!(
+            rules.may_publish(NOBODY, "a/b", MessageKind::UNKNOWN)
+                && rules.may_subscribe(NOBODY, "a/b")
+        );
         assert!(!rules.may_delete(ANN, "a/kept") && !rules.may_delete(ANN, "b"));
         let mut config = Authorization::default();
         let open = Rules::new(&config);
@@ -603,8 +668,9 @@ mod tests {
         let subject = Subject {
             user: Some("+"),
             client: "x",
+            origin: Origin::UNKNOWN,
         };
         assert!(!rules.may_subscribe(subject, "home/+/#"));
-        assert!(!rules.may_publish(subject, "home/ann"));
+        assert!(!rules.may_publish(subject, "home/ann", MessageKind::UNKNOWN));
     }
 }

@@ -172,9 +172,15 @@ mod tests {
     use sterna_topic::matches;
 
     use super::*;
+    use crate::authorization::Origin;
 
     fn subject<'a>(user: Option<&'a str>, client: &'a str) -> Subject<'a> {
-        Subject { user, client }
+        let origin = Origin::UNKNOWN;
+        Subject {
+            user,
+            client,
+            origin,
+        }
     }
 
     #[test]

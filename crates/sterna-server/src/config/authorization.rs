@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::AddressPrefix;
+
 /// In a list of administrators: clients without a user name.
 pub(crate) const ANONYMOUS: &str = "anonymous";
 
@@ -56,6 +58,18 @@ pub struct Rule {
     pub groups: Vec<String>,
     /// Client identifiers; empty is every client.
     pub clients: Vec<String>,
+    /// Addresses and prefixes from which clients speak; empty is every address.
+    pub addresses: Vec<AddressPrefix>,
+    /// Transports over which clients speak; empty is every one.
+    pub transports: Vec<TransportName>,
+    /// Only administrators (true), or only others (false).
+    pub admin: Option<bool>,
+    /// Only messages with (true) or without (false) the retain flag.
+    pub retain: Option<bool>,
+    /// Only messages of these qualities of service; empty is every one.
+    pub qos: Vec<u8>,
+    /// Only messages in early data (true), or only others (false).
+    pub early_data: Option<bool>,
     /// `allow` or `deny`.
     pub effect: Effect,
     /// `publish`, `subscribe`, `delete`. Empty, a rule that allows means the first two, and one that
@@ -66,6 +80,22 @@ pub struct Rule {
     /// Whether a PUBLISH of QoS 0 that this rule allows may be done twice without harm, so that it
     /// needs not wait for the handshake when it comes as early data.
     pub idempotent: bool,
+}
+
+/// A transport in rules, as clients choose it by URL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TransportName {
+    /// TCP in the clear.
+    Tcp,
+    /// TLS on TCP.
+    Tls,
+    /// WebSocket in the clear.
+    Ws,
+    /// WebSocket on TLS.
+    Wss,
+    /// QUIC, HTTP/3 and WebTransport included.
+    Quic,
 }
 
 /// What a rule does.
@@ -127,6 +157,16 @@ impl Authorization {
 }
 
 impl Rule {
+    /// Whether it asks from where a client speaks.
+    pub(crate) fn looks_at_origins(&self) -> bool {
+        !self.addresses.is_empty() || !self.transports.is_empty()
+    }
+
+    /// Whether it asks for more of a message than its topic.
+    pub(crate) fn looks_at_messages(&self) -> bool {
+        self.retain.is_some() || !self.qos.is_empty() || self.early_data.is_some()
+    }
+
     fn check(&self) -> Result<(), String> {
         if self.topics.is_empty() {
             return Err("an authorization.rule without topics decides nothing".to_owned());
@@ -134,6 +174,14 @@ impl Rule {
         for topic in &self.topics {
             sterna_mqtt::topic::check_filter(topic)
                 .map_err(|error| format!("authorization.rule: `{topic}`: {error}"))?;
+        }
+        if self.qos.iter().any(|qos| *qos > 2) {
+            return Err("authorization.rule: qos has 0, 1 and 2".to_owned());
+        }
+        if self.looks_at_messages() && self.actions != [ActionName::Publish] {
+            let detail =
+                "retain, qos and early_data are about messages: they need actions = [\"publish\"]";
+            return Err(format!("authorization.rule: {detail}"));
         }
         Ok(())
     }

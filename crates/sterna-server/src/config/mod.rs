@@ -3,6 +3,7 @@
 //! Every limit of the broker is a named setting here, with its unit last in the name. A key that
 //! does not exist is an error that names the nearest one that does.
 
+mod address;
 mod admin;
 mod amqp;
 mod authorization;
@@ -24,11 +25,12 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use sterna_quic::Profile;
 
+pub use address::AddressPrefix;
 pub use admin::Admin;
 pub use amqp::{Amqp, Queue};
 pub(crate) use amqp::{QUEUE_LEVEL, is_queue_name, is_topic_name};
 pub(crate) use authorization::ANONYMOUS;
-pub use authorization::{ActionName, Authorization, Effect, Group, Rule};
+pub use authorization::{ActionName, Authorization, Effect, Group, Rule, TransportName};
 pub use cluster::Cluster;
 pub use http::{Http, HttpAuthentication, HttpEarlyDataRefusal};
 pub use identity::{ClientIds, Guessing, Passwords};

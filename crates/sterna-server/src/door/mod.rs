@@ -17,7 +17,7 @@ mod timers;
 use std::fmt::Debug;
 use std::hash::Hash;
 
-use sterna_broker::{Close, ConsumerId};
+use sterna_broker::{Close, ConsumerId, SessionKey};
 use sterna_net::{CloseReason, ConnectionId, contain};
 
 use crate::context::Context;
@@ -120,10 +120,9 @@ pub(crate) trait Service: Sized {
     /// Bytes that are kept of what has partly arrived: packets, messages and requests.
     fn partial_bytes(client: &Self::Client) -> usize;
 
-    /// About the memory that the broker holds for a client, in bytes.
-    fn broker_bytes(cx: &Context<'_>, client: &Self::Client) -> u64 {
-        let _ = (cx, client);
-        0
+    /// Shows each session that a client has in the broker.
+    fn each_session(client: &Self::Client, visit: &mut dyn FnMut(SessionKey)) {
+        let _ = (client, visit);
     }
 
     /// Whether a client is not read because memory is short, and may be for a moment.
@@ -286,6 +285,7 @@ impl<S: Service> Door<S> {
         S: Service<Id = ConnectionId>,
     {
         self.with_client(cx, id, |_, cx, client| {
+            note_origins::<S>(cx, id, client);
             if let Some(name) = S::name(client) {
                 inspect::log_move(cx, id, name);
             }
@@ -300,8 +300,15 @@ impl<S: Service> Door<S> {
     }
 
     /// Another policy is in force.
-    pub(crate) fn policy_changed(&mut self, cx: &mut Context<'_>) {
-        self.with_all(cx, S::policy_changed);
+    pub(crate) fn policy_changed(&mut self, cx: &mut Context<'_>)
+    where
+        S: Service<Id = ConnectionId>,
+    {
+        self.with_all(cx, |door, cx, client| {
+            let (id, _) = S::timer(client);
+            note_origins::<S>(cx, id, client);
+            S::policy_changed(door, cx, client);
+        });
     }
 
     /// Reads no more of any client, so that what waits for the store comes to an end. New ones are turned
@@ -378,5 +385,12 @@ impl<S: Service> Door<S> {
         );
         self.service.forget_consumers(id);
         S::hang_up(cx, id, true);
+    }
+}
+
+/// Tells the broker from where a client speaks, for each of its sessions.
+fn note_origins<S: Service>(cx: &mut Context<'_>, id: ConnectionId, client: &S::Client) {
+    if cx.policy.rules.look_at_origins() {
+        S::each_session(client, &mut |session| cx.note_origin(id, session));
     }
 }

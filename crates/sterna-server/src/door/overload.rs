@@ -82,7 +82,11 @@ impl<S: Service<Id = ConnectionId>> Door<S> {
         let weighed = ids.filter_map(|id| {
             let client = self.clients.get(id)?;
             let own_bytes = S::partial_bytes(client) + cx.net.unsent_bytes(id);
-            Some((own_bytes as u64 + S::broker_bytes(cx, client), id))
+            let mut bytes = own_bytes as u64;
+            S::each_session(client, &mut |session| {
+                bytes += cx.broker.held_bytes(session)
+            });
+            Some((bytes, id))
         });
         weighed
             .filter(|(bytes, _)| *bytes > LIGHT_BYTES as u64)

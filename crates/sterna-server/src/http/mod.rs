@@ -193,8 +193,8 @@ impl Service for Http {
         client.carrier.partial_bytes()
     }
 
-    fn broker_bytes(cx: &Context<'_>, client: &Connection) -> u64 {
-        client.peer.broker_bytes(cx)
+    fn each_session(client: &Connection, visit: &mut dyn FnMut(SessionKey)) {
+        client.peer.sessions().for_each(visit);
     }
 
     fn sips(client: &mut Connection) -> &mut Sips {

@@ -130,10 +130,12 @@ impl Client {
         self.is_paced = is_full;
     }
 
-    pub(super) fn subject(&self) -> Subject<'_> {
+    /// The client as the rules see it now.
+    pub(super) fn subject(&self, cx: &Context<'_>) -> Subject<'_> {
         Subject {
             user: self.identity.user(),
             client: &self.name,
+            origin: cx.origin(self.id),
         }
     }
 

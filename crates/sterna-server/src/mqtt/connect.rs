@@ -14,6 +14,7 @@ use super::deliver::packet_id_at;
 use super::publish::received_id;
 use super::{Door, log_end};
 use crate::audit::Login;
+use crate::authorization::MessageKind;
 use crate::config::Protocol;
 use crate::context::Context;
 use crate::identity::{Identity, Outcome, Refusal};
@@ -264,7 +265,8 @@ impl Door {
         client.identity = identity;
         if let Some(will) = &admission.will {
             let topic = will.message.topic();
-            if !cx.policy.rules.may_publish(client.subject(), topic) {
+            let kind = MessageKind::of(&will.message);
+            if !(cx.policy.rules).may_publish(client.subject(cx), topic, kind) {
                 let detail = "the will's topic is not allowed";
                 return self.refuse(cx, client, ReasonCode::NotAuthorized, detail);
             }
@@ -342,6 +344,7 @@ impl Door {
         admission: Box<Admission>,
     ) {
         client.state = State::Opened(session);
+        cx.note_origin(client.id, session);
         let token = if present { cx.broker.token() } else { token };
         let welcome = Acknowledgement::ConnAck(session, present, admission);
         self.acknowledge_kept(cx, client, token, welcome);

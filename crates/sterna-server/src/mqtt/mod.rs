@@ -17,13 +17,15 @@ mod view;
 
 use std::sync::Arc;
 
-use sterna_broker::ConsumerId;
+use sterna_broker::{ConsumerId, SessionKey};
+use sterna_mqtt::packet::Publish;
 use sterna_mqtt::server::{Connection, Event, Features, Limits};
 use sterna_mqtt::{
     DecodeError, Frame, Framer, Lane, Packet, PacketType, QoS, ReasonCode, Scope, Violation,
 };
 use sterna_net::{Chunk, ConnectionId, Network, StreamId};
 
+use crate::authorization::MessageKind;
 use crate::config::{EarlyData, Protocol};
 use crate::context::Context;
 use crate::door::{
@@ -186,8 +188,8 @@ impl Service for Mqtt {
         client.partial_bytes()
     }
 
-    fn broker_bytes(cx: &Context<'_>, client: &Client) -> u64 {
-        (client.session()).map_or(0, |session| cx.broker.held_bytes(session))
+    fn each_session(client: &Client, visit: &mut dyn FnMut(SessionKey)) {
+        client.session().into_iter().for_each(visit);
     }
 
     fn sips(client: &mut Client) -> &mut Sips {
@@ -343,8 +345,21 @@ impl Door {
 
     /// Whether a packet may be handled although it can be a replay.
     fn may_be_early(&self, cx: &Context<'_>, client: &Client, frame: &Frame<'_>) -> bool {
+        let rules = &cx.policy.rules;
+        let kind =
+            |publish: &Publish<'_>| MessageKind::new(publish.qos as u8, publish.retain, true);
         match cx.policy.listener(client.listener).early_data {
-            EarlyData::All => return true,
+            EarlyData::All if !rules.look_at_early_data() => return true,
+            EarlyData::All => {
+                if frame.packet_type() != Some(PacketType::Publish) {
+                    return true;
+                }
+                let packet = Packet::decode(frame, client.engine.version());
+                // A topic that an alias stands for is known to the engine alone.
+                return matches!(packet, Ok(Packet::Publish(publish))
+                    if !publish.topic.is_empty()
+                        && rules.may_publish(client.subject(cx), publish.topic, kind(&publish)));
+            }
             EarlyData::Off => return false,
             EarlyData::Idempotent => {}
         }
@@ -357,17 +372,24 @@ impl Door {
             ) => true,
             Some(PacketType::Publish) => match Packet::decode(frame, client.engine.version()) {
                 Ok(Packet::Publish(publish)) => match publish.packet_id {
-                    None => {
-                        let rules = &cx.policy.rules;
-                        rules.is_idempotent(client.subject(), publish.topic)
-                    }
+                    None => rules.is_idempotent(client.subject(cx), publish.topic, kind(&publish)),
                     // A topic that an alias stands for is known to the engine alone.
                     Some(_) if publish.topic.is_empty() => false,
                     // Nobody comes back under a name that the broker has made up.
                     Some(_) if !client.is_named || client.session().is_none() => false,
+                    Some(_)
+                        if rules.look_at_early_data()
+                            && !(rules).may_publish(
+                                client.subject(cx),
+                                publish.topic,
+                                kind(&publish),
+                            ) =>
+                    {
+                        false
+                    }
                     Some(packet_id) => {
                         let digest = self.service.repetitions.digest(
-                            client.subject(),
+                            client.subject(cx),
                             packet_id,
                             (publish.qos, publish.retain),
                             publish.topic,

@@ -8,6 +8,7 @@ use super::Door;
 use super::acknowledge::Acknowledgement;
 use super::admission::{copy, qos};
 use super::client::Client;
+use crate::authorization::MessageKind;
 use crate::config::Protocol;
 use crate::context::Context;
 use crate::door::{Early, Promise};
@@ -31,7 +32,9 @@ impl Door {
         let topic = &*publish.topic;
         let mut token = 0;
         let mut refused = None;
-        let reason = if cx.policy.rules.may_publish(client.subject(), topic) {
+        let is_early = client.early == Early::Allowed;
+        let kind = MessageKind::new(publish.qos as u8, publish.retain, is_early);
+        let reason = if (cx.policy.rules).may_publish(client.subject(cx), topic, kind) {
             let now_ms = cx.net.now_ms();
             match message(frame, publish, now_ms) {
                 Err((reason, _)) => reason,
@@ -180,7 +183,7 @@ impl Door {
         let bytes = u32::try_from(publish.payload.len() + MESSAGE_BYTES).unwrap_or(u32::MAX);
         client.beginning_bytes = client.beginning_bytes.saturating_sub(bytes);
         let digest = self.service.repetitions.digest(
-            client.subject(),
+            client.subject(cx),
             packet_id,
             (publish.qos, publish.retain),
             &publish.topic,

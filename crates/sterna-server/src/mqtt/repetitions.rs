@@ -187,6 +187,7 @@ impl Known {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::authorization::Origin;
 
     const A: Sender = (
         0,
@@ -204,7 +205,12 @@ mod tests {
     );
 
     fn digest(of: &Repetitions, user: Option<&str>, client: &str, payload: &[u8]) -> Digest {
-        let subject = Subject { user, client };
+        let origin = Origin::UNKNOWN;
+        let subject = Subject {
+            user,
+            client,
+            origin,
+        };
         let none = PublishProperties::EMPTY;
         let flags = (QoS::AtLeastOnce, false);
         of.digest(subject, PacketId::MIN, flags, "t", &none, payload)

@@ -5,6 +5,7 @@
 #[path = "../amqp/client.rs"]
 mod amqp_client;
 mod bridge;
+mod conditions;
 #[path = "../fixture/mod.rs"]
 mod fixture;
 #[path = "../http/h3_client.rs"]

@@ -2,12 +2,15 @@
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
+use std::net::IpAddr;
 use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{Args as ClapArgs, Subcommand, ValueEnum};
-use sterna_server::authorization::{Decision, Reading, Reason, Rules, Subject, check_topic};
-use sterna_server::config::{self, ActionName, Authorization, Config};
+use sterna_server::authorization::{
+    Decision, MessageKind, Origin, Reading, Reason, Rules, Subject, check_topic,
+};
+use sterna_server::config::{self, ActionName, Authorization, Config, Rule, TransportName};
 
 use super::exit;
 use super::serve::Source;
@@ -45,6 +48,26 @@ struct Explain {
     #[arg(short, long = "group", value_name = "NAME", requires = "user")]
     groups: Vec<String>,
 
+    /// Address of the client
+    #[arg(short, long, value_name = "ADDRESS")]
+    address: Option<IpAddr>,
+
+    /// Transport of the client
+    #[arg(short, long)]
+    transport: Option<Transport>,
+
+    /// Quality of service of the message that is published
+    #[arg(short, long, value_parser = clap::value_parser!(u8).range(..=2))]
+    qos: Option<u8>,
+
+    /// Whether the message is to be retained
+    #[arg(short, long, value_name = "true|false")]
+    retain: Option<bool>,
+
+    /// Whether the message comes in early data
+    #[arg(short, long, value_name = "true|false")]
+    early_data: Option<bool>,
+
     /// What the client does
     action: Action,
 
@@ -57,6 +80,27 @@ enum Action {
     Publish,
     Subscribe,
     Delete,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Transport {
+    Tcp,
+    Tls,
+    Ws,
+    Wss,
+    Quic,
+}
+
+impl From<Transport> for TransportName {
+    fn from(transport: Transport) -> Self {
+        match transport {
+            Transport::Tcp => Self::Tcp,
+            Transport::Tls => Self::Tls,
+            Transport::Ws => Self::Ws,
+            Transport::Wss => Self::Wss,
+            Transport::Quic => Self::Quic,
+        }
+    }
 }
 
 impl From<Action> for ActionName {
@@ -104,12 +148,63 @@ fn explain(args: &Explain) -> Result<(String, bool), String> {
     let subject = Subject {
         user: args.user.as_deref(),
         client: &args.client,
+        origin: Origin {
+            address: args.address.map(|address| address.to_canonical()),
+            transport: args.transport.map(Into::into),
+        },
+    };
+    let kind = MessageKind {
+        qos: args.qos,
+        retain: args.retain,
+        early_data: args.early_data,
     };
     let rules = Rules::new(&authorization);
-    let decision = rules.explain(subject, args.action.into(), &args.topic);
+    let decision = rules.explain(subject, args.action.into(), &args.topic, kind);
     let places = Places::of(path, &config);
-    let text = places.text(args, &decision, &authorization);
+    let mut text = places.text(args, &decision, &authorization);
+    let publishes = matches!(args.action, Action::Publish);
+    let open: Vec<&str> = [
+        (
+            "--address",
+            args.address.is_none() && asks(&authorization, |rule| !rule.addresses.is_empty()),
+        ),
+        (
+            "--transport",
+            args.transport.is_none() && asks(&authorization, |rule| !rule.transports.is_empty()),
+        ),
+        (
+            "--qos",
+            publishes && args.qos.is_none() && asks(&authorization, |rule| !rule.qos.is_empty()),
+        ),
+        (
+            "--retain",
+            publishes
+                && args.retain.is_none()
+                && asks(&authorization, |rule| rule.retain.is_some()),
+        ),
+        (
+            "--early-data",
+            publishes
+                && args.early_data.is_none()
+                && asks(&authorization, |rule| rule.early_data.is_some()),
+        ),
+    ]
+    .into_iter()
+    .filter_map(|(flag, is_open)| is_open.then_some(flag))
+    .collect();
+    if !open.is_empty() {
+        let open = open.join(", ");
+        let _ = writeln!(
+            text,
+            "rules ask for more; it was taken as it suits the client: {open}"
+        );
+    }
     Ok((text, decision.reading != Reading::Refused))
+}
+
+/// Whether some rule asks for something.
+fn asks(authorization: &Authorization, for_it: impl Fn(&Rule) -> bool) -> bool {
+    authorization.rules.iter().any(for_it)
 }
 
 /// Where the rules are.

@@ -219,7 +219,10 @@ impl Api {
                 let detail = "what forwarded the request has it from early data";
                 return Err(Trouble::new(Kind::TooEarly, detail));
             }
-            if request.early && listener.early_data != EarlyData::All {
+            // A rule may want it to wait.
+            let is_all =
+                listener.early_data == EarlyData::All && !cx.policy.rules.look_at_early_data();
+            if request.early && !is_all {
                 return match http.early_data_refusal {
                     HttpEarlyDataRefusal::Wait => {
                         Ok(Some((target, Admitted::Later(Until::Confirmed))))
@@ -329,7 +332,7 @@ impl Api {
         match &target.resource {
             Resource::Topics | Resource::Topic(_) if is_read => {
                 match Plan::read(&cx.policy.http, target, head, asker.is_session)? {
-                    Plan::Last => self.last(cx, out, target, &asker, head),
+                    Plan::Last => self.last(cx, peer.connection, out, target, &asker, head),
                     Plan::Subscribe(plan) if asker.is_session => {
                         self.session(cx, peer, out, target, asker, *plan)
                     }

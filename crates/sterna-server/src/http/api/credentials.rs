@@ -18,11 +18,12 @@ use sterna_http::Head;
 use sterna_net::{ConnectionId, TransportKind};
 
 impl Identity {
-    /// The sender of a request as the rules see it. HTTP has no client identifiers.
-    pub(super) fn subject(&self) -> Subject<'_> {
+    /// The sender of a request on a connection as the rules see it. HTTP has no client identifiers.
+    pub(super) fn subject(&self, cx: &Context<'_>, connection: ConnectionId) -> Subject<'_> {
         Subject {
             user: self.user(),
             client: "",
+            origin: cx.origin(connection),
         }
     }
 }

@@ -206,6 +206,7 @@ impl Api {
         else {
             return;
         };
+        cx.note_origin(peer.connection, session);
         let (joined, token) = cx.appended(|cx| join(cx, subscription, &opening.plan));
         if let Err(trouble) = joined {
             let (id, reader) = (subscription.exchange, subscription.reader.clone());
@@ -307,7 +308,11 @@ fn may_subscribe(
 ) -> Result<(), Trouble> {
     // Rules are about topics: of a shared subscription that is what follows the share name.
     let topics = topic::Filter::parse(filter).map_or(filter, |parsed| parsed.filter);
-    if cx.policy.rules.may_subscribe(identity.subject(), topics) {
+    if cx
+        .policy
+        .rules
+        .may_subscribe(identity.subject(cx, peer.connection), topics)
+    {
         return Ok(());
     }
     let peer = cx.net.info(peer.connection).map(|info| info.peer);

@@ -78,12 +78,6 @@ impl Peer {
         !self.transports.is_empty() || !self.subscriptions.is_empty()
     }
 
-    /// About the memory that the broker holds for its subscriptions, in bytes.
-    pub(crate) fn broker_bytes(&self, cx: &Context<'_>) -> u64 {
-        let sessions = self.subscriptions.iter().map(|known| known.session);
-        sessions.map(|session| cx.broker.held_bytes(session)).sum()
-    }
-
     /// Bytes of the contents of requests that wait.
     pub(super) fn held_bytes(&self) -> usize {
         self.held

@@ -11,6 +11,7 @@ use super::answer::Trouble;
 use super::open::Asker;
 use super::peer::Peer;
 use super::target::Target;
+use crate::authorization::MessageKind;
 use crate::config::Protocol;
 use crate::context::Context;
 use crate::door::Promise;
@@ -193,7 +194,8 @@ impl Api {
         record: Option<&(KeyRecord, Vec<u8>)>,
     ) -> Result<Promise, Trouble> {
         check_name(message.topic())?;
-        may_publish(cx, peer.connection, identity, message.topic())?;
+        let kind = MessageKind::of(&message);
+        may_publish(cx, peer.connection, identity, message.topic(), kind)?;
         let promise = peer.promise(cx, Some(message.topic()));
         if let Some((key, value)) = record {
             cx.broker.keep_node_with_next(key, value);
@@ -231,7 +233,7 @@ impl Api {
     }
 }
 
-/// Whether the rules let a client publish to a topic.
+/// Whether the rules let a client publish such a message to a topic.
 ///
 /// # Errors
 /// When they don't.
@@ -240,8 +242,9 @@ pub(super) fn may_publish(
     connection: ConnectionId,
     identity: &Identity,
     topic: &str,
+    kind: MessageKind,
 ) -> Result<(), Trouble> {
-    if cx.policy.rules.may_publish(identity.subject(), topic) {
+    if (cx.policy.rules).may_publish(identity.subject(cx, connection), topic, kind) {
         return Ok(());
     }
     let peer = cx.net.info(connection).map(|info| info.peer);

@@ -2,6 +2,7 @@
 
 use sterna_http::{Content, Head, Request, Responses};
 use sterna_mqtt::topic;
+use sterna_net::ConnectionId;
 
 use super::Api;
 use super::acknowledge::Acknowledgement;
@@ -10,6 +11,7 @@ use super::open::Asker;
 use super::peer::Peer;
 use super::publish::{check_name, may_publish};
 use super::target::{Resource, Target};
+use crate::authorization::MessageKind;
 use crate::context::Context;
 use crate::http::problem::ProblemKind as Kind;
 use crate::http::registry::{Created, topic_record};
@@ -38,8 +40,8 @@ pub(crate) fn names_etag(value: &[u8], etag: &str) -> bool {
 }
 
 /// Whether the rules let a client know of a topic.
-fn may_read(cx: &Context<'_>, identity: &Identity, topic: &str) -> bool {
-    cx.policy.rules.may_subscribe(identity.subject(), topic)
+fn may_read(cx: &Context<'_>, connection: ConnectionId, identity: &Identity, topic: &str) -> bool {
+    (cx.policy.rules).may_subscribe(identity.subject(cx, connection), topic)
 }
 
 impl Api {
@@ -71,8 +73,9 @@ impl Api {
         let before = cx.broker.token();
         let status = match request.head.method() {
             "HEAD" => {
-                let may_write = cx.policy.rules.may_publish(asker.identity.subject(), topic);
-                if !may_read(cx, &asker.identity, topic) && !may_write {
+                let subject = asker.identity.subject(cx, peer.connection);
+                let may_write = (cx.policy.rules).may_publish(subject, topic, MessageKind::UNKNOWN);
+                if !may_read(cx, peer.connection, &asker.identity, topic) && !may_write {
                     return forbidden("the rules forbid to read and to write this topic");
                 }
                 if !has_retained && !self.registry.exists(topic) {
@@ -86,7 +89,8 @@ impl Api {
                     let detail = "a topic is created without content";
                     return Err(Trouble::new(Kind::InvalidContent, detail));
                 }
-                may_publish(cx, peer.connection, &asker.identity, topic)?;
+                let kind = MessageKind::UNKNOWN;
+                may_publish(cx, peer.connection, &asker.identity, topic, kind)?;
                 check_limits(cx, topic)?;
                 let created = self.registry.create(&cx.policy.http, topic);
                 if created == Created::New {
@@ -103,7 +107,7 @@ impl Api {
             }
             _ => {
                 target.without_parameters()?;
-                let subject = asker.identity.subject();
+                let subject = asker.identity.subject(cx, peer.connection);
                 if !cx.policy.rules.may_delete(subject, topic) {
                     return forbidden("the rules forbid to delete this topic");
                 }
@@ -138,6 +142,7 @@ impl Api {
     pub(super) fn last(
         &mut self,
         cx: &Context<'_>,
+        connection: ConnectionId,
         out: &mut dyn Responses,
         target: &Target<'_>,
         asker: &Asker,
@@ -147,7 +152,7 @@ impl Api {
             return Err(Trouble::new(Kind::InvalidTopic, "`last` is for one topic"));
         };
         check_name(topic)?;
-        if !may_read(cx, &asker.identity, topic) {
+        if !may_read(cx, connection, &asker.identity, topic) {
             let detail = "the rules forbid to subscribe to this topic";
             return Err(Trouble::new(Kind::Forbidden, detail));
         }

@@ -1,0 +1,165 @@
+//! What a rule asks beside names and topics: from where a client speaks, and what is special in a message.
+//!
+//! What is not known speaks for the client: a rule that allows fits, and one that denies does not. The origin
+//! of a session is unknown from a restart until its client comes back, and is asked for then. The message is
+//! unknown when a link is attached, and each message is asked about later.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use sterna_broker::{Endpoint, Message};
+use sterna_net::{ConnectionInfo, TransportKind};
+
+use super::{Subject, Users};
+use crate::config::{AddressPrefix, Authorization, Rule, TransportName};
+
+/// From where a client speaks.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Origin {
+    /// Its address; `None` if that is not known.
+    pub address: Option<IpAddr>,
+    /// Its transport; `None` if that is not known.
+    pub transport: Option<TransportName>,
+}
+
+/// What rules ask of a message beside its topic.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MessageKind {
+    /// Its quality of service, from 0 to 2; `None` if that is not known.
+    pub qos: Option<u8>,
+    /// Whether it is to be retained; `None` if that is not known.
+    pub retain: Option<bool>,
+    /// Whether it can be a replay; `None` if that is not known.
+    pub early_data: Option<bool>,
+}
+
+impl Origin {
+    /// Nobody knows from where.
+    pub const UNKNOWN: Self = Self {
+        address: None,
+        transport: None,
+    };
+
+    /// The origin of a connection.
+    #[must_use]
+    pub fn of(info: &ConnectionInfo) -> Self {
+        Self {
+            address: Some(info.peer.ip().to_canonical()),
+            transport: Some(match info.transport {
+                TransportKind::Tcp => TransportName::Tcp,
+                TransportKind::Tls => TransportName::Tls,
+                TransportKind::WebSocket => TransportName::Ws,
+                TransportKind::SecureWebSocket => TransportName::Wss,
+                // It has the streams and the early data of QUIC.
+                TransportKind::Quic | TransportKind::Simulated => TransportName::Quic,
+            }),
+        }
+    }
+
+    /// The same for the broker, which keeps it with a session.
+    #[must_use]
+    pub fn endpoint(self) -> Endpoint {
+        let octets = |address| match address {
+            IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+            IpAddr::V6(address) => address.octets(),
+        };
+        Endpoint {
+            address: self.address.map(octets),
+            transport: self.transport.map_or(0, |transport| transport as u8 + 1),
+        }
+    }
+
+    /// What the broker has kept.
+    #[must_use]
+    pub fn of_endpoint(endpoint: Option<Endpoint>) -> Self {
+        const ALL: [TransportName; 5] = [
+            TransportName::Tcp,
+            TransportName::Tls,
+            TransportName::Ws,
+            TransportName::Wss,
+            TransportName::Quic,
+        ];
+        endpoint.map_or(Self::UNKNOWN, |endpoint| Self {
+            address: (endpoint.address)
+                .map(|octets| IpAddr::V6(Ipv6Addr::from(octets)).to_canonical()),
+            transport: (endpoint.transport.checked_sub(1))
+                .and_then(|at| ALL.get(usize::from(at)).copied()),
+        })
+    }
+}
+
+impl MessageKind {
+    /// There is no message yet.
+    pub const UNKNOWN: Self = Self {
+        qos: None,
+        retain: None,
+        early_data: None,
+    };
+
+    /// A message that may come as early data.
+    #[must_use]
+    pub const fn new(qos: u8, retain: bool, early_data: bool) -> Self {
+        Self {
+            qos: Some(qos),
+            retain: Some(retain),
+            early_data: Some(early_data),
+        }
+    }
+
+    /// A message of the broker, which can be no replay.
+    #[must_use]
+    pub fn of(message: &Message) -> Self {
+        Self::new(message.qos() as u8, message.retain(), false)
+    }
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(super) struct Conditions {
+    addresses: Box<[AddressPrefix]>,
+    /// A bit for each transport; 0 for all.
+    transports: u8,
+    /// Whether the client has to be one of these, or none of them.
+    admin: Option<(bool, Users)>,
+    /// A bit for each quality of service; 0 for all.
+    qos: u8,
+    retain: Option<bool>,
+    early_data: Option<bool>,
+}
+
+impl Conditions {
+    /// Those of a rule, if it has any.
+    pub(super) fn of(rule: &Rule, config: &Authorization) -> Option<Self> {
+        let has_any = rule.looks_at_origins() || rule.looks_at_messages() || rule.admin.is_some();
+        has_any.then(|| Self {
+            addresses: rule.addresses.as_slice().into(),
+            transports: (rule.transports.iter())
+                .fold(0, |bits, transport| bits | 1 << *transport as u8),
+            admin: (rule.admin).map(|is_one| (is_one, Users::admins(&config.admins))),
+            qos: (rule.qos.iter()).fold(0, |bits, qos| bits | 1 << (*qos).min(7)),
+            retain: rule.retain,
+            early_data: rule.early_data,
+        })
+    }
+
+    /// Whether all hold; what is not known does as `unknown` says.
+    pub(super) fn hold(&self, subject: Subject<'_>, kind: MessageKind, unknown: bool) -> bool {
+        let Origin { address, transport } = subject.origin;
+        let is_from = |address| self.addresses.iter().any(|prefix| prefix.contains(address));
+        let is_flag = |wanted: Option<bool>, found: Option<bool>| {
+            wanted.is_none_or(|wanted| found.map_or(unknown, |found| found == wanted))
+        };
+        (self.addresses.is_empty() || address.map_or(unknown, is_from))
+            && (self.transports == 0
+                || transport.map_or(unknown, |transport| {
+                    self.transports & 1 << transport as u8 != 0
+                }))
+            && (self.admin.as_ref())
+                .is_none_or(|(is_one, admins)| admins.has(subject.user) == *is_one)
+            && (self.qos == 0
+                || kind
+                    .qos
+                    .map_or(unknown, |qos| self.qos & 1 << qos.min(7) != 0))
+            && is_flag(self.retain, kind.retain)
+            && is_flag(self.early_data, kind.early_data)
+    }
+}
