@@ -6,6 +6,7 @@ pub mod http_client;
 pub mod http_frames;
 pub mod mapping;
 pub mod mqtt;
+pub mod proxy_header;
 mod queue;
 pub mod routing;
 pub mod scram;

@@ -79,6 +79,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let listener = ListenerConfig {
         address,
         transport: ListenerTransport::Tcp,
+        balancers: None,
     };
     let shards = bind(&ShardConfig::default(), &[listener], 1)?;
     for shard in shards {

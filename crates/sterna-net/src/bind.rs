@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
+use ipnet::IpNet;
 use mio::Poll;
 use mio::net::TcpListener;
 
@@ -35,6 +36,8 @@ pub(crate) struct ListenerKind {
     pub(crate) index: u16,
     pub(crate) tls: Option<Arc<rustls::ServerConfig>>,
     pub(crate) websocket: Option<Arc<WebSocketConfig>>,
+    /// Who may connect for clients, and nobody else.
+    pub(crate) balancers: Option<Arc<[IpNet]>>,
 }
 
 /// A shard whose sockets are bound and whose mailbox is open. It moves to its thread and runs there.
@@ -153,6 +156,10 @@ impl Opening<'_> {
             ListenerTransport::Tls(tls) => (Some(tls), None),
             ListenerTransport::WebSocket(websocket) => (None, Some(websocket)),
             ListenerTransport::SecureWebSocket(tls, websocket) => (Some(tls), Some(websocket)),
+            ListenerTransport::Quic(..) if listener.balancers.is_some() => {
+                let detail = "QUIC has no header of the PROXY protocol";
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, detail));
+            }
             ListenerTransport::Quic(tls, quic) => {
                 return self.open_quic(index, listener.address, tls, quic);
             }
@@ -168,6 +175,7 @@ impl Opening<'_> {
                 index,
                 tls: tls.clone(),
                 websocket: websocket.cloned(),
+                balancers: listener.balancers.clone(),
             };
             shard.listeners.push(Listener { socket, kind });
         }

@@ -3,6 +3,8 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use ipnet::IpNet;
+
 use crate::pages::SharedPages;
 use crate::quic::QuicConfig;
 use crate::tls::TlsConfig;
@@ -15,6 +17,9 @@ pub struct ListenerConfig {
     pub address: SocketAddr,
     /// The transport.
     pub transport: ListenerTransport,
+    /// Balancers that connect for clients, by the PROXY protocol. Then only they may connect, and each
+    /// connection begins with a header; `None` for clients that connect themselves. Not for QUIC.
+    pub balancers: Option<Arc<[IpNet]>>,
 }
 
 /// The transport of a listener's connections.
@@ -87,6 +92,10 @@ pub struct ShardConfig {
     pub backlog: u32,
     /// Milliseconds from accept until TLS and the WebSocket upgrade must be finished.
     pub handshake_timeout_ms: u64,
+    /// Time from the accept of a balancer's connection to the end of its header, in milliseconds.
+    pub proxy_header_timeout_ms: u64,
+    /// Longest header of a balancer, in bytes; at least 16.
+    pub proxy_header_bytes: usize,
     /// Milliseconds that a closing connection may wait for the system to take the next piece of its
     /// queue; ten times this in all. It waits as long again for the peer's end of the stream.
     pub linger_ms: u64,
@@ -136,6 +145,8 @@ impl Default for ShardConfig {
             handshakes_per_turn: 16,
             backlog: 1_024,
             handshake_timeout_ms: 10_000,
+            proxy_header_timeout_ms: 2_000,
+            proxy_header_bytes: 4_096,
             linger_ms: 2_000,
             half_closed_timeout_ms: 10_000,
             read_bytes_per_turn: 64 * 1024,

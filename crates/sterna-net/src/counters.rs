@@ -55,7 +55,7 @@ pub struct ListenerFigures {
     pub quic: Option<quic::Counters>,
 }
 
-/// The reason of a byte-stream connection that is closed at its accept.
+/// The reason of a byte-stream connection that is closed at its accept, or at its balancer's header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RefusedConnection {
     /// The shard has as many connections as [`crate::ShardConfig::connections`].
@@ -72,11 +72,15 @@ pub enum RefusedConnection {
     System,
     /// The handler refuses newcomers, see [`crate::Network::refuse_newcomers`].
     Refused,
+    /// It is none of the listener's balancers, see [`crate::ListenerConfig::balancers`].
+    NotBalancer,
+    /// A balancer's header is malformed, too long, or did not come in time.
+    ProxyHeader,
 }
 
 impl RefusedConnection {
     /// All reasons.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::Connections,
         Self::ConnectionsPerAddress,
         Self::HalfOpen,
@@ -84,6 +88,8 @@ impl RefusedConnection {
         Self::Tls,
         Self::System,
         Self::Refused,
+        Self::NotBalancer,
+        Self::ProxyHeader,
     ];
 
     /// The reason as metrics and the log name it.
@@ -97,6 +103,8 @@ impl RefusedConnection {
             Self::Tls => "tls",
             Self::System => "system",
             Self::Refused => "refused",
+            Self::NotBalancer => "not_balancer",
+            Self::ProxyHeader => "proxy_header",
         }
     }
 }

@@ -18,6 +18,7 @@ mod mailbox;
 mod outbox;
 mod pages;
 mod peers;
+mod proxy_header;
 pub mod quic;
 mod shard;
 pub mod sim;

@@ -111,6 +111,7 @@ fn nothing_is_lost_and_nobody_suffers() {
     .map(|transport| ListenerConfig {
         address: loopback(),
         transport,
+        balancers: None,
     })
     .to_vec();
     let server = setup.start();

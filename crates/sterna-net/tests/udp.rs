@@ -419,6 +419,7 @@ fn an_address_has_so_many_connections_over_all_transports() {
             setup.listeners.push(sterna_net::ListenerConfig {
                 address: loopback(),
                 transport: ListenerTransport::Tcp,
+                balancers: None,
             });
         });
         let tcp = world.server.addresses[1];

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use sterna_broker::{Broker, SessionKey};
-use sterna_net::{ConnectionId, Network};
+use sterna_net::{ConnectionId, ConnectionInfo, Network, TransportKind};
 
 use crate::authorization::Origin;
+use crate::config::TransportName;
 use crate::identity::Checker;
 use crate::mail::Outbox;
 use crate::memory::Memory;
@@ -42,7 +43,7 @@ impl Context<'_> {
         if !self.policy.rules.look_at_origins() {
             return Origin::UNKNOWN;
         }
-        (self.net.info(connection)).map_or(Origin::UNKNOWN, Origin::of)
+        (self.net.info(connection)).map_or(Origin::UNKNOWN, origin_of)
     }
 
     /// Tells the broker from where the client of a session speaks, as far as the rules ask for that.
@@ -60,5 +61,20 @@ impl Context<'_> {
         let result = work(self);
         let after = self.broker.token();
         (result, if after == before { 0 } else { after })
+    }
+}
+
+/// The origin of a connection.
+fn origin_of(info: &ConnectionInfo) -> Origin {
+    Origin {
+        address: Some(info.peer.ip().to_canonical()),
+        transport: Some(match info.transport {
+            TransportKind::Tcp => TransportName::Tcp,
+            TransportKind::Tls => TransportName::Tls,
+            TransportKind::WebSocket => TransportName::Ws,
+            TransportKind::SecureWebSocket => TransportName::Wss,
+            // It has the streams and the early data of QUIC.
+            TransportKind::Quic | TransportKind::Simulated => TransportName::Quic,
+        }),
     }
 }

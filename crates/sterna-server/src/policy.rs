@@ -284,7 +284,7 @@ impl ListenerPolicy {
                 .server_keep_alive_s
                 .or(config.mqtt.server_keep_alive_s),
             protocol: (url.as_ref()).map_or(Protocol::Mqtt, |url| url.scheme.protocol()),
-            loopback: url.is_some_and(|url| url.is_loopback()),
+            loopback: url.is_some_and(|url| listener.is_for_this_host(&url)),
             datagrams: settings.datagram_buffer_bytes > 0,
             http3_port: None,
             durability: listener.durability.unwrap_or(config.store.durability),

@@ -296,6 +296,8 @@ impl Server {
             .map(|(url, listener)| ListenerConfig {
                 address: url.address(),
                 transport: transport(url, config, &listener, &tls, &pages),
+                balancers: (listener.proxy_protocol.as_ref())
+                    .map(|proxy| proxy.from.iter().map(|prefix| (*prefix).into()).collect()),
             })
             .collect();
 
@@ -716,7 +718,7 @@ fn transport(
             paths,
             subprotocols: ["mqtt", "mqttv3.1", "amqp"].map(str::to_owned).to_vec(),
             pages: pages.clone(),
-            on_loopback: url.is_loopback(),
+            on_loopback: listener.is_for_this_host(url),
             ..WebSocketConfig::default()
         })
     };
@@ -742,6 +744,8 @@ fn shard_config(config: &Config) -> ShardConfig {
         half_open: network.maximum_half_open as usize,
         half_open_per_address: network.maximum_half_open_per_address as usize,
         handshake_timeout_ms: network.handshake_timeout_ms,
+        proxy_header_timeout_ms: network.proxy_header_timeout_ms,
+        proxy_header_bytes: network.maximum_proxy_header_bytes.into(),
         linger_ms: network.linger_ms,
         high_watermark_bytes: network.high_watermark_bytes as usize,
         low_watermark_bytes: network.high_watermark_bytes as usize / 4,

@@ -205,19 +205,31 @@ fn admit(
         (None, Some(_)) => TransportKind::WebSocket,
         (Some(_), Some(_)) => TransportKind::SecureWebSocket,
     };
-    let plain = transport == TransportKind::Tcp;
+    // Nothing stands between its accept and the handler.
+    let plain = transport == TransportKind::Tcp && kind.balancers.is_none();
     if core.refusing.contains(&kind.index) {
         return Err(NotAdmitted::Limit(RefusedConnection::Refused));
     }
-    let place = core.peers.enter(peer.ip());
-    let place = place.ok_or(NotAdmitted::Limit(RefusedConnection::ConnectionsPerAddress))?;
+    let is_balancer = kind.balancers.is_some();
+    if let Some(balancers) = &kind.balancers
+        && !balancers.iter().any(|prefix| prefix.contains(&peer.ip()))
+    {
+        return Err(NotAdmitted::Limit(RefusedConnection::NotBalancer));
+    }
+    let place = if is_balancer {
+        None
+    } else {
+        let place = core.peers.enter(peer.ip());
+        Some(place.ok_or(NotAdmitted::Limit(RefusedConnection::ConnectionsPerAddress))?)
+    };
+    let address = place.is_some().then_some(peer.ip());
     let count = core.connections.len();
     if plain && count >= core.config.connections {
         return Err(NotAdmitted::Limit(RefusedConnection::Connections));
     }
     if !plain {
         core.admission
-            .admit(peer.ip(), count, &core.config)
+            .admit(address, count, &core.config)
             .map_err(NotAdmitted::Limit)?;
     }
     let info = ConnectionInfo {
@@ -232,7 +244,7 @@ fn admit(
         match tls::TlsSession::new(std::sync::Arc::clone(config)) {
             Ok(session) => connection.tls = Some(Box::new(session)),
             Err(error) => {
-                core.admission.release(peer.ip());
+                core.admission.release(address);
                 return Err(NotAdmitted::Tls(error));
             }
         }
@@ -240,6 +252,9 @@ fn admit(
     if let Some(config) = &kind.websocket {
         let session = websocket::WebSocketSession::new(std::sync::Arc::clone(config));
         connection.websocket = Some(Box::new(session));
+    }
+    if is_balancer {
+        connection.header = Some(Box::default());
     }
     if plain {
         connection.phase = Phase::Open;
@@ -256,7 +271,7 @@ fn admit(
     if let Some(Err(error)) = registered {
         core.connections.remove(id);
         if !plain {
-            core.admission.release(peer.ip());
+            core.admission.release(address);
         }
         return Err(NotAdmitted::System(error));
     }
@@ -266,6 +281,10 @@ fn admit(
     if !plain {
         let deadline_ms = core.now_ms + core.config.handshake_timeout_ms;
         core.deadlines.push(Kind::Handshake, deadline_ms, id);
+    }
+    if is_balancer {
+        let deadline_ms = core.now_ms + core.config.proxy_header_timeout_ms;
+        core.deadlines.push(Kind::Header, deadline_ms, id);
     }
     Ok(plain.then_some(id))
 }

@@ -15,10 +15,11 @@ pub(super) struct Admission {
 }
 
 impl Admission {
-    /// Lets a connection in or not; one that is let in counts until [`Admission::release`].
+    /// Lets a connection in or not; one that is let in counts until [`Admission::release`]. Without an address,
+    /// it counts under none until [`Admission::name`].
     pub(super) fn admit(
         &mut self,
-        peer: IpAddr,
+        peer: Option<IpAddr>,
         connections: usize,
         config: &ShardConfig,
     ) -> Result<(), RefusedConnection> {
@@ -28,13 +29,25 @@ impl Admission {
         if self.half_open >= config.half_open {
             return Err(RefusedConnection::HalfOpen);
         }
+        if let Some(peer) = peer {
+            self.name(peer, config)?;
+        }
+        self.half_open += 1;
+        Ok(())
+    }
+
+    /// Counts a connection under its address.
+    pub(super) fn name(
+        &mut self,
+        peer: IpAddr,
+        config: &ShardConfig,
+    ) -> Result<(), RefusedConnection> {
         let key = network(peer);
         let count = self.per_address.get(&key).copied().unwrap_or(0);
         if count >= config.half_open_per_address {
             return Err(RefusedConnection::HalfOpenPerAddress);
         }
         self.per_address.insert(key, count + 1);
-        self.half_open += 1;
         Ok(())
     }
 
@@ -44,10 +57,12 @@ impl Admission {
     }
 
     /// The connection has finished its handshake or is gone.
-    pub(super) fn release(&mut self, peer: IpAddr) {
+    pub(super) fn release(&mut self, peer: Option<IpAddr>) {
         debug_assert!(self.half_open > 0, "what is released was admitted");
         self.half_open = self.half_open.saturating_sub(1);
-        let key = network(peer);
+        let Some(key) = peer.map(network) else {
+            return;
+        };
         if let Some(count) = self.per_address.get_mut(&key) {
             *count -= 1;
             if *count == 0 {
@@ -105,7 +120,7 @@ mod tests {
             ..ShardConfig::default()
         };
         let mut admission = Admission::default();
-        let mut admit = |text| admission.admit(address(text), 0, &config);
+        let mut admit = |text| admission.admit(Some(address(text)), 0, &config);
         assert_eq!(admit("2001:db8::1"), Ok(()));
         assert_eq!(admit("2001:db8::2"), Ok(()));
         assert_eq!(
@@ -115,16 +130,16 @@ mod tests {
         assert_eq!(admit("2001:db8:0:1::3"), Ok(()));
         assert_eq!(admit("192.0.2.1"), Ok(()));
         assert_eq!(admit("192.0.2.2"), Err(RefusedConnection::HalfOpen));
-        admission.release(address("2001:db8::2"));
+        admission.release(Some(address("2001:db8::2")));
         assert_eq!(
-            admission.admit(address("::ffff:192.0.2.1"), 0, &config),
+            admission.admit(Some(address("::ffff:192.0.2.1")), 0, &config),
             Ok(())
         );
-        admission.release(address("2001:db8::1"));
-        let full = admission.admit(address("192.0.2.9"), 10, &config);
+        admission.release(Some(address("2001:db8::1")));
+        let full = admission.admit(Some(address("192.0.2.9")), 10, &config);
         assert_eq!(full, Err(RefusedConnection::Connections));
         for text in ["2001:db8:0:1::3", "192.0.2.1", "192.0.2.1"] {
-            admission.release(address(text));
+            admission.release(Some(address(text)));
         }
         assert_eq!(admission.half_open, 0);
         assert!(admission.per_address.is_empty());

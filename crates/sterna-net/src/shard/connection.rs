@@ -1,6 +1,7 @@
 //! One byte-stream connection: its socket, the layers on top of it, and its unwritten bytes.
 
 use std::io::{self, IoSlice, Write};
+use std::net::IpAddr;
 
 use mio::net::TcpStream;
 
@@ -63,8 +64,10 @@ pub(super) enum Pushed {
 #[derive(Debug)]
 #[allow(clippy::struct_excessive_bools)] // independent facts, each named at its field
 pub(super) struct Connection {
-    /// One of its address's.
-    _place: Place,
+    /// One of its address's; `None` while it is not known for whom a balancer connects.
+    pub(super) place: Option<Place>,
+    /// What has come of a balancer's header, until that is complete.
+    pub(super) header: Option<Box<PartialHeader>>,
     pub(super) socket: TcpStream,
     pub(super) info: ConnectionInfo,
     pub(super) phase: Phase,
@@ -105,6 +108,12 @@ pub(super) struct Connection {
     weighed_bytes: usize,
 }
 
+/// What has come of a balancer's header.
+#[derive(Debug, Default)]
+pub(super) struct PartialHeader {
+    pub(super) bytes: Vec<u8>,
+}
+
 /// Progress of a closing connection.
 #[derive(Debug)]
 pub(super) struct Closing {
@@ -115,9 +124,10 @@ pub(super) struct Closing {
 }
 
 impl Connection {
-    pub(super) fn new(socket: TcpStream, info: ConnectionInfo, place: Place) -> Self {
+    pub(super) fn new(socket: TcpStream, info: ConnectionInfo, place: Option<Place>) -> Self {
         Self {
-            _place: place,
+            place,
+            header: None,
             socket,
             info,
             phase: Phase::Handshake,
@@ -149,6 +159,16 @@ impl Connection {
         let encrypted = self.tls.as_ref().map_or(0, |tls| tls.pending().len());
         *sum_bytes = (*sum_bytes + copied + encrypted).saturating_sub(self.weighed_bytes);
         self.weighed_bytes = copied + encrypted;
+    }
+
+    /// Whether a balancer's header has begun and is not complete.
+    pub(super) fn has_part_of_header(&self) -> bool {
+        (self.header.as_ref()).is_some_and(|header| !header.bytes.is_empty())
+    }
+
+    /// The address under which its handshake counts; `None` while that is not known.
+    pub(super) fn half_open_address(&self) -> Option<IpAddr> {
+        self.place.as_ref().map(|_| self.info.peer.ip())
     }
 
     /// Whether the handler may queue bytes.

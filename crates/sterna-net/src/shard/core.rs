@@ -5,13 +5,13 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
-use super::admission::Admission;
+use super::admission::{Admission, Throttle};
 use super::connection::{CipherScratch, Closing, Connection, Phase, Pushed};
 use super::deadlines::{Deadlines, Kind};
 use crate::clock::Clock;
 use crate::config::ShardConfig;
 use crate::contain::contain;
-use crate::counters::ShardCounters;
+use crate::counters::{RefusedConnection, ShardCounters};
 use crate::outbox::Pool;
 use crate::peers::Peers;
 use crate::table::Table;
@@ -35,6 +35,8 @@ pub(super) struct Core {
     pub(super) connections: Table<Connection>,
     pub(super) pool: Pool,
     pub(super) admission: Admission,
+    /// Lines of the log about headers of balancers.
+    pub(super) header_faults: Throttle,
     /// Connections by address, of all shards.
     pub(super) peers: Arc<Peers>,
     pub(super) deadlines: Deadlines,
@@ -75,6 +77,7 @@ impl Core {
             now_ms: clock.at(now),
             connections: Table::new(),
             admission: Admission::default(),
+            header_faults: Throttle::default(),
             peers,
             deadlines: Deadlines::default(),
             ready: Vec::new(),
@@ -145,7 +148,7 @@ impl Core {
             return;
         }
         if connection.phase == Phase::Handshake {
-            self.admission.release(connection.info.peer.ip());
+            self.admission.release(connection.half_open_address());
             let counters = self.counters.listener(connection.info.listener);
             counters.failed_handshakes.add(1);
             tracing::debug!(?id, peer = %connection.info.peer, ?reason, "a handshake failed");
@@ -165,7 +168,7 @@ impl Core {
         };
         match connection.phase {
             Phase::Handshake => {
-                self.admission.release(connection.info.peer.ip());
+                self.admission.release(connection.half_open_address());
                 let counters = self.counters.listener(connection.info.listener);
                 counters.failed_handshakes.add(1);
             }
@@ -194,7 +197,23 @@ impl Core {
             self.deadlines.push(Kind::Closing, deadline_ms, id);
             return;
         }
+        if kind == Kind::Header {
+            return self.refuse_header(id, "it did not come in time");
+        }
         self.end(id, CloseReason::TimedOut);
+    }
+
+    /// Ends a balancer's connection because of its header, or for want of one.
+    pub(super) fn refuse_header(&mut self, id: ConnectionId, detail: &'static str) {
+        if let Some(connection) = self.connections.get(id) {
+            let counters = self.counters.listener(connection.info.listener);
+            counters.refuse(RefusedConnection::ProxyHeader);
+            if let Some(more) = self.header_faults.pass(self.now_ms) {
+                let balancer = connection.info.peer;
+                tracing::warn!(%balancer, detail, more, "a header of the PROXY protocol is refused");
+            }
+        }
+        self.end(id, CloseReason::Failed(format!("PROXY protocol: {detail}")));
     }
 
     /// Whether a closing connection has taken something since the last look, and may go on.
@@ -360,6 +379,7 @@ impl Connection {
 /// Whether a deadline of this kind still has a meaning.
 fn concerns(kind: Kind, connection: &Connection) -> bool {
     match kind {
+        Kind::Header => connection.phase == Phase::Handshake && connection.header.is_some(),
         Kind::Handshake => connection.phase == Phase::Handshake,
         Kind::Closing => connection.phase == Phase::Closing,
         Kind::Lingering => connection.phase == Phase::Lingering,

@@ -8,6 +8,8 @@ use crate::ConnectionId;
 /// Purpose of a deadline.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
+    /// Having a balancer's header.
+    Header,
     /// Finishing TLS and the WebSocket upgrade.
     Handshake,
     /// Writing the queue before closing.
@@ -18,7 +20,8 @@ pub(super) enum Kind {
     HalfClosed,
 }
 
-const KINDS: [Kind; 4] = [
+const KINDS: [Kind; 5] = [
+    Kind::Header,
     Kind::Handshake,
     Kind::Closing,
     Kind::Lingering,

@@ -7,7 +7,10 @@ use super::connection::{Connection, Phase};
 use super::core::Core;
 use super::deadlines::Kind;
 use crate::contain::contain;
+use crate::counters::RefusedConnection;
+use crate::proxy_header;
 use crate::tls::PARTIAL_ROOM;
+use crate::udp::canonical;
 use crate::websocket::{self, Upgrade};
 use crate::{Chunk, CloseReason, ConnectionId, Handler, StreamId};
 
@@ -76,13 +79,80 @@ impl<H: Handler> Shard<H> {
         if connection.phase == Phase::Lingering {
             return;
         }
-        let end = PARTIAL_ROOM + count;
+        let mut end = PARTIAL_ROOM + count;
+        if connection.header.is_some() {
+            let Some(header_bytes) = self.take_header(id, count) else {
+                return;
+            };
+            let rest = PARTIAL_ROOM + header_bytes..end;
+            end -= header_bytes;
+            self.scratch.read.copy_within(rest, PARTIAL_ROOM);
+            if end == PARTIAL_ROOM {
+                return;
+            }
+        }
+        let Some(connection) = self.core.connections.get_mut(id) else {
+            return;
+        };
         if connection.tls.is_some() {
             self.decrypt(id, end);
         } else {
             let mut read = std::mem::take(&mut self.scratch.read);
             self.deframe(id, &mut read[PARTIAL_ROOM..end]);
             self.scratch.read = read;
+        }
+    }
+
+    /// Reads a balancer's header. Returns how many of the `count` bytes that were read belong to it, once it is
+    /// complete.
+    fn take_header(&mut self, id: ConnectionId, count: usize) -> Option<usize> {
+        let maximum_bytes = self.core.config.proxy_header_bytes;
+        let connection = self.core.connections.get_mut(id)?;
+        let partial = connection.header.as_deref_mut()?;
+        let before = partial.bytes.len();
+        let room = (maximum_bytes + 1).saturating_sub(before).min(count);
+        let read = &self.scratch.read[PARTIAL_ROOM..PARTIAL_ROOM + room];
+        partial.bytes.extend_from_slice(read);
+        let header = match proxy_header::read(&partial.bytes, maximum_bytes) {
+            Ok(Some(header)) => header,
+            Ok(None) => return None,
+            Err(detail) => {
+                self.core.refuse_header(id, detail);
+                return None;
+            }
+        };
+        let balancer = connection.info.peer;
+        let peer = header.client.map_or(balancer, canonical);
+        let place = self.core.peers.enter(peer.ip());
+        let admitted = match place {
+            None => Err(RefusedConnection::ConnectionsPerAddress),
+            Some(place) => {
+                let named = self.core.admission.name(peer.ip(), &self.core.config);
+                named.map(|()| place)
+            }
+        };
+        match admitted {
+            Ok(place) => {
+                connection.info.peer = peer;
+                connection.place = Some(place);
+                connection.header = None;
+                let is_plain = connection.tls.is_none() && connection.websocket.is_none();
+                tracing::debug!(?id, %peer, %balancer, "a balancer connects for a client");
+                if is_plain {
+                    self.open(id);
+                }
+                Some(header.bytes - before)
+            }
+            Err(refusal) => {
+                let counters = self.core.counters.listener(connection.info.listener);
+                counters.refuse(refusal);
+                if let Some(more) = self.core.header_faults.pass(self.core.now_ms) {
+                    tracing::warn!(%peer, %balancer, ?refusal, more, "a connection was refused");
+                }
+                let detail = format!("refused: {}", refusal.name());
+                self.core.end(id, CloseReason::Failed(detail));
+                None
+            }
         }
     }
 
@@ -236,8 +306,8 @@ impl<H: Handler> Shard<H> {
         }
         connection.phase = Phase::Open;
         connection.announced = true;
-        let peer = connection.info.peer.ip();
-        self.core.admission.release(peer);
+        let address = connection.half_open_address();
+        self.core.admission.release(address);
         self.handler.opened(&mut self.core, id);
     }
 
@@ -256,6 +326,9 @@ impl<H: Handler> Shard<H> {
                     self.core
                         .begin_close(id, Some(CloseReason::Peer { code: 0 }));
                 }
+            }
+            Phase::Handshake if connection.has_part_of_header() => {
+                (self.core).refuse_header(id, "the balancer has closed before its end");
             }
             Phase::Handshake => self.core.end(id, CloseReason::Peer { code: 0 }),
             Phase::Lingering => self.core.end(id, CloseReason::Local),

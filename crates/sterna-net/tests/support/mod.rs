@@ -304,6 +304,7 @@ impl Setup {
             listeners: vec![ListenerConfig {
                 address: loopback(),
                 transport,
+                balancers: None,
             }],
         }
     }

@@ -7,7 +7,6 @@
 use std::net::{IpAddr, Ipv6Addr};
 
 use sterna_broker::{Endpoint, Message};
-use sterna_net::{ConnectionInfo, TransportKind};
 
 use super::{Subject, Users};
 use crate::config::{AddressPrefix, Authorization, Rule, TransportName};
@@ -38,22 +37,6 @@ impl Origin {
         address: None,
         transport: None,
     };
-
-    /// The origin of a connection.
-    #[must_use]
-    pub fn of(info: &ConnectionInfo) -> Self {
-        Self {
-            address: Some(info.peer.ip().to_canonical()),
-            transport: Some(match info.transport {
-                TransportKind::Tcp => TransportName::Tcp,
-                TransportKind::Tls => TransportName::Tls,
-                TransportKind::WebSocket => TransportName::Ws,
-                TransportKind::SecureWebSocket => TransportName::Wss,
-                // It has the streams and the early data of QUIC.
-                TransportKind::Quic | TransportKind::Simulated => TransportName::Quic,
-            }),
-        }
-    }
 
     /// The same for the broker, which keeps it with a session.
     #[must_use]

@@ -17,7 +17,7 @@ impl Config {
         for listener in self.listeners_in_force() {
             match listener.url.parse::<ListenerUrl>() {
                 Err(error) => problems.push(format!("listener `{}`: {error}", listener.url)),
-                Ok(url) if url.is_loopback() => {}
+                Ok(url) if listener.is_for_this_host(&url) => {}
                 Ok(url) => reachable.push((listener, url)),
             }
         }

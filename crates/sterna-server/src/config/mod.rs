@@ -16,6 +16,7 @@ mod jwt;
 mod listener;
 mod load;
 mod memory;
+mod network;
 mod quic;
 mod store;
 
@@ -38,6 +39,7 @@ pub use jwt::{Jwt, JwtAlgorithm};
 pub use listener::{ListenerUrl, ListenerUrlError, Protocol, Scheme};
 pub use load::{ConfigError, ENVIRONMENT_PREFIX, load, parse, rule_lines};
 pub use memory::MemoryCeiling;
+pub use network::{Network, ProxyProtocol};
 pub use quic::Quic;
 pub use store::{Durability, Store};
 
@@ -247,18 +249,11 @@ impl Config {
         if self.mqtt.receive_maximum == 0 {
             problems.push("mqtt.receive_maximum is at least 1".to_owned());
         }
-        if self.network.connect_timeout_ms == 0 {
-            problems.push("network.connect_timeout_ms is at least 1".to_owned());
-        }
-        if self.network.maximum_connections_per_address == 0 {
-            problems.push("network.maximum_connections_per_address is at least 1".to_owned());
-        }
-        if self.network.shutdown_timeout_ms == 0 {
-            problems.push("network.shutdown_timeout_ms is at least 1".to_owned());
-        }
         if self.shards > 256 {
             problems.push("shards is at most 256".to_owned());
         }
+        problems.extend(self.network.problems());
+        problems.extend((self.listeners.iter()).filter_map(Listener::proxy_protocol_problem));
         problems.extend(self.quic_problems());
         problems.extend(self.amqp.problems());
         problems.extend(self.http.problems());
@@ -331,6 +326,9 @@ pub struct Listener {
     /// What acknowledgements to clients of this listener wait for; overrides `store.durability`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub durability: Option<Durability>,
+    /// Balancers that connect here for clients, and nobody else.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub proxy_protocol: Option<ProxyProtocol>,
 }
 
 /// What packets that arrive as early data (0-RTT) may do before the handshake has shown that they
@@ -365,10 +363,15 @@ impl Listener {
         self.anonymous.unwrap_or_else(|| {
             let url = self.url.parse::<ListenerUrl>().ok();
             match url.filter(|url| url.scheme.protocol() == Protocol::Admin) {
-                Some(url) => url.is_loopback(),
+                Some(url) => self.is_for_this_host(&url),
                 None => default,
             }
         })
+    }
+
+    /// Whether only this host can reach the listener; `url` is its own. Through a balancer others can.
+    pub(crate) fn is_for_this_host(&self, url: &ListenerUrl) -> bool {
+        url.is_loopback() && self.proxy_protocol.is_none()
     }
 
     fn encrypts(&self) -> bool {
@@ -620,47 +623,6 @@ impl Default for Broker {
             memory_refuse_percent: 95,
             memory_hysteresis_percent: 5,
             memory_patience_ms: 30_000,
-        }
-    }
-}
-
-/// Sockets and handshakes.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Network {
-    /// Time a TLS, WebSocket or QUIC handshake may take, in milliseconds.
-    pub handshake_timeout_ms: u64,
-    /// Time from the accept of a connection to the CONNECT of MQTT, the open of AMQP or the first request
-    /// of HTTP, in milliseconds. It bounds a close of AMQP that waits for its answer, too.
-    pub connect_timeout_ms: u64,
-    /// Handshakes under way at once on one shard.
-    pub maximum_half_open: u32,
-    /// Handshakes under way at once from one address on one shard.
-    pub maximum_half_open_per_address: u32,
-    /// Connections of one shard.
-    pub maximum_connections: u32,
-    /// Connections from one address (IPv6: from one /64), over all listeners, transports and shards.
-    pub maximum_connections_per_address: u32,
-    /// Bytes queued towards one client at which its queue is no longer drained.
-    pub high_watermark_bytes: u32,
-    /// Time that a closing connection may take to send what is queued, in milliseconds.
-    pub linger_ms: u64,
-    /// Time from the signal to stop to the end of the process, in milliseconds.
-    pub shutdown_timeout_ms: u64,
-}
-
-impl Default for Network {
-    fn default() -> Self {
-        Self {
-            handshake_timeout_ms: 10_000,
-            connect_timeout_ms: 10_000,
-            maximum_half_open: 10_000,
-            maximum_half_open_per_address: 5_000,
-            maximum_connections: 1_000_000,
-            maximum_connections_per_address: 10_000,
-            high_watermark_bytes: 256 << 10,
-            linger_ms: 3_000,
-            shutdown_timeout_ms: 20_000,
         }
     }
 }
