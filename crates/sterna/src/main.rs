@@ -12,8 +12,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use commands::{
-    acl, admin, check_config, demo, exit, handshake, moved, passwd, property, publish, request,
-    serve, store, subscribe, token, top, trace, tune,
+    acl, admin, config, demo, exit, handshake, moved, passwd, property, publish, request, serve,
+    store, subscribe, token, top, trace, tune,
 };
 
 /// An IoT message broker and its clients, over QUIC, TLS, TCP and WebSocket.
@@ -28,7 +28,10 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Serve(serve::Args),
-    CheckConfig(check_config::Args),
+    Config(config::Args),
+    /// The same as `config check`
+    #[command(hide = true)]
+    CheckConfig(config::check::Args),
     Acl(acl::Args),
     #[command(name = "pub")]
     Publish(Box<publish::Args>),
@@ -65,7 +68,8 @@ fn main() -> ExitCode {
     };
     match cli.command {
         Command::Serve(args) => serve::run(&args),
-        Command::CheckConfig(args) => check_config::run(&args),
+        Command::Config(args) => config::run(&args),
+        Command::CheckConfig(args) => config::check::run(&args),
         Command::Acl(args) => acl::run(&args),
         Command::Publish(args) => publish::run(&args),
         Command::Subscribe(args) => subscribe::run(&args),

@@ -1,4 +1,4 @@
-//! `sterna check-config` refuses what `sterna serve` would refuse, and touches nothing.
+//! `sterna config check` refuses what `sterna serve` would refuse, and touches nothing.
 #![allow(clippy::unwrap_used)] // it is all test
 
 mod process;

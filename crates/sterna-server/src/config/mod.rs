@@ -18,10 +18,11 @@ mod load;
 mod memory;
 mod network;
 mod quic;
+pub mod reference;
 mod store;
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use sterna_quic::Profile;
@@ -172,6 +173,41 @@ impl Config {
             .map_or(1, |n| u16::try_from(n.get()).unwrap_or(u16::MAX).min(256))
     }
 
+    /// The files that the configuration names and the broker reads, those of `[cluster]` aside, each with
+    /// the setting that names it.
+    #[must_use]
+    pub fn files(&self) -> Vec<(&'static str, &Path)> {
+        let single = [
+            ("tls.client_keys", &self.tls.client_keys),
+            ("tls.certificate", &self.tls.certificate),
+            ("tls.key", &self.tls.key),
+            ("tls.client_ca", &self.tls.client_ca),
+            (
+                "authentication.password_file",
+                &self.authentication.password_file,
+            ),
+            ("authentication.token_file", &self.authentication.token_file),
+            (
+                "authentication.jwt.keys_ca",
+                &self.authentication.jwt.keys_ca,
+            ),
+        ];
+        let single = (single.into_iter()).filter_map(|(name, path)| Some((name, path.as_deref()?)));
+        let keys = self.authentication.jwt.key_files.iter();
+        let revoked = self.tls.client_revocation_lists.iter();
+        let pairs = self.tls.additional.iter();
+        single
+            .chain(keys.map(|path| ("authentication.jwt.key_files", path.as_path())))
+            .chain(revoked.map(|path| ("tls.client_revocation_lists", path.as_path())))
+            .chain(
+                pairs.flat_map(|AdditionalCertificate { certificate, key }| {
+                    let key = ("tls.additional.key", key.as_path());
+                    [("tls.additional.certificate", certificate.as_path()), key]
+                }),
+            )
+            .collect()
+    }
+
     /// Checks what single values cannot tell: combinations, files that must exist, and exposure.
     ///
     /// # Errors
@@ -188,24 +224,8 @@ impl Config {
         if self.tls.client_keys.is_some() && !self.tls.raw_public_key {
             problems.push("tls.client_keys needs tls.raw_public_key = true".to_owned());
         }
-        for (name, path) in [
-            ("tls.client_keys", &self.tls.client_keys),
-            ("tls.certificate", &self.tls.certificate),
-            ("tls.key", &self.tls.key),
-            ("tls.client_ca", &self.tls.client_ca),
-            (
-                "authentication.password_file",
-                &self.authentication.password_file,
-            ),
-            ("authentication.token_file", &self.authentication.token_file),
-            (
-                "authentication.jwt.keys_ca",
-                &self.authentication.jwt.keys_ca,
-            ),
-        ] {
-            if let Some(path) = path
-                && !path.is_file()
-            {
+        for (name, path) in self.files() {
+            if !path.is_file() {
                 problems.push(format!("{name}: there is no file {}", path.display()));
             }
         }
@@ -214,23 +234,6 @@ impl Config {
         }
         if !self.tls.additional.is_empty() && self.tls.certificate.is_none() {
             problems.push("tls.additional needs tls.certificate".to_owned());
-        }
-        let keys = self.authentication.jwt.key_files.iter();
-        let revoked = self.tls.client_revocation_lists.iter();
-        let pairs = self.tls.additional.iter();
-        let lists = keys
-            .map(|path| ("authentication.jwt.key_files", path))
-            .chain(revoked.map(|path| ("tls.client_revocation_lists", path)))
-            .chain(
-                pairs.flat_map(|AdditionalCertificate { certificate, key }| {
-                    let key = ("tls.additional.key", key);
-                    [("tls.additional.certificate", certificate), key]
-                }),
-            );
-        for (name, path) in lists {
-            if !path.is_file() {
-                problems.push(format!("{name}: there is no file {}", path.display()));
-            }
         }
         if self.mqtt.maximum_qos > 2 {
             problems.push("mqtt.maximum_qos is 0, 1 or 2".to_owned());

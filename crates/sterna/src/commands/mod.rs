@@ -2,8 +2,8 @@
 
 pub(crate) mod acl;
 pub(crate) mod admin;
-pub(crate) mod check_config;
 mod clock;
+pub(crate) mod config;
 mod connection;
 pub(crate) mod demo;
 pub(crate) mod exit;

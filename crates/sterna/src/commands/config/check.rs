@@ -1,0 +1,72 @@
+//! `sterna config check`: says whether a configuration would be accepted.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Args as ClapArgs;
+use sterna_server::{Server, config};
+
+use super::super::serve::Source;
+
+/// Check a configuration, and print it as it would be in force.
+///
+/// The files that it names are read as `serve` would read them: certificates, keys, client authority,
+/// passwords and tokens. They are listed with their modes, as comments before the configuration. Nothing is
+/// opened, made or changed, so that a broker may run meanwhile. Exit code 0 when it would be accepted, 2
+/// when not.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Args {
+    /// Configuration file; the same as --config
+    #[arg(value_name = "PATH", conflicts_with = "config")]
+    file: Option<PathBuf>,
+
+    #[command(flatten)]
+    source: Source,
+
+    /// Print nothing but problems
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+/// Checks, and prints the configuration in force as TOML.
+pub(crate) fn run(args: &Args) -> ExitCode {
+    let file = args.file.as_ref().or(args.source.config.as_ref());
+    let configuration = config::load(file.map(PathBuf::as_path), std::env::vars()).and_then(|c| {
+        Server::check(&c)
+            .map_err(config::ConfigError::Problems)
+            .map(|()| c)
+    });
+    match configuration {
+        Ok(mut configuration) => {
+            for warning in configuration.warnings() {
+                eprintln!("warning: {warning}");
+            }
+            if !args.quiet {
+                configuration.listeners = configuration.listeners_in_force();
+                match toml::to_string(&configuration) {
+                    Ok(text) => print!("{}{text}", files(&configuration)),
+                    Err(problem) => {
+                        eprintln!("sterna config check: {problem}");
+                        return ExitCode::FAILURE;
+                    }
+                }
+            }
+            ExitCode::SUCCESS
+        }
+        Err(problem) => {
+            eprintln!("{problem}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// The files that were read, a line of comment for each: setting, path, mode.
+fn files(configuration: &config::Config) -> String {
+    let line = |(setting, path): (&str, &Path)| {
+        let mode = fs::metadata(path).map_or(0, |it| it.permissions().mode() & 0o7777);
+        format!("# {setting}: {}, mode {mode:04o}\n", path.display())
+    };
+    configuration.files().into_iter().map(line).collect()
+}

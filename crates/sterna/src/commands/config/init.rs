@@ -1,0 +1,41 @@
+//! `sterna config init`: a configuration file with every setting as a comment.
+
+use std::fs::OpenOptions;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Args as ClapArgs;
+use sterna_server::config::reference;
+
+use super::super::exit;
+
+/// Write a configuration file with every setting, its meaning and its default, as comments.
+///
+/// As it is, the file changes nothing. A file that exists is left alone. Exit code 0: it is written; 1: not.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Args {
+    /// Where to write it; `-` is standard output
+    #[arg(value_name = "PATH", default_value = "sterna.toml")]
+    file: PathBuf,
+}
+
+/// Writes it.
+pub(crate) fn run(args: &Args) -> ExitCode {
+    match write(&args.file) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(problem) => {
+            eprintln!("sterna config init: {}: {problem}", args.file.display());
+            ExitCode::from(exit::USAGE)
+        }
+    }
+}
+
+fn write(file: &Path) -> io::Result<()> {
+    let text = reference::template();
+    if file == Path::new("-") {
+        return io::stdout().write_all(text.as_bytes());
+    }
+    let mut file = OpenOptions::new().write(true).create_new(true).open(file)?;
+    file.write_all(text.as_bytes())
+}
