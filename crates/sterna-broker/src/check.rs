@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::account::Account;
 use crate::counters::Counters;
-use crate::group::{GROUP_OWNER, Group, is_before};
+use crate::group::{GROUP_OWNER, Group};
 use crate::nodes::{List, NIL, Phase};
 use crate::queues::{Queues, TimerKey};
 use crate::session::{BrokerSession, NEVER_MS};
@@ -25,10 +25,14 @@ impl<P> Queues<P> {
             self.check_group(group);
             self.sum_up(&mut sums, group.queue);
             self.sum_up(&mut sums, group.delayed_list());
+            let delayed = group.delayed.as_ref();
+            let delayed = delayed.map_or(0, |delayed| delayed.logged_len());
+            sums.logged_messages += (group.tail.len() + delayed) as u64;
         }
         let sums = Counters {
             stored_messages: sums.stored_messages,
             stored_bytes: sums.stored_bytes,
+            logged_messages: sums.logged_messages,
             small_bytes: sums.small_bytes,
             subscriptions: sums.subscriptions,
             sessions_connected: sums.sessions_connected,
@@ -97,17 +101,25 @@ impl<P> Queues<P> {
         let name = &group.filter;
         self.nodes.check(group.queue, GROUP_OWNER);
         let (mut bytes, mut before) = (0, None);
+        let mut logged = (0, 0);
         self.nodes.each(group.queue, |entry| {
             bytes += entry.body_bytes();
+            if entry.may_wait_in_log() {
+                logged = (logged.0 + 1, logged.1 + entry.body_bytes());
+            }
             assert_eq!(entry.phase, Phase::Pending, "what waits in {name}");
             assert!(
                 before
                     .replace(entry.tag)
-                    .is_none_or(|tag| is_before(tag, entry.tag)),
+                    .is_none_or(|tag| tag < entry.tag),
                 "the order of {name}"
             );
         });
+        assert_eq!(group.logged, logged, "what {name} has in memory and in the log");
         group.check_class_ends(&self.nodes);
+        group.tail.check();
+        bytes += group.tail.after(0).map(|waiting| u64::from(waiting.body_bytes)).sum::<u64>();
+        bytes += (group.delayed.as_ref()).map_or(0, |delayed| delayed.logged_bytes());
         self.nodes.check(group.delayed_list(), GROUP_OWNER);
         self.nodes
             .each(group.delayed_list(), |entry| bytes += entry.body_bytes());
@@ -124,7 +136,7 @@ impl<P> Queues<P> {
         );
         if let Some(fill) = &group.fill {
             let (messages, filled_bytes) = fill.now();
-            let waiting = group.queue.len() + group.delayed_list().len();
+            let waiting = group.waiting() + group.delayed_len();
             assert!(
                 messages >= waiting as u64 && filled_bytes >= bytes,
                 "publishers see at least what {name} holds"

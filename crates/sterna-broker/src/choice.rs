@@ -11,14 +11,23 @@ use std::sync::Arc;
 use rustc_hash::FxHashSet;
 
 use crate::api::Selector;
-use crate::group::{is_before, sequence};
 use crate::message::Message;
 use crate::nodes::{NIL, Nodes};
 use crate::queues::Queues;
 use crate::rights::Permit;
+use crate::tail::Tail;
 
 /// Entries before the cursor that are listed; if more come back the cursor goes back instead.
 const LISTED: usize = 64;
+
+/// What a member takes next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Pick {
+    Entry(u32),
+    /// It has to look at what waits in the log first.
+    InLog,
+    Nothing,
+}
 
 /// What a member chooses from its group's queue.
 #[derive(Debug)]
@@ -26,13 +35,15 @@ pub(crate) struct Choice {
     selector: Option<Arc<dyn Selector>>,
     /// What of the queue the member may get, if not all.
     permit: Option<Arc<dyn Permit>>,
-    /// Sequence numbers of what it can't be given, and the order in which they came.
-    refused: FxHashSet<u32>,
-    refused_in_order: VecDeque<u32>,
+    /// Tags of what it can't be given, and the order in which they came.
+    refused: FxHashSet<u64>,
+    refused_in_order: VecDeque<u64>,
     /// The first entry it hasn't looked at, or [`NIL`] if it has seen all.
     next: u32,
     /// Entries before that which are for it.
     listed: Vec<u32>,
+    /// It has looked at what waits in the log up to this tag.
+    pub(crate) seen: u64,
 }
 
 impl Choice {
@@ -48,12 +59,22 @@ impl Choice {
             refused_in_order: VecDeque::new(),
             next: first,
             listed: Vec::new(),
+            seen: 0,
         }
     }
 
     /// Whether there may be something for the member.
-    pub(crate) const fn may_choose(&self) -> bool {
-        self.next != NIL || !self.listed.is_empty()
+    pub(crate) fn may_choose(&self, tail: &Tail) -> bool {
+        self.next != NIL
+            || !self.listed.is_empty()
+            || tail.last().is_some_and(|last| last.tag > self.seen)
+    }
+
+    /// A message waits in the log from now on: the member looks at it again if it is for it.
+    pub(crate) fn look_again(&mut self, tag: u64, message: Option<&Message>) {
+        if self.seen >= tag && message.is_none_or(|message| self.takes(message, tag)) {
+            self.seen = tag - 1;
+        }
     }
 
     /// Sets what the member may get. It looks at the whole queue again.
@@ -61,10 +82,11 @@ impl Choice {
         self.permit = permit;
         self.listed.clear();
         self.next = first;
+        self.seen = 0;
     }
 
-    fn takes(&self, message: &Message, tag: u64) -> bool {
-        !self.refused.contains(&sequence(tag))
+    pub(crate) fn takes(&self, message: &Message, tag: u64) -> bool {
+        !self.refused.contains(&tag)
             && self
                 .selector
                 .as_ref()
@@ -75,8 +97,8 @@ impl Choice {
     /// Keeps an entry from being given to the member again; of more than `limit` such, the first
     /// are forgotten.
     pub(crate) fn refuse(&mut self, tag: u64, limit: usize) {
-        if self.refused.insert(sequence(tag)) {
-            self.refused_in_order.push_back(sequence(tag));
+        if self.refused.insert(tag) {
+            self.refused_in_order.push_back(tag);
         }
         while self.refused.len() > limit
             && let Some(first) = self.refused_in_order.pop_front()
@@ -89,7 +111,7 @@ impl Choice {
     fn pick(&mut self, nodes: &Nodes, now_ms: u64) -> Option<u32> {
         let mut oldest = None;
         for &node in &self.listed {
-            if oldest.is_none_or(|oldest| is_before(nodes.tag(node), nodes.tag(oldest))) {
+            if oldest.is_none_or(|oldest| nodes.tag(node) < nodes.tag(oldest)) {
                 oldest = Some(node);
             }
         }
@@ -114,7 +136,7 @@ impl Choice {
     /// An entry came back to its place in the queue. True if the member may take it.
     fn came_back(&mut self, nodes: &Nodes, node: u32) -> bool {
         let tag = nodes.tag(node);
-        if self.next != NIL && !is_before(tag, nodes.tag(self.next)) {
+        if self.next != NIL && tag >= nodes.tag(self.next) {
             return true; // it will come to it
         }
         let takes = nodes
@@ -127,7 +149,7 @@ impl Choice {
         self.listed.push(node);
         if self.listed.len() > LISTED {
             for node in self.listed.drain(..) {
-                if self.next == NIL || is_before(nodes.tag(node), nodes.tag(self.next)) {
+                if self.next == NIL || nodes.tag(node) < nodes.tag(self.next) {
                     self.next = node;
                 }
             }
@@ -144,13 +166,42 @@ impl Choice {
 }
 
 impl<P> Queues<P> {
-    /// The entry that a member takes next; [`None`] where nothing in the queue is for it.
-    pub(crate) fn pick_from_group(&mut self, now_ms: u64, id: u32, member: u32) -> Option<u32> {
-        let group = self.groups.get_mut(&id)?;
-        if let Some(choice) = group.choices.get_mut(&member) {
-            return choice.pick(&self.nodes, now_ms);
+    /// The entry that a member takes next.
+    pub(crate) fn pick_from_group(&mut self, now_ms: u64, id: u32, member: u32) -> Pick {
+        let Some(group) = self.groups.get_mut(&id) else {
+            return Pick::Nothing;
+        };
+        let (node, unseen) = if let Some(choice) = group.choices.get_mut(&member) {
+            let unseen = group.tail.after(choice.seen).next();
+            (choice.pick(&self.nodes, now_ms), unseen)
+        } else {
+            let first = Some(group.queue.first()).filter(|&node| node != NIL);
+            (first, group.tail.first())
+        };
+        match (node, unseen) {
+            (None, None) => Pick::Nothing,
+            (Some(node), unseen)
+                if unseen.is_none_or(|unseen| self.nodes.tag(node) < unseen.tag) =>
+            {
+                Pick::Entry(node)
+            }
+            _ => Pick::InLog,
         }
-        Some(group.queue.first()).filter(|&node| node != NIL)
+    }
+
+    /// A message of a group's queue waits in the log from now on.
+    pub(crate) fn offer_in_log(&mut self, id: u32, tag: u64, message: Option<&Message>) {
+        let Some(group) = self.groups.get_mut(&id) else {
+            return;
+        };
+        for at in 0..group.choices.len() {
+            let Some((member, choice)) = group.choices.pair_at_mut(at) else {
+                return;
+            };
+            choice.look_again(tag, message);
+            let member = *member;
+            group.list_if_available(member);
+        }
     }
 
     /// An entry has been appended to a group's queue: who has seen all others looks at it.

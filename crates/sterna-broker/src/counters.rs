@@ -2,6 +2,7 @@
 
 use crate::message::CHARGED_BYTES;
 use crate::nodes::NIL;
+use crate::tail::WAITING_BYTES;
 
 /// Counters of one shard since it started, and its present sizes. Sum them over the shards.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
@@ -52,8 +53,10 @@ pub struct Counters {
     pub subscriptions: u64,
     /// Of these, shared subscriptions.
     pub shared_subscriptions: u64,
-    /// Messages waiting in this shard's queues now, or sent and not settled.
+    /// Messages in this shard's queues now that are in memory: they wait, or were sent and not settled.
     pub stored_messages: u64,
+    /// Messages of this shard's shared subscriptions that wait in the log and not in memory.
+    pub logged_messages: u64,
     /// Bytes of their bodies; a body shared by several queues counts in each.
     pub stored_bytes: u64,
     /// Of them, those of bodies that are too small to be counted once for all queues.
@@ -98,7 +101,9 @@ impl Counters {
 
     /// What all queues hold, except for the bodies that are counted once.
     pub(crate) const fn entry_bytes(&self) -> u64 {
-        self.small_bytes + self.stored_messages * ENTRY_BYTES
+        self.small_bytes
+            + self.stored_messages * ENTRY_BYTES
+            + self.logged_messages * WAITING_BYTES
     }
 }
 

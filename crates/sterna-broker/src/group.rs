@@ -19,46 +19,29 @@ use crate::losses::LossReason;
 use crate::mail::Returned;
 use crate::message::{Message, Qos};
 use crate::nodes::{Entry, List, NIL, Nodes, Phase};
+use crate::pressure::Pressure;
 use crate::queue_rules::{DeathCause, HIGHEST_PRIORITY, QueueRules};
 use crate::queues::{Dead, Queues, TimerKey, next_sweep_ms};
 use crate::records::{self, Kind};
 use crate::rights::Permit;
 use crate::route::{Context, RouteFlags};
 use crate::session::NEVER_MS;
+use crate::tail::Tail;
 use crate::watch::Step;
+use crate::window::{Look, Reading};
 
 /// The owner of the nodes in groups' queues: no session's slot, so no session's tag finds them.
 pub(crate) const GROUP_OWNER: u32 = NIL - 1;
 
-/// The upper bits of a sequence number are its class, so that it orders messages by priority; the others
-/// count up, and around.
-const CLASS_BITS: u32 = 4;
-const COUNT_BITS: u32 = u32::BITS - CLASS_BITS;
-const COUNT_MASK: u32 = (1 << COUNT_BITS) - 1;
+/// The upper bits of a tag are its class, so that the lowest goes first; the others count up.
+const COUNT_BITS: u32 = 60;
 
 /// Classes of a queue with priorities; in others all messages are of the first.
 const CLASSES: usize = HIGHEST_PRIORITY as usize + 1;
 
-/// Whether an entry of a group's queue goes before another: it is of a higher priority, or was published
-/// before.
-pub(crate) const fn is_before(tag: u64, other: u64) -> bool {
-    let (class, other_class) = (class_of(tag), class_of(other));
-    class < other_class
-        || (class == other_class
-            && count_of(tag).wrapping_sub(count_of(other)) & COUNT_MASK > COUNT_MASK >> 1)
-}
-
-pub(crate) const fn sequence(tag: u64) -> u32 {
-    (tag >> 32) as u32
-}
-
 /// Zero for the highest priority.
 const fn class_of(tag: u64) -> usize {
-    (sequence(tag) >> COUNT_BITS) as usize
-}
-
-const fn count_of(tag: u64) -> u32 {
-    sequence(tag) & COUNT_MASK
+    (tag >> COUNT_BITS) as usize
 }
 
 /// A session that has the shared subscription.
@@ -99,7 +82,17 @@ pub(crate) struct Group {
     pub(crate) available: VecDeque<u32>,
     /// Members that are connected.
     pub(crate) attending: usize,
+    /// What waits in memory.
     pub(crate) queue: List,
+    /// Of `queue`: what is in the log too, and the bytes of it.
+    pub(crate) logged: (usize, u64),
+    /// What waits in the log.
+    pub(crate) tail: Tail,
+    /// What is read in the log for the queue.
+    pub(crate) reading: Option<Box<Reading>>,
+    /// What is read in the log for those who look and take nothing.
+    pub(crate) look: Option<Box<Look>>,
+    /// Bytes of all that waits.
     pub(crate) queued_bytes: u64,
     /// Whether a member keeps the queue.
     pub(crate) is_kept: bool,
@@ -112,16 +105,14 @@ pub(crate) struct Group {
     pub(crate) log: Option<Box<GroupReader>>,
     /// Messages that are not due yet.
     pub(crate) delayed: Option<Box<Delayed>>,
-    /// Whether its rules are still to be applied to messages of before a restart.
-    pub(crate) is_restored: bool,
-    /// The entry in the queue that came back last, or [`NIL`].
-    returned_last: u32,
+    /// The entry in memory that came to its place last other than at the end, or [`NIL`].
+    pub(crate) returned_last: u32,
     pub(crate) is_dirty: bool,
     /// When to look for expired messages.
     sweep_at_ms: u64,
     /// The timer that is set.
     timer_ms: u64,
-    next_count: u32,
+    next_count: u64,
 }
 
 impl Group {
@@ -133,6 +124,10 @@ impl Group {
             available: VecDeque::new(),
             attending: 0,
             queue: List::default(),
+            logged: (0, 0),
+            tail: Tail::default(),
+            reading: None,
+            look: None,
             queued_bytes: 0,
             is_kept: false,
             fill: None,
@@ -140,7 +135,6 @@ impl Group {
             class_ends: None,
             log: None,
             delayed: None,
-            is_restored: false,
             returned_last: NIL,
             is_dirty: false,
             sweep_at_ms: NEVER_MS,
@@ -149,20 +143,31 @@ impl Group {
         }
     }
 
-    /// The tag of a message that is new in the queue; its lower half is set with its place.
+    /// The tag of a message that is new in the queue: those with lower tags go before.
     pub(crate) fn next_tag(&mut self, message: &Message) -> u64 {
-        self.next_count = (self.next_count.wrapping_add(1) & COUNT_MASK).max(1);
+        self.next_count += 1;
+        // The lower half is not what an entry has whose tag is yet to be made.
+        self.next_count += u64::from(self.next_count as u32 == NIL);
         let rules = self.rules.as_ref().filter(|rules| rules.has_priorities);
         let class = rules.map_or(0, |rules| {
             HIGHEST_PRIORITY - rules.reader.priority(message).min(HIGHEST_PRIORITY)
         });
-        let sequence = (u32::from(class) << COUNT_BITS) | self.next_count;
-        (u64::from(sequence) << 32) | u64::from(NIL)
+        (u64::from(class) << COUNT_BITS) | self.next_count
     }
 
-    /// The messages that are not due yet.
+    /// Messages that wait, in memory or in the log, and are due.
+    pub(crate) fn waiting(&self) -> usize {
+        self.queue.len() + self.tail.len()
+    }
+
+    /// The messages in memory that are not due yet.
     pub(crate) fn delayed_list(&self) -> List {
         (self.delayed.as_ref()).map_or_else(List::default, |delayed| delayed.list())
+    }
+
+    /// Messages that are not due yet.
+    pub(crate) fn delayed_len(&self) -> usize {
+        self.delayed.as_ref().map_or(0, |delayed| delayed.len())
     }
 
     /// # Panics
@@ -181,7 +186,7 @@ impl Group {
 
     /// Looks for expired messages when one expires.
     pub(crate) fn sweep_by(&mut self, now_ms: u64, expires_at_ms: u64) {
-        let sweep_at_ms = next_sweep_ms(now_ms, expires_at_ms, self.queue.len());
+        let sweep_at_ms = next_sweep_ms(now_ms, expires_at_ms, self.waiting());
         self.sweep_at_ms = self.sweep_at_ms.min(sweep_at_ms);
     }
 
@@ -191,7 +196,11 @@ impl Group {
     }
 
     /// Notes an entry that has been put into the queue.
-    fn entered(&mut self, nodes: &Nodes, node: u32) {
+    pub(crate) fn entered(&mut self, nodes: &Nodes, node: u32) {
+        if let Some(entry) = nodes.entry(node).filter(|entry| entry.may_wait_in_log()) {
+            self.logged.0 += 1;
+            self.logged.1 += entry.body_bytes();
+        }
         if let Some(ends) = &mut self.class_ends {
             let class = class_of(nodes.tag(node));
             let next = nodes.next(node);
@@ -205,6 +214,10 @@ impl Group {
     pub(crate) fn leaves(&mut self, nodes: &Nodes, node: u32) {
         if self.returned_last == node {
             self.returned_last = NIL;
+        }
+        if let Some(entry) = nodes.entry(node).filter(|entry| entry.may_wait_in_log()) {
+            self.logged.0 -= 1;
+            self.logged.1 -= entry.body_bytes();
         }
         if let Some(ends) = &mut self.class_ends {
             let class = class_of(nodes.tag(node));
@@ -222,19 +235,19 @@ impl Group {
     /// Most of what comes back is older than all that waits; otherwise the last that came back is
     /// mostly its neighbour. So only who gives many back in a wild order makes long ways, of at most
     /// what the queue holds of its class.
-    fn successor(&self, nodes: &Nodes, tag: u64) -> u32 {
+    pub(crate) fn successor(&self, nodes: &Nodes, tag: u64) -> u32 {
         let mut first = self.queue.first();
         if let Some(ends) = &self.class_ends {
             let class = class_of(tag).min(CLASSES - 1);
             let end = ends[class];
-            if end != NIL && !is_before(tag, nodes.tag(end)) {
+            if end != NIL && tag >= nodes.tag(end) {
                 return nodes.next(end);
             }
             if let Some(end) = ends[..class].iter().rev().find(|&&end| end != NIL) {
                 first = nodes.next(*end);
             }
         }
-        if first == NIL || is_before(tag, nodes.tag(first)) {
+        if first == NIL || tag < nodes.tag(first) {
             return first;
         }
         let mut node = if self.returned_last == NIL {
@@ -242,11 +255,11 @@ impl Group {
         } else {
             self.returned_last
         };
-        while node != NIL && is_before(tag, nodes.tag(node)) {
+        while node != NIL && tag < nodes.tag(node) {
             node = nodes.previous(node);
         }
         // The first goes before, so this ends at one that does.
-        while node != NIL && !is_before(tag, nodes.tag(node)) {
+        while node != NIL && tag >= nodes.tag(node) {
             node = nodes.next(node);
         }
         node
@@ -265,7 +278,7 @@ impl Group {
             self.rules = Some(Arc::clone(rules));
         }
         if let (None, Some(fill)) = (&self.fill, fill) {
-            fill.add(self.queue.len() as u64, self.queued_bytes);
+            fill.add((self.waiting() + self.delayed_len()) as u64, self.queued_bytes);
             self.fill = Some(Arc::clone(fill));
         }
     }
@@ -289,7 +302,7 @@ impl Group {
             && self
                 .choices
                 .get(&id)
-                .is_some_and(|choice| !choice.may_choose())
+                .is_some_and(|choice| !choice.may_choose(&self.tail))
         {
             return;
         }
@@ -365,7 +378,7 @@ impl Group {
 
     /// Whether no member, connected or away, may get messages of a topic. Those of a kept queue wait
     /// for members that are yet to come.
-    fn is_for_nobody(&self, topic: &str) -> bool {
+    pub(crate) fn is_for_nobody(&self, topic: &str) -> bool {
         !self.is_kept && !self.members.iter().any(|(_, member)| member.permits(topic))
     }
 
@@ -395,6 +408,7 @@ impl<P> Queues<P> {
         position: u64,
         reserved: bool,
     ) {
+        self.read_unread(id);
         let Some(group) = self.groups.get(&id) else {
             return;
         };
@@ -451,48 +465,18 @@ impl<P> Queues<P> {
         };
         let reader = group.rules.as_ref().map(|rules| &rules.reader);
         let due_ms = reader.and_then(|reader| reader.due_ms(message));
-        let node = match due_ms.filter(|&due_ms| due_ms > now_ms) {
-            Some(due_ms) => {
-                let delayed = group.delayed.get_or_insert_default();
-                delayed.hold(&mut self.nodes, due_ms, entry)
-            }
-            None => self.place(id, entry),
-        };
         if self.road.is_some()
             && let Some(group) = self.groups.get(&id)
         {
-            let (reader, waiting) = (&*group.filter, group.queue.len());
+            let (reader, waiting) = (&*group.filter, group.waiting() + 1);
             self.saw(message, Step::Queued { reader, waiting });
         }
-        let position = self.nodes.entry(node).map_or(0, |entry| entry.position);
-        self.note_in_group(id, position, |log| log.enter(position, failures));
-        self.entered_group(now_ms, id, node);
-    }
-
-    /// Puts an entry into its place in a group's queue, and offers it to the members that choose.
-    pub(crate) fn place(&mut self, id: u32, entry: Entry) -> u32 {
-        let Some(group) = self.groups.get_mut(&id) else {
-            return NIL;
-        };
-        let last = group.queue.last();
-        let is_last = last == NIL || !is_before(entry.tag, self.nodes.tag(last));
-        let successor = if is_last {
-            NIL
-        } else {
-            group.successor(&self.nodes, entry.tag)
-        };
-        let node = if successor == NIL {
-            (self.nodes).push_back(&mut group.queue, GROUP_OWNER, entry)
-        } else {
-            (self.nodes).insert_before(&mut group.queue, successor, GROUP_OWNER, entry)
-        };
-        group.entered(&self.nodes, node);
-        if is_last {
-            self.offer_appended(id, node);
-        } else {
-            self.offer_returned(id, node);
+        self.note_in_group(id, entry.position, |log| log.enter(position, failures));
+        self.count_into_group(now_ms, id, &entry);
+        match due_ms.filter(|&due_ms| due_ms > now_ms) {
+            Some(due_ms) => self.hold_in_group(id, due_ms, entry),
+            None => self.wait_in_group(id, entry),
         }
-        node
     }
 
     /// Whether a queue that isn't kept may take another message; makes room where that is the rule.
@@ -507,7 +491,12 @@ impl<P> Queues<P> {
             self.lose_of_group(id, Some(message), LossReason::Away);
             return false;
         }
-        if self.is_over_memory && (group.attending == 0 || !group.queue.is_empty()) {
+        let is_pressed = if group.log.is_some() && message.qos().is_acknowledged() {
+            self.pressure >= Pressure::Drop
+        } else {
+            self.is_over_memory || (group.log.is_some() && self.is_window_full(group))
+        };
+        if is_pressed && (group.attending == 0 || group.waiting() > 0) {
             self.lose_of_group(id, Some(message), LossReason::Full);
             return false;
         }
@@ -516,8 +505,8 @@ impl<P> Queues<P> {
             let Some(group) = self.groups.get(&id) else {
                 return false;
             };
-            let fits = group.queue.is_empty()
-                || (group.queue.len() < self.limits.group_queued_messages
+            let fits = group.waiting() == 0
+                || (group.waiting() < self.limits.group_queued_messages
                     && group.queued_bytes + body_bytes <= self.limits.group_queued_bytes as u64);
             if fits {
                 return true;
@@ -526,29 +515,39 @@ impl<P> Queues<P> {
                 self.lose_of_group(id, Some(message), LossReason::Full);
                 return false;
             }
-            let first = group.queue.first();
-            if let Some(entry) = self.remove_from_group(id, first) {
-                self.settle_in_group(id, entry.position);
-                self.lose_of_group(id, entry.message.as_deref(), LossReason::Full);
-            }
+            let dropped = self.drop_first_of_group(id).flatten();
+            self.lose_of_group(id, dropped.as_deref(), LossReason::Full);
         }
     }
 
-    /// Counts an entry that a group's queue has taken, and sees to what follows.
-    fn entered_group(&mut self, now_ms: u64, id: u32, node: u32) {
-        let expires_at_ms = self.expires_at_ms(node);
+    /// Counts an entry that a group's queue takes, and sees to what follows.
+    fn count_into_group(&mut self, now_ms: u64, id: u32, entry: &Entry) {
         let Some(group) = self.groups.get_mut(&id) else {
             return;
         };
-        let body_bytes = self.nodes.entry(node).map_or(0, Entry::body_bytes);
+        let body_bytes = entry.body_bytes();
         group.queued_bytes += body_bytes;
-        self.counters.stored(body_bytes);
         if let Some(fill) = &group.fill {
             fill.add(1, body_bytes);
         }
-        group.sweep_by(now_ms, expires_at_ms);
+        let message = entry.message.as_ref();
+        let expires_at_ms = message.and_then(|message| message.expires_at_ms());
+        group.sweep_by(now_ms, expires_at_ms.unwrap_or(NEVER_MS));
         self.set_group_timer(id);
-        self.mark_dirty(id);
+    }
+
+    /// Counts out what has left a group's queue.
+    pub(crate) fn count_out_of_group(&mut self, id: u32, body_bytes: u64) {
+        if let Some(group) = self.groups.get_mut(&id) {
+            group.queued_bytes -= body_bytes;
+            if let Some(fill) = &group.fill {
+                fill.remove(1, body_bytes);
+            }
+            debug_assert!(
+                group.queued_bytes == 0 || group.waiting() + group.delayed_len() > 0,
+                "an empty queue has no bytes"
+            );
+        }
     }
 
     /// Takes back what a member hasn't sent, or couldn't finish. Each message gets its old place in
@@ -626,20 +625,18 @@ impl<P> Queues<P> {
             is_owned: false,
             is_claimed: false,
         };
-        let node = self.place(id, entry);
-        let Some(group) = self.groups.get_mut(&id) else {
-            return;
-        };
-        group.returned_last = node;
-        self.note_in_group(id, position, |log| log.set(position, failures, false));
-        self.entered_group(now_ms, id, node);
+        self.note_in_group(id, position, |log| {
+            log.take_back(position, failures, redelivered);
+        });
+        self.count_into_group(now_ms, id, &entry);
+        self.wait_in_group(id, entry);
     }
 
     /// Notes that a group may have something to dispatch.
     pub(crate) fn mark_dirty(&mut self, id: u32) {
         if let Some(group) = self.groups.get_mut(&id)
             && !group.is_dirty
-            && !group.queue.is_empty()
+            && group.waiting() > 0
             && !group.available.is_empty()
         {
             group.is_dirty = true;
@@ -649,23 +646,8 @@ impl<P> Queues<P> {
 
     /// Takes an entry out of a group's queue; it is not settled by that.
     pub(crate) fn remove_from_group(&mut self, id: u32, node: u32) -> Option<Entry> {
-        if node == NIL {
-            return None;
-        }
-        self.withdraw(id, node);
-        let group = self.groups.get_mut(&id)?;
-        group.leaves(&self.nodes, node);
-        let entry = self.nodes.remove(&mut group.queue, node)?;
-        let body_bytes = entry.body_bytes();
-        group.queued_bytes -= body_bytes;
-        debug_assert!(
-            group.queued_bytes == 0 || !group.queue.is_empty() || group.due_ms() != NEVER_MS,
-            "an empty queue has no bytes"
-        );
-        if let Some(fill) = &group.fill {
-            fill.remove(1, body_bytes);
-        }
-        self.counters.unstored(body_bytes);
+        let entry = self.take_out(id, node)?;
+        self.count_out_of_group(id, entry.body_bytes());
         Some(entry)
     }
 
@@ -699,10 +681,12 @@ impl<P> Queues<P> {
         if let Some(group) = self.groups.remove(&id) {
             self.timers.remove(&(group.timer_ms, TimerKey::Group(id)));
             self.drain(group.queue);
+            self.counters.logged_messages -= group.tail.len() as u64;
             if let Some(delayed) = group.delayed {
+                self.counters.logged_messages -= delayed.logged_len() as u64;
                 self.drain(delayed.list());
             }
-            if group.log.is_some() {
+            if group.log.is_some() || self.unread.remove(&id).is_some() {
                 self.changes
                     .push(records::remove(Kind::Group, &group.filter, &[]));
             }
@@ -754,26 +738,17 @@ impl<P> Queues<P> {
             }
             node = next;
         }
-        if let Some(group) = self.groups.get_mut(&id) {
-            group.sweep_at_ms = next_sweep_ms(now_ms, earliest_ms, group.queue.len());
+        let Some(group) = self.groups.get_mut(&id) else {
+            return;
+        };
+        let (expired, next_ms) = group.tail.take_expired(now_ms);
+        earliest_ms = earliest_ms.min(next_ms);
+        for waiting in expired {
+            self.left_log(id, &waiting);
+            self.lose_of_group(id, None, LossReason::Expired);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const fn tag(class: u32, count: u32) -> u64 {
-        (((class << COUNT_BITS) | count) as u64) << 32
-    }
-
-    #[test]
-    fn priority_goes_before_age_and_counts_go_around() {
-        assert!(is_before(tag(0, 1), tag(0, 2)) && !is_before(tag(0, 2), tag(0, 1)));
-        assert!(!is_before(tag(0, 1), tag(0, 1)));
-        assert!(is_before(tag(0, COUNT_MASK), tag(0, 1)));
-        assert!(is_before(tag(5, COUNT_MASK - 9), tag(5, 7)));
-        assert!(is_before(tag(1, 100), tag(2, 1)) && !is_before(tag(2, 1), tag(1, 100)));
+        if let Some(group) = self.groups.get_mut(&id) {
+            group.sweep_at_ms = next_sweep_ms(now_ms, earliest_ms, group.waiting());
+        }
     }
 }

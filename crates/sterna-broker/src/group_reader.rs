@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::cursor::{Cursor, Unsettled};
 use crate::queues::Queues;
 use crate::records::{self, Kind};
+use crate::tail::Tail;
 
 /// What became of a message so far.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
@@ -13,18 +14,26 @@ struct Attempts {
     failed: u16,
     /// Whether a member has it: if the broker ends, that attempt has failed.
     is_out: bool,
+    /// Whether it was sent before.
+    was_sent: bool,
 }
+
+/// Settled positions from which on what waits in the log is listed instead, if that is less.
+const MOST_SETTLED: usize = 4_096;
 
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct GroupReader {
+    /// What is not settled; of what waits in the log only what a member had before.
     unsettled: BTreeMap<u64, Attempts>,
-    /// Settled positions, from the watermark of the last writing on.
+    /// Settled positions, from the cursor of the last writing on.
     settled: BTreeSet<u64>,
-    /// Nothing before this position is the group's, but for what is not settled.
-    since: u64,
+    /// Where the cursor of the last writing was. Nothing before is the group's, but for what is not settled.
+    from: u64,
     /// The lowest position that a restart would need.
     needed: u64,
+    /// Whether a restart is to find the queue.
+    pub(crate) is_stored: bool,
     pub(crate) is_changed: bool,
 }
 
@@ -54,34 +63,71 @@ impl GroupRecord {
 
 impl GroupReader {
     /// A reader of what is published from a position on.
-    pub(crate) fn new(since: u64) -> Self {
+    pub(crate) fn new(from: u64) -> Self {
         Self {
-            since,
-            needed: since,
+            from,
+            needed: from,
             ..Self::default()
         }
     }
 
     /// The reader of a group that a store had; what it has not settled is entered again.
-    pub(crate) fn restored(cursor: &Cursor, since: u64) -> Self {
+    pub(crate) fn restored(cursor: &Cursor) -> Self {
         Self {
-            since,
+            from: cursor.from,
+            settled: cursor.settled.iter().copied().collect(),
             needed: cursor.first(),
+            is_stored: true,
             ..Self::default()
         }
     }
 
-    /// A message has come.
+    /// A message has come, with so many attempts before that failed.
     pub(crate) fn enter(&mut self, position: u64, failed: u16) {
-        let is_out = false;
-        self.unsettled.insert(position, Attempts { failed, is_out });
+        let attempts = Attempts {
+            failed,
+            is_out: false,
+            was_sent: failed > 0,
+        };
+        self.unsettled.insert(position, attempts);
     }
 
-    /// A member has the message, or has given it back after so many attempts that failed.
-    pub(crate) fn set(&mut self, position: u64, failed: u16, is_out: bool) {
+    /// A member has the message.
+    pub(crate) fn assign(&mut self, position: u64) {
         if let Some(attempts) = self.unsettled.get_mut(&position) {
-            *attempts = Attempts { failed, is_out };
+            attempts.is_out = true;
         }
+    }
+
+    /// A member has given the message back, after so many attempts that failed.
+    pub(crate) fn take_back(&mut self, position: u64, failed: u16, was_sent: bool) {
+        if let Some(attempts) = self.unsettled.get_mut(&position) {
+            *attempts = Attempts {
+                failed,
+                is_out: false,
+                was_sent,
+            };
+        }
+    }
+
+    /// The message waits in the log from now on.
+    pub(crate) fn shelve(&mut self, position: u64) {
+        let known = self.unsettled.get(&position);
+        if known.is_some_and(|attempts| *attempts == Attempts::default()) {
+            self.unsettled.remove(&position);
+        }
+    }
+
+    /// The message was read in the log. Returns how often its delivery has failed, and whether it was sent.
+    pub(crate) fn unshelve(&mut self, position: u64) -> (u16, bool) {
+        let attempts = self.unsettled.entry(position).or_default();
+        (attempts.failed, attempts.was_sent)
+    }
+
+    /// How often the delivery of a message has failed.
+    pub(crate) fn failures(&self, position: u64) -> u16 {
+        let known = self.unsettled.get(&position);
+        known.map_or(0, |attempts| attempts.failed)
     }
 
     /// The message is settled, or was dropped.
@@ -90,24 +136,41 @@ impl GroupReader {
         self.settled.insert(position);
     }
 
+    /// Other messages are the group's from a position on.
+    pub(crate) fn begin_anew(&mut self, position: u64) {
+        self.from = self.from.max(position);
+    }
+
     /// The lowest position that a restart would need.
     pub(crate) fn needed(&self) -> u64 {
         self.needed
     }
 
-    /// The cursor as a store is to keep it, where nothing before the watermark is under way.
-    pub(crate) fn write(&mut self, watermark: u64) -> Cursor {
-        let from = watermark.max(self.since);
+    /// The cursor as a store is to keep it, where nothing before the watermark is under way. All that waits in
+    /// the log is in `tail`: mostly the cursor is at the first of it, and so says all.
+    pub(crate) fn write(&mut self, watermark: u64, tail: &Tail) -> Cursor {
+        let most = watermark.max(self.from);
+        let first = tail.lowest().unwrap_or(u64::MAX);
+        let is_listed = self.settled.len() > MOST_SETTLED.max(tail.len());
+        let from = if is_listed { most } else { first.clamp(self.from, most) };
+        self.from = from;
         self.settled = self.settled.split_off(&from);
         self.is_changed = false;
         let unsettled = |(&position, attempts): (&u64, &Attempts)| Unsettled {
             position,
             failures: attempts.failed.saturating_add(u16::from(attempts.is_out)),
         };
+        let mut before: Vec<Unsettled> = self.unsettled.range(..from).map(unsettled).collect();
+        let shelved = tail.before(from).filter(|at| !self.unsettled.contains_key(at));
+        before.extend(shelved.map(|position| Unsettled {
+            position,
+            failures: 0,
+        }));
+        before.sort_unstable_by_key(|unsettled| unsettled.position);
         let under_way = self.unsettled.range(from..).map(unsettled);
         let cursor = Cursor {
             from,
-            unsettled: self.unsettled.range(..from).map(unsettled).collect(),
+            unsettled: before,
             failed: under_way.filter(|known| known.failures > 0).collect(),
             settled: self.settled.iter().copied().collect(),
         };
@@ -149,14 +212,18 @@ impl<P> Queues<P> {
         let Some(group) = self.groups.get_mut(&id) else {
             return;
         };
-        if !is_durable {
-            if group.log.take().is_some() {
-                self.changes
-                    .push(records::remove(Kind::Group, &group.filter, &[]));
+        if is_durable {
+            let log = &mut group.log;
+            let log = log.get_or_insert_with(|| Box::new(GroupReader::new(since)));
+            if !std::mem::replace(&mut log.is_stored, true) {
+                self.write_group_cursor(id);
             }
-        } else if group.log.is_none() {
-            group.log = Some(Box::new(GroupReader::new(since)));
-            self.write_group_cursor(id);
+        } else if let Some(log) = &mut group.log
+            && std::mem::take(&mut log.is_stored)
+        {
+            // What waits in the log goes on to do so.
+            let change = records::remove(Kind::Group, &group.filter, &[]);
+            self.changes.push(change);
         }
     }
 }
@@ -171,10 +238,11 @@ mod tests {
         for position in [5, 7, 8, 12] {
             reader.enter(position, 0);
         }
-        reader.set(7, 2, true);
+        reader.take_back(7, 2, true);
+        reader.assign(7);
         reader.settle(5);
         reader.settle(12);
-        let cursor = reader.write(10);
+        let cursor = reader.write(10, &Tail::default());
         assert_eq!(cursor.from, 10);
         let wanted: Vec<_> = (0..15)
             .filter_map(|at| Some((at, cursor.wants(at)?)))
@@ -186,6 +254,6 @@ mod tests {
     #[test]
     fn nothing_from_before_the_group_is_its() {
         let mut reader = GroupReader::new(100);
-        assert_eq!(reader.write(40).from, 100);
+        assert_eq!(reader.write(40, &Tail::default()).from, 100);
     }
 }

@@ -63,7 +63,9 @@ mod rights;
 mod route;
 mod session;
 mod store;
+mod tail;
 mod watch;
+mod window;
 
 pub use api::{
     Close, ConsumerId, Delivery, Event, EvictReason, NEVER_EXPIRES_S, OpenError, OpenSession,

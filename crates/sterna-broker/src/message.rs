@@ -151,12 +151,13 @@ pub struct Message {
     native_format: Option<NativeFormat>,
 }
 
-/// The level and the retain flag, in one byte.
+/// The level, the retain flag and whether the message was changed, in one byte.
 #[derive(Clone, Copy, Debug)]
 struct Level(u8);
 
 impl Level {
     const RETAIN: u8 = 4;
+    const CHANGED: u8 = 8;
 
     const fn new(qos: Qos, retain: bool) -> Self {
         Self(qos as u8 | if retain { Self::RETAIN } else { 0 })
@@ -172,6 +173,10 @@ impl Level {
 
     const fn retain(self) -> bool {
         self.0 & Self::RETAIN != 0
+    }
+
+    const fn is_changed(self) -> bool {
+        self.0 & Self::CHANGED != 0
     }
 }
 
@@ -271,6 +276,16 @@ impl Message {
             expires_at_ms: expires_at_ms.unwrap_or(NEVER_MS),
             ..*self
         }
+    }
+
+    /// Notes that the log has another message in its place.
+    pub(crate) const fn set_changed(&mut self) {
+        self.level.0 |= Level::CHANGED;
+    }
+
+    /// Whether the log has another message in its place.
+    pub(crate) const fn is_changed(&self) -> bool {
+        self.level.is_changed()
     }
 
     /// Sets the time of publication, if there is none.

@@ -74,6 +74,12 @@ impl Entry {
         }
     }
 
+    /// In a group's queue: whether it may wait in the log alone. It is there as it is.
+    pub(crate) fn may_wait_in_log(&self) -> bool {
+        let message = self.message.as_ref();
+        self.position != 0 && message.is_some_and(|message| !message.is_changed())
+    }
+
     pub(crate) fn body_bytes(&self) -> u64 {
         self.message
             .as_ref()

@@ -9,10 +9,11 @@ use slab::Slab;
 use crate::api::{Delivery, SessionKey};
 use crate::counters::Counters;
 use crate::group::Group;
+use crate::group_reader::GroupRecord;
 use crate::ledger::{delivery, hint};
 use crate::limits::Limits;
 use crate::losses::{LossReason, LossWatcher};
-use crate::message::{Message, Origin, Qos};
+use crate::message::{Gauge, Message, Origin, Qos};
 use crate::nodes::{Entry, List, NIL, Nodes, Phase};
 use crate::pressure::Pressure;
 use crate::queue_rules::DeathCause;
@@ -125,6 +126,14 @@ pub(crate) struct Queues<P> {
     pub(crate) fallen: Vec<u32>,
     /// Sessions that are to read on in the log.
     pub(crate) hungry: Vec<u32>,
+    /// Groups whose queues may have to read in the log.
+    pub(crate) hungry_groups: Vec<u32>,
+    /// Queues of groups that a store had, and that are to be read in its log.
+    pub(crate) unread: FxHashMap<u32, GroupRecord>,
+    /// The end of the log at the start.
+    pub(crate) restored_to: u64,
+    /// Counts the bodies of what comes from the log.
+    pub(crate) gauge: Arc<Gauge>,
     /// For each other shard, the position before which nothing of it is under way.
     pub(crate) marks: Box<[u64]>,
     pub(crate) is_durable: bool,
@@ -160,7 +169,12 @@ pub(crate) fn next_sweep_ms(now_ms: u64, earliest_ms: u64, entries: usize) -> u6
 }
 
 impl<P> Queues<P> {
-    pub(crate) fn new(limits: Limits, store: Box<dyn Store>, shards: u16) -> Self {
+    pub(crate) fn new(
+        limits: Limits,
+        store: Box<dyn Store>,
+        shards: u16,
+        gauge: Arc<Gauge>,
+    ) -> Self {
         let mark = store.next_position();
         Self {
             marks: vec![mark; usize::from(shards) - 1].into(),
@@ -170,6 +184,10 @@ impl<P> Queues<P> {
             changed_groups: Vec::new(),
             fallen: Vec::new(),
             hungry: Vec::new(),
+            hungry_groups: Vec::new(),
+            unread: FxHashMap::default(),
+            restored_to: 0,
+            gauge,
             sessions: Slab::new(),
             nodes: Nodes::new(),
             groups: FxHashMap::default(),

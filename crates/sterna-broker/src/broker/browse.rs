@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use super::Broker;
 use crate::api::{SessionKey, SubscribeError};
-use crate::group::is_before;
 use crate::mail::{Address, Browse, Browsed, Letter};
 use crate::message::Qos;
 use crate::nodes::NIL;
@@ -88,26 +87,17 @@ impl<P: Default + Send> Broker<P> {
 
     /// On the queue's shard: a browser asks for more.
     pub(super) fn queue_browsed(&mut self, now_ms: u64, browse: Browse) {
-        let mut messages = Vec::new();
-        let mut after = browse.after;
-        let first =
-            (self.queues.groups.get(&browse.group)).map_or(NIL, |group| group.queue.first());
-        let mut node = first;
-        while node != NIL && messages.len() < browse.limit as usize {
-            let entry = self.queues.nodes.entry(node);
-            if let Some(entry) = entry
-                && after.is_none_or(|after| is_before(after, entry.tag))
-            {
-                let message = entry.message.as_ref();
-                messages.extend(
-                    message
-                        .filter(|message| !message.is_expired(now_ms))
-                        .cloned(),
-                );
-                after = Some(entry.tag);
-            }
-            node = self.queues.nodes.next(node);
+        self.queues.read_unread(browse.group);
+        let after = browse.after.unwrap_or(0);
+        let page =
+            (self.queues).page_of_group(now_ms, browse.group, after, browse.limit as usize);
+        if page.is_in_log && page.messages.is_empty() {
+            let after = Some(page.after);
+            let browse = Browse { after, ..browse };
+            self.look(now_ms, browse.group, page.after, Some(browse));
+            return;
         }
+        let messages = page.messages.into_iter();
         let Browse {
             attendance, from, ..
         } = browse;
@@ -117,8 +107,8 @@ impl<P: Default + Send> Broker<P> {
                 slot: from.slot,
                 generation: from.generation,
                 attendance,
-                messages,
-                after: after.filter(|_| node != NIL),
+                messages: messages.map(|(.., message)| message).collect(),
+                after: page.has_more.then_some(page.after),
             })),
         );
     }

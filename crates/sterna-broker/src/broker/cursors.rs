@@ -114,7 +114,10 @@ impl<P> Queues<P> {
         if let Some(group) = self.groups.get_mut(&id)
             && let Some(log) = &mut group.log
         {
-            let cursor = log.write(watermark);
+            let cursor = log.write(watermark, &group.tail);
+            if !log.is_stored {
+                return;
+            }
             let record = GroupRecord {
                 is_kept: group.is_kept,
                 cursor,
@@ -214,7 +217,8 @@ impl<P: Default + Send> Broker<P> {
             for group in queues.groups.values() {
                 lowest = lowest.min(group.log.as_ref().map_or(u64::MAX, |log| log.needed()));
             }
-            for group in self.orphans.values() {
+            let unread = queues.unread.values();
+            for group in self.orphans.values().chain(unread) {
                 lowest = lowest.min(group.cursor.first());
             }
             Survey {

@@ -209,6 +209,7 @@ impl<P: Default + Send> Broker<P> {
             return false;
         };
         message.charge(&self.gauge);
+        message.set_changed();
         let queues = &mut self.queues;
         let Some(known) = queues
             .nodes

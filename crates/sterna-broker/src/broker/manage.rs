@@ -8,9 +8,9 @@ use std::sync::Arc;
 use super::Broker;
 use crate::api::SessionInfo;
 use crate::filter::Filter;
-use crate::group::is_before;
+use crate::choice::Pick;
 use crate::message::{Message, Qos};
-use crate::nodes::NIL;
+use crate::window::Page;
 
 /// A subscription of a session, as an administrator sees it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -52,7 +52,7 @@ pub struct Peeked {
     /// The message.
     pub message: Arc<Message>,
     /// Its place, to go on behind it.
-    pub place: u32,
+    pub place: u64,
     /// Failed deliveries so far.
     pub failures: u16,
 }
@@ -66,6 +66,9 @@ pub struct QueueChange {
     pub left: usize,
     /// Whether a message could not go where it was to go: it stays, and those behind it.
     pub is_refused: bool,
+    /// Whether the next message is being read in the log: the call is to be repeated, with what is left of its
+    /// limit, after [`poll_store`](Broker::poll_store).
+    pub is_reading: bool,
 }
 
 impl<P: Default + Send> Broker<P> {
@@ -145,6 +148,7 @@ impl<P: Default + Send> Broker<P> {
     fn group_here(&mut self, filter: &str) -> Option<u32> {
         self.catch_up();
         let group = self.directory.group(filter)?;
+        self.queues.read_unread(group);
         self.queues.groups.contains_key(&group).then_some(group)
     }
 
@@ -156,8 +160,8 @@ impl<P: Default + Send> Broker<P> {
         let group = self.queues.groups.get(&id)?;
         let rules = group.rules.as_deref();
         Some(QueueInfo {
-            messages: group.queue.len(),
-            delayed: group.delayed_list().len(),
+            messages: group.waiting(),
+            delayed: group.delayed_len(),
             bytes: group.queued_bytes,
             consumers: group.attending,
             maximum_deliveries: rules.and_then(|rules| rules.maximum_deliveries),
@@ -169,36 +173,41 @@ impl<P: Default + Send> Broker<P> {
     /// Messages that wait in the queue of a shared subscription, first the one that is delivered next: up
     /// to `limit` behind the place `after`, and whether there are more. Nothing is taken. `None` where the
     /// queue is not on this shard.
+    ///
+    /// None, but more: what follows is being read in the log. To be asked again after
+    /// [`poll_store`](Self::poll_store).
     #[must_use]
     pub fn peek_queue(
         &mut self,
         now_ms: u64,
         filter: &str,
-        after: Option<u32>,
+        after: Option<u64>,
         limit: usize,
     ) -> Option<(Vec<Peeked>, bool)> {
         let id = self.group_here(filter)?;
-        let after = after.map(|place| u64::from(place) << 32);
-        let mut node = self.queues.groups.get(&id)?.queue.first();
-        let mut page = Vec::new();
-        while node != NIL {
-            if let Some(entry) = self.queues.nodes.entry(node)
-                && after.is_none_or(|after| is_before(after, entry.tag))
-                && let Some(message) = &entry.message
-                && !message.is_expired(now_ms)
-            {
-                if page.len() == limit {
-                    return Some((page, true));
-                }
-                page.push(Peeked {
-                    message: Arc::clone(message),
-                    place: crate::group::sequence(entry.tag),
-                    failures: entry.failures,
-                });
-            }
-            node = self.queues.nodes.next(node);
+        let page = (self.queues).page_of_group(now_ms, id, after.unwrap_or(0), limit);
+        if page.is_in_log && page.messages.is_empty() {
+            self.look(now_ms, id, page.after, None);
+            let again = (self.queues).page_of_group(now_ms, id, page.after, limit);
+            return Some(self.peeked(id, again));
         }
-        Some((page, false))
+        Some(self.peeked(id, page))
+    }
+
+    fn peeked(&mut self, id: u32, page: Page) -> (Vec<Peeked>, bool) {
+        if !page.messages.is_empty()
+            && let Some(group) = self.queues.groups.get_mut(&id)
+            && let Some(look) = &mut group.look
+        {
+            look.messages.clear();
+        }
+        let messages = page.messages.into_iter();
+        let messages = messages.map(|(place, failures, message)| Peeked {
+            message,
+            place,
+            failures,
+        });
+        (messages.collect(), page.has_more)
     }
 
     /// Removes up to `limit` messages that wait in the queue of a shared subscription, first the one that
@@ -207,10 +216,10 @@ impl<P: Default + Send> Broker<P> {
     pub fn purge_queue(&mut self, now_ms: u64, filter: &str, limit: usize) -> Option<QueueChange> {
         let id = self.group_here(filter)?;
         let mut messages = 0;
-        while messages < limit && self.drop_first_of_group(id) {
+        while messages < limit && self.queues.drop_first_of_group(id).is_some() {
             messages += 1;
         }
-        Some(self.changed_queue(now_ms, id, messages, false))
+        Some(self.changed_queue(now_ms, id, messages, false, false))
     }
 
     /// Routes up to `limit` messages that wait in the queue of a shared subscription as `make` makes them
@@ -229,31 +238,36 @@ impl<P: Default + Send> Broker<P> {
         let mut messages = 0;
         let mut is_refused = false;
         // What comes back to this queue by its filter is not moved again.
-        let most = limit.min(self.queues.groups.get(&id)?.queue.len());
+        let most = limit.min(self.queues.groups.get(&id)?.waiting());
+        let mut is_reading = false;
         while messages < most {
-            let first = (self.queues.groups.get(&id)).map_or(NIL, |group| group.queue.first());
-            let entry = self.queues.nodes.entry(first);
-            let Some(message) = entry.and_then(|entry| entry.message.clone()) else {
+            if self.queues.first_of_group(id) == Pick::InLog {
+                self.feed(now_ms, id, true);
+                self.take_answers(now_ms);
+            }
+            let node = match self.queues.first_of_group(id) {
+                Pick::Entry(node) => node,
+                Pick::InLog => {
+                    is_reading = true;
+                    break;
+                }
+                Pick::Nothing => break,
+            };
+            let entry = self.queues.nodes.entry(node);
+            let Some((message, position)) =
+                entry.and_then(|entry| Some((entry.message.clone()?, entry.position)))
+            else {
                 break;
             };
             let routed = make(&message).map(|message| self.route(now_ms, message));
             is_refused = !routed.is_some_and(|routed| !routed.refused && routed.matched > 0);
-            if is_refused || !self.drop_first_of_group(id) {
+            if is_refused || self.queues.remove_from_group(id, node).is_none() {
                 break;
             }
+            self.queues.settle_in_group(id, position);
             messages += 1;
         }
-        Some(self.changed_queue(now_ms, id, messages, is_refused))
-    }
-
-    /// Takes the first message out of a group's queue for good; false where there is none.
-    fn drop_first_of_group(&mut self, id: u32) -> bool {
-        let first = (self.queues.groups.get(&id)).map_or(NIL, |group| group.queue.first());
-        let Some(entry) = self.queues.remove_from_group(id, first) else {
-            return false;
-        };
-        self.queues.settle_in_group(id, entry.position);
-        true
+        Some(self.changed_queue(now_ms, id, messages, is_refused, is_reading))
     }
 
     fn changed_queue(
@@ -262,6 +276,7 @@ impl<P: Default + Send> Broker<P> {
         id: u32,
         messages: usize,
         is_refused: bool,
+        is_reading: bool,
     ) -> QueueChange {
         if messages > 0 {
             self.queues.write_group_cursor(id);
@@ -270,8 +285,9 @@ impl<P: Default + Send> Broker<P> {
         self.report();
         QueueChange {
             messages,
-            left: (self.queues.groups.get(&id)).map_or(0, |group| group.queue.len()),
+            left: (self.queues.groups.get(&id)).map_or(0, |group| group.waiting()),
             is_refused,
+            is_reading,
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use super::Broker;
-use crate::choice::Choice;
+use crate::choice::{Choice, Pick};
 use crate::group::Group;
 use crate::losses::LossReason;
 use crate::mail::{Assign, Attend, Letter, Returned};
@@ -251,11 +251,20 @@ impl<P: Default + Send> Broker<P> {
                 since,
                 ..
             } => {
+                let watermark = self.queues.watermark();
                 if let Some(group) = self.queues.groups.get_mut(id) {
+                    let was_kept = group.is_kept;
                     group.keep(fill.as_ref(), rules.as_ref());
+                    if group.is_kept != was_kept
+                        && let Some(log) = &mut group.log
+                    {
+                        // Messages of QoS 0 are its too from now on, or no longer.
+                        log.begin_anew(watermark);
+                    }
                     let is_durable = *is_durable && self.queues.is_durable;
-                    self.queues.set_group_log(*id, is_durable, *since);
-                    self.restore_group(*id);
+                    if !self.restore_group(*id, is_durable) {
+                        self.queues.set_group_log(*id, is_durable, *since);
+                    }
                 }
             }
             RouteUpdate::Left { group: id, member } => {
@@ -283,6 +292,9 @@ impl<P: Default + Send> Broker<P> {
             selector,
         } = attend;
         let hashing = self.directory.hashing();
+        if credit > 0 {
+            self.queues.read_unread(id);
+        }
         let Some(group) = self.queues.groups.get_mut(&id) else {
             return;
         };
@@ -315,6 +327,9 @@ impl<P: Default + Send> Broker<P> {
         for &position in settled {
             self.queues.settle_in_group(id, position);
         }
+        if credit > 0 {
+            self.queues.read_unread(id);
+        }
         let Some(group) = self.queues.groups.get_mut(&id) else {
             return;
         };
@@ -333,19 +348,25 @@ impl<P: Default + Send> Broker<P> {
         if let Some(group) = self.queues.groups.get_mut(&id) {
             group.is_dirty = false;
         }
-        self.queues.apply_rules_to_restored(now_ms, id);
+        let mut waits_for_log = Vec::new();
         loop {
             let Some(group) = self.queues.groups.get_mut(&id) else {
                 return;
             };
-            if group.queue.is_empty() {
-                return;
+            if group.waiting() == 0 {
+                break;
             }
             let Some(member) = group.next_member() else {
-                return;
+                break;
             };
-            let Some(node) = self.queues.pick_from_group(now_ms, id, member) else {
-                continue; // it has its turn again when something comes that it hasn't seen
+            let node = match self.queues.pick_from_group(now_ms, id, member) {
+                Pick::Entry(node) => node,
+                Pick::InLog => {
+                    waits_for_log.push(member);
+                    continue;
+                }
+                // It has its turn again when something comes that it hasn't seen.
+                Pick::Nothing => continue,
             };
             let entry = self.queues.remove_from_group(id, node);
             let message = entry.as_ref().and_then(|entry| entry.message.clone());
@@ -396,9 +417,18 @@ impl<P: Default + Send> Broker<P> {
                 message,
             };
             group.list_if_available(member);
-            let (position, failures) = (entry.position, entry.failures);
-            (self.queues).note_in_group(id, position, |log| log.set(position, failures, true));
+            let position = entry.position;
+            (self.queues).note_in_group(id, position, |log| log.assign(position));
             self.send(place.shard, Letter::Assign(Box::new(assign)));
         }
+        if let Some(group) = self.queues.groups.get_mut(&id) {
+            for member in waits_for_log {
+                group.list_if_available(member);
+            }
+            if !group.tail.is_empty() {
+                self.queues.hungry_groups.push(id);
+            }
+        }
+        self.queues.trim_window(id);
     }
 }

@@ -6,6 +6,7 @@ mod cursors;
 mod dead_letter;
 mod delivery;
 mod demand;
+mod feed;
 mod held;
 mod manage;
 mod members;
@@ -76,8 +77,6 @@ pub struct Broker<P> {
     unsummed: u32,
     /// Cursors of restored shared subscriptions whose members are yet to come.
     orphans: FxHashMap<Box<str>, GroupRecord>,
-    /// Where the log ended when the broker started.
-    restored_to: u64,
     /// See [`token`](Self::token).
     token: u64,
     held: Held,
@@ -89,6 +88,8 @@ pub struct Broker<P> {
     stalled: Vec<u32>,
     /// When they try again.
     stalled_until_ms: u64,
+    /// Groups that wait for the same: whether for their queues, or for those who look at them.
+    stalled_groups: Vec<(bool, u32)>,
     cursors_written_ms: u64,
     /// Shards that have not yet said how far they have sent what they publish.
     unmarked: u16,
@@ -103,6 +104,8 @@ pub struct Broker<P> {
     relief_at: usize,
     /// Sessions at which room is to be made.
     relief_left: usize,
+    /// Groups at whose queues room is to be made.
+    relief_groups: Vec<u32>,
     /// Other nodes; `None` where there is no cluster.
     peers: Option<Box<Peers>>,
 }
@@ -118,7 +121,7 @@ impl<P: Default + Send> Broker<P> {
             index: Index::new(shard.0, directory.shards(), &limits, directory.hashing()),
             applied: 0,
             updates: Vec::new(),
-            queues: Queues::new(limits, store, directory.shards()),
+            queues: Queues::new(limits, store, directory.shards(), directory.gauge(shard.0)),
             outbox: Vec::new(),
             open_letters: vec![None; shards].into(),
             loopback: VecDeque::new(),
@@ -128,12 +131,12 @@ impl<P: Default + Send> Broker<P> {
             gauge: directory.gauge(shard.0),
             unsummed: 0,
             orphans: FxHashMap::default(),
-            restored_to: 0,
             token: 0,
             held: Held::default(),
             companions: Vec::new(),
             reads: 0,
             stalled: Vec::new(),
+            stalled_groups: Vec::new(),
             stalled_until_ms: 0,
             cursors_written_ms: 0,
             unmarked: 0,
@@ -143,6 +146,7 @@ impl<P: Default + Send> Broker<P> {
             rights_version: 0,
             relief_at: 0,
             relief_left: 0,
+            relief_groups: Vec::new(),
             peers: None,
             directory,
         }
@@ -268,9 +272,10 @@ impl<P: Default + Send> Broker<P> {
                 member,
                 attendance,
             } => {
-                if let Some(group) = self.queues.groups.get_mut(&group) {
-                    group.detach(member, attendance);
+                if let Some(known) = self.queues.groups.get_mut(&group) {
+                    known.detach(member, attendance);
                 }
+                self.queues.trim_window(group);
             }
             Letter::Credit {
                 group,
@@ -322,6 +327,7 @@ impl<P: Default + Send> Broker<P> {
             || !queues.unbalanced.is_empty()
             || !queues.fallen.is_empty()
             || !queues.hungry.is_empty()
+            || !queues.hungry_groups.is_empty()
             || !queues.changes.is_empty();
         if has_more {
             self.finish_all(now_ms);
@@ -351,6 +357,9 @@ impl<P: Default + Send> Broker<P> {
                 }
             } else if let Some(slot) = self.queues.hungry.pop() {
                 self.read_on(now_ms, slot);
+                self.take_answers(now_ms);
+            } else if let Some(group) = self.queues.hungry_groups.pop() {
+                self.feed(now_ms, group, false);
                 self.take_answers(now_ms);
             } else if !self.queues.changes.is_empty() {
                 self.append_changes();
@@ -442,6 +451,8 @@ impl<P: Default + Send> Broker<P> {
                 self.queues.list_if_hungry(slot);
             }
         }
+        self.feed_stalled(now_ms);
+        self.take_answers(now_ms);
         self.finish(now_ms);
     }
 

@@ -19,6 +19,7 @@ impl<P: Default + Send> Broker<P> {
         let pressure = self.directory.pressure();
         if pressure > self.queues.pressure && pressure >= Pressure::MoveToLog {
             self.relief_left = self.queues.sessions.capacity();
+            self.relief_groups = self.queues.groups.keys().copied().collect();
         }
         self.queues.pressure = pressure;
         self.weigh();
@@ -34,9 +35,17 @@ impl<P: Default + Send> Broker<P> {
     pub fn relieve(&mut self, now_ms: u64) -> bool {
         if self.queues.pressure < Pressure::MoveToLog {
             self.relief_left = 0;
+            self.relief_groups.clear();
         }
         let slots = self.queues.sessions.capacity();
         let mut entries = 0;
+        while entries < ENTRIES_PER_CALL
+            && let Some(id) = self.relief_groups.pop()
+        {
+            let waiting = (self.queues.groups.get(&id)).map_or(0, |group| group.queue.len());
+            entries += 1 + waiting;
+            self.queues.trim_window(id);
+        }
         for _ in 0..SESSIONS_PER_CALL {
             if self.relief_left == 0 || slots == 0 || entries >= ENTRIES_PER_CALL {
                 break;
@@ -63,7 +72,7 @@ impl<P: Default + Send> Broker<P> {
         }
         self.finish(now_ms);
         self.report();
-        self.relief_left > 0
+        self.relief_left > 0 || !self.relief_groups.is_empty()
     }
 
     /// Begins another round over all sessions: there is still too little room.

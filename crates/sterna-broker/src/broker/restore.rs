@@ -15,6 +15,7 @@ use crate::group_reader::{GroupReader, GroupRecord};
 use crate::limits::Limits;
 use crate::message::Message;
 use crate::nodes::{Entry, List, NIL, Phase};
+use crate::queues::Queues;
 use crate::records::{
     self, Fields, Kind, OwnedRecord, SessionRecord, SubscriptionRecord, split_key,
 };
@@ -210,7 +211,7 @@ impl<P: Default + Send> Broker<P> {
             }
         });
         let end = self.queues.store.next_position();
-        self.restored_to = end;
+        self.queues.restored_to = end;
         self.queues.marks.fill(end);
         self.surveys.begin_after(now_ms);
         for mut message in loaded.retained {
@@ -387,27 +388,45 @@ impl<P: Default + Send> Broker<P> {
         }
     }
 
-    /// Gives a group the queue that it had, which is read in the log.
-    pub(super) fn restore_group(&mut self, id: u32) {
-        if self.orphans.is_empty() {
+    /// Gives a group the queue that it had; false where it had none. A kept queue is read in the log when its
+    /// rules have come: they decide the places of its messages.
+    pub(super) fn restore_group(&mut self, id: u32, is_durable: bool) -> bool {
+        if self.orphans.is_empty() && self.queues.unread.is_empty() {
+            return false;
+        }
+        let Some(group) = self.queues.groups.get(&id).filter(|_| is_durable) else {
+            return false;
+        };
+        let has_come = !group.is_kept || group.rules.is_some();
+        if let Some(record) = self.orphans.remove(&*group.filter) {
+            self.queues.unread.insert(id, record);
+        }
+        let is_unread = self.queues.unread.contains_key(&id);
+        if has_come {
+            self.queues.read_unread(id);
+        }
+        is_unread
+    }
+}
+
+impl<P> Queues<P> {
+    /// Reads in the log what a group's queue had before the restart. At the start; and at the first use of a
+    /// queue that nobody has given rules by then.
+    pub(crate) fn read_unread(&mut self, id: u32) {
+        if self.unread.is_empty() {
             return;
         }
-        let Some(group) = self.queues.groups.get_mut(&id) else {
+        let Some(GroupRecord { is_kept, cursor }) = self.unread.remove(&id) else {
             return;
         };
-        if group.log.is_none() {
-            return;
-        }
-        let filter = Arc::clone(&group.filter);
-        let Some(GroupRecord { is_kept, cursor }) = self.orphans.remove(&*filter) else {
+        let Some(group) = self.groups.get_mut(&id) else {
             return;
         };
-        group.is_restored = true;
-        group.log = Some(Box::new(GroupReader::restored(&cursor, self.restored_to)));
+        let filters: Arc<[Box<str>]> = [topics_of_shared(&group.filter).into()].into();
+        group.log = Some(Box::new(GroupReader::restored(&cursor)));
         let mut next = cursor.first();
-        let filters: Arc<[Box<str>]> = [topics_of_shared(&filter).into()].into();
         while next < self.restored_to {
-            let answer = self.queues.store.read_now(ReadRequest {
+            let answer = self.store.read_now(ReadRequest {
                 reader: 0,
                 from: next,
                 to: self.restored_to,
@@ -422,18 +441,15 @@ impl<P: Default + Send> Broker<P> {
             for (position, mut message) in answer.messages {
                 let is_logged = is_kept || message.qos().is_acknowledged();
                 if let Some(failures) = cursor.wants(position).filter(|_| is_logged) {
-                    self.charge(&mut message);
-                    self.queues.enter_group(
-                        message.published_ms(),
-                        id,
-                        &message,
-                        position,
-                        failures,
-                    );
+                    if let Some(message) = Arc::get_mut(&mut message) {
+                        message.charge(&self.gauge);
+                    }
+                    let published_ms = message.published_ms();
+                    self.enter_group(published_ms, id, &message, position, failures);
                 }
             }
         }
-        self.queues.write_group_cursor(id);
+        self.write_group_cursor(id);
     }
 }
 

@@ -252,10 +252,12 @@ impl<P: Default + Send> Broker<P> {
     /// Takes the store's answers.
     pub(super) fn take_answers(&mut self, now_ms: u64) {
         while self.reads > 0
-            && let Some(answer) = self.queues.store.next_answer()
+            && let Some(mut answer) = self.queues.store.next_answer()
         {
             self.reads -= 1;
-            self.read_answered(now_ms, answer);
+            if !self.group_answered(now_ms, &mut answer) {
+                self.read_answered(now_ms, answer);
+            }
         }
     }
 

@@ -18,7 +18,8 @@ impl<P: Default + Send> Broker<P> {
         let retained_ms = Some(self.directory.retained_deadline_ms())
             .filter(|&at_ms| self.shard == 0 && at_ms != u64::MAX)
             .map(|at_ms| (at_ms / RETAINED_SWEEP_MS + 1) * RETAINED_SWEEP_MS);
-        let stalled_ms = (!self.stalled.is_empty()).then_some(self.stalled_until_ms);
+        let is_stalled = !(self.stalled.is_empty() && self.stalled_groups.is_empty());
+        let stalled_ms = is_stalled.then_some(self.stalled_until_ms);
         let all = [
             timer_ms,
             retained_ms,
@@ -32,6 +33,10 @@ impl<P: Default + Send> Broker<P> {
     /// Publishes wills that are due, ends sessions and drops messages whose time is over.
     pub fn timeout(&mut self, now_ms: u64) {
         self.catch_up();
+        // Nobody has given rules to these queues at the start.
+        while let Some(&group) = self.queues.unread.keys().next() {
+            self.queues.read_unread(group);
+        }
         for _ in 0..TIMERS_PER_CALL {
             match self.queues.timers.first() {
                 Some(&(at_ms, TimerKey::Session(slot))) if at_ms <= now_ms => {
@@ -46,7 +51,8 @@ impl<P: Default + Send> Broker<P> {
         if self.shard == 0 {
             self.expire_retained(now_ms);
         }
-        if !self.stalled.is_empty() && self.stalled_until_ms <= now_ms {
+        let is_stalled = !(self.stalled.is_empty() && self.stalled_groups.is_empty());
+        if is_stalled && self.stalled_until_ms <= now_ms {
             self.poll_store(now_ms);
         }
         self.write_cursors_if_due(now_ms);

@@ -124,6 +124,12 @@ impl Appends {
         )
     }
 
+    /// The message of a position, where it is here.
+    pub(crate) fn get(&self, position: u64) -> Option<&Arc<Message>> {
+        let at = position.checked_sub(self.first)?;
+        self.latest.get(usize::try_from(at).ok()?)
+    }
+
     /// The first position whose message is here, where the log ends at `end`.
     pub(crate) fn first(&self, end: u64) -> u64 {
         if self.latest.is_empty() {

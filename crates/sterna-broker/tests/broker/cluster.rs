@@ -9,6 +9,8 @@ use sterna_broker::{
     Selector, SessionKey, ShardId, Store, SubscribeOptions, Subscribed, Will,
 };
 
+use crate::late_store;
+
 /// A front door's state, to see that it goes where the session goes.
 pub(crate) type Protocol = Vec<u32>;
 
@@ -116,9 +118,27 @@ impl Cluster {
 
     /// Delivers all mail, and what follows from it.
     pub(crate) fn run(&mut self) {
-        while let Some(&(from, to)) = self.pairs().first() {
-            self.deliver_one(from, to);
+        loop {
+            while let Some(&(from, to)) = self.pairs().first() {
+                self.deliver_one(from, to);
+            }
+            if !self.poll_stores() {
+                return;
+            }
         }
+    }
+
+    /// Wakes all shards where a store owes answers; false where none does.
+    pub(crate) fn poll_stores(&mut self) -> bool {
+        let is_awaited = late_store::is_awaited();
+        for shard in 0..self.brokers.len() {
+            if is_awaited {
+                let now_ms = self.now_ms;
+                self.brokers[shard].poll_store(now_ms);
+                self.collect(shard as u16);
+            }
+        }
+        is_awaited
     }
 
     pub(crate) fn broker(&mut self, shard: u16) -> &mut Broker<Protocol> {
@@ -429,6 +449,7 @@ impl Cluster {
         for broker in &self.brokers {
             let counters = broker.counters();
             assert_eq!((counters.stored_messages, counters.stored_bytes), (0, 0));
+            assert_eq!(counters.logged_messages, 0);
         }
         assert_eq!(self.directory.message_bytes(), 0);
     }

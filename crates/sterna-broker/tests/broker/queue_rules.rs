@@ -10,6 +10,7 @@ use sterna_broker::{
 use sterna_store::MemoryStore;
 
 use crate::cluster::{Client, Cluster, expiring, qos, text};
+use crate::late_store::LateStore;
 
 const QUEUE: &str = "$share/work/q/work";
 const DEAD: &str = "$share/dead/q/dead";
@@ -518,9 +519,20 @@ proptest! {
     #[test]
     fn nothing_is_lost_between_a_queue_and_its_dead_letters(
         shards in 1..=3_u16,
+        window in 0..4_usize,
         steps in prop::collection::vec(step(), 1..80),
     ) {
-        let mut cluster = Cluster::new(shards);
+        let store = MemoryStore::new();
+        let limits = Limits {
+            read_ahead_messages: window,
+            ..Limits::default()
+        };
+        // With a small window most of the queue waits in the log.
+        let mut cluster = Cluster::with(shards, limits, |_| match window {
+            0 => Box::new(NoStore),
+            1 => Box::new(store.clone()),
+            _ => Box::new(LateStore::new(&store)),
+        });
         let queue = QueueRules {
             has_priorities: true,
             reader: Arc::new(Fields),

@@ -22,12 +22,15 @@ use sterna_broker::{
 use sterna_store::MemoryStore;
 
 use crate::cluster::{Client, Cluster};
+use crate::late_store::LateStore;
 use state::{
     Connection, FILTERS, Fate, GROUPS, Published, Random, Session, TOPICS, client_id, group_of,
 };
 
 fn cluster(shards: u16, limits: Limits, store: Option<&MemoryStore>) -> Cluster {
+    let is_late = limits.read_ahead_messages % 2 == 1;
     Cluster::with(shards, limits, |_| match store {
+        Some(store) if is_late => Box::new(LateStore::new(store)),
         Some(store) => Box::new(store.clone()),
         None => Box::new(NoStore),
     })
@@ -59,6 +62,8 @@ impl Model {
             match_cache_topics: 1 << random.below(5),
             match_cache_targets: random.below(300),
             route_backlog: random.below(30),
+            // Often less of a group's queue is in memory than waits; an odd one has a store that answers late.
+            read_ahead_messages: [2, 3, 16, 256][random.below(4)],
             ..Limits::default()
         };
         if lossy {

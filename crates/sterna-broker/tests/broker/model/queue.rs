@@ -68,6 +68,9 @@ impl Storm {
             group_window: WINDOW,
             route_backlog: random.below(10),
             queued_bytes: [64 << 20, 40][random.below(2)],
+            // Often less is in memory than waits.
+            read_ahead_messages: [1, 2, 5, 256][random.below(4)],
+            read_ahead_bytes: [20, 100, 1 << 20][random.below(3)],
             ..Limits::default()
         };
         let store = random.chance(50).then(MemoryStore::new);
@@ -322,8 +325,15 @@ impl Storm {
 
     fn deliver_mail(&mut self, letters: usize) {
         for _ in 0..letters {
+            if self.random.chance(30) {
+                self.cluster.poll_stores();
+                self.take_events();
+            }
             let pairs = self.cluster.pairs();
             if pairs.is_empty() {
+                if letters == usize::MAX && self.cluster.poll_stores() {
+                    continue;
+                }
                 return;
             }
             let (from, to) = pairs[self.random.below(pairs.len())];
@@ -371,6 +381,11 @@ impl Storm {
             self.cluster.broker(shard).restore(now_ms);
             self.cluster.collect(shard);
         }
+        for shard in 0..shards {
+            // Nobody gives the queue rules: it is read with the first timers.
+            self.cluster.broker(shard).timeout(now_ms);
+            self.cluster.collect(shard);
+        }
         self.cluster.run();
         self.restarted = true;
     }
@@ -400,7 +415,7 @@ impl Storm {
                 self.cluster.close(anchor, Close::NORMAL);
                 self.take_events();
             }
-            (81, _) if self.random.chance(20) => self.restart(),
+            (81, _) if self.random.chance(50) => self.restart(),
             _ => {
                 let letters = self.random.below(8);
                 self.deliver_mail(letters);
