@@ -109,16 +109,21 @@ impl<P> Queues<P> {
             }
             assert_eq!(entry.phase, Phase::Pending, "what waits in {name}");
             assert!(
-                before
-                    .replace(entry.tag)
-                    .is_none_or(|tag| tag < entry.tag),
+                before.replace(entry.tag).is_none_or(|tag| tag < entry.tag),
                 "the order of {name}"
             );
         });
-        assert_eq!(group.logged, logged, "what {name} has in memory and in the log");
+        assert_eq!(
+            group.logged, logged,
+            "what {name} has in memory and in the log"
+        );
         group.check_class_ends(&self.nodes);
         group.tail.check();
-        bytes += group.tail.after(0).map(|waiting| u64::from(waiting.body_bytes)).sum::<u64>();
+        bytes += group
+            .tail
+            .after(0)
+            .map(|waiting| u64::from(waiting.body_bytes))
+            .sum::<u64>();
         bytes += (group.delayed.as_ref()).map_or(0, |delayed| delayed.logged_bytes());
         self.nodes.check(group.delayed_list(), GROUP_OWNER);
         self.nodes

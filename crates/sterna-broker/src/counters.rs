@@ -101,9 +101,7 @@ impl Counters {
 
     /// What all queues hold, except for the bodies that are counted once.
     pub(crate) const fn entry_bytes(&self) -> u64 {
-        self.small_bytes
-            + self.stored_messages * ENTRY_BYTES
-            + self.logged_messages * WAITING_BYTES
+        self.small_bytes + self.stored_messages * ENTRY_BYTES + self.logged_messages * WAITING_BYTES
     }
 }
 

@@ -278,7 +278,10 @@ impl Group {
             self.rules = Some(Arc::clone(rules));
         }
         if let (None, Some(fill)) = (&self.fill, fill) {
-            fill.add((self.waiting() + self.delayed_len()) as u64, self.queued_bytes);
+            fill.add(
+                (self.waiting() + self.delayed_len()) as u64,
+                self.queued_bytes,
+            );
             self.fill = Some(Arc::clone(fill));
         }
     }

@@ -152,7 +152,11 @@ impl GroupReader {
         let most = watermark.max(self.from);
         let first = tail.lowest().unwrap_or(u64::MAX);
         let is_listed = self.settled.len() > MOST_SETTLED.max(tail.len());
-        let from = if is_listed { most } else { first.clamp(self.from, most) };
+        let from = if is_listed {
+            most
+        } else {
+            first.clamp(self.from, most)
+        };
         self.from = from;
         self.settled = self.settled.split_off(&from);
         self.is_changed = false;
@@ -161,7 +165,9 @@ impl GroupReader {
             failures: attempts.failed.saturating_add(u16::from(attempts.is_out)),
         };
         let mut before: Vec<Unsettled> = self.unsettled.range(..from).map(unsettled).collect();
-        let shelved = tail.before(from).filter(|at| !self.unsettled.contains_key(at));
+        let shelved = tail
+            .before(from)
+            .filter(|at| !self.unsettled.contains_key(at));
         before.extend(shelved.map(|position| Unsettled {
             position,
             failures: 0,

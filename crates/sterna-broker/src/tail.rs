@@ -281,7 +281,10 @@ mod tests {
                     assert_eq!(tail.remove(tag), model.remove(&tag));
                 }
                 _ => {
-                    assert_eq!(tail.first(), model.first_key_value().map(|(_, &first)| first));
+                    assert_eq!(
+                        tail.first(),
+                        model.first_key_value().map(|(_, &first)| first)
+                    );
                     if let Some(first) = tail.first() {
                         assert_eq!(tail.remove(first.tag), model.remove(&first.tag));
                     }
@@ -301,9 +304,14 @@ mod tests {
                 assert_eq!(tail.lowest(), lowest);
                 assert_eq!(tail.last(), model.last_key_value().map(|(_, &last)| last));
                 let tag = 900_000 + number % (last - 900_000);
-                assert!(tail.after(tag).eq(model.range(tag + 1..).map(|(_, &known)| known)));
+                assert!(
+                    tail.after(tag)
+                        .eq(model.range(tag + 1..).map(|(_, &known)| known))
+                );
                 assert_eq!(tail.get(tag), model.get(&tag).copied());
-                let before = model.values().filter(|known| known.position < number % 5_000);
+                let before = model
+                    .values()
+                    .filter(|known| known.position < number % 5_000);
                 assert_eq!(tail.before(number % 5_000).count(), before.count());
             }
         }

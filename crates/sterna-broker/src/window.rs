@@ -82,7 +82,10 @@ impl<P> Queues<P> {
             return;
         };
         let last = group.queue.last();
-        let is_behind = group.tail.first().is_some_and(|first| first.tag < entry.tag)
+        let is_behind = group
+            .tail
+            .first()
+            .is_some_and(|first| first.tag < entry.tag)
             || (self.is_window_full(group) && last != NIL && self.nodes.tag(last) < entry.tag);
         if is_behind
             && entry.may_wait_in_log()
@@ -243,7 +246,8 @@ impl<P> Queues<P> {
         let (logged, logged_bytes) = group.logged;
         let is_low = logged <= messages / READS && logged_bytes <= bytes / READS as u64;
         let is_next = head == NIL || first.tag < self.nodes.tag(head);
-        let is_for_all = is_wanted || (group.attending > group.choices.len() && (is_next || is_low));
+        let is_for_all =
+            is_wanted || (group.attending > group.choices.len() && (is_next || is_low));
         let after = if is_for_all {
             None
         } else {
@@ -388,9 +392,9 @@ impl<P> Queues<P> {
         let mut tail = group.tail.after(after).peekable();
         let looked = group.look.as_ref().map(|look| &look.messages);
         loop {
-            let waiting = tail.peek().filter(|waiting| {
-                node == NIL || waiting.tag < self.nodes.tag(node)
-            });
+            let waiting = tail
+                .peek()
+                .filter(|waiting| node == NIL || waiting.tag < self.nodes.tag(node));
             let (tag, failures, message) = if let Some(waiting) = waiting {
                 let Some(message) = looked.and_then(|looked| looked.get(&waiting.tag)) else {
                     (page.has_more, page.is_in_log) = (true, true);

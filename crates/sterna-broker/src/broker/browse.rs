@@ -89,8 +89,7 @@ impl<P: Default + Send> Broker<P> {
     pub(super) fn queue_browsed(&mut self, now_ms: u64, browse: Browse) {
         self.queues.read_unread(browse.group);
         let after = browse.after.unwrap_or(0);
-        let page =
-            (self.queues).page_of_group(now_ms, browse.group, after, browse.limit as usize);
+        let page = (self.queues).page_of_group(now_ms, browse.group, after, browse.limit as usize);
         if page.is_in_log && page.messages.is_empty() {
             let after = Some(page.after);
             let browse = Browse { after, ..browse };

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use super::Broker;
 use crate::api::SessionInfo;
-use crate::filter::Filter;
 use crate::choice::Pick;
+use crate::filter::Filter;
 use crate::message::{Message, Qos};
 use crate::window::Page;
 

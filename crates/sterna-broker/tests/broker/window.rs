@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use sterna_broker::{
     Close, ConsumerId, DEFAULT_PRIORITY, DeadLetter, Delivery, Limits, Message, MessageHeader,
-    MessageReader, NEVER_EXPIRES_S, OpenSession, Outcome, Pressure, Qos, QueueFull, QueueRules, Selector,
+    MessageReader, NEVER_EXPIRES_S, OpenSession, Outcome, Pressure, Qos, QueueFull, QueueRules,
+    Selector,
 };
 use sterna_store::MemoryStore;
 
@@ -445,7 +446,11 @@ fn delayed_messages_take_no_memory() {
     keep(&mut cluster, rules(true));
     let due_ms = cluster.now_ms + 10_000;
     for number in 0..100 {
-        put(&mut cluster, 0, &format!("{} {number} {due_ms}", number % 10));
+        put(
+            &mut cluster,
+            0,
+            &format!("{} {number} {due_ms}", number % 10),
+        );
     }
     assert_eq!(waiting(&cluster), (0, 100));
     let client = consumer(&mut cluster, 0, QUEUE, 1_000);
@@ -512,7 +517,11 @@ fn a_changed_message_comes_back_as_it_was_changed() {
     let taken = cluster.take(client);
     assert_eq!(taken.len(), 100);
     let changed = message("q/work", "changed", Qos::AtLeastOnce, false);
-    assert!(cluster.broker(0).replace(client.key, taken[70].tag, changed));
+    assert!(
+        cluster
+            .broker(0)
+            .replace(client.key, taken[70].tag, changed)
+    );
     cluster.close(client, Close::NORMAL);
     check(&mut cluster);
     let (in_memory, in_log) = waiting(&cluster);

@@ -63,7 +63,7 @@ impl Model {
             match_cache_targets: random.below(300),
             route_backlog: random.below(30),
             // Often less of a group's queue is in memory than waits; an odd one has a store that answers late.
-            read_ahead_messages: [2, 3, 16, 256][random.below(4)],
+            read_ahead_messages: [2, 3, 17, 256][random.below(4)],
             ..Limits::default()
         };
         if lossy {
@@ -261,8 +261,15 @@ impl Model {
 
     fn deliver_mail(&mut self, letters: usize) {
         for _ in 0..letters {
+            if self.random.chance(20) {
+                self.cluster.poll_stores();
+                self.take_events();
+            }
             let pairs = self.cluster.pairs();
             if pairs.is_empty() {
+                if letters == usize::MAX && self.cluster.poll_stores() {
+                    continue;
+                }
                 return;
             }
             let (from, to) = pairs[self.random.below(pairs.len())];
@@ -333,29 +340,11 @@ impl Model {
             }
             88 if self.random.chance(3) => self.restart(),
             89 => self.press(),
-            90 => {
-                let holds = self.random.chance(70);
-                self.hold_answers(holds);
-            }
             _ => {
                 let letters = self.random.below(12);
                 self.deliver_mail(letters);
             }
         }
-    }
-
-    /// The store answers late, or has done so.
-    fn hold_answers(&mut self, holds: bool) {
-        let Some(store) = &self.store else {
-            return;
-        };
-        store.hold_answers(holds);
-        let now_ms = self.cluster.now_ms;
-        for shard in 0..self.shards() as u16 {
-            self.cluster.broker(shard).poll_store(now_ms);
-            self.cluster.collect(shard);
-        }
-        self.take_events();
     }
 
     /// Memory becomes short, or is not any more: what waits moves to the log, and nobody sees that.
@@ -383,8 +372,6 @@ impl Model {
         let Some(store) = self.store.clone() else {
             return;
         };
-        // The last answers come, or go down with the brokers.
-        store.hold_answers(false);
         self.deliver_mail(usize::MAX);
         let is_killed = self.random.chance(50);
         if !is_killed {
@@ -433,7 +420,6 @@ impl Model {
 
     /// All mail arrives; every anchor, and whoever has a session, takes and acknowledges everything.
     fn settle_down(&mut self) {
-        self.hold_answers(false);
         self.deliver_mail(usize::MAX);
         for index in 0..self.sessions.len() {
             let session = &self.sessions[index];
