@@ -80,6 +80,8 @@ struct Run<'r> {
     site: Site,
     cast: Cast,
     tally: Tally,
+    /// Number of violations that were told.
+    told: usize,
 }
 
 impl<'r> Run<'r> {
@@ -105,6 +107,7 @@ impl<'r> Run<'r> {
             broker,
             site,
             tally: Tally::default(),
+            told: 0,
         };
         run.begin().await?;
         let ended = run.kill_all().await;
@@ -334,8 +337,13 @@ impl<'r> Run<'r> {
         }
     }
 
-    fn tell(&self) {
+    /// Says how far the run is, and what was broken since the last time: a long run may be cut off.
+    fn tell(&mut self) {
         let ledger = self.site.ledger();
+        for violation in ledger.violations().iter().skip(self.told) {
+            (self.progress)(&format!("- {violation}"));
+        }
+        let told = ledger.violations().len();
         let acknowledged: u64 = (Protocol::ALL.iter())
             .map(|protocol| ledger.counts(*protocol).acknowledged)
             .sum();
@@ -346,6 +354,7 @@ impl<'r> Run<'r> {
             ledger.all_breaches()
         );
         drop(ledger);
+        self.told = told;
         (self.progress)(&line);
     }
 }
