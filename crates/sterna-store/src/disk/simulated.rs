@@ -27,6 +27,8 @@ pub enum Fault {
     Write,
     /// Syncs fail, and the writes before them may be lost.
     Sync,
+    /// Files cannot be made.
+    Create,
 }
 
 #[derive(Debug)]
@@ -398,6 +400,9 @@ impl Disk for SimulatedDisk {
         state.change()?;
         if !state.folders.contains(folder_of(name)) {
             return Err(io::ErrorKind::NotFound.into());
+        }
+        if state.fails(Fault::Create) {
+            return Err(io::ErrorKind::PermissionDenied.into());
         }
         if state.names.contains_key(name) {
             return Err(io::ErrorKind::AlreadyExists.into());

@@ -114,7 +114,7 @@ impl Maintenance {
             match self.remove_segment() {
                 Ok(false) => return self.rest(),
                 Ok(true) => Ok(()),
-                Err(error) => Err(format!("a segment cannot be removed: {error}")),
+                Err(reason) => Err(format!("a segment cannot be removed: {reason}")),
             }
         };
         if let Err(reason) = done {
@@ -279,7 +279,7 @@ impl Maintenance {
     }
 
     /// Removes the first segment, if no reader needs it.
-    fn remove_segment(&mut self) -> io::Result<bool> {
+    fn remove_segment(&mut self) -> Result<bool, String> {
         let shared = &*self.shared;
         let segments = shared.segments();
         let [first, second, ..] = segments.as_slice() else {
@@ -290,17 +290,21 @@ impl Maintenance {
         if !is_applied || second.first_position > shared.needed_from() {
             return Ok(false);
         }
+        // First, so that a file that is missing without a note was somebody else's doing.
+        self.records.begin_at(second.first_sequence)?;
         let number = first.number;
         shared.change_segments(|segments| segments.retain(|segment| segment.number != number));
         for name in [index_name(number), segment_name(number)] {
             match shared.disk.remove(&name) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(error.to_string());
+                }
                 _ => {}
             }
         }
         self.indexed.remove(&number);
         // One after the other: after a power cut, there must not be a gap.
-        shared.disk.sync_folder(FOLDER)?;
+        (shared.disk.sync_folder(FOLDER)).map_err(|error| error.to_string())?;
         Ok(true)
     }
 }

@@ -34,7 +34,7 @@ use crate::log::segment::{
 use crate::settings::Settings;
 use maintenance::{Checkpoint, Maintenance};
 use read::Reader;
-use records::Records;
+use records::{REMEDY, Records};
 use shared::{Pending, Shared, Start};
 use writer::{Step, Writer};
 
@@ -110,6 +110,7 @@ impl Engine {
         disk.create_folder(FOLDER).map_err(failed)?;
         for folder in ["", FOLDER] {
             remove_unfinished(&*disk, folder).map_err(failed)?;
+            try_folder(&*disk, folder)?;
         }
         let files = open_segments(&*disk)?;
         let mut report = OpenReport::default();
@@ -141,6 +142,9 @@ impl Engine {
             Ok(())
         })
         .map_err(failed)?;
+        report
+            .damage
+            .extend(missing_front(&*disk, &files, found.first_sequence, applied));
         report.damage.extend(walked.damage.iter().cloned());
         report.torn.clone_from(&walked.torn);
         for damage in &report.damage {
@@ -289,6 +293,51 @@ impl Engine {
     }
 }
 
+/// Makes a file in a folder and removes it: a store that can write nothing would keep nothing. A full disk is no
+/// reason, room may come.
+fn try_folder(disk: &dyn Disk, folder: &str) -> Result<(), OpenError> {
+    let separator = if folder.is_empty() { "" } else { "/" };
+    let name = format!("{folder}{separator}probe{UNFINISHED}");
+    let tried = disk.create(&name).and_then(|_| disk.remove(&name));
+    let is_full = |error: &io::Error| {
+        use io::ErrorKind::{QuotaExceeded, StorageFull};
+        matches!(error.kind(), StorageFull | QuotaExceeded)
+    };
+    match tried {
+        Err(error) if !is_full(&error) => Err(OpenError::Disk {
+            file: disk.display_name(folder),
+            error: io::Error::new(error.kind(), format!("no file can be made here: {error}")),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Files that are missing at the front of the log, although nobody noted that they may go.
+pub(crate) fn missing_front(
+    disk: &dyn Disk,
+    files: &[SegmentFile],
+    first_sequence: u64,
+    applied: records::Applied,
+) -> Option<Damage> {
+    if first_sequence == 0 {
+        return None;
+    }
+    let begins_with = match files.first() {
+        // A header that is damaged is told elsewhere.
+        Some(file) => file.header?.first_sequence,
+        None => applied.sequence + 1,
+    };
+    (begins_with > first_sequence).then(|| Damage {
+        file: disk.display_name(FOLDER),
+        offset: 0,
+        bytes: 0,
+        reason: format!(
+            "files are missing at the front of the log: frames {first_sequence} to {}",
+            begins_with - 1
+        ),
+    })
+}
+
 fn remove_unfinished(disk: &dyn Disk, folder: &str) -> io::Result<()> {
     for name in disk.list(folder)? {
         if name.ends_with(UNFINISHED) {
@@ -301,7 +350,7 @@ fn remove_unfinished(disk: &dyn Disk, folder: &str) -> io::Result<()> {
 
 /// The identity of a store whose records' file is missing: that is as it should be where the log begins
 /// with the first frame and nothing was taken out of it, since all changes are in the log.
-fn identity_without_records(
+pub(crate) fn identity_without_records(
     disk: &dyn Disk,
     files: &[SegmentFile],
     new: [u8; 16],
@@ -312,14 +361,14 @@ fn identity_without_records(
         } else {
             Err(OpenError::Damaged {
                 file: disk.display_name(records::FILE),
-                reason: "it is missing, and no segment's header is whole".to_owned(),
+                reason: format!("it is missing, and no segment's header is whole. {REMEDY}"),
             })
         };
     };
     let lost = |reason: String| {
         Err(OpenError::Damaged {
             file: disk.display_name(records::FILE),
-            reason,
+            reason: format!("{reason}. {REMEDY}"),
         })
     };
     if first.first_sequence != 1 {

@@ -3,15 +3,16 @@
 //! `records.redb` has two tables. `records` has the records: each value is the CRC-32C of key and value (4
 //! bytes, little-endian, begun as in a frame) and then the value. `meta` has under `version` the version
 //! of the format, under `identity` that of the store, under `applied` the sequence of the last frame whose
-//! changes are in the file, and under `next_position` the position behind that frame's messages. Numbers
-//! have 8 bytes, little-endian.
+//! changes are in the file, under `next_position` the position behind that frame's messages, and under `first` the
+//! sequence of the frame with which the log begins, or one before it. Numbers have 8 bytes, little-endian.
 //!
 //! A checkpoint is one transaction: changes and `applied` come together. So after a crash the frames behind
 //! `applied` are all that has to be applied again.
 
+use std::cell::Cell;
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex};
+use std::panic::{self, AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, Once};
 
 use redb::{
     Builder, Database, ReadTransaction, ReadableDatabase as _, ReadableTable as _, StorageBackend,
@@ -28,6 +29,9 @@ pub(crate) const FILE: &str = "records.redb";
 
 const RECORDS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("records");
 const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("meta");
+
+/// In `meta`. Stores of earlier programs do not have it.
+const FIRST: &str = "first";
 
 const CHECKSUM_BYTES: usize = 4;
 
@@ -83,6 +87,10 @@ impl StorageBackend for Backend {
     }
 }
 
+/// What an operator can do where the records are lost.
+pub(crate) const REMEDY: &str =
+    "Put the store back from a backup, or move its folder away to begin with an empty one";
+
 /// Opens the file with this much memory for its pages at most.
 fn open_database(file: Arc<dyn DiskFile>, cache_bytes: usize) -> Result<Database, redb::Error> {
     let mut builder = Builder::new();
@@ -90,11 +98,28 @@ fn open_database(file: Arc<dyn DiskFile>, cache_bytes: usize) -> Result<Database
     Ok(builder.create_with_backend(Backend(file))?)
 }
 
-/// Runs code of the library, which may panic where its file is damaged.
+thread_local! {
+    /// Whether this thread is in code whose panics are told as errors.
+    static IS_GUARDED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs code of the library, which may panic where its file is damaged. That is an error, and prints nothing else.
 fn guarded<T>(work: impl FnOnce() -> Result<T, redb::Error>) -> Result<T, String> {
-    match catch_unwind(AssertUnwindSafe(work)) {
+    static QUIET: Once = Once::new();
+    QUIET.call_once(|| {
+        let loud = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            if !IS_GUARDED.get() {
+                loud(info);
+            }
+        }));
+    });
+    let was_guarded = IS_GUARDED.replace(true);
+    let result = catch_unwind(AssertUnwindSafe(work));
+    IS_GUARDED.set(was_guarded);
+    match result {
         Ok(result) => result.map_err(|error| error.to_string()),
-        Err(_) => Err("its pages do not fit together".to_owned()),
+        Err(_) => Err("its pages do not fit together, or its end is missing".to_owned()),
     }
 }
 
@@ -123,6 +148,7 @@ pub(crate) fn create(
             meta.insert("identity", &identity[..])?;
             meta.insert("applied", &0_u64.to_le_bytes()[..])?;
             meta.insert("next_position", &1_u64.to_le_bytes()[..])?;
+            meta.insert(FIRST, &1_u64.to_le_bytes()[..])?;
         }
         transaction.commit()?;
         Ok(())
@@ -141,6 +167,8 @@ pub(crate) struct Found {
     pub(crate) records: Records,
     pub(crate) identity: [u8; 16],
     pub(crate) applied: Applied,
+    /// Number of the frame with which the log has to begin, or one behind it; 0 where that is not known.
+    pub(crate) first_sequence: u64,
     /// Records that do not fit their checksums.
     pub(crate) damage: Vec<Damage>,
     /// Number of sound records, and of their bytes.
@@ -173,7 +201,7 @@ pub(crate) fn open_file(
     let name = || disk.display_name(FILE);
     let damaged = |reason: String| OpenError::Damaged {
         file: name(),
-        reason: format!("the records cannot be read: {reason}"),
+        reason: format!("the records cannot be read: {reason}. {REMEDY}"),
     };
     let database = guarded(|| open_database(file, cache_bytes)).map_err(damaged)?;
     let meta = guarded(|| read_meta(&database)).map_err(damaged)?;
@@ -212,6 +240,7 @@ pub(crate) fn open_file(
         },
         identity: meta.identity,
         applied: meta.applied,
+        first_sequence: meta.first_sequence,
         damage,
         count,
         bytes,
@@ -231,6 +260,7 @@ struct Meta {
     version: u64,
     identity: [u8; 16],
     applied: Applied,
+    first_sequence: u64,
 }
 
 fn read_meta(database: &Database) -> Result<Option<Meta>, redb::Error> {
@@ -259,6 +289,7 @@ fn read_meta(database: &Database) -> Result<Option<Meta>, redb::Error> {
             sequence,
             next_position,
         },
+        first_sequence: number(FIRST)?.unwrap_or(0),
     }))
 }
 
@@ -310,6 +341,26 @@ impl Records {
         let opened = Arc::new(guarded(|| open_database(file, self.cache_bytes))?);
         *database = Some(Arc::clone(&opened));
         Ok(opened)
+    }
+
+    /// Notes that segments before this frame may go: a log that begins later has lost some. On the disk when it
+    /// returns.
+    ///
+    /// # Errors
+    /// The failure, in a sentence. Then nothing is noted.
+    pub(crate) fn begin_at(&self, first_sequence: u64) -> Result<(), String> {
+        let note = |database: Arc<Database>| {
+            guarded(|| {
+                let transaction = database.begin_write()?;
+                (transaction.open_table(META)?).insert(FIRST, &first_sequence.to_le_bytes()[..])?;
+                Ok(transaction.commit()?)
+            })
+        };
+        let result = self.database().and_then(note);
+        if result.is_err() {
+            *lock(&self.database) = None;
+        }
+        result
     }
 
     fn commit(
@@ -379,10 +430,7 @@ impl Records {
     pub(crate) fn compact(&self) -> Result<(), String> {
         let _ = self.database()?;
         match lock(&self.database).as_mut().and_then(Arc::get_mut) {
-            Some(database) => match catch_unwind(AssertUnwindSafe(|| database.compact())) {
-                Ok(done) => done.map(|_| ()).map_err(|error| error.to_string()),
-                Err(_) => Err("its pages do not fit together".to_owned()),
-            },
+            Some(database) => guarded(|| Ok(database.compact().map(|_| ())?)),
             None => Err("it is being read".to_owned()),
         }
     }

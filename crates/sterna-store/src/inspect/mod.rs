@@ -15,7 +15,7 @@ pub use import::{ImportError, Imported, import};
 use crate::disk::{Disk, read_all};
 use crate::engine::records::{self, Applied};
 use crate::engine::shared::{Changes, Pending};
-use crate::engine::{Damage, take_changes};
+use crate::engine::{Damage, identity_without_records, missing_front, take_changes};
 use crate::error::OpenError;
 use crate::log::frame::{Seal, messages};
 use crate::log::index::IndexFile;
@@ -104,6 +104,8 @@ pub fn inspect(disk: &Arc<dyn Disk>) -> Result<Inspection, OpenError> {
             IndexFile::decode(bytes, file.number, extent.end.offset, store.seal()).is_some()
         });
     }
+    let (first, applied) = (store.records.first_sequence, store.records.applied);
+    (inspection.damage).extend(missing_front(&**disk, &store.files, first, applied));
     inspection.damage.extend(walked.damage);
     inspection.torn = walked.torn;
     inspection.segments = segments;
@@ -122,13 +124,15 @@ impl ClosedStore {
         let files = open_segments(&**disk)?;
         let file = match disk.open(records::FILE) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                return Err(if files.is_empty() {
-                    OpenError::Missing
-                } else {
-                    OpenError::Damaged {
-                        file: disk.display_name(records::FILE),
-                        reason: "it is missing".to_owned(),
-                    }
+                if files.is_empty() {
+                    return Err(OpenError::Missing);
+                }
+                // Where that cannot be, it says why.
+                identity_without_records(&**disk, &files, [0; 16])?;
+                return Err(OpenError::Damaged {
+                    file: disk.display_name(records::FILE),
+                    reason: "it is missing. The log has all of it: start the broker, which makes it again"
+                        .to_owned(),
                 });
             }
             Err(error) => {

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use sterna_store::disk::{Disk, SimulatedDisk};
+use sterna_store::disk::{Disk, Fault, SimulatedDisk};
 use sterna_store::inspect::{compact, inspect};
-use sterna_store::{Engine, OpenError};
+use sterna_store::{Damage, Engine, OpenError};
 
 use super::{Store, draft, log_files, settings};
 
@@ -50,7 +50,7 @@ fn every_flipped_bit_is_found_in_its_file_at_its_offset_and_costs_one_frame_at_m
             let bit = (offset % 8) as u8;
             disk.flip(&name, offset as usize, bit);
             let found = inspect(&as_disk(&disk)).unwrap();
-            let covers = |damage: &sterna_store::Damage| {
+            let covers = |damage: &Damage| {
                 damage.file == name
                     && (damage.offset..damage.offset + damage.bytes).contains(&offset)
             };
@@ -269,4 +269,59 @@ fn store_without_beginning() -> SimulatedDisk {
     assert!(store.read(0)[0].position > 1);
     store.disk.kill_process();
     store.disk
+}
+
+#[test]
+fn files_that_are_missing_at_the_front_of_the_log_are_told() {
+    let disk = store(true);
+    let first = log_files(&disk, ".log").remove(0);
+    disk.remove(&first).unwrap();
+    let inspection = inspect(&as_disk(&disk)).unwrap();
+    let told = |damage: &[Damage]| {
+        let about = damage.iter().map(|damage| damage.reason.as_str());
+        about
+            .filter(|about| about.contains("front of the log"))
+            .count()
+    };
+    assert_eq!(told(&inspection.damage), 1, "{:?}", inspection.damage);
+    let opened = Store::open(&disk, &settings());
+    assert_eq!(told(&opened.engine.report().damage), 1);
+    drop(opened);
+    // What goes because nobody needs it is not missed.
+    let disk = store_without_beginning();
+    assert_eq!(inspect(&as_disk(&disk)).unwrap().damage, []);
+}
+
+#[test]
+fn a_records_file_that_is_missing_or_cut_short_is_told_with_what_to_do() {
+    let disk = store(true);
+    let why = |disk: &SimulatedDisk| {
+        let looked = inspect(&as_disk(disk)).unwrap_err().to_string();
+        assert!(looked.starts_with("records.redb: "), "{looked}");
+        looked
+    };
+    let file = disk.open("records.redb").unwrap();
+    let half = file.length().unwrap() / 2;
+    file.set_length(half).unwrap();
+    file.sync().unwrap();
+    let cut = why(&disk);
+    assert!(
+        cut.contains("its end is missing") && cut.contains("from a backup"),
+        "{cut}"
+    );
+    let refused = Engine::open_with_identity(as_disk(&disk), settings(), [9; 16]).unwrap_err();
+    assert_eq!(refused.to_string(), cut);
+    disk.remove("records.redb").unwrap();
+    let missing = why(&disk);
+    assert!(missing.contains("makes it again"), "{missing}");
+    drop(Store::open(&disk, &settings()));
+}
+
+#[test]
+fn a_folder_that_takes_no_files_is_refused() {
+    let disk = store(true);
+    disk.fail(Fault::Create, 1);
+    let error = Engine::open_with_identity(as_disk(&disk), settings(), [9; 16]).unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains("no file can be made here"), "{text}");
 }

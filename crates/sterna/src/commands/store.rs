@@ -12,7 +12,7 @@ use sterna_server::config;
 use sterna_server::data_directory::DataDirectory;
 use sterna_store::disk::{Disk, RealDisk};
 use sterna_store::inspect::{self, ImportError, Imported, Inspection};
-use sterna_store::{Damage, Settings};
+use sterna_store::{Damage, OpenError, Settings};
 
 use super::serve::Source;
 
@@ -123,7 +123,13 @@ fn act(action: &Action, out: &mut dyn Write) -> Result<u8, String> {
     match action {
         Action::Check(place) => {
             let store = place.lock(false)?;
-            let inspection = look(&store)?;
+            let inspection = match inspect::inspect(&store.disk) {
+                Err(error @ OpenError::Damaged { .. }) => {
+                    eprintln!("damaged: {error}");
+                    return Ok(DAMAGED);
+                }
+                inspected => inspected.map_err(|error| error.to_string())?,
+            };
             let code = report(&inspection.damage);
             if let Some(torn) = &inspection.torn {
                 eprintln!("not damaged, the next start cuts it off: {torn}");
@@ -442,6 +448,24 @@ mod tests {
             text,
             "1 damaged place: 1 file with 9 frames and 9 messages, 10 records\n"
         );
+    }
+
+    #[test]
+    fn a_records_file_that_is_missing_or_cut_short_is_damage_and_a_log_without_its_front() {
+        let folder = tempfile::tempdir().unwrap();
+        drop(DataDirectory::claim(folder.path()).unwrap());
+        fill(folder.path());
+        let records = folder.path().join("store/records.redb");
+        let whole = fs::read(&records).unwrap();
+        let check = || output(&Action::Check(place(folder.path()))).map(|(code, _)| code);
+        fs::write(&records, &whole[..whole.len() / 2]).unwrap();
+        assert_eq!(check(), Ok(DAMAGED));
+        fs::remove_file(&records).unwrap();
+        assert_eq!(check(), Ok(DAMAGED));
+        fs::write(&records, &whole).unwrap();
+        assert_eq!(check(), Ok(0));
+        fs::remove_file(folder.path().join("store/log/0000000001.log")).unwrap();
+        assert_eq!(check(), Ok(DAMAGED));
     }
 
     #[test]
