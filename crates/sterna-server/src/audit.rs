@@ -4,6 +4,7 @@
 //! `warn`, logins `debug`. Actions of operators have `info`, refused ones `warn`; signals
 //! are logged by the command `serve`.
 
+use serde_json::json;
 use sterna_net::{ConnectionId, ConnectionInfo};
 
 use crate::config::Protocol;
@@ -42,6 +43,13 @@ impl Action<'_> {
             user,
             role,
         } = self;
+        let watch = &cx.meters.watch;
+        if watch.is_on() {
+            let about = json!({
+                "client": null, "user": user, "role": role, "action": action, "on": on, "reason": refusal,
+            });
+            watch.audited("action", user, &about);
+        }
         match refusal {
             None => line!(INFO, peer, user, role, action, on, "admin action"),
             Some(reason) => {
@@ -95,8 +103,31 @@ impl<'a> Login<'a> {
         Self { user, ..self }
     }
 
+    /// Tells operators that look at the log.
+    fn tell(
+        &self,
+        event: &'static str,
+        user: Option<&str>,
+        reason: Option<&str>,
+        detail: Option<&str>,
+    ) {
+        let watch = &self.meters.watch;
+        if watch.is_on() {
+            let about = json!({
+                "protocol": self.protocol.name(),
+                "peer": self.info.map(|info| info.peer.to_string()),
+                "client": self.client,
+                "user": user,
+                "reason": reason,
+                "detail": detail,
+            });
+            watch.audited(event, self.client.or(user), &about);
+        }
+    }
+
     /// It may come in.
     pub(crate) fn accepted(self, identity: &Identity) {
+        self.tell("login", identity.user(), None, None);
         line!(
             DEBUG,
             protocol = self.protocol.name(),
@@ -112,6 +143,12 @@ impl<'a> Login<'a> {
     /// It may not come in. Counts that, too.
     pub(crate) fn refused(self, failure: LoginFailure, detail: &str) {
         self.meters.login_failed(self.protocol, failure);
+        self.tell(
+            "login_refused",
+            self.user,
+            Some(failure.name()),
+            Some(detail),
+        );
         line!(
             WARN,
             protocol = self.protocol.name(),

@@ -6,16 +6,56 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use sterna_broker::{Message, Origin, Outcome, RoadWatcher, Step};
 
-/// Whose messages are traced: those that a client publishes or gets, those of topics, or both in one.
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// Events of messages, which a trace tells where it names none.
+const MESSAGE_EVENTS: [&str; 7] = [
+    "received",
+    "refused",
+    "queued",
+    "logged",
+    "sent",
+    "acknowledged",
+    "dropped",
+];
+/// Events of the audit log, which a trace has to name.
+const AUDIT_EVENTS: [&str; 3] = ["login", "login_refused", "action"];
+
+/// What is traced: messages that a client publishes or gets, those of topics, or both in one; and what
+/// the audit log has of clients.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Subject {
     /// A client identifier of MQTT, or another reader's name.
     pub(crate) client: Option<Box<str>>,
     /// A topic filter.
     pub(crate) topic: Option<Box<str>>,
+    /// Only these events; those of messages where it is empty.
+    pub(crate) events: Vec<&'static str>,
+    /// So many bytes of the payload of each message that is received.
+    pub(crate) payload_bytes: usize,
+}
+
+impl Subject {
+    /// The event of a name, if there is one.
+    pub(crate) fn event_named(name: &str) -> Option<&'static str> {
+        let mut known = MESSAGE_EVENTS.iter().chain(&AUDIT_EVENTS);
+        known.find(|known| **known == name).copied()
+    }
+
+    /// Whether a line of the audit log is about its client; a topic no such line has.
+    fn is_about(&self, client: Option<&str>) -> bool {
+        self.client.is_none() || self.client.as_deref() == client
+    }
+
+    fn wants(&self, event: &str) -> bool {
+        if self.events.is_empty() {
+            return !AUDIT_EVENTS.contains(&event);
+        }
+        self.events.contains(&event)
+    }
 }
 
 /// Events of one trace.
@@ -142,9 +182,22 @@ impl Watch {
                 client: Some(client),
             };
             self.note(
+                "refused",
                 known,
-                || json!({ "event": "refused", "reason": reason, "publisher": client }),
+                |_| json!({ "reason": reason, "publisher": client }),
             );
+        }
+    }
+
+    /// The audit log has a line about a client, or an operator.
+    pub(crate) fn audited(&self, event: &'static str, client: Option<&str>, line: &Value) {
+        if self.is_on() {
+            let known = Known {
+                origin: Origin::NONE,
+                topic: "",
+                client,
+            };
+            self.note(event, known, |_| line.clone());
         }
     }
 
@@ -162,20 +215,28 @@ impl Watch {
                 topic,
                 client: Some(reader),
             };
-            self.note(known, || {
-                json!({ "event": "dropped", "reader": reader, "reason": reason, "messages": messages })
-            });
+            self.note(
+                "dropped",
+                known,
+                |_| json!({ "reader": reader, "reason": reason, "messages": messages }),
+            );
         }
     }
 
     #[cold]
-    fn note(&self, known: Known<'_>, make: impl Fn() -> Value) {
+    fn note(&self, event: &'static str, known: Known<'_>, make: impl Fn(&Subject) -> Value) {
         let now_ms = self.now_ms.load(Ordering::Relaxed);
-        for trace in self
-            .traces()
-            .iter_mut()
-            .filter(|trace| trace.concerns(known))
-        {
+        let is_audit = AUDIT_EVENTS.contains(&event);
+        let mut traces = self.traces();
+        let concerned = traces.iter_mut().filter(|trace| {
+            trace.subject.wants(event)
+                && if is_audit {
+                    trace.subject.is_about(known.client)
+                } else {
+                    trace.concerns(known)
+                }
+        });
+        for trace in concerned {
             let second = now_ms / 1000;
             if trace.second != second {
                 (trace.second, trace.written) = (second, 0);
@@ -185,14 +246,17 @@ impl Watch {
                 continue;
             }
             trace.written += 1;
-            let mut event = make();
-            event["at_ms"] = now_ms.into();
-            event["topic"] = known.topic.into();
+            let mut line = make(&trace.subject);
+            line["event"] = event.into();
+            line["at_ms"] = now_ms.into();
+            if !is_audit {
+                line["topic"] = known.topic.into();
+            }
             let is_of_client = known.origin != Origin::NONE && known.origin == trace.origin;
             if is_of_client && let Some(client) = &trace.subject.client {
-                event["publisher"] = (**client).into();
+                line["publisher"] = (**client).into();
             }
-            trace.events.lines.push_str(&event.to_string());
+            trace.events.lines.push_str(&line.to_string());
             trace.events.lines.push('\n');
         }
     }
@@ -216,33 +280,67 @@ impl RoadWatcher for Eye {
             topic: message.topic(),
             client,
         };
-        self.0.note(known, || event(message, step));
+        let event = match step {
+            Step::Received { .. } => "received",
+            Step::Refused { .. } => "refused",
+            Step::Queued { .. } => "queued",
+            Step::Logged { .. } => "logged",
+            Step::Sent { .. } => "sent",
+            Step::Settled { .. } => "acknowledged",
+        };
+        (self.0).note(event, known, |subject| line(message, step, subject));
     }
 }
 
-fn event(message: &Message, step: Step<'_>) -> Value {
+/// The payload of a message, or what fits of it: text, or base64.
+pub(crate) fn add_payload(line: &mut Value, payload: &[u8], maximum_bytes: usize) {
+    let shown = &payload[..payload.len().min(maximum_bytes)];
+    let is_cut = shown.len() < payload.len();
+    // A cut may be within a character.
+    let text = match std::str::from_utf8(shown) {
+        Ok(text) => Some(text),
+        Err(error) if is_cut && error.error_len().is_none() => {
+            std::str::from_utf8(&shown[..error.valid_up_to()]).ok()
+        }
+        Err(_) => None,
+    };
+    line["payload_bytes"] = payload.len().into();
+    line["is_cut"] = is_cut.into();
+    match text {
+        Some(text) => line["payload"] = text.into(),
+        None => line["payload_base64"] = STANDARD.encode(shown).into(),
+    }
+}
+
+fn line(message: &Message, step: Step<'_>, subject: &Subject) -> Value {
     match step {
+        Step::Received { matched } if subject.payload_bytes > 0 => {
+            let mut line = json!({
+                "matched": matched,
+                "qos": message.qos() as u8,
+                "retain": message.retain(),
+            });
+            add_payload(&mut line, message.payload(), subject.payload_bytes);
+            line
+        }
         Step::Received { matched } => json!({
-            "event": "received",
             "matched": matched,
             "qos": message.qos() as u8,
             "retain": message.retain(),
             "payload_bytes": message.payload().len(),
         }),
         Step::Refused { is_store_full } => json!({
-            "event": "refused",
             "reason": if is_store_full { "store_full" } else { "queue_refused" },
         }),
         Step::Queued { reader, waiting } => {
-            json!({ "event": "queued", "reader": reader, "waiting": waiting })
+            json!({ "reader": reader, "waiting": waiting })
         }
-        Step::Logged { reader } => json!({ "event": "logged", "reader": reader }),
+        Step::Logged { reader } => json!({ "reader": reader }),
         Step::Sent {
             reader,
             qos,
             redelivered,
         } => json!({
-            "event": "sent",
             "reader": reader,
             "qos": qos as u8,
             "redelivered": redelivered,
@@ -256,7 +354,6 @@ fn event(message: &Message, step: Step<'_>) -> Value {
                 Outcome::Undeliverable => ("undeliverable", None),
             };
             json!({
-                "event": "acknowledged",
                 "reader": reader,
                 "outcome": outcome,
                 "reason_code": reason_code,

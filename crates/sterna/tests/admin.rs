@@ -360,3 +360,22 @@ fn top_shows_clients_and_rates_of_a_running_broker() {
     assert_eq!(code(&gone), 14);
     assert!(stderr(&gone).contains("127.0.0.1:1"), "{}", stderr(&gone));
 }
+
+#[test]
+fn the_rules_in_force_are_listed_and_explained() {
+    let served = Served::start(
+        "[authorization]\nadmins = ['anonymous']\n\
+         [[authorization.rule]]\neffect = 'deny'\ntopics = ['secret/#']\n",
+    );
+    assert_eq!(served.json(&["me"])[0]["role"], "admin");
+    let rules = served.json(&["rules", "list"]);
+    assert_eq!(
+        (rules.len(), &rules[0]["topics"][0]),
+        (1, &"secret/#".into())
+    );
+    let told = served.json(&["rules", "explain", "publish", "secret/a", "--by", "ann"]);
+    assert_eq!(told[0]["decision"], "refused");
+    assert_eq!(told[0]["reason"]["rule"], 1);
+    let told = served.json(&["rules", "explain", "subscribe", "open/#"]);
+    assert_eq!(told[0]["reason"]["by"], "default");
+}

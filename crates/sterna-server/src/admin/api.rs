@@ -15,6 +15,7 @@ use super::message::message_value;
 use super::openapi;
 use super::role::Role;
 use super::routes::{Call, Operation};
+use super::rules::{explain, rules_value};
 use crate::audit;
 use crate::authorization::{MessageKind, Subject};
 use crate::control::{Order, OrderLetter};
@@ -85,7 +86,7 @@ pub(super) struct Condition {
 }
 
 impl Condition {
-    fn of(head: &Head) -> Self {
+    pub(super) fn of(head: &Head) -> Self {
         let mut tags = Vec::new();
         head.each_field("if-none-match", |value| tags.push(value.into()));
         Self { tags }
@@ -229,6 +230,22 @@ impl Desk<'_, '_> {
         let condition = Condition::of(&request.head);
         match call.route.operation {
             Operation::OpenApi => Ok(()),
+            Operation::Me => {
+                let role = self.role(identity).map(Role::name);
+                let proof = identity.proof().name();
+                let value = json!({ "user": identity.user(), "role": role, "proof": proof });
+                give_value(out, id, &condition, &value);
+                Ok(())
+            }
+            Operation::Rules => {
+                give_value(out, id, &condition, &rules_value(&self.cx.policy.rules));
+                Ok(())
+            }
+            Operation::Explain => {
+                let value = explain(&self.cx.policy.rules, call)?;
+                give_value(out, id, &condition, &value);
+                Ok(())
+            }
             Operation::Node => self.ask_all(id, Purpose::Node, &Ask::Figures),
             Operation::Clients => {
                 let name = call.parameter("name").map(Into::into);

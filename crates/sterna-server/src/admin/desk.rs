@@ -1,4 +1,5 @@
-//! One connection's requests: `/metrics`, `/healthz`, `/readyz`, and who may send those of the API.
+//! One connection's requests: `/metrics`, `/healthz`, `/readyz`, the page, and who may send those of the
+//! API.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -37,6 +38,8 @@ enum Resource {
     /// Readiness of all shards for clients.
     Readiness,
     Metrics,
+    /// A file of the page.
+    Page,
     /// The admin API.
     Api,
 }
@@ -66,6 +69,8 @@ impl Resource {
             "/healthz" => Some(Self::Health),
             "/readyz" => Some(Self::Readiness),
             "/metrics" => Some(Self::Metrics),
+            "/" => Some(Self::Page),
+            path if path.starts_with("/page/") => Some(Self::Page),
             path if path.starts_with(routes::PREFIX) => Some(Self::Api),
             _ => None,
         }
@@ -109,10 +114,14 @@ impl Desk<'_, '_> {
     /// Answers a request, now or when all shards have; false where it waits for a verdict.
     fn answer(&mut self, out: &mut dyn Responses, request: &Request) -> Result<bool, Trouble> {
         let head = &request.head;
-        self.admit_page(head)?;
         let resource = Resource::of(head.target());
+        self.admit_host(head)?;
+        // What anybody may read, any page may lead to.
+        if resource != Some(Resource::Page) {
+            Self::admit_origin(head)?;
+        }
         let resource = resource.ok_or_else(|| {
-            let detail = "there are /metrics, /healthz, /readyz and /admin/v1";
+            let detail = "there are /, /metrics, /healthz, /readyz and /admin/v1";
             Trouble::new(Kind::NoResource, detail)
         })?;
         if resource == Resource::Api {
@@ -137,6 +146,7 @@ impl Desk<'_, '_> {
             Resource::Readiness => self
                 .ask_all(request.id, Purpose::Ready, &Ask::Presence)
                 .map(|()| true),
+            Resource::Page => self.page(out, request).map(|()| true),
             Resource::Metrics | Resource::Api => {
                 let Some(identity) = self.sender(head)? else {
                     return Ok(false);
@@ -159,17 +169,39 @@ impl Desk<'_, '_> {
         (self.cx.policy).listener(info.map_or(0, |info| info.listener))
     }
 
-    /// Checks the page of a browser that sent a request: only pages of the server's own origin may.
-    fn admit_page(&self, head: &Head) -> Result<(), Trouble> {
+    /// A file of the page, which is the same on every listener that has it.
+    fn page(&self, out: &mut dyn Responses, request: &Request) -> Result<(), Trouble> {
+        let head = &request.head;
+        let path = head.target().split('?').next().unwrap_or_default();
+        let file = Some(path).filter(|_| self.cx.policy.http.page);
+        let file = file.and_then(crate::http::page_resource);
+        let file =
+            file.ok_or_else(|| Trouble::new(Kind::NoResource, "there is nothing by this name"))?;
+        let (status, content) = if Condition::of(head).has(&file.etag) {
+            (304, Content::Empty)
+        } else {
+            let content = bytes::Bytes::from_static(file.content);
+            (200, Content::Shared(content))
+        };
+        respond(out, request.id, &None, status, &file.fields(), content);
+        Ok(())
+    }
+
+    /// Checks the name by which a request addresses the listener (DNS rebinding).
+    fn admit_host(&self, head: &Head) -> Result<(), Trouble> {
         let is_on_loopback = self.listener().loopback;
-        let authority = head.authority().unwrap_or_default();
-        let pages = Pages::default();
-        if !pages.is_host(is_on_loopback, authority) {
-            let detail = "on loopback the listener is `localhost` or an address";
-            return Err(Trouble::new(Kind::Host, detail));
+        if Pages::default().is_host(is_on_loopback, head.authority().unwrap_or_default()) {
+            return Ok(());
         }
+        let detail = "on loopback the listener is `localhost` or an address";
+        Err(Trouble::new(Kind::Host, detail))
+    }
+
+    /// Checks the page of a browser that sent a request: only pages of the server's own origin may.
+    fn admit_origin(head: &Head) -> Result<(), Trouble> {
+        let authority = head.authority().unwrap_or_default();
         let (origin, site) = (head.field("origin"), head.field("sec-fetch-site"));
-        let admitted = pages.admit(origin, site, authority);
+        let admitted = Pages::default().admit(origin, site, authority);
         admitted.map(|_| ()).map_err(|_| {
             let detail = "pages of other origins may not read this";
             Trouble::new(Kind::Origin, detail)

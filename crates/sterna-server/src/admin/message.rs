@@ -1,36 +1,24 @@
 //! A message as the API shows it.
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use sterna_broker::Message;
 
+use crate::watch::add_payload;
+
 /// A message, with so many bytes of its payload.
 pub(super) fn message_value(message: &Message, maximum_payload_bytes: u32) -> Value {
-    let payload = message.payload();
-    let most = maximum_payload_bytes as usize;
-    let shown = &payload[..payload.len().min(most)];
-    // A cut may be within a character.
-    let text = match std::str::from_utf8(shown) {
-        Ok(text) => Some(text),
-        Err(error) if shown.len() < payload.len() && error.error_len().is_none() => {
-            std::str::from_utf8(&shown[..error.valid_up_to()]).ok()
-        }
-        Err(_) => None,
-    };
     let mut value = json!({
         "topic": message.topic(),
         "qos": message.qos() as u8,
         "retain": message.retain(),
         "published_ms": message.published_ms(),
         "expires_at_ms": message.expires_at_ms(),
-        "payload_bytes": payload.len(),
-        "is_cut": shown.len() < payload.len(),
     });
-    match text {
-        Some(text) => value["payload"] = text.into(),
-        None => value["payload_base64"] = STANDARD.encode(shown).into(),
-    }
+    add_payload(
+        &mut value,
+        message.payload(),
+        maximum_payload_bytes as usize,
+    );
     value
 }
 

@@ -14,6 +14,7 @@ mod message;
 mod openapi;
 mod role;
 mod routes;
+mod rules;
 mod trace;
 
 use std::sync::Arc;

@@ -15,6 +15,7 @@ pub(super) const PREFIX: &str = "/admin/v1";
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Operation {
     OpenApi,
+    Me,
     Node,
     Clients,
     Client,
@@ -35,6 +36,8 @@ pub(super) enum Operation {
     Store,
     Memory,
     Certificates,
+    Rules,
+    Explain,
     Trace,
     Reload,
     Drain,
@@ -97,6 +100,36 @@ const TOPIC: Parameter = Parameter {
     about: "Messages whose topics match this filter",
     is_number: false,
 };
+const EVENTS: Parameter = Parameter {
+    name: "events",
+    about: "Only these events, with commas between; `login`, `login_refused` and `action` come only if they are named",
+    is_number: false,
+};
+const PAYLOADS: Parameter = Parameter {
+    name: "payloads",
+    about: "`yes`: with the payloads of messages that are received",
+    is_number: false,
+};
+const ACTION: Parameter = Parameter {
+    name: "action",
+    about: "`publish`, `subscribe` or `delete`",
+    is_number: false,
+};
+const SUBJECT_TOPIC: Parameter = Parameter {
+    name: "topic",
+    about: "A topic name, or the filter of a subscription (of a shared one: what follows the share name)",
+    is_number: false,
+};
+const SUBJECT_USER: Parameter = Parameter {
+    name: "user",
+    about: "User name; without it, a client without a name",
+    is_number: false,
+};
+const SUBJECT_CLIENT: Parameter = Parameter {
+    name: "client",
+    about: "Client identifier; HTTP has none",
+    is_number: false,
+};
 const FILTER: Parameter = Parameter {
     name: "filter",
     about: "Only topics that match this filter; `#` without it",
@@ -142,6 +175,13 @@ pub(super) const ROUTES: &[Route] = &[
             "This description",
         )
     },
+    read(
+        "/me",
+        Operation::Me,
+        "me",
+        "Me",
+        "Who asks, and the role of who asks",
+    ),
     read(
         "/node",
         Operation::Node,
@@ -360,9 +400,26 @@ pub(super) const ROUTES: &[Route] = &[
         "Certificates",
         "The certificates that listeners present",
     ),
+    read(
+        "/rules",
+        Operation::Rules,
+        "rules",
+        "Rules",
+        "The rules in force: who may publish and subscribe where",
+    ),
+    Route {
+        parameters: &[ACTION, SUBJECT_TOPIC, SUBJECT_USER, SUBJECT_CLIENT],
+        ..read(
+            "/rules/explain",
+            Operation::Explain,
+            "explain",
+            "Explanation",
+            "What the rules in force decide about an action, and which of them decides",
+        )
+    },
     Route {
         role: Some(Role::Operator),
-        parameters: &[CLIENT, TOPIC],
+        parameters: &[CLIENT, TOPIC, EVENTS, PAYLOADS],
         media_type: super::trace::MEDIA_TYPE,
         problems: &[Kind::InvalidFilter],
         ..read(

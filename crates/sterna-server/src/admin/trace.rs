@@ -61,13 +61,26 @@ impl Desk<'_, '_> {
         id: ExchangeId,
         call: &Call,
     ) -> Result<(), Trouble> {
+        let invalid = |detail: String| Trouble::new(Kind::InvalidParameter, detail);
+        let names = call.parameter("events").into_iter();
+        let names = names.flat_map(|names| names.split(','));
+        let events = names.map(|name| {
+            Subject::event_named(name).ok_or_else(|| invalid(format!("there is no event `{name}`")))
+        });
+        let payload_bytes = match call.parameter("payloads") {
+            None | Some("no") => 0,
+            Some("yes") => self.cx.policy.admin.maximum_payload_bytes as usize,
+            Some(_) => return Err(invalid("payloads is yes or no".to_owned())),
+        };
         let subject = Subject {
             client: call.parameter("client").map(Into::into),
             topic: call.parameter("topic").map(Into::into),
+            events: events.collect::<Result<_, _>>()?,
+            payload_bytes,
         };
-        if subject.client.is_none() && subject.topic.is_none() {
-            let detail = "name a client, a topic filter, or both";
-            return Err(Trouble::new(Kind::InvalidParameter, detail));
+        if subject.client.is_none() && subject.topic.is_none() && subject.events.is_empty() {
+            let detail = "name a client, a topic filter, both, or events";
+            return Err(invalid(detail.to_owned()));
         }
         if let Some(filter) = &subject.topic {
             topic::check_filter(filter)

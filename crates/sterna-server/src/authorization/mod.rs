@@ -131,6 +131,12 @@ impl Rules {
         self.0.admins.has(user)
     }
 
+    /// What they were made from.
+    #[must_use]
+    pub fn source(&self) -> &Authorization {
+        &self.0.source
+    }
+
     /// Whether they are made from the same configuration.
     #[must_use]
     pub fn are_same(&self, other: &Self) -> bool {

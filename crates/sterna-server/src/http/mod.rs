@@ -32,7 +32,7 @@ use desk::Desk;
 pub(crate) use api::{
     Credentials, Trouble, Verdict, challenge, fail, is_consumer, names_etag, respond,
 };
-pub(crate) use page::etag_of;
+pub(crate) use page::{etag_of, resource as page_resource};
 pub(crate) use problem::{Problem, ProblemKind};
 pub use registry::Registry;
 

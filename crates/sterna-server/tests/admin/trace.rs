@@ -10,7 +10,7 @@ use crate::page::{ADMIN, config, connect};
 use crate::world::{V5, World};
 
 /// Begins a trace on a connection of its own.
-fn begin(world: &mut World, query: &str) -> Peer {
+pub(crate) fn begin(world: &mut World, query: &str) -> Peer {
     let peer = connect(&mut world.broker, ADMIN, 1);
     let request = format!("GET /admin/v1/trace?{query} HTTP/1.1\r\nHost: localhost\r\n\r\n");
     world.broker.send(peer, request.as_bytes());
@@ -21,7 +21,7 @@ fn begin(world: &mut World, query: &str) -> Peer {
 }
 
 /// The events since the last call.
-fn events(world: &mut World, peer: Peer) -> Vec<Value> {
+pub(crate) fn events(world: &mut World, peer: Peer) -> Vec<Value> {
     let text = String::from_utf8(world.broker.take(peer)).expect("text");
     // Between them are the sizes of chunks.
     let lines = text.lines().filter(|line| line.starts_with('{'));

@@ -26,11 +26,14 @@ pub(crate) struct Args {
     #[command(flatten)]
     connection: Connection,
     /// Messages that this client publishes or gets: the client identifier of MQTT, or a session's name
-    #[arg(long, value_name = "CLIENT", required_unless_present = "topic")]
+    #[arg(long, value_name = "CLIENT", required_unless_present_any = ["topic", "events"])]
     client: Option<String>,
     /// Messages whose topics match this filter
     #[arg(short = 't', long, value_name = "FILTER")]
     topic: Option<String>,
+    /// Only these events, with commas between; those of the audit log are login, login_refused and action
+    #[arg(long, value_name = "NAMES")]
+    events: Option<String>,
     /// Print the lines of JSON as they come
     #[arg(long, help_heading = "Output")]
     json: bool,
@@ -48,6 +51,7 @@ fn help() -> String {
 Examples:
   sterna trace --client sensor-7
   sterna trace -t 'house/#' -C 10 --json
+  sterna trace --events login,login_refused,refused,dropped,action
   sterna trace --client sensor-7 -L admins://broker.example -u ann --cafile ca.pem
 
 {}",
@@ -80,7 +84,11 @@ async fn over(wait: Option<Duration>) {
 
 async fn follow(args: &Args, admin: &Admin) -> Result<(), Failure> {
     let mut query = Vec::new();
-    for (name, value) in [("client", &args.client), ("topic", &args.topic)] {
+    for (name, value) in [
+        ("client", &args.client),
+        ("topic", &args.topic),
+        ("events", &args.events),
+    ] {
         query.extend(
             value
                 .as_ref()
@@ -125,7 +133,16 @@ fn describe(event: &Value) -> String {
     if let Some(topic) = text("topic") {
         let _ = write!(line, " {topic}");
     }
-    for (word, member) in [("from", "publisher"), ("reader", "reader")] {
+    for (word, member) in [
+        ("from", "publisher"),
+        ("reader", "reader"),
+        ("by", "protocol"),
+        ("client", "client"),
+        ("user", "user"),
+        ("at", "peer"),
+        ("did", "action"),
+        ("on", "on"),
+    ] {
         if let Some(value) = text(member) {
             let _ = write!(line, " {word} {value}");
         }

@@ -294,16 +294,6 @@ impl Api {
         };
         let file =
             found.ok_or_else(|| Trouble::new(Kind::NoResource, "there is nothing by this name"))?;
-        let mut fields: Vec<(&str, &[u8])> = vec![
-            ("content-type", file.content_type.as_bytes()),
-            ("cache-control", b"no-cache"),
-            ("etag", file.etag.as_bytes()),
-            ("x-content-type-options", b"nosniff"),
-        ];
-        if let Some(policy) = file.content_security_policy {
-            fields.push(("content-security-policy", policy.as_bytes()));
-            fields.push(("referrer-policy", b"no-referrer"));
-        }
         self.counts.messages_sent += 1;
         let (status, content) = if has_etag(head, &file.etag) {
             (304, Content::Empty)
@@ -313,7 +303,7 @@ impl Api {
                 Content::Shared(bytes::Bytes::from_static(file.content)),
             )
         };
-        respond(out, request.id, reader, status, &fields, content);
+        respond(out, request.id, reader, status, &file.fields(), content);
         Ok(())
     }
 

@@ -49,6 +49,21 @@ const FILES: [(&str, &str, &str); 6] = [
 ];
 
 impl Resource {
+    /// The fields of its response.
+    pub(crate) fn fields(&self) -> Vec<(&'static str, &[u8])> {
+        let mut fields = vec![
+            ("content-type", self.content_type.as_bytes()),
+            ("cache-control", b"no-cache"),
+            ("etag", self.etag.as_bytes()),
+            ("x-content-type-options", b"nosniff"),
+        ];
+        if let Some(policy) = self.content_security_policy {
+            fields.push(("content-security-policy", policy.as_bytes()));
+            fields.push(("referrer-policy", b"no-referrer"));
+        }
+        fields
+    }
+
     /// A text that is part of the program.
     pub(crate) fn of(content_type: &'static str, content: &'static str) -> Self {
         Self {

@@ -1,6 +1,7 @@
 //! `sterna admin`: what operators see of a running broker, and change in it.
 
 pub(super) mod connection;
+mod rules;
 pub(super) mod table;
 
 use std::io::Write as _;
@@ -41,6 +42,8 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Action {
+    /// Who one is, and the role of that
+    Me,
     /// The process: version, listeners, shards, counts
     Node,
     /// Connections of clients
@@ -67,6 +70,9 @@ enum Action {
     Memory,
     /// The certificates that listeners present
     Certificates,
+    /// The rules in force: who may publish and subscribe where
+    #[command(subcommand)]
+    Rules(rules::Rules),
     /// The description of the API for machines (OpenAPI 3.1)
     Openapi,
 }
@@ -264,6 +270,8 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 async fn act(args: &Args) -> Result<(), Failure> {
     let admin = args.connection.client()?;
     let shown = match &args.action {
+        Action::Me => one(&admin, "/me").await?,
+        Action::Rules(action) => rules::act(&admin, action).await?,
         Action::Node => one(&admin, "/node").await?,
         Action::Store => one(&admin, "/store").await?,
         Action::Memory => one(&admin, "/memory").await?,
