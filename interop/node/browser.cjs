@@ -1,4 +1,4 @@
-// The page, and WebTransport, in Chromium (headless, by puppeteer-core): `browser.cjs [--only TEXT]`.
+// The page with all its tabs, and WebTransport, in Chromium (headless, by puppeteer-core): `browser.cjs [--only TEXT]`.
 //
 // Prints lines as the other suites do. It has a broker of its own, because a certificate that a page pins by its hash has to
 // be young; `STERNA_BIN` says which program that is.
@@ -9,7 +9,9 @@ const fs = require('node:fs')
 const path = require('node:path')
 const { promisify } = require('node:util')
 
+const dashboard = require('./browser_dashboard.cjs')
 const { program, startBroker, startBrowser, temporaryFolder } = require('./browser_place.cjs')
+const { Plant } = require('./browser_plant.cjs')
 const webtransport = require('./browser_webtransport.cjs')
 
 const PATIENCE_MS = 8_000
@@ -28,10 +30,11 @@ function expect (condition, why) {
 async function step (name, doing) {
   if (!name.includes(only)) return
   let timer
+  const seconds = name.endsWith('/pictures') || name.endsWith('/telephone') ? 90 : 20
   try {
     await Promise.race([
       doing(),
-      new Promise((resolve, reject) => { timer = setTimeout(() => reject(new Error('not done within 20 s')), 20_000) })
+      new Promise((resolve, reject) => { timer = setTimeout(() => reject(new Error(`not done within ${seconds} s`)), seconds * 1000) })
     ])
     count.ok++
     say(`ok ${name}`)
@@ -241,7 +244,7 @@ async function main () {
   }
   const puppeteer = require(require.resolve('puppeteer-core', { paths: [...(process.env.NODE_PATH || '').split(':'), __dirname] }))
   const folder = temporaryFolder()
-  let broker, first, second
+  let broker, first, second, plant
   try {
     broker = await startBroker(folder)
     // The one trusts the certificate; the other knows nothing but what pages tell it.
@@ -254,11 +257,17 @@ async function main () {
       pageSteps(broker, first, { folder }),
       webtransport.steps(broker, second, { step, expect, run, load })
     ])
+    const place = path.join(folder, 'plant')
+    fs.mkdirSync(place)
+    plant = await Plant.open(place)
+    plant.populate()
+    await dashboard.steps(plant, second, { step, expect, until, load, text, fill, folder })
   } catch (error) {
     count.failed++
     say(`not ok browser: ${error.message}`)
   } finally {
     await Promise.all([first?.close(), second?.close()])
+    plant?.close()
     broker?.child.kill()
     fs.rmSync(folder, { recursive: true, force: true, maxRetries: 5 })
   }

@@ -57,20 +57,12 @@ url = "https://localhost:0"
 url = "h3://localhost:0"
 `
 
+// The broker of the steps for the page and WebTransport.
 async function startBroker (folder) {
-  const certificate = makeCertificate(folder)
-  const ready = path.join(folder, 'ready.json')
-  const config = path.join(folder, 'sterna.toml')
-  fs.writeFileSync(config, `shards = 2
-${LISTENERS}
-[http]
+  return serve(folder, LISTENERS, `[http]
 # The page that opens WebTransport comes from a listener without encryption: another origin.
 cors_origins = ["*"]
 heartbeat_interval_s = 1
-
-[tls]
-certificate = "${certificate.certificate}"
-key = "${certificate.key}"
 
 [authentication]
 password_file = "${path.join(INTEROP, 'certificates', 'users')}"
@@ -83,6 +75,20 @@ iterations = 0
 effect = "deny"
 topics = ["iop/denied/#"]
 `)
+}
+
+// A broker with a certificate that is a few seconds old, and with these settings.
+async function serve (folder, listeners, settings) {
+  const certificate = makeCertificate(folder)
+  const ready = path.join(folder, 'ready.json')
+  const config = path.join(folder, 'sterna.toml')
+  fs.writeFileSync(config, `shards = 2
+${listeners}
+[tls]
+certificate = "${certificate.certificate}"
+key = "${certificate.key}"
+
+${settings}`)
   const log = fs.openSync(path.join(folder, 'log'), 'w')
   const child = spawn(process.env.STERNA_BIN, ['serve', '--config', config, '--ready-file', ready, '--data-dir', path.join(folder, 'data')],
     { stdio: ['ignore', log, log], env: Object.fromEntries(Object.entries(process.env).filter(([name]) => !name.startsWith('STERNA_'))) })
@@ -100,7 +106,7 @@ topics = ["iop/denied/#"]
   }
   const ports = {}
   for (const { url } of said.listeners) {
-    const { protocol, port } = new URL(url.replace(/^(\w+):/, (_, scheme) => `x-${scheme}:`))
+    const { protocol, port } = new URL(url.replace(/^([\w+]+):/, (_, scheme) => `x-${scheme}:`))
     ;(ports[protocol.slice(2, -1)] ??= []).push(Number(port))
   }
   return { child, ports, ...certificate }
@@ -112,6 +118,7 @@ async function startBrowser (puppeteer, executablePath, folder, more) {
     headless: true,
     // Chromium's own sandbox needs what containers lack; it opens nothing but brokers of these tests.
     args: ['--no-sandbox', '--disable-gpu', '--disable-dev-shm-usage', '--no-proxy-server',
+      '--disable-background-networking', '--disable-component-update', '--disable-sync', '--no-first-run',
       '--host-resolver-rules=MAP * 127.0.0.1', ...more],
     userDataDir: fs.mkdtempSync(path.join(folder, 'profile-'))
   })
@@ -121,4 +128,4 @@ function temporaryFolder () {
   return fs.mkdtempSync(path.join(os.tmpdir(), 'sterna-browser-'))
 }
 
-module.exports = { program, startBroker, startBrowser, temporaryFolder }
+module.exports = { program, serve, startBroker, startBrowser, temporaryFolder }

@@ -1,27 +1,22 @@
-// A chart of numbers over time, as SVG: drawn anew at most a few times a second, coloured by the style sheet.
+// Numbers over time, as SVG: small charts below each other, each with an axis of its own, for numbers that are of one
+// kind. Drawn anew at most a few times a second, coloured by the style sheet.
 
-const SVG = "http://www.w3.org/2000/svg";
+import { draw, make } from "./dom.js";
+import { clock } from "./figures.js";
+
 // Limits on what is kept, whatever arrives.
 const SERIES = 8;
 const POINTS = 2_000;
 const DRAW_MS = 200;
-const LEFT = 52;
+const LEFT = 56;
 const RIGHT = 12;
-const TOP = 8;
+const TITLE = 20;
 const BOTTOM = 22;
+// Height of one chart alone, of two, and of more.
+const HEIGHTS = [216, 136, 104];
 // A point that the pointer is further from, in pixels, is not what it shows.
 const NEAR = 40;
-
-function element(name, attributes = {}, text) {
-  const made = document.createElementNS(SVG, name);
-  for (const [key, value] of Object.entries(attributes)) {
-    made.setAttribute(key, value);
-  }
-  if (text !== undefined) {
-    made.textContent = text;
-  }
-  return made;
-}
+const CHARACTER = 6.5;
 
 // The numbers in a payload: itself, or the members of a JSON object, two levels deep.
 export function numbers(payload) {
@@ -54,11 +49,11 @@ export function numbers(payload) {
   }
 }
 
-// At most `count` round values from `low` to `high`.
-function ticks(low, high, count) {
+// At most `count` round values from `low` to `high`, `least` apart.
+function ticks(low, high, count, least) {
   const rough = (high - low) / count;
   const power = 10 ** Math.floor(Math.log10(rough));
-  const step = power * ([1, 2, 5, 10].find((factor) => factor * power >= rough) ?? 10);
+  const step = Math.max(least, power * ([1, 2, 5, 10].find((factor) => factor * power >= rough) ?? 10));
   const found = [];
   for (let value = Math.ceil(low / step) * step; value <= high + step * 1e-9; value += step) {
     found.push(Math.abs(value) < step * 1e-9 ? 0 : value);
@@ -77,22 +72,22 @@ function brief(value) {
   return Number.isInteger(value) ? String(value) : String(Number(value.toPrecision(6)));
 }
 
-function clock(milliseconds) {
-  return new Date(milliseconds).toLocaleTimeString([], { hour12: false });
-}
-
 export class Chart {
-  constructor(place, legend) {
+  // `empty` is the text of a chart without numbers.
+  constructor(place, legend, empty, label) {
     this.place = place;
     this.legend = legend;
     this.series = new Map();
     this.left = new Set();
+    this.marks = [];
     this.windowS = 600;
     this.pointer = null;
     this.timer = null;
-    this.svg = element("svg", { role: "img", "aria-label": "Numeric payloads over time" });
-    place.append(this.svg);
-    new ResizeObserver(() => this.soon()).observe(place);
+    this.svg = draw("svg", { role: "img", "aria-label": label });
+    this.empty = make("p", { class: "empty faint" }, empty);
+    place.append(this.svg, this.empty);
+    this.observer = new ResizeObserver(() => this.soon());
+    this.observer.observe(place);
     place.addEventListener("pointermove", (event) => {
       this.pointer = event.clientX - place.getBoundingClientRect().left;
       this.soon(0);
@@ -102,59 +97,70 @@ export class Chart {
       this.soon(0);
     });
     // Time goes on when nothing comes.
-    setInterval(() => this.series.size && this.soon(), 1000);
+    this.interval = setInterval(() => this.series.size && this.soon(), 1000);
     this.draw();
   }
 
+  // It is not drawn any more.
+  end() {
+    clearInterval(this.interval);
+    clearTimeout(this.timer);
+    this.observer.disconnect();
+  }
+
+  // A message: what stands in the same place of payloads, or in the same last level of topics, is of one kind.
   add(topic, payload, at) {
     for (const [member, value] of numbers(payload)) {
-      const name = member ? `${topic} ${member}` : topic;
-      let one = this.series.get(name);
-      if (!one) {
-        if (this.series.size >= SERIES) {
-          if (this.left.size < 1_000) {
-            this.left.add(name);
-          }
-          continue;
-        }
-        const used = new Set(Array.from(this.series.values(), (each) => each.colour));
-        const colour = [...Array(SERIES).keys()].find((index) => !used.has(index));
-        one = { name, colour, points: [], visible: true };
-        this.series.set(name, one);
-        this.entry(one);
-      }
-      one.points.push([at, value]);
-      if (one.points.length > POINTS) {
-        one.points.splice(0, one.points.length - POINTS);
-      }
-      one.value.textContent = brief(value);
-      this.soon();
+      this.put(member || topic.split("/").at(-1) || topic, member ? `${topic} ${member}` : topic, value, at);
     }
   }
 
+  // A number of a kind.
+  put(kind, name, value, at) {
+    let one = this.series.get(name);
+    if (!one) {
+      if (this.series.size >= SERIES) {
+        if (this.left.size < 1_000) {
+          this.left.add(name);
+        }
+        return;
+      }
+      const used = new Set(Array.from(this.series.values(), (each) => each.colour));
+      const colour = [...Array(SERIES).keys()].find((index) => !used.has(index));
+      one = { name, kind, colour, points: [], visible: true };
+      this.series.set(name, one);
+      this.entry(one);
+    }
+    one.points.push([at, value]);
+    if (one.points.length > POINTS) {
+      one.points.splice(0, one.points.length - POINTS);
+    }
+    one.value.textContent = brief(value);
+    this.soon();
+  }
+
+  // Something that happened at a time.
+  mark(at) {
+    this.marks = [...this.marks.slice(-99), at];
+    this.soon();
+  }
+
   entry(one) {
-    const button = document.createElement("button");
-    button.type = "button";
-    button.className = `series-${one.colour}`;
-    button.setAttribute("aria-pressed", "true");
-    button.title = one.name;
-    const name = document.createElement("span");
-    name.textContent = one.name;
-    one.value = document.createElement("b");
-    button.append(document.createElement("i"), name, one.value);
+    one.value = make("b");
+    const attributes = { type: "button", class: `series-${one.colour}`, "aria-pressed": "true", title: one.name };
+    const button = make("button", attributes, make("i"), make("span", {}, one.name), one.value);
     button.addEventListener("click", () => {
       one.visible = !one.visible;
       button.setAttribute("aria-pressed", String(one.visible));
       this.soon(0);
     });
-    const item = document.createElement("li");
-    item.append(button);
-    this.legend.append(item);
+    this.legend.append(make("li", {}, button));
   }
 
   clear() {
     this.series.clear();
     this.left.clear();
+    this.marks = [];
     this.legend.replaceChildren();
     this.soon(0);
   }
@@ -172,96 +178,116 @@ export class Chart {
     }
   }
 
-  draw() {
-    const { width, height } = this.place.getBoundingClientRect();
-    if (!width) {
-      return;
-    }
-    this.svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
-    const parts = [];
-    const end = Date.now();
-    const begin = end - this.windowS * 1000;
-    const seen = [];
+  // What is in the window of time, by kind.
+  seen(begin) {
+    const kinds = new Map();
     for (const one of this.series.values()) {
       // The last point before the window, too: a line comes in from the left.
       const first = one.points.findIndex(([at]) => at >= begin);
       const points = first < 0 ? [] : one.points.slice(Math.max(0, first - 1));
       if (one.visible && points.length) {
-        seen.push({ one, points });
+        kinds.set(one.kind, [...(kinds.get(one.kind) ?? []), { one, points }]);
       }
     }
-    const frame = { left: LEFT, right: width - RIGHT, top: TOP, bottom: height - BOTTOM };
-    if (!seen.length) {
-      const text = this.series.size
-        ? "no number in this time"
-        : "payloads that are numbers, or JSON objects with numbers, are drawn here";
-      const [x, y] = [width / 2, height / 2];
-      parts.push(element("text", { x, y, "text-anchor": "middle", class: "empty" }, text));
-      this.svg.replaceChildren(...parts);
+    return [...kinds];
+  }
+
+  draw() {
+    const { width } = this.place.getBoundingClientRect();
+    if (!width) {
       return;
     }
-    const values = seen.flatMap(({ points }) => points.map(([, value]) => value));
-    let low = values.reduce((least, value) => Math.min(least, value));
-    let high = values.reduce((most, value) => Math.max(most, value));
-    const margin = (high - low || Math.abs(high) || 1) * 0.08;
-    [low, high] = [low - margin, high + margin];
-    // What came in the first seconds fills the width.
-    const oldest = Math.min(...seen.map(({ points }) => points[0][0]));
-    const start = Math.max(begin, Math.min(oldest, end - 10_000));
-    const x = (at) => frame.left + ((at - start) / (end - start)) * (frame.right - frame.left);
-    const y = (value) => frame.bottom - ((value - low) / (high - low)) * (frame.bottom - frame.top);
-    this.grid(parts, frame, x, y, [start, end], [low, high]);
-    const clip = element("clipPath", { id: "frame" });
-    clip.append(element("rect", { x: frame.left, y: 0, width: frame.right - frame.left + 4, height }));
-    parts.push(clip);
-    const lines = element("g", { "clip-path": "url(#frame)" });
-    for (const { one, points } of seen) {
-      const line = points.map(([at, value]) => `${x(at).toFixed(1)},${y(value).toFixed(1)}`).join(" ");
-      lines.append(element("polyline", { points: line, class: `series-${one.colour}` }));
-      const [at, value] = points[points.length - 1];
-      lines.append(element("circle", { cx: x(at), cy: y(value), r: 3.5, class: `series-${one.colour}` }));
+    const end = Date.now();
+    const begin = end - this.windowS * 1000;
+    const kinds = this.seen(begin);
+    this.empty.hidden = this.series.size > 0;
+    const each = HEIGHTS[Math.min(kinds.length, HEIGHTS.length) - 1] ?? 0;
+    const height = kinds.length * each + (kinds.length ? BOTTOM : 0);
+    this.svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
+    this.svg.setAttribute("height", height);
+    if (!kinds.length) {
+      this.svg.replaceChildren();
+      return;
     }
-    parts.push(lines);
-    if (this.pointer !== null && this.pointer >= frame.left && this.pointer <= frame.right) {
-      const share = (this.pointer - frame.left) / (frame.right - frame.left);
-      this.readout(parts, frame, seen, x, y, start + share * (end - start));
-    } else if (this.left.size) {
+    // What came in the first seconds fills the width.
+    const all = kinds.flatMap(([, lines]) => lines);
+    const oldest = Math.min(...all.map(({ points }) => points[0][0]));
+    const start = Math.max(begin, Math.min(oldest, end - 10_000));
+    const [left, right] = [LEFT, width - RIGHT];
+    const x = (at) => left + ((at - start) / (end - start)) * (right - left);
+    const clip = draw("clipPath", { id: `${this.place.id}-frame` });
+    clip.append(draw("rect", { x: left, y: 0, width: right - left + 4, height }));
+    const parts = [clip];
+    for (const [at, [kind, lines]] of kinds.entries()) {
+      const frame = { left, right, top: at * each + TITLE, bottom: (at + 1) * each - 10 };
+      this.panel(parts, kind, lines, frame, x, [start, end]);
+    }
+    this.times(parts, { left, right, bottom: height - BOTTOM }, x, [start, end]);
+    if (this.left.size) {
       const text = `and ${this.left.size} more that are not drawn`;
-      parts.push(element("text", { x: frame.right, y: frame.top + 8, "text-anchor": "end" }, text));
+      parts.push(draw("text", { x: right, y: 13, "text-anchor": "end" }, text));
     }
     this.svg.replaceChildren(...parts);
   }
 
-  grid(parts, frame, x, y, [start, end], [low, high]) {
-    const [rows, step] = ticks(low, high, 5);
+  // The chart of one kind.
+  panel(parts, kind, lines, frame, x, [start, end]) {
+    const most = Math.floor((frame.right - frame.left) / 2 / CHARACTER);
+    const title = kind.length > most ? `${kind.slice(0, most)} …` : kind;
+    parts.push(draw("text", { x: frame.left, y: frame.top - 7, class: "kind" }, title));
+    const values = lines.flatMap(({ points }) => points.map(([, value]) => value));
+    let low = values.reduce((least, value) => Math.min(least, value));
+    let high = values.reduce((greatest, value) => Math.max(greatest, value));
+    const isWhole = values.every(Number.isInteger);
+    const flat = isWhole ? 1 / 0.08 : Math.abs(high) || 1;
+    const margin = (high - low || flat) * 0.08;
+    [low, high] = [low >= 0 ? Math.max(0, low - margin) : low - margin, high + margin];
+    const y = (value) => frame.bottom - ((value - low) / (high - low)) * (frame.bottom - frame.top);
+    const [rows, step] = ticks(low, high, frame.bottom - frame.top > 120 ? 5 : 3, isWhole ? 1 : 0);
     for (const value of rows) {
       const at = y(value);
-      parts.push(element("line", { x1: frame.left, x2: frame.right, y1: at, y2: at, class: "grid" }));
-      parts.push(element("text", { x: frame.left - 8, y: at + 4, "text-anchor": "end" }, shown(value, step)));
+      parts.push(draw("line", { x1: frame.left, x2: frame.right, y1: at, y2: at, class: "grid" }));
+      parts.push(draw("text", { x: frame.left - 8, y: at + 4, "text-anchor": "end" }, shown(value, step)));
     }
-    const count = Math.max(2, Math.floor((frame.right - frame.left) / 130));
+    for (const at of this.marks.filter((mark) => mark >= start)) {
+      parts.push(draw("line", { x1: x(at), x2: x(at), y1: frame.top, y2: frame.bottom, class: "mark" }));
+    }
+    const drawn = draw("g", { "clip-path": `url(#${this.place.id}-frame)` });
+    for (const { one, points } of lines) {
+      const line = points.map(([at, value]) => `${x(at).toFixed(1)},${y(value).toFixed(1)}`).join(" ");
+      drawn.append(draw("polyline", { points: line, class: `series-${one.colour}` }));
+      const [at, value] = points[points.length - 1];
+      drawn.append(draw("circle", { cx: x(at), cy: y(value), r: 3.5, class: `series-${one.colour}` }));
+    }
+    parts.push(drawn);
+    if (this.pointer !== null && this.pointer >= frame.left && this.pointer <= frame.right) {
+      const share = (this.pointer - frame.left) / (frame.right - frame.left);
+      this.readout(parts, frame, lines, x, y, start + share * (end - start));
+    }
+  }
+
+  times(parts, { left, right, bottom }, x, [start, end]) {
+    const most = Math.max(2, Math.floor((right - left) / 130));
     const steps = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800];
-    const every = (steps.find((each) => (end - start) / 1000 / each <= count) ?? 3600) * 1000;
+    const every = (steps.find((each) => (end - start) / 1000 / each <= most) ?? 3600) * 1000;
     for (let at = Math.ceil(start / every) * every; at <= end; at += every) {
       const place = x(at);
-      if (place > frame.left + 22 && place < frame.right - 22) {
-        parts.push(element("text", { x: place, y: frame.bottom + 16, "text-anchor": "middle" }, clock(at)));
+      if (place > left + 28 && place < right - 28) {
+        parts.push(draw("text", { x: place, y: bottom + 14, "text-anchor": "middle" }, clock(at)));
       }
     }
   }
 
   // What each line says at the pointer.
-  readout(parts, frame, seen, x, y, at) {
+  readout(parts, frame, lines, x, y, at) {
     const place = x(at);
-    parts.push(element("line", { x1: place, x2: place, y1: frame.top, y2: frame.bottom, class: "cursor" }));
-    const anchor = place > (frame.left + frame.right) / 2 ? "end" : "start";
-    const attributes = { x: place + (anchor === "end" ? -8 : 8), y: frame.top + 8, "text-anchor": anchor };
-    const text = element("text", attributes, clock(at));
-    for (const { one, points } of seen) {
+    parts.push(draw("line", { x1: place, x2: place, y1: frame.top, y2: frame.bottom, class: "cursor" }));
+    const text = draw("text", { x: frame.right, y: frame.top - 7, "text-anchor": "end" }, clock(at));
+    for (const { one, points } of lines) {
       const found = points.reduce((best, point) => (Math.abs(point[0] - at) < Math.abs(best[0] - at) ? point : best));
       if (Math.abs(x(found[0]) - place) < NEAR) {
-        parts.push(element("circle", { cx: x(found[0]), cy: y(found[1]), r: 4, class: `series-${one.colour}` }));
-        text.append(element("tspan", { class: `series-${one.colour}`, dx: 9 }, brief(found[1])));
+        parts.push(draw("circle", { cx: x(found[0]), cy: y(found[1]), r: 4, class: `series-${one.colour}` }));
+        text.append(draw("tspan", { class: `series-${one.colour}`, dx: 9 }, brief(found[1])));
       }
     }
     parts.push(text);

@@ -1,4 +1,4 @@
-//! The page at `/`: a client of the public interface and of nothing else.
+//! The page at `/`: a client of the public interface, and of the admin API where the listener has that.
 //!
 //! Its files are part of the program. Everything comes from this server, so that the policy of its
 //! content can be strict: no script, style or connection but of the same origin, nothing inline, and
@@ -22,29 +22,30 @@ pub(crate) struct Resource {
     pub(crate) content_security_policy: Option<&'static str>,
 }
 
+const STYLE: &str = "text/css; charset=utf-8";
+const SCRIPT: &str = "text/javascript; charset=utf-8";
+
 /// The files: path, content type, content.
-const FILES: [(&str, &str, &str); 6] = [
+const FILES: &[(&str, &str, &str)] = &[
     ("/", "text/html; charset=utf-8", include_str!("index.html")),
-    (
-        "/page/page.css",
-        "text/css; charset=utf-8",
-        include_str!("page.css"),
-    ),
-    (
-        "/page/page.js",
-        "text/javascript; charset=utf-8",
-        include_str!("page.js"),
-    ),
-    (
-        "/page/stream.js",
-        "text/javascript; charset=utf-8",
-        include_str!("stream.js"),
-    ),
-    (
-        "/page/chart.js",
-        "text/javascript; charset=utf-8",
-        include_str!("chart.js"),
-    ),
+    ("/page/page.css", STYLE, include_str!("page.css")),
+    ("/page/panels.css", STYLE, include_str!("panels.css")),
+    ("/page/api.js", SCRIPT, include_str!("api.js")),
+    ("/page/chart.js", SCRIPT, include_str!("chart.js")),
+    ("/page/clients.js", SCRIPT, include_str!("clients.js")),
+    ("/page/device.js", SCRIPT, include_str!("device.js")),
+    ("/page/dom.js", SCRIPT, include_str!("dom.js")),
+    ("/page/figures.js", SCRIPT, include_str!("figures.js")),
+    ("/page/log.js", SCRIPT, include_str!("log.js")),
+    ("/page/messages.js", SCRIPT, include_str!("messages.js")),
+    ("/page/page.js", SCRIPT, include_str!("page.js")),
+    ("/page/place.js", SCRIPT, include_str!("place.js")),
+    ("/page/queues.js", SCRIPT, include_str!("queues.js")),
+    ("/page/rules.js", SCRIPT, include_str!("rules.js")),
+    ("/page/store.js", SCRIPT, include_str!("store.js")),
+    ("/page/stream.js", SCRIPT, include_str!("stream.js")),
+    ("/page/tabs.js", SCRIPT, include_str!("tabs.js")),
+    ("/page/topics.js", SCRIPT, include_str!("topics.js")),
     ("/page/icon.svg", "image/svg+xml", include_str!("icon.svg")),
 ];
 
@@ -119,14 +120,14 @@ mod tests {
             .chain(quoted(index, "href=\""))
             .map(|path| format!("/{path}"))
             .collect();
-        for (_, content_type, content) in FILES {
+        for &(_, content_type, content) in FILES {
             if content_type.starts_with("text/javascript") {
                 named.extend(quoted(content, "from \"./").map(|name| format!("/page/{name}")));
             }
         }
         for path in &named {
             assert!(
-                path == "/v1/openapi.json" || resource(path).is_some(),
+                path == "/v1/openapi.json" || path.starts_with("/#/") || resource(path).is_some(),
                 "{path} is named and not served"
             );
         }
@@ -137,7 +138,7 @@ mod tests {
 
     #[test]
     fn nothing_comes_from_elsewhere_or_is_inline() {
-        for (path, _, content) in FILES {
+        for &(path, _, content) in FILES {
             // Names of XML vocabularies are no addresses, and a fragment is of the document itself.
             let content = content
                 .replace("http://www.w3.org/2000/svg", "")
@@ -179,15 +180,13 @@ mod tests {
     fn what_an_identifier_names_exists() {
         let index = FILES[0].2;
         let ids: Vec<&str> = quoted(index, " id=\"").collect();
-        let script = FILES
-            .iter()
-            .find(|(path, ..)| *path == "/page/page.js")
-            .map_or("", |(_, _, content)| content);
         let mut uses = 0;
-        for id in quoted(script, "$(\"") {
-            uses += 1;
-            assert!(ids.contains(&id), "page.js looks for #{id}");
+        for (path, _, content) in FILES.iter().filter(|(path, ..)| path.ends_with(".js")) {
+            for id in quoted(content, "$(\"") {
+                uses += 1;
+                assert!(ids.contains(&id), "{path} looks for #{id}");
+            }
         }
-        assert!(uses > 20);
+        assert!(uses > 60, "{uses}");
     }
 }
