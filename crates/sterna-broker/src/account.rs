@@ -85,7 +85,7 @@ impl<P> Queues<P> {
         let body_bytes = message.body_bytes() as u64;
         let most_bytes = self.limits.queued_bytes as u64;
         let is_full = |queues: &Self| {
-            let session = &queues.sessions[slot as usize];
+            let session = &queues.sessions[slot];
             let Account {
                 qos0_messages,
                 retained_messages,
@@ -97,7 +97,7 @@ impl<P> Queues<P> {
                 || session.pending.len() - others < queues.limits.queued_messages;
             !has_place || (held_bytes > 0 && held_bytes + body_bytes > most_bytes)
         };
-        let session = &self.sessions[slot as usize];
+        let session = &self.sessions[slot];
         let is_pressed = self.pressure >= Pressure::Drop && !self.is_light(slot, message);
         if session.is_connected() && session.pending.is_empty() && !is_pressed {
             return true; // it keeps up; the next one waits where the ledger has no room
@@ -125,19 +125,19 @@ impl<P> Queues<P> {
         position: u64,
         message: &Message,
     ) -> bool {
-        let session = &self.sessions[slot as usize];
+        let session = &self.sessions[slot];
         let missed = session.rare.as_ref().and_then(|rare| rare.missed_from);
         let waits = missed.is_none() && self.has_room(slot, message);
         if !waits {
             let missed = missed.unwrap_or(position).min(position);
-            self.sessions[slot as usize].rare_mut().missed_from = Some(missed);
+            self.sessions[slot].rare_mut().missed_from = Some(missed);
         }
         waits
     }
 
     /// Whether the queue of a session that reads the log has room for a message.
     fn has_room(&self, slot: u32, message: &Message) -> bool {
-        let session = &self.sessions[slot as usize];
+        let session = &self.sessions[slot];
         if self.pressure >= Pressure::MoveToLog {
             return self.is_light(slot, message);
         }
@@ -168,7 +168,7 @@ impl<P> Queues<P> {
     /// Whether a session may take another message of QoS 0. Older ones make room where that is the rule,
     /// never one of QoS 1 or 2.
     pub(crate) fn admits_qos0(&mut self, now_ms: u64, slot: u32, message: &Message) -> bool {
-        let session = &self.sessions[slot as usize];
+        let session = &self.sessions[slot];
         if session.is_away() {
             self.lose(slot, Some(message), LossReason::Away);
             return false;
@@ -178,7 +178,7 @@ impl<P> Queues<P> {
         }
         let cost_bytes = message.body_bytes() as u64 + ENTRY_BYTES;
         let is_full = |queues: &Self| {
-            let account = &queues.sessions[slot as usize].account;
+            let account = &queues.sessions[slot].account;
             account.qos0_messages > 0
                 && account.qos0_cost_bytes() + cost_bytes > queues.limits.queued_qos0_bytes as u64
         };
@@ -193,7 +193,7 @@ impl<P> Queues<P> {
             };
             self.drop_first(slot, reason);
         }
-        let session = &self.sessions[slot as usize];
+        let session = &self.sessions[slot];
         if (self.is_over_memory && session.is_active()) || is_full(self) {
             self.lose(slot, Some(message), LossReason::Full);
             return false;
@@ -203,7 +203,7 @@ impl<P> Queues<P> {
 
     /// The first entry of a queue, if it is in the account of QoS 0.
     fn first_of_qos0(&self, slot: u32) -> Option<&Entry> {
-        let node = self.sessions[slot as usize].pending.first();
+        let node = self.sessions[slot].pending.first();
         if node == NIL {
             return None;
         }
@@ -215,7 +215,7 @@ impl<P> Queues<P> {
     pub(crate) fn is_late(&self, now_ms: u64, slot: u32, entry: &Entry) -> bool {
         let published_ms = entry.message.as_ref().map(|message| message.published_ms());
         is_qos0(entry)
-            && !self.sessions[slot as usize].is_on_demand
+            && !self.sessions[slot].is_on_demand
             && published_ms.is_some_and(|published_ms| {
                 now_ms.saturating_sub(published_ms) > self.limits.queued_qos0_age_ms
             })
@@ -223,7 +223,7 @@ impl<P> Queues<P> {
 
     /// Whether the ledger of a session has room for a message, which waits until it has.
     pub(crate) fn may_send(&self, slot: u32, entry: &Entry) -> bool {
-        let session = &self.sessions[slot as usize];
+        let session = &self.sessions[slot];
         let sent_bytes = session.account.sent_bytes;
         !entry.qos.is_acknowledged()
             || (session.ledger.len() < self.limits.unacknowledged
@@ -233,7 +233,7 @@ impl<P> Queues<P> {
 
     /// Counts out what the ledger of a session no longer holds, and lets the session go on.
     pub(crate) fn ledger_has_room(&mut self, slot: u32, body_bytes: u64) {
-        let session = &mut self.sessions[slot as usize];
+        let session = &mut self.sessions[slot];
         debug_assert!(
             session.account.sent_bytes >= body_bytes,
             "what leaves a ledger was counted"
@@ -242,7 +242,7 @@ impl<P> Queues<P> {
         if session.demand_mut().is_some_and(|demand| demand.is_full) {
             self.unbalanced.push(slot);
         }
-        let session = &mut self.sessions[slot as usize];
+        let session = &mut self.sessions[slot];
         if std::mem::take(&mut session.is_blocked) {
             self.list_if_ready(slot);
         }

@@ -30,6 +30,26 @@ impl fmt::Debug for SessionKey {
     }
 }
 
+/// What a front door keeps of a session in the broker.
+pub trait DoorState: Default + Send {
+    /// Whether the session's next consumer may find the default instead. Then nothing is kept of it while the
+    /// session is away.
+    fn is_idle(&self) -> bool;
+}
+
+impl DoorState for () {
+    fn is_idle(&self) -> bool {
+        true
+    }
+}
+
+/// An empty list is idle.
+impl<T: Send> DoorState for Vec<T> {
+    fn is_idle(&self) -> bool {
+        self.is_empty()
+    }
+}
+
 /// Session Expiry Interval of a session that never expires (MQTT 5.0, section 3.1.2.11.2).
 pub const NEVER_EXPIRES_S: u32 = u32::MAX;
 

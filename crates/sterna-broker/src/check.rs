@@ -3,19 +3,34 @@
 use std::collections::BTreeMap;
 
 use crate::account::Account;
+use crate::api::DoorState;
 use crate::counters::Counters;
 use crate::group::{GROUP_OWNER, Group};
 use crate::nodes::{List, NIL, Phase};
 use crate::queues::{Queues, TimerKey};
 use crate::session::{BrokerSession, NEVER_MS};
 
-impl<P> Queues<P> {
+impl<P: DoorState> Queues<P> {
     /// # Panics
     /// Where a sum, a list, a timer or a flag does not agree with what it stands for.
     pub(crate) fn check(&self) {
         let mut sums = Counters::default();
-        for (slot, session) in &self.sessions {
-            self.check_session(slot as u32, session);
+        for slot in self
+            .sessions
+            .slots()
+            .filter(|&slot| self.sessions.is_packed(slot))
+        {
+            let subscriptions = (self.sessions).look(slot, |session| session.subscriptions.len());
+            sums.subscriptions += subscriptions.expect("what was packed can be unpacked") as u64;
+            let deadline_ms = self.sessions.packed_deadline_ms(slot);
+            assert!(
+                deadline_ms == NEVER_MS
+                    || (self.timers).contains(&(deadline_ms, TimerKey::Session(slot))),
+                "the timer of a packed session"
+            );
+        }
+        for (slot, session) in self.sessions.open() {
+            self.check_session(slot, session);
             self.sum_up(&mut sums, session.pending);
             self.sum_up(&mut sums, session.ledger);
             sums.subscriptions += session.subscriptions.len() as u64;

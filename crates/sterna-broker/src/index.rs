@@ -14,79 +14,12 @@ use rustc_hash::FxHashMap;
 use crate::hash::KeyedState;
 use crate::levels::{LevelTree, Scratch};
 use crate::limits::Limits;
-use crate::list::KeyedList;
 use crate::message::Message;
 use crate::peers::{Interest, OwnInterest, WantedIndex};
 use crate::queue_rules::QueueRules;
 use crate::route::{Context, Place, RouteFlags, RouteUpdate, Target, topics_of_shared};
+use crate::routes::{Route, Routes};
 use crate::store::Share;
-
-/// A subscriber's route at one filter.
-#[derive(Debug)]
-struct Route {
-    flags: RouteFlags,
-    context: Option<Arc<Context>>,
-}
-
-/// What there is at one filter.
-#[derive(Debug, Default)]
-struct Routes {
-    /// Of sessions that are awake, and of groups: by the subscriber's or group's number, and whether it
-    /// is a group's.
-    awake: KeyedList<(u32, bool), Route>,
-    /// Sessions that sleep; `None` at most filters.
-    asleep: Option<Box<Asleep>>,
-}
-
-/// Sessions that read what they subscribe to in the log.
-#[derive(Debug, Default)]
-struct Asleep {
-    /// By their subscriber numbers, and whether the log has something for them.
-    sessions: KeyedList<u32, bool>,
-    /// Those for which it has.
-    kept: usize,
-}
-
-impl Routes {
-    fn is_empty(&self) -> bool {
-        self.awake.is_empty() && self.asleep.is_none()
-    }
-
-    /// Notes a session that sleeps; true where it is the first that the log has something for.
-    fn put_to_sleep(&mut self, id: u32, is_kept: bool, hashing: KeyedState) -> bool {
-        let asleep = self.asleep.get_or_insert_default();
-        let had_kept = asleep.kept > 0;
-        let was_kept = asleep.sessions.insert(id, is_kept, hashing);
-        asleep.kept += usize::from(is_kept);
-        asleep.kept -= usize::from(was_kept.unwrap_or(false));
-        had_kept != (asleep.kept > 0)
-    }
-
-    /// Whether a session subscribes here; shared subscriptions are left out.
-    fn has_session(&self) -> bool {
-        self.asleep.is_some() || (self.awake.iter()).any(|((_, is_group), _)| !is_group)
-    }
-
-    /// Whether a session takes QoS 1 or 2 here.
-    fn has_acknowledged(&self) -> bool {
-        let takes = |route: &Route| route.flags.qos().is_acknowledged();
-        (self.asleep.as_ref()).is_some_and(|asleep| asleep.kept > 0)
-            || (self.awake.iter()).any(|((_, is_group), route)| !is_group && takes(route))
-    }
-
-    /// Takes out a session that sleeps.
-    fn wake(&mut self, id: u32) {
-        let Some(asleep) = &mut self.asleep else {
-            return;
-        };
-        if let Some((_, is_kept)) = asleep.sessions.remove(&id) {
-            asleep.kept -= usize::from(is_kept);
-        }
-        if asleep.sessions.is_empty() {
-            self.asleep = None;
-        }
-    }
-}
 
 /// A match on its way to becoming a target.
 #[derive(Debug)]
@@ -294,11 +227,8 @@ impl Index {
         if !flags.is_group() {
             routes.wake(id);
         }
-        let replaced =
-            routes
-                .awake
-                .insert((id, flags.is_group()), Route { flags, context }, hashing);
-        if replaced.is_none() && filter.starts_with(INSPECTION) {
+        let is_new = routes.enter(id, Route { flags, context }, hashing);
+        if is_new && filter.starts_with(INSPECTION) {
             self.inspecting += 1;
         }
         self.cache.outdate(filter, wild);
@@ -319,7 +249,7 @@ impl Index {
     fn put_to_sleep(&mut self, filter: &Arc<str>, id: u32, is_kept: bool) {
         let hashing = self.hashing;
         let routes = self.routes_at(filter, Some(filter));
-        let had_route = routes.awake.remove(&(id, false)).is_some();
+        let had_route = routes.leave(id, false);
         let is_seen = routes.put_to_sleep(id, is_kept, hashing) || had_route;
         if had_route && filter.starts_with(INSPECTION) {
             self.inspecting -= 1;
@@ -340,7 +270,7 @@ impl Index {
             if !is_group {
                 routes.wake(id);
             }
-            if routes.awake.remove(&(id, is_group)).is_some() && filter.starts_with(INSPECTION) {
+            if routes.leave(id, is_group) && filter.starts_with(INSPECTION) {
                 self.inspecting -= 1;
             }
             if routes.is_empty() {
@@ -366,14 +296,14 @@ impl Index {
             self.exact.get(filter)
         };
         let mut subscribers = Subscribers::default();
-        let asleep = routes.and_then(|routes| routes.asleep.as_ref());
-        let asleep = asleep.into_iter().flat_map(|asleep| asleep.sessions.iter());
-        subscribers.sessions.extend(asleep.map(|&(id, _)| id));
-        for ((id, is_group), _) in routes.into_iter().flat_map(|routes| routes.awake.iter()) {
-            if !is_group {
-                subscribers.sessions.push(*id);
-            } else if self.homes.get(id).is_some_and(|home| home.fill.is_none()) {
-                subscribers.groups.push(*id);
+        if let Some(routes) = routes {
+            routes.each_asleep(|id| subscribers.sessions.push(id));
+        }
+        for (id, flags, _) in routes.into_iter().flat_map(Routes::awake) {
+            if !flags.is_group() {
+                subscribers.sessions.push(id);
+            } else if self.homes.get(&id).is_some_and(|home| home.fill.is_none()) {
+                subscribers.groups.push(id);
             }
         }
         subscribers
@@ -466,17 +396,15 @@ impl Index {
         } = &mut *fresh;
         let mut collect = |routes: &Routes| {
             filters += 1;
-            if let Some(asleep) = &routes.asleep {
-                *is_durable |= asleep.kept > 0;
-                *total += asleep.sessions.len();
-            }
-            let routes = &routes.awake;
-            found.reserve(routes.len());
-            for (&(id, is_group), route) in routes.iter().map(|(key, route)| (key, route)) {
-                if (route.context.as_ref()).is_some_and(|context| !context.permits(topic)) {
+            let (asleep, kept_asleep) = routes.asleep();
+            *is_durable |= kept_asleep > 0;
+            *total += asleep;
+            found.reserve(routes.awake_len());
+            for (id, mut flags, context) in routes.awake() {
+                let is_group = flags.is_group();
+                if context.is_some_and(|context| !context.permits(topic)) {
                     continue;
                 }
-                let mut flags = route.flags;
                 *is_durable |= flags.is_durable();
                 let place = if is_group {
                     let home = homes.get(&id);
@@ -497,7 +425,7 @@ impl Index {
                 found.push(Found {
                     place,
                     flags,
-                    context: route.context.clone(),
+                    context: context.cloned(),
                 });
             }
         };

@@ -18,7 +18,7 @@ impl<P> Queues<P> {
         };
         Some(tag as u32)
             .filter(is_it)
-            .or_else(|| self.sessions[slot as usize].rehomed(tag).filter(is_it))
+            .or_else(|| self.sessions[slot].rehomed(tag).filter(is_it))
     }
 
     /// An entry of the ledger, as told to the front door.
@@ -28,12 +28,12 @@ impl<P> Queues<P> {
             let (tag, position) = (entry.tag, entry.position);
             return Some(Unacknowledged::HandedOver { tag, position });
         }
-        delivery(&self.sessions[slot as usize], entry).map(Unacknowledged::Sent)
+        delivery(&self.sessions[slot], entry).map(Unacknowledged::Sent)
     }
 
     /// Puts a sent delivery back in front of its queue; `failed` if that counts as an attempt.
     pub(crate) fn release(&mut self, slot: u32, node: u32, failed: bool) {
-        let session = &mut self.sessions[slot as usize];
+        let session = &mut self.sessions[slot];
         let Some(entry) = self.nodes.entry_mut(node) else {
             return;
         };

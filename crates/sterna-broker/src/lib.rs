@@ -54,6 +54,7 @@ mod losses;
 mod mail;
 mod message;
 mod nodes;
+mod packed;
 mod peers;
 mod pressure;
 mod queue_rules;
@@ -61,17 +62,19 @@ mod queues;
 mod records;
 mod rights;
 mod route;
+mod routes;
 mod session;
+mod sessions;
 mod store;
 mod tail;
 mod watch;
 mod window;
 
 pub use api::{
-    Close, ConsumerId, Delivery, Event, EvictReason, NEVER_EXPIRES_S, OpenError, OpenSession,
-    Opened, Outcome, Publication, QueueState, RetainHandling, Retention, Routed, Selector,
-    SessionInfo, SessionKey, ShardId, SubscribeError, SubscribeOptions, Subscribed, Unacknowledged,
-    Will, WillFate,
+    Close, ConsumerId, Delivery, DoorState, Event, EvictReason, NEVER_EXPIRES_S, OpenError,
+    OpenSession, Opened, Outcome, Publication, QueueState, RetainHandling, Retention, Routed,
+    Selector, SessionInfo, SessionKey, ShardId, SubscribeError, SubscribeOptions, Subscribed,
+    Unacknowledged, Will, WillFate,
 };
 pub use broker::{Broker, Peeked, QueueChange, QueueInfo, Restored, SubscriptionInfo};
 pub use counters::Counters;

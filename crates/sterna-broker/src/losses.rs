@@ -81,7 +81,7 @@ impl<P> Queues<P> {
         if let Some(watcher) = &self.loss_watcher {
             watcher.lost(Loss {
                 reason,
-                reader: &self.sessions[slot as usize].client_id,
+                reader: &self.sessions[slot].client_id,
                 origin: message.map_or(Origin::NONE, Message::origin),
                 topic: message.map_or("", Message::topic),
                 messages,

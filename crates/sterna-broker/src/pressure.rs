@@ -48,7 +48,7 @@ impl Account {
 impl<P> Queues<P> {
     /// Whether a session that is to acknowledge a message still keeps up.
     pub(crate) fn is_light(&self, slot: u32, message: &Message) -> bool {
-        let session = &self.sessions[slot as usize];
+        let session = &self.sessions[slot];
         session.account.is_light(message.body_bytes() as u64)
             && session.pending.len() + session.ledger.len() < PRESSED_MESSAGES
     }

@@ -4,10 +4,10 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
-use slab::Slab;
 
-use crate::api::{Delivery, SessionKey};
+use crate::api::{Delivery, DoorState, SessionKey};
 use crate::counters::Counters;
+use crate::directory::Directory;
 use crate::group::Group;
 use crate::group_reader::GroupRecord;
 use crate::ledger::{delivery, hint};
@@ -20,6 +20,7 @@ use crate::queue_rules::DeathCause;
 use crate::records::{self, Kind, OwnedRecord};
 use crate::route::{Context, Target};
 use crate::session::{BrokerSession, NEVER_MS, State};
+use crate::sessions::Sessions;
 use crate::store::{Change, Store};
 use crate::watch::{RoadWatcher, Step};
 
@@ -97,7 +98,7 @@ const SWEEP_PER_ENTRY_MS: u64 = 10;
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Queues<P> {
-    pub(crate) sessions: Slab<Box<BrokerSession<P>>>,
+    pub(crate) sessions: Sessions<P>,
     pub(crate) nodes: Nodes,
     pub(crate) groups: FxHashMap<u32, Group>,
     /// Groups with something to dispatch.
@@ -168,79 +169,7 @@ pub(crate) fn next_sweep_ms(now_ms: u64, earliest_ms: u64, entries: usize) -> u6
     earliest_ms.max(now_ms + SWEEP_EVERY_MS + SWEEP_PER_ENTRY_MS * entries as u64)
 }
 
-impl<P> Queues<P> {
-    pub(crate) fn new(
-        limits: Limits,
-        store: Box<dyn Store>,
-        shards: u16,
-        gauge: Arc<Gauge>,
-    ) -> Self {
-        let mark = store.next_position();
-        Self {
-            marks: vec![mark; usize::from(shards) - 1].into(),
-            changes: Vec::new(),
-            disowned: Vec::new(),
-            changed: Vec::new(),
-            changed_groups: Vec::new(),
-            fallen: Vec::new(),
-            hungry: Vec::new(),
-            hungry_groups: Vec::new(),
-            unread: FxHashMap::default(),
-            restored_to: 0,
-            gauge,
-            sessions: Slab::new(),
-            nodes: Nodes::new(),
-            groups: FxHashMap::default(),
-            dirty_groups: Vec::new(),
-            owed: Vec::new(),
-            dead: Vec::new(),
-            unbalanced: Vec::new(),
-            timers: BTreeSet::new(),
-            limits,
-            counters: Counters::default(),
-            loss_watcher: None,
-            road: None,
-            is_durable: store.is_durable(),
-            store,
-            is_over_memory: false,
-            pressure: Pressure::None,
-            ready: VecDeque::new(),
-            current: None,
-        }
-    }
-
-    /// The session of a slot, if it is still the one of that generation.
-    pub(crate) fn session(&mut self, slot: u32, generation: u32) -> Option<&mut BrokerSession<P>> {
-        let session = self.sessions.get_mut(slot as usize)?;
-        (session.generation == generation).then_some(&mut **session)
-    }
-
-    /// The session that a consumer opened and still has.
-    pub(crate) fn attended(&self, key: SessionKey) -> Option<&BrokerSession<P>> {
-        let session = self.sessions.get(key.slot as usize)?;
-        let valid = session.is_connected()
-            && session.generation == key.generation
-            && session.attendance == key.attendance;
-        valid.then_some(&**session)
-    }
-
-    /// As [`attended`](Self::attended).
-    pub(crate) fn attended_mut(&mut self, key: SessionKey) -> Option<&mut BrokerSession<P>> {
-        let session = self.sessions.get_mut(key.slot as usize)?;
-        let valid = session.is_connected()
-            && session.generation == key.generation
-            && session.attendance == key.attendance;
-        valid.then_some(&mut **session)
-    }
-
-    /// The session that a consumer opened, still has, and that is not on its way from elsewhere.
-    pub(crate) fn active_mut(&mut self, key: SessionKey) -> Option<&mut BrokerSession<P>> {
-        self.attended_mut(key)
-            .filter(|session| session.state == State::Active)
-    }
-
-    // Into the queue.
-
+impl<P: DoorState> Queues<P> {
     /// Delivers a message to one of the queues it matched. `position` is its place in the log; zero where
     /// it is not there.
     pub(crate) fn deliver(
@@ -255,12 +184,9 @@ impl<P> Queues<P> {
             self.push_to_group(now_ms, target.slot, &message, position, is_reserved);
             return;
         }
-        let Some(session) = self.sessions.get_mut(target.slot as usize) else {
+        let Some(session) = self.session(target.slot, target.generation) else {
             return;
         };
-        if session.generation != target.generation {
-            return;
-        }
         if target.flags.is_selective() {
             let is_own = message.origin() != Origin::NONE && message.origin() == session.origin;
             if (target.flags.no_local() && is_own) || (target.flags.only_local() && !is_own) {
@@ -272,7 +198,7 @@ impl<P> Queues<P> {
         }
         // [MQTT-3.8.4-8]
         let qos = message.qos().min(target.flags.qos());
-        let session = &self.sessions[target.slot as usize];
+        let session = &self.sessions[target.slot];
         let is_logged = qos.is_acknowledged() && position != 0;
         let is_coming = session.state == State::Claiming;
         let reader = session.reader.as_ref().filter(|_| is_logged);
@@ -293,13 +219,77 @@ impl<P> Queues<P> {
         };
         if !is_admitted {
             if position != 0 {
-                let reader = &*self.sessions[target.slot as usize].client_id;
+                let reader = &*self.sessions[target.slot].client_id;
                 self.saw(&message, Step::Logged { reader });
             }
             return;
         }
         self.append_own(now_ms, target.slot, position, message, target);
     }
+}
+
+impl<P> Queues<P> {
+    pub(crate) fn new(store: Box<dyn Store>, directory: Arc<Directory>, gauge: Arc<Gauge>) -> Self {
+        let mark = store.next_position();
+        let (limits, shards) = (directory.limits().clone(), directory.shards());
+        Self {
+            marks: vec![mark; usize::from(shards) - 1].into(),
+            changes: Vec::new(),
+            disowned: Vec::new(),
+            changed: Vec::new(),
+            changed_groups: Vec::new(),
+            fallen: Vec::new(),
+            hungry: Vec::new(),
+            hungry_groups: Vec::new(),
+            unread: FxHashMap::default(),
+            restored_to: 0,
+            gauge,
+            sessions: Sessions::new(directory),
+            nodes: Nodes::new(),
+            groups: FxHashMap::default(),
+            dirty_groups: Vec::new(),
+            owed: Vec::new(),
+            dead: Vec::new(),
+            unbalanced: Vec::new(),
+            timers: BTreeSet::new(),
+            limits,
+            counters: Counters::default(),
+            loss_watcher: None,
+            road: None,
+            is_durable: store.is_durable(),
+            store,
+            is_over_memory: false,
+            pressure: Pressure::None,
+            ready: VecDeque::new(),
+            current: None,
+        }
+    }
+
+    /// The session that a consumer opened and still has.
+    pub(crate) fn attended(&self, key: SessionKey) -> Option<&BrokerSession<P>> {
+        let session = self.sessions.get(key.slot)?;
+        let valid = session.is_connected()
+            && session.generation == key.generation
+            && session.attendance == key.attendance;
+        valid.then_some(session)
+    }
+
+    /// As [`attended`](Self::attended).
+    pub(crate) fn attended_mut(&mut self, key: SessionKey) -> Option<&mut BrokerSession<P>> {
+        let session = self.sessions.get_mut(key.slot)?;
+        let valid = session.is_connected()
+            && session.generation == key.generation
+            && session.attendance == key.attendance;
+        valid.then_some(session)
+    }
+
+    /// The session that a consumer opened, still has, and that is not on its way from elsewhere.
+    pub(crate) fn active_mut(&mut self, key: SessionKey) -> Option<&mut BrokerSession<P>> {
+        self.attended_mut(key)
+            .filter(|session| session.state == State::Active)
+    }
+
+    // Into the queue.
 
     /// Appends a message to a session's queue as its own subscriptions want it, from its publisher's hand or
     /// from the log.
@@ -318,7 +308,7 @@ impl<P> Queues<P> {
             retain: message.retain() && target.flags.retain_as_published(),
             message: Some(message),
             context: target.context.clone(),
-            tag: self.sessions[slot as usize].next_tag(),
+            tag: self.sessions[slot].next_tag(),
             group_tag: 0,
             group: NIL,
             failures: 0,
@@ -336,7 +326,7 @@ impl<P> Queues<P> {
     /// Appends a message to a session's queue for another reason than that it was just published:
     /// it is a retained one, or a group has chosen the session. Those were limited before.
     pub(crate) fn push(&mut self, now_ms: u64, slot: u32, item: Item) {
-        let session = &mut self.sessions[slot as usize];
+        let session = &mut self.sessions[slot];
         if !item.qos.is_acknowledged() && session.is_away() {
             self.lose(slot, Some(&item.message), LossReason::Away);
             return;
@@ -366,11 +356,11 @@ impl<P> Queues<P> {
         if self.road.is_some()
             && let Some(message) = &entry.message
         {
-            let session = &self.sessions[slot as usize];
+            let session = &self.sessions[slot];
             let (reader, waiting) = (&*session.client_id, session.pending.len() + 1);
             self.saw(message, Step::Queued { reader, waiting });
         }
-        let session = &mut *self.sessions[slot as usize];
+        let session = &mut self.sessions[slot];
         session.account.waits(&entry);
         self.counters.stored(entry.body_bytes());
         let node = self.nodes.push_back(&mut session.pending, slot, entry);
@@ -382,7 +372,7 @@ impl<P> Queues<P> {
         } else {
             let entries = session.pending.len();
             let sweep_at_ms = next_sweep_ms(now_ms, self.expires_at_ms(node), entries);
-            let session = &mut self.sessions[slot as usize];
+            let session = &mut self.sessions[slot];
             if sweep_at_ms < session.sweep_at_ms {
                 session.sweep_at_ms = sweep_at_ms;
                 self.set_session_timer(slot);
@@ -392,7 +382,7 @@ impl<P> Queues<P> {
 
     /// Lists a session as ready if it is.
     pub(crate) fn list_if_ready(&mut self, slot: u32) {
-        let session = &mut self.sessions[slot as usize];
+        let session = &mut self.sessions[slot];
         if session.is_ready() && !session.is_listed {
             session.is_listed = true;
             self.ready.push_back(slot);
@@ -404,12 +394,12 @@ impl<P> Queues<P> {
     /// The next session with something to send.
     pub(crate) fn next_ready(&mut self) -> Option<u32> {
         if let Some(slot) = self.current.take()
-            && self.sessions.contains(slot as usize)
+            && self.sessions.is_open(slot)
         {
             self.list_if_ready(slot);
         }
         while let Some(slot) = self.ready.pop_front() {
-            let Some(session) = self.sessions.get_mut(slot as usize) else {
+            let Some(session) = self.sessions.get_mut(slot) else {
                 continue;
             };
             // A session that ended may have left its slot in the list.
@@ -433,7 +423,7 @@ impl<P> Queues<P> {
     /// queue. Returns the first other one, if it can be sent now. [MQTT-3.3.2-5]
     pub(crate) fn first_pending(&mut self, now_ms: u64, slot: u32) -> Option<u32> {
         loop {
-            let node = self.sessions[slot as usize].pending.first();
+            let node = self.sessions[slot].pending.first();
             if node == NIL {
                 return None;
             }
@@ -446,7 +436,7 @@ impl<P> Queues<P> {
             } else if self.may_send(slot, entry) {
                 return Some(node);
             } else {
-                self.sessions[slot as usize].is_blocked = true;
+                self.sessions[slot].is_blocked = true;
                 return None;
             };
             self.drop_first(slot, reason);
@@ -460,7 +450,7 @@ impl<P> Queues<P> {
             && let Some(delivery) = &delivery
         {
             let step = Step::Sent {
-                reader: &self.sessions[slot as usize].client_id,
+                reader: &self.sessions[slot].client_id,
                 qos: delivery.qos,
                 redelivered: delivery.redelivered,
             };
@@ -472,7 +462,7 @@ impl<P> Queues<P> {
 
     fn take_first(&mut self, now_ms: u64, slot: u32) -> Option<Delivery> {
         let node = self.first_pending(now_ms, slot)?;
-        let session = &mut *self.sessions[slot as usize];
+        let session = &mut self.sessions[slot];
         let is_on_demand = session.is_on_demand;
         let entry = self.nodes.entry_mut(node)?;
         if entry.qos.is_acknowledged() {
@@ -518,7 +508,7 @@ impl<P> Queues<P> {
 
     /// Counts a message that a consumer on demand has taken.
     fn handed_out(&mut self, slot: u32, group: u32) {
-        if let Some(demand) = self.sessions[slot as usize].demand_mut()
+        if let Some(demand) = self.sessions[slot].demand_mut()
             && demand.handed_out(group)
         {
             self.unbalanced.push(slot);
@@ -527,7 +517,7 @@ impl<P> Queues<P> {
 
     /// Moves the first message of a queue to the ledger.
     fn send_first(&mut self, slot: u32, node: u32) -> Option<Delivery> {
-        let session = &mut *self.sessions[slot as usize];
+        let session = &mut self.sessions[slot];
         let entry = self.nodes.entry_mut(node)?;
         let delivery = delivery(session, entry)?;
         session.account.left(entry);
@@ -555,12 +545,12 @@ impl<P> Queues<P> {
 
     /// Drops what waits and isn't for the session's consumer, who has just come and chooses anew.
     pub(crate) fn drop_unselected(&mut self, slot: u32) {
-        let mut node = self.sessions[slot as usize].pending.first();
+        let mut node = self.sessions[slot].pending.first();
         while node != NIL {
             let next = self.nodes.next(node);
             let selected = self.nodes.entry(node).is_none_or(|entry| {
                 let message = entry.message.as_ref();
-                let session = &self.sessions[slot as usize];
+                let session = &self.sessions[slot];
                 entry.group != NIL || message.is_none_or(|message| session.selects(message))
             });
             if !selected && let Some(entry) = self.remove_pending(slot, node) {
@@ -572,7 +562,7 @@ impl<P> Queues<P> {
 
     /// Drops the first message that waits.
     pub(crate) fn drop_first(&mut self, slot: u32, reason: LossReason) {
-        let node = self.sessions[slot as usize].pending.first();
+        let node = self.sessions[slot].pending.first();
         if let Some(entry) = self.remove_pending(slot, node) {
             self.lose(slot, entry.message.as_deref(), reason);
             self.forget_stored(slot, &entry);
@@ -582,13 +572,13 @@ impl<P> Queues<P> {
 
     /// Takes a waiting entry out of a queue, with its share of the sums.
     pub(crate) fn remove_pending(&mut self, slot: u32, node: u32) -> Option<Entry> {
-        let session = &mut *self.sessions[slot as usize];
+        let session = &mut self.sessions[slot];
         let entry = self.nodes.remove(&mut session.pending, node)?;
         session.account.left(&entry);
         self.counters.unstored(entry.body_bytes());
         if entry.is_claimed {
             // Somebody else may get it.
-            let session = &self.sessions[slot as usize];
+            let session = &self.sessions[slot];
             let key = owned_key(&entry);
             let change = records::remove(Kind::Owned, &session.client_id, &key);
             self.changes.push(change);
@@ -599,7 +589,7 @@ impl<P> Queues<P> {
 
     /// Takes an entry out of the ledger, with its share of the sums.
     pub(crate) fn remove_sent(&mut self, slot: u32, node: u32) -> Option<Entry> {
-        let session = &mut *self.sessions[slot as usize];
+        let session = &mut self.sessions[slot];
         let entry = self.nodes.remove(&mut session.ledger, node)?;
         session.forget_rehomed(entry.tag);
         self.counters.unstored(entry.body_bytes());
@@ -617,7 +607,7 @@ impl<P> Queues<P> {
 
     /// Keeps an entry as its session's alone, whatever becomes of the log.
     pub(crate) fn keep_owned(&mut self, slot: u32, node: u32) {
-        let session = &self.sessions[slot as usize];
+        let session = &self.sessions[slot];
         let Some(entry) = self.nodes.entry(node) else {
             return;
         };
@@ -644,7 +634,7 @@ impl<P> Queues<P> {
 
     /// The shared subscription that an entry of a session came from, by its filter.
     fn group_of(&self, slot: u32, entry: &Entry) -> Option<&str> {
-        let subscriptions = &self.sessions[slot as usize].subscriptions;
+        let subscriptions = &self.sessions[slot].subscriptions;
         let mut of_group = subscriptions
             .iter()
             .filter(|(_, known)| entry.group != NIL && known.group == entry.group);
@@ -653,7 +643,7 @@ impl<P> Queues<P> {
 
     /// Forgets an entry that was its session's alone, when the cursors that have passed it are written.
     fn forget_owned(&mut self, slot: u32, entry: &Entry) {
-        let session = &self.sessions[slot as usize];
+        let session = &self.sessions[slot];
         if (session.is_stored || entry.is_kept) && entry.position != 0 {
             let change = records::remove(Kind::Owned, &session.client_id, &owned_key(entry));
             self.disowned.push(change);
@@ -664,7 +654,7 @@ impl<P> Queues<P> {
     /// group is done with it too.
     pub(crate) fn note_owed(&mut self, slot: u32, entry: &Entry, done: bool) {
         if entry.group != NIL {
-            let session = &mut self.sessions[slot as usize];
+            let session = &mut self.sessions[slot];
             let mut credit = 1;
             if session.is_on_demand {
                 // What it never took, the group may give it another for.
@@ -701,7 +691,7 @@ impl<P> Queues<P> {
         if !std::mem::take(&mut entry.is_claimed) {
             self.keep_owned(slot, node);
         }
-        let session = &self.sessions[slot as usize];
+        let session = &self.sessions[slot];
         self.owed.push(Owed {
             group,
             position,
@@ -715,7 +705,7 @@ impl<P> Queues<P> {
 
     /// Sets the session's one timer to what it waits for.
     pub(crate) fn set_session_timer(&mut self, slot: u32) {
-        let session = &mut self.sessions[slot as usize];
+        let session = &mut self.sessions[slot];
         let deadline_ms = session.deadline_ms();
         if deadline_ms != session.timer_ms {
             self.timers
@@ -730,7 +720,7 @@ impl<P> Queues<P> {
     /// Drops the expired messages of a session that is away.
     pub(crate) fn sweep_session(&mut self, now_ms: u64, slot: u32) {
         let mut earliest_ms = NEVER_MS;
-        let mut node = self.sessions[slot as usize].pending.first();
+        let mut node = self.sessions[slot].pending.first();
         while node != NIL {
             let next = self.nodes.next(node);
             let expires_at_ms = self.expires_at_ms(node);
@@ -745,7 +735,7 @@ impl<P> Queues<P> {
             }
             node = next;
         }
-        let session = &mut self.sessions[slot as usize];
+        let session = &mut self.sessions[slot];
         session.sweep_at_ms = next_sweep_ms(now_ms, earliest_ms, session.pending.len());
     }
 

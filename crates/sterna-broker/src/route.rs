@@ -24,6 +24,16 @@ pub(crate) struct Context {
 }
 
 impl Context {
+    /// That of a subscription with these identifiers, and no more.
+    pub(crate) fn of(identifiers: Box<[u32]>) -> Self {
+        Self {
+            identifiers,
+            hint: 0,
+            attendance: 0,
+            permit: None,
+        }
+    }
+
     /// Whether messages of a topic may be delivered because of the subscription.
     pub(crate) fn permits(&self, topic: &str) -> bool {
         (self.permit.as_ref()).is_none_or(|permit| permit.permits(topic))

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use crate::account::Account;
-use crate::api::{ConsumerId, Selector, SessionKey};
+use crate::api::{ConsumerId, DoorState, Selector, SessionKey};
 use crate::cursor::Reader;
 use crate::list::KeyedList;
 use crate::mail::Claim;
@@ -167,7 +167,7 @@ pub(crate) struct Rare {
 }
 
 impl Rare {
-    fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.rehomed.is_empty()
             && self.kept.is_empty()
             && self.restored.is_empty()
@@ -231,7 +231,7 @@ pub(crate) struct BrokerSession<P> {
     pub(crate) is_on_demand: bool,
 }
 
-impl<P: Default> BrokerSession<P> {
+impl<P: DoorState> BrokerSession<P> {
     pub(crate) fn new(client_id: Arc<str>, generation: u32, state: State) -> Self {
         Self {
             origin: Origin::of_client(&client_id),

@@ -3,13 +3,16 @@
 use std::sync::Arc;
 
 use super::Broker;
-use crate::api::SessionKey;
+use crate::api::{DoorState, SessionKey};
 use crate::directory::Appends;
 use crate::message::Message;
 use crate::records::{self, Kind};
 use crate::store::{Appended, Change, Committed, Frame, Full, Record};
 
-impl<P: Default + Send> Broker<P> {
+/// Changes of records for which room is kept.
+const SPARE_CHANGES: usize = 1_024;
+
+impl<P: DoorState> Broker<P> {
     /// The token of this shard's last append; zero where there was none. What was told to the broker
     /// before is kept as soon as [`committed`](Self::committed) has come so far.
     #[must_use]
@@ -55,6 +58,8 @@ impl<P: Default + Send> Broker<P> {
         match appends.append(&mut *queues.store, self.held.keeping(), frame) {
             Ok(appended) => {
                 queues.changes.clear();
+                // A crowd that leaves at once writes many cursors.
+                queues.changes.shrink_to(SPARE_CHANGES);
                 self.token = appended.token;
                 Ok(appended)
             }

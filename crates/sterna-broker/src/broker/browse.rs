@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use super::Broker;
-use crate::api::{SessionKey, SubscribeError};
+use crate::api::{DoorState, SessionKey, SubscribeError};
 use crate::mail::{Address, Browse, Browsed, Letter};
 use crate::message::Qos;
 use crate::nodes::NIL;
@@ -16,7 +16,7 @@ use crate::session::Browsing;
 /// Messages in one letter.
 const PAGE: u32 = 256;
 
-impl<P: Default + Send> Broker<P> {
+impl<P: DoorState> Broker<P> {
     /// Lets a session, opened [`on_demand`](crate::OpenSession::on_demand), browse a kept queue by the
     /// filter of its shared subscription. It gets as many copies as [`demand`](Self::demand) says, at
     /// QoS 0, of what waits and its selector selects.
@@ -50,7 +50,7 @@ impl<P: Default + Send> Broker<P> {
     /// Asks for what a browser takes and has not asked for.
     pub(super) fn browse_on(&mut self, slot: u32) {
         let shard = self.shard;
-        let session = &mut *self.queues.sessions[slot as usize];
+        let session = &mut self.queues.sessions[slot];
         let address = Address {
             shard,
             slot,
@@ -81,7 +81,7 @@ impl<P: Default + Send> Broker<P> {
     }
 
     fn end_browsing(&mut self, slot: u32) {
-        self.queues.sessions[slot as usize].rare_mut().browsing = None;
+        self.queues.sessions[slot].rare_mut().browsing = None;
         self.tell_drained(slot);
     }
 
@@ -126,7 +126,7 @@ impl<P: Default + Send> Broker<P> {
         browsing.asked = 0;
         browsing.after = browsed.after;
         for message in browsed.messages {
-            if self.queues.sessions[slot as usize].selects(&message) {
+            if self.queues.sessions[slot].selects(&message) {
                 self.queues.push(now_ms, slot, copy_of(message));
             }
         }

@@ -6,6 +6,7 @@
 //! before it.
 
 use super::Broker;
+use crate::api::DoorState;
 use crate::group_reader::GroupRecord;
 use crate::mail::Letter;
 use crate::queues::Queues;
@@ -45,7 +46,7 @@ impl<P> Queues<P> {
 
     /// Lists a session's cursor as one to be written.
     pub(crate) fn mark_changed(&mut self, slot: u32) {
-        if let Some(reader) = &mut self.sessions[slot as usize].reader
+        if let Some(reader) = &mut self.sessions[slot].reader
             && !std::mem::replace(&mut reader.is_changed, true)
         {
             self.changed.push(slot);
@@ -54,7 +55,7 @@ impl<P> Queues<P> {
 
     /// Notes that a session is done with a message of the log.
     pub(crate) fn settle_position(&mut self, slot: u32, position: u64) {
-        let Some(reader) = &mut self.sessions[slot as usize].reader else {
+        let Some(reader) = &mut self.sessions[slot].reader else {
             return;
         };
         if position == 0 {
@@ -70,7 +71,7 @@ impl<P> Queues<P> {
     /// Gathers the record of a session's cursor.
     pub(crate) fn write_cursor(&mut self, slot: u32) {
         let watermark = self.watermark();
-        let Some(session) = self.sessions.get_mut(slot as usize) else {
+        let Some(session) = self.sessions.get_mut(slot) else {
             return;
         };
         let Some(mut reader) = session.reader.take() else {
@@ -92,7 +93,7 @@ impl<P> Queues<P> {
         });
         reader.advance(bound, &waiting, &sent);
         let cursor = reader.cursor.encode();
-        let session = &mut self.sessions[slot as usize];
+        let session = &mut self.sessions[slot];
         // Subscriptions that had ended where it is now.
         for past in reader
             .past
@@ -128,15 +129,16 @@ impl<P> Queues<P> {
     }
 }
 
-impl<P: Default + Send> Broker<P> {
+impl<P: DoorState> Broker<P> {
     /// Writes all cursors that have changed: what consumers have settled is kept from then on. Done in
     /// [`timeout`](Self::timeout) at intervals, and to be done before the broker ends.
     pub fn write_cursors(&mut self) {
         for slot in std::mem::take(&mut self.queues.changed) {
-            let session = self.queues.sessions.get(slot as usize);
+            let session = self.queues.sessions.get(slot);
             let reader = session.and_then(|session| session.reader.as_ref());
             if reader.is_some_and(|reader| reader.is_changed) {
                 self.queues.write_cursor(slot);
+                self.queues.pack(slot);
             }
         }
         for group in std::mem::take(&mut self.queues.changed_groups) {
@@ -229,7 +231,14 @@ impl<P: Default + Send> Broker<P> {
         };
         let sessions = &queues.sessions;
         let end = sessions.capacity().min(survey.at + SURVEY_SESSIONS);
-        for session in (survey.at..end).filter_map(|at| sessions.get(at)) {
+        for slot in survey.at as u32..end as u32 {
+            if let Some(needed) = sessions.packed_needs(slot) {
+                survey.lowest = survey.lowest.min(needed);
+                continue;
+            }
+            let Some(session) = sessions.get(slot) else {
+                continue;
+            };
             // One that is under way between shards is in no shard's survey.
             survey.is_sound &= session.state == State::Active;
             if let Some(reader) = &session.reader {

@@ -4,14 +4,14 @@
 use std::sync::Arc;
 
 use super::Broker;
-use crate::api::{SessionKey, SubscribeError, SubscribeOptions, Subscribed};
+use crate::api::{DoorState, SessionKey, SubscribeError, SubscribeOptions, Subscribed};
 use crate::losses::LossReason;
 use crate::mail::{Letter, Returned};
 use crate::nodes::NIL;
 use crate::queue_rules::{DeadLetter, QueueRules};
 use crate::queues::Dead;
 
-impl<P: Default + Send> Broker<P> {
+impl<P: DoorState> Broker<P> {
     /// Subscribes a session to a shared subscription whose queue is kept, and gives that queue its rules,
     /// in place of those that it had.
     ///

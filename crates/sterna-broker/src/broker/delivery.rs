@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Broker;
-use crate::api::{ConsumerId, Delivery, Outcome, SessionKey, Unacknowledged};
+use crate::api::{ConsumerId, Delivery, DoorState, Outcome, SessionKey, Unacknowledged};
 use crate::losses::LossReason;
 use crate::mail::Returned;
 use crate::message::{Message, Qos};
@@ -12,7 +12,7 @@ use crate::queues::Dead;
 use crate::session::State;
 use crate::watch::Step;
 
-impl<P: Default + Send> Broker<P> {
+impl<P: DoorState> Broker<P> {
     /// The next session with something to send and a consumer that isn't parked. A session comes
     /// again, after the others, until it is drained or parked.
     pub fn next_ready(&mut self) -> Option<(ConsumerId, SessionKey)> {
@@ -20,7 +20,7 @@ impl<P: Default + Send> Broker<P> {
             self.report();
             return None;
         };
-        let session = &self.queues.sessions[slot as usize];
+        let session = &self.queues.sessions[slot];
         Some((session.consumer()?, session.key(slot)))
     }
 
@@ -119,7 +119,7 @@ impl<P: Default + Send> Broker<P> {
         if wanted.is_empty() {
             return;
         }
-        let mut node = self.queues.sessions[slot as usize].pending.first();
+        let mut node = self.queues.sessions[slot].pending.first();
         while node != NIL {
             let next = self.queues.nodes.next(node);
             let entry = self.queues.nodes.entry(node);
@@ -128,7 +128,7 @@ impl<P: Default + Send> Broker<P> {
             }
             node = next;
         }
-        if let Some(reader) = &mut self.queues.sessions[slot as usize].reader {
+        if let Some(reader) = &mut self.queues.sessions[slot].reader {
             for &place in &wanted {
                 reader.settle(place);
             }
@@ -151,7 +151,7 @@ impl<P: Default + Send> Broker<P> {
     fn saw_settled(&self, slot: u32, node: u32, outcome: Outcome) {
         let entry = self.queues.nodes.entry(node);
         if let Some(message) = entry.and_then(|entry| entry.message.as_deref()) {
-            let reader = &*self.queues.sessions[slot as usize].client_id;
+            let reader = &*self.queues.sessions[slot].client_id;
             self.queues.saw(message, Step::Settled { reader, outcome });
         }
     }
@@ -193,7 +193,7 @@ impl<P: Default + Send> Broker<P> {
                 entry.failures = entry.failures.saturating_add(u16::from(failed));
                 let mut returned = Returned::of(entry);
                 if let (Some((_, returned)), Outcome::Undeliverable) = (&mut returned, outcome) {
-                    let session = &self.queues.sessions[slot as usize];
+                    let session = &self.queues.sessions[slot];
                     returned.refused_by = Some((session.subscriber, session.attendance));
                 }
                 self.give_back(returned.into_iter().collect());
@@ -222,7 +222,7 @@ impl<P: Default + Send> Broker<P> {
         *known = Arc::new(message);
         queues.counters.unstored(before);
         queues.counters.stored(after);
-        let account = &mut queues.sessions[session.slot as usize].account;
+        let account = &mut queues.sessions[session.slot].account;
         account.sent_bytes = account.sent_bytes - before + after;
         true
     }

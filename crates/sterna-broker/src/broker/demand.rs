@@ -6,12 +6,12 @@
 //! behind all that it had assigned before, so after it nothing unknown is under way.
 
 use super::Broker;
-use crate::api::{Event, SessionKey};
+use crate::api::{DoorState, Event, SessionKey};
 use crate::mail::{Address, Letter, Recall, Returned};
 use crate::nodes::NIL;
 use crate::session::Demand;
 
-impl<P: Default + Send> Broker<P> {
+impl<P: DoorState> Broker<P> {
     /// How many messages the consumer would take now, beyond those that
     /// [`next_delivery`](Self::next_delivery) has handed it; for sessions opened
     /// [`on_demand`](crate::OpenSession::on_demand), others ignore it.
@@ -68,7 +68,7 @@ impl<P: Default + Send> Broker<P> {
     /// Grants what the consumer takes and nobody was granted, or takes back what it doesn't take.
     pub(super) fn balance(&mut self, slot: u32) {
         self.browse_on(slot);
-        let session = &mut *self.queues.sessions[slot as usize];
+        let session = &mut self.queues.sessions[slot];
         let (member, attendance) = (session.subscriber, session.attendance);
         let held_bytes = session.account.pending_bytes + session.account.sent_bytes;
         let most_bytes = self.queues.limits.queued_bytes as u64;
@@ -119,7 +119,7 @@ impl<P: Default + Send> Broker<P> {
 
     /// Takes from groups that could assign more than their part what others lack of theirs.
     fn even_out(&mut self, slot: u32) {
-        let Some(demand) = self.queues.sessions[slot as usize].demand_mut() else {
+        let Some(demand) = self.queues.sessions[slot].demand_mut() else {
             return;
         };
         let count = demand.shares.len() as u32;
@@ -149,7 +149,7 @@ impl<P: Default + Send> Broker<P> {
 
     /// Asks groups for what they may assign beyond what the consumer takes.
     fn recall_excess(&mut self, slot: u32) {
-        let session = &mut *self.queues.sessions[slot as usize];
+        let session = &mut self.queues.sessions[slot];
         let Some(demand) = session.demand_mut() else {
             return;
         };
@@ -174,7 +174,7 @@ impl<P: Default + Send> Broker<P> {
             return;
         };
         let shard = self.shard;
-        let session = &mut *self.queues.sessions[slot as usize];
+        let session = &mut self.queues.sessions[slot];
         let (member, attendance) = (session.subscriber, session.attendance);
         let generation = session.generation;
         let Some(demand) = session.demand_mut() else {
@@ -204,11 +204,11 @@ impl<P: Default + Send> Broker<P> {
     fn latest_of_groups(&mut self, slot: u32, count: u32) -> Vec<(u32, Returned)> {
         let queues = &mut self.queues;
         let mut taken = Vec::new();
-        let mut node = queues.sessions[slot as usize].pending.last();
+        let mut node = queues.sessions[slot].pending.last();
         while node != NIL && (taken.len() as u32) < count {
             let previous = queues.nodes.previous(node);
             let group = queues.nodes.entry(node).map_or(NIL, |entry| entry.group);
-            let demand = queues.sessions[slot as usize].demand_mut();
+            let demand = queues.sessions[slot].demand_mut();
             if let Some(share) = demand.and_then(|demand| demand.share_mut(group))
                 && share.pending > 0
             {
@@ -281,7 +281,7 @@ impl<P: Default + Send> Broker<P> {
 
     /// Forgets the share of a group that the session has left.
     pub(super) fn drop_share(&mut self, slot: u32, group: u32) {
-        if let Some(demand) = self.queues.sessions[slot as usize].demand_mut() {
+        if let Some(demand) = self.queues.sessions[slot].demand_mut() {
             demand.shares.retain(|share| share.group != group);
             self.tell_drained(slot);
             self.balance(slot);
@@ -290,7 +290,7 @@ impl<P: Default + Send> Broker<P> {
 
     /// Tells the consumer that its groups have answered, if they have and it waits for that.
     pub(super) fn tell_drained(&mut self, slot: u32) {
-        let session = &mut *self.queues.sessions[slot as usize];
+        let session = &mut self.queues.sessions[slot];
         let (consumer, key) = (session.consumer(), session.key(slot));
         let is_browsing = (session.browsing_mut()).is_some_and(|browsing| browsing.asked > 0);
         let is_here = session.is_active() && !is_browsing;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::Broker;
+use crate::api::DoorState;
 use crate::group::GROUP_OWNER;
 use crate::mail::Browse;
 use crate::message::Message;
@@ -26,7 +27,7 @@ enum Found {
     Asked,
 }
 
-impl<P: Default + Send> Broker<P> {
+impl<P: DoorState> Broker<P> {
     /// Reads for a group's queue what its members take next; `is_wanted` also where none takes it.
     pub(super) fn feed(&mut self, now_ms: u64, id: u32, is_wanted: bool) {
         let Some(reading) = self.queues.plan_reading(id, is_wanted) else {

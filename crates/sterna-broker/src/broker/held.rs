@@ -11,7 +11,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::Broker;
-use crate::api::SessionKey;
+use crate::api::{DoorState, SessionKey};
 use crate::message::Qos;
 use crate::nodes::{Entry, NIL};
 use crate::store::Keeping;
@@ -43,7 +43,7 @@ fn is_unclaimed(entry: &Entry) -> bool {
         && !(entry.is_kept || entry.is_owned || entry.is_claimed)
 }
 
-impl<P: Default + Send> Broker<P> {
+impl<P: DoorState> Broker<P> {
     /// Sets how far a message of QoS 2 has to have come in the store before it is sent to a session that
     /// outlives its connection.
     pub fn set_keeping(&mut self, keeping: Keeping) {
@@ -65,7 +65,7 @@ impl<P: Default + Send> Broker<P> {
     pub(super) fn first_to_leave(&mut self, now_ms: u64, slot: u32) -> Option<u32> {
         let node = self.queues.first_pending(now_ms, slot)?;
         let awaited = self.awaited(slot, node);
-        let session = &mut self.queues.sessions[slot as usize];
+        let session = &mut self.queues.sessions[slot];
         let was_held = std::mem::replace(&mut session.is_held, awaited.is_some());
         let Some(token) = awaited else {
             return Some(node);
@@ -85,7 +85,7 @@ impl<P: Default + Send> Broker<P> {
     fn awaited(&mut self, slot: u32, node: u32) -> Option<u64> {
         let entry = self.queues.nodes.entry(node)?;
         let waits = entry.qos == Qos::ExactlyOnce
-            || (entry.qos.is_acknowledged() && self.queues.sessions[slot as usize].names_places);
+            || (entry.qos.is_acknowledged() && self.queues.sessions[slot].names_places);
         if !waits || entry.position == 0 {
             return None;
         }
@@ -93,7 +93,7 @@ impl<P: Default + Send> Broker<P> {
         if self.held.keeping == Keeping::Nothing {
             return None;
         }
-        let session = &self.queues.sessions[slot as usize];
+        let session = &self.queues.sessions[slot];
         // Others end with the process.
         let held_until = session.reader.as_ref()?.held_until;
         if is_unclaimed && session.is_stored {
@@ -125,7 +125,7 @@ impl<P: Default + Send> Broker<P> {
 
     /// Keeps that what groups have assigned to a session at QoS 2, and waits, is its alone.
     fn claim(&mut self, slot: u32) {
-        let mut node = self.queues.sessions[slot as usize].pending.first();
+        let mut node = self.queues.sessions[slot].pending.first();
         while node != NIL {
             if let Some(entry) = self.queues.nodes.entry_mut(node)
                 && is_unclaimed(entry)
@@ -151,7 +151,9 @@ impl<P: Default + Send> Broker<P> {
                 return;
             }
             self.held.sessions.pop();
-            if let Some(session) = self.queues.session(slot, generation) {
+            // A packed one has nothing to send.
+            let session = self.queues.sessions.get_mut(slot);
+            if let Some(session) = session.filter(|session| session.generation == generation) {
                 session.is_held = false;
                 self.queues.list_if_ready(slot);
             }

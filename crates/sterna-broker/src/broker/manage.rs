@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use super::Broker;
-use crate::api::SessionInfo;
+use crate::api::{DoorState, SessionInfo};
 use crate::choice::Pick;
 use crate::filter::Filter;
 use crate::message::{Message, Qos};
@@ -71,7 +71,7 @@ pub struct QueueChange {
     pub is_reading: bool,
 }
 
-impl<P: Default + Send> Broker<P> {
+impl<P: DoorState> Broker<P> {
     /// As [`sessions`](Self::sessions), but looks at no more than `slots` places of sessions, so that the
     /// page may be shorter than `limit`.
     #[must_use]
@@ -88,7 +88,7 @@ impl<P: Default + Send> Broker<P> {
             if infos.len() >= limit {
                 return (infos, Some(at));
             }
-            infos.extend(all.get(at).map(|session| self.info(session)));
+            infos.extend(all.look(at as u32, |session| self.info(session)));
         }
         (infos, (until < all.capacity()).then_some(until))
     }
@@ -109,18 +109,21 @@ impl<P: Default + Send> Broker<P> {
         limit: usize,
     ) -> Option<(Vec<SubscriptionInfo>, bool)> {
         let slot = self.active_slot(client_id)?;
-        let session = &self.queues.sessions[slot as usize];
         let behind = |filter: &str| after.is_none_or(|after| filter > after);
-        let mut found: Vec<_> = (session.subscriptions.iter())
-            .filter(|(filter, _)| behind(filter))
-            .collect();
+        let mut found: Vec<_> = self.queues.sessions.look(slot, |session| {
+            let subscriptions = session.subscriptions.iter();
+            subscriptions
+                .filter(|(filter, _)| behind(filter))
+                .cloned()
+                .collect()
+        })?;
         found.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
         let has_more = found.len() > limit;
         let page = found.into_iter().take(limit).map(|(filter, subscription)| {
             let flags = subscription.flags;
             let context = subscription.context.as_ref();
             SubscriptionInfo {
-                filter: Arc::clone(filter),
+                filter,
                 qos: flags.qos(),
                 no_local: flags.no_local(),
                 retain_as_published: flags.retain_as_published(),

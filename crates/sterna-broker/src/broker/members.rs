@@ -5,6 +5,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use super::Broker;
+use crate::api::DoorState;
 use crate::choice::{Choice, Pick};
 use crate::group::Group;
 use crate::losses::LossReason;
@@ -15,12 +16,12 @@ use crate::queues::{Item, Owed};
 use crate::route::RouteUpdate;
 use crate::session::DemandShare;
 
-impl<P: Default + Send> Broker<P> {
+impl<P: DoorState> Broker<P> {
     // On the member's shard.
 
     /// The groups a session is a member of.
     fn groups_of(&self, slot: u32) -> Vec<u32> {
-        let session = &self.queues.sessions[slot as usize];
+        let session = &self.queues.sessions[slot];
         let groups = session
             .subscriptions
             .iter()
@@ -36,7 +37,7 @@ impl<P: Default + Send> Broker<P> {
         }
         // What it holds from before takes up its window.
         let mut held: FxHashMap<u32, u32> = FxHashMap::default();
-        let session = &self.queues.sessions[slot as usize];
+        let session = &self.queues.sessions[slot];
         let mut node = session.ledger.first();
         while node != NIL {
             if let Some(entry) = self.queues.nodes.entry(node)
@@ -53,12 +54,12 @@ impl<P: Default + Send> Broker<P> {
 
     /// Tells a group that its member is connected.
     pub(super) fn attend_group(&mut self, slot: u32, group: u32, held: u32) {
-        let session = &self.queues.sessions[slot as usize];
+        let session = &self.queues.sessions[slot];
         let (member, attendance) = (session.subscriber, session.attendance);
         let selector = session.selector().map(Arc::clone);
         let mut window = self.queues.limits.group_window;
         let mut credit = window.saturating_sub(held);
-        let session = &mut *self.queues.sessions[slot as usize];
+        let session = &mut self.queues.sessions[slot];
         if let Some(demand) = session.demand_mut() {
             (window, credit) = (u32::MAX, 0);
             demand.shares.push(DemandShare {
@@ -84,7 +85,7 @@ impl<P: Default + Send> Broker<P> {
 
     /// Tells all groups of a session that it is no longer connected.
     pub(super) fn detach_groups(&mut self, slot: u32) {
-        let session = &self.queues.sessions[slot as usize];
+        let session = &self.queues.sessions[slot];
         let (member, attendance) = (session.subscriber, session.attendance);
         for group in self.groups_of(slot) {
             if let Some(home) = self.index.home(group) {
@@ -174,7 +175,7 @@ impl<P: Default + Send> Broker<P> {
             },
         );
         // Where the consumer takes less by now than when the group was granted it.
-        if self.queues.sessions[slot as usize].is_on_demand {
+        if self.queues.sessions[slot].is_on_demand {
             self.balance(slot);
         }
     }

@@ -31,7 +31,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use crate::api::{Event, QueueState, SessionInfo, SessionKey, ShardId};
+use crate::api::{DoorState, Event, QueueState, SessionInfo, SessionKey, ShardId};
 use crate::counters::{Counters, ENTRY_BYTES};
 use crate::directory::{Directory, Log};
 use crate::group_reader::GroupRecord;
@@ -110,18 +110,22 @@ pub struct Broker<P> {
     peers: Option<Box<Peers>>,
 }
 
-impl<P: Default + Send> Broker<P> {
+impl<P: DoorState> Broker<P> {
     /// The broker of one of the directory's shards.
     #[must_use]
     pub fn new(shard: ShardId, directory: Arc<Directory>, store: Box<dyn Store>) -> Self {
-        let limits = directory.limits().clone();
         let shards = usize::from(directory.shards());
         Self {
             shard: shard.0,
-            index: Index::new(shard.0, directory.shards(), &limits, directory.hashing()),
+            index: Index::new(
+                shard.0,
+                directory.shards(),
+                directory.limits(),
+                directory.hashing(),
+            ),
             applied: 0,
             updates: Vec::new(),
-            queues: Queues::new(limits, store, directory.shards(), directory.gauge(shard.0)),
+            queues: Queues::new(store, Arc::clone(&directory), directory.gauge(shard.0)),
             outbox: Vec::new(),
             open_letters: vec![None; shards].into(),
             loopback: VecDeque::new(),
@@ -328,7 +332,8 @@ impl<P: Default + Send> Broker<P> {
             || !queues.fallen.is_empty()
             || !queues.hungry.is_empty()
             || !queues.hungry_groups.is_empty()
-            || !queues.changes.is_empty();
+            || !queues.changes.is_empty()
+            || queues.has_unpacked();
         if has_more {
             self.finish_all(now_ms);
         }
@@ -345,13 +350,13 @@ impl<P: Default + Send> Broker<P> {
                     self.bury(now_ms, dead);
                 }
             } else if let Some(slot) = self.queues.unbalanced.pop() {
-                if self.queues.sessions.contains(slot as usize) {
+                if self.queues.sessions.is_open(slot) {
                     self.balance(slot);
                 }
             } else if let Some(group) = self.queues.dirty_groups.pop() {
                 self.dispatch(now_ms, group);
             } else if let Some(slot) = self.queues.fallen.pop() {
-                if self.queues.sessions.contains(slot as usize) {
+                if self.queues.sessions.is_open(slot) {
                     self.remove_routes(slot);
                     self.queues.list_if_hungry(slot);
                 }
@@ -364,6 +369,7 @@ impl<P: Default + Send> Broker<P> {
             } else if !self.queues.changes.is_empty() {
                 self.append_changes();
             } else {
+                self.queues.pack_again();
                 return;
             }
         }
@@ -447,7 +453,7 @@ impl<P: Default + Send> Broker<P> {
         self.take_answers(now_ms);
         let stalled = std::mem::take(&mut self.stalled);
         for slot in stalled {
-            if self.queues.sessions.contains(slot as usize) {
+            if self.queues.sessions.is_open(slot) {
                 self.queues.list_if_hungry(slot);
             }
         }
@@ -504,10 +510,7 @@ impl<P: Default + Send> Broker<P> {
             if infos.len() >= limit {
                 return (infos, Some(at));
             }
-            let Some(session) = slots.get(at) else {
-                continue;
-            };
-            infos.push(self.info(session));
+            infos.extend(slots.look(at as u32, |session| self.info(session)));
         }
         (infos, None)
     }

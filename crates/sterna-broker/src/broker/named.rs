@@ -6,10 +6,10 @@
 use std::sync::Arc;
 
 use super::Broker;
-use crate::api::{Outcome, QueueState, SessionInfo, SessionKey};
+use crate::api::{DoorState, Outcome, QueueState, SessionInfo, SessionKey};
 use crate::session::{BrokerSession, NEVER_MS};
 
-impl<P: Default + Send> Broker<P> {
+impl<P: DoorState> Broker<P> {
     /// The filters that a session subscribes to, in no particular order; none for an outdated key.
     pub fn filters(&self, session: SessionKey) -> impl Iterator<Item = &Arc<str>> {
         let session = self.queues.attended(session);
@@ -20,15 +20,18 @@ impl<P: Default + Send> Broker<P> {
     /// order.
     #[must_use]
     pub fn session_named(&self, client_id: &str) -> Option<(SessionInfo, Vec<Arc<str>>)> {
-        let session = &self.queues.sessions[self.active_slot(client_id)? as usize];
-        Some((self.info(session), filters(session).cloned().collect()))
+        let look = |session: &_| (self.info(session), filters(session).cloned().collect());
+        self.queues
+            .sessions
+            .look(self.active_slot(client_id)?, look)
     }
 
     /// The front door's state of a session of this shard.
     #[must_use]
     pub fn protocol_named(&mut self, client_id: &str) -> Option<&mut P> {
         let slot = self.active_slot(client_id)?;
-        Some(&mut self.queues.sessions[slot as usize].protocol)
+        self.queues.sessions.unpack(slot);
+        Some(&mut self.queues.sessions[slot].protocol)
     }
 
     /// The key of a session of this shard that has a consumer, with which everything can be done that
@@ -36,7 +39,7 @@ impl<P: Default + Send> Broker<P> {
     #[must_use]
     pub fn key_named(&self, client_id: &str) -> Option<SessionKey> {
         let slot = self.active_slot(client_id)?;
-        let session = &self.queues.sessions[slot as usize];
+        let session = self.queues.sessions.get(slot)?;
         session.is_connected().then(|| session.key(slot))
     }
 
@@ -49,7 +52,9 @@ impl<P: Default + Send> Broker<P> {
         tag: u64,
         outcome: Outcome,
     ) -> bool {
-        let Some(slot) = self.active_slot(client_id) else {
+        // A packed one has nothing to settle.
+        let here = self.active_slot(client_id);
+        let Some(slot) = here.filter(|&slot| self.queues.sessions.is_open(slot)) else {
             return false;
         };
         let Some(node) = self.queues.find_sent(slot, tag) else {
@@ -60,15 +65,17 @@ impl<P: Default + Send> Broker<P> {
         is_known
     }
 
-    /// The slot of a session that is here.
+    /// The slot of a session that is here; it may be packed.
     pub(super) fn active_slot(&self, client_id: &str) -> Option<u32> {
         let owner = self.directory.owner(client_id)?;
         if owner.shard != self.shard {
             return None;
         }
-        let session = self.queues.sessions.get(owner.slot as usize)?;
-        let is_here = session.generation == owner.generation && session.is_active();
-        is_here.then_some(owner.slot)
+        let sessions = &self.queues.sessions;
+        let session = sessions.get(owner.slot);
+        let is_here = session.map_or(sessions.is_packed(owner.slot), BrokerSession::is_active);
+        let is_it = sessions.generation(owner.slot) == Some(owner.generation);
+        (is_here && is_it).then_some(owner.slot)
     }
 
     pub(super) fn info(&self, session: &BrokerSession<P>) -> SessionInfo {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::Broker;
 use crate::account::Account;
 use crate::api::{
-    Close, ConsumerId, Event, EvictReason, NEVER_EXPIRES_S, OpenError, OpenSession, Opened,
-    SessionKey, WillFate,
+    Close, ConsumerId, DoorState, Event, EvictReason, NEVER_EXPIRES_S, OpenError, OpenSession,
+    Opened, SessionKey, WillFate,
 };
 use crate::directory::{Admission, Claimed, Owner};
 use crate::filter::is_topic;
@@ -19,7 +19,7 @@ use crate::records::{self, Kind, SessionRecord, put_number};
 use crate::route::RouteUpdate;
 use crate::session::{BrokerSession, NEVER_MS, SessionWill, State};
 
-impl<P: Default + Send> Broker<P> {
+impl<P: DoorState> Broker<P> {
     /// Opens a session for a consumer, evicting the one that has it now, wherever it is.
     ///
     /// A session that another shard has is asked for, and arrives with an [`Event::Opened`].
@@ -48,7 +48,7 @@ impl<P: Default + Send> Broker<P> {
                 return Err(OpenError::TooManyWills);
             }
         }
-        let slot = self.queues.sessions.vacant_key() as u32;
+        let slot = self.queues.sessions.vacant_slot();
         let generation = self.directory.next_opening();
         let shard = self.shard;
         let claimed = self.directory.claim(
@@ -77,7 +77,7 @@ impl<P: Default + Send> Broker<P> {
                 new,
             } => {
                 let session = BrokerSession::new(client_id, generation, State::Claiming);
-                self.queues.sessions.insert(Box::new(session));
+                self.queues.sessions.insert(session);
                 let clean_start = request.clean_start;
                 let key = self.seat(slot, request);
                 self.queues.counters.sessions_claimed += 1;
@@ -104,7 +104,7 @@ impl<P: Default + Send> Broker<P> {
             }
             Claimed::New { client_id, .. } => {
                 let session = BrokerSession::new(client_id, generation, State::Active);
-                self.queues.sessions.insert(Box::new(session));
+                self.queues.sessions.insert(session);
                 let key = self.seat(slot, request);
                 self.attend(slot);
                 Opened::Ready {
@@ -146,19 +146,19 @@ impl<P: Default + Send> Broker<P> {
             "a registered session is here or coming"
         );
         self.evict_consumer(now_ms, slot, EvictReason::TakenOver);
-        let session = &self.queues.sessions[slot as usize];
+        let session = &self.queues.sessions[slot];
         // A session without expiry interval has ended with its connection, even if the next one
         // came first. [MQTT-3.1.2-4] [MQTT-4.1.0-2]
         let present = !request.clean_start && session.expiry_s > 0;
         let slot = if present {
             // [MQTT-3.1.2-5] [MQTT-3.1.3-9]
             self.take_will(slot);
-            self.queues.sessions[slot as usize].attendance = self.directory.next_opening();
+            self.queues.sessions[slot].attendance = self.directory.next_opening();
             slot
         } else {
             let client_id = Arc::clone(&session.client_id);
             self.end_session(now_ms, slot, false);
-            let slot = self.queues.sessions.vacant_key() as u32;
+            let slot = self.queues.sessions.vacant_slot();
             let generation = self.directory.next_opening();
             let new = Owner {
                 shard: self.shard,
@@ -170,7 +170,7 @@ impl<P: Default + Send> Broker<P> {
                 return Err(OpenError::TakenOver);
             }
             let session = BrokerSession::new(client_id, generation, State::Active);
-            self.queues.sessions.insert(Box::new(session));
+            self.queues.sessions.insert(session);
             slot
         };
         let key = self.seat(slot, request);
@@ -185,13 +185,13 @@ impl<P: Default + Send> Broker<P> {
     fn open_coming(&mut self, owner: Owner, request: OpenSession<'_>) -> Result<Opened, OpenError> {
         let mut slot = owner.slot;
         self.evict_claimer(slot, request.clean_start, EvictReason::TakenOver);
-        let session = &mut self.queues.sessions[slot as usize];
+        let session = &mut self.queues.sessions[slot];
         let attendance = self.directory.next_opening();
         if session.rare.as_ref().is_some_and(|rare| rare.discard) {
             // What comes is dropped, but messages may still be on their way to it. They must not
             // reach the new session, so it is another, and waits like one of another shard.
             let client_id = Arc::clone(&session.client_id);
-            let vacant = self.queues.sessions.vacant_key() as u32;
+            let vacant = self.queues.sessions.vacant_slot();
             let new = Owner {
                 shard: self.shard,
                 slot: vacant,
@@ -212,9 +212,9 @@ impl<P: Default + Send> Broker<P> {
             if !self.directory.reregister(&client_id, owner, new) {
                 return Err(OpenError::TakenOver);
             }
-            self.queues.sessions[slot as usize].rare_mut().next_claim = Some(claim);
+            self.queues.sessions[slot].rare_mut().next_claim = Some(claim);
             let session = BrokerSession::new(client_id, attendance, State::Claiming);
-            slot = self.queues.sessions.insert(Box::new(session)) as u32;
+            slot = self.queues.sessions.insert(session);
         } else {
             session.attendance = attendance;
         }
@@ -225,7 +225,7 @@ impl<P: Default + Send> Broker<P> {
 
     /// Gives a session its new consumer.
     fn seat(&mut self, slot: u32, request: OpenSession<'_>) -> SessionKey {
-        let session = &mut self.queues.sessions[slot as usize];
+        let session = &mut self.queues.sessions[slot];
         debug_assert!(
             !session.is_connected() && session.will.is_none(),
             "a seat is free"
@@ -251,7 +251,7 @@ impl<P: Default + Send> Broker<P> {
 
     /// Takes up work for a session that is here and has a consumer.
     pub(super) fn attend(&mut self, slot: u32) {
-        let session = &mut self.queues.sessions[slot as usize];
+        let session = &mut self.queues.sessions[slot];
         session.expires_at_ms = NEVER_MS;
         session.sweep_at_ms = NEVER_MS;
         let session_is_selective = session.selector().is_some();
@@ -272,7 +272,7 @@ impl<P: Default + Send> Broker<P> {
         if !self.queues.is_durable {
             return;
         }
-        let session = &mut self.queues.sessions[slot as usize];
+        let session = &mut self.queues.sessions[slot];
         if session.expiry_s == 0 && !session.is_stored {
             return;
         }
@@ -283,7 +283,7 @@ impl<P: Default + Send> Broker<P> {
         }
         self.begin_reading(slot);
         // It outlives its connection only from now on.
-        let session = &self.queues.sessions[slot as usize];
+        let session = &self.queues.sessions[slot];
         let subscriptions: Vec<_> = session.subscriptions.iter().cloned().collect();
         for (filter, subscription) in subscriptions {
             let is_shared = subscription.group != NIL;
@@ -293,7 +293,7 @@ impl<P: Default + Send> Broker<P> {
 
     /// Gathers the record of a session.
     fn store_session(&mut self, slot: u32, expires_at_ms: Option<u64>) {
-        let session = &self.queues.sessions[slot as usize];
+        let session = &self.queues.sessions[slot];
         let user = self.directory.user_of(&session.client_id);
         let record = SessionRecord {
             user: user.as_deref().map(Into::into),
@@ -307,12 +307,12 @@ impl<P: Default + Send> Broker<P> {
     /// Gathers the removal of all that is stored of a session.
     fn forget_session(&mut self, slot: u32) {
         let queues = &mut self.queues;
-        let session = &mut queues.sessions[slot as usize];
+        let session = &mut queues.sessions[slot];
         if !std::mem::take(&mut session.is_stored) {
             session.reader = None;
             return;
         }
-        let session = &queues.sessions[slot as usize];
+        let session = &queues.sessions[slot];
         let name = &session.client_id;
         let mut removed = |kind: Kind, rest: &[u8]| {
             queues.changes.push(records::remove(kind, name, rest));
@@ -341,12 +341,12 @@ impl<P: Default + Send> Broker<P> {
                 removed(Kind::Owned, &owned_key(entry));
             }
         });
-        queues.sessions[slot as usize].reader = None;
+        queues.sessions[slot].reader = None;
     }
 
     /// Keeps a will that is delayed, for a session that outlives its connection.
     fn store_will(&mut self, slot: u32) {
-        let session = &mut self.queues.sessions[slot as usize];
+        let session = &mut self.queues.sessions[slot];
         if !session.is_stored {
             return;
         }
@@ -393,11 +393,9 @@ impl<P: Default + Send> Broker<P> {
     /// Closes every session whose consumer is one of these, for a front door that has lost track of
     /// them. It looks at every session of the shard.
     pub fn close_all(&mut self, now_ms: u64, is_one: impl Fn(ConsumerId) -> bool, close: Close) {
-        let sessions = self.queues.sessions.iter();
+        let sessions = self.queues.sessions.open();
         let theirs = sessions.filter(|(_, session)| session.consumer().is_some_and(&is_one));
-        let keys: Vec<_> = theirs
-            .map(|(slot, session)| session.key(slot as u32))
-            .collect();
+        let keys: Vec<_> = theirs.map(|(slot, session)| session.key(slot)).collect();
         for key in keys {
             self.close(now_ms, key, close);
         }
@@ -452,7 +450,7 @@ impl<P: Default + Send> Broker<P> {
 
     /// Evicts the consumer of a session that is here. [MQTT-3.1.4-3]
     pub(super) fn evict_consumer(&mut self, now_ms: u64, slot: u32, reason: EvictReason) {
-        let session = &self.queues.sessions[slot as usize];
+        let session = &self.queues.sessions[slot];
         if let Some(consumer) = session.consumer() {
             self.events.push_back(Event::Evicted { consumer, reason });
             self.disconnect(now_ms, slot, WillFate::Publish);
@@ -461,7 +459,7 @@ impl<P: Default + Send> Broker<P> {
 
     /// Evicts the consumer of a session that is yet to come.
     pub(super) fn evict_claimer(&mut self, slot: u32, discard: bool, reason: EvictReason) {
-        let session = &mut self.queues.sessions[slot as usize];
+        let session = &mut self.queues.sessions[slot];
         let mut discard = discard;
         if let Some(consumer) = session.take_consumer() {
             discard |= session.expiry_s == 0;
@@ -477,7 +475,7 @@ impl<P: Default + Send> Broker<P> {
     /// Takes a session's consumer away: what can't wait is dropped, given back or published.
     fn disconnect(&mut self, now_ms: u64, slot: u32, will: WillFate) {
         let queues = &mut self.queues;
-        let session = &mut queues.sessions[slot as usize];
+        let session = &mut queues.sessions[slot];
         debug_assert!(session.is_connected() && session.state == State::Active);
         session.set_consumer(None);
         session.end_demand();
@@ -522,10 +520,10 @@ impl<P: Default + Send> Broker<P> {
             }
             node = next;
         }
-        queues.sessions[slot as usize].sweep_at_ms = earliest_ms;
+        queues.sessions[slot].sweep_at_ms = earliest_ms;
         self.detach_groups(slot);
         self.give_back(given_back);
-        let session = &mut self.queues.sessions[slot as usize];
+        let session = &mut self.queues.sessions[slot];
         match (&mut session.will, will) {
             (None, _) => {}
             // [MQTT-3.14.4-3] [MQTT-3.1.2-10]
@@ -540,7 +538,7 @@ impl<P: Default + Send> Broker<P> {
 
     /// What follows when a session's consumer is gone and no other has come.
     fn leave(&mut self, now_ms: u64, slot: u32) {
-        let session = &mut self.queues.sessions[slot as usize];
+        let session = &mut self.queues.sessions[slot];
         match session.expiry_s {
             // [MQTT-4.1.0-2]
             0 => return self.end_session(now_ms, slot, true),
@@ -559,12 +557,12 @@ impl<P: Default + Send> Broker<P> {
     /// As [`leave`](Self::leave), for a session that came without anybody waiting for it.
     pub(super) fn leave_after_handover(&mut self, now_ms: u64, slot: u32) {
         let mut earliest_ms = NEVER_MS;
-        let mut node = self.queues.sessions[slot as usize].pending.first();
+        let mut node = self.queues.sessions[slot].pending.first();
         while node != NIL {
             earliest_ms = earliest_ms.min(self.queues.expires_at_ms(node));
             node = self.queues.nodes.next(node);
         }
-        self.queues.sessions[slot as usize].sweep_at_ms = earliest_ms;
+        self.queues.sessions[slot].sweep_at_ms = earliest_ms;
         self.leave(now_ms, slot);
     }
 
@@ -573,7 +571,7 @@ impl<P: Default + Send> Broker<P> {
     pub(super) fn end_session(&mut self, now_ms: u64, slot: u32, forget: bool) {
         self.drop_state(slot);
         self.publish_will(now_ms, slot);
-        let session = self.queues.sessions.remove(slot as usize);
+        let session = self.queues.sessions.remove(slot);
         self.queues
             .timers
             .remove(&(session.timer_ms, TimerKey::Session(slot)));
@@ -591,16 +589,12 @@ impl<P: Default + Send> Broker<P> {
                 },
             );
         }
-        let slots = &mut self.queues.sessions;
-        if slots.capacity() > 1024 && slots.capacity() > 8 * slots.len() {
-            slots.shrink_to_fit();
-        }
     }
 
     /// Drops what a session has gathered: subscriptions, queue, ledger, protocol state.
     pub(super) fn drop_state(&mut self, slot: u32) {
         self.forget_session(slot);
-        let session = &mut self.queues.sessions[slot as usize];
+        let session = &mut self.queues.sessions[slot];
         let subscriber = std::mem::replace(&mut session.subscriber, NIL);
         let subscriptions = session.subscriptions.take();
         let (ledger, pending) = (session.ledger, session.pending);
@@ -619,7 +613,7 @@ impl<P: Default + Send> Broker<P> {
         let mut given_back = Vec::new();
         for entry in self.queues.drain(ledger) {
             if entry.is_kept && entry.is_owned && entry.position != 0 {
-                let client_id = &self.queues.sessions[slot as usize].client_id;
+                let client_id = &self.queues.sessions[slot].client_id;
                 let change = records::remove(Kind::Owned, client_id, &owned_key(&entry));
                 self.queues.disowned.push(change);
             }
@@ -659,7 +653,7 @@ impl<P: Default + Send> Broker<P> {
 
     /// Takes a session's will out without publishing it.
     pub(super) fn take_will(&mut self, slot: u32) -> Option<Box<SessionWill>> {
-        let session = &mut self.queues.sessions[slot as usize];
+        let session = &mut self.queues.sessions[slot];
         let will = session.will.take()?;
         if will.is_stored {
             let change = records::remove(Kind::Will, &session.client_id, &[]);

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use super::Broker;
-use crate::api::{Retention, Routed};
+use crate::api::{DoorState, Retention, Routed};
 use crate::directory::Admission;
 use crate::message::{Message, MessageHeader, Qos};
 use crate::peers::{Destination, FromPeer, Interest, Outgoing, PeerGate, Peers, Wanted, stays};
 use crate::route::RouteUpdate;
 
-impl<P: Default + Send> Broker<P> {
+impl<P: DoorState> Broker<P> {
     /// Makes this the broker of a cluster's node. To be called on all shards before there is a session.
     /// Shared subscriptions are refused from then on.
     pub fn join_cluster(&mut self, gate: Arc<PeerGate>) {

@@ -4,7 +4,7 @@ use std::slice;
 use std::sync::Arc;
 
 use super::Broker;
-use crate::api::{Publication, Retention, Routed, ShardId};
+use crate::api::{DoorState, Publication, Retention, Routed, ShardId};
 use crate::directory::{Admission, Appends};
 use crate::fill::Fill;
 use crate::mail::{Letter, Mail};
@@ -29,7 +29,7 @@ struct Part {
     reserved: Vec<Arc<Fill>>,
 }
 
-impl<P: Default + Send> Broker<P> {
+impl<P: DoorState> Broker<P> {
     /// Routes a message to every queue whose subscription it matches, here and on other shards; to
     /// none where a kept one is full ([`Routed::refused`]).
     ///

@@ -1,6 +1,7 @@
 //! Makes room when the process is short of memory: see [`Pressure`].
 
 use super::Broker;
+use crate::api::DoorState;
 use crate::limits::QueueFull;
 use crate::losses::LossReason;
 use crate::nodes::NIL;
@@ -11,7 +12,7 @@ const SESSIONS_PER_CALL: usize = 256;
 /// Entries that are dropped or moved in one call, about.
 const ENTRIES_PER_CALL: usize = 20_000;
 
-impl<P: Default + Send> Broker<P> {
+impl<P: DoorState> Broker<P> {
     /// Takes note of the directory's pressure, see
     /// [`Directory::set_pressure`](crate::Directory::set_pressure). Where it asks for room,
     /// [`relieve`](Self::relieve) is to be called until it has been at all sessions.
@@ -53,7 +54,7 @@ impl<P: Default + Send> Broker<P> {
             self.relief_left -= 1;
             self.relief_at = (self.relief_at + 1) % slots;
             let slot = self.relief_at as u32;
-            let Some(session) = self.queues.sessions.get(self.relief_at) else {
+            let Some(session) = self.queues.sessions.get(slot) else {
                 continue;
             };
             if !session.is_active() || session.pending.is_empty() {
@@ -85,7 +86,7 @@ impl<P: Default + Send> Broker<P> {
     /// Lets a session read in the log what waits for it in memory and is there.
     fn move_to_log(&mut self, slot: u32) {
         let watermark = self.queues.watermark();
-        let session = &mut self.queues.sessions[slot as usize];
+        let session = &mut self.queues.sessions[slot];
         let Some(reader) = &mut session.reader else {
             return;
         };
@@ -105,7 +106,7 @@ impl<P: Default + Send> Broker<P> {
 
     /// Drops what waits for a session at QoS 0.
     fn drop_qos0(&mut self, slot: u32) {
-        let mut node = self.queues.sessions[slot as usize].pending.first();
+        let mut node = self.queues.sessions[slot].pending.first();
         while node != NIL {
             let next = self.queues.nodes.next(node);
             let is_qos0 = (self.queues.nodes.entry(node)).is_some_and(|entry| {
@@ -121,7 +122,7 @@ impl<P: Default + Send> Broker<P> {
 
     /// Drops the oldest that waits for a session which keeps nothing in the log.
     fn drop_oldest(&mut self, slot: u32) {
-        while let Some(session) = self.queues.sessions.get(slot as usize)
+        while let Some(session) = self.queues.sessions.get(slot)
             && session.reader.is_none()
             && session.pending.len() > PRESSED_MESSAGES
         {

@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::Broker;
 use crate::account::Account;
-use crate::api::NEVER_EXPIRES_S;
+use crate::api::{DoorState, NEVER_EXPIRES_S};
 use crate::cursor::{Cursor, Past, Reader};
 use crate::directory::{Admission, Claimed, Owner};
 use crate::filter::Filter;
@@ -195,7 +195,7 @@ fn message(record: &[u8]) -> Option<Message> {
     Message::decode(Bytes::copy_from_slice(record)).ok()
 }
 
-impl<P: Default + Send> Broker<P> {
+impl<P: DoorState> Broker<P> {
     /// Takes over this shard's share of what the store holds. Once, before anything else, on all shards
     /// before any of them routes a message. All sessions are away, and their expiry counts on from where it
     /// was.
@@ -263,7 +263,7 @@ impl<P: Default + Send> Broker<P> {
             }
             return false;
         };
-        let slot = self.queues.sessions.vacant_key() as u32;
+        let slot = self.queues.sessions.vacant_slot();
         let generation = self.directory.next_opening();
         let shard = self.shard;
         let user = record.user.as_deref();
@@ -294,7 +294,7 @@ impl<P: Default + Send> Broker<P> {
             // It was connected when the broker stopped: its connection ends now.
             (None, expiry_s) => now_ms + u64::from(expiry_s) * 1000,
         };
-        self.queues.sessions.insert(Box::new(session));
+        self.queues.sessions.insert(session);
         for (filter, subscription) in stored.subscriptions {
             let Some(parsed) = Filter::parse(&filter, limits) else {
                 continue;
@@ -313,9 +313,9 @@ impl<P: Default + Send> Broker<P> {
             }
         }
         // From here on, changes are new to the store.
-        self.queues.sessions[slot as usize].is_stored = true;
+        self.queues.sessions[slot].is_stored = true;
         self.restore_ledger(slot, stored.owned);
-        let session = &mut self.queues.sessions[slot as usize];
+        let session = &mut self.queues.sessions[slot];
         if !stored.records.is_empty() {
             let rare = session.rare_mut();
             rare.kept = stored.records.iter().map(|(key, _)| key.clone()).collect();
@@ -324,9 +324,10 @@ impl<P: Default + Send> Broker<P> {
         if let Some(will) = stored.will
             && (self.directory).add_will(will.message.body_bytes(), Admission::Restored)
         {
-            self.queues.sessions[slot as usize].will = Some(will);
+            self.queues.sessions[slot].will = Some(will);
         }
         self.queues.set_session_timer(slot);
+        self.queues.pack(slot);
         true
     }
 
@@ -351,7 +352,7 @@ impl<P: Default + Send> Broker<P> {
             } else {
                 Phase::Sent
             };
-            let tag = self.queues.sessions[slot as usize].next_tag();
+            let tag = self.queues.sessions[slot].next_tag();
             let entry = Entry {
                 message,
                 context: context(&record.identifiers),
@@ -375,7 +376,7 @@ impl<P: Default + Send> Broker<P> {
         if rehomed.is_empty() {
             return;
         }
-        let session = &mut self.queues.sessions[slot as usize];
+        let session = &mut self.queues.sessions[slot];
         session.ledger = ledger;
         session.account = Account::of(&self.queues.nodes, session.pending, ledger);
         session.rare_mut().rehomed.extend(rehomed);
@@ -463,12 +464,5 @@ fn subscription(record: SubscriptionRecord) -> Subscription {
 }
 
 fn context(identifiers: &[u32]) -> Option<Arc<Context>> {
-    (!identifiers.is_empty()).then(|| {
-        Arc::new(Context {
-            identifiers: identifiers.into(),
-            hint: 0,
-            attendance: 0,
-            permit: None,
-        })
-    })
+    (!identifiers.is_empty()).then(|| Arc::new(Context::of(identifiers.into())))
 }

@@ -11,7 +11,7 @@
 use std::sync::Arc;
 
 use super::Broker;
-use crate::api::{EvictReason, Outcome, SessionKey};
+use crate::api::{DoorState, EvictReason, Outcome, SessionKey};
 use crate::mail::Returned;
 use crate::message::Qos;
 use crate::nodes::{NIL, Phase};
@@ -19,7 +19,7 @@ use crate::rights::{Endpoint, Holder, Permit, Right, Rights};
 use crate::route::{Context, topics_of_shared};
 use crate::session::{BrokerSession, State, Subscription};
 
-impl<P: Default + Send> Broker<P> {
+impl<P: DoorState> Broker<P> {
     /// Puts rules in force: from now on they are asked. What there is already is judged by
     /// [`judge`](Self::judge). All shards must be told of the same rules in the same order.
     pub fn set_rights(&mut self, rights: Arc<dyn Rights>) {
@@ -32,11 +32,14 @@ impl<P: Default + Send> Broker<P> {
     /// ([`Event::Unsubscribed`](crate::Event::Unsubscribed)), and drops what waits and may not be
     /// delivered.
     pub fn judge(&mut self, now_ms: u64) {
-        let sessions = self.queues.sessions.iter();
-        // One that is on its way is judged where it arrives.
-        let here = sessions.filter(|(_, session)| session.state == State::Active);
-        let slots: Vec<u32> = here.map(|(slot, _)| slot as u32).collect();
+        let slots: Vec<u32> = self.queues.sessions.slots().collect();
         for slot in slots {
+            self.queues.sessions.unpack(slot);
+            let session = self.queues.sessions.get(slot);
+            // One that is on its way is judged where it arrives.
+            if session.is_none_or(|session| session.state != State::Active) {
+                continue;
+            }
             if self.is_admitted(slot) {
                 if self.judge_session(slot) {
                     self.tell_unsubscribed(slot);
@@ -45,6 +48,7 @@ impl<P: Default + Send> Broker<P> {
                 self.evict_consumer(now_ms, slot, EvictReason::Administrative);
                 self.end_session(now_ms, slot, true);
             }
+            self.queues.pack_again();
         }
         self.finish(now_ms);
     }
@@ -97,13 +101,12 @@ impl<P: Default + Send> Broker<P> {
     /// Judges a session that has come from another shard, unless that has done so. Returns whether it
     /// has lost a subscription.
     pub(super) fn judge_arrived(&mut self, slot: u32) -> bool {
-        self.queues.sessions[slot as usize].judged_by != self.rights_version
-            && self.judge_session(slot)
+        self.queues.sessions[slot].judged_by != self.rights_version && self.judge_session(slot)
     }
 
     /// Whether there still is the user whose session it is.
     pub(super) fn is_admitted(&self, slot: u32) -> bool {
-        let session = &self.queues.sessions[slot as usize];
+        let session = &self.queues.sessions[slot];
         (self.rights.as_ref())
             .is_none_or(|rights| self.of_holder(session, |holder| rights.admits(holder)))
     }
@@ -122,7 +125,7 @@ impl<P: Default + Send> Broker<P> {
                 (topics_of_shared(filter), queue)
             }
         };
-        let session = &self.queues.sessions[slot as usize];
+        let session = &self.queues.sessions[slot];
         match self.of_holder(session, |holder| rights.reads(holder, topics, queue)) {
             Right::Nothing => None,
             Right::Everything => Some(None),
@@ -133,7 +136,7 @@ impl<P: Default + Send> Broker<P> {
     /// Judges the subscriptions of a session that is here, and what it has waiting. Returns whether it
     /// has lost a subscription.
     fn judge_session(&mut self, slot: u32) -> bool {
-        let session = &mut self.queues.sessions[slot as usize];
+        let session = &mut self.queues.sessions[slot];
         session.judged_by = self.rights_version;
         let subscriptions: Vec<(Arc<str>, Subscription)> =
             session.subscriptions.iter().cloned().collect();
@@ -158,7 +161,7 @@ impl<P: Default + Send> Broker<P> {
     /// Drops what a session may not get any more of what waits for it or was sent and not settled;
     /// what is a shared subscription's goes back to it.
     fn judge_queue(&mut self, slot: u32) {
-        let session = &self.queues.sessions[slot as usize];
+        let session = &self.queues.sessions[slot];
         let (mut node, mut sent) = (session.pending.first(), session.ledger.first());
         let mut given_back = Vec::new();
         while node != NIL {
@@ -205,7 +208,7 @@ impl<P: Default + Send> Broker<P> {
         else {
             return true;
         };
-        let session = &self.queues.sessions[slot as usize];
+        let session = &self.queues.sessions[slot];
         if entry.group == NIL {
             return self.of_holder(session, |holder| rights.receives(holder, message.topic()));
         }
@@ -228,7 +231,7 @@ impl<P: Default + Send> Broker<P> {
 
     /// Whether a session's will may be published.
     pub(super) fn may_publish_will(&self, slot: u32) -> bool {
-        let session = &self.queues.sessions[slot as usize];
+        let session = &self.queues.sessions[slot];
         match (&self.rights, &session.will) {
             (Some(rights), Some(will)) => self.of_holder(session, |holder| {
                 rights.admits(holder) && rights.publishes(holder, &will.message)

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use super::Broker;
+use crate::api::DoorState;
 use crate::cursor::{Allowance, Count, Past, Reader};
 use crate::index::{Found, merge};
 use crate::limits::QueueFull;
@@ -26,7 +27,7 @@ impl<P> Queues<P> {
     /// at the end of the call.
     pub(crate) fn fall_behind(&mut self, slot: u32, position: u64) {
         let watermark = self.watermark();
-        let Some(reader) = &mut self.sessions[slot as usize].reader else {
+        let Some(reader) = &mut self.sessions[slot].reader else {
             return;
         };
         reader.next = reader.bound(watermark).min(position);
@@ -38,7 +39,7 @@ impl<P> Queues<P> {
 
     /// Lists a session that reads the log and has room for more.
     pub(crate) fn list_if_hungry(&mut self, slot: u32) {
-        let session = &self.sessions[slot as usize];
+        let session = &self.sessions[slot];
         if session.reader.is_none() {
             return;
         }
@@ -62,7 +63,7 @@ impl<P> Queues<P> {
         subscription: Subscription,
         until: u64,
     ) {
-        let session = &mut self.sessions[slot as usize];
+        let session = &mut self.sessions[slot];
         let Some(reader) = &mut session.reader else {
             return;
         };
@@ -87,7 +88,7 @@ impl<P> Queues<P> {
 
     /// The positions of what a session has in its queue and its ledger, rising.
     fn held(&self, slot: u32) -> Vec<u64> {
-        let session = &self.sessions[slot as usize];
+        let session = &self.sessions[slot];
         let mut held = Vec::new();
         for list in [session.ledger, session.pending] {
             self.nodes.each(list, |entry| {
@@ -101,16 +102,16 @@ impl<P> Queues<P> {
     }
 }
 
-impl<P: Default + Send> Broker<P> {
+impl<P: DoorState> Broker<P> {
     /// Whether a session reads the log.
     pub(super) fn is_asleep(&self, slot: u32) -> bool {
-        let reader = self.queues.sessions[slot as usize].reader.as_ref();
+        let reader = self.queues.sessions[slot].reader.as_ref();
         reader.is_some_and(|reader| reader.awake_from.is_none())
     }
 
     /// Takes the routes of a session out of the index.
     pub(super) fn remove_routes(&mut self, slot: u32) {
-        let session = &self.queues.sessions[slot as usize];
+        let session = &self.queues.sessions[slot];
         let id = session.subscriber;
         if id == NIL {
             return;
@@ -130,7 +131,7 @@ impl<P: Default + Send> Broker<P> {
     /// Puts a session to sleep whose consumer is gone: what waits is in the log.
     pub(super) fn fall_asleep(&mut self, slot: u32) {
         let watermark = self.queues.watermark();
-        let Some(reader) = &mut self.queues.sessions[slot as usize].reader else {
+        let Some(reader) = &mut self.queues.sessions[slot].reader else {
             return;
         };
         let was_awake = reader.awake_from.is_some();
@@ -145,7 +146,7 @@ impl<P: Default + Send> Broker<P> {
     /// Drops what waits for a session that sleeps and is in the log: it is read again, in its order.
     pub(super) fn drop_logged(&mut self, slot: u32) {
         let mut lowest = u64::MAX;
-        let mut node = self.queues.sessions[slot as usize].pending.first();
+        let mut node = self.queues.sessions[slot].pending.first();
         while node != NIL {
             let next = self.queues.nodes.next(node);
             let entry = self.queues.nodes.entry(node);
@@ -156,7 +157,7 @@ impl<P: Default + Send> Broker<P> {
             }
             node = next;
         }
-        if let Some(reader) = &mut self.queues.sessions[slot as usize].reader {
+        if let Some(reader) = &mut self.queues.sessions[slot].reader {
             reader.next = reader.next.min(lowest);
         }
         self.queues.mark_changed(slot);
@@ -170,7 +171,7 @@ impl<P: Default + Send> Broker<P> {
             messages: limits.queued_messages,
             bytes: limits.queued_bytes,
         };
-        if let Some(reader) = &mut self.queues.sessions[slot as usize].reader
+        if let Some(reader) = &mut self.queues.sessions[slot].reader
             && reader.awake_from.is_none()
         {
             if self.queues.limits.queue_full == QueueFull::DropOldest {
@@ -185,7 +186,7 @@ impl<P: Default + Send> Broker<P> {
     /// Reads on for a session that sleeps and has a consumer with room for more; wakes it where it has
     /// come to the end of the log.
     pub(super) fn read_on(&mut self, now_ms: u64, slot: u32) {
-        let Some(session) = self.queues.sessions.get(slot as usize) else {
+        let Some(session) = self.queues.sessions.get(slot) else {
             return;
         };
         let Some(reader) = session.reader.as_ref().filter(|reader| !reader.is_asked) else {
@@ -214,7 +215,7 @@ impl<P: Default + Send> Broker<P> {
         let to = appends.first(end);
         drop(appends);
         let (most_messages, most_bytes) = self.queues.read_ahead();
-        let session = &mut self.queues.sessions[slot as usize];
+        let session = &mut self.queues.sessions[slot];
         let own = session
             .subscriptions
             .iter()
@@ -263,7 +264,7 @@ impl<P: Default + Send> Broker<P> {
 
     fn read_answered(&mut self, now_ms: u64, answer: ReadAnswer) {
         let (slot, attendance) = ((answer.reader >> 32) as u32, answer.reader as u32);
-        let session = self.queues.sessions.get_mut(slot as usize);
+        let session = self.queues.sessions.get_mut(slot);
         let Some(session) = session.filter(|session| session.attendance == attendance) else {
             return;
         };
@@ -279,8 +280,8 @@ impl<P: Default + Send> Broker<P> {
             self.charge(message);
         }
         self.replay(now_ms, slot, messages, answer.next);
-        let after = (self.queues.sessions[slot as usize].reader.as_ref()).map(|reader| reader.next);
-        if before == after && self.queues.sessions[slot as usize].pending.is_empty() {
+        let after = (self.queues.sessions[slot].reader.as_ref()).map(|reader| reader.next);
+        if before == after && self.queues.sessions[slot].pending.is_empty() {
             // What comes next is not written yet.
             self.stalled.push(slot);
             self.stalled_until_ms = now_ms + STALLED_MS;
@@ -298,7 +299,7 @@ impl<P: Default + Send> Broker<P> {
         messages: Vec<(u64, Arc<Message>)>,
         end: u64,
     ) -> bool {
-        let reader = self.queues.sessions[slot as usize].reader.as_ref();
+        let reader = self.queues.sessions[slot].reader.as_ref();
         if reader.is_some_and(|reader| reader.count.is_some()) {
             self.count(now_ms, slot, &messages, end);
             return false;
@@ -307,7 +308,7 @@ impl<P: Default + Send> Broker<P> {
         let mut is_done = true;
         let mut reached = end;
         for (position, message) in messages {
-            let reader = self.queues.sessions[slot as usize].reader.as_ref();
+            let reader = self.queues.sessions[slot].reader.as_ref();
             let is_wanted = reader.is_some_and(|reader| {
                 position >= reader.next
                     && !(reader.dropped.0..reader.dropped.1).contains(&position)
@@ -319,7 +320,7 @@ impl<P: Default + Send> Broker<P> {
                 break;
             }
         }
-        if let Some(reader) = &mut self.queues.sessions[slot as usize].reader {
+        if let Some(reader) = &mut self.queues.sessions[slot].reader {
             reader.next = reader.next.max(reached);
             if reader
                 .allowance
@@ -335,14 +336,14 @@ impl<P: Default + Send> Broker<P> {
     /// Finds out, up to the position `end`, which messages of the log a session's queue would have dropped for
     /// later ones. With all of them counted, reading begins again.
     fn count(&mut self, now_ms: u64, slot: u32, messages: &[(u64, Arc<Message>)], end: u64) {
-        let reader = self.queues.sessions[slot as usize].reader.as_mut();
+        let reader = self.queues.sessions[slot].reader.as_mut();
         let Some(mut count) = reader.and_then(|reader| reader.count.take()) else {
             return;
         };
         let limits = &self.queues.limits;
         let (most_messages, most_bytes) = (limits.queued_messages, limits.queued_bytes);
         for (position, message) in messages {
-            let reader = self.queues.sessions[slot as usize].reader.as_ref();
+            let reader = self.queues.sessions[slot].reader.as_ref();
             let is_counted = *position < count.until
                 && !message.is_expired(now_ms)
                 && reader.is_some_and(|reader| {
@@ -353,7 +354,7 @@ impl<P: Default + Send> Broker<P> {
                 count.add(*position, message.body_bytes(), most_messages, most_bytes);
             }
         }
-        let Some(reader) = &mut self.queues.sessions[slot as usize].reader else {
+        let Some(reader) = &mut self.queues.sessions[slot].reader else {
             return;
         };
         if end < count.until {
@@ -387,7 +388,7 @@ impl<P: Default + Send> Broker<P> {
         }
         let body_bytes = message.body_bytes();
         let (most_messages, most_bytes) = self.queues.read_ahead();
-        let session = &mut self.queues.sessions[slot as usize];
+        let session = &mut self.queues.sessions[slot];
         let waiting_bytes = session.account.pending_bytes as usize;
         let is_full = !session.pending.is_empty()
             && (session.pending.len() >= most_messages || waiting_bytes + body_bytes > most_bytes);
@@ -418,7 +419,7 @@ impl<P: Default + Send> Broker<P> {
 
     /// As what a session gets a message of the log, by its subscriptions of today.
     fn targets_of(&self, slot: u32, position: u64, message: &Message) -> Vec<Target> {
-        let session = &self.queues.sessions[slot as usize];
+        let session = &self.queues.sessions[slot];
         let topic = message.topic();
         let reader = session.reader.as_ref();
         let began = |filter: &str| reader.is_none_or(|reader| reader.since(filter) <= position);
@@ -473,7 +474,7 @@ impl<P: Default + Send> Broker<P> {
     /// Enters the routes of a session that has read all up to the end of the log into the index; the lock on
     /// the log's end is held. Returns the length of the route log.
     fn enter_routes(&mut self, slot: u32, end: u64) -> u64 {
-        let session = &mut self.queues.sessions[slot as usize];
+        let session = &mut self.queues.sessions[slot];
         if let Some(reader) = &mut session.reader {
             debug_assert_eq!(reader.next, end, "who wakes has read everything");
             reader.awake_from = Some(end);
@@ -502,7 +503,7 @@ impl<P: Default + Send> Broker<P> {
     /// Begins a session's reading of the log.
     pub(super) fn begin_reading(&mut self, slot: u32) {
         let position = self.queues.store.next_position();
-        let session = &mut self.queues.sessions[slot as usize];
+        let session = &mut self.queues.sessions[slot];
         if session.reader.is_none() {
             session.reader = Some(Box::new(Reader::awake(position)));
             // In one frame with the session: a restart without it would begin at the start of the log.

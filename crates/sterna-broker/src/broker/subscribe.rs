@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use super::Broker;
-use crate::api::{RetainHandling, SessionKey, SubscribeError, SubscribeOptions, Subscribed};
+use crate::api::{
+    DoorState, RetainHandling, SessionKey, SubscribeError, SubscribeOptions, Subscribed,
+};
 use crate::directory::Admission;
 use crate::filter::Filter;
 use crate::message::Origin;
@@ -13,7 +15,7 @@ use crate::records::{self, Kind};
 use crate::route::{Context, Place, RouteFlags, RouteUpdate};
 use crate::session::Subscription;
 
-impl<P: Default + Send> Broker<P> {
+impl<P: DoorState> Broker<P> {
     /// Adds or replaces a subscription. It is in force on all shards when this returns.
     ///
     /// # Errors
@@ -80,7 +82,7 @@ impl<P: Default + Send> Broker<P> {
         let mut retained = 0;
         if parsed.shared {
             // No retained messages for shared subscriptions (section 4.8.2).
-            let session = &self.queues.sessions[slot as usize];
+            let session = &self.queues.sessions[slot];
             if let Some(joined) = session.subscriptions.get(&*text).filter(|_| !existed) {
                 let group = joined.group;
                 self.attend_group(slot, group, 0);
@@ -108,7 +110,7 @@ impl<P: Default + Send> Broker<P> {
         subscription: Subscription,
         since: Option<u64>,
     ) -> Option<u64> {
-        let session = &self.queues.sessions[slot as usize];
+        let session = &self.queues.sessions[slot];
         let (known_subscriber, known_group) = (session.subscriber, subscription.group);
         let place = Place {
             shard: self.shard,
@@ -176,7 +178,7 @@ impl<P: Default + Send> Broker<P> {
             log.keep_group(&filter, old_flags, Some(flags));
             (id, Some(group), position)
         });
-        let reader = self.queues.sessions[slot as usize].reader.as_ref();
+        let reader = self.queues.sessions[slot].reader.as_ref();
         let known_since = reader.map_or(0, |reader| reader.since(filter));
         let since = match &old {
             // What it has not got yet was published by the old options.
@@ -188,7 +190,7 @@ impl<P: Default + Send> Broker<P> {
             self.queues.note_past(slot, filter, old, position);
         }
         let hashing = self.directory.hashing();
-        let session = &mut self.queues.sessions[slot as usize];
+        let session = &mut self.queues.sessions[slot];
         session.subscriber = subscriber;
         let group = group?;
         let subscription = Subscription {
@@ -224,7 +226,7 @@ impl<P: Default + Send> Broker<P> {
         options: SubscribeOptions,
         context: Option<&Arc<Context>>,
     ) -> usize {
-        let session = &self.queues.sessions[slot as usize];
+        let session = &self.queues.sessions[slot];
         let origin = session.origin;
         let room = self
             .queues
@@ -239,7 +241,7 @@ impl<P: Default + Send> Broker<P> {
             if options.no_local && message.origin() == origin && origin != Origin::NONE {
                 continue;
             }
-            let session = &self.queues.sessions[slot as usize];
+            let session = &self.queues.sessions[slot];
             if context.is_some_and(|context| !context.permits(message.topic()))
                 || !session.selects(&message)
             {

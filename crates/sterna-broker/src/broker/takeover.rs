@@ -14,7 +14,7 @@
 
 use super::Broker;
 use crate::account::Account;
-use crate::api::{Event, EvictReason};
+use crate::api::{DoorState, Event, EvictReason};
 use crate::mail::{Address, Claim, Letter, Moved};
 use crate::nodes::{List, NIL, Phase};
 use crate::queues::TimerKey;
@@ -30,7 +30,7 @@ pub(super) struct Fence {
     slot: Option<u32>,
 }
 
-impl<P: Default + Send> Broker<P> {
+impl<P: DoorState> Broker<P> {
     /// Another shard claims a session.
     pub(super) fn claimed(&mut self, now_ms: u64, claim: Claim) {
         let Claim {
@@ -70,7 +70,7 @@ impl<P: Default + Send> Broker<P> {
             "the registry names one owner at a time"
         );
         self.evict_consumer(now_ms, slot, EvictReason::TakenOver);
-        let session = &mut self.queues.sessions[slot as usize];
+        let session = &mut self.queues.sessions[slot];
         let moves = !clean_start && session.expiry_s > 0;
         if moves {
             session.state = State::Moving;
@@ -94,7 +94,7 @@ impl<P: Default + Send> Broker<P> {
                     });
                     log.position
                 });
-                if let Some(reader) = &mut self.queues.sessions[slot as usize].reader {
+                if let Some(reader) = &mut self.queues.sessions[slot].reader {
                     reader.leaves_at = position;
                 }
             }
@@ -145,7 +145,7 @@ impl<P: Default + Send> Broker<P> {
     fn extract(&mut self, slot: u32) -> Moved<P> {
         // What it has settled here is written here, before records of that are removed.
         self.queues.write_cursor(slot);
-        let mut session = self.queues.sessions.remove(slot as usize);
+        let mut session = self.queues.sessions.remove(slot);
         self.queues
             .timers
             .remove(&(session.timer_ms, TimerKey::Session(slot)));
@@ -202,7 +202,7 @@ impl<P: Default + Send> Broker<P> {
         // Whoever claimed it and is gone again has never had a session: if none came, there is none
         // to pass on, and the next is told so.
         let ends = discard || !present || !self.is_admitted(slot);
-        let session = &mut self.queues.sessions[slot as usize];
+        let session = &mut self.queues.sessions[slot];
         debug_assert!(
             session.consumer().is_none() || !discard,
             "a discarded session has no consumer"
@@ -249,7 +249,7 @@ impl<P: Default + Send> Broker<P> {
             debug_assert_eq!(entry.phase, Phase::Pending);
             queues.restore(&mut pending, slot, entry);
         }
-        let session = &mut queues.sessions[slot as usize];
+        let session = &mut queues.sessions[slot];
         session.protocol = state.protocol;
         session.subscriber = state.subscriber;
         for (filter, subscription) in state.subscriptions {

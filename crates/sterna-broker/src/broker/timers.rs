@@ -1,6 +1,7 @@
 //! What time does: wills, the end of sessions, the expiry of messages.
 
 use super::Broker;
+use crate::api::DoorState;
 use crate::queues::TimerKey;
 
 /// Timers handled in one call, so that a crowd that expires together doesn't hold the shard up.
@@ -9,7 +10,7 @@ const TIMERS_PER_CALL: usize = 1_024;
 /// Expired retained messages are dropped together this often; until then nobody is sent them.
 const RETAINED_SWEEP_MS: u64 = 10_000;
 
-impl<P: Default + Send> Broker<P> {
+impl<P: DoorState> Broker<P> {
     /// When [`timeout`](Self::timeout) wants to be called. In the past if there is more to do than
     /// one call did.
     #[must_use]
@@ -61,7 +62,8 @@ impl<P: Default + Send> Broker<P> {
     }
 
     fn session_timeout(&mut self, now_ms: u64, slot: u32) {
-        let session = &self.queues.sessions[slot as usize];
+        self.queues.sessions.unpack(slot);
+        let session = &self.queues.sessions[slot];
         // [MQTT-4.1.0-2] The will is published with the end if it wasn't before.
         if session.expires_at_ms <= now_ms {
             self.queues.counters.sessions_expired += 1;

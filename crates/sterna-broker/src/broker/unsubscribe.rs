@@ -9,7 +9,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use super::Broker;
-use crate::api::{Event, SessionKey};
+use crate::api::{DoorState, Event, SessionKey};
 use crate::filter::Filter;
 use crate::mail::{Letter, Returned};
 use crate::nodes::NIL;
@@ -17,7 +17,7 @@ use crate::records::{self, Kind};
 use crate::route::RouteUpdate;
 use crate::session::State;
 
-impl<P: Default + Send> Broker<P> {
+impl<P: DoorState> Broker<P> {
     /// Removes a subscription; false where there was none. What is queued because of it stays; what
     /// of a shared subscription was not yet sent goes to its other members. [MQTT-3.10.4-1]
     /// [MQTT-3.10.4-2] [MQTT-3.10.4-3] [MQTT311-3.10.4-3]
@@ -109,7 +109,7 @@ impl<P: Default + Send> Broker<P> {
     /// Ends what has ended for everybody while a session was on its way here. Returns whether it had
     /// any of it.
     pub(super) fn end_noted_subscriptions(&mut self, slot: u32) -> bool {
-        let session = &mut self.queues.sessions[slot as usize];
+        let session = &mut self.queues.sessions[slot];
         let ended = session.rare.as_mut().map(|rare| &mut rare.ended_filters);
         let mut existed = false;
         for filter in ended.map(std::mem::take).unwrap_or_default() {
@@ -120,7 +120,7 @@ impl<P: Default + Send> Broker<P> {
 
     /// Tells a session's consumer, if it has one, that subscriptions have ended.
     pub(super) fn tell_unsubscribed(&mut self, slot: u32) {
-        let session = &self.queues.sessions[slot as usize];
+        let session = &self.queues.sessions[slot];
         if let Some(consumer) = session.consumer() {
             let session = session.key(slot);
             self.events
@@ -130,7 +130,7 @@ impl<P: Default + Send> Broker<P> {
 
     /// Removes a subscription of a session of this shard.
     pub(super) fn remove_subscription(&mut self, slot: u32, filter: &str) -> bool {
-        let session = &mut self.queues.sessions[slot as usize];
+        let session = &mut self.queues.sessions[slot];
         let id = session.subscriber;
         let Some((filter, subscription)) = session.subscriptions.remove(filter) else {
             return false;
@@ -163,7 +163,7 @@ impl<P: Default + Send> Broker<P> {
     fn unsent_of_group(&mut self, slot: u32, group: u32) -> Vec<(u32, Returned)> {
         let queues = &mut self.queues;
         let mut unsent = Vec::new();
-        let mut node = queues.sessions[slot as usize].pending.first();
+        let mut node = queues.sessions[slot].pending.first();
         while node != NIL {
             let next = queues.nodes.next(node);
             if queues

@@ -176,6 +176,11 @@ impl Directory {
         self.registry.owner(client_id)
     }
 
+    /// A client identifier; the registry's own text where there is a session of that name.
+    pub(crate) fn shared_name(&self, client_id: &str) -> Arc<str> {
+        (self.registry.name(client_id)).unwrap_or_else(|| Arc::from(client_id))
+    }
+
     /// The user that a client's session belongs to; `None` also where there is no session.
     pub(crate) fn user_of(&self, client_id: &str) -> Option<Arc<str>> {
         self.registry.user(client_id)

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 
 use sterna_broker::{
-    Broker, Close, ConsumerId, Directory, Event, Limits, Mail, Message, MessageHeader, NoStore,
-    OpenError, OpenSession, Opened, Outcome, Publication, Qos, RetainHandling, SessionKey, ShardId,
-    SubscribeError, SubscribeOptions,
+    Broker, Close, ConsumerId, Directory, DoorState, Event, Limits, Mail, Message, MessageHeader,
+    NoStore, OpenError, OpenSession, Opened, Outcome, Publication, Qos, RetainHandling, SessionKey,
+    ShardId, SubscribeError, SubscribeOptions,
 };
 
 const SHARDS: usize = 3;
@@ -24,6 +24,12 @@ struct Received {
     /// Those that came as retained copies.
     copies: HashSet<(u64, u64)>,
     deliveries: u64,
+}
+
+impl DoorState for Received {
+    fn is_idle(&self) -> bool {
+        false
+    }
 }
 
 /// Where all shards wait for each other. Unlike a barrier it lets the others go when one has failed.

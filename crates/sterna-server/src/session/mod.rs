@@ -3,7 +3,7 @@
 pub(crate) mod amqp;
 pub(crate) mod http;
 
-use sterna_broker::{Broker, SessionKey};
+use sterna_broker::{Broker, DoorState, SessionKey};
 
 pub use amqp::Terminus;
 pub use http::HttpSession;
@@ -23,6 +23,17 @@ pub enum SessionState {
 impl Default for SessionState {
     fn default() -> Self {
         Self::Mqtt(sterna_mqtt::MqttSession::default())
+    }
+}
+
+impl DoorState for SessionState {
+    fn is_idle(&self) -> bool {
+        match self {
+            // Packet identifiers of the next connection may begin anew.
+            Self::Mqtt(session) => session.is_empty(),
+            Self::Amqp(terminus) => terminus.is_none(),
+            Self::Http(_) => false,
+        }
     }
 }
 
