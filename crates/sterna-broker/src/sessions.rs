@@ -184,6 +184,7 @@ impl<P: DoorState> Sessions<P> {
             session.rare = extra.rare;
         }
         session.timer_ms = session.deadline_ms();
+        self.directory.remove_packed(session.subscriptions.len());
         self.slots[slot as usize] = Slot::Open(Box::new(session));
         self.unpacked.push(slot);
     }
@@ -194,6 +195,7 @@ impl<P: DoorState> Sessions<P> {
             return;
         };
         let packed = packed::pack(session);
+        self.directory.add_packed(session.subscriptions.len());
         let is_rare = session.rare.as_ref().is_some_and(|rare| !rare.is_empty());
         let is_plain = session.protocol.is_idle() && session.will.is_none() && !is_rare;
         if !is_plain {

@@ -43,6 +43,8 @@ pub struct Directory {
     registry: Registry,
     sessions: AtomicUsize,
     subscriptions: AtomicUsize,
+    packed_sessions: AtomicUsize,
+    packed_subscriptions: AtomicUsize,
     will_bytes: AtomicUsize,
     pressure: AtomicU8,
     openings: AtomicU32,
@@ -103,6 +105,8 @@ impl Directory {
             registry: Registry::new(hashing),
             sessions: AtomicUsize::new(0),
             subscriptions: AtomicUsize::new(0),
+            packed_sessions: AtomicUsize::new(0),
+            packed_subscriptions: AtomicUsize::new(0),
             will_bytes: AtomicUsize::new(0),
             pressure: AtomicU8::new(0),
             openings: AtomicU32::new(0),
@@ -140,6 +144,25 @@ impl Directory {
     #[must_use]
     pub fn subscriptions(&self) -> usize {
         self.subscriptions.load(Ordering::Relaxed)
+    }
+
+    /// Of the sessions on all shards, those that are away and take least memory, and their subscriptions.
+    #[must_use]
+    pub fn packed(&self) -> (usize, usize) {
+        let sessions = self.packed_sessions.load(Ordering::Relaxed);
+        (sessions, self.packed_subscriptions.load(Ordering::Relaxed))
+    }
+
+    /// Counts a session of so many subscriptions that was packed.
+    pub(crate) fn add_packed(&self, subscriptions: usize) {
+        self.packed_sessions.fetch_add(1, Ordering::Relaxed);
+        (self.packed_subscriptions).fetch_add(subscriptions, Ordering::Relaxed);
+    }
+
+    /// Counts a session of so many subscriptions that was unpacked.
+    pub(crate) fn remove_packed(&self, subscriptions: usize) {
+        self.packed_sessions.fetch_sub(1, Ordering::Relaxed);
+        (self.packed_subscriptions).fetch_sub(subscriptions, Ordering::Relaxed);
     }
 
     /// Bytes of all message bodies that are alive: queued, sent and not settled, or retained.

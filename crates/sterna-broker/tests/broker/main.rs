@@ -10,6 +10,7 @@ mod late_store;
 mod limits;
 mod losses;
 mod model;
+mod packed;
 mod peers;
 mod queue_rules;
 mod restored;

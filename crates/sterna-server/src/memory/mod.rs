@@ -88,8 +88,12 @@ const COUNTED_ENTRY_BYTES: u64 = 64;
 const RETAINED_BYTES: u64 = 420;
 /// A session with its place in the registry.
 const SESSION_BYTES: u64 = 900;
+/// One that is away and packed.
+const PACKED_SESSION_BYTES: u64 = 320;
 /// A subscription with its place in the index of each shard.
 const SUBSCRIPTION_BYTES: u64 = 420;
+/// One of a packed session.
+const PACKED_SUBSCRIPTION_BYTES: u64 = 240;
 /// A byte-stream connection with its engine; a layer of TLS adds to it.
 const CONNECTION_BYTES: u64 = 2_600;
 /// A QUIC connection with its engine.
@@ -252,9 +256,15 @@ impl Memory {
             Kind::Queues => entries() * ENTRY_BYTES,
             Kind::Retained => self.retained_bytes.load(Ordering::Relaxed),
             Kind::Sessions => {
-                self.directory.sessions() as u64 * SESSION_BYTES
-                    + self.directory.subscriptions() as u64 * SUBSCRIPTION_BYTES
-                    + self.directory.will_bytes() as u64
+                let directory = &self.directory;
+                let (packed, their_subscriptions) = directory.packed();
+                let sessions = directory.sessions().saturating_sub(packed);
+                let subscriptions = directory.subscriptions().saturating_sub(their_subscriptions);
+                sessions as u64 * SESSION_BYTES
+                    + packed as u64 * PACKED_SESSION_BYTES
+                    + subscriptions as u64 * SUBSCRIPTION_BYTES
+                    + their_subscriptions as u64 * PACKED_SUBSCRIPTION_BYTES
+                    + directory.will_bytes() as u64
             }
             Kind::Connections => self.connections_bytes.load(Ordering::Relaxed),
             Kind::Partial => sum(|share| &share.partial_bytes),

@@ -1,0 +1,371 @@
+//! Sessions that are away and packed: nobody can tell them from others but by the memory that they take.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use sterna_broker::{
+    Appended, Close, Committed, ConsumerId, Frame, Full, Holder, Limits, OpenSession, Qos,
+    ReadAnswer, ReadRequest, Right, Rights, Store, SubscribeOptions, Will,
+};
+use sterna_store::MemoryStore;
+
+use crate::cluster::{Client, Cluster, message, qos, text};
+
+/// Time after which cursors are written.
+const WRITTEN_MS: u64 = 60_000;
+
+fn kept(shards: u16, store: &MemoryStore) -> Cluster {
+    Cluster::with(shards, Limits::default(), |_| Box::new(store.clone()))
+}
+
+/// Takes a client away, and waits until its session is packed beside so many others.
+fn pack(cluster: &mut Cluster, client: Client, packed: usize) {
+    cluster.close(client, Close::LOST);
+    cluster.pass(WRITTEN_MS);
+    assert_eq!(cluster.directory.packed().0, packed, "it is packed");
+    check(cluster);
+}
+
+fn check(cluster: &Cluster) {
+    for broker in &cluster.brokers {
+        broker.check();
+    }
+}
+
+/// A client with what a session can have, that was sent some messages before it went away.
+fn full_client(cluster: &mut Cluster, will: Option<Will>) -> Client {
+    let client = cluster.open_with(0, "a", false, 3_600, will);
+    let options = SubscribeOptions {
+        identifier: Some(77),
+        no_local: true,
+        retain_as_published: true,
+        ..qos(Qos::ExactlyOnce)
+    };
+    cluster.subscribe(client, "own/+", options);
+    cluster.subscribe(client, "plain", qos(Qos::AtLeastOnce));
+    cluster.subscribe(client, "$share/group/work", qos(Qos::AtLeastOnce));
+    let protocol = cluster.broker(0).protocol_mut(client.key);
+    protocol.expect("it is here").extend([1, 2, 3]);
+    cluster.broker(0).keep(client.key, b"key", b"value");
+    for (topic, payload) in [("own/x", "1"), ("plain", "2"), ("work", "3")] {
+        cluster.publish(0, topic, payload, Qos::ExactlyOnce);
+    }
+    assert_eq!(cluster.drain(client).len(), 3);
+    client
+}
+
+/// The consumer comes back on the same shard and on another; all is there, in order, by its options.
+#[test]
+fn a_packed_session_has_all_that_it_had() {
+    for (shards, shard) in [(1, 0), (2, 0), (2, 1)] {
+        let mut cluster = kept(shards, &MemoryStore::new());
+        let client = full_client(&mut cluster, None);
+        let own = message("own/y", "own", Qos::ExactlyOnce, false);
+        cluster.send(0, Some(client.key), own);
+        pack(&mut cluster, client, 1);
+        for (topic, payload) in [("own/y", "4"), ("plain", "5"), ("work", "6"), ("no", "7")] {
+            let retained = message(topic, payload, Qos::ExactlyOnce, true);
+            cluster.send(shards - 1, None, retained);
+            cluster.run();
+        }
+        assert_eq!(cluster.directory.packed().0, 1, "messages do not unpack it");
+        let client = cluster.open(shard, "a");
+        assert!(client.present);
+        assert_eq!(cluster.directory.packed().0, 0);
+        let protocol = cluster.broker(shard).protocol(client.key);
+        assert_eq!(protocol.expect("it is here"), &[1, 2, 3]);
+        let mut deliveries = cluster.take(client);
+        deliveries.sort_by_key(text);
+        let got: Vec<_> = deliveries
+            .iter()
+            .map(|one| (text(one), one.qos, one.retain, one.identifiers().to_vec()))
+            .collect();
+        let expected = [
+            ("4".to_owned(), Qos::ExactlyOnce, true, vec![77]),
+            ("5".to_owned(), Qos::AtLeastOnce, false, vec![]),
+            ("6".to_owned(), Qos::AtLeastOnce, false, vec![]),
+        ];
+        assert_eq!(got, expected, "{shards} shards, on shard {shard}");
+        check(&cluster);
+        // What it is sent from now on has other tags than what it was sent before.
+        cluster.publish(0, "plain", "8", Qos::AtLeastOnce);
+        let next = cluster.take(client).pop().expect("it is awake");
+        assert!(deliveries.iter().all(|before| before.tag < next.tag));
+        cluster.broker(shard).forget(client.key, b"key");
+        check(&cluster);
+    }
+}
+
+#[test]
+fn a_packed_session_expires_and_leaves_nothing() {
+    let store = MemoryStore::new();
+    let mut cluster = kept(1, &store);
+    let client = full_client(&mut cluster, None);
+    pack(&mut cluster, client, 1);
+    cluster.pass(3_600_000);
+    let directory = Arc::clone(&cluster.directory);
+    assert_eq!((directory.sessions(), directory.subscriptions()), (0, 0));
+    assert_eq!(directory.packed(), (0, 0));
+    assert_eq!(cluster.broker(0).counters().sessions_expired, 1);
+    assert_eq!(
+        cluster.publish(0, "plain", "x", Qos::AtLeastOnce).matched,
+        0
+    );
+    let of_session = |key: &[u8]| key.windows(1).any(|part| part == b"a") && key[0] != b'q';
+    let left: Vec<_> = store
+        .keys()
+        .into_iter()
+        .filter(|key| of_session(key))
+        .collect();
+    assert!(left.is_empty(), "{left:?}");
+    check(&cluster);
+}
+
+/// [MQTT-3.1.3-9]
+#[test]
+fn the_will_of_a_packed_session_is_published_when_it_is_due_or_not_if_its_client_is_back() {
+    for is_back in [false, true] {
+        let mut cluster = kept(1, &MemoryStore::new());
+        let watcher = cluster.open_with(0, "watcher", true, 0, None);
+        cluster.subscribe(watcher, "will", qos(Qos::AtLeastOnce));
+        let will = Will {
+            message: message("will", "gone", Qos::AtLeastOnce, false),
+            delay_s: 600,
+            expiry_s: None,
+        };
+        let client = full_client(&mut cluster, Some(will));
+        pack(&mut cluster, client, 1);
+        assert!(cluster.directory.will_bytes() > 0);
+        if is_back {
+            let client = cluster.open(0, "a");
+            cluster.close(client, Close::NORMAL);
+        }
+        cluster.pass(600_000);
+        let wills = cluster.drain(watcher);
+        assert_eq!(wills, if is_back { vec![] } else { vec!["gone"] });
+        assert_eq!(cluster.directory.will_bytes(), 0);
+        assert_eq!(cluster.directory.packed().0, 1, "it is packed again");
+        check(&cluster);
+    }
+}
+
+#[test]
+fn administrators_see_and_end_packed_sessions() {
+    let mut cluster = kept(2, &MemoryStore::new());
+    let client = full_client(&mut cluster, None);
+    let open = cluster.broker(0).session_named("a").expect("it is here");
+    pack(&mut cluster, client, 1);
+    let (info, mut filters) = cluster.broker(0).session_named("a").expect("it is here");
+    filters.sort_unstable();
+    assert_eq!(filters.len(), open.1.len());
+    assert_eq!(
+        (&*info.client_id, info.expiry_s, info.subscriptions),
+        ("a", 3_600, 3)
+    );
+    assert_eq!(info.consumer, None);
+    assert!(info.expires_at_ms.is_some());
+    let (page, _) = cluster.broker(0).sessions(0, 10);
+    let (other_page, _) = cluster.broker(0).sessions_within(0, 10, 1_000);
+    assert_eq!((page.len(), other_page.len()), (1, 1));
+    let named = cluster.broker(0).subscriptions_named("a", None, 10);
+    let (subscriptions, has_more) = named.expect("it is here");
+    assert!(!has_more);
+    let own = subscriptions.iter().find(|one| &*one.filter == "own/+");
+    let own = own.expect("it subscribes to it");
+    assert_eq!(
+        (own.identifier, own.no_local, own.qos),
+        (Some(77), true, Qos::ExactlyOnce)
+    );
+    cluster.publish(1, "plain", "x", Qos::AtLeastOnce);
+    let (info, _) = cluster.broker(0).session_named("a").expect("it is here");
+    assert!(info.queue.has_more_in_log, "it has slept through a message");
+    assert_eq!(cluster.broker(0).key_named("a"), None);
+    assert_eq!(
+        cluster.directory.packed().0,
+        1,
+        "looking does not unpack it"
+    );
+    let state = cluster.broker(0).protocol_named("a").cloned();
+    assert_eq!(state, Some(vec![1, 2, 3]));
+    let now_ms = cluster.now_ms;
+    assert!(cluster.broker(1).end_session_of(now_ms, "a"));
+    cluster.collect(1);
+    cluster.run();
+    assert_eq!(
+        (cluster.directory.sessions(), cluster.directory.packed()),
+        (0, (0, 0))
+    );
+    check(&cluster);
+}
+
+/// What was published before a subscription ended is still the session's. [MQTT-3.10.4-4]
+#[test]
+fn the_end_of_a_topic_reaches_packed_sessions_and_they_are_packed_again() {
+    let mut cluster = kept(2, &MemoryStore::new());
+    let client = full_client(&mut cluster, None);
+    pack(&mut cluster, client, 1);
+    cluster.publish(0, "plain", "before", Qos::AtLeastOnce);
+    let now_ms = cluster.now_ms;
+    assert_eq!(cluster.broker(1).unsubscribe_all(now_ms, "plain"), 1);
+    cluster.collect(1);
+    cluster.run();
+    cluster.publish(0, "plain", "after", Qos::AtLeastOnce);
+    cluster.pass(WRITTEN_MS);
+    assert_eq!(cluster.directory.packed(), (1, 2));
+    check(&cluster);
+    let client = cluster.open(0, "a");
+    assert_eq!(cluster.drain(client), ["before"]);
+}
+
+/// Sessions of the user `gone` end, and nobody may read `plain`.
+#[derive(Debug)]
+struct Stricter;
+
+impl Rights for Stricter {
+    fn admits(&self, holder: Holder<'_>) -> bool {
+        holder.owner != Some("gone")
+    }
+
+    fn reads(&self, _: Holder<'_>, filter: &str, _: Option<&str>) -> Right {
+        if filter == "plain" {
+            Right::Nothing
+        } else {
+            Right::Everything
+        }
+    }
+
+    fn receives(&self, _: Holder<'_>, topic: &str) -> bool {
+        topic != "plain"
+    }
+
+    fn publishes(&self, _: Holder<'_>, _: &str) -> bool {
+        true
+    }
+}
+
+#[test]
+fn packed_sessions_are_judged_by_new_rules() {
+    let mut cluster = kept(1, &MemoryStore::new());
+    let client = full_client(&mut cluster, None);
+    pack(&mut cluster, client, 1);
+    let of_user = OpenSession {
+        client_id: "b",
+        user: Some("gone"),
+        clean_start: false,
+        expiry_s: 3_600,
+        consumer: ConsumerId::default(),
+        will: None,
+        on_demand: false,
+        selector: None,
+    };
+    let (consumer, opened) = cluster.start_request(0, of_user);
+    let other = cluster.opened(0, consumer, opened);
+    cluster.subscribe(other, "plain", qos(Qos::AtLeastOnce));
+    pack(&mut cluster, other, 2);
+    cluster.publish(0, "plain", "secret", Qos::AtLeastOnce);
+    cluster.publish(0, "own/z", "open", Qos::AtLeastOnce);
+    let now_ms = cluster.now_ms;
+    cluster.broker(0).set_rights(Arc::new(Stricter));
+    cluster.broker(0).judge(now_ms);
+    cluster.collect(0);
+    cluster.pass(WRITTEN_MS);
+    assert_eq!(cluster.directory.sessions(), 1);
+    assert_eq!(cluster.directory.packed(), (1, 2));
+    check(&cluster);
+    let client = cluster.open(0, "a");
+    assert_eq!(cluster.drain(client), ["open"]);
+}
+
+/// A store that tells up to where nobody needs the log.
+#[derive(Debug)]
+struct Surveyed {
+    inner: MemoryStore,
+    needed_from: Arc<AtomicU64>,
+}
+
+impl Store for Surveyed {
+    fn next_position(&self) -> u64 {
+        self.inner.next_position()
+    }
+    fn append(&mut self, frame: Frame<'_>) -> Result<Appended, Full> {
+        self.inner.append(frame)
+    }
+    fn committed(&self) -> Committed {
+        self.inner.committed()
+    }
+    fn read(&mut self, request: ReadRequest) {
+        self.inner.read(request);
+    }
+    fn next_answer(&mut self) -> Option<ReadAnswer> {
+        self.inner.next_answer()
+    }
+    fn read_now(&mut self, request: ReadRequest) -> ReadAnswer {
+        self.inner.read_now(request)
+    }
+    fn load(&mut self, visit: &mut dyn FnMut(&[u8], &[u8])) {
+        self.inner.load(visit);
+    }
+    fn needed_from(&mut self, position: u64) {
+        self.needed_from.store(position, Ordering::Relaxed);
+    }
+}
+
+/// The log is kept as far as a packed session needs it.
+#[test]
+fn the_log_is_kept_for_a_packed_session() {
+    let needed_from = Arc::new(AtomicU64::new(0));
+    let store = MemoryStore::new();
+    let mut cluster = Cluster::with(1, Limits::default(), |_| {
+        Box::new(Surveyed {
+            inner: store.clone(),
+            needed_from: Arc::clone(&needed_from),
+        })
+    });
+    let client = full_client(&mut cluster, None);
+    // A shared subscription has a cursor of its own.
+    cluster.unsubscribe(client, "$share/group/work");
+    pack(&mut cluster, client, 1);
+    cluster.pass(WRITTEN_MS);
+    let first = store.next_position();
+    assert_eq!(needed_from.load(Ordering::Relaxed), first);
+    for _ in 0..100 {
+        cluster.publish(0, "plain", "x", Qos::AtLeastOnce);
+        cluster.pass(1_000);
+    }
+    cluster.pass(WRITTEN_MS);
+    assert_eq!(needed_from.load(Ordering::Relaxed), first, "nothing more");
+    let client = cluster.open(0, "a");
+    assert_eq!(cluster.drain(client).len(), 100);
+    pack(&mut cluster, client, 1);
+    cluster.pass(WRITTEN_MS);
+    assert_eq!(needed_from.load(Ordering::Relaxed), first + 100);
+}
+
+#[test]
+fn a_packed_session_is_restored_packed() {
+    let store = MemoryStore::new();
+    let mut cluster = kept(1, &store);
+    let client = full_client(&mut cluster, None);
+    pack(&mut cluster, client, 1);
+    for n in 0..100 {
+        cluster.publish(0, "plain", &n.to_string(), Qos::AtLeastOnce);
+    }
+    drop(cluster);
+    let mut cluster = kept(2, &store);
+    for shard in 0..2 {
+        cluster.broker(shard).restore(1_200_000);
+        cluster.collect(shard);
+    }
+    cluster.now_ms = 1_200_000;
+    cluster.run();
+    assert_eq!(cluster.directory.packed(), (1, 3), "at once");
+    check(&cluster);
+    let shard = cluster.directory.shard_of("a").expect("it is there").0;
+    let client = cluster.open(1 - shard, "a");
+    assert!(client.present);
+    let records = cluster.broker(1 - shard).take_records(client.key);
+    assert_eq!(records, [(Box::from(*b"key"), Box::from(*b"value"))]);
+    let expected: Vec<String> = (0..100).map(|n| n.to_string()).collect();
+    assert_eq!(cluster.drain(client), expected);
+    check(&cluster);
+}
