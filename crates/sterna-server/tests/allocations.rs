@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 
 use bytes::Bytes;
-use sterna_broker::{Directory, Limits, NoStore};
+use sterna_broker::{Directory, Limits, NoStore, Store};
 use sterna_net::{
     Chunk, CloseReason, ConnectionId, ConnectionInfo, Handler as _, Network, PathStatistics,
     StreamId, TransportKind,
 };
 use sterna_server::config::{Config, Effect, Listener, Rule};
 use sterna_server::{Mail, Outbox, Parts, Policy, Shard, metrics, sys};
+use sterna_store::MemoryStore;
 
 /// Counts what this thread allocates. Every call goes to the system's allocator unchanged, so its
 /// contract is the system's.
@@ -25,6 +26,7 @@ mod counting {
     thread_local! {
         static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
         static LIVE_BYTES: Cell<i64> = const { Cell::new(0) };
+        static HEAP_BYTES: Cell<i64> = const { Cell::new(0) };
     }
 
     pub(super) struct Counting;
@@ -37,26 +39,42 @@ mod counting {
         LIVE_BYTES.with(Cell::get)
     }
 
+    /// As [`live_bytes`], with what glibc's heap adds to each block.
+    pub(super) fn heap_bytes() -> i64 {
+        HEAP_BYTES.with(Cell::get)
+    }
+
+    /// What a block costs in glibc's heap: eight bytes more, in steps of sixteen, at least 32.
+    fn cost(size: usize) -> i64 {
+        (size + 8).next_multiple_of(16).max(32) as i64
+    }
+
     // The thread's last calls may come after its locals are gone.
-    fn count(allocations: u64, bytes: i64) {
+    fn count(allocations: u64, bytes: i64, heap_bytes: i64) {
         let _ = ALLOCATIONS.try_with(|n| n.set(n.get() + allocations));
         let _ = LIVE_BYTES.try_with(|n| n.set(n.get() + bytes));
+        let _ = HEAP_BYTES.try_with(|n| n.set(n.get() + heap_bytes));
     }
 
     // SAFETY: forwards every call to `System` with the arguments it got.
     unsafe impl GlobalAlloc for Counting {
         unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-            count(1, layout.size() as i64);
+            count(1, layout.size() as i64, cost(layout.size()));
             unsafe { System.alloc(layout) }
         }
 
         unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-            count(0, -(layout.size() as i64));
+            count(0, -(layout.size() as i64), -cost(layout.size()));
             unsafe { System.dealloc(ptr, layout) }
         }
 
         unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-            count(1, new_size as i64 - layout.size() as i64);
+            let size = layout.size();
+            count(
+                1,
+                new_size as i64 - size as i64,
+                cost(new_size) - cost(size),
+            );
             unsafe { System.realloc(ptr, layout, new_size) }
         }
     }
@@ -168,11 +186,15 @@ impl Fixture {
     }
 
     fn over(config: &Config, limits: Limits, outbox: Box<dyn Outbox>) -> Self {
+        Self::on(config, limits, outbox, Box::new(NoStore))
+    }
+
+    fn on(config: &Config, limits: Limits, outbox: Box<dyn Outbox>, store: Box<dyn Store>) -> Self {
         let wire = Wire::default();
         let parts = Parts {
             number: 0,
             directory: Directory::new(1, limits, 7),
-            store: Box::new(NoStore),
+            store,
             amqp: Arc::default(),
             http: Arc::default(),
             repetitions: Arc::default(),
@@ -452,6 +474,61 @@ fn an_idle_client_with_its_session_stays_below_a_kilobyte() {
     let each = grown / 976;
     println!("{each} bytes a client");
     assert!(each <= 1024, "{each} bytes a client");
+}
+
+/// SUBSCRIBE with one filter, at QoS 1.
+fn subscribe(filter: &str) -> Vec<u8> {
+    let mut packet = vec![0x82, 5 + filter.len() as u8, 0, 1, 0, filter.len() as u8];
+    packet.extend_from_slice(filter.as_bytes());
+    packet.push(1);
+    packet
+}
+
+/// Clients connect, subscribe, are lost, and stay away.
+fn sessions_that_are_away(store: &MemoryStore, filter_of: fn(u32) -> String) -> (i64, Fixture) {
+    let store = Box::new(store.clone());
+    let (config, limits) = (Config::default(), Limits::default());
+    let mut fixture = Fixture::on(&config, limits, Box::new(Nowhere), store);
+    let before = counting::heap_bytes();
+    for slot in 0..AWAY {
+        let mut packets = connect(&format!("away-{slot:06}"));
+        packets[9] = 0; // not a clean session
+        packets.extend_from_slice(&subscribe(&filter_of(slot)));
+        let connection = fixture.connect(slot, &packets);
+        assert_eq!(fixture.take(connection), [0x20, 2, 0, 0, 0x90, 3, 0, 1, 1]);
+        let reason = CloseReason::Failed("gone".to_owned());
+        fixture.shard.closed(&mut fixture.wire, connection, &reason);
+        fixture.shard.end_of_turn(&mut fixture.wire);
+        fixture.wire.infos.remove(&connection);
+        fixture.wire.sent.remove(&connection);
+    }
+    fixture.wire.passed_ms += 60_000;
+    fixture.shard.timeout(&mut fixture.wire);
+    fixture.shard.end_of_turn(&mut fixture.wire);
+    (counting::heap_bytes() - before, fixture)
+}
+
+const AWAY: u32 = 10_000;
+
+/// The whole session, in front door, broker and registry. Its records are the store's.
+#[test]
+fn an_mqtt_session_that_is_away_takes_at_most_400_bytes() {
+    let filters: [(&str, fn(u32) -> String); 2] = [
+        ("a filter of its own", |slot| format!("away/{slot:06}")),
+        ("one filter for all", |_| "away/all".to_owned()),
+    ];
+    for (what, filter_of) in filters {
+        let store = MemoryStore::new();
+        let before = counting::heap_bytes();
+        drop(sessions_that_are_away(&store, filter_of));
+        let of_store = counting::heap_bytes() - before;
+        let second = MemoryStore::new();
+        let (grown, fixture) = sessions_that_are_away(&second, filter_of);
+        let each = (grown - of_store) / i64::from(AWAY);
+        drop(fixture);
+        println!("{what}: {each} bytes");
+        assert!(each <= 400, "{what}: {each} bytes");
+    }
 }
 
 /// What a client of HTTP/3 writes: its control stream and requests, one write each.

@@ -259,7 +259,9 @@ impl Memory {
                 let directory = &self.directory;
                 let (packed, their_subscriptions) = directory.packed();
                 let sessions = directory.sessions().saturating_sub(packed);
-                let subscriptions = directory.subscriptions().saturating_sub(their_subscriptions);
+                let subscriptions = directory
+                    .subscriptions()
+                    .saturating_sub(their_subscriptions);
                 sessions as u64 * SESSION_BYTES
                     + packed as u64 * PACKED_SESSION_BYTES
                     + subscriptions as u64 * SUBSCRIPTION_BYTES
