@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use sterna_broker::{
-    Appended, Close, Committed, ConsumerId, Frame, Full, Holder, Limits, OpenSession, Qos,
+    Appended, Close, Committed, ConsumerId, Frame, Full, Holder, Limits, Message, OpenSession, Qos,
     ReadAnswer, ReadRequest, Right, Rights, Store, SubscribeOptions, Will,
 };
 use sterna_store::MemoryStore;
@@ -238,7 +238,7 @@ impl Rights for Stricter {
         topic != "plain"
     }
 
-    fn publishes(&self, _: Holder<'_>, _: &str) -> bool {
+    fn publishes(&self, _: Holder<'_>, _: &Message) -> bool {
         true
     }
 }

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use sterna_broker::{
-    Close, ConsumerId, Endpoint, Holder, Message, OpenSession, Permit, Qos, Right, Rights,
-    SubscribeError,
+    Close, ConsumerId, Holder, Message, OpenSession, Permit, Qos, Right, Rights, SubscribeError,
 };
 
 use crate::cluster::{Cluster, qos};
