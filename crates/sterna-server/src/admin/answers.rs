@@ -188,7 +188,7 @@ impl Desk<'_, '_> {
             json!({
                 "number": number,
                 "sessions": figures.broker.sessions,
-                "queued_messages": figures.broker.stored_messages,
+                "queued_messages": figures.broker.stored_messages + figures.broker.logged_messages,
                 "messages_received": figures.broker.received_messages,
                 "messages_sent": figures.broker.sent_messages,
                 "letters": figures.letters,

@@ -501,6 +501,7 @@ impl Desk<'_, '_> {
             queue: queue.into(),
             topic: topic_of_queue(&wanted.to).into(),
             limit: limit as usize,
+            moved: 0,
         };
         let change = Change {
             target: format!("{} to {}", change.target, wanted.to),

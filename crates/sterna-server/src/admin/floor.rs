@@ -39,10 +39,11 @@ pub(super) fn client_of(name: &str) -> Option<(usize, ConnectionId)> {
 }
 
 impl Floor<'_, '_> {
-    /// Answers a query.
-    pub(crate) fn answer(&mut self, query: Query) -> Found {
+    /// Answers a query. Where messages have to be read in the log first, it gives what is left of the query
+    /// back: to be asked again when the store has woken the shard.
+    pub(crate) fn answer(&mut self, query: Query) -> Result<Found, Query> {
         let now_ms = self.cx.net.now_ms();
-        match query {
+        let found = match query {
             Query::Clients { window, name } => {
                 let mut found = Vec::new();
                 let net = &*self.cx.net;
@@ -92,7 +93,7 @@ impl Floor<'_, '_> {
                 let broker = &*self.cx.broker;
                 let page = broker.subscriptions_named(&client_id, after.as_deref(), limit);
                 let Some((page, has_more)) = page else {
-                    return Found::Nothing;
+                    return Ok(Found::Nothing);
                 };
                 let page = page.iter().map(|subscription| {
                     json!({
@@ -117,10 +118,17 @@ impl Floor<'_, '_> {
             } => {
                 let page = self.cx.broker.peek_queue(now_ms, &queue, after, limit);
                 let Some((page, has_more)) = page else {
-                    return Found::Nothing;
+                    return Ok(Found::Nothing);
                 };
+                if page.is_empty() && has_more {
+                    return Err(Query::Messages {
+                        queue,
+                        after,
+                        limit,
+                    });
+                }
                 let next = page.last().filter(|_| has_more);
-                let next = next.map(|last| u64::from(last.place));
+                let next = next.map(|last| last.place);
                 let most = self.cx.policy.admin.maximum_payload_bytes;
                 let page = page.iter().map(|peeked| {
                     let mut value = message_value(&peeked.message, most);
@@ -136,11 +144,26 @@ impl Floor<'_, '_> {
                 queue,
                 topic,
                 limit,
+                moved,
             } => {
                 let make = |message: &Message| message.under_topic(&topic).ok();
-                changed(self.cx.broker.move_queue(now_ms, &queue, limit, make))
+                let change = self.cx.broker.move_queue(now_ms, &queue, limit, make);
+                let change = change.map(|change| QueueChange {
+                    messages: moved + change.messages,
+                    ..change
+                });
+                if let Some(change) = change.filter(|change| change.is_reading) {
+                    return Err(Query::Move {
+                        queue,
+                        topic,
+                        limit: limit - (change.messages - moved),
+                        moved: change.messages,
+                    });
+                }
+                changed(change)
             }
-        }
+        };
+        Ok(found)
     }
 
     /// What the door of a connection shows of it.

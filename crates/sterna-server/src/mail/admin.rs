@@ -106,7 +106,7 @@ pub(crate) enum Query {
     /// Messages that wait in a queue, behind a place.
     Messages {
         queue: Box<str>,
-        after: Option<u32>,
+        after: Option<u64>,
         limit: usize,
     },
     /// To remove messages that wait in a queue.
@@ -116,6 +116,8 @@ pub(crate) enum Query {
         queue: Box<str>,
         topic: Box<str>,
         limit: usize,
+        /// Those that were moved before the next had to be read in the log.
+        moved: usize,
     },
 }
 

@@ -84,6 +84,8 @@ const MESSAGE_BYTES: u64 = 160;
 const ENTRY_BYTES: u64 = 112;
 /// What the broker's own count has for such a place.
 const COUNTED_ENTRY_BYTES: u64 = 64;
+/// A message of a queue that waits in the log alone; the same in the broker's own count.
+const LOGGED_BYTES: u64 = 32;
 /// A retained message beside its body, with the nodes and names of its topic.
 const RETAINED_BYTES: u64 = 420;
 /// A session with its place in the registry.
@@ -105,6 +107,8 @@ const QUIC_CONNECTION_BYTES: u64 = 17_000;
 struct Share {
     partial_bytes: AtomicU64,
     entries: AtomicU64,
+    /// Messages of queues that wait in the log alone.
+    logged: AtomicU64,
     /// What it held at its last look, in bytes.
     looked_bytes: AtomicU64,
     turns: AtomicU64,
@@ -251,9 +255,11 @@ impl Memory {
             // The broker's count has the bodies, and something for each place in a queue.
             Kind::Bodies => {
                 let counted = self.directory.message_bytes();
-                counted.saturating_sub(entries() * COUNTED_ENTRY_BYTES) + entries() * MESSAGE_BYTES
+                let places =
+                    entries() * COUNTED_ENTRY_BYTES + sum(|share| &share.logged) * LOGGED_BYTES;
+                counted.saturating_sub(places) + entries() * MESSAGE_BYTES
             }
-            Kind::Queues => entries() * ENTRY_BYTES,
+            Kind::Queues => entries() * ENTRY_BYTES + sum(|share| &share.logged) * LOGGED_BYTES,
             Kind::Retained => self.retained_bytes.load(Ordering::Relaxed),
             Kind::Sessions => {
                 let directory = &self.directory;
@@ -285,11 +291,14 @@ impl Memory {
         own.partial_bytes.store(partial_bytes, Ordering::Relaxed);
         own.entries
             .store(counters.stored_messages, Ordering::Relaxed);
+        own.logged
+            .store(counters.logged_messages, Ordering::Relaxed);
         if self.thresholds.is_none() {
             return false;
         }
         let held_bytes = partial_bytes
             + counters.stored_bytes
+            + counters.logged_messages * LOGGED_BYTES
             + counters.stored_messages * (MESSAGE_BYTES + ENTRY_BYTES);
         let turns = own.turns.load(Ordering::Relaxed) + 1;
         let looked_bytes = own.looked_bytes.load(Ordering::Relaxed);

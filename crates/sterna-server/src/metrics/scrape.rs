@@ -171,7 +171,7 @@ const BY_SHARD: [(&str, &str, OfShard); 3] = [
 ];
 
 /// Gauges by shard.
-const GAUGES_BY_SHARD: [(&str, &str, OfShard); 4] = [
+const GAUGES_BY_SHARD: [(&str, &str, OfShard); 5] = [
     (
         "sterna_shard_half_open_connections",
         "Connections in their handshake",
@@ -185,7 +185,12 @@ const GAUGES_BY_SHARD: [(&str, &str, OfShard); 4] = [
     (
         "sterna_shard_queued_messages",
         "Messages that wait in the shard's queues, or are sent and not settled",
-        |figures, _| figures.broker.stored_messages,
+        |figures, _| figures.broker.stored_messages + figures.broker.logged_messages,
+    ),
+    (
+        "sterna_shard_logged_messages",
+        "Of them, messages of queues that wait in the log and not in memory",
+        |figures, _| figures.broker.logged_messages,
     ),
     (
         "sterna_shard_letters",
@@ -321,7 +326,7 @@ impl Scrape {
             ),
             (
                 "sterna_queued_bytes",
-                "Bytes of their bodies; a body that several queues share counts in each",
+                "Bytes of the bodies of those in memory; a body that several queues share counts in each",
                 sys.queued_bytes,
             ),
             (

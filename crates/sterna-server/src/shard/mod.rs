@@ -16,7 +16,7 @@ use crate::context::Context;
 use crate::http;
 use crate::identity::Checker;
 use crate::inspect::Paths;
-use crate::mail::admin::Body;
+use crate::mail::admin::{Body, Query};
 use crate::mail::{AdminLetter, Mail, Outbox};
 use crate::memory::Memory;
 use crate::metrics::{Meters, Sources, Survey, Watcher};
@@ -47,6 +47,8 @@ pub struct Shard {
     cluster: Option<Member>,
     sys: Sys,
     stopping: Stopping,
+    /// Queries of the admin API that wait for the store: the shard that asks, the number of the question there.
+    unanswered: Vec<(usize, u64, Query)>,
     found: Found,
     memory: Arc<Memory>,
     shortage: Shortage,
@@ -221,6 +223,7 @@ impl Shard {
             },
             stopping: Stopping::No,
             found,
+            unanswered: Vec::new(),
             memory,
             shortage: Shortage::default(),
         }
@@ -448,6 +451,7 @@ impl Handler for Shard {
                 }
                 Mail::Store => {
                     self.broker.poll_store(now_ms);
+                    self.answer_anew(net);
                     let mut doors = self.doors(net);
                     doors.mqtt.committed(&mut doors.cx);
                     doors.amqp.committed(&mut doors.cx);
@@ -519,6 +523,7 @@ impl Handler for Shard {
             self.meters.watch.turn(now_ms);
         }
         self.broker.timeout(now_ms);
+        self.answer_anew(net);
         self.survey.look(net, &self.meters);
         let mut doors = self.doors(net);
         doors.mqtt.timeout(&mut doors.cx);

@@ -30,7 +30,7 @@ impl Shard {
             clients_expired: counters.sessions_expired,
             sockets: self.sys.sockets,
             publish_dropped: self.meters.drops.table(counters.refused_messages).total(),
-            queued_messages: counters.stored_messages,
+            queued_messages: counters.stored_messages + counters.logged_messages,
             queued_bytes: counters.stored_bytes,
             subscriptions: counters.subscriptions,
             shared_subscriptions: counters.shared_subscriptions,
@@ -56,7 +56,13 @@ impl Shard {
                     cx: &mut doors.cx,
                     listeners: doors.admin.service.sources.listeners(),
                 };
-                Answer::Found(floor.answer(query))
+                match floor.answer(query) {
+                    Ok(found) => Answer::Found(found),
+                    Err(query) => {
+                        self.unanswered.push((from, number, query));
+                        return;
+                    }
+                }
             }
         };
         let letter = AdminLetter(Body::Answer {
@@ -65,6 +71,13 @@ impl Shard {
             answer,
         });
         self.outbox.post(from, Mail::Admin(Box::new(letter)));
+    }
+
+    /// Answers what waits for the store.
+    pub(super) fn answer_anew(&mut self, net: &mut dyn Network) {
+        for (from, number, query) in std::mem::take(&mut self.unanswered) {
+            self.answer(net, from, number, Ask::Query(query));
+        }
     }
 
     fn figures(&self) -> Figures {

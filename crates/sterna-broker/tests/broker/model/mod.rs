@@ -268,6 +268,7 @@ impl Model {
             let pairs = self.cluster.pairs();
             if pairs.is_empty() {
                 if letters == usize::MAX && self.cluster.poll_stores() {
+                    self.take_events();
                     continue;
                 }
                 return;

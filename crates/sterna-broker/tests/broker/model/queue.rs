@@ -332,6 +332,7 @@ impl Storm {
             let pairs = self.cluster.pairs();
             if pairs.is_empty() {
                 if letters == usize::MAX && self.cluster.poll_stores() {
+                    self.take_events();
                     continue;
                 }
                 return;
