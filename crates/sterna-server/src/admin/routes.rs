@@ -130,6 +130,31 @@ const SUBJECT_CLIENT: Parameter = Parameter {
     about: "Client identifier; HTTP has none",
     is_number: false,
 };
+const SUBJECT_ADDRESS: Parameter = Parameter {
+    name: "address",
+    about: "Address of the client; unknown without it",
+    is_number: false,
+};
+const SUBJECT_TRANSPORT: Parameter = Parameter {
+    name: "transport",
+    about: "Transport of the client: `tcp`, `tls`, `ws`, `wss` or `quic`; unknown without it",
+    is_number: false,
+};
+const MESSAGE_QOS: Parameter = Parameter {
+    name: "qos",
+    about: "Quality of service of the message, from 0 to 2; unknown without it",
+    is_number: true,
+};
+const MESSAGE_RETAIN: Parameter = Parameter {
+    name: "retain",
+    about: "`true` for a message that is to be retained, or `false`; unknown without it",
+    is_number: false,
+};
+const MESSAGE_EARLY_DATA: Parameter = Parameter {
+    name: "early_data",
+    about: "`true` for a message in early data, or `false`; unknown without it",
+    is_number: false,
+};
 const FILTER: Parameter = Parameter {
     name: "filter",
     about: "Only topics that match this filter; `#` without it",
@@ -408,7 +433,17 @@ pub(super) const ROUTES: &[Route] = &[
         "The rules in force: who may publish and subscribe where",
     ),
     Route {
-        parameters: &[ACTION, SUBJECT_TOPIC, SUBJECT_USER, SUBJECT_CLIENT],
+        parameters: &[
+            ACTION,
+            SUBJECT_TOPIC,
+            SUBJECT_USER,
+            SUBJECT_CLIENT,
+            SUBJECT_ADDRESS,
+            SUBJECT_TRANSPORT,
+            MESSAGE_QOS,
+            MESSAGE_RETAIN,
+            MESSAGE_EARLY_DATA,
+        ],
         ..read(
             "/rules/explain",
             Operation::Explain,

@@ -1,10 +1,14 @@
 //! The rules in force as the API shows them, and what they decide.
 
+use std::str::FromStr;
+
+use serde::Deserialize as _;
+use serde::de::IntoDeserializer as _;
 use serde_json::{Value, json};
 
 use super::routes::Call;
-use crate::authorization::{Reading, Reason, Rules, Subject, check_topic};
-use crate::config::ActionName;
+use crate::authorization::{MessageKind, Origin, Reading, Reason, Rules, Subject, check_topic};
+use crate::config::{ActionName, TransportName};
 use crate::http::{ProblemKind as Kind, Trouble};
 
 /// All rules, in order.
@@ -36,8 +40,21 @@ pub(super) fn explain(rules: &Rules, call: &Call) -> Result<Value, Trouble> {
     let subject = Subject {
         user,
         client: call.parameter("client").unwrap_or_default(),
+        origin: Origin {
+            address: parsed(call, "address")?,
+            transport: (call.parameter("transport").map(transport)).transpose()?,
+        },
     };
-    let decision = rules.explain(subject, action, topic);
+    let qos = parsed(call, "qos")?;
+    if qos.is_some_and(|qos| qos > 2) {
+        return Err(invalid("qos is a number from 0 to 2".to_owned()));
+    }
+    let kind = MessageKind {
+        qos,
+        retain: parsed(call, "retain")?,
+        early_data: parsed(call, "early_data")?,
+    };
+    let decision = rules.explain(subject, action, topic, kind);
     let groups = rules.source().groups.iter().filter(|group| {
         let mut users = group.users.iter();
         users.any(|one| Some(one.as_str()) == user)
@@ -53,6 +70,22 @@ pub(super) fn explain(rules: &Rules, call: &Call) -> Result<Value, Trouble> {
         "denied_in_part": denied_in_part.copied().map(reason_value).collect::<Vec<_>>(),
         "groups": groups.map(|group| group.name.as_str()).collect::<Vec<_>>(),
     }))
+}
+
+/// A parameter, if it is given.
+fn parsed<T: FromStr>(call: &Call, name: &str) -> Result<Option<T>, Trouble> {
+    let value = call.parameter(name).map(str::parse);
+    let wrong = |_| Trouble::new(Kind::InvalidParameter, format!("{name} cannot be read"));
+    value.transpose().map_err(wrong)
+}
+
+fn transport(name: &str) -> Result<TransportName, Trouble> {
+    let read: Result<_, serde::de::value::Error> =
+        TransportName::deserialize(name.into_deserializer());
+    read.map_err(|_| {
+        let detail = "transport is tcp, tls, ws, wss or quic";
+        Trouble::new(Kind::InvalidParameter, detail)
+    })
 }
 
 /// What decides; rules are counted from 1, as in `sterna acl explain`.

@@ -118,6 +118,9 @@ fn rules_are_listed_and_explained_as_they_decide() {
     assert_eq!(part["denied_in_part"], json!([by("rule", Some(1))]));
     let nobody = explain("action=publish&topic=a/x");
     assert_eq!(nobody["reason"], by("default", None));
+    let special = "&address=10.0.0.1&transport=quic&qos=1&retain=true&early_data=false";
+    let told = explain(&format!("action=publish&topic=a/x&user=ann{special}"));
+    assert_eq!(told["reason"], by("rule", Some(2)));
     assert_eq!(
         explain("action=publish&topic=$SYS/x&user=ann")["reason"]["by"],
         "server"
@@ -127,6 +130,10 @@ fn rules_are_listed_and_explained_as_they_decide() {
         "?action=publish",
         "?action=read&topic=a",
         "?action=publish&topic=a/%23",
+        "?action=publish&topic=a&qos=3",
+        "?action=publish&topic=a&retain=yes",
+        "?action=publish&topic=a&address=here",
+        "?action=publish&topic=a&transport=pigeon",
     ] {
         let told = world.get(&format!("/admin/v1/rules/explain{query}"));
         assert_eq!(told.status, 400, "{query}");

@@ -82,13 +82,21 @@ enum Action {
     Delete,
 }
 
+/// By what a client speaks.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Transport {
+pub(super) enum Transport {
     Tcp,
     Tls,
     Ws,
     Wss,
     Quic,
+}
+
+impl Transport {
+    /// Its name on the command line and in configurations.
+    pub(super) fn name(self) -> Option<String> {
+        Some(self.to_possible_value()?.get_name().to_owned())
+    }
 }
 
 impl From<Transport> for TransportName {

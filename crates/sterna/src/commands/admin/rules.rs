@@ -1,11 +1,14 @@
 //! `sterna admin rules`: the rules of a running broker, and what they decide.
 
+use std::net::IpAddr;
+
 use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 use serde_json::Value;
 
 use super::connection::{Admin, segment};
 use super::table::Column;
 use super::{Shown, one};
+use crate::commands::acl::Transport;
 use crate::commands::exit::Failure;
 
 #[derive(Debug, Subcommand)]
@@ -24,6 +27,21 @@ pub(super) struct Explain {
     /// Client identifier; HTTP has none
     #[arg(long, value_name = "ID")]
     client: Option<String>,
+    /// Address of the client
+    #[arg(long, value_name = "ADDRESS")]
+    address: Option<IpAddr>,
+    /// Transport of the client
+    #[arg(long)]
+    transport: Option<Transport>,
+    /// Quality of service of the message that is published
+    #[arg(long, value_parser = clap::value_parser!(u8).range(..=2))]
+    qos: Option<u8>,
+    /// Whether the message is to be retained
+    #[arg(long, value_name = "true|false")]
+    retain: Option<bool>,
+    /// Whether the message comes in early data
+    #[arg(long, value_name = "true|false")]
+    early_data: Option<bool>,
     /// What the client does
     action: What,
     /// Topic name, or the filter of a subscription (of a shared one: what follows the share name)
@@ -62,9 +80,23 @@ pub(super) async fn act(admin: &Admin, action: &Rules) -> Result<Shown, Failure>
                 "/rules/explain?action={what}&topic={}",
                 segment(&explain.topic)
             );
-            for (name, value) in [("user", &explain.user), ("client", &explain.client)] {
+            for (name, value) in [
+                ("user", explain.user.clone()),
+                ("client", explain.client.clone()),
+                (
+                    "address",
+                    explain.address.map(|address| address.to_string()),
+                ),
+                ("transport", explain.transport.and_then(Transport::name)),
+                ("qos", explain.qos.map(|qos| qos.to_string())),
+                ("retain", explain.retain.map(|retain| retain.to_string())),
+                (
+                    "early_data",
+                    explain.early_data.map(|early| early.to_string()),
+                ),
+            ] {
                 if let Some(value) = value {
-                    path = format!("{path}&{name}={}", segment(value));
+                    path = format!("{path}&{name}={}", segment(&value));
                 }
             }
             one(admin, &path).await
