@@ -53,6 +53,21 @@ impl<P: DoorState> Broker<P> {
         self.finish(now_ms);
     }
 
+    /// Ends the sessions of this shard whose user is gone, and judges nothing else: for those that were restored, whose
+    /// subscriptions are judged when their clients return.
+    pub fn end_unadmitted(&mut self, now_ms: u64) {
+        let sessions = self.queues.sessions.iter();
+        let here = sessions.filter(|(_, session)| session.state == State::Active);
+        let slots: Vec<u32> = here.map(|(slot, _)| slot as u32).collect();
+        for slot in slots {
+            if !self.is_admitted(slot) {
+                self.evict_consumer(now_ms, slot, EvictReason::Administrative);
+                self.end_session(now_ms, slot, true);
+            }
+        }
+        self.finish(now_ms);
+    }
+
     /// Judges a session that was just opened, unless that was done by the rules in force.
     pub(super) fn judge_opened(&mut self, now_ms: u64, session: SessionKey) {
         let slot = session.slot;

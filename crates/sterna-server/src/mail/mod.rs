@@ -39,6 +39,8 @@ pub enum Mail {
     Admin(Box<AdminLetter>),
     /// Memory is as short as the account says, and was not before.
     Memory,
+    /// All shards have restored their share of the store: it is judged who may still have a session.
+    Restored,
     /// A new policy is in force.
     Policy(Arc<Policy>),
     /// Tell clients goodbye and end.

@@ -164,7 +164,7 @@ impl Shard {
     /// A shard with nothing connected, at `now_ms`, that has restored its share of the store. All shards are to
     /// be made before one of them runs.
     #[must_use]
-    pub fn new(parts: Parts, now_ms: u64) -> Self {
+    pub fn new(mut parts: Parts, now_ms: u64) -> Self {
         let number = parts.number;
         let next_position = parts.store.next_position();
         let mut broker = Broker::new(
@@ -193,6 +193,10 @@ impl Shard {
             let shards = usize::from(parts.directory.shards());
             Arc::new(Memory::unlimited(shards, Arc::clone(&parts.directory)))
         });
+        if restored.sessions > 0 {
+            parts.outbox.post(number, Mail::Restored);
+            parts.outbox.flush();
+        }
         let found = Found {
             sessions: restored.sessions,
             unsound_records: restored.unsound_records,
@@ -486,6 +490,7 @@ impl Handler for Shard {
                     }
                 },
                 Mail::Memory => self.memory_changed(net),
+                Mail::Restored => self.broker.end_unadmitted(now_ms),
                 Mail::Policy(policy) => {
                     let grants_like = policy.grants_like(&self.policy);
                     self.policy = policy;

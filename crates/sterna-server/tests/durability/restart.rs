@@ -452,3 +452,57 @@ fn sessions_topics_and_keys_of_http_are_there_again() {
     );
     assert!(store.memory.counts().1 < records, "its record is gone");
 }
+
+/// The password file of users whose names are their passwords.
+fn users(directory: &tempfile::TempDir, names: &[&str]) -> Config {
+    let path = directory.path().join("users");
+    let mut file = sterna_auth::PasswordFile::new();
+    for name in names {
+        let record =
+            sterna_auth::Record::from_password(name, &[7; 16], sterna_auth::MIN_ITERATIONS);
+        file.set(name, record.expect("a record")).expect("a user");
+    }
+    std::fs::write(&path, file.to_string()).expect("a file");
+    let mut config = Config::default();
+    config.authentication.password_file = Some(path);
+    config
+}
+
+/// As at a reload.
+#[test]
+fn the_sessions_of_users_who_were_removed_meanwhile_end_at_the_start() {
+    let directory = tempfile::tempdir().expect("a folder");
+    for shards in [1, 3] {
+        let store = Held::new();
+        let mut broker = store.broker(&users(&directory, &["ann", "bob"]), shards);
+        for (user, client_id) in [("ann", "a"), ("bob", "b")] {
+            let peer = broker.open();
+            let properties = block(&[Property::SessionExpiryInterval(1_000)]);
+            let connect = Connect {
+                clean_start: false,
+                properties: properties.properties(),
+                user_name: Some(user),
+                password: Some(user.as_bytes()),
+                ..plain(V5, client_id)
+            };
+            broker.packet(peer, V5, &Packet::Connect(connect));
+            broker.await_verdicts();
+            assert_eq!(broker.told(peer, V5), ["CONNACK Success"]);
+            broker.subscribe(peer, V5, "a", QoS::AtLeastOnce);
+        }
+        drop(broker);
+        let config = users(&directory, &["bob"]);
+        let mut broker = store.broker(&config, shards);
+        broker.advance(1);
+        let names: Vec<String> = (0..shards)
+            .flat_map(|shard| broker.sessions(shard).0)
+            .map(|session| session.client_id.to_string())
+            .collect();
+        assert_eq!(names, ["b"]);
+        // It is gone for good.
+        drop(broker);
+        let mut broker = store.broker(&users(&directory, &["ann", "bob"]), 1);
+        broker.advance(1);
+        assert_eq!(broker.sessions(0).0.len(), 1);
+    }
+}
