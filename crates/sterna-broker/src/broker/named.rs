@@ -34,6 +34,15 @@ impl<P: DoorState> Broker<P> {
         Some(&mut self.queues.sessions[slot].protocol)
     }
 
+    /// A record of a session of this shard that a store had, while [`take_records`](Self::take_records) has not taken it.
+    #[must_use]
+    pub fn record_named(&self, client_id: &str, key: &[u8]) -> Option<&[u8]> {
+        let session = &self.queues.sessions[self.active_slot(client_id)? as usize];
+        let mut records = session.rare.as_ref()?.restored.iter();
+        let (_, value) = records.find(|(known, _)| **known == *key)?;
+        Some(value)
+    }
+
     /// The key of a session of this shard that has a consumer, with which everything can be done that
     /// the consumer's front door can do.
     #[must_use]

@@ -32,7 +32,7 @@ pub struct HttpSession {
 pub(crate) const IDS_KEY: &[u8] = b"i";
 
 /// Ids that are reserved at once.
-const RESERVED_IDS: u64 = 1 << 20;
+const RESERVED_IDS: u64 = 1 << 14;
 
 /// A message that was sent and not acknowledged.
 #[derive(Clone, Copy, Debug)]
@@ -155,6 +155,12 @@ impl HttpSession {
             self.sent.shrink_to(SPARE_ENTRIES);
         }
     }
+}
+
+/// Up to which id the record of a session says that ids may have been given; 0 for none.
+pub(crate) fn reserved_ids(record: Option<&[u8]>) -> u64 {
+    let up_to = record.and_then(|value| value.try_into().ok());
+    up_to.map_or(0, u64::from_be_bytes)
 }
 
 /// The client identifier of a subscription of HTTP: no two users' names meet, nor those of clients

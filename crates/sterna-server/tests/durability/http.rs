@@ -286,3 +286,27 @@ fn a_full_store_is_told_by_its_status() {
         (204, None)
     );
 }
+
+#[test]
+fn an_id_that_was_never_given_is_refused_after_a_restart_too() {
+    let store = Held::new();
+    let mut broker = store.broker(&with_http(), 1);
+    let mut keeper = keeper(&mut broker);
+    let publisher = broker.client(V5, "p");
+    broker.publish(publisher, V5, "kept/a", "m", QoS::AtLeastOnce);
+    keeper.turn(&mut broker);
+    drop(broker);
+    let mut broker = store.broker(&with_http(), 1);
+    let mut client = Client::connect(&mut broker);
+    for listened in [false, true] {
+        if listened {
+            let path = "/v1/topics/kept%2F%2B?session=keeper&qos=1";
+            client.request(&mut broker, "GET", path, &[], b"");
+        }
+        for (id, status) in [(1, 204), (999_999, 400)] {
+            let path = format!("/v1/sessions/keeper/ack?id={id}");
+            let number = client.request(&mut broker, "POST", &path, &[], b"");
+            assert_eq!(client.response(number).status, status, "{id} {listened}");
+        }
+    }
+}

@@ -22,7 +22,7 @@ use super::{Api, log_refusal};
 use crate::context::Context;
 use crate::http::problem::ProblemKind as Kind;
 use crate::identity::Identity;
-use crate::session::http::{HttpSession, IDS_KEY, Window, client_id, state_mut};
+use crate::session::http::{HttpSession, IDS_KEY, Window, client_id, reserved_ids, state_mut};
 
 /// Whose request it is, and how it is answered.
 #[derive(Debug)]
@@ -365,10 +365,8 @@ fn join(
 fn restore_ids(cx: &mut Context<'_>, session: SessionKey) -> Option<()> {
     let records = cx.broker.take_records(session);
     let reserved = records.iter().find(|(key, _)| **key == *IDS_KEY);
-    let state = state_mut(cx.broker, session)?;
-    if let Some(Ok(up_to)) = reserved.map(|(_, value)| value[..].try_into()) {
-        state.restore(u64::from_be_bytes(up_to));
-    }
+    let up_to = reserved_ids(reserved.map(|(_, value)| &value[..]));
+    state_mut(cx.broker, session)?.restore(up_to);
     Some(())
 }
 

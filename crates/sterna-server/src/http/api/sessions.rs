@@ -18,7 +18,7 @@ use crate::http::problem::ProblemKind as Kind;
 use crate::mail::Mail;
 use crate::mail::http::{Acknowledge, Body, Done, From, HttpLetter, Work, WorkError};
 use crate::session::SessionState;
-use crate::session::http::client_id;
+use crate::session::http::{IDS_KEY, client_id, reserved_ids};
 
 /// Shards that a question about a session is passed on to, if that moves meanwhile.
 const MAXIMUM_HOPS: u8 = 8;
@@ -220,15 +220,22 @@ pub(super) fn do_work(
             })))
         }
         Work::Acknowledge(which) => {
-            let state = match cx.broker.protocol_named(client_id) {
-                Some(SessionState::Http(state)) => state,
-                // Nobody has listened since a restart, and everything that was sent will be again.
-                Some(SessionState::Mqtt(_)) => return Ok(Done::Acknowledged),
-                Some(SessionState::Amqp(_)) | None => return Err(WorkError::Elsewhere),
-            };
             let highest = match which {
                 Acknowledge::UpTo(id) => Some(*id),
                 Acknowledge::Each(ids) => ids.iter().copied().max(),
+            };
+            let reserved = reserved_ids(cx.broker.record_named(client_id, IDS_KEY));
+            let state = match cx.broker.protocol_named(client_id) {
+                Some(SessionState::Http(state)) => state,
+                // Nobody has listened since a restart, and everything that was sent will be again.
+                Some(SessionState::Mqtt(_)) => {
+                    return if highest.is_some_and(|id| id > reserved) {
+                        Err(WorkError::UnknownId)
+                    } else {
+                        Ok(Done::Acknowledged)
+                    };
+                }
+                Some(SessionState::Amqp(_)) | None => return Err(WorkError::Elsewhere),
             };
             if highest.is_some_and(|id| id > state.last_id()) {
                 return Err(WorkError::UnknownId);
