@@ -1,4 +1,5 @@
-//! The crash test: a broker that is killed under load (`sterna-lab crash`), in the build that tests use.
+//! The crash test: a broker that is killed under load (`sterna-lab crash`), and the fault test: one whose clients have bad
+//! lines (`sterna-lab faults`), in the build that tests use.
 
 use std::process::Command;
 use std::time::Duration;
@@ -10,12 +11,12 @@ use crate::{Failure, Verdict};
 
 /// How long the build may take.
 const BUILD_LIMIT: Duration = Duration::from_secs(30 * 60);
-/// The exit code by which `sterna-lab crash` says that promises were broken.
+/// The exit code by which the lab says that promises were broken.
 const BROKEN: i32 = 2;
 
-/// Builds the broker and the lab, and makes a run with these arguments; the verdict is whether all promises
-/// were kept.
-pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Verdict {
+/// Builds the broker and the lab, and makes a run of a command of the lab with these arguments; the verdict is whether
+/// all promises were kept.
+pub(crate) fn run(workspace: &Workspace, command: &str, arguments: &[String]) -> Verdict {
     let folder = workspace.target_folder("xtask")?;
     let mut progress = Progress::start("build");
     let mut cargo = workspace.cargo();
@@ -29,7 +30,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Verdict {
     progress.finish(Colour::Green, "ok", "");
     // The lab takes the broker that lies beside it.
     let mut lab = Command::new(workspace.target.join("debug").join("sterna-lab"));
-    lab.arg("crash").args(arguments);
+    lab.arg(command).args(arguments);
     let status = lab
         .status()
         .map_err(|error| Failure(format!("{}: {error}", in_words(&lab))))?;

@@ -55,6 +55,7 @@ The project's own chores.
   cargo xtask interop [SUITE]... [--list]      foreign clients against the broker; `--release` for speed
   cargo xtask cluster                          three nodes on three servers of NATS, to try
   cargo xtask crash [--kills N] [--seed S]     kill the broker under load, and compare; more with `--help`
+  cargo xtask faults [--faults N] [--seed S]   disturb the clients' way to a broker, and compare; `--help`
   cargo xtask powercut [--cuts N] [--seed S]   cut the power of a simulated disk, and compare; `--help`
   cargo xtask bench quick|full|durable         cost of the broker in CPU and memory
   cargo xtask deny                             licences, sources and bans of the dependencies
@@ -85,7 +86,7 @@ fn dispatch(chore: &str, arguments: &[String]) -> Verdict {
         "fuzz" => fuzz::run(&workspace, arguments),
         "interop" => interop::run(&workspace, arguments),
         "cluster" => cluster::run(&workspace, arguments),
-        "crash" => crash::run(&workspace, arguments),
+        "crash" | "faults" => crash::run(&workspace, chore, arguments),
         "powercut" => powercut::run(&workspace, arguments),
         "bench" => bench::run(&workspace, arguments),
         "deny" => deny::run(&workspace, arguments),

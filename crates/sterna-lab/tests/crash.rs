@@ -9,8 +9,12 @@ use process::{lab, sterna, text};
 
 /// A run with these options, and its report.
 fn crash(options: &str) -> (Output, String) {
+    play("crash", options)
+}
+
+fn play(command: &str, options: &str) -> (Output, String) {
     let sterna = sterna();
-    let mut arguments = vec!["crash", "--sterna", sterna.to_str().unwrap()];
+    let mut arguments = vec![command, "--sterna", sterna.to_str().unwrap()];
     arguments.extend(options.split(' '));
     let output = lab(&arguments);
     let report = text(&output.stdout) + &text(&output.stderr);
@@ -39,6 +43,16 @@ fn a_killed_broker_breaks_no_promise() {
     let (output, report) = crash("--kills 5 --seed 1 --durability interval");
     assert!(output.status.success(), "{report}");
     assert!(report.contains("5 kills"), "{report}");
+}
+
+/// Partitions, half-open peers, datagrams that are lost, doubled, late, changed and from elsewhere: it lives, so it breaks
+/// no promise although it keeps nothing.
+#[test]
+fn a_broker_behind_a_bad_line_breaks_no_promise() {
+    let (output, report) = play("faults", "--faults 12 --seed 2 --durability none");
+    assert!(output.status.success(), "{report}");
+    assert!(report.contains("12 faults"), "{report}");
+    assert!(sum(&report, "repeated") > 0, "{report}");
 }
 
 /// The broker acknowledges before the commit, which takes its time.

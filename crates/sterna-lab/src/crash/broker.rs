@@ -13,6 +13,7 @@ use serde::Deserialize;
 use sterna_client::Fingerprint;
 
 use super::Durability;
+use super::gate::Carrier;
 use crate::link::Random;
 
 /// Ports are chosen from here, below those that Linux gives to outgoing connections: a connection of another
@@ -64,6 +65,15 @@ impl Door {
             Self::Http => "http",
             Self::Https => "https",
             Self::H3 => "h3",
+        }
+    }
+
+    /// By what it is reached.
+    pub(super) const fn carrier(self) -> Carrier {
+        match self {
+            Self::Mqtt | Self::Amqp | Self::Http => Carrier::Tcp,
+            Self::Mqtts | Self::Amqps | Self::Https => Carrier::Tls,
+            Self::MqttQuic | Self::AmqpQuic | Self::H3 => Carrier::Udp,
         }
     }
 

@@ -17,6 +17,7 @@ mod mqtt;
 mod report;
 mod run;
 mod site;
+mod weather;
 mod wills;
 
 use std::fmt;
@@ -90,17 +91,29 @@ impl FromStr for Durability {
     }
 }
 
+/// What is done. Where the broker lives on, it must break no promise, whatever it keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Doing {
+    /// The broker is killed.
+    Kills,
+    /// All connections are cut.
+    Cuts,
+    /// The way to the broker has faults: cuts, partitions, half-open peers; datagrams that are lost, doubled, late,
+    /// changed, or from another address.
+    Faults,
+}
+
 /// What to do.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The program `sterna`.
     pub program: PathBuf,
-    /// How often the broker is killed.
+    /// How often it is done.
     pub kills: u32,
     /// From which the run is made.
     pub seed: u64,
     /// What the broker is told to promise.
     pub durability: Durability,
-    /// Cut all connections instead of killing the broker, which then must break no promise, whatever it keeps.
-    pub only_cuts: bool,
+    /// What is done to the broker, or between it and its clients.
+    pub doing: Doing,
 }

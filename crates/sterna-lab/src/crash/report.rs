@@ -4,8 +4,9 @@ use std::fmt::{self, Write as _};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::Settings;
 use super::ledger::{Ledger, Promise, Protocol};
+use super::weather::Weather;
+use super::{Doing, Settings};
 
 /// Most violations that are printed.
 const MAX_PRINTED: usize = 30;
@@ -47,6 +48,8 @@ pub(super) struct Tally {
     pub(super) kills_at_start: u32,
     /// Of these, when everything sent was acknowledged.
     pub(super) kills_at_rest: u32,
+    /// Where the broker lives on: how often each fault was there.
+    pub(super) faults: [u32; Weather::FAULTS],
     /// Comparisons of ledgers.
     pub(super) comparisons: u32,
     /// Longest time from a start until it listened.
@@ -80,17 +83,28 @@ impl Tally {
     ) -> fmt::Result {
         writeln!(
             out,
-            "seed {}, durability {}: {} kills ({} while it started, {} at rest), {} comparisons, {:.0} s; \
+            "seed {}, durability {}: {} {} ({} while it started, {} at rest), {} comparisons, {:.0} s; \
              the slowest start took {} ms",
             settings.seed,
             settings.durability,
             self.kills,
+            match settings.doing {
+                Doing::Kills => "kills",
+                Doing::Cuts => "cuts",
+                Doing::Faults => "faults",
+            },
             self.kills_at_start,
             self.kills_at_rest,
             self.comparisons,
             self.elapsed.as_secs_f64(),
             self.slowest_start.as_millis()
         )?;
+        if settings.doing != Doing::Kills {
+            writeln!(out, "the broker was not killed:")?;
+            for (name, count) in Weather::NAMES.iter().zip(self.faults) {
+                writeln!(out, "- {count} {name}")?;
+            }
+        }
         write!(out, "\n{:<14}", "")?;
         for protocol in Protocol::ALL {
             write!(out, "{protocol:>10}")?;

@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use super::Settings;
 use super::broker::{Broker, Door};
 use super::cast::Cast;
 use super::ledger::{Promise, Protocol};
 use super::report::{Report, Tally};
 use super::site::{Phase, Site};
+use super::weather::Weather;
+use super::{Doing, Settings};
 use super::{http, mqtt};
 use crate::link::Random;
 
@@ -197,7 +198,8 @@ impl<'r> Run<'r> {
             }
             // That would be two kills, or no start.
             Moment::Starting(after)
-                if self.settings.only_cuts || self.tally.kills + 1 == self.settings.kills =>
+                if self.settings.doing != Doing::Kills
+                    || self.tally.kills + 1 == self.settings.kills =>
             {
                 tokio::time::sleep(after).await;
             }
@@ -210,11 +212,18 @@ impl<'r> Run<'r> {
             }
         }
         self.tally.kills += 1;
-        if self.settings.only_cuts {
-            self.site.set_line(false);
+        if self.settings.doing != Doing::Kills {
+            let weather = match self.settings.doing {
+                Doing::Faults => Weather::choose(&mut self.random, self.tally.kills),
+                Doing::Kills | Doing::Cuts => Weather::Cut,
+            };
+            if let Some(index) = weather.index() {
+                self.tally.faults[index] += 1;
+            }
+            self.site.set_weather(weather);
             let pause = Duration::from_millis(self.random.next_u64() % LONGEST_CUT_MS);
             tokio::time::sleep(pause).await;
-            self.site.set_line(true);
+            self.site.set_weather(Weather::Clear);
             return Ok(());
         }
         self.kill()?;
@@ -244,15 +253,15 @@ impl<'r> Run<'r> {
     /// Ends the broker in the moment of an acknowledgement.
     async fn answered(&self, others: u64) {
         let life = self.broker.life();
-        let (site, only_cuts) = (self.site.clone(), self.settings.only_cuts);
+        let (site, kills) = (self.site.clone(), self.settings.doing == Doing::Kills);
         let has_come = Arc::new(AtomicBool::new(false));
         let coming = Arc::clone(&has_come);
         let act = Box::new(move || {
             coming.store(true, Ordering::Relaxed);
-            if only_cuts {
-                site.set_line(false);
-            } else {
+            if kills {
                 life.kill();
+            } else {
+                site.set_weather(Weather::Cut);
             }
         });
         self.site.ledger().set_alarm(Some((others, act)));

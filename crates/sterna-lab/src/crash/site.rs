@@ -10,6 +10,7 @@ use tokio::sync::watch;
 use super::broker::{Addresses, Door};
 use super::gate::Gate;
 use super::ledger::{Ledger, Promise, Protocol};
+use super::weather::Weather;
 use crate::link::Random;
 
 /// How soon clients come back.
@@ -53,8 +54,8 @@ pub(super) enum Habit {
 struct Inner {
     ledger: Mutex<Ledger>,
     phase: watch::Sender<Phase>,
-    /// Whether the line behind all gates is whole.
-    line: watch::Sender<bool>,
+    /// What is over all gates.
+    weather: watch::Sender<Weather>,
     addresses: Addresses,
     fingerprint: Fingerprint,
     seed: u64,
@@ -69,7 +70,7 @@ impl Site {
         Self(Arc::new(Inner {
             ledger: Mutex::new(Ledger::default()),
             phase: watch::Sender::new(Phase::Rest),
-            line: watch::Sender::new(true),
+            weather: watch::Sender::new(Weather::Clear),
             addresses,
             fingerprint,
             seed,
@@ -88,9 +89,9 @@ impl Site {
         self.0.phase.send_replace(phase);
     }
 
-    /// Cuts everybody off from the broker, or ends that.
-    pub(super) fn set_line(&self, is_whole: bool) {
-        self.0.line.send_replace(is_whole);
+    /// Disturbs everybody's way to the broker, or ends that.
+    pub(super) fn set_weather(&self, weather: Weather) {
+        self.0.weather.send_replace(weather);
     }
 
     /// Waits until the phase is this one.
@@ -127,7 +128,8 @@ impl Site {
     /// A gate before a listener of the broker.
     pub(super) async fn gate(&self, door: Door) -> io::Result<Arc<Gate>> {
         let target = self.0.addresses.of(door);
-        let gate = Gate::build(target, door.is_quic(), self.0.line.subscribe()).await?;
+        let weather = self.0.weather.subscribe();
+        let gate = Gate::build(target, door.carrier(), weather, self.0.seed).await?;
         Ok(Arc::new(gate))
     }
 

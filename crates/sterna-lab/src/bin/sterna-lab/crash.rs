@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use sterna_lab::crash::{self, Durability, Settings};
+use sterna_lab::crash::{self, Doing, Durability, Settings};
 
 use crate::broker_program::BrokerProgram;
 use crate::console;
@@ -38,17 +38,60 @@ pub(super) struct Args {
     broker: BrokerProgram,
 }
 
+/// Disturb the way between clients and a broker, and compare its acknowledgements with what clients find.
+///
+/// The clients are those of `crash`. The broker lives. Now and then all connections are cut, partitioned or half-open;
+/// datagrams are lost, doubled, late, changed, or come from another address; bytes of TLS are changed. Exit status: 0 all
+/// promises were kept, 1 the test could not run, 2 promises were broken.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+Examples:
+  sterna-lab faults --faults 100 --seed 7")]
+pub(super) struct FaultArgs {
+    /// How often something is wrong
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    faults: u32,
+    /// Seed of all random choices [default: a random one]
+    #[arg(long, value_name = "S")]
+    seed: Option<u64>,
+    /// What the broker waits for: commit, interval, memory, none (nothing is kept)
+    #[arg(long, value_name = "WORD", default_value_t = Durability::Interval)]
+    durability: Durability,
+    #[command(flatten)]
+    broker: BrokerProgram,
+}
+
+pub(super) fn run_faults(args: &FaultArgs) -> ExitCode {
+    let (count, durability) = (args.faults, args.durability);
+    play(&args.broker, count, args.seed, durability, Doing::Faults)
+}
+
 pub(super) fn run(args: &Args) -> ExitCode {
-    let settings = args.broker.find().and_then(|program| {
+    let doing = if args.only_cuts {
+        Doing::Cuts
+    } else {
+        Doing::Kills
+    };
+    play(&args.broker, args.kills, args.seed, args.durability, doing)
+}
+
+fn play(
+    broker: &BrokerProgram,
+    kills: u32,
+    seed: Option<u64>,
+    durability: Durability,
+    doing: Doing,
+) -> ExitCode {
+    let settings = broker.find().and_then(|program| {
         Ok(Settings {
             program,
-            kills: args.kills,
-            seed: match args.seed {
+            kills,
+            seed: match seed {
                 Some(seed) => seed,
                 None => u64::from(getrandom::u32().map_err(|error| error.to_string())?),
             },
-            durability: args.durability,
-            only_cuts: args.only_cuts,
+            durability,
+            doing,
         })
     });
     let report = settings.and_then(|settings| crash::run(&settings, |line| eprintln!("{line}")));

@@ -44,6 +44,7 @@ enum Command {
     Campaigns,
     Bench(Box<bench::Args>),
     Crash(crash::Args),
+    Faults(crash::FaultArgs),
     /// Be a device that a campaign measures; reads its task from standard input
     #[command(hide = true)]
     Device,
@@ -79,6 +80,7 @@ fn main() -> ExitCode {
         Command::Campaigns => console::answer(campaign::list()),
         Command::Bench(args) => bench::run(args),
         Command::Crash(args) => crash::run(args),
+        Command::Faults(args) => crash::run_faults(args),
         Command::Device => device::run(),
         Command::Gateway(args) => gateway::run(args),
         Command::Measure => campaign::measure(),
